@@ -1,0 +1,248 @@
+//! The token bucket, as one instant: when it will be empty of debt again.
+//!
+//! At most `capacity` at once and `capacity + rate × T` in any stretch `T`. Instead of a level
+//! and the time of its last update, one number says when all that was taken has drained; it never
+//! has to be refilled, and time that passes changes nothing in the state.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Earliest, Reading};
+use crate::limit::{Amount, Rate, Unit};
+use crate::time::{Span, Timestamp};
+
+/// A capacity and how long one unit takes to drain.
+///
+/// A unit drains in whole nanoseconds, rounded up, at least 100 of them: the true rate is never
+/// exceeded and missed by less than 1 %. Money is metered in micro-dollars for that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Quota {
+    capacity: u64,
+    drain_ns: u64,
+    grain: u64,
+}
+
+impl Quota {
+    const DRAIN_NS_MIN: u128 = 100;
+
+    /// The quota of a rate with a capacity, or `None` if it refills too fast to be metered.
+    pub fn new(rate: Rate, capacity: Amount) -> Option<Self> {
+        let grain = if rate.unit == Unit::Usd { 1_000 } else { 1 };
+        let window_ns = u128::from(rate.window.span().as_micros()) * 1_000;
+        let amount = u128::from(rate.amount.get());
+        let drain_ns = (window_ns * u128::from(grain)).div_ceil(amount);
+        if drain_ns < Self::DRAIN_NS_MIN {
+            return None;
+        }
+        let drain_ns = u64::try_from(drain_ns).ok()?;
+        Some(Self {
+            capacity: capacity.get(),
+            drain_ns,
+            grain,
+        })
+    }
+
+    /// Only what it takes to pour in and to give back.
+    pub(super) const fn raw(drain_ns: u64, grain: u64) -> Self {
+        Self {
+            capacity: 0,
+            drain_ns,
+            grain,
+        }
+    }
+
+    /// What a full bucket holds.
+    pub const fn capacity(self) -> u64 {
+        self.capacity
+    }
+
+    /// How long one grain takes to drain, in nanoseconds.
+    pub const fn drain_ns(self) -> u64 {
+        self.drain_ns
+    }
+
+    /// How many units drain as one: 1, or 1,000 nano-dollars.
+    pub const fn grain(self) -> u64 {
+        self.grain
+    }
+
+    /// How long a full bucket takes to drain.
+    pub fn drained_in(self) -> Span {
+        Span::from_micros(u64::try_from(self.cost_ns(self.capacity) / 1_000).unwrap_or(u64::MAX))
+    }
+
+    /// How long `amount` takes to drain.
+    fn cost_ns(self, amount: u64) -> u128 {
+        u128::from(amount.div_ceil(self.grain)) * u128::from(self.drain_ns)
+    }
+}
+
+/// The instant, in nanoseconds since the epoch, at which all that was taken has drained.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bucket {
+    empty_at_ns: u64,
+}
+
+impl Bucket {
+    /// The first instant from `from` on at which `need` more fit; every later instant fits too.
+    pub fn earliest(self, quota: Quota, from: Timestamp, need: u64) -> Earliest {
+        if need > quota.capacity {
+            return Earliest::Never { limit: 0 };
+        }
+        let room_ns = quota.cost_ns(quota.capacity) - quota.cost_ns(need);
+        let start_ns = u128::from(self.empty_at_ns).saturating_sub(room_ns);
+        let start = u64::try_from(start_ns.div_ceil(1_000)).unwrap_or(u64::MAX);
+        Earliest::at(from.max(Timestamp::from_micros(start)))
+    }
+
+    /// Pours `amount` in at `at` and returns the instant, in nanoseconds, when it has drained.
+    pub fn take(&mut self, quota: Quota, at: Timestamp, amount: u64) -> u64 {
+        let from = u128::from(self.empty_at_ns.max(nanos(at)));
+        let end = from.saturating_add(quota.cost_ns(amount));
+        self.empty_at_ns = u64::try_from(end).unwrap_or(u64::MAX);
+        self.empty_at_ns
+    }
+
+    /// Takes `amount` back out of what drains until `drained_at_ns`: only the part that has not
+    /// drained yet at `now`, because the rest has already made room for others.
+    pub fn give_back(&mut self, quota: Quota, drained_at_ns: u64, amount: u64, now: Timestamp) {
+        let undrained = drained_at_ns.saturating_sub(nanos(now));
+        // Rounded down: what is given back was rounded up when it was taken.
+        let drain = u128::from(amount / quota.grain) * u128::from(quota.drain_ns);
+        let back = u64::try_from(drain).unwrap_or(u64::MAX).min(undrained);
+        self.empty_at_ns = self.empty_at_ns.saturating_sub(back);
+    }
+
+    /// What is in the bucket at `now`, rounded up, and when it will be empty.
+    pub fn reading(self, quota: Quota, now: Timestamp) -> Reading {
+        let level_ns = self.empty_at_ns.saturating_sub(nanos(now));
+        Reading {
+            used: level_ns
+                .div_ceil(quota.drain_ns)
+                .saturating_mul(quota.grain),
+            reset: now.max(self.empty_at()),
+        }
+    }
+
+    /// When it will be empty, rounded up.
+    pub fn empty_at(self) -> Timestamp {
+        Timestamp::from_micros(self.empty_at_ns.div_ceil(1_000))
+    }
+}
+
+const fn nanos(at: Timestamp) -> u64 {
+    // 2^53 microseconds are about half of what 64 bits of nanoseconds hold.
+    at.as_micros() * 1_000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::Limit;
+
+    fn quota(text: &str) -> Quota {
+        match text.parse() {
+            Ok(Limit::Bucket { rate, capacity }) => Quota::new(rate, capacity).expect(text),
+            other => panic!("{text}: {other:?}"),
+        }
+    }
+
+    fn at(millis: u64) -> Timestamp {
+        Timestamp::from_millis(1_000_000 + millis)
+    }
+
+    /// How many single units are let through at each instant.
+    fn admitted(quota: Quota, bucket: &mut Bucket, now: Timestamp) -> u64 {
+        let mut admitted = 0;
+        while bucket.earliest(quota, now, 1) == Earliest::at(now) {
+            bucket.take(quota, now, 1);
+            admitted += 1;
+        }
+        admitted
+    }
+
+    #[test]
+    fn burst_then_steady() {
+        let (quota, mut bucket) = (quota("10/s burst 3"), Bucket::default());
+        assert_eq!(admitted(quota, &mut bucket, at(0)), 3);
+        assert_eq!(bucket.earliest(quota, at(0), 1), Earliest::at(at(100)));
+        assert_eq!(bucket.earliest(quota, at(0), 3), Earliest::at(at(300)));
+        assert_eq!(
+            bucket.earliest(quota, at(0), 4),
+            Earliest::Never { limit: 0 }
+        );
+        assert_eq!(admitted(quota, &mut bucket, at(99)), 0);
+        assert_eq!(admitted(quota, &mut bucket, at(100)), 1);
+        assert_eq!(admitted(quota, &mut bucket, at(1_000_000)), 3);
+    }
+
+    #[test]
+    fn a_rate_that_does_not_divide_still_gives_the_whole_burst() {
+        for text in [
+            "3/s burst 3",
+            "7/min burst 7",
+            "7000000 tokens/min burst 1000",
+        ] {
+            let (quota, mut bucket) = (quota(text), Bucket::default());
+            assert_eq!(
+                admitted(quota, &mut bucket, at(0)),
+                quota.capacity(),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_rate_is_never_exceeded_and_missed_by_less_than_one_percent() {
+        let (quota, mut bucket) = (quota("7000000/min burst 1000"), Bucket::default());
+        admitted(quota, &mut bucket, at(0));
+        let minute: u64 = (1..=60_000)
+            .map(|ms| admitted(quota, &mut bucket, at(ms)))
+            .sum();
+        assert!((6_930_000..=7_000_000).contains(&minute), "{minute}");
+    }
+
+    #[test]
+    fn smooth_spaces_evenly() {
+        let (quota, mut bucket) = (quota("25/s smooth"), Bucket::default());
+        assert_eq!(admitted(quota, &mut bucket, at(0)), 1);
+        assert_eq!(bucket.earliest(quota, at(0), 1), Earliest::at(at(40)));
+    }
+
+    #[test]
+    fn only_what_has_not_drained_is_given_back() {
+        let (quota, mut bucket) = (quota("1/s burst 1"), Bucket::default());
+        let first = bucket.take(quota, at(0), 1);
+        bucket.take(quota, at(5_000), 1);
+        bucket.give_back(quota, first, 1, at(5_000));
+        assert_eq!(admitted(quota, &mut bucket, at(5_000)), 0);
+
+        let second = bucket.take(quota, at(10_000), 1);
+        bucket.give_back(quota, second, 1, at(10_250));
+        assert_eq!(
+            bucket.earliest(quota, at(10_250), 1),
+            Earliest::at(at(10_250))
+        );
+    }
+
+    #[test]
+    fn money_is_metered_in_micro_dollars() {
+        let quota = quota("5.00 USD/day burst 5.00");
+        let mut bucket = Bucket::default();
+        bucket.take(quota, at(0), 260_600);
+        assert_eq!(bucket.reading(quota, at(0)).used, 261_000);
+        assert_eq!(
+            bucket.earliest(quota, at(0), 5_000_000_000 - 261_000),
+            Earliest::at(at(0))
+        );
+    }
+
+    #[test]
+    fn extremes_do_not_overflow() {
+        let quota = quota("1/366d burst 9007199254740991");
+        let mut bucket = Bucket::default();
+        bucket.take(quota, Timestamp::MAX, u64::MAX);
+        bucket.give_back(quota, u64::MAX, u64::MAX, at(0));
+        let _ = bucket.earliest(quota, at(0), quota.capacity());
+        let _ = (bucket.reading(quota, at(0)), quota.drained_in());
+    }
+}

@@ -1,0 +1,311 @@
+//! Sums per slice of time: a rolling window in hundredths, and calendar periods.
+//!
+//! A rolling window counts all that falls into one slice as if it came at the end of the slice,
+//! so it errs only on the strict side: capacity returns at most one slice, W/100, late.
+
+use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
+
+use super::{Earliest, Reading};
+use crate::limit::Boundaries;
+use crate::time::{EXACT_MAX, Span, Timestamp};
+
+/// A rolling window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Quota {
+    /// How much.
+    pub limit: u64,
+    /// In any stretch of this length.
+    pub window: Span,
+}
+
+impl Quota {
+    /// The end of the slice that holds `at`.
+    pub const fn slice(self, at: Timestamp) -> Timestamp {
+        // Windows last at least a millisecond, so a slice has at least ten microseconds.
+        let grain = self.window.as_micros() / 100;
+        Timestamp::from_micros(at.as_micros().div_ceil(grain) * grain)
+    }
+}
+
+/// A calendar period.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CalendarQuota {
+    /// How much in one period.
+    pub limit: u64,
+    /// Where periods begin, around now.
+    pub boundaries: Boundaries,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Slice {
+    end: Timestamp,
+    sum: u64,
+}
+
+/// Sums by the end of their slice, oldest first.
+///
+/// A rolling window has at most 101 of them, and one per slice that is booked ahead.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Slices {
+    slices: SmallVec<[Slice; 1]>,
+    total: u64,
+}
+
+impl Slices {
+    /// The first instant from `from` on at which `need` more fit; every later instant fits too.
+    ///
+    /// O(1) while there is room, otherwise O(slices that have to leave).
+    pub fn earliest(&self, quota: Quota, from: Timestamp, need: u64) -> Earliest {
+        let Some(spare) = quota.limit.checked_sub(need) else {
+            return Earliest::Never { limit: 0 };
+        };
+        let mut start = from;
+        let mut rest = self.total;
+        for slice in &self.slices {
+            if rest <= spare {
+                break;
+            }
+            rest -= slice.sum;
+            start = start.max(slice.end + quota.window);
+        }
+        Earliest::at(start)
+    }
+
+    /// The first instant from `from` on at which `need` fit into one calendar period, with
+    /// `slack` to spare before the period ends.
+    ///
+    /// Later periods may be booked full, so not every later instant fits.
+    pub fn earliest_in_calendar(
+        &self,
+        quota: CalendarQuota,
+        from: Timestamp,
+        need: u64,
+        slack: Span,
+    ) -> Earliest {
+        let Some(spare) = quota.limit.checked_sub(need) else {
+            return Earliest::Never { limit: 0 };
+        };
+        let mut start = from;
+        if start < quota.boundaries.0[0] {
+            return Earliest::Skew;
+        }
+        // Past the last boundary nothing is known, and nothing can be booked that far ahead.
+        while let Some((_, end)) = quota.boundaries.period(start) {
+            if self.sum(end) <= spare && start + slack < end {
+                break;
+            }
+            start = end;
+        }
+        Earliest::at(start)
+    }
+
+    fn sum(&self, end: Timestamp) -> u64 {
+        self.slices
+            .iter()
+            .rev()
+            .find(|slice| slice.end == end)
+            .map_or(0, |slice| slice.sum)
+    }
+
+    /// Adds to the slice that ends at `end`, and returns how much: less only when debt has grown
+    /// to the largest number that can be counted.
+    pub fn take(&mut self, end: Timestamp, amount: u64) -> u64 {
+        let amount = amount.min(EXACT_MAX.saturating_sub(self.total));
+        if amount == 0 {
+            return 0;
+        }
+        self.total += amount;
+        let place = match self.slices.last_mut() {
+            Some(last) if last.end == end => {
+                last.sum += amount;
+                return amount;
+            }
+            Some(last) if last.end > end => self.slices.partition_point(|slice| slice.end < end),
+            _ => self.slices.len(),
+        };
+        match self.slices.get_mut(place) {
+            Some(slice) if slice.end == end => slice.sum += amount,
+            _ => self.slices.insert(place, Slice { end, sum: amount }),
+        }
+        amount
+    }
+
+    /// Takes up to `amount` back out of the slice that ends at `end`.
+    pub fn give_back(&mut self, end: Timestamp, amount: u64) {
+        let place = self.slices.partition_point(|slice| slice.end < end);
+        let Some(slice) = self.slices.get_mut(place).filter(|slice| slice.end == end) else {
+            return;
+        };
+        let amount = amount.min(slice.sum);
+        slice.sum -= amount;
+        self.total -= amount;
+        if slice.sum == 0 {
+            self.slices.remove(place);
+        }
+    }
+
+    /// Forgets the slices that ended a `window` or more before `now`.
+    pub fn purge(&mut self, window: Span, now: Timestamp) {
+        let gone = self
+            .slices
+            .iter()
+            .take_while(|slice| slice.end + window <= now)
+            .count();
+        if gone > 0 {
+            self.total -= self
+                .slices
+                .drain(..gone)
+                .map(|slice| slice.sum)
+                .sum::<u64>();
+        }
+    }
+
+    /// How much is in the window at `now`, and when the oldest slice leaves.
+    pub fn reading(&self, quota: Quota, now: Timestamp) -> Reading {
+        let mut used = self.total;
+        for slice in &self.slices {
+            if slice.end + quota.window > now {
+                return Reading {
+                    used,
+                    reset: slice.end + quota.window,
+                };
+            }
+            used -= slice.sum;
+        }
+        Reading {
+            used: 0,
+            reset: now,
+        }
+    }
+
+    /// How much of the period that holds `now` is used, and when it ends.
+    pub fn reading_in_calendar(&self, quota: CalendarQuota, now: Timestamp) -> Reading {
+        let end = quota.boundaries.period(now).map_or(now, |(_, end)| end);
+        Reading {
+            used: self.sum(end),
+            reset: end,
+        }
+    }
+
+    /// The end of the newest slice.
+    pub fn last(&self) -> Option<Timestamp> {
+        self.slices.last().map(|slice| slice.end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const QUOTA: Quota = Quota {
+        limit: 100,
+        window: Span::from_secs(100),
+    };
+
+    fn at(seconds: u64) -> Timestamp {
+        Timestamp::from_secs(seconds)
+    }
+
+    #[test]
+    fn capacity_returns_at_most_a_hundredth_late() {
+        let mut slices = Slices::default();
+        slices.take(QUOTA.slice(Timestamp::from_millis(1_000_001)), 60);
+        slices.take(QUOTA.slice(Timestamp::from_millis(1_050_500)), 40);
+        assert_eq!(
+            slices.earliest(QUOTA, at(1_060), 1),
+            Earliest::at(at(1_101))
+        );
+        assert_eq!(
+            slices.earliest(QUOTA, at(1_060), 61),
+            Earliest::at(at(1_151))
+        );
+        assert_eq!(
+            slices.earliest(QUOTA, at(1_101), 60),
+            Earliest::at(at(1_101))
+        );
+        assert_eq!(
+            slices.earliest(QUOTA, at(1_060), 101),
+            Earliest::Never { limit: 0 }
+        );
+        assert_eq!(
+            slices.reading(QUOTA, at(1_101)),
+            Reading {
+                used: 40,
+                reset: at(1_151)
+            }
+        );
+    }
+
+    #[test]
+    fn a_slice_boundary_belongs_to_the_slice_that_it_ends() {
+        assert_eq!(QUOTA.slice(at(7)), at(7));
+        assert_eq!(QUOTA.slice(Timestamp::from_micros(7_000_001)), at(8));
+    }
+
+    #[test]
+    fn what_is_taken_can_be_given_back() {
+        let mut slices = Slices::default();
+        for end in [3, 1, 2, 3] {
+            slices.take(at(end), 10);
+        }
+        assert_eq!(slices.total, 40);
+        slices.give_back(at(3), 15);
+        slices.give_back(at(2), 99);
+        slices.give_back(at(9), 99);
+        assert_eq!((slices.total, slices.slices.len()), (15, 2));
+        slices.purge(Span::from_secs(1), at(2));
+        assert_eq!(slices.total, 5);
+    }
+
+    #[test]
+    fn a_calendar_period_starts_from_nothing() {
+        let quota = CalendarQuota {
+            limit: 10,
+            boundaries: Boundaries([0, 100, 200].map(at)),
+        };
+        let mut slices = Slices::default();
+        slices.take(at(100), 10);
+        let earliest = |slices: &Slices, from, need, slack| {
+            slices.earliest_in_calendar(quota, from, need, Span::from_secs(slack))
+        };
+        assert_eq!(earliest(&slices, at(50), 1, 0), Earliest::at(at(100)));
+        slices.take(at(200), 7);
+        assert_eq!(earliest(&slices, at(50), 3, 0), Earliest::at(at(100)));
+        assert_eq!(earliest(&slices, at(50), 4, 0), Earliest::at(at(200)));
+        assert_eq!(
+            earliest(&slices, at(50), 11, 0),
+            Earliest::Never { limit: 0 }
+        );
+        assert_eq!(
+            slices.reading_in_calendar(quota, at(150)),
+            Reading {
+                used: 7,
+                reset: at(200)
+            }
+        );
+    }
+
+    #[test]
+    fn a_booking_does_not_reach_over_the_end_of_a_period() {
+        let quota = CalendarQuota {
+            limit: 10,
+            boundaries: Boundaries([0, 100, 200].map(at)),
+        };
+        let slices = Slices::default();
+        let start = slices.earliest_in_calendar(quota, at(95), 1, Span::from_secs(5));
+        assert_eq!(start, Earliest::at(at(100)));
+        let start = slices.earliest_in_calendar(quota, at(94), 1, Span::from_secs(5));
+        assert_eq!(start, Earliest::at(at(94)));
+    }
+
+    #[test]
+    fn a_clock_outside_of_the_boundaries_is_noticed() {
+        let quota = CalendarQuota {
+            limit: 10,
+            boundaries: Boundaries([50, 100, 200].map(at)),
+        };
+        let start = Slices::default().earliest_in_calendar(quota, at(49), 1, Span::ZERO);
+        assert_eq!(start, Earliest::Skew);
+    }
+}

@@ -1,0 +1,88 @@
+//! The name of one piece of work, by which the store recognises it when it comes again.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// 128 bits that name one request, reservation, lease or booking.
+///
+/// Ids that a caller supplies become an `Id` by [`Id::scoped`], so that two callers who use the
+/// same words never meet, and so that an id takes the same room whatever its length.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Id(u128);
+
+impl Id {
+    /// An id made of random or otherwise unique bits.
+    pub const fn from_bits(bits: u128) -> Self {
+        Self(bits)
+    }
+
+    /// The id of a caller's own `text`, kept apart from those of every other `caller`.
+    pub fn scoped(caller: &str, text: &str) -> Self {
+        let mut hasher = blake3::Hasher::new_derive_key("sluicegate 2026 caller id");
+        hasher.update(&(caller.len() as u64).to_le_bytes());
+        hasher.update(caller.as_bytes());
+        hasher.update(text.as_bytes());
+        let mut bits = [0; 16];
+        hasher.finalize_xof().fill(&mut bits);
+        Self(u128::from_le_bytes(bits))
+    }
+
+    /// The bits.
+    pub const fn to_bits(self) -> u128 {
+        self.0
+    }
+}
+
+/// 32 hexadecimal digits.
+impl fmt::Display for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl fmt::Debug for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Id({self})")
+    }
+}
+
+/// Why a text is not an [`Id`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("an id is 32 hexadecimal digits, as an earlier answer gave it")]
+pub struct IdError;
+
+impl std::str::FromStr for Id {
+    type Err = IdError;
+
+    fn from_str(text: &str) -> Result<Self, IdError> {
+        let digits = text.len() == 32 && text.bytes().all(|b| b.is_ascii_hexdigit());
+        if !digits {
+            return Err(IdError);
+        }
+        u128::from_str_radix(text, 16)
+            .map(Self)
+            .map_err(|_| IdError)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn callers_do_not_meet() {
+        assert_eq!(Id::scoped("a", "bc"), Id::scoped("a", "bc"));
+        assert_ne!(Id::scoped("a", "bc"), Id::scoped("ab", "c"));
+        assert_ne!(Id::scoped("", "abc"), Id::scoped("abc", ""));
+    }
+
+    #[test]
+    fn an_id_prints_and_reads_back() {
+        let id = Id::from_bits(0xabc);
+        assert_eq!(id.to_string().parse(), Ok(id));
+        for text in ["", "abc", "+0000000000000000000000000000abc", "é"] {
+            assert_eq!(text.parse::<Id>(), Err(IdError), "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! The domain of Sluicegate, in the order in which a question walks through it:
+//!
+//! ```text
+//! Query ─Ruleset::plan→ Plan ─Store::acquire→ Decision
+//! ```
+//!
+//! There is no clock, no socket, no file and no lock in this crate: time is an argument, and a
+//! [`store::Store`] supplies atomicity.
+
+pub mod algorithm;
+pub mod decision;
+pub mod id;
+pub mod key;
+pub mod limit;
+pub mod money;
+pub mod plan;
+pub mod query;
+pub mod rule;
+pub mod ruleset;
+pub mod store;
+pub mod time;
+
+pub use decision::Decision;
+pub use id::Id;
+pub use key::Key;
+pub use limit::Limit;
+pub use money::Money;
+pub use plan::{Charge, Plan};
+pub use query::Query;
+pub use rule::{Group, Rule};
+pub use ruleset::Ruleset;
+pub use store::Store;
+pub use time::{Span, Timestamp};

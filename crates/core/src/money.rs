@@ -1,0 +1,213 @@
+//! Money as whole nano-dollars, and prices that are exact until they are rounded once.
+//!
+//! No binary float comes near an amount: `0.1 + 0.2` style drift would let a budget leak or lock.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::time::EXACT_MAX;
+
+const NANOS_PER_USD: u64 = 1_000_000_000;
+const ATTOS_PER_NANO: u128 = 1_000_000_000;
+
+/// An amount of US dollars in whole nano-dollars (10⁻⁹ USD), at most about 9 million dollars.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct Money(u64);
+
+impl Money {
+    /// Nothing.
+    pub const ZERO: Self = Self(0);
+
+    /// `nanos` nano-dollars, or `None` above what a store can count exactly.
+    pub const fn from_nanos(nanos: u64) -> Option<Self> {
+        if nanos > EXACT_MAX {
+            None
+        } else {
+            Some(Self(nanos))
+        }
+    }
+
+    /// Whole nano-dollars.
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+}
+
+/// Dollars with at least two decimals and no needless zeros: `5.00`, `0.0002606`.
+impl fmt::Display for Money {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let fraction = format!("{:09}", self.0 % NANOS_PER_USD);
+        let significant = fraction.trim_end_matches('0').len().max(2);
+        write!(f, "{}.{}", self.0 / NANOS_PER_USD, &fraction[..significant])
+    }
+}
+
+/// Why a text is not an amount of money or a price.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MoneyError {
+    /// Not a plain decimal number.
+    #[error("{0:?} is not an amount: write a plain decimal such as 5.00 or 0.0002")]
+    Form(String),
+    /// More decimals than are kept.
+    #[error("{text:?} has more than {max} decimals, which is finer than what is counted")]
+    Fine {
+        /// What was given.
+        text: String,
+        /// How many decimals can be kept exactly.
+        max: usize,
+    },
+    /// More than can be counted.
+    #[error("{0:?} is more than the 9,007,199 dollars that can be counted")]
+    Large(String),
+    /// A price without its unit.
+    #[error(
+        "{0:?} is not a price: write dollars per tokens, such as 0.20 USD/1M or 0.0000002 USD/token"
+    )]
+    Price(String),
+}
+
+impl FromStr for Money {
+    type Err = MoneyError;
+
+    fn from_str(text: &str) -> Result<Self, MoneyError> {
+        let nanos = decimal(text, 9)?;
+        u64::try_from(nanos)
+            .ok()
+            .and_then(Self::from_nanos)
+            .ok_or_else(|| MoneyError::Large(text.to_owned()))
+    }
+}
+
+/// What one token costs, exactly, in atto-dollars (10⁻¹⁸ USD).
+///
+/// Atto-dollars hold every published price (the cheapest are around 10⁻⁹ USD per token) without
+/// rounding; [`cost`] rounds up once, when tokens have become an amount of money.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Price(u64);
+
+impl FromStr for Price {
+    type Err = MoneyError;
+
+    /// Reads `0.20 USD/1M` (per million tokens), `2 USD/1K` or `0.0000002 USD/token`.
+    fn from_str(text: &str) -> Result<Self, MoneyError> {
+        let form = || MoneyError::Price(text.to_owned());
+        let (dollars, unit) = text.split_once("USD").ok_or_else(form)?;
+        let shift: usize = match unit.trim().strip_prefix('/').ok_or_else(form)?.trim() {
+            "token" => 0,
+            "1K" | "1k" => 3,
+            "1M" | "1m" => 6,
+            _ => return Err(form()),
+        };
+        // One dollar per 10^shift tokens is 10^(18 - shift) atto-dollars per token.
+        let attos = decimal(dollars.trim(), 18 - shift)?;
+        u64::try_from(attos)
+            .map(Self)
+            .map_err(|_| MoneyError::Large(text.to_owned()))
+    }
+}
+
+/// The cost of several counts of tokens at their prices, rounded up once to a nano-dollar.
+///
+/// `None` when the total is more than can be counted.
+pub fn cost<I: IntoIterator<Item = (u64, Price)>>(parts: I) -> Option<Money> {
+    let mut attos: u128 = 0;
+    for (tokens, price) in parts {
+        attos = attos.checked_add(u128::from(tokens) * u128::from(price.0))?;
+    }
+    u64::try_from(attos.div_ceil(ATTOS_PER_NANO))
+        .ok()
+        .and_then(Money::from_nanos)
+}
+
+/// `text × 10^places` as an integer, if that is exact.
+fn decimal(text: &str, places: usize) -> Result<u128, MoneyError> {
+    let form = || MoneyError::Form(text.to_owned());
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let all_digits = |s: &str| s.bytes().all(|b| b.is_ascii_digit());
+    let has_fraction_mark = whole.len() != text.len();
+    if whole.is_empty() || !all_digits(whole) || !all_digits(fraction) {
+        return Err(form());
+    }
+    if has_fraction_mark && fraction.is_empty() {
+        return Err(form());
+    }
+    let fraction = fraction.trim_end_matches('0');
+    if fraction.len() > places {
+        return Err(MoneyError::Fine {
+            text: text.to_owned(),
+            max: places,
+        });
+    }
+    let large = || MoneyError::Large(text.to_owned());
+    let digits = format!("{whole}{fraction:0<places$}");
+    digits.parse().map_err(|_| large())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn price(text: &str) -> Price {
+        text.parse().expect(text)
+    }
+
+    #[test]
+    fn the_example_of_the_price_table_is_exact() {
+        let (input, output) = (price("0.20 USD/1M"), price("0.60 USD/1M"));
+        assert_eq!(input, price("0.0000002 USD/token"));
+        let one = cost([(12, input), (856, input), (145, output)]).expect("small");
+        assert_eq!(one, "0.00026060".parse().expect("amount"));
+        assert_eq!(one.to_string(), "0.0002606");
+        assert_eq!(
+            one.as_nanos() * 500,
+            "0.13030".parse::<Money>().expect("amount").as_nanos()
+        );
+    }
+
+    #[test]
+    fn a_cost_is_rounded_up_once() {
+        let tiny = price("0.0001 USD/1M");
+        assert_eq!(cost([(1, tiny)]), Money::from_nanos(1));
+        assert_eq!(cost([(5, tiny), (5, tiny)]), Money::from_nanos(1));
+        assert_eq!(cost([(5, tiny), (6, tiny)]), Money::from_nanos(2));
+    }
+
+    #[test]
+    fn a_cost_that_cannot_be_counted_is_none() {
+        assert_eq!(cost([(u64::MAX, price("10 USD/token"))]), None);
+        assert_eq!(cost((0..4).map(|_| (u64::MAX, Price(u64::MAX)))), None);
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for text in [
+            "", ".", "5.", ".5", "-1", "1e3", "1,00", "NaN", "0x10", " 5", "9007200",
+        ] {
+            assert!(text.parse::<Money>().is_err(), "{text:?}");
+        }
+        assert!("0.0000000001".parse::<Money>().is_err());
+        for text in ["0.2", "0.2 EUR/1M", "0.2 USD", "0.2 USD/1G", "USD/1M"] {
+            assert!(text.parse::<Price>().is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn money_prints_and_reads_back() {
+        for nanos in [
+            0,
+            1,
+            10,
+            999_999_999,
+            1_000_000_000,
+            5_000_000_001,
+            EXACT_MAX,
+        ] {
+            let money = Money::from_nanos(nanos).expect("in range");
+            assert_eq!(money.to_string().parse(), Ok(money));
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! What a query has to be charged: all of it, or nothing.
+
+use smallvec::SmallVec;
+
+use crate::algorithm::{Earliest, Meter};
+use crate::decision::Hit;
+use crate::id::Id;
+use crate::key::Key;
+use crate::limit::{Limit, Unit};
+use crate::query::RequestId;
+use crate::rule::{OnExpiry, Rule};
+use crate::ruleset::{CellSpec, PlanError, Settings};
+use crate::time::{Span, Timestamp};
+
+/// One amount on one counter.
+#[derive(Clone, Debug)]
+pub struct Charge<'a> {
+    /// The counter.
+    pub key: Key,
+    /// How it is measured, under which limits.
+    pub meter: Meter<'a>,
+    /// What has to fit: at least 1.
+    pub need: u64,
+    /// What is written.
+    pub take: u64,
+    pub(crate) group: usize,
+    pub(crate) rule: &'a Rule,
+    pub(crate) cell: &'a CellSpec,
+}
+
+impl<'a> Charge<'a> {
+    /// The rule that asks for it.
+    pub const fn rule(&self) -> &'a Rule {
+        self.rule
+    }
+
+    /// The limits, in the order of the meter.
+    pub fn limits(&self) -> &'a [Limit] {
+        &self.cell.limits
+    }
+
+    /// What it counts.
+    pub const fn unit(&self) -> Unit {
+        self.cell.unit
+    }
+
+    /// Evaluated, but never a reason to deny.
+    pub const fn shadow(&self) -> bool {
+        self.rule.shadow
+    }
+
+    /// Given back by itself if it is held and nobody settles it.
+    pub fn refunds(&self) -> bool {
+        self.rule.on_expiry == OnExpiry::Refund && self.meter.bookable()
+    }
+
+    /// The name of the counter that takes what no longer has room for a key of its own.
+    pub fn overflow(&self) -> &'a str {
+        &self.cell.overflow
+    }
+}
+
+/// Charges that are admitted together or not at all.
+///
+/// No two of them are on the same key. There may be none: then nothing limits the query.
+#[derive(Clone, Debug)]
+pub struct Plan<'a> {
+    /// The name of the work.
+    pub id: RequestId,
+    /// Hold the charges as an estimate for so long.
+    pub hold: Option<Span>,
+    /// How much later than its start a booking may be used.
+    pub slack: Span,
+    /// How far ahead a booking may start.
+    pub horizon: Span,
+    charges: SmallVec<[Charge<'a>; 4]>,
+}
+
+impl<'a> Plan<'a> {
+    pub(crate) fn new(id: RequestId, hold: Option<Span>, horizon: Span) -> Self {
+        Self {
+            id,
+            hold,
+            slack: Settings::SLACK_MIN,
+            horizon,
+            charges: SmallVec::new(),
+        }
+    }
+
+    /// The charges.
+    pub fn charges(&self) -> &[Charge<'a>] {
+        &self.charges
+    }
+
+    /// Every limit that is checked, in the order in which a decision reads them.
+    pub fn scopes(&self) -> impl Iterator<Item = (&Charge<'a>, &'a Limit)> {
+        self.charges
+            .iter()
+            .flat_map(|c| c.limits().iter().map(move |limit| (c, limit)))
+    }
+
+    /// Whether the store has to remember it: because it may be asked again under the same id, or
+    /// because something about it remains to be done.
+    pub fn recorded(&self) -> bool {
+        self.id.keep.is_some()
+            || self.hold.is_some()
+            || self.charges.iter().any(|charge| !charge.meter.bookable())
+    }
+
+    /// The longest time that anything in it counts.
+    pub fn window(&self) -> Span {
+        self.charges
+            .iter()
+            .map(|charge| charge.meter.window())
+            .max()
+            .unwrap_or_default()
+    }
+
+    /// What makes it the same plan when it comes again: counters and amounts, but not limits,
+    /// which a reload may change between an attempt and its retry.
+    pub fn fingerprint(&self) -> u64 {
+        let mut hasher = blake3::Hasher::new();
+        for charge in &self.charges {
+            hasher.update(&(charge.key.as_bytes().len() as u64).to_le_bytes());
+            hasher.update(charge.key.as_bytes());
+            hasher.update(&charge.take.to_le_bytes());
+        }
+        let mut bits = [0; 8];
+        hasher.finalize_xof().fill(&mut bits);
+        u64::from_le_bytes(bits)
+    }
+
+    /// What names it to the store afterwards.
+    pub fn handle(&self) -> Handle {
+        Handle {
+            id: self.id.id,
+            keys: self.charges.iter().map(|c| c.key.clone()).collect(),
+        }
+    }
+
+    /// Adds a charge; a second one on the same key becomes one with the first.
+    pub(crate) fn push(&mut self, charge: Charge<'a>) -> Result<usize, PlanError> {
+        let Some(place) = self
+            .charges
+            .iter()
+            .position(|other| other.key == charge.key)
+        else {
+            self.charges.push(charge);
+            return Ok(self.charges.len() - 1);
+        };
+        let known = &mut self.charges[place];
+        if known.meter != charge.meter {
+            let rules = [known.rule.name.clone(), charge.rule.name.clone()];
+            return Err(PlanError::SharedKey {
+                key: charge.key.to_string(),
+                rules,
+            });
+        }
+        known.take = known.take.saturating_add(charge.take);
+        known.need = known.need.saturating_add(charge.need);
+        Ok(place)
+    }
+
+    /// Makes one plan of two, under the id of this one. Returns for each charge of `other` its
+    /// place among the charges of both.
+    pub fn join(&mut self, other: Plan<'a>) -> Result<Vec<usize>, PlanError> {
+        self.slack = self.slack.min(other.slack);
+        self.hold = self.hold.max(other.hold);
+        other
+            .charges
+            .into_iter()
+            .map(|charge| self.push(charge))
+            .collect()
+    }
+
+    pub(crate) fn set_slack(&mut self, configured: Option<Span>) {
+        let windows = self.charges.iter().filter(|charge| charge.meter.bookable());
+        let windows = windows
+            .flat_map(|charge| charge.limits())
+            .map(Limit::window);
+        let hundredth = |window: Span| Span::from_micros(window.as_micros() / 100);
+        let shortest = windows.map(hundredth).min().unwrap_or_default();
+        self.slack = configured.unwrap_or(shortest.max(Settings::SLACK_MIN));
+    }
+
+    /// The first instant from `now` on at which every charge fits, asked of the cells in turn.
+    ///
+    /// It is the latest of the charges' own, asked again from there until none moves: only a
+    /// calendar period that is booked full makes a second round differ from the first.
+    /// `earliest` answers for the charge with a number, from an instant on; `booking` leaves out
+    /// what can't be booked.
+    pub fn start(
+        &self,
+        now: Timestamp,
+        booking: bool,
+        mut earliest: impl FnMut(usize, Timestamp) -> Earliest,
+    ) -> Start {
+        let mut start = now;
+        let mut hit = None;
+        loop {
+            let before = start;
+            for (index, charge) in self.charges.iter().enumerate() {
+                if charge.shadow() || (booking && !charge.meter.bookable()) {
+                    continue;
+                }
+                match earliest(index, start) {
+                    Earliest::At { start: at, limit } if at > start => {
+                        start = at;
+                        hit = Some(Hit {
+                            charge: index,
+                            limit,
+                        });
+                    }
+                    Earliest::At { .. } => {}
+                    Earliest::Never { limit } => {
+                        return Start::Never(Hit {
+                            charge: index,
+                            limit,
+                        });
+                    }
+                    Earliest::Skew => return Start::Skew,
+                }
+            }
+            if start == before {
+                break;
+            }
+        }
+        match hit {
+            None => Start::Now,
+            Some(hit) => Start::Later(start, hit),
+        }
+    }
+}
+
+/// When a plan can start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// At once.
+    Now,
+    /// At this instant, because of this limit.
+    Later(Timestamp, Hit),
+    /// It is more than this limit ever gives.
+    Never(Hit),
+    /// The clocks of the node and of the store are in different calendar periods.
+    Skew,
+}
+
+/// What names an admitted plan to its store: any node can settle, release, renew or cancel it,
+/// without knowing the rules by which it was planned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Handle {
+    /// The name of the work.
+    pub id: Id,
+    /// The counters that it was charged on.
+    pub keys: Vec<Key>,
+}

@@ -1,0 +1,248 @@
+//! Who asks for what.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
+
+use crate::id::Id;
+use crate::limit::Unit;
+use crate::money::Money;
+use crate::rule::InlineRule;
+use crate::time::{EXACT_MAX, Span};
+
+/// The longest value of a dimension, in bytes.
+pub const VALUE_BYTES_MAX: usize = 256;
+/// The most dimensions that one query may name.
+pub const DIMENSIONS_MAX: usize = 32;
+
+/// One question: may this piece of work go?
+#[derive(Clone, Debug)]
+pub struct Query<'a> {
+    dimensions: SmallVec<[(Cow<'a, str>, Cow<'a, str>); 6]>,
+    /// What it costs, as far as that is known.
+    pub cost: Cost,
+    /// Its name.
+    pub id: RequestId,
+    /// Hold the cost as an estimate for so long, to be settled with the actual.
+    pub hold: Option<Span>,
+    /// Limits that the caller brings along, checked beside those of the configuration.
+    pub inline: Vec<InlineRule>,
+}
+
+impl<'a> Query<'a> {
+    /// A query for one request, without dimensions.
+    pub fn new(id: RequestId) -> Self {
+        Self {
+            dimensions: SmallVec::new(),
+            cost: Cost::default(),
+            id,
+            hold: None,
+            inline: Vec::new(),
+        }
+    }
+
+    /// Adds a dimension.
+    pub fn with(
+        mut self,
+        name: impl Into<Cow<'a, str>>,
+        value: impl Into<Cow<'a, str>>,
+    ) -> Result<Self, QueryError> {
+        self.insert(name, value)?;
+        Ok(self)
+    }
+
+    /// Adds a dimension.
+    pub fn insert(
+        &mut self,
+        name: impl Into<Cow<'a, str>>,
+        value: impl Into<Cow<'a, str>>,
+    ) -> Result<(), QueryError> {
+        let (name, value) = (name.into(), value.into());
+        let wrong = |problem| {
+            Err(QueryError {
+                dimension: name.clone().into_owned(),
+                problem,
+            })
+        };
+        if name.is_empty() || name.len() > VALUE_BYTES_MAX {
+            return wrong(Problem::Name);
+        }
+        if value.is_empty() {
+            return wrong(Problem::Empty);
+        }
+        if value.len() > VALUE_BYTES_MAX {
+            return wrong(Problem::Long(value.len()));
+        }
+        if value.bytes().any(|byte| byte == 0) {
+            return wrong(Problem::Nul);
+        }
+        if self.get(&name).is_some() {
+            return wrong(Problem::Twice);
+        }
+        if self.dimensions.len() == DIMENSIONS_MAX {
+            return wrong(Problem::TooMany);
+        }
+        self.dimensions.push((name, value));
+        Ok(())
+    }
+
+    /// The value of a dimension.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        let found = self.dimensions.iter().find(|(other, _)| other == name);
+        found.map(|(_, value)| value.as_ref())
+    }
+
+    /// Every dimension with its value, in the order in which they were given.
+    pub fn dimensions(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.dimensions
+            .iter()
+            .map(|(name, value)| (name.as_ref(), value.as_ref()))
+    }
+}
+
+/// A dimension that can't be used; nothing was consumed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{dimension}: {problem}")]
+pub struct QueryError {
+    /// Which one.
+    pub dimension: String,
+    /// What is wrong with it.
+    pub problem: Problem,
+}
+
+/// What is wrong with a dimension.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Problem {
+    /// No name, or a long one.
+    #[error("the name of a dimension has 1 to {VALUE_BYTES_MAX} bytes")]
+    Name,
+    /// Nothing in it.
+    #[error("is empty: leave it out or give it a value")]
+    Empty,
+    /// Too long.
+    #[error("has {0} bytes, more than the {VALUE_BYTES_MAX} that are allowed")]
+    Long(usize),
+    /// A NUL byte.
+    #[error("contains a NUL byte")]
+    Nul,
+    /// Given twice.
+    #[error("is given twice")]
+    Twice,
+    /// One too many.
+    #[error("is one more than the {DIMENSIONS_MAX} dimensions that are allowed")]
+    TooMany,
+}
+
+/// The name of a request, and how long it is to be recognised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestId {
+    /// The name.
+    pub id: Id,
+    /// How long an admission under this name is remembered; `None` if nobody but the store's own
+    /// retries can use the name again.
+    pub keep: Option<Span>,
+}
+
+impl RequestId {
+    /// How long ids of callers are remembered unless configured otherwise.
+    pub const KEEP: Span = Span::from_secs(60);
+
+    /// A name that we made up.
+    pub const fn ours(id: Id) -> Self {
+        Self { id, keep: None }
+    }
+
+    /// A name that a caller chose and may use again to ask about the same work.
+    pub const fn of_caller(id: Id, keep: Span) -> Self {
+        Self {
+            id,
+            keep: Some(keep),
+        }
+    }
+}
+
+/// What a piece of work costs. What is `None` is not known: it is charged when it is settled, and
+/// settling leaves what was charged for it as it was.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Cost {
+    /// How many requests it counts as; one, if nothing is said.
+    pub requests: Option<u64>,
+    /// Tokens sent.
+    pub input_tokens: Option<u64>,
+    /// Tokens answered.
+    pub output_tokens: Option<u64>,
+    /// Money.
+    pub money: Option<Money>,
+}
+
+impl Cost {
+    /// How much it is of a unit, if known. More than can be counted is what can be counted.
+    pub fn of(&self, unit: Unit) -> Option<u64> {
+        let amount = match unit {
+            Unit::Requests => self.requests,
+            Unit::InputTokens => self.input_tokens,
+            Unit::OutputTokens => self.output_tokens,
+            Unit::Tokens => match (self.input_tokens, self.output_tokens) {
+                (None, None) => None,
+                (input, output) => Some(
+                    input
+                        .unwrap_or_default()
+                        .saturating_add(output.unwrap_or_default()),
+                ),
+            },
+            Unit::Usd => self.money.map(Money::as_nanos),
+            Unit::Slots => None,
+        };
+        amount.map(|amount| amount.min(EXACT_MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn query<'a>() -> Query<'a> {
+        Query::new(RequestId::ours(Id::from_bits(1)))
+    }
+
+    #[test]
+    fn bad_dimensions_are_refused_by_name() {
+        let long = "x".repeat(257);
+        for (value, message) in [
+            ("", "userId: is empty: leave it out or give it a value"),
+            (
+                long.as_str(),
+                "userId: has 257 bytes, more than the 256 that are allowed",
+            ),
+            ("a\0b", "userId: contains a NUL byte"),
+        ] {
+            let error = query().with("userId", value).expect_err(message);
+            assert_eq!(error.to_string(), message);
+        }
+        let twice = query()
+            .with("a", "1")
+            .expect("first")
+            .with("a", "2")
+            .expect_err("second");
+        assert_eq!(twice.problem, Problem::Twice);
+        let many = (0..DIMENSIONS_MAX).try_fold(query(), |q, n| q.with(n.to_string(), "v"));
+        assert!(many.expect("at the limit").with("more", "v").is_err());
+    }
+
+    #[test]
+    fn tokens_are_the_sum_of_what_is_known() {
+        let cost = |input_tokens, output_tokens| Cost {
+            input_tokens,
+            output_tokens,
+            ..Cost::default()
+        };
+        assert_eq!(cost(None, None).of(Unit::Tokens), None);
+        assert_eq!(cost(Some(3), None).of(Unit::Tokens), Some(3));
+        assert_eq!(cost(Some(3), Some(4)).of(Unit::Tokens), Some(7));
+        assert_eq!(
+            cost(Some(u64::MAX), Some(4)).of(Unit::Tokens),
+            Some(EXACT_MAX)
+        );
+    }
+}

@@ -1,0 +1,216 @@
+//! Rules and groups, as a configuration states them.
+
+use crate::limit::Limit;
+use crate::ruleset::{Compiled, RulesetError};
+use crate::time::Span;
+
+/// A limit on the work that it matches, counted apart by some dimensions.
+///
+/// It matches when every condition of `when` holds and every dimension of `per` is present.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// Its name, unique in the configuration; denials and metrics speak of it.
+    pub name: String,
+    /// Conditions on dimensions; all must hold.
+    pub when: Vec<(String, Pattern)>,
+    /// The dimensions by which it counts apart; none means one counter for everybody.
+    pub per: Vec<String>,
+    /// All of them must pass.
+    pub limits: Vec<Limit>,
+    /// How long a slot of `N concurrent` is held without renewal.
+    pub lease: Span,
+    /// Evaluated and counted, but never the reason for a denial.
+    pub shadow: bool,
+    /// The text of the store's key, with `<dimension>` for values, instead of one made up.
+    pub key: Option<String>,
+    /// What has to fit before work may go.
+    pub mode: Mode,
+    /// What becomes of an estimate that nobody settles.
+    pub on_expiry: OnExpiry,
+}
+
+impl Rule {
+    /// How long a slot is held without renewal unless configured otherwise.
+    pub const LEASE: Span = Span::from_secs(30);
+
+    /// A rule that matches everything and counts it together.
+    pub fn new(name: impl Into<String>, limits: impl IntoIterator<Item = Limit>) -> Self {
+        Self {
+            name: name.into(),
+            when: Vec::new(),
+            per: Vec::new(),
+            limits: limits.into_iter().collect(),
+            lease: Self::LEASE,
+            shadow: false,
+            key: None,
+            mode: Mode::Strict,
+            on_expiry: OnExpiry::Keep,
+        }
+    }
+
+    /// Counts apart by these dimensions.
+    #[must_use]
+    pub fn per(mut self, dimensions: &[&str]) -> Self {
+        self.per = dimensions.iter().map(|&name| name.to_owned()).collect();
+        self
+    }
+
+    /// Matches only where the dimension fits the pattern.
+    #[must_use]
+    pub fn when(mut self, dimension: &str, pattern: Pattern) -> Self {
+        self.when.push((dimension.to_owned(), pattern));
+        self
+    }
+}
+
+/// What a condition asks of a value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Pattern {
+    /// One of these values.
+    OneOf(Vec<String>),
+    /// A text in which `*` stands for anything and `?` for one character.
+    Glob(String),
+}
+
+impl Pattern {
+    /// Exactly this value.
+    pub fn exactly(value: impl Into<String>) -> Self {
+        Self::OneOf(vec![value.into()])
+    }
+
+    /// Whether a value fits.
+    pub fn matches(&self, value: &str) -> bool {
+        match self {
+            Self::OneOf(values) => values.iter().any(|other| other == value),
+            Self::Glob(glob) => glob_matches(glob, value),
+        }
+    }
+}
+
+/// Path globs treat `/` and `.` as special, and ids have both, hence our own few lines.
+///
+/// On a mismatch only the last `*` is tried again, so it takes at most O(glob × value).
+fn glob_matches(glob: &str, value: &str) -> bool {
+    let (mut glob, mut value) = (glob.chars(), value.chars());
+    let mut retry = None;
+    loop {
+        let (before_glob, before_value) = (glob.clone(), value.clone());
+        match (glob.next(), value.next()) {
+            (None, None) => return true,
+            (Some('*'), _) => {
+                // First let the star stand for nothing.
+                retry = Some((glob.clone(), before_value.clone()));
+                value = before_value;
+            }
+            (Some('?'), Some(_)) => {}
+            (Some(a), Some(b)) if a == b => {}
+            (_, None) if before_glob.clone().all(|c| c == '*') => return true,
+            _ => {
+                let Some((after_star, mut from)) = retry.take() else {
+                    return false;
+                };
+                if from.next().is_none() {
+                    return false;
+                }
+                (glob, value) = (after_star.clone(), from.clone());
+                retry = Some((after_star, from));
+            }
+        }
+    }
+}
+
+/// What has to fit before work may go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// The whole estimate: nothing overshoots if estimates are upper bounds.
+    #[default]
+    Strict,
+    /// Anything at all: the limit is overshot by at most what is under way at the same time.
+    Optimistic,
+}
+
+/// What becomes of an estimate that nobody settles before its time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnExpiry {
+    /// It stays charged until it leaves the window.
+    #[default]
+    Keep,
+    /// It is given back.
+    Refund,
+}
+
+/// Rules of which the first that matches applies. Every group must pass.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// Its name.
+    pub name: String,
+    /// The group that `effectiveLimit` speaks of.
+    pub effective: bool,
+    /// Most specific first.
+    pub rules: Vec<Rule>,
+}
+
+impl Group {
+    /// A group of rules.
+    pub fn new(name: impl Into<String>, rules: impl IntoIterator<Item = Rule>) -> Self {
+        Self {
+            name: name.into(),
+            effective: false,
+            rules: rules.into_iter().collect(),
+        }
+    }
+}
+
+/// A limit that a query brings along, under a key of the caller's choice.
+#[derive(Clone, Debug)]
+pub struct InlineRule(pub(crate) Compiled);
+
+impl InlineRule {
+    /// Counts `limits` under `key`, apart from every rule of the configuration.
+    pub fn new(
+        name: impl Into<String>,
+        key: &str,
+        limits: impl IntoIterator<Item = Limit>,
+    ) -> Result<Self, RulesetError> {
+        Compiled::inline(Rule::new(name, limits), key).map(Self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn globs_match_whole_values() {
+        for (glob, value, expected) in [
+            ("premium_*", "premium_", true),
+            ("premium_*", "premium_ann", true),
+            ("premium_*", "xpremium_ann", false),
+            ("*", "", true),
+            ("**", "x", true),
+            ("*a*b", "xaybab", true),
+            ("*a*b", "xayba", false),
+            ("a?c", "aéc", true),
+            ("a?c", "ac", false),
+            ("", "", true),
+            ("", "a", false),
+            ("a*", "a/b.c", true),
+            ("*abc", "ababc", true),
+            ("a*b", "a", false),
+        ] {
+            assert_eq!(glob_matches(glob, value), expected, "{glob} {value}");
+        }
+    }
+
+    #[test]
+    fn a_hostile_glob_takes_polynomial_time() {
+        assert!(!glob_matches(&"*a".repeat(40), &"a".repeat(39)));
+        assert!(!glob_matches("*a*a*a*a*a*a*a*a*b", &"a".repeat(256)));
+    }
+
+    #[test]
+    fn one_of_is_exact() {
+        let pattern = Pattern::OneOf(vec!["a".into(), "b*".into()]);
+        assert!(pattern.matches("a") && pattern.matches("b*") && !pattern.matches("bc"));
+    }
+}

@@ -1,0 +1,513 @@
+//! From rules as they are written to rules that can be charged.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use super::{CompiledGroup, Index, PlanError, Ruleset, Settings, Values};
+use crate::algorithm::{Meter, bucket, concurrency, log, window};
+use crate::key::Key;
+use crate::limit::{Calendar, Limit, Unit};
+use crate::plan::{Charge, Plan};
+use crate::query::Query;
+use crate::rule::{Group, Mode, Pattern, Rule};
+use crate::time::Timestamp;
+
+/// A rule whose dimensions are places, with the cells that it charges.
+#[derive(Clone, Debug)]
+pub(crate) struct Compiled {
+    pub(crate) rule: Rule,
+    pub(super) when: Vec<(usize, Pattern)>,
+    key: Vec<Piece>,
+    required: Vec<usize>,
+    pub(crate) cells: Vec<CellSpec>,
+}
+
+/// A part of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Piece {
+    Text(String),
+    Value { dimension: usize, secret: bool },
+}
+
+/// One state that a rule charges: all exact windows of a rule together, or one other limit.
+#[derive(Clone, Debug)]
+pub(crate) struct CellSpec {
+    pub(crate) unit: Unit,
+    pub(crate) limits: Vec<Limit>,
+    /// What tells the cells of one rule apart; empty for a literal key.
+    suffix: String,
+    /// The name of the cell that takes what no longer has room for a key of its own.
+    pub(crate) overflow: String,
+    spec: Spec,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Spec {
+    Log(Vec<log::Quota>),
+    Windowed(window::Quota),
+    Calendar(u64, Calendar),
+    Bucket(bucket::Quota),
+    Leases(concurrency::Quota),
+}
+
+/// What is wrong with a rule or a group.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{place}: {problem}")]
+pub struct RulesetError {
+    /// `rule NAME` or `group NAME`.
+    pub place: String,
+    /// What is wrong.
+    pub problem: Problem,
+}
+
+/// What can be wrong with a rule or a group.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Problem {
+    /// The name is missing or long.
+    #[error("a name has 1 to 64 bytes")]
+    Name,
+    /// The name is taken.
+    #[error("this name is taken: counters are kept by it, give each its own")]
+    Duplicate,
+    /// A rule without limits.
+    #[error("has no limit: write at least one, such as limit: 100/h")]
+    NoLimits,
+    /// A group without rules.
+    #[error("has no rules: write at least one, or leave the group out")]
+    NoRules,
+    /// Two groups claim `effectiveLimit`.
+    #[error("only one group can be effective, and {0} already is")]
+    Effective(String),
+    /// Two limits of which one can never bind.
+    #[error("{0} and {1} limit the same window: keep the smaller one")]
+    SameWindow(String, String),
+    /// A lease of no length.
+    #[error("lease: a slot that is held for no time limits nothing: write at least 1s")]
+    Lease,
+    /// `<` without `>` or without a name.
+    #[error("key: {0:?} is not a template: write dimensions as <name>")]
+    Template(String),
+    /// The template would merge counters that `per` keeps apart.
+    #[error("key: {key:?} leaves out {dimension}, by which the rule counts: add <{dimension}>")]
+    TemplateDimension {
+        /// The template.
+        key: String,
+        /// What it leaves out.
+        dimension: String,
+    },
+    /// A literal key can hold one counter.
+    #[error("key: a literal key holds one counter, but these limits need {0}: split the rule")]
+    TemplateCells(usize),
+    /// Two rules count under one literal key, differently.
+    #[error("key: {key:?} is the key of rule {other} too, which has other limits")]
+    TemplateShared {
+        /// The template.
+        key: String,
+        /// The other rule.
+        other: String,
+    },
+    /// A condition that nothing can fulfil.
+    #[error("when {0}: an empty list matches nothing")]
+    NoValues(String),
+}
+
+/// Compiles everything, or reports everything.
+pub(super) fn ruleset(
+    groups: Vec<Group>,
+    settings: Settings,
+) -> Result<Ruleset, Vec<RulesetError>> {
+    let mut errors = Vec::new();
+    check_names(&groups, &mut errors);
+    check_templates(&groups, &mut errors);
+    let effective = check_effective(&groups, &mut errors);
+    let mut dimensions = Vec::new();
+    let mut compiled = Vec::new();
+    for group in groups {
+        if group.rules.is_empty() {
+            let place = format!("group {}", group.name);
+            errors.push(RulesetError {
+                place,
+                problem: Problem::NoRules,
+            });
+        }
+        let mut rules = Vec::new();
+        for rule in group.rules {
+            match Compiled::new(rule, &mut dimensions, &settings.secret) {
+                Ok(rule) => rules.push(rule),
+                Err(error) => errors.push(error),
+            }
+        }
+        let index = Index::new(&rules);
+        compiled.push(CompiledGroup {
+            name: group.name,
+            rules,
+            index,
+        });
+    }
+    if errors.is_empty() {
+        Ok(Ruleset {
+            dimensions,
+            groups: compiled,
+            effective,
+            settings,
+        })
+    } else {
+        Err(errors)
+    }
+}
+
+fn check_names(groups: &[Group], errors: &mut Vec<RulesetError>) {
+    let mut seen = HashMap::new();
+    let rules = groups
+        .iter()
+        .flat_map(|group| &group.rules)
+        .map(|rule| ("rule", &rule.name));
+    for (kind, name) in groups
+        .iter()
+        .map(|group| ("group", &group.name))
+        .chain(rules)
+    {
+        let mut fail = |problem| {
+            errors.push(RulesetError {
+                place: format!("{kind} {name}"),
+                problem,
+            });
+        };
+        if name.is_empty() || name.len() > 64 {
+            fail(Problem::Name);
+        } else if seen.insert((kind, name), ()).is_some() {
+            fail(Problem::Duplicate);
+        }
+    }
+}
+
+fn check_effective(groups: &[Group], errors: &mut Vec<RulesetError>) -> usize {
+    let mut marked = groups
+        .iter()
+        .enumerate()
+        .filter(|(_, group)| group.effective);
+    let first = marked.next();
+    for (_, group) in marked {
+        let other = first
+            .map(|(_, group)| group.name.clone())
+            .unwrap_or_default();
+        let place = format!("group {}", group.name);
+        errors.push(RulesetError {
+            place,
+            problem: Problem::Effective(other),
+        });
+    }
+    first.map_or(0, |(place, _)| place)
+}
+
+/// Rules that share a literal key share a counter, which can't have two sets of limits.
+fn check_templates(groups: &[Group], errors: &mut Vec<RulesetError>) {
+    let mut seen: HashMap<&str, &Rule> = HashMap::new();
+    for rule in groups.iter().flat_map(|group| &group.rules) {
+        let Some(key) = &rule.key else { continue };
+        let first = *seen.entry(key).or_insert(rule);
+        if first.limits != rule.limits {
+            let problem = Problem::TemplateShared {
+                key: key.clone(),
+                other: first.name.clone(),
+            };
+            errors.push(RulesetError {
+                place: format!("rule {}", rule.name),
+                problem,
+            });
+        }
+    }
+}
+
+impl Compiled {
+    fn new(
+        rule: Rule,
+        dimensions: &mut Vec<String>,
+        secret: &[String],
+    ) -> Result<Self, RulesetError> {
+        let mut place = |name: &str| {
+            dimensions
+                .iter()
+                .position(|other| other == name)
+                .unwrap_or_else(|| {
+                    dimensions.push(name.to_owned());
+                    dimensions.len() - 1
+                })
+        };
+        let when = rule
+            .when
+            .iter()
+            .map(|(name, pattern)| (place(name), pattern.clone()));
+        let when: Vec<_> = when.collect();
+        let mut required: Vec<_> = rule.per.iter().map(|name| place(name)).collect();
+        let mut value = |name: &str| Piece::Value {
+            dimension: place(name),
+            secret: secret.iter().any(|other| other == name),
+        };
+        let key = match &rule.key {
+            Some(template) => pieces(&rule, template, &mut value)?,
+            None => {
+                let mut prefix = Key::start("");
+                prefix.push_value(&rule.name);
+                let mut key = vec![Piece::Text(prefix.as_str().to_owned())];
+                for name in &rule.per {
+                    key.push(Piece::Text(":".to_owned()));
+                    key.push(value(name));
+                }
+                key
+            }
+        };
+        for piece in &key {
+            if let Piece::Value { dimension, .. } = piece
+                && !required.contains(dimension)
+            {
+                required.push(*dimension);
+            }
+        }
+        let cells = cells(&rule)?;
+        Ok(Self {
+            rule,
+            when,
+            key,
+            required,
+            cells,
+        })
+    }
+
+    /// A rule under a key of the caller's choice.
+    pub(crate) fn inline(rule: Rule, key: &str) -> Result<Self, RulesetError> {
+        // No rule of a configuration makes a key that begins like this: `~` is escaped there.
+        let mut text = Key::start("~inline:");
+        text.push_value(key);
+        let cells = cells(&rule)?;
+        let key = vec![Piece::Text(text.as_str().to_owned())];
+        Ok(Self {
+            rule,
+            when: Vec::new(),
+            key,
+            required: Vec::new(),
+            cells,
+        })
+    }
+
+    pub(super) fn matches(&self, values: &Values<'_>) -> bool {
+        self.required
+            .iter()
+            .all(|&dimension| values[dimension].is_some())
+            && self.when.iter().all(|(dimension, pattern)| {
+                values[*dimension].is_some_and(|value| pattern.matches(value))
+            })
+    }
+
+    /// Adds to the plan what the query has to pay under this rule.
+    pub(super) fn charge<'a>(
+        &'a self,
+        group: usize,
+        values: &Values<'_>,
+        query: &Query<'_>,
+        now: Timestamp,
+        settings: &Settings,
+        plan: &mut Plan<'a>,
+    ) -> Result<(), PlanError> {
+        for cell in &self.cells {
+            let take = match cell.unit {
+                Unit::Slots => 1,
+                Unit::Requests => query.cost.of(Unit::Requests).unwrap_or(1),
+                unit => query.cost.of(unit).unwrap_or(0),
+            };
+            if matches!(cell.spec, Spec::Log(_)) && take > log::ENTRIES_PER_CHARGE_MAX {
+                let rule = self.rule.name.clone();
+                return Err(PlanError::TooMany {
+                    rule,
+                    requests: take,
+                });
+            }
+            let need = match self.rule.mode {
+                Mode::Strict => take.max(1),
+                Mode::Optimistic => 1,
+            };
+            plan.push(Charge {
+                key: self.key(&cell.suffix, values, settings),
+                meter: cell.spec.meter(now),
+                need,
+                take,
+                group,
+                rule: &self.rule,
+                cell,
+            })?;
+        }
+        Ok(())
+    }
+
+    fn key(&self, suffix: &str, values: &Values<'_>, settings: &Settings) -> Key {
+        let mut key = Key::start("");
+        for piece in &self.key {
+            match piece {
+                Piece::Text(text) => key.push_literal(text),
+                Piece::Value { dimension, secret } => {
+                    let value = values[*dimension].expect("a rule that matches has its dimensions");
+                    if *secret {
+                        key.push_literal(&hashed(&settings.hash_key, value));
+                    } else {
+                        key.push_value(value);
+                    }
+                }
+            }
+        }
+        key.push_literal(suffix);
+        key
+    }
+}
+
+/// The keyed hash that stands for a secret value.
+fn hashed(key: &[u8; 32], value: &str) -> String {
+    let hash = blake3::keyed_hash(key, value.as_bytes());
+    hash.to_hex()[..32].to_owned()
+}
+
+/// `ziraai:worker:ratelimit:<provider>` as pieces.
+fn pieces(
+    rule: &Rule,
+    template: &str,
+    value: &mut impl FnMut(&str) -> Piece,
+) -> Result<Vec<Piece>, RulesetError> {
+    let fail = |problem| RulesetError {
+        place: format!("rule {}", rule.name),
+        problem,
+    };
+    let malformed = || fail(Problem::Template(template.to_owned()));
+    let mut pieces = Vec::new();
+    let mut names = Vec::new();
+    let mut rest = template;
+    while let Some((text, after)) = rest.split_once('<') {
+        let (name, after) = after.split_once('>').ok_or_else(malformed)?;
+        if name.is_empty() {
+            return Err(malformed());
+        }
+        names.push(name);
+        pieces.push(Piece::Text(text.to_owned()));
+        pieces.push(value(name));
+        rest = after;
+    }
+    pieces.push(Piece::Text(rest.to_owned()));
+    if template.is_empty() {
+        return Err(malformed());
+    }
+    for dimension in &rule.per {
+        if !names.contains(&dimension.as_str()) {
+            let (key, dimension) = (template.to_owned(), dimension.clone());
+            return Err(fail(Problem::TemplateDimension { key, dimension }));
+        }
+    }
+    Ok(pieces)
+}
+
+/// The cells of a rule: one log for all exact windows of a unit, one cell for any other limit.
+fn cells(rule: &Rule) -> Result<Vec<CellSpec>, RulesetError> {
+    let fail = |problem| {
+        Err(RulesetError {
+            place: format!("rule {}", rule.name),
+            problem,
+        })
+    };
+    if rule.limits.is_empty() {
+        return fail(Problem::NoLimits);
+    }
+    if let Some((name, _)) = rule.when.iter().find(|(_, pattern)| match pattern {
+        Pattern::OneOf(values) => values.is_empty(),
+        Pattern::Glob(_) => false,
+    }) {
+        return fail(Problem::NoValues(name.clone()));
+    }
+    let mut cells: Vec<CellSpec> = Vec::new();
+    for limit in &rule.limits {
+        let unit = limit.unit();
+        let spec = Spec::new(limit, rule);
+        if let Spec::Leases(quota) = &spec
+            && quota.lease.as_micros() == 0
+        {
+            return fail(Problem::Lease);
+        }
+        if let Spec::Log(quotas) = &spec
+            && let Some(log) = cells
+                .iter_mut()
+                .find(|cell| matches!(cell.spec, Spec::Log(_)))
+        {
+            if let Some(twin) = log.limits.iter().find(|l| l.window() == limit.window()) {
+                return fail(Problem::SameWindow(twin.to_string(), limit.to_string()));
+            }
+            log.limits.push(limit.clone());
+            if let Spec::Log(known) = &mut log.spec {
+                known.extend(quotas);
+            }
+            continue;
+        }
+        let suffix = match (&rule.key, limit) {
+            (Some(_), _) => String::new(),
+            (None, Limit::Exact(_)) => format!("#{unit}"),
+            (None, Limit::Windowed(rate)) => format!("#{unit}/{}", rate.window),
+            (None, Limit::Calendar { calendar, .. }) => format!("#{unit}/{calendar}"),
+            (None, Limit::Bucket { rate, .. }) => format!("#{unit}~{}", rate.window),
+            (None, Limit::Concurrent(_)) => format!("#{unit}"),
+        };
+        if rule.key.is_none()
+            && let Some(twin) = cells.iter().find(|cell| cell.suffix == suffix)
+        {
+            return fail(Problem::SameWindow(
+                twin.limits[0].to_string(),
+                limit.to_string(),
+            ));
+        }
+        let overflow = format!("{}#overflow{suffix}", rule.name);
+        cells.push(CellSpec {
+            unit,
+            limits: vec![limit.clone()],
+            suffix,
+            overflow,
+            spec,
+        });
+    }
+    if rule.key.is_some() && cells.len() > 1 {
+        return fail(Problem::TemplateCells(cells.len()));
+    }
+    Ok(cells)
+}
+
+impl Spec {
+    fn new(limit: &Limit, rule: &Rule) -> Self {
+        match limit {
+            Limit::Exact(rate) => Self::Log(vec![log::Quota {
+                limit: rate.amount.get(),
+                window: rate.window.span(),
+            }]),
+            Limit::Windowed(rate) => Self::Windowed(window::Quota {
+                limit: rate.amount.get(),
+                window: rate.window.span(),
+            }),
+            Limit::Calendar {
+                amount, calendar, ..
+            } => Self::Calendar(amount.get(), calendar.clone()),
+            Limit::Bucket { rate, capacity } => Self::Bucket(
+                bucket::Quota::new(*rate, *capacity)
+                    .expect("a limit that can't be metered is refused by its parser"),
+            ),
+            Limit::Concurrent(amount) => Self::Leases(concurrency::Quota {
+                limit: amount.get(),
+                lease: rule.lease,
+            }),
+        }
+    }
+
+    fn meter(&self, now: Timestamp) -> Meter<'_> {
+        match self {
+            Self::Log(quotas) => Meter::Log(Cow::Borrowed(quotas)),
+            Self::Windowed(quota) => Meter::Windowed(*quota),
+            Self::Calendar(limit, calendar) => Meter::Calendar(window::CalendarQuota {
+                limit: *limit,
+                boundaries: calendar.boundaries(now),
+            }),
+            Self::Bucket(quota) => Meter::Bucket(*quota),
+            Self::Leases(quota) => Meter::Leases(*quota),
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Which rules of a group can match, found by the values of a query.
+
+use std::collections::HashMap;
+
+use smallvec::SmallVec;
+
+use super::{Compiled, Values};
+use crate::rule::Pattern;
+
+type Places = HashMap<Box<str>, Vec<u32>, foldhash::fast::RandomState>;
+
+/// Places of rules by a value that they insist on.
+///
+/// Each rule is filed under its rarest exact condition, or among the `others` if it has none.
+#[derive(Debug)]
+pub(super) struct Index {
+    exact: Vec<(usize, Places)>,
+    others: Vec<u32>,
+}
+
+impl Index {
+    pub(super) fn new(rules: &[Compiled]) -> Self {
+        let mut frequency: HashMap<(usize, &str), u32> = HashMap::new();
+        for rule in rules {
+            for (dimension, values) in exact_conditions(rule) {
+                for value in values {
+                    *frequency.entry((dimension, value)).or_default() += 1;
+                }
+            }
+        }
+        let mut index = Self {
+            exact: Vec::new(),
+            others: Vec::new(),
+        };
+        for (place, rule) in rules.iter().enumerate() {
+            let place = u32::try_from(place).expect("a group has fewer than 2^32 rules");
+            let crowd = |(dimension, values): &(usize, &[String])| {
+                values
+                    .iter()
+                    .map(|v| frequency[&(*dimension, v.as_str())])
+                    .max()
+                    .unwrap_or(0)
+            };
+            match exact_conditions(rule).min_by_key(crowd) {
+                Some((dimension, values)) => index.file(dimension, values, place),
+                None => index.others.push(place),
+            }
+        }
+        index
+    }
+
+    fn file(&mut self, dimension: usize, values: &[String], place: u32) {
+        let known = self.exact.iter().position(|(other, _)| *other == dimension);
+        let known = known.unwrap_or_else(|| {
+            self.exact.push((dimension, HashMap::default()));
+            self.exact.len() - 1
+        });
+        for value in values {
+            let places = self.exact[known]
+                .1
+                .entry(value.as_str().into())
+                .or_default();
+            if places.last() != Some(&place) {
+                places.push(place);
+            }
+        }
+    }
+
+    /// The places of the rules that can match, in their order.
+    pub(super) fn candidates<'i>(&'i self, values: &Values<'_>) -> Candidates<'i> {
+        let mut lists = SmallVec::new();
+        if !self.others.is_empty() {
+            lists.push(self.others.as_slice());
+        }
+        for (dimension, places) in &self.exact {
+            let Some(value) = values[*dimension] else {
+                continue;
+            };
+            if let Some(places) = places.get(value) {
+                lists.push(places.as_slice());
+            }
+        }
+        Candidates { lists }
+    }
+}
+
+fn exact_conditions(rule: &Compiled) -> impl Iterator<Item = (usize, &[String])> {
+    rule.when
+        .iter()
+        .filter_map(|(dimension, pattern)| match pattern {
+            Pattern::OneOf(values) => Some((*dimension, values.as_slice())),
+            Pattern::Glob(_) => None,
+        })
+}
+
+/// Several ascending lists of places, merged.
+pub(super) struct Candidates<'i> {
+    lists: SmallVec<[&'i [u32]; 4]>,
+}
+
+impl Iterator for Candidates<'_> {
+    type Item = usize;
+
+    fn next(&mut self) -> Option<usize> {
+        // A rule is filed in one list only, so no place comes twice.
+        let next = self
+            .lists
+            .iter_mut()
+            .filter(|list| !list.is_empty())
+            .min_by_key(|l| l[0])?;
+        let place = next[0];
+        *next = &next[1..];
+        Some(place as usize)
+    }
+}

@@ -1,0 +1,186 @@
+//! The compiled, immutable configuration that turns a Query into a Plan.
+//!
+//! Every limit of the product becomes a rule here, wherever it was written, so that metrics,
+//! explanations and overrides treat all alike. A reload swaps the whole; a decision sees one.
+
+mod compile;
+mod index;
+
+use smallvec::SmallVec;
+
+pub(crate) use compile::{CellSpec, Compiled};
+pub use compile::{Problem, RulesetError};
+use index::Index;
+
+use crate::limit::Limit;
+use crate::plan::{Charge, Plan};
+use crate::query::Query;
+use crate::rule::{Group, Rule};
+use crate::time::{Span, Timestamp};
+
+/// Everything about a ruleset besides its groups.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Dimensions that every query has to name.
+    pub required: Vec<String>,
+    /// Dimensions whose values are hashed before they become part of a key.
+    pub secret: Vec<String>,
+    /// The key of that hash; the same on every node that shares a store.
+    pub hash_key: [u8; 32],
+    /// How much later than its start a booking may be used; 1 % of the shortest window (at least
+    /// 10 ms) if not set.
+    pub slack: Option<Span>,
+    /// How far ahead a booking may start.
+    pub horizon: Span,
+}
+
+impl Settings {
+    /// The least time that a holder gets to use its booking unless configured otherwise.
+    pub const SLACK_MIN: Span = Span::from_millis(10);
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            required: Vec::new(),
+            secret: vec!["apiKey".to_owned()],
+            hash_key: *blake3::hash(b"sluicegate").as_bytes(),
+            slack: None,
+            horizon: Span::from_secs(3_600),
+        }
+    }
+}
+
+/// Groups of rules, ready to plan.
+#[derive(Debug)]
+pub struct Ruleset {
+    /// The dimensions that rules speak of: a rule knows a dimension by its place in here.
+    dimensions: Vec<String>,
+    groups: Vec<CompiledGroup>,
+    effective: usize,
+    settings: Settings,
+}
+
+#[derive(Debug)]
+struct CompiledGroup {
+    name: String,
+    rules: Vec<Compiled>,
+    index: Index,
+}
+
+/// The values of a query by the place of their dimension in the ruleset.
+type Values<'a> = SmallVec<[Option<&'a str>; 16]>;
+
+impl Ruleset {
+    /// Compiles groups, or says everything that is wrong with them.
+    pub fn new(groups: Vec<Group>, settings: Settings) -> Result<Self, Vec<RulesetError>> {
+        compile::ruleset(groups, settings)
+    }
+
+    /// What applies when nothing is configured: 100 requests per hour, user and model.
+    pub fn default_rules() -> Self {
+        let limit = "100/h"
+            .parse::<Limit>()
+            .expect("the default limit is a limit");
+        let rule = Rule::new("USER_MODEL", [limit]).per(&["userId", "modelId"]);
+        let required = ["userId", "modelId"].map(str::to_owned).into();
+        let settings = Settings {
+            required,
+            ..Settings::default()
+        };
+        Self::new(vec![Group::new("caller", [rule])], settings)
+            .expect("the default ruleset compiles")
+    }
+
+    /// What a query has to be charged, by every group.
+    ///
+    /// `now` is the time of whoever asks; only calendar windows look at it. Costs O(rules that
+    /// can match): rules for other values of a dimension are never looked at.
+    pub fn plan<'a>(&'a self, query: &'a Query<'_>, now: Timestamp) -> Result<Plan<'a>, PlanError> {
+        for required in &self.settings.required {
+            if query.get(required).is_none() {
+                return Err(PlanError::Missing {
+                    dimension: required.clone(),
+                });
+            }
+        }
+        let values = self.values(query);
+        let mut plan = Plan::new(query.id, query.hold, self.settings.horizon);
+        for (number, group) in self.groups.iter().enumerate() {
+            for rule in group.index.candidates(&values) {
+                let rule = &group.rules[rule];
+                if rule.matches(&values) {
+                    rule.charge(number, &values, query, now, &self.settings, &mut plan)?;
+                    if !rule.rule.shadow {
+                        break;
+                    }
+                }
+            }
+        }
+        for rule in &query.inline {
+            let group = self.groups.len();
+            rule.0
+                .charge(group, &values, query, now, &self.settings, &mut plan)?;
+        }
+        plan.set_slack(self.settings.slack);
+        Ok(plan)
+    }
+
+    fn values<'a>(&self, query: &'a Query<'_>) -> Values<'a> {
+        let mut values = Values::new();
+        values.resize(self.dimensions.len(), None);
+        for (name, value) in query.dimensions() {
+            if let Some(place) = self.dimensions.iter().position(|other| other == name) {
+                values[place] = Some(value);
+            }
+        }
+        values
+    }
+
+    /// Whether a charge belongs to the group that `effectiveLimit` speaks of.
+    pub fn is_effective(&self, charge: &Charge<'_>) -> bool {
+        charge.group == self.effective
+    }
+
+    /// The groups by name, each with its rules in their order.
+    pub fn groups(&self) -> impl Iterator<Item = (&str, impl Iterator<Item = &Rule>)> {
+        self.groups.iter().map(|group| {
+            (
+                group.name.as_str(),
+                group.rules.iter().map(|compiled| &compiled.rule),
+            )
+        })
+    }
+}
+
+/// Why a query can't be planned; nothing was consumed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// A required dimension was left out.
+    #[error("{dimension}: is required")]
+    Missing {
+        /// Which one.
+        dimension: String,
+    },
+    /// More requests at once than an exact log takes.
+    #[error(
+        "requests: rule {rule} keeps each request apart and takes at most 1000 at once, not {requests}"
+    )]
+    TooMany {
+        /// The rule that keeps the log.
+        rule: String,
+        /// How many were asked for.
+        requests: u64,
+    },
+    /// Two literal keys came out the same, for counters of different kinds.
+    #[error("rules {rules:?} count under the same key {key} with different limits: change a key")]
+    SharedKey {
+        /// The key.
+        key: String,
+        /// The rules.
+        rules: [String; 2],
+    },
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,396 @@
+//! Planning, from rules and queries to the keys that are charged.
+
+use super::*;
+use crate::id::Id;
+use crate::query::{Cost, RequestId};
+use crate::rule::{InlineRule, Mode, Pattern};
+
+const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
+
+fn limits(texts: &[&str]) -> Vec<Limit> {
+    texts
+        .iter()
+        .map(|text| text.parse().unwrap_or_else(|e| panic!("{text}: {e}")))
+        .collect()
+}
+
+fn rule(name: &str, limit: &str, per: &[&str]) -> Rule {
+    Rule::new(name, limits(&[limit])).per(per)
+}
+
+fn query<'a>(dimensions: &[(&'a str, &'a str)]) -> Query<'a> {
+    dimensions.iter().fold(
+        Query::new(RequestId::ours(Id::from_bits(1))),
+        |query, (name, value)| query.with(*name, *value).expect("a valid dimension"),
+    )
+}
+
+fn ruleset(groups: Vec<Group>) -> Ruleset {
+    Ruleset::new(groups, Settings::default()).unwrap_or_else(|errors| panic!("{errors:?}"))
+}
+
+fn keys(ruleset: &Ruleset, dimensions: &[(&str, &str)]) -> Vec<String> {
+    let query = query(dimensions);
+    let plan = ruleset.plan(&query, NOW).expect("a plan");
+    plan.charges()
+        .iter()
+        .map(|charge| charge.key.to_string())
+        .collect()
+}
+
+/// The hierarchy of an inference gateway: the caller's own limit, the tenant's, the model's.
+fn inference() -> Ruleset {
+    let exactly = |value: &str| Pattern::exactly(value);
+    ruleset(vec![
+        Group::new(
+            "caller",
+            [
+                rule("API_KEY_MODEL", "200/h", &["apiKey", "modelId"])
+                    .when("apiKey", exactly("K1"))
+                    .when("modelId", exactly("gpt4")),
+                rule("USER_MODEL_INTERNAL", "1000/h", &["userId", "modelId"])
+                    .when("clientType", exactly("INTERNAL")),
+                rule("USER_MODEL", "100/h", &["userId", "modelId"]),
+            ],
+        ),
+        Group::new(
+            "tenant",
+            [
+                rule("TENANT_MODEL_TIER", "5000/h", &["tenantId", "modelTier"])
+                    .when("modelTier", exactly("PREMIUM")),
+                rule("TENANT_GLOBAL", "1000/h", &["tenantId"]),
+            ],
+        ),
+        Group::new("model", [rule("GLOBAL_MODEL", "10000/h", &["modelId"])]),
+    ])
+}
+
+#[test]
+fn the_first_rule_of_each_group_applies() {
+    let rules = inference();
+    let user = [("userId", "u1"), ("modelId", "gpt4"), ("tenantId", "t1")];
+    assert_eq!(
+        keys(&rules, &user),
+        [
+            "USER_MODEL:u1:gpt4#requests",
+            "TENANT_GLOBAL:t1#requests",
+            "GLOBAL_MODEL:gpt4#requests"
+        ],
+    );
+    let premium = [&user[..], &[("modelTier", "PREMIUM")]].concat();
+    assert_eq!(
+        keys(&rules, &premium)[1],
+        "TENANT_MODEL_TIER:t1:PREMIUM#requests"
+    );
+    let internal = [&user[..], &[("clientType", "INTERNAL")]].concat();
+    assert_eq!(
+        keys(&rules, &internal)[0],
+        "USER_MODEL_INTERNAL:u1:gpt4#requests"
+    );
+}
+
+#[test]
+fn a_rule_needs_the_dimensions_that_it_counts_by() {
+    let rules = inference();
+    assert_eq!(
+        keys(&rules, &[("userId", "u1"), ("modelId", "m")]),
+        ["USER_MODEL:u1:m#requests", "GLOBAL_MODEL:m#requests"],
+    );
+    assert!(keys(&rules, &[("colour", "red")]).is_empty());
+}
+
+#[test]
+fn an_api_key_never_reaches_a_counter() {
+    let rules = inference();
+    let keys = keys(&rules, &[("apiKey", "K1"), ("modelId", "gpt4")]);
+    assert!(keys[0].starts_with("API_KEY_MODEL:"), "{keys:?}");
+    assert!(!keys[0].contains("K1") && keys[0].len() > 40, "{keys:?}");
+}
+
+#[test]
+fn a_required_dimension_can_not_be_left_out() {
+    let rules = Ruleset::default_rules();
+    let query = query(&[("userId", "u1")]);
+    let error = rules.plan(&query, NOW).expect_err("modelId is required");
+    assert_eq!(error.to_string(), "modelId: is required");
+}
+
+#[test]
+fn windows_of_one_log_share_a_counter_and_other_limits_have_their_own() {
+    let texts = [
+        "5/5s",
+        "20/min",
+        "25/s burst 9",
+        "900 tokens/min",
+        "5.00 USD/day",
+        "3 concurrent",
+    ];
+    let rules = ruleset(vec![Group::new(
+        "g",
+        [Rule::new("R", limits(&texts)).per(&["u"])],
+    )]);
+    assert_eq!(
+        keys(&rules, &[("u", "x")]),
+        [
+            "R:x#requests",
+            "R:x#requests~s",
+            "R:x#tokens/min",
+            "R:x#USD/day",
+            "R:x#concurrent"
+        ],
+    );
+    let query = query(&[("u", "x")]);
+    let plan = rules.plan(&query, NOW).expect("a plan");
+    let scopes: Vec<_> = plan.scopes().map(|(_, limit)| limit.to_string()).collect();
+    assert_eq!(
+        scopes,
+        [
+            "5/5s",
+            "20/min",
+            "25/s burst 9",
+            "900 tokens/min",
+            "5.00 USD/day",
+            "3 concurrent"
+        ]
+    );
+    assert_eq!(plan.slack, Span::from_millis(10));
+    assert!(plan.recorded());
+}
+
+#[test]
+fn costs_become_amounts_by_unit() {
+    let texts = [
+        "9/s",
+        "900 tokens/min",
+        "800 input_tokens/min",
+        "5.00 USD/day",
+    ];
+    let strict = Rule::new("S", limits(&texts));
+    let optimistic = Rule {
+        mode: Mode::Optimistic,
+        ..Rule::new("O", limits(&texts))
+    };
+    let rules = ruleset(vec![
+        Group::new("s", [strict]),
+        Group::new("o", [optimistic]),
+    ]);
+    let mut query = query(&[]);
+    query.cost = Cost {
+        requests: Some(2),
+        input_tokens: Some(30),
+        ..Cost::default()
+    };
+    let plan = rules.plan(&query, NOW).expect("a plan");
+    let amounts: Vec<_> = plan.charges().iter().map(|c| (c.need, c.take)).collect();
+    assert_eq!(
+        amounts,
+        [
+            (2, 2),
+            (30, 30),
+            (30, 30),
+            (1, 0),
+            (1, 2),
+            (1, 30),
+            (1, 30),
+            (1, 0)
+        ],
+    );
+}
+
+#[test]
+fn shadow_rules_are_charged_and_do_not_end_the_search() {
+    let shadow = Rule {
+        shadow: true,
+        ..rule("NEW", "1/h", &["u"])
+    };
+    let rules = ruleset(vec![Group::new("g", [shadow, rule("OLD", "9/h", &["u"])])]);
+    assert_eq!(
+        keys(&rules, &[("u", "x")]),
+        ["NEW:x#requests", "OLD:x#requests"]
+    );
+}
+
+#[test]
+fn a_literal_key_is_taken_as_it_is_written() {
+    let literal = Rule {
+        key: Some("ziraai:worker:ratelimit:<provider>".to_owned()),
+        ..rule("WORKER", "500/min", &["provider"])
+    };
+    let rules = ruleset(vec![Group::new("g", [literal])]);
+    assert_eq!(
+        keys(&rules, &[("provider", "gemini")]),
+        ["ziraai:worker:ratelimit:gemini"]
+    );
+    assert_eq!(
+        keys(&rules, &[("provider", "a:b")]),
+        ["ziraai:worker:ratelimit:a%3Ab"]
+    );
+}
+
+#[test]
+fn a_query_can_bring_its_own_limit() {
+    let rules = inference();
+    let mut query = query(&[("modelId", "m")]);
+    query
+        .inline
+        .push(InlineRule::new("OVERRIDE", "a:b", limits(&["7/min"])).expect("inline"));
+    let plan = rules.plan(&query, NOW).expect("a plan");
+    let keys: Vec<_> = plan.charges().iter().map(|c| c.key.to_string()).collect();
+    assert_eq!(keys, ["GLOBAL_MODEL:m#requests", "~inline:a%3Ab#requests"]);
+}
+
+#[test]
+fn plans_of_one_call_are_one_plan() {
+    let rules = inference();
+    let (one, two) = (
+        query(&[("modelId", "m"), ("userId", "a")]),
+        query(&[("modelId", "m")]),
+    );
+    let mut plan = rules.plan(&one, NOW).expect("a plan");
+    let places = plan
+        .join(rules.plan(&two, NOW).expect("a plan"))
+        .expect("one plan");
+    assert_eq!(places, [1]);
+    let amounts: Vec<_> = plan
+        .charges()
+        .iter()
+        .map(|c| (c.key.to_string(), c.take))
+        .collect();
+    let expected = [
+        ("USER_MODEL:a:m#requests", 1),
+        ("GLOBAL_MODEL:m#requests", 2),
+    ];
+    assert_eq!(amounts, expected.map(|(key, take)| (key.to_owned(), take)));
+}
+
+#[test]
+fn more_requests_than_a_log_takes_are_refused() {
+    let rules = inference();
+    let mut query = query(&[("modelId", "m")]);
+    query.cost.requests = Some(1_001);
+    let error = rules.plan(&query, NOW).expect_err("too many").to_string();
+    assert!(
+        error.contains("GLOBAL_MODEL") && error.contains("at most 1000"),
+        "{error}"
+    );
+}
+
+#[test]
+fn every_mistake_is_reported_at_once() {
+    let template = |name: &str, key: &str, limit: &str, per: &[&str]| Rule {
+        key: Some(key.to_owned()),
+        ..rule(name, limit, per)
+    };
+    let groups = vec![
+        Group {
+            effective: true,
+            ..Group::new("a", [])
+        },
+        Group {
+            effective: true,
+            ..Group::new(
+                "b",
+                [
+                    Rule::new("NONE", []),
+                    rule("TWIN", "5/s", &[]),
+                    rule("TWIN", "5/s", &[]),
+                    rule("", "5/s", &[]),
+                    Rule::new("SAME", limits(&["5/s", "9/1000ms"])),
+                    Rule::new("SAME_BUCKET", limits(&["5/s burst 2", "6/s burst 3"])),
+                    template("OPEN", "a:<b", "5/s", &[]),
+                    template("MERGED", "a:<b>", "5/s", &["b", "c"]),
+                    Rule {
+                        key: Some("k".into()),
+                        ..Rule::new("CELLS", limits(&["5/s", "5 tokens/s"]))
+                    },
+                    template("ONE", "shared", "5/s", &[]),
+                    template("TWO", "shared", "6/s", &[]),
+                    rule("EMPTY", "5/s", &[]).when("x", Pattern::OneOf(Vec::new())),
+                    Rule {
+                        lease: Span::ZERO,
+                        ..rule("LEASE", "5 concurrent", &[])
+                    },
+                ],
+            )
+        },
+    ];
+    let errors = Ruleset::new(groups, Settings::default()).expect_err("mistakes");
+    let text: Vec<_> = errors.iter().map(ToString::to_string).collect();
+    for part in [
+        "group a: has no rules",
+        "group b: only one group can be effective, and a already is",
+        "rule NONE: has no limit",
+        "rule TWIN: this name is taken",
+        "rule : a name has 1 to 64 bytes",
+        "rule SAME: 5/s and 9/s limit the same window",
+        "rule SAME_BUCKET: 5/s burst 2 and 6/s burst 3 limit the same window",
+        "rule OPEN: key: \"a:<b\" is not a template",
+        "rule MERGED: key: \"a:<b>\" leaves out c",
+        "rule CELLS: key: a literal key holds one counter, but these limits need 2",
+        "rule TWO: key: \"shared\" is the key of rule ONE too",
+        "rule EMPTY: when x: an empty list matches nothing",
+        "rule LEASE: lease: a slot that is held for no time",
+    ] {
+        assert!(
+            text.iter().any(|error| error.starts_with(part)),
+            "{part}\n{text:#?}"
+        );
+    }
+    assert_eq!(text.len(), 13, "{text:#?}");
+}
+
+#[test]
+fn only_rules_that_can_match_are_looked_at() {
+    let mut rules: Vec<_> = (0..1_000)
+        .map(|n| {
+            rule(&format!("K{n}"), "5/s", &["apiKey"])
+                .when("modelId", Pattern::exactly("gpt4"))
+                .when(
+                    "apiKey",
+                    Pattern::OneOf(vec![format!("k{n}"), format!("l{n}")]),
+                )
+        })
+        .collect();
+    rules.push(rule("GLOB", "5/s", &[]).when("apiKey", Pattern::Glob("k*".into())));
+    let compiled = ruleset(vec![Group::new("g", rules)]);
+    let query = query(&[("modelId", "gpt4"), ("apiKey", "l7")]);
+    let candidates = |q| {
+        compiled.groups[0]
+            .index
+            .candidates(&compiled.values(q))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(candidates(&query), [7, 1_000]);
+}
+
+proptest::proptest! {
+    /// The index finds the rule that a search from the top would find.
+    #[test]
+    fn the_index_agrees_with_a_search_of_all_rules(
+        conditions in proptest::collection::vec(
+            proptest::collection::vec((0..3usize, 0..4usize), 0..3), 1..30),
+        asked in proptest::collection::vec(proptest::option::of(0..3usize), 3),
+    ) {
+        let pattern = |kind| match kind {
+            0 => Pattern::exactly("0"),
+            1 => Pattern::OneOf(vec!["1".into(), "0".into()]),
+            2 => Pattern::Glob("[1]".into()),
+            _ => Pattern::Glob("?".into()),
+        };
+        let rules: Vec<_> = conditions.iter().enumerate().map(|(number, conditions)| {
+            conditions.iter().fold(rule(&format!("R{number}"), "5/s", &[]), |rule, (dimension, kind)| {
+                rule.when(["a", "b", "c"][*dimension], pattern(*kind))
+            })
+        }).collect();
+        let values = ["0", "1", "2"];
+        let asked: Vec<_> = ["a", "b", "c"].into_iter().zip(asked)
+            .filter_map(|(name, value)| Some((name, values[value?]))).collect();
+        let query = query(&asked);
+        let expected = rules.iter().find(|rule| rule.when.iter().all(|(name, pattern)| {
+            query.get(name).is_some_and(|value| pattern.matches(value))
+        }));
+        let expected: Vec<_> = expected.into_iter().map(|r| format!("{}#requests", r.name)).collect();
+        let compiled = ruleset(vec![Group::new("g", rules.clone())]);
+        proptest::prop_assert_eq!(keys(&compiled, &asked), expected);
+    }
+}

@@ -1,0 +1,147 @@
+//! The port behind which usage is kept. Memory and Redis implement it; the model defines it.
+//!
+//! # The life of a record
+//!
+//! A plan that is [recorded](Plan::recorded) leaves a record under its id. What an operation does
+//! depends on the state of the record:
+//!
+//! | | none | booked | open | settled | cancelled |
+//! |---|---|---|---|---|---|
+//! | acquire | decide → open | conflict | replay | replay | gone |
+//! | book | decide → booked | replay | conflict | conflict | gone |
+//! | claim | unknown | early, go → open, or booked anew | go again, or booked anew | conflict | gone |
+//! | settle | unknown | not claimed | → settled | replay, or conflict if it differs | gone |
+//! | release | unknown | not claimed | leases end | replay | gone |
+//! | renew | unknown | not claimed | leases and hold last longer | conflict | gone |
+//! | cancel | → cancelled | give back → cancelled | give back → cancelled | conflict | replay |
+//!
+//! An acquire or a book under the id of a different plan is a conflict in every state but
+//! `cancelled`. Records are kept for as long as a retry, a settlement or a late arrival can come.
+
+use crate::decision::{Allow, Decision, Deny, Readings};
+use crate::id::Id;
+use crate::plan::{Handle, Plan};
+use crate::query::Cost;
+use crate::time::{Span, Timestamp};
+
+/// How long a cancelled id is refused: longer than any late arrival is on its way.
+pub const TOMBSTONE: Span = Span::from_secs(60);
+
+/// Keeps usage. Every operation is atomic: a plan is admitted whole or consumes nothing.
+pub trait Store: Send + Sync {
+    /// Admits the plan if it can start now.
+    fn acquire(&self, plan: &Plan<'_>) -> impl Future<Output = Result<Decision, Error>> + Send;
+
+    /// What [`Store::acquire`] would answer to a new id. Writes nothing.
+    fn peek(&self, plan: &Plan<'_>) -> impl Future<Output = Result<Decision, Error>> + Send;
+
+    /// Reserves the first instant at which the plan fits, if it is inside the horizon.
+    ///
+    /// Leases are not booked: they are taken by the claim.
+    fn book(&self, plan: &Plan<'_>) -> impl Future<Output = Result<Decision, Error>> + Send;
+
+    /// Asks, immediately before the work goes, whether its booking is good.
+    ///
+    /// A booking is good from its start until its slack is over, and for one `claimant`: a second
+    /// one, or one that comes late, gets a new booking. What an earlier claimant may have used
+    /// stays charged.
+    fn claim(
+        &self,
+        plan: &Plan<'_>,
+        claimant: Id,
+    ) -> impl Future<Output = Result<Claim, Error>> + Send;
+
+    /// Takes back work that never left: everything is given back, and the id is refused from now
+    /// on, so that an attempt which is still on its way can't be admitted afterwards.
+    fn cancel(&self, handle: &Handle) -> impl Future<Output = Result<Ended, Error>> + Send;
+
+    /// Replaces the estimate by the actual cost and ends the leases.
+    ///
+    /// What was too much is given back at its own time; what was too little is charged now, in
+    /// full, as debt.
+    fn settle(
+        &self,
+        handle: &Handle,
+        actual: &Cost,
+    ) -> impl Future<Output = Result<Ended, Error>> + Send;
+
+    /// Ends the leases and leaves the charges as they are.
+    fn release(&self, handle: &Handle) -> impl Future<Output = Result<Ended, Error>> + Send;
+
+    /// Makes leases and hold last as long again from now; returns when to have renewed again.
+    fn renew(&self, handle: &Handle) -> impl Future<Output = Result<Timestamp, Error>> + Send;
+
+    /// Forgets all usage of the plan's counters.
+    fn reset(&self, plan: &Plan<'_>) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// What the limits of the plan show now.
+    fn usage(&self, plan: &Plan<'_>) -> impl Future<Output = Result<Usage, Error>> + Send;
+}
+
+/// The answer to a claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// Go now.
+    Go(Allow),
+    /// It has not started yet: claim again at `start`.
+    Early {
+        /// The start of the booking.
+        start: Timestamp,
+    },
+    /// It was late or already used: claim again at `start`.
+    Rebooked {
+        /// The start of the new booking.
+        start: Timestamp,
+    },
+    /// A lease is missing, and the booking stands; or a new booking would start past the horizon,
+    /// and there is none any more.
+    Deny(Deny),
+}
+
+/// Something came to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// It had before; nothing changed.
+    pub replayed: bool,
+}
+
+/// What limits show at an instant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// When, by the clock of the store.
+    pub at: Timestamp,
+    /// One reading per limit, in the order of [`Plan::scopes`].
+    pub readings: Readings,
+}
+
+/// Why there is no answer. Nothing was changed, unless the store did not answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The store did not answer; the outage policy of the rule decides.
+    #[error("the store did not answer: {0}")]
+    Unavailable(String),
+    /// The clocks of node and store are in different calendar periods.
+    #[error("the clocks of this node and of the store are in different calendar periods")]
+    ClockSkew,
+    /// The id stands for something else.
+    #[error("this id was used for something else: take a new one for new work")]
+    Conflict,
+    /// Nothing is known under the id.
+    #[error("nothing is held under this id: it was never admitted, or it ended too long ago")]
+    Unknown,
+    /// The id was cancelled.
+    #[error("this id was cancelled: take a new one")]
+    Gone,
+    /// A booking has to be claimed first.
+    #[error("this booking was not claimed: claim it before its work goes")]
+    NotClaimed,
+    /// A lease was not renewed in time; somebody else may have the slot.
+    #[error("the lease has expired: stop, or acquire again")]
+    Lost,
+    /// The store keeps as many ids as it may.
+    #[error("the store keeps as many open reservations as it may: settle or release some")]
+    Full,
+    /// More requests than an exact log takes at once.
+    #[error("requests: an exact log takes at most 1000 at once")]
+    TooMany,
+}

@@ -1,0 +1,262 @@
+//! Points in time and stretches of time, in whole microseconds.
+//!
+//! Nothing in this crate reads a clock: `now` is always an argument, and it is the *store's*
+//! time (Redis `TIME`, or the monotonic clock of the memory store), so that two nodes whose
+//! clocks disagree still count in one window.
+
+use std::fmt;
+use std::ops::{Add, Sub};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// The largest integer that every part of the product can hold exactly.
+///
+/// Redis scripts compute in IEEE doubles, which are exact for integers up to 2^53.
+pub const EXACT_MAX: u64 = (1 << 53) - 1;
+
+/// A point in time: microseconds since the Unix epoch, by the clock of the store.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct Timestamp(u64);
+
+impl Timestamp {
+    /// The Unix epoch.
+    pub const ZERO: Self = Self(0);
+    /// The last point in time that can be expressed.
+    pub const MAX: Self = Self(EXACT_MAX);
+
+    /// The point `micros` microseconds after the epoch; later than [`Timestamp::MAX`] is `MAX`.
+    pub const fn from_micros(micros: u64) -> Self {
+        Self(if micros > EXACT_MAX {
+            EXACT_MAX
+        } else {
+            micros
+        })
+    }
+
+    /// The point `millis` milliseconds after the epoch.
+    pub const fn from_millis(millis: u64) -> Self {
+        Self::from_micros(millis.saturating_mul(1_000))
+    }
+
+    /// The point `secs` seconds after the epoch.
+    pub const fn from_secs(secs: u64) -> Self {
+        Self::from_micros(secs.saturating_mul(1_000_000))
+    }
+
+    /// Microseconds since the epoch.
+    pub const fn as_micros(self) -> u64 {
+        self.0
+    }
+
+    /// How long after `earlier` this is; zero if it is not after it.
+    pub const fn since(self, earlier: Self) -> Span {
+        Span(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Add<Span> for Timestamp {
+    type Output = Self;
+    fn add(self, span: Span) -> Self {
+        Self::from_micros(self.0.saturating_add(span.0))
+    }
+}
+
+impl Sub<Span> for Timestamp {
+    type Output = Self;
+    fn sub(self, span: Span) -> Self {
+        Self(self.0.saturating_sub(span.0))
+    }
+}
+
+/// RFC 3339 in UTC, to the microsecond.
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let micros = i64::try_from(self.0).expect("EXACT_MAX fits in an i64");
+        match jiff::Timestamp::from_microsecond(micros) {
+            Ok(at) => at.fmt(f),
+            // Past the year 9999: there is no calendar for it.
+            Err(_) => write!(f, "{}us", self.0),
+        }
+    }
+}
+
+/// A stretch of time in microseconds. It may be zero; see [`crate::limit::Window`] for windows.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct Span(u64);
+
+impl Span {
+    /// No time at all.
+    pub const ZERO: Self = Self(0);
+
+    /// `micros` microseconds, at most [`EXACT_MAX`].
+    pub const fn from_micros(micros: u64) -> Self {
+        Self(if micros > EXACT_MAX {
+            EXACT_MAX
+        } else {
+            micros
+        })
+    }
+
+    /// `millis` milliseconds.
+    pub const fn from_millis(millis: u64) -> Self {
+        Self::from_micros(millis.saturating_mul(1_000))
+    }
+
+    /// `secs` seconds.
+    pub const fn from_secs(secs: u64) -> Self {
+        Self::from_micros(secs.saturating_mul(1_000_000))
+    }
+
+    /// Its length in microseconds.
+    pub const fn as_micros(self) -> u64 {
+        self.0
+    }
+
+    /// Its length in whole seconds, rounded up: a client told to wait this long is not early.
+    pub const fn as_secs_ceil(self) -> u64 {
+        self.0.div_ceil(1_000_000)
+    }
+}
+
+impl Add for Span {
+    type Output = Self;
+    fn add(self, other: Self) -> Self {
+        Self::from_micros(self.0.saturating_add(other.0))
+    }
+}
+
+impl From<Span> for Duration {
+    fn from(span: Span) -> Self {
+        Duration::from_micros(span.0)
+    }
+}
+
+impl From<Duration> for Span {
+    fn from(duration: Duration) -> Self {
+        Self::from_micros(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX))
+    }
+}
+
+const UNITS: [(&str, u64); 6] = [
+    ("d", 86_400_000_000),
+    ("h", 3_600_000_000),
+    ("min", 60_000_000),
+    ("s", 1_000_000),
+    ("ms", 1_000),
+    ("us", 1),
+];
+
+/// The largest unit that divides it, as in the limit grammar: `90s`, `2h`, `1500ms`.
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 == 0 {
+            return f.write_str("0s");
+        }
+        let (name, unit) = UNITS
+            .iter()
+            .find(|(_, unit)| self.0.is_multiple_of(*unit))
+            .expect("every integer is a multiple of one microsecond");
+        write!(f, "{}{name}", self.0 / unit)
+    }
+}
+
+/// Why a text is not a [`Span`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SpanError {
+    /// No number, no unit, or something else.
+    #[error(
+        "{0:?} is not a time span: write a whole number and a unit, such as 500ms, 5s, 1min, 2h or 7d"
+    )]
+    Form(String),
+    /// Longer than the product can count.
+    #[error("{0:?} is longer than the 285 years that can be counted")]
+    Long(String),
+}
+
+impl std::str::FromStr for Span {
+    type Err = SpanError;
+
+    /// Reads `500ms`, `5s`, `1min`, `2h`, `7d`; the number may be left out before a unit (`min`).
+    fn from_str(text: &str) -> Result<Self, SpanError> {
+        let form = || SpanError::Form(text.to_owned());
+        let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+        let (number, unit) = text.split_at(digits);
+        let micros = match unit.trim_start() {
+            "us" => 1,
+            "ms" => 1_000,
+            "s" | "sec" | "second" | "seconds" => 1_000_000,
+            "m" | "min" | "minute" | "minutes" => 60_000_000,
+            "h" | "hour" | "hours" => 3_600_000_000,
+            "d" | "day" | "days" => 86_400_000_000_u64,
+            "w" | "week" | "weeks" => 604_800_000_000,
+            _ => return Err(form()),
+        };
+        let long = || SpanError::Long(text.to_owned());
+        let number: u64 = if number.is_empty() {
+            1
+        } else {
+            number.parse().map_err(|_| long())?
+        };
+        let total = number
+            .checked_mul(micros)
+            .filter(|&n| n <= EXACT_MAX)
+            .ok_or_else(long)?;
+        Ok(Self(total))
+    }
+}
+
+/// Whoever knows what time it is. The only implementations live outside this crate.
+pub trait Clock: Send + Sync {
+    /// The time now; it never goes back.
+    fn now(&self) -> Timestamp;
+}
+
+impl<C: Clock + ?Sized> Clock for std::sync::Arc<C> {
+    fn now(&self) -> Timestamp {
+        (**self).now()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_print_as_they_are_written() {
+        for text in ["5s", "1min", "90s", "2h", "7d", "1500ms", "20us"] {
+            let span: Span = text.parse().expect(text);
+            assert_eq!(span.to_string(), text);
+        }
+        assert_eq!("day".parse(), Ok(Span::from_secs(86_400)));
+        assert_eq!("m".parse(), Ok(Span::from_secs(60)));
+    }
+
+    #[test]
+    fn nonsense_is_refused_with_the_right_form() {
+        for text in ["", "5", "s5", "5 parsecs", "-5s", "5.5s", "٥s"] {
+            let error = text.parse::<Span>().expect_err(text).to_string();
+            assert!(error.contains("500ms, 5s, 1min"), "{error}");
+        }
+        assert!("99999999999999999999d".parse::<Span>().is_err());
+        assert!("200000d".parse::<Span>().is_err());
+    }
+
+    #[test]
+    fn a_timestamp_prints_as_rfc_3339() {
+        assert_eq!(
+            Timestamp::from_millis(1_500).to_string(),
+            "1970-01-01T00:00:01.5Z"
+        );
+    }
+
+    #[test]
+    fn arithmetic_stops_at_the_ends() {
+        assert_eq!(Timestamp::ZERO - Span::from_secs(1), Timestamp::ZERO);
+        assert_eq!(Timestamp::MAX + Span::from_secs(1), Timestamp::MAX);
+    }
+}

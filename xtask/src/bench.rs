@@ -1,0 +1,74 @@
+//! `cargo xtask bench`: runs a benchmark of the `bench/` workspace.
+//!
+//! Benchmarks live in a workspace of their own, because the peers that they measure
+//! against must not enter our lockfile.
+
+use anyhow::bail;
+
+use crate::sh;
+
+/// A binary of the bench workspace.
+struct Bench {
+    name: &'static str,
+    /// What it measures, in one line.
+    measures: &'static str,
+}
+
+const BENCHES: &[Bench] = &[Bench {
+    name: "engine",
+    measures: "decisions per second of the engine in memory, against its floors and peers",
+}];
+
+const CARGO_RUN: &str = "cargo run --release --locked --manifest-path bench/Cargo.toml --bin";
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The benchmark to run
+    #[arg(required_unless_present = "list")]
+    name: Option<String>,
+    /// List the benchmarks and what each measures
+    #[arg(long)]
+    list: bool,
+    /// Arguments for the benchmark itself
+    #[arg(last = true)]
+    args: Vec<String>,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<bool> {
+    let Some(name) = args.name.as_deref().filter(|_| !args.list) else {
+        for bench in BENCHES {
+            println!("{:<12} {}", bench.name, bench.measures);
+        }
+        return Ok(true);
+    };
+    let name = find(name)?.name;
+    let mut line: Vec<_> = CARGO_RUN.split(' ').chain([name, "--"]).collect();
+    line.extend(args.args.iter().map(String::as_str));
+    sh::run(&line, &[])
+}
+
+fn find(name: &str) -> anyhow::Result<&'static Bench> {
+    let Some(bench) = BENCHES.iter().find(|bench| bench.name == name) else {
+        let known: Vec<_> = BENCHES.iter().map(|bench| bench.name).collect();
+        bail!(
+            "no benchmark is called {name}: choose from {}",
+            known.join(", ")
+        );
+    };
+    Ok(bench)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_benchmark_names_the_known_ones() {
+        let error = find("engin").err().expect("there is no such benchmark");
+        assert!(
+            error
+                .to_string()
+                .starts_with("no benchmark is called engin: choose from engine")
+        );
+    }
+}

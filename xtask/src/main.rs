@@ -1,0 +1,77 @@
+//! The project's own commands, run as `cargo xtask <command>`: one file per command.
+//!
+//! They are plain Rust so that a fresh machine needs nothing but the toolchain to run
+//! every test, every benchmark and every house rule.
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command line tool: printing is its job"
+)]
+
+mod bench;
+mod services;
+mod sh;
+mod test;
+mod tidy;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::Parser;
+
+#[derive(Parser)]
+#[command(
+    bin_name = "cargo xtask",
+    about = "Tests, benchmarks and house rules of this repository"
+)]
+enum Command {
+    /// Run the test suites and show how long each took
+    Test(test::Args),
+    /// Run a benchmark from the bench/ workspace
+    Bench(bench::Args),
+    /// Check the house rules that the compiler can't
+    Tidy,
+    /// Show or install the external servers that tests need
+    Services(services::Args),
+}
+
+fn main() -> ExitCode {
+    match run(Command::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        // The command has shown what is wrong.
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs `command` from the root of the repository, and says whether all is well.
+fn run(command: Command) -> anyhow::Result<bool> {
+    let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = xtask.parent().expect("xtask is a folder of the repository");
+    // Every path below is relative to the repository, wherever the user stands.
+    std::env::set_current_dir(root).with_context(|| {
+        let root = root.display();
+        format!("can't enter {root}: was the repository moved? run `cargo clean -p xtask`")
+    })?;
+    match command {
+        Command::Test(args) => test::run(&args),
+        Command::Bench(args) => bench::run(&args),
+        Command::Tidy => tidy::run(),
+        Command::Services(args) => services::run(&args),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn command_line_is_well_formed() {
+        Command::command().debug_assert();
+    }
+}

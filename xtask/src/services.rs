@@ -1,0 +1,226 @@
+//! `cargo xtask services`: the external servers that test suites talk to.
+//!
+//! A suite names the services it needs, and `cargo xtask test` installs those that are
+//! missing before the suite runs: a test that can't reach its server fails, it never
+//! skips in silence.
+
+use anyhow::{bail, ensure};
+use clap::Subcommand;
+
+use crate::sh;
+
+/// Every service that some suite needs.
+const SERVICES: &[Service] = &[];
+
+/// A server program that comes from the system's package manager.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Service {
+    /// What people call it.
+    pub(crate) name: &'static str,
+    /// The Debian package that holds it.
+    pub(crate) package: &'static str,
+    /// A command that prints its version; a command that can't start means "not installed".
+    pub(crate) version: &'static [&'static str],
+    /// The oldest version that the tests accept, most significant part first.
+    pub(crate) version_min: &'static [u64],
+}
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    action: Option<Action>,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Show what is present (the default)
+    Check,
+    /// Install what is missing with apt-get
+    Install,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<bool> {
+    if let Some(Action::Install) = args.action {
+        install(&SERVICES.iter().collect::<Vec<_>>())?;
+    }
+    if SERVICES.is_empty() {
+        println!("no suite needs an external server");
+    }
+    let mut complete = true;
+    for service in SERVICES {
+        let state = state(service, printed_version(service).as_deref());
+        complete &= matches!(state, State::Ready(_));
+        println!(
+            "{:<16} {:<24} {}",
+            service.name,
+            service.package,
+            describe(service, &state)
+        );
+    }
+    Ok(complete)
+}
+
+/// Installs those of `services` that are missing or too old.
+pub(crate) fn install(services: &[&Service]) -> anyhow::Result<()> {
+    install_with(services, printed_version, |line| {
+        ensure!(
+            sh::run(line, &[])?,
+            "`{}` failed: run it as root",
+            line.join(" ")
+        );
+        Ok(())
+    })
+}
+
+/// The logic of [`install`]; `printed` asks a service for its version, `apt` runs a command.
+fn install_with(
+    services: &[&Service],
+    printed: impl Fn(&Service) -> Option<String>,
+    mut apt: impl FnMut(&[&str]) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let state_of = |service| state(service, printed(service).as_deref());
+    let mut lacking = services.to_vec();
+    lacking.retain(|service| !matches!(state_of(service), State::Ready(_)));
+    if lacking.is_empty() {
+        return Ok(());
+    }
+    apt(&["apt-get", "update"])?;
+    let mut line = vec!["apt-get", "install", "--yes", "--no-install-recommends"];
+    line.extend(lacking.iter().map(|service| service.package));
+    apt(&line)?;
+    for service in lacking {
+        let state = state_of(service);
+        if !matches!(state, State::Ready(_)) {
+            let package = service.package;
+            bail!(
+                "{} is {} after installing {package}: install a newer one by hand",
+                service.name,
+                describe(service, &state)
+            );
+        }
+    }
+    Ok(())
+}
+
+#[derive(Debug, PartialEq)]
+enum State {
+    Ready(Vec<u64>),
+    TooOld(Vec<u64>),
+    Missing,
+}
+
+fn state(service: &Service, printed: Option<&str>) -> State {
+    match printed.map(first_version) {
+        None => State::Missing,
+        Some(version) if version.as_slice() >= service.version_min => State::Ready(version),
+        Some(version) => State::TooOld(version),
+    }
+}
+
+fn describe(service: &Service, state: &State) -> String {
+    let dotted = |version: &[u64]| {
+        version
+            .iter()
+            .map(u64::to_string)
+            .collect::<Vec<_>>()
+            .join(".")
+    };
+    match state {
+        State::Ready(version) => dotted(version),
+        State::TooOld(version) => {
+            format!(
+                "{}, older than {}",
+                dotted(version),
+                dotted(service.version_min)
+            )
+        }
+        State::Missing => "missing".to_owned(),
+    }
+}
+
+/// What the service's version command printed; `None` if it can't be started.
+fn printed_version(service: &Service) -> Option<String> {
+    let output = sh::command(service.version).output().ok()?;
+    Some(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// The first dotted number in `text`; empty, older than any other, if there is none.
+fn first_version(text: &str) -> Vec<u64> {
+    text.split(|c: char| !c.is_ascii_digit() && c != '.')
+        .map(|word| word.trim_matches('.'))
+        .find(|word| word.contains('.'))
+        .map(|word| {
+            word.split('.')
+                .map_while(|part| part.parse().ok())
+                .collect()
+        })
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    const FAKE: Service = Service {
+        name: "fake",
+        package: "fake-server",
+        version: &["fake-server", "--version"],
+        version_min: &[7, 0],
+    };
+
+    /// Installs FAKE on a machine where it prints `before`, and after installation `after`.
+    fn install_fake(before: Option<&str>, after: Option<&str>) -> (Vec<String>, Option<String>) {
+        let ran = RefCell::new(Vec::new());
+        let printed = |_: &Service| {
+            let now = if ran.borrow().is_empty() {
+                before
+            } else {
+                after
+            };
+            now.map(str::to_owned)
+        };
+        let apt = |line: &[&str]| {
+            ran.borrow_mut().push(line.join(" "));
+            Ok(())
+        };
+        let outcome = install_with(&[&FAKE], printed, apt);
+        (
+            ran.into_inner(),
+            outcome.err().map(|error| error.to_string()),
+        )
+    }
+
+    #[test]
+    fn a_present_service_is_left_alone() {
+        assert_eq!(
+            install_fake(Some("Fake server v=7.0.15 sha=0:0"), None),
+            (vec![], None)
+        );
+    }
+
+    #[test]
+    fn a_missing_service_is_installed_after_one_update() {
+        let (ran, error) = install_fake(None, Some("v7.2"));
+        let install = "apt-get install --yes --no-install-recommends fake-server";
+        assert_eq!(ran, ["apt-get update", install]);
+        assert_eq!(error, None);
+    }
+
+    #[test]
+    fn a_service_that_stays_too_old_is_an_error_with_both_versions() {
+        let (_, error) = install_fake(Some("6.2.14"), Some("6.2.14"));
+        let expected = "fake is 6.2.14, older than 7.0 after installing fake-server: \
+                        install a newer one by hand";
+        assert_eq!(error.as_deref(), Some(expected));
+    }
+
+    #[test]
+    fn versions_compare_by_number_not_by_text() {
+        let ready = |printed| matches!(state(&FAKE, Some(printed)), State::Ready(_));
+        assert!(ready("server 10.1"));
+        assert!(ready("server 7.0."));
+        assert!(!ready("server 6.99.99"));
+        assert!(!ready("no number at all"));
+    }
+}

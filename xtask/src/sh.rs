@@ -1,0 +1,89 @@
+//! Running other programs: each command is echoed before it runs, so that a reader of
+//! the log can repeat it by hand.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+
+/// The command `line[0]` with the arguments `line[1..]`.
+///
+/// `cargo` means the cargo that runs us: another one would rebuild everything.
+pub(crate) fn command(line: &[&str]) -> Command {
+    let (program, args) = line.split_first().expect("a command line names a program");
+    let mut command = match (*program, std::env::var_os("CARGO")) {
+        ("cargo", Some(cargo)) => Command::new(cargo),
+        _ => Command::new(program),
+    };
+    command.args(args);
+    command
+}
+
+/// Runs `line` with our own input and output, and says whether it succeeded.
+pub(crate) fn run(line: &[&str], env: &[(&str, &str)]) -> anyhow::Result<bool> {
+    let shown: Vec<String> = env
+        .iter()
+        .map(|(name, value)| format!("{name}={value} "))
+        .collect();
+    let text = line.join(" ");
+    println!("$ {}{text}", shown.concat());
+    let status = command(line)
+        .envs(env.iter().copied())
+        .status()
+        .with_context(|| format!("can't start `{text}`: is {} installed?", line[0]))?;
+    Ok(status.success())
+}
+
+/// Runs `line` in silence and returns what it printed; failing is an error that shows why.
+pub(crate) fn read(line: &[&str]) -> anyhow::Result<String> {
+    let text = line.join(" ");
+    let output = command(line)
+        .output()
+        .with_context(|| format!("can't start `{text}`: is {} installed?", line[0]))?;
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.status.success(),
+        "`{text}` failed: {}",
+        stderr.trim()
+    );
+    String::from_utf8(output.stdout).with_context(|| format!("`{text}` printed invalid UTF-8"))
+}
+
+/// What `work` returned, and how long it took.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "shows durations to people; decides nothing by them"
+)]
+pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
+    let start = Instant::now();
+    let value = work();
+    (value, start.elapsed())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn output_of_a_command_is_returned() {
+        assert_eq!(read(&["echo", "hello"]).unwrap(), "hello\n");
+    }
+
+    #[test]
+    fn a_failing_command_shows_its_own_words() {
+        let error = read(&["sh", "-c", "echo no such luck >&2; exit 3"]).unwrap_err();
+        assert!(
+            error.to_string().ends_with("failed: no such luck"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_missing_program_is_named() {
+        let error = run(&["no-such-program", "--flag"], &[]).unwrap_err();
+        assert!(
+            error.to_string().contains("is no-such-program installed?"),
+            "{error}"
+        );
+    }
+}
