@@ -50,10 +50,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<bool> {
 fn find(name: &str) -> anyhow::Result<&'static Bench> {
     let Some(bench) = BENCHES.iter().find(|bench| bench.name == name) else {
         let known: Vec<_> = BENCHES.iter().map(|bench| bench.name).collect();
-        bail!(
-            "no benchmark is called {name}: choose from {}",
-            known.join(", ")
-        );
+        bail!("no benchmark is called {name}: choose from {}", known.join(", "));
     };
     Ok(bench)
 }
@@ -65,10 +62,6 @@ mod tests {
     #[test]
     fn an_unknown_benchmark_names_the_known_ones() {
         let error = find("engin").err().expect("there is no such benchmark");
-        assert!(
-            error
-                .to_string()
-                .starts_with("no benchmark is called engin: choose from engine")
-        );
+        assert!(error.to_string().starts_with("no benchmark is called engin: choose from engine"));
     }
 }

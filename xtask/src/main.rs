@@ -21,10 +21,7 @@ use anyhow::Context;
 use clap::Parser;
 
 #[derive(Parser)]
-#[command(
-    bin_name = "cargo xtask",
-    about = "Tests, benchmarks and house rules of this repository"
-)]
+#[command(bin_name = "cargo xtask", about = "Tests, benchmarks and house rules of this repository")]
 enum Command {
     /// Run the test suites and show how long each took
     Test(test::Args),

@@ -50,12 +50,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<bool> {
     for service in SERVICES {
         let state = state(service, printed_version(service).as_deref());
         complete &= matches!(state, State::Ready(_));
-        println!(
-            "{:<16} {:<24} {}",
-            service.name,
-            service.package,
-            describe(service, &state)
-        );
+        println!("{:<16} {:<24} {}", service.name, service.package, describe(service, &state));
     }
     Ok(complete)
 }
@@ -63,11 +58,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<bool> {
 /// Installs those of `services` that are missing or too old.
 pub(crate) fn install(services: &[&Service]) -> anyhow::Result<()> {
     install_with(services, printed_version, |line| {
-        ensure!(
-            sh::run(line, &[])?,
-            "`{}` failed: run it as root",
-            line.join(" ")
-        );
+        ensure!(sh::run(line, &[])?, "`{}` failed: run it as root", line.join(" "));
         Ok(())
     })
 }
@@ -118,21 +109,11 @@ fn state(service: &Service, printed: Option<&str>) -> State {
 }
 
 fn describe(service: &Service, state: &State) -> String {
-    let dotted = |version: &[u64]| {
-        version
-            .iter()
-            .map(u64::to_string)
-            .collect::<Vec<_>>()
-            .join(".")
-    };
+    let dotted = |version: &[u64]| version.iter().map(u64::to_string).collect::<Vec<_>>().join(".");
     match state {
         State::Ready(version) => dotted(version),
         State::TooOld(version) => {
-            format!(
-                "{}, older than {}",
-                dotted(version),
-                dotted(service.version_min)
-            )
+            format!("{}, older than {}", dotted(version), dotted(service.version_min))
         }
         State::Missing => "missing".to_owned(),
     }
@@ -149,11 +130,7 @@ fn first_version(text: &str) -> Vec<u64> {
     text.split(|c: char| !c.is_ascii_digit() && c != '.')
         .map(|word| word.trim_matches('.'))
         .find(|word| word.contains('.'))
-        .map(|word| {
-            word.split('.')
-                .map_while(|part| part.parse().ok())
-                .collect()
-        })
+        .map(|word| word.split('.').map_while(|part| part.parse().ok()).collect())
         .unwrap_or_default()
 }
 
@@ -173,11 +150,7 @@ mod tests {
     fn install_fake(before: Option<&str>, after: Option<&str>) -> (Vec<String>, Option<String>) {
         let ran = RefCell::new(Vec::new());
         let printed = |_: &Service| {
-            let now = if ran.borrow().is_empty() {
-                before
-            } else {
-                after
-            };
+            let now = if ran.borrow().is_empty() { before } else { after };
             now.map(str::to_owned)
         };
         let apt = |line: &[&str]| {
@@ -185,18 +158,12 @@ mod tests {
             Ok(())
         };
         let outcome = install_with(&[&FAKE], printed, apt);
-        (
-            ran.into_inner(),
-            outcome.err().map(|error| error.to_string()),
-        )
+        (ran.into_inner(), outcome.err().map(|error| error.to_string()))
     }
 
     #[test]
     fn a_present_service_is_left_alone() {
-        assert_eq!(
-            install_fake(Some("Fake server v=7.0.15 sha=0:0"), None),
-            (vec![], None)
-        );
+        assert_eq!(install_fake(Some("Fake server v=7.0.15 sha=0:0"), None), (vec![], None));
     }
 
     #[test]

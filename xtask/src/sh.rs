@@ -21,10 +21,7 @@ pub(crate) fn command(line: &[&str]) -> Command {
 
 /// Runs `line` with our own input and output, and says whether it succeeded.
 pub(crate) fn run(line: &[&str], env: &[(&str, &str)]) -> anyhow::Result<bool> {
-    let shown: Vec<String> = env
-        .iter()
-        .map(|(name, value)| format!("{name}={value} "))
-        .collect();
+    let shown: Vec<String> = env.iter().map(|(name, value)| format!("{name}={value} ")).collect();
     let text = line.join(" ");
     println!("$ {}{text}", shown.concat());
     let status = command(line)
@@ -41,19 +38,12 @@ pub(crate) fn read(line: &[&str]) -> anyhow::Result<String> {
         .output()
         .with_context(|| format!("can't start `{text}`: is {} installed?", line[0]))?;
     let stderr = String::from_utf8_lossy(&output.stderr);
-    ensure!(
-        output.status.success(),
-        "`{text}` failed: {}",
-        stderr.trim()
-    );
+    ensure!(output.status.success(), "`{text}` failed: {}", stderr.trim());
     String::from_utf8(output.stdout).with_context(|| format!("`{text}` printed invalid UTF-8"))
 }
 
 /// What `work` returned, and how long it took.
-#[allow(
-    clippy::disallowed_methods,
-    reason = "shows durations to people; decides nothing by them"
-)]
+#[allow(clippy::disallowed_methods, reason = "shows durations to people; decides nothing by them")]
 pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     let start = Instant::now();
     let value = work();
@@ -72,18 +62,12 @@ mod tests {
     #[test]
     fn a_failing_command_shows_its_own_words() {
         let error = read(&["sh", "-c", "echo no such luck >&2; exit 3"]).unwrap_err();
-        assert!(
-            error.to_string().ends_with("failed: no such luck"),
-            "{error}"
-        );
+        assert!(error.to_string().ends_with("failed: no such luck"), "{error}");
     }
 
     #[test]
     fn a_missing_program_is_named() {
         let error = run(&["no-such-program", "--flag"], &[]).unwrap_err();
-        assert!(
-            error.to_string().contains("is no-such-program installed?"),
-            "{error}"
-        );
+        assert!(error.to_string().contains("is no-such-program installed?"), "{error}");
     }
 }

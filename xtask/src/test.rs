@@ -59,18 +59,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<bool> {
         }
         return Ok(true);
     }
-    let needs: Vec<&Service> = chosen
-        .iter()
-        .flat_map(|suite| suite.needs)
-        .copied()
-        .collect();
+    let needs: Vec<&Service> = chosen.iter().flat_map(|suite| suite.needs).copied().collect();
     services::install(&needs)?;
 
-    let env: &[_] = if args.long {
-        &[("SLUICEGATE_LONG", "1")]
-    } else {
-        &[]
-    };
+    let env: &[_] = if args.long { &[("SLUICEGATE_LONG", "1")] } else { &[] };
     let outcomes = run_all(&chosen, args.fail_fast, |suite| {
         println!("\n== {}: {}", suite.name, suite.proves);
         let line: Vec<_> = suite.command.split(' ').collect();
@@ -89,10 +81,7 @@ fn choose(suites: &'static [Suite], names: &[String]) -> anyhow::Result<Vec<&'st
     for name in names {
         let Some(suite) = suites.iter().find(|suite| suite.name == name) else {
             let known: Vec<_> = suites.iter().map(|suite| suite.name).collect();
-            bail!(
-                "no suite is called {name}: choose from {}",
-                known.join(", ")
-            );
+            bail!("no suite is called {name}: choose from {}", known.join(", "));
         };
         chosen.push(suite);
     }
@@ -115,11 +104,7 @@ fn run_all(
     for suite in suites {
         let (passed, took) = sh::timed(|| run(suite));
         let passed = passed?;
-        outcomes.push(Outcome {
-            suite: suite.name,
-            passed,
-            took,
-        });
+        outcomes.push(Outcome { suite: suite.name, passed, took });
         if fail_fast && !passed {
             break;
         }
@@ -130,12 +115,7 @@ fn run_all(
 /// A table of the outcomes. Its last line is read by machines: keep its form.
 fn report(outcomes: &[Outcome]) -> String {
     let mut text = String::new();
-    for Outcome {
-        suite,
-        passed,
-        took,
-    } in outcomes
-    {
+    for Outcome { suite, passed, took } in outcomes {
         let verdict = if *passed { "passed" } else { "FAILED" };
         text += &format!("{suite:<12} {verdict}  {:>8.1} s\n", took.as_secs_f64());
     }
@@ -148,16 +128,8 @@ fn report(outcomes: &[Outcome]) -> String {
 mod tests {
     use super::*;
 
-    const FIRST: Suite = Suite {
-        name: "first",
-        proves: "",
-        command: "",
-        needs: &[],
-    };
-    const SECOND: Suite = Suite {
-        name: "second",
-        ..FIRST
-    };
+    const FIRST: Suite = Suite { name: "first", proves: "", command: "", needs: &[] };
+    const SECOND: Suite = Suite { name: "second", ..FIRST };
     const BOTH: &[Suite] = &[FIRST, SECOND];
 
     fn names(suites: &[&Suite]) -> Vec<&'static str> {
@@ -195,23 +167,14 @@ mod tests {
     #[test]
     fn an_unknown_suite_names_the_known_ones() {
         let error = choose(BOTH, &["frist".to_owned()]).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "no suite is called frist: choose from first, second"
-        );
+        assert_eq!(error.to_string(), "no suite is called frist: choose from first, second");
     }
 
     #[test]
     fn report_ends_with_the_counts_alone_on_a_line() {
-        let outcome = |suite, passed, ms| Outcome {
-            suite,
-            passed,
-            took: Duration::from_millis(ms),
-        };
-        let table = report(&[
-            outcome("workspace", true, 61_250),
-            outcome("shuttle", false, 900),
-        ]);
+        let outcome =
+            |suite, passed, ms| Outcome { suite, passed, took: Duration::from_millis(ms) };
+        let table = report(&[outcome("workspace", true, 61_250), outcome("shuttle", false, 900)]);
         let expected = "\
 workspace    passed      61.2 s
 shuttle      FAILED       0.9 s

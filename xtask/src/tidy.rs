@@ -24,22 +24,13 @@ struct Finding {
 
 impl Finding {
     fn new(path: &str, line: usize, what: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self {
-            path: path.to_owned(),
-            line,
-            what: what.into(),
-            remedy: remedy.into(),
-        }
+        Self { path: path.to_owned(), line, what: what.into(), remedy: remedy.into() }
     }
 }
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}:{}: {}: {}",
-            self.path, self.line, self.what, self.remedy
-        )
+        write!(f, "{}:{}: {}: {}", self.path, self.line, self.what, self.remedy)
     }
 }
 
@@ -69,24 +60,15 @@ pub(crate) fn run() -> anyhow::Result<bool> {
 
 /// Every file that is tracked or about to be: new files are checked before their commit.
 fn read_files() -> anyhow::Result<Files> {
-    let listed = sh::read(&[
-        "git",
-        "ls-files",
-        "-z",
-        "--cached",
-        "--others",
-        "--exclude-standard",
-    ])?;
+    let listed =
+        sh::read(&["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"])?;
     let mut files = Files::new();
     for path in listed.split_terminator('\0') {
         // Deleted but still in the index, or a link to a folder: nothing to check.
         let Ok(bytes) = std::fs::read(path) else {
             continue;
         };
-        files.insert(
-            path.to_owned(),
-            String::from_utf8_lossy(&bytes).into_owned(),
-        );
+        files.insert(path.to_owned(), String::from_utf8_lossy(&bytes).into_owned());
     }
     Ok(files)
 }
@@ -116,38 +98,24 @@ mod tests {
     use super::*;
 
     fn files(entries: &[(&str, &str)]) -> Files {
-        entries
-            .iter()
-            .map(|(path, text)| ((*path).to_owned(), (*text).to_owned()))
-            .collect()
+        entries.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect()
     }
 
     #[test]
     fn a_missing_lockfile_is_found() {
         let found = lockfiles(&files(&[("Cargo.lock", "")]));
         let expected = "bench/Cargo.lock:1: lockfile is missing or ignored: commit it";
-        assert_eq!(
-            found.iter().map(Finding::to_string).collect::<Vec<_>>(),
-            [expected]
-        );
+        assert_eq!(found.iter().map(Finding::to_string).collect::<Vec<_>>(), [expected]);
     }
 
     #[test]
     fn findings_of_all_files_and_rules_are_shown_at_once() {
         let found = check(&files(&[
             ("README.md", "[guide](docs/guide.md)"),
-            (
-                "crates/core/Cargo.toml",
-                "[package]\nname = 'sluicegate-core'",
-            ),
+            ("crates/core/Cargo.toml", "[package]\nname = 'sluicegate-core'"),
         ]));
         let places: Vec<_> = found.iter().map(|finding| finding.path.as_str()).collect();
-        let expected = [
-            "Cargo.lock",
-            "bench/Cargo.lock",
-            "README.md",
-            "crates/core/Cargo.toml",
-        ];
+        let expected = ["Cargo.lock", "bench/Cargo.lock", "README.md", "crates/core/Cargo.toml"];
         assert_eq!(places, expected);
     }
 }

@@ -60,9 +60,7 @@ impl std::str::FromStr for Id {
         if !digits {
             return Err(IdError);
         }
-        u128::from_str_radix(text, 16)
-            .map(Self)
-            .map_err(|_| IdError)
+        u128::from_str_radix(text, 16).map(Self).map_err(|_| IdError)
     }
 }
 

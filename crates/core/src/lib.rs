@@ -8,10 +8,12 @@
 //! [`store::Store`] supplies atomicity.
 
 pub mod algorithm;
+pub mod checker;
 pub mod decision;
 pub mod id;
 pub mod key;
 pub mod limit;
+pub mod model;
 pub mod money;
 pub mod plan;
 pub mod query;

@@ -24,11 +24,7 @@ impl Money {
 
     /// `nanos` nano-dollars, or `None` above what a store can count exactly.
     pub const fn from_nanos(nanos: u64) -> Option<Self> {
-        if nanos > EXACT_MAX {
-            None
-        } else {
-            Some(Self(nanos))
-        }
+        if nanos > EXACT_MAX { None } else { Some(Self(nanos)) }
     }
 
     /// Whole nano-dollars.
@@ -104,9 +100,7 @@ impl FromStr for Price {
         };
         // One dollar per 10^shift tokens is 10^(18 - shift) atto-dollars per token.
         let attos = decimal(dollars.trim(), 18 - shift)?;
-        u64::try_from(attos)
-            .map(Self)
-            .map_err(|_| MoneyError::Large(text.to_owned()))
+        u64::try_from(attos).map(Self).map_err(|_| MoneyError::Large(text.to_owned()))
     }
 }
 
@@ -118,9 +112,7 @@ pub fn cost<I: IntoIterator<Item = (u64, Price)>>(parts: I) -> Option<Money> {
     for (tokens, price) in parts {
         attos = attos.checked_add(u128::from(tokens) * u128::from(price.0))?;
     }
-    u64::try_from(attos.div_ceil(ATTOS_PER_NANO))
-        .ok()
-        .and_then(Money::from_nanos)
+    u64::try_from(attos.div_ceil(ATTOS_PER_NANO)).ok().and_then(Money::from_nanos)
 }
 
 /// `text × 10^places` as an integer, if that is exact.
@@ -137,10 +129,7 @@ fn decimal(text: &str, places: usize) -> Result<u128, MoneyError> {
     }
     let fraction = fraction.trim_end_matches('0');
     if fraction.len() > places {
-        return Err(MoneyError::Fine {
-            text: text.to_owned(),
-            max: places,
-        });
+        return Err(MoneyError::Fine { text: text.to_owned(), max: places });
     }
     let large = || MoneyError::Large(text.to_owned());
     let digits = format!("{whole}{fraction:0<places$}");
@@ -162,10 +151,7 @@ mod tests {
         let one = cost([(12, input), (856, input), (145, output)]).expect("small");
         assert_eq!(one, "0.00026060".parse().expect("amount"));
         assert_eq!(one.to_string(), "0.0002606");
-        assert_eq!(
-            one.as_nanos() * 500,
-            "0.13030".parse::<Money>().expect("amount").as_nanos()
-        );
+        assert_eq!(one.as_nanos() * 500, "0.13030".parse::<Money>().expect("amount").as_nanos());
     }
 
     #[test]
@@ -184,9 +170,7 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused() {
-        for text in [
-            "", ".", "5.", ".5", "-1", "1e3", "1,00", "NaN", "0x10", " 5", "9007200",
-        ] {
+        for text in ["", ".", "5.", ".5", "-1", "1e3", "1,00", "NaN", "0x10", " 5", "9007200"] {
             assert!(text.parse::<Money>().is_err(), "{text:?}");
         }
         assert!("0.0000000001".parse::<Money>().is_err());
@@ -197,15 +181,7 @@ mod tests {
 
     #[test]
     fn money_prints_and_reads_back() {
-        for nanos in [
-            0,
-            1,
-            10,
-            999_999_999,
-            1_000_000_000,
-            5_000_000_001,
-            EXACT_MAX,
-        ] {
+        for nanos in [0, 1, 10, 999_999_999, 1_000_000_000, 5_000_000_001, EXACT_MAX] {
             let money = Money::from_nanos(nanos).expect("in range");
             assert_eq!(money.to_string().parse(), Ok(money));
         }

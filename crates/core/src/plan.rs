@@ -78,13 +78,7 @@ pub struct Plan<'a> {
 
 impl<'a> Plan<'a> {
     pub(crate) fn new(id: RequestId, hold: Option<Span>, horizon: Span) -> Self {
-        Self {
-            id,
-            hold,
-            slack: Settings::SLACK_MIN,
-            horizon,
-            charges: SmallVec::new(),
-        }
+        Self { id, hold, slack: Settings::SLACK_MIN, horizon, charges: SmallVec::new() }
     }
 
     /// The charges.
@@ -94,9 +88,7 @@ impl<'a> Plan<'a> {
 
     /// Every limit that is checked, in the order in which a decision reads them.
     pub fn scopes(&self) -> impl Iterator<Item = (&Charge<'a>, &'a Limit)> {
-        self.charges
-            .iter()
-            .flat_map(|c| c.limits().iter().map(move |limit| (c, limit)))
+        self.charges.iter().flat_map(|c| c.limits().iter().map(move |limit| (c, limit)))
     }
 
     /// Whether the store has to remember it: because it may be asked again under the same id, or
@@ -109,11 +101,7 @@ impl<'a> Plan<'a> {
 
     /// The longest time that anything in it counts.
     pub fn window(&self) -> Span {
-        self.charges
-            .iter()
-            .map(|charge| charge.meter.window())
-            .max()
-            .unwrap_or_default()
+        self.charges.iter().map(|charge| charge.meter.window()).max().unwrap_or_default()
     }
 
     /// What makes it the same plan when it comes again: counters and amounts, but not limits,
@@ -132,29 +120,19 @@ impl<'a> Plan<'a> {
 
     /// What names it to the store afterwards.
     pub fn handle(&self) -> Handle {
-        Handle {
-            id: self.id.id,
-            keys: self.charges.iter().map(|c| c.key.clone()).collect(),
-        }
+        Handle { id: self.id.id, keys: self.charges.iter().map(|c| c.key.clone()).collect() }
     }
 
     /// Adds a charge; a second one on the same key becomes one with the first.
     pub(crate) fn push(&mut self, charge: Charge<'a>) -> Result<usize, PlanError> {
-        let Some(place) = self
-            .charges
-            .iter()
-            .position(|other| other.key == charge.key)
-        else {
+        let Some(place) = self.charges.iter().position(|other| other.key == charge.key) else {
             self.charges.push(charge);
             return Ok(self.charges.len() - 1);
         };
         let known = &mut self.charges[place];
         if known.meter != charge.meter {
             let rules = [known.rule.name.clone(), charge.rule.name.clone()];
-            return Err(PlanError::SharedKey {
-                key: charge.key.to_string(),
-                rules,
-            });
+            return Err(PlanError::SharedKey { key: charge.key.to_string(), rules });
         }
         known.take = known.take.saturating_add(charge.take);
         known.need = known.need.saturating_add(charge.need);
@@ -166,18 +144,12 @@ impl<'a> Plan<'a> {
     pub fn join(&mut self, other: Plan<'a>) -> Result<Vec<usize>, PlanError> {
         self.slack = self.slack.min(other.slack);
         self.hold = self.hold.max(other.hold);
-        other
-            .charges
-            .into_iter()
-            .map(|charge| self.push(charge))
-            .collect()
+        other.charges.into_iter().map(|charge| self.push(charge)).collect()
     }
 
     pub(crate) fn set_slack(&mut self, configured: Option<Span>) {
         let windows = self.charges.iter().filter(|charge| charge.meter.bookable());
-        let windows = windows
-            .flat_map(|charge| charge.limits())
-            .map(Limit::window);
+        let windows = windows.flat_map(|charge| charge.limits()).map(Limit::window);
         let hundredth = |window: Span| Span::from_micros(window.as_micros() / 100);
         let shortest = windows.map(hundredth).min().unwrap_or_default();
         self.slack = configured.unwrap_or(shortest.max(Settings::SLACK_MIN));
@@ -206,17 +178,11 @@ impl<'a> Plan<'a> {
                 match earliest(index, start) {
                     Earliest::At { start: at, limit } if at > start => {
                         start = at;
-                        hit = Some(Hit {
-                            charge: index,
-                            limit,
-                        });
+                        hit = Some(Hit { charge: index, limit });
                     }
                     Earliest::At { .. } => {}
                     Earliest::Never { limit } => {
-                        return Start::Never(Hit {
-                            charge: index,
-                            limit,
-                        });
+                        return Start::Never(Hit { charge: index, limit });
                     }
                     Earliest::Skew => return Start::Skew,
                 }

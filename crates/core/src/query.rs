@@ -59,12 +59,7 @@ impl<'a> Query<'a> {
         value: impl Into<Cow<'a, str>>,
     ) -> Result<(), QueryError> {
         let (name, value) = (name.into(), value.into());
-        let wrong = |problem| {
-            Err(QueryError {
-                dimension: name.clone().into_owned(),
-                problem,
-            })
-        };
+        let wrong = |problem| Err(QueryError { dimension: name.clone().into_owned(), problem });
         if name.is_empty() || name.len() > VALUE_BYTES_MAX {
             return wrong(Problem::Name);
         }
@@ -95,9 +90,7 @@ impl<'a> Query<'a> {
 
     /// Every dimension with its value, in the order in which they were given.
     pub fn dimensions(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.dimensions
-            .iter()
-            .map(|(name, value)| (name.as_ref(), value.as_ref()))
+        self.dimensions.iter().map(|(name, value)| (name.as_ref(), value.as_ref()))
     }
 }
 
@@ -155,10 +148,7 @@ impl RequestId {
 
     /// A name that a caller chose and may use again to ask about the same work.
     pub const fn of_caller(id: Id, keep: Span) -> Self {
-        Self {
-            id,
-            keep: Some(keep),
-        }
+        Self { id, keep: Some(keep) }
     }
 }
 
@@ -185,11 +175,9 @@ impl Cost {
             Unit::OutputTokens => self.output_tokens,
             Unit::Tokens => match (self.input_tokens, self.output_tokens) {
                 (None, None) => None,
-                (input, output) => Some(
-                    input
-                        .unwrap_or_default()
-                        .saturating_add(output.unwrap_or_default()),
-                ),
+                (input, output) => {
+                    Some(input.unwrap_or_default().saturating_add(output.unwrap_or_default()))
+                }
             },
             Unit::Usd => self.money.map(Money::as_nanos),
             Unit::Slots => None,
@@ -211,20 +199,13 @@ mod tests {
         let long = "x".repeat(257);
         for (value, message) in [
             ("", "userId: is empty: leave it out or give it a value"),
-            (
-                long.as_str(),
-                "userId: has 257 bytes, more than the 256 that are allowed",
-            ),
+            (long.as_str(), "userId: has 257 bytes, more than the 256 that are allowed"),
             ("a\0b", "userId: contains a NUL byte"),
         ] {
             let error = query().with("userId", value).expect_err(message);
             assert_eq!(error.to_string(), message);
         }
-        let twice = query()
-            .with("a", "1")
-            .expect("first")
-            .with("a", "2")
-            .expect_err("second");
+        let twice = query().with("a", "1").expect("first").with("a", "2").expect_err("second");
         assert_eq!(twice.problem, Problem::Twice);
         let many = (0..DIMENSIONS_MAX).try_fold(query(), |q, n| q.with(n.to_string(), "v"));
         assert!(many.expect("at the limit").with("more", "v").is_err());
@@ -232,17 +213,11 @@ mod tests {
 
     #[test]
     fn tokens_are_the_sum_of_what_is_known() {
-        let cost = |input_tokens, output_tokens| Cost {
-            input_tokens,
-            output_tokens,
-            ..Cost::default()
-        };
+        let cost =
+            |input_tokens, output_tokens| Cost { input_tokens, output_tokens, ..Cost::default() };
         assert_eq!(cost(None, None).of(Unit::Tokens), None);
         assert_eq!(cost(Some(3), None).of(Unit::Tokens), Some(3));
         assert_eq!(cost(Some(3), Some(4)).of(Unit::Tokens), Some(7));
-        assert_eq!(
-            cost(Some(u64::MAX), Some(4)).of(Unit::Tokens),
-            Some(EXACT_MAX)
-        );
+        assert_eq!(cost(Some(u64::MAX), Some(4)).of(Unit::Tokens), Some(EXACT_MAX));
     }
 }

@@ -153,11 +153,7 @@ pub struct Group {
 impl Group {
     /// A group of rules.
     pub fn new(name: impl Into<String>, rules: impl IntoIterator<Item = Rule>) -> Self {
-        Self {
-            name: name.into(),
-            effective: false,
-            rules: rules.into_iter().collect(),
-        }
+        Self { name: name.into(), effective: false, rules: rules.into_iter().collect() }
     }
 }
 

@@ -9,7 +9,7 @@
 //! |---|---|---|---|---|---|
 //! | acquire | decide → open | conflict | replay | replay | gone |
 //! | book | decide → booked | replay | conflict | conflict | gone |
-//! | claim | unknown | early, go → open, or booked anew | go again, or booked anew | conflict | gone |
+//! | claim | unknown | early, go → open, or booked anew | go again, or booked anew (conflict if it was never booked) | conflict | gone |
 //! | settle | unknown | not claimed | → settled | replay, or conflict if it differs | gone |
 //! | release | unknown | not claimed | leases end | replay | gone |
 //! | renew | unknown | not claimed | leases and hold last longer | conflict | gone |
@@ -26,6 +26,21 @@ use crate::time::{Span, Timestamp};
 
 /// How long a cancelled id is refused: longer than any late arrival is on its way.
 pub const TOMBSTONE: Span = Span::from_secs(60);
+
+/// Until when a record is kept that was written or changed at `now`.
+///
+/// Long enough for a retry (`keep`, for ids that a caller may use again), for a settlement after
+/// what it holds has ended (`last`, and then as long as the charges count), and for a message that
+/// is still on its way.
+pub fn kept_until(
+    now: Timestamp,
+    keep: Option<Span>,
+    last: Option<Timestamp>,
+    window: Span,
+) -> Timestamp {
+    let retry = now + keep.unwrap_or_default().max(TOMBSTONE);
+    last.map_or(retry, |last| retry.max(last + window))
+}
 
 /// Keeps usage. Every operation is atomic: a plan is admitted whole or consumes nothing.
 pub trait Store: Send + Sync {
@@ -65,10 +80,12 @@ pub trait Store: Send + Sync {
         actual: &Cost,
     ) -> impl Future<Output = Result<Ended, Error>> + Send;
 
-    /// Ends the leases and leaves the charges as they are.
+    /// Ends the leases and leaves the charges as they are. A second time is a replay.
     fn release(&self, handle: &Handle) -> impl Future<Output = Result<Ended, Error>> + Send;
 
     /// Makes leases and hold last as long again from now; returns when to have renewed again.
+    ///
+    /// If any of them has expired, none is renewed.
     fn renew(&self, handle: &Handle) -> impl Future<Output = Result<Timestamp, Error>> + Send;
 
     /// Forgets all usage of the plan's counters.

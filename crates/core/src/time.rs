@@ -29,11 +29,7 @@ impl Timestamp {
 
     /// The point `micros` microseconds after the epoch; later than [`Timestamp::MAX`] is `MAX`.
     pub const fn from_micros(micros: u64) -> Self {
-        Self(if micros > EXACT_MAX {
-            EXACT_MAX
-        } else {
-            micros
-        })
+        Self(if micros > EXACT_MAX { EXACT_MAX } else { micros })
     }
 
     /// The point `millis` milliseconds after the epoch.
@@ -95,11 +91,7 @@ impl Span {
 
     /// `micros` microseconds, at most [`EXACT_MAX`].
     pub const fn from_micros(micros: u64) -> Self {
-        Self(if micros > EXACT_MAX {
-            EXACT_MAX
-        } else {
-            micros
-        })
+        Self(if micros > EXACT_MAX { EXACT_MAX } else { micros })
     }
 
     /// `millis` milliseconds.
@@ -197,15 +189,8 @@ impl std::str::FromStr for Span {
             _ => return Err(form()),
         };
         let long = || SpanError::Long(text.to_owned());
-        let number: u64 = if number.is_empty() {
-            1
-        } else {
-            number.parse().map_err(|_| long())?
-        };
-        let total = number
-            .checked_mul(micros)
-            .filter(|&n| n <= EXACT_MAX)
-            .ok_or_else(long)?;
+        let number: u64 = if number.is_empty() { 1 } else { number.parse().map_err(|_| long())? };
+        let total = number.checked_mul(micros).filter(|&n| n <= EXACT_MAX).ok_or_else(long)?;
         Ok(Self(total))
     }
 }
@@ -248,10 +233,7 @@ mod tests {
 
     #[test]
     fn a_timestamp_prints_as_rfc_3339() {
-        assert_eq!(
-            Timestamp::from_millis(1_500).to_string(),
-            "1970-01-01T00:00:01.5Z"
-        );
+        assert_eq!(Timestamp::from_millis(1_500).to_string(), "1970-01-01T00:00:01.5Z");
     }
 
     #[test]

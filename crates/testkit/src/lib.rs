@@ -1,1 +1,14 @@
-//! Kit.
+//! What the tests of Sluicegate share: a clock that is advanced by hand, the suite that every
+//! store has to pass, and the simulation of the distributed protocols.
+
+pub mod clock;
+pub mod sim;
+pub mod suite;
+
+pub use clock::ManualClock;
+pub use suite::Subject;
+
+/// Whether the long form of a test is wanted.
+pub fn long() -> bool {
+    std::env::var_os("SLUICEGATE_LONG").is_some_and(|value| value != "0")
+}

@@ -31,12 +31,7 @@ pub(super) fn check(path: &str, text: &str) -> Vec<Finding> {
         Ok(table) => table.into_inner(),
         Err(error) => {
             let line = error.span().map_or(1, |span| line_of(text, span.start));
-            return vec![Finding::new(
-                path,
-                line,
-                error.message(),
-                "write valid TOML",
-            )];
+            return vec![Finding::new(path, line, error.message(), "write valid TOML")];
         }
     };
     let mut findings = Vec::new();
@@ -46,9 +41,8 @@ pub(super) fn check(path: &str, text: &str) -> Vec<Finding> {
     } else {
         findings.extend(lints(path, &table));
     }
-    if let Some(name) = path
-        .strip_prefix("crates/")
-        .and_then(|rest| rest.strip_suffix("/Cargo.toml"))
+    if let Some(name) =
+        path.strip_prefix("crates/").and_then(|rest| rest.strip_suffix("/Cargo.toml"))
     {
         findings.extend(package_name(path, &table, name));
         findings.extend(edges(path, text, &table, name));
@@ -86,9 +80,7 @@ fn lints(path: &str, table: &DeTable<'_>) -> Option<Finding> {
 
 /// The package is called after its folder: [`edges`] reads packages, people read folders.
 fn package_name(path: &str, table: &DeTable<'_>, name: &str) -> Option<Finding> {
-    let package = get(table, &["package", "name"])
-        .and_then(DeValue::as_str)
-        .unwrap_or_default();
+    let package = get(table, &["package", "name"]).and_then(DeValue::as_str).unwrap_or_default();
     let what = format!("package {package:?} is not called after its folder");
     let remedy = format!("call it sluicegate-{name}");
     (crate_of(package) != Some(name)).then(|| Finding::new(path, 1, what, remedy))
@@ -98,18 +90,11 @@ fn package_name(path: &str, table: &DeTable<'_>, name: &str) -> Option<Finding> 
 fn edges(path: &str, text: &str, table: &DeTable<'_>, name: &str) -> Vec<Finding> {
     if name != TESTKIT && layer(name).is_none() {
         let remedy = "add it to LAYERS in xtask/src/tidy/manifest.rs";
-        return vec![Finding::new(
-            path,
-            1,
-            format!("crate {name} has no layer"),
-            remedy,
-        )];
+        return vec![Finding::new(path, 1, format!("crate {name} has no layer"), remedy)];
     }
     let per_target = get(table, &["target"]).and_then(DeValue::as_table);
     let per_target = per_target.into_iter().flat_map(DeTable::values);
-    let tables = per_target
-        .filter_map(|value| value.get_ref().as_table())
-        .chain([table]);
+    let tables = per_target.filter_map(|value| value.get_ref().as_table()).chain([table]);
 
     let mut findings = Vec::new();
     for table in tables {
@@ -127,12 +112,7 @@ fn edges(path: &str, text: &str, table: &DeTable<'_>, name: &str) -> Vec<Finding
                     _ => "use crates of lower layers only: move the shared part down",
                 };
                 let line = line_of(text, dependency.at);
-                findings.push(Finding::new(
-                    path,
-                    line,
-                    format!("{name} uses {used}"),
-                    remedy,
-                ));
+                findings.push(Finding::new(path, line, format!("{name} uses {used}"), remedy));
             }
         }
     }
@@ -152,11 +132,7 @@ fn layer(name: &str) -> Option<usize> {
 
 /// The folder under `crates/` of one of our packages.
 fn crate_of(package: &str) -> Option<&str> {
-    if package == "sluicegate" {
-        Some("app")
-    } else {
-        package.strip_prefix("sluicegate-")
-    }
+    if package == "sluicegate" { Some("app") } else { package.strip_prefix("sluicegate-") }
 }
 
 struct Dependency<'a> {
@@ -170,25 +146,17 @@ struct Dependency<'a> {
 
 fn dependencies<'a>(table: Option<&'a DeTable<'_>>) -> impl Iterator<Item = Dependency<'a>> {
     table.into_iter().flatten().map(|(key, value)| {
-        let renamed = value
-            .get_ref()
-            .get("package")
-            .and_then(|name| name.get_ref().as_str());
+        let renamed = value.get_ref().get("package").and_then(|name| name.get_ref().as_str());
         let at = key.span().start;
         let key = key.get_ref().as_ref();
-        Dependency {
-            key,
-            package: renamed.unwrap_or(key),
-            at,
-        }
+        Dependency { key, package: renamed.unwrap_or(key), at }
     })
 }
 
 fn get<'a, 'text>(table: &'a DeTable<'text>, keys: &[&str]) -> Option<&'a DeValue<'text>> {
     let (first, rest) = keys.split_first()?;
     let value = table.get(*first).map(Spanned::get_ref)?;
-    rest.iter()
-        .try_fold(value, |value, key| value.get(*key).map(Spanned::get_ref))
+    rest.iter().try_fold(value, |value, key| value.get(*key).map(Spanned::get_ref))
 }
 
 fn is_manifest(path: &str) -> bool {
@@ -205,10 +173,7 @@ mod tests {
 
     fn found(path: &str, text: &str) -> Vec<String> {
         let findings = check(path, text);
-        findings
-            .iter()
-            .map(|finding| format!("{} {}", finding.line, finding.what))
-            .collect()
+        findings.iter().map(|finding| format!("{} {}", finding.line, finding.what)).collect()
     }
 
     /// The findings in a manifest of `crates/<name>` that is sound up to `rest`, from line 5 on.
@@ -218,11 +183,7 @@ mod tests {
     }
 
     fn uses(name: &str, used: &str) -> bool {
-        found_in(
-            name,
-            &format!("[dependencies]\nsluicegate-{used}.workspace = true"),
-        )
-        .is_empty()
+        found_in(name, &format!("[dependencies]\nsluicegate-{used}.workspace = true")).is_empty()
     }
 
     #[test]
@@ -283,14 +244,8 @@ mod tests {
     #[test]
     fn a_crate_with_lints_of_its_own_is_found() {
         let what = "1 does not take the lints of the workspace";
-        assert_eq!(
-            found("xtask/Cargo.toml", "[package]\nname = 'xtask'"),
-            [what]
-        );
-        assert_eq!(
-            found("xtask/Cargo.toml", "[lints.rust]\nunsafe_code = 'allow'"),
-            [what]
-        );
+        assert_eq!(found("xtask/Cargo.toml", "[package]\nname = 'xtask'"), [what]);
+        assert_eq!(found("xtask/Cargo.toml", "[lints.rust]\nunsafe_code = 'allow'"), [what]);
         assert!(found("bench/Cargo.toml", "[package]\nname = 'bench'").is_empty());
     }
 
@@ -298,29 +253,20 @@ mod tests {
     fn the_workspace_forbids_unsafe_code() {
         let lints = |level| format!("[workspace.lints.rust]\nunsafe_code = '{level}'");
         assert!(found("Cargo.toml", &lints("forbid")).is_empty());
-        assert_eq!(
-            found("Cargo.toml", &lints("deny")),
-            ["1 unsafe code is not forbidden"]
-        );
+        assert_eq!(found("Cargo.toml", &lints("deny")), ["1 unsafe code is not forbidden"]);
     }
 
     #[test]
     fn the_workspace_does_not_rename_our_crates() {
         let text = "[workspace.lints.rust]\nunsafe_code = 'forbid'\n[workspace.dependencies]\n\
                     harmless = { path = 'crates/queue', package = 'sluicegate-queue' }";
-        assert_eq!(
-            found("Cargo.toml", text),
-            ["4 sluicegate-queue is renamed to harmless"]
-        );
+        assert_eq!(found("Cargo.toml", text), ["4 sluicegate-queue is renamed to harmless"]);
     }
 
     #[test]
     fn broken_toml_is_found_with_its_line() {
         let findings = check("xtask/Cargo.toml", "[package]\nname = ");
         assert_eq!(findings.len(), 1);
-        assert_eq!(
-            (findings[0].line, findings[0].remedy.as_str()),
-            (2, "write valid TOML")
-        );
+        assert_eq!((findings[0].line, findings[0].remedy.as_str()), (2, "write valid TOML"));
     }
 }

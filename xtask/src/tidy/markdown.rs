@@ -22,12 +22,7 @@ pub(super) fn broken_links(path: &str, text: &str, files: &Files) -> Vec<Finding
         }
         let line = 1 + text[..range.start].matches('\n').count();
         let what = format!("link to {target}, which does not exist");
-        findings.push(Finding::new(
-            path,
-            line,
-            what,
-            "correct the path or add the file",
-        ));
+        findings.push(Finding::new(path, line, what, "correct the path or add the file"));
     }
     findings
 }
@@ -48,11 +43,7 @@ fn leads_to_a_file(from: &str, target: &str, files: &Files) -> bool {
         }
     }
     let file = parts.join("/");
-    let folder = if file.is_empty() {
-        String::new()
-    } else {
-        format!("{file}/")
-    };
+    let folder = if file.is_empty() { String::new() } else { format!("{file}/") };
     files.contains_key(&file) || files.keys().any(|path| path.starts_with(&folder))
 }
 
@@ -63,15 +54,9 @@ mod tests {
     /// The findings in `text` as `docs/guide.md`, beside `docs/errors/limit.md` and `README.md`.
     fn found(text: &str) -> Vec<String> {
         let paths = ["README.md", "docs/guide.md", "docs/errors/limit.md"];
-        let files = paths
-            .iter()
-            .map(|path| ((*path).to_owned(), String::new()))
-            .collect();
+        let files = paths.iter().map(|path| ((*path).to_owned(), String::new())).collect();
         let findings = broken_links("docs/guide.md", text, &files);
-        findings
-            .iter()
-            .map(|finding| format!("{} {}", finding.line, finding.what))
-            .collect()
+        findings.iter().map(|finding| format!("{} {}", finding.line, finding.what)).collect()
     }
 
     #[test]
@@ -85,10 +70,7 @@ mod tests {
     fn a_link_to_nothing_is_found_with_its_line() {
         let text = "# Guide\n\nsee [it](errors/gone.md#why)\n\n![picture](no.png)";
         let gone = "3 link to errors/gone.md, which does not exist";
-        assert_eq!(
-            found(text),
-            [gone, "5 link to no.png, which does not exist"]
-        );
+        assert_eq!(found(text), [gone, "5 link to no.png, which does not exist"]);
     }
 
     #[test]
@@ -99,10 +81,7 @@ mod tests {
 
     #[test]
     fn a_reference_to_nothing_is_found() {
-        assert_eq!(
-            found("see [it]\n\n[it]: gone.md"),
-            ["1 link to gone.md, which does not exist"]
-        );
+        assert_eq!(found("see [it]\n\n[it]: gone.md"), ["1 link to gone.md, which does not exist"]);
     }
 
     #[test]

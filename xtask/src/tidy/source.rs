@@ -12,21 +12,11 @@ const PLACEHOLDERS: [&str; 2] = [concat!("todo", "!("), concat!("unimplemented",
 const IGNORED: &str = concat!("#[", "ignore");
 const CLOCKS: [&str; 2] = ["SystemTime::now", "Instant::now"];
 const SLEEP: &str = "thread::sleep";
-const MACHINE_PATHS: [&str; 4] = [
-    concat!("/", "work/"),
-    concat!("/", "root/"),
-    concat!("/", "home/"),
-    concat!("/", "Users/"),
-];
+const MACHINE_PATHS: [&str; 4] =
+    [concat!("/", "work/"), concat!("/", "root/"), concat!("/", "home/"), concat!("/", "Users/")];
 
 pub(super) fn check(path: &str, text: &str) -> Vec<Finding> {
-    let rules = [
-        clock_reads,
-        unfinished,
-        sleeping_tests,
-        length,
-        machine_paths,
-    ];
+    let rules = [clock_reads, unfinished, sleeping_tests, length, machine_paths];
     rules.iter().flat_map(|rule| rule(path, text)).collect()
 }
 
@@ -36,12 +26,9 @@ fn clock_reads(path: &str, text: &str) -> Vec<Finding> {
     if exempt || !is_rust(path) {
         return Vec::new();
     }
-    lines_where(
-        path,
-        text,
-        "take `now` as an argument, or read it in clock.rs",
-        |line| first_of(&CLOCKS, line).map(|call| format!("{call} outside of clock.rs")),
-    )
+    lines_where(path, text, "take `now` as an argument, or read it in clock.rs", |line| {
+        first_of(&CLOCKS, line).map(|call| format!("{call} outside of clock.rs"))
+    })
 }
 
 /// What is committed is finished, or an issue says what is left.
@@ -49,15 +36,10 @@ fn unfinished(path: &str, text: &str) -> Vec<Finding> {
     if path.ends_with(".md") {
         return Vec::new();
     }
-    let mut findings = lines_where(
-        path,
-        text,
-        "do it, or name its issue as #<number>",
-        |line| {
-            let word = UNFINISHED.iter().find(|word| has_word(line, word))?;
-            (!names_issue(line)).then(|| format!("{word} without an issue"))
-        },
-    );
+    let mut findings = lines_where(path, text, "do it, or name its issue as #<number>", |line| {
+        let word = UNFINISHED.iter().find(|word| has_word(line, word))?;
+        (!names_issue(line)).then(|| format!("{word} without an issue"))
+    });
     if is_rust(path) {
         findings.extend(lines_where(path, text, "write the code", |line| {
             first_of(&PLACEHOLDERS, line).map(|call| format!("{call}…) is a placeholder"))
@@ -76,16 +58,11 @@ fn sleeping_tests(path: &str, text: &str) -> Vec<Finding> {
         return Vec::new();
     }
     let mut in_tests = path.contains("/tests/") || path.ends_with("/tests.rs");
-    lines_where(
-        path,
-        text,
-        "advance the test clock, or wait for the event itself",
-        |line| {
-            // Unit tests come last in a file.
-            in_tests |= line.trim_start().starts_with("#[cfg(test)]");
-            (in_tests && line.contains(SLEEP)).then(|| format!("{SLEEP} in a test"))
-        },
-    )
+    lines_where(path, text, "advance the test clock, or wait for the event itself", |line| {
+        // Unit tests come last in a file.
+        in_tests |= line.trim_start().starts_with("#[cfg(test)]");
+        (in_tests && line.contains(SLEEP)).then(|| format!("{SLEEP} in a test"))
+    })
 }
 
 /// A file reads like an article, and an article has an end.
@@ -95,31 +72,21 @@ fn length(path: &str, text: &str) -> Vec<Finding> {
         return Vec::new();
     }
     let what = format!("{lines} lines, more than {LINES_MAX}");
-    vec![Finding::new(
-        path,
-        LINES_MAX + 1,
-        what,
-        "split it by what it is about",
-    )]
+    vec![Finding::new(path, LINES_MAX + 1, what, "split it by what it is about")]
 }
 
 /// The repository works wherever it is cloned.
 fn machine_paths(path: &str, text: &str) -> Vec<Finding> {
-    lines_where(
-        path,
-        text,
-        "use a path relative to the repository",
-        |line| {
-            let place = MACHINE_PATHS.iter().find(|place| {
-                // `docs/work/` and `example.com/home/` are not absolute.
-                line.match_indices(**place).any(|(at, _)| {
-                    let before = line[..at].chars().next_back();
-                    before.is_none_or(|c| !c.is_alphanumeric() && !"._-~*})>".contains(c))
-                })
-            })?;
-            Some(format!("path {place}… of one machine"))
-        },
-    )
+    lines_where(path, text, "use a path relative to the repository", |line| {
+        let place = MACHINE_PATHS.iter().find(|place| {
+            // `docs/work/` and `example.com/home/` are not absolute.
+            line.match_indices(**place).any(|(at, _)| {
+                let before = line[..at].chars().next_back();
+                before.is_none_or(|c| !c.is_alphanumeric() && !"._-~*})>".contains(c))
+            })
+        })?;
+        Some(format!("path {place}… of one machine"))
+    })
 }
 
 /// A finding for every line in which `what` sees something wrong.
@@ -144,21 +111,15 @@ fn is_clock(path: &str) -> bool {
 }
 
 fn first_of<'a>(needles: &[&'a str], line: &str) -> Option<&'a str> {
-    needles
-        .iter()
-        .find(|needle| line.contains(**needle))
-        .copied()
+    needles.iter().find(|needle| line.contains(**needle)).copied()
 }
 
 fn has_word(line: &str, word: &str) -> bool {
-    line.split(|c: char| !c.is_alphanumeric() && c != '_')
-        .any(|part| part == word)
+    line.split(|c: char| !c.is_alphanumeric() && c != '_').any(|part| part == word)
 }
 
 fn names_issue(line: &str) -> bool {
-    line.split('#')
-        .skip(1)
-        .any(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+    line.split('#').skip(1).any(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
 }
 
 #[cfg(test)]
@@ -169,33 +130,18 @@ mod tests {
     #[track_caller]
     fn expect(path: &str, text: &str, expected: &[&str]) {
         let findings = check(path, text);
-        let found: Vec<_> = findings
-            .iter()
-            .map(|finding| format!("{} {}", finding.line, finding.what))
-            .collect();
+        let found: Vec<_> =
+            findings.iter().map(|finding| format!("{} {}", finding.line, finding.what)).collect();
         assert_eq!(found, expected, "{path}: {text}");
     }
 
     #[test]
     fn only_a_clock_reads_the_time() {
         let text = "fn f() {\n    let now = std::time::Instant::now();\n}";
-        expect(
-            "crates/core/src/limiter.rs",
-            text,
-            &["2 Instant::now outside of clock.rs"],
-        );
+        expect("crates/core/src/limiter.rs", text, &["2 Instant::now outside of clock.rs"]);
         let wall = "SystemTime::now()";
-        expect(
-            "examples/a.rs",
-            wall,
-            &["1 SystemTime::now outside of clock.rs"],
-        );
-        for exempt in [
-            "crates/store/src/clock.rs",
-            "xtask/src/sh.rs",
-            "bench/src/a.rs",
-            "a.md",
-        ] {
+        expect("examples/a.rs", wall, &["1 SystemTime::now outside of clock.rs"]);
+        for exempt in ["crates/store/src/clock.rs", "xtask/src/sh.rs", "bench/src/a.rs", "a.md"] {
             expect(exempt, text, &[]);
         }
     }
@@ -204,26 +150,10 @@ mod tests {
     fn unfinished_work_names_its_issue() {
         let word = UNFINISHED[0];
         let what = format!("1 {word} without an issue");
-        expect(
-            "crates/core/src/a.rs",
-            &format!("// {word}: later"),
-            &[&what],
-        );
-        expect(
-            "crates/store/lua/a.lua",
-            &format!("-- {word}(me) # later"),
-            &[&what],
-        );
-        expect(
-            "crates/core/src/a.rs",
-            &format!("// {word} #12: later"),
-            &[],
-        );
-        expect(
-            "crates/core/src/a.rs",
-            &format!("const {word}S: u8 = 1;"),
-            &[],
-        );
+        expect("crates/core/src/a.rs", &format!("// {word}: later"), &[&what]);
+        expect("crates/store/lua/a.lua", &format!("-- {word}(me) # later"), &[&what]);
+        expect("crates/core/src/a.rs", &format!("// {word} #12: later"), &[]);
+        expect("crates/core/src/a.rs", &format!("const {word}S: u8 = 1;"), &[]);
         expect("docs/a.md", &format!("no {word} here"), &[]);
     }
 
@@ -231,11 +161,7 @@ mod tests {
     fn placeholders_and_ignored_tests_are_found() {
         for call in PLACEHOLDERS {
             let text = format!("fn f() {{ {call}) }}");
-            expect(
-                "crates/core/src/a.rs",
-                &text,
-                &[&format!("1 {call}…) is a placeholder")],
-            );
+            expect("crates/core/src/a.rs", &text, &[&format!("1 {call}…) is a placeholder")]);
         }
         let text = format!("#[test]\n{IGNORED} = \"slow\"]\nfn f() {{}}");
         expect("crates/core/tests/a.rs", &text, &["2 ignored test"]);
@@ -249,11 +175,7 @@ mod tests {
         expect("crates/store/src/memory/tests.rs", sleep, &[found]);
         expect("crates/testkit/src/launch.rs", sleep, &[]);
         let unit = format!("fn wait() {{ {sleep} }}\n#[cfg(test)]\nmod tests {{ {sleep} }}");
-        expect(
-            "crates/store/src/a.rs",
-            &unit,
-            &["3 thread::sleep in a test"],
-        );
+        expect("crates/store/src/a.rs", &unit, &["3 thread::sleep in a test"]);
     }
 
     #[test]
@@ -261,11 +183,7 @@ mod tests {
         let text = "\n".repeat(LINES_MAX);
         expect("crates/core/src/a.rs", &text, &[]);
         let text = text + "\n";
-        expect(
-            "crates/core/src/a.rs",
-            &text,
-            &["801 801 lines, more than 800"],
-        );
+        expect("crates/core/src/a.rs", &text, &["801 801 lines, more than 800"]);
         expect("bench/src/a.rs", &text, &[]);
     }
 
@@ -276,11 +194,7 @@ mod tests {
             expect("README.md", &format!("run {place}a/run"), &[&what]);
             expect("deploy/a.yaml", &format!("dir: \"{place}a\""), &[&what]);
             expect("README.md", &format!("file://{place}a"), &[&what]);
-            expect(
-                "README.md",
-                &format!("see docs{place}a.md, ${{ROOT}}{place}"),
-                &[],
-            );
+            expect("README.md", &format!("see docs{place}a.md, ${{ROOT}}{place}"), &[]);
         }
     }
 }

@@ -13,10 +13,8 @@ const BANNED: &[&str] = &["aws-lc", "openssl-sys", "native-tls"];
 
 /// Finds the banned crates in what [`COMMAND`] printed.
 pub(super) fn native_crates(printed: &str) -> Vec<Finding> {
-    let names: BTreeSet<_> = printed
-        .lines()
-        .filter_map(|line| line.split_whitespace().next())
-        .collect();
+    let names: BTreeSet<_> =
+        printed.lines().filter_map(|line| line.split_whitespace().next()).collect();
     names
         .into_iter()
         .filter(|name| BANNED.iter().any(|banned| name.starts_with(banned)))
@@ -35,10 +33,7 @@ mod tests {
     use super::*;
 
     fn found(printed: &str) -> Vec<String> {
-        native_crates(printed)
-            .into_iter()
-            .map(|finding| finding.what)
-            .collect()
+        native_crates(printed).into_iter().map(|finding| finding.what).collect()
     }
 
     #[test]
@@ -46,10 +41,7 @@ mod tests {
         let printed = "rustls v0.23.1\naws-lc-rs v1.13.0\naws-lc-sys v0.29.0\n\
                        aws-lc-rs v1.13.0 (*)\nopenssl-sys v0.9.1\nnative-tls v0.2.1";
         let names = ["aws-lc-rs", "aws-lc-sys", "native-tls", "openssl-sys"];
-        assert_eq!(
-            found(printed),
-            names.map(|name| format!("{name} is compiled in"))
-        );
+        assert_eq!(found(printed), names.map(|name| format!("{name} is compiled in")));
     }
 
     #[test]

@@ -34,20 +34,12 @@ impl Quota {
             return None;
         }
         let drain_ns = u64::try_from(drain_ns).ok()?;
-        Some(Self {
-            capacity: capacity.get(),
-            drain_ns,
-            grain,
-        })
+        Some(Self { capacity: capacity.get(), drain_ns, grain })
     }
 
     /// Only what it takes to pour in and to give back.
     pub(super) const fn raw(drain_ns: u64, grain: u64) -> Self {
-        Self {
-            capacity: 0,
-            drain_ns,
-            grain,
-        }
+        Self { capacity: 0, drain_ns, grain }
     }
 
     /// What a full bucket holds.
@@ -116,9 +108,7 @@ impl Bucket {
     pub fn reading(self, quota: Quota, now: Timestamp) -> Reading {
         let level_ns = self.empty_at_ns.saturating_sub(nanos(now));
         Reading {
-            used: level_ns
-                .div_ceil(quota.drain_ns)
-                .saturating_mul(quota.grain),
+            used: level_ns.div_ceil(quota.drain_ns).saturating_mul(quota.grain),
             reset: now.max(self.empty_at()),
         }
     }
@@ -166,10 +156,7 @@ mod tests {
         assert_eq!(admitted(quota, &mut bucket, at(0)), 3);
         assert_eq!(bucket.earliest(quota, at(0), 1), Earliest::at(at(100)));
         assert_eq!(bucket.earliest(quota, at(0), 3), Earliest::at(at(300)));
-        assert_eq!(
-            bucket.earliest(quota, at(0), 4),
-            Earliest::Never { limit: 0 }
-        );
+        assert_eq!(bucket.earliest(quota, at(0), 4), Earliest::Never { limit: 0 });
         assert_eq!(admitted(quota, &mut bucket, at(99)), 0);
         assert_eq!(admitted(quota, &mut bucket, at(100)), 1);
         assert_eq!(admitted(quota, &mut bucket, at(1_000_000)), 3);
@@ -177,17 +164,9 @@ mod tests {
 
     #[test]
     fn a_rate_that_does_not_divide_still_gives_the_whole_burst() {
-        for text in [
-            "3/s burst 3",
-            "7/min burst 7",
-            "7000000 tokens/min burst 1000",
-        ] {
+        for text in ["3/s burst 3", "7/min burst 7", "7000000 tokens/min burst 1000"] {
             let (quota, mut bucket) = (quota(text), Bucket::default());
-            assert_eq!(
-                admitted(quota, &mut bucket, at(0)),
-                quota.capacity(),
-                "{text}"
-            );
+            assert_eq!(admitted(quota, &mut bucket, at(0)), quota.capacity(), "{text}");
         }
     }
 
@@ -195,9 +174,7 @@ mod tests {
     fn the_rate_is_never_exceeded_and_missed_by_less_than_one_percent() {
         let (quota, mut bucket) = (quota("7000000/min burst 1000"), Bucket::default());
         admitted(quota, &mut bucket, at(0));
-        let minute: u64 = (1..=60_000)
-            .map(|ms| admitted(quota, &mut bucket, at(ms)))
-            .sum();
+        let minute: u64 = (1..=60_000).map(|ms| admitted(quota, &mut bucket, at(ms))).sum();
         assert!((6_930_000..=7_000_000).contains(&minute), "{minute}");
     }
 
@@ -218,10 +195,7 @@ mod tests {
 
         let second = bucket.take(quota, at(10_000), 1);
         bucket.give_back(quota, second, 1, at(10_250));
-        assert_eq!(
-            bucket.earliest(quota, at(10_250), 1),
-            Earliest::at(at(10_250))
-        );
+        assert_eq!(bucket.earliest(quota, at(10_250), 1), Earliest::at(at(10_250)));
     }
 
     #[test]
@@ -230,10 +204,7 @@ mod tests {
         let mut bucket = Bucket::default();
         bucket.take(quota, at(0), 260_600);
         assert_eq!(bucket.reading(quota, at(0)).used, 261_000);
-        assert_eq!(
-            bucket.earliest(quota, at(0), 5_000_000_000 - 261_000),
-            Earliest::at(at(0))
-        );
+        assert_eq!(bucket.earliest(quota, at(0), 5_000_000_000 - 261_000), Earliest::at(at(0)));
     }
 
     #[test]

@@ -17,9 +17,16 @@ use crate::time::{Span, Timestamp};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cell {
     state: State,
-    /// Estimates that are given back if nobody settles them in time, the first due first. Most
-    /// cells have none.
-    holds: Option<Box<Holds>>,
+    /// Most cells have none, and spend a pointer on it.
+    rare: Option<Box<Rare>>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Rare {
+    /// Estimates that are given back if nobody settles them in time, the first due first.
+    holds: Vec<Hold>,
+    /// What was written until then is forgotten: amending it would touch what others wrote since.
+    reset_at: Option<Timestamp>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,9 +43,6 @@ struct Hold {
     id: Id,
     used: Use,
 }
-
-/// Behind one more pointer, so that the cells without any spend 8 bytes on it and not 24.
-type Holds = (Vec<Hold>,);
 
 /// How much was written, and where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -80,7 +84,7 @@ impl Cell {
             Meter::Bucket(_) => State::Bucket(Bucket::default()),
             Meter::Leases(_) => State::Leases(Leases::default()),
         };
-        Self { state, holds: None }
+        Self { state, rare: None }
     }
 
     /// An unused cell of the kind in which this use was written.
@@ -91,7 +95,7 @@ impl Cell {
             Mark::Bucket { .. } => State::Bucket(Bucket::default()),
             Mark::Lease(_) => State::Leases(Leases::default()),
         };
-        Self { state, holds: None }
+        Self { state, rare: None }
     }
 
     /// Brings the cell to `now`: estimates that are due are given back, what has left is forgotten.
@@ -106,15 +110,11 @@ impl Cell {
         }
     }
 
-    fn give_back_due(&mut self, now: Timestamp) {
-        let Some((holds,)) = self.holds.as_deref_mut() else {
-            return;
-        };
-        let due = holds.iter().take_while(|hold| hold.until <= now).count();
-        let due: Vec<Hold> = holds.drain(..due).collect();
-        if holds.is_empty() {
-            self.holds = None;
-        }
+    /// Gives back the estimates that nobody settled in time.
+    pub fn give_back_due(&mut self, now: Timestamp) {
+        let Some(rare) = &mut self.rare else { return };
+        let due = rare.holds.iter().take_while(|hold| hold.until <= now).count();
+        let due: Vec<Hold> = rare.holds.drain(..due).collect();
         for hold in due {
             // As of the instant at which it was due, so that it does not matter who comes by
             // first or how late.
@@ -161,10 +161,7 @@ impl Cell {
             (State::Slices(slices), Meter::Calendar(quota)) => {
                 let end = quota.boundaries.period(start).map_or(start, |(_, end)| end);
                 let mark = Mark::Period(end, quota.boundaries.0);
-                return Use {
-                    amount: slices.take(end, amount),
-                    mark,
-                };
+                return Use { amount: slices.take(end, amount), mark };
             }
             (State::Bucket(bucket), Meter::Bucket(quota)) => Mark::Bucket {
                 drained_at_ns: bucket.take(*quota, latest, amount),
@@ -189,14 +186,7 @@ impl Cell {
             (State::Slices(slices), Mark::Slice(end, _) | Mark::Period(end, _)) => {
                 slices.give_back(end, used.amount);
             }
-            (
-                State::Bucket(bucket),
-                Mark::Bucket {
-                    drained_at_ns,
-                    drain_ns,
-                    grain,
-                },
-            ) => {
+            (State::Bucket(bucket), Mark::Bucket { drained_at_ns, drain_ns, grain }) => {
                 let quota = bucket::Quota::raw(drain_ns, grain);
                 bucket.give_back(quota, drained_at_ns, used.amount, now);
             }
@@ -213,17 +203,10 @@ impl Cell {
             }
             (State::Slices(slices), Mark::Period(end, boundaries)) => {
                 // Settled later than the periods that were known: it belongs to the one it began in.
-                let end = Boundaries(boundaries)
-                    .period(now)
-                    .map_or(end, |(_, end)| end);
+                let end = Boundaries(boundaries).period(now).map_or(end, |(_, end)| end);
                 slices.take(end, amount);
             }
-            (
-                State::Bucket(bucket),
-                Mark::Bucket {
-                    drain_ns, grain, ..
-                },
-            ) => {
+            (State::Bucket(bucket), Mark::Bucket { drain_ns, grain, .. }) => {
                 bucket.take(bucket::Quota::raw(drain_ns, grain), now, amount);
             }
             _ => {}
@@ -241,35 +224,44 @@ impl Cell {
     /// Makes the lease of `id` last until `later`; its new mark, unless it has expired.
     pub fn renew(&mut self, id: Id, mark: Mark, later: Timestamp) -> Option<Mark> {
         match (&mut self.state, mark) {
-            (State::Leases(leases), Mark::Lease(until)) => leases
-                .renew(id, until, later)
-                .then_some(Mark::Lease(later.max(until))),
+            (State::Leases(leases), Mark::Lease(until)) => {
+                leases.renew(id, until, later).then_some(Mark::Lease(later.max(until)))
+            }
             _ => None,
+        }
+    }
+
+    /// Whether the lease of `id` is still there.
+    pub fn leased(&self, id: Id, mark: Mark) -> bool {
+        match (&self.state, mark) {
+            (State::Leases(leases), Mark::Lease(until)) => leases.held(id, until),
+            _ => false,
         }
     }
 
     /// Gives the use back by itself at `until`, unless [`Cell::unhold`] comes before.
     pub fn hold(&mut self, id: Id, until: Timestamp, used: Use) {
-        let (holds,) = &mut **self.holds.get_or_insert_default();
+        let holds = &mut self.rare.get_or_insert_default().holds;
         let place = holds.partition_point(|hold| hold.until <= until);
         holds.insert(place, Hold { until, id, used });
     }
 
-    /// Ends a hold; whether its use is still charged.
-    pub fn unhold(&mut self, id: Id, until: Timestamp) -> bool {
-        let Some((holds,)) = self.holds.as_deref_mut() else {
-            return false;
-        };
-        let first = holds.partition_point(|hold| hold.until < until);
-        let found = holds[first..].iter().take_while(|hold| hold.until == until);
-        let Some(offset) = found.map(|hold| hold.id).position(|other| other == id) else {
-            return false;
-        };
-        holds.remove(first + offset);
-        if holds.is_empty() {
-            self.holds = None;
+    /// Ends a hold, unless it was due before.
+    pub fn unhold(&mut self, id: Id, until: Timestamp) {
+        if let Some(rare) = &mut self.rare {
+            rare.holds.retain(|hold| hold.until != until || hold.id != id);
         }
-        true
+    }
+
+    /// Forgets everything that was written until `now`.
+    pub fn reset(&mut self, meter: &Meter<'_>, now: Timestamp) {
+        *self = Self::new(meter);
+        self.rare.get_or_insert_default().reset_at = Some(now);
+    }
+
+    /// Whether what was written at `at` has been forgotten.
+    pub fn forgot(&self, at: Timestamp) -> bool {
+        self.rare.as_ref().is_some_and(|rare| rare.reset_at.is_some_and(|reset| at <= reset))
     }
 
     /// What each limit of the meter shows at `now`.
@@ -292,7 +284,7 @@ impl Cell {
         }
     }
 
-    /// When the last of it leaves, for uses that count for `window`.
+    /// When nothing is left of it, for uses that count for `window`.
     pub fn expires(&self, window: Span) -> Timestamp {
         let state = match &self.state {
             State::Log(log) => log.last().map(|last| last + window),
@@ -300,6 +292,7 @@ impl Cell {
             State::Bucket(bucket) => Some(bucket.empty_at()),
             State::Leases(leases) => leases.last(),
         };
-        state.unwrap_or_default()
+        let hold = self.rare.as_ref().and_then(|rare| rare.holds.last());
+        state.unwrap_or_default().max(hold.map_or(Timestamp::ZERO, |hold| hold.until))
     }
 }

@@ -75,36 +75,31 @@ impl Leases {
         true
     }
 
-    /// O(log n) to find it, because it is asked for by its expiry.
-    fn remove(&mut self, id: Id, until: Timestamp) -> Option<Lease> {
-        let first = Lease {
-            until,
-            id,
-            slots: 0,
-        };
+    /// Whether `id` holds a lease until `until`.
+    pub fn held(&self, id: Id, until: Timestamp) -> bool {
+        self.find(id, until).is_some()
+    }
+
+    /// O(log n), because it is asked for by its expiry.
+    fn find(&self, id: Id, until: Timestamp) -> Option<usize> {
+        let first = Lease { until, id, slots: 0 };
         let place = self.held.partition_point(|other| *other < first);
-        let found = self
-            .held
-            .get(place)
-            .is_some_and(|l| l.until == until && l.id == id);
-        let lease = found.then(|| self.held.remove(place))?;
+        let found = self.held.get(place).is_some_and(|l| l.until == until && l.id == id);
+        found.then_some(place)
+    }
+
+    fn remove(&mut self, id: Id, until: Timestamp) -> Option<Lease> {
+        let place = self.find(id, until)?;
+        let lease = self.held.remove(place);
         self.slots -= lease.slots;
         Some(lease)
     }
 
     /// Ends the leases that were not renewed in time.
     pub fn purge(&mut self, now: Timestamp) {
-        let gone = self
-            .held
-            .iter()
-            .take_while(|lease| lease.until <= now)
-            .count();
+        let gone = self.held.iter().take_while(|lease| lease.until <= now).count();
         if gone > 0 {
-            self.slots -= self
-                .held
-                .drain(..gone)
-                .map(|lease| lease.slots)
-                .sum::<u64>();
+            self.slots -= self.held.drain(..gone).map(|lease| lease.slots).sum::<u64>();
         }
     }
 
@@ -113,17 +108,11 @@ impl Leases {
         let mut used = self.slots;
         for lease in &self.held {
             if lease.until > now {
-                return Reading {
-                    used,
-                    reset: lease.until,
-                };
+                return Reading { used, reset: lease.until };
             }
             used -= lease.slots;
         }
-        Reading {
-            used: 0,
-            reset: now,
-        }
+        Reading { used: 0, reset: now }
     }
 
     /// When the last lease expires.
@@ -136,10 +125,7 @@ impl Leases {
 mod tests {
     use super::*;
 
-    const QUOTA: Quota = Quota {
-        limit: 3,
-        lease: Span::from_secs(30),
-    };
+    const QUOTA: Quota = Quota { limit: 3, lease: Span::from_secs(30) };
 
     fn at(seconds: u64) -> Timestamp {
         Timestamp::from_secs(seconds)
@@ -156,21 +142,12 @@ mod tests {
         leases.take(id(2), 2, at(20));
         assert_eq!(leases.earliest(QUOTA, at(0), 1), Earliest::at(at(20)));
         assert_eq!(leases.earliest(QUOTA, at(0), 3), Earliest::at(at(30)));
-        assert_eq!(
-            leases.earliest(QUOTA, at(0), 4),
-            Earliest::Never { limit: 0 }
-        );
+        assert_eq!(leases.earliest(QUOTA, at(0), 4), Earliest::Never { limit: 0 });
         assert!(leases.release(id(1), at(30)));
         assert!(!leases.release(id(1), at(30)));
         assert_eq!(leases.earliest(QUOTA, at(0), 1), Earliest::at(at(0)));
         leases.purge(at(20));
-        assert_eq!(
-            leases.reading(at(20)),
-            Reading {
-                used: 0,
-                reset: at(20)
-            }
-        );
+        assert_eq!(leases.reading(at(20)), Reading { used: 0, reset: at(20) });
     }
 
     #[test]
@@ -180,13 +157,7 @@ mod tests {
         assert!(leases.renew(id(1), at(30), at(50)));
         assert!(leases.renew(id(1), at(50), at(40)));
         leases.purge(at(49));
-        assert_eq!(
-            leases.reading(at(49)),
-            Reading {
-                used: 1,
-                reset: at(50)
-            }
-        );
+        assert_eq!(leases.reading(at(49)), Reading { used: 1, reset: at(50) });
         leases.purge(at(50));
         assert!(!leases.renew(id(1), at(50), at(90)));
     }
@@ -195,11 +166,7 @@ mod tests {
     fn many_holders_are_told_apart() {
         let mut leases = Leases::default();
         for n in 0..100 {
-            leases.take(
-                id(n % 10 * 10 + n / 10),
-                1,
-                at(u64::try_from(n).expect("small") % 7),
-            );
+            leases.take(id(n % 10 * 10 + n / 10), 1, at(u64::try_from(n).expect("small") % 7));
         }
         assert_eq!(leases.slots, 100);
         assert!(leases.held.is_sorted());

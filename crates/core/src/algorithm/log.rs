@@ -51,12 +51,7 @@ impl Log {
             let start = scores[blocking] + quota.window;
             match earliest {
                 Earliest::At { start: other, .. } if start <= other => {}
-                _ => {
-                    earliest = Earliest::At {
-                        start,
-                        limit: index,
-                    }
-                }
+                _ => earliest = Earliest::At { start, limit: index },
             }
         }
         earliest
@@ -69,18 +64,14 @@ impl Log {
             self.scores.extend(std::iter::repeat_n(at, amount));
         } else {
             let place = self.dead as usize + self.live().partition_point(|&score| score <= at);
-            self.scores
-                .insert_many(place, std::iter::repeat_n(at, amount));
+            self.scores.insert_many(place, std::iter::repeat_n(at, amount));
         }
     }
 
     /// Removes up to `amount` of the entries written at `at`; those that have left are no loss.
     pub fn give_back(&mut self, at: Timestamp, amount: u64) {
         let first = self.dead as usize + self.live().partition_point(|&score| score < at);
-        let here = self.scores[first..]
-            .iter()
-            .take_while(|&&score| score == at)
-            .count();
+        let here = self.scores[first..].iter().take_while(|&&score| score == at).count();
         let amount = here.min(usize::try_from(amount).unwrap_or(usize::MAX));
         self.scores.drain(first..first + amount);
     }
@@ -124,9 +115,7 @@ impl Log {
         };
         Reading {
             used: (scores.len() - first) as u64,
-            reset: scores
-                .get(first)
-                .map_or(now, |&oldest| oldest + quota.window),
+            reset: scores.get(first).map_or(now, |&oldest| oldest + quota.window),
         }
     }
 
@@ -150,10 +139,7 @@ mod tests {
     }
 
     fn quota(limit: u64, seconds: u64) -> Quota {
-        Quota {
-            limit,
-            window: Span::from_secs(seconds),
-        }
+        Quota { limit, window: Span::from_secs(seconds) }
     }
 
     fn log(scores: &[u64]) -> Log {
@@ -184,20 +170,8 @@ mod tests {
     fn the_tightest_window_binds() {
         let log = log(&[0, 1, 2]);
         let quotas = [quota(2, 5), quota(3, 100)];
-        assert_eq!(
-            log.earliest(&quotas, at(3), 1),
-            Earliest::At {
-                start: at(100),
-                limit: 1
-            },
-        );
-        assert_eq!(
-            log.earliest(&quotas[..1], at(3), 1),
-            Earliest::At {
-                start: at(6),
-                limit: 0
-            }
-        );
+        assert_eq!(log.earliest(&quotas, at(3), 1), Earliest::At { start: at(100), limit: 1 },);
+        assert_eq!(log.earliest(&quotas[..1], at(3), 1), Earliest::At { start: at(6), limit: 0 });
     }
 
     #[test]
@@ -229,30 +203,14 @@ mod tests {
         assert_eq!(log.scores().len(), 5_999);
         log.purge(&quotas, at(10_000 + 9_000));
         assert_eq!(log.scores().len(), 999);
-        assert!(
-            log.scores.capacity() <= 4 * 999,
-            "{}",
-            log.scores.capacity()
-        );
+        assert!(log.scores.capacity() <= 4 * 999, "{}", log.scores.capacity());
     }
 
     #[test]
     fn a_reading_tells_what_is_used_and_when_the_oldest_leaves() {
         let log = log(&[0, 4, 8]);
         let reading = log.reading(quota(5, 6), at(8));
-        assert_eq!(
-            reading,
-            Reading {
-                used: 2,
-                reset: at(10)
-            }
-        );
-        assert_eq!(
-            log.reading(quota(5, 6), at(14)),
-            Reading {
-                used: 0,
-                reset: at(14)
-            }
-        );
+        assert_eq!(reading, Reading { used: 2, reset: at(10) });
+        assert_eq!(log.reading(quota(5, 6), at(14)), Reading { used: 0, reset: at(14) });
     }
 }

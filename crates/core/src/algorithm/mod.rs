@@ -70,6 +70,17 @@ impl Meter<'_> {
         }
     }
 
+    /// A number for the kind of algorithm: state of one kind is of no use to another.
+    pub const fn kind(&self) -> u8 {
+        match self {
+            Self::Log(_) => 0,
+            Self::Windowed(_) => 1,
+            Self::Calendar(_) => 2,
+            Self::Bucket(_) => 3,
+            Self::Leases(_) => 4,
+        }
+    }
+
     /// Whether a future instant can be booked: a lease is taken when the work starts.
     pub const fn bookable(&self) -> bool {
         !matches!(self, Self::Leases(_))

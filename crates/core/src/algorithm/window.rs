@@ -101,11 +101,7 @@ impl Slices {
     }
 
     fn sum(&self, end: Timestamp) -> u64 {
-        self.slices
-            .iter()
-            .rev()
-            .find(|slice| slice.end == end)
-            .map_or(0, |slice| slice.sum)
+        self.slices.iter().rev().find(|slice| slice.end == end).map_or(0, |slice| slice.sum)
     }
 
     /// Adds to the slice that ends at `end`, and returns how much: less only when debt has grown
@@ -147,17 +143,9 @@ impl Slices {
 
     /// Forgets the slices that ended a `window` or more before `now`.
     pub fn purge(&mut self, window: Span, now: Timestamp) {
-        let gone = self
-            .slices
-            .iter()
-            .take_while(|slice| slice.end + window <= now)
-            .count();
+        let gone = self.slices.iter().take_while(|slice| slice.end + window <= now).count();
         if gone > 0 {
-            self.total -= self
-                .slices
-                .drain(..gone)
-                .map(|slice| slice.sum)
-                .sum::<u64>();
+            self.total -= self.slices.drain(..gone).map(|slice| slice.sum).sum::<u64>();
         }
     }
 
@@ -166,26 +154,17 @@ impl Slices {
         let mut used = self.total;
         for slice in &self.slices {
             if slice.end + quota.window > now {
-                return Reading {
-                    used,
-                    reset: slice.end + quota.window,
-                };
+                return Reading { used, reset: slice.end + quota.window };
             }
             used -= slice.sum;
         }
-        Reading {
-            used: 0,
-            reset: now,
-        }
+        Reading { used: 0, reset: now }
     }
 
     /// How much of the period that holds `now` is used, and when it ends.
     pub fn reading_in_calendar(&self, quota: CalendarQuota, now: Timestamp) -> Reading {
         let end = quota.boundaries.period(now).map_or(now, |(_, end)| end);
-        Reading {
-            used: self.sum(end),
-            reset: end,
-        }
+        Reading { used: self.sum(end), reset: end }
     }
 
     /// The end of the newest slice.
@@ -198,10 +177,7 @@ impl Slices {
 mod tests {
     use super::*;
 
-    const QUOTA: Quota = Quota {
-        limit: 100,
-        window: Span::from_secs(100),
-    };
+    const QUOTA: Quota = Quota { limit: 100, window: Span::from_secs(100) };
 
     fn at(seconds: u64) -> Timestamp {
         Timestamp::from_secs(seconds)
@@ -212,29 +188,11 @@ mod tests {
         let mut slices = Slices::default();
         slices.take(QUOTA.slice(Timestamp::from_millis(1_000_001)), 60);
         slices.take(QUOTA.slice(Timestamp::from_millis(1_050_500)), 40);
-        assert_eq!(
-            slices.earliest(QUOTA, at(1_060), 1),
-            Earliest::at(at(1_101))
-        );
-        assert_eq!(
-            slices.earliest(QUOTA, at(1_060), 61),
-            Earliest::at(at(1_151))
-        );
-        assert_eq!(
-            slices.earliest(QUOTA, at(1_101), 60),
-            Earliest::at(at(1_101))
-        );
-        assert_eq!(
-            slices.earliest(QUOTA, at(1_060), 101),
-            Earliest::Never { limit: 0 }
-        );
-        assert_eq!(
-            slices.reading(QUOTA, at(1_101)),
-            Reading {
-                used: 40,
-                reset: at(1_151)
-            }
-        );
+        assert_eq!(slices.earliest(QUOTA, at(1_060), 1), Earliest::at(at(1_101)));
+        assert_eq!(slices.earliest(QUOTA, at(1_060), 61), Earliest::at(at(1_151)));
+        assert_eq!(slices.earliest(QUOTA, at(1_101), 60), Earliest::at(at(1_101)));
+        assert_eq!(slices.earliest(QUOTA, at(1_060), 101), Earliest::Never { limit: 0 });
+        assert_eq!(slices.reading(QUOTA, at(1_101)), Reading { used: 40, reset: at(1_151) });
     }
 
     #[test]
@@ -260,10 +218,7 @@ mod tests {
 
     #[test]
     fn a_calendar_period_starts_from_nothing() {
-        let quota = CalendarQuota {
-            limit: 10,
-            boundaries: Boundaries([0, 100, 200].map(at)),
-        };
+        let quota = CalendarQuota { limit: 10, boundaries: Boundaries([0, 100, 200].map(at)) };
         let mut slices = Slices::default();
         slices.take(at(100), 10);
         let earliest = |slices: &Slices, from, need, slack| {
@@ -273,25 +228,13 @@ mod tests {
         slices.take(at(200), 7);
         assert_eq!(earliest(&slices, at(50), 3, 0), Earliest::at(at(100)));
         assert_eq!(earliest(&slices, at(50), 4, 0), Earliest::at(at(200)));
-        assert_eq!(
-            earliest(&slices, at(50), 11, 0),
-            Earliest::Never { limit: 0 }
-        );
-        assert_eq!(
-            slices.reading_in_calendar(quota, at(150)),
-            Reading {
-                used: 7,
-                reset: at(200)
-            }
-        );
+        assert_eq!(earliest(&slices, at(50), 11, 0), Earliest::Never { limit: 0 });
+        assert_eq!(slices.reading_in_calendar(quota, at(150)), Reading { used: 7, reset: at(200) });
     }
 
     #[test]
     fn a_booking_does_not_reach_over_the_end_of_a_period() {
-        let quota = CalendarQuota {
-            limit: 10,
-            boundaries: Boundaries([0, 100, 200].map(at)),
-        };
+        let quota = CalendarQuota { limit: 10, boundaries: Boundaries([0, 100, 200].map(at)) };
         let slices = Slices::default();
         let start = slices.earliest_in_calendar(quota, at(95), 1, Span::from_secs(5));
         assert_eq!(start, Earliest::at(at(100)));
@@ -301,10 +244,7 @@ mod tests {
 
     #[test]
     fn a_clock_outside_of_the_boundaries_is_noticed() {
-        let quota = CalendarQuota {
-            limit: 10,
-            boundaries: Boundaries([50, 100, 200].map(at)),
-        };
+        let quota = CalendarQuota { limit: 10, boundaries: Boundaries([50, 100, 200].map(at)) };
         let start = Slices::default().earliest_in_calendar(quota, at(49), 1, Span::ZERO);
         assert_eq!(start, Earliest::Skew);
     }

@@ -76,10 +76,7 @@ pub struct Calendar {
 impl Calendar {
     /// Periods in UTC.
     pub const fn utc(period: Period) -> Self {
-        Self {
-            period,
-            zone: TimeZone::UTC,
-        }
+        Self { period, zone: TimeZone::UTC }
     }
 
     /// Periods in the zone of that IANA name, or `None` if there is no such zone.
@@ -118,9 +115,9 @@ impl Calendar {
     fn start_of(&self, at: &Zoned) -> Zoned {
         let date = match self.period {
             Period::Day => at.date(),
-            Period::Week => at
-                .date()
-                .saturating_sub(i64::from(at.weekday().to_monday_zero_offset()).days()),
+            Period::Week => {
+                at.date().saturating_sub(i64::from(at.weekday().to_monday_zero_offset()).days())
+            }
             Period::Month => at.date().first_of_month(),
         };
         self.midnight(date)
@@ -169,22 +166,14 @@ mod tests {
 
     fn check(calendar: Calendar, now: &str, expected: [&str; 3]) {
         let boundaries = calendar.boundaries(at(now));
-        assert_eq!(
-            boundaries.0.map(|b| b.to_string()),
-            expected.map(str::to_owned),
-            "{now}"
-        );
+        assert_eq!(boundaries.0.map(|b| b.to_string()), expected.map(str::to_owned), "{now}");
         assert!(boundaries.period(at(now)).is_some());
     }
 
     #[test]
     fn the_nearest_boundary_is_in_the_middle() {
         let day = Calendar::utc(Period::Day);
-        let one = [
-            "2026-01-30T00:00:00Z",
-            "2026-01-31T00:00:00Z",
-            "2026-02-01T00:00:00Z",
-        ];
+        let one = ["2026-01-30T00:00:00Z", "2026-01-31T00:00:00Z", "2026-02-01T00:00:00Z"];
         check(day.clone(), "2026-01-31T11:59:59Z", one);
         check(day.clone(), "2026-01-30T12:00:00Z", one);
         check(day, "2026-01-31T00:00:00Z", one);
@@ -195,20 +184,12 @@ mod tests {
         check(
             Calendar::utc(Period::Week),
             "2026-11-15T19:00:00Z",
-            [
-                "2026-11-09T00:00:00Z",
-                "2026-11-16T00:00:00Z",
-                "2026-11-23T00:00:00Z",
-            ],
+            ["2026-11-09T00:00:00Z", "2026-11-16T00:00:00Z", "2026-11-23T00:00:00Z"],
         );
         check(
             Calendar::utc(Period::Month),
             "2026-02-01T00:00:00Z",
-            [
-                "2026-01-01T00:00:00Z",
-                "2026-02-01T00:00:00Z",
-                "2026-03-01T00:00:00Z",
-            ],
+            ["2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z", "2026-03-01T00:00:00Z"],
         );
     }
 
@@ -218,11 +199,7 @@ mod tests {
         check(
             berlin,
             "2026-03-29T08:00:00Z",
-            [
-                "2026-03-27T23:00:00Z",
-                "2026-03-28T23:00:00Z",
-                "2026-03-29T22:00:00Z",
-            ],
+            ["2026-03-27T23:00:00Z", "2026-03-28T23:00:00Z", "2026-03-29T22:00:00Z"],
         );
     }
 
@@ -230,17 +207,10 @@ mod tests {
     fn the_epoch_itself_has_boundaries() {
         for period in Period::ALL {
             let boundaries = Calendar::utc(period).boundaries(Timestamp::ZERO);
-            assert!(
-                boundaries.period(Timestamp::ZERO).is_some(),
-                "{period:?} {boundaries:?}"
-            );
+            assert!(boundaries.period(Timestamp::ZERO).is_some(), "{period:?} {boundaries:?}");
         }
         let west = Calendar::named(Period::Month, "America/Los_Angeles").expect("bundled");
-        assert!(
-            west.boundaries(Timestamp::ZERO)
-                .period(Timestamp::ZERO)
-                .is_some()
-        );
+        assert!(west.boundaries(Timestamp::ZERO).period(Timestamp::ZERO).is_some());
         let last = west.boundaries(Timestamp::MAX);
         assert!(last.0[0] <= Timestamp::MAX);
     }

@@ -76,23 +76,12 @@ impl FromStr for Limit {
         let (amount, unit) = self::quantity(quantity.trim())?;
         let rest = rest.trim();
         if let Some(rest) = rest.strip_prefix("calendar") {
-            return Ok(Self::Calendar {
-                amount,
-                unit,
-                calendar: calendar(rest)?,
-            });
+            return Ok(Self::Calendar { amount, unit, calendar: calendar(rest)? });
         }
         let (window, shape) = window_and_shape(rest);
         let span: Span = window.parse()?;
         let window = Window::new(span).ok_or(LimitError::Length(span))?;
-        shaped(
-            Rate {
-                amount,
-                unit,
-                window,
-            },
-            shape,
-        )
+        shaped(Rate { amount, unit, window }, shape)
     }
 }
 
@@ -146,9 +135,7 @@ fn calendar(text: &str) -> Result<Calendar, LimitError> {
 /// `5s burst 3` is the window `5s` and the shape `burst 3`; `5 s` is a window alone.
 fn window_and_shape(text: &str) -> (&str, &str) {
     let first_letter = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(0);
-    let end = text[first_letter..]
-        .find(char::is_whitespace)
-        .map(|at| at + first_letter);
+    let end = text[first_letter..].find(char::is_whitespace).map(|at| at + first_letter);
     let (window, shape) = text.split_at(end.unwrap_or(text.len()));
     (window, shape.trim())
 }
@@ -160,14 +147,8 @@ fn shaped(rate: Rate, shape: &str) -> Result<Limit, LimitError> {
         (None, ..) | (Some("windowed"), None, _) => Limit::Windowed(rate),
         (Some("exact"), None, _) if rate.unit == Unit::Requests => Limit::Exact(rate),
         (Some("exact"), None, _) => return Err(LimitError::ExactUnit(rate.unit)),
-        (Some("smooth"), None, _) => Limit::Bucket {
-            rate,
-            capacity: smooth(rate.unit),
-        },
-        (Some("burst"), Some(n), None) => Limit::Bucket {
-            rate,
-            capacity: capacity(n, rate.unit)?,
-        },
+        (Some("smooth"), None, _) => Limit::Bucket { rate, capacity: smooth(rate.unit) },
+        (Some("burst"), Some(n), None) => Limit::Bucket { rate, capacity: capacity(n, rate.unit)? },
         _ => return Err(LimitError::Shape(shape.to_owned())),
     };
     match limit {
@@ -288,40 +269,16 @@ mod tests {
         check("1 request/min", "1/min", "1 request per minute");
         check("5/5s", "5/5s", "5 requests per 5s");
         check("7/7d windowed", "7/7d windowed", "7 requests per 7d");
-        check(
-            "20000 tokens/1min",
-            "20000 tokens/min",
-            "20000 tokens per minute",
-        );
-        check(
-            "9 input_tokens/s",
-            "9 input_tokens/s",
-            "9 input tokens per second",
-        );
-        check(
-            "9 output_tokens/s",
-            "9 output_tokens/s",
-            "9 output tokens per second",
-        );
+        check("20000 tokens/1min", "20000 tokens/min", "20000 tokens per minute");
+        check("9 input_tokens/s", "9 input_tokens/s", "9 input tokens per second");
+        check("9 output_tokens/s", "9 output_tokens/s", "9 output tokens per second");
         check("5.00 USD/day", "5.00 USD/day", "5.00 USD per day");
         check("0.0005 USD/min", "0.0005 USD/min", "0.0005 USD per minute");
         check("25/s burst 50", "25/s burst 50", "25 requests per second");
         check("25/s burst 1", "25/s smooth", "25 requests per second");
-        check(
-            "1.00 USD/h burst 2.50",
-            "1.00 USD/h burst 2.50",
-            "1.00 USD per hour",
-        );
-        check(
-            "1.00 USD/h smooth",
-            "1.00 USD/h smooth",
-            "1.00 USD per hour",
-        );
-        check(
-            "5/calendar day",
-            "5/calendar day",
-            "5 requests per calendar day",
-        );
+        check("1.00 USD/h burst 2.50", "1.00 USD/h burst 2.50", "1.00 USD per hour");
+        check("1.00 USD/h smooth", "1.00 USD/h smooth", "1.00 USD per hour");
+        check("5/calendar day", "5/calendar day", "5 requests per calendar day");
         check(
             "5.00 USD/calendar month Europe/Berlin",
             "5.00 USD/calendar month Europe/Berlin",
@@ -358,14 +315,8 @@ mod tests {
             ("5/h burst", "is not a shape"),
             ("5/h burst 0", "a limit of 0 lets nothing through"),
             ("5/h burst 3 4", "is not a shape"),
-            (
-                "5 tokens/h exact",
-                "an exact log keeps an entry for every one",
-            ),
-            (
-                "20000000/s burst 5",
-                "more than 10,000,000 requests a second",
-            ),
+            ("5 tokens/h exact", "an exact log keeps an entry for every one"),
+            ("20000000/s burst 5", "more than 10,000,000 requests a second"),
         ] {
             let error = text.parse::<Limit>().expect_err(text).to_string();
             assert!(error.contains(part), "{text:?}: {error}");

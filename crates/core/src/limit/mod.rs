@@ -43,13 +43,8 @@ pub enum Unit {
 
 impl Unit {
     /// Every unit that can stand before the `/` of a limit.
-    pub const RATED: [Self; 5] = [
-        Self::Requests,
-        Self::Tokens,
-        Self::InputTokens,
-        Self::OutputTokens,
-        Self::Usd,
-    ];
+    pub const RATED: [Self; 5] =
+        [Self::Requests, Self::Tokens, Self::InputTokens, Self::OutputTokens, Self::Usd];
 
     /// The word of the limit grammar.
     pub const fn name(self) -> &'static str {
@@ -80,11 +75,7 @@ impl Amount {
 
     /// `n`, unless it is zero or can't be counted exactly.
     pub const fn new(n: u64) -> Option<Self> {
-        if n == 0 || n > EXACT_MAX {
-            None
-        } else {
-            Some(Self(n))
-        }
+        if n == 0 || n > EXACT_MAX { None } else { Some(Self(n)) }
     }
 
     /// The number.
@@ -105,9 +96,7 @@ impl Window {
 
     /// A window of this length, if there can be one.
     pub fn new(span: Span) -> Option<Self> {
-        (Self::MIN.0..=Self::MAX.0)
-            .contains(&span)
-            .then_some(Self(span))
+        (Self::MIN.0..=Self::MAX.0).contains(&span).then_some(Self(span))
     }
 
     /// Its length.

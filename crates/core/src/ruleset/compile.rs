@@ -125,10 +125,7 @@ pub(super) fn ruleset(
     for group in groups {
         if group.rules.is_empty() {
             let place = format!("group {}", group.name);
-            errors.push(RulesetError {
-                place,
-                problem: Problem::NoRules,
-            });
+            errors.push(RulesetError { place, problem: Problem::NoRules });
         }
         let mut rules = Vec::new();
         for rule in group.rules {
@@ -138,19 +135,10 @@ pub(super) fn ruleset(
             }
         }
         let index = Index::new(&rules);
-        compiled.push(CompiledGroup {
-            name: group.name,
-            rules,
-            index,
-        });
+        compiled.push(CompiledGroup { name: group.name, rules, index });
     }
     if errors.is_empty() {
-        Ok(Ruleset {
-            dimensions,
-            groups: compiled,
-            effective,
-            settings,
-        })
+        Ok(Ruleset { dimensions, groups: compiled, effective, settings })
     } else {
         Err(errors)
     }
@@ -158,20 +146,10 @@ pub(super) fn ruleset(
 
 fn check_names(groups: &[Group], errors: &mut Vec<RulesetError>) {
     let mut seen = HashMap::new();
-    let rules = groups
-        .iter()
-        .flat_map(|group| &group.rules)
-        .map(|rule| ("rule", &rule.name));
-    for (kind, name) in groups
-        .iter()
-        .map(|group| ("group", &group.name))
-        .chain(rules)
-    {
+    let rules = groups.iter().flat_map(|group| &group.rules).map(|rule| ("rule", &rule.name));
+    for (kind, name) in groups.iter().map(|group| ("group", &group.name)).chain(rules) {
         let mut fail = |problem| {
-            errors.push(RulesetError {
-                place: format!("{kind} {name}"),
-                problem,
-            });
+            errors.push(RulesetError { place: format!("{kind} {name}"), problem });
         };
         if name.is_empty() || name.len() > 64 {
             fail(Problem::Name);
@@ -182,20 +160,12 @@ fn check_names(groups: &[Group], errors: &mut Vec<RulesetError>) {
 }
 
 fn check_effective(groups: &[Group], errors: &mut Vec<RulesetError>) -> usize {
-    let mut marked = groups
-        .iter()
-        .enumerate()
-        .filter(|(_, group)| group.effective);
+    let mut marked = groups.iter().enumerate().filter(|(_, group)| group.effective);
     let first = marked.next();
     for (_, group) in marked {
-        let other = first
-            .map(|(_, group)| group.name.clone())
-            .unwrap_or_default();
+        let other = first.map(|(_, group)| group.name.clone()).unwrap_or_default();
         let place = format!("group {}", group.name);
-        errors.push(RulesetError {
-            place,
-            problem: Problem::Effective(other),
-        });
+        errors.push(RulesetError { place, problem: Problem::Effective(other) });
     }
     first.map_or(0, |(place, _)| place)
 }
@@ -207,14 +177,8 @@ fn check_templates(groups: &[Group], errors: &mut Vec<RulesetError>) {
         let Some(key) = &rule.key else { continue };
         let first = *seen.entry(key).or_insert(rule);
         if first.limits != rule.limits {
-            let problem = Problem::TemplateShared {
-                key: key.clone(),
-                other: first.name.clone(),
-            };
-            errors.push(RulesetError {
-                place: format!("rule {}", rule.name),
-                problem,
-            });
+            let problem = Problem::TemplateShared { key: key.clone(), other: first.name.clone() };
+            errors.push(RulesetError { place: format!("rule {}", rule.name), problem });
         }
     }
 }
@@ -226,18 +190,12 @@ impl Compiled {
         secret: &[String],
     ) -> Result<Self, RulesetError> {
         let mut place = |name: &str| {
-            dimensions
-                .iter()
-                .position(|other| other == name)
-                .unwrap_or_else(|| {
-                    dimensions.push(name.to_owned());
-                    dimensions.len() - 1
-                })
+            dimensions.iter().position(|other| other == name).unwrap_or_else(|| {
+                dimensions.push(name.to_owned());
+                dimensions.len() - 1
+            })
         };
-        let when = rule
-            .when
-            .iter()
-            .map(|(name, pattern)| (place(name), pattern.clone()));
+        let when = rule.when.iter().map(|(name, pattern)| (place(name), pattern.clone()));
         let when: Vec<_> = when.collect();
         let mut required: Vec<_> = rule.per.iter().map(|name| place(name)).collect();
         let mut value = |name: &str| Piece::Value {
@@ -265,13 +223,7 @@ impl Compiled {
             }
         }
         let cells = cells(&rule)?;
-        Ok(Self {
-            rule,
-            when,
-            key,
-            required,
-            cells,
-        })
+        Ok(Self { rule, when, key, required, cells })
     }
 
     /// A rule under a key of the caller's choice.
@@ -281,19 +233,11 @@ impl Compiled {
         text.push_value(key);
         let cells = cells(&rule)?;
         let key = vec![Piece::Text(text.as_str().to_owned())];
-        Ok(Self {
-            rule,
-            when: Vec::new(),
-            key,
-            required: Vec::new(),
-            cells,
-        })
+        Ok(Self { rule, when: Vec::new(), key, required: Vec::new(), cells })
     }
 
     pub(super) fn matches(&self, values: &Values<'_>) -> bool {
-        self.required
-            .iter()
-            .all(|&dimension| values[dimension].is_some())
+        self.required.iter().all(|&dimension| values[dimension].is_some())
             && self.when.iter().all(|(dimension, pattern)| {
                 values[*dimension].is_some_and(|value| pattern.matches(value))
             })
@@ -317,10 +261,7 @@ impl Compiled {
             };
             if matches!(cell.spec, Spec::Log(_)) && take > log::ENTRIES_PER_CHARGE_MAX {
                 let rule = self.rule.name.clone();
-                return Err(PlanError::TooMany {
-                    rule,
-                    requests: take,
-                });
+                return Err(PlanError::TooMany { rule, requests: take });
             }
             let need = match self.rule.mode {
                 Mode::Strict => take.max(1),
@@ -371,10 +312,7 @@ fn pieces(
     template: &str,
     value: &mut impl FnMut(&str) -> Piece,
 ) -> Result<Vec<Piece>, RulesetError> {
-    let fail = |problem| RulesetError {
-        place: format!("rule {}", rule.name),
-        problem,
-    };
+    let fail = |problem| RulesetError { place: format!("rule {}", rule.name), problem };
     let malformed = || fail(Problem::Template(template.to_owned()));
     let mut pieces = Vec::new();
     let mut names = Vec::new();
@@ -404,12 +342,7 @@ fn pieces(
 
 /// The cells of a rule: one log for all exact windows of a unit, one cell for any other limit.
 fn cells(rule: &Rule) -> Result<Vec<CellSpec>, RulesetError> {
-    let fail = |problem| {
-        Err(RulesetError {
-            place: format!("rule {}", rule.name),
-            problem,
-        })
-    };
+    let fail = |problem| Err(RulesetError { place: format!("rule {}", rule.name), problem });
     if rule.limits.is_empty() {
         return fail(Problem::NoLimits);
     }
@@ -429,9 +362,7 @@ fn cells(rule: &Rule) -> Result<Vec<CellSpec>, RulesetError> {
             return fail(Problem::Lease);
         }
         if let Spec::Log(quotas) = &spec
-            && let Some(log) = cells
-                .iter_mut()
-                .find(|cell| matches!(cell.spec, Spec::Log(_)))
+            && let Some(log) = cells.iter_mut().find(|cell| matches!(cell.spec, Spec::Log(_)))
         {
             if let Some(twin) = log.limits.iter().find(|l| l.window() == limit.window()) {
                 return fail(Problem::SameWindow(twin.to_string(), limit.to_string()));
@@ -453,19 +384,10 @@ fn cells(rule: &Rule) -> Result<Vec<CellSpec>, RulesetError> {
         if rule.key.is_none()
             && let Some(twin) = cells.iter().find(|cell| cell.suffix == suffix)
         {
-            return fail(Problem::SameWindow(
-                twin.limits[0].to_string(),
-                limit.to_string(),
-            ));
+            return fail(Problem::SameWindow(twin.limits[0].to_string(), limit.to_string()));
         }
         let overflow = format!("{}#overflow{suffix}", rule.name);
-        cells.push(CellSpec {
-            unit,
-            limits: vec![limit.clone()],
-            suffix,
-            overflow,
-            spec,
-        });
+        cells.push(CellSpec { unit, limits: vec![limit.clone()], suffix, overflow, spec });
     }
     if rule.key.is_some() && cells.len() > 1 {
         return fail(Problem::TemplateCells(cells.len()));
@@ -476,25 +398,23 @@ fn cells(rule: &Rule) -> Result<Vec<CellSpec>, RulesetError> {
 impl Spec {
     fn new(limit: &Limit, rule: &Rule) -> Self {
         match limit {
-            Limit::Exact(rate) => Self::Log(vec![log::Quota {
-                limit: rate.amount.get(),
-                window: rate.window.span(),
-            }]),
+            Limit::Exact(rate) => {
+                Self::Log(vec![log::Quota { limit: rate.amount.get(), window: rate.window.span() }])
+            }
             Limit::Windowed(rate) => Self::Windowed(window::Quota {
                 limit: rate.amount.get(),
                 window: rate.window.span(),
             }),
-            Limit::Calendar {
-                amount, calendar, ..
-            } => Self::Calendar(amount.get(), calendar.clone()),
+            Limit::Calendar { amount, calendar, .. } => {
+                Self::Calendar(amount.get(), calendar.clone())
+            }
             Limit::Bucket { rate, capacity } => Self::Bucket(
                 bucket::Quota::new(*rate, *capacity)
                     .expect("a limit that can't be metered is refused by its parser"),
             ),
-            Limit::Concurrent(amount) => Self::Leases(concurrency::Quota {
-                limit: amount.get(),
-                lease: rule.lease,
-            }),
+            Limit::Concurrent(amount) => {
+                Self::Leases(concurrency::Quota { limit: amount.get(), lease: rule.lease })
+            }
         }
     }
 

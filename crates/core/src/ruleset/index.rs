@@ -28,18 +28,11 @@ impl Index {
                 }
             }
         }
-        let mut index = Self {
-            exact: Vec::new(),
-            others: Vec::new(),
-        };
+        let mut index = Self { exact: Vec::new(), others: Vec::new() };
         for (place, rule) in rules.iter().enumerate() {
             let place = u32::try_from(place).expect("a group has fewer than 2^32 rules");
             let crowd = |(dimension, values): &(usize, &[String])| {
-                values
-                    .iter()
-                    .map(|v| frequency[&(*dimension, v.as_str())])
-                    .max()
-                    .unwrap_or(0)
+                values.iter().map(|v| frequency[&(*dimension, v.as_str())]).max().unwrap_or(0)
             };
             match exact_conditions(rule).min_by_key(crowd) {
                 Some((dimension, values)) => index.file(dimension, values, place),
@@ -56,10 +49,7 @@ impl Index {
             self.exact.len() - 1
         });
         for value in values {
-            let places = self.exact[known]
-                .1
-                .entry(value.as_str().into())
-                .or_default();
+            let places = self.exact[known].1.entry(value.as_str().into()).or_default();
             if places.last() != Some(&place) {
                 places.push(place);
             }
@@ -85,12 +75,10 @@ impl Index {
 }
 
 fn exact_conditions(rule: &Compiled) -> impl Iterator<Item = (usize, &[String])> {
-    rule.when
-        .iter()
-        .filter_map(|(dimension, pattern)| match pattern {
-            Pattern::OneOf(values) => Some((*dimension, values.as_slice())),
-            Pattern::Glob(_) => None,
-        })
+    rule.when.iter().filter_map(|(dimension, pattern)| match pattern {
+        Pattern::OneOf(values) => Some((*dimension, values.as_slice())),
+        Pattern::Glob(_) => None,
+    })
 }
 
 /// Several ascending lists of places, merged.
@@ -103,11 +91,7 @@ impl Iterator for Candidates<'_> {
 
     fn next(&mut self) -> Option<usize> {
         // A rule is filed in one list only, so no place comes twice.
-        let next = self
-            .lists
-            .iter_mut()
-            .filter(|list| !list.is_empty())
-            .min_by_key(|l| l[0])?;
+        let next = self.lists.iter_mut().filter(|list| !list.is_empty()).min_by_key(|l| l[0])?;
         let place = next[0];
         *next = &next[1..];
         Some(place as usize)

@@ -79,15 +79,10 @@ impl Ruleset {
 
     /// What applies when nothing is configured: 100 requests per hour, user and model.
     pub fn default_rules() -> Self {
-        let limit = "100/h"
-            .parse::<Limit>()
-            .expect("the default limit is a limit");
+        let limit = "100/h".parse::<Limit>().expect("the default limit is a limit");
         let rule = Rule::new("USER_MODEL", [limit]).per(&["userId", "modelId"]);
         let required = ["userId", "modelId"].map(str::to_owned).into();
-        let settings = Settings {
-            required,
-            ..Settings::default()
-        };
+        let settings = Settings { required, ..Settings::default() };
         Self::new(vec![Group::new("caller", [rule])], settings)
             .expect("the default ruleset compiles")
     }
@@ -99,9 +94,7 @@ impl Ruleset {
     pub fn plan<'a>(&'a self, query: &'a Query<'_>, now: Timestamp) -> Result<Plan<'a>, PlanError> {
         for required in &self.settings.required {
             if query.get(required).is_none() {
-                return Err(PlanError::Missing {
-                    dimension: required.clone(),
-                });
+                return Err(PlanError::Missing { dimension: required.clone() });
             }
         }
         let values = self.values(query);
@@ -119,8 +112,7 @@ impl Ruleset {
         }
         for rule in &query.inline {
             let group = self.groups.len();
-            rule.0
-                .charge(group, &values, query, now, &self.settings, &mut plan)?;
+            rule.0.charge(group, &values, query, now, &self.settings, &mut plan)?;
         }
         plan.set_slack(self.settings.slack);
         Ok(plan)
@@ -144,12 +136,9 @@ impl Ruleset {
 
     /// The groups by name, each with its rules in their order.
     pub fn groups(&self) -> impl Iterator<Item = (&str, impl Iterator<Item = &Rule>)> {
-        self.groups.iter().map(|group| {
-            (
-                group.name.as_str(),
-                group.rules.iter().map(|compiled| &compiled.rule),
-            )
-        })
+        self.groups
+            .iter()
+            .map(|group| (group.name.as_str(), group.rules.iter().map(|compiled| &compiled.rule)))
     }
 }
 

@@ -8,10 +8,7 @@ use crate::rule::{InlineRule, Mode, Pattern};
 const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
 
 fn limits(texts: &[&str]) -> Vec<Limit> {
-    texts
-        .iter()
-        .map(|text| text.parse().unwrap_or_else(|e| panic!("{text}: {e}")))
-        .collect()
+    texts.iter().map(|text| text.parse().unwrap_or_else(|e| panic!("{text}: {e}"))).collect()
 }
 
 fn rule(name: &str, limit: &str, per: &[&str]) -> Rule {
@@ -19,10 +16,9 @@ fn rule(name: &str, limit: &str, per: &[&str]) -> Rule {
 }
 
 fn query<'a>(dimensions: &[(&'a str, &'a str)]) -> Query<'a> {
-    dimensions.iter().fold(
-        Query::new(RequestId::ours(Id::from_bits(1))),
-        |query, (name, value)| query.with(*name, *value).expect("a valid dimension"),
-    )
+    dimensions.iter().fold(Query::new(RequestId::ours(Id::from_bits(1))), |query, (name, value)| {
+        query.with(*name, *value).expect("a valid dimension")
+    })
 }
 
 fn ruleset(groups: Vec<Group>) -> Ruleset {
@@ -32,10 +28,7 @@ fn ruleset(groups: Vec<Group>) -> Ruleset {
 fn keys(ruleset: &Ruleset, dimensions: &[(&str, &str)]) -> Vec<String> {
     let query = query(dimensions);
     let plan = ruleset.plan(&query, NOW).expect("a plan");
-    plan.charges()
-        .iter()
-        .map(|charge| charge.key.to_string())
-        .collect()
+    plan.charges().iter().map(|charge| charge.key.to_string()).collect()
 }
 
 /// The hierarchy of an inference gateway: the caller's own limit, the tenant's, the model's.
@@ -71,22 +64,12 @@ fn the_first_rule_of_each_group_applies() {
     let user = [("userId", "u1"), ("modelId", "gpt4"), ("tenantId", "t1")];
     assert_eq!(
         keys(&rules, &user),
-        [
-            "USER_MODEL:u1:gpt4#requests",
-            "TENANT_GLOBAL:t1#requests",
-            "GLOBAL_MODEL:gpt4#requests"
-        ],
+        ["USER_MODEL:u1:gpt4#requests", "TENANT_GLOBAL:t1#requests", "GLOBAL_MODEL:gpt4#requests"],
     );
     let premium = [&user[..], &[("modelTier", "PREMIUM")]].concat();
-    assert_eq!(
-        keys(&rules, &premium)[1],
-        "TENANT_MODEL_TIER:t1:PREMIUM#requests"
-    );
+    assert_eq!(keys(&rules, &premium)[1], "TENANT_MODEL_TIER:t1:PREMIUM#requests");
     let internal = [&user[..], &[("clientType", "INTERNAL")]].concat();
-    assert_eq!(
-        keys(&rules, &internal)[0],
-        "USER_MODEL_INTERNAL:u1:gpt4#requests"
-    );
+    assert_eq!(keys(&rules, &internal)[0], "USER_MODEL_INTERNAL:u1:gpt4#requests");
 }
 
 #[test]
@@ -117,41 +100,19 @@ fn a_required_dimension_can_not_be_left_out() {
 
 #[test]
 fn windows_of_one_log_share_a_counter_and_other_limits_have_their_own() {
-    let texts = [
-        "5/5s",
-        "20/min",
-        "25/s burst 9",
-        "900 tokens/min",
-        "5.00 USD/day",
-        "3 concurrent",
-    ];
-    let rules = ruleset(vec![Group::new(
-        "g",
-        [Rule::new("R", limits(&texts)).per(&["u"])],
-    )]);
+    let texts =
+        ["5/5s", "20/min", "25/s burst 9", "900 tokens/min", "5.00 USD/day", "3 concurrent"];
+    let rules = ruleset(vec![Group::new("g", [Rule::new("R", limits(&texts)).per(&["u"])])]);
     assert_eq!(
         keys(&rules, &[("u", "x")]),
-        [
-            "R:x#requests",
-            "R:x#requests~s",
-            "R:x#tokens/min",
-            "R:x#USD/day",
-            "R:x#concurrent"
-        ],
+        ["R:x#requests", "R:x#requests~s", "R:x#tokens/min", "R:x#USD/day", "R:x#concurrent"],
     );
     let query = query(&[("u", "x")]);
     let plan = rules.plan(&query, NOW).expect("a plan");
     let scopes: Vec<_> = plan.scopes().map(|(_, limit)| limit.to_string()).collect();
     assert_eq!(
         scopes,
-        [
-            "5/5s",
-            "20/min",
-            "25/s burst 9",
-            "900 tokens/min",
-            "5.00 USD/day",
-            "3 concurrent"
-        ]
+        ["5/5s", "20/min", "25/s burst 9", "900 tokens/min", "5.00 USD/day", "3 concurrent"]
     );
     assert_eq!(plan.slack, Span::from_millis(10));
     assert!(plan.recorded());
@@ -159,55 +120,22 @@ fn windows_of_one_log_share_a_counter_and_other_limits_have_their_own() {
 
 #[test]
 fn costs_become_amounts_by_unit() {
-    let texts = [
-        "9/s",
-        "900 tokens/min",
-        "800 input_tokens/min",
-        "5.00 USD/day",
-    ];
+    let texts = ["9/s", "900 tokens/min", "800 input_tokens/min", "5.00 USD/day"];
     let strict = Rule::new("S", limits(&texts));
-    let optimistic = Rule {
-        mode: Mode::Optimistic,
-        ..Rule::new("O", limits(&texts))
-    };
-    let rules = ruleset(vec![
-        Group::new("s", [strict]),
-        Group::new("o", [optimistic]),
-    ]);
+    let optimistic = Rule { mode: Mode::Optimistic, ..Rule::new("O", limits(&texts)) };
+    let rules = ruleset(vec![Group::new("s", [strict]), Group::new("o", [optimistic])]);
     let mut query = query(&[]);
-    query.cost = Cost {
-        requests: Some(2),
-        input_tokens: Some(30),
-        ..Cost::default()
-    };
+    query.cost = Cost { requests: Some(2), input_tokens: Some(30), ..Cost::default() };
     let plan = rules.plan(&query, NOW).expect("a plan");
     let amounts: Vec<_> = plan.charges().iter().map(|c| (c.need, c.take)).collect();
-    assert_eq!(
-        amounts,
-        [
-            (2, 2),
-            (30, 30),
-            (30, 30),
-            (1, 0),
-            (1, 2),
-            (1, 30),
-            (1, 30),
-            (1, 0)
-        ],
-    );
+    assert_eq!(amounts, [(2, 2), (30, 30), (30, 30), (1, 0), (1, 2), (1, 30), (1, 30), (1, 0)],);
 }
 
 #[test]
 fn shadow_rules_are_charged_and_do_not_end_the_search() {
-    let shadow = Rule {
-        shadow: true,
-        ..rule("NEW", "1/h", &["u"])
-    };
+    let shadow = Rule { shadow: true, ..rule("NEW", "1/h", &["u"]) };
     let rules = ruleset(vec![Group::new("g", [shadow, rule("OLD", "9/h", &["u"])])]);
-    assert_eq!(
-        keys(&rules, &[("u", "x")]),
-        ["NEW:x#requests", "OLD:x#requests"]
-    );
+    assert_eq!(keys(&rules, &[("u", "x")]), ["NEW:x#requests", "OLD:x#requests"]);
 }
 
 #[test]
@@ -217,23 +145,15 @@ fn a_literal_key_is_taken_as_it_is_written() {
         ..rule("WORKER", "500/min", &["provider"])
     };
     let rules = ruleset(vec![Group::new("g", [literal])]);
-    assert_eq!(
-        keys(&rules, &[("provider", "gemini")]),
-        ["ziraai:worker:ratelimit:gemini"]
-    );
-    assert_eq!(
-        keys(&rules, &[("provider", "a:b")]),
-        ["ziraai:worker:ratelimit:a%3Ab"]
-    );
+    assert_eq!(keys(&rules, &[("provider", "gemini")]), ["ziraai:worker:ratelimit:gemini"]);
+    assert_eq!(keys(&rules, &[("provider", "a:b")]), ["ziraai:worker:ratelimit:a%3Ab"]);
 }
 
 #[test]
 fn a_query_can_bring_its_own_limit() {
     let rules = inference();
     let mut query = query(&[("modelId", "m")]);
-    query
-        .inline
-        .push(InlineRule::new("OVERRIDE", "a:b", limits(&["7/min"])).expect("inline"));
+    query.inline.push(InlineRule::new("OVERRIDE", "a:b", limits(&["7/min"])).expect("inline"));
     let plan = rules.plan(&query, NOW).expect("a plan");
     let keys: Vec<_> = plan.charges().iter().map(|c| c.key.to_string()).collect();
     assert_eq!(keys, ["GLOBAL_MODEL:m#requests", "~inline:a%3Ab#requests"]);
@@ -242,24 +162,12 @@ fn a_query_can_bring_its_own_limit() {
 #[test]
 fn plans_of_one_call_are_one_plan() {
     let rules = inference();
-    let (one, two) = (
-        query(&[("modelId", "m"), ("userId", "a")]),
-        query(&[("modelId", "m")]),
-    );
+    let (one, two) = (query(&[("modelId", "m"), ("userId", "a")]), query(&[("modelId", "m")]));
     let mut plan = rules.plan(&one, NOW).expect("a plan");
-    let places = plan
-        .join(rules.plan(&two, NOW).expect("a plan"))
-        .expect("one plan");
+    let places = plan.join(rules.plan(&two, NOW).expect("a plan")).expect("one plan");
     assert_eq!(places, [1]);
-    let amounts: Vec<_> = plan
-        .charges()
-        .iter()
-        .map(|c| (c.key.to_string(), c.take))
-        .collect();
-    let expected = [
-        ("USER_MODEL:a:m#requests", 1),
-        ("GLOBAL_MODEL:m#requests", 2),
-    ];
+    let amounts: Vec<_> = plan.charges().iter().map(|c| (c.key.to_string(), c.take)).collect();
+    let expected = [("USER_MODEL:a:m#requests", 1), ("GLOBAL_MODEL:m#requests", 2)];
     assert_eq!(amounts, expected.map(|(key, take)| (key.to_owned(), take)));
 }
 
@@ -269,10 +177,7 @@ fn more_requests_than_a_log_takes_are_refused() {
     let mut query = query(&[("modelId", "m")]);
     query.cost.requests = Some(1_001);
     let error = rules.plan(&query, NOW).expect_err("too many").to_string();
-    assert!(
-        error.contains("GLOBAL_MODEL") && error.contains("at most 1000"),
-        "{error}"
-    );
+    assert!(error.contains("GLOBAL_MODEL") && error.contains("at most 1000"), "{error}");
 }
 
 #[test]
@@ -282,10 +187,7 @@ fn every_mistake_is_reported_at_once() {
         ..rule(name, limit, per)
     };
     let groups = vec![
-        Group {
-            effective: true,
-            ..Group::new("a", [])
-        },
+        Group { effective: true, ..Group::new("a", []) },
         Group {
             effective: true,
             ..Group::new(
@@ -306,10 +208,7 @@ fn every_mistake_is_reported_at_once() {
                     template("ONE", "shared", "5/s", &[]),
                     template("TWO", "shared", "6/s", &[]),
                     rule("EMPTY", "5/s", &[]).when("x", Pattern::OneOf(Vec::new())),
-                    Rule {
-                        lease: Span::ZERO,
-                        ..rule("LEASE", "5 concurrent", &[])
-                    },
+                    Rule { lease: Span::ZERO, ..rule("LEASE", "5 concurrent", &[]) },
                 ],
             )
         },
@@ -331,10 +230,7 @@ fn every_mistake_is_reported_at_once() {
         "rule EMPTY: when x: an empty list matches nothing",
         "rule LEASE: lease: a slot that is held for no time",
     ] {
-        assert!(
-            text.iter().any(|error| error.starts_with(part)),
-            "{part}\n{text:#?}"
-        );
+        assert!(text.iter().any(|error| error.starts_with(part)), "{part}\n{text:#?}");
     }
     assert_eq!(text.len(), 13, "{text:#?}");
 }
@@ -345,21 +241,14 @@ fn only_rules_that_can_match_are_looked_at() {
         .map(|n| {
             rule(&format!("K{n}"), "5/s", &["apiKey"])
                 .when("modelId", Pattern::exactly("gpt4"))
-                .when(
-                    "apiKey",
-                    Pattern::OneOf(vec![format!("k{n}"), format!("l{n}")]),
-                )
+                .when("apiKey", Pattern::OneOf(vec![format!("k{n}"), format!("l{n}")]))
         })
         .collect();
     rules.push(rule("GLOB", "5/s", &[]).when("apiKey", Pattern::Glob("k*".into())));
     let compiled = ruleset(vec![Group::new("g", rules)]);
     let query = query(&[("modelId", "gpt4"), ("apiKey", "l7")]);
-    let candidates = |q| {
-        compiled.groups[0]
-            .index
-            .candidates(&compiled.values(q))
-            .collect::<Vec<_>>()
-    };
+    let candidates =
+        |q| compiled.groups[0].index.candidates(&compiled.values(q)).collect::<Vec<_>>();
     assert_eq!(candidates(&query), [7, 1_000]);
 }
 

@@ -1,0 +1,145 @@
+//! One pass over the sorted events of a key, for each kind of limit.
+//!
+//! A sum only grows at an instant at which something happened, so the windows that end there are
+//! all that have to be looked at.
+
+use super::lease::Change;
+use super::report::{Finding, Interval};
+use super::{Admit, Malformed, Scope};
+use crate::limit::{Amount, Calendar, Limit, Rate};
+use crate::time::{Span, Timestamp};
+
+/// What was seen so far.
+#[derive(Default)]
+pub(super) struct Tally {
+    /// The sum that exceeds its bound the most, or comes nearest to it.
+    pub(super) worst: Option<Finding>,
+    /// The first sum above its bound.
+    pub(super) first: Option<Finding>,
+    /// How many sums were above their bound.
+    pub(super) exceeded: u64,
+}
+
+impl Tally {
+    fn see(&mut self, finding: Finding) {
+        if finding.exceeds() {
+            self.exceeded += 1;
+            self.first.get_or_insert(finding);
+        }
+        if self.worst.is_none_or(|worst| finding.is_worse_than(worst)) {
+            self.worst = Some(finding);
+        }
+    }
+}
+
+/// Judges the admits and the changes of what is held, both oldest first.
+pub(super) fn judge(
+    key: &str,
+    scope: &Scope,
+    admits: &[Admit],
+    changes: &[Change],
+) -> Result<Tally, Malformed> {
+    match &scope.limit {
+        Limit::Exact(rate) | Limit::Windowed(rate) => Ok(rolling(scope, rate, admits)),
+        Limit::Bucket { rate, capacity } => Ok(bucket(scope, rate, *capacity, admits)),
+        Limit::Calendar { calendar, .. } => periods(key, scope, calendar, admits),
+        Limit::Concurrent(_) => Ok(concurrent(scope, changes)),
+    }
+}
+
+/// The admits of each instant at which there were any.
+fn instants(admits: &[Admit]) -> impl Iterator<Item = (Timestamp, u128)> {
+    admits
+        .chunk_by(|a, b| a.at == b.at)
+        .map(|now| (now[0].at, now.iter().map(|a| u128::from(a.amount)).sum()))
+}
+
+fn rolling(scope: &Scope, rate: &Rate, admits: &[Admit]) -> Tally {
+    // Not empty: a spread as long as the window is refused when the scope is given.
+    let length = rate.window.span().as_micros() - scope.spread.as_micros();
+    let length = Span::from_micros(length);
+    let allowed = scope.allowed();
+    let mut tally = Tally::default();
+    let mut oldest = admits.iter();
+    let mut sum = 0;
+    for (at, amount) in instants(admits) {
+        sum += amount;
+        // Exactly one window later it has left.
+        while let Some(admit) = oldest.as_slice().first()
+            && at.since(admit.at) >= length
+        {
+            sum -= u128::from(admit.amount);
+            oldest.next();
+        }
+        tally.see(Finding { interval: Interval::Window { until: at, length }, sum, allowed });
+    }
+    tally
+}
+
+/// Of all stretches that end at an instant, the one that exceeds its allowance the most begins
+/// where the bucket was last empty: further back, time refilled more than was taken; later on,
+/// something that still weighs is left out. So one stretch per instant is enough.
+fn bucket(scope: &Scope, rate: &Rate, capacity: Amount, admits: &[Admit]) -> Tally {
+    let window = u128::from(rate.window.span().as_micros());
+    let refill = u128::from(rate.amount.get());
+    // In units of amount × microseconds: below 2^53 × 2^45 + 2^53 × 2^54.
+    let full = u128::from(capacity.get()) * window + refill * u128::from(scope.spread.as_micros());
+    let mut tally = Tally::default();
+    let (mut from, mut sum) = (Timestamp::ZERO, 0);
+    for (at, amount) in instants(admits) {
+        let refilled = refill * u128::from(at.since(from).as_micros());
+        if sum <= scope.bound.over(refilled, window) {
+            (from, sum) = (at, 0);
+        }
+        sum += amount;
+        let refilled = refill * u128::from(at.since(from).as_micros());
+        tally.see(Finding {
+            interval: Interval::Stretch { from, until: at },
+            sum,
+            allowed: scope.bound.over(full + refilled, window),
+        });
+    }
+    tally
+}
+
+fn periods(
+    key: &str,
+    scope: &Scope,
+    calendar: &Calendar,
+    admits: &[Admit],
+) -> Result<Tally, Malformed> {
+    let allowed = scope.allowed();
+    let mut tally = Tally::default();
+    let mut rest = admits;
+    while let Some(&Admit { at, .. }) = rest.first() {
+        let period = calendar.boundaries(at).period(at);
+        let Some((from, until)) = period else {
+            return Err(Malformed::NoPeriod {
+                key: key.into(),
+                limit: scope.limit.to_string(),
+                at,
+            });
+        };
+        let (inside, later) = rest.split_at(rest.partition_point(|admit| admit.at < until));
+        tally.see(Finding {
+            interval: Interval::Period { from, until },
+            sum: inside.iter().map(|a| u128::from(a.amount)).sum(),
+            allowed,
+        });
+        rest = later;
+    }
+    Ok(tally)
+}
+
+fn concurrent(scope: &Scope, changes: &[Change]) -> Tally {
+    let allowed = scope.allowed();
+    let mut tally = Tally::default();
+    let mut held = 0_u128;
+    for now in changes.chunk_by(|a, b| a.at == b.at) {
+        // What is freed at an instant was taken before it, so it is among what is held.
+        held += now.iter().map(|c| u128::from(c.taken)).sum::<u128>();
+        held -= now.iter().map(|c| u128::from(c.freed)).sum::<u128>();
+        tally.see(Finding { interval: Interval::Instant(now[0].at), sum: held, allowed });
+    }
+    tally
+}

@@ -1,0 +1,248 @@
+//! What happens to an admission afterwards, by the table of [`crate::store`].
+
+use super::{How, Model, Part, Record, State, Used};
+use crate::algorithm::Earliest;
+use crate::algorithm::log::ENTRIES_PER_CHARGE_MAX;
+use crate::decision::{Allow, Deny, Hit};
+use crate::id::Id;
+use crate::plan::{Plan, Start};
+use crate::query::Cost;
+use crate::store::{Claim, Ended, Error};
+use crate::time::{Span, Timestamp};
+
+const FIRST_TIME: Ended = Ended { replayed: false };
+const REPLAYED: Ended = Ended { replayed: true };
+
+impl Model {
+    /// See [`crate::Store::claim`].
+    pub fn claim(&mut self, plan: &Plan<'_>, claimant: Id, now: Timestamp) -> Result<Claim, Error> {
+        self.advance(now);
+        let id = plan.id.id;
+        let mut record = self.records.get(&id).ok_or(Error::Unknown)?.clone();
+        let claimed_by = match record.state {
+            State::Booked => None,
+            State::Open(Some(other)) => Some(other),
+            State::Open(None) | State::Settled(_) => return Err(Error::Conflict),
+            State::Cancelled => return Err(Error::Gone),
+        };
+        if now < record.start {
+            return Ok(Claim::Early { start: record.start });
+        }
+        let on_time = now <= record.start + record.slack;
+        if on_time && claimed_by.is_none_or(|other| other == claimant) {
+            if claimed_by.is_none() {
+                if let Some((start, hit)) = self.missing_lease(plan, now) {
+                    let readings = self.readings(plan, now);
+                    return Ok(Claim::Deny(Deny { at: now, start, hit, readings }));
+                }
+                let (leases, _) = self.write(plan, Part::Leases, (now, Span::ZERO), now);
+                record.uses.extend(leases);
+                record.state = State::Open(Some(claimant));
+                self.hold(plan, &mut record, now);
+                record.touch(now);
+                self.records.insert(id, record.clone());
+            }
+            return Ok(Claim::Go(Allow {
+                at: now,
+                start: record.start,
+                until: record.until(),
+                replayed: claimed_by.is_some(),
+                shadowed: Default::default(),
+                readings: self.readings(plan, now),
+            }));
+        }
+        if claimed_by.is_none() {
+            self.give_back_all(&record, now);
+        }
+        match self.book_anew(plan, now) {
+            Ok((start, _)) => Ok(Claim::Rebooked { start }),
+            Err(Start::Skew) => Err(Error::ClockSkew),
+            Err(start) => {
+                self.records.remove(&id);
+                let (start, hit) = match start {
+                    Start::Later(start, hit) => (start, hit),
+                    Start::Never(hit) => (Timestamp::MAX, hit),
+                    Start::Now | Start::Skew => unreachable!("these can be booked or failed"),
+                };
+                let readings = self.readings(plan, now);
+                Ok(Claim::Deny(Deny { at: now, start, hit, readings }))
+            }
+        }
+    }
+
+    fn missing_lease(&self, plan: &Plan<'_>, now: Timestamp) -> Option<(Timestamp, Hit)> {
+        let empty = super::Counter::default();
+        for (charge, wanted) in plan.charges().iter().enumerate() {
+            if wanted.meter.bookable() || wanted.shadow() {
+                continue;
+            }
+            let name = (wanted.key.to_string(), wanted.meter.kind());
+            let counter = self.counters.get(&name).unwrap_or(&empty);
+            match counter.earliest(&wanted.meter, now, wanted.need, Span::ZERO) {
+                Earliest::At { start, limit } if start > now => {
+                    return Some((start, Hit { charge, limit }));
+                }
+                Earliest::Never { limit } => {
+                    return Some((Timestamp::MAX, Hit { charge, limit }));
+                }
+                _ => {}
+            }
+        }
+        None
+    }
+
+    /// See [`crate::Store::cancel`].
+    pub fn cancel(&mut self, id: Id, now: Timestamp) -> Result<Ended, Error> {
+        self.advance(now);
+        let record = self.records.get(&id).cloned();
+        match record.as_ref().map(|record| record.state) {
+            Some(State::Cancelled) => return Ok(REPLAYED),
+            Some(State::Settled(_)) => return Err(Error::Conflict),
+            _ => {}
+        }
+        if let Some(record) = &record {
+            self.give_back_all(record, now);
+        }
+        let mut tombstone = Record {
+            state: State::Cancelled,
+            fingerprint: 0,
+            start: now,
+            slack: Span::ZERO,
+            keep: record.as_ref().and_then(|record| record.keep),
+            hold: None,
+            released: false,
+            window: Span::ZERO,
+            uses: Vec::new(),
+            expires: record.map_or(Timestamp::ZERO, |record| record.expires),
+        };
+        tombstone.touch(now);
+        self.records.insert(id, tombstone);
+        Ok(FIRST_TIME)
+    }
+
+    /// See [`crate::Store::settle`].
+    pub fn settle(&mut self, id: Id, actual: &Cost, now: Timestamp) -> Result<Ended, Error> {
+        self.advance(now);
+        let mut record = self.records.get(&id).ok_or(Error::Unknown)?.clone();
+        match record.state {
+            State::Open(_) => {}
+            State::Booked => return Err(Error::NotClaimed),
+            State::Cancelled => return Err(Error::Gone),
+            State::Settled(before) if before == *actual => return Ok(REPLAYED),
+            State::Settled(_) => return Err(Error::Conflict),
+        }
+        let in_log = record.uses.iter().any(|used| matches!(used.how, How::Log));
+        if in_log && actual.requests.unwrap_or_default() > ENTRIES_PER_CHARGE_MAX {
+            return Err(Error::TooMany);
+        }
+        let hold = record.hold.map(|(_, until)| until);
+        for used in &record.uses {
+            let forgotten = self.forgotten(used);
+            self.serial += 1;
+            let serial = self.serial;
+            let counter = self.counter(&used.counter);
+            if used.lease().is_some() {
+                counter.lease(used.serial, None);
+                continue;
+            }
+            counter.due.retain(|(_, serial)| *serial != used.serial);
+            let Some(actual) = actual.of(used.unit) else {
+                continue;
+            };
+            let refunded = used.refunds && hold.is_some_and(|until| until <= now);
+            let charged = if refunded { 0 } else { used.amount };
+            if actual > charged {
+                counter.add(used.how, now, actual - charged, serial);
+            } else if !forgotten {
+                counter.give_back(used.serial, charged - actual, now);
+            }
+        }
+        record.state = State::Settled(*actual);
+        record.hold = None;
+        record.uses.clear();
+        record.touch(now);
+        self.records.insert(id, record);
+        Ok(FIRST_TIME)
+    }
+
+    /// See [`crate::Store::release`].
+    pub fn release(&mut self, id: Id, now: Timestamp) -> Result<Ended, Error> {
+        self.advance(now);
+        let mut record = self.records.get(&id).ok_or(Error::Unknown)?.clone();
+        match record.state {
+            State::Open(_) if record.released => return Ok(REPLAYED),
+            State::Open(_) => {}
+            State::Settled(_) => return Ok(REPLAYED),
+            State::Booked => return Err(Error::NotClaimed),
+            State::Cancelled => return Err(Error::Gone),
+        }
+        for used in record.uses.iter().filter(|used| used.lease().is_some()) {
+            self.counter(&used.counter).lease(used.serial, None);
+        }
+        record.uses.retain(|used| used.lease().is_none());
+        record.released = true;
+        self.records.insert(id, record);
+        Ok(FIRST_TIME)
+    }
+
+    /// See [`crate::Store::renew`].
+    pub fn renew(&mut self, id: Id, now: Timestamp) -> Result<Timestamp, Error> {
+        self.advance(now);
+        let mut record = self.records.get(&id).ok_or(Error::Unknown)?.clone();
+        match record.state {
+            State::Open(_) => {}
+            State::Booked => return Err(Error::NotClaimed),
+            State::Settled(_) => return Err(Error::Conflict),
+            State::Cancelled => return Err(Error::Gone),
+        }
+        let first = record.until().ok_or(Error::Unknown)?;
+        let mut leases = record.uses.iter().filter(|used| used.lease().is_some());
+        let gone = leases.any(|used| {
+            self.counters.get(&used.counter).is_none_or(|counter| !counter.has(used.serial))
+        });
+        if first <= now || gone {
+            return Err(Error::Lost);
+        }
+        let hold = record.hold.map(|(ttl, until)| (ttl, until.max(now + ttl)));
+        for used in &mut record.uses {
+            let counter = self.counters.entry(used.counter.clone()).or_default();
+            if let How::Lease { until, ttl } = used.how {
+                let until = until.max(now + ttl);
+                counter.lease(used.serial, Some(until));
+                used.how = How::Lease { until, ttl };
+            }
+            for (due, serial) in &mut counter.due {
+                if let Some((_, until)) = hold
+                    && *serial == used.serial
+                {
+                    *due = until;
+                }
+            }
+        }
+        record.hold = hold;
+        record.touch(now);
+        let until = record.until();
+        self.records.insert(id, record);
+        until.ok_or(Error::Unknown)
+    }
+
+    /// Whether the counter of a use was reset since.
+    fn forgotten(&self, used: &Used) -> bool {
+        let counter = self.counters.get(&used.counter);
+        counter.and_then(|counter| counter.reset_at).is_some_and(|reset| used.at <= reset)
+    }
+
+    /// Gives back all that a record has charged and that was not given back by itself.
+    fn give_back_all(&mut self, record: &Record, now: Timestamp) {
+        for used in &record.uses {
+            let forgotten = self.forgotten(used);
+            let counter = self.counter(&used.counter);
+            if used.lease().is_some() {
+                counter.lease(used.serial, None);
+            } else if !forgotten {
+                counter.due.retain(|(_, serial)| *serial != used.serial);
+                counter.give_back(used.serial, u64::MAX, now);
+            }
+        }
+    }
+}

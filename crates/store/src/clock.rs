@@ -1,0 +1,48 @@
+//! The only place that reads a clock.
+
+use std::time::{Instant, SystemTime};
+
+use sluicegate_core::time::{Clock, Span, Timestamp};
+
+/// Wall time at its creation, then monotonic: it never jumps when somebody sets the clock.
+#[derive(Clone, Copy, Debug)]
+pub struct MonotonicClock {
+    origin: Instant,
+    origin_at: Timestamp,
+}
+
+impl MonotonicClock {
+    /// A clock that starts at the wall time.
+    #[expect(clippy::disallowed_methods, reason = "this is the clock")]
+    pub fn new() -> Self {
+        let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let origin_at = Timestamp::ZERO + Span::from(since_epoch.unwrap_or_default());
+        Self { origin: Instant::now(), origin_at }
+    }
+}
+
+impl Default for MonotonicClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Clock for MonotonicClock {
+    #[expect(clippy::disallowed_methods, reason = "this is the clock")]
+    fn now(&self) -> Timestamp {
+        self.origin_at + Span::from(Instant::now().duration_since(self.origin))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_starts_at_the_wall_time_and_does_not_go_back() {
+        let clock = MonotonicClock::new();
+        let first = clock.now();
+        assert!(first > Timestamp::from_secs(1_700_000_000), "{first}");
+        assert!(clock.now() >= first);
+    }
+}

@@ -1,0 +1,214 @@
+//! Counters under lock.
+
+use serde::{Deserialize, Serialize};
+use sluicegate_core::algorithm::{Cell, Earliest};
+use sluicegate_core::decision::Readings;
+use sluicegate_core::time::{Clock, Span, Timestamp};
+use sluicegate_core::{Charge, Plan};
+use smallvec::SmallVec;
+
+use super::record::Held;
+use super::table::{Name, Place, Table};
+use super::{Memory, Padded, SWEEP, SWEEP_FULL, Shard};
+use crate::sync::MutexGuard;
+
+/// Where a counter lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Address {
+    pub(super) shard: u16,
+    pub(super) overflow: bool,
+    pub(super) name: Name,
+}
+
+/// The counter of one charge, if there is one already.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Site {
+    pub(super) address: Address,
+    place: Option<Place>,
+}
+
+/// Shards that are held still, lowest number first.
+pub(super) struct Locked<'s> {
+    guards: SmallVec<[(u16, MutexGuard<'s, Shard>); 4]>,
+    keys_per_shard: usize,
+}
+
+impl<C: Clock> Memory<C> {
+    /// Locks shards in the one order that everybody keeps to.
+    pub(super) fn lock(&self, mut shards: SmallVec<[u16; 4]>) -> Locked<'_> {
+        shards.sort_unstable();
+        shards.dedup();
+        let guard = |shard: u16| {
+            let Padded(mutex) = &self.shards[usize::from(shard)];
+            (shard, mutex.lock())
+        };
+        Locked {
+            guards: shards.into_iter().map(guard).collect(),
+            keys_per_shard: self.keys_per_shard,
+        }
+    }
+
+    /// The names of a plan's counters.
+    pub(super) fn names(&self, plan: &Plan<'_>) -> SmallVec<[Name; 4]> {
+        plan.charges().iter().map(|charge| self.name_of(charge)).collect()
+    }
+
+    /// Finds the counters of a plan, brought to `now`.
+    pub(super) fn sites(
+        &self,
+        plan: &Plan<'_>,
+        names: &[Name],
+        locked: &mut Locked<'_>,
+        now: Timestamp,
+    ) -> SmallVec<[Site; 4]> {
+        let sites = plan.charges().iter().zip(names);
+        sites.map(|(charge, &name)| self.site(charge, name, locked, now)).collect()
+    }
+
+    fn site(
+        &self,
+        charge: &Charge<'_>,
+        name: Name,
+        locked: &mut Locked<'_>,
+        now: Timestamp,
+    ) -> Site {
+        let mut address = Address { shard: name.shard(), overflow: false, name };
+        let shard = locked.shard(address.shard);
+        let mut place = live(&mut shard.cells, name, now);
+        if place.is_none() && shard.overflow.len() > 0 {
+            let overflow = self.hashed(charge.overflow().as_bytes(), charge.meter.kind());
+            place = live(&mut shard.overflow, overflow, now);
+            if place.is_some() {
+                address = Address { overflow: true, name: overflow, ..address };
+            }
+        }
+        if let Some(place) = place {
+            let (cell, _) = shard.table(address.overflow).get_mut(place);
+            cell.advance(&charge.meter, now);
+        }
+        Site { address, place }
+    }
+
+    /// The counter of a charge, made if there is none: its own, or the rule's overflow.
+    pub(super) fn make(
+        &self,
+        charge: &Charge<'_>,
+        site: &mut Site,
+        locked: &mut Locked<'_>,
+        now: Timestamp,
+    ) -> Place {
+        if let Some(place) = site.place {
+            return place;
+        }
+        let keys_max = locked.keys_per_shard;
+        let shard = locked.shard(site.address.shard);
+        shard.cells.sweep(now, SWEEP, |_| false);
+        let full = |shard: &Shard| shard.cells.len() >= keys_max;
+        if full(shard) {
+            shard.cells.sweep(now, SWEEP_FULL, |_| false);
+        }
+        if full(shard) {
+            site.address.overflow = true;
+            site.address.name = self.hashed(charge.overflow().as_bytes(), charge.meter.kind());
+        }
+        let table = shard.table(site.address.overflow);
+        // Two charges of one plan may overflow into the same counter.
+        let place = live(table, site.address.name, now).unwrap_or_else(|| {
+            table.insert(site.address.name, Cell::new(&charge.meter), Timestamp::ZERO)
+        });
+        site.place = Some(place);
+        place
+    }
+}
+
+/// The place of an entry, unless it has expired: then it is gone. A place that is found like this
+/// stays good under the lock, because the hand only takes what has expired.
+fn live(table: &mut Table<Cell>, name: Name, now: Timestamp) -> Option<Place> {
+    let place = table.find(name)?;
+    let (_, expires) = table.get(place);
+    if expires > now {
+        return Some(place);
+    }
+    table.remove(place);
+    None
+}
+
+impl Shard {
+    pub(super) fn table(&mut self, overflow: bool) -> &mut Table<Cell> {
+        if overflow { &mut self.overflow } else { &mut self.cells }
+    }
+}
+
+impl Locked<'_> {
+    pub(super) fn shard(&mut self, shard: u16) -> &mut Shard {
+        let guard = self.guards.binary_search_by_key(&shard, |(number, _)| *number);
+        &mut self.guards[guard.expect("the shards of a plan are locked together")].1
+    }
+
+    fn cell(&self, site: Site) -> Option<&Cell> {
+        let guard = self.guards.binary_search_by_key(&site.address.shard, |(number, _)| *number);
+        let shard = &self.guards[guard.expect("the shards of a plan are locked together")].1;
+        let table = if site.address.overflow { &shard.overflow } else { &shard.cells };
+        site.place.map(|place| table.get(place).0)
+    }
+
+    /// When a charge fits; a counter that does not exist is an empty one.
+    pub(super) fn earliest(
+        &self,
+        charge: &Charge<'_>,
+        site: Site,
+        from: Timestamp,
+        slack: Span,
+    ) -> Earliest {
+        let earliest = |cell: &Cell| cell.earliest(&charge.meter, from, charge.need, slack);
+        match self.cell(site) {
+            Some(cell) => earliest(cell),
+            None => earliest(&Cell::new(&charge.meter)),
+        }
+    }
+
+    /// What the limits of a plan show.
+    pub(super) fn readings(&self, plan: &Plan<'_>, sites: &[Site], now: Timestamp) -> Readings {
+        let mut readings = Readings::new();
+        for (charge, site) in plan.charges().iter().zip(sites) {
+            match self.cell(*site) {
+                Some(cell) => cell.readings(&charge.meter, now, &mut readings),
+                None => Cell::new(&charge.meter).readings(&charge.meter, now, &mut readings),
+            }
+        }
+        readings
+    }
+
+    /// Changes the counter of an earlier use, unless that is gone: it has expired, or the counter
+    /// was reset since.
+    pub(super) fn amend<T>(
+        &mut self,
+        held: &Held,
+        now: Timestamp,
+        change: impl FnOnce(&mut Cell) -> T,
+    ) -> Option<T> {
+        let Address { shard, overflow, name } = held.address;
+        let table = self.shard(shard).table(overflow);
+        let (cell, expires) = table.get_mut(table.find(name)?);
+        cell.give_back_due(now);
+        // A lease goes by its id, so there is none of somebody else's to be touched.
+        if held.lease().is_none() && cell.forgot(held.at) {
+            return None;
+        }
+        let result = change(cell);
+        *expires = (*expires).max(cell.expires(held.window));
+        Some(result)
+    }
+
+    /// Charges what an earlier use turned out to cost more, in its counter or in a new one.
+    pub(super) fn charge_debt(&mut self, held: &Held, debt: u64, now: Timestamp) {
+        let Address { shard, overflow, name } = held.address;
+        let table = self.shard(shard).table(overflow);
+        let place = table
+            .find(name)
+            .unwrap_or_else(|| table.insert(name, Cell::for_mark(held.used.mark), Timestamp::ZERO));
+        let (cell, expires) = table.get_mut(place);
+        cell.charge_debt(held.used.mark, debt, now);
+        *expires = (*expires).max(cell.expires(held.window));
+    }
+}

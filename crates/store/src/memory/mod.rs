@@ -1,0 +1,220 @@
+//! Usage in the memory of one process.
+//!
+//! Counters are spread over shards by a keyed hash of their name. A plan locks the shards of all
+//! its counters, lowest number first, so plans never wait for each other in a circle; then it
+//! reads the time, decides and writes. Records lie in shards of their own, which are locked before
+//! any shard of counters.
+//!
+//! The number of counters is capped. When a shard is full of live ones, a new name is counted
+//! together with all others of its rule that came too late, in an overflow counter: stricter than
+//! its own would be, and never at the cost of a live one. As long as that counter has something to
+//! count, new names of the rule stay with it, or they would start from nothing.
+
+mod decide;
+mod lifecycle;
+mod locked;
+mod record;
+mod snapshot;
+mod table;
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+use siphasher::sip128::{Hasher128, SipHasher13};
+use sluicegate_core::algorithm::Cell;
+use sluicegate_core::plan::Handle;
+use sluicegate_core::query::Cost;
+use sluicegate_core::store::{Claim, Ended, Error, Usage};
+use sluicegate_core::time::{Clock, Span, Timestamp};
+use sluicegate_core::{Charge, Decision, Id, Plan, Store};
+
+pub use snapshot::{RestoreError, Snapshot};
+
+use crate::clock::MonotonicClock;
+use crate::sync::Mutex;
+use record::Record;
+use table::{Name, Table};
+
+/// How much a [`Memory`] may hold.
+#[derive(Clone, Copy, Debug)]
+pub struct Capacity {
+    /// Counters, besides one overflow counter per rule and shard.
+    pub keys_max: usize,
+    /// Open reservations and remembered ids.
+    pub records_max: usize,
+}
+
+impl Default for Capacity {
+    /// About 200 MB when full.
+    fn default() -> Self {
+        Self { keys_max: 2_000_000, records_max: 200_000 }
+    }
+}
+
+/// How much a [`Memory`] holds, what has expired but was not yet found included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Size {
+    /// Counters.
+    pub keys: usize,
+    /// Overflow counters.
+    pub overflow: usize,
+    /// Open reservations and remembered ids.
+    pub records: usize,
+}
+
+/// The embedded store.
+#[derive(Debug)]
+pub struct Memory<C = MonotonicClock> {
+    shards: Box<[Padded<Mutex<Shard>>]>,
+    records: Box<[Padded<Mutex<Table<Record>>>]>,
+    keys_per_shard: usize,
+    records_per_shard: usize,
+    /// Nobody can choose names whose hashes meet without knowing it.
+    hash_key: [u64; 2],
+    clock: C,
+    /// Added to the clock where a snapshot was taken by a clock that was ahead of ours.
+    ahead: Span,
+}
+
+/// The counters of one shard.
+#[derive(Debug, Default)]
+struct Shard {
+    cells: Table<Cell>,
+    overflow: Table<Cell>,
+}
+
+/// Alone on its cache line, so that cores that lock neighbours do not wait for each other.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Padded<T>(T);
+
+/// Enough that a dozen cores seldom meet, few enough that overflow counters stay few.
+const SHARDS: usize = 64;
+/// How far the hand goes at every insertion, and when a shard is full.
+const SWEEP: usize = 2;
+const SWEEP_FULL: usize = 32;
+
+impl Memory {
+    /// An empty store on the machine's clock.
+    pub fn new(capacity: Capacity) -> Self {
+        Self::with_clock(capacity, MonotonicClock::new())
+    }
+}
+
+impl<C: Clock> Memory<C> {
+    /// An empty store on a clock.
+    pub fn with_clock(capacity: Capacity, clock: C) -> Self {
+        // The standard library's source of random keys, which needs no further crate.
+        let random = || RandomState::new().build_hasher().finish();
+        Self::assemble(capacity, clock, [random(), random()])
+    }
+
+    fn assemble(capacity: Capacity, clock: C, hash_key: [u64; 2]) -> Self {
+        Self {
+            shards: (0..SHARDS).map(|_| Padded::default()).collect(),
+            records: (0..SHARDS).map(|_| Padded::default()).collect(),
+            keys_per_shard: capacity.keys_max.div_ceil(SHARDS).min(u32::MAX as usize / 2),
+            records_per_shard: capacity.records_max.div_ceil(SHARDS).min(u32::MAX as usize / 2),
+            hash_key,
+            clock,
+            ahead: Span::ZERO,
+        }
+    }
+
+    fn now(&self) -> Timestamp {
+        self.clock.now() + self.ahead
+    }
+
+    fn name_of(&self, charge: &Charge<'_>) -> Name {
+        self.hashed(charge.key.as_bytes(), charge.meter.kind())
+    }
+
+    fn hashed(&self, text: &[u8], kind: u8) -> Name {
+        let mut hasher = SipHasher13::new_with_keys(self.hash_key[0], self.hash_key[1]);
+        hasher.write(text);
+        hasher.write_u8(kind);
+        let hash = hasher.finish128();
+        Name([hash.h1, hash.h2])
+    }
+
+    /// Ids are hashed too: a caller who chooses them must not choose their place.
+    fn name_of_id(&self, id: Id) -> Name {
+        self.hashed(&id.to_bits().to_le_bytes(), u8::MAX)
+    }
+
+    /// Lets the hand go over `slots` places of every shard, for times without insertions.
+    pub fn sweep(&self, slots: usize) {
+        let now = self.now();
+        for Padded(shard) in &self.shards {
+            let shard = &mut *shard.lock();
+            shard.cells.sweep(now, slots, |_| false);
+            shard.overflow.sweep(now, slots, |_| false);
+        }
+        for Padded(records) in &self.records {
+            records.lock().sweep(now, slots, |_| false);
+        }
+    }
+
+    /// How much it holds.
+    pub fn size(&self) -> Size {
+        let mut size = Size::default();
+        for Padded(shard) in &self.shards {
+            let shard = shard.lock();
+            size.keys += shard.cells.len();
+            size.overflow += shard.overflow.len();
+        }
+        for Padded(records) in &self.records {
+            size.records += records.lock().len();
+        }
+        size
+    }
+}
+
+impl Name {
+    /// The shard, from bits that the table inside it does not use.
+    fn shard(self) -> u16 {
+        (self.0[1] % SHARDS as u64) as u16
+    }
+}
+
+impl<C: Clock> Store for Memory<C> {
+    async fn acquire(&self, plan: &Plan<'_>) -> Result<Decision, Error> {
+        self.acquire_now(plan)
+    }
+
+    async fn peek(&self, plan: &Plan<'_>) -> Result<Decision, Error> {
+        self.peek_now(plan)
+    }
+
+    async fn book(&self, plan: &Plan<'_>) -> Result<Decision, Error> {
+        self.book_now(plan)
+    }
+
+    async fn claim(&self, plan: &Plan<'_>, claimant: Id) -> Result<Claim, Error> {
+        self.claim_now(plan, claimant)
+    }
+
+    async fn cancel(&self, handle: &Handle) -> Result<Ended, Error> {
+        self.cancel_now(handle.id)
+    }
+
+    async fn settle(&self, handle: &Handle, actual: &Cost) -> Result<Ended, Error> {
+        self.settle_now(handle.id, actual)
+    }
+
+    async fn release(&self, handle: &Handle) -> Result<Ended, Error> {
+        self.release_now(handle.id)
+    }
+
+    async fn renew(&self, handle: &Handle) -> Result<Timestamp, Error> {
+        self.renew_now(handle.id)
+    }
+
+    async fn reset(&self, plan: &Plan<'_>) -> Result<(), Error> {
+        self.reset_now(plan);
+        Ok(())
+    }
+
+    async fn usage(&self, plan: &Plan<'_>) -> Result<Usage, Error> {
+        Ok(self.usage_now(plan))
+    }
+}

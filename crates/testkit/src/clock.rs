@@ -1,0 +1,32 @@
+//! Time that passes when a test says so.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use sluicegate_core::time::{Clock, Span, Timestamp};
+
+/// A clock that stands still until it is advanced.
+#[derive(Debug)]
+pub struct ManualClock(AtomicU64);
+
+impl ManualClock {
+    /// A clock that shows `now`.
+    pub const fn new(now: Timestamp) -> Self {
+        Self(AtomicU64::new(now.as_micros()))
+    }
+
+    /// Shows `now` from now on; a clock does not go back.
+    pub fn set(&self, now: Timestamp) {
+        self.0.fetch_max(now.as_micros(), Ordering::SeqCst);
+    }
+
+    /// Lets time pass.
+    pub fn advance(&self, by: Span) {
+        self.0.fetch_add(by.as_micros(), Ordering::SeqCst);
+    }
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_micros(self.0.load(Ordering::SeqCst))
+    }
+}

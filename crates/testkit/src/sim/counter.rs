@@ -1,0 +1,205 @@
+//! One counter of a slot: a log or a bucket of `sluicegate_core`, with what amending it takes.
+
+use std::fmt;
+
+use sluicegate_core::algorithm::bucket::{self, Bucket};
+use sluicegate_core::algorithm::log::{self, Log};
+use sluicegate_core::algorithm::Earliest;
+use sluicegate_core::limit::Limit;
+use sluicegate_core::{Span, Timestamp};
+
+/// The usage of one key.
+#[derive(Debug)]
+pub(crate) enum Counter {
+    Log { log: Log, quotas: Vec<log::Quota> },
+    Bucket { bucket: Bucket, quota: bucket::Quota, latest: Timestamp, given_back_ns: u64 },
+}
+
+/// Where one unit was written.
+///
+/// | counter | mark |
+/// |---|---|
+/// | log | the score |
+/// | bucket | when it has drained, plus all that was given back until it was written |
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mark {
+    Score(Timestamp),
+    Drained(u64),
+}
+
+/// How a bucket gives back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GiveBack {
+    /// Never more than what was written later has left untouched.
+    Safe,
+    /// What has not drained yet, as if nothing else had been written or given back since.
+    Alone,
+}
+
+impl Counter {
+    pub(crate) fn log(quotas: Vec<log::Quota>) -> Self {
+        Self::Log { log: Log::default(), quotas }
+    }
+
+    /// A bucket of `capacity` from which one unit drains in `drain`.
+    pub(crate) fn bucket(capacity: u64, drain: Span) -> Self {
+        let limit = format!("1/{drain} burst {capacity}");
+        let quota = match limit.parse() {
+            Ok(Limit::Bucket { rate, capacity }) => bucket::Quota::new(rate, capacity),
+            _ => None,
+        };
+        let quota = quota.expect("a drain of milliseconds can be metered");
+        Self::Bucket {
+            bucket: Bucket::default(),
+            quota,
+            latest: Timestamp::ZERO,
+            given_back_ns: 0,
+        }
+    }
+
+    /// The first instant from `from` on at which one more fits.
+    pub(crate) fn earliest(&self, from: Timestamp) -> Timestamp {
+        let earliest = match self {
+            Self::Log { log, quotas } => log.earliest(quotas, from, 1),
+            Self::Bucket { bucket, quota, .. } => bucket.earliest(*quota, from, 1),
+        };
+        start(earliest)
+    }
+
+    /// The same for a store that does not look at what is booked for later.
+    pub(crate) fn earliest_without_bookings(&self, from: Timestamp) -> Timestamp {
+        let Self::Log { log, quotas } = self else {
+            return self.earliest(from);
+        };
+        let mut past = Log::default();
+        for &score in log.scores().iter().filter(|&&score| score <= from) {
+            past.take(score, 1);
+        }
+        start(past.earliest(quotas, from, 1))
+    }
+
+    /// Writes one unit at `at`.
+    pub(crate) fn take(&mut self, at: Timestamp) -> Mark {
+        match self {
+            Self::Log { log, .. } => {
+                log.take(at, 1);
+                Mark::Score(at)
+            }
+            Self::Bucket { bucket, quota, latest, given_back_ns } => {
+                *latest = at.max(*latest);
+                Mark::Drained(bucket.take(*quota, at, 1) + *given_back_ns)
+            }
+        }
+    }
+
+    /// Lets go of one unit.
+    ///
+    /// A bucket is one number, so it can't be computed again without the unit. What may be taken
+    /// out of it is bounded by two things. Units that were written later for a later instant did
+    /// not wait for this one to drain: below the latest instant nothing is given back. And this
+    /// unit drains as much earlier as was given back since it was written. Without the first, a
+    /// cancelled booking makes room twice when another one stands behind it; without the second,
+    /// two that are given back one after the other do.
+    pub(crate) fn give_back(&mut self, mark: Mark, now: Timestamp, how: GiveBack) {
+        match (self, mark) {
+            (Self::Log { log, .. }, Mark::Score(at)) => log.give_back(at, 1),
+            (Self::Bucket { bucket, quota, latest, given_back_ns }, Mark::Drained(drained)) => {
+                let (drained, from) = match how {
+                    GiveBack::Safe => (drained.saturating_sub(*given_back_ns), now.max(*latest)),
+                    GiveBack::Alone => (drained, now),
+                };
+                let before = bucket.empty_at();
+                bucket.give_back(*quota, drained, 1, from);
+                if how == GiveBack::Safe {
+                    *given_back_ns += before.since(bucket.empty_at()).as_micros() * 1_000;
+                }
+            }
+            _ => unreachable!("a mark comes from its own counter"),
+        }
+    }
+
+    /// Removes the newest entry of a log, whoever wrote it.
+    pub(crate) fn give_back_newest(&mut self) {
+        if let Self::Log { log, .. } = self
+            && let Some(newest) = log.last()
+        {
+            log.give_back(newest, 1);
+        }
+    }
+
+    /// How much is in use at `now`, bookings included.
+    pub(crate) fn used(&self, now: Timestamp) -> u64 {
+        match self {
+            Self::Log { log, quotas } => {
+                quotas.iter().map(|&quota| log.reading(quota, now).used).max().unwrap_or_default()
+            }
+            Self::Bucket { bucket, quota, .. } => bucket.reading(*quota, now).used,
+        }
+    }
+
+    /// How long something counts after it was written.
+    pub(crate) fn window(&self) -> Span {
+        match self {
+            Self::Log { quotas, .. } => quotas.iter().map(|q| q.window).max().unwrap_or_default(),
+            Self::Bucket { quota, .. } => quota.drained_in(),
+        }
+    }
+
+    /// A stretch that holds more of `uses` than the limit gives, if there is one.
+    pub(crate) fn exceeded(&self, uses: &[Timestamp]) -> Option<String> {
+        let mut uses = uses.to_vec();
+        uses.sort_unstable();
+        match self {
+            Self::Log { quotas, .. } => quotas.iter().find_map(|quota| exceeded(*quota, &uses)),
+            Self::Bucket { quota, .. } => poured(*quota, &uses),
+        }
+    }
+}
+
+impl fmt::Display for Counter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Log { quotas, .. } => {
+                let quotas: Vec<_> =
+                    quotas.iter().map(|q| format!("{}/{}", q.limit, q.window)).collect();
+                write!(f, "log {}", quotas.join(" and "))
+            }
+            Self::Bucket { quota, .. } => {
+                let drain = Span::from_micros(quota.drain_ns() / 1_000);
+                write!(f, "bucket of {}, one drains in {drain}", quota.capacity())
+            }
+        }
+    }
+}
+
+fn start(earliest: Earliest) -> Timestamp {
+    match earliest {
+        Earliest::At { start, .. } => start,
+        other => unreachable!("one fits into every limit: {other:?}"),
+    }
+}
+
+/// More than `limit` that are less than a window apart: then some window holds them all.
+pub(crate) fn exceeded(quota: log::Quota, sorted: &[Timestamp]) -> Option<String> {
+    let more = usize::try_from(quota.limit).expect("a limit of a simulation is small") + 1;
+    let crowd = sorted.windows(more).find(|crowd| crowd[more - 1] < crowd[0] + quota.window)?;
+    let within = crowd[more - 1].since(crowd[0]);
+    Some(format!("{more} uses within {within}, limit {}/{}", quota.limit, quota.window))
+}
+
+/// More in some stretch than a full bucket and what drains meanwhile.
+fn poured(quota: bucket::Quota, sorted: &[Timestamp]) -> Option<String> {
+    for (from, &first) in sorted.iter().enumerate() {
+        for (&last, count) in sorted[from..].iter().zip(1_u64..) {
+            let over = count.saturating_sub(quota.capacity());
+            let within = last.since(first);
+            if over * quota.drain_ns() > within.as_micros() * 1_000 {
+                return Some(format!(
+                    "{count} uses within {within}, bucket of {}",
+                    quota.capacity()
+                ));
+            }
+        }
+    }
+    None
+}

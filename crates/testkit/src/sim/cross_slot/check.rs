@@ -1,0 +1,155 @@
+//! What must never happen, judged by what was written and what clients were told.
+
+use std::collections::BTreeMap;
+
+use sluicegate_core::Timestamp;
+use sluicegate_core::algorithm::log::Quota;
+
+use super::{Place, Work};
+use crate::sim::counter::exceeded;
+
+/// Every charge that was ever written, and every promise that was made.
+pub(super) struct Check {
+    quota: Quota,
+    charges: Vec<Charge>,
+    orphaned: Vec<bool>,
+    /// When a slot last noted a take-back of a client's attempt.
+    taken_back: BTreeMap<(usize, usize), Timestamp>,
+    finding: Option<String>,
+}
+
+struct Charge {
+    client: usize,
+    attempt: u64,
+    place: Place,
+    at: Timestamp,
+    given_back: bool,
+    /// Somebody was told Allow because of it.
+    relied_on: bool,
+}
+
+impl Check {
+    pub(super) fn new(quota: Quota, clients: usize) -> Self {
+        Self {
+            quota,
+            charges: Vec::new(),
+            orphaned: vec![false; clients],
+            taken_back: BTreeMap::new(),
+            finding: None,
+        }
+    }
+
+    pub(super) fn one_more_client(&mut self) {
+        self.orphaned.push(false);
+    }
+
+    /// S3, when a counter is charged.
+    pub(super) fn charged(&mut self, work: Work, place: Place, at: Timestamp) {
+        let Work { client, attempt, .. } = work;
+        let before = self.charges.iter().filter(|charge| charge.is_of(client, place));
+        let mut twice = before.filter(|charge| {
+            charge.attempt == attempt || charge.at + self.quota.window > at
+        });
+        if twice.next().is_some() {
+            self.found(format!("S3: client {client} is charged twice on {place:?}"));
+        }
+        self.charges.push(Charge { client, attempt, place, at, given_back: false, relied_on: false });
+    }
+
+    /// S2, when a charge is given back.
+    pub(super) fn given_back(&mut self, client: usize, place: Place, now: Timestamp) {
+        let mut charges = self.charges.iter_mut().rev();
+        let charge = charges.find(|charge| charge.is_of(client, place));
+        let Some(charge) = charge else { return };
+        charge.given_back = true;
+        if charge.relied_on && charge.at + self.quota.window > now {
+            self.found(format!("S2: admitted client {client} is given back on {place:?}"));
+        }
+    }
+
+    pub(super) fn taken_back(&mut self, client: usize, slot: usize, now: Timestamp) {
+        self.taken_back.insert((client, slot), now);
+    }
+
+    /// S2, when a client is told that it may go.
+    pub(super) fn admitted(&mut self, client: usize, plan: &[Place]) {
+        for &place in plan {
+            let mut charges = self.charges.iter_mut().rev();
+            match charges.find(|charge| charge.is_of(client, place)) {
+                Some(charge) => charge.relied_on = true,
+                None => {
+                    self.found(format!("S2: client {client} is admitted, not charged on {place:?}"))
+                }
+            }
+        }
+    }
+
+    /// S2, whenever a slot has changed: its counter shows at least the admitted.
+    pub(super) fn counts(&mut self, place: Place, used: u64, now: Timestamp) {
+        let admitted = self.charges.iter().filter(|charge| {
+            charge.place == place
+                && charge.relied_on
+                && !charge.given_back
+                && charge.at + self.quota.window > now
+        });
+        let admitted = admitted.count();
+        if u64::try_from(admitted).is_ok_and(|admitted| used < admitted) {
+            self.found(format!("S2: {place:?} shows {used}, admitted are {admitted}"));
+        }
+    }
+
+    /// The node that handled a request of this client has lost its memory.
+    pub(super) fn orphaned(&mut self, client: usize) {
+        self.orphaned[client] = true;
+    }
+
+    /// S1 and S4, when every message has arrived.
+    pub(super) fn at_rest(&self) -> Option<String> {
+        self.admitted_in_a_window().or_else(|| self.left_over())
+    }
+
+    fn admitted_in_a_window(&self) -> Option<String> {
+        let mut admits: BTreeMap<Place, Vec<Timestamp>> = BTreeMap::new();
+        for charge in self.charges.iter().filter(|charge| charge.relied_on) {
+            admits.entry(charge.place).or_default().push(charge.at);
+        }
+        admits.into_iter().find_map(|(place, mut admits)| {
+            admits.sort_unstable();
+            exceeded(self.quota, &admits).map(|how| format!("S1: on {place:?} {how}"))
+        })
+    }
+
+    /// A charge that nobody stands for, and that no take-back found aged out.
+    fn left_over(&self) -> Option<String> {
+        let left = self.charges.iter().find(|charge| {
+            let Charge { client, place, at, given_back, relied_on, .. } = **charge;
+            let aged_out = self
+                .taken_back
+                .get(&(client, place.0))
+                .is_some_and(|&taken_back| at + self.quota.window <= taken_back);
+            !given_back && !relied_on && !self.orphaned[client] && !aged_out
+        })?;
+        let Charge { client, place, .. } = left;
+        Some(format!("S4: client {client} was not admitted and stays charged on {place:?}"))
+    }
+
+    /// S5, for a client that came when everything was free.
+    pub(super) fn was_admitted(&self, client: usize) -> Option<String> {
+        let admitted = self.charges.iter().any(|c| c.client == client && c.relied_on);
+        (!admitted).then(|| "S5: a lone request is denied after a window".to_owned())
+    }
+
+    pub(super) const fn take_finding(&mut self) -> Option<String> {
+        self.finding.take()
+    }
+
+    fn found(&mut self, finding: String) {
+        self.finding.get_or_insert(finding);
+    }
+}
+
+impl Charge {
+    fn is_of(&self, client: usize, place: Place) -> bool {
+        self.client == client && self.place == place && !self.given_back
+    }
+}

@@ -1,0 +1,73 @@
+//! A client: it asks some node, and may ask again under the same id.
+
+use super::node::Told;
+use super::slot::Slot;
+use super::{Event, Place, Sim};
+use crate::sim::rng::Rng;
+
+/// How long it waits for an answer.
+const PATIENCE_US: u64 = 60_000;
+
+pub(super) struct Client {
+    /// The counters that its request is charged on, in two or three slots.
+    pub(super) plan: Vec<Place>,
+    questions: u32,
+    questions_max: u32,
+    told: Option<Told>,
+}
+
+impl Client {
+    pub(super) fn drawn(rng: &mut Rng, slots: &[Slot]) -> Self {
+        let skipped = (slots.len() > 2 && rng.chance(500)).then(|| rng.index(slots.len()));
+        let mut plan = Vec::new();
+        for (slot, counters) in slots.iter().map(|slot| slot.counters.len()).enumerate() {
+            if skipped == Some(slot) {
+                continue;
+            }
+            let first = rng.index(counters);
+            plan.push((slot, first));
+            if counters > 1 && rng.chance(200) {
+                plan.push((slot, 1 - first));
+            }
+        }
+        let questions_max = if rng.chance(500) { 3 } else { 1 };
+        Self { plan, questions: 0, questions_max, told: None }
+    }
+
+    /// One that is charged on every counter there is.
+    pub(super) fn of_everything(slots: &[Slot]) -> Self {
+        let places = slots.iter().enumerate();
+        let plan = places
+            .flat_map(|(slot, kept)| (0..kept.counters.len()).map(move |counter| (slot, counter)))
+            .collect();
+        Self { plan, questions: 0, questions_max: 1, told: None }
+    }
+
+    /// Asks some node, `delay_us` from now.
+    pub(super) fn ask(&mut self, sim: &mut Sim, number: usize, nodes: usize, delay_us: u64) {
+        self.questions += 1;
+        let node = sim.rng.index(nodes);
+        sim.after(delay_us, Event::Ask { client: number, node });
+        let question = self.questions;
+        sim.after(delay_us + PATIENCE_US, Event::Waited { client: number, question });
+    }
+
+    /// A node tells it something. Denied, it may ask again under the same id.
+    pub(super) fn told(&mut self, sim: &mut Sim, number: usize, told: Told, nodes: usize) {
+        self.told = Some(told);
+        if told == Told::Deny && self.questions < self.questions_max {
+            sim.saw("asked again after a denial");
+            let delay_us = sim.rng.between(100, 120_000);
+            self.ask(sim, number, nodes, delay_us);
+        }
+    }
+
+    /// It has waited for the answer to a question. Without one it asks another node.
+    pub(super) fn waited(&mut self, sim: &mut Sim, number: usize, question: u32, nodes: usize) {
+        let silent = self.told.is_none() && self.questions == question;
+        if silent && self.questions < self.questions_max {
+            sim.saw("asked another node");
+            self.ask(sim, number, nodes, 0);
+        }
+    }
+}

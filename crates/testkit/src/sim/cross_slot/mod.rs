@@ -1,0 +1,290 @@
+//! A plan whose counters live in several slots: reserve in parallel, take back if any part denies.
+//!
+//! A slot is a Redis primary: it handles one message after the other, each as one atomic script,
+//! by its own clock. Clocks of different slots differ. A node is a limiter process. It makes an
+//! **attempt** for every question of a client, under the client's id and a number of its own.
+//!
+//! # Messages
+//!
+//! | message | to | carries | means |
+//! |---|---|---|---|
+//! | `Reserve` | slot | id, attempt, counters | charge all of them now, or none |
+//! | `Reserved` | node | | charged, now or by an earlier attempt under this id |
+//! | `Denied` | node | | at least one does not fit; nothing was written |
+//! | `Refused` | node | | the attempt was taken back; nothing was written |
+//! | `TakeBack` | slot | id, attempt | this attempt does not need the charge, and never will |
+//! | `TakenBack` | node | | so noted |
+//!
+//! # What a slot remembers: one record for an id
+//!
+//! | | no record | held by others | held by this attempt | this attempt taken back |
+//! |---|---|---|---|---|
+//! | `Reserve` | decide: charge, → held; or deny and write nothing | → held by this one too | replay | refuse |
+//! | `TakeBack` | → tombstone | → tombstone, others hold | → tombstone; the last one gives the charge back | replay |
+//!
+//! The tombstone belongs to the *attempt*, not to the id: a client that asks again, at this node
+//! or at another, uses the same id and must not be refused because an earlier attempt was taken
+//! back. And the charge belongs to *every* attempt that was told `Reserved`: it is given back when
+//! the last of them is taken back. In Redis this is one hash for each id and slot, with a field
+//! for each attempt, `held` or `gone`, and the marks of what was charged.
+//!
+//! A record is kept [`LIFE`] after it was last written, and as long as its charge counts:
+//!
+//! - a repeated `Reserve` must find what the first one wrote. The last one is sent before the
+//!   [deadline](DEADLINE) of its attempt and is at most [`DELAY_MAX`] on its way;
+//! - a `Reserve` that comes after its `TakeBack` was sent before it, so it is at most
+//!   [`DELAY_MAX`] late.
+//!
+//! # What a node does
+//!
+//! | step | on | then |
+//! |---|---|---|
+//! | ask | client | `Reserve` to every slot |
+//! | wait | all `Reserved` | tell Allow |
+//! | wait | a `Denied` or `Refused` | tell Deny; take back |
+//! | wait | [`TIMEOUT`], first time, before the [deadline](DEADLINE) | the same `Reserve` again to the slots that are silent |
+//! | wait | [`TIMEOUT`] otherwise | tell Deny; take back |
+//! | take back | | `TakeBack` to *every* slot, also those that denied: a repeated `Reserve` may still come |
+//! | take back | [`TIMEOUT`] | again to the slots that are silent, until each has answered |
+//!
+//! # Invariants
+//!
+//! | | |
+//! |---|---|
+//! | S1 | no window of a counter holds more than its limit of admitted requests, by the slot's clock |
+//! | S2 | an admitted request is charged on all its counters |
+//! | S3 | a request is charged at most once on a counter, and an attempt never again after its record |
+//! | S4 | what was not admitted is charged nowhere, unless the node crashed |
+//! | S5 | after a window without requests, everything fits again |
+
+mod check;
+mod client;
+mod node;
+mod slot;
+
+use sluicegate_core::algorithm::log::Quota;
+use sluicegate_core::Span;
+
+use super::explore::{Run, Tracing};
+use super::process::{Fate, Misfortune};
+use super::scheduler::Scheduler;
+use check::Check;
+use client::Client;
+use node::{Node, Told};
+use slot::Slot;
+
+/// The longest that a message is on its way.
+pub const DELAY_MAX: Span = Span::from_millis(150);
+/// How long a node waits for an answer.
+pub const TIMEOUT: Span = Span::from_millis(20);
+/// How long after its start an attempt may still send a `Reserve`.
+pub const DEADLINE: Span = Span::from_millis(45);
+/// How long a record outlives its last change.
+pub const LIFE: Span = Span::from_millis(150 + 45);
+
+const STALL_MAX: Span = Span::from_millis(700);
+const STORMY: Span = Span::from_millis(900);
+
+/// Something that an implementation could get wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mistake {
+    /// A take-back forgets the attempt, so that its late reserve is charged.
+    NoTombstone,
+    /// A tombstone is gone before the last message can have arrived.
+    ShortTombstone,
+    /// A record is gone before the last retry can have arrived.
+    ShortRecord,
+    /// A retry goes out under a new id.
+    RetryUnderNewId,
+    /// A retry goes out however long ago the attempt began.
+    RetryAfterDeadline,
+    /// A reserve that comes again is charged again.
+    ChargedAgain,
+    /// A take-back removes the newest entry, not the one of its id.
+    TakeBackByScore,
+    /// A take-back goes only to the slots that said `Reserved`.
+    TakeBackWhereReserved,
+    /// A take-back is sent once, whether or not it arrives.
+    TakeBackOnce,
+    /// A take-back ends the charge of every attempt under the id.
+    TakeBackForAll,
+    /// The charge belongs to the attempt that reserved it last.
+    LastAttemptOwns,
+}
+
+/// Plays the run of a seed.
+pub fn run(seed: u64, mistake: Option<Mistake>, tracing: Tracing) -> Run {
+    let mut world = World::drawn(seed, mistake, tracing);
+    world.play();
+    let finding = world.check.at_rest();
+    world.sim.broke(finding);
+    world.probe();
+    world.sim.finish()
+}
+
+type Sim = Scheduler<Event>;
+
+/// A counter: its slot and its place there.
+type Place = (usize, usize);
+
+/// The work that a message is about. Only the checks look at `client`.
+#[derive(Clone, Copy, Debug)]
+struct Work {
+    client: usize,
+    id: u64,
+    attempt: u64,
+}
+
+#[derive(Clone, Debug)]
+enum Event {
+    /// A client's question reaches a node.
+    Ask { client: usize, node: usize },
+    /// A client has waited long enough for the answer to its question with this number.
+    Waited { client: usize, question: u32 },
+    /// A message reaches a slot.
+    Reserve { slot: usize, from: usize, work: Work, counters: Vec<usize> },
+    /// A message reaches a slot.
+    TakeBack { slot: usize, from: usize, work: Work },
+    /// A message reaches a node.
+    Answer { node: usize, slot: usize, attempt: u64, answer: Answer },
+    /// The timer of an attempt.
+    Due { node: usize, attempt: u64, step: u32 },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    Reserved,
+    Denied,
+    Refused,
+    TakenBack,
+}
+
+struct World {
+    sim: Sim,
+    misfortune: Misfortune,
+    check: Check,
+    slots: Vec<Slot>,
+    nodes: Vec<Node>,
+    clients: Vec<Client>,
+    quota: Quota,
+}
+
+impl World {
+    fn drawn(seed: u64, mistake: Option<Mistake>, tracing: Tracing) -> Self {
+        let mut sim = Sim::new(seed, tracing, DELAY_MAX, STORMY);
+        let rng = &mut sim.rng;
+        let misfortune = Misfortune::drawn(rng, STALL_MAX);
+        let window = Span::from_millis(rng.between(60, 400));
+        let quota = Quota { limit: rng.between(1, 3), window };
+        let slots: Vec<_> = (0..rng.index(2) + 2)
+            .map(|number| Slot::drawn(number, quota, rng, mistake))
+            .collect();
+        let nodes: Vec<_> =
+            (0..rng.index(2) + 2).map(|number| Node::new(number, mistake)).collect();
+        let mut clients: Vec<_> =
+            (0..rng.between(6, 16)).map(|_| Client::drawn(rng, &slots)).collect();
+        for (number, client) in clients.iter_mut().enumerate() {
+            let delay_us = sim.rng.between(0, 400_000);
+            client.ask(&mut sim, number, nodes.len(), delay_us);
+        }
+        sim.note(|| format!("{}/{window} on every counter", quota.limit));
+        let check = Check::new(quota, clients.len());
+        Self { sim, misfortune, check, slots, nodes, clients, quota }
+    }
+
+    fn play(&mut self) {
+        while let Some(event) = self.sim.next() {
+            match &event {
+                Event::Ask { node, .. } | Event::Answer { node, .. } | Event::Due { node, .. } => {
+                    let node = *node;
+                    self.node(node, event);
+                }
+                Event::Waited { client, question } => {
+                    let nodes = self.nodes.len();
+                    self.clients[*client].waited(&mut self.sim, *client, *question, nodes);
+                }
+                Event::Reserve { slot, from, work, counters } => {
+                    let now = self.sim.clock(self.slots[*slot].ahead_us);
+                    let answer = self.slots[*slot].reserve(now, *work, counters, &mut self.check);
+                    self.slot(*slot, *from, *work, answer);
+                }
+                Event::TakeBack { slot, from, work } => {
+                    let now = self.sim.clock(self.slots[*slot].ahead_us);
+                    self.slots[*slot].take_back(now, *work, &mut self.check);
+                    self.check.taken_back(work.client, *slot, now);
+                    self.slot(*slot, *from, *work, Answer::TakenBack);
+                }
+            }
+            let finding = self.check.take_finding();
+            self.sim.broke(finding);
+        }
+    }
+
+    /// A slot answers, and what it keeps is looked at.
+    fn slot(&mut self, slot: usize, from: usize, work: Work, answer: Answer) {
+        self.sim.note(|| format!("slot {slot} to node {from}: {answer:?} {work:?}"));
+        self.sim.saw(match answer {
+            Answer::Reserved => "reserved",
+            Answer::Denied => "denied",
+            Answer::Refused => "refused by a tombstone",
+            Answer::TakenBack => "taken back",
+        });
+        self.sim.send(Event::Answer { node: from, slot, attempt: work.attempt, answer });
+        let now = self.sim.clock(self.slots[slot].ahead_us);
+        for (index, counter) in self.slots[slot].counters.iter().enumerate() {
+            self.check.counts((slot, index), counter.used(now), now);
+        }
+    }
+
+    fn node(&mut self, number: usize, event: Event) {
+        let (sim, node) = (&mut self.sim, &mut self.nodes[number]);
+        match node.process.fate(sim, self.misfortune) {
+            Fate::Runs => {}
+            Fate::Stalls { for_us } => {
+                sim.saw("stalled");
+                return sim.after(for_us, event);
+            }
+            Fate::Dead => return,
+            Fate::Crashes => {
+                sim.saw("crashed");
+                sim.note(|| format!("node {number} crashes"));
+                let down_us = sim.now_us() + sim.rng.between(1_000, 100_000);
+                node.process.down_until(down_us);
+                for client in node.crash() {
+                    self.check.orphaned(client);
+                }
+                return;
+            }
+        }
+        let told = match event {
+            Event::Ask { client, .. } => {
+                node.ask(sim, client, &self.clients[client].plan);
+                None
+            }
+            Event::Answer { slot, attempt, answer, .. } => node.answer(sim, slot, attempt, answer),
+            Event::Due { attempt, step, .. } => node.due(sim, attempt, step),
+            _ => None,
+        };
+        let Some((client, told)) = told else { return };
+        sim.note(|| format!("node {number} tells client {client}: {told:?}"));
+        if told == Told::Allow {
+            sim.saw("allowed");
+            self.check.admitted(client, &self.clients[client].plan);
+        }
+        self.clients[client].told(sim, client, told, self.nodes.len());
+    }
+
+    /// S5: once a window has passed, a single request on every counter is admitted.
+    fn probe(&mut self) {
+        self.sim.pass(self.quota.window);
+        let number = self.clients.len();
+        let mut client = Client::of_everything(&self.slots);
+        client.ask(&mut self.sim, number, self.nodes.len(), 0);
+        self.clients.push(client);
+        self.check.one_more_client();
+        self.play();
+        let finding = self.check.was_admitted(number);
+        self.sim.broke(finding);
+    }
+}
+

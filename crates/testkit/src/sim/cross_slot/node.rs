@@ -1,0 +1,174 @@
+//! A limiter node: it asks every slot, and tells the client when all have said yes.
+
+use super::{Answer, DEADLINE, Event, Mistake, Place, Sim, TIMEOUT, Work};
+use crate::sim::process::Process;
+
+pub(super) struct Node {
+    number: usize,
+    pub(super) process: Process,
+    attempts: Vec<Attempt>,
+    mistake: Option<Mistake>,
+}
+
+/// One try to have a plan admitted.
+struct Attempt {
+    work: Work,
+    started_us: u64,
+    phase: Phase,
+    /// Tells the timer that is due from those that are no longer meant.
+    step: u32,
+    parts: Vec<Part>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Reserving,
+    TakingBack,
+}
+
+/// The counters of a plan that live in one slot.
+struct Part {
+    slot: usize,
+    counters: Vec<usize>,
+    answer: Option<Answer>,
+}
+
+/// What the client hears.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Told {
+    Allow,
+    /// A slot denied, or was silent: then the outage policy of the rule would decide.
+    Deny,
+}
+
+impl Node {
+    pub(super) const fn new(number: usize, mistake: Option<Mistake>) -> Self {
+        Self { number, process: Process::new(), attempts: Vec::new(), mistake }
+    }
+
+    pub(super) fn ask(&mut self, sim: &mut Sim, client: usize, plan: &[Place]) {
+        let mut parts: Vec<Part> = Vec::new();
+        for &(slot, counter) in plan {
+            match parts.iter_mut().find(|part| part.slot == slot) {
+                Some(part) => part.counters.push(counter),
+                None => parts.push(Part { slot, counters: vec![counter], answer: None }),
+            }
+        }
+        let id = u64::try_from(client).expect("clients are few");
+        let work = Work { client, id, attempt: sim.fresh() };
+        let started_us = sim.now_us();
+        let phase = Phase::Reserving;
+        let mut attempt = Attempt { work, started_us, phase, step: 0, parts };
+        attempt.send(sim, self.number);
+        self.attempts.push(attempt);
+    }
+
+    pub(super) fn answer(
+        &mut self,
+        sim: &mut Sim,
+        slot: usize,
+        number: u64,
+        answer: Answer,
+    ) -> Option<(usize, Told)> {
+        let place = self.find(number)?;
+        let attempt = &mut self.attempts[place];
+        let part = attempt.parts.iter_mut().find(|part| part.slot == slot)?;
+        let client = attempt.work.client;
+        match (attempt.phase, answer) {
+            (Phase::Reserving, Answer::Reserved) => {
+                part.answer = Some(answer);
+                if !attempt.parts.iter().all(|part| part.answer.is_some()) {
+                    return None;
+                }
+                self.attempts.swap_remove(place);
+                Some((client, Told::Allow))
+            }
+            (Phase::Reserving, Answer::Denied | Answer::Refused) => {
+                self.take_back(sim, place);
+                Some((client, Told::Deny))
+            }
+            (Phase::TakingBack, Answer::TakenBack) => {
+                part.answer = Some(answer);
+                if attempt.parts.iter().all(|part| part.answer.is_some()) {
+                    self.attempts.swap_remove(place);
+                }
+                None
+            }
+            // A reply to an earlier phase.
+            _ => None,
+        }
+    }
+
+    pub(super) fn due(&mut self, sim: &mut Sim, number: u64, step: u32) -> Option<(usize, Told)> {
+        let place = self.find(number)?;
+        let attempt = &mut self.attempts[place];
+        if attempt.step != step {
+            return None;
+        }
+        if attempt.phase == Phase::TakingBack {
+            sim.saw("taken back again");
+            attempt.send(sim, self.number);
+            return None;
+        }
+        // A node that was stopped must not send what it should have sent long ago: the slots may
+        // have forgotten by now that they have charged it.
+        let late = sim.now_us() - attempt.started_us >= DEADLINE.as_micros();
+        let late = late && self.mistake != Some(Mistake::RetryAfterDeadline);
+        if attempt.step == 1 && !late {
+            sim.saw("retried");
+            if self.mistake == Some(Mistake::RetryUnderNewId) {
+                attempt.work.id = sim.fresh();
+                attempt.work.attempt = sim.fresh();
+            }
+            attempt.send(sim, self.number);
+            return None;
+        }
+        let client = attempt.work.client;
+        self.take_back(sim, place);
+        Some((client, Told::Deny))
+    }
+
+    fn take_back(&mut self, sim: &mut Sim, place: usize) {
+        let attempt = &mut self.attempts[place];
+        attempt.phase = Phase::TakingBack;
+        if self.mistake == Some(Mistake::TakeBackWhereReserved) {
+            attempt.parts.retain(|part| part.answer == Some(Answer::Reserved));
+        }
+        for part in &mut attempt.parts {
+            part.answer = None;
+        }
+        attempt.send(sim, self.number);
+        if self.mistake == Some(Mistake::TakeBackOnce) || attempt.parts.is_empty() {
+            self.attempts.swap_remove(place);
+        }
+    }
+
+    /// It loses its memory; the clients whose attempts nobody ends now.
+    pub(super) fn crash(&mut self) -> Vec<usize> {
+        self.attempts.drain(..).map(|attempt| attempt.work.client).collect()
+    }
+
+    fn find(&self, number: u64) -> Option<usize> {
+        self.attempts.iter().position(|attempt| attempt.work.attempt == number)
+    }
+}
+
+impl Attempt {
+    /// Sends the message of its phase to every slot that has not answered, and sets the timer.
+    fn send(&mut self, sim: &mut Sim, from: usize) {
+        let work = self.work;
+        for part in self.parts.iter().filter(|part| part.answer.is_none()) {
+            let slot = part.slot;
+            sim.send(match self.phase {
+                Phase::Reserving => {
+                    let counters = part.counters.clone();
+                    Event::Reserve { slot, from, work, counters }
+                }
+                Phase::TakingBack => Event::TakeBack { slot, from, work },
+            });
+        }
+        self.step += 1;
+        let due = Event::Due { node: from, attempt: work.attempt, step: self.step };
+        sim.after(TIMEOUT.as_micros(), due);
+    }
+}

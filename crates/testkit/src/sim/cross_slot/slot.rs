@@ -1,0 +1,138 @@
+//! A slot: counters and records, changed by one message at a time.
+
+use std::collections::BTreeMap;
+
+use sluicegate_core::algorithm::log::Quota;
+use sluicegate_core::{Span, Timestamp};
+
+use super::check::Check;
+use super::{Answer, LIFE, Mistake, Work};
+use crate::sim::counter::{Counter, GiveBack, Mark};
+use crate::sim::rng::Rng;
+
+/// Shorter than some messages are on their way.
+const SHORT_LIFE: Span = Span::from_millis(25);
+
+pub(super) struct Slot {
+    number: usize,
+    /// How far its clock is ahead of the true time.
+    pub(super) ahead_us: u64,
+    pub(super) counters: Vec<Counter>,
+    records: BTreeMap<u64, Record>,
+    window: Span,
+    mistake: Option<Mistake>,
+}
+
+/// All that is known of an id.
+struct Record {
+    /// Which counters are charged, and where; empty if none is.
+    charged: Vec<(usize, Mark)>,
+    attempts: BTreeMap<u64, Standing>,
+    expires: Timestamp,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    Holds,
+    TakenBack,
+}
+
+impl Slot {
+    pub(super) fn drawn(
+        number: usize,
+        quota: Quota,
+        rng: &mut Rng,
+        mistake: Option<Mistake>,
+    ) -> Self {
+        let counters = (0..rng.between(1, 2)).map(|_| Counter::log(vec![quota])).collect();
+        Self {
+            number,
+            ahead_us: rng.between(0, 8_000),
+            counters,
+            records: BTreeMap::new(),
+            window: quota.window,
+            mistake,
+        }
+    }
+
+    /// Check everything, then write everything.
+    pub(super) fn reserve(
+        &mut self,
+        now: Timestamp,
+        work: Work,
+        counters: &[usize],
+        check: &mut Check,
+    ) -> Answer {
+        self.records.retain(|_, record| record.expires > now);
+        if let Some(record) = self.records.get_mut(&work.id) {
+            if record.attempts.get(&work.attempt) == Some(&Standing::TakenBack) {
+                return Answer::Refused;
+            }
+            if !record.charged.is_empty() && self.mistake != Some(Mistake::ChargedAgain) {
+                if self.mistake == Some(Mistake::LastAttemptOwns) {
+                    record.attempts.clear();
+                }
+                record.attempts.insert(work.attempt, Standing::Holds);
+                record.keep(now + LIFE);
+                return Answer::Reserved;
+            }
+        }
+        if counters.iter().any(|&counter| self.counters[counter].earliest(now) > now) {
+            return Answer::Denied;
+        }
+        let record = self.records.entry(work.id).or_insert_with(Record::new);
+        for &counter in counters {
+            let mark = self.counters[counter].take(now);
+            record.charged.push((counter, mark));
+            check.charged(work, (self.number, counter), now);
+        }
+        record.attempts.insert(work.attempt, Standing::Holds);
+        record.keep(match self.mistake {
+            Some(Mistake::ShortRecord) => now + SHORT_LIFE,
+            _ => (now + LIFE).max(now + self.window),
+        });
+        Answer::Reserved
+    }
+
+    pub(super) fn take_back(&mut self, now: Timestamp, work: Work, check: &mut Check) {
+        self.records.retain(|_, record| record.expires > now);
+        let record = self.records.entry(work.id).or_insert_with(Record::new);
+        record.attempts.insert(work.attempt, Standing::TakenBack);
+        record.keep(match self.mistake {
+            Some(Mistake::ShortTombstone) => now + SHORT_LIFE,
+            _ => now + LIFE,
+        });
+        let held = record.attempts.values().any(|standing| *standing == Standing::Holds);
+        if !held || self.mistake == Some(Mistake::TakeBackForAll) {
+            for (counter, mark) in record.charged.drain(..) {
+                if self.mistake == Some(Mistake::TakeBackByScore) {
+                    continue;
+                }
+                self.counters[counter].give_back(mark, now, GiveBack::Safe);
+                check.given_back(work.client, (self.number, counter), now);
+            }
+        }
+        match self.mistake {
+            Some(Mistake::TakeBackByScore) => {
+                self.counters.iter_mut().for_each(Counter::give_back_newest);
+            }
+            Some(Mistake::NoTombstone) => {
+                record.attempts.remove(&work.attempt);
+            }
+            Some(Mistake::ShortTombstone) if record.charged.is_empty() => {
+                record.expires = now + SHORT_LIFE;
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Record {
+    const fn new() -> Self {
+        Self { charged: Vec::new(), attempts: BTreeMap::new(), expires: Timestamp::ZERO }
+    }
+
+    fn keep(&mut self, until: Timestamp) {
+        self.expires = self.expires.max(until);
+    }
+}

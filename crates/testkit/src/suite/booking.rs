@@ -1,0 +1,157 @@
+//! Book and claim.
+
+use sluicegate_core::store::{Claim, Error};
+use sluicegate_core::{Decision, Id, Store};
+
+use super::{Ask, Bench, Subject, ask, millis};
+
+const ME: Id = Id::from_bits(1);
+const OTHER: Id = Id::from_bits(2);
+
+impl<S: Subject> Bench<S> {
+    fn book(&self, ask: &Ask) -> Result<u64, Decision> {
+        let booked = self.with(ask, async |store, plan| store.book(plan).await);
+        match booked.expect("an answer") {
+            Decision::Allow(allow) => Ok(millis(allow.start)),
+            other => Err(other),
+        }
+    }
+
+    fn claim(&self, ask: &Ask, claimant: Id) -> Result<Claim, Error> {
+        self.with(ask, async |store, plan| store.claim(plan, claimant).await)
+    }
+
+    fn goes(&self, ask: &Ask, claimant: Id) -> bool {
+        matches!(self.claim(ask, claimant), Ok(Claim::Go(_)))
+    }
+
+    fn rebooked(&self, ask: &Ask, claimant: Id) -> u64 {
+        match self.claim(ask, claimant) {
+            Ok(Claim::Rebooked { start }) => millis(start),
+            other => panic!("not booked anew: {other:?}"),
+        }
+    }
+}
+
+pub fn bookings_are_spaced_by_the_limit<S: Subject>() {
+    let mut bench = Bench::<S>::of(&["2/10s"]);
+    bench.at_ms(0);
+    let starts: Vec<_> = (1..=6).map(|id| bench.book(&ask(id)).expect("booked")).collect();
+    // The slack is 100 ms: what may be used until 100 ms leaves at 10,100 ms.
+    assert_eq!(starts, [0, 0, 10_100, 10_100, 20_200, 20_200]);
+    assert_eq!(bench.book(&ask(3)), Ok(10_100), "the same booking again");
+    assert_eq!(bench.used(&ask(0)), [6]);
+}
+
+pub fn a_booking_makes_an_acquire_wait<S: Subject>() {
+    let mut bench = Bench::<S>::of(&["1/10s"]);
+    bench.at_ms(0);
+    assert_eq!(bench.book(&ask(1)), Ok(0));
+    assert_eq!(bench.book(&ask(2)), Ok(10_100));
+    bench.at_ms(10_099);
+    let Decision::Deny(deny) = bench.acquire(&ask(3)) else {
+        panic!("an acquire must not take what is booked");
+    };
+    assert_eq!(millis(deny.start), 20_200);
+}
+
+pub fn a_booking_past_the_horizon_is_denied<S: Subject>() {
+    let mut bench = Bench::<S>::of(&["1/50min"]);
+    bench.at_ms(0);
+    assert!(bench.book(&ask(1)).is_ok());
+    assert!(bench.book(&ask(2)).is_ok());
+    let Err(Decision::Deny(deny)) = bench.book(&ask(3)) else { panic!("more than an hour ahead") };
+    assert_eq!(millis(deny.start), 2 * (3_000_000 + 30_000));
+    assert_eq!(bench.used(&ask(0)), [2]);
+}
+
+pub fn a_claim_on_time_goes<S: Subject>() {
+    let mut bench = Bench::<S>::of(&["1/10s"]);
+    bench.at_ms(0);
+    assert_eq!(bench.claim(&ask(1), ME), Err(Error::Unknown));
+    assert!(bench.book(&ask(1)).is_ok());
+    assert!(bench.book(&ask(2)).is_ok());
+    assert!(bench.goes(&ask(1), ME));
+    bench.at_ms(10_099);
+    assert!(
+        matches!(bench.claim(&ask(2), ME), Ok(Claim::Early { start }) if millis(start) == 10_100)
+    );
+    bench.at_ms(10_200);
+    assert!(bench.goes(&ask(2), ME));
+    assert!(matches!(bench.claim(&ask(2), ME), Ok(Claim::Go(go)) if go.replayed));
+    assert_eq!(bench.used(&ask(0)), [1]);
+}
+
+pub fn a_late_claim_is_booked_anew<S: Subject>() {
+    let mut bench = Bench::<S>::of(&["1/10s"]);
+    bench.at_ms(0);
+    for (id, start) in [(1, 0), (2, 10_100), (3, 20_200)] {
+        assert_eq!(bench.book(&ask(id)), Ok(start));
+    }
+    bench.at_ms(10_201);
+    assert_eq!(bench.rebooked(&ask(2), ME), 30_300, "behind those who are booked");
+    assert_eq!(bench.used(&ask(0)), [2], "what was not used is not charged");
+    bench.at_ms(30_300);
+    assert!(bench.goes(&ask(2), ME));
+}
+
+pub fn a_second_claimant_is_booked_anew<S: Subject>() {
+    let mut bench = Bench::<S>::of(&["1/10s"]);
+    bench.at_ms(0);
+    assert_eq!(bench.book(&ask(1)), Ok(0));
+    assert!(bench.goes(&ask(1), ME));
+    assert_eq!(bench.rebooked(&ask(1), OTHER), 10_100, "the first may have gone");
+    bench.at_ms(10_100);
+    assert!(bench.goes(&ask(1), OTHER));
+    bench.at_ms(10_201);
+    assert_eq!(bench.rebooked(&ask(1), OTHER), 20_200, "a claim is not good for ever");
+}
+
+pub fn a_cancelled_booking_makes_room<S: Subject>() {
+    let mut bench = Bench::<S>::of(&["1/10s"]);
+    bench.at_ms(0);
+    assert!(bench.book(&ask(1)).is_ok());
+    assert_eq!(bench.book(&ask(2)), Ok(10_100));
+    let cancelled = bench.with(&ask(2), async |s, plan| s.cancel(&plan.handle()).await);
+    assert!(cancelled.is_ok());
+    assert_eq!(bench.book(&ask(3)), Ok(10_100));
+    assert_eq!(bench.claim(&ask(2), ME), Err(Error::Gone));
+}
+
+pub fn a_booking_takes_its_lease_when_it_is_claimed<S: Subject>() {
+    let mut bench = Bench::<S>::of(&["9/10s", "1 concurrent"]);
+    bench.at_ms(0);
+    assert_eq!(bench.book(&ask(1)), Ok(0));
+    assert_eq!(bench.book(&ask(2)), Ok(0));
+    assert_eq!(bench.used(&ask(0)), [2, 0]);
+    let settle = |bench: &Bench<S>, id| {
+        bench.with(&ask(id), async |s, plan| s.settle(&plan.handle(), &Default::default()).await)
+    };
+    assert_eq!(settle(&bench, 1), Err(Error::NotClaimed));
+    assert!(bench.goes(&ask(1), ME));
+    assert_eq!(bench.used(&ask(0)), [2, 1]);
+    assert!(matches!(bench.claim(&ask(2), ME), Ok(Claim::Deny(deny)) if deny.hit.charge == 1));
+    assert!(settle(&bench, 1).is_ok());
+    bench.at_ms(100);
+    assert!(bench.goes(&ask(2), ME), "the booking still stands");
+}
+
+pub fn a_bucket_can_be_booked<S: Subject>() {
+    let mut bench = Bench::<S>::of(&["1/s burst 2"]);
+    bench.at_ms(0);
+    let starts: Vec<_> = (1..=4).map(|id| bench.book(&ask(id)).expect("booked")).collect();
+    // The slack is 10 ms: each counts as poured in at the end of it.
+    assert_eq!(starts, [0, 10, 1_010, 2_010]);
+    assert!(!bench.acquire(&ask(5)).is_allowed());
+}
+
+pub fn a_booking_does_not_reach_into_the_next_calendar_day<S: Subject>() {
+    // A hundredth of the longest day, 25 hours, is 15 minutes; midnight is 16 hours away.
+    let midnight = 16 * 3_600_000;
+    let mut bench = Bench::<S>::of(&["1/calendar day"]);
+    bench.at_ms(midnight - 900_000);
+    assert_eq!(bench.book(&ask(1)), Ok(midnight));
+    bench.at_ms(midnight - 900_000);
+    assert!(bench.acquire(&ask(2)).is_allowed(), "today is still unused");
+    assert!(!bench.acquire(&ask(3)).is_allowed());
+}

@@ -1,0 +1,230 @@
+//! The suite that every store has to pass, whatever keeps its state.
+//!
+//! [`store_suite!`](crate::store_suite) makes a test of each function in here for a [`Subject`].
+//! Nothing sleeps: the subject's clock is set.
+
+#[allow(missing_docs, reason = "the name of each test is its sentence")]
+pub mod booking;
+#[allow(missing_docs, reason = "the name of each test is its sentence")]
+pub mod decisions;
+pub mod model;
+#[allow(missing_docs, reason = "the name of each test is its sentence")]
+pub mod records;
+mod script;
+
+use sluicegate_core::query::{Cost, Query, RequestId};
+use sluicegate_core::rule::{Group, Rule};
+use sluicegate_core::ruleset::{Ruleset, Settings};
+use sluicegate_core::{Decision, Id, Limit, Plan, Span, Store, Timestamp};
+
+/// A store under test, with the clock that it goes by.
+pub trait Subject {
+    /// What is tested.
+    type Store: Store;
+
+    /// How many random sequences the model test tries.
+    const CASES: u32;
+
+    /// An empty store that shows [`EPOCH`].
+    fn fresh() -> Self;
+
+    /// The store.
+    fn store(&self) -> &Self::Store;
+
+    /// Sets the clock that the store goes by.
+    fn set_now(&self, now: Timestamp);
+
+    /// Runs what the store has to wait for.
+    fn run<F: Future>(&self, future: F) -> F::Output;
+}
+
+/// When every test begins: a Monday, away from any midnight.
+pub const EPOCH: Timestamp = Timestamp::from_secs(1_800_000_000);
+
+/// A store, rules, and the time between them.
+pub(crate) struct Bench<S> {
+    subject: S,
+    rules: Ruleset,
+    now: Timestamp,
+}
+
+/// A request that a test makes.
+#[derive(Clone, Debug)]
+pub(crate) struct Ask {
+    id: RequestId,
+    who: Vec<(&'static str, &'static str)>,
+    cost: Cost,
+    hold: Option<Span>,
+}
+
+/// A request under an id that we made up.
+pub(crate) fn ask(id: u128) -> Ask {
+    let id = RequestId::ours(Id::from_bits(id));
+    Ask { id, who: vec![("user", "ann")], cost: Cost::default(), hold: None }
+}
+
+impl Ask {
+    pub(crate) fn by(mut self, user: &'static str) -> Self {
+        self.who = vec![("user", user)];
+        self
+    }
+
+    /// Under an id that the caller chose.
+    pub(crate) fn named(mut self) -> Self {
+        self.id.keep = Some(RequestId::KEEP);
+        self
+    }
+
+    pub(crate) fn requests(mut self, requests: u64) -> Self {
+        self.cost.requests = Some(requests);
+        self
+    }
+
+    pub(crate) fn tokens(mut self, tokens: u64) -> Self {
+        self.cost.input_tokens = Some(tokens);
+        self
+    }
+
+    pub(crate) fn hold(mut self, seconds: u64) -> Self {
+        self.hold = Some(Span::from_secs(seconds));
+        self
+    }
+
+    fn query(&self) -> Query<'static> {
+        let mut query = Query::new(self.id);
+        for (name, value) in &self.who {
+            query.insert(*name, *value).expect("dimensions of tests are valid");
+        }
+        query.cost = self.cost;
+        query.hold = self.hold;
+        query
+    }
+}
+
+/// One group per rule, so that all of them apply.
+pub(crate) fn rules(rules: impl IntoIterator<Item = Rule>) -> Ruleset {
+    let groups = rules.into_iter().map(|rule| Group::new(rule.name.clone(), [rule])).collect();
+    Ruleset::new(groups, Settings::default()).expect("rules of tests compile")
+}
+
+/// A rule per user.
+pub(crate) fn rule(name: &str, limits: &[&str]) -> Rule {
+    let limits = limits.iter().map(|text| text.parse::<Limit>().expect(text));
+    Rule::new(name, limits).per(&["user"])
+}
+
+impl<S: Subject> Bench<S> {
+    pub(crate) fn new(all: impl IntoIterator<Item = Rule>) -> Self {
+        Self { subject: S::fresh(), rules: rules(all), now: EPOCH }
+    }
+
+    /// A plan per user under these limits.
+    pub(crate) fn of(limits: &[&str]) -> Self {
+        Self::new([rule("LIMIT", limits)])
+    }
+
+    /// Goes to so many milliseconds after the beginning.
+    pub(crate) fn at_ms(&mut self, millis: u64) -> &mut Self {
+        self.now = EPOCH + Span::from_millis(millis);
+        self.subject.set_now(self.now);
+        self
+    }
+
+    /// Runs an operation of the store on the plan of a request.
+    pub(crate) fn with<T>(&self, ask: &Ask, run: impl AsyncFnOnce(&S::Store, &Plan<'_>) -> T) -> T {
+        let query = ask.query();
+        let plan = self.rules.plan(&query, self.now).expect("requests of tests can be planned");
+        self.subject.run(run(self.subject.store(), &plan))
+    }
+
+    pub(crate) fn acquire(&self, ask: &Ask) -> Decision {
+        let result = self.with(ask, async |store, plan| store.acquire(plan).await);
+        result.unwrap_or_else(|error| panic!("{ask:?}: {error}"))
+    }
+
+    /// How many of these requests are admitted, one after the other.
+    pub(crate) fn admitted(&self, asks: impl IntoIterator<Item = Ask>) -> usize {
+        asks.into_iter().filter(|ask| self.acquire(ask).is_allowed()).count()
+    }
+
+    /// What each limit shows as used.
+    pub(crate) fn used(&self, ask: &Ask) -> Vec<u64> {
+        let usage = self.with(ask, async |store, plan| store.usage(plan).await);
+        usage.expect("usage").readings.iter().map(|reading| reading.used).collect()
+    }
+}
+
+/// Milliseconds since the beginning.
+pub(crate) fn millis(at: Timestamp) -> u64 {
+    at.since(EPOCH).as_micros() / 1_000
+}
+
+/// Makes a test of every function of the suite, for one [`Subject`].
+#[macro_export]
+macro_rules! store_suite {
+    ($subject:ty) => {
+        $crate::store_suite! { @ $subject, decisions:
+            limits_decide_as_they_are_written
+            all_windows_of_a_rule_must_pass
+            a_denial_leaves_every_other_scope_untouched
+            the_earliest_start_is_true
+            users_do_not_share_a_counter
+            what_can_never_fit_is_told_apart
+            several_requests_at_once_count_as_many
+            tokens_and_requests_are_charged_together
+            calendar_windows_start_again_at_their_boundary
+            a_shadow_rule_counts_but_never_denies
+            peeking_and_reading_usage_consume_nothing
+            a_reset_forgets_usage
+            a_denial_says_what_would_fit
+            an_empty_plan_is_allowed
+            usage_is_kept_when_a_limit_changes
+        }
+        $crate::store_suite! { @ $subject, records:
+            the_same_id_is_counted_once
+            a_denial_is_not_remembered
+            the_same_id_for_other_work_is_a_conflict
+            settling_gives_back_what_was_too_much
+            settling_charges_what_was_too_little_as_debt
+            settling_twice_is_once
+            what_is_not_known_yet_is_charged_when_it_is_settled
+            an_exhausted_budget_denies_work_of_unknown_cost
+            an_optimistic_budget_admits_until_it_is_used_up
+            an_estimate_that_nobody_settles_stays_charged
+            an_estimate_is_refunded_where_the_rule_says_so
+            cancelling_gives_everything_back
+            a_cancelled_id_is_refused_even_if_it_comes_later
+            a_slot_is_given_back
+            a_slot_comes_back_when_its_holder_dies
+            renewing_keeps_a_slot
+            an_expired_lease_is_lost
+            a_denied_slot_burns_no_request
+            a_reset_does_not_let_old_refunds_touch_new_usage
+        }
+        $crate::store_suite! { @ $subject, booking:
+            bookings_are_spaced_by_the_limit
+            a_booking_makes_an_acquire_wait
+            a_booking_past_the_horizon_is_denied
+            a_claim_on_time_goes
+            a_late_claim_is_booked_anew
+            a_second_claimant_is_booked_anew
+            a_cancelled_booking_makes_room
+            a_booking_takes_its_lease_when_it_is_claimed
+            a_bucket_can_be_booked
+            a_booking_does_not_reach_into_the_next_calendar_day
+        }
+        $crate::store_suite! { @ $subject, model:
+            random_operations_agree_with_the_model
+        }
+    };
+    (@ $subject:ty, $module:ident: $($test:ident)*) => {
+        mod $module {
+            use super::*;
+
+            $(#[test]
+            fn $test() {
+                $crate::suite::$module::$test::<$subject>();
+            })*
+        }
+    };
+}

@@ -1,0 +1,244 @@
+//! Random operations, answered by the store and by the model.
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
+use sluicegate_core::model::Model;
+use sluicegate_core::query::{Cost, RequestId};
+use sluicegate_core::rule::{Mode, OnExpiry, Rule};
+use sluicegate_core::{Id, Money, Plan, Ruleset, Span, Store, Timestamp};
+
+use super::{Ask, EPOCH, Subject, rule, rules};
+
+/// Rules of every kind. Each counts by a dimension of its own, so that a request chooses by its
+/// dimensions which of them apply.
+fn every_kind() -> Ruleset {
+    let by = |dimension: &str, rule: Rule| rule.per(&[dimension]);
+    let refund = |rule: Rule| Rule { on_expiry: OnExpiry::Refund, ..rule };
+    let optimistic = |rule: Rule| Rule { mode: Mode::Optimistic, ..rule };
+    let shadow = |rule: Rule| Rule { shadow: true, ..rule };
+    let lease = |rule: Rule| Rule { lease: Span::from_secs(5), ..rule };
+    rules([
+        by("log", rule("LOG", &["3/10s", "5/min"])),
+        by("bucket", rule("BUCKET", &["2/s burst 3"])),
+        by("tokens", rule("TOKENS", &["100 tokens/10s", "70 input_tokens/s"])),
+        by(
+            "refund",
+            refund(rule("REFUND", &["100 tokens/20s", "100 tokens/20s burst 100", "4/20s"])),
+        ),
+        by("optimistic", optimistic(rule("OPTIMISTIC", &["80 tokens/15s"]))),
+        by("money", rule("MONEY", &["0.0000001 USD/calendar day", "0.0001 USD/h burst 0.0001"])),
+        by("slots", lease(rule("SLOTS", &["2 concurrent"]))),
+        by("shadow", shadow(rule("SHADOW", &["1/10s", "50 tokens/10s"]))),
+    ])
+}
+
+const DIMENSIONS: [&str; 8] =
+    ["log", "bucket", "tokens", "refund", "optimistic", "money", "slots", "shadow"];
+
+/// One operation, about work with a small number for a name.
+#[derive(Clone, Debug)]
+enum Operation {
+    Advance(u64),
+    Acquire(u8, Ask),
+    Peek(Ask),
+    Book(u8, Ask),
+    Claim(u8, u8),
+    Cancel(u8),
+    Settle(u8, Cost),
+    Release(u8),
+    Renew(u8),
+    Reset(Ask),
+    Usage(Ask),
+}
+
+fn cost() -> impl Strategy<Value = Cost> {
+    let requests = prop_oneof![6 => Just(None), 1 => (0..4u64).prop_map(Some)];
+    let tokens = || prop_oneof![Just(None), (0..120u64).prop_map(Some)];
+    let money = prop_oneof![Just(None), (0..120u64).prop_map(Money::from_nanos)];
+    (requests, tokens(), tokens(), money).prop_map(
+        |(requests, input_tokens, output_tokens, money)| Cost {
+            requests,
+            input_tokens,
+            output_tokens,
+            money,
+        },
+    )
+}
+
+fn asks() -> impl Strategy<Value = Ask> {
+    let who = proptest::collection::vec(
+        prop_oneof![3 => Just(None), 2 => Just(Some("x")), 1 => Just(Some("y"))],
+        8,
+    );
+    let keep = prop_oneof![Just(None), (1..90u64).prop_map(|s| Some(Span::from_secs(s)))];
+    let hold = prop_oneof![Just(None), (1..30u64).prop_map(|s| Some(Span::from_secs(s)))];
+    (who, cost(), keep, hold).prop_map(|(who, cost, keep, hold)| Ask {
+        id: RequestId { id: Id::from_bits(0), keep },
+        who: DIMENSIONS.into_iter().zip(who).filter_map(|(d, v)| Some((d, v?))).collect(),
+        cost,
+        hold,
+    })
+}
+
+fn operations() -> impl Strategy<Value = Vec<Operation>> {
+    use Operation::*;
+    let name = || 0..8u8;
+    let micros = prop_oneof![
+        3 => 0..20_000u64,
+        3 => 0..2_000_000u64,
+        2 => 0..20_000_000u64,
+        1 => 0..200_000_000u64,
+        1 => (0..400u64).prop_map(|s| s * 100_000),
+    ];
+    let operation = prop_oneof![
+        4 => micros.prop_map(Advance),
+        6 => (name(), asks()).prop_map(|(n, ask)| Acquire(n, ask)),
+        1 => asks().prop_map(Peek),
+        3 => (name(), asks()).prop_map(|(n, ask)| Book(n, ask)),
+        3 => (name(), 0..2u8).prop_map(|(n, by)| Claim(n, by)),
+        1 => name().prop_map(Cancel),
+        3 => (name(), cost()).prop_map(|(n, cost)| Settle(n, cost)),
+        1 => name().prop_map(Release),
+        2 => name().prop_map(Renew),
+        1 => asks().prop_map(Reset),
+        1 => asks().prop_map(Usage),
+    ];
+    proptest::collection::vec(operation, 1..60)
+}
+
+/// The same operations give the same answers.
+pub fn random_operations_agree_with_the_model<S: Subject>() {
+    let cases = if crate::long() { S::CASES * 50 } else { S::CASES };
+    let config = Config {
+        cases,
+        max_shrink_iters: 20_000,
+        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
+        source_file: Some(file!()),
+        ..Config::default()
+    };
+    let rules = every_kind();
+    let result = TestRunner::new(config).run(&operations(), |operations| {
+        compare::<S>(&rules, operations);
+        Ok(())
+    });
+    if let Err(error) = result {
+        panic!("{error}");
+    }
+}
+
+fn compare<S: Subject>(rules: &Ruleset, operations: Vec<Operation>) {
+    let subject = S::fresh();
+    let mut model = Model::default();
+    let mut now = EPOCH;
+    // What was last asked for under each name: claims and settlements speak of the same work.
+    let mut known: [Option<Ask>; 8] = Default::default();
+    for operation in operations {
+        let context = format!("{operation:?} at {}us", now.since(EPOCH).as_micros());
+        let last = |known: &[Option<Ask>; 8], n: u8| known[usize::from(n)].clone();
+        match operation {
+            Operation::Advance(micros) => {
+                now = now + Span::from_micros(micros);
+                subject.set_now(now);
+            }
+            Operation::Acquire(n, ask) => {
+                let ask = again(&mut known, n, ask);
+                let (real, expected) = both(&subject, rules, &ask, now, async |store, plan| {
+                    (store.acquire(plan).await, model.acquire(plan, now))
+                });
+                assert_eq!(real, expected, "{context}");
+            }
+            Operation::Peek(ask) => {
+                let (real, expected) = both(&subject, rules, &ask, now, async |store, plan| {
+                    (store.peek(plan).await, model.peek(plan, now))
+                });
+                assert_eq!(real, expected, "{context}");
+            }
+            Operation::Book(n, ask) => {
+                let ask = again(&mut known, n, ask);
+                let (real, expected) = both(&subject, rules, &ask, now, async |store, plan| {
+                    (store.book(plan).await, model.book(plan, now))
+                });
+                assert_eq!(real, expected, "{context}");
+            }
+            Operation::Claim(n, by) => {
+                let Some(ask) = last(&known, n) else { continue };
+                let by = Id::from_bits(u128::from(by));
+                let (real, expected) = both(&subject, rules, &ask, now, async |store, plan| {
+                    (store.claim(plan, by).await, model.claim(plan, by, now))
+                });
+                assert_eq!(real, expected, "{context}");
+            }
+            Operation::Cancel(n) => {
+                let Some(ask) = last(&known, n) else { continue };
+                let (real, expected) = both(&subject, rules, &ask, now, async |store, plan| {
+                    (store.cancel(&plan.handle()).await, model.cancel(plan.id.id, now))
+                });
+                assert_eq!(real, expected, "{context}");
+            }
+            Operation::Settle(n, actual) => {
+                let Some(ask) = last(&known, n) else { continue };
+                let (real, expected) = both(&subject, rules, &ask, now, async |store, plan| {
+                    let real = store.settle(&plan.handle(), &actual).await;
+                    (real, model.settle(plan.id.id, &actual, now))
+                });
+                assert_eq!(real, expected, "{context}");
+            }
+            Operation::Release(n) => {
+                let Some(ask) = last(&known, n) else { continue };
+                let (real, expected) = both(&subject, rules, &ask, now, async |store, plan| {
+                    (store.release(&plan.handle()).await, model.release(plan.id.id, now))
+                });
+                assert_eq!(real, expected, "{context}");
+            }
+            Operation::Renew(n) => {
+                let Some(ask) = last(&known, n) else { continue };
+                let (real, expected) = both(&subject, rules, &ask, now, async |store, plan| {
+                    (store.renew(&plan.handle()).await, model.renew(plan.id.id, now))
+                });
+                assert_eq!(real, expected, "{context}");
+            }
+            Operation::Reset(ask) => {
+                both(&subject, rules, &ask, now, async |store, plan| {
+                    store.reset(plan).await.expect("a reset");
+                    model.reset(plan, now);
+                });
+                // What is written in the microsecond of a reset may or may not outlive it.
+                now = now + Span::from_micros(1);
+                subject.set_now(now);
+            }
+            Operation::Usage(ask) => {
+                let (real, expected) = both(&subject, rules, &ask, now, async |store, plan| {
+                    (store.usage(plan).await, model.usage(plan, now))
+                });
+                assert_eq!(real, Ok(expected), "{context}");
+            }
+        }
+    }
+}
+
+/// The request under a name: mostly the one that was made before, for the sake of replays.
+fn again(known: &mut [Option<Ask>; 8], n: u8, mut ask: Ask) -> Ask {
+    ask.id.id = Id::from_bits(u128::from(n) + 1);
+    let slot = &mut known[usize::from(n)];
+    // An odd number of dimensions stands for a coin: the choice has to be part of the case.
+    if ask.who.len() % 4 != 0
+        && let Some(before) = slot
+    {
+        return before.clone();
+    }
+    *slot = Some(ask.clone());
+    ask
+}
+
+/// Runs one operation on the plan of a request.
+fn both<S: Subject, T>(
+    subject: &S,
+    rules: &Ruleset,
+    ask: &Ask,
+    now: Timestamp,
+    run: impl AsyncFnOnce(&S::Store, &Plan<'_>) -> T,
+) -> T {
+    let query = ask.query();
+    let plan = rules.plan(&query, now).expect("requests of tests can be planned");
+    subject.run(run(subject.store(), &plan))
+}
