@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::bucket::{self, Bucket};
 use super::concurrency::Leases;
-use super::log::Log;
+use super::log::{self, Log};
 use super::window::{self, Slices};
 use super::{Earliest, Meter, Reading};
 use crate::id::Id;
@@ -27,6 +27,8 @@ struct Rare {
     holds: Vec<Hold>,
     /// What was written until then is forgotten: amending it would touch what others wrote since.
     reset_at: Option<Timestamp>,
+    /// Entries of a log that were counted elsewhere before, all as if at the newest score.
+    inherited: Option<(u64, Timestamp)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -98,6 +100,30 @@ impl Cell {
         Self { state, rare: None }
     }
 
+    /// A cell for somebody whose usage was counted in this one, together with that of others.
+    ///
+    /// All of it is taken to be theirs and to have come last, so they can't start from nothing.
+    /// It takes the same room however much there is.
+    #[must_use]
+    pub fn heir(&self) -> Self {
+        let mut rare = None;
+        let state = match &self.state {
+            State::Log(log) => {
+                let inherited = log.last().map(|last| (log.scores().len() as u64, last));
+                rare = Some(Box::new(Rare { inherited, ..Rare::default() }));
+                State::Log(Log::default())
+            }
+            State::Slices(slices) => State::Slices(slices.merged()),
+            State::Bucket(bucket) => State::Bucket(*bucket),
+            State::Leases(leases) => State::Leases(leases.merged()),
+        };
+        Self { state, rare }
+    }
+
+    fn inherited(&self) -> Option<(u64, Timestamp)> {
+        self.rare.as_ref()?.inherited
+    }
+
     /// Brings the cell to `now`: estimates that are due are given back, what has left is forgotten.
     pub fn advance(&mut self, meter: &Meter<'_>, now: Timestamp) {
         self.give_back_due(now);
@@ -125,7 +151,10 @@ impl Cell {
     /// The first instant from `from` on at which `need` fit, with `slack` to use it late.
     pub fn earliest(&self, meter: &Meter<'_>, from: Timestamp, need: u64, slack: Span) -> Earliest {
         match (&self.state, meter) {
-            (State::Log(log), Meter::Log(quotas)) => log.earliest(quotas, from, need),
+            (State::Log(log), Meter::Log(quotas)) => match self.inherited() {
+                None => log.earliest(quotas, from, need),
+                Some(inherited) => earliest_of_heir(log, quotas, inherited, from, need),
+            },
             (State::Slices(slices), Meter::Windowed(quota)) => slices.earliest(*quota, from, need),
             (State::Slices(slices), Meter::Calendar(quota)) => {
                 slices.earliest_in_calendar(*quota, from, need, slack)
@@ -268,7 +297,16 @@ impl Cell {
     pub fn readings(&self, meter: &Meter<'_>, now: Timestamp, out: &mut impl Extend<Reading>) {
         match (&self.state, meter) {
             (State::Log(log), Meter::Log(quotas)) => {
-                out.extend(quotas.iter().map(|&quota| log.reading(quota, now)));
+                out.extend(quotas.iter().map(|&quota| {
+                    let mut reading = log.reading(quota, now);
+                    if let Some((amount, at)) = self.inherited()
+                        && at + quota.window > now
+                    {
+                        reading.used += amount;
+                        reading.reset = reading.reset.max(at + quota.window);
+                    }
+                    reading
+                }));
             }
             (State::Slices(slices), Meter::Windowed(quota)) => {
                 out.extend([slices.reading(*quota, now)]);
@@ -292,7 +330,91 @@ impl Cell {
             State::Bucket(bucket) => Some(bucket.empty_at()),
             State::Leases(leases) => leases.last(),
         };
-        let hold = self.rare.as_ref().and_then(|rare| rare.holds.last());
-        state.unwrap_or_default().max(hold.map_or(Timestamp::ZERO, |hold| hold.until))
+        let Some(rare) = &self.rare else { return state.unwrap_or_default() };
+        let hold = rare.holds.last().map(|hold| hold.until);
+        let inherited = rare.inherited.map(|(_, at)| at + window);
+        [state, hold, inherited].into_iter().flatten().max().unwrap_or_default()
+    }
+}
+
+/// When a log fits beside entries that were inherited: before they leave, if both together have
+/// room, or after.
+fn earliest_of_heir(
+    log: &Log,
+    quotas: &[log::Quota],
+    (amount, at): (u64, Timestamp),
+    from: Timestamp,
+    need: u64,
+) -> Earliest {
+    let mut earliest = Earliest::at(from);
+    for (index, quota) in quotas.iter().enumerate() {
+        let alone = log.earliest(&[*quota], from, need);
+        let beside = log.earliest(&[*quota], from, need.saturating_add(amount));
+        let start = match (alone, beside) {
+            (Earliest::At { start: alone, .. }, Earliest::At { start: beside, .. }) => {
+                beside.min(alone.max(at + quota.window))
+            }
+            (Earliest::At { start: alone, .. }, _) => alone.max(at + quota.window),
+            (never, _) => return never.of_limit(index),
+        };
+        if let Earliest::At { start: other, .. } = earliest
+            && start > other
+        {
+            earliest = Earliest::At { start, limit: index };
+        }
+    }
+    earliest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithm::{concurrency, log};
+
+    fn at(seconds: u64) -> Timestamp {
+        Timestamp::from_secs(seconds)
+    }
+
+    fn start(cell: &Cell, meter: &Meter<'_>, from: u64, need: u64) -> Earliest {
+        cell.earliest(meter, at(from), need, Span::ZERO)
+    }
+
+    #[test]
+    fn an_heir_starts_with_all_that_was_counted_together() {
+        let quotas = [log::Quota { limit: 5, window: Span::from_secs(10) }];
+        let meter = Meter::Log((&quotas[..]).into());
+        let mut shared = Cell::new(&meter);
+        for second in [1, 2, 3] {
+            shared.take(&meter, at(second), Span::ZERO, 1, Id::from_bits(0));
+        }
+        let mut heir = shared.heir();
+        assert_eq!(start(&heir, &meter, 4, 2), Earliest::at(at(4)));
+        assert_eq!(start(&heir, &meter, 4, 3), Earliest::at(at(13)));
+        heir.take(&meter, at(4), Span::ZERO, 2, Id::from_bits(0));
+        assert_eq!(start(&heir, &meter, 5, 1), Earliest::at(at(13)));
+        assert_eq!(start(&heir, &meter, 5, 4), Earliest::at(at(14)));
+        assert_eq!(start(&heir, &meter, 5, 6), Earliest::Never { limit: 0 });
+        let mut readings = Vec::new();
+        heir.readings(&meter, at(5), &mut readings);
+        heir.readings(&meter, at(13), &mut readings);
+        assert_eq!(readings.iter().map(|reading| reading.used).collect::<Vec<_>>(), [5, 2]);
+        assert_eq!(heir.expires(Span::from_secs(10)), at(14));
+    }
+
+    #[test]
+    fn every_kind_of_cell_has_heirs() {
+        let window = Meter::Windowed(window::Quota { limit: 9, window: Span::from_secs(10) });
+        let slots = Meter::Leases(concurrency::Quota { limit: 3, lease: Span::from_secs(30) });
+        for (meter, amounts, free) in [(window, [4, 3], at(12)), (slots, [1, 1], at(32))] {
+            let mut shared = Cell::new(&meter);
+            for (second, amount) in (1..).zip(amounts) {
+                shared.take(&meter, at(second), Span::ZERO, amount, Id::from_bits(second.into()));
+            }
+            let heir = shared.heir();
+            let limit = meter.limit(0);
+            let rest = limit - amounts.iter().sum::<u64>();
+            assert_eq!(start(&heir, &meter, 3, rest), Earliest::at(at(3)));
+            assert_eq!(start(&heir, &meter, 3, rest + 1), Earliest::at(free));
+        }
     }
 }

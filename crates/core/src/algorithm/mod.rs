@@ -134,4 +134,13 @@ impl Earliest {
     const fn at(start: Timestamp) -> Self {
         Self::At { start, limit: 0 }
     }
+
+    /// The same, because of limit number `index`.
+    const fn of_limit(self, index: usize) -> Self {
+        match self {
+            Self::At { start, .. } => Self::At { start, limit: index },
+            Self::Never { .. } => Self::Never { limit: index },
+            Self::Skew => Self::Skew,
+        }
+    }
 }

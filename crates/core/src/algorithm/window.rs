@@ -167,6 +167,15 @@ impl Slices {
         Reading { used: self.sum(end), reset: end }
     }
 
+    /// The same amount, all in the newest slice.
+    pub fn merged(&self) -> Self {
+        let mut merged = Self::default();
+        if let Some(last) = self.last() {
+            merged.take(last, self.total);
+        }
+        merged
+    }
+
     /// The end of the newest slice.
     pub fn last(&self) -> Option<Timestamp> {
         self.slices.last().map(|slice| slice.end)

@@ -80,7 +80,7 @@ impl<C: Clock> Memory<C> {
         let now = self.now();
         let mut sites = self.sites(plan, &names, &mut locked, now);
         let start = plan.start(now, false, |index, from| {
-            locked.earliest(&plan.charges()[index], sites[index], from, Span::ZERO)
+            locked.earliest(&plan.charges()[index], &sites[index], from, Span::ZERO)
         });
         if start == Start::Now {
             let shadowed = admit(self, &mut locked, &mut sites, now);
@@ -136,7 +136,7 @@ impl<C: Clock> Memory<C> {
         now: Timestamp,
     ) -> Result<(Timestamp, Written), Start> {
         let earliest = plan.start(now, true, |index, from| {
-            locked.earliest(&plan.charges()[index], sites[index], from, plan.slack)
+            locked.earliest(&plan.charges()[index], &sites[index], from, plan.slack)
         });
         let start = match earliest {
             Start::Now => now,
@@ -278,7 +278,7 @@ fn shadowed(
     let shadows = plan.charges().iter().enumerate().filter(|(_, charge)| charge.shadow());
     let fits = Earliest::At { start, limit: 0 };
     shadows
-        .filter(|(index, charge)| locked.earliest(charge, sites[*index], start, slack) != fits)
+        .filter(|(index, charge)| locked.earliest(charge, &sites[*index], start, slack) != fits)
         .map(|(index, _)| u16::try_from(index).unwrap_or(u16::MAX))
         .collect()
 }

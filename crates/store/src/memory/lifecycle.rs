@@ -283,7 +283,7 @@ fn missing_lease(
         .enumerate()
         .filter(|(_, charge)| !charge.meter.bookable() && !charge.shadow());
     leases
-        .map(|(index, charge)| (index, locked.earliest(charge, sites[index], now, Span::ZERO)))
+        .map(|(index, charge)| (index, locked.earliest(charge, &sites[index], now, Span::ZERO)))
         .find_map(|(charge, earliest)| match earliest {
             Earliest::At { start, .. } if start == now => None,
             Earliest::At { start, limit } => Some((start, Hit { charge, limit })),

@@ -21,10 +21,12 @@ pub(super) struct Address {
 }
 
 /// The counter of one charge, if there is one already.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Site {
     pub(super) address: Address,
     place: Option<Place>,
+    /// What it will begin with, if that is not nothing.
+    heir: Option<Box<Cell>>,
 }
 
 /// Shards that are held still, lowest number first.
@@ -65,6 +67,9 @@ impl<C: Clock> Memory<C> {
         sites.map(|(charge, &name)| self.site(charge, name, locked, now)).collect()
     }
 
+    /// A name without a counter gets one of its own if there is room; otherwise it is counted in
+    /// the overflow of its rule. Once there is room again, it inherits what the overflow has
+    /// counted, which then drains because nobody adds to it.
     fn site(
         &self,
         charge: &Charge<'_>,
@@ -72,24 +77,34 @@ impl<C: Clock> Memory<C> {
         locked: &mut Locked<'_>,
         now: Timestamp,
     ) -> Site {
-        let mut address = Address { shard: name.shard(), overflow: false, name };
-        let shard = locked.shard(address.shard);
-        let mut place = live(&mut shard.cells, name, now);
-        if place.is_none() && shard.overflow.len() > 0 {
-            let overflow = self.hashed(charge.overflow().as_bytes(), charge.meter.kind());
-            place = live(&mut shard.overflow, overflow, now);
-            if place.is_some() {
-                address = Address { overflow: true, name: overflow, ..address };
-            }
+        let own = Address { shard: name.shard(), overflow: false, name };
+        let keys_max = locked.keys_per_shard;
+        let shard = locked.shard(own.shard);
+        if let Some(place) = live(&mut shard.cells, name, now) {
+            shard.cells.get_mut(place).0.advance(&charge.meter, now);
+            return Site { address: own, place: Some(place), heir: None };
         }
+        if shard.cells.len() >= keys_max {
+            shard.cells.sweep(now, SWEEP_FULL, |_| false);
+        }
+        let full = shard.cells.len() >= keys_max;
+        if !full && shard.overflow.len() == 0 {
+            return Site { address: own, place: None, heir: None };
+        }
+        let overflow = self.hashed(charge.overflow().as_bytes(), charge.meter.kind());
+        let place = live(&mut shard.overflow, overflow, now);
         if let Some(place) = place {
-            let (cell, _) = shard.table(address.overflow).get_mut(place);
-            cell.advance(&charge.meter, now);
+            shard.overflow.get_mut(place).0.advance(&charge.meter, now);
         }
-        Site { address, place }
+        if full {
+            let address = Address { overflow: true, name: overflow, ..own };
+            return Site { address, place, heir: None };
+        }
+        let heir = place.map(|place| Box::new(shard.overflow.get(place).0.heir()));
+        Site { address: own, place: None, heir }
     }
 
-    /// The counter of a charge, made if there is none: its own, or the rule's overflow.
+    /// The counter of a charge, made if there is none.
     pub(super) fn make(
         &self,
         charge: &Charge<'_>,
@@ -100,22 +115,15 @@ impl<C: Clock> Memory<C> {
         if let Some(place) = site.place {
             return place;
         }
-        let keys_max = locked.keys_per_shard;
-        let shard = locked.shard(site.address.shard);
+        let Address { shard, overflow, name } = site.address;
+        let shard = locked.shard(shard);
         shard.cells.sweep(now, SWEEP, |_| false);
-        let full = |shard: &Shard| shard.cells.len() >= keys_max;
-        if full(shard) {
-            shard.cells.sweep(now, SWEEP_FULL, |_| false);
-        }
-        if full(shard) {
-            site.address.overflow = true;
-            site.address.name = self.hashed(charge.overflow().as_bytes(), charge.meter.kind());
-        }
-        let table = shard.table(site.address.overflow);
+        shard.overflow.sweep(now, SWEEP, |_| false);
+        let table = shard.table(overflow);
+        let cell = site.heir.take().map_or_else(|| Cell::new(&charge.meter), |heir| *heir);
         // Two charges of one plan may overflow into the same counter.
-        let place = live(table, site.address.name, now).unwrap_or_else(|| {
-            table.insert(site.address.name, Cell::new(&charge.meter), Timestamp::ZERO)
-        });
+        let place =
+            live(table, name, now).unwrap_or_else(|| table.insert(name, cell, Timestamp::ZERO));
         site.place = Some(place);
         place
     }
@@ -145,18 +153,21 @@ impl Locked<'_> {
         &mut self.guards[guard.expect("the shards of a plan are locked together")].1
     }
 
-    fn cell(&self, site: Site) -> Option<&Cell> {
+    fn cell<'c>(&'c self, site: &'c Site) -> Option<&'c Cell> {
         let guard = self.guards.binary_search_by_key(&site.address.shard, |(number, _)| *number);
         let shard = &self.guards[guard.expect("the shards of a plan are locked together")].1;
         let table = if site.address.overflow { &shard.overflow } else { &shard.cells };
-        site.place.map(|place| table.get(place).0)
+        match site.place {
+            Some(place) => Some(table.get(place).0),
+            None => site.heir.as_deref(),
+        }
     }
 
     /// When a charge fits; a counter that does not exist is an empty one.
     pub(super) fn earliest(
         &self,
         charge: &Charge<'_>,
-        site: Site,
+        site: &Site,
         from: Timestamp,
         slack: Span,
     ) -> Earliest {
@@ -171,7 +182,7 @@ impl Locked<'_> {
     pub(super) fn readings(&self, plan: &Plan<'_>, sites: &[Site], now: Timestamp) -> Readings {
         let mut readings = Readings::new();
         for (charge, site) in plan.charges().iter().zip(sites) {
-            match self.cell(*site) {
+            match self.cell(site) {
                 Some(cell) => cell.readings(&charge.meter, now, &mut readings),
                 None => Cell::new(&charge.meter).readings(&charge.meter, now, &mut readings),
             }

@@ -7,8 +7,8 @@
 //!
 //! The number of counters is capped. When a shard is full of live ones, a new name is counted
 //! together with all others of its rule that came too late, in an overflow counter: stricter than
-//! its own would be, and never at the cost of a live one. As long as that counter has something to
-//! count, new names of the rule stay with it, or they would start from nothing.
+//! its own would be, and never at the cost of a live one. When there is room again, a name inherits
+//! what the overflow has counted, so that nobody starts from nothing.
 
 mod decide;
 mod lifecycle;

@@ -4,7 +4,9 @@
 //! for which the process was down counts as elapsed. It is written shard by shard, without
 //! stopping anybody for longer than one shard takes.
 
+use std::fs::{self, File};
 use std::io;
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use sluicegate_core::Timestamp;
@@ -71,6 +73,27 @@ impl Snapshot {
             return Err(RestoreError::Damaged);
         }
         postcard::from_bytes(body).map_err(|_| RestoreError::Damaged)
+    }
+
+    /// Writes it to a file: whole and on the disk, or the file that was there stays.
+    pub fn save(&self, path: &Path) -> io::Result<()> {
+        let mut beside = path.as_os_str().to_owned();
+        beside.push(".new");
+        let mut file = File::create(&beside)?;
+        self.write(io::BufWriter::new(&mut file))?;
+        file.sync_all()?;
+        fs::rename(&beside, path)?;
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+    }
+
+    /// Reads it from a file; `None` if there is no such file.
+    pub fn load(path: &Path) -> Result<Option<Self>, RestoreError> {
+        match File::open(path) {
+            Ok(file) => Self::read(io::BufReader::new(file)).map(Some),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// How many counters it holds.
