@@ -136,7 +136,7 @@ fn concurrent(scope: &Scope, changes: &[Change]) -> Tally {
     let mut tally = Tally::default();
     let mut held = 0_u128;
     for now in changes.chunk_by(|a, b| a.at == b.at) {
-        // What is freed at an instant was taken before it, so it is among what is held.
+        // What is freed at an instant was taken before it or at it, so it is among what is held.
         held += now.iter().map(|c| u128::from(c.taken)).sum::<u128>();
         held -= now.iter().map(|c| u128::from(c.freed)).sum::<u128>();
         tally.see(Finding { interval: Interval::Instant(now[0].at), sum: held, allowed });

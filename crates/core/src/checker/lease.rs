@@ -110,10 +110,6 @@ fn push(
             end: until,
         });
     }
-    // Held for no time at all: at no instant.
-    if until == Some(start.at) {
-        return Ok(());
-    }
     changes.push(Change { at: start.at, taken: start.slots, freed: 0 });
     changes.extend(until.map(|at| Change { at, taken: 0, freed: start.slots }));
     Ok(())

@@ -94,41 +94,32 @@ impl<C: Clock> Memory<C> {
     }
 
     pub(super) fn cancel_now(&self, id: Id) -> Result<Ended, Error> {
-        let cancelled = self.with_record(id, |memory, records, place| {
-            let (record, expires) = records.get_mut(place);
-            match record.state {
-                State::Cancelled => return Ok(REPLAYED),
-                State::Settled(_) => return Err(Error::Conflict),
-                State::Booked | State::Open(_) => {}
-            }
-            let mut locked = memory.lock_uses(record);
-            let now = memory.now();
-            give_back(record, id, &mut locked, now);
-            record.state = State::Cancelled;
-            record.hold = None;
-            record.uses.clear();
-            *expires = (*expires).max(record.kept_until(now));
-            Ok(FIRST_TIME)
-        });
-        match cancelled {
+        let name = self.name_of_id(id);
+        let Padded(records) = &self.records[usize::from(name.shard())];
+        let records = &mut *records.lock();
+        let Some(place) = self.live_record(name, records) else {
             // The attempt itself may still be on its way.
-            Err(Error::Unknown) => {
-                let name = self.name_of_id(id);
-                let Padded(records) = &self.records[usize::from(name.shard())];
-                let records = &mut *records.lock();
-                if self.live_record(name, records).is_none() {
-                    self.make_room(records)?;
-                    let now = self.now();
-                    let record = Record::tombstone(now);
-                    let expires = record.kept_until(now);
-                    records.insert(name, record, expires);
-                    return Ok(FIRST_TIME);
-                }
-                // Admitted between the two looks.
-                self.cancel_now(id)
-            }
-            other => other,
+            self.make_room(records)?;
+            let now = self.now();
+            let record = Record::tombstone(now);
+            let expires = record.kept_until(now);
+            records.insert(name, record, expires);
+            return Ok(FIRST_TIME);
+        };
+        let (record, expires) = records.get_mut(place);
+        match record.state {
+            State::Cancelled => return Ok(REPLAYED),
+            State::Settled(_) => return Err(Error::Conflict),
+            State::Booked | State::Open(_) => {}
         }
+        let mut locked = self.lock_uses(record);
+        let now = self.now();
+        give_back(record, id, &mut locked, now);
+        record.state = State::Cancelled;
+        record.hold = None;
+        record.uses.clear();
+        *expires = (*expires).max(record.kept_until(now));
+        Ok(FIRST_TIME)
     }
 
     pub(super) fn settle_now(&self, id: Id, actual: &Cost) -> Result<Ended, Error> {

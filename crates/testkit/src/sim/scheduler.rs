@@ -105,9 +105,9 @@ impl<E: Clone + Debug> Scheduler<E> {
         Some(due.event)
     }
 
-    /// Lets time pass in which nothing happens, until the faults are over.
+    /// Waits until the faults are over, and then as long as this.
     pub(crate) fn pass(&mut self, span: Span) {
-        self.now_us = (self.now_us + span.as_micros()).max(self.network.calm_from_us);
+        self.now_us = self.now_us.max(self.network.calm_from_us) + span.as_micros();
     }
 
     /// Adds a line to the trace. The text is only made if somebody reads it.

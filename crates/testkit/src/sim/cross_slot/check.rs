@@ -20,7 +20,8 @@ pub(super) struct Check {
 
 struct Charge {
     client: usize,
-    attempt: u64,
+    /// Who wrote it, and who was told afterwards that it stands for them too.
+    attempts: Vec<u64>,
     place: Place,
     at: Timestamp,
     given_back: bool,
@@ -48,12 +49,22 @@ impl Check {
         let Work { client, attempt, .. } = work;
         let before = self.charges.iter().filter(|charge| charge.is_of(client, place));
         let mut twice = before.filter(|charge| {
-            charge.attempt == attempt || charge.at + self.quota.window > at
+            charge.attempts[0] == attempt || charge.at + self.quota.window > at
         });
         if twice.next().is_some() {
             self.found(format!("S3: client {client} is charged twice on {place:?}"));
         }
-        self.charges.push(Charge { client, attempt, place, at, given_back: false, relied_on: false });
+        let attempts = vec![attempt];
+        let new = Charge { client, attempts, place, at, given_back: false, relied_on: false };
+        self.charges.push(new);
+    }
+
+    /// An attempt is told that what was charged before stands for it.
+    pub(super) fn shared(&mut self, work: Work, place: Place) {
+        let mut charges = self.charges.iter_mut().rev();
+        if let Some(charge) = charges.find(|charge| charge.is_of(work.client, place)) {
+            charge.attempts.push(work.attempt);
+        }
     }
 
     /// S2, when a charge is given back.
@@ -71,15 +82,21 @@ impl Check {
         self.taken_back.insert((client, slot), now);
     }
 
-    /// S2, when a client is told that it may go.
-    pub(super) fn admitted(&mut self, client: usize, plan: &[Place]) {
+    /// S1 and S2, when a client is told that it may go.
+    pub(super) fn admitted(&mut self, work: Work, plan: &[Place]) {
+        let Work { client, attempt, .. } = work;
         for &place in plan {
             let mut charges = self.charges.iter_mut().rev();
-            match charges.find(|charge| charge.is_of(client, place)) {
+            let stands =
+                |charge: &&mut Charge| charge.is_of(client, place) && charge.attempts.contains(&attempt);
+            match charges.find(stands) {
                 Some(charge) => charge.relied_on = true,
                 None => {
                     self.found(format!("S2: client {client} is admitted, not charged on {place:?}"))
                 }
+            }
+            if let Some(how) = self.admitted_in_a_window(place) {
+                self.found(format!("S1: on {place:?} {how}"));
             }
         }
     }
@@ -103,24 +120,17 @@ impl Check {
         self.orphaned[client] = true;
     }
 
-    /// S1 and S4, when every message has arrived.
-    pub(super) fn at_rest(&self) -> Option<String> {
-        self.admitted_in_a_window().or_else(|| self.left_over())
+    fn admitted_in_a_window(&self, place: Place) -> Option<String> {
+        let charges = self.charges.iter();
+        let admits = charges.filter(|charge| charge.place == place && charge.relied_on);
+        let mut admits: Vec<_> = admits.map(|charge| charge.at).collect();
+        admits.sort_unstable();
+        exceeded(self.quota, &admits)
     }
 
-    fn admitted_in_a_window(&self) -> Option<String> {
-        let mut admits: BTreeMap<Place, Vec<Timestamp>> = BTreeMap::new();
-        for charge in self.charges.iter().filter(|charge| charge.relied_on) {
-            admits.entry(charge.place).or_default().push(charge.at);
-        }
-        admits.into_iter().find_map(|(place, mut admits)| {
-            admits.sort_unstable();
-            exceeded(self.quota, &admits).map(|how| format!("S1: on {place:?} {how}"))
-        })
-    }
-
-    /// A charge that nobody stands for, and that no take-back found aged out.
-    fn left_over(&self) -> Option<String> {
+    /// S4, when every message has arrived: a charge on which nobody relies, and that was not
+    /// found aged out by a take-back.
+    pub(super) fn left_over(&self) -> Option<String> {
         let left = self.charges.iter().find(|charge| {
             let Charge { client, place, at, given_back, relied_on, .. } = **charge;
             let aged_out = self

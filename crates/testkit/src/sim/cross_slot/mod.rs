@@ -63,7 +63,7 @@ mod node;
 mod slot;
 
 use sluicegate_core::algorithm::log::Quota;
-use sluicegate_core::Span;
+use sluicegate_core::{Span, Timestamp};
 
 use super::explore::{Run, Tracing};
 use super::process::{Fate, Misfortune};
@@ -83,6 +83,7 @@ pub const DEADLINE: Span = Span::from_millis(45);
 pub const LIFE: Span = Span::from_millis(150 + 45);
 
 const STALL_MAX: Span = Span::from_millis(700);
+const DOWN_MAX: Span = Span::from_millis(100);
 const STORMY: Span = Span::from_millis(900);
 
 /// Something that an implementation could get wrong.
@@ -110,13 +111,15 @@ pub enum Mistake {
     TakeBackForAll,
     /// The charge belongs to the attempt that reserved it last.
     LastAttemptOwns,
+    /// A reserve is decided and written by the clock of the node that sent it.
+    NodeClock,
 }
 
 /// Plays the run of a seed.
 pub fn run(seed: u64, mistake: Option<Mistake>, tracing: Tracing) -> Run {
     let mut world = World::drawn(seed, mistake, tracing);
     world.play();
-    let finding = world.check.at_rest();
+    let finding = world.check.left_over();
     world.sim.broke(finding);
     world.probe();
     world.sim.finish()
@@ -142,7 +145,7 @@ enum Event {
     /// A client has waited long enough for the answer to its question with this number.
     Waited { client: usize, question: u32 },
     /// A message reaches a slot.
-    Reserve { slot: usize, from: usize, work: Work, counters: Vec<usize> },
+    Reserve { slot: usize, from: usize, work: Work, counters: Vec<usize>, sent: Timestamp },
     /// A message reaches a slot.
     TakeBack { slot: usize, from: usize, work: Work },
     /// A message reaches a node.
@@ -167,6 +170,7 @@ struct World {
     nodes: Vec<Node>,
     clients: Vec<Client>,
     quota: Quota,
+    mistake: Option<Mistake>,
 }
 
 impl World {
@@ -180,7 +184,7 @@ impl World {
             .map(|number| Slot::drawn(number, quota, rng, mistake))
             .collect();
         let nodes: Vec<_> =
-            (0..rng.index(2) + 2).map(|number| Node::new(number, mistake)).collect();
+            (0..rng.index(2) + 2).map(|number| Node::drawn(number, rng, mistake)).collect();
         let mut clients: Vec<_> =
             (0..rng.between(6, 16)).map(|_| Client::drawn(rng, &slots)).collect();
         for (number, client) in clients.iter_mut().enumerate() {
@@ -189,7 +193,7 @@ impl World {
         }
         sim.note(|| format!("{}/{window} on every counter", quota.limit));
         let check = Check::new(quota, clients.len());
-        Self { sim, misfortune, check, slots, nodes, clients, quota }
+        Self { sim, misfortune, check, slots, nodes, clients, quota, mistake }
     }
 
     fn play(&mut self) {
@@ -203,9 +207,11 @@ impl World {
                     let nodes = self.nodes.len();
                     self.clients[*client].waited(&mut self.sim, *client, *question, nodes);
                 }
-                Event::Reserve { slot, from, work, counters } => {
-                    let now = self.sim.clock(self.slots[*slot].ahead_us);
-                    let answer = self.slots[*slot].reserve(now, *work, counters, &mut self.check);
+                Event::Reserve { slot, from, work, counters, sent } => {
+                    let slot_ = &mut self.slots[*slot];
+                    let now = self.sim.clock(slot_.ahead_us);
+                    let by = if self.mistake == Some(Mistake::NodeClock) { *sent } else { now };
+                    let answer = slot_.reserve(now, by, *work, counters, &mut self.check);
                     self.slot(*slot, *from, *work, answer);
                 }
                 Event::TakeBack { slot, from, work } => {
@@ -248,7 +254,7 @@ impl World {
             Fate::Crashes => {
                 sim.saw("crashed");
                 sim.note(|| format!("node {number} crashes"));
-                let down_us = sim.now_us() + sim.rng.between(1_000, 100_000);
+                let down_us = sim.now_us() + sim.rng.between(1_000, DOWN_MAX.as_micros());
                 node.process.down_until(down_us);
                 for client in node.crash() {
                     self.check.orphaned(client);
@@ -265,18 +271,19 @@ impl World {
             Event::Due { attempt, step, .. } => node.due(sim, attempt, step),
             _ => None,
         };
-        let Some((client, told)) = told else { return };
-        sim.note(|| format!("node {number} tells client {client}: {told:?}"));
+        let Some((work, told)) = told else { return };
+        let client = work.client;
+        sim.note(|| format!("node {number} tells client {client}: {told:?} for {}", work.attempt));
         if told == Told::Allow {
             sim.saw("allowed");
-            self.check.admitted(client, &self.clients[client].plan);
+            self.check.admitted(work, &self.clients[client].plan);
         }
         self.clients[client].told(sim, client, told, self.nodes.len());
     }
 
     /// S5: once a window has passed, a single request on every counter is admitted.
     fn probe(&mut self) {
-        self.sim.pass(self.quota.window);
+        self.sim.pass(self.quota.window.max(DOWN_MAX));
         let number = self.clients.len();
         let mut client = Client::of_everything(&self.slots);
         client.ask(&mut self.sim, number, self.nodes.len(), 0);

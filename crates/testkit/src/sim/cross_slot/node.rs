@@ -2,9 +2,12 @@
 
 use super::{Answer, DEADLINE, Event, Mistake, Place, Sim, TIMEOUT, Work};
 use crate::sim::process::Process;
+use crate::sim::rng::Rng;
 
 pub(super) struct Node {
     number: usize,
+    /// How far its clock is ahead of the true time. Nothing depends on it.
+    ahead_us: u64,
     pub(super) process: Process,
     attempts: Vec<Attempt>,
     mistake: Option<Mistake>,
@@ -42,8 +45,9 @@ pub(super) enum Told {
 }
 
 impl Node {
-    pub(super) const fn new(number: usize, mistake: Option<Mistake>) -> Self {
-        Self { number, process: Process::new(), attempts: Vec::new(), mistake }
+    pub(super) fn drawn(number: usize, rng: &mut Rng, mistake: Option<Mistake>) -> Self {
+        let ahead_us = rng.between(0, 30_000);
+        Self { number, ahead_us, process: Process::new(), attempts: Vec::new(), mistake }
     }
 
     pub(super) fn ask(&mut self, sim: &mut Sim, client: usize, plan: &[Place]) {
@@ -59,7 +63,7 @@ impl Node {
         let started_us = sim.now_us();
         let phase = Phase::Reserving;
         let mut attempt = Attempt { work, started_us, phase, step: 0, parts };
-        attempt.send(sim, self.number);
+        attempt.send(sim, self.number, self.ahead_us);
         self.attempts.push(attempt);
     }
 
@@ -69,11 +73,11 @@ impl Node {
         slot: usize,
         number: u64,
         answer: Answer,
-    ) -> Option<(usize, Told)> {
+    ) -> Option<(Work, Told)> {
         let place = self.find(number)?;
         let attempt = &mut self.attempts[place];
         let part = attempt.parts.iter_mut().find(|part| part.slot == slot)?;
-        let client = attempt.work.client;
+        let work = attempt.work;
         match (attempt.phase, answer) {
             (Phase::Reserving, Answer::Reserved) => {
                 part.answer = Some(answer);
@@ -81,11 +85,11 @@ impl Node {
                     return None;
                 }
                 self.attempts.swap_remove(place);
-                Some((client, Told::Allow))
+                Some((work, Told::Allow))
             }
             (Phase::Reserving, Answer::Denied | Answer::Refused) => {
                 self.take_back(sim, place);
-                Some((client, Told::Deny))
+                Some((work, Told::Deny))
             }
             (Phase::TakingBack, Answer::TakenBack) => {
                 part.answer = Some(answer);
@@ -99,7 +103,7 @@ impl Node {
         }
     }
 
-    pub(super) fn due(&mut self, sim: &mut Sim, number: u64, step: u32) -> Option<(usize, Told)> {
+    pub(super) fn due(&mut self, sim: &mut Sim, number: u64, step: u32) -> Option<(Work, Told)> {
         let place = self.find(number)?;
         let attempt = &mut self.attempts[place];
         if attempt.step != step {
@@ -107,7 +111,7 @@ impl Node {
         }
         if attempt.phase == Phase::TakingBack {
             sim.saw("taken back again");
-            attempt.send(sim, self.number);
+            attempt.send(sim, self.number, self.ahead_us);
             return None;
         }
         // A node that was stopped must not send what it should have sent long ago: the slots may
@@ -120,12 +124,12 @@ impl Node {
                 attempt.work.id = sim.fresh();
                 attempt.work.attempt = sim.fresh();
             }
-            attempt.send(sim, self.number);
+            attempt.send(sim, self.number, self.ahead_us);
             return None;
         }
-        let client = attempt.work.client;
+        let work = attempt.work;
         self.take_back(sim, place);
-        Some((client, Told::Deny))
+        Some((work, Told::Deny))
     }
 
     fn take_back(&mut self, sim: &mut Sim, place: usize) {
@@ -137,7 +141,7 @@ impl Node {
         for part in &mut attempt.parts {
             part.answer = None;
         }
-        attempt.send(sim, self.number);
+        attempt.send(sim, self.number, self.ahead_us);
         if self.mistake == Some(Mistake::TakeBackOnce) || attempt.parts.is_empty() {
             self.attempts.swap_remove(place);
         }
@@ -155,14 +159,15 @@ impl Node {
 
 impl Attempt {
     /// Sends the message of its phase to every slot that has not answered, and sets the timer.
-    fn send(&mut self, sim: &mut Sim, from: usize) {
+    fn send(&mut self, sim: &mut Sim, from: usize, ahead_us: u64) {
         let work = self.work;
         for part in self.parts.iter().filter(|part| part.answer.is_none()) {
             let slot = part.slot;
             sim.send(match self.phase {
                 Phase::Reserving => {
                     let counters = part.counters.clone();
-                    Event::Reserve { slot, from, work, counters }
+                    let sent = sim.clock(ahead_us);
+                    Event::Reserve { slot, from, work, counters, sent }
                 }
                 Phase::TakingBack => Event::TakeBack { slot, from, work },
             });

@@ -11,7 +11,7 @@ use crate::sim::counter::{Counter, GiveBack, Mark};
 use crate::sim::rng::Rng;
 
 /// Shorter than some messages are on their way.
-const SHORT_LIFE: Span = Span::from_millis(25);
+const SHORT_LIFE: Span = Span::from_millis(151);
 
 pub(super) struct Slot {
     number: usize,
@@ -55,10 +55,11 @@ impl Slot {
         }
     }
 
-    /// Check everything, then write everything.
+    /// Check everything, then write everything. `by` is the clock that decides: its own.
     pub(super) fn reserve(
         &mut self,
         now: Timestamp,
+        by: Timestamp,
         work: Work,
         counters: &[usize],
         check: &mut Check,
@@ -74,15 +75,18 @@ impl Slot {
                 }
                 record.attempts.insert(work.attempt, Standing::Holds);
                 record.keep(now + LIFE);
+                for &(counter, _) in &record.charged {
+                    check.shared(work, (self.number, counter));
+                }
                 return Answer::Reserved;
             }
         }
-        if counters.iter().any(|&counter| self.counters[counter].earliest(now) > now) {
+        if counters.iter().any(|&counter| self.counters[counter].earliest(by) > by) {
             return Answer::Denied;
         }
         let record = self.records.entry(work.id).or_insert_with(Record::new);
         for &counter in counters {
-            let mark = self.counters[counter].take(now);
+            let mark = self.counters[counter].take(by);
             record.charged.push((counter, mark));
             check.charged(work, (self.number, counter), now);
         }
