@@ -155,6 +155,19 @@ impl<'a> Plan<'a> {
         self.slack = configured.unwrap_or(shortest.max(Settings::SLACK_MIN));
     }
 
+    /// Whether a booking may start at `start`: inside the horizon, and in a period that is known.
+    pub fn reaches(&self, now: Timestamp, start: Timestamp) -> bool {
+        start <= now + self.horizon && self.calendars_know(start)
+    }
+
+    /// Whether `at` lies in one of the two periods that each calendar charge can tell apart.
+    fn calendars_know(&self, at: Timestamp) -> bool {
+        self.charges.iter().all(|charge| match &charge.meter {
+            Meter::Calendar(quota) => quota.boundaries.period(at).is_some(),
+            _ => true,
+        })
+    }
+
     /// The first instant from `now` on at which every charge fits, asked of the cells in turn.
     ///
     /// It is the latest of the charges' own, asked again from there until none moves: only a
@@ -167,6 +180,9 @@ impl<'a> Plan<'a> {
         booking: bool,
         mut earliest: impl FnMut(usize, Timestamp) -> Earliest,
     ) -> Start {
+        if !self.calendars_know(now) {
+            return Start::Skew;
+        }
         let mut start = now;
         let mut hit = None;
         loop {
@@ -184,7 +200,6 @@ impl<'a> Plan<'a> {
                     Earliest::Never { limit } => {
                         return Start::Never(Hit { charge: index, limit });
                     }
-                    Earliest::Skew => return Start::Skew,
                 }
             }
             if start == before {

@@ -19,6 +19,7 @@ pub const EXACT_MAX: u64 = (1 << 53) - 1;
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
+#[serde(from = "u64")]
 pub struct Timestamp(u64);
 
 impl Timestamp {
@@ -53,6 +54,13 @@ impl Timestamp {
     }
 }
 
+/// For what is read back from outside: a number that is too large can't get in.
+impl From<u64> for Timestamp {
+    fn from(micros: u64) -> Self {
+        Self::from_micros(micros)
+    }
+}
+
 impl Add<Span> for Timestamp {
     type Output = Self;
     fn add(self, span: Span) -> Self {
@@ -83,6 +91,7 @@ impl fmt::Display for Timestamp {
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
+#[serde(from = "u64")]
 pub struct Span(u64);
 
 impl Span {
@@ -112,6 +121,13 @@ impl Span {
     /// Its length in whole seconds, rounded up: a client told to wait this long is not early.
     pub const fn as_secs_ceil(self) -> u64 {
         self.0.div_ceil(1_000_000)
+    }
+}
+
+/// For what is read back from outside: a number that is too large can't get in.
+impl From<u64> for Span {
+    fn from(micros: u64) -> Self {
+        Self::from_micros(micros)
     }
 }
 

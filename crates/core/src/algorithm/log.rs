@@ -45,7 +45,7 @@ impl Log {
                 return Earliest::Never { limit: index };
             };
             let spare = usize::try_from(spare).unwrap_or(usize::MAX);
-            let Some(blocking) = scores.len().checked_sub(spare + 1) else {
+            let Some(blocking) = scores.len().checked_sub(spare.saturating_add(1)) else {
                 continue;
             };
             let start = scores[blocking] + quota.window;

@@ -125,9 +125,6 @@ pub enum Earliest {
         /// The limit that is too small.
         limit: usize,
     },
-    /// The clock of whoever wrote the boundaries and the clock of the store are in different
-    /// calendar periods.
-    Skew,
 }
 
 impl Earliest {
@@ -140,7 +137,6 @@ impl Earliest {
         match self {
             Self::At { start, .. } => Self::At { start, limit: index },
             Self::Never { .. } => Self::Never { limit: index },
-            Self::Skew => Self::Skew,
         }
     }
 }

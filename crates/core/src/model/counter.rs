@@ -106,11 +106,6 @@ impl Counter {
             if need > meter.limit(limit) {
                 return Earliest::Never { limit };
             }
-            if let Meter::Calendar(quota) = meter
-                && from < quota.boundaries.0[0]
-            {
-                return Earliest::Skew;
-            }
             let mut candidates = self.instants(meter, limit, need);
             candidates.push(from);
             candidates.retain(|&at| at >= from);

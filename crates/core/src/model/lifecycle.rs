@@ -28,6 +28,9 @@ impl Model {
         if now < record.start {
             return Ok(Claim::Early { start: record.start });
         }
+        if !plan.reaches(now, now) {
+            return Err(Error::ClockSkew);
+        }
         let on_time = now <= record.start + record.slack;
         if on_time && claimed_by.is_none_or(|other| other == claimant) {
             if claimed_by.is_none() {

@@ -205,7 +205,7 @@ impl Model {
     ) -> Result<(Timestamp, Vec<u16>), Start> {
         let start = match self.start(plan, now, true, plan.slack) {
             Start::Now => now,
-            Start::Later(start, _) if start <= now + plan.horizon => start,
+            Start::Later(start, _) if plan.reaches(now, start) => start,
             other => return Err(other),
         };
         let (uses, shadowed) = self.write(plan, Part::Bookable, (start, plan.slack), now);

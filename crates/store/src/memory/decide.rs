@@ -140,7 +140,7 @@ impl<C: Clock> Memory<C> {
         });
         let start = match earliest {
             Start::Now => now,
-            Start::Later(start, _) if start <= now + plan.horizon => start,
+            Start::Later(start, _) if plan.reaches(now, start) => start,
             other => return Err(other),
         };
         Ok((start, self.write(plan, Part::Bookable, locked, sites, start, now, None)))

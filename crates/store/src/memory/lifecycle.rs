@@ -39,6 +39,10 @@ impl<C: Clock> Memory<C> {
             if now < record.start {
                 return Ok(Claim::Early { start: record.start });
             }
+            // Before anything is changed: a plan from another day can't be booked anew.
+            if !plan.reaches(now, now) {
+                return Err(Error::ClockSkew);
+            }
             if good.contains(&now) && claimed_by.is_none_or(|other| other == claimant) {
                 let replayed = claimed_by.is_some();
                 if !replayed {
@@ -279,7 +283,6 @@ fn missing_lease(
             Earliest::At { start, .. } if start == now => None,
             Earliest::At { start, limit } => Some((start, Hit { charge, limit })),
             Earliest::Never { limit } => Some((Timestamp::MAX, Hit { charge, limit })),
-            Earliest::Skew => None,
         })
 }
 

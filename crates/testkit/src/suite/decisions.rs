@@ -2,6 +2,7 @@
 
 use sluicegate_core::limit::Unit;
 use sluicegate_core::rule::Rule;
+use sluicegate_core::store::Error;
 use sluicegate_core::{Decision, Span, Store};
 
 use super::script::check;
@@ -133,6 +134,19 @@ pub fn calendar_windows_start_again_at_their_boundary<S: Subject>() {
         "0ms×3 → AAD(57600000ms)  57599999ms → D(57600000ms)  57600000ms×3 → AAD(144000000ms)",
     );
     check::<S>(&["1/calendar day Europe/Berlin"], "0ms×2 → AD(54000000ms)  54000000ms → A");
+}
+
+pub fn a_node_whose_clock_is_a_day_off_is_told_so<S: Subject>() {
+    let mut bench = Bench::<S>::of(&["2/calendar day"]);
+    let day = 86_400_000;
+    for (node, store) in [(0, 3 * day), (3 * day, 0)] {
+        bench.at_ms(node.max(store));
+        bench.now = super::EPOCH + Span::from_millis(node);
+        bench.subject = S::fresh();
+        bench.subject.set_now(super::EPOCH + Span::from_millis(store));
+        let decision = bench.with(&ask(1), async |s, plan| s.acquire(plan).await);
+        assert_eq!(decision, Err(Error::ClockSkew), "node at {node} ms, store at {store} ms");
+    }
 }
 
 pub fn a_shadow_rule_counts_but_never_denies<S: Subject>() {

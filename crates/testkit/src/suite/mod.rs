@@ -173,6 +173,7 @@ macro_rules! store_suite {
             several_requests_at_once_count_as_many
             tokens_and_requests_are_charged_together
             calendar_windows_start_again_at_their_boundary
+            a_node_whose_clock_is_a_day_off_is_told_so
             a_shadow_rule_counts_but_never_denies
             peeking_and_reading_usage_consume_nothing
             a_reset_forgets_usage
