@@ -24,7 +24,8 @@ pub struct Quota {
 impl Quota {
     const DRAIN_NS_MIN: u128 = 100;
 
-    /// The quota of a rate with a capacity, or `None` if it refills too fast to be metered.
+    /// The quota of a rate with a capacity in whole grains, or `None` if it refills too fast to be
+    /// metered or holds less than one grain.
     pub fn new(rate: Rate, capacity: Amount) -> Option<Self> {
         let grain = if rate.unit == Unit::Usd { 1_000 } else { 1 };
         let window_ns = u128::from(rate.window.span().as_micros()) * 1_000;
@@ -34,7 +35,8 @@ impl Quota {
             return None;
         }
         let drain_ns = u64::try_from(drain_ns).ok()?;
-        Some(Self { capacity: capacity.get(), drain_ns, grain })
+        let capacity = capacity.get() / grain * grain;
+        (capacity > 0).then_some(Self { capacity, drain_ns, grain })
     }
 
     /// Only what it takes to pour in and to give back.
@@ -72,6 +74,19 @@ impl Quota {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bucket {
     empty_at_ns: u64,
+    /// The latest instant at which something was or will be poured in.
+    latest: Timestamp,
+    /// All that was ever given back, as the time that it would have taken to drain.
+    given_back_ns: u64,
+}
+
+/// What was poured in, as it has to be known to take it out again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pour {
+    /// When it has drained, if nothing that was poured in before is given back.
+    pub drained_at_ns: u64,
+    /// What had been given back by then.
+    pub given_back_ns: u64,
 }
 
 impl Bucket {
@@ -86,22 +101,30 @@ impl Bucket {
         Earliest::at(from.max(Timestamp::from_micros(start)))
     }
 
-    /// Pours `amount` in at `at` and returns the instant, in nanoseconds, when it has drained.
-    pub fn take(&mut self, quota: Quota, at: Timestamp, amount: u64) -> u64 {
+    /// Pours `amount` in at `at`.
+    pub fn take(&mut self, quota: Quota, at: Timestamp, amount: u64) -> Pour {
+        self.latest = self.latest.max(at);
         let from = u128::from(self.empty_at_ns.max(nanos(at)));
         let end = from.saturating_add(quota.cost_ns(amount));
         self.empty_at_ns = u64::try_from(end).unwrap_or(u64::MAX);
-        self.empty_at_ns
+        Pour { drained_at_ns: self.empty_at_ns, given_back_ns: self.given_back_ns }
     }
 
-    /// Takes `amount` back out of what drains until `drained_at_ns`: only the part that has not
-    /// drained yet at `now`, because the rest has already made room for others.
-    pub fn give_back(&mut self, quota: Quota, drained_at_ns: u64, amount: u64, now: Timestamp) {
-        let undrained = drained_at_ns.saturating_sub(nanos(now));
+    /// Takes `amount` back out of what was poured in: only the part that has not drained yet at
+    /// `now`, because the rest has already made room for others.
+    ///
+    /// Where something is booked for later than that, it is only what will not have drained until
+    /// then: the bucket may be empty in between. And what was given back since has let this drain
+    /// sooner if it was poured in before; all of it is taken to have been.
+    pub fn give_back(&mut self, quota: Quota, pour: Pour, amount: u64, now: Timestamp) {
+        let sooner = self.given_back_ns.saturating_sub(pour.given_back_ns);
+        let undrained = pour.drained_at_ns.saturating_sub(sooner);
+        let undrained = undrained.saturating_sub(nanos(now.max(self.latest)));
         // Rounded down: what is given back was rounded up when it was taken.
         let drain = u128::from(amount / quota.grain) * u128::from(quota.drain_ns);
         let back = u64::try_from(drain).unwrap_or(u64::MAX).min(undrained);
         self.empty_at_ns = self.empty_at_ns.saturating_sub(back);
+        self.given_back_ns = self.given_back_ns.saturating_add(back);
     }
 
     /// What is in the bucket at `now`, rounded up, and when it will be empty.
@@ -199,6 +222,32 @@ mod tests {
     }
 
     #[test]
+    fn what_drained_sooner_because_of_others_is_not_given_back() {
+        let (quota, mut bucket) = (quota("1/s burst 2"), Bucket::default());
+        let (first, second) = (bucket.take(quota, at(0), 1), bucket.take(quota, at(0), 1));
+        bucket.give_back(quota, first, 1, at(0));
+        bucket.take(quota, at(1_000), 1);
+        bucket.give_back(quota, second, 1, at(1_000));
+        assert_eq!(admitted(quota, &mut bucket, at(1_000)), 1, "one beside the one at 1 s");
+    }
+
+    #[test]
+    fn what_drains_before_a_booking_does_not_make_room_beside_it() {
+        let (quota, mut bucket) = (quota("1/s burst 1"), Bucket::default());
+        let first = bucket.take(quota, at(0), 1);
+        bucket.take(quota, at(10_000), 1);
+        bucket.give_back(quota, first, 1, at(0));
+        assert_eq!(admitted(quota, &mut bucket, at(10_000)), 0);
+    }
+
+    #[test]
+    fn a_capacity_is_not_rounded_up() {
+        let (quota, bucket) = (quota("1.00 USD/day burst 1.0000005"), Bucket::default());
+        assert_eq!(quota.capacity(), 1_000_000_000);
+        assert_eq!(bucket.earliest(quota, at(0), 1_000_000_001), Earliest::Never { limit: 0 });
+    }
+
+    #[test]
     fn money_is_metered_in_micro_dollars() {
         let quota = quota("5.00 USD/day burst 5.00");
         let mut bucket = Bucket::default();
@@ -211,8 +260,8 @@ mod tests {
     fn extremes_do_not_overflow() {
         let quota = quota("1/366d burst 9007199254740991");
         let mut bucket = Bucket::default();
-        bucket.take(quota, Timestamp::MAX, u64::MAX);
-        bucket.give_back(quota, u64::MAX, u64::MAX, at(0));
+        let pour = bucket.take(quota, Timestamp::MAX, u64::MAX);
+        bucket.give_back(quota, pour, u64::MAX, at(0));
         let _ = bucket.earliest(quota, at(0), quota.capacity());
         let _ = (bucket.reading(quota, at(0)), quota.drained_in());
     }

@@ -66,8 +66,8 @@ pub enum Mark {
     Period(Timestamp, [Timestamp; 3]),
     /// Into a bucket.
     Bucket {
-        /// When this use has drained.
-        drained_at_ns: u64,
+        /// When this use drains.
+        pour: bucket::Pour,
         /// How long one grain takes to drain.
         drain_ns: u64,
         /// How many units drain as one.
@@ -193,7 +193,7 @@ impl Cell {
                 return Use { amount: slices.take(end, amount), mark };
             }
             (State::Bucket(bucket), Meter::Bucket(quota)) => Mark::Bucket {
-                drained_at_ns: bucket.take(*quota, latest, amount),
+                pour: bucket.take(*quota, latest, amount),
                 drain_ns: quota.drain_ns(),
                 grain: quota.grain(),
             },
@@ -215,9 +215,9 @@ impl Cell {
             (State::Slices(slices), Mark::Slice(end, _) | Mark::Period(end, _)) => {
                 slices.give_back(end, used.amount);
             }
-            (State::Bucket(bucket), Mark::Bucket { drained_at_ns, drain_ns, grain }) => {
+            (State::Bucket(bucket), Mark::Bucket { pour, drain_ns, grain }) => {
                 let quota = bucket::Quota::raw(drain_ns, grain);
-                bucket.give_back(quota, drained_at_ns, used.amount, now);
+                bucket.give_back(quota, pour, used.amount, now);
             }
             _ => {}
         }

@@ -58,7 +58,7 @@ pub enum LimitError {
     ExactUnit(Unit),
     /// The bucket refills too fast to be metered within 1 %.
     #[error(
-        "a bucket refilled by more than 10,000,000 {0} a second (10 for USD) can't be metered to 1 %: leave the shape out"
+        "a bucket refilled by more than 10,000,000 {0} a second (10 for USD) or that holds less than one of them (0.000001 USD) can't be metered: leave the shape out"
     )]
     Fast(Unit),
 }

@@ -11,6 +11,10 @@ pub(super) struct Counter {
     uses: Vec<Use>,
     /// For a bucket: when all that was poured in has drained.
     empty_at_ns: u128,
+    /// For a bucket: the latest instant at which something was or will be poured in.
+    latest: Timestamp,
+    /// For a bucket: all that was given back.
+    given_back_ns: u128,
     /// Uses that are given back by themselves, with when.
     pub(super) due: Vec<(Timestamp, u64)>,
     pub(super) reset_at: Option<Timestamp>,
@@ -23,8 +27,9 @@ struct Use {
     /// for a calendar period the end.
     score: Timestamp,
     amount: u64,
-    /// For a bucket: when this use has drained, and how fast.
+    /// For a bucket: when this use has drained unless more is given back, and how fast.
     drained_at_ns: u128,
+    given_back_ns: u128,
     drain_ns: u64,
     grain: u64,
 }
@@ -167,7 +172,15 @@ impl Counter {
 
     /// Adds a use at `at`.
     pub(super) fn add(&mut self, how: How, at: Timestamp, amount: u64, serial: u64) -> How {
-        let mut used = Use { serial, score: at, amount, drained_at_ns: 0, drain_ns: 0, grain: 1 };
+        let mut used = Use {
+            serial,
+            score: at,
+            amount,
+            drained_at_ns: 0,
+            given_back_ns: 0,
+            drain_ns: 0,
+            grain: 1,
+        };
         match how {
             How::Log => {}
             How::Window(window) => used.score = slice(window, at),
@@ -175,10 +188,12 @@ impl Counter {
                 used.score = Boundaries(boundaries).period(at).map_or(end, |(_, end)| end);
             }
             How::Bucket { drain_ns, grain } => {
+                self.latest = self.latest.max(at);
                 self.empty_at_ns =
                     self.empty_at_ns.max(nanos(at)) + cost_ns(drain_ns, grain, amount);
                 (used.drain_ns, used.grain) = (drain_ns, grain);
                 used.drained_at_ns = self.empty_at_ns;
+                used.given_back_ns = self.given_back_ns;
             }
             How::Lease { until, .. } => used.score = until,
         }
@@ -194,8 +209,11 @@ impl Counter {
         let amount = amount.min(used.amount);
         used.amount -= amount;
         let drain = u128::from(amount / used.grain) * u128::from(used.drain_ns);
-        let undrained = used.drained_at_ns.saturating_sub(nanos(now));
+        let sooner = self.given_back_ns - used.given_back_ns;
+        let undrained = used.drained_at_ns.saturating_sub(sooner);
+        let undrained = undrained.saturating_sub(nanos(now.max(self.latest)));
         self.empty_at_ns -= drain.min(undrained);
+        self.given_back_ns += drain.min(undrained);
     }
 
     pub(super) fn give_back_due(&mut self, now: Timestamp) {

@@ -12,7 +12,7 @@ use sluicegate_core::{Span, Timestamp};
 #[derive(Debug)]
 pub(crate) enum Counter {
     Log { log: Log, quotas: Vec<log::Quota> },
-    Bucket { bucket: Bucket, quota: bucket::Quota, latest: Timestamp, given_back_ns: u64 },
+    Bucket { bucket: Bucket, quota: bucket::Quota, latest: Timestamp },
 }
 
 /// Where one unit was written.
@@ -20,20 +20,22 @@ pub(crate) enum Counter {
 /// | counter | mark |
 /// |---|---|
 /// | log | the score |
-/// | bucket | when it has drained, plus all that was given back until it was written |
+/// | bucket | when it drains, and what had been given back until it was written |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mark {
     Score(Timestamp),
-    Drained(u64),
+    Poured(bucket::Pour),
 }
 
-/// How a bucket gives back.
+/// What a bucket looks at when it gives back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GiveBack {
-    /// Never more than what was written later has left untouched.
+    /// Both what was written later and what was given back since.
     Safe,
-    /// What has not drained yet, as if nothing else had been written or given back since.
-    Alone,
+    /// Not at what was written for later instants.
+    ForgetsLater,
+    /// Not at what was given back since it was written.
+    ForgetsGivenBack,
 }
 
 impl Counter {
@@ -53,7 +55,6 @@ impl Counter {
             bucket: Bucket::default(),
             quota,
             latest: Timestamp::ZERO,
-            given_back_ns: 0,
         }
     }
 
@@ -85,9 +86,9 @@ impl Counter {
                 log.take(at, 1);
                 Mark::Score(at)
             }
-            Self::Bucket { bucket, quota, latest, given_back_ns } => {
+            Self::Bucket { bucket, quota, latest } => {
                 *latest = at.max(*latest);
-                Mark::Drained(bucket.take(*quota, at, 1) + *given_back_ns)
+                Mark::Poured(bucket.take(*quota, at, 1))
             }
         }
     }
@@ -103,16 +104,15 @@ impl Counter {
     pub(crate) fn give_back(&mut self, mark: Mark, now: Timestamp, how: GiveBack) {
         match (self, mark) {
             (Self::Log { log, .. }, Mark::Score(at)) => log.give_back(at, 1),
-            (Self::Bucket { bucket, quota, latest, given_back_ns }, Mark::Drained(drained)) => {
-                let (drained, from) = match how {
-                    GiveBack::Safe => (drained.saturating_sub(*given_back_ns), now.max(*latest)),
-                    GiveBack::Alone => (drained, now),
-                };
-                let before = bucket.empty_at();
-                bucket.give_back(*quota, drained, 1, from);
-                if how == GiveBack::Safe {
-                    *given_back_ns += before.since(bucket.empty_at()).as_micros() * 1_000;
+            (Self::Bucket { bucket, quota, latest }, Mark::Poured(mut pour)) => {
+                match how {
+                    GiveBack::Safe => {}
+                    GiveBack::ForgetsLater => {
+                        pour.drained_at_ns += latest.since(now).as_micros() * 1_000;
+                    }
+                    GiveBack::ForgetsGivenBack => pour.given_back_ns = u64::MAX,
                 }
+                bucket.give_back(*quota, pour, 1, now);
             }
             _ => unreachable!("a mark comes from its own counter"),
         }
@@ -202,4 +202,45 @@ fn poured(quota: bucket::Quota, sorted: &[Timestamp]) -> Option<String> {
         }
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Timestamp {
+        Timestamp::from_millis(1_000_000 + millis)
+    }
+
+    /// How many fit at once.
+    fn fit(counter: &mut Counter, now: Timestamp) -> usize {
+        let fits = std::iter::from_fn(|| (counter.earliest(now) == now).then(|| counter.take(now)));
+        fits.count()
+    }
+
+    #[test]
+    fn a_booking_that_is_cancelled_makes_no_room_beside_the_one_behind_it() {
+        for (how, start) in [(GiveBack::Safe, 220), (GiveBack::ForgetsLater, 120)] {
+            let mut counter = Counter::bucket(1, Span::from_millis(100));
+            let slack = Span::from_millis(10);
+            let first = counter.take(counter.earliest(at(0)) + slack);
+            assert_eq!(counter.earliest(at(0)), at(110));
+            counter.take(at(110) + slack);
+            counter.give_back(first, at(5), how);
+            // The second may go at 120, so the third not before 220.
+            assert_eq!(counter.earliest(at(5)), at(start), "{how:?}");
+        }
+    }
+
+    #[test]
+    fn two_that_are_given_back_one_after_the_other_make_room_once() {
+        for (how, more) in [(GiveBack::Safe, 1), (GiveBack::ForgetsGivenBack, 2)] {
+            let mut counter = Counter::bucket(2, Span::from_millis(100));
+            let (first, second) = (counter.take(at(0)), counter.take(at(0)));
+            counter.give_back(first, at(0), how);
+            counter.take(at(100));
+            counter.give_back(second, at(100), how);
+            assert_eq!(fit(&mut counter, at(100)), more, "beside the third: {how:?}");
+        }
+    }
 }

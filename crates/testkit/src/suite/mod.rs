@@ -8,6 +8,7 @@ pub mod booking;
 #[allow(missing_docs, reason = "the name of each test is its sentence")]
 pub mod decisions;
 pub mod model;
+pub mod proof;
 #[allow(missing_docs, reason = "the name of each test is its sentence")]
 pub mod records;
 mod script;
@@ -216,6 +217,9 @@ macro_rules! store_suite {
         }
         $crate::store_suite! { @ $subject, model:
             random_operations_agree_with_the_model
+        }
+        $crate::store_suite! { @ $subject, proof:
+            random_traffic_is_proven_by_the_checker
         }
     };
     (@ $subject:ty, $module:ident: $($test:ident)*) => {

@@ -1,0 +1,225 @@
+//! Random traffic, judged by the checker.
+//!
+//! The model shares its definitions with the algorithms, so it can't find a definition that is
+//! wrong. The checker knows nothing but what a limit promises: it looks at the instants at which
+//! work really went, and at what it really cost.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
+use sluicegate_core::checker::{Checker, Event};
+use sluicegate_core::limit::Unit;
+use sluicegate_core::query::Cost;
+use sluicegate_core::rule::Rule;
+use sluicegate_core::store::{Claim, Error};
+use sluicegate_core::{Decision, Id, Limit, Span, Store, Timestamp};
+
+use super::{Ask, Bench, Subject, ask};
+
+/// What happens to one piece of work after time has passed.
+#[derive(Clone, Debug)]
+enum Step {
+    Acquire {
+        tokens: u64,
+        then: Then,
+    },
+    Book {
+        tokens: u64,
+    },
+    /// Of the oldest, the newest or a middle one of the open bookings.
+    Claim(u8),
+    Cancel(u8),
+}
+
+/// What becomes of work that was admitted.
+#[derive(Clone, Copy, Debug)]
+enum Then {
+    Goes,
+    /// It never left, and is cancelled.
+    Cancelled,
+    /// It cost less than was held for it, and that is known so much later.
+    Settled {
+        percent: u64,
+        after_us: u64,
+    },
+}
+
+fn steps() -> impl Strategy<Value = Vec<(u64, Step)>> {
+    let tokens = || 1..60u64;
+    let then = prop_oneof![
+        3 => Just(Then::Goes),
+        1 => Just(Then::Cancelled),
+        1 => (0..=100u64, 0..3_000_000u64)
+            .prop_map(|(percent, after_us)| Then::Settled { percent, after_us }),
+    ];
+    let step = prop_oneof![
+        3 => (tokens(), then).prop_map(|(tokens, then)| Step::Acquire { tokens, then }),
+        5 => tokens().prop_map(|tokens| Step::Book { tokens }),
+        8 => (0..3u8).prop_map(Step::Claim),
+        2 => (0..3u8).prop_map(Step::Cancel),
+    ];
+    let wait = prop_oneof![
+        6 => Just(0u64),
+        4 => 0..50_000u64,
+        3 => 0..1_000_000u64,
+        1 => 0..8_000_000u64,
+        1 => (0..80u64).prop_map(|tenths| tenths * 100_000),
+    ];
+    proptest::collection::vec((wait, step), 1..120)
+}
+
+/// No window of any limit ever holds more work that went than the limit allows.
+pub fn random_traffic_is_proven_by_the_checker<S: Subject>() {
+    let cases = if crate::long() { S::CASES * 50 } else { S::CASES };
+    for limits in [
+        &["3/10s", "5/min"][..],
+        &["4/10s windowed"],
+        &["2/s burst 3"],
+        &["1/s smooth"],
+        &["100 tokens/10s"],
+        &["100 tokens/10s burst 100", "3/s"],
+        &["6/calendar day", "2/s burst 2"],
+        &["2 concurrent", "5/10s"],
+    ] {
+        let config = Config {
+            cases,
+            max_shrink_iters: 20_000,
+            failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
+            source_file: Some(file!()),
+            ..Config::default()
+        };
+        let result = TestRunner::new(config).run(&steps(), |steps| {
+            run::<S>(limits, &steps);
+            Ok(())
+        });
+        if let Err(error) = result {
+            panic!("{limits:?}: {error}");
+        }
+    }
+}
+
+/// Work that went, by its id.
+type Went = BTreeMap<u128, Work>;
+
+struct Work {
+    at: Timestamp,
+    tokens: u64,
+    /// When its slot came back: when it was settled, or when its lease expired.
+    ended: Timestamp,
+}
+
+impl Work {
+    fn new(at: Timestamp, tokens: u64) -> Self {
+        Self { at, tokens, ended: at + Rule::LEASE }
+    }
+}
+
+fn run<S: Subject>(limits: &[&str], steps: &[(u64, Step)]) {
+    let mut bench = Bench::<S>::of(limits);
+    let (mut went, mut booked) = (Went::new(), Vec::<Ask>::new());
+    let mut unsettled: Vec<(Timestamp, Ask, u64)> = Vec::new();
+    for (id, (wait, step)) in (1..).zip(steps) {
+        bench.now = bench.now + Span::from_micros(*wait);
+        bench.subject.set_now(bench.now);
+        settle_due(&bench, &mut unsettled, &mut went);
+        let chosen = |which: u8| match which {
+            0 => 0,
+            1 => booked.len().saturating_sub(1),
+            _ => booked.len() / 2,
+        };
+        match *step {
+            Step::Acquire { tokens, then } => {
+                let request = ask(id).tokens(tokens).hold(60);
+                let Decision::Allow(_) = bench.acquire(&request) else { continue };
+                match then {
+                    Then::Goes => {}
+                    Then::Cancelled => {
+                        cancel(&bench, &request);
+                        continue;
+                    }
+                    Then::Settled { percent, after_us } => {
+                        let when = bench.now + Span::from_micros(after_us);
+                        unsettled.push((when, request, tokens * percent / 100));
+                    }
+                }
+                went.insert(id, Work::new(bench.now, tokens));
+            }
+            Step::Book { tokens } => {
+                let request = ask(id).tokens(tokens);
+                let decision = bench.with(&request, async |s, plan| s.book(plan).await);
+                if decision.expect("a decision").is_allowed() {
+                    booked.push(request);
+                }
+            }
+            Step::Claim(which) if !booked.is_empty() => {
+                let request = booked[chosen(which)].clone();
+                let claim = bench
+                    .with(&request, async |store, plan| store.claim(plan, Id::from_bits(1)).await);
+                match claim {
+                    Ok(Claim::Go(_)) => {
+                        let tokens = request.cost.of(Unit::InputTokens).unwrap_or_default();
+                        went.insert(request.id.id.to_bits(), Work::new(bench.now, tokens));
+                        booked.remove(chosen(which));
+                    }
+                    Ok(Claim::Early { .. } | Claim::Rebooked { .. } | Claim::Deny(_)) => {}
+                    // Nobody came for so long that it was forgotten.
+                    Err(Error::Unknown) => {
+                        booked.remove(chosen(which));
+                    }
+                    Err(error) => panic!("{request:?}: {error}"),
+                }
+            }
+            Step::Cancel(which) if !booked.is_empty() => {
+                let request = booked.remove(chosen(which));
+                cancel(&bench, &request);
+            }
+            Step::Claim(_) | Step::Cancel(_) => {}
+        }
+    }
+    prove(limits, &went);
+}
+
+fn cancel<S: Subject>(bench: &Bench<S>, request: &Ask) {
+    let cancelled = bench.with(request, async |s, plan| s.cancel(&plan.handle()).await);
+    cancelled.expect("what was admitted or booked can be cancelled");
+}
+
+fn settle_due<S: Subject>(
+    bench: &Bench<S>,
+    unsettled: &mut Vec<(Timestamp, Ask, u64)>,
+    went: &mut Went,
+) {
+    for (_, request, tokens) in unsettled.extract_if(.., |(when, ..)| *when <= bench.now) {
+        let actual = Cost { input_tokens: Some(tokens), ..Cost::default() };
+        bench
+            .with(&request, async |s, plan| s.settle(&plan.handle(), &actual).await)
+            .expect("what is held can be settled");
+        if let Some(work) = went.get_mut(&request.id.id.to_bits()) {
+            work.tokens = tokens;
+            work.ended = work.ended.min(bench.now);
+        }
+    }
+}
+
+fn prove(limits: &[&str], went: &Went) {
+    let mut checker = Checker::new();
+    for text in limits {
+        let limit: Limit = text.parse().expect("a limit");
+        let unit = limit.unit();
+        checker.scope(text, limit).expect("a scope");
+        for (id, work) in went {
+            let (at, id) = (work.at, Id::from_bits(*id));
+            let event = match unit {
+                Unit::Requests => Event::Admit { at, amount: 1 },
+                Unit::Slots => Event::Start { at, id, slots: 1, until: Some(work.ended) },
+                _ => Event::Admit { at, amount: work.tokens },
+            };
+            checker.record(text, event).expect("a well-formed event");
+        }
+    }
+    let report = checker.check().expect("well-formed");
+    if let Err(violation) = report.proven() {
+        panic!("{violation}");
+    }
+}
