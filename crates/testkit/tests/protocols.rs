@@ -1,16 +1,53 @@
-//! protocols
-use sluicegate_testkit::sim::cross_slot::{self, Mistake};
-use sluicegate_testkit::sim::explore::Exploration;
-#[test]
-fn cross() {
-    println!("{}", Exploration::from_env("cross", 5000).holds(&[], |s, t| cross_slot::run(s, None, t)));
+//! The distributed protocols keep their invariants under every fault that a seed draws, and the
+//! exploration finds every mistake that is planted in them.
+//!
+//! A seed that fails prints the command that repeats it, and what happened. `SLUICEGATE_LONG=1`
+//! tries fifty times as many seeds.
+
+#[path = "protocols/booking.rs"]
+mod booking;
+#[path = "protocols/cross_slot.rs"]
+mod cross_slot;
+#[path = "protocols/lease.rs"]
+mod lease;
+
+/// How many seeds each protocol has to hold for.
+const SEEDS: u64 = 20_000;
+/// Within how many seeds each mistake has to be found.
+const SEEDS_PER_MISTAKE: u64 = 20_000;
+
+/// The tests of one protocol: it holds, and each mistake breaks the invariant beside it.
+macro_rules! protocol {
+    (
+        $protocol:ident holds in $holds:ident and sees $must_see:expr;
+        $($finds:ident: $mistake:ident breaks $invariant:literal;)*
+    ) => {
+        use sluicegate_testkit::sim::explore::{Exploration, Tracing};
+        use sluicegate_testkit::sim::$protocol::{Mistake, run};
+
+        #[test]
+        fn $holds() {
+            let name = concat!(stringify!($protocol), "::", stringify!($holds));
+            let exploration = Exploration::from_env(name, crate::SEEDS);
+            println!("{}", exploration.holds(&$must_see, |seed, tracing| run(seed, None, tracing)));
+        }
+
+        #[test]
+        fn a_seed_always_plays_the_same_run() {
+            for seed in 0..20 {
+                assert_eq!(run(seed, None, Tracing::On), run(seed, None, Tracing::On));
+            }
+        }
+
+        $(
+            #[test]
+            fn $finds() {
+                let name = concat!(stringify!($protocol), "::", stringify!($finds));
+                let exploration = Exploration::of_mistake(name, crate::SEEDS_PER_MISTAKE);
+                let run = |seed, tracing| run(seed, Some(Mistake::$mistake), tracing);
+                println!("{}", exploration.finds($invariant, run));
+            }
+        )*
+    };
 }
-#[test]
-fn mistakes() {
-    use Mistake::*;
-    for (m, i) in [(NoTombstone, "S4"), (ShortTombstone, "S4"), (ShortRecord, "S3"), (RetryUnderNewId, "S3"), (RetryAfterDeadline, "S3"), (ChargedAgain, "S3"),
-        (TakeBackByScore, "S"), (TakeBackWhereReserved, "S4"), (TakeBackOnce, "S4"), (TakeBackForAll, "S2"), (LastAttemptOwns, "S2"), (NodeClock, "S1")] {
-      let r = std::panic::catch_unwind(|| Exploration::from_env("x", 20000).finds(i, |s, t| cross_slot::run(s, Some(m), t)));
-      println!("{m:?} {r:?}");
-    }
-}
+use protocol;

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
+use sluicegate_core::algorithm::Earliest;
 use sluicegate_core::algorithm::bucket::{self, Bucket};
 use sluicegate_core::algorithm::log::{self, Log};
-use sluicegate_core::algorithm::Earliest;
 use sluicegate_core::limit::Limit;
 use sluicegate_core::{Span, Timestamp};
 
@@ -51,11 +51,7 @@ impl Counter {
             _ => None,
         };
         let quota = quota.expect("a drain of milliseconds can be metered");
-        Self::Bucket {
-            bucket: Bucket::default(),
-            quota,
-            latest: Timestamp::ZERO,
-        }
+        Self::Bucket { bucket: Bucket::default(), quota, latest: Timestamp::ZERO }
     }
 
     /// The first instant from `from` on at which one more fits.

@@ -37,10 +37,14 @@ pub struct Exploration<'a> {
 impl<'a> Exploration<'a> {
     /// `SLUICEGATE_LONG` tries fifty times as many seeds; `SLUICEGATE_SEED` only that one.
     pub fn from_env(test: &'a str, seeds: u64) -> Self {
-        let long = std::env::var("SLUICEGATE_LONG").is_ok_and(|value| value != "0");
         let only = std::env::var("SLUICEGATE_SEED").ok();
         let only = only.map(|seed| seed.parse().expect("SLUICEGATE_SEED is a whole number"));
-        Self { test, seeds: if long { seeds * 50 } else { seeds }, only }
+        Self { test, seeds: if crate::long() { seeds * 50 } else { seeds }, only }
+    }
+
+    /// The same for a mistake, which is looked for until it is found and no longer.
+    pub fn of_mistake(test: &'a str, seeds: u64) -> Self {
+        Self { seeds, ..Self::from_env(test, seeds) }
     }
 
     /// Every seed keeps every invariant, and all that is named in `must_see` did happen.
@@ -86,19 +90,16 @@ impl<'a> Exploration<'a> {
             panic!("{}: none of {} seeds breaks {invariant}", self.test, self.seeds);
         };
         let broken = run(seed, Tracing::Off).broken.unwrap_or_default();
-        format!("{}: found after {} seeds: {broken}", self.test, seed + 1)
+        format!("{}: seed {seed} finds it: {broken}", self.test)
     }
 
     /// The story of one seed, and how to see it again.
     fn traced(self, seed: u64, run: impl Fn(u64, Tracing) -> Run) -> String {
+        const COMMAND: &str = "cargo test -p sluicegate-testkit --test protocols";
         let outcome = run(seed, Tracing::On);
         let verdict = outcome.broken.as_deref().unwrap_or("every invariant held");
         let mut text = format!("seed {seed}: {verdict}\n");
-        let _ = writeln!(
-            text,
-            "  SLUICEGATE_SEED={seed} cargo test -p sluicegate-testkit --test protocols {} -- --nocapture",
-            self.test
-        );
+        let _ = writeln!(text, "SLUICEGATE_SEED={seed} {COMMAND} {} -- --nocapture", self.test);
         for line in outcome.trace {
             let _ = writeln!(text, "{line}");
         }

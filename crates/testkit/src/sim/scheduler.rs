@@ -14,7 +14,7 @@ use super::rng::Rng;
 const EPOCH_US: u64 = 10_000_000;
 
 /// More events than any run needs that comes to rest.
-const EVENTS_MAX: u64 = 50_000;
+const EVENTS_MAX: u64 = 10_000;
 
 /// The events of one run, in the order of (time, sequence): the same seed gives the same run.
 pub(crate) struct Scheduler<E> {

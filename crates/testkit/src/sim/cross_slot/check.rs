@@ -1,6 +1,6 @@
 //! What must never happen, judged by what was written and what clients were told.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use sluicegate_core::Timestamp;
 use sluicegate_core::algorithm::log::Quota;
@@ -15,6 +15,8 @@ pub(super) struct Check {
     orphaned: Vec<bool>,
     /// When a slot last noted a take-back of a client's attempt.
     taken_back: BTreeMap<(usize, usize), Timestamp>,
+    /// Which attempts a slot was told to take back.
+    ended: BTreeSet<(u64, usize)>,
     finding: Option<String>,
 }
 
@@ -36,6 +38,7 @@ impl Check {
             charges: Vec::new(),
             orphaned: vec![false; clients],
             taken_back: BTreeMap::new(),
+            ended: BTreeSet::new(),
             finding: None,
         }
     }
@@ -48,9 +51,8 @@ impl Check {
     pub(super) fn charged(&mut self, work: Work, place: Place, at: Timestamp) {
         let Work { client, attempt, .. } = work;
         let before = self.charges.iter().filter(|charge| charge.is_of(client, place));
-        let mut twice = before.filter(|charge| {
-            charge.attempts[0] == attempt || charge.at + self.quota.window > at
-        });
+        let mut twice = before
+            .filter(|charge| charge.attempts[0] == attempt || charge.at + self.quota.window > at);
         if twice.next().is_some() {
             self.found(format!("S3: client {client} is charged twice on {place:?}"));
         }
@@ -59,11 +61,16 @@ impl Check {
         self.charges.push(new);
     }
 
-    /// An attempt is told that what was charged before stands for it.
-    pub(super) fn shared(&mut self, work: Work, place: Place) {
+    /// S2, when an attempt is told that what was charged before stands for it.
+    pub(super) fn shared(&mut self, work: Work, place: Place, now: Timestamp) {
+        let Work { client, attempt, .. } = work;
         let mut charges = self.charges.iter_mut().rev();
-        if let Some(charge) = charges.find(|charge| charge.is_of(work.client, place)) {
-            charge.attempts.push(work.attempt);
+        let Some(charge) = charges.find(|charge| charge.is_of(client, place)) else {
+            return;
+        };
+        charge.attempts.push(attempt);
+        if charge.at + self.quota.window <= now {
+            self.found(format!("S2: client {client} is reserved where it no longer counts"));
         }
     }
 
@@ -78,6 +85,20 @@ impl Check {
         }
     }
 
+    pub(super) fn attempt_taken_back(&mut self, work: Work, slot: usize, now: Timestamp) {
+        self.ended.insert((work.attempt, slot));
+        self.taken_back(work.client, slot, now);
+    }
+
+    /// S6, when a slot refuses.
+    pub(super) fn refused(&mut self, work: Work, slot: usize) {
+        if !self.ended.contains(&(work.attempt, slot)) {
+            let Work { client, attempt, .. } = work;
+            self.found(format!("S6: attempt {attempt} of client {client} is refused for another"));
+        }
+    }
+
+    /// Nothing of this client is left in the slot that counted before.
     pub(super) fn taken_back(&mut self, client: usize, slot: usize, now: Timestamp) {
         self.taken_back.insert((client, slot), now);
     }
@@ -87,8 +108,9 @@ impl Check {
         let Work { client, attempt, .. } = work;
         for &place in plan {
             let mut charges = self.charges.iter_mut().rev();
-            let stands =
-                |charge: &&mut Charge| charge.is_of(client, place) && charge.attempts.contains(&attempt);
+            let stands = |charge: &&mut Charge| {
+                charge.is_of(client, place) && charge.attempts.contains(&attempt)
+            };
             match charges.find(stands) {
                 Some(charge) => charge.relied_on = true,
                 None => {

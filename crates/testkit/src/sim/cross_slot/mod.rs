@@ -17,16 +17,18 @@
 //!
 //! # What a slot remembers: one record for an id
 //!
-//! | | no record | held by others | held by this attempt | this attempt taken back |
+//! | | not charged | held by others | held by this attempt | this attempt taken back |
 //! |---|---|---|---|---|
-//! | `Reserve` | decide: charge, → held; or deny and write nothing | → held by this one too | replay | refuse |
+//! | `Reserve` | decide: charge, → held; or deny and write nothing | counts: → held by this one too; aged out: as if not charged | replay | refuse |
 //! | `TakeBack` | → tombstone | → tombstone, others hold | → tombstone; the last one gives the charge back | replay |
 //!
 //! The tombstone belongs to the *attempt*, not to the id: a client that asks again, at this node
 //! or at another, uses the same id and must not be refused because an earlier attempt was taken
 //! back. And the charge belongs to *every* attempt that was told `Reserved`: it is given back when
-//! the last of them is taken back. In Redis this is one hash for each id and slot, with a field
-//! for each attempt, `held` or `gone`, and the marks of what was charged.
+//! the last of them is taken back. One that has left its window stands for nobody else: an attempt
+//! whose node died has left it, and who comes later would go without being counted. In Redis this
+//! is one hash for each id and slot, with a field for each attempt and the marks of what was
+//! charged.
 //!
 //! A record is kept [`LIFE`] after it was last written, and as long as its charge counts:
 //!
@@ -45,7 +47,7 @@
 //! | wait | [`TIMEOUT`], first time, before the [deadline](DEADLINE) | the same `Reserve` again to the slots that are silent |
 //! | wait | [`TIMEOUT`] otherwise | tell Deny; take back |
 //! | take back | | `TakeBack` to *every* slot, also those that denied: a repeated `Reserve` may still come |
-//! | take back | [`TIMEOUT`] | again to the slots that are silent, until each has answered |
+//! | take back | [`TIMEOUT`] | again to the slots that are silent, until each has answered, or a window and [`LIFE`] are over and the charge has aged out |
 //!
 //! # Invariants
 //!
@@ -56,11 +58,14 @@
 //! | S3 | a request is charged at most once on a counter, and an attempt never again after its record |
 //! | S4 | what was not admitted is charged nowhere, unless the node crashed |
 //! | S5 | after a window without requests, everything fits again |
+//! | S6 | an attempt is refused only after it was taken back itself |
 
 mod check;
 mod client;
 mod node;
 mod slot;
+
+use std::fmt;
 
 use sluicegate_core::algorithm::log::Quota;
 use sluicegate_core::{Span, Timestamp};
@@ -109,8 +114,13 @@ pub enum Mistake {
     TakeBackOnce,
     /// A take-back ends the charge of every attempt under the id.
     TakeBackForAll,
+    /// A tombstone refuses every attempt under the id.
+    TombstoneForAll,
     /// The charge belongs to the attempt that reserved it last.
     LastAttemptOwns,
+    /// An attempt is told that the charge of another stands for it, after that charge has left
+    /// its window.
+    SharesAgedOut,
     /// A reserve is decided and written by the clock of the node that sent it.
     NodeClock,
 }
@@ -131,11 +141,17 @@ type Sim = Scheduler<Event>;
 type Place = (usize, usize);
 
 /// The work that a message is about. Only the checks look at `client`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 struct Work {
     client: usize,
     id: u64,
     attempt: u64,
+}
+
+impl fmt::Debug for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "client {} attempt {}", self.client, self.attempt)
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -180,11 +196,10 @@ impl World {
         let misfortune = Misfortune::drawn(rng, STALL_MAX);
         let window = Span::from_millis(rng.between(60, 400));
         let quota = Quota { limit: rng.between(1, 3), window };
-        let slots: Vec<_> = (0..rng.index(2) + 2)
-            .map(|number| Slot::drawn(number, quota, rng, mistake))
-            .collect();
+        let slots: Vec<_> =
+            (0..rng.index(2) + 2).map(|number| Slot::drawn(number, quota, rng, mistake)).collect();
         let nodes: Vec<_> =
-            (0..rng.index(2) + 2).map(|number| Node::drawn(number, rng, mistake)).collect();
+            (0..rng.index(2) + 2).map(|number| Node::drawn(number, window, rng, mistake)).collect();
         let mut clients: Vec<_> =
             (0..rng.between(6, 16)).map(|_| Client::drawn(rng, &slots)).collect();
         for (number, client) in clients.iter_mut().enumerate() {
@@ -207,18 +222,9 @@ impl World {
                     let nodes = self.nodes.len();
                     self.clients[*client].waited(&mut self.sim, *client, *question, nodes);
                 }
-                Event::Reserve { slot, from, work, counters, sent } => {
-                    let slot_ = &mut self.slots[*slot];
-                    let now = self.sim.clock(slot_.ahead_us);
-                    let by = if self.mistake == Some(Mistake::NodeClock) { *sent } else { now };
-                    let answer = slot_.reserve(now, by, *work, counters, &mut self.check);
-                    self.slot(*slot, *from, *work, answer);
-                }
-                Event::TakeBack { slot, from, work } => {
-                    let now = self.sim.clock(self.slots[*slot].ahead_us);
-                    self.slots[*slot].take_back(now, *work, &mut self.check);
-                    self.check.taken_back(work.client, *slot, now);
-                    self.slot(*slot, *from, *work, Answer::TakenBack);
+                Event::Reserve { slot, .. } | Event::TakeBack { slot, .. } => {
+                    let slot = *slot;
+                    self.slot(slot, event);
                 }
             }
             let finding = self.check.take_finding();
@@ -226,19 +232,36 @@ impl World {
         }
     }
 
-    /// A slot answers, and what it keeps is looked at.
-    fn slot(&mut self, slot: usize, from: usize, work: Work, answer: Answer) {
-        self.sim.note(|| format!("slot {slot} to node {from}: {answer:?} {work:?}"));
+    /// A slot handles a message and answers, and what it keeps is looked at.
+    fn slot(&mut self, number: usize, event: Event) {
+        let slot = &mut self.slots[number];
+        let now = self.sim.clock(slot.ahead_us);
+        let (from, work, answer) = match event {
+            Event::Reserve { from, work, counters, sent, .. } => {
+                let by = if self.mistake == Some(Mistake::NodeClock) { sent } else { now };
+                (from, work, slot.reserve(now, by, work, &counters, &mut self.check))
+            }
+            Event::TakeBack { from, work, .. } => {
+                slot.take_back(now, work, &mut self.check);
+                self.check.attempt_taken_back(work, number, now);
+                (from, work, Answer::TakenBack)
+            }
+            _ => return,
+        };
+        if answer == Answer::Refused {
+            self.check.refused(work, number);
+        }
+        self.sim.note(|| format!("slot {number} to node {from}: {answer:?} for {work:?}"));
         self.sim.saw(match answer {
             Answer::Reserved => "reserved",
-            Answer::Denied => "denied",
+            Answer::Denied => "denied by a slot",
             Answer::Refused => "refused by a tombstone",
             Answer::TakenBack => "taken back",
         });
-        self.sim.send(Event::Answer { node: from, slot, attempt: work.attempt, answer });
-        let now = self.sim.clock(self.slots[slot].ahead_us);
-        for (index, counter) in self.slots[slot].counters.iter().enumerate() {
-            self.check.counts((slot, index), counter.used(now), now);
+        let attempt = work.attempt;
+        self.sim.send(Event::Answer { node: from, slot: number, attempt, answer });
+        for (index, counter) in slot.counters.iter().enumerate() {
+            self.check.counts((number, index), counter.used(now), now);
         }
     }
 
@@ -248,6 +271,7 @@ impl World {
             Fate::Runs => {}
             Fate::Stalls { for_us } => {
                 sim.saw("stalled");
+                sim.note(|| format!("node {number} is stopped for {for_us} us more"));
                 return sim.after(for_us, event);
             }
             Fate::Dead => return,
@@ -273,10 +297,20 @@ impl World {
         };
         let Some((work, told)) = told else { return };
         let client = work.client;
-        sim.note(|| format!("node {number} tells client {client}: {told:?} for {}", work.attempt));
-        if told == Told::Allow {
-            sim.saw("allowed");
-            self.check.admitted(work, &self.clients[client].plan);
+        sim.note(|| format!("node {number} tells {work:?}: {told:?}"));
+        match told {
+            Told::Allow => {
+                sim.saw("allowed");
+                self.check.admitted(work, &self.clients[client].plan);
+            }
+            Told::Deny => sim.saw("not admitted"),
+            Told::GivesUp => {
+                sim.saw("gave up taking back");
+                for (number, slot) in self.slots.iter().enumerate() {
+                    self.check.taken_back(client, number, sim.clock(slot.ahead_us));
+                }
+                return;
+            }
         }
         self.clients[client].told(sim, client, told, self.nodes.len());
     }
@@ -294,4 +328,3 @@ impl World {
         self.sim.broke(finding);
     }
 }
-

@@ -1,6 +1,8 @@
 //! A limiter node: it asks every slot, and tells the client when all have said yes.
 
-use super::{Answer, DEADLINE, Event, Mistake, Place, Sim, TIMEOUT, Work};
+use sluicegate_core::Span;
+
+use super::{Answer, DEADLINE, Event, LIFE, Mistake, Place, Sim, TIMEOUT, Work};
 use crate::sim::process::Process;
 use crate::sim::rng::Rng;
 
@@ -10,13 +12,16 @@ pub(super) struct Node {
     ahead_us: u64,
     pub(super) process: Process,
     attempts: Vec<Attempt>,
+    /// How long a charge counts.
+    window: Span,
     mistake: Option<Mistake>,
 }
 
 /// One try to have a plan admitted.
 struct Attempt {
     work: Work,
-    started_us: u64,
+    /// When its phase began.
+    since_us: u64,
     phase: Phase,
     /// Tells the timer that is due from those that are no longer meant.
     step: u32,
@@ -42,12 +47,20 @@ pub(super) enum Told {
     Allow,
     /// A slot denied, or was silent: then the outage policy of the rule would decide.
     Deny,
+    /// Nothing, but the attempt is over: what it charged has aged out.
+    GivesUp,
 }
 
 impl Node {
-    pub(super) fn drawn(number: usize, rng: &mut Rng, mistake: Option<Mistake>) -> Self {
+    pub(super) fn drawn(
+        number: usize,
+        window: Span,
+        rng: &mut Rng,
+        mistake: Option<Mistake>,
+    ) -> Self {
         let ahead_us = rng.between(0, 30_000);
-        Self { number, ahead_us, process: Process::new(), attempts: Vec::new(), mistake }
+        let process = Process::new();
+        Self { number, ahead_us, process, attempts: Vec::new(), window, mistake }
     }
 
     pub(super) fn ask(&mut self, sim: &mut Sim, client: usize, plan: &[Place]) {
@@ -60,9 +73,9 @@ impl Node {
         }
         let id = u64::try_from(client).expect("clients are few");
         let work = Work { client, id, attempt: sim.fresh() };
-        let started_us = sim.now_us();
+        let since_us = sim.now_us();
         let phase = Phase::Reserving;
-        let mut attempt = Attempt { work, started_us, phase, step: 0, parts };
+        let mut attempt = Attempt { work, since_us, phase, step: 0, parts };
         attempt.send(sim, self.number, self.ahead_us);
         self.attempts.push(attempt);
     }
@@ -109,14 +122,19 @@ impl Node {
         if attempt.step != step {
             return None;
         }
+        let lasts_us = sim.now_us() - attempt.since_us;
         if attempt.phase == Phase::TakingBack {
+            if lasts_us >= (self.window + LIFE).as_micros() {
+                let attempt = self.attempts.swap_remove(place);
+                return Some((attempt.work, Told::GivesUp));
+            }
             sim.saw("taken back again");
             attempt.send(sim, self.number, self.ahead_us);
             return None;
         }
         // A node that was stopped must not send what it should have sent long ago: the slots may
         // have forgotten by now that they have charged it.
-        let late = sim.now_us() - attempt.started_us >= DEADLINE.as_micros();
+        let late = lasts_us >= DEADLINE.as_micros();
         let late = late && self.mistake != Some(Mistake::RetryAfterDeadline);
         if attempt.step == 1 && !late {
             sim.saw("retried");
@@ -135,6 +153,7 @@ impl Node {
     fn take_back(&mut self, sim: &mut Sim, place: usize) {
         let attempt = &mut self.attempts[place];
         attempt.phase = Phase::TakingBack;
+        attempt.since_us = sim.now_us();
         if self.mistake == Some(Mistake::TakeBackWhereReserved) {
             attempt.parts.retain(|part| part.answer == Some(Answer::Reserved));
         }

@@ -6,12 +6,14 @@ use sluicegate_core::algorithm::log::Quota;
 use sluicegate_core::{Span, Timestamp};
 
 use super::check::Check;
-use super::{Answer, LIFE, Mistake, Work};
+use super::{Answer, DELAY_MAX, LIFE, Mistake, Work};
 use crate::sim::counter::{Counter, GiveBack, Mark};
 use crate::sim::rng::Rng;
 
-/// Shorter than some messages are on their way.
-const SHORT_LIFE: Span = Span::from_millis(151);
+/// Shorter than the slowest message is on its way.
+const SHORT_TOMBSTONE: Span = Span::from_millis(140);
+/// As long as the slowest message is on its way, but a retry is sent later than the first.
+const SHORT_RECORD: Span = DELAY_MAX;
 
 pub(super) struct Slot {
     number: usize,
@@ -27,13 +29,18 @@ pub(super) struct Slot {
 struct Record {
     /// Which counters are charged, and where; empty if none is.
     charged: Vec<(usize, Mark)>,
+    charged_at: Timestamp,
     attempts: BTreeMap<u64, Standing>,
     expires: Timestamp,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Standing {
+    /// It relies on the charge.
     Holds,
+    /// It relied on an earlier charge, which has left its window since.
+    Held,
+    /// It does not rely on anything, and never will.
     TakenBack,
 }
 
@@ -66,25 +73,34 @@ impl Slot {
     ) -> Answer {
         self.records.retain(|_, record| record.expires > now);
         if let Some(record) = self.records.get_mut(&work.id) {
-            if record.attempts.get(&work.attempt) == Some(&Standing::TakenBack) {
-                return Answer::Refused;
-            }
-            if !record.charged.is_empty() && self.mistake != Some(Mistake::ChargedAgain) {
-                if self.mistake == Some(Mistake::LastAttemptOwns) {
-                    record.attempts.clear();
+            match record.attempts.get(&work.attempt) {
+                Some(Standing::TakenBack) => return Answer::Refused,
+                _ if self.mistake == Some(Mistake::ChargedAgain) => {}
+                Some(Standing::Holds | Standing::Held) => return Answer::Reserved,
+                None if self.mistake == Some(Mistake::TombstoneForAll)
+                    && record.charged.is_empty() =>
+                {
+                    return Answer::Refused;
                 }
-                record.attempts.insert(work.attempt, Standing::Holds);
-                record.keep(now + LIFE);
-                for &(counter, _) in &record.charged {
-                    check.shared(work, (self.number, counter));
+                None if record.counts(now, self.window, self.mistake) => {
+                    if self.mistake == Some(Mistake::LastAttemptOwns) {
+                        record.attempts.clear();
+                    }
+                    record.attempts.insert(work.attempt, Standing::Holds);
+                    record.keep(now + LIFE);
+                    for &(counter, _) in &record.charged {
+                        check.shared(work, (self.number, counter), now);
+                    }
+                    return Answer::Reserved;
                 }
-                return Answer::Reserved;
+                None => {}
             }
         }
         if counters.iter().any(|&counter| self.counters[counter].earliest(by) > by) {
             return Answer::Denied;
         }
         let record = self.records.entry(work.id).or_insert_with(Record::new);
+        record.begin_anew(now);
         for &counter in counters {
             let mark = self.counters[counter].take(by);
             record.charged.push((counter, mark));
@@ -92,7 +108,7 @@ impl Slot {
         }
         record.attempts.insert(work.attempt, Standing::Holds);
         record.keep(match self.mistake {
-            Some(Mistake::ShortRecord) => now + SHORT_LIFE,
+            Some(Mistake::ShortRecord) => now + SHORT_RECORD,
             _ => (now + LIFE).max(now + self.window),
         });
         Answer::Reserved
@@ -102,10 +118,7 @@ impl Slot {
         self.records.retain(|_, record| record.expires > now);
         let record = self.records.entry(work.id).or_insert_with(Record::new);
         record.attempts.insert(work.attempt, Standing::TakenBack);
-        record.keep(match self.mistake {
-            Some(Mistake::ShortTombstone) => now + SHORT_LIFE,
-            _ => now + LIFE,
-        });
+        record.keep(now + LIFE);
         let held = record.attempts.values().any(|standing| *standing == Standing::Holds);
         if !held || self.mistake == Some(Mistake::TakeBackForAll) {
             for (counter, mark) in record.charged.drain(..) {
@@ -124,7 +137,7 @@ impl Slot {
                 record.attempts.remove(&work.attempt);
             }
             Some(Mistake::ShortTombstone) if record.charged.is_empty() => {
-                record.expires = now + SHORT_LIFE;
+                record.expires = now + SHORT_TOMBSTONE;
             }
             _ => {}
         }
@@ -133,7 +146,29 @@ impl Slot {
 
 impl Record {
     const fn new() -> Self {
-        Self { charged: Vec::new(), attempts: BTreeMap::new(), expires: Timestamp::ZERO }
+        Self {
+            charged: Vec::new(),
+            charged_at: Timestamp::ZERO,
+            attempts: BTreeMap::new(),
+            expires: Timestamp::ZERO,
+        }
+    }
+
+    /// Whether there is a charge that another attempt may rely on.
+    fn counts(&self, now: Timestamp, window: Span, mistake: Option<Mistake>) -> bool {
+        let in_window = self.charged_at + window > now;
+        !self.charged.is_empty() && (in_window || mistake == Some(Mistake::SharesAgedOut))
+    }
+
+    /// What was charged before has left its window, and is no longer anybody's.
+    fn begin_anew(&mut self, now: Timestamp) {
+        self.charged.clear();
+        self.charged_at = now;
+        for standing in self.attempts.values_mut() {
+            if *standing == Standing::Holds {
+                *standing = Standing::Held;
+            }
+        }
     }
 
     fn keep(&mut self, until: Timestamp) {

@@ -1,0 +1,237 @@
+//! The store: one counter and a record for each id, changed by one question at a time.
+
+use std::collections::BTreeMap;
+
+use sluicegate_core::{Span, Timestamp};
+
+use super::{Answer, Mistake, SLACK};
+use crate::sim::counter::{Counter, GiveBack, Mark};
+
+pub(super) struct Store {
+    /// How far its clock is ahead of the true time.
+    pub(super) ahead_us: u64,
+    pub(super) counter: Counter,
+    horizon: Span,
+    records: BTreeMap<u64, Record>,
+    written: u64,
+    given_back: u64,
+    mistake: Option<Mistake>,
+}
+
+#[derive(Default)]
+struct Record {
+    state: State,
+    /// Who had a go. What they may have used stays charged.
+    had_go: Vec<u64>,
+}
+
+#[derive(Clone, Copy, Default)]
+enum State {
+    /// Nothing is booked.
+    #[default]
+    Unbooked,
+    Booked(Booking),
+    /// Its claimant may go, and may have gone.
+    Open {
+        claimant: u64,
+        booking: Booking,
+    },
+    /// Acquired without a booking.
+    Acquired {
+        at: Timestamp,
+    },
+    Cancelled,
+}
+
+#[derive(Clone, Copy)]
+struct Booking {
+    start: Timestamp,
+    mark: Mark,
+}
+
+impl Store {
+    pub(super) const fn new(
+        counter: Counter,
+        ahead_us: u64,
+        horizon: Span,
+        mistake: Option<Mistake>,
+    ) -> Self {
+        let records = BTreeMap::new();
+        Self { ahead_us, counter, horizon, records, written: 0, given_back: 0, mistake }
+    }
+
+    /// A booking that is accepted only if it starts now.
+    pub(super) fn acquire(&mut self, now: Timestamp, id: u64) -> Answer {
+        if let Some(State::Acquired { at }) = self.records.get(&id).map(|record| record.state) {
+            return Answer::Allow { at };
+        }
+        let start = match self.mistake {
+            Some(Mistake::AcquireIgnoresBookings) => self.counter.earliest_without_bookings(now),
+            _ => self.counter.earliest(now),
+        };
+        if start > now {
+            return Answer::Deny;
+        }
+        self.take(now);
+        self.set(id, State::Acquired { at: now });
+        Answer::Allow { at: now }
+    }
+
+    pub(super) fn book(&mut self, now: Timestamp, id: u64) -> Answer {
+        let state = self.records.get(&id).map(|record| record.state).unwrap_or_default();
+        match state {
+            State::Booked(booking) if self.mistake != Some(Mistake::BookedAgain) => {
+                Answer::Booked { wait: booking.start.since(now) }
+            }
+            State::Unbooked | State::Booked(_) => match self.book_anew(now, id) {
+                Some(start) => Answer::Booked { wait: start.since(now) },
+                None => Answer::Deny,
+            },
+            State::Open { .. } | State::Acquired { .. } => Answer::Claimed,
+            State::Cancelled => Answer::Gone,
+        }
+    }
+
+    pub(super) fn claim(&mut self, now: Timestamp, id: u64, claimant: u64) -> Answer {
+        let Some(record) = self.records.get(&id) else {
+            return Answer::Unknown;
+        };
+        let had_go = record.had_go.contains(&claimant);
+        match record.state {
+            State::Unbooked if had_go => Answer::Spent,
+            State::Unbooked => Answer::Unknown,
+            State::Booked(_) if had_go && self.mistake != Some(Mistake::SpentClaimantGoes) => {
+                Answer::Spent
+            }
+            State::Booked(booking) if now < booking.start => {
+                Answer::Early { wait: booking.start.since(now) }
+            }
+            State::Booked(booking) if self.is_good(booking, now) => {
+                self.go(now, id, claimant, booking)
+            }
+            State::Booked(booking) => {
+                self.give_back(booking.mark, now);
+                self.rebook(now, id)
+            }
+            State::Open { claimant: first, booking } => {
+                let mine = first == claimant || self.mistake == Some(Mistake::SecondClaimantGoes);
+                if mine && self.is_good(booking, now) {
+                    return self.go(now, id, claimant, booking);
+                }
+                if had_go && self.mistake != Some(Mistake::LateRepetitionRebooks) {
+                    return Answer::Spent;
+                }
+                if self.mistake == Some(Mistake::RebookingRemovesUsed) {
+                    self.give_back(booking.mark, now);
+                }
+                self.rebook(now, id)
+            }
+            State::Acquired { .. } | State::Cancelled => Answer::Gone,
+        }
+    }
+
+    pub(super) fn cancel(&mut self, now: Timestamp, id: u64, claimant: u64) -> Answer {
+        match self.records.get(&id).map(|record| record.state) {
+            Some(State::Booked(booking)) => self.give_back(booking.mark, now),
+            Some(State::Open { claimant: first, booking })
+                if first == claimant || self.mistake == Some(Mistake::CancelGivesBackUsed) =>
+            {
+                self.give_back(booking.mark, now);
+                if let Some(record) = self.records.get_mut(&id) {
+                    record.had_go.retain(|other| *other != first);
+                }
+            }
+            _ => {}
+        }
+        match self.mistake {
+            Some(Mistake::CancelWithoutTombstone) => self.set(id, State::Unbooked),
+            _ => self.set(id, State::Cancelled),
+        }
+        Answer::Cancelled
+    }
+
+    fn is_good(&self, booking: Booking, now: Timestamp) -> bool {
+        now <= booking.start + SLACK || self.mistake == Some(Mistake::LateClaimGoes)
+    }
+
+    fn go(&mut self, now: Timestamp, id: u64, claimant: u64, booking: Booking) -> Answer {
+        let record = self.records.entry(id).or_default();
+        record.state = State::Open { claimant, booking };
+        if !record.had_go.contains(&claimant) {
+            record.had_go.push(claimant);
+        }
+        let good_for = match self.mistake {
+            Some(Mistake::LateClaimGoes) => SLACK,
+            _ => (booking.start + SLACK).since(now),
+        };
+        Answer::Go { good_for }
+    }
+
+    fn rebook(&mut self, now: Timestamp, id: u64) -> Answer {
+        self.set(id, State::Unbooked);
+        match self.book_anew(now, id) {
+            Some(start) => Answer::Rebooked { wait: start.since(now) },
+            None => Answer::Deny,
+        }
+    }
+
+    /// Writes a booking at the latest instant at which it may be used.
+    fn book_anew(&mut self, now: Timestamp, id: u64) -> Option<Timestamp> {
+        let start = self.counter.earliest(now);
+        if start > now + self.horizon {
+            return None;
+        }
+        let mark = self.take(match self.mistake {
+            Some(Mistake::WrittenAtStart) => start,
+            _ => start + SLACK,
+        });
+        self.set(id, State::Booked(Booking { start, mark }));
+        Some(start)
+    }
+
+    fn take(&mut self, at: Timestamp) -> Mark {
+        self.written += 1;
+        self.counter.take(at)
+    }
+
+    fn give_back(&mut self, mark: Mark, now: Timestamp) {
+        self.given_back += 1;
+        let how = match self.mistake {
+            Some(Mistake::BucketForgetsLater) => GiveBack::ForgetsLater,
+            Some(Mistake::BucketForgetsGivenBack) => GiveBack::ForgetsGivenBack,
+            _ => GiveBack::Safe,
+        };
+        self.counter.give_back(mark, now, how);
+    }
+
+    fn set(&mut self, id: u64, state: State) {
+        self.records.entry(id).or_default().state = state;
+    }
+
+    /// The latest start that is still booked: for nobody, if its holder has died.
+    pub(super) fn last_start(&self) -> Option<Timestamp> {
+        let booked = self.records.values().filter_map(|record| match record.state {
+            State::Booked(booking) => Some(booking.start),
+            _ => None,
+        });
+        booked.max()
+    }
+
+    /// B3: what is charged was acquired, had a go, or is booked for a job that has not ended.
+    pub(super) fn charged_for_nobody(&self, ended: impl Fn(u64) -> bool) -> Option<String> {
+        let mut stands = 0;
+        for (&id, record) in &self.records {
+            stands += record.had_go.len();
+            match record.state {
+                State::Booked(_) if ended(id) => {
+                    return Some(format!("B3: job {id} has ended and stays booked"));
+                }
+                State::Booked(_) | State::Acquired { .. } => stands += 1,
+                _ => {}
+            }
+        }
+        let charged = self.written - self.given_back;
+        let stands = u64::try_from(stands).expect("the jobs of a run are few");
+        (charged != stands).then(|| format!("B3: {charged} are charged, {stands} stand for them"))
+    }
+}

@@ -1,0 +1,75 @@
+//! What must never happen, judged by who worked and what the store answered.
+
+use std::collections::BTreeMap;
+
+use sluicegate_core::Timestamp;
+use sluicegate_core::algorithm::concurrency::Quota;
+
+use super::holder::Worked;
+use super::{Answer, Question};
+
+pub(super) struct Check {
+    pub(super) quota: Quota,
+    worked: Vec<Worked>,
+    /// Until when an id rightly holds a slot, by what the store has answered; never again after
+    /// it was released.
+    rightly: BTreeMap<u64, Option<Timestamp>>,
+}
+
+impl Check {
+    pub(super) const fn new(quota: Quota) -> Self {
+        Self { quota, worked: Vec::new(), rightly: BTreeMap::new() }
+    }
+
+    /// L2 and L3, whenever the store answers.
+    pub(super) fn answered(
+        &mut self,
+        now: Timestamp,
+        id: u64,
+        question: Question,
+        answer: Answer,
+    ) -> Option<String> {
+        let lease = Some(now + self.quota.lease);
+        let holds = |until: &Option<Timestamp>| until.is_some_and(|until| until > now);
+        match (question, answer) {
+            (Question::Acquire, Answer::Held { .. }) => {
+                let until = self.rightly.entry(id).or_insert(lease);
+                if until.is_some() && !holds(until) {
+                    *until = lease;
+                }
+            }
+            (Question::Renew, Answer::Held { .. }) => {
+                if !self.rightly.get(&id).is_some_and(holds) {
+                    return Some(format!("L3: {id} is renewed after it was lost"));
+                }
+                self.rightly.insert(id, lease);
+            }
+            (_, Answer::Released) => {
+                self.rightly.insert(id, None);
+            }
+            (_, Answer::Deny) => {
+                let held = self.rightly.values().filter(|until| holds(until)).count();
+                if u64::try_from(held).is_ok_and(|held| held < self.quota.limit) {
+                    return Some(format!("L2: {id} is denied, and {held} are rightly held"));
+                }
+            }
+            _ => {}
+        }
+        None
+    }
+
+    pub(super) fn worked(&mut self, worked: Option<Worked>) {
+        self.worked.extend(worked);
+    }
+
+    /// L1: the most at work are found when one of them begins.
+    pub(super) fn too_many_at_work(&self) -> Option<String> {
+        let at_work = |now_us: u64| {
+            let works = |w: &&Worked| w.from_us <= now_us && now_us < w.until_us;
+            self.worked.iter().filter(works).count()
+        };
+        let most = self.worked.iter().map(|worked| at_work(worked.from_us)).max()?;
+        let more = u64::try_from(most).is_ok_and(|most| most > self.quota.limit);
+        more.then(|| format!("L1: {most} work, slots are {}", self.quota.limit))
+    }
+}

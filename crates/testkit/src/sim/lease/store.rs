@@ -1,0 +1,150 @@
+//! The store: leases and a record for each id, changed by one question at a time.
+
+use std::collections::BTreeMap;
+
+use sluicegate_core::algorithm::Earliest;
+use sluicegate_core::algorithm::concurrency::{Leases, Quota};
+use sluicegate_core::{Id, Span, Timestamp};
+
+use super::{Answer, DELAY_MAX, Mistake};
+
+pub(super) struct Store {
+    /// How far its clock is ahead of the true time.
+    pub(super) ahead_us: u64,
+    quota: Quota,
+    leases: Leases,
+    records: BTreeMap<u64, Record>,
+    /// Who has the slot with which number; for those who release by it.
+    slots: Vec<Option<u64>>,
+    mistake: Option<Mistake>,
+}
+
+#[derive(Clone, Copy)]
+struct Record {
+    until: Timestamp,
+    released: bool,
+    expires: Timestamp,
+}
+
+impl Store {
+    pub(super) fn new(quota: Quota, ahead_us: u64, mistake: Option<Mistake>) -> Self {
+        let slots = usize::try_from(quota.limit).expect("a limit of a simulation is small");
+        Self {
+            ahead_us,
+            quota,
+            leases: Leases::default(),
+            records: BTreeMap::new(),
+            slots: vec![None; slots],
+            mistake,
+        }
+    }
+
+    pub(super) fn acquire(&mut self, now: Timestamp, id: u64) -> Answer {
+        self.advance(now);
+        if let Some(&record) = self.records.get(&id) {
+            return match self.mistake {
+                Some(Mistake::ReplayOfExpired) if !record.released => {
+                    self.held(id, self.quota.lease)
+                }
+                _ if !record.released && record.until > now => {
+                    self.held(id, record.until.since(now))
+                }
+                _ => Answer::Lost,
+            };
+        }
+        match self.leases.earliest(self.quota, now, 1) {
+            Earliest::At { start, .. } if start == now => self.take(now, id),
+            _ => Answer::Deny,
+        }
+    }
+
+    pub(super) fn renew(&mut self, now: Timestamp, id: u64) -> Answer {
+        self.advance(now);
+        let Some(&record) = self.records.get(&id) else {
+            return Answer::Lost;
+        };
+        if record.released || record.until <= now {
+            let revives = self.mistake == Some(Mistake::RenewalRevives) && !record.released;
+            return if revives { self.take(now, id) } else { Answer::Lost };
+        }
+        if self.mistake == Some(Mistake::RenewalIgnored) {
+            return self.held(id, self.quota.lease);
+        }
+        let later = self.until(now);
+        self.leases.renew(name(id), record.until, later);
+        self.keep(id, record.until.max(later));
+        self.held(id, self.quota.lease)
+    }
+
+    pub(super) fn release(&mut self, now: Timestamp, id: u64, slot: usize) -> Answer {
+        self.advance(now);
+        let ends = match self.mistake {
+            Some(Mistake::ReleaseBySlot) => self.slots[slot],
+            _ => Some(id),
+        };
+        if let Some(record) = ends.and_then(|ends| self.records.get_mut(&ends).zip(Some(ends))) {
+            let (record, ends) = record;
+            if !record.released {
+                self.leases.release(name(ends), record.until);
+                record.released = true;
+            }
+        }
+        self.slots.iter_mut().filter(|slot| **slot == ends).for_each(|slot| *slot = None);
+        if self.mistake == Some(Mistake::ReleaseWithoutTombstone) {
+            self.records.remove(&id);
+            return Answer::Released;
+        }
+        let expires = now + DELAY_MAX;
+        let tombstone = Record { until: now, released: true, expires };
+        let record = self.records.entry(id).or_insert(tombstone);
+        record.expires = record.expires.max(expires);
+        Answer::Released
+    }
+
+    pub(super) fn used(&self, now: Timestamp) -> u64 {
+        self.leases.reading(now).used
+    }
+
+    fn take(&mut self, now: Timestamp, id: u64) -> Answer {
+        let until = self.until(now);
+        self.leases.take(name(id), 1, until);
+        self.keep(id, until);
+        if let Some(free) = self.slots.iter_mut().find(|slot| slot.is_none()) {
+            *free = Some(id);
+        }
+        self.held(id, self.quota.lease)
+    }
+
+    fn until(&self, now: Timestamp) -> Timestamp {
+        match self.mistake {
+            Some(Mistake::ShortLease) => now + Span::from_micros(self.quota.lease.as_micros() / 2),
+            Some(Mistake::NeverExpires) => Timestamp::MAX,
+            _ => now + self.quota.lease,
+        }
+    }
+
+    fn held(&self, id: u64, left: Span) -> Answer {
+        let slot = self.slots.iter().position(|slot| *slot == Some(id)).unwrap_or_default();
+        Answer::Held { left, slot }
+    }
+
+    fn keep(&mut self, id: u64, until: Timestamp) {
+        let record = Record { until, released: false, expires: until + DELAY_MAX };
+        self.records.insert(id, record);
+    }
+
+    /// Ends what was not renewed, and forgets what no message can name any more.
+    fn advance(&mut self, now: Timestamp) {
+        self.leases.purge(now);
+        self.records.retain(|_, record| record.expires > now);
+        let records = &self.records;
+        for slot in &mut self.slots {
+            let holds = |id: &u64| records.get(id).is_some_and(|r| !r.released && r.until > now);
+            *slot = slot.filter(holds);
+        }
+    }
+}
+
+fn name(id: u64) -> Id {
+    Id::from_bits(u128::from(id))
+}
