@@ -34,6 +34,11 @@ impl<'a> Charge<'a> {
         self.rule
     }
 
+    /// The number of the rule's group in its ruleset; one past the last for a limit of the query.
+    pub const fn group(&self) -> usize {
+        self.group
+    }
+
     /// The limits, in the order of the meter.
     pub fn limits(&self) -> &'a [Limit] {
         &self.cell.limits
@@ -120,7 +125,8 @@ impl<'a> Plan<'a> {
 
     /// What names it to the store afterwards.
     pub fn handle(&self) -> Handle {
-        Handle { id: self.id.id, keys: self.charges.iter().map(|c| c.key.clone()).collect() }
+        let keys = self.charges.iter().map(|charge| charge.key.clone()).collect();
+        Handle { id: self.id.id, claimant: None, keys }
     }
 
     /// Adds a charge; a second one on the same key becomes one with the first.
@@ -232,6 +238,16 @@ pub enum Start {
 pub struct Handle {
     /// The name of the work.
     pub id: Id,
+    /// Who was told to go, if it was booked before.
+    pub claimant: Option<Id>,
     /// The counters that it was charged on.
     pub keys: Vec<Key>,
+}
+
+impl Handle {
+    /// The handle of a claimant that was told to go.
+    #[must_use]
+    pub fn claimed_by(self, claimant: Id) -> Self {
+        Self { claimant: Some(claimant), ..self }
+    }
 }

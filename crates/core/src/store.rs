@@ -5,18 +5,21 @@
 //! A plan that is [recorded](Plan::recorded) leaves a record under its id. What an operation does
 //! depends on the state of the record:
 //!
-//! | | none | booked | open | settled | cancelled |
+//! | | none, lapsed | booked | open | settled | cancelled |
 //! |---|---|---|---|---|---|
-//! | acquire | decide → open | conflict | replay | replay | gone |
+//! | acquire | decide → open | conflict | replay, or lost | replay, or lost | gone |
 //! | book | decide → booked | replay | conflict | conflict | gone |
-//! | claim | unknown | early, go → open, or booked anew | go again, or booked anew (conflict if it was never booked) | conflict | gone |
+//! | claim | unknown | early, go → open, or booked anew | go again, spent, or booked anew → booked (conflict if it was never booked) | conflict | gone |
 //! | settle | unknown | not claimed | → settled | replay, or conflict if it differs | gone |
 //! | release | unknown | not claimed | leases end | replay | gone |
-//! | renew | unknown | not claimed | leases and hold last longer | conflict | gone |
+//! | renew | unknown | not claimed | leases and hold last longer, or lost | conflict | gone |
 //! | cancel | → cancelled | give back → cancelled | give back → cancelled | conflict | replay |
 //!
 //! An acquire or a book under the id of a different plan is a conflict in every state but
-//! `cancelled`. Records are kept for as long as a retry, a settlement or a late arrival can come.
+//! `cancelled`. An acquire that is replayed after its lease has ended is lost: whoever asks must
+//! not think that it holds a slot. A booking that can't be made anew lapses: only who was told to
+//! go is remembered. Records are kept for as long as a retry, a settlement or a late arrival can
+//! come.
 
 use crate::decision::{Allow, Decision, Deny, Readings};
 use crate::id::Id;
@@ -59,7 +62,8 @@ pub trait Store: Send + Sync {
     ///
     /// A booking is good from its start until its slack is over, and for one `claimant`: a second
     /// one, or one that comes late, gets a new booking. What an earlier claimant may have used
-    /// stays charged.
+    /// stays charged. A claimant is told to go once, and again if it repeats the question in time;
+    /// later it is [`Claim::Spent`].
     fn claim(
         &self,
         plan: &Plan<'_>,
@@ -68,6 +72,9 @@ pub trait Store: Send + Sync {
 
     /// Takes back work that never left: everything is given back, and the id is refused from now
     /// on, so that an attempt which is still on its way can't be admitted afterwards.
+    ///
+    /// Of a booking that was claimed, only by the handle of its claimant: for anybody else it ends,
+    /// and what the claimant may have used stays charged.
     fn cancel(&self, handle: &Handle) -> impl Future<Output = Result<Ended, Error>> + Send;
 
     /// Replaces the estimate by the actual cost and ends the leases.
@@ -86,7 +93,7 @@ pub trait Store: Send + Sync {
     /// Makes leases and hold last as long again from now; returns when to have renewed again.
     ///
     /// If any of them has expired, none is renewed.
-    fn renew(&self, handle: &Handle) -> impl Future<Output = Result<Timestamp, Error>> + Send;
+    fn renew(&self, handle: &Handle) -> impl Future<Output = Result<Renewed, Error>> + Send;
 
     /// Forgets all usage of the plan's counters.
     fn reset(&self, plan: &Plan<'_>) -> impl Future<Output = Result<(), Error>> + Send;
@@ -95,24 +102,46 @@ pub trait Store: Send + Sync {
     fn usage(&self, plan: &Plan<'_>) -> impl Future<Output = Result<Usage, Error>> + Send;
 }
 
-/// The answer to a claim.
+/// The answer to a claim. All times are the store's: a holder counts from when it asked, by the
+/// difference to `at`, because its own clock may be another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// Go now.
-    Go(Allow),
+    /// Go, before `good_until`: a holder that is held up longer has to claim again.
+    Go {
+        /// The admission.
+        allow: Allow,
+        /// When the slack of the booking is over.
+        good_until: Timestamp,
+    },
+    /// This claimant was told to go, and its time is over. Nothing has changed: if the work did
+    /// not go, another claimant may ask.
+    Spent,
     /// It has not started yet: claim again at `start`.
     Early {
+        /// When this was found.
+        at: Timestamp,
         /// The start of the booking.
         start: Timestamp,
     },
     /// It was late or already used: claim again at `start`.
     Rebooked {
+        /// When this was decided.
+        at: Timestamp,
         /// The start of the new booking.
         start: Timestamp,
     },
     /// A lease is missing, and the booking stands; or a new booking would start past the horizon,
     /// and there is none any more.
     Deny(Deny),
+}
+
+/// Leases and hold last longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Renewed {
+    /// When, by the clock of the store.
+    pub at: Timestamp,
+    /// Until when the first of them lasts.
+    pub until: Timestamp,
 }
 
 /// Something came to its end.

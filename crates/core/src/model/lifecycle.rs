@@ -5,9 +5,9 @@ use crate::algorithm::Earliest;
 use crate::algorithm::log::ENTRIES_PER_CHARGE_MAX;
 use crate::decision::{Allow, Deny, Hit};
 use crate::id::Id;
-use crate::plan::{Plan, Start};
+use crate::plan::{Handle, Plan, Start};
 use crate::query::Cost;
-use crate::store::{Claim, Ended, Error};
+use crate::store::{Claim, Ended, Error, Renewed};
 use crate::time::{Span, Timestamp};
 
 const FIRST_TIME: Ended = Ended { replayed: false };
@@ -18,59 +18,82 @@ impl Model {
     pub fn claim(&mut self, plan: &Plan<'_>, claimant: Id, now: Timestamp) -> Result<Claim, Error> {
         self.advance(now);
         let id = plan.id.id;
-        let mut record = self.records.get(&id).ok_or(Error::Unknown)?.clone();
+        let mut record = self.known(id).ok_or(Error::Unknown)?.clone();
         let claimed_by = match record.state {
             State::Booked => None,
             State::Open(Some(other)) => Some(other),
-            State::Open(None) | State::Settled(_) => return Err(Error::Conflict),
             State::Cancelled => return Err(Error::Gone),
+            _ => return Err(Error::Conflict),
         };
-        if now < record.start {
-            return Ok(Claim::Early { start: record.start });
+        let (start, good_until) = (record.start, record.start + record.slack);
+        if record.told.contains(&claimant) {
+            if claimed_by != Some(claimant) || now > good_until {
+                return Ok(Claim::Spent);
+            }
+            let allow = self.go(plan, &record, true, now);
+            return Ok(Claim::Go { allow, good_until });
+        }
+        if now < start {
+            return Ok(Claim::Early { at: now, start });
         }
         if !plan.reaches(now, now) {
             return Err(Error::ClockSkew);
         }
-        let on_time = now <= record.start + record.slack;
-        if on_time && claimed_by.is_none_or(|other| other == claimant) {
-            if claimed_by.is_none() {
-                if let Some((start, hit)) = self.missing_lease(plan, now) {
-                    let readings = self.readings(plan, now);
-                    return Ok(Claim::Deny(Deny { at: now, start, hit, readings }));
-                }
-                let (leases, _) = self.write(plan, Part::Leases, (now, Span::ZERO), now);
-                record.uses.extend(leases);
-                record.state = State::Open(Some(claimant));
-                self.hold(plan, &mut record, now);
-                record.touch(now);
-                self.records.insert(id, record.clone());
+        if claimed_by.is_none() && now <= good_until {
+            if let Some((start, hit)) = self.missing_lease(plan, now) {
+                let readings = self.readings(plan, now);
+                return Ok(Claim::Deny(Deny { at: now, start, hit, readings }));
             }
-            return Ok(Claim::Go(Allow {
-                at: now,
-                start: record.start,
-                until: record.until(),
-                replayed: claimed_by.is_some(),
-                shadowed: Default::default(),
-                readings: self.readings(plan, now),
-            }));
+            let (leases, _) = self.write(plan, Part::Leases, (now, Span::ZERO), now);
+            record.leased = !leases.is_empty();
+            record.uses.extend(leases);
+            record.state = State::Open(Some(claimant));
+            record.told.push(claimant);
+            self.hold(plan, &mut record, now);
+            record.touch(now);
+            self.records.insert(id, record.clone());
+            let allow = self.go(plan, &record, false, now);
+            return Ok(Claim::Go { allow, good_until });
         }
         if claimed_by.is_none() {
             self.give_back_all(&record, now);
         }
         match self.book_anew(plan, now) {
-            Ok((start, _)) => Ok(Claim::Rebooked { start }),
-            Err(Start::Skew) => Err(Error::ClockSkew),
+            Ok((start, _)) => Ok(Claim::Rebooked { at: now, start }),
             Err(start) => {
-                self.records.remove(&id);
+                let lapsed =
+                    Record { state: State::Lapsed, uses: Vec::new(), hold: None, ..record };
+                self.records.insert(id, lapsed);
                 let (start, hit) = match start {
                     Start::Later(start, hit) => (start, hit),
                     Start::Never(hit) => (Timestamp::MAX, hit),
-                    Start::Now | Start::Skew => unreachable!("these can be booked or failed"),
+                    Start::Now | Start::Skew => unreachable!("both were looked at before"),
                 };
                 let readings = self.readings(plan, now);
                 Ok(Claim::Deny(Deny { at: now, start, hit, readings }))
             }
         }
+    }
+
+    fn go(&self, plan: &Plan<'_>, record: &Record, replayed: bool, now: Timestamp) -> Allow {
+        Allow {
+            at: now,
+            start: record.start,
+            until: record.until(),
+            replayed,
+            shadowed: Default::default(),
+            readings: self.readings(plan, now),
+        }
+    }
+
+    /// Whether an admission that was given leases still has all of them.
+    pub(super) fn holds_leases(&self, record: &Record, now: Timestamp) -> bool {
+        let mut leases = record.uses.iter().filter(|used| used.lease().is_some()).peekable();
+        leases.peek().is_some()
+            && leases.all(|used| {
+                let there = self.counters.get(&used.counter).is_some_and(|c| c.has(used.serial));
+                there && used.lease().is_some_and(|until| until > now)
+            })
     }
 
     fn missing_lease(&self, plan: &Plan<'_>, now: Timestamp) -> Option<(Timestamp, Hit)> {
@@ -95,7 +118,8 @@ impl Model {
     }
 
     /// See [`crate::Store::cancel`].
-    pub fn cancel(&mut self, id: Id, now: Timestamp) -> Result<Ended, Error> {
+    pub fn cancel(&mut self, handle: &Handle, now: Timestamp) -> Result<Ended, Error> {
+        let id = handle.id;
         self.advance(now);
         let record = self.records.get(&id).cloned();
         match record.as_ref().map(|record| record.state) {
@@ -104,7 +128,10 @@ impl Model {
             _ => {}
         }
         if let Some(record) = &record {
-            self.give_back_all(record, now);
+            match record.state {
+                State::Open(Some(claimant)) if handle.claimant != Some(claimant) => {}
+                _ => self.give_back_all(record, now),
+            }
         }
         let mut tombstone = Record {
             state: State::Cancelled,
@@ -114,6 +141,8 @@ impl Model {
             keep: record.as_ref().and_then(|record| record.keep),
             hold: None,
             released: false,
+            leased: false,
+            told: Vec::new(),
             window: Span::ZERO,
             uses: Vec::new(),
             expires: record.map_or(Timestamp::ZERO, |record| record.expires),
@@ -126,13 +155,14 @@ impl Model {
     /// See [`crate::Store::settle`].
     pub fn settle(&mut self, id: Id, actual: &Cost, now: Timestamp) -> Result<Ended, Error> {
         self.advance(now);
-        let mut record = self.records.get(&id).ok_or(Error::Unknown)?.clone();
+        let mut record = self.known(id).ok_or(Error::Unknown)?.clone();
         match record.state {
             State::Open(_) => {}
             State::Booked => return Err(Error::NotClaimed),
             State::Cancelled => return Err(Error::Gone),
             State::Settled(before) if before == *actual => return Ok(REPLAYED),
             State::Settled(_) => return Err(Error::Conflict),
+            State::Lapsed => return Err(Error::Unknown),
         }
         let in_log = record.uses.iter().any(|used| matches!(used.how, How::Log));
         if in_log && actual.requests.unwrap_or_default() > ENTRIES_PER_CHARGE_MAX {
@@ -171,13 +201,14 @@ impl Model {
     /// See [`crate::Store::release`].
     pub fn release(&mut self, id: Id, now: Timestamp) -> Result<Ended, Error> {
         self.advance(now);
-        let mut record = self.records.get(&id).ok_or(Error::Unknown)?.clone();
+        let mut record = self.known(id).ok_or(Error::Unknown)?.clone();
         match record.state {
             State::Open(_) if record.released => return Ok(REPLAYED),
             State::Open(_) => {}
             State::Settled(_) => return Ok(REPLAYED),
             State::Booked => return Err(Error::NotClaimed),
             State::Cancelled => return Err(Error::Gone),
+            State::Lapsed => return Err(Error::Unknown),
         }
         for used in record.uses.iter().filter(|used| used.lease().is_some()) {
             self.counter(&used.counter).lease(used.serial, None);
@@ -189,14 +220,15 @@ impl Model {
     }
 
     /// See [`crate::Store::renew`].
-    pub fn renew(&mut self, id: Id, now: Timestamp) -> Result<Timestamp, Error> {
+    pub fn renew(&mut self, id: Id, now: Timestamp) -> Result<Renewed, Error> {
         self.advance(now);
-        let mut record = self.records.get(&id).ok_or(Error::Unknown)?.clone();
+        let mut record = self.known(id).ok_or(Error::Unknown)?.clone();
         match record.state {
             State::Open(_) => {}
             State::Booked => return Err(Error::NotClaimed),
             State::Settled(_) => return Err(Error::Conflict),
             State::Cancelled => return Err(Error::Gone),
+            State::Lapsed => return Err(Error::Unknown),
         }
         let first = record.until().ok_or(Error::Unknown)?;
         let mut leases = record.uses.iter().filter(|used| used.lease().is_some());
@@ -226,7 +258,7 @@ impl Model {
         record.touch(now);
         let until = record.until();
         self.records.insert(id, record);
-        until.ok_or(Error::Unknown)
+        until.map(|until| Renewed { at: now, until }).ok_or(Error::Unknown)
     }
 
     /// Whether the counter of a use was reset since.

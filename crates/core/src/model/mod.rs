@@ -41,6 +41,8 @@ struct Record {
     /// Time to live and end of the hold.
     hold: Option<(Span, Timestamp)>,
     released: bool,
+    leased: bool,
+    told: Vec<Id>,
     window: Span,
     uses: Vec<Used>,
     expires: Timestamp,
@@ -52,6 +54,7 @@ enum State {
     Open(Option<Id>),
     Settled(Cost),
     Cancelled,
+    Lapsed,
 }
 
 /// One charge of a record.
@@ -125,13 +128,14 @@ impl Model {
     pub fn acquire(&mut self, plan: &Plan<'_>, now: Timestamp) -> Result<Decision, Error> {
         self.advance(now);
         if plan.recorded()
-            && let Some(record) = self.records.get(&plan.id.id)
+            && let Some(record) = self.known(plan.id.id)
         {
             return match record.state {
                 State::Cancelled => Err(Error::Gone),
                 State::Booked => Err(Error::Conflict),
                 _ if record.fingerprint != plan.fingerprint() => Err(Error::Conflict),
-                State::Open(_) | State::Settled(_) => Ok(self.replay(plan, record, now)),
+                _ if record.leased && !self.holds_leases(record, now) => Err(Error::Lost),
+                _ => Ok(self.replay(plan, record, now)),
             };
         }
         let decision = self.peek(plan, now)?;
@@ -175,7 +179,7 @@ impl Model {
     /// See [`crate::Store::book`].
     pub fn book(&mut self, plan: &Plan<'_>, now: Timestamp) -> Result<Decision, Error> {
         self.advance(now);
-        if let Some(record) = self.records.get(&plan.id.id) {
+        if let Some(record) = self.known(plan.id.id) {
             return match record.state {
                 State::Cancelled => Err(Error::Gone),
                 State::Booked if record.fingerprint == plan.fingerprint() => {
@@ -240,6 +244,11 @@ impl Model {
         for counter in self.counters.values_mut() {
             counter.give_back_due(now);
         }
+    }
+
+    /// The record of an id, unless it has lapsed.
+    fn known(&self, id: Id) -> Option<&Record> {
+        self.records.get(&id).filter(|record| record.state != State::Lapsed)
     }
 
     fn counter(&mut self, name: &CounterName) -> &mut Counter {
@@ -311,6 +320,8 @@ impl Model {
             keep: plan.id.keep,
             hold: None,
             released: false,
+            leased: uses.iter().any(|used| used.lease().is_some()),
+            told: self.records.get(&plan.id.id).map_or(Vec::new(), |record| record.told.clone()),
             window: plan.window(),
             uses,
             expires: Timestamp::ZERO,

@@ -45,16 +45,17 @@ impl<C: Clock> Memory<C> {
                 State::Cancelled => Err(Error::Gone),
                 State::Booked => Err(Error::Conflict),
                 _ if record.fingerprint != plan.fingerprint() => Err(Error::Conflict),
-                State::Open(_) | State::Settled(_) => Ok(self.replay(plan, record)),
+                _ if record.leased && !self.holds_leases(record, plan.id.id) => Err(Error::Lost),
+                _ => Ok(self.replay(plan, record)),
             };
         }
         self.make_room(&mut records)?;
         let mut until = None;
         let decision = self.decide(plan, |memory, locked, sites, now| {
-            let mut record = Record::new(plan, State::Open(None), now, now);
+            let record = Record::new(plan, State::Open(None), now, now);
             let hold = record.hold.map(|hold| hold.until);
             let written = memory.write(plan, Part::All, locked, sites, now, now, hold);
-            record.uses = written.uses;
+            let record = record.with_uses(written.uses);
             until = record.until();
             memory.remember(plan, record, &mut records, now);
             written.shadowed
@@ -111,8 +112,7 @@ impl<C: Clock> Memory<C> {
         let mut sites = self.sites(plan, &names, &mut locked, now);
         match self.book_locked(plan, &mut locked, &mut sites, now) {
             Ok((start, written)) => {
-                let mut record = Record::new(plan, State::Booked, now, start);
-                record.uses = written.uses;
+                let record = Record::new(plan, State::Booked, now, start).with_uses(written.uses);
                 self.remember(plan, record, &mut records, now);
                 Ok(Decision::Allow(Allow {
                     at: now,
@@ -241,9 +241,10 @@ impl<C: Clock> Memory<C> {
         records.lock()
     }
 
-    /// The record of a plan's id, unless it has expired.
+    /// The record of a plan's id, unless it has expired or lapsed.
     fn known(&self, plan: &Plan<'_>, records: &mut Table<Record>) -> Option<Place> {
-        self.live_record(self.name_of_id(plan.id.id), records)
+        let place = self.live_record(self.name_of_id(plan.id.id), records)?;
+        (records.get(place).0.state != State::Lapsed).then_some(place)
     }
 
     pub(super) fn make_room(&self, records: &mut Table<Record>) -> Result<(), Error> {
@@ -255,15 +256,20 @@ impl<C: Clock> Memory<C> {
         if records.len() >= self.records_per_shard { Err(Error::Full) } else { Ok(()) }
     }
 
+    /// Writes the record of a plan, in the place of one that has lapsed.
     fn remember(
         &self,
         plan: &Plan<'_>,
-        record: Record,
+        mut record: Record,
         records: &mut Table<Record>,
         now: Timestamp,
     ) {
+        let name = self.name_of_id(plan.id.id);
+        if let Some(lapsed) = records.find(name) {
+            record.told = records.remove(lapsed).told;
+        }
         let expires = record.kept_until(now);
-        records.insert(self.name_of_id(plan.id.id), record, expires);
+        records.insert(name, record, expires);
     }
 }
 

@@ -3,9 +3,9 @@
 use sluicegate_core::algorithm::log::ENTRIES_PER_CHARGE_MAX;
 use sluicegate_core::algorithm::{Earliest, Mark, Use};
 use sluicegate_core::decision::{Allow, Deny, Hit};
-use sluicegate_core::plan::Start;
+use sluicegate_core::plan::{Handle, Start};
 use sluicegate_core::query::Cost;
-use sluicegate_core::store::{Claim, Ended, Error};
+use sluicegate_core::store::{Claim, Ended, Error, Renewed};
 use sluicegate_core::time::{Clock, Span, Timestamp};
 use sluicegate_core::{Id, Plan};
 use smallvec::SmallVec;
@@ -28,76 +28,79 @@ impl<C: Clock> Memory<C> {
                 State::Open(Some(other)) => Some(other),
                 State::Open(None) | State::Settled(_) => return Err(Error::Conflict),
                 State::Cancelled => return Err(Error::Gone),
+                State::Lapsed => return Err(Error::Unknown),
             };
             let names = memory.names(plan);
             let shards = names.iter().map(|name| name.shard());
             let held = record.uses.iter().map(|held| held.address.shard);
             let mut locked = memory.lock(shards.chain(held).collect());
             let now = memory.now();
-            let good = record.start..=record.start + record.slack;
             let mut sites = memory.sites(plan, &names, &mut locked, now);
-            if now < record.start {
-                return Ok(Claim::Early { start: record.start });
+            let (start, good_until) = (record.start, record.start + record.slack);
+            let go = |record: &Record, replayed, locked: &Locked<'_>, sites: &[Site]| {
+                let (until, shadowed) = (record.until(), SmallVec::new());
+                let readings = locked.readings(plan, sites, now);
+                let allow = Allow { at: now, start, until, replayed, shadowed, readings };
+                Ok(Claim::Go { allow, good_until })
+            };
+            if record.told.contains(&claimant) {
+                let again = claimed_by == Some(claimant) && now <= good_until;
+                return if again { go(record, true, &locked, &sites) } else { Ok(Claim::Spent) };
+            }
+            if now < start {
+                return Ok(Claim::Early { at: now, start });
             }
             // Before anything is changed: a plan from another day can't be booked anew.
             if !plan.reaches(now, now) {
                 return Err(Error::ClockSkew);
             }
-            if good.contains(&now) && claimed_by.is_none_or(|other| other == claimant) {
-                let replayed = claimed_by.is_some();
-                if !replayed {
-                    if let Some((start, hit)) = missing_lease(plan, &locked, &sites, now) {
-                        let readings = locked.readings(plan, &sites, now);
-                        return Ok(Claim::Deny(Deny { at: now, start, hit, readings }));
-                    }
-                    let leases =
-                        memory.write(plan, Part::Leases, &mut locked, &mut sites, now, now, None);
-                    record.uses.extend(leases.uses);
-                    record.state = State::Open(Some(claimant));
-                    record.hold = plan.hold.map(|ttl| Hold { ttl, until: now + ttl });
-                    hold_estimates(record, plan.id.id, &mut locked, now);
-                    *expires = (*expires).max(record.kept_until(now));
+            if claimed_by.is_none() && now <= good_until {
+                if let Some((start, hit)) = missing_lease(plan, &locked, &sites, now) {
+                    let readings = locked.readings(plan, &sites, now);
+                    return Ok(Claim::Deny(Deny { at: now, start, hit, readings }));
                 }
-                let readings = locked.readings(plan, &sites, now);
-                let (start, until) = (record.start, record.until());
-                let shadowed = SmallVec::new();
-                return Ok(Claim::Go(Allow {
-                    at: now,
-                    start,
-                    until,
-                    replayed,
-                    shadowed,
-                    readings,
-                }));
+                let leases =
+                    memory.write(plan, Part::Leases, &mut locked, &mut sites, now, now, None);
+                record.leased = !leases.uses.is_empty();
+                record.uses.extend(leases.uses);
+                record.state = State::Open(Some(claimant));
+                record.told.push(claimant);
+                record.hold = plan.hold.map(|ttl| Hold { ttl, until: now + ttl });
+                hold_estimates(record, plan.id.id, &mut locked, now);
+                *expires = (*expires).max(record.kept_until(now));
+                return go(record, false, &locked, &sites);
             }
             // Late, or somebody else's by now. What nobody has claimed was never used.
             if claimed_by.is_none() {
                 give_back(record, plan.id.id, &mut locked, now);
             }
-            match memory.book_locked(plan, &mut locked, &mut sites, now) {
+            let told = std::mem::take(&mut record.told);
+            let rebooked = memory.book_locked(plan, &mut locked, &mut sites, now);
+            let (state, start, uses, answer) = match rebooked {
                 Ok((start, written)) => {
-                    *record = Record::new(plan, State::Booked, now, start);
-                    record.uses = written.uses;
-                    *expires = (*expires).max(record.kept_until(now));
-                    Ok(Claim::Rebooked { start })
+                    let answer = Ok(Claim::Rebooked { at: now, start });
+                    (State::Booked, start, written.uses, answer)
                 }
-                Err(Start::Skew) => Err(Error::ClockSkew),
-                Err(start) => {
-                    records.remove(place);
+                Err(refused) => {
                     let readings = locked.readings(plan, &sites, now);
-                    let (start, hit) = match start {
+                    let (start, hit) = match refused {
                         Start::Later(start, hit) => (start, hit),
                         // A limit that was lowered below what one piece of work needs.
                         Start::Never(hit) => (Timestamp::MAX, hit),
-                        Start::Now | Start::Skew => unreachable!("these can be booked or failed"),
+                        Start::Now | Start::Skew => unreachable!("both were looked at before"),
                     };
-                    Ok(Claim::Deny(Deny { at: now, start, hit, readings }))
+                    let answer = Ok(Claim::Deny(Deny { at: now, start, hit, readings }));
+                    (State::Lapsed, now, SmallVec::new(), answer)
                 }
-            }
+            };
+            *record = Record { told, ..Record::new(plan, state, now, start).with_uses(uses) };
+            *expires = (*expires).max(record.kept_until(now));
+            answer
         })
     }
 
-    pub(super) fn cancel_now(&self, id: Id) -> Result<Ended, Error> {
+    pub(super) fn cancel_now(&self, handle: &Handle) -> Result<Ended, Error> {
+        let id = handle.id;
         let name = self.name_of_id(id);
         let Padded(records) = &self.records[usize::from(name.shard())];
         let records = &mut *records.lock();
@@ -114,11 +117,17 @@ impl<C: Clock> Memory<C> {
         match record.state {
             State::Cancelled => return Ok(REPLAYED),
             State::Settled(_) => return Err(Error::Conflict),
-            State::Booked | State::Open(_) => {}
+            State::Booked | State::Open(_) | State::Lapsed => {}
         }
         let mut locked = self.lock_uses(record);
         let now = self.now();
-        give_back(record, id, &mut locked, now);
+        let claimed_by_other = match record.state {
+            State::Open(Some(claimant)) => handle.claimant != Some(claimant),
+            _ => false,
+        };
+        if !claimed_by_other {
+            give_back(record, id, &mut locked, now);
+        }
         record.state = State::Cancelled;
         record.hold = None;
         record.uses.clear();
@@ -133,6 +142,7 @@ impl<C: Clock> Memory<C> {
                 State::Open(_) => {}
                 State::Booked => return Err(Error::NotClaimed),
                 State::Cancelled => return Err(Error::Gone),
+                State::Lapsed => return Err(Error::Unknown),
                 State::Settled(before) if before == *actual => return Ok(REPLAYED),
                 State::Settled(_) => return Err(Error::Conflict),
             }
@@ -180,6 +190,7 @@ impl<C: Clock> Memory<C> {
                 State::Settled(_) => return Ok(REPLAYED),
                 State::Booked => return Err(Error::NotClaimed),
                 State::Cancelled => return Err(Error::Gone),
+                State::Lapsed => return Err(Error::Unknown),
             }
             let mut locked = memory.lock_uses(record);
             let now = memory.now();
@@ -194,7 +205,7 @@ impl<C: Clock> Memory<C> {
         })
     }
 
-    pub(super) fn renew_now(&self, id: Id) -> Result<Timestamp, Error> {
+    pub(super) fn renew_now(&self, id: Id) -> Result<Renewed, Error> {
         self.with_record(id, |memory, records, place| {
             let (record, expires) = records.get_mut(place);
             match record.state {
@@ -202,19 +213,14 @@ impl<C: Clock> Memory<C> {
                 State::Booked => return Err(Error::NotClaimed),
                 State::Settled(_) => return Err(Error::Conflict),
                 State::Cancelled => return Err(Error::Gone),
+                State::Lapsed => return Err(Error::Unknown),
             }
             let mut locked = memory.lock_uses(record);
             let now = memory.now();
             let Some(first) = record.until() else {
                 return Err(Error::Unknown);
             };
-            let leases = record.uses.iter().filter(|held| held.lease().is_some());
-            let mut lost = first <= now;
-            for held in leases {
-                let leased = locked.amend(held, now, |cell| cell.leased(id, held.used.mark));
-                lost |= leased != Some(true);
-            }
-            if lost {
+            if first <= now || !leases_held(record, id, &mut locked, now) {
                 return Err(Error::Lost);
             }
             let before = record.hold;
@@ -232,7 +238,7 @@ impl<C: Clock> Memory<C> {
             }
             record.hold = after;
             *expires = (*expires).max(record.kept_until(now));
-            record.until().ok_or(Error::Unknown)
+            record.until().map(|until| Renewed { at: now, until }).ok_or(Error::Unknown)
         })
     }
 
@@ -260,9 +266,28 @@ impl<C: Clock> Memory<C> {
         None
     }
 
+    /// Whether an admission that was given leases still has all of them.
+    pub(super) fn holds_leases(&self, record: &Record, id: Id) -> bool {
+        let mut locked = self.lock_uses(record);
+        let now = self.now();
+        let any = record.uses.iter().any(|held| held.lease().is_some());
+        any && leases_held(record, id, &mut locked, now)
+    }
+
     fn lock_uses(&self, record: &Record) -> Locked<'_> {
         self.lock(record.uses.iter().map(|held| held.address.shard).collect())
     }
+}
+
+/// Whether no lease of a record has expired or was forgotten by a reset.
+fn leases_held(record: &Record, id: Id, locked: &mut Locked<'_>, now: Timestamp) -> bool {
+    record.uses.iter().all(|held| match held.lease() {
+        None => true,
+        Some(until) => {
+            let there = locked.amend(held, now, |cell| cell.leased(id, held.used.mark));
+            until > now && there == Some(true)
+        }
+    })
 }
 
 /// The first lease of a plan that is not to be had now.

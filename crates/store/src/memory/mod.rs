@@ -23,7 +23,7 @@ use siphasher::sip128::{Hasher128, SipHasher13};
 use sluicegate_core::algorithm::Cell;
 use sluicegate_core::plan::Handle;
 use sluicegate_core::query::Cost;
-use sluicegate_core::store::{Claim, Ended, Error, Usage};
+use sluicegate_core::store::{Claim, Ended, Error, Renewed, Usage};
 use sluicegate_core::time::{Clock, Span, Timestamp};
 use sluicegate_core::{Charge, Decision, Id, Plan, Store};
 
@@ -194,7 +194,7 @@ impl<C: Clock> Store for Memory<C> {
     }
 
     async fn cancel(&self, handle: &Handle) -> Result<Ended, Error> {
-        self.cancel_now(handle.id)
+        self.cancel_now(handle)
     }
 
     async fn settle(&self, handle: &Handle, actual: &Cost) -> Result<Ended, Error> {
@@ -205,7 +205,7 @@ impl<C: Clock> Store for Memory<C> {
         self.release_now(handle.id)
     }
 
-    async fn renew(&self, handle: &Handle) -> Result<Timestamp, Error> {
+    async fn renew(&self, handle: &Handle) -> Result<Renewed, Error> {
         self.renew_now(handle.id)
     }
 

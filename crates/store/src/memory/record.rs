@@ -23,6 +23,10 @@ pub(super) struct Record {
     pub(super) keep: Option<Span>,
     pub(super) hold: Option<Hold>,
     pub(super) released: bool,
+    /// It was given leases, so a replay has to look whether it still has them.
+    pub(super) leased: bool,
+    /// The claimants that were told to go.
+    pub(super) told: SmallVec<[Id; 1]>,
     /// The longest time that any of its charges counts.
     pub(super) window: Span,
     pub(super) uses: SmallVec<[Held; 1]>,
@@ -35,6 +39,8 @@ pub(super) enum State {
     Open(Option<Id>),
     Settled(Cost),
     Cancelled,
+    /// It was booked, but could not be booked anew: only who was told to go is of interest.
+    Lapsed,
 }
 
 /// An estimate that wants to be settled before `until`.
@@ -83,6 +89,8 @@ impl Record {
             keep: plan.id.keep,
             hold: held_from.map(|ttl| Hold { ttl, until: at + ttl }),
             released: false,
+            leased: false,
+            told: SmallVec::new(),
             window: plan.window(),
             uses: SmallVec::new(),
         }
@@ -99,9 +107,18 @@ impl Record {
             keep: None,
             hold: None,
             released: false,
+            leased: false,
+            told: SmallVec::new(),
             window: Span::ZERO,
             uses: SmallVec::new(),
         }
+    }
+
+    /// What it has charged.
+    pub(super) fn with_uses(mut self, uses: SmallVec<[Held; 1]>) -> Self {
+        self.leased = uses.iter().any(|held| held.lease().is_some());
+        self.uses = uses;
+        self
     }
 
     /// When a use is given back by itself, if it is.
@@ -131,7 +148,7 @@ impl Record {
         match self.state {
             State::Booked => false,
             State::Open(_) => self.until().is_none(),
-            State::Settled(_) | State::Cancelled => true,
+            State::Settled(_) | State::Cancelled | State::Lapsed => true,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Book and claim.
 
+use sluicegate_core::plan::Handle;
 use sluicegate_core::store::{Claim, Error};
 use sluicegate_core::{Decision, Id, Store};
 
@@ -9,11 +10,11 @@ const ME: Id = Id::from_bits(1);
 const OTHER: Id = Id::from_bits(2);
 
 impl<S: Subject> Bench<S> {
-    fn book(&self, ask: &Ask) -> Result<u64, Decision> {
+    fn book(&self, ask: &Ask) -> Result<u64, Box<Decision>> {
         let booked = self.with(ask, async |store, plan| store.book(plan).await);
         match booked.expect("an answer") {
             Decision::Allow(allow) => Ok(millis(allow.start)),
-            other => Err(other),
+            other => Err(Box::new(other)),
         }
     }
 
@@ -22,12 +23,12 @@ impl<S: Subject> Bench<S> {
     }
 
     fn goes(&self, ask: &Ask, claimant: Id) -> bool {
-        matches!(self.claim(ask, claimant), Ok(Claim::Go(_)))
+        matches!(self.claim(ask, claimant), Ok(Claim::Go { .. }))
     }
 
     fn rebooked(&self, ask: &Ask, claimant: Id) -> u64 {
         match self.claim(ask, claimant) {
-            Ok(Claim::Rebooked { start }) => millis(start),
+            Ok(Claim::Rebooked { start, .. }) => millis(start),
             other => panic!("not booked anew: {other:?}"),
         }
     }
@@ -60,7 +61,8 @@ pub fn a_booking_past_the_horizon_is_denied<S: Subject>() {
     bench.at_ms(0);
     assert!(bench.book(&ask(1)).is_ok());
     assert!(bench.book(&ask(2)).is_ok());
-    let Err(Decision::Deny(deny)) = bench.book(&ask(3)) else { panic!("more than an hour ahead") };
+    let denied = bench.book(&ask(3)).expect_err("more than an hour ahead");
+    let Decision::Deny(deny) = *denied else { panic!("it would fit later") };
     assert_eq!(millis(deny.start), 2 * (3_000_000 + 30_000));
     assert_eq!(bench.used(&ask(0)), [2]);
 }
@@ -74,11 +76,11 @@ pub fn a_claim_on_time_goes<S: Subject>() {
     assert!(bench.goes(&ask(1), ME));
     bench.at_ms(10_099);
     assert!(
-        matches!(bench.claim(&ask(2), ME), Ok(Claim::Early { start }) if millis(start) == 10_100)
+        matches!(bench.claim(&ask(2), ME), Ok(Claim::Early { start, .. }) if millis(start) == 10_100)
     );
     bench.at_ms(10_200);
     assert!(bench.goes(&ask(2), ME));
-    assert!(matches!(bench.claim(&ask(2), ME), Ok(Claim::Go(go)) if go.replayed));
+    assert!(matches!(bench.claim(&ask(2), ME), Ok(Claim::Go { allow, .. }) if allow.replayed));
     assert_eq!(bench.used(&ask(0)), [1]);
 }
 
@@ -103,8 +105,42 @@ pub fn a_second_claimant_is_booked_anew<S: Subject>() {
     assert_eq!(bench.rebooked(&ask(1), OTHER), 10_100, "the first may have gone");
     bench.at_ms(10_100);
     assert!(bench.goes(&ask(1), OTHER));
+    assert_eq!(bench.claim(&ask(1), ME), Ok(Claim::Spent), "one go for each");
     bench.at_ms(10_201);
-    assert_eq!(bench.rebooked(&ask(1), OTHER), 20_200, "a claim is not good for ever");
+    assert_eq!(bench.claim(&ask(1), OTHER), Ok(Claim::Spent), "a go is not good for ever");
+    assert_eq!(bench.used(&ask(0)), [1]);
+    assert_eq!(bench.rebooked(&ask(1), Id::from_bits(3)), 20_200);
+}
+
+pub fn only_its_claimant_can_take_a_claimed_booking_back<S: Subject>() {
+    let mut bench = Bench::<S>::of(&["1/10s", "2 concurrent"]);
+    bench.at_ms(0);
+    for id in [1, 2] {
+        assert_eq!(bench.book(&ask(id).by(["ann", "bob"][id as usize - 1])).is_ok(), true);
+    }
+    let cancel = |bench: &Bench<S>, ask: &Ask, claimant: Option<Id>| {
+        bench.with(ask, async |store, plan| {
+            let handle = Handle { claimant, ..plan.handle() };
+            store.cancel(&handle).await
+        })
+    };
+    assert!(bench.goes(&ask(1).by("ann"), ME) && bench.goes(&ask(2).by("bob"), ME));
+    assert!(cancel(&bench, &ask(1).by("ann"), Some(OTHER)).is_ok());
+    assert_eq!(bench.used(&ask(0).by("ann")), [1, 1], "it may have gone");
+    assert!(cancel(&bench, &ask(2).by("bob"), Some(ME)).is_ok());
+    assert_eq!(bench.used(&ask(0).by("bob")), [0, 0]);
+}
+
+pub fn who_was_told_to_go_is_remembered_when_a_booking_lapses<S: Subject>() {
+    let mut bench = Bench::<S>::of(&["1/50min"]);
+    bench.at_ms(0);
+    assert!(bench.book(&ask(1)).is_ok() && bench.goes(&ask(1), ME));
+    assert!(bench.book(&ask(2)).is_ok());
+    assert!(matches!(bench.claim(&ask(1), OTHER), Ok(Claim::Deny(_))), "past the horizon");
+    assert_eq!(bench.claim(&ask(1), OTHER), Err(Error::Unknown));
+    bench.at_ms(2_600_000);
+    assert!(bench.book(&ask(1)).is_ok(), "it can be booked again");
+    assert_eq!(bench.claim(&ask(1), ME), Ok(Claim::Spent));
 }
 
 pub fn a_cancelled_booking_makes_room<S: Subject>() {

@@ -200,6 +200,7 @@ macro_rules! store_suite {
             a_slot_comes_back_when_its_holder_dies
             renewing_keeps_a_slot
             an_expired_lease_is_lost
+            a_replay_without_its_lease_is_lost
             a_denied_slot_burns_no_request
             a_reset_does_not_let_old_refunds_touch_new_usage
         }
@@ -210,6 +211,8 @@ macro_rules! store_suite {
             a_claim_on_time_goes
             a_late_claim_is_booked_anew
             a_second_claimant_is_booked_anew
+            only_its_claimant_can_take_a_claimed_booking_back
+            who_was_told_to_go_is_remembered_when_a_booking_lapses
             a_cancelled_booking_makes_room
             a_booking_takes_its_lease_when_it_is_claimed
             a_bucket_can_be_booked

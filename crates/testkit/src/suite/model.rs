@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
 use sluicegate_core::model::Model;
+use sluicegate_core::plan::Handle;
 use sluicegate_core::query::{Cost, RequestId};
 use sluicegate_core::rule::{Mode, OnExpiry, Rule};
 use sluicegate_core::{Id, Money, Plan, Ruleset, Span, Store, Timestamp};
@@ -43,7 +44,7 @@ enum Operation {
     Peek(Ask),
     Book(u8, Ask),
     Claim(u8, u8),
-    Cancel(u8),
+    Cancel(u8, Option<u8>),
     Settle(u8, Cost),
     Release(u8),
     Renew(u8),
@@ -95,8 +96,8 @@ fn operations() -> impl Strategy<Value = Vec<Operation>> {
         6 => (name(), asks()).prop_map(|(n, ask)| Acquire(n, ask)),
         1 => asks().prop_map(Peek),
         3 => (name(), asks()).prop_map(|(n, ask)| Book(n, ask)),
-        3 => (name(), 0..2u8).prop_map(|(n, by)| Claim(n, by)),
-        1 => name().prop_map(Cancel),
+        3 => (name(), 0..3u8).prop_map(|(n, by)| Claim(n, by)),
+        1 => (name(), proptest::option::of(0..3u8)).prop_map(|(n, by)| Cancel(n, by)),
         3 => (name(), cost()).prop_map(|(n, cost)| Settle(n, cost)),
         1 => name().prop_map(Release),
         2 => name().prop_map(Renew),
@@ -168,10 +169,12 @@ fn compare<S: Subject>(rules: &Ruleset, operations: Vec<Operation>) {
                 });
                 assert_eq!(real, expected, "{context}");
             }
-            Operation::Cancel(n) => {
+            Operation::Cancel(n, by) => {
                 let Some(ask) = last(&known, n) else { continue };
+                let claimant = by.map(|by| Id::from_bits(u128::from(by)));
                 let (real, expected) = both(&subject, rules, &ask, now, async |store, plan| {
-                    (store.cancel(&plan.handle()).await, model.cancel(plan.id.id, now))
+                    let handle = Handle { claimant, ..plan.handle() };
+                    (store.cancel(&handle).await, model.cancel(&handle, now))
                 });
                 assert_eq!(real, expected, "{context}");
             }
@@ -221,7 +224,7 @@ fn again(known: &mut [Option<Ask>; 8], n: u8, mut ask: Ask) -> Ask {
     ask.id.id = Id::from_bits(u128::from(n) + 1);
     let slot = &mut known[usize::from(n)];
     // An odd number of dimensions stands for a coin: the choice has to be part of the case.
-    if ask.who.len() % 4 != 0
+    if !ask.who.len().is_multiple_of(4)
         && let Some(before) = slot
     {
         return before.clone();

@@ -157,12 +157,12 @@ fn run<S: Subject>(limits: &[&str], steps: &[(u64, Step)]) {
                 let claim = bench
                     .with(&request, async |store, plan| store.claim(plan, Id::from_bits(1)).await);
                 match claim {
-                    Ok(Claim::Go(_)) => {
+                    Ok(Claim::Go { .. }) => {
                         let tokens = request.cost.of(Unit::InputTokens).unwrap_or_default();
                         went.insert(request.id.id.to_bits(), Work::new(bench.now, tokens));
                         booked.remove(chosen(which));
                     }
-                    Ok(Claim::Early { .. } | Claim::Rebooked { .. } | Claim::Deny(_)) => {}
+                    Ok(_) => {}
                     // Nobody came for so long that it was forgotten.
                     Err(Error::Unknown) => {
                         booked.remove(chosen(which));

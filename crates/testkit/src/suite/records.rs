@@ -29,7 +29,8 @@ impl<S: Subject> Bench<S> {
     }
 
     fn renew(&self, ask: &Ask) -> Result<Timestamp, Error> {
-        self.with(ask, async |store, plan| store.renew(&plan.handle()).await)
+        let renewed = self.with(ask, async |store, plan| store.renew(&plan.handle()).await);
+        renewed.map(|renewed| renewed.until)
     }
 }
 
@@ -243,6 +244,20 @@ pub fn an_expired_lease_is_lost<S: Subject>() {
     assert_eq!(bench.release(&ask(1)), FIRST);
     assert!(!bench.acquire(&ask(3)).is_allowed(), "the slot is not the dead holder's to give");
     assert_eq!(bench.renew(&ask(9)), Err(Error::Unknown));
+}
+
+pub fn a_replay_without_its_lease_is_lost<S: Subject>() {
+    let mut bench = Bench::<S>::of(&["2 concurrent"]);
+    bench.at_ms(0);
+    assert!(bench.acquire(&ask(1)).is_allowed() && bench.acquire(&ask(2)).is_allowed());
+    assert!(replayed(bench.acquire(&ask(1))));
+    assert_eq!(bench.release(&ask(1)), FIRST);
+    assert_eq!(bench.try_acquire(&ask(1)), Err(Error::Lost), "it was given back");
+    assert_eq!(bench.settle(&ask(2), 0), FIRST);
+    assert_eq!(bench.try_acquire(&ask(2)), Err(Error::Lost), "it has ended");
+    assert!(bench.acquire(&ask(3)).is_allowed());
+    bench.at_ms(30_000);
+    assert_eq!(bench.try_acquire(&ask(3)), Err(Error::Lost), "it has expired");
 }
 
 pub fn a_denied_slot_burns_no_request<S: Subject>() {
