@@ -16,7 +16,7 @@ struct Bench {
 
 const BENCHES: &[Bench] = &[Bench {
     name: "engine",
-    measures: "decisions per second of the engine in memory, against its floors and peers",
+    measures: "time and memory of a decision in memory, beside governor, throttlecrab and limitador",
 }];
 
 const CARGO_RUN: &str = "cargo run --release --locked --manifest-path bench/Cargo.toml --bin";

@@ -116,7 +116,7 @@ pub fn only_its_claimant_can_take_a_claimed_booking_back<S: Subject>() {
     let mut bench = Bench::<S>::of(&["1/10s", "2 concurrent"]);
     bench.at_ms(0);
     for id in [1, 2] {
-        assert_eq!(bench.book(&ask(id).by(["ann", "bob"][id as usize - 1])).is_ok(), true);
+        assert!(bench.book(&ask(id).by(["ann", "bob"][id as usize - 1])).is_ok());
     }
     let cancel = |bench: &Bench<S>, ask: &Ask, claimant: Option<Id>| {
         bench.with(ask, async |store, plan| {

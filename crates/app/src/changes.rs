@@ -1,0 +1,125 @@
+//! What a reload changes for whom.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use sluicegate_core::limit::Unit;
+use sluicegate_core::ruleset::Ruleset;
+use sluicegate_core::{Limit, Rule, Span};
+
+/// One difference between two rulesets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    Added(String),
+    Removed(String),
+    /// From, to.
+    Tighter(String, String, String),
+    Looser(String, String, String),
+    /// Conditions, counters or behaviour, in which there is no tighter or looser.
+    Different(String),
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Added(rule) => write!(f, "{rule}: added"),
+            Self::Removed(rule) => write!(f, "{rule}: removed"),
+            Self::Tighter(rule, from, to) => write!(f, "{rule}: {from} becomes {to}, tighter"),
+            Self::Looser(rule, from, to) => write!(f, "{rule}: {from} becomes {to}, looser"),
+            Self::Different(rule) => write!(f, "{rule}: matches or counts differently"),
+        }
+    }
+}
+
+/// Everything that differs, by the names of rules.
+pub(crate) fn between(before: &Ruleset, after: &Ruleset) -> Vec<Change> {
+    let (before, after) = (by_name(before), by_name(after));
+    let mut changes = Vec::new();
+    for (name, old) in &before {
+        match after.get(name) {
+            None => changes.push(Change::Removed((*name).to_owned())),
+            Some(new) => compare(name, old, new, &mut changes),
+        }
+    }
+    let added = after.keys().filter(|name| !before.contains_key(*name));
+    changes.extend(added.map(|name| Change::Added((*name).to_owned())));
+    changes
+}
+
+fn by_name(rules: &Ruleset) -> BTreeMap<&str, &Rule> {
+    rules.groups().flat_map(|(_, rules)| rules).map(|rule| (rule.name.as_str(), rule)).collect()
+}
+
+fn compare(name: &str, old: &Rule, new: &Rule, changes: &mut Vec<Change>) {
+    if (Rule { limits: Vec::new(), ..old.clone() }) != (Rule { limits: Vec::new(), ..new.clone() })
+    {
+        changes.push(Change::Different(name.to_owned()));
+    }
+    // A limit is the same one before and after if it counts the same in the same window.
+    let place = |limit: &Limit| -> (Unit, Span) { (limit.unit(), limit.window()) };
+    for limit in &old.limits {
+        let (from, name) = (limit.to_string(), name.to_owned());
+        match new.limits.iter().find(|other| place(other) == place(limit)) {
+            Some(other) if other == limit => {}
+            Some(other) if other.amount() < limit.amount() => {
+                changes.push(Change::Tighter(name, from, other.to_string()));
+            }
+            Some(other) if other.amount() > limit.amount() => {
+                changes.push(Change::Looser(name, from, other.to_string()));
+            }
+            Some(_) => changes.push(Change::Different(name)),
+            None => changes.push(Change::Looser(name, from, "no limit".to_owned())),
+        }
+    }
+    for limit in &new.limits {
+        if !old.limits.iter().any(|other| place(other) == place(limit)) {
+            let (name, to) = (name.to_owned(), limit.to_string());
+            changes.push(Change::Tighter(name, "no limit".to_owned(), to));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sluicegate_core::Group;
+    use sluicegate_core::ruleset::Settings;
+
+    fn ruleset(rules: &[(&str, &[&str], &[&str])]) -> Ruleset {
+        let rules = rules.iter().map(|(name, limits, per)| {
+            Rule::new(*name, limits.iter().map(|l| l.parse::<Limit>().expect(l))).per(per)
+        });
+        Ruleset::new(vec![Group::new("g", rules)], Settings::default()).expect("rules")
+    }
+
+    #[test]
+    fn it_tells_who_is_tightened_and_who_is_loosened() {
+        let before = ruleset(&[
+            ("SAME", &["5/s"], &[]),
+            ("AMOUNT", &["100/h", "5/s"], &[]),
+            ("WINDOW", &["7/min"], &[]),
+            ("PER", &["5/s"], &["u"]),
+            ("GONE", &["5/s"], &[]),
+        ]);
+        let after = ruleset(&[
+            ("SAME", &["5/s"], &[]),
+            ("AMOUNT", &["50/h", "6/s"], &[]),
+            ("WINDOW", &["7/h"], &[]),
+            ("PER", &["5/s"], &["v"]),
+            ("NEW", &["5/s"], &[]),
+        ]);
+        let told: Vec<_> = between(&before, &after).iter().map(ToString::to_string).collect();
+        assert_eq!(
+            told,
+            [
+                "AMOUNT: 100/h becomes 50/h, tighter",
+                "AMOUNT: 5/s becomes 6/s, looser",
+                "GONE: removed",
+                "PER: matches or counts differently",
+                "WINDOW: 7/min becomes no limit, looser",
+                "WINDOW: no limit becomes 7/h, tighter",
+                "NEW: added",
+            ]
+        );
+    }
+}

@@ -1,0 +1,89 @@
+//! `sluicegate check`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use sluicegate_core::rule::Pattern;
+use sluicegate_core::{Group, Rule};
+
+use super::say;
+use crate::configuration::Source;
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  sluicegate check limits.yaml     the rules as the service would apply them, and warnings
+  sluicegate check                 what applies without a file";
+
+#[derive(Args)]
+pub(super) struct Check {
+    /// The configuration; without one, the defaults are shown
+    #[arg(value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// A warning is an error
+    #[arg(long)]
+    strict: bool,
+}
+
+impl Check {
+    pub(super) fn run(self) -> anyhow::Result<bool> {
+        let source = Source::new(self.file);
+        let loaded = source.load()?;
+        let rows = loaded.config.groups().iter().flat_map(rows).collect::<Vec<_>>();
+        say(&table(&["group", "rule", "when", "per", "limit"], &rows));
+        if !loaded.config.enabled {
+            say("\nlimits are disabled: every answer is Allow");
+        }
+        for warning in &loaded.warnings {
+            say(&format!("\n\x1b[33mwarning:\x1b[0m {warning}"));
+        }
+        let warnings = match loaded.warnings.len() {
+            0 => String::new(),
+            1 => ", 1 warning".to_owned(),
+            n => format!(", {n} warnings"),
+        };
+        say(&format!("\n{}: {} rules are fine{warnings}", source.name(), rows.len()));
+        Ok(!self.strict || loaded.warnings.is_empty())
+    }
+}
+
+fn rows(group: &Group) -> Vec<[String; 5]> {
+    let row = |rule: &Rule| {
+        let when: Vec<_> =
+            rule.when.iter().map(|(name, p)| format!("{name} {}", words(p))).collect();
+        let limits: Vec<_> = rule.limits.iter().map(ToString::to_string).collect();
+        let shadow = if rule.shadow { " (shadow)" } else { "" };
+        [
+            group.name.clone(),
+            format!("{}{shadow}", rule.name),
+            when.join(", "),
+            rule.per.join(", "),
+            limits.join(", "),
+        ]
+    };
+    group.rules.iter().map(row).collect()
+}
+
+fn words(pattern: &Pattern) -> String {
+    match pattern {
+        Pattern::OneOf(values) if values.len() == 1 => format!("= {}", values[0]),
+        Pattern::OneOf(values) => format!("in {}", values.join(" | ")),
+        Pattern::Glob(glob) => format!("like {glob}"),
+    }
+}
+
+/// Columns as wide as their widest cell.
+pub(super) fn table<const N: usize>(head: &[&str; N], rows: &[[String; N]]) -> String {
+    let mut widths = head.map(|title| title.chars().count());
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let line = |cells: [&str; N]| {
+        let padded = cells.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
+        padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    let mut lines = vec![format!("\x1b[1m{}\x1b[0m", line(*head))];
+    lines.extend(rows.iter().map(|row| line(row.each_ref().map(String::as_str))));
+    lines.join("\n")
+}

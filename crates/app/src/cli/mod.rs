@@ -1,0 +1,99 @@
+//! What can be typed, and what is answered: text on standard output, complaints on standard error.
+//!
+//! | exit code | meaning |
+//! |---|---|
+//! | 0 | yes: it runs, it is allowed, it is right, it is proven |
+//! | 1 | no: it is denied, a test failed, a limit was exceeded |
+//! | 2 | the question could not be answered: bad input, an unreachable server |
+
+mod ask;
+mod check;
+mod serve;
+mod test;
+mod verify;
+
+use std::process::ExitCode;
+
+use clap::{Args, CommandFactory, Parser, Subcommand};
+
+/// Decides whether a piece of work may go now, later or never, across every limit that applies
+/// to it, in one atomic step.
+#[derive(Parser)]
+#[command(name = "sluicegate", version, about, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the service
+    #[command(after_help = serve::EXAMPLES)]
+    Serve(serve::Serve),
+    /// Read a configuration as the service would, and show what it means
+    #[command(after_help = check::EXAMPLES)]
+    Check(check::Check),
+    /// Ask a running service whether a request may go
+    #[command(after_help = ask::ALLOW_EXAMPLES)]
+    Allow(ask::Ask),
+    /// Ask a running service why a request is decided as it is; consumes nothing
+    #[command(after_help = ask::EXPLAIN_EXAMPLES)]
+    Explain(ask::Ask),
+    /// Show how far the limits of a request are used; consumes nothing
+    Usage(ask::Ask),
+    /// Forget the usage of the counters that a request is charged on
+    Reset(ask::Ask),
+    /// Run unit tests of rules, in virtual time
+    #[command(after_help = test::EXAMPLES)]
+    Test(test::Test),
+    /// Prove from a decision log that no limit was exceeded
+    #[command(after_help = verify::EXAMPLES)]
+    Verify(verify::Verify),
+    /// Print the completions of a shell
+    Completions(Completions),
+}
+
+#[derive(Args)]
+struct Completions {
+    /// Which shell
+    shell: clap_complete::Shell,
+}
+
+/// Reads the command line and runs it.
+pub(crate) fn run() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Serve(serve) => serve.run(),
+        Command::Check(check) => check.run(),
+        Command::Allow(ask) => ask.allow(),
+        Command::Explain(ask) => ask.explain(),
+        Command::Usage(ask) => ask.usage(),
+        Command::Reset(ask) => ask.reset(),
+        Command::Test(test) => test.run(),
+        Command::Verify(verify) => verify.run(),
+        Command::Completions(Completions { shell }) => {
+            let command = &mut Cli::command();
+            clap_complete::generate(shell, command, "sluicegate", &mut std::io::stdout());
+            Ok(true)
+        }
+    };
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(error) => {
+            complain(&format!("{error:#}"));
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Says on standard error what went wrong; colours only on a terminal.
+pub(crate) fn complain(message: &str) {
+    use std::io::Write as _;
+    let _ = writeln!(anstream::stderr(), "\x1b[1;31merror:\x1b[0m {message}");
+}
+
+/// Writes to standard output; colours only on a terminal. A closed pipe is not an error.
+pub(crate) fn say(text: &str) {
+    use std::io::Write as _;
+    let _ = writeln!(anstream::stdout(), "{text}");
+}

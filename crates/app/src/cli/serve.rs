@@ -1,0 +1,152 @@
+//! `sluicegate serve`.
+
+use std::io::IsTerminal as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::Args;
+use notify::{RecursiveMode, Watcher as _};
+use sluicegate_config::{Config, LogFormat, LogLevel};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+use tracing_subscriber::EnvFilter;
+
+use crate::configuration::Source;
+use crate::wire::Node;
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  sluicegate serve                          100 requests per hour, user and model, in memory
+  sluicegate serve --config limits.yaml     what the file says
+  kill -HUP PID                             read the file again (as a change of it does)";
+
+#[derive(Args)]
+pub(super) struct Serve {
+    /// The configuration; without one, the defaults apply
+    #[arg(short, long, value_name = "FILE", env = "SLUICEGATE_CONFIG")]
+    config: Option<PathBuf>,
+}
+
+impl Serve {
+    pub(super) fn run(self) -> anyhow::Result<bool> {
+        let source = Source::new(self.config);
+        let loaded = source.load()?;
+        start_logging(&loaded.config);
+        for warning in &loaded.warnings {
+            warn!("{warning}");
+        }
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        runtime.block_on(serve(source, &loaded.config))?;
+        Ok(true)
+    }
+}
+
+async fn serve(source: Source, config: &Config) -> anyhow::Result<()> {
+    let node = Node::new(source.clone(), config)?;
+    let shutdown = CancellationToken::new();
+    // Before anything can take long: a signal that comes early must not be lost.
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut hangup = signal(SignalKind::hangup())?;
+    let mut changed = watch(&source)?;
+
+    let stop = shutdown.clone();
+    let reloading = node.clone();
+    let signals = tokio::spawn(async move {
+        loop {
+            tokio::select! {
+                _ = interrupt.recv() => break,
+                _ = terminate.recv() => break,
+                _ = hangup.recv() => reload(&reloading).await,
+                Some(()) = changed.recv() => reload(&reloading).await,
+            }
+        }
+        info!("stopping: what is in flight is finished first");
+        stop.cancel();
+    });
+    let outcome = node.run(config, shutdown).await;
+    signals.abort();
+    info!("stopped");
+    outcome
+}
+
+async fn reload(node: &Arc<Node>) {
+    let node = node.clone();
+    // What is wrong has been logged; there is nobody else to tell.
+    let _ = tokio::task::spawn_blocking(move || node.reload()).await;
+}
+
+/// Tells when the file has changed, once it has been quiet for a moment.
+///
+/// Its folder is watched, because editors and orchestrators replace files instead of writing them.
+fn watch(source: &Source) -> anyhow::Result<mpsc::Receiver<()>> {
+    let (tell, told) = mpsc::channel(1);
+    let Some(path) = source.path() else {
+        // Never closed: a receiver without sender would answer all the time.
+        std::mem::forget(tell);
+        return Ok(told);
+    };
+    let path = path.to_owned();
+    let (touched, mut touches) = mpsc::channel(1);
+    let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+        if event.is_ok_and(|event| !event.kind.is_access()) {
+            // Full means that somebody is already on the way.
+            let _ = touched.try_send(());
+        }
+    })
+    .context("can't watch files")?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = folder.unwrap_or(std::path::Path::new(".")).to_owned();
+    watcher
+        .watch(&folder, RecursiveMode::NonRecursive)
+        .with_context(|| format!("can't watch {}", folder.display()))?;
+    let mut known = std::fs::read(&path).unwrap_or_default();
+    tokio::spawn(async move {
+        let _watcher = watcher;
+        while touches.recv().await.is_some() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            let now = tokio::fs::read(&path).await.unwrap_or_default();
+            // Something else in the folder, or a file that is being replaced.
+            if now == known || now.is_empty() {
+                continue;
+            }
+            known = now;
+            if tell.send(()).await.is_err() {
+                return;
+            }
+        }
+    });
+    Ok(told)
+}
+
+/// Logs go to standard error; standard output is for decisions.
+fn start_logging(config: &Config) {
+    let level = match config.log.level {
+        LogLevel::Error => "error",
+        LogLevel::Warn => "warn",
+        LogLevel::Info => "info",
+        LogLevel::Debug => "debug",
+        LogLevel::Trace => "trace",
+    };
+    let filter =
+        EnvFilter::try_from_env("SLUICEGATE_LOG").unwrap_or_else(|_| EnvFilter::new(level));
+    let terminal = std::io::stderr().is_terminal();
+    let json = match config.log.format {
+        LogFormat::Json => true,
+        LogFormat::Text => false,
+        LogFormat::Auto => !terminal,
+    };
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_target(false);
+    if json {
+        builder.json().flatten_event(true).init();
+    } else {
+        builder.with_ansi(terminal).init();
+    }
+}

@@ -1,0 +1,201 @@
+//! A test file: which configuration, and what is to be true of it.
+//!
+//! A file without `config` holds the configuration itself: `limits` and what belongs to them stand
+//! beside `tests`. That part is read by the code that reads configurations.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use sluicegate_config::Config;
+use sluicegate_core::{Group, Timestamp};
+
+use super::problems::Problems;
+use super::step::{Case, Reader};
+use super::yaml::{self, Fields, Key, Mark, Node};
+
+/// The keys of a test file.
+const OURS: [&str; 4] = ["config", "env", "start", "tests"];
+/// The keys of a configuration that can stand beside them.
+const INLINE: [&str; 4] = ["limits", "dimensions", "booking", "prices"];
+/// A Monday, at the first instant of a day, a week and an hour.
+const START: &str = "2026-01-05T00:00:00Z";
+
+/// A test file that was read.
+pub(super) struct File {
+    pub(super) name: String,
+    pub(super) config: Config,
+    pub(super) cases: Vec<Case>,
+}
+
+impl File {
+    /// Reads a file and the configuration that it names. The error is all that is wrong with it.
+    pub(super) fn load(path: &Path) -> anyhow::Result<Self> {
+        let name = path.display().to_string();
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("can't read the tests {name}"))?;
+        let mut problems = Problems::new(&name, &text);
+        let root = yaml::parse(&text, &mut problems);
+        let outline = root.as_ref().and_then(|root| Outline::read(root, &mut problems));
+        let Some(outline) = outline.filter(|_| problems.is_empty()) else {
+            bail!("{problems}");
+        };
+        let config = outline.config(path, &text, &mut problems)?;
+        let cases = outline.cases(config.groups(), &mut problems);
+        if !problems.is_empty() {
+            bail!("{problems}");
+        }
+        Ok(Self { name, config, cases })
+    }
+}
+
+/// What a file says before its tests are looked at.
+struct Outline<'n> {
+    fields: Fields<'n>,
+    config: Option<(Mark, PathBuf)>,
+    env: HashMap<String, String>,
+    start: Timestamp,
+    tests: &'n [Node],
+}
+
+impl<'n> Outline<'n> {
+    fn read(root: &'n Node, problems: &mut Problems<'_>) -> Option<Self> {
+        let known: Vec<_> = OURS.into_iter().chain(INLINE).collect();
+        let fields = root.fields(&known, problems)?;
+        let config = fields.get("config").and_then(|node| {
+            let path = node.text("write the path of a configuration", problems)?;
+            Some((node.at, PathBuf::from(path)))
+        });
+        let inline = INLINE.iter().find_map(|key| fields.entry(key));
+        if let (Some(_), Some((at, _))) = (&config, inline) {
+            problems.add(at, "this belongs into the configuration", "remove it, or config");
+        }
+        let form = "write a list of tests, each with a name and steps";
+        let tests = match fields.get("tests") {
+            Some(node) => node.list(form, problems)?,
+            None => &[],
+        };
+        if tests.is_empty() {
+            problems.add(fields.at, "there are no tests in this file", form);
+        }
+        let start = instant(&fields, problems).unwrap_or_else(default_start);
+        Some(Self { fields, config, env: env(&fields, problems), start, tests })
+    }
+
+    fn config(
+        &self,
+        path: &Path,
+        text: &str,
+        problems: &mut Problems<'_>,
+    ) -> anyhow::Result<Config> {
+        let look_up = |name: &str| self.env.get(name).cloned();
+        let (name, text) = match &self.config {
+            Some((at, config)) => {
+                let folder = path.parent().unwrap_or(Path::new(""));
+                let path = folder.join(config);
+                match std::fs::read_to_string(&path) {
+                    Ok(text) => (path.display().to_string(), text),
+                    Err(error) => {
+                        let remedy = "the path is relative to this file";
+                        problems.add(
+                            *at,
+                            format!("can't read {}: {error}", path.display()),
+                            remedy,
+                        );
+                        bail!("{problems}");
+                    }
+                }
+            }
+            None => {
+                let Some(text) = only_configuration(text, self.fields.entries) else {
+                    let remedy = "write its keys in lines of their own, or name a file with config";
+                    problems.add(
+                        self.fields.at,
+                        "a configuration can't be read out of this",
+                        remedy,
+                    );
+                    bail!("{problems}");
+                };
+                (path.display().to_string(), text)
+            }
+        };
+        let config = sluicegate_config::load(&name, &text, &look_up)?.config;
+        if !config.enabled {
+            bail!("{name}: limits are disabled, so everything is allowed: set `enabled` by `env`");
+        }
+        Ok(config)
+    }
+
+    fn cases(&self, groups: &[Group], problems: &mut Problems<'_>) -> Vec<Case> {
+        self.tests.iter().filter_map(|node| self.case(node, groups, problems)).collect()
+    }
+
+    fn case(&self, node: &Node, groups: &[Group], problems: &mut Problems<'_>) -> Option<Case> {
+        let fields = node.fields(&["name", "start", "steps"], problems)?;
+        let name = match fields.get("name") {
+            Some(name) => name.text("write what is true when the test passes", problems)?,
+            None => {
+                problems.add(fields.at, "this test has no name", "write what it shows");
+                ""
+            }
+        };
+        let form = "write a list of steps, such as - send: {userId: u1, modelId: gpt4}";
+        let steps = match fields.get("steps") {
+            Some(steps) => steps.list(form, problems)?,
+            None => &[],
+        };
+        if steps.is_empty() {
+            problems.add(fields.at, "this test has no steps", form);
+        }
+        let start = instant(&fields, problems).unwrap_or(self.start);
+        let mut reader = Reader::new(groups, problems);
+        let steps = steps.iter().filter_map(|step| reader.step(step)).collect();
+        Some(Case { name: name.to_owned(), start, steps })
+    }
+}
+
+fn env(fields: &Fields<'_>, problems: &mut Problems<'_>) -> HashMap<String, String> {
+    let form = "write names and values";
+    let entries = fields.get("env").and_then(|node| node.entries(form, problems));
+    let text = |(key, node): &(Key, Node)| {
+        node.text("write a value", problems).map(|value| (key.text.clone(), value.to_owned()))
+    };
+    entries.unwrap_or_default().iter().filter_map(text).collect()
+}
+
+fn instant(fields: &Fields<'_>, problems: &mut Problems<'_>) -> Option<Timestamp> {
+    let form = format!("write an instant, such as {START}");
+    let at: jiff::Timestamp = fields.parse("start", &form, problems)?;
+    timestamp(at).or_else(|| {
+        let at = fields.entry("start").map_or(fields.at, |(at, _)| at);
+        problems.add(at, "time begins in 1970", &form);
+        None
+    })
+}
+
+fn default_start() -> Timestamp {
+    let at = START.parse().ok().and_then(timestamp);
+    at.expect("the default start is an instant after 1970")
+}
+
+fn timestamp(at: jiff::Timestamp) -> Option<Timestamp> {
+    u64::try_from(at.as_microsecond()).ok().map(Timestamp::from_micros)
+}
+
+/// The text with all lines blank that are not of the configuration, so that messages about the
+/// rest name the right place. `None` if lines can't be told apart.
+fn only_configuration(text: &str, entries: &[(Key, Node)]) -> Option<String> {
+    let in_lines = entries.windows(2).all(|pair| pair[0].0.at.line < pair[1].0.at.line);
+    if !in_lines || entries.iter().any(|(key, _)| key.at.column != 1) {
+        return None;
+    }
+    let mut kept = String::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        let part = entries.iter().rfind(|(key, _)| key.at.line <= number);
+        if part.is_some_and(|(key, _)| INLINE.contains(&key.text.as_str())) {
+            kept.push_str(line);
+        }
+        kept.push('\n');
+    }
+    Some(kept)
+}

@@ -1,0 +1,115 @@
+//! `sluicegate test`: unit tests of rules, in virtual time.
+//!
+//! ```yaml
+//! config: sluicegate.yaml            # relative to this file; or limits: … right here
+//! env: {RATE: "5"}                   # its variables; those of the shell are not seen
+//! tests:
+//!   - name: the sixth call in five seconds is denied
+//!     steps:
+//!       - send: {userId: u1, modelId: gpt4}
+//!         times: 5
+//!       - at: 1s
+//!         send: {userId: u1, modelId: gpt4}
+//!         expect: {decision: deny, rule: USER_MODEL, retry_after: 4s}
+//! ```
+//!
+//! Every test has a limiter of its own: the rules and the memory store that the service has, asked
+//! in the same way and answering in the same words. Only the clock is the test's.
+
+mod clock;
+mod expect;
+mod file;
+mod observe;
+mod problems;
+mod report;
+mod step;
+mod world;
+mod yaml;
+
+use std::path::PathBuf;
+
+use anyhow::bail;
+use clap::Args;
+
+use super::say;
+use file::File;
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  sluicegate test tests.yaml               every test of a file
+  sluicegate test *.yaml --filter tenant   those whose name contains a word
+
+A test file:
+  config: sluicegate.yaml            # relative to this file; or `limits:` right here
+  env: {RATE: \"5\"}                   # its variables; those of the shell are not seen
+  tests:
+    - name: the sixth call in five seconds is denied
+      steps:
+        - send: {userId: u1, modelId: gpt4}
+          times: 5                   # every: 100ms, cost: {usd: \"0.01\"}, hold: 30s, id: a
+        - at: 1s                     # since the start; after: 1s is since the step before
+          send: {userId: u1, modelId: gpt4}
+          expect: {decision: deny, rule: USER_MODEL, retry_after: 4s}
+        - usage: {userId: u1, modelId: gpt4}
+          expect: {USER_MODEL: {5/5s: 5}}
+
+Steps: send, check, usage, reset, and settle, release, renew or cancel of an earlier id.
+In values, <n> stands for the number of the call.
+
+Exit code: 0 all passed, 1 some failed, 2 a file is wrong";
+
+#[derive(Args)]
+pub(super) struct Test {
+    /// Test files
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+    /// Run only the tests whose name contains this
+    #[arg(long, value_name = "TEXT")]
+    filter: Option<String>,
+}
+
+impl Test {
+    pub(super) fn run(self) -> anyhow::Result<bool> {
+        let files = load(&self.files)?;
+        let chosen = |name: &str| self.filter.as_ref().is_none_or(|text| name.contains(text));
+        let (mut passed, mut failed) = (0, 0);
+        for file in &files {
+            if files.len() > 1 {
+                say(&format!("\x1b[1m{}\x1b[0m", file.name));
+            }
+            for case in file.cases.iter().filter(|case| chosen(&case.name)) {
+                match world::run(&file.config, case) {
+                    Ok(()) => {
+                        passed += 1;
+                        say(&report::passed(&case.name));
+                    }
+                    Err(failure) => {
+                        failed += 1;
+                        say(&report::failed(&case.name, &file.name, &failure));
+                    }
+                }
+            }
+        }
+        if passed + failed == 0 {
+            bail!("no test has {:?} in its name", self.filter.unwrap_or_default());
+        }
+        say(&report::summary(passed, failed));
+        Ok(failed == 0)
+    }
+}
+
+/// Reads all files before any test runs: who made a mistake wants to hear of that first.
+fn load(paths: &[PathBuf]) -> anyhow::Result<Vec<File>> {
+    let mut files = Vec::new();
+    let mut errors = Vec::new();
+    for path in paths {
+        match File::load(path) {
+            Ok(file) => files.push(file),
+            Err(error) => errors.push(format!("{error:#}")),
+        }
+    }
+    if !errors.is_empty() {
+        bail!("{}", errors.join("\n"));
+    }
+    Ok(files)
+}

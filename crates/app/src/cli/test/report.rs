@@ -1,0 +1,58 @@
+//! What is shown of a test: a line, and of a failure all that it takes to understand it.
+
+use super::super::check::table;
+use super::observe::{Observed, Scope};
+use super::world::Failure;
+
+pub(super) fn passed(name: &str) -> String {
+    format!("\x1b[32m✓\x1b[0m {name}")
+}
+
+pub(super) fn failed(name: &str, file: &str, failure: &Failure) -> String {
+    let Failure { at, step, when, action, mismatches, observed } = failure;
+    let mut parts = vec![
+        format!("\x1b[31m✗\x1b[0m {name}"),
+        format!("{file}:{}:{}: step {step}, at {when}: {action}", at.line, at.column),
+    ];
+    let rows: Vec<_> =
+        mismatches.iter().map(|m| [m.what.clone(), m.expected.clone(), m.got.clone()]).collect();
+    parts.push(table(&["", "expected", "got"], &rows));
+    parts.extend(observed.error.clone());
+    parts.push(scopes(observed));
+    let body = parts[1..].iter().filter(|part| !part.is_empty());
+    let body: Vec<_> = body.map(|part| indented(part)).collect();
+    format!("{}\n{}\n", parts[0], body.join("\n\n"))
+}
+
+/// How far the limits were used when it happened.
+fn scopes(observed: &Observed) -> String {
+    let row = |scope: &Scope| {
+        let shadow = if scope.shadow { " (shadow)" } else { "" };
+        [
+            format!("{}{shadow}", scope.rule),
+            scope.limit.to_string(),
+            scope.used.to_string(),
+            scope.left.to_string(),
+            format!("in {}", scope.reset),
+        ]
+    };
+    let rows: Vec<_> = observed.scopes.iter().map(row).collect();
+    match (rows.is_empty(), &observed.error) {
+        (true, Some(_)) => String::new(),
+        (true, None) => "no rule applies".to_owned(),
+        (false, _) => table(&["rule", "limit", "used", "left", "reset"], &rows),
+    }
+}
+
+fn indented(text: &str) -> String {
+    let lines: Vec<_> = text.lines().map(|line| format!("    {line}")).collect();
+    lines.join("\n")
+}
+
+pub(super) fn summary(passed: usize, failed: usize) -> String {
+    let (colour, failed) = match failed {
+        0 => ("32", String::new()),
+        _ => ("31", format!(", {failed} failed")),
+    };
+    format!("\x1b[{colour}m{passed} passed{failed}\x1b[0m")
+}

@@ -1,0 +1,279 @@
+//! A test file as it is written: texts, lists and maps that know their line and column.
+//!
+//! Built on the events of the parser that reads configurations, with the same messages. Scalars
+//! stay texts: `0.10` is an amount of money here, and no float may touch it.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::rc::Rc;
+use std::str::FromStr;
+
+use saphyr_parser::{Event, Parser, ScalarStyle, Span};
+
+use super::problems::Problems;
+
+/// The format itself nests 6 deep; what is deeper would overflow the stack when it is dropped.
+const DEPTH_MAX: usize = 32;
+
+/// A position in the text; both numbers count from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Mark {
+    pub(super) line: usize,
+    pub(super) column: usize,
+}
+
+/// A value with its place. What an alias stands for is shared, not copied.
+#[derive(Clone)]
+pub(super) struct Node {
+    pub(super) at: Mark,
+    value: Rc<Value>,
+}
+
+enum Value {
+    Text { text: String, plain: bool },
+    List(Vec<Node>),
+    Map(Vec<(Key, Node)>),
+}
+
+/// A key with its place.
+pub(super) struct Key {
+    pub(super) at: Mark,
+    pub(super) text: String,
+}
+
+impl Node {
+    /// The text of a scalar; `form` says what to write where it is none.
+    pub(super) fn text(&self, form: &str, problems: &mut Problems<'_>) -> Option<&str> {
+        match &*self.value {
+            Value::Text { text, plain } if !(*plain && is_null(text)) => Some(text),
+            _ => self.refuse(form, problems),
+        }
+    }
+
+    /// A scalar in its type.
+    pub(super) fn parse<T>(&self, form: &str, problems: &mut Problems<'_>) -> Option<T>
+    where
+        T: FromStr<Err: fmt::Display>,
+    {
+        let parsed = self.text(form, problems)?.parse();
+        parsed.map_err(|error| problems.add(self.at, format!("{error}"), "")).ok()
+    }
+
+    /// One of a few words.
+    pub(super) fn word<T: Copy>(
+        &self,
+        what: &str,
+        words: &[(&str, T)],
+        problems: &mut Problems<'_>,
+    ) -> Option<T> {
+        let names: Vec<_> = words.iter().map(|(name, _)| *name).collect();
+        let written = self.text(&format!("write one of {}", names.join(", ")), problems)?;
+        let found = words.iter().find(|(name, _)| *name == written);
+        if found.is_none() {
+            problems.unknown(self.at, what, written, &names);
+        }
+        found.map(|(_, value)| *value)
+    }
+
+    /// The items of a list.
+    pub(super) fn list(&self, form: &str, problems: &mut Problems<'_>) -> Option<&[Node]> {
+        match &*self.value {
+            Value::List(items) => Some(items),
+            _ => self.refuse(form, problems),
+        }
+    }
+
+    /// The entries of a map whose keys are names that the file chooses.
+    pub(super) fn entries(
+        &self,
+        form: &str,
+        problems: &mut Problems<'_>,
+    ) -> Option<&[(Key, Node)]> {
+        match &*self.value {
+            Value::Map(entries) => Some(entries),
+            _ => self.refuse(form, problems),
+        }
+    }
+
+    /// The entries of a map whose keys are all `known`.
+    pub(super) fn fields(&self, known: &[&str], problems: &mut Problems<'_>) -> Option<Fields<'_>> {
+        let form = format!("write a map of {}", known.join(", "));
+        let entries = self.entries(&form, problems)?;
+        for (key, _) in entries {
+            if !known.contains(&key.text.as_str()) {
+                problems.unknown(key.at, "key", &key.text, known);
+            }
+        }
+        Some(Fields { at: self.at, entries })
+    }
+
+    pub(super) fn is_map(&self) -> bool {
+        matches!(&*self.value, Value::Map(_))
+    }
+
+    fn refuse<T>(&self, form: &str, problems: &mut Problems<'_>) -> Option<T> {
+        let message = match &*self.value {
+            Value::Text { text, plain: true } if is_null(text) => "there is no value here",
+            Value::Text { .. } => "this is a single value",
+            Value::List(_) => "this is a list",
+            Value::Map(_) => "this is a map",
+        };
+        problems.add(self.at, message, form);
+        None
+    }
+}
+
+fn is_null(text: &str) -> bool {
+    matches!(text, "" | "~" | "null")
+}
+
+/// The options in a map.
+#[derive(Clone, Copy)]
+pub(super) struct Fields<'n> {
+    pub(super) at: Mark,
+    pub(super) entries: &'n [(Key, Node)],
+}
+
+impl<'n> Fields<'n> {
+    /// An option with the place of its key, unless it is left out.
+    pub(super) fn entry(&self, key: &str) -> Option<(Mark, &'n Node)> {
+        let found = self.entries.iter().find(|(other, _)| other.text == key);
+        found.map(|(key, node)| (key.at, node))
+    }
+
+    pub(super) fn get(&self, key: &str) -> Option<&'n Node> {
+        self.entry(key).map(|(_, node)| node)
+    }
+
+    /// A scalar option in its type, if it is there.
+    pub(super) fn parse<T>(&self, key: &str, form: &str, problems: &mut Problems<'_>) -> Option<T>
+    where
+        T: FromStr<Err: fmt::Display>,
+    {
+        self.get(key).and_then(|node| node.parse(form, problems))
+    }
+}
+
+/// The tree of a text, if it is YAML.
+pub(super) fn parse(text: &str, problems: &mut Problems<'_>) -> Option<Node> {
+    let mut builder = Builder::default();
+    let mut parser = Parser::new_from_str(text);
+    while let Some(event) = parser.next_event() {
+        let refused = match event {
+            Ok((event, span)) => builder.event(event, span).map_err(|what| (mark(span), what)),
+            Err(error) => {
+                let (line, column) = (error.marker().line().max(1), error.marker().col() + 1);
+                Err((Mark { line, column }, format!("not YAML: {}", error.info())))
+            }
+        };
+        if let Err((at, message)) = refused {
+            problems.add(at, message, "");
+            return None;
+        }
+    }
+    if builder.root.is_none() {
+        problems.add(Mark { line: 1, column: 1 }, "the file is empty", "write tests");
+    }
+    builder.root
+}
+
+fn mark(span: Span) -> Mark {
+    Mark { line: span.start.line().max(1), column: span.start.col() + 1 }
+}
+
+#[derive(Default)]
+struct Builder {
+    /// The lists and maps around the next event.
+    open: Vec<Open>,
+    anchors: HashMap<usize, Node>,
+    root: Option<Node>,
+}
+
+struct Open {
+    at: Mark,
+    anchor: usize,
+    inside: Inside,
+}
+
+enum Inside {
+    List(Vec<Node>),
+    /// With the key whose value comes next.
+    Map(Vec<(Key, Node)>, Option<Key>),
+}
+
+impl Inside {
+    fn finish(self) -> Value {
+        match self {
+            Self::List(items) => Value::List(items),
+            Self::Map(entries, _) => Value::Map(entries),
+        }
+    }
+}
+
+impl Builder {
+    fn event(&mut self, event: Event<'_>, span: Span) -> Result<(), String> {
+        let at = mark(span);
+        let (anchor, node) = match event {
+            Event::Scalar(text, style, anchor, _) => {
+                let (text, plain) = (text.into_owned(), style == ScalarStyle::Plain);
+                (anchor, Node { at, value: Rc::new(Value::Text { text, plain }) })
+            }
+            Event::SequenceStart(anchor, _) => {
+                return self.start(Open { at, anchor, inside: Inside::List(Vec::new()) });
+            }
+            Event::MappingStart(anchor, _) => {
+                return self.start(Open { at, anchor, inside: Inside::Map(Vec::new(), None) });
+            }
+            Event::SequenceEnd | Event::MappingEnd => match self.open.pop() {
+                Some(Open { at, anchor, inside }) => {
+                    (anchor, Node { at, value: Rc::new(inside.finish()) })
+                }
+                None => return Ok(()),
+            },
+            Event::Alias(anchor) => match self.anchors.get(&anchor) {
+                Some(node) => (0, Node { at, value: node.value.clone() }),
+                None => return Err("refers to what it is a part of".to_owned()),
+            },
+            Event::DocumentStart(_) if self.root.is_some() => {
+                return Err("a second document begins here: write one in a file".to_owned());
+            }
+            _ => return Ok(()),
+        };
+        if anchor != 0 {
+            self.anchors.insert(anchor, node.clone());
+        }
+        self.put(node)
+    }
+
+    fn start(&mut self, open: Open) -> Result<(), String> {
+        if self.open.len() == DEPTH_MAX {
+            return Err(format!("nests more than {DEPTH_MAX} levels deep"));
+        }
+        self.open.push(open);
+        Ok(())
+    }
+
+    /// Puts a finished node where it belongs.
+    fn put(&mut self, node: Node) -> Result<(), String> {
+        let Some(open) = self.open.last_mut() else {
+            self.root = Some(node);
+            return Ok(());
+        };
+        match &mut open.inside {
+            Inside::List(items) => items.push(node),
+            Inside::Map(entries, key) => match key.take() {
+                Some(key) => entries.push((key, node)),
+                None => {
+                    let Value::Text { text, .. } = &*node.value else {
+                        return Err("a key is a single word".to_owned());
+                    };
+                    if entries.iter().any(|(other, _)| other.text == *text) {
+                        return Err(format!("{text} is given twice"));
+                    }
+                    *key = Some(Key { at: node.at, text: text.clone() });
+                }
+            },
+        }
+        Ok(())
+    }
+}

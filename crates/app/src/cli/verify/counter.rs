@@ -1,0 +1,206 @@
+//! The admissions of one counter, as far as they still matter.
+//!
+//! A counter is judged whenever it has doubled, and what no later window can reach is forgotten:
+//! what is kept is what was admitted in two windows. Only buckets keep everything, because a
+//! stretch in which one is never full can be of any length.
+//!
+//! | admissions | by which limit they are judged |
+//! |---|---|
+//! | all under the same limits | by those |
+//! | before and after a reload that changed them | each part by its own, all by the largest |
+//! | with reservations or bookings | if they exceed it, again without those: they may have been given back |
+
+use sluicegate_core::checker::{Checker, Finding, Interval, Malformed, Scope, Verdict};
+use sluicegate_core::{Limit, Span, Timestamp};
+
+use super::logs::Place;
+
+/// How far lines may be out of order: a node may be held up between a decision and its line.
+pub(super) const DISORDER_MAX: Span = Span::from_secs(60);
+/// With fewer admissions than these, a counter is judged at the end.
+const JUDGED_AT_MIN: usize = 4_096;
+
+/// One counter.
+#[derive(Default)]
+pub(super) struct Counter {
+    admits: Vec<Admit>,
+    /// How many there were, with those that are forgotten.
+    pub(super) count: u64,
+    /// Which limits it was charged under.
+    terms: Vec<usize>,
+    /// How many admissions there are before it is judged again.
+    judged_at: usize,
+    /// An admission before this instant comes too late to be judged.
+    closed: Timestamp,
+    pub(super) found: Vec<Found>,
+}
+
+/// One admission.
+#[derive(Clone, Copy)]
+pub(super) struct Admit {
+    /// When the work may go.
+    pub(super) start: Timestamp,
+    pub(super) amount: u64,
+    pub(super) place: Place,
+    /// The number of the limits that it was admitted under.
+    pub(super) terms: usize,
+    /// Nothing can give it back any more.
+    pub(super) firm: bool,
+}
+
+/// What was found about one limit.
+pub(super) struct Found {
+    pub(super) scope: Scope,
+    pub(super) worst: Finding,
+    /// The first that exceeds it, and the line that did.
+    pub(super) exceeded: Option<(Finding, Option<Place>)>,
+    /// The first that exceeds it unless a reservation was given back.
+    pub(super) unsettled: Option<Finding>,
+}
+
+/// The admission came too late to be judged.
+pub(super) struct Late;
+
+impl Counter {
+    pub(super) fn record(&mut self, admit: Admit) -> Result<(), Late> {
+        if admit.start < self.closed {
+            return Err(Late);
+        }
+        if !self.terms.contains(&admit.terms) {
+            self.terms.push(admit.terms);
+        }
+        self.admits.push(admit);
+        self.count += 1;
+        Ok(())
+    }
+
+    /// Whether it has grown enough to be judged.
+    pub(super) fn is_due(&self) -> bool {
+        self.admits.len() >= self.judged_at.max(JUDGED_AT_MIN)
+    }
+
+    /// Judges what there is, and forgets what later admissions can't make worse. `now` is the
+    /// latest decision of all logs, `scopes` tells what is to be proven under which terms.
+    pub(super) fn judge(
+        &mut self,
+        key: &str,
+        now: Timestamp,
+        scopes: &[Vec<Scope>],
+    ) -> Result<(), Malformed> {
+        for &terms in &self.terms {
+            let admits = self.admits.iter().filter(|admit| admit.terms == terms);
+            let admits: Vec<_> = admits.copied().collect();
+            judge(key, &scopes[terms], &admits, &mut self.found)?;
+        }
+        if self.terms.len() > 1 {
+            let all = self.terms.iter().flat_map(|&terms| &scopes[terms]);
+            judge(key, &largest(all), &self.admits, &mut self.found)?;
+        }
+        let scopes = self.terms.iter().flat_map(|&terms| &scopes[terms]);
+        if let Some(longest) = reach(scopes) {
+            self.closed = now - DISORDER_MAX;
+            let kept_from = self.closed - longest;
+            self.admits.retain(|admit| admit.start > kept_from);
+        }
+        self.judged_at = 2 * self.admits.len();
+        Ok(())
+    }
+}
+
+/// How far back a later window can reach, if there is an end to it.
+fn reach<'s>(scopes: impl Iterator<Item = &'s Scope>) -> Option<Span> {
+    scopes.map(Scope::limit).try_fold(Span::ZERO, |longest, limit| match limit {
+        Limit::Bucket { .. } => None,
+        limit => Some(longest.max(limit.window())),
+    })
+}
+
+/// Of limits that differ in their amount only, the one with the largest.
+fn largest<'s>(scopes: impl Iterator<Item = &'s Scope>) -> Vec<Scope> {
+    let mut found: Vec<&Scope> = Vec::new();
+    for scope in scopes {
+        let alike = |other: &&mut &Scope| match (other.limit(), scope.limit()) {
+            (Limit::Exact(a), Limit::Exact(b)) | (Limit::Windowed(a), Limit::Windowed(b)) => {
+                a.window == b.window
+            }
+            (Limit::Calendar { calendar: a, .. }, Limit::Calendar { calendar: b, .. }) => a == b,
+            _ => false,
+        };
+        match found.iter_mut().find(alike) {
+            Some(other) if other.limit().amount() < scope.limit().amount() => *other = scope,
+            Some(_) => {}
+            // What a bucket allows depends on two numbers, and neither of two may be the larger.
+            None if matches!(scope.limit(), Limit::Bucket { .. }) => {}
+            None => found.push(scope),
+        }
+    }
+    found.into_iter().cloned().collect()
+}
+
+fn judge(
+    key: &str,
+    scopes: &[Scope],
+    admits: &[Admit],
+    found: &mut Vec<Found>,
+) -> Result<(), Malformed> {
+    let verdicts = verdicts(key, scopes, admits.iter())?;
+    let uncertain = admits.iter().any(|admit| !admit.firm);
+    let exceeded = verdicts.iter().any(|verdict| verdict.first.is_some());
+    let certain = match uncertain && exceeded {
+        true => Some(self::verdicts(key, scopes, admits.iter().filter(|admit| admit.firm))?),
+        false => None,
+    };
+    for (index, verdict) in verdicts.into_iter().enumerate() {
+        let Some(worst) = verdict.worst else { continue };
+        let certain = certain.as_ref().map_or(verdict.first, |certain| certain[index].first);
+        let exceeded = certain.map(|finding| (finding, place(finding.interval, admits)));
+        let unsettled = verdict.first.filter(|_| exceeded.is_none());
+        let new = Found { scope: verdict.scope, worst, exceeded, unsettled };
+        match found.iter_mut().find(|known| known.scope == new.scope) {
+            Some(known) => known.add(new),
+            None => found.push(new),
+        }
+    }
+    Ok(())
+}
+
+fn verdicts<'a>(
+    key: &str,
+    scopes: &[Scope],
+    admits: impl Iterator<Item = &'a Admit>,
+) -> Result<Vec<Verdict>, Malformed> {
+    let mut checker = Checker::new();
+    for scope in scopes {
+        checker.scope(key, scope.clone())?;
+    }
+    for admit in admits {
+        checker.admit(key, admit.start, admit.amount)?;
+    }
+    Ok(checker.check()?.verdicts)
+}
+
+impl Found {
+    /// The same limit, judged again with later admissions.
+    fn add(&mut self, later: Self) {
+        let rank = |finding: Finding| {
+            let over = finding.sum.saturating_sub(finding.allowed);
+            (over, std::cmp::Reverse(finding.allowed.saturating_sub(finding.sum)))
+        };
+        if rank(later.worst) > rank(self.worst) {
+            self.worst = later.worst;
+        }
+        self.exceeded = self.exceeded.or(later.exceeded);
+        self.unsettled = self.unsettled.or(later.unsettled);
+    }
+}
+
+/// The line of the last admission in an interval.
+fn place(interval: Interval, admits: &[Admit]) -> Option<Place> {
+    let inside = |admit: &&Admit| match interval {
+        Interval::Window { until, .. } | Interval::Stretch { until, .. } => admit.start <= until,
+        Interval::Period { until, .. } => admit.start < until,
+        Interval::Instant(at) => admit.start <= at,
+    };
+    let last = admits.iter().filter(inside).max_by_key(|admit| admit.start);
+    last.map(|admit| admit.place)
+}

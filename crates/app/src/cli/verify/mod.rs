@@ -1,0 +1,110 @@
+//! `sluicegate verify`: reads what was admitted and proves that no limit was exceeded.
+//!
+//! The lines are those of the decision log; the judge is the checker of `sluicegate-core`, which
+//! shares nothing with the limiter. Logs are read as streams, merged by the time of the store, and
+//! of each counter only what a later window can reach is kept.
+
+mod counter;
+mod ledger;
+mod line;
+mod logs;
+mod report;
+
+use std::path::PathBuf;
+
+use anyhow::bail;
+use clap::Args;
+use sluicegate_core::Span;
+use sluicegate_core::checker::Bound;
+
+use super::say;
+use ledger::Ledger;
+use logs::Logs;
+use report::counted;
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  sluicegate verify decisions.log            the log of one node
+  sluicegate verify node1.log node2.log      nodes that share a store, or parts of one log
+  sluicegate serve | sluicegate verify -     standard input
+  sluicegate verify --bound 3/2 *.log        what is promised while the store is unreachable
+
+Nodes that keep usage in their own memory are verified one by one. Slots (`100 concurrent`) are
+not judged, because the log does not say when they were given back; what was cancelled or reset
+counts, for the same reason.
+
+Exit code: 0 proven, 1 a limit was exceeded, 2 the log does not allow a proof";
+
+#[derive(Args)]
+pub(super) struct Verify {
+    /// Decision logs; - is standard input
+    #[arg(value_name = "LOG", required = true)]
+    logs: Vec<PathBuf>,
+    /// How many times each limit may be used in a window, such as 3/2 or 2
+    #[arg(long, value_name = "RATIO", default_value = "1", value_parser = bound)]
+    bound: Bound,
+    /// How much later than others an instant may have been taken, such as 20ms
+    #[arg(long, value_name = "SPAN", default_value = "0s")]
+    spread: Span,
+    /// How many of the fullest windows to show
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    top: usize,
+}
+
+impl Verify {
+    pub(super) fn run(self) -> anyhow::Result<bool> {
+        let mut logs = Logs::open(&self.logs)?;
+        let mut ledger = Ledger::new(self.bound, self.spread);
+        while let Some((place, decision)) = logs.next()? {
+            match ledger.record(place, &decision) {
+                Ok(judged) => judged?,
+                Err(unreadable) => logs.malformed(place, &unreadable),
+            }
+        }
+        if logs.seen.decisions == 0 {
+            bail!("there are no decisions in the log: is log.format json?");
+        }
+        let outcome = ledger.finish()?;
+
+        if self.top > 0 && !outcome.rows.is_empty() {
+            say(&report::fullest(&outcome, self.top));
+            say("");
+        }
+        for line in &logs.seen.shown {
+            say(&format!("\x1b[33mwarning:\x1b[0m {line}"));
+        }
+        if logs.seen.others > 0 {
+            let lines = counted(logs.seen.others, "line");
+            say(&format!("skipped: {lines} without a decision"));
+        }
+        if outcome.leased > 0 {
+            let counters = counted(outcome.leased as u64, "counter");
+            say(&format!("not judged: {counters} of concurrent work"));
+        }
+        let doubts = report::doubts(&outcome, &logs.seen);
+        let exceeded = report::exceeded(&outcome, &logs);
+        let extent = report::extent(&outcome);
+        if !exceeded.is_empty() {
+            for doubt in &doubts {
+                say(&format!("\x1b[33mwarning:\x1b[0m {doubt}"));
+            }
+            for violation in &exceeded {
+                say(violation);
+            }
+            say(&format!("\x1b[31mnot proven:\x1b[0m {extent}, {} exceeded", exceeded.len()));
+            return Ok(false);
+        }
+        if !doubts.is_empty() {
+            bail!("not proven: {extent}: {}", doubts.join("; "));
+        }
+        say(&format!("\x1b[32mproven:\x1b[0m {extent}"));
+        Ok(true)
+    }
+}
+
+fn bound(text: &str) -> Result<Bound, String> {
+    let (numerator, denominator) = text.split_once('/').unwrap_or((text, "1"));
+    let parts = numerator.parse().ok().zip(denominator.parse().ok());
+    let bound = parts.and_then(|(numerator, denominator)| Bound::new(numerator, denominator));
+    bound.ok_or_else(|| "write a ratio such as 3/2, or a number such as 2".to_owned())
+}

@@ -1,0 +1,12 @@
+//! The `sluicegate` command.
+
+mod changes;
+mod cli;
+mod configuration;
+mod wire;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cli::run()
+}

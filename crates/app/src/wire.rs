@@ -1,0 +1,296 @@
+//! The only place that knows which parts there are: from a configuration to a running service.
+
+use std::io::IsTerminal as _;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use anyhow::Context as _;
+use arc_swap::ArcSwapOption;
+use axum::Router;
+use sluicegate_config::{Config, Listener, LogFormat, SnapshotFile, Store};
+use sluicegate_core::ruleset::{Ruleset, Settings};
+use sluicegate_core::{Limiter, Span};
+use sluicegate_server::admin::{self, Operations};
+use sluicegate_server::auth::{self, Tokens};
+use sluicegate_server::decision_log::{self, DecisionLog, Format, Share};
+use sluicegate_server::listener::{self, Stats};
+use sluicegate_server::metrics::{self, Metrics, StoreSize};
+use sluicegate_server::probe::{self, Readiness};
+use sluicegate_server::rest;
+use sluicegate_server::service::{Observer, Service};
+use sluicegate_server::tls::{Files, Tls};
+use sluicegate_store::memory::{Capacity, Snapshot};
+use sluicegate_store::{Memory, MonotonicClock};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info, warn};
+
+use crate::changes;
+use crate::configuration::Source;
+
+type TheService = Service<Memory, MonotonicClock>;
+
+/// Everything that lives as long as the process.
+pub(crate) struct Node {
+    source: Source,
+    service: Arc<TheService>,
+    snapshot: Option<SnapshotFile>,
+    metrics: Metrics,
+    decisions: DecisionLog,
+    tokens: Arc<ArcSwapOption<Tokens>>,
+    tls: std::sync::Mutex<Vec<Arc<Tls>>>,
+    version: AtomicI64,
+}
+
+impl Node {
+    /// Assembles a node from a configuration.
+    pub(crate) fn new(source: Source, config: &Config) -> anyhow::Result<Arc<Self>> {
+        let (capacity, snapshot) = match &config.store {
+            Store::Memory { keys_max, records_max, snapshot } => {
+                let capacity = Capacity { keys_max: *keys_max, records_max: *records_max };
+                (capacity, snapshot.clone())
+            }
+            Store::Redis(_) => anyhow::bail!(
+                "store.kind: redis is not part of this version: leave `store` out to keep usage in memory"
+            ),
+        };
+        let store = open_store(capacity, snapshot.as_ref())?;
+        let metrics = Metrics::new(&metrics::Options {
+            values_max: config.metrics.label_values_max,
+            secret: config.settings().secret.clone(),
+            ..metrics::Options::default()
+        });
+        let rules = rules(config);
+        metrics.know(&rules);
+        metrics.config_loaded(&source.name(), 1);
+        let decisions = decision_log(config)?;
+        let observers: Vec<Box<dyn Observer>> =
+            vec![Box::new(metrics.clone()), Box::new(decisions.clone())];
+        let dropped = decisions.clone();
+        metrics.watch_dropped(move || dropped.dropped());
+        let limiter = Limiter::new(rules, store);
+        let service = Arc::new(Service::new(limiter, MonotonicClock::new(), observers));
+        let sized = service.clone();
+        metrics.watch_store(move || {
+            let size = sized.limiter().store().size();
+            StoreSize { keys: size.keys, overflow: size.overflow, records: size.records }
+        });
+        let tokens = Arc::new(ArcSwapOption::empty());
+        tokens.store(tokens_of(config)?);
+        Ok(Arc::new(Self {
+            source,
+            service,
+            snapshot,
+            metrics,
+            decisions,
+            tokens,
+            tls: std::sync::Mutex::default(),
+            version: AtomicI64::new(1),
+        }))
+    }
+
+    /// Binds every listener and serves until `shutdown`; then ends in good order.
+    pub(crate) async fn run(
+        self: &Arc<Self>,
+        config: &Config,
+        shutdown: CancellationToken,
+    ) -> anyhow::Result<()> {
+        let guard = auth::require(self.tokens.clone());
+        let probes = || probe::router(Arc::new(|| Readiness::Ready));
+        let body_limit = usize::try_from(config.server.body_limit.0).unwrap_or(usize::MAX);
+        let rest = rest::router(self.service.clone(), body_limit).merge(probes());
+        let operations: Arc<dyn Operations> = Arc::new(Admin(self.clone()));
+        let admin = admin::router(operations).merge(probes());
+
+        let mut listeners = JoinSet::new();
+        let both = [("http", &config.listen.http, rest), ("admin", &config.listen.admin, admin)];
+        for (name, listen, app) in both {
+            let socket = bind(name, listen).await?;
+            let tls = self.tls(name, listen)?;
+            let stats = Arc::new(Stats::default());
+            let counted = stats.clone();
+            self.metrics.watch_connections(name, move || counted.counts().active);
+            info!(
+                listener = name,
+                address = %socket.local_addr()?,
+                tls = tls.is_some(),
+                "listening"
+            );
+            let app: Router = app.layer(guard.clone());
+            let options = options(config);
+            let shutdown = shutdown.clone();
+            listeners.spawn(listener::serve(socket, app, options, tls, stats, shutdown));
+        }
+        let housekeeping = tokio::spawn(self.clone().keep_house(shutdown.clone()));
+        while let Some(ended) = listeners.join_next().await {
+            match ended {
+                Ok(Ok(())) => {}
+                Ok(Err(unfinished)) => warn!("{unfinished}"),
+                Err(panicked) => error!(%panicked, "a listener died"),
+            }
+            // One that ends on its own takes the others with it.
+            shutdown.cancel();
+        }
+        let _ = housekeeping.await;
+        self.save();
+        self.decisions.close();
+        Ok(())
+    }
+
+    fn tls(&self, name: &str, listen: &Listener) -> anyhow::Result<Option<Arc<Tls>>> {
+        let Some(tls) = &listen.tls else { return Ok(None) };
+        let files = Files {
+            certificate: tls.cert.clone(),
+            key: tls.key.clone(),
+            client_ca: tls.client_ca.clone(),
+        };
+        let tls = Arc::new(Tls::load(files).with_context(|| format!("listen.{name}.tls"))?);
+        self.tls.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(tls.clone());
+        Ok(Some(tls))
+    }
+
+    /// Reads the configuration again. A broken one is refused, and the old rules stay.
+    pub(crate) fn reload(&self) -> Result<String, String> {
+        let refused = |error: anyhow::Error| {
+            self.metrics.config_failed();
+            warn!(source = %self.source.name(), "the configuration is refused: {error:#}");
+            format!("{error:#}")
+        };
+        let loaded = self.source.load().map_err(refused)?;
+        let tokens = tokens_of(&loaded.config).map_err(refused)?;
+        let tls = self.tls.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+        for tls in &tls {
+            tls.reload().map_err(|error| refused(error.into()))?;
+        }
+        for warning in &loaded.warnings {
+            warn!("{warning}");
+        }
+        let rules = rules(&loaded.config);
+        self.metrics.know(&rules);
+        let before = self.service.limiter().replace(rules);
+        self.tokens.store(tokens);
+        let version = self.version.fetch_add(1, Ordering::SeqCst) + 1;
+        self.metrics.config_loaded(&self.source.name(), version);
+        let changes = changes::between(&before, &self.service.limiter().rules());
+        for change in &changes {
+            info!(%change, "rules changed");
+        }
+        info!(version, source = %self.source.name(), changes = changes.len(), "configuration reloaded");
+        Ok(changes.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))
+    }
+
+    /// Reclaims what has expired while nobody comes, and writes usage down.
+    async fn keep_house(self: Arc<Self>, shutdown: CancellationToken) {
+        let mut sweep = tokio::time::interval(std::time::Duration::from_secs(1));
+        let every = self.snapshot.as_ref().map_or(Span::from_secs(3_600), |file| file.every);
+        let mut save = tokio::time::interval(every.into());
+        save.tick().await;
+        loop {
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                _ = sweep.tick() => self.service.limiter().store().sweep(1_024),
+                _ = save.tick() => {
+                    let node = self.clone();
+                    let _ = tokio::task::spawn_blocking(move || node.save()).await;
+                }
+            }
+        }
+    }
+
+    fn save(&self) {
+        let Some(file) = &self.snapshot else { return };
+        if let Err(problem) = self.service.limiter().store().snapshot().save(&file.path) {
+            error!(path = %file.path.display(), %problem, "usage could not be written");
+        }
+    }
+}
+
+/// What the admin listener may do with a node.
+struct Admin(Arc<Node>);
+
+impl Operations for Admin {
+    fn metrics(&self) -> String {
+        self.0.metrics.render()
+    }
+
+    fn reload(&self) -> Pin<Box<dyn Future<Output = Result<String, String>> + Send + '_>> {
+        Box::pin(async {
+            let node = self.0.clone();
+            let reloaded = tokio::task::spawn_blocking(move || node.reload()).await;
+            reloaded.unwrap_or_else(|panicked| Err(panicked.to_string()))
+        })
+    }
+}
+
+/// The rules of a configuration; none if it is disabled.
+fn rules(config: &Config) -> Ruleset {
+    if config.enabled {
+        return config.ruleset();
+    }
+    let settings = Settings { required: Vec::new(), ..config.settings().clone() };
+    Ruleset::new(Vec::new(), settings).expect("there is nothing in it that could be wrong")
+}
+
+fn open_store(capacity: Capacity, snapshot: Option<&SnapshotFile>) -> anyhow::Result<Memory> {
+    let Some(file) = snapshot else { return Ok(Memory::new(capacity)) };
+    let path = file.path.display();
+    let loaded = Snapshot::load(&file.path).with_context(|| format!("store.snapshot {path}"))?;
+    Ok(match loaded {
+        None => Memory::new(capacity),
+        Some(snapshot) => {
+            info!(%path, keys = snapshot.keys(), "usage restored");
+            Memory::restore(snapshot, capacity, MonotonicClock::new())
+        }
+    })
+}
+
+/// Decisions go to standard output: text for a terminal, JSON for whoever collects them.
+fn decision_log(config: &Config) -> anyhow::Result<DecisionLog> {
+    let terminal = std::io::stdout().is_terminal();
+    let share = |share: sluicegate_config::Share| {
+        Share::ppm(share.parts_per_million()).expect("a share of the configuration is at most all")
+    };
+    let options = decision_log::Options {
+        format: match config.log.format {
+            LogFormat::Json => Format::Json,
+            LogFormat::Text => Format::Text,
+            LogFormat::Auto if terminal => Format::Text,
+            LogFormat::Auto => Format::Json,
+        },
+        allowed: share(config.log.decisions.allowed),
+        denied: share(config.log.decisions.denied),
+        secret: config.settings().secret.clone(),
+        ..decision_log::Options::new(config.settings().hash_key)
+    };
+    let out = Box::new(std::io::stdout());
+    DecisionLog::new(out, MonotonicClock::new(), options).context("can't start the decision log")
+}
+
+fn tokens_of(config: &Config) -> anyhow::Result<Option<Arc<Tokens>>> {
+    if config.auth.tokens.is_empty() {
+        return Ok(None);
+    }
+    let tokens =
+        config.auth.tokens.iter().flat_map(|(name, hashes)| {
+            hashes.iter().map(move |hash| (name.as_str(), hash.to_bytes()))
+        });
+    Ok(Some(Arc::new(Tokens::new(tokens).context("auth.tokens")?)))
+}
+
+fn options(config: &Config) -> listener::Options {
+    listener::Options {
+        connections_max: config.server.connections_max,
+        header_timeout: config.server.header_timeout.into(),
+        shutdown_grace: config.server.shutdown_grace.into(),
+        ..listener::Options::default()
+    }
+}
+
+async fn bind(name: &str, listen: &Listener) -> anyhow::Result<TcpListener> {
+    let address = &listen.address;
+    TcpListener::bind((address.host.as_str(), address.port)).await.with_context(|| {
+        format!("can't listen on {address}: choose another address with listen.{name}")
+    })
+}

@@ -1,0 +1,143 @@
+//! A service as its users run it: the binary, on free ports, with a configuration file.
+
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+
+use serde_json::Value;
+
+/// The command.
+pub(crate) fn sluicegate() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sluicegate"));
+    command.env_remove("SLUICEGATE_CONFIG").env_remove("SLUICEGATE_URL");
+    command
+}
+
+/// A running `sluicegate serve`. It is killed when it is dropped.
+pub(crate) struct Running {
+    pub(crate) http: String,
+    pub(crate) admin: String,
+    pub(crate) config: PathBuf,
+    child: Child,
+    log: Arc<Mutex<Vec<Value>>>,
+    out: Option<std::thread::JoinHandle<String>>,
+    _folder: Option<tempfile::TempDir>,
+}
+
+/// Listeners on ports that the system chooses.
+pub(crate) const ANYWHERE: &str = "listen: {http: '127.0.0.1:0', admin: '127.0.0.1:0'}\n";
+
+impl Running {
+    /// Starts the service with this configuration, after [`ANYWHERE`].
+    pub(crate) fn start(config: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("sluicegate.yaml");
+        std::fs::write(&path, format!("{ANYWHERE}{config}")).expect("a file");
+        let mut running = Self::with_file(&path);
+        running._folder = Some(folder);
+        running
+    }
+
+    /// Starts the service with a file that is there.
+    pub(crate) fn with_file(config: &Path) -> Self {
+        let mut child = sluicegate()
+            .args(["serve", "--config"])
+            .arg(config)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary starts");
+        let mut out = child.stdout.take().expect("piped");
+        let out = std::thread::spawn(move || {
+            let mut text = String::new();
+            let _ = out.read_to_string(&mut text);
+            text
+        });
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
+        let (mut http, mut admin) = (String::new(), String::new());
+        while http.is_empty() || admin.is_empty() {
+            let line = lines.next().expect("it listens before it ends").expect("text");
+            let event: Value = serde_json::from_str(&line).unwrap_or_else(|_| panic!("{line}"));
+            if event["message"] == "listening" {
+                let address = format!("http://{}", event["address"].as_str().expect("an address"));
+                match event["listener"].as_str() {
+                    Some("http") => http = address,
+                    _ => admin = address,
+                }
+            }
+            log.lock().expect("the log").push(event);
+        }
+        let more = log.clone();
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                let event = serde_json::from_str(&line).unwrap_or(Value::String(line));
+                more.lock().expect("the log").push(event);
+            }
+        });
+        let config = config.to_owned();
+        Self { http, admin, config, child, log, out: Some(out), _folder: None }
+    }
+
+    /// Changes the configuration, as an editor would.
+    pub(crate) fn write(&self, config: &str) {
+        let beside = self.config.with_extension("new");
+        std::fs::write(&beside, format!("{ANYWHERE}{config}")).expect("a file");
+        std::fs::rename(&beside, &self.config).expect("replaced");
+    }
+
+    /// Sends a signal.
+    pub(crate) fn signal(&self, name: &str) {
+        let kill = Command::new("kill").args([name, &self.child.id().to_string()]).status();
+        assert!(kill.expect("kill").success());
+    }
+
+    /// What it has logged.
+    pub(crate) fn logged(&self) -> Vec<Value> {
+        self.log.lock().expect("the log").clone()
+    }
+
+    /// Waits for its end; returns its exit code and all decisions.
+    pub(crate) fn end(mut self) -> (Option<i32>, String) {
+        let status = self.child.wait().expect("it ends");
+        let out = self.out.take().expect("taken once").join().expect("no panic");
+        (status.code(), out)
+    }
+
+    /// Asks to allow; the status, and the answer.
+    pub(crate) fn allow(&self, body: &Value) -> (u16, Value) {
+        post(&format!("{}/rate-limit/allow", self.http), body, None)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn agent() -> ureq::Agent {
+    ureq::Agent::config_builder().http_status_as_error(false).build().into()
+}
+
+/// Posts JSON.
+pub(crate) fn post(url: &str, body: &Value, token: Option<&str>) -> (u16, Value) {
+    let mut request = agent().post(url).header("content-type", "application/json");
+    if let Some(token) = token {
+        request = request.header("authorization", format!("Bearer {token}"));
+    }
+    let mut response = request.send(body.to_string()).expect("an answer");
+    let status = response.status().as_u16();
+    let text = response.body_mut().read_to_string().expect("a body");
+    (status, serde_json::from_str(&text).unwrap_or(Value::String(text)))
+}
+
+/// Gets text.
+pub(crate) fn get(url: &str) -> (u16, String) {
+    let mut response = agent().get(url).call().expect("an answer");
+    (response.status().as_u16(), response.body_mut().read_to_string().expect("a body"))
+}

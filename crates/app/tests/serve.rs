@@ -1,0 +1,204 @@
+//! `sluicegate serve`, as its users run it.
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+
+use common::{Running, get, post, sluicegate};
+use serde_json::{Value, json};
+
+fn ann() -> Value {
+    json!({ "userId": "ann", "modelId": "gpt4" })
+}
+
+fn limit(text: &str) -> String {
+    format!(
+        "limits: [{{name: g, effective: true, rules: [{{name: USER, per: [userId], limit: {text}}}]}}]\n"
+    )
+}
+
+#[test]
+fn by_default_a_hundred_are_allowed_and_the_next_is_denied() {
+    let service = Running::start("");
+    for n in 1..=100 {
+        let (status, answer) = service.allow(&ann());
+        assert_eq!(
+            (status, &answer["allowed"], &answer["remaining"]),
+            (200, &json!(true), &json!(100 - n))
+        );
+    }
+    let (status, answer) = service.allow(&ann());
+    assert_eq!(status, 200);
+    assert_eq!(
+        (&answer["allowed"], &answer["reason"], &answer["scopeHit"]),
+        (&json!(false), &json!("HIT_USER_MODEL_LIMIT"), &json!("USER_MODEL")),
+    );
+    assert_eq!(get(&format!("{}/health", service.http)), (200, "{\"status\":\"healthy\"}".into()));
+    assert_eq!(get(&format!("{}/ready", service.admin)), (200, "{\"status\":\"ready\"}".into()));
+}
+
+#[test]
+fn a_changed_file_is_taken_and_a_broken_one_is_refused() {
+    let service = Running::start(&limit("3/h"));
+    assert_eq!(service.allow(&ann()).1["remaining"], 2);
+
+    let reload = format!("{}/reload", service.admin);
+    service.write(&limit("5/h"));
+    let (status, told) = post(&reload, &json!({}), None);
+    assert_eq!((status, &told["reloaded"]), (200, &json!(true)));
+    assert_eq!(service.allow(&ann()).1["remaining"], 3, "usage goes on under the new limit");
+
+    service.write("limits: [{name: g, rules: [{name: USER, limt: 5/h}]}]");
+    let (status, problem) = post(&reload, &json!({}), None);
+    assert_eq!(status, 422);
+    let detail = problem["detail"].as_str().expect("a detail");
+    assert!(detail.contains("did you mean limit?"), "{detail}");
+    assert_eq!(service.allow(&ann()).1["remaining"], 2, "the old rules stay");
+    let (_, metrics) = get(&format!("{}/metrics", service.admin));
+    assert!(!metrics.contains("rate_limiter_config_load_failures_total 0"), "{metrics}");
+}
+
+#[test]
+fn a_thousand_reloads_under_load_drop_nothing_and_stay_within_the_looser_limit() {
+    let service = Running::start(&limit("30/h"));
+    let (done, admitted, asked) =
+        (AtomicBool::new(false), AtomicUsize::new(0), AtomicUsize::new(0));
+    let reloads = if std::env::var_os("SLUICEGATE_LONG").is_some() { 10_000 } else { 1_000 };
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let agent: ureq::Agent = ureq::Agent::config_builder().build().into();
+                let url = format!("{}/rate-limit/allow", service.http);
+                while !done.load(Ordering::SeqCst) {
+                    let request = agent.post(&url).header("content-type", "application/json");
+                    let mut response =
+                        request.send(ann().to_string()).expect("no request is dropped");
+                    let text = response.body_mut().read_to_string().expect("a body");
+                    asked.fetch_add(1, Ordering::SeqCst);
+                    if text.starts_with("{\"allowed\":true") {
+                        admitted.fetch_add(1, Ordering::SeqCst);
+                    }
+                }
+            });
+        }
+        let reload = format!("{}/reload", service.admin);
+        for n in 0..reloads {
+            let text = match n % 10 {
+                0 => "nonsense: [".to_owned(),
+                n if n % 2 == 0 => limit("20/h"),
+                _ => limit("40/h"),
+            };
+            service.write(&text);
+            let (status, _) = post(&reload, &json!({}), None);
+            assert_eq!(status, if n % 10 == 0 { 422 } else { 200 }, "reload {n}");
+        }
+        while asked.load(Ordering::SeqCst) < 200 {
+            thread::yield_now();
+        }
+        done.store(true, Ordering::SeqCst);
+    });
+    assert_eq!(admitted.load(Ordering::SeqCst), 40, "of {}", asked.load(Ordering::SeqCst));
+}
+
+#[test]
+fn usage_survives_a_restart() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("sluicegate.yaml");
+    let snapshot = folder.path().join("usage").display().to_string();
+    let text = format!(
+        "{}store: {{kind: memory, snapshot: {{path: '{snapshot}'}}}}\n{}",
+        common::ANYWHERE,
+        limit("3/h")
+    );
+    std::fs::write(&path, text).expect("a file");
+    let service = Running::with_file(&path);
+    assert_eq!(service.allow(&ann()).1["remaining"], 2);
+    service.signal("-TERM");
+    assert_eq!(service.end().0, Some(0));
+    let service = Running::with_file(&path);
+    assert_eq!(service.allow(&ann()).1["remaining"], 1);
+}
+
+#[test]
+fn a_signal_ends_it_in_good_order_and_every_decision_is_logged() {
+    for signal in ["-INT", "-TERM"] {
+        let service = Running::start("");
+        for _ in 0..5 {
+            service.allow(
+                &json!({ "userId": "ann\n{}", "modelId": "gpt4", "apiKey": "planted-secret-1" }),
+            );
+        }
+        let messages = service.logged();
+        service.signal(signal);
+        let (code, out) = service.end();
+        assert_eq!(code, Some(0), "{signal}");
+        assert_eq!(out.lines().count(), 5, "{out}");
+        for line in out.lines() {
+            let decision: Value = serde_json::from_str(line).expect("a line of JSON");
+            assert_eq!(
+                (&decision["allowed"], &decision["userId"]),
+                (&json!(true), &json!("ann\n{}"))
+            );
+        }
+        let everything = format!("{out}{messages:?}");
+        assert!(!everything.contains("planted-secret"), "a key was logged");
+    }
+}
+
+#[test]
+fn tokens_are_asked_for_and_never_shown() {
+    let config = "auth: {tokens: {gateway: planted-secret-token-1}}\n";
+    let service = Running::start(config);
+    let url = format!("{}/rate-limit/allow", service.http);
+    let (status, problem) = post(&url, &ann(), None);
+    assert_eq!((status, &problem["title"]), (401, &json!("Unauthorized")));
+    assert_eq!(post(&url, &ann(), Some("planted-secret-token-2")).0, 401);
+    assert_eq!(post(&url, &ann(), Some("planted-secret-token-1")).0, 200);
+    assert_eq!(get(&format!("{}/health", service.http)).0, 200, "probes need no token");
+    assert_eq!(get(&format!("{}/metrics", service.admin)).0, 401);
+
+    // Rotation without a restart.
+    service.write("auth: {tokens: {gateway: planted-secret-token-2}}\n");
+    let (status, _) =
+        post(&format!("{}/reload", service.admin), &json!({}), Some("planted-secret-token-1"));
+    assert_eq!(status, 200);
+    assert_eq!(post(&url, &ann(), Some("planted-secret-token-1")).0, 401);
+    assert_eq!(post(&url, &ann(), Some("planted-secret-token-2")).0, 200);
+    let log = format!("{:?}", service.logged());
+    assert!(!log.contains("planted-secret"), "{log}");
+}
+
+#[test]
+fn what_can_not_start_says_why_and_exits_with_2() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("sluicegate.yaml");
+    for (config, expected) in [
+        ("listen: {http: 0.0.0.0:0}", "insecure"),
+        ("limits: 7", "limits"),
+        ("store: {kind: redis}", "redis is not part of this version"),
+        ("auth: {tokens: {a: short}}", "auth.tokens.a"),
+        (
+            "listen: {http: {address: '127.0.0.1:0', tls: {cert: /nowhere, key: /nowhere}}, admin: '127.0.0.1:0'}",
+            "can't read /nowhere",
+        ),
+    ] {
+        std::fs::write(&path, config).expect("a file");
+        let output = sluicegate().args(["serve", "--config"]).arg(&path).output().expect("it ran");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{config}: {said}");
+        assert!(said.contains(expected), "{config}: {said}");
+    }
+    let output =
+        sluicegate().args(["serve", "--config", "/no/such/file"]).output().expect("it ran");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("/no/such/file"));
+}
+
+#[test]
+fn disabled_limits_allow_everything() {
+    let service = Running::start("enabled: ${NO_SUCH_VARIABLE:-false}\n");
+    for _ in 0..150 {
+        assert_eq!(service.allow(&json!({ "userId": "ann" })).1["allowed"], true);
+    }
+}

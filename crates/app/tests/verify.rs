@@ -1,0 +1,282 @@
+//! `sluicegate verify`, at the command line.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use pollster::block_on;
+use sluicegate_core::query::Query;
+use sluicegate_core::{Group, Limiter, Rule, Ruleset, Span, Timestamp};
+use sluicegate_server::decision_log::{DecisionLog, Options, Share};
+use sluicegate_server::service::{Operation, Service};
+use sluicegate_store::Memory;
+use sluicegate_store::memory::Capacity;
+use sluicegate_testkit::ManualClock;
+
+/// Writes each log into a file of a new folder, and verifies them all: the exit code and all that
+/// is said.
+fn verify(logs: &[String], options: &[&str]) -> (i32, String) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let names: Vec<_> = (1..=logs.len()).map(|number| format!("{number}.log")).collect();
+    for (name, log) in names.iter().zip(logs) {
+        std::fs::write(folder.path().join(name), log).expect("a file");
+    }
+    let names: Vec<_> = names.iter().map(String::as_str).collect();
+    run(folder.path(), &[options, &names].concat(), "")
+}
+
+fn run(folder: &Path, arguments: &[&str], input: &str) -> (i32, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sluicegate"));
+    command.arg("verify").args(arguments).current_dir(folder);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("it runs");
+    let mut stdin = child.stdin.take().expect("a pipe");
+    stdin.write_all(input.as_bytes()).expect("it reads");
+    drop(stdin);
+    let output = child.wait_with_output().expect("it ends");
+    let said = String::from_utf8([output.stdout, output.stderr].concat()).expect("text");
+    (output.status.code().expect("an exit code"), said)
+}
+
+#[track_caller]
+fn check(logs: &[String], options: &[&str], code: i32, expected: &str) {
+    let (got, said) = verify(logs, options);
+    assert_eq!(said.trim_end(), expected.trim(), "exit code {got}");
+    assert_eq!(got, code);
+}
+
+/// The last line of what is said.
+#[track_caller]
+fn ends(logs: &[String], options: &[&str], code: i32, expected: &str) {
+    let (got, said) = verify(logs, options);
+    assert_eq!(said.lines().last(), Some(expected), "{said}");
+    assert_eq!(got, code);
+}
+
+/// A log of admissions at these milliseconds.
+fn log(limits: &str, millis: &[u64]) -> String {
+    millis.iter().map(|&millis| admit(millis, "K:u1#requests", limits, 1, "")).collect()
+}
+
+fn admit(millis: u64, key: &str, limits: &str, take: u64, further: &str) -> String {
+    let at = Timestamp::from_millis(1_767_571_200_000 + millis);
+    format!(
+        r#"{{"timestamp":"{at}","level":"INFO","requestId":"0","operation":"acquire","allowed":true,"latencyMs":0.012,"scopes":[],"at":"{at}",{further}"charges":[{{"key":"{key}","limits":[{limits}],"take":{take},"unit":"requests"}}]}}"#
+    ) + "\n"
+}
+
+const FIVE: &str = r#""5/5s""#;
+
+#[test]
+fn a_log_within_its_limits_is_proven() {
+    let log = log(r#""2/s","4/min""#, &[0, 300, 1_000, 1_300]);
+    let expected = "
+counter        limit  admits  fullest  window
+K:u1#requests  2/s    4       2 of 2   (2026-01-04T23:59:59.3Z, 2026-01-05T00:00:00.3Z]
+K:u1#requests  4/min  4       4 of 4   (2026-01-04T23:59:01.3Z, 2026-01-05T00:00:01.3Z]
+
+proven: 4 admits on 1 counter under 2 limits
+";
+    check(&[log], &[], 0, expected);
+}
+
+#[test]
+fn an_exceeded_limit_is_shown_with_its_window_and_its_line() {
+    let log = log(r#""2/s","4/min""#, &[0, 300, 999]);
+    let expected = "
+exceeded: K:u1#requests: 3 admitted in (2026-01-04T23:59:59.999Z, 2026-01-05T00:00:00.999Z] where 2/s allows 2 (1.log:3)
+not proven: 3 admits on 1 counter under 2 limits, 1 exceeded
+";
+    check(std::slice::from_ref(&log), &["--top", "0"], 1, expected);
+    let proven = "proven: 3 admits on 1 counter under 2 limits";
+    ends(std::slice::from_ref(&log), &["--bound", "3/2"], 0, proven);
+    ends(&[log], &["--spread", "1ms"], 0, proven);
+}
+
+#[test]
+fn the_logs_of_several_nodes_are_one() {
+    let nodes = [log(FIVE, &[0, 2_000, 4_000]), log(FIVE, &[1_000, 3_000, 4_999])];
+    for node in &nodes {
+        ends(std::slice::from_ref(node), &[], 0, "proven: 3 admits on 1 counter under 1 limit");
+    }
+    ends(&nodes, &[], 1, "not proven: 6 admits on 1 counter under 1 limit, 1 exceeded");
+}
+
+#[test]
+fn buckets_calendars_and_money_are_judged() {
+    let bucket = |millis: &[u64]| log(r#""10/s burst 2""#, millis);
+    ends(&[bucket(&[0, 0, 100, 200])], &[], 0, "proven: 4 admits on 1 counter under 1 limit");
+    let exceeded = "not proven: 4 admits on 1 counter under 1 limit, 1 exceeded";
+    ends(&[bucket(&[0, 0, 100, 199])], &[], 1, exceeded);
+
+    let calendar = |millis: &[u64]| log(r#""2/calendar day UTC""#, millis);
+    let day = 86_400_000;
+    let proven = "proven: 4 admits on 1 counter under 1 limit";
+    ends(&[calendar(&[0, day - 1, day, day])], &[], 0, proven);
+    ends(&[calendar(&[0, 0, day - 1, day])], &[], 1, exceeded);
+
+    let money = |nanos| {
+        let of = |millis, take| admit(millis, "B:u1#USD/day", r#""5.00 USD/day""#, take, "");
+        [of(0, 4_000_000_000) + &of(1, nanos)]
+    };
+    ends(&money(1_000_000_000), &[], 0, "proven: 2 admits on 1 counter under 1 limit");
+    let (code, said) = verify(&money(1_000_000_001), &[]);
+    assert!(code == 1 && said.contains("5.000000001 USD admitted"), "{said}");
+}
+
+#[test]
+fn lines_that_are_no_decisions_are_skipped_and_broken_ones_reported() {
+    let mut log = log(FIVE, &[0, 1]);
+    log.push_str(
+        "listening\n{\"level\":\"INFO\",\"message\":\"reloaded\"}\n\n{\"allowed\":true,\"op\n",
+    );
+    log.push_str(&admit(2, "K:u1#requests", r#""many/s""#, 1, ""));
+    let expected = r#"
+warning: 1.log:6: EOF while parsing a string at line 1 column 19
+warning: 1.log:7: "many" is not an amount: write a whole number from 1 to 9007199254740991, such as 100/h
+skipped: 3 lines without a decision
+error: not proven: 2 admits on 1 counter under 1 limit: 2 lines can't be read
+"#;
+    check(&[log], &["--top", "0"], 2, expected);
+    let nothing = "error: there are no decisions in the log: is log.format json?";
+    check(&["listening\n".to_owned()], &[], 2, nothing);
+}
+
+#[test]
+fn a_line_that_is_still_being_written_is_left_out() {
+    let log = log(FIVE, &[0, 1]) + "{\"allowed\":tr";
+    ends(&[log], &[], 0, "proven: 2 admits on 1 counter under 1 limit");
+}
+
+#[test]
+fn a_sample_and_a_log_with_gaps_prove_nothing() {
+    let with = |further| log(FIVE, &[0, 1]) + &admit(2, "K:u1#requests", FIVE, 1, further);
+    let extent = "3 admits on 1 counter under 1 limit";
+    let sample = format!(
+        "error: not proven: {extent}: only 12.5 % of admissions are logged, and a sample proves \
+         nothing: set log.decisions.allowed to 1.0"
+    );
+    ends(&[with(r#""samplePpm":125000,"#)], &[], 2, &sample);
+    let gaps = format!("error: not proven: {extent}: 7 lines got lost when the log was written");
+    ends(&[with(r#""dropped":7,"#)], &[], 2, &gaps);
+    // But what a sample shows has happened.
+    let exceeded = log(FIVE, &[0; 6]) + &admit(2, "K:u1#requests", FIVE, 1, r#""samplePpm":9,"#);
+    ends(&[exceeded], &[], 1, "not proven: 7 admits on 1 counter under 1 limit, 1 exceeded");
+}
+
+#[test]
+fn reservations_may_have_been_given_back() {
+    let until = r#""until":"2026-01-05T00:01:00Z","#;
+    let held = |count: usize| admit(3, "K:u1#requests", FIVE, 1, until).repeat(count);
+    let plain = log(FIVE, &[0, 1, 2]);
+    let proven = "proven: 5 admits on 1 counter under 1 limit";
+    ends(&[plain.clone() + &held(2)], &[], 0, proven);
+    let open = "error: not proven: 6 admits on 1 counter under 1 limit: 1 limit exceeded \
+                unless reservations or bookings were given back, which is not in the log";
+    ends(&[plain + &held(3)], &[], 2, open);
+    let exceeded = log(FIVE, &[0; 6]) + &held(1);
+    ends(&[exceeded], &[], 1, "not proven: 7 admits on 1 counter under 1 limit, 1 exceeded");
+}
+
+#[test]
+fn slots_and_shadow_rules_are_not_judged() {
+    let slots = admit(0, "S#concurrent", r#""1 concurrent""#, 1, "").repeat(2);
+    let shadow = log(FIVE, &[0; 9]).replace(r#""unit":"#, r#""shadow":true,"unit":"#);
+    let (code, said) = verify(&[log(FIVE, &[0]) + &slots + &shadow], &[]);
+    assert_eq!(code, 0, "{said}");
+    assert!(said.contains("\nnot judged: 1 counter of concurrent work\n"), "{said}");
+    assert!(said.ends_with("\nproven: 1 admit on 1 counter under 1 limit\n"), "{said}");
+}
+
+#[test]
+fn a_reload_changes_what_is_allowed_from_then_on() {
+    let raised = log(r#""2/s""#, &[0, 1]) + &log(r#""4/s""#, &[2, 3]);
+    ends(&[raised], &[], 0, "proven: 4 admits on 1 counter under 2 limits");
+    let too_many = log(r#""2/s""#, &[0, 1]) + &log(r#""4/s""#, &[2, 3, 4]);
+    ends(&[too_many], &[], 1, "not proven: 5 admits on 1 counter under 2 limits, 1 exceeded");
+}
+
+/// Enough that counters are judged and forgotten several times over.
+#[test]
+fn a_long_log_is_judged_as_a_stream() {
+    let millis: Vec<_> = (0..30_000).map(|n| n * 10).collect();
+    let limits = r#""100/s","6000/min""#;
+    let proven = "proven: 30,000 admits on 1 counter under 2 limits";
+    ends(&[log(limits, &millis)], &[], 0, proven);
+    for planted in [0, 15_000, 29_999] {
+        let mut millis = millis.clone();
+        millis.insert(planted, millis[planted]);
+        let exceeded = "not proven: 30,001 admits on 1 counter under 2 limits, 2 exceeded";
+        ends(&[log(limits, &millis)], &[], 1, exceeded);
+    }
+    let mut late = millis;
+    late.push(0);
+    let doubt = "error: not proven: 30,001 admits on 1 counter under 2 limits: 1 admit came more \
+                 than 1min out of order: sort the log by `at`";
+    ends(&[log(limits, &late)], &[], 2, doubt);
+}
+
+#[test]
+fn standard_input_is_a_log() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (code, said) = run(folder.path(), &["-"], &log(FIVE, &[0]));
+    assert!(code == 0 && said.ends_with("proven: 1 admit on 1 counter under 1 limit\n"), "{said}");
+}
+
+#[test]
+fn bad_options_say_what_to_write() {
+    for (options, expected) in [
+        (["--bound", "3/0"], "write a ratio such as 3/2"),
+        (["--spread", "soon"], "500ms, 5s, 1min"),
+    ] {
+        let (code, said) = verify(&[String::new()], &options);
+        assert!(code == 2 && said.contains(expected), "{said}");
+    }
+    let calendar = log(r#""2/calendar day UTC""#, &[0]);
+    let (code, said) = verify(&[calendar], &["--spread", "5ms"]);
+    assert!(code == 2 && said.contains("can't be proven with a spread"), "{said}");
+}
+
+/// What the service logs of real traffic, with `allowed` of its admissions.
+fn served(allowed: Share) -> String {
+    let limits = ["5/5s", "20/min"].map(|text| text.parse().expect("a limit"));
+    let rules = [Rule::new("USER_MODEL", limits).per(&["userId"])];
+    let rate = ["30/s burst 40".parse().expect("a limit")];
+    let groups = vec![Group::new("caller", rules), Group::new("all", [Rule::new("ALL", rate)])];
+    let rules = Ruleset::new(groups, Default::default()).expect("rules");
+    let clock = Arc::new(ManualClock::new(Timestamp::from_secs(1_767_571_200)));
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let out = Box::new(file.reopen().expect("the same file"));
+    let options = Options { allowed, ..Options::new([7; 32]) };
+    let log = DecisionLog::new(out, clock.clone(), options).expect("a log");
+    let store = Memory::with_clock(Capacity::default(), clock.clone());
+    let limiter = Limiter::new(rules, store);
+    let service = Service::new(limiter, clock.clone(), vec![Box::new(log.clone())]);
+    for call in 0..10_000_u32 {
+        clock.advance(Span::from_millis(u64::from(call.wrapping_mul(2_654_435_761) >> 27)));
+        let user = format!("u{}", call.wrapping_mul(40_503) % 50);
+        let query = Query::new(service.request_id()).with("userId", user).expect("a user");
+        let queries = [query];
+        block_on(service.decide(&queries, Operation::Acquire, |_, _, _| ())).expect("a decision");
+    }
+    log.close();
+    std::fs::read_to_string(file.path()).expect("a log")
+}
+
+#[test]
+fn what_the_service_logs_is_proven() {
+    let log = served(Share::ALL);
+    let denied = log.lines().filter(|line| line.contains(r#""allowed":false"#)).count();
+    assert!(denied > 1_000, "{denied}");
+    let (code, said) = verify(std::slice::from_ref(&log), &[]);
+    assert_eq!(code, 0, "{said}");
+    assert!(said.contains(" on 51 counters under 3 limits"), "{said}");
+
+    // The same admissions twice can't have been.
+    let (code, _) = verify(&[log.clone(), log], &[]);
+    assert_eq!(code, 1);
+    let sample = served(Share::ppm(500_000).expect("a half"));
+    let (code, said) = verify(&[sample], &[]);
+    assert!(code == 2 && said.contains("only 50 % of admissions are logged"), "{said}");
+}

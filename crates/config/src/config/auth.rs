@@ -1,0 +1,69 @@
+//! Who may call: bearer tokens, of which only hashes are kept.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use sha2::{Digest, Sha256};
+
+/// The tokens that callers present, by the name of the caller.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Auth {
+    /// A caller has several while it changes from one to the next. Default: none, so that every
+    /// caller who can reach a listener is let in.
+    pub tokens: BTreeMap<String, Vec<TokenHash>>,
+}
+
+/// The SHA-256 of a token: what is not kept can't leak from a dump or a log.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TokenHash(pub(crate) [u8; 32]);
+
+impl TokenHash {
+    /// The hash of a token.
+    pub fn of(token: &str) -> Self {
+        Self(Sha256::digest(token.as_bytes()).into())
+    }
+
+    /// The bytes of the hash.
+    pub const fn to_bytes(self) -> [u8; 32] {
+        self.0
+    }
+
+    /// The hash that 64 hexadecimal digits spell.
+    pub fn from_hex(digits: &str) -> Option<Self> {
+        let digits: &[u8; 64] = digits.as_bytes().try_into().ok()?;
+        let mut hash = [0; 32];
+        for (byte, pair) in hash.iter_mut().zip(digits.chunks_exact(2)) {
+            let digit = |place: usize| char::from(pair[place]).to_digit(16);
+            *byte = u8::try_from(digit(0)? << 4 | digit(1)?).ok()?;
+        }
+        Some(Self(hash))
+    }
+}
+
+impl fmt::Debug for TokenHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TokenHash(…)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ABC: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+
+    #[test]
+    fn hashes_are_read_and_made_alike() {
+        assert_eq!(TokenHash::from_hex(ABC), Some(TokenHash::of("abc")));
+        assert_eq!(TokenHash::from_hex(&ABC.to_uppercase()), Some(TokenHash::of("abc")));
+        for wrong in ["", "ba", &ABC[1..], &ABC.replace('b', "g"), &format!("{ABC}0")] {
+            assert_eq!(TokenHash::from_hex(wrong), None);
+        }
+    }
+
+    #[test]
+    fn a_hash_does_not_print() {
+        let auth = Auth { tokens: [("ci".to_owned(), vec![TokenHash::of("abc")])].into() };
+        assert_eq!(format!("{auth:?}"), "Auth { tokens: {\"ci\": [TokenHash(…)]} }");
+    }
+}

@@ -1,0 +1,101 @@
+//! What a configuration means. Every option is there, with its default where the file left it
+//! out.
+
+mod auth;
+mod listen;
+mod outage;
+mod prices;
+mod service;
+mod store;
+
+use std::collections::HashMap;
+
+use sluicegate_core::ruleset::Settings;
+use sluicegate_core::{Group, Ruleset};
+
+pub use auth::{Auth, TokenHash};
+pub use listen::{Address, Listen, Listener, Tls};
+pub use outage::{Outage, OutagePolicy};
+pub use prices::{ModelPrice, Prices};
+pub use service::{ByteSize, Decisions, Log, LogFormat, LogLevel, Metrics, Server, Share};
+pub use store::{RedisAddress, RedisStore, RedisTopology, Secret, SnapshotFile, Store};
+
+use crate::diagnostic::Diagnostic;
+
+/// A configuration that can be used, and what is odd about it.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// The configuration.
+    pub config: Config,
+    /// What is probably not meant, in the order of the text.
+    pub warnings: Vec<Diagnostic>,
+}
+
+/// A checked configuration.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Whether limits apply. If not, every answer is Allow and is counted as such: the way to
+    /// turn limiting off at once without taking the service away from its callers. Default: true.
+    pub enabled: bool,
+    /// Where the service listens.
+    pub listen: Listen,
+    /// Who may call it.
+    pub auth: Auth,
+    /// Where usage is kept.
+    pub store: Store,
+    /// What happens while the store does not answer.
+    pub outage: Outage,
+    /// What tokens cost.
+    pub prices: Prices,
+    /// What is logged.
+    pub log: Log,
+    /// What is measured.
+    pub metrics: Metrics,
+    /// What one process takes on.
+    pub server: Server,
+    pub(crate) groups: Vec<Group>,
+    pub(crate) settings: Settings,
+    pub(crate) extras: HashMap<String, RuleExtras>,
+}
+
+impl Config {
+    /// The groups of rules, as the file states them. Default: USER_MODEL, 100/h by userId and
+    /// modelId.
+    pub fn groups(&self) -> &[Group] {
+        &self.groups
+    }
+
+    /// Required and secret dimensions, and how bookings behave. Default: nothing is required
+    /// (userId and modelId if the file has no limits), apiKey is secret, bookings start at most
+    /// an hour ahead.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The rules, compiled.
+    pub fn ruleset(&self) -> Ruleset {
+        Ruleset::new(self.groups.clone(), self.settings.clone())
+            .expect("loading compiled the same groups, and nothing can change them since")
+    }
+
+    /// What the file says of a rule besides the rule itself.
+    pub fn extras(&self, rule: &str) -> Option<&RuleExtras> {
+        self.extras.get(rule)
+    }
+
+    /// The policy for a rule and a client type while the store does not answer: that of the rule
+    /// if it has one, else that of the client type, else the default.
+    pub fn outage_policy(&self, rule: &str, client_type: Option<&str>) -> OutagePolicy {
+        let of_rule = self.extras(rule).and_then(|extras| extras.outage);
+        of_rule.unwrap_or_else(|| self.outage.policy(client_type))
+    }
+}
+
+/// What a file says of a rule that does not decide anything while the store answers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RuleExtras {
+    /// The rule's own policy while the store does not answer. Default: that of the client type.
+    pub outage: Option<OutagePolicy>,
+    /// What the rule is for, in words. Default: none.
+    pub description: Option<String>,
+}

@@ -1,0 +1,149 @@
+//! Where usage is kept.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use sluicegate_core::Span;
+
+/// Where usage is kept. Default: in memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Store {
+    /// In the memory of this process.
+    Memory {
+        /// The most counters; new names share one when it is reached. Default: 2,000,000, about
+        /// 200 MB.
+        keys_max: usize,
+        /// The most open reservations and remembered ids. Default: 200,000.
+        records_max: usize,
+        /// Where usage is written so that it survives a restart. Default: nowhere.
+        snapshot: Option<SnapshotFile>,
+    },
+    /// In Redis, shared by all nodes.
+    Redis(RedisStore),
+}
+
+impl Store {
+    pub(crate) const KEYS_MAX: usize = 2_000_000;
+    pub(crate) const RECORDS_MAX: usize = 200_000;
+}
+
+impl Default for Store {
+    fn default() -> Self {
+        Self::Memory { keys_max: Self::KEYS_MAX, records_max: Self::RECORDS_MAX, snapshot: None }
+    }
+}
+
+/// A file of usage.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SnapshotFile {
+    /// The file.
+    pub path: PathBuf,
+    /// How often it is written, besides on shutdown. Default: 10s; what was admitted since may be
+    /// admitted again after a crash.
+    pub every: Span,
+}
+
+/// How Redis is used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RedisStore {
+    /// Which servers. Default: redis://127.0.0.1:6379.
+    pub topology: RedisTopology,
+    /// How long one attempt may take. Default: 20ms, well above what a healthy server needs.
+    pub timeout: Span,
+    /// How often a failed attempt is repeated, after 5 to 10 ms. Default: 1.
+    pub retries: u32,
+    /// How long a whole decision may take; the last attempt gets what is left. Default: 45ms.
+    pub deadline: Span,
+    /// The most limiter nodes that are ever up at the same time: the share of each while Redis
+    /// does not answer depends on it. Default: 4.
+    pub nodes_max: u32,
+    /// The dimension by which keys are spread over a cluster: the rules that count by it are
+    /// decided in one round trip. Default: none.
+    pub partition: Option<String>,
+    /// What every key begins with. Default: `sg:`, so that one server can serve others, too.
+    pub key_prefix: String,
+}
+
+impl Default for RedisStore {
+    fn default() -> Self {
+        Self {
+            topology: RedisTopology::Single(RedisAddress::default()),
+            timeout: Span::from_millis(20),
+            retries: 1,
+            deadline: Span::from_millis(45),
+            nodes_max: 4,
+            partition: None,
+            key_prefix: "sg:".to_owned(),
+        }
+    }
+}
+
+/// Which servers make up a Redis.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RedisTopology {
+    /// One.
+    Single(RedisAddress),
+    /// A cluster, found through any of these.
+    Cluster(Vec<RedisAddress>),
+    /// The current master, asked of these sentinels.
+    Sentinel {
+        /// What the sentinels call the master.
+        master: String,
+        /// The sentinels.
+        nodes: Vec<RedisAddress>,
+    },
+}
+
+/// A Redis server and how to log in to it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct RedisAddress {
+    /// A name or an IP address, without brackets.
+    pub host: String,
+    /// The port. Default: 6379.
+    pub port: u16,
+    /// Whether the connection is encrypted.
+    pub tls: bool,
+    /// Who logs in. Default: the server's default user.
+    pub username: Option<String>,
+    /// The password. Default: none.
+    pub password: Option<Secret>,
+    /// The number of the database. Default: 0.
+    pub db: u32,
+}
+
+impl Default for RedisAddress {
+    fn default() -> Self {
+        let host = "127.0.0.1".to_owned();
+        Self { host, port: 6_379, tls: false, username: None, password: None, db: 0 }
+    }
+}
+
+/// The address may come from a variable as a whole, and then any part of it may be where somebody
+/// put a password by mistake.
+impl fmt::Debug for RedisAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RedisAddress(…)")
+    }
+}
+
+/// A text that does not print.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Keeps a text from being printed.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// The text, for whoever has to send it.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}

@@ -1,0 +1,46 @@
+//! From the text of a configuration to what it means, or to every mistake in it.
+//!
+//! ```text
+//! text ─raw→ marked tree ─interpolate→ the same, with variables replaced ─resolve→ Config
+//! ```
+//!
+//! The first stage knows YAML and nothing of limits; the last knows limits and nothing of YAML.
+//! There is no file and no environment in this crate: the text and a way to look up variables are
+//! arguments. Files that a configuration names stay paths.
+
+mod config;
+mod diagnostic;
+mod interpolate;
+mod place;
+mod raw;
+mod report;
+mod resolve;
+mod source;
+
+pub use config::{
+    Address, Auth, ByteSize, Config, Decisions, Listen, Listener, Loaded, Log, LogFormat, LogLevel,
+    Metrics, ModelPrice, Outage, OutagePolicy, Prices, RedisAddress, RedisStore, RedisTopology,
+    RuleExtras, Secret, Server, Share, SnapshotFile, Store, Tls, TokenHash,
+};
+pub use diagnostic::{Diagnostic, Diagnostics, Excerpt, Severity};
+
+use report::Report;
+use source::Source;
+
+/// Reads a configuration, or says everything that is wrong with it.
+///
+/// `source_name` is what messages call the text, `env` looks up a variable. A value that came from
+/// a variable is never part of a message: messages show what is written in the text.
+pub fn load(
+    source_name: &str,
+    text: &str,
+    env: &dyn Fn(&str) -> Option<String>,
+) -> Result<Loaded, Diagnostics> {
+    let mut report = Report::default();
+    let (tree, hidden) = raw::parse(text, &mut report);
+    let config = tree.and_then(|mut tree| {
+        interpolate::tree(&mut tree, env, &mut report);
+        resolve::config(&tree, &mut report)
+    });
+    report.finish(&Source::new(source_name, text, hidden), config)
+}

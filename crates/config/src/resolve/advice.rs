@@ -1,0 +1,112 @@
+//! What is allowed but probably not meant.
+
+use sluicegate_core::Limit;
+
+use super::dimensions::Dimensions;
+use super::item::Item;
+use super::limits::{DraftGroup, option};
+use super::rule::Draft;
+use crate::config::{Outage, OutagePolicy, Store};
+use crate::place::Place;
+use crate::raw::Value;
+use crate::report::Report;
+
+/// An exact log above this takes megabytes for every key.
+const LOG_ENTRIES_MAX: u64 = 100_000;
+
+/// Everything that advice depends on.
+pub(super) struct Context<'c> {
+    pub(super) dimensions: &'c Dimensions,
+    pub(super) outage: &'c Outage,
+    pub(super) store: &'c Store,
+    /// The dimension of `store.partition`, where it is written.
+    pub(super) partition: Option<Item<'c>>,
+}
+
+pub(super) fn advise(groups: &[DraftGroup<'_>], context: &Context<'_>, report: &mut Report) {
+    partition(groups, context, report);
+    for draft in groups.iter().flat_map(|group| &group.rules).filter(|draft| !draft.broken) {
+        dimensions(draft, context.dimensions, report);
+        long_logs(draft, report);
+        outage_shares(draft, context, report);
+    }
+}
+
+fn partition(groups: &[DraftGroup<'_>], context: &Context<'_>, report: &mut Report) {
+    let (Store::Redis(redis), Some(item)) = (context.store, &context.partition) else { return };
+    let Some(partition) = &redis.partition else { return };
+    let mut rules = groups.iter().flat_map(|group| &group.rules);
+    if rules.all(|draft| !draft.rule.per.contains(partition)) {
+        let message = "no rule counts by it, so it keeps nothing together";
+        report.warning(&item.place(), message, "name a dimension that rules have in per");
+    }
+}
+
+/// Names that differ from a known dimension by a slip of the pen.
+fn dimensions(draft: &Draft<'_>, known: &Dimensions, report: &mut Report) {
+    let mut check = |name: &str, place: Place| {
+        if let Some(meant) = known.meant_by(name) {
+            let message = "no other part knows this dimension";
+            report.warning(&place, message, &format!("did you mean {meant}?"));
+        }
+    };
+    if let Some(per) = option(&draft.item, "per") {
+        for item in per.one_or_more() {
+            // What is near a value of a variable would give the value away.
+            if let Value::Scalar(scalar) = &item.node.value
+                && scalar.is_literal()
+            {
+                check(scalar.text(), item.place());
+            }
+        }
+    }
+    if let Some(when) = option(&draft.item, "when")
+        && let Value::Map(entries) = &when.node.value
+    {
+        for (key, _) in entries {
+            check(&key.text, Place { mark: key.at, path: when.path.key(&key.text) });
+        }
+    }
+}
+
+fn long_logs(draft: &Draft<'_>, report: &mut Report) {
+    for (limit, item) in limits(draft) {
+        if let Limit::Exact(rate) = limit
+            && rate.amount.get() > LOG_ENTRIES_MAX
+        {
+            let message = "an exact log of more than 100,000 entries takes megabytes for every key";
+            let remedy = "write windowed behind it, which counts in hundredths of the window";
+            report.warning(&item.place(), message, remedy);
+        }
+    }
+}
+
+/// Shares that come to nothing while the store does not answer.
+fn outage_shares(draft: &Draft<'_>, context: &Context<'_>, report: &mut Report) {
+    let Store::Redis(redis) = context.store else { return };
+    let by_client_type = context.outage.by_client_type.values();
+    let policies = match draft.extras.outage {
+        Some(policy) => vec![policy],
+        None => by_client_type.chain([&context.outage.default]).copied().collect(),
+    };
+    let counted = [OutagePolicy::Local, OutagePolicy::Open].into_iter();
+    for policy in counted.filter(|policy| policies.contains(policy)) {
+        let nothing =
+            |(limit, _): &(&Limit, Item<'_>)| policy.share(limit, redis.nodes_max) == Some(0);
+        let Some((_, item)) = limits(draft).find(nothing) else { continue };
+        let word = OutagePolicy::ALL.iter().find(|(_, other)| *other == policy);
+        let word = word.map_or("", |(word, _)| word);
+        let message = format!(
+            "while Redis does not answer, the share of one node is 0: {word} means closed here"
+        );
+        let remedy = "raise the limit, lower store.nodes_max, or write outage: closed";
+        report.warning(&item.place(), message, remedy);
+        return;
+    }
+}
+
+/// The limits of a sound rule with their places.
+fn limits<'d, 'n>(draft: &'d Draft<'n>) -> impl Iterator<Item = (&'d Limit, Item<'n>)> {
+    let items = option(&draft.item, "limit").map(|item| item.one_or_more()).unwrap_or_default();
+    draft.rule.limits.iter().zip(items)
+}

@@ -1,0 +1,86 @@
+//! Listeners, and whether anybody could walk in.
+
+use super::item::{Fields, Item};
+use super::scalar;
+use crate::config::{Address, Listen, Listener, Tls};
+use crate::raw::Value;
+use crate::report::Report;
+
+const PORTS: [(&str, u16); 3] = [("http", 8_080), ("grpc", 8_081), ("admin", 9_090)];
+
+/// `authenticated` says whether callers present tokens.
+pub(super) fn listen(item: Option<Item<'_>>, authenticated: bool, report: &mut Report) -> Listen {
+    let known = PORTS.map(|(key, _)| key);
+    let fields = item.and_then(|item| Fields::open(item, &known, report));
+    let listeners = PORTS.map(|(key, port)| {
+        let default = Listener { address: Address::local(port), tls: None, insecure: false };
+        let item = fields.as_ref().and_then(|fields| fields.get(key));
+        let listener = item.as_ref().and_then(|item| listener(item, report));
+        (key, item, listener.unwrap_or(default))
+    });
+    for (place, (key, item, listener)) in listeners.iter().enumerate() {
+        if let Some(item) = item {
+            check_access(item, listener, authenticated, report);
+        }
+        for (other_key, other_item, other) in &listeners[..place] {
+            if listener.address.collides_with(&other.address) {
+                // One that the file does not mention can't be to blame.
+                let (item, other) = match item {
+                    Some(_) => (item, other_key),
+                    None => (other_item, key),
+                };
+                if let Some(item) = item {
+                    item.fail(
+                        report,
+                        format!("has the address of {other}"),
+                        "give each its own port",
+                    );
+                }
+            }
+        }
+    }
+    let [(_, _, http), (_, _, grpc), (_, _, admin)] = listeners;
+    Listen { http, grpc, admin }
+}
+
+fn listener(item: &Item<'_>, report: &mut Report) -> Option<Listener> {
+    if !matches!(item.node.value, Value::Map(_)) {
+        let address = scalar::address(item, report)?;
+        return Some(Listener { address, tls: None, insecure: false });
+    }
+    let fields = Fields::open(item.clone(), &["address", "tls", "insecure"], report)?;
+    let address = fields.require("address", "write one, such as 127.0.0.1:8080", report);
+    Some(Listener {
+        tls: fields.read_some("tls", report, tls),
+        insecure: fields.read("insecure", false, report, scalar::boolean),
+        address: scalar::address(&address?, report)?,
+    })
+}
+
+fn tls(item: &Item<'_>, report: &mut Report) -> Option<Tls> {
+    let fields = Fields::open(item.clone(), &["cert", "key", "client_ca"], report)?;
+    let cert = fields.require("cert", "name the file of the certificate chain", report);
+    let key = fields.require("key", "name the file of the private key", report);
+    let client_ca = fields.read_some("client_ca", report, scalar::path);
+    let cert = cert.and_then(|cert| scalar::path(&cert, report));
+    let key = key.and_then(|key| scalar::path(&key, report));
+    Some(Tls { cert: cert?, key: key?, client_ca })
+}
+
+/// Whoever can reach it has to say who they are.
+fn check_access(item: &Item<'_>, listener: &Listener, authenticated: bool, report: &mut Report) {
+    // A broken client_ca was meant to be one.
+    let tls = match &item.node.value {
+        Value::Map(entries) => entries.iter().find(|(key, _)| key.text == "tls"),
+        _ => None,
+    };
+    let asks_for_certificates = match tls.map(|(_, node)| &node.value) {
+        Some(Value::Map(entries)) => entries.iter().any(|(key, _)| key.text == "client_ca"),
+        other => other.is_some(),
+    };
+    let known = authenticated || asks_for_certificates || listener.insecure;
+    if !known && !listener.address.is_loopback() {
+        let remedy = "add auth.tokens or tls.client_ca, or write insecure: true beside the address";
+        item.fail(report, "other machines can reach it, and it asks nobody who they are", remedy);
+    }
+}

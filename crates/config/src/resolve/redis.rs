@@ -1,0 +1,143 @@
+//! The address of a Redis server: a URL, or the form that Azure shows. No message repeats it: a
+//! password may stand anywhere in it.
+
+use percent_encoding::percent_decode_str;
+use url::Url;
+
+use super::item::Item;
+use crate::config::{Address, RedisAddress, Secret};
+use crate::report::Report;
+
+const FORM: &str = "write redis://[[user]:password@]host[:port][/db], rediss:// for TLS, \
+                    or host:port,password=…,ssl=True";
+
+pub(super) fn address(item: &Item<'_>, report: &mut Report) -> Option<RedisAddress> {
+    let text = item.scalar(report, FORM)?.text();
+    let parsed = if text.contains("://") { url(text) } else { options(text) };
+    parsed.map_err(|message| item.fail(report, message, FORM)).ok()
+}
+
+/// `rediss://user:password@host:6380/0`.
+fn url(text: &str) -> Result<RedisAddress, &'static str> {
+    let tls = match text.split_once("://") {
+        Some(("redis", _)) => false,
+        Some(("rediss", _)) => true,
+        _ => return Err("the scheme of a Redis address is redis:// or rediss://"),
+    };
+    let escape =
+        "is not an address of Redis; in a password, @ / ? # % are written as %40 %2F %3F %23 %25";
+    let url = Url::parse(text).map_err(|_| escape)?;
+    if url.query().is_some() || url.fragment().is_some() {
+        return Err("a Redis address ends after the database: what follows ? or # is not read");
+    }
+    let decoded = |part: &str| {
+        percent_decode_str(part).decode_utf8().map(|text| text.into_owned()).map_err(|_| escape)
+    };
+    let host = url.host_str().ok_or("has no host")?;
+    let Address { host, port } = checked(host, url.port().unwrap_or(6_379))?;
+    let username = match url.username() {
+        "" => None,
+        username => Some(decoded(username)?),
+    };
+    let password = url.password().map(|password| decoded(password).map(Secret::new)).transpose()?;
+    let db = match url.path().trim_start_matches('/') {
+        "" => 0,
+        digits => database(digits)?,
+    };
+    Ok(RedisAddress { host, port, tls, username, password, db })
+}
+
+/// `host:6380,password=…,ssl=True`: what stands behind other names concerns other clients.
+fn options(text: &str) -> Result<RedisAddress, &'static str> {
+    let mut parts = text.split(',').map(str::trim);
+    let server = parts.next().unwrap_or_default();
+    let mut address = RedisAddress::default();
+    for part in parts.filter(|part| !part.is_empty()) {
+        let Some((name, value)) = part.split_once('=') else {
+            return Err("has several servers: list them under cluster");
+        };
+        match name.trim().to_ascii_lowercase().as_str() {
+            "password" => address.password = Some(Secret::new(value)),
+            "user" => address.username = Some(value.to_owned()),
+            "ssl" => address.tls = value.eq_ignore_ascii_case("true"),
+            "defaultdatabase" => address.db = database(value)?,
+            _ => {}
+        }
+    }
+    let Address { host, port } = match server.rsplit_once(':') {
+        Some(_) => server.parse().map_err(|()| "is not an address of Redis")?,
+        None => checked(server, if address.tls { 6_380 } else { 6_379 })?,
+    };
+    Ok(RedisAddress { host, port, ..address })
+}
+
+fn database(digits: &str) -> Result<u32, &'static str> {
+    let only_digits = digits.bytes().all(|byte| byte.is_ascii_digit());
+    let number = digits.parse().ok().filter(|_| only_digits);
+    number.ok_or("the database of a Redis address is a whole number")
+}
+
+fn checked(host: &str, port: u16) -> Result<Address, &'static str> {
+    format!("{host}:{port}")
+        .parse()
+        .map_err(|()| "the host of a Redis address is a name or an IP address")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str, expected: &str) {
+        let parsed = if text.contains("://") { url(text) } else { options(text) };
+        let shown = parsed.map(|address| {
+            let RedisAddress { host, port, tls, username, password, db } = address;
+            let password = password.as_ref().map(|password| password.expose().to_owned());
+            let login =
+                format!("{}:{}", username.unwrap_or_default(), password.unwrap_or_default());
+            format!("{login}@{host}:{port}/{db}{}", if tls { " tls" } else { "" })
+        });
+        assert_eq!(shown.unwrap_or_else(str::to_owned), expected, "{text}");
+    }
+
+    #[test]
+    fn urls_are_read() {
+        check("redis://127.0.0.1:6379", ":@127.0.0.1:6379/0");
+        check("redis://localhost/3", ":@localhost:6379/3");
+        check(
+            "rediss://user:p%40ss@cache.example.com:6380/0",
+            "user:p@ss@cache.example.com:6380/0 tls",
+        );
+        check("redis://:pw@[::1]:7000/", ":pw@::1:7000/0");
+    }
+
+    #[test]
+    fn the_form_of_azure_is_read() {
+        let azure = "x.redis.cache.windows.net:6380,password=ab+c/d=,ssl=True,abortConnect=False";
+        check(azure, ":ab+c/d=@x.redis.cache.windows.net:6380/0 tls");
+        check("x.net,ssl=true", ":@x.net:6380/0 tls");
+        check("x.net:6379", ":@x.net:6379/0");
+        check("x.net,user=u,defaultDatabase=2", "u:@x.net:6379/2");
+    }
+
+    #[test]
+    fn nonsense_is_refused_without_repeating_it() {
+        check("http://host", "the scheme of a Redis address is redis:// or rediss://");
+        check("redis://", "has no host");
+        check(
+            "redis://:pw@:6379",
+            "is not an address of Redis; in a password, @ / ? # % are written as %40 %2F %3F %23 %25",
+        );
+        check(
+            "redis://:p#w@host",
+            "is not an address of Redis; in a password, @ / ? # % are written as %40 %2F %3F %23 %25",
+        );
+        check("redis://host/one", "the database of a Redis address is a whole number");
+        check(
+            "redis://host?a=b",
+            "a Redis address ends after the database: what follows ? or # is not read",
+        );
+        check("host:port,password=x", "is not an address of Redis");
+        check("a:1,b:2", "has several servers: list them under cluster");
+        check("", "the host of a Redis address is a name or an IP address");
+    }
+}

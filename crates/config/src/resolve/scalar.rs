@@ -1,0 +1,169 @@
+//! Scalars in their types. Each says what to write where it is not that.
+
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+
+use sluicegate_core::Span;
+use sluicegate_core::money::Price;
+
+use super::item::{Item, listed, nearest};
+use super::wording;
+use crate::config::{Address, ByteSize, OutagePolicy, Share};
+use crate::report::Report;
+
+/// `true` or `false`.
+pub(super) fn boolean(item: &Item<'_>, report: &mut Report) -> Option<bool> {
+    let form = "write true or false";
+    let scalar = item.scalar(report, form)?;
+    match scalar.text() {
+        "true" | "True" | "TRUE" => Some(true),
+        "false" | "False" | "FALSE" => Some(false),
+        _ => {
+            let message = format!("{:?} is neither true nor false", scalar.shown());
+            item.fail(report, message, "write one of them");
+            None
+        }
+    }
+}
+
+/// A text that says something.
+pub(super) fn text(item: &Item<'_>, report: &mut Report) -> Option<String> {
+    let scalar = item.scalar(report, "write a text")?;
+    if scalar.text().trim().is_empty() {
+        item.fail(report, "is empty", "write a text, or leave the key out");
+        return None;
+    }
+    Some(scalar.text().to_owned())
+}
+
+/// The path of a file.
+pub(super) fn path(item: &Item<'_>, report: &mut Report) -> Option<PathBuf> {
+    text(item, report).map(PathBuf::from)
+}
+
+/// A whole number in a range.
+pub(super) fn whole(
+    item: &Item<'_>,
+    report: &mut Report,
+    range: RangeInclusive<u64>,
+) -> Option<u64> {
+    let form = format!("write a whole number from {} to {}", range.start(), range.end());
+    let scalar = item.scalar(report, &form)?;
+    let text = scalar.text();
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    match text.parse() {
+        Ok(number) if digits && range.contains(&number) => Some(number),
+        _ => refuse(item, report, "a number that can be used here", &form),
+    }
+}
+
+/// The same, for what is counted in this process.
+pub(super) fn count(
+    item: &Item<'_>,
+    report: &mut Report,
+    range: RangeInclusive<u64>,
+) -> Option<usize> {
+    whole(item, report, range).and_then(|number| usize::try_from(number).ok())
+}
+
+/// A stretch of time.
+pub(super) fn span(item: &Item<'_>, report: &mut Report) -> Option<Span> {
+    let scalar = item.scalar(report, "write a time span, such as 500ms or 5s")?;
+    match scalar.text().trim().parse() {
+        Ok(span) => Some(span),
+        Err(error) => {
+            item.fail(report, wording::span(&error, scalar), "");
+            None
+        }
+    }
+}
+
+/// A stretch of time that is not shorter than `least`, for the reason that stands in `remedy`.
+pub(super) fn span_from(
+    item: &Item<'_>,
+    report: &mut Report,
+    least: Span,
+    remedy: &str,
+) -> Option<Span> {
+    let span = span(item, report)?;
+    if span < least {
+        item.fail(report, format!("is less than {least}"), remedy);
+        return None;
+    }
+    Some(span)
+}
+
+/// The price of a token.
+pub(super) fn price(item: &Item<'_>, report: &mut Report) -> Option<Price> {
+    let scalar = item.scalar(report, "write a price, such as 0.20 USD/1M")?;
+    match scalar.text().trim().parse() {
+        Ok(price) => Some(price),
+        Err(error) => {
+            item.fail(report, wording::money(&error, scalar), "");
+            None
+        }
+    }
+}
+
+/// A host and a port.
+pub(super) fn address(item: &Item<'_>, report: &mut Report) -> Option<Address> {
+    let form = "write host:port, such as 127.0.0.1:8080, 0.0.0.0:8080 or [::1]:8080";
+    let scalar = item.scalar(report, form)?;
+    match scalar.text().parse() {
+        Ok(address) => Some(address),
+        Err(()) => refuse(item, report, "an address", form),
+    }
+}
+
+/// A share of a whole.
+pub(super) fn share(item: &Item<'_>, report: &mut Report) -> Option<Share> {
+    let form = "write a decimal from 0.0 to 1.0 with at most 6 decimals";
+    let scalar = item.scalar(report, form)?;
+    match scalar.text().parse() {
+        Ok(share) => Some(share),
+        Err(()) => refuse(item, report, "a share", form),
+    }
+}
+
+/// A number of bytes.
+pub(super) fn size(item: &Item<'_>, report: &mut Report) -> Option<ByteSize> {
+    let form = "write a number and a unit from 1B to 1GB, such as 64KB";
+    let scalar = item.scalar(report, form)?;
+    match scalar.text().trim().parse() {
+        Ok(size) if (ByteSize(1)..=ByteSize(1 << 30)).contains(&size) => Some(size),
+        _ => refuse(item, report, "a size", form),
+    }
+}
+
+/// What to do while the store does not answer.
+pub(super) fn outage(item: &Item<'_>, report: &mut Report) -> Option<OutagePolicy> {
+    word(item, report, &OutagePolicy::ALL)
+}
+
+/// One of a few words.
+pub(super) fn word<T: Copy>(
+    item: &Item<'_>,
+    report: &mut Report,
+    words: &[(&str, T)],
+) -> Option<T> {
+    let names: Vec<_> = words.iter().map(|(name, _)| *name).collect();
+    let choice = listed(&names).replace(" and ", " or ");
+    let scalar = item.scalar(report, &format!("write {choice}"))?;
+    let found = words.iter().find(|(name, _)| *name == scalar.text());
+    if let Some((_, value)) = found {
+        return Some(*value);
+    }
+    // What is near a value would give away the value.
+    let near = if scalar.is_literal() { nearest(scalar.text(), names.into_iter()) } else { None };
+    let remedy =
+        near.map_or_else(|| format!("write {choice}"), |near| format!("did you mean {near}?"));
+    item.fail(report, format!("unknown word {:?}", scalar.shown()), &remedy);
+    None
+}
+
+/// Says what a scalar is not.
+fn refuse<T>(item: &Item<'_>, report: &mut Report, what: &str, remedy: &str) -> Option<T> {
+    let scalar = item.scalar(report, remedy)?;
+    item.fail(report, format!("{:?} is not {what}", scalar.shown()), remedy);
+    None
+}

@@ -1,0 +1,82 @@
+//! What one process takes on, logs and measures, and how bookings behave.
+
+use sluicegate_core::Span;
+use sluicegate_core::ruleset::Settings;
+
+use super::item::{Fields, Item};
+use super::scalar;
+use crate::config::{Decisions, Log, LogFormat, LogLevel, Metrics, Server};
+use crate::report::Report;
+
+pub(super) fn server(item: Item<'_>, report: &mut Report) -> Server {
+    let default = Server::default();
+    let known = ["connections_max", "header_timeout", "body_limit", "shutdown_grace"];
+    let Some(fields) = Fields::open(item, &known, report) else { return default };
+    let connections =
+        |item: &Item<'_>, report: &mut Report| scalar::count(item, report, 1..=1_000_000);
+    let timeout = |item: &Item<'_>, report: &mut Report| {
+        let remedy = "no client can send a request in less";
+        scalar::span_from(item, report, Span::from_millis(1), remedy)
+    };
+    Server {
+        connections_max: fields.read(
+            "connections_max",
+            default.connections_max,
+            report,
+            connections,
+        ),
+        header_timeout: fields.read("header_timeout", default.header_timeout, report, timeout),
+        body_limit: fields.read("body_limit", default.body_limit, report, scalar::size),
+        shutdown_grace: fields.read("shutdown_grace", default.shutdown_grace, report, scalar::span),
+    }
+}
+
+pub(super) fn log(item: Item<'_>, report: &mut Report) -> Log {
+    let default = Log::default();
+    let Some(fields) = Fields::open(item, &["level", "format", "decisions"], report) else {
+        return default;
+    };
+    let levels = [
+        ("error", LogLevel::Error),
+        ("warn", LogLevel::Warn),
+        ("info", LogLevel::Info),
+        ("debug", LogLevel::Debug),
+        ("trace", LogLevel::Trace),
+    ];
+    let formats = [("auto", LogFormat::Auto), ("json", LogFormat::Json), ("text", LogFormat::Text)];
+    Log {
+        level: fields.read("level", default.level, report, |i, r| scalar::word(i, r, &levels)),
+        format: fields.read("format", default.format, report, |i, r| scalar::word(i, r, &formats)),
+        decisions: fields.read("decisions", default.decisions, report, decisions),
+    }
+}
+
+fn decisions(item: &Item<'_>, report: &mut Report) -> Option<Decisions> {
+    let fields = Fields::open(item.clone(), &["allowed", "denied"], report)?;
+    let default = Decisions::default();
+    Some(Decisions {
+        allowed: fields.read("allowed", default.allowed, report, scalar::share),
+        denied: fields.read("denied", default.denied, report, scalar::share),
+    })
+}
+
+pub(super) fn metrics(item: Item<'_>, report: &mut Report) -> Metrics {
+    let default = Metrics::default();
+    let known = ["label_values_max", "statsd"];
+    let Some(fields) = Fields::open(item, &known, report) else { return default };
+    let values = |item: &Item<'_>, report: &mut Report| scalar::count(item, report, 1..=100_000);
+    Metrics {
+        label_values_max: fields.read("label_values_max", default.label_values_max, report, values),
+        statsd: fields.read_some("statsd", report, scalar::address),
+    }
+}
+
+/// Puts the options of bookings into the settings.
+pub(super) fn booking(item: Item<'_>, settings: &mut Settings, report: &mut Report) {
+    let Some(fields) = Fields::open(item, &["slack", "horizon"], report) else { return };
+    settings.slack = fields.read_some("slack", report, |item, report| {
+        let remedy = "nobody can use a booking in less";
+        scalar::span_from(item, report, Span::from_millis(1), remedy)
+    });
+    settings.horizon = fields.read("horizon", settings.horizon, report, scalar::span);
+}

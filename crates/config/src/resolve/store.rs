@@ -1,0 +1,206 @@
+//! Where usage is kept.
+
+use std::ops::RangeInclusive;
+
+use sluicegate_core::Span;
+
+use super::item::{Fields, Item};
+use super::{redis, scalar};
+use crate::config::{RedisStore, RedisTopology, SnapshotFile, Store};
+use crate::raw::Value;
+use crate::report::Report;
+
+const MEMORY: [&str; 3] = ["keys_max", "records_max", "snapshot"];
+const REDIS: [&str; 9] = [
+    "url",
+    "cluster",
+    "sentinel",
+    "timeout",
+    "retries",
+    "deadline",
+    "nodes_max",
+    "partition",
+    "key_prefix",
+];
+/// The least time between two attempts.
+const BACKOFF_MIN: Span = Span::from_millis(5);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Memory,
+    Redis,
+}
+
+pub(super) fn store(item: Item<'_>, report: &mut Report) -> Store {
+    let known: Vec<_> = ["kind"].into_iter().chain(MEMORY).chain(REDIS).collect();
+    let Some(fields) = Fields::open(item, &known, report) else { return Store::default() };
+    let kinds = [("memory", Kind::Memory), ("redis", Kind::Redis)];
+    let given = fields.get("kind");
+    let kind = match &given {
+        None => Some(Kind::Memory),
+        Some(item) => scalar::word(item, report, &kinds),
+    };
+    // A variable may choose between the two; then both may be prepared for.
+    let fixed = given.is_none_or(|item| match &item.node.value {
+        Value::Scalar(scalar) => scalar.is_literal(),
+        _ => false,
+    });
+    match kind {
+        None => Store::default(),
+        Some(Kind::Memory) => {
+            if fixed {
+                refuse(&fields, &REDIS, ("redis", "memory"), report);
+            }
+            memory(&fields, report)
+        }
+        Some(Kind::Redis) => {
+            if fixed {
+                refuse(&fields, &MEMORY, ("memory", "redis"), report);
+            }
+            Store::Redis(redis_store(&fields, report))
+        }
+    }
+}
+
+/// Options of the other kind would do nothing.
+fn refuse(fields: &Fields<'_>, keys: &[&str], (other, this): (&str, &str), report: &mut Report) {
+    for item in keys.iter().filter_map(|key| fields.get(key)) {
+        let message = format!("belongs to kind: {other}, and this store is kind: {this}");
+        item.fail(report, message, "remove it, or change the kind");
+    }
+}
+
+fn memory(fields: &Fields<'_>, report: &mut Report) -> Store {
+    let count =
+        |item: &Item<'_>, report: &mut Report| scalar::count(item, report, 1..=1_000_000_000);
+    Store::Memory {
+        keys_max: fields.read("keys_max", Store::KEYS_MAX, report, count),
+        records_max: fields.read("records_max", Store::RECORDS_MAX, report, count),
+        snapshot: fields.read_some("snapshot", report, snapshot),
+    }
+}
+
+fn snapshot(item: &Item<'_>, report: &mut Report) -> Option<SnapshotFile> {
+    let fields = Fields::open(item.clone(), &["path", "every"], report)?;
+    let path = fields.require("path", "name the file that usage is written to", report);
+    let path = path.and_then(|path| scalar::path(&path, report));
+    let every = fields.read("every", Span::from_secs(10), report, |item, report| {
+        let remedy = "writing all usage takes a while: write at least 1s";
+        scalar::span_from(item, report, Span::from_secs(1), remedy)
+    });
+    Some(SnapshotFile { path: path?, every })
+}
+
+fn redis_store(fields: &Fields<'_>, report: &mut Report) -> RedisStore {
+    let default = RedisStore::default();
+    let span = |item: &Item<'_>, report: &mut Report| {
+        let remedy = "no server answers in less";
+        scalar::span_from(item, report, Span::from_millis(1), remedy)
+    };
+    let number = |range: RangeInclusive<u64>| {
+        |item: &Item<'_>, report: &mut Report| {
+            scalar::whole(item, report, range).and_then(|n| u32::try_from(n).ok())
+        }
+    };
+    let store = RedisStore {
+        topology: topology(fields, report).unwrap_or(default.topology),
+        timeout: fields.read("timeout", default.timeout, report, span),
+        retries: fields.read("retries", default.retries, report, number(0..=5)),
+        deadline: fields.read("deadline", default.deadline, report, span),
+        nodes_max: fields.read("nodes_max", default.nodes_max, report, number(1..=10_000)),
+        partition: fields.read_some("partition", report, super::dimensions::name),
+        key_prefix: fields.read("key_prefix", default.key_prefix, report, key_prefix),
+    };
+    check_deadline(fields, &store, report);
+    store
+}
+
+fn topology(fields: &Fields<'_>, report: &mut Report) -> Option<RedisTopology> {
+    let [url, cluster, sentinel] = ["url", "cluster", "sentinel"].map(|key| fields.get(key));
+    let is_list = |item: &Item<'_>| matches!(item.node.value, Value::List(_));
+    let in_cluster = match cluster.as_ref().filter(|item| !is_list(item)) {
+        Some(item) => is_in_cluster(item, report)?,
+        None => false,
+    };
+    let cluster = cluster.filter(|item| is_list(item) || in_cluster && sentinel.is_some());
+    let given: Vec<_> = [("url", &url), ("cluster", &cluster), ("sentinel", &sentinel)]
+        .into_iter()
+        .filter_map(|(key, item)| Some((key, item.as_ref()?)))
+        .collect();
+    if let [(first, _), (_, item), ..] = &given[..] {
+        let message = format!("says where Redis is, and so does {first}");
+        item.fail(report, message, "keep one of them");
+    }
+    if let Some(item) = sentinel {
+        return self::sentinel(&item, report);
+    }
+    if let Some(item) = cluster {
+        return Some(RedisTopology::Cluster(servers(&item, report)?));
+    }
+    let address = match url {
+        Some(item) => redis::address(&item, report)?,
+        None => Default::default(),
+    };
+    match in_cluster {
+        true => Some(RedisTopology::Cluster(vec![address])),
+        false => Some(RedisTopology::Single(address)),
+    }
+}
+
+/// `cluster: true` says that the server of `url` is one of a cluster.
+fn is_in_cluster(item: &Item<'_>, report: &mut Report) -> Option<bool> {
+    let form = "write a list of servers, or true if that of url is one of a cluster";
+    match item.scalar(report, form)?.text() {
+        "true" | "True" | "TRUE" => Some(true),
+        "false" | "False" | "FALSE" => Some(false),
+        _ => {
+            item.fail(report, "is neither a list nor true", form);
+            None
+        }
+    }
+}
+
+fn sentinel(item: &Item<'_>, report: &mut Report) -> Option<RedisTopology> {
+    let fields = Fields::open(item.clone(), &["master", "nodes"], report)?;
+    let master = fields.require("master", "write what the sentinels call the master", report);
+    let nodes = fields.require("nodes", "list the sentinels, such as [host:26379]", report);
+    let master = master.and_then(|master| scalar::text(&master, report));
+    let nodes = nodes.and_then(|nodes| servers(&nodes, report));
+    Some(RedisTopology::Sentinel { master: master?, nodes: nodes? })
+}
+
+fn servers(item: &Item<'_>, report: &mut Report) -> Option<Vec<crate::config::RedisAddress>> {
+    let items = item.list(report, "write a list of servers, such as [redis://10.0.0.1:6379]")?;
+    if items.is_empty() {
+        item.fail(report, "names no server", "write at least one");
+    }
+    Some(items.iter().filter_map(|item| redis::address(item, report)).collect())
+}
+
+fn key_prefix(item: &Item<'_>, report: &mut Report) -> Option<String> {
+    let scalar = item.scalar(report, "write a text, such as \"sg:\"")?;
+    let allowed = |c: char| c.is_ascii_graphic() && !matches!(c, '{' | '}');
+    if scalar.text().len() > 64 || !scalar.text().chars().all(allowed) {
+        // A brace would decide on which node of a cluster all keys lie.
+        let remedy = "write at most 64 letters, digits and signs other than { and }";
+        item.fail(report, format!("{:?} can't begin a key", scalar.shown()), remedy);
+        return None;
+    }
+    Some(scalar.text().to_owned())
+}
+
+/// Attempts that don't fit into the deadline are never made.
+fn check_deadline(fields: &Fields<'_>, store: &RedisStore, report: &mut Report) {
+    let waits = u64::from(store.retries) * BACKOFF_MIN.as_micros();
+    let attempts = (u64::from(store.retries) + 1).saturating_mul(store.timeout.as_micros());
+    let needed = Span::from_micros(attempts.saturating_add(waits));
+    if needed <= store.deadline {
+        return;
+    }
+    let item = ["deadline", "timeout", "retries"].into_iter().find_map(|key| fields.get(key));
+    let place = item.map_or_else(|| fields.place(), |item| item.place());
+    let message =
+        "all attempts together take longer than the deadline, and the last ones are cut off";
+    let remedy = "raise the deadline, or lower timeout or retries; 5 ms lie between two attempts";
+    report.warning(&place, message, remedy);
+}

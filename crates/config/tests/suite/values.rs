@@ -1,0 +1,201 @@
+//! What files mean, read through the public types.
+
+use crate::files::{files, load_file};
+use sluicegate_config::{
+    Config, LogFormat, LogLevel, OutagePolicy, RedisTopology, Share, Store, TokenHash, load,
+};
+use sluicegate_core::Span;
+use sluicegate_core::money::cost;
+use sluicegate_core::rule::{Mode, OnExpiry, Pattern};
+
+fn good(name: &str) -> Config {
+    let path = files("good").into_iter().find(|path| path.ends_with(format!("{name}.yaml")));
+    load_file(&path.unwrap_or_else(|| panic!("{name}"))).unwrap_or_else(|e| panic!("{e}")).config
+}
+
+fn loaded(text: &str) -> Config {
+    load("test.yaml", text, &|_| None).unwrap_or_else(|errors| panic!("{errors}")).config
+}
+
+fn rules(config: &Config) -> Vec<String> {
+    let rules = config.groups().iter().flat_map(|group| &group.rules);
+    rules
+        .map(|rule| {
+            let limits: Vec<_> = rule.limits.iter().map(ToString::to_string).collect();
+            format!("{} {} by {}", rule.name, limits.join(" "), rule.per.join(" "))
+        })
+        .collect()
+}
+
+#[test]
+fn an_empty_file_has_every_default() {
+    for name in ["empty", "only_comments", "null"] {
+        let config = good(name);
+        assert!(config.enabled);
+        assert_eq!(config.listen.http.address.to_string(), "127.0.0.1:8080");
+        assert_eq!(config.listen.grpc.address.to_string(), "127.0.0.1:8081");
+        assert_eq!(config.listen.admin.address.to_string(), "127.0.0.1:9090");
+        assert!(config.auth.tokens.is_empty());
+        assert_eq!(config.store, Store::default());
+        assert_eq!(config.outage.policy(Some("INTERNAL")), OutagePolicy::Closed);
+        assert_eq!(rules(&config), ["USER_MODEL 100/h by userId modelId"]);
+        assert_eq!(config.settings().required, ["userId", "modelId"]);
+        assert_eq!(config.settings().secret, ["apiKey"]);
+        assert_eq!(config.settings().horizon, Span::from_secs(3_600));
+        assert_eq!(config.prices.of("any"), None);
+        assert_eq!(config.log.decisions.allowed, Share::ALL);
+        assert_eq!(config.server.body_limit.0, 65_536);
+        assert_eq!(config.ruleset().groups().count(), 1);
+    }
+}
+
+#[test]
+fn limits_without_dimensions_require_nothing() {
+    let text = "limits: [{name: g, rules: [{name: R, per: [], limit: 5/s}]}]";
+    assert!(loaded(text).settings().required.is_empty());
+    assert_eq!(loaded("dimensions: {tenantId: required}").settings().required.len(), 3);
+}
+
+#[test]
+fn the_example_of_the_design_is_read_as_it_is_meant() {
+    let config = good("all_parts");
+    let Store::Redis(redis) = &config.store else { panic!("{:?}", config.store) };
+    assert_eq!((redis.timeout, redis.deadline), (Span::from_millis(20), Span::from_millis(45)));
+    assert_eq!((redis.retries, redis.nodes_max), (1, 4));
+    assert_eq!((redis.partition.as_deref(), redis.key_prefix.as_str()), (Some("tenantId"), "sg:"));
+    let RedisTopology::Single(address) = &redis.topology else { panic!("{:?}", redis.topology) };
+    assert_eq!((address.host.as_str(), address.port, address.tls), ("127.0.0.1", 6_379, false));
+    assert_eq!(config.settings().required, ["userId", "modelId"]);
+    assert_eq!(config.outage_policy("USER_MODEL", Some("INTERNAL")), OutagePolicy::Local);
+    assert_eq!(config.outage_policy("USER_MODEL", Some("OTHER")), OutagePolicy::Closed);
+    assert_eq!(
+        rules(&config),
+        [
+            "API_KEY_MODEL 200/h by apiKey modelId",
+            "USER_MODEL 8/5s 20/min 100/h by userId modelId",
+            "TENANT_MODEL_TIER 5000/h by tenantId modelTier",
+            "TENANT_GLOBAL 1000/h by tenantId",
+            "GLOBAL_MODEL 10000/h by modelId",
+            "USER_BUDGET 5.00 USD/day by userId",
+            "GLOBAL_CONCURRENT 100 concurrent by ",
+        ]
+    );
+    let first = &config.groups()[0].rules[0];
+    let expected = [("apiKey", Pattern::exactly("K1")), ("modelId", Pattern::exactly("gpt4"))];
+    assert_eq!(first.when, expected.map(|(name, pattern)| (name.to_owned(), pattern)));
+    assert!(config.groups()[0].effective && !config.groups()[1].effective);
+    let price = config.prices.of("any model").expect("the default price");
+    let money = cost([(12, price.input), (856, price.input), (145, price.output)]).unwrap();
+    assert_eq!(money, "0.00026060".parse().unwrap());
+}
+
+#[test]
+fn variables_are_typed_after_they_are_replaced() {
+    let config = good("assistant_api");
+    assert!(!config.enabled);
+    assert_eq!(
+        rules(&config),
+        [
+            "PREMIUM 100/min by userId",
+            "USER 10/min 100/h 500/day by userId",
+            "GLOBAL 1000/h 100 concurrent by ",
+            "USER_COST 7.50 USD/day by userId",
+            "GLOBAL_COST 100.00 USD/calendar day Europe/Berlin by ",
+        ]
+    );
+    let [user, everybody, money, _] = config.groups() else { panic!("four groups") };
+    assert_eq!(user.rules[0].when[0].1, Pattern::Glob("premium_*".to_owned()));
+    assert_eq!(everybody.rules[0].lease, Span::from_secs(120));
+    assert_eq!(money.rules[0].mode, Mode::Optimistic);
+    assert_eq!(money.rules[0].on_expiry, OnExpiry::Refund);
+    assert_eq!(config.outage_policy("USER_COST", None), OutagePolicy::Closed);
+    assert_eq!(config.outage_policy("USER", None), OutagePolicy::Open);
+    let premium = config.extras("PREMIUM").and_then(|extras| extras.description.as_deref());
+    assert_eq!(premium, Some("users of the premium plan"));
+    assert_eq!(config.metrics.statsd, None);
+    let gpt4 = config.prices.of("gpt4").unwrap();
+    assert!(gpt4.cached_input < gpt4.input && gpt4.reasoning > gpt4.output);
+}
+
+#[test]
+fn the_place_of_the_next_token_may_be_empty() {
+    let text = "auth:\n  tokens:\n    a:\n      - 0123456789abcdef\n      - ${NEXT:-}\n    \
+                b: [fedcba9876543210, fedcba9876543210]";
+    let config = loaded(text);
+    assert_eq!(config.auth.tokens["a"], [TokenHash::of("0123456789abcdef")]);
+    assert_eq!(config.auth.tokens["b"], [TokenHash::of("fedcba9876543210")]);
+}
+
+#[test]
+fn every_option_arrives() {
+    let config = good("every_option");
+    let tls = config.listen.http.tls.as_ref().unwrap();
+    assert_eq!(tls.client_ca.as_deref(), Some("/etc/sluicegate/ca.crt".as_ref()));
+    assert!(config.listen.grpc.insecure && !config.listen.http.insecure);
+    assert_eq!(config.listen.admin.address.to_string(), "limiter.internal:9191");
+    let hash = TokenHash::of("a-token-of-more-than-16-characters");
+    assert_eq!(config.auth.tokens["gateway"], [hash]);
+    let hashes = ["the-token-that-comes-after-it", "abc"].map(TokenHash::of);
+    assert_eq!(config.auth.tokens["ci"], hashes);
+    let Store::Memory { keys_max: 5_000, records_max: 600, snapshot: Some(snapshot) } =
+        &config.store
+    else {
+        panic!("{:?}", config.store)
+    };
+    assert_eq!(snapshot.every, Span::from_secs(60));
+    assert_eq!(config.settings().required, ["userId", "tenantId"]);
+    assert_eq!(config.settings().secret, ["apiKey", "userId", "sessionKey"]);
+    assert_eq!(config.settings().slack, Some(Span::from_millis(25)));
+    assert_eq!(config.settings().horizon, Span::from_secs(7_200));
+    let [shadow, worker] = &config.groups()[0].rules[..] else { panic!("two rules") };
+    assert!(shadow.shadow && !worker.shadow);
+    assert_eq!(shadow.when[0].1, Pattern::OneOf(vec!["eu".to_owned(), "us".to_owned()]));
+    assert_eq!(shadow.when[1].1, Pattern::exactly("2"));
+    assert_eq!(worker.key.as_deref(), Some("ziraai:worker:ratelimit:<provider>"));
+    assert_eq!((config.log.level, config.log.format), (LogLevel::Debug, LogFormat::Json));
+    assert_eq!(config.log.decisions.allowed.parts_per_million(), 10_000);
+    assert_eq!(config.metrics.statsd.as_ref().unwrap().port, 8_125);
+    assert_eq!(config.server.connections_max, 2_000);
+    assert_eq!(config.server.body_limit.0, 1 << 20);
+    assert_eq!(config.server.shutdown_grace, Span::from_secs(30));
+}
+
+#[test]
+fn redis_is_found_in_every_topology() {
+    let topology = |name: &str| match good(name).store {
+        Store::Redis(redis) => redis.topology,
+        store => panic!("{store:?}"),
+    };
+    let RedisTopology::Cluster(nodes) = topology("redis_cluster") else { panic!("a cluster") };
+    assert_eq!((nodes.len(), nodes[0].host.as_str(), nodes[0].port), (1, "10.0.0.1", 7_000));
+    let RedisTopology::Cluster(nodes) = topology("redis_cluster_seeds") else {
+        panic!("a cluster")
+    };
+    assert_eq!((nodes.len(), nodes[2].host.as_str()), (3, "10.0.0.3"));
+    let RedisTopology::Sentinel { master, nodes } = topology("redis_sentinel") else {
+        panic!("sentinels")
+    };
+    let password = nodes[1].password.as_ref().map(|password| password.expose());
+    assert_eq!((master.as_str(), password), ("mymaster", Some("sentinel-password")));
+    let RedisTopology::Single(azure) = topology("redis_azure") else { panic!("a server") };
+    assert_eq!((azure.port, azure.tls, azure.db), (6_380, true, 0));
+    assert_eq!(azure.password.unwrap().expose(), "pl4nted+s3cret=");
+    assert!(matches!(good("store_by_variable").store, Store::Memory { keys_max: 100, .. }));
+}
+
+#[test]
+fn ten_thousand_rules_are_a_file_like_any_other() {
+    let mut text = "limits:\n  - name: caller\n    rules:\n".to_owned();
+    for n in 0..10_000 {
+        text += &format!(
+            "      - name: KEY_{n}\n        when:\n          apiKey: key-{n}\n          modelId: [a, b]\n        \
+             per: [apiKey, modelId]\n        limit: [5/s, {}/h]\n",
+            n + 1
+        );
+    }
+    let config = loaded(&text);
+    assert_eq!(config.groups()[0].rules.len(), 10_000);
+    let broken = text.replace("limit: [5/s", "limt: [5/s");
+    let errors = load("test.yaml", &broken, &|_| None).expect_err("limt");
+    assert_eq!((errors.iter().count(), errors.omitted()), (1_000, 19_000));
+}

@@ -1,0 +1,48 @@
+//! What operators ask: metrics, and to read the configuration again.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+
+use crate::rest::Problem;
+
+/// What the admin listener needs from the rest of the process.
+pub trait Operations: Send + Sync {
+    /// Every metric, in the text format of Prometheus.
+    fn metrics(&self) -> String;
+
+    /// Reads the configuration again: what has changed, or what is wrong with it.
+    fn reload(&self) -> Pin<Box<dyn Future<Output = Result<String, String>> + Send + '_>>;
+}
+
+/// The routes of the admin listener.
+pub fn router(operations: Arc<dyn Operations>) -> Router {
+    let metrics = {
+        let operations = operations.clone();
+        move || async move {
+            let kind = "text/plain; version=0.0.4; charset=utf-8";
+            ([(header::CONTENT_TYPE, kind)], operations.metrics()).into_response()
+        }
+    };
+    let reload = move || async move { reloaded(operations.reload().await) };
+    Router::new().route("/metrics", get(metrics)).route("/reload", post(reload))
+}
+
+fn reloaded(outcome: Result<String, String>) -> Response {
+    match outcome {
+        Ok(changes) => {
+            let body = serde_json::json!({ "reloaded": true, "changes": changes.lines().collect::<Vec<_>>() });
+            (StatusCode::OK, [(header::CONTENT_TYPE, "application/json")], body.to_string())
+                .into_response()
+        }
+        Err(errors) => Problem::new(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            format!("the configuration is refused and the old one stays in force:\n{errors}"),
+        )
+        .into_response(),
+    }
+}

@@ -1,0 +1,130 @@
+//! What a decision means to whoever asked: the same words at every front door.
+
+use sluicegate_core::algorithm::Reading;
+use sluicegate_core::decision::Hit;
+use sluicegate_core::limit::Unit;
+use sluicegate_core::ruleset::Ruleset;
+use sluicegate_core::{Charge, Decision, Limit, Plan, Span, Timestamp};
+
+/// A decision beside the plan that it is about.
+#[derive(Clone, Copy)]
+pub struct Answer<'a, 'p> {
+    rules: &'a Ruleset,
+    plan: &'a Plan<'p>,
+    decision: &'a Decision,
+}
+
+/// One limit, and how far it is used.
+#[derive(Clone, Copy)]
+pub struct Scope<'a, 'p> {
+    /// What was to be charged.
+    pub charge: &'a Charge<'p>,
+    /// The limit.
+    pub limit: &'a Limit,
+    /// What it shows.
+    pub reading: Reading,
+    /// The number of the charge.
+    index: usize,
+}
+
+impl Scope<'_, '_> {
+    /// The most that the limit gives.
+    pub const fn amount(&self) -> u64 {
+        self.limit.amount().get()
+    }
+
+    /// What is left of it.
+    pub const fn remaining(&self) -> u64 {
+        self.amount().saturating_sub(self.reading.used)
+    }
+
+    /// The name of the rule.
+    pub fn name(&self) -> &str {
+        &self.charge.rule().name
+    }
+}
+
+impl<'a, 'p> Answer<'a, 'p> {
+    /// Puts a decision beside its plan.
+    pub const fn new(rules: &'a Ruleset, plan: &'a Plan<'p>, decision: &'a Decision) -> Self {
+        Self { rules, plan, decision }
+    }
+
+    /// The decision.
+    pub const fn decision(&self) -> &'a Decision {
+        self.decision
+    }
+
+    /// The plan.
+    pub const fn plan(&self) -> &'a Plan<'p> {
+        self.plan
+    }
+
+    /// Every limit that was checked.
+    pub fn scopes(&self) -> impl Iterator<Item = Scope<'a, 'p>> + use<'a, 'p> {
+        let limits = self.plan.charges().iter().enumerate().flat_map(|(index, charge)| {
+            charge.limits().iter().map(move |limit| (index, charge, limit))
+        });
+        let readings = self.decision.readings();
+        limits.zip(readings).map(|((index, charge, limit), reading)| Scope {
+            charge,
+            limit,
+            reading: *reading,
+            index,
+        })
+    }
+
+    /// The limit that leaves least to the caller: of those that count requests if there are any,
+    /// because that is what a caller sends more of.
+    pub fn tightest(&self) -> Option<Scope<'a, 'p>> {
+        let binding = self.scopes().filter(|scope| !scope.charge.shadow());
+        binding.min_by_key(|scope| {
+            let unit = scope.limit.unit();
+            (unit != Unit::Requests, unit, scope.remaining())
+        })
+    }
+
+    /// The limit that the caller goes by: of the effective group, with the longest window.
+    pub fn effective(&self) -> Option<Scope<'a, 'p>> {
+        let binding = self.scopes().filter(|scope| !scope.charge.shadow());
+        let effective = binding.filter(|scope| self.rules.is_effective(scope.charge));
+        effective.max_by_key(|scope| scope.limit.window())
+    }
+
+    /// The limit that stands in the way.
+    pub fn hit(&self) -> Option<Scope<'a, 'p>> {
+        let Hit { charge, limit } = match self.decision {
+            Decision::Allow(_) => return None,
+            Decision::Deny(deny) => deny.hit,
+            Decision::Never(never) => never.hit,
+        };
+        self.scopes().filter(|scope| scope.index == charge).nth(limit)
+    }
+
+    /// Why not, as one word: `HIT_USER_MODEL_LIMIT`, or `EXCEEDS_…` for what never fits.
+    pub fn reason(&self) -> Option<String> {
+        let verb = match self.decision {
+            Decision::Allow(_) => return None,
+            Decision::Deny(_) => "HIT",
+            Decision::Never(_) => "EXCEEDS",
+        };
+        self.hit().map(|hit| format!("{verb}_{}_LIMIT", hit.name()))
+    }
+
+    /// When the store decided.
+    pub const fn at(&self) -> Timestamp {
+        match self.decision {
+            Decision::Allow(allow) => allow.at,
+            Decision::Deny(deny) => deny.at,
+            Decision::Never(never) => never.at,
+        }
+    }
+
+    /// How long to wait before it would fit.
+    pub const fn retry_after(&self) -> Option<Span> {
+        match self.decision {
+            Decision::Deny(deny) => Some(deny.start.since(deny.at)),
+            Decision::Allow(_) | Decision::Never(_) => None,
+        }
+    }
+}

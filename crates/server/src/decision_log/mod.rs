@@ -1,0 +1,160 @@
+//! One line per decision, for people, for machines, and for `verify`.
+//!
+//! A line of JSON has these fields; those in brackets only where there is something to say:
+//!
+//! | field | what it says |
+//! |---|---|
+//! | `timestamp`, `level` | the time of this node; `INFO`, or `WARN` for a denial |
+//! | `requestId`, `operation` | the id of the work; `acquire`, `peek` or `book` |
+//! | [`userId`, `tenantId`, `modelId`, `modelTier`, `clientType`] | dimensions that have a field of their own |
+//! | [`apiKeyId`] | the keyed hash of `apiKey` |
+//! | [`dimensions`], [`hashed`] | all others; those that are secret, by their keyed hashes |
+//! | `allowed`, [`replayed`], [`shadowed`] | the decision; which shadow rules would have denied it |
+//! | [`reason`, `scopeHit`, `retryAt`] | why not, by which rule, and until when |
+//! | [`remaining`, `windowResetAt`] | of the limit that hit, or of the tightest |
+//! | `latencyMs`, `scopes` | what every limit showed: dollars as decimals |
+//! | `at`, [`start`, `until`] | the store's time; of a booking its start; when it has to be claimed, renewed or settled |
+//! | [`charges`] | what was written: key, limits, amount (money in nano-dollars) |
+//! | [`samplePpm`] | only so many of a million such decisions are logged |
+//! | [`dropped`] | so many lines are missing before this one |
+//!
+//! **A line is a line.** Whatever ids contain is escaped, so nobody can write a second one, or make
+//! a terminal do something. **Secrets are hashed**: values of `apiKey`, and of the dimensions
+//! that are listed as secret, never get here.
+//!
+//! **A decision never waits for the disk.** Lines are formatted into a buffer of the thread and
+//! copied to a bounded queue that one thread writes out; a line that has no room is dropped and
+//! counted.
+
+mod escape;
+mod json;
+mod line;
+mod sample;
+mod text;
+mod writer;
+
+use std::cell::RefCell;
+use std::fmt;
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use line::{Context, Secrets};
+use sample::Sampler;
+pub use sample::Share;
+use sluicegate_core::time::Clock;
+use writer::Writer;
+
+use crate::service::{Decided, Observer};
+
+/// The log. A clone is another handle to the same.
+#[derive(Clone)]
+pub struct DecisionLog(Arc<Inner>);
+
+struct Inner {
+    format: Format,
+    sampler: Sampler,
+    secrets: Secrets,
+    clock: Box<dyn Clock>,
+    writer: Writer,
+}
+
+/// What lines look like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    /// An object per line, for machines.
+    #[default]
+    Json,
+    /// The essentials, for people at a terminal.
+    Text,
+}
+
+/// How decisions are logged.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What lines look like.
+    pub format: Format,
+    /// How many of the admissions are logged; all unless set otherwise.
+    pub allowed: Share,
+    /// How many of the denials are logged; all unless set otherwise, because they are what people
+    /// ask about.
+    pub denied: Share,
+    /// Dimensions of which only a hash is logged, besides `apiKey`.
+    pub secret: Vec<String>,
+    /// The key of that hash, as in the settings of the ruleset. Every node of an installation has
+    /// the same: the same value has the same hash, and all nodes sample the same requests.
+    pub hash_key: [u8; 32],
+    /// How much may wait to be written; 4 MiB unless set otherwise, some thousand lines.
+    pub queue_bytes_max: usize,
+}
+
+impl Options {
+    /// Everything, as JSON.
+    pub fn new(hash_key: [u8; 32]) -> Self {
+        Self {
+            format: Format::default(),
+            allowed: Share::ALL,
+            denied: Share::ALL,
+            secret: Vec::new(),
+            hash_key,
+            queue_bytes_max: 4 << 20,
+        }
+    }
+}
+
+impl DecisionLog {
+    /// A log that writes to `out`, from a thread of its own. The clock is this node's.
+    pub fn new(
+        out: Box<dyn Write + Send>,
+        clock: impl Clock + 'static,
+        options: Options,
+    ) -> io::Result<Self> {
+        Ok(Self(Arc::new(Inner {
+            format: options.format,
+            sampler: Sampler::new(&options.hash_key, options.allowed, options.denied),
+            secrets: Secrets::new(options.secret, options.hash_key),
+            clock: Box::new(clock),
+            writer: Writer::start(out, options.queue_bytes_max)?,
+        })))
+    }
+
+    /// How many lines were lost: no room in the queue, or the output failed.
+    pub fn dropped(&self) -> u64 {
+        self.0.writer.dropped()
+    }
+
+    /// Takes no more lines, and waits until all that were taken are written.
+    pub fn close(&self) {
+        self.0.writer.close();
+    }
+}
+
+impl Observer for DecisionLog {
+    fn decided(&self, decided: &Decided<'_, '_, '_>) {
+        let Inner { format, sampler, secrets, clock, writer } = &*self.0;
+        let Some(share) = sampler.takes(decided.plan.id.id, decided.decision) else {
+            return;
+        };
+        thread_local! {
+            static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+        }
+        BUFFER.with_borrow_mut(|buffer| {
+            let dropped = writer.take_missing();
+            let context = Context { now: clock.now(), secrets, share, dropped };
+            buffer.clear();
+            match format {
+                Format::Json => json::write(decided, &context, buffer),
+                Format::Text => text::write(decided, &context, buffer),
+            }
+            buffer.push(b'\n');
+            if !writer.send(buffer) {
+                writer.missing(dropped);
+            }
+        });
+    }
+}
+
+impl fmt::Debug for DecisionLog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DecisionLog").field("format", &self.0.format).finish_non_exhaustive()
+    }
+}

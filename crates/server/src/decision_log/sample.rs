@@ -1,0 +1,62 @@
+//! Which decisions are logged.
+
+use std::hash::Hasher;
+
+use siphasher::sip::SipHasher13;
+use sluicegate_core::{Decision, Id};
+
+/// A part of all, in millionths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Share(u32);
+
+impl Share {
+    /// Nothing.
+    pub const NONE: Self = Self(0);
+    /// Everything.
+    pub const ALL: Self = Self(MILLION);
+
+    /// So many of a million, unless that is more than all.
+    pub const fn ppm(ppm: u32) -> Option<Self> {
+        if ppm > MILLION { None } else { Some(Self(ppm)) }
+    }
+
+    /// How many of a million.
+    pub const fn as_ppm(self) -> u32 {
+        self.0
+    }
+}
+
+const MILLION: u32 = 1_000_000;
+
+/// Chooses by a hash of the request's id: every node makes the same choice about one request, and
+/// its retries are logged or not together. The hash is keyed, so that a caller can't choose ids
+/// that stay out of the log.
+#[derive(Debug)]
+pub(super) struct Sampler {
+    hash: SipHasher13,
+    allowed: Share,
+    denied: Share,
+}
+
+impl Sampler {
+    pub(super) fn new(key: &[u8; 32], allowed: Share, denied: Share) -> Self {
+        let key = blake3::derive_key("sluicegate 2026 decision log sampling", key);
+        let mut half = [0; 16];
+        half.copy_from_slice(&key[..16]);
+        Self { hash: SipHasher13::new_with_key(&half), allowed, denied }
+    }
+
+    /// The share by which the decision is among those that are logged, if it is.
+    pub(super) fn takes(&self, id: Id, decision: &Decision) -> Option<Share> {
+        let share = if decision.is_allowed() { self.allowed } else { self.denied };
+        (share == Share::ALL || self.place(id) < share.0).then_some(share)
+    }
+
+    /// A number below a million, as evenly spread as the hash is.
+    fn place(&self, id: Id) -> u32 {
+        let mut hash = self.hash;
+        hash.write(&id.to_bits().to_le_bytes());
+        let scaled = u128::from(hash.finish()) * u128::from(MILLION);
+        (scaled >> 64) as u32
+    }
+}

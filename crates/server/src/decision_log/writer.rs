@@ -1,0 +1,174 @@
+//! The one thread that writes, and the bounded queue before it.
+//!
+//! The queue is a buffer of bytes that takes whole lines. The thread exchanges it for an empty
+//! one and writes it out, so lines that come meanwhile become one write. A bound in bytes holds
+//! whatever the length of a line, and nothing is allocated once both buffers have grown.
+
+use std::io::{self, Write};
+use std::mem;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// How long the thread waits for further lines before it writes: waking it costs more than a line,
+/// and nobody reads a log faster than this.
+const LINGER: Duration = Duration::from_millis(10);
+
+/// Writes lines in the background, until it is closed or dropped.
+pub(super) struct Writer {
+    queue: Arc<Queue>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+struct Queue {
+    waiting: Mutex<Waiting>,
+    wake: Condvar,
+    bytes_max: usize,
+    /// Lines lost since the start.
+    dropped: AtomicU64,
+    /// Those of them that no line has told of yet.
+    missing: AtomicU64,
+}
+
+#[derive(Default)]
+struct Waiting {
+    bytes: Vec<u8>,
+    lines: u64,
+    /// The thread sleeps until it is woken.
+    idle: bool,
+    closed: bool,
+}
+
+impl Writer {
+    pub(super) fn start(out: Box<dyn Write + Send>, bytes_max: usize) -> io::Result<Self> {
+        let queue = Arc::new(Queue {
+            waiting: Mutex::default(),
+            wake: Condvar::new(),
+            bytes_max,
+            dropped: AtomicU64::new(0),
+            missing: AtomicU64::new(0),
+        });
+        let theirs = queue.clone();
+        let thread = thread::Builder::new().name("decision-log".to_owned());
+        let thread = thread.spawn(move || theirs.write_out(out))?;
+        Ok(Self { queue, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Takes a line with its newline, or counts it as dropped: false.
+    pub(super) fn send(&self, line: &[u8]) -> bool {
+        self.queue.send(line)
+    }
+
+    pub(super) fn dropped(&self) -> u64 {
+        self.queue.dropped.load(Relaxed)
+    }
+
+    /// How many lines are missing that nobody has told of; the caller will.
+    pub(super) fn take_missing(&self) -> u64 {
+        let missing = &self.queue.missing;
+        if missing.load(Relaxed) == 0 { 0 } else { missing.swap(0, Relaxed) }
+    }
+
+    /// So many are missing, and it could not be told.
+    pub(super) fn missing(&self, lines: u64) {
+        self.queue.missing.fetch_add(lines, Relaxed);
+    }
+
+    pub(super) fn close(&self) {
+        self.queue.close();
+        // Under the lock, so that whoever closes a second time waits as well.
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(thread) = thread.take() {
+            // It ends by panic only if the output panicked; then there is nothing to wait for.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Queue {
+    fn send(&self, line: &[u8]) -> bool {
+        let mut waiting = self.lock();
+        if waiting.closed || line.len() > self.bytes_max - waiting.bytes.len() {
+            drop(waiting);
+            self.lost(1);
+            return false;
+        }
+        let before = waiting.bytes.len();
+        waiting.bytes.extend_from_slice(line);
+        waiting.lines += 1;
+        let half = before < self.half() && self.half() <= waiting.bytes.len();
+        let wake = mem::take(&mut waiting.idle) || half;
+        drop(waiting);
+        if wake {
+            self.wake.notify_one();
+        }
+        true
+    }
+
+    fn close(&self) {
+        self.lock().closed = true;
+        self.wake.notify_one();
+    }
+
+    fn write_out(&self, mut out: Box<dyn Write + Send>) {
+        let mut batch = Vec::new();
+        let mut torn = false;
+        while let Some(lines) = self.next(&mut batch) {
+            let written = write(&mut *out, &batch, torn);
+            torn = written.is_err();
+            if torn {
+                self.lost(lines);
+            }
+        }
+    }
+
+    /// Exchanges what has been written for what waits; `None` at the end.
+    fn next(&self, batch: &mut Vec<u8>) -> Option<u64> {
+        batch.clear();
+        let mut waiting = self.lock();
+        while waiting.bytes.is_empty() {
+            if waiting.closed {
+                return None;
+            }
+            waiting.idle = true;
+            waiting = self.wake.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        }
+        // Lines seldom come alone. Those that come now find the thread awake, and pay nothing.
+        let linger = |waiting: &mut Waiting| !waiting.closed && waiting.bytes.len() < self.half();
+        let lingered = self.wake.wait_timeout_while(waiting, LINGER, linger);
+        let (mut waiting, _) = lingered.unwrap_or_else(PoisonError::into_inner);
+        mem::swap(&mut waiting.bytes, batch);
+        Some(mem::take(&mut waiting.lines))
+    }
+
+    const fn half(&self) -> usize {
+        self.bytes_max / 2
+    }
+
+    fn lost(&self, lines: u64) {
+        self.dropped.fetch_add(lines, Relaxed);
+        self.missing.fetch_add(lines, Relaxed);
+    }
+
+    /// Nothing panics while it holds the lock.
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Writes whole lines. After a failure the output may end inside of one: that line is ended
+/// first, so that it does not spoil the next.
+fn write(out: &mut dyn Write, batch: &[u8], torn: bool) -> io::Result<()> {
+    if torn {
+        out.write_all(b"\n")?;
+    }
+    out.write_all(batch)?;
+    out.flush()
+}

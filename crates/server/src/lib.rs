@@ -1,0 +1,13 @@
+//! The front doors of Sluicegate: what listens, who may come in, and what each protocol says.
+
+pub mod admin;
+pub mod answer;
+pub mod auth;
+pub mod decision_log;
+pub mod headers;
+pub mod listener;
+pub mod metrics;
+pub mod probe;
+pub mod rest;
+pub mod service;
+pub mod tls;

@@ -1,0 +1,144 @@
+//! Getting connections from the system, also when it has none to give.
+
+use std::future::{Future, pending};
+use std::io::{self, ErrorKind};
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio::time::{Interval, MissedTickBehavior, interval, sleep};
+use tracing::warn;
+
+/// Pause after a failure that is ours, such as too many open files.
+const BACKOFF: Duration = Duration::from_millis(100);
+
+/// The least time between two log lines of a kind that strangers can cause.
+const LOG_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The next connection. An error comes [`BACKOFF`] late: the connection that could not be accepted
+/// stays in the queue, and asking again at once would take a whole core.
+pub(super) async fn accept<A, F>(next: impl Fn() -> F) -> io::Result<(TcpStream, A)>
+where
+    F: Future<Output = io::Result<(TcpStream, A)>>,
+{
+    loop {
+        match next().await {
+            Err(error) if is_of_one_connection(&error) => {}
+            Err(error) => {
+                sleep(BACKOFF).await;
+                return Err(error);
+            }
+            Ok(accepted) => return Ok(accepted),
+        }
+    }
+}
+
+/// The client was gone before we came to it: nothing is wrong with the listener.
+fn is_of_one_connection(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset | ErrorKind::ConnectionRefused
+    )
+}
+
+/// What goes wrong in floods, summed up for the log.
+pub(super) struct Troubles {
+    every: Interval,
+    refused: u64,
+    failed: u64,
+    last_error: Option<io::Error>,
+}
+
+impl Troubles {
+    pub(super) fn new() -> Self {
+        let mut every = interval(LOG_INTERVAL);
+        // After a quiet time the first trouble is logged at once, the next a second later.
+        every.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Self { every, refused: 0, failed: 0, last_error: None }
+    }
+
+    /// A connection was closed because there are too many.
+    pub(super) fn refused(&mut self) {
+        self.refused += 1;
+    }
+
+    /// The system gave an error instead of a connection.
+    pub(super) fn failed(&mut self, error: io::Error) {
+        self.failed += 1;
+        self.last_error = Some(error);
+    }
+
+    /// Logs what has gathered, as soon as that is due. Waits for ever if all is well: whoever
+    /// tells of a trouble must ask anew.
+    pub(super) async fn report(&mut self) {
+        if self.refused == 0 && self.failed == 0 {
+            return pending().await;
+        }
+        self.every.tick().await;
+        if self.refused > 0 {
+            warn!(connections = self.refused, "refused, connections_max are open");
+        }
+        if let Some(error) = self.last_error.take() {
+            warn!(%error, times = self.failed, "can't accept connections");
+        }
+        (self.refused, self.failed) = (0, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+    use tokio::time::timeout;
+
+    /// How often the system is asked within ten pauses, if it answers with `kind`.
+    async fn asked(kind: ErrorKind) -> u32 {
+        let asked = Cell::new(0);
+        let next = || async {
+            asked.set(asked.get() + 1);
+            tokio::task::yield_now().await;
+            if asked.get() > 1_000 {
+                return pending().await;
+            }
+            io::Result::<(TcpStream, ())>::Err(kind.into())
+        };
+        let failing = async {
+            loop {
+                assert!(accept(next).await.is_err());
+            }
+        };
+        timeout(BACKOFF * 10 - BACKOFF / 2, failing).await.unwrap_err();
+        asked.get()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_system_without_connections_is_not_asked_all_the_time() {
+        assert_eq!(asked(ErrorKind::Other).await, 10);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_is_gone_delays_nobody() {
+        assert_eq!(asked(ErrorKind::ConnectionAborted).await, 1_001);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn troubles_are_reported_at_once_and_then_once_a_second() {
+        let mut troubles = Troubles::new();
+        let mut reports = 0;
+        let flood = async {
+            loop {
+                for _ in 0..1_000 {
+                    troubles.refused();
+                }
+                troubles.report().await;
+                reports += 1;
+            }
+        };
+        timeout(Duration::from_millis(2_500), flood).await.unwrap_err();
+        assert_eq!(reports, 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_troubles_there_is_no_report() {
+        timeout(Duration::from_secs(60), Troubles::new().report()).await.unwrap_err();
+    }
+}

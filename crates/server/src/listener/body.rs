@@ -1,0 +1,114 @@
+//! The bodies that cross a listener: a request's must arrive in time, and an answer's keeps the
+//! pulse of its connection.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::BoxError;
+use axum::body::Body;
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
+use hyper::body::Incoming;
+use pin_project_lite::pin_project;
+use tokio::time::{Sleep, sleep};
+
+use super::pulse::Work;
+
+/// The error in a request body that did not arrive in time.
+///
+/// Whoever reads the body finds it among the sources of the error; the right answer is 408. The
+/// connection (HTTP/1) or stream (HTTP/2) is closed after any answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("request body did not arrive within {0:?}: send it faster, or send less")]
+pub struct BodyTimeout(
+    /// The time it had.
+    pub Duration,
+);
+
+pin_project! {
+    /// A request body that must be complete within `timeout`.
+    pub(super) struct Timed {
+        body: Incoming,
+        timeout: Option<Duration>,
+        // Made when there is something to wait for: most bodies arrive with their header.
+        #[pin]
+        deadline: Option<Sleep>,
+    }
+}
+
+impl Timed {
+    pub(super) fn new(body: Incoming, timeout: Option<Duration>) -> Self {
+        Self { body, timeout, deadline: None }
+    }
+}
+
+impl http_body::Body for Timed {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let mut this = self.project();
+        if let Poll::Ready(frame) = Pin::new(this.body).poll_frame(cx) {
+            return Poll::Ready(frame.map(|frame| frame.map_err(BoxError::from)));
+        }
+        let Some(timeout) = *this.timeout else {
+            return Poll::Pending;
+        };
+        if this.deadline.is_none() {
+            this.deadline.set(Some(sleep(timeout)));
+        }
+        let deadline = this.deadline.as_mut().as_pin_mut().expect("it was made above");
+        ready!(deadline.poll(cx));
+        Poll::Ready(Some(Err(BodyTimeout(timeout).into())))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// The body of an answer.
+pub(super) struct Watched {
+    body: Body,
+    work: Work,
+}
+
+impl Watched {
+    pub(super) fn new(body: Body, work: Work) -> Self {
+        Self { body, work }
+    }
+}
+
+impl http_body::Body for Watched {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        // hyper asks for the next part only when the client has room for it.
+        match polled {
+            Poll::Pending => self.work.ours(),
+            Poll::Ready(_) => self.work.theirs(),
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -1,0 +1,105 @@
+//! From counters of ours to what the registry gathers.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::{Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType};
+
+/// A metric and what is said about it.
+pub(super) struct Family {
+    pub(super) name: &'static str,
+    pub(super) help: &'static str,
+    pub(super) kind: MetricType,
+    pub(super) labels: &'static [&'static str],
+}
+
+impl Family {
+    /// The family without any series yet; if it stays so, nothing of it is rendered.
+    pub(super) const fn gather(&'static self) -> Gathering {
+        Gathering { family: self, series: Vec::new() }
+    }
+
+    fn desc(&self) -> Desc {
+        let labels = self.labels.iter().map(|&label| label.to_owned()).collect();
+        Desc::new(self.name.to_owned(), self.help.to_owned(), labels, HashMap::new())
+            .expect("the names in this crate are valid")
+    }
+}
+
+/// A family under way.
+pub(super) struct Gathering {
+    family: &'static Family,
+    series: Vec<Metric>,
+}
+
+impl Gathering {
+    /// Adds one series, with values for the labels of the family in their order.
+    pub(super) fn add(&mut self, labels: &[&str], value: Value) {
+        debug_assert_eq!(self.family.labels.len(), labels.len(), "{}", self.family.name);
+        let pairs = self.family.labels.iter().zip(labels).map(|(&name, &value)| {
+            let mut pair = LabelPair::default();
+            pair.set_name(name.to_owned());
+            pair.set_value(value.to_owned());
+            pair
+        });
+        let mut metric = Metric::from_label(pairs.collect());
+        match value {
+            Value::Count(count) => {
+                let mut counter = Counter::default();
+                // Exact up to 2^53: at a million a second, for three hundred years.
+                counter.set_value(count as f64);
+                metric.set_counter(counter);
+            }
+            Value::Level(level) => {
+                let mut gauge = Gauge::default();
+                gauge.set_value(level);
+                metric.set_gauge(gauge);
+            }
+            Value::Distribution(histogram) => metric.set_histogram(histogram),
+        }
+        self.series.push(metric);
+    }
+
+    pub(super) fn end(self) -> MetricFamily {
+        let mut family = MetricFamily::default();
+        family.set_name(self.family.name.to_owned());
+        family.set_help(self.family.help.to_owned());
+        family.set_field_type(self.family.kind);
+        family.set_metric(self.series);
+        family
+    }
+}
+
+/// What a series shows.
+pub(super) enum Value {
+    Count(u64),
+    Level(f64),
+    Distribution(Histogram),
+}
+
+/// What lets the registry gather `families` from `source`.
+pub(super) fn collector<T: Send + Sync + 'static>(
+    source: &Arc<T>,
+    families: &'static [Family],
+    collect: fn(&T) -> Vec<MetricFamily>,
+) -> Box<dyn Collector> {
+    let descs = families.iter().map(Family::desc).collect();
+    Box::new(Gathered { source: source.clone(), descs, collect })
+}
+
+struct Gathered<T> {
+    source: Arc<T>,
+    descs: Vec<Desc>,
+    collect: fn(&T) -> Vec<MetricFamily>,
+}
+
+impl<T: Send + Sync> Collector for Gathered<T> {
+    fn desc(&self) -> Vec<&Desc> {
+        self.descs.iter().collect()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        (self.collect)(&self.source)
+    }
+}

@@ -1,0 +1,251 @@
+//! Which models and tenants are told apart, so that clients can't make as many series as they
+//! like.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use foldhash::fast::RandomState;
+use sluicegate_core::query::{Query, VALUE_BYTES_MAX};
+use sluicegate_core::rule::Pattern;
+use sluicegate_core::ruleset::Ruleset;
+
+const MODEL: &str = "modelId";
+const TENANT: &str = "tenantId";
+
+/// How many series there may be.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How many values of `model_id` are told apart, and how many of `tenant_id`: the first that
+    /// come. 100 unless set otherwise: more than that nobody can read in a dashboard.
+    pub values_max: usize,
+    /// How many combinations of the two are told apart, besides one per model for `other`
+    /// tenants. 1,000 unless set otherwise: each makes several series for each rule.
+    pub pairs_max: usize,
+    /// Dimensions whose values are never shown, as in the settings of the ruleset.
+    pub secret: Vec<String>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { values_max: 100, pairs_max: 1_000, secret: vec!["apiKey".to_owned()] }
+    }
+}
+
+/// The labels that a query asks for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Who<'a> {
+    model: Option<&'a str>,
+    tenant: Option<&'a str>,
+}
+
+impl<'a> Who<'a> {
+    pub(super) fn asks(query: &'a Query<'_>) -> Self {
+        Self { model: query.get(MODEL), tenant: query.get(TENANT) }
+    }
+}
+
+/// The models and tenants that are told apart; each pair of them has a place.
+#[derive(Clone, Debug)]
+pub(super) struct Labels {
+    models: Names,
+    tenants: Names,
+    pairs: HashMap<(usize, usize), usize, RandomState>,
+    pairs_max: usize,
+    /// More than `pairs_max`: there is always a place for a model with `other` tenants.
+    capacity: usize,
+}
+
+/// The place of what is `other` in both labels.
+const REST: usize = 0;
+
+impl Labels {
+    pub(super) fn new(options: &Options) -> Self {
+        let names = |dimension: &str| {
+            let shown = !options.secret.iter().any(|secret| secret == dimension);
+            Names::new(options.values_max, shown)
+        };
+        Self {
+            models: names(MODEL),
+            tenants: names(TENANT),
+            pairs: HashMap::from_iter([((OTHER, OTHER), REST)]),
+            pairs_max: options.pairs_max,
+            capacity: options.pairs_max + options.values_max + 2,
+        }
+    }
+
+    /// Places are below this.
+    pub(super) const fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// The place of a pair; `None` if it is new and there is room for it.
+    pub(super) fn find(&self, who: Who<'_>) -> Option<usize> {
+        self.place(self.models.find(who.model)?, self.tenants.find(who.tenant)?)
+    }
+
+    /// The place of a pair, which gets one if there is room.
+    pub(super) fn learn(&mut self, who: Who<'_>) -> usize {
+        let (model, tenant) = (self.models.learn(who.model), self.tenants.learn(who.tenant));
+        if let Some(place) = self.place(model, tenant) {
+            return place;
+        }
+        let place = self.pairs.len();
+        let tenant = if place < self.pairs_max { tenant } else { OTHER };
+        self.pairs.insert((model, tenant), place);
+        place
+    }
+
+    fn place(&self, model: usize, tenant: usize) -> Option<usize> {
+        let known = |tenant| self.pairs.get(&(model, tenant)).copied();
+        let taken = self.pairs.len();
+        known(tenant)
+            .or_else(|| if taken < self.pairs_max { None } else { known(OTHER) })
+            .or((taken >= self.capacity).then_some(REST))
+    }
+
+    /// Tells apart the values that rules name: whoever writes rules for them wants to see them.
+    pub(super) fn know(&mut self, rules: &Ruleset) {
+        for condition in rules.groups().flat_map(|(_, rules)| rules).flat_map(|rule| &rule.when) {
+            let (dimension, Pattern::OneOf(values)) = condition else { continue };
+            let names = match dimension.as_str() {
+                MODEL => &mut self.models,
+                TENANT => &mut self.tenants,
+                _ => continue,
+            };
+            for value in values {
+                names.insert(value);
+            }
+        }
+    }
+
+    /// Every pair of a model and a tenant with its place.
+    pub(super) fn pairs(&self) -> impl Iterator<Item = (&str, &str, usize)> {
+        let (models, tenants) = (self.models.texts(), self.tenants.texts());
+        self.pairs
+            .iter()
+            .map(move |(&(model, tenant), &place)| (models[model], tenants[tenant], place))
+    }
+}
+
+/// The values of one label that are told apart, by number.
+#[derive(Clone, Debug)]
+struct Names {
+    numbers: HashMap<Arc<str>, usize, RandomState>,
+    max: usize,
+    shown: bool,
+}
+
+const MISSING: usize = 0;
+const OTHER: usize = 1;
+
+impl Names {
+    fn new(max: usize, shown: bool) -> Self {
+        // A client that says `other` means the same series as everybody else who is `other`.
+        let numbers = [("".into(), MISSING), ("other".into(), OTHER)];
+        Self { max: max + numbers.len(), numbers: HashMap::from_iter(numbers), shown }
+    }
+
+    /// The number of a value; `None` if it is new and there is room for it.
+    fn find(&self, value: Option<&str>) -> Option<usize> {
+        let Some(value) = value.filter(|_| self.shown) else {
+            return Some(MISSING);
+        };
+        if let Some(&number) = self.numbers.get(value) {
+            return Some(number);
+        }
+        let room = self.numbers.len() < self.max && value.len() <= VALUE_BYTES_MAX;
+        if room { None } else { Some(OTHER) }
+    }
+
+    fn learn(&mut self, value: Option<&str>) -> usize {
+        self.find(value).unwrap_or_else(|| self.insert(value.unwrap_or_default()))
+    }
+
+    fn insert(&mut self, value: &str) -> usize {
+        let next = self.numbers.len();
+        *self.numbers.entry(value.into()).or_insert(next)
+    }
+
+    /// The values by their numbers.
+    fn texts(&self) -> Vec<&str> {
+        let mut texts = vec![""; self.numbers.len()];
+        for (text, &number) in &self.numbers {
+            texts[number] = text;
+        }
+        texts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn labels(values_max: usize, pairs_max: usize) -> Labels {
+        Labels::new(&Options { values_max, pairs_max, ..Options::default() })
+    }
+
+    /// The labels under which a pair is shown, after it was learned.
+    fn shown(labels: &mut Labels, model: &str, tenant: &str) -> (String, String) {
+        let text = |text| Some(text).filter(|text: &&str| !text.is_empty());
+        let who = Who { model: text(model), tenant: text(tenant) };
+        let place = labels.learn(who);
+        assert!(place < labels.capacity());
+        assert_eq!(labels.find(who), Some(place), "what was learned is found");
+        let mut pairs = labels.pairs().filter(|pair| pair.2 == place);
+        let (model, tenant, _) = pairs.next().expect("a place has labels");
+        assert!(pairs.next().is_none(), "a place has one pair of labels");
+        (model.to_owned(), tenant.to_owned())
+    }
+
+    #[track_caller]
+    fn check(labels: &mut Labels, asked: [&str; 2], expected: [&str; 2]) {
+        let (model, tenant) = shown(labels, asked[0], asked[1]);
+        assert_eq!([model.as_str(), tenant.as_str()], expected, "{asked:?}");
+    }
+
+    #[test]
+    fn the_first_values_are_told_apart_and_the_rest_is_other() {
+        let labels = &mut labels(2, 100);
+        check(labels, ["m1", "t1"], ["m1", "t1"]);
+        check(labels, ["m2", ""], ["m2", ""]);
+        check(labels, ["m3", "t1"], ["other", "t1"]);
+        check(labels, ["m1", "t2"], ["m1", "t2"]);
+        check(labels, ["m1", "t3"], ["m1", "other"]);
+        check(labels, ["", ""], ["", ""]);
+        check(labels, ["other", "t9"], ["other", "other"]);
+        check(labels, ["m2", "t1"], ["m2", "t1"]);
+    }
+
+    #[test]
+    fn when_pairs_run_out_the_model_stays() {
+        let labels = &mut labels(10, 3);
+        check(labels, ["m1", "t1"], ["m1", "t1"]);
+        check(labels, ["m1", "t2"], ["m1", "t2"]);
+        check(labels, ["m1", "t3"], ["m1", "other"]);
+        check(labels, ["m2", "t1"], ["m2", "other"]);
+        check(labels, ["m2", "t2"], ["m2", "other"]);
+        check(labels, ["m1", "t2"], ["m1", "t2"]);
+    }
+
+    #[test]
+    fn nothing_is_told_apart_where_nothing_may_be() {
+        let labels = &mut labels(0, 0);
+        check(labels, ["m1", "t1"], ["other", "other"]);
+        check(labels, ["m1", ""], ["other", "other"]);
+        check(labels, ["", ""], ["", "other"]);
+    }
+
+    #[test]
+    fn a_long_value_is_other() {
+        let labels = &mut labels(10, 10);
+        check(labels, [&"x".repeat(VALUE_BYTES_MAX + 1), "t"], ["other", "t"]);
+    }
+
+    #[test]
+    fn a_secret_dimension_is_not_shown() {
+        let secret = vec!["tenantId".to_owned()];
+        let labels = &mut Labels::new(&Options { secret, ..Options::default() });
+        check(labels, ["m", "s3cret"], ["m", ""]);
+        assert!(!format!("{labels:?}").contains("s3cret"));
+    }
+}

@@ -1,0 +1,222 @@
+//! What Prometheus is told.
+//!
+//! | metric | counts |
+//! |---|---|
+//! | `rate_limiter_requests_total{result,scope,model_id,tenant_id}` | decisions, by rule: see below |
+//! | `rate_limiter_usage_ratio{scope,model_id,tenant_id}` | used / limit as last seen, of the rule's tightest window |
+//! | `rate_limiter_latency_seconds{operation}` | how long decisions took |
+//! | `rate_limiter_config_version{source}` | the configuration in force |
+//! | `rate_limiter_config_load_failures_total` | configurations that were refused |
+//! | `sluicegate_decisions_total{operation,result}` | every decision once, whatever rules it met |
+//! | `sluicegate_denials_total{scope,unit,window}` | denials, by the limit of the rule that hit |
+//! | `sluicegate_shadow_denials_total{scope}` | admissions that a shadow rule would have denied |
+//! | `sluicegate_concurrent_peak{scope}` | the most slots seen in use at once |
+//! | `sluicegate_replays_total` | ids that were admitted before and not charged again |
+//! | `sluicegate_connections{listener}` | connections that are open |
+//! | `sluicegate_store_keys`, `…_overflow_keys`, `…_records` | what the store holds |
+//! | `sluicegate_decision_log_dropped_total` | lines that the decision log had no room for |
+//!
+//! What a decision adds to `rate_limiter_requests_total`:
+//!
+//! | decision | adds |
+//! |---|---|
+//! | allowed | `allowed` for each rule that it passed and was charged to, shadow rules included |
+//! | allowed, but replayed or only peeked at | nothing: nothing was charged |
+//! | denied, never | `denied`, `never` for the rule that hit, and for no other |
+//! | denied, never, only peeked at | nothing: nothing was refused |
+//! | no answer from the store | `error` for each rule that would have been charged |
+//!
+//! **Clients can't make series.** Of `model_id` and `tenant_id` the first [`Options::values_max`]
+//! values are told apart, and of their combinations the first [`Options::pairs_max`]; the rest is
+//! `other`. Rules that queries bring along are one scope, [`INLINE`]. Values that rules name are
+//! known from the start, so that junk can't displace them. No other dimension becomes a label.
+//!
+//! **A decision formats nothing and allocates nothing** once its labels were seen: it finds its
+//! counters through one table that is read without a lock, and replaced when something new comes.
+
+mod family;
+mod labels;
+mod operations;
+mod scope;
+mod scopes;
+mod watched;
+
+use std::fmt;
+use std::sync::Arc;
+
+use prometheus::{IntCounter, IntGaugeVec, Opts, Registry, TextEncoder};
+use sluicegate_core::query::Query;
+use sluicegate_core::ruleset::Ruleset;
+use sluicegate_core::{Decision, Plan, Span};
+
+pub use labels::Options;
+use labels::Who;
+use operations::Operations;
+pub use scopes::INLINE;
+use scopes::Scopes;
+pub use watched::StoreSize;
+use watched::Watched;
+
+use crate::service::{Decided, Observer, Operation};
+
+/// The media type of [`Metrics::render`].
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// All metrics of one process. A clone is another handle to the same.
+#[derive(Clone)]
+pub struct Metrics(Arc<Inner>);
+
+struct Inner {
+    registry: Registry,
+    scopes: Arc<Scopes>,
+    operations: Arc<Operations>,
+    watched: Arc<Watched>,
+    replays: IntCounter,
+    config_version: IntGaugeVec,
+    config_load_failures: IntCounter,
+}
+
+/// How an operation ended, as the label `result` says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Allowed,
+    Denied,
+    Never,
+    Error,
+}
+
+impl Outcome {
+    const ALL: [Self; 4] = [Self::Allowed, Self::Denied, Self::Never, Self::Error];
+
+    const fn of(decision: &Decision) -> Self {
+        match decision {
+            Decision::Allow(_) => Self::Allowed,
+            Decision::Deny(_) => Self::Denied,
+            Decision::Never(_) => Self::Never,
+        }
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Allowed => "allowed",
+            Self::Denied => "denied",
+            Self::Never => "never",
+            Self::Error => "error",
+        }
+    }
+}
+
+impl Metrics {
+    /// Metrics that nothing was counted in yet, in a registry of their own.
+    pub fn new(options: &Options) -> Self {
+        let registry = Registry::new();
+        let scopes = Arc::new(Scopes::new(options));
+        let operations = Arc::new(Operations::default());
+        let watched = Arc::new(Watched::default());
+        let fixed = "the names in this file are valid, and each is used once";
+        let counter = |name, help| IntCounter::new(name, help).expect(fixed);
+        let replays = counter(
+            "sluicegate_replays_total",
+            "Ids that were admitted before and not charged again.",
+        );
+        let config_load_failures = counter(
+            "rate_limiter_config_load_failures_total",
+            "Configurations that were refused; the one before stayed in force.",
+        );
+        let config_version = IntGaugeVec::new(
+            Opts::new("rate_limiter_config_version", "The version of the configuration in force."),
+            &["source"],
+        );
+        let config_version = config_version.expect(fixed);
+        for collector in [
+            family::collector(&scopes, &scope::FAMILIES, Scopes::collect),
+            family::collector(&operations, &operations::FAMILIES, Operations::collect),
+            family::collector(&watched, &watched::FAMILIES, Watched::collect),
+            Box::new(replays.clone()),
+            Box::new(config_version.clone()),
+            Box::new(config_load_failures.clone()),
+        ] {
+            registry.register(collector).expect(fixed);
+        }
+        Self(Arc::new(Inner {
+            registry,
+            scopes,
+            operations,
+            watched,
+            replays,
+            config_version,
+            config_load_failures,
+        }))
+    }
+
+    /// Gives every rule its counters. To be called before the rules are put in force: until then
+    /// a rule counts as [`INLINE`]. Rules that are known keep what they counted.
+    pub fn know(&self, rules: &Ruleset) {
+        self.0.scopes.know(rules);
+    }
+
+    /// The store gave no answer to a plan.
+    pub fn failed(&self, query: &Query<'_>, plan: &Plan<'_>, operation: Operation, latency: Span) {
+        self.0.operations.ended(operation, Outcome::Error, latency);
+        self.0.scopes.failed(plan, Who::asks(query));
+    }
+
+    /// A configuration was put in force.
+    pub fn config_loaded(&self, source: &str, version: i64) {
+        self.0.config_version.with_label_values(&[source]).set(version);
+    }
+
+    /// A configuration was refused.
+    pub fn config_failed(&self) {
+        self.0.config_load_failures.inc();
+    }
+
+    /// Shows the size of the store, read whenever somebody looks.
+    pub fn watch_store(&self, read: impl Fn() -> StoreSize + Send + Sync + 'static) {
+        self.0.watched.store(Box::new(read));
+    }
+
+    /// Shows how many connections a listener has open, read whenever somebody looks.
+    pub fn watch_connections(
+        &self,
+        listener: &str,
+        read: impl Fn() -> u64 + Send + Sync + 'static,
+    ) {
+        self.0.watched.connections(listener, Box::new(read));
+    }
+
+    /// Shows how many lines a decision log dropped, read whenever somebody looks.
+    pub fn watch_dropped(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
+        self.0.watched.dropped(Box::new(read));
+    }
+
+    /// Everything, in the text format of Prometheus.
+    pub fn render(&self) -> String {
+        let families = self.0.registry.gather();
+        TextEncoder::new()
+            .encode_to_string(&families)
+            .expect("families without series are pruned, and a string takes every write")
+    }
+}
+
+impl Observer for Metrics {
+    fn decided(&self, decided: &Decided<'_, '_, '_>) {
+        let Decided { query, plan, decision, operation, latency, .. } = *decided;
+        self.0.operations.ended(operation, Outcome::of(decision), latency);
+        if matches!(decision, Decision::Allow(allow) if allow.replayed) {
+            self.0.replays.inc();
+        }
+        match operation {
+            Operation::Peek => {}
+            Operation::Acquire | Operation::Book => {
+                self.0.scopes.decided(plan, decision, Who::asks(query));
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,129 @@
+//! Every decision once: how it ended and how long it took.
+//!
+//! All decisions of all cores meet here, so the counters are kept in stripes, of which a thread
+//! uses one, and are added up when somebody looks.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+use prometheus::proto::{Bucket, Histogram, MetricFamily, MetricType};
+use sluicegate_core::Span;
+
+use super::Outcome;
+use super::family::{Family, Value};
+use crate::service::Operation;
+
+pub(super) static FAMILIES: [Family; 2] = [
+    Family {
+        name: "rate_limiter_latency_seconds",
+        help: "How long decisions took.",
+        kind: MetricType::HISTOGRAM,
+        labels: &["operation"],
+    },
+    Family {
+        name: "sluicegate_decisions_total",
+        help: "Decisions, each counted once whatever rules it met.",
+        kind: MetricType::COUNTER,
+        labels: &["operation", "result"],
+    },
+];
+
+/// The upper ends of the buckets. Alerts and promises speak of 20, 50 and 100 ms.
+const BOUNDS_US: [u64; 14] = [
+    50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000,
+    1_000_000,
+];
+
+const OPERATIONS: [Operation; 3] = [Operation::Acquire, Operation::Peek, Operation::Book];
+
+const fn place(operation: Operation) -> usize {
+    match operation {
+        Operation::Acquire => 0,
+        Operation::Peek => 1,
+        Operation::Book => 2,
+    }
+}
+
+const STRIPES: usize = 16;
+
+/// What is counted of each operation.
+#[derive(Debug, Default)]
+pub(super) struct Operations([Stripe; STRIPES]);
+
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Stripe([Tally; OPERATIONS.len()]);
+
+#[derive(Debug, Default)]
+struct Tally {
+    /// One more than there are bounds: what took longer than the last.
+    buckets: [AtomicU64; BOUNDS_US.len() + 1],
+    micros: AtomicU64,
+    outcomes: [AtomicU64; Outcome::ALL.len()],
+}
+
+impl Operations {
+    pub(super) fn ended(&self, operation: Operation, outcome: Outcome, latency: Span) {
+        let tally = &self.0[stripe()].0[place(operation)];
+        let micros = latency.as_micros();
+        let bucket = BOUNDS_US.iter().take_while(|&&bound| micros > bound).count();
+        tally.buckets[bucket].fetch_add(1, Relaxed);
+        tally.micros.fetch_add(micros, Relaxed);
+        tally.outcomes[outcome as usize].fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn collect(&self) -> Vec<MetricFamily> {
+        let [mut latencies, mut decisions] = FAMILIES.each_ref().map(Family::gather);
+        for operation in OPERATIONS {
+            let name = operation.name();
+            let histogram = self.histogram(operation);
+            if histogram.get_sample_count() > 0 {
+                latencies.add(&[name], Value::Distribution(histogram));
+            }
+            for outcome in Outcome::ALL {
+                let count = self.sum(operation, |tally| &tally.outcomes[outcome as usize]);
+                if count > 0 {
+                    decisions.add(&[name, outcome.name()], Value::Count(count));
+                }
+            }
+        }
+        vec![latencies.end(), decisions.end()]
+    }
+
+    fn histogram(&self, operation: Operation) -> Histogram {
+        let mut so_far = 0;
+        let mut up_to = |bucket: usize| {
+            so_far += self.sum(operation, |tally| &tally.buckets[bucket]);
+            so_far
+        };
+        let buckets = BOUNDS_US.iter().enumerate().map(|(number, &bound)| {
+            let mut bucket = Bucket::default();
+            bucket.set_upper_bound(seconds(bound));
+            bucket.set_cumulative_count(up_to(number));
+            bucket
+        });
+        let mut histogram = Histogram::default();
+        histogram.set_bucket(buckets.collect());
+        histogram.set_sample_count(up_to(BOUNDS_US.len()));
+        histogram.set_sample_sum(seconds(self.sum(operation, |tally| &tally.micros)));
+        histogram
+    }
+
+    fn sum(&self, operation: Operation, counter: impl Fn(&Tally) -> &AtomicU64) -> u64 {
+        let tallies = self.0.iter().map(|stripe| &stripe.0[place(operation)]);
+        tallies.map(|tally| counter(tally).load(Relaxed)).sum()
+    }
+}
+
+fn seconds(micros: u64) -> f64 {
+    micros as f64 / 1e6
+}
+
+/// The stripe of this thread: threads get them in turn.
+fn stripe() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static MINE: Cell<usize> = Cell::new(NEXT.fetch_add(1, Relaxed) % STRIPES);
+    }
+    MINE.get()
+}

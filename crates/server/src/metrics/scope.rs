@@ -1,0 +1,187 @@
+//! What is counted of one rule: by result, model and tenant.
+
+use std::array;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+
+use prometheus::proto::MetricType;
+use sluicegate_core::Limit;
+
+use super::Outcome;
+use super::family::{Family, Gathering, Value};
+
+pub(super) static FAMILIES: [Family; 5] = [
+    Family {
+        name: "rate_limiter_requests_total",
+        help: "Decisions: allowed for each rule that was charged, denied for the one that hit.",
+        kind: MetricType::COUNTER,
+        labels: &["result", "scope", "model_id", "tenant_id"],
+    },
+    Family {
+        name: "rate_limiter_usage_ratio",
+        help: "Used / limit as last seen, of the tightest window of the rule.",
+        kind: MetricType::GAUGE,
+        labels: &["scope", "model_id", "tenant_id"],
+    },
+    Family {
+        name: "sluicegate_denials_total",
+        help: "Denials by the limit that hit.",
+        kind: MetricType::COUNTER,
+        labels: &["scope", "unit", "window"],
+    },
+    Family {
+        name: "sluicegate_shadow_denials_total",
+        help: "Admissions that a shadow rule would have denied.",
+        kind: MetricType::COUNTER,
+        labels: &["scope"],
+    },
+    Family {
+        name: "sluicegate_concurrent_peak",
+        help: "The most slots seen in use at once since the start.",
+        kind: MetricType::GAUGE,
+        labels: &["scope"],
+    },
+];
+
+/// The counters of one rule. They outlive reloads; which limits the rule has does not.
+#[derive(Clone, Debug)]
+pub(super) struct Scope {
+    counters: Arc<Counters>,
+    /// The limits that it has now.
+    limits: Vec<(Limit, Arc<AtomicU64>)>,
+    /// Denials by unit and window, for every limit that it ever had.
+    denials: BTreeMap<(&'static str, String), Arc<AtomicU64>>,
+}
+
+#[derive(Debug)]
+struct Counters {
+    /// Made when they are first used: most rules meet few of all pairs of labels.
+    chunks: Box<[OnceLock<Box<[Slot; CHUNK]>>]>,
+    shadow_denials: AtomicU64,
+    concurrent_peak: AtomicU64,
+}
+
+const CHUNK: usize = 32;
+
+impl Scope {
+    /// Counters for so many pairs of labels.
+    pub(super) fn new(pairs: usize) -> Self {
+        let counters = Counters {
+            chunks: (0..pairs.div_ceil(CHUNK)).map(|_| OnceLock::new()).collect(),
+            shadow_denials: AtomicU64::new(0),
+            concurrent_peak: AtomicU64::new(0),
+        };
+        Self { counters: Arc::new(counters), limits: Vec::new(), denials: BTreeMap::new() }
+    }
+
+    /// Takes note of the limits that the rule has from now on.
+    pub(super) fn know(&mut self, limits: &[Limit]) {
+        let known = limits.iter().map(|limit| {
+            let counter = self.denials.entry((limit.unit().name(), window(limit)));
+            (limit.clone(), counter.or_default().clone())
+        });
+        self.limits = known.collect();
+    }
+
+    /// The counters of a pair of labels.
+    pub(super) fn slot(&self, place: usize) -> &Slot {
+        let chunk = &self.counters.chunks[place / CHUNK];
+        &chunk.get_or_init(|| Box::new(array::from_fn(|_| Slot::default())))[place % CHUNK]
+    }
+
+    /// So much of a limit was seen in use.
+    pub(super) fn seen(&self, limit: &Limit, used: u64) {
+        let peak = &self.counters.concurrent_peak;
+        if matches!(limit, Limit::Concurrent(_)) && used > peak.load(Relaxed) {
+            peak.fetch_max(used, Relaxed);
+        }
+    }
+
+    pub(super) fn shadow_denied(&self) {
+        self.counters.shadow_denials.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn denied_by(&self, limit: &Limit) {
+        if let Some((_, denials)) = self.limits.iter().find(|(known, _)| known == limit) {
+            denials.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Adds its series to those of each family.
+    pub(super) fn collect(
+        &self,
+        name: &str,
+        labels: &[(&str, &str, usize)],
+        families: &mut [Gathering; FAMILIES.len()],
+    ) {
+        let [requests, usages, denials, shadow_denials, concurrent_peak] = families;
+        for &(model, tenant, place) in labels {
+            let chunk = self.counters.chunks[place / CHUNK].get();
+            let Some(slot) = chunk.map(|chunk| &chunk[place % CHUNK]) else {
+                continue;
+            };
+            for (outcome, count) in Outcome::ALL.iter().zip(&slot.outcomes) {
+                if let Some(count) = counted(count) {
+                    requests.add(&[outcome.name(), name, model, tenant], count);
+                }
+            }
+            let usage = f64::from_bits(slot.usage.load(Relaxed));
+            if !usage.is_nan() {
+                usages.add(&[name, model, tenant], Value::Level(usage));
+            }
+        }
+        for ((unit, window), count) in &self.denials {
+            if let Some(count) = counted(count) {
+                denials.add(&[name, unit, window], count);
+            }
+        }
+        if let Some(count) = counted(&self.counters.shadow_denials) {
+            shadow_denials.add(&[name], count);
+        }
+        let peak = self.counters.concurrent_peak.load(Relaxed);
+        if peak > 0 {
+            concurrent_peak.add(&[name], Value::Level(peak as f64));
+        }
+    }
+}
+
+/// What has never been counted has no series.
+fn counted(counter: &AtomicU64) -> Option<Value> {
+    Some(counter.load(Relaxed)).filter(|&count| count > 0).map(Value::Count)
+}
+
+/// The window of a limit as the limit grammar writes it.
+fn window(limit: &Limit) -> String {
+    match limit {
+        Limit::Exact(rate) | Limit::Windowed(rate) | Limit::Bucket { rate, .. } => {
+            rate.window.to_string()
+        }
+        Limit::Calendar { calendar, .. } => calendar.to_string(),
+        Limit::Concurrent(_) => String::new(),
+    }
+}
+
+/// The counters of one rule for one model and one tenant.
+#[derive(Debug)]
+pub(super) struct Slot {
+    outcomes: [AtomicU64; Outcome::ALL.len()],
+    /// The bits of a float; not a number until something was seen.
+    usage: AtomicU64,
+}
+
+impl Default for Slot {
+    fn default() -> Self {
+        Self { outcomes: Default::default(), usage: AtomicU64::new(f64::NAN.to_bits()) }
+    }
+}
+
+impl Slot {
+    pub(super) fn count(&self, outcome: Outcome) {
+        self.outcomes[outcome as usize].fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn show(&self, usage: f64) {
+        self.usage.store(usage.to_bits(), Relaxed);
+    }
+}

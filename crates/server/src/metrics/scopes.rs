@@ -1,0 +1,177 @@
+//! What decisions mean for the counters of the rules that they met.
+
+use std::collections::HashMap;
+use std::ptr;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use foldhash::fast::RandomState;
+use prometheus::proto::MetricFamily;
+use sluicegate_core::decision::Hit;
+use sluicegate_core::ruleset::Ruleset;
+use sluicegate_core::{Charge, Decision, Plan};
+
+use super::Outcome;
+use super::family::{Family, Gathering};
+use super::labels::{Labels, Options, Who};
+use super::scope::{FAMILIES, Scope};
+
+/// The scope of all rules that queries bring along: clients name them, so names don't tell them
+/// apart.
+pub const INLINE: &str = "~inline";
+
+/// How the keys of such rules begin, whatever the rules are called.
+const INLINE_KEY: &[u8] = b"~inline:";
+
+/// The counters of all rules.
+#[derive(Debug)]
+pub(super) struct Scopes(ArcSwap<Directory>);
+
+/// Where everything is counted. Replaced whole when something new comes, which clients can make
+/// happen only so often; the counters themselves stay where they are.
+#[derive(Clone, Debug)]
+struct Directory {
+    labels: Labels,
+    rules: Arc<HashMap<Arc<str>, Scope, RandomState>>,
+    inline: Scope,
+}
+
+impl Scopes {
+    pub(super) fn new(options: &Options) -> Self {
+        let labels = Labels::new(options);
+        let inline = Scope::new(labels.capacity());
+        Self(ArcSwap::from_pointee(Directory { labels, rules: Arc::default(), inline }))
+    }
+
+    pub(super) fn know(&self, rules: &Ruleset) {
+        self.0.rcu(|directory| {
+            let mut directory = Directory::clone(directory);
+            directory.know(rules);
+            directory
+        });
+    }
+
+    pub(super) fn decided(&self, plan: &Plan<'_>, decision: &Decision, who: Who<'_>) {
+        let directory = self.0.load();
+        let place = directory.labels.find(who).unwrap_or_else(|| self.learn(who));
+        directory.decided(plan.charges(), decision, place);
+    }
+
+    pub(super) fn failed(&self, plan: &Plan<'_>, who: Who<'_>) {
+        let directory = self.0.load();
+        let place = directory.labels.find(who).unwrap_or_else(|| self.learn(who));
+        let charges = plan.charges();
+        for (first, _) in runs(charges).filter(|&(first, _)| is_new(charges, first)) {
+            directory.scope(&charges[first]).slot(place).count(Outcome::Error);
+        }
+    }
+
+    /// The place of labels that are new. It is good in older directories too.
+    #[cold]
+    fn learn(&self, who: Who<'_>) -> usize {
+        let mut place = 0;
+        self.0.rcu(|directory| {
+            let mut directory = Directory::clone(directory);
+            place = directory.labels.learn(who);
+            directory
+        });
+        place
+    }
+
+    pub(super) fn collect(&self) -> Vec<MetricFamily> {
+        let directory = self.0.load_full();
+        let labels: Vec<_> = directory.labels.pairs().collect();
+        let mut families = FAMILIES.each_ref().map(Family::gather);
+        for (name, scope) in directory.rules.iter() {
+            scope.collect(name, &labels, &mut families);
+        }
+        directory.inline.collect(INLINE, &labels, &mut families);
+        families.map(Gathering::end).into()
+    }
+}
+
+impl Directory {
+    fn know(&mut self, rules: &Ruleset) {
+        self.labels.know(rules);
+        let mut known = HashMap::clone(&self.rules);
+        // A rule of this name would have the series of the inline ones: it counts among them.
+        let rules = rules.groups().flat_map(|(_, rules)| rules).filter(|rule| rule.name != INLINE);
+        for rule in rules {
+            let scope = known.entry(rule.name.as_str().into());
+            let scope = scope.or_insert_with(|| Scope::new(self.labels.capacity()));
+            scope.know(&rule.limits);
+        }
+        self.rules = Arc::new(known);
+    }
+
+    fn decided(&self, charges: &[Charge<'_>], decision: &Decision, place: usize) {
+        let charged = match decision {
+            Decision::Allow(allow) => !allow.replayed,
+            Decision::Deny(_) | Decision::Never(_) => false,
+        };
+        let mut readings = decision.readings().iter();
+        for (first, run) in runs(charges) {
+            let scope = self.scope(&run[0]);
+            let slot = scope.slot(place);
+            let mut usage = None;
+            for charge in run {
+                for (limit, reading) in charge.limits().iter().zip(readings.by_ref()) {
+                    scope.seen(limit, reading.used);
+                    let ratio = reading.used as f64 / limit.amount().get() as f64;
+                    usage = Some(usage.map_or(ratio, |most: f64| most.max(ratio)));
+                }
+            }
+            if let Some(usage) = usage {
+                slot.show(usage);
+            }
+            if charged && is_new(charges, first) {
+                slot.count(Outcome::Allowed);
+            }
+        }
+        match decision {
+            Decision::Allow(allow) if charged => {
+                for &index in &allow.shadowed {
+                    self.scope(&charges[usize::from(index)]).shadow_denied();
+                }
+            }
+            Decision::Allow(_) => {}
+            Decision::Deny(deny) => self.denied(charges, deny.hit, Outcome::Denied, place),
+            Decision::Never(never) => self.denied(charges, never.hit, Outcome::Never, place),
+        }
+    }
+
+    fn denied(&self, charges: &[Charge<'_>], hit: Hit, outcome: Outcome, place: usize) {
+        let charge = &charges[hit.charge];
+        let scope = self.scope(charge);
+        scope.slot(place).count(outcome);
+        scope.denied_by(&charge.limits()[hit.limit]);
+    }
+
+    fn scope(&self, charge: &Charge<'_>) -> &Scope {
+        // A client can call its own rule like one of ours.
+        if charge.key.as_bytes().starts_with(INLINE_KEY) {
+            return &self.inline;
+        }
+        self.rules.get(charge.rule().name.as_str()).unwrap_or(&self.inline)
+    }
+}
+
+/// Neighbouring charges of one rule, with the number of the first: a rule whose limits are kept
+/// by several counters is still one rule.
+fn runs<'p, 'a>(charges: &'p [Charge<'a>]) -> impl Iterator<Item = (usize, &'p [Charge<'a>])> {
+    charges.chunk_by(is_same_rule).scan(0, |next, run| {
+        let first = *next;
+        *next += run.len();
+        Some((first, run))
+    })
+}
+
+fn is_same_rule(one: &Charge<'_>, other: &Charge<'_>) -> bool {
+    ptr::eq(one.rule(), other.rule())
+}
+
+/// Whether no earlier charge is of the same rule: in a plan of several queries a rule can come
+/// again, and it is still one decision.
+fn is_new(charges: &[Charge<'_>], index: usize) -> bool {
+    !charges[..index].iter().any(|earlier| is_same_rule(earlier, &charges[index]))
+}

@@ -1,0 +1,110 @@
+//! What is measured elsewhere and read whenever somebody looks.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use prometheus::proto::{MetricFamily, MetricType};
+
+use super::family::{Family, Gathering, Value};
+
+pub(super) static FAMILIES: [Family; 5] = [
+    Family {
+        name: "sluicegate_connections",
+        help: "Connections that are open.",
+        kind: MetricType::GAUGE,
+        labels: &["listener"],
+    },
+    Family {
+        name: "sluicegate_store_keys",
+        help: "Counters in the store.",
+        kind: MetricType::GAUGE,
+        labels: &[],
+    },
+    Family {
+        name: "sluicegate_store_overflow_keys",
+        help: "Counters that stand for all that had no room for one of their own.",
+        kind: MetricType::GAUGE,
+        labels: &[],
+    },
+    Family {
+        name: "sluicegate_store_records",
+        help: "Open reservations and remembered ids in the store.",
+        kind: MetricType::GAUGE,
+        labels: &[],
+    },
+    Family {
+        name: "sluicegate_decision_log_dropped_total",
+        help: "Lines that the decision log could not write in time.",
+        kind: MetricType::COUNTER,
+        labels: &[],
+    },
+];
+
+/// How much a store holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoreSize {
+    /// Counters.
+    pub keys: usize,
+    /// Counters that stand for all that had no room for one of their own.
+    pub overflow: usize,
+    /// Open reservations and remembered ids.
+    pub records: usize,
+}
+
+type Read<T> = Box<dyn Fn() -> T + Send + Sync>;
+
+/// Those who are asked when somebody looks.
+#[derive(Default)]
+pub(super) struct Watched(Mutex<Sources>);
+
+#[derive(Default)]
+struct Sources {
+    connections: BTreeMap<String, Read<u64>>,
+    store: Option<Read<StoreSize>>,
+    dropped: Option<Read<u64>>,
+}
+
+impl Watched {
+    pub(super) fn connections(&self, listener: &str, read: Read<u64>) {
+        self.sources().connections.insert(listener.to_owned(), read);
+    }
+
+    pub(super) fn store(&self, read: Read<StoreSize>) {
+        self.sources().store = Some(read);
+    }
+
+    pub(super) fn dropped(&self, read: Read<u64>) {
+        self.sources().dropped = Some(read);
+    }
+
+    pub(super) fn collect(&self) -> Vec<MetricFamily> {
+        let mut families = FAMILIES.each_ref().map(Family::gather);
+        let [connections, keys, overflow, records, dropped] = &mut families;
+        let sources = self.sources();
+        for (listener, read) in &sources.connections {
+            connections.add(&[listener], Value::Level(read() as f64));
+        }
+        if let Some(read) = &sources.store {
+            let size = read();
+            keys.add(&[], Value::Level(size.keys as f64));
+            overflow.add(&[], Value::Level(size.overflow as f64));
+            records.add(&[], Value::Level(size.records as f64));
+        }
+        if let Some(read) = &sources.dropped {
+            dropped.add(&[], Value::Count(read()));
+        }
+        families.map(Gathering::end).into()
+    }
+
+    /// A source that panicked leaves the others as they were.
+    fn sources(&self) -> MutexGuard<'_, Sources> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Watched {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watched").finish_non_exhaustive()
+    }
+}

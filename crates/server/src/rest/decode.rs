@@ -1,0 +1,222 @@
+//! From bytes to a [`Query`].
+
+use std::borrow::Cow;
+use std::fmt;
+
+use axum::http::{HeaderMap, StatusCode, header};
+use serde::de::{
+    self, Deserialize, DeserializeOwned, Deserializer, IgnoredAny, MapAccess, Visitor,
+};
+use sluicegate_core::query::{Query, RequestId};
+use smallvec::SmallVec;
+
+use super::problem::Problem;
+
+/// Refuses a body that does not say it is JSON.
+pub(super) fn require_json(headers: &HeaderMap) -> Result<(), Problem> {
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let essence = kind.unwrap_or_default().split(';').next().unwrap_or_default().trim();
+    let is_json = essence.eq_ignore_ascii_case("application/json")
+        || essence.len() > 5 && essence[essence.len() - 5..].eq_ignore_ascii_case("+json");
+    if is_json {
+        return Ok(());
+    }
+    Err(Problem::new(
+        StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        "send the body as JSON, with the header content-type: application/json",
+    ))
+}
+
+/// A flat object whose string fields are the dimensions of a query.
+pub(super) fn flat(body: &[u8], id: RequestId) -> Result<Query<'_>, Problem> {
+    let fields: Fields<'_> = serde_json::from_slice(body).map_err(syntax)?;
+    let mut query = Query::new(id);
+    for (name, value) in fields.0 {
+        match value {
+            Value::Text(text) => query.insert(name, text)?,
+            Value::Null => {}
+            Value::Other(what) => {
+                return Err(Problem::field(name, format!("must be a string, not {what}")));
+            }
+        }
+    }
+    Ok(query)
+}
+
+/// A body of a known shape; the problem names the path of the field at fault.
+pub(super) fn shaped<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
+    let mut json = serde_json::Deserializer::from_slice(body);
+    let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+        let path = error.path().to_string();
+        let inner = error.into_inner();
+        match path.as_str() {
+            "." => syntax(inner),
+            _ if inner.is_syntax() || inner.is_eof() => syntax(inner),
+            _ => Problem::field(path, without_place(&inner)),
+        }
+    })?;
+    json.end().map_err(syntax)?;
+    Ok(value)
+}
+
+fn syntax(error: serde_json::Error) -> Problem {
+    match error.classify() {
+        serde_json::error::Category::Data => Problem::bad_request(without_place(&error)),
+        _ => Problem::bad_request(format!("the body is not valid JSON: {error}")),
+    }
+}
+
+/// serde_json ends every message with its place, which is of no use beside the name of the field.
+fn without_place(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    match text.rfind(" at line ") {
+        Some(end) => text[..end].to_owned(),
+        None => text,
+    }
+}
+
+type Field<'a> = (Cow<'a, str>, Value<'a>);
+
+/// The fields of an object, in their order, with only as much of them as a dimension can be.
+struct Fields<'a>(SmallVec<[Field<'a>; 8]>);
+
+enum Value<'a> {
+    Text(Cow<'a, str>),
+    Null,
+    Other(&'static str),
+}
+
+impl<'de> Deserialize<'de> for Fields<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Object;
+        impl<'de> Visitor<'de> for Object {
+            type Value = Fields<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object with string fields, such as {\"userId\": \"u1\"}")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields<'de>, A::Error> {
+                let mut fields = SmallVec::new();
+                while let Some(Text(name)) = map.next_key()? {
+                    fields.push((name, map.next_value()?));
+                }
+                Ok(Fields(fields))
+            }
+        }
+        deserializer.deserialize_map(Object)
+    }
+}
+
+/// A string that is borrowed from the body wherever it contains no escapes.
+struct Text<'a>(Cow<'a, str>);
+
+impl<'de> Deserialize<'de> for Text<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match Value::deserialize(deserializer)? {
+            Value::Text(text) => Ok(Self(text)),
+            _ => Err(de::Error::custom("the name of a field is a string")),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Value<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Any;
+        impl<'de> Visitor<'de> for Any {
+            type Value = Value<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string")
+            }
+            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Value<'de>, E> {
+                Ok(Value::Text(Cow::Borrowed(text)))
+            }
+            fn visit_str<E>(self, text: &str) -> Result<Value<'de>, E> {
+                Ok(Value::Text(Cow::Owned(text.to_owned())))
+            }
+            fn visit_unit<E>(self) -> Result<Value<'de>, E> {
+                Ok(Value::Null)
+            }
+            fn visit_bool<E>(self, _: bool) -> Result<Value<'de>, E> {
+                Ok(Value::Other("true or false"))
+            }
+            fn visit_u64<E>(self, _: u64) -> Result<Value<'de>, E> {
+                Ok(Value::Other("a number"))
+            }
+            fn visit_i64<E>(self, _: i64) -> Result<Value<'de>, E> {
+                Ok(Value::Other("a number"))
+            }
+            fn visit_f64<E>(self, _: f64) -> Result<Value<'de>, E> {
+                Ok(Value::Other("a number"))
+            }
+            fn visit_seq<A: de::SeqAccess<'de>>(self, mut seq: A) -> Result<Value<'de>, A::Error> {
+                while seq.next_element::<IgnoredAny>()?.is_some() {}
+                Ok(Value::Other("a list"))
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value<'de>, A::Error> {
+                while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+                Ok(Value::Other("an object"))
+            }
+        }
+        deserializer.deserialize_any(Any)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sluicegate_core::Id;
+
+    fn detail(body: &[u8]) -> String {
+        let problem = flat(body, RequestId::ours(Id::from_bits(1))).expect_err("a problem");
+        serde_json::to_value(problem).expect("json")["detail"].as_str().expect("text").to_owned()
+    }
+
+    #[test]
+    fn every_string_field_is_a_dimension() {
+        let body = br#"{"userId":"u1","modelId":"a\u00e9\n","region":"eu","tenantId":null}"#;
+        let query = flat(body, RequestId::ours(Id::from_bits(1))).expect("a query");
+        let dimensions: Vec<_> = query.dimensions().collect();
+        assert_eq!(dimensions, [("userId", "u1"), ("modelId", "aé\n"), ("region", "eu")]);
+    }
+
+    #[test]
+    fn a_field_that_is_not_a_string_is_named() {
+        for (value, what) in [
+            ("1", "a number"),
+            ("-1.5", "a number"),
+            ("true", "true or false"),
+            ("[1,[2]]", "a list"),
+            ("{\"a\":{}}", "an object"),
+            ("9007199254740993", "a number"),
+        ] {
+            let body = format!("{{\"userId\":\"u\",\"modelId\":{value}}}");
+            assert_eq!(detail(body.as_bytes()), format!("modelId: must be a string, not {what}"));
+        }
+    }
+
+    #[test]
+    fn what_is_not_json_is_told_where() {
+        for body in
+            ["", "{", "nan", "{\"a\":NaN}", "{\"a\":\"b\"} x", "\u{feff}{}", "{\"a\":\"\0\"}"]
+        {
+            assert!(detail(body.as_bytes()).starts_with("the body is not valid JSON"), "{body:?}");
+        }
+        assert!(detail(b"[]").contains("expected an object with string fields"));
+        assert!(detail(b"\"x\"").contains("expected an object with string fields"));
+        assert!(detail(b"{\"a\":\"\xff\"}").starts_with("the body is not valid JSON"));
+        let deep = format!("{{\"userId\":{}1{}}}", "[".repeat(5_000), "]".repeat(5_000));
+        assert!(detail(deep.as_bytes()).contains("must be a string"));
+    }
+
+    #[test]
+    fn bad_dimensions_are_named() {
+        assert_eq!(
+            detail(br#"{"userId":""}"#),
+            "userId: is empty: leave it out or give it a value"
+        );
+        assert_eq!(detail(br#"{"userId":"\u0000"}"#), "userId: contains a NUL byte");
+        assert_eq!(detail(br#"{"userId":"a","userId":"b"}"#), "userId: is given twice");
+    }
+}

@@ -1,0 +1,261 @@
+//! From a decision to the bytes of an answer.
+//!
+//! Written by hand into one buffer: a decision is told some hundred thousand times a second.
+
+use sluicegate_core::limit::Unit;
+use sluicegate_core::{Decision, Money, Timestamp};
+
+use crate::answer::{Answer, Scope};
+
+/// The answer of `/rate-limit/allow`.
+pub(super) fn allow(answer: &Answer<'_, '_>) -> Vec<u8> {
+    let mut json = Json::object();
+    json.boolean("allowed", answer.decision().is_allowed());
+    let told = match answer.decision() {
+        Decision::Allow(allow) => {
+            if allow.replayed {
+                json.boolean("replayed", true);
+            }
+            answer.tightest()
+        }
+        Decision::Deny(_) | Decision::Never(_) => {
+            denial(answer, &mut json);
+            answer.hit()
+        }
+    };
+    if let Some(scope) = told {
+        json.amount("remaining", scope.remaining(), scope.limit.unit());
+        if !matches!(answer.decision(), Decision::Never(_)) {
+            json.instant("resetAt", scope.reading.reset);
+        }
+    }
+    if let Some(scope) = answer.effective() {
+        json.amount("effectiveLimit", scope.amount(), scope.limit.unit());
+    }
+    scopes(answer, &mut json);
+    json.end()
+}
+
+/// The answer of a status mode: all of the above, and the limit in words.
+pub(super) fn exceeded(answer: &Answer<'_, '_>) -> Vec<u8> {
+    let mut json = Json::object();
+    let limit = answer.hit().map(|hit| hit.limit.in_words()).unwrap_or_default();
+    json.text("detail", &format!("Rate limit exceeded: {limit}"));
+    json.boolean("allowed", false);
+    denial(answer, &mut json);
+    if let Some(scope) = answer.hit() {
+        json.amount("remaining", scope.remaining(), scope.limit.unit());
+        if !matches!(answer.decision(), Decision::Never(_)) {
+            json.instant("resetAt", scope.reading.reset);
+        }
+    }
+    scopes(answer, &mut json);
+    json.end()
+}
+
+/// The answer of the native operations.
+pub(super) fn native(answer: &Answer<'_, '_>, handle: Option<&str>) -> Vec<u8> {
+    let mut json = Json::object();
+    json.boolean("allowed", answer.decision().is_allowed());
+    json.text("id", &answer.plan().id.id.to_string());
+    json.instant("at", answer.at());
+    match answer.decision() {
+        Decision::Allow(allow) => {
+            json.instant("start", allow.start);
+            json.boolean("replayed", allow.replayed);
+            if let Some(until) = allow.until {
+                json.instant("until", until);
+            }
+            if let Some(handle) = handle {
+                json.text("handle", handle);
+            }
+            if !allow.shadowed.is_empty() {
+                json.list("shadowed", &allow.shadowed, |&index, json| {
+                    json.string(&answer.plan().charges()[usize::from(index)].rule().name);
+                });
+            }
+        }
+        Decision::Deny(deny) => {
+            json.instant("start", deny.start);
+            denial(answer, &mut json);
+        }
+        Decision::Never(_) => denial(answer, &mut json),
+    }
+    if !answer.decision().is_allowed() {
+        fits(answer, &mut json);
+    }
+    scopes(answer, &mut json);
+    json.end()
+}
+
+/// What the limits show.
+pub(super) fn usage<'a, 'p: 'a>(
+    at: Timestamp,
+    shown: impl Iterator<Item = Scope<'a, 'p>>,
+) -> Vec<u8> {
+    let mut json = Json::object();
+    json.instant("at", at);
+    let shown: Vec<_> = shown.collect();
+    json.list("scopes", &shown, scope);
+    json.end()
+}
+
+fn denial(answer: &Answer<'_, '_>, json: &mut Json) {
+    if let (Some(reason), Some(hit)) = (answer.reason(), answer.hit()) {
+        json.text("reason", &reason);
+        json.text("scopeHit", hit.name());
+    }
+    if let Some(wait) = answer.retry_after() {
+        json.number("retryAfterMs", wait.as_micros().div_ceil(1_000));
+    }
+}
+
+/// The most of each unit that would be admitted now.
+fn fits(answer: &Answer<'_, '_>, json: &mut Json) {
+    let fits: Vec<_> =
+        [Unit::Requests, Unit::Tokens, Unit::InputTokens, Unit::OutputTokens, Unit::Usd]
+            .into_iter()
+            .filter_map(|unit| Some((unit, answer.decision().fits(answer.plan(), unit)?)))
+            .collect();
+    json.name("fits");
+    let mut inner = Json::object();
+    for (unit, amount) in fits {
+        inner.amount(unit.name(), amount, unit);
+    }
+    json.raw(&inner.end());
+}
+
+fn scopes(answer: &Answer<'_, '_>, json: &mut Json) {
+    let all: smallvec::SmallVec<[Scope<'_, '_>; 8]> = answer.scopes().collect();
+    json.list("scopes", &all, scope);
+}
+
+fn scope(scope: &Scope<'_, '_>, json: &mut Json) {
+    let unit = scope.limit.unit();
+    let mut inner = Json::inside(json);
+    inner.text("name", scope.name());
+    inner.text("window", &scope.limit.to_string());
+    inner.amount("limit", scope.amount(), unit);
+    inner.amount("current", scope.reading.used, unit);
+    inner.amount("remaining", scope.remaining(), unit);
+    inner.instant("resetAt", scope.reading.reset);
+    if scope.charge.shadow() {
+        inner.boolean("shadow", true);
+    }
+    inner.close();
+}
+
+/// A JSON object under way.
+struct Json {
+    out: Vec<u8>,
+    first: bool,
+}
+
+/// An object inside of a list, written into the same buffer.
+struct Inside<'j> {
+    json: &'j mut Json,
+}
+
+impl Json {
+    fn object() -> Self {
+        let mut out = Vec::with_capacity(512);
+        out.push(b'{');
+        Self { out, first: true }
+    }
+
+    fn inside(json: &mut Self) -> Inside<'_> {
+        json.out.push(b'{');
+        json.first = true;
+        Inside { json }
+    }
+
+    fn end(mut self) -> Vec<u8> {
+        self.out.push(b'}');
+        self.out
+    }
+
+    /// The name of the next field; names are ours and need no escapes.
+    fn name(&mut self, name: &str) {
+        if !std::mem::replace(&mut self.first, false) {
+            self.out.push(b',');
+        }
+        self.out.push(b'"');
+        self.out.extend_from_slice(name.as_bytes());
+        self.out.extend_from_slice(b"\":");
+    }
+
+    fn raw(&mut self, bytes: &[u8]) {
+        self.out.extend_from_slice(bytes);
+    }
+
+    fn string(&mut self, text: &str) {
+        serde_json::to_writer(&mut self.out, text).expect("a buffer takes every write");
+    }
+
+    fn text(&mut self, name: &str, text: &str) {
+        self.name(name);
+        self.string(text);
+    }
+
+    fn boolean(&mut self, name: &str, value: bool) {
+        self.name(name);
+        self.raw(if value { b"true" } else { b"false" });
+    }
+
+    fn number(&mut self, name: &str, value: u64) {
+        self.name(name);
+        self.raw(itoa::Buffer::new().format(value).as_bytes());
+    }
+
+    /// A number in its unit: money in dollars, exactly, as a decimal.
+    fn amount(&mut self, name: &str, value: u64, unit: Unit) {
+        match (unit, Money::from_nanos(value)) {
+            (Unit::Usd, Some(money)) => {
+                self.name(name);
+                self.raw(money.to_string().as_bytes());
+            }
+            _ => self.number(name, value),
+        }
+    }
+
+    fn instant(&mut self, name: &str, at: Timestamp) {
+        self.name(name);
+        self.raw(b"\"");
+        use std::io::Write as _;
+        write!(self.out, "{at}").expect("a buffer takes every write");
+        self.raw(b"\"");
+    }
+
+    fn list<T>(&mut self, name: &str, items: &[T], mut each: impl FnMut(&T, &mut Self)) {
+        self.name(name);
+        self.raw(b"[");
+        for (index, item) in items.iter().enumerate() {
+            if index > 0 {
+                self.raw(b",");
+            }
+            each(item, self);
+        }
+        self.raw(b"]");
+        self.first = false;
+    }
+}
+
+impl std::ops::Deref for Inside<'_> {
+    type Target = Json;
+    fn deref(&self) -> &Json {
+        self.json
+    }
+}
+
+impl std::ops::DerefMut for Inside<'_> {
+    fn deref_mut(&mut self) -> &mut Json {
+        self.json
+    }
+}
+
+impl Inside<'_> {
+    fn close(self) {
+        self.json.out.push(b'}');
+        self.json.first = false;
+    }
+}

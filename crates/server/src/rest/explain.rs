@@ -1,0 +1,74 @@
+//! Why a query is decided as it is: groups, rules, keys, usage, verdict.
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::Response;
+use serde_json::{Value, json};
+use sluicegate_core::decision::Allow;
+use sluicegate_core::store::{Store, Usage};
+use sluicegate_core::time::Clock;
+use sluicegate_core::{Decision, Plan, Ruleset};
+
+use super::problem::Problem;
+use super::{decode, encode, native};
+use crate::answer::Answer;
+use crate::auth::Caller;
+use crate::service::Service;
+
+/// Tells what would be decided, and why. Consumes nothing.
+pub(super) async fn explain<S: Store, C: Clock>(
+    State(service): State<Arc<Service<S, C>>>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<Response, Problem> {
+    decode::require_json(&headers)?;
+    let request: native::Request = decode::shaped(&body)?;
+    let query = request.query(caller.name(), service.request_id())?;
+    let told = service.with_plan(&query, async |store, rules, plan| {
+        let decision = store.peek(plan).await?;
+        let verdict = encode::native(&Answer::new(rules, plan, &decision), None);
+        let verdict: Value = serde_json::from_slice(&verdict).unwrap_or_default();
+        let told = json!({ "groups": groups(rules, plan), "decision": verdict });
+        Ok(super::json(told.to_string().into_bytes()))
+    });
+    Ok(told.await?)
+}
+
+/// Each group with the rule that applies in it, the shadow rules before it, and their counters.
+fn groups(rules: &Ruleset, plan: &Plan<'_>) -> Vec<Value> {
+    let explained = rules.groups().enumerate().map(|(number, (name, rules))| {
+        let matched = plan.charges().iter().filter(|charge| charge.group() == number);
+        let matched: Vec<Value> = matched
+            .map(|charge| {
+                let limits: Vec<_> = charge.limits().iter().map(ToString::to_string).collect();
+                json!({
+                    "rule": charge.rule().name,
+                    "key": charge.key.to_string(),
+                    "limits": limits,
+                    "needs": charge.need,
+                    "takes": charge.take,
+                    "shadow": charge.shadow(),
+                })
+            })
+            .collect();
+        json!({ "group": name, "rules": rules.count(), "matched": matched })
+    });
+    explained.collect()
+}
+
+/// Usage in the form of a decision, for those who tell decisions.
+pub(super) fn shown(usage: Usage) -> Decision {
+    Decision::Allow(Allow {
+        at: usage.at,
+        start: usage.at,
+        until: None,
+        replayed: false,
+        shadowed: Default::default(),
+        readings: usage.readings,
+    })
+}

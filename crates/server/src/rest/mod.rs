@@ -1,0 +1,337 @@
+//! REST: `/rate-limit/allow` for gateways, and `/v1` for everything that the store can do.
+
+mod decode;
+mod encode;
+mod explain;
+mod native;
+mod openapi;
+mod problem;
+
+use std::sync::Arc;
+
+use axum::body::{Body, Bytes};
+use axum::extract::{DefaultBodyLimit, RawQuery, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::middleware;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodRouter, get, post};
+use axum::{Extension, Router};
+use sluicegate_core::store::{Claim, Ended, Store};
+use sluicegate_core::time::Clock;
+use sluicegate_core::{Decision, Id, Plan, Ruleset, Timestamp};
+
+pub use problem::Problem;
+
+use crate::answer::Answer;
+use crate::auth::Caller;
+use crate::headers;
+use crate::service::{Operation, Service};
+
+/// The largest body that is read unless configured otherwise.
+pub const BODY_LIMIT: usize = 64 * 1024;
+
+type Shared<S, C> = State<Arc<Service<S, C>>>;
+type Answered = Result<Response, Problem>;
+
+/// Every route, as a value that tests call without a socket.
+///
+/// Whoever mounts it puts the [`Caller`] into the extensions of each request.
+pub fn router<S, C>(service: Arc<Service<S, C>>, body_limit: usize) -> Router
+where
+    S: Store + 'static,
+    C: Clock + 'static,
+{
+    Router::new()
+        .route("/rate-limit/allow", only(post(allow::<S, C>)))
+        .route("/v1/acquire", only(post(acquire::<S, C>)))
+        .route("/v1/check", only(post(check::<S, C>)))
+        .route("/v1/book", only(post(book::<S, C>)))
+        .route("/v1/claim", only(post(claim::<S, C>)))
+        .route("/v1/settle", only(post(settle::<S, C>)))
+        .route("/v1/release", only(post(release::<S, C>)))
+        .route("/v1/renew", only(post(renew::<S, C>)))
+        .route("/v1/cancel", only(post(cancel::<S, C>)))
+        .route("/v1/usage", only(post(usage::<S, C>)))
+        .route("/v1/reset", only(post(reset::<S, C>)))
+        .route("/v1/explain", only(post(explain::explain::<S, C>)))
+        .route("/openapi.json", only(get(openapi::document)))
+        .merge(openapi::pages())
+        .fallback(|| async {
+            Problem::new(StatusCode::NOT_FOUND, "there is nothing at this path: see /docs")
+        })
+        .layer(middleware::map_response(name_large_bodies))
+        .layer(DefaultBodyLimit::max(body_limit))
+        .with_state(service)
+}
+
+/// Another method is told which one is right.
+fn only<S: Clone + Send + Sync + 'static>(route: MethodRouter<S>) -> MethodRouter<S> {
+    route.fallback(|| async {
+        Problem::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "this path does not take this method: see /docs",
+        )
+    })
+}
+
+/// Bodies are refused by the framework in plain text; all our refusals look alike.
+async fn name_large_bodies(response: Response) -> Response {
+    let is_problem = response
+        .headers()
+        .get(header::CONTENT_TYPE)
+        .is_some_and(|kind| kind.as_bytes().starts_with(b"application/problem+json"));
+    match response.status() {
+        StatusCode::PAYLOAD_TOO_LARGE if !is_problem => Problem::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "the body is larger than what is read here: send less, or raise server.body_limit",
+        )
+        .into_response(),
+        StatusCode::BAD_REQUEST if !is_problem => {
+            Problem::bad_request("the body could not be read to its end").into_response()
+        }
+        _ => response,
+    }
+}
+
+async fn allow<S: Store, C: Clock>(
+    State(service): Shared<S, C>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Answered {
+    let mode = Mode::read(query.as_deref())?;
+    decode::require_json(&headers)?;
+    let query = [decode::flat(&body, service.request_id())?];
+    let told = service.decide(&query, Operation::Acquire, |rules, plan, decision| {
+        let answer = Answer::new(rules, plan, decision);
+        match mode {
+            Mode::Question => json(encode::allow(&answer)),
+            Mode::Status(denied) => status(&answer, denied),
+        }
+    });
+    Ok(told.await?)
+}
+
+/// Whether a denial is an answer, or the status of the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    /// The caller is a gateway that asks a question: 200 either way.
+    Question,
+    /// The caller hands the answer on to its client.
+    Status(StatusCode),
+}
+
+impl Mode {
+    fn read(query: Option<&str>) -> Result<Self, Problem> {
+        let mut mode = Self::Question;
+        for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
+            mode = match pair {
+                "status=429" => Self::Status(StatusCode::TOO_MANY_REQUESTS),
+                "status=403" => Self::Status(StatusCode::FORBIDDEN),
+                "status=200" => Self::Question,
+                _ => {
+                    let right = "write ?status=429, ?status=403 or nothing";
+                    return Err(Problem::field(pair.split('=').next().unwrap_or(pair), right));
+                }
+            };
+        }
+        Ok(mode)
+    }
+}
+
+fn status(answer: &Answer<'_, '_>, denied: StatusCode) -> Response {
+    let mut response = match answer.decision() {
+        Decision::Allow(_) => json(encode::allow(answer)),
+        Decision::Deny(_) | Decision::Never(_) => {
+            let mut response = json(encode::exceeded(answer));
+            *response.status_mut() = denied;
+            response
+        }
+    };
+    headers::write(answer, response.headers_mut());
+    response
+}
+
+async fn acquire<S: Store, C: Clock>(
+    service: Shared<S, C>,
+    caller: Extension<Caller>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Answered {
+    decide(service, &caller, &headers, &body, Operation::Acquire).await
+}
+
+async fn check<S: Store, C: Clock>(
+    service: Shared<S, C>,
+    caller: Extension<Caller>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Answered {
+    decide(service, &caller, &headers, &body, Operation::Peek).await
+}
+
+async fn book<S: Store, C: Clock>(
+    service: Shared<S, C>,
+    caller: Extension<Caller>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Answered {
+    decide(service, &caller, &headers, &body, Operation::Book).await
+}
+
+async fn decide<S: Store, C: Clock>(
+    State(service): Shared<S, C>,
+    caller: &Caller,
+    headers: &HeaderMap,
+    body: &[u8],
+    operation: Operation,
+) -> Answered {
+    decode::require_json(headers)?;
+    let requests = native::requests(body)?;
+    let queries =
+        requests.into_iter().map(|request| request.query(caller.name(), service.request_id()));
+    let queries: Vec<_> = queries.collect::<Result<_, _>>()?;
+    let told = service.decide(&queries, operation, |rules, plan, decision| {
+        let held = operation == Operation::Book || plan.recorded();
+        let handle =
+            (held && operation != Operation::Peek).then(|| native::handle_text(&plan.handle()));
+        json(encode::native(&Answer::new(rules, plan, decision), handle.as_deref()))
+    });
+    Ok(told.await?)
+}
+
+async fn claim<S: Store, C: Clock>(
+    State(service): Shared<S, C>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Answered {
+    decode::require_json(&headers)?;
+    let body: native::ClaimBody = decode::shaped(&body)?;
+    let claimant = native::scoped("claimant", caller.name(), &body.claimant)?;
+    let query = body.request.query(caller.name(), service.request_id())?;
+    if query.id.keep.is_none() {
+        return Err(Problem::field("request.id", "is required: it names the booking"));
+    }
+    let told = service.with_plan(&query, async |store, rules, plan| {
+        Ok(claimed(rules, plan, store.claim(plan, claimant).await?, claimant))
+    });
+    Ok(told.await?)
+}
+
+fn claimed(rules: &Ruleset, plan: &Plan<'_>, claim: Claim, claimant: Id) -> Response {
+    let wait = |word: &str, at: Timestamp, start: Timestamp| {
+        let (start, wait_ms) = (start.to_string(), start.since(at).as_micros().div_ceil(1_000));
+        let at = at.to_string();
+        serde_json::json!({ "claim": word, "at": at, "start": start, "waitMs": wait_ms })
+    };
+    let told = |word: &str, decision: &Decision| {
+        let handle = native::handle_text(&plan.handle().claimed_by(claimant));
+        let told = encode::native(&Answer::new(rules, plan, decision), Some(&handle));
+        let mut told: serde_json::Value = serde_json::from_slice(&told).unwrap_or_default();
+        told["claim"] = word.into();
+        told
+    };
+    let body = match claim {
+        Claim::Go { allow, good_until } => {
+            let good_ms = good_until.since(allow.at).as_micros() / 1_000;
+            let mut body = told("go", &Decision::Allow(allow));
+            body["goodUntil"] = good_until.to_string().into();
+            body["goodMs"] = good_ms.into();
+            body
+        }
+        Claim::Spent => serde_json::json!({ "claim": "spent" }),
+        Claim::Early { at, start } => wait("early", at, start),
+        Claim::Rebooked { at, start } => wait("rebooked", at, start),
+        Claim::Deny(deny) => told("denied", &Decision::Deny(deny)),
+    };
+    json(body.to_string().into_bytes())
+}
+
+async fn settle<S: Store, C: Clock>(
+    State(service): Shared<S, C>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Answered {
+    decode::require_json(&headers)?;
+    let (handle, cost) = decode::shaped::<native::SettleBody>(&body)?.read()?;
+    Ok(ended(service.limiter().store().settle(&handle, &cost).await?))
+}
+
+async fn release<S: Store, C: Clock>(
+    State(service): Shared<S, C>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Answered {
+    decode::require_json(&headers)?;
+    let handle = decode::shaped::<native::HandleBody>(&body)?.read()?;
+    Ok(ended(service.limiter().store().release(&handle).await?))
+}
+
+async fn cancel<S: Store, C: Clock>(
+    State(service): Shared<S, C>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Answered {
+    decode::require_json(&headers)?;
+    let handle = decode::shaped::<native::HandleBody>(&body)?.read()?;
+    Ok(ended(service.limiter().store().cancel(&handle).await?))
+}
+
+async fn renew<S: Store, C: Clock>(
+    State(service): Shared<S, C>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Answered {
+    decode::require_json(&headers)?;
+    let handle = decode::shaped::<native::HandleBody>(&body)?.read()?;
+    let renewed = service.limiter().store().renew(&handle).await?;
+    let (at, until) = (renewed.at.to_string(), renewed.until.to_string());
+    Ok(json(serde_json::json!({ "at": at, "until": until }).to_string().into_bytes()))
+}
+
+async fn usage<S: Store, C: Clock>(
+    State(service): Shared<S, C>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Answered {
+    decode::require_json(&headers)?;
+    let request: native::Request = decode::shaped(&body)?;
+    let query = request.query(caller.name(), service.request_id())?;
+    let told = service.with_plan(&query, async |store, rules, plan| {
+        let usage = store.usage(plan).await?;
+        let at = usage.at;
+        let shown = explain::shown(usage);
+        Ok(json(encode::usage(at, Answer::new(rules, plan, &shown).scopes())))
+    });
+    Ok(told.await?)
+}
+
+async fn reset<S: Store, C: Clock>(
+    State(service): Shared<S, C>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Answered {
+    decode::require_json(&headers)?;
+    let request: native::Request = decode::shaped(&body)?;
+    let query = request.query(caller.name(), service.request_id())?;
+    let told = service.with_plan(&query, async |store, _, plan| {
+        store.reset(plan).await?;
+        let keys: Vec<_> = plan.charges().iter().map(|charge| charge.key.to_string()).collect();
+        Ok(json(serde_json::json!({ "reset": keys }).to_string().into_bytes()))
+    });
+    Ok(told.await?)
+}
+
+fn ended(ended: Ended) -> Response {
+    json(serde_json::json!({ "replayed": ended.replayed }).to_string().into_bytes())
+}
+
+fn json(body: Vec<u8>) -> Response {
+    let mut response = Response::new(Body::from(body));
+    let kind = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response
+}

@@ -1,0 +1,247 @@
+//! The bodies of `/v1`.
+
+use std::fmt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
+use sluicegate_core::plan::Handle;
+use sluicegate_core::query::{Cost, Query, RequestId};
+use sluicegate_core::rule::InlineRule;
+use sluicegate_core::time::EXACT_MAX;
+use sluicegate_core::{Id, Key, Limit, Money, Span};
+
+use super::decode::shaped;
+use super::problem::Problem;
+
+/// The most queries that one call may carry.
+const BATCH_MAX: usize = 100;
+/// The longest id that a caller may choose, in bytes.
+const ID_BYTES_MAX: usize = 256;
+
+/// Who asks for what.
+#[derive(Clone, Debug, serde::Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Request {
+    /// A name for this work: the same name again is counted once.
+    id: Option<String>,
+    /// `userId`, `modelId` and whatever else rules speak of.
+    dimensions: Dimensions,
+    /// What it costs, as far as that is known.
+    #[serde(default)]
+    cost: CostBody,
+    /// Hold the cost as an estimate for so long, such as `30s`.
+    hold: Option<String>,
+    /// Limits of the caller's own, checked beside those of the configuration.
+    #[serde(default)]
+    limits: Vec<InlineBody>,
+}
+
+/// A cost. What is left out is not known.
+#[derive(Clone, Debug, Default, serde::Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct CostBody {
+    /// How many requests it counts as; one, if nothing is said.
+    requests: Option<u64>,
+    /// Tokens sent.
+    input_tokens: Option<u64>,
+    /// Tokens answered.
+    output_tokens: Option<u64>,
+    /// Dollars as a decimal in quotes, such as `"0.0012"`.
+    usd: Option<String>,
+}
+
+/// A limit that the caller brings along.
+#[derive(Clone, Debug, serde::Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct InlineBody {
+    /// What denials call it.
+    name: String,
+    /// What it counts by.
+    key: String,
+    /// Such as `5/s`.
+    limit: String,
+}
+
+/// A claim of a booking.
+#[derive(Clone, Debug, serde::Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct ClaimBody {
+    /// The request that was booked.
+    pub(super) request: Request,
+    /// Who is about to do the work: the same text again is the same claimant.
+    pub(super) claimant: String,
+}
+
+/// The handle of an admission.
+#[derive(Clone, Debug, serde::Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct HandleBody {
+    /// As the admission gave it.
+    handle: String,
+}
+
+/// The actual cost of an admission.
+#[derive(Clone, Debug, serde::Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct SettleBody {
+    /// As the admission gave it.
+    handle: String,
+    /// What it really cost; what is left out stays as it was estimated.
+    cost: CostBody,
+}
+
+/// One request, or several that are one plan.
+pub(super) fn requests(body: &[u8]) -> Result<Vec<Request>, Problem> {
+    let several = body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
+    if !several {
+        return Ok(vec![shaped(body)?]);
+    }
+    let requests: Vec<Request> = shaped(body)?;
+    match requests.len() {
+        0 => Err(Problem::bad_request("the list is empty: send at least one request")),
+        1..=BATCH_MAX => Ok(requests),
+        more => Err(Problem::bad_request(format!(
+            "the list has {more} requests, more than the {BATCH_MAX} that one call may carry"
+        ))),
+    }
+}
+
+impl Request {
+    /// The query, under the name that `caller` gave it or under a `fallback` of ours.
+    pub(super) fn query(
+        self,
+        caller: &str,
+        fallback: RequestId,
+    ) -> Result<Query<'static>, Problem> {
+        let id = match self.id {
+            None => fallback,
+            Some(text) => RequestId::of_caller(scoped("id", caller, &text)?, RequestId::KEEP),
+        };
+        let mut query = Query::new(id);
+        for (name, value) in self.dimensions.0 {
+            query.insert(name, value).map_err(|error| {
+                Problem::field(format!("dimensions.{}", error.dimension), error.problem.to_string())
+            })?;
+        }
+        query.cost = self.cost.cost()?;
+        query.hold = self.hold.map(|text| span("hold", &text)).transpose()?;
+        for inline in self.limits {
+            let limit = inline.limit.parse::<Limit>();
+            let limit = limit.map_err(|error| Problem::field("limits.limit", error.to_string()))?;
+            let rule = InlineRule::new(inline.name, &inline.key, [limit]);
+            query.inline.push(rule.map_err(|error| Problem::field("limits", error.to_string()))?);
+        }
+        Ok(query)
+    }
+}
+
+/// The id of a caller's own text.
+pub(super) fn scoped(field: &str, caller: &str, text: &str) -> Result<Id, Problem> {
+    match text.len() {
+        0 => Err(Problem::field(field, "is empty: leave it out or give it a value")),
+        1..=ID_BYTES_MAX => Ok(Id::scoped(caller, text)),
+        long => Err(Problem::field(
+            field,
+            format!("has {long} bytes, more than the {ID_BYTES_MAX} that are allowed"),
+        )),
+    }
+}
+
+fn span(field: &str, text: &str) -> Result<Span, Problem> {
+    let span: Span = text.parse().map_err(|error: sluicegate_core::time::SpanError| {
+        Problem::field(field, error.to_string())
+    })?;
+    if span == Span::ZERO || span > Span::from_secs(86_400) {
+        return Err(Problem::field(field, "must be from 1us to 1d, such as 30s"));
+    }
+    Ok(span)
+}
+
+impl CostBody {
+    fn cost(self) -> Result<Cost, Problem> {
+        for (field, value) in [
+            ("cost.requests", self.requests),
+            ("cost.inputTokens", self.input_tokens),
+            ("cost.outputTokens", self.output_tokens),
+        ] {
+            if value.is_some_and(|value| value > EXACT_MAX) {
+                return Err(Problem::field(field, format!("must be at most {EXACT_MAX}")));
+            }
+        }
+        let money = self.usd.map(|text| text.parse::<Money>()).transpose();
+        Ok(Cost {
+            requests: self.requests,
+            input_tokens: self.input_tokens,
+            output_tokens: self.output_tokens,
+            money: money.map_err(|error| Problem::field("cost.usd", error.to_string()))?,
+        })
+    }
+}
+
+impl SettleBody {
+    pub(super) fn read(self) -> Result<(Handle, Cost), Problem> {
+        Ok((handle(&self.handle)?, self.cost.cost()?))
+    }
+}
+
+impl HandleBody {
+    pub(super) fn read(self) -> Result<Handle, Problem> {
+        handle(&self.handle)
+    }
+}
+
+/// A handle as text: the id, the keys that it was charged on, and the claimant.
+pub(super) fn handle_text(handle: &Handle) -> String {
+    let keys: Vec<&str> = handle.keys.iter().map(Key::as_str).collect();
+    // Keys hold no newline: values are escaped, and templates are one line of a configuration.
+    let keys = URL_SAFE_NO_PAD.encode(keys.join("\n"));
+    let claimant = handle.claimant.map(|claimant| format!(".{claimant}")).unwrap_or_default();
+    format!("{}.{keys}{claimant}", handle.id)
+}
+
+fn handle(text: &str) -> Result<Handle, Problem> {
+    let wrong = || Problem::field("handle", "is not a handle that an admission gave");
+    let mut parts = text.split('.');
+    let (Some(id), Some(keys), claimant, None) =
+        (parts.next(), parts.next(), parts.next(), parts.next())
+    else {
+        return Err(wrong());
+    };
+    let keys = URL_SAFE_NO_PAD.decode(keys).map_err(|_| wrong())?;
+    let keys = String::from_utf8(keys).map_err(|_| wrong())?;
+    Ok(Handle {
+        id: id.parse().map_err(|_| wrong())?,
+        claimant: claimant.map(str::parse).transpose().map_err(|_| wrong())?,
+        keys: keys.split('\n').filter(|key| !key.is_empty()).map(Key::literal).collect(),
+    })
+}
+
+/// Names and values, in their order.
+#[derive(Clone, Debug)]
+struct Dimensions(Vec<(String, String)>);
+
+impl<'de> Deserialize<'de> for Dimensions {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Pairs;
+        impl<'de> Visitor<'de> for Pairs {
+            type Value = Dimensions;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object with string fields, such as {\"userId\": \"u1\"}")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Dimensions, A::Error> {
+                let mut pairs = Vec::new();
+                while let Some(pair) = map.next_entry()? {
+                    pairs.push(pair);
+                    if pairs.len() > sluicegate_core::query::DIMENSIONS_MAX {
+                        return Err(de::Error::custom("has more than 32 dimensions"));
+                    }
+                }
+                Ok(Dimensions(pairs))
+            }
+        }
+        deserializer.deserialize_map(Pairs)
+    }
+}

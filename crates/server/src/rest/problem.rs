@@ -1,0 +1,109 @@
+//! What is wrong with a request, as RFC 9457 tells it.
+
+use axum::body::Body;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use sluicegate_core::query::QueryError;
+use sluicegate_core::ruleset::PlanError;
+use sluicegate_core::store::Error;
+
+use crate::service::Failure;
+
+/// A refusal that names the field and the remedy. Nothing was consumed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Problem {
+    /// `about:blank`: the status says it all.
+    #[serde(rename = "type")]
+    kind: &'static str,
+    /// The status in words.
+    title: String,
+    /// The status as a number.
+    status: u16,
+    /// What is wrong, and what would be right.
+    detail: String,
+    /// The field at fault.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    field: Option<String>,
+}
+
+impl Problem {
+    /// A problem with the request as a whole.
+    pub fn new(status: StatusCode, detail: impl Into<String>) -> Self {
+        Self {
+            kind: "about:blank",
+            title: status.canonical_reason().unwrap_or_default().to_owned(),
+            status: status.as_u16(),
+            detail: detail.into(),
+            field: None,
+        }
+    }
+
+    /// A request that can't be understood.
+    pub fn bad_request(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, detail)
+    }
+
+    /// A field that can't be understood.
+    pub fn field(field: impl Into<String>, detail: impl Into<String>) -> Self {
+        let field = field.into();
+        let detail = format!("{field}: {}", detail.into());
+        Self { field: Some(field), ..Self::bad_request(detail) }
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let body = serde_json::to_vec(&self).unwrap_or_default();
+        let mut response = Response::new(Body::from(body));
+        *response.status_mut() =
+            StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let kind = header::HeaderValue::from_static("application/problem+json");
+        response.headers_mut().insert(header::CONTENT_TYPE, kind);
+        response
+    }
+}
+
+impl From<QueryError> for Problem {
+    fn from(error: QueryError) -> Self {
+        Self::field(error.dimension, error.problem.to_string())
+    }
+}
+
+impl From<PlanError> for Problem {
+    fn from(error: PlanError) -> Self {
+        match error {
+            PlanError::Missing { dimension } => Self::field(dimension, "is required"),
+            PlanError::TooMany { .. } => {
+                Self { field: Some("requests".to_owned()), ..Self::bad_request(error.to_string()) }
+            }
+            PlanError::SharedKey { .. } => {
+                Self::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
+            }
+        }
+    }
+}
+
+impl From<Error> for Problem {
+    fn from(error: Error) -> Self {
+        let status = match error {
+            Error::Unavailable(_) | Error::ClockSkew | Error::Full => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
+            Error::Conflict | Error::NotClaimed => StatusCode::CONFLICT,
+            Error::Unknown => StatusCode::NOT_FOUND,
+            Error::Gone | Error::Lost => StatusCode::GONE,
+            Error::TooMany => StatusCode::BAD_REQUEST,
+        };
+        Self::new(status, error.to_string())
+    }
+}
+
+impl From<Failure> for Problem {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Plan(error) => error.into(),
+            Failure::Store(error) => error.into(),
+        }
+    }
+}

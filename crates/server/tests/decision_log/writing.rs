@@ -1,0 +1,182 @@
+//! How lines get out: whole, in the background, and never at the cost of a decision.
+
+use std::collections::BTreeSet;
+use std::io::{self, Write};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+
+use serde_json::Value;
+use sluicegate_core::time::Clock;
+use sluicegate_core::{Span, Store};
+use sluicegate_server::decision_log::{Options, Share};
+use sluicegate_server::service::{Decided, Observer, Operation};
+use sluicegate_store::clock::MonotonicClock;
+
+use crate::observed::{Ask, Limiter, all_of, rule};
+use crate::{Page, WHO, fields, log, logged, options, three_scopes};
+
+/// An output that says when it is asked to write, and waits to be let.
+struct Gate {
+    asked: SyncSender<()>,
+    open: Receiver<()>,
+    page: Page,
+}
+
+impl Write for Gate {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let _ = self.asked.send(());
+        // When the test lets go of its end, everything passes.
+        let _ = self.open.recv();
+        self.page.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_line_without_room_is_dropped_and_counted_and_nobody_waits() {
+    let limiter = Limiter::new(all_of([rule("R", &[], &["100000/h"])]));
+    let (asked, is_asked) = sync_channel(100);
+    let (let_go, open) = sync_channel(0);
+    let page = Page::default();
+    let line = logged(&limiter, options(), &[Ask::new(0, &[])])[0].len();
+    let options = Options { queue_bytes_max: 10 * (line + 10), ..options() };
+    let log = log(Gate { asked, open, page: page.clone() }, options);
+    limiter.ask(&log, &Ask::new(1, &[]));
+    is_asked.recv().expect("the first line is being written");
+    for id in 2..=101 {
+        limiter.ask(&log, &Ask::new(id, &[]));
+    }
+    let dropped = log.dropped();
+    assert!((85..=92).contains(&dropped), "{dropped}");
+    let_go.send(()).expect("a writer");
+    is_asked.recv().expect("the queue is being written, and is empty again");
+    limiter.ask(&log, &Ask::new(102, &[]));
+    drop(let_go);
+    log.close();
+    assert_eq!(log.dropped(), dropped);
+    let lines = page.lines();
+    assert_eq!(lines.len() as u64, 102 - dropped);
+    let told: Vec<_> =
+        lines.iter().map(|line| fields(line, &["dropped"])["dropped"].clone()).collect();
+    let (last, before) = told.split_last().expect("lines");
+    assert_eq!(last, &Value::from(dropped), "the next line tells how many are missing");
+    assert!(before.iter().all(Value::is_null));
+}
+
+#[test]
+fn what_comes_after_the_end_is_dropped() {
+    let limiter = Limiter::new(all_of([rule("R", &[], &["100/h"])]));
+    let page = Page::default();
+    let log = log(page.clone(), options());
+    limiter.ask(&log, &Ask::new(1, &[]));
+    log.close();
+    limiter.ask(&log, &Ask::new(2, &[]));
+    log.clone().close();
+    assert_eq!((page.lines().len(), log.dropped()), (1, 1));
+}
+
+#[test]
+fn dropping_the_last_handle_writes_everything() {
+    let limiter = Limiter::new(all_of([rule("R", &[], &["100/h"])]));
+    let page = Page::default();
+    let log = log(page.clone(), options());
+    for id in 0..50 {
+        limiter.ask(&log, &Ask::new(id, &[]));
+    }
+    drop(log);
+    assert_eq!(page.lines().len(), 50);
+}
+
+/// An output of which every second write stops in the middle and fails.
+struct Torn {
+    page: Page,
+    fails: bool,
+}
+
+impl Write for Torn {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if bytes == b"\n" {
+            return self.page.write(bytes);
+        }
+        self.fails = !self.fails;
+        if self.fails {
+            self.page.write_all(&bytes[..bytes.len() / 2])?;
+            return Err(io::Error::other("disk full"));
+        }
+        self.page.write_all(bytes)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_failed_write_is_counted_and_spoils_no_other_line() {
+    let limiter = Limiter::new(all_of([rule("R", &[], &["100000/h"])]));
+    let page = Page::default();
+    let log = log(Torn { page: page.clone(), fails: false }, options());
+    for id in 1..=2_000 {
+        limiter.ask(&log, &Ask::new(id, &[]));
+        if id % 7 == 0 {
+            thread::yield_now();
+        }
+    }
+    log.close();
+    let text = String::from_utf8(page.0.lock().expect("no panic").clone()).expect("UTF-8");
+    let whole = text.lines().filter(|line| serde_json::from_str::<Value>(line).is_ok()).count();
+    // Of a write that failed some lines may have got out, so more are counted as lost.
+    assert!(log.dropped() > 0);
+    assert!(whole as u64 + log.dropped() >= 2_000, "{whole} whole, {} lost", log.dropped());
+}
+
+#[test]
+fn lines_of_many_threads_stay_whole() {
+    const THREADS: u128 = 4;
+    const EACH: u128 = 5_000;
+    let limiter = Limiter::new(all_of([rule("R", &["userId"], &["1000000/h"])]));
+    let page = Page::default();
+    let log = log(page.clone(), Options { queue_bytes_max: 1 << 30, ..options() });
+    thread::scope(|threads| {
+        for thread in 0..THREADS {
+            let (log, limiter) = (log.clone(), &limiter);
+            threads.spawn(move || {
+                for id in thread * EACH..(thread + 1) * EACH {
+                    limiter.ask(&log, &Ask::new(id, &[("userId", "some user")]));
+                }
+            });
+        }
+    });
+    log.close();
+    let ids = page.lines().iter().map(|line| fields(line, &["requestId"]).to_string()).collect();
+    let ids: BTreeSet<String> = ids;
+    assert_eq!(ids.len() as u128, THREADS * EACH);
+    assert_eq!(log.dropped(), 0);
+}
+
+/// Shown by `cargo test --release --test decision_log cost -- --nocapture`.
+#[test]
+fn the_cost_of_a_line_is_printed() {
+    const TIMES: u64 = 10_000;
+    let limiter = three_scopes();
+    let query = Ask::new(1, WHO).query();
+    let plan = limiter.rules.plan(&query, limiter.clock.now()).expect("a plan");
+    let decision = pollster::block_on(limiter.store.peek(&plan));
+    let (query, plan, decision) = (&query, &plan, &decision.expect("a decision"));
+    let (operation, latency) = (Operation::Acquire, Span::from_micros(30));
+    let decided = Decided { query, plan, decision, operation, latency };
+    let clock = MonotonicClock::new();
+    for (name, allowed) in [("written", Share::ALL), ("left out", Share::NONE)] {
+        let log = log(io::sink(), Options { allowed, queue_bytes_max: 1 << 30, ..options() });
+        let fastest = (0..5).map(|_| {
+            let began = clock.now();
+            (0..TIMES).for_each(|_| log.decided(&decided));
+            clock.now().since(began).as_micros() * 1_000 / TIMES
+        });
+        println!("a line that is {name}: {} ns", fastest.min().unwrap_or_default());
+    }
+}

@@ -1,0 +1,406 @@
+//! REST, called without a socket.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{Request, StatusCode, header};
+use http_body_util::BodyExt as _;
+use serde_json::{Value, json};
+use sluicegate_core::rule::{Group, Rule};
+use sluicegate_core::ruleset::{Ruleset, Settings};
+use sluicegate_core::time::{Clock as _, Span, Timestamp};
+use sluicegate_core::{Limit, Limiter};
+use sluicegate_server::auth;
+use sluicegate_server::rest;
+use sluicegate_server::service::Service;
+use sluicegate_store::memory::{Capacity, Memory};
+use sluicegate_testkit::ManualClock;
+use tower::ServiceExt as _;
+
+/// 2027-01-15 08:00:00 UTC.
+const EPOCH: Timestamp = Timestamp::from_secs(1_800_000_000);
+
+struct Api {
+    router: Router,
+    clock: Arc<ManualClock>,
+}
+
+fn rule(name: &str, limits: &[&str], per: &[&str]) -> Rule {
+    Rule::new(name, limits.iter().map(|text| text.parse::<Limit>().expect(text))).per(per)
+}
+
+impl Api {
+    fn new(rules: Ruleset) -> Self {
+        let clock = Arc::new(ManualClock::new(EPOCH));
+        let store = Memory::with_clock(Capacity::default(), clock.clone());
+        let service = Service::new(Limiter::new(rules, store), clock.clone(), Vec::new());
+        let router = rest::router(Arc::new(service), rest::BODY_LIMIT);
+        Self { router: router.layer(auth::require(Arc::default())), clock }
+    }
+
+    fn of(groups: Vec<Group>) -> Self {
+        Self::new(Ruleset::new(groups, Settings::default()).expect("rules"))
+    }
+
+    fn defaults() -> Self {
+        Self::new(Ruleset::default_rules())
+    }
+
+    async fn send(&self, request: Request<Body>) -> (StatusCode, header::HeaderMap, String) {
+        let response = self.router.clone().oneshot(request).await.expect("infallible");
+        let (head, body) = response.into_parts();
+        let bytes = body.collect().await.expect("a body").to_bytes();
+        (head.status, head.headers, String::from_utf8(bytes.to_vec()).expect("UTF-8"))
+    }
+
+    async fn post(&self, path: &str, body: &Value) -> (StatusCode, header::HeaderMap, Value) {
+        let request = Request::post(path)
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(Body::from(body.to_string()))
+            .expect("a request");
+        let (status, headers, text) = self.send(request).await;
+        (status, headers, serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text}")))
+    }
+
+    async fn ok(&self, path: &str, body: Value) -> Value {
+        let (status, _, answer) = self.post(path, &body).await;
+        assert_eq!(status, StatusCode::OK, "{path} {body} {answer}");
+        answer
+    }
+}
+
+fn ann() -> Value {
+    json!({ "userId": "ann", "modelId": "gpt4" })
+}
+
+#[tokio::test]
+async fn a_hundred_are_allowed_and_the_next_is_denied() {
+    let api = Api::defaults();
+    for n in 1..=100 {
+        let answer = api.ok("/rate-limit/allow", ann()).await;
+        assert_eq!(
+            answer,
+            json!({
+                "allowed": true,
+                "remaining": 100 - n,
+                "resetAt": "2027-01-15T09:00:00Z",
+                "effectiveLimit": 100,
+                "scopes": [{
+                    "name": "USER_MODEL", "window": "100/h", "limit": 100, "current": n,
+                    "remaining": 100 - n, "resetAt": "2027-01-15T09:00:00Z",
+                }],
+            })
+        );
+    }
+    api.clock.advance(Span::from_secs(60));
+    let answer = api.ok("/rate-limit/allow", ann()).await;
+    assert_eq!(
+        answer,
+        json!({
+            "allowed": false,
+            "reason": "HIT_USER_MODEL_LIMIT",
+            "scopeHit": "USER_MODEL",
+            "retryAfterMs": 3_540_000,
+            "remaining": 0,
+            "resetAt": "2027-01-15T09:00:00Z",
+            "effectiveLimit": 100,
+            "scopes": [{
+                "name": "USER_MODEL", "window": "100/h", "limit": 100, "current": 100,
+                "remaining": 0, "resetAt": "2027-01-15T09:00:00Z",
+            }],
+        })
+    );
+    let bob = json!({ "userId": "bob", "modelId": "gpt4" });
+    assert_eq!(api.ok("/rate-limit/allow", bob).await["allowed"], true);
+}
+
+#[tokio::test]
+async fn a_status_mode_tells_clients_what_they_need() {
+    let api = Api::of(vec![Group::new("g", [rule("USER", &["1/min", "5/h"], &["userId"])])]);
+    let (status, headers, _) = api.post("/rate-limit/allow?status=429", &ann()).await;
+    assert_eq!(status, StatusCode::OK);
+    assert_eq!(headers["x-ratelimit-limit"], "1");
+    assert_eq!(headers["x-ratelimit-remaining"], "0");
+    assert_eq!(headers["x-ratelimit-reset"], "1800000060");
+    assert_eq!(headers["ratelimit-policy"], "\"USER-1/min\";q=1;w=60, \"USER-5/h\";q=5;w=3600");
+    assert_eq!(headers["ratelimit"], "\"USER-1/min\";r=0;t=60, \"USER-5/h\";r=4;t=3600");
+    assert!(!headers.contains_key("retry-after"));
+
+    api.clock.advance(Span::from_millis(500));
+    let (status, headers, body) = api.post("/rate-limit/allow?status=429", &ann()).await;
+    assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(headers["retry-after"], "60");
+    assert_eq!(headers["content-type"], "application/json");
+    assert_eq!(body["detail"], "Rate limit exceeded: 1 request per minute");
+    assert_eq!(body["reason"], "HIT_USER_LIMIT");
+    let (status, _, _) = api.post("/rate-limit/allow?status=403", &ann()).await;
+    assert_eq!(status, StatusCode::FORBIDDEN);
+    let (status, _, body) = api.post("/rate-limit/allow?status=418", &ann()).await;
+    assert_eq!((status, body["field"].as_str()), (StatusCode::BAD_REQUEST, Some("status")));
+}
+
+#[tokio::test]
+async fn every_scope_is_checked_and_the_effective_one_is_the_callers() {
+    let groups = vec![
+        Group::new("caller", [rule("USER_MODEL", &["5/5s", "100/h"], &["userId", "modelId"])]),
+        Group::new("model", [rule("GLOBAL_MODEL", &["3/h"], &["modelId"])]),
+    ];
+    let api = Api::of(groups);
+    let answer = api.ok("/rate-limit/allow", ann()).await;
+    assert_eq!((&answer["remaining"], &answer["effectiveLimit"]), (&json!(2), &json!(100)));
+    let names: Vec<_> =
+        answer["scopes"].as_array().expect("scopes").iter().map(|s| &s["window"]).collect();
+    assert_eq!(names, ["5/5s", "100/h", "3/h"]);
+}
+
+#[tokio::test]
+async fn bad_input_is_refused_by_name_and_consumes_nothing() {
+    let api = Api::defaults();
+    let long = "x".repeat(257);
+    let deep = format!("{{\"userId\":{}{}}}", "[".repeat(4_000), "]".repeat(4_000));
+    let table: Vec<(&str, String, &str)> = vec![
+        ("nothing", String::new(), "the body is not valid JSON"),
+        ("half an object", "{\"userId\":".into(), "the body is not valid JSON"),
+        ("a list", "[]".into(), "expected an object"),
+        ("nan", "{\"userId\":NaN}".into(), "the body is not valid JSON"),
+        ("nesting", deep, "userId: must be a string, not a list"),
+        ("no user", "{\"modelId\":\"m\"}".into(), "userId: is required"),
+        ("no model", "{\"userId\":\"u\"}".into(), "modelId: is required"),
+        ("an empty id", "{\"userId\":\"\",\"modelId\":\"m\"}".into(), "userId: is empty"),
+        (
+            "a long id",
+            format!("{{\"userId\":\"{long}\",\"modelId\":\"m\"}}"),
+            "userId: has 257 bytes",
+        ),
+        ("NUL", "{\"userId\":\"a\\u0000\",\"modelId\":\"m\"}".into(), "userId: contains a NUL"),
+        (
+            "a number",
+            "{\"userId\":9007199254740993,\"modelId\":\"m\"}".into(),
+            "userId: must be a string",
+        ),
+        ("negative", "{\"userId\":-1,\"modelId\":\"m\"}".into(), "userId: must be a string"),
+        (
+            "twice",
+            "{\"userId\":\"a\",\"userId\":\"b\",\"modelId\":\"m\"}".into(),
+            "userId: is given twice",
+        ),
+        (
+            "a lone surrogate",
+            "{\"userId\":\"\\ud800\",\"modelId\":\"m\"}".into(),
+            "the body is not valid JSON",
+        ),
+    ];
+    for (what, body, expected) in table {
+        let request = Request::post("/rate-limit/allow")
+            .header(header::CONTENT_TYPE, "application/json; charset=utf-8")
+            .body(Body::from(body))
+            .expect("a request");
+        let (status, headers, text) = api.send(request).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{what}: {text}");
+        assert_eq!(headers["content-type"], "application/problem+json", "{what}");
+        assert!(text.contains(expected), "{what}: {text}");
+    }
+    let answer = api.ok("/rate-limit/allow", ann()).await;
+    assert_eq!(answer["remaining"], 99);
+}
+
+#[tokio::test]
+async fn wrong_types_sizes_paths_and_methods_are_problems() {
+    let api = Api::defaults();
+    let send = |method: &str, path: &str, kind: &str, body: Vec<u8>| {
+        let request = Request::builder().method(method).uri(path).header("content-type", kind);
+        api.send(request.body(Body::from(body)).expect("a request"))
+    };
+    let large = format!("{{\"userId\":\"{}\"}}", "x".repeat(70_000)).into_bytes();
+    for (sent, status) in [
+        (send("POST", "/rate-limit/allow", "text/plain", b"{}".to_vec()), 415),
+        (send("POST", "/rate-limit/allow", "application/json", large.clone()), 413),
+        (send("POST", "/v1/acquire", "application/json", large), 413),
+        (send("GET", "/rate-limit/allow", "application/json", Vec::new()), 405),
+        (send("POST", "/nowhere", "application/json", Vec::new()), 404),
+        (send("POST", "/v1/acquire", "application/x-www-form-urlencoded", b"{}".to_vec()), 415),
+    ] {
+        let (got, headers, text) = sent.await;
+        assert_eq!(got.as_u16(), status, "{text}");
+        assert_eq!(headers["content-type"], "application/problem+json", "{text}");
+        let problem: Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(problem["status"], status);
+        assert!(problem["detail"].as_str().is_some_and(|detail| detail.len() > 20), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn native_mistakes_name_their_path() {
+    let api = Api::defaults();
+    for (body, expected) in [
+        (json!({}), "missing field `dimensions`"),
+        (json!({ "dimensions": { "userId": 1 } }), "dimensions.userId: "),
+        (json!({ "dimensions": ann(), "colour": "red" }), "unknown field `colour`"),
+        (json!({ "dimensions": ann(), "cost": { "inputTokens": -1 } }), "cost.inputTokens: "),
+        (
+            json!({ "dimensions": ann(), "cost": { "inputTokens": 9_007_199_254_740_992_u64 } }),
+            "cost.inputTokens: must be at most",
+        ),
+        (json!({ "dimensions": ann(), "cost": { "usd": 0.1 } }), "cost.usd: "),
+        (
+            json!({ "dimensions": ann(), "cost": { "usd": "1e3" } }),
+            "cost.usd: \"1e3\" is not an amount",
+        ),
+        (json!({ "dimensions": ann(), "cost": { "requests": 1001 } }), "at most 1000 at once"),
+        (json!({ "dimensions": ann(), "hold": "soon" }), "hold: \"soon\" is not a time span"),
+        (json!({ "dimensions": ann(), "hold": "0s" }), "hold: must be from"),
+        (json!({ "dimensions": ann(), "id": "" }), "id: is empty"),
+        (
+            json!({ "dimensions": ann(), "limits": [{ "name": "X", "key": "k", "limit": "5/parsec" }] }),
+            "limits.limit: ",
+        ),
+        (json!({ "dimensions": { "userId": "" , "modelId": "m" } }), "dimensions.userId: is empty"),
+        (json!([]), "the list is empty"),
+        (
+            json!([{ "dimensions": ann() }, { "dimensions": { "userId": 1 } }]),
+            "[1].dimensions.userId: ",
+        ),
+    ] {
+        let (status, _, problem) = api.post("/v1/acquire", &body).await;
+        let detail = problem["detail"].as_str().expect("a detail");
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{body}: {detail}");
+        assert!(detail.contains(expected), "{body}: {detail}");
+    }
+}
+
+#[tokio::test]
+async fn an_estimate_is_held_settled_and_replayed() {
+    let api = Api::of(vec![Group::new(
+        "g",
+        [rule("BUDGET", &["9/h", "100 tokens/h", "1.00 USD/day"], &["userId"])],
+    )]);
+    let ask = json!({
+        "id": "job-1", "dimensions": ann(), "hold": "30s",
+        "cost": { "inputTokens": 20, "outputTokens": 60, "usd": "0.25" },
+    });
+    let first = api.ok("/v1/acquire", ask.clone()).await;
+    assert_eq!((&first["allowed"], &first["replayed"]), (&json!(true), &json!(false)));
+    assert_eq!(first["until"], "2027-01-15T08:00:30Z");
+    let used: Vec<_> =
+        first["scopes"].as_array().expect("scopes").iter().map(|s| &s["current"]).collect();
+    assert_eq!(used, [&json!(1), &json!(80), &json!(0.25)]);
+    assert_eq!(api.ok("/v1/acquire", ask.clone()).await["replayed"], true);
+
+    let mut other = ask.clone();
+    other["cost"]["inputTokens"] = json!(21);
+    assert_eq!(api.post("/v1/acquire", &other).await.0, StatusCode::CONFLICT);
+
+    let denied =
+        api.ok("/v1/acquire", json!({ "dimensions": ann(), "cost": { "inputTokens": 30 } })).await;
+    assert_eq!((&denied["allowed"], &denied["fits"]["tokens"]), (&json!(false), &json!(20)));
+
+    let settle = json!({ "handle": first["handle"], "cost": { "inputTokens": 20, "outputTokens": 5, "usd": "0.05" } });
+    assert_eq!(api.ok("/v1/settle", settle.clone()).await, json!({ "replayed": false }));
+    assert_eq!(api.ok("/v1/settle", settle).await, json!({ "replayed": true }));
+    let usage = api.ok("/v1/usage", json!({ "dimensions": ann() })).await;
+    let used: Vec<_> =
+        usage["scopes"].as_array().expect("scopes").iter().map(|s| &s["current"]).collect();
+    assert_eq!(used, [&json!(1), &json!(25), &json!(0.05)]);
+}
+
+#[tokio::test]
+async fn slots_bookings_and_the_rest_of_the_port_are_reached() {
+    let api = Api::of(vec![Group::new("g", [rule("R", &["1/10s", "1 concurrent"], &["userId"])])]);
+    let ask = |id: &str| json!({ "id": id, "dimensions": ann() });
+    let held = api.ok("/v1/acquire", ask("a")).await;
+    let handle = json!({ "handle": held["handle"] });
+    api.clock.advance(Span::from_secs(5));
+    assert_eq!(api.ok("/v1/renew", handle.clone()).await["until"], "2027-01-15T08:00:35Z");
+    assert_eq!(api.ok("/v1/release", handle.clone()).await, json!({ "replayed": false }));
+    assert_eq!(api.post("/v1/renew", &json!({ "handle": "x" })).await.0, StatusCode::BAD_REQUEST);
+    let stranger = json!({ "handle": format!("{:032x}.", 7) });
+    assert_eq!(api.post("/v1/release", &stranger).await.0, StatusCode::NOT_FOUND);
+
+    let booked = api.ok("/v1/book", ask("b")).await;
+    assert_eq!(booked["start"], "2027-01-15T08:00:10Z");
+    let claim = |who: &str| json!({ "request": ask("b"), "claimant": who });
+    let early = api.ok("/v1/claim", claim("me")).await;
+    assert_eq!((&early["claim"], &early["waitMs"]), (&json!("early"), &json!(5_000)));
+    api.clock.set(EPOCH + Span::from_secs(10));
+    let go = api.ok("/v1/claim", claim("me")).await;
+    assert_eq!((&go["claim"], &go["goodMs"]), (&json!("go"), &json!(100)));
+    assert_eq!(api.ok("/v1/claim", claim("other")).await["claim"], "rebooked");
+    assert_eq!(api.ok("/v1/claim", claim("me")).await["claim"], "spent");
+
+    let explained = api.ok("/v1/explain", json!({ "dimensions": ann() })).await;
+    assert_eq!(explained["groups"][0]["matched"][0]["key"], "R:ann#requests");
+    assert_eq!(explained["decision"]["allowed"], false);
+    assert_eq!(api.ok("/v1/check", json!({ "dimensions": ann() })).await["allowed"], false);
+    let reset = api.ok("/v1/reset", json!({ "dimensions": ann() })).await;
+    assert_eq!(reset["reset"], json!(["R:ann#requests", "R:ann#concurrent"]));
+    assert_eq!(api.ok("/v1/check", json!({ "dimensions": ann() })).await["allowed"], true);
+    assert_eq!(api.ok("/v1/cancel", handle).await, json!({ "replayed": false }));
+}
+
+#[tokio::test]
+async fn a_batch_is_one_plan() {
+    let api = Api::of(vec![
+        Group::new("u", [rule("USER", &["2/h"], &["userId"])]),
+        Group::new("m", [rule("MODEL", &["3/h"], &["modelId"])]),
+    ]);
+    let of = |user: &str| json!({ "dimensions": { "userId": user, "modelId": "m" } });
+    let batch = json!([of("a"), of("b"), of("a"), of("c")]);
+    let denied = api.ok("/v1/acquire", batch).await;
+    assert_eq!((&denied["allowed"], &denied["scopeHit"]), (&json!(false), &json!("MODEL")));
+    let batch = json!([of("a"), of("b"), of("a")]);
+    assert_eq!(api.ok("/v1/acquire", batch).await["allowed"], true);
+    let usage = api.ok("/v1/usage", of("a")).await;
+    let used: Vec<_> =
+        usage["scopes"].as_array().expect("scopes").iter().map(|s| &s["current"]).collect();
+    assert_eq!(used, [&json!(2), &json!(3)]);
+}
+
+#[tokio::test]
+async fn the_document_describes_every_route_and_the_page_loads_nothing_from_elsewhere() {
+    let api = Api::defaults();
+    let (status, _, text) =
+        api.send(Request::get("/openapi.json").body(Body::empty()).expect("a request")).await;
+    assert_eq!(status, StatusCode::OK);
+    let document: Value = serde_json::from_str(&text).expect("JSON");
+    for path in document["paths"].as_object().expect("paths").keys() {
+        if path == "/health" || path == "/ready" {
+            continue;
+        }
+        let request = Request::post(path).header("content-type", "application/json");
+        let (status, _, _) = api.send(request.body(Body::from("{}")).expect("a request")).await;
+        assert_ne!(status, StatusCode::NOT_FOUND, "{path}");
+        assert_ne!(status, StatusCode::METHOD_NOT_ALLOWED, "{path}");
+    }
+    let (status, headers, page) =
+        api.send(Request::get("/docs").body(Body::empty()).expect("a request")).await;
+    assert_eq!(status, StatusCode::OK);
+    assert!(
+        headers["content-security-policy"].to_str().expect("text").contains("default-src 'none'")
+    );
+    assert!(!page.contains("http://") && !page.contains("https://"), "the page is self-contained");
+}
+
+#[tokio::test]
+async fn fifteen_at_once_against_ten_per_minute_let_exactly_ten_through() {
+    let api = Arc::new(Api::of(vec![Group::new("g", [rule("USER", &["10/min"], &["userId"])])]));
+    let mut calls = tokio::task::JoinSet::new();
+    for _ in 0..15 {
+        let api = api.clone();
+        calls.spawn(async move { api.post("/rate-limit/allow?status=429", &ann()).await });
+    }
+    let mut answers = Vec::new();
+    while let Some(answer) = calls.join_next().await {
+        answers.push(answer.expect("no panic"));
+    }
+    let allowed = answers.iter().filter(|(status, ..)| *status == StatusCode::OK).count();
+    assert_eq!(allowed, 10);
+    for (status, headers, body) in answers {
+        if status != StatusCode::OK {
+            assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
+            assert_eq!(headers["retry-after"], "60");
+            assert_eq!(body["detail"], "Rate limit exceeded: 10 requests per minute");
+        }
+    }
+    assert!(api.clock.now() == EPOCH);
+}
