@@ -246,20 +246,13 @@ fn a_file_that_cannot_be_used_says_why() {
 
 #[test]
 fn a_mistake_in_limits_is_shown_where_it_stands() {
-    let text = "\
-tests:
-  - name: a test
-    steps: [{send: {userId: u1}}]
-limits:
-  - name: caller
-    rules:
-      - name: USER
-        per: [userId]
-        limit: 5 per second
-";
-    let (code, said) = run(&[("t.yaml", text)], &["t.yaml"]);
-    assert_eq!(code, 2);
-    assert!(said.starts_with("error: t.yaml:9:16: limits[0].rules[0].limit: "), "{said}");
+    let limits = LIMITS.replace("[5/5s, 100/h]", "5 per second");
+    let text = format!("tests: [{{name: a, steps: [{{send: {{userId: u1}}}}]}}]{limits}");
+    let (code, said) = run(&[("t.yaml", &text)], &["t.yaml"]);
+    assert!(
+        code == 2 && said.starts_with("error: t.yaml:7:16: limits[0].rules[0].limit: "),
+        "{said}"
+    );
 }
 
 #[test]
@@ -295,18 +288,9 @@ fn tests_are_chosen_by_name_and_files_are_told_apart() {
 
 #[test]
 fn without_limits_the_default_rule_is_tested() {
-    passes(
-        "
-tests:
-  - name: a hundred an hour
-    steps:
-      - send: {userId: u1, modelId: gpt4}
-        times: 101
-        expect: {allow: 100, deny: 1}
-      - send: {userId: u1}
-        expect: invalid
-",
-    );
+    let hundred = "{send: {userId: u1, modelId: gpt4}, times: 101, expect: {allow: 100, deny: 1}}";
+    let nobody = "{send: {modelId: gpt4}, expect: invalid}";
+    passes(&format!("tests: [{{name: a hundred an hour, steps: [{hundred}, {nobody}]}}]"));
 }
 
 #[test]

@@ -9,12 +9,16 @@ use serde::{Deserialize, Serialize};
 /// Ids that a caller supplies become an `Id` by [`Id::scoped`], so that two callers who use the
 /// same words never meet, and so that an id takes the same room whatever its length.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Id(u128);
+pub struct Id {
+    // Two halves and not a u128, whose alignment would make everything that holds an id larger.
+    high: u64,
+    low: u64,
+}
 
 impl Id {
     /// An id made of random or otherwise unique bits.
     pub const fn from_bits(bits: u128) -> Self {
-        Self(bits)
+        Self { high: (bits >> 64) as u64, low: bits as u64 }
     }
 
     /// The id of a caller's own `text`, kept apart from those of every other `caller`.
@@ -25,19 +29,19 @@ impl Id {
         hasher.update(text.as_bytes());
         let mut bits = [0; 16];
         hasher.finalize_xof().fill(&mut bits);
-        Self(u128::from_le_bytes(bits))
+        Self::from_bits(u128::from_le_bytes(bits))
     }
 
     /// The bits.
     pub const fn to_bits(self) -> u128 {
-        self.0
+        (self.high as u128) << 64 | self.low as u128
     }
 }
 
 /// 32 hexadecimal digits.
 impl fmt::Display for Id {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
+        write!(f, "{:032x}", self.to_bits())
     }
 }
 
@@ -60,7 +64,7 @@ impl std::str::FromStr for Id {
         if !digits {
             return Err(IdError);
         }
-        u128::from_str_radix(text, 16).map(Self).map_err(|_| IdError)
+        u128::from_str_radix(text, 16).map(Self::from_bits).map_err(|_| IdError)
     }
 }
 

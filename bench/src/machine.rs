@@ -1,0 +1,41 @@
+//! The machine that measures, and whether it has anything else to do.
+
+use std::fmt;
+use std::fs;
+use std::thread;
+
+/// What a reader has to know about the machine to judge a figure.
+pub(crate) struct Machine {
+    cpu: String,
+    cores: usize,
+    /// How many threads wanted to run, on average over the last minute.
+    load: Option<f64>,
+}
+
+impl Machine {
+    /// What Linux tells; elsewhere it is unknown.
+    pub(crate) fn now() -> Self {
+        let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let model = info.lines().find_map(|line| line.strip_prefix("model name"));
+        let model = model.map(|rest| rest.trim_start_matches(['\t', ' ', ':']));
+        let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+        Self {
+            cpu: model.unwrap_or("unknown processor").to_owned(),
+            cores: thread::available_parallelism().map_or(1, Into::into),
+            load: load.split(' ').next().and_then(|load| load.parse().ok()),
+        }
+    }
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, {} cores", self.cpu, self.cores)?;
+        match self.load {
+            Some(load) if load > 0.5 => {
+                write!(f, ", load {load}: others run too, take the least figures, not the medians")
+            }
+            Some(load) => write!(f, ", load {load}"),
+            None => Ok(()),
+        }
+    }
+}
