@@ -10,7 +10,7 @@ use super::Address;
 /// What one process takes on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Server {
-    /// The most connections at the same time, over all listeners. Default: 10000, so that a flood
+    /// The most connections at the same time on each listener. Default: 10000, so that a flood
     /// of connections does not use up file descriptors and memory.
     pub connections_max: usize,
     /// How long a client may take to send the head of a request. Default: 5s, so that slow

@@ -44,6 +44,7 @@ pub(super) struct Mismatch {
     pub(super) got: String,
 }
 
+/// The keys of a map; the last four count decisions.
 const KEYS: [&str; 14] = [
     "decision",
     "rule",
@@ -70,7 +71,7 @@ impl Expected {
     /// `allow`, `any`, `{allow: 10, deny: 5}`, or a map of details.
     pub(super) fn of_answer(node: &Node, groups: &[Group], problems: &mut Problems<'_>) -> Self {
         if !node.is_map() {
-            let any = Word::ANSWERS.map(|(name, word)| (name, Some(word)));
+            let any = Word::ANSWERS.map(|word| (word.name(), Some(word)));
             let words: Vec<_> = any.into_iter().chain([("any", None)]).collect();
             let word = node.word("decision", &words, problems).flatten();
             return Self { word, ..Self::default() };
@@ -89,8 +90,9 @@ impl Expected {
     }
 
     fn details(fields: &Fields<'_>, groups: &[Group], problems: &mut Problems<'_>) -> Self {
-        let word =
-            fields.get("decision").and_then(|node| node.word("decision", &Word::ANSWERS, problems));
+        let word = fields
+            .get("decision")
+            .and_then(|node| node.word("decision", &Word::ANSWERS.map(Word::named), problems));
         let names = |key: &str, problems: &mut Problems<'_>| {
             let form = "write a list of rules";
             let items = fields.get(key)?.list(form, problems)?;
@@ -129,7 +131,10 @@ impl Expected {
 
     /// `done`, `replayed`, `conflict` …
     pub(super) fn of_end(node: &Node, problems: &mut Problems<'_>) -> Self {
-        Self { word: node.word("outcome", &Word::ENDS, problems), ..Self::default() }
+        Self {
+            word: node.word("outcome", &Word::ENDS.map(Word::named), problems),
+            ..Self::default()
+        }
     }
 
     /// Everything that is not as expected.
@@ -252,12 +257,9 @@ impl fmt::Display for Names<'_> {
 }
 
 fn counts(fields: &Fields<'_>, problems: &mut Problems<'_>) -> Vec<(Word, u64)> {
-    let words = Word::ANSWERS[..4].iter();
-    words
-        .filter_map(|(name, word)| {
-            Some((*word, fields.parse(name, "write how many of the calls", problems)?))
-        })
-        .collect()
+    let form = "write how many of the calls";
+    let count = |word: Word| Some((word, fields.parse(word.name(), form, problems)?));
+    Word::COUNTED.into_iter().filter_map(count).collect()
 }
 
 fn scopes(node: &Node, groups: &[Group], problems: &mut Problems<'_>) -> Vec<Usage> {

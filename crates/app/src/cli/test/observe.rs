@@ -38,32 +38,47 @@ pub(super) enum Word {
 
 impl Word {
     /// What a question can come to.
-    pub(super) const ANSWERS: [(&str, Self); 8] = [
-        ("allow", Self::Allow),
-        ("deny", Self::Deny),
-        ("never", Self::Never),
-        ("invalid", Self::Invalid),
-        ("conflict", Self::Conflict),
-        ("gone", Self::Gone),
-        ("lost", Self::Lost),
-        ("unavailable", Self::Unavailable),
+    pub(super) const ANSWERS: [Self; 8] = [
+        Self::Allow,
+        Self::Deny,
+        Self::Never,
+        Self::Invalid,
+        Self::Conflict,
+        Self::Gone,
+        Self::Lost,
+        Self::Unavailable,
     ];
+    /// What can be counted of several questions.
+    pub(super) const COUNTED: [Self; 4] = [Self::Allow, Self::Deny, Self::Never, Self::Invalid];
     /// What the end of a reservation can come to.
-    pub(super) const ENDS: [(&str, Self); 6] = [
-        ("done", Self::Done),
-        ("replayed", Self::Replayed),
-        ("conflict", Self::Conflict),
-        ("unknown", Self::Unknown),
-        ("gone", Self::Gone),
-        ("lost", Self::Lost),
-    ];
+    pub(super) const ENDS: [Self; 6] =
+        [Self::Done, Self::Replayed, Self::Conflict, Self::Unknown, Self::Gone, Self::Lost];
+
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Allow => "allow",
+            Self::Deny => "deny",
+            Self::Never => "never",
+            Self::Done => "done",
+            Self::Replayed => "replayed",
+            Self::Invalid => "invalid",
+            Self::Conflict => "conflict",
+            Self::Unknown => "unknown",
+            Self::Gone => "gone",
+            Self::Lost => "lost",
+            Self::Unavailable => "unavailable",
+        }
+    }
+
+    /// Itself, with its name.
+    pub(super) const fn named(self) -> (&'static str, Self) {
+        (self.name(), self)
+    }
 }
 
 impl fmt::Display for Word {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut words = Self::ANSWERS.iter().chain(&Self::ENDS);
-        let found = words.find(|(_, word)| word == self);
-        f.write_str(found.map_or("?", |(name, _)| name))
+        f.write_str(self.name())
     }
 }
 

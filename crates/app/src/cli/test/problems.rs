@@ -10,6 +10,9 @@ use super::yaml::Mark;
 /// A longer line is not shown.
 const LINE_CHARS_MAX: usize = 160;
 
+/// More words than these help nobody.
+const LISTED_MAX: usize = 20;
+
 /// Collects mistakes until all of a file are known.
 pub(super) struct Problems<'t> {
     source: Arc<str>,
@@ -41,6 +44,7 @@ impl<'t> Problems<'t> {
     pub(super) fn unknown(&mut self, at: Mark, what: &str, written: &str, known: &[&str]) {
         let remedy = match nearest(written, known) {
             Some(near) => format!("did you mean {near}?"),
+            None if known.len() > LISTED_MAX => String::new(),
             None => format!("write one of {}", known.join(", ")),
         };
         self.add(at, format!("unknown {what} {written}"), &remedy);

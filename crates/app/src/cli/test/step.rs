@@ -17,6 +17,7 @@ use std::fmt;
 
 use sluicegate_core::query::Cost;
 use sluicegate_core::{Group, Money, Span, Timestamp};
+use sluicegate_server::service::Operation;
 
 use super::expect::Expected;
 use super::observe::Word;
@@ -46,8 +47,12 @@ pub(super) struct Step {
 }
 
 pub(super) enum Action {
-    Send(Calls),
-    Check(Calls),
+    Ask(Operation, Calls),
+    Once(Once),
+}
+
+/// Whatever is not a question.
+pub(super) enum Once {
     Usage(Dimensions),
     Reset(Dimensions),
     Settle { id: String, cost: Cost },
@@ -78,8 +83,16 @@ impl fmt::Display for Dimensions {
 impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Send(calls) => write!(f, "send{}", calls.dimensions),
-            Self::Check(calls) => write!(f, "check{}", calls.dimensions),
+            Self::Ask(Operation::Peek, calls) => write!(f, "check{}", calls.dimensions),
+            Self::Ask(_, calls) => write!(f, "send{}", calls.dimensions),
+            Self::Once(once) => once.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for Once {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
             Self::Usage(dimensions) => write!(f, "usage{dimensions}"),
             Self::Reset(dimensions) => write!(f, "reset{dimensions}"),
             Self::Settle { id, .. } => write!(f, "settle {id}"),
@@ -167,19 +180,20 @@ impl<'r, 't> Reader<'r, 't> {
     }
 
     fn action(&mut self, name: &str, value: &Node, fields: &Fields<'_>) -> Option<Action> {
-        Some(match name {
-            "send" => Action::Send(self.calls(value, fields)?),
-            "check" => Action::Check(self.calls(value, fields)?),
-            "usage" => Action::Usage(self.dimensions(value)?),
-            "reset" => Action::Reset(self.dimensions(value)?),
+        let once = match name {
+            "send" => return Some(Action::Ask(Operation::Acquire, self.calls(value, fields)?)),
+            "check" => return Some(Action::Ask(Operation::Peek, self.calls(value, fields)?)),
+            "usage" => Once::Usage(self.dimensions(value)?),
+            "reset" => Once::Reset(self.dimensions(value)?),
             "settle" => {
                 let (id, cost) = (self.known_id(value), self.cost(fields));
-                Action::Settle { id: id?, cost }
+                Once::Settle { id: id?, cost }
             }
-            "release" => Action::Release { id: self.known_id(value)? },
-            "renew" => Action::Renew { id: self.known_id(value)? },
-            _ => Action::Cancel { id: self.known_id(value)? },
-        })
+            "release" => Once::Release { id: self.known_id(value)? },
+            "renew" => Once::Renew { id: self.known_id(value)? },
+            _ => Once::Cancel { id: self.known_id(value)? },
+        };
+        Some(Action::Once(once))
     }
 
     fn calls(&mut self, value: &Node, fields: &Fields<'_>) -> Option<Calls> {

@@ -17,7 +17,7 @@ use sluicegate_store::memory::Capacity;
 use super::clock::VirtualClock;
 use super::expect::Mismatch;
 use super::observe::{Observed, Word};
-use super::step::{Action, Calls, Case, Dimensions, NUMBER, Step};
+use super::step::{Action, Calls, Case, Dimensions, NUMBER, Once, Step};
 use super::yaml::Mark;
 
 type Clock = Arc<VirtualClock>;
@@ -63,16 +63,15 @@ impl World {
             let at = step.at;
             Err(Box::new(Failure { at, step: number, when, action, mismatches, observed }))
         };
-        let (calls, operation) = match &step.action {
-            Action::Send(calls) => (calls, Operation::Acquire),
-            Action::Check(calls) => (calls, Operation::Peek),
-            other => {
-                let observed = self.once(other);
+        let (operation, calls) = match &step.action {
+            Action::Ask(operation, calls) => (*operation, calls),
+            Action::Once(once) => {
+                let observed = self.once(once);
                 let mismatches = step.expected.compare(&observed);
                 if mismatches.is_empty() {
                     return Ok(());
                 }
-                return failed(step.when, other.to_string(), mismatches, observed);
+                return failed(step.when, once.to_string(), mismatches, observed);
             }
         };
         let mut tally = Tally::default();
@@ -126,23 +125,21 @@ impl World {
         observed
     }
 
-    /// Whatever is not a question.
-    fn once(&self, action: &Action) -> Observed {
+    fn once(&self, once: &Once) -> Observed {
         let store = self.service.limiter().store();
-        match action {
-            Action::Send(_) | Action::Check(_) => Observed::word(Word::Done),
-            Action::Usage(dimensions) => self.usage(dimensions),
-            Action::Reset(dimensions) => self.reset(dimensions),
-            Action::Settle { id, cost } => {
+        match once {
+            Once::Usage(dimensions) => self.usage(dimensions),
+            Once::Reset(dimensions) => self.reset(dimensions),
+            Once::Settle { id, cost } => {
                 self.with(id, |handle| block_on(store.settle(handle, cost)).map(ended))
             }
-            Action::Release { id } => {
+            Once::Release { id } => {
                 self.with(id, |handle| block_on(store.release(handle)).map(ended))
             }
-            Action::Cancel { id } => {
+            Once::Cancel { id } => {
                 self.with(id, |handle| block_on(store.cancel(handle)).map(ended))
             }
-            Action::Renew { id } => {
+            Once::Renew { id } => {
                 self.with(id, |handle| block_on(store.renew(handle)).map(|_| Word::Done))
             }
         }

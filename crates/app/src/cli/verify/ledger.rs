@@ -62,6 +62,26 @@ pub(super) struct Row {
     pub(super) found: Found,
 }
 
+/// Why a decision was not taken note of.
+pub(super) enum Refusal {
+    /// A limit in its line can't be read.
+    Line(LimitError),
+    /// What is asked for can't be proven of anything like it.
+    Proof(Malformed),
+}
+
+impl From<LimitError> for Refusal {
+    fn from(error: LimitError) -> Self {
+        Self::Line(error)
+    }
+}
+
+impl From<Malformed> for Refusal {
+    fn from(malformed: Malformed) -> Self {
+        Self::Proof(malformed)
+    }
+}
+
 impl Ledger {
     pub(super) fn new(bound: Bound, spread: Span) -> Self {
         Self {
@@ -77,12 +97,8 @@ impl Ledger {
         }
     }
 
-    /// Takes note of what a decision charged, or of nothing if it can't be read.
-    pub(super) fn record(
-        &mut self,
-        place: Place,
-        decision: &Decision,
-    ) -> Result<Result<(), Malformed>, LimitError> {
+    /// Takes note of what a decision charged.
+    pub(super) fn record(&mut self, place: Place, decision: &Decision) -> Result<(), Refusal> {
         self.now = self.now.max(decision.at);
         let charges = decision.charges.iter().filter(|charge| !charge.shadow);
         let charges = charges.map(|charge| Ok((charge, self.terms(charge)?)));
@@ -98,12 +114,10 @@ impl Ledger {
             admitted = true;
             let (start, amount, firm) = (decision.start, charge.take, decision.firm);
             let admit = Admit { start, amount, place, terms, firm };
-            if let Err(malformed) = self.admit(&charge.key, admit) {
-                return Ok(Err(malformed));
-            }
+            self.admit(&charge.key, admit)?;
         }
         self.admits += u64::from(admitted);
-        Ok(Ok(()))
+        Ok(())
     }
 
     fn admit(&mut self, key: &str, admit: Admit) -> Result<(), Malformed> {

@@ -18,7 +18,7 @@ use sluicegate_core::Span;
 use sluicegate_core::checker::Bound;
 
 use super::say;
-use ledger::Ledger;
+use ledger::{Ledger, Refusal};
 use logs::Logs;
 use report::counted;
 
@@ -57,8 +57,9 @@ impl Verify {
         let mut ledger = Ledger::new(self.bound, self.spread);
         while let Some((place, decision)) = logs.next()? {
             match ledger.record(place, &decision) {
-                Ok(judged) => judged?,
-                Err(unreadable) => logs.malformed(place, &unreadable),
+                Ok(()) => {}
+                Err(Refusal::Line(error)) => logs.malformed(place, &error),
+                Err(Refusal::Proof(malformed)) => return Err(malformed.into()),
             }
         }
         if logs.seen.decisions == 0 {
