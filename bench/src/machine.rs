@@ -32,7 +32,7 @@ impl fmt::Display for Machine {
         write!(f, "{}, {} cores", self.cpu, self.cores)?;
         match self.load {
             Some(load) if load > 0.5 => {
-                write!(f, ", load {load}: others run too, take the least figures, not the medians")
+                write!(f, ", load {load}: others run too, so figures are too high")
             }
             Some(load) => write!(f, ", load {load}"),
             None => Ok(()),

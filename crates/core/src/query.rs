@@ -69,7 +69,7 @@ impl<'a> Query<'a> {
         if value.len() > VALUE_BYTES_MAX {
             return wrong(Problem::Long(value.len()));
         }
-        if value.bytes().any(|byte| byte == 0) {
+        if value.as_bytes().contains(&0) {
             return wrong(Problem::Nul);
         }
         if self.get(&name).is_some() {

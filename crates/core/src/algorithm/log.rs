@@ -87,7 +87,7 @@ impl Log {
         if oldest + window > now {
             return;
         }
-        let gone = self.live().partition_point(|&score| score + window <= now);
+        let gone = leading(self.live(), |score| score + window <= now);
         let dead = self.dead as usize + gone;
         if dead * 2 > self.scores.len() {
             self.scores.drain(..dead);
@@ -130,9 +130,31 @@ impl Log {
     }
 }
 
+/// How many scores at the front have left. Mostly few have, so it looks in doubling steps from the
+/// front before it halves: O(log gone), and only that part of a long log is touched.
+fn leading(scores: &[Timestamp], left: impl Fn(Timestamp) -> bool) -> usize {
+    let mut reach = 1;
+    while reach < scores.len() && left(scores[reach - 1]) {
+        reach *= 2;
+    }
+    let reach = reach.min(scores.len());
+    scores[..reach].partition_point(|&score| left(score))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn leading_scores_are_counted_as_by_a_search_of_all() {
+        for len in 0..70_u64 {
+            let scores: Vec<_> = (0..len).map(Timestamp::from_micros).collect();
+            for gone in 0..=len {
+                let left = |score: Timestamp| score < Timestamp::from_micros(gone);
+                assert_eq!(leading(&scores, left) as u64, gone, "{gone} of {len}");
+            }
+        }
+    }
 
     fn at(seconds: u64) -> Timestamp {
         Timestamp::from_secs(1_000 + seconds)

@@ -39,7 +39,8 @@ pub(super) struct Table<V> {
     hand: u32,
 }
 
-const CHUNK: usize = 512;
+/// Small: each shard has one chunk that is not full.
+const CHUNK: usize = 64;
 
 impl<V> Default for Table<V> {
     fn default() -> Self {
@@ -168,7 +169,7 @@ mod tests {
         for n in 2_000..3_000 {
             table.insert(name(n), n, Timestamp::from_secs(n));
         }
-        assert_eq!(table.chunks.len(), 4);
+        assert_eq!(table.chunks.len(), 2_000_usize.div_ceil(CHUNK));
         for n in 0..3_000 {
             let found = table.find(name(n)).map(|place| *table.get(place).0);
             let expected = (n >= 2_000 || n % 2 == 1).then_some(n);
