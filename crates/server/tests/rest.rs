@@ -256,6 +256,18 @@ async fn native_mistakes_name_their_path() {
             "limits.limit: ",
         ),
         (json!({ "dimensions": { "userId": "" , "modelId": "m" } }), "dimensions.userId: is empty"),
+        (
+            json!({ "dimensions": ann(), "limits": [{ "name": "", "key": "k", "limit": "5/s" }] }),
+            "limits.name: is empty",
+        ),
+        (
+            json!({ "dimensions": ann(), "limits": [{ "name": "X", "key": "k".repeat(257), "limit": "5/s" }] }),
+            "limits.key: has 257 bytes",
+        ),
+        (
+            json!({ "dimensions": ann(), "limits": vec![json!({ "name": "X", "key": "k", "limit": "5/s" }); 11] }),
+            "limits: has more than the 10",
+        ),
         (json!([]), "the list is empty"),
         (
             json!([{ "dimensions": ann() }, { "dimensions": { "userId": 1 } }]),

@@ -228,6 +228,22 @@ mod tests {
     }
 
     #[test]
+    fn a_million_values_leave_no_trace() {
+        let labels = &mut labels(100, 1_000);
+        for n in 0..1_000_000_u64 {
+            // Few at first, so that both bounds are met.
+            let [model, tenant] = [n % 90, n / 90].map(|value| value.to_string());
+            let who = Who { model: Some(&model), tenant: Some(&tenant) };
+            if labels.find(who).is_none() {
+                labels.learn(who);
+            }
+        }
+        let sizes = [&labels.models, &labels.tenants].map(|names| names.numbers.len());
+        assert_eq!(sizes, [92, 102], "`` and `other` included");
+        assert!((1_000..=labels.capacity()).contains(&labels.pairs.len()));
+    }
+
+    #[test]
     fn nothing_is_told_apart_where_nothing_may_be() {
         let labels = &mut labels(0, 0);
         check(labels, ["m1", "t1"], ["other", "other"]);

@@ -18,6 +18,10 @@ use super::problem::Problem;
 const BATCH_MAX: usize = 100;
 /// The longest id that a caller may choose, in bytes.
 const ID_BYTES_MAX: usize = 256;
+/// The longest name of a limit that a caller brings along, in bytes: as long as that of a rule.
+const NAME_BYTES_MAX: usize = 64;
+/// The most limits that one request may bring along.
+const LIMITS_MAX: usize = 10;
 
 /// Who asks for what.
 #[derive(Clone, Debug, serde::Deserialize)]
@@ -126,7 +130,13 @@ impl Request {
         }
         query.cost = self.cost.cost()?;
         query.hold = self.hold.map(|text| span("hold", &text)).transpose()?;
+        if self.limits.len() > LIMITS_MAX {
+            let right = format!("has more than the {LIMITS_MAX} limits that one request may bring");
+            return Err(Problem::field("limits", right));
+        }
         for inline in self.limits {
+            bytes("limits.name", &inline.name, NAME_BYTES_MAX)?;
+            bytes("limits.key", &inline.key, ID_BYTES_MAX)?;
             let limit = inline.limit.parse::<Limit>();
             let limit = limit.map_err(|error| Problem::field("limits.limit", error.to_string()))?;
             let rule = InlineRule::new(inline.name, &inline.key, [limit]);
@@ -138,13 +148,19 @@ impl Request {
 
 /// The id of a caller's own text.
 pub(super) fn scoped(field: &str, caller: &str, text: &str) -> Result<Id, Problem> {
+    bytes(field, text, ID_BYTES_MAX)?;
+    Ok(Id::scoped(caller, text))
+}
+
+/// A text that is neither empty nor too long.
+fn bytes(field: &str, text: &str, max: usize) -> Result<(), Problem> {
     match text.len() {
         0 => Err(Problem::field(field, "is empty: leave it out or give it a value")),
-        1..=ID_BYTES_MAX => Ok(Id::scoped(caller, text)),
-        long => Err(Problem::field(
-            field,
-            format!("has {long} bytes, more than the {ID_BYTES_MAX} that are allowed"),
-        )),
+        long if long > max => {
+            let right = format!("has {long} bytes, more than the {max} that are allowed");
+            Err(Problem::field(field, right))
+        }
+        _ => Ok(()),
     }
 }
 

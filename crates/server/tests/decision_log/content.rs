@@ -131,6 +131,19 @@ fn only_what_was_written_is_charged() {
 }
 
 #[test]
+fn a_denial_speaks_of_the_limit_that_hit() {
+    let rules = [rule("A", &[], &["9/h"]), rule("B", &[], &["5/h", "1/min"])];
+    let limiter = Limiter::new(all_of(rules));
+    let lines = logged(&limiter, options(), &[Ask::new(1, &[]), Ask::new(2, &[])]);
+    let expected = serde_json::json!({
+        "reason": "HIT_B_LIMIT", "scopeHit": "B", "remaining": 0,
+        "windowResetAt": "2027-01-15T08:01:00Z",
+    });
+    let names = ["reason", "scopeHit", "remaining", "windowResetAt"];
+    assert_eq!(fields(&lines[1], &names), expected);
+}
+
+#[test]
 fn what_never_fits_has_no_time_to_come_back() {
     let limiter = Limiter::new(all_of([rule("BUDGET", &[], &["1.00 USD/day"])]));
     let cost = Cost { money: "1.01".parse::<Money>().ok(), ..Cost::default() };
