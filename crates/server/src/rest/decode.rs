@@ -3,7 +3,10 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use axum::body::Bytes;
+use axum::extract::{FromRequest, Request};
 use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
 use serde::de::{
     self, Deserialize, DeserializeOwned, Deserializer, IgnoredAny, MapAccess, Visitor,
 };
@@ -12,8 +15,21 @@ use smallvec::SmallVec;
 
 use super::problem::Problem;
 
+/// The bytes of a body that says it is JSON.
+pub(super) struct JsonBody(pub(super) Bytes);
+
+impl<S: Send + Sync> FromRequest<S> for JsonBody {
+    type Rejection = Response;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Response> {
+        require_json(request.headers()).map_err(IntoResponse::into_response)?;
+        let bytes = Bytes::from_request(request, state).await;
+        bytes.map(Self).map_err(IntoResponse::into_response)
+    }
+}
+
 /// Refuses a body that does not say it is JSON.
-pub(super) fn require_json(headers: &HeaderMap) -> Result<(), Problem> {
+fn require_json(headers: &HeaderMap) -> Result<(), Problem> {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let essence = kind.unwrap_or_default().split(';').next().unwrap_or_default().trim();
     let is_json = essence.eq_ignore_ascii_case("application/json")

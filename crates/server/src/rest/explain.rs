@@ -3,9 +3,7 @@
 use std::sync::Arc;
 
 use axum::Extension;
-use axum::body::Bytes;
 use axum::extract::State;
-use axum::http::HeaderMap;
 use axum::response::Response;
 use serde_json::{Value, json};
 use sluicegate_core::decision::Allow;
@@ -13,6 +11,7 @@ use sluicegate_core::store::{Store, Usage};
 use sluicegate_core::time::Clock;
 use sluicegate_core::{Decision, Plan, Ruleset};
 
+use super::decode::JsonBody;
 use super::problem::Problem;
 use super::{decode, encode, native};
 use crate::answer::Answer;
@@ -23,10 +22,8 @@ use crate::service::Service;
 pub(super) async fn explain<S: Store, C: Clock>(
     State(service): State<Arc<Service<S, C>>>,
     Extension(caller): Extension<Caller>,
-    headers: HeaderMap,
-    body: Bytes,
+    JsonBody(body): JsonBody,
 ) -> Result<Response, Problem> {
-    decode::require_json(&headers)?;
     let request: native::Request = decode::shaped(&body)?;
     let query = request.query(caller.name(), service.request_id())?;
     let told = service.with_plan(&query, async |store, rules, plan| {

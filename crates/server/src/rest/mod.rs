@@ -9,9 +9,9 @@ mod problem;
 
 use std::sync::Arc;
 
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use axum::extract::{DefaultBodyLimit, RawQuery, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
@@ -20,6 +20,7 @@ use sluicegate_core::store::{Claim, Ended, Store};
 use sluicegate_core::time::Clock;
 use sluicegate_core::{Decision, Id, Plan, Ruleset, Timestamp};
 
+use decode::JsonBody;
 pub use problem::Problem;
 
 use crate::answer::Answer;
@@ -96,11 +97,9 @@ async fn name_large_bodies(response: Response) -> Response {
 async fn allow<S: Store, C: Clock>(
     State(service): Shared<S, C>,
     RawQuery(query): RawQuery,
-    headers: HeaderMap,
-    body: Bytes,
+    JsonBody(body): JsonBody,
 ) -> Answered {
     let mode = Mode::read(query.as_deref())?;
-    decode::require_json(&headers)?;
     let query = [decode::flat(&body, service.request_id())?];
     let told = service.decide(&query, Operation::Acquire, |rules, plan, decision| {
         let answer = Answer::new(rules, plan, decision);
@@ -155,38 +154,33 @@ fn status(answer: &Answer<'_, '_>, denied: StatusCode) -> Response {
 async fn acquire<S: Store, C: Clock>(
     service: Shared<S, C>,
     caller: Extension<Caller>,
-    headers: HeaderMap,
-    body: Bytes,
+    JsonBody(body): JsonBody,
 ) -> Answered {
-    decide(service, &caller, &headers, &body, Operation::Acquire).await
+    decide(service, &caller, &body, Operation::Acquire).await
 }
 
 async fn check<S: Store, C: Clock>(
     service: Shared<S, C>,
     caller: Extension<Caller>,
-    headers: HeaderMap,
-    body: Bytes,
+    JsonBody(body): JsonBody,
 ) -> Answered {
-    decide(service, &caller, &headers, &body, Operation::Peek).await
+    decide(service, &caller, &body, Operation::Peek).await
 }
 
 async fn book<S: Store, C: Clock>(
     service: Shared<S, C>,
     caller: Extension<Caller>,
-    headers: HeaderMap,
-    body: Bytes,
+    JsonBody(body): JsonBody,
 ) -> Answered {
-    decide(service, &caller, &headers, &body, Operation::Book).await
+    decide(service, &caller, &body, Operation::Book).await
 }
 
 async fn decide<S: Store, C: Clock>(
     State(service): Shared<S, C>,
     caller: &Caller,
-    headers: &HeaderMap,
     body: &[u8],
     operation: Operation,
 ) -> Answered {
-    decode::require_json(headers)?;
     let requests = native::requests(body)?;
     let queries =
         requests.into_iter().map(|request| request.query(caller.name(), service.request_id()));
@@ -203,10 +197,8 @@ async fn decide<S: Store, C: Clock>(
 async fn claim<S: Store, C: Clock>(
     State(service): Shared<S, C>,
     Extension(caller): Extension<Caller>,
-    headers: HeaderMap,
-    body: Bytes,
+    JsonBody(body): JsonBody,
 ) -> Answered {
-    decode::require_json(&headers)?;
     let body: native::ClaimBody = decode::shaped(&body)?;
     let claimant = native::scoped("claimant", caller.name(), &body.claimant)?;
     let query = body.request.query(caller.name(), service.request_id())?;
@@ -250,40 +242,32 @@ fn claimed(rules: &Ruleset, plan: &Plan<'_>, claim: Claim, claimant: Id) -> Resp
 
 async fn settle<S: Store, C: Clock>(
     State(service): Shared<S, C>,
-    headers: HeaderMap,
-    body: Bytes,
+    JsonBody(body): JsonBody,
 ) -> Answered {
-    decode::require_json(&headers)?;
     let (handle, cost) = decode::shaped::<native::SettleBody>(&body)?.read()?;
     Ok(ended(service.limiter().store().settle(&handle, &cost).await?))
 }
 
 async fn release<S: Store, C: Clock>(
     State(service): Shared<S, C>,
-    headers: HeaderMap,
-    body: Bytes,
+    JsonBody(body): JsonBody,
 ) -> Answered {
-    decode::require_json(&headers)?;
     let handle = decode::shaped::<native::HandleBody>(&body)?.read()?;
     Ok(ended(service.limiter().store().release(&handle).await?))
 }
 
 async fn cancel<S: Store, C: Clock>(
     State(service): Shared<S, C>,
-    headers: HeaderMap,
-    body: Bytes,
+    JsonBody(body): JsonBody,
 ) -> Answered {
-    decode::require_json(&headers)?;
     let handle = decode::shaped::<native::HandleBody>(&body)?.read()?;
     Ok(ended(service.limiter().store().cancel(&handle).await?))
 }
 
 async fn renew<S: Store, C: Clock>(
     State(service): Shared<S, C>,
-    headers: HeaderMap,
-    body: Bytes,
+    JsonBody(body): JsonBody,
 ) -> Answered {
-    decode::require_json(&headers)?;
     let handle = decode::shaped::<native::HandleBody>(&body)?.read()?;
     let renewed = service.limiter().store().renew(&handle).await?;
     let (at, until) = (renewed.at.to_string(), renewed.until.to_string());
@@ -293,10 +277,8 @@ async fn renew<S: Store, C: Clock>(
 async fn usage<S: Store, C: Clock>(
     State(service): Shared<S, C>,
     Extension(caller): Extension<Caller>,
-    headers: HeaderMap,
-    body: Bytes,
+    JsonBody(body): JsonBody,
 ) -> Answered {
-    decode::require_json(&headers)?;
     let request: native::Request = decode::shaped(&body)?;
     let query = request.query(caller.name(), service.request_id())?;
     let told = service.with_plan(&query, async |store, rules, plan| {
@@ -311,10 +293,8 @@ async fn usage<S: Store, C: Clock>(
 async fn reset<S: Store, C: Clock>(
     State(service): Shared<S, C>,
     Extension(caller): Extension<Caller>,
-    headers: HeaderMap,
-    body: Bytes,
+    JsonBody(body): JsonBody,
 ) -> Answered {
-    decode::require_json(&headers)?;
     let request: native::Request = decode::shaped(&body)?;
     let query = request.query(caller.name(), service.request_id())?;
     let told = service.with_plan(&query, async |store, _, plan| {
