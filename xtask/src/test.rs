@@ -33,6 +33,12 @@ const SUITES: &[Suite] = &[
         command: "cargo test --package sluicegate-store --features shuttle --test shuttle --locked",
         needs: &[],
     },
+    Suite {
+        name: "redis",
+        proves: "the Redis store keeps every promise of the port, on 7.0 and on 6.2",
+        command: "cargo test --package sluicegate-store --features test-clock --test redis --locked",
+        needs: &[&services::REDIS, &services::REDIS_6_2],
+    },
 ];
 
 #[derive(clap::Args)]
