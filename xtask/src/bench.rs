@@ -12,12 +12,22 @@ struct Bench {
     name: &'static str,
     /// What it measures, in one line.
     measures: &'static str,
+    /// The features of the workspace that it needs.
+    features: &'static str,
 }
 
-const BENCHES: &[Bench] = &[Bench {
-    name: "engine",
-    measures: "time and memory of a decision in memory, beside governor, throttlecrab and limitador",
-}];
+const BENCHES: &[Bench] = &[
+    Bench {
+        name: "engine",
+        measures: "time and memory of a decision in memory, beside governor, throttlecrab and limitador",
+        features: "",
+    },
+    Bench {
+        name: "redis",
+        measures: "decisions a second on Redis, beside the plain script of this field and limitador",
+        features: "redis",
+    },
+];
 
 const CARGO_RUN: &str = "cargo run --release --locked --manifest-path bench/Cargo.toml --bin";
 
@@ -41,8 +51,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<bool> {
         }
         return Ok(true);
     };
-    let name = find(name)?.name;
-    let mut line: Vec<_> = CARGO_RUN.split(' ').chain([name, "--"]).collect();
+    let Bench { name, features, .. } = find(name)?;
+    let mut line: Vec<_> =
+        CARGO_RUN.split(' ').chain([*name, "--features", features, "--"]).collect();
     line.extend(args.args.iter().map(String::as_str));
     sh::run(&line, &[])
 }

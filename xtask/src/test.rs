@@ -39,6 +39,12 @@ const SUITES: &[Suite] = &[
         command: "cargo test --package sluicegate-store --features test-clock --test redis --locked",
         needs: &[&services::REDIS, &services::REDIS_6_2],
     },
+    Suite {
+        name: "redis-serve",
+        proves: "several `sluicegate serve` share one Redis, and survive it",
+        command: "cargo test --package sluicegate --features redis-tests --test redis --locked",
+        needs: &[&services::REDIS],
+    },
 ];
 
 #[derive(clap::Args)]

@@ -16,7 +16,7 @@ use sluicegate_server::auth::{self, Tokens};
 use sluicegate_server::decision_log::{self, DecisionLog, Format, Share};
 use sluicegate_server::listener::{self, Stats};
 use sluicegate_server::metrics::{self, Metrics, StoreSize};
-use sluicegate_server::probe::{self, Readiness};
+use sluicegate_server::probe;
 use sluicegate_server::rest;
 use sluicegate_server::service::{Observer, Service};
 use sluicegate_server::tls::{Files, Tls};
@@ -29,8 +29,9 @@ use tracing::{error, info, warn};
 
 use crate::changes;
 use crate::configuration::Source;
+use crate::store::Chosen;
 
-type TheService = Service<Memory, MonotonicClock>;
+type TheService = Service<Chosen, MonotonicClock>;
 
 /// Everything that lives as long as the process.
 pub(crate) struct Node {
@@ -47,16 +48,13 @@ pub(crate) struct Node {
 impl Node {
     /// Assembles a node from a configuration.
     pub(crate) fn new(source: Source, config: &Config) -> anyhow::Result<Arc<Self>> {
-        let (capacity, snapshot) = match &config.store {
+        let (store, snapshot) = match &config.store {
             Store::Memory { keys_max, records_max, snapshot } => {
                 let capacity = Capacity { keys_max: *keys_max, records_max: *records_max };
-                (capacity, snapshot.clone())
+                (Chosen::Memory(open_memory(capacity, snapshot.as_ref())?), snapshot.clone())
             }
-            Store::Redis(_) => anyhow::bail!(
-                "store.kind: redis is not part of this version: leave `store` out to keep usage in memory"
-            ),
+            Store::Redis(redis) => (Chosen::redis(redis)?, None),
         };
-        let store = open_store(capacity, snapshot.as_ref())?;
         let metrics = Metrics::new(&metrics::Options {
             values_max: config.metrics.label_values_max,
             secret: config.settings().secret.clone(),
@@ -74,7 +72,8 @@ impl Node {
         let service = Arc::new(Service::new(limiter, MonotonicClock::new(), observers));
         let sized = service.clone();
         metrics.watch_store(move || {
-            let size = sized.limiter().store().size();
+            // What is kept in Redis is for Redis to show.
+            let size = sized.limiter().store().memory().map(Memory::size).unwrap_or_default();
             StoreSize { keys: size.keys, overflow: size.overflow, records: size.records }
         });
         let tokens = Arc::new(ArcSwapOption::empty());
@@ -98,7 +97,9 @@ impl Node {
         shutdown: CancellationToken,
     ) -> anyhow::Result<()> {
         let guard = auth::require(self.tokens.clone());
-        let probes = || probe::router(Arc::new(|| Readiness::Ready));
+        let probed = self.service.clone();
+        let ready = Arc::new(move || probed.limiter().store().readiness());
+        let probes = || probe::router(ready.clone());
         let body_limit = usize::try_from(config.server.body_limit.0).unwrap_or(usize::MAX);
         let rest = rest::router(self.service.clone(), body_limit).merge(probes());
         let operations: Arc<dyn Operations> = Arc::new(Admin(self.clone()));
@@ -190,7 +191,11 @@ impl Node {
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => return,
-                _ = sweep.tick() => self.service.limiter().store().sweep(1_024),
+                _ = sweep.tick() => {
+                    if let Some(memory) = self.service.limiter().store().memory() {
+                        memory.sweep(1_024);
+                    }
+                }
                 _ = save.tick() => {
                     let node = self.clone();
                     let _ = tokio::task::spawn_blocking(move || node.save()).await;
@@ -201,7 +206,8 @@ impl Node {
 
     fn save(&self) {
         let Some(file) = &self.snapshot else { return };
-        if let Err(problem) = self.service.limiter().store().snapshot().save(&file.path) {
+        let Some(memory) = self.service.limiter().store().memory() else { return };
+        if let Err(problem) = memory.snapshot().save(&file.path) {
             error!(path = %file.path.display(), %problem, "usage could not be written");
         }
     }
@@ -233,7 +239,7 @@ fn rules(config: &Config) -> Ruleset {
     Ruleset::new(Vec::new(), settings).expect("there is nothing in it that could be wrong")
 }
 
-fn open_store(capacity: Capacity, snapshot: Option<&SnapshotFile>) -> anyhow::Result<Memory> {
+fn open_memory(capacity: Capacity, snapshot: Option<&SnapshotFile>) -> anyhow::Result<Memory> {
     let Some(file) = snapshot else { return Ok(Memory::new(capacity)) };
     let path = file.path.display();
     let loaded = Snapshot::load(&file.path).with_context(|| format!("store.snapshot {path}"))?;

@@ -1,7 +1,5 @@
 //! One operation as the scripts read it: keys and arguments, flat.
 
-use std::io::Write as _;
-
 use sluicegate_core::algorithm::Meter;
 use sluicegate_core::algorithm::log::{ENTRIES_PER_CHARGE_MAX, Quota};
 use sluicegate_core::limit::Unit;
@@ -38,8 +36,7 @@ impl Texts {
     }
 
     fn number(&mut self, number: u64) {
-        write!(self.bytes, "{number}").expect("a vector takes what it is given");
-        self.ends.push(self.bytes.len());
+        self.push(itoa::Buffer::new().format(number).as_bytes());
     }
 
     /// A number, or nothing.
@@ -70,6 +67,17 @@ impl Texts {
     pub(super) fn iter(&self) -> impl Iterator<Item = &[u8]> {
         let starts = std::iter::once(0).chain(self.ends.iter().copied());
         starts.zip(&self.ends).map(|(start, &end)| &self.bytes[start..end])
+    }
+}
+
+/// Numbers with a space before each: see `lua/fast.lua`.
+#[derive(Default)]
+struct Shape(Vec<u8>);
+
+impl Shape {
+    fn number(&mut self, number: u64) {
+        self.0.push(b' ');
+        self.0.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
     }
 }
 
@@ -106,28 +114,31 @@ impl Call {
         }
         let quotas: Option<Vec<&[Quota]>> = plan.charges().iter().map(plain_log).collect();
         let quotas = quotas?;
-        let (mut keys, mut arguments) = (Texts::default(), Texts::default());
-        let rows = quotas.iter().map(|quotas| quotas.len()).sum();
-        let windows = || plan.charges().iter().map(|charge| charge.meter.window());
-        arguments.number((3 + 4 * quotas.len() + 2 * rows) as u64);
-        arguments.id(plan.id.id);
+        let windows = plan.charges().iter().map(|charge| charge.meter.window());
         // The entry that stays longest tells whether the plan was admitted before.
-        let longest = windows().zip(0_u64..).max_by_key(|(window, _)| *window);
-        arguments.perhaps(longest.filter(|_| retry).map(|(_, index)| index));
-        arguments.number(quotas.len() as u64);
+        let longest = windows.zip(0_u64..).max_by_key(|(window, _)| *window);
+        let (mut keys, mut shape) = (Texts::default(), Shape::default());
+        match longest {
+            Some((_, index)) if retry => shape.number(index),
+            _ => shape.0.extend_from_slice(b"-"),
+        }
+        shape.number(quotas.len() as u64);
+        let rows = quotas.iter().map(|quotas| quotas.len()).sum();
         for (charge, quotas) in plan.charges().iter().zip(quotas) {
             let (name, window) = (names.counter(charge), charge.meter.window());
-            arguments.number(charge.take);
-            // Whoever tells may not have been heard.
-            arguments.flag(retry || expiries.due(&name, window));
-            arguments.span(window);
-            arguments.number(quotas.len() as u64);
+            // Whoever told it before may not have been heard.
+            let moves = retry || expiries.due(&name, window);
+            let numbers = [charge.take, moves.into(), window.as_micros(), quotas.len() as u64];
+            numbers.into_iter().for_each(|number| shape.number(number));
             for quota in quotas {
-                arguments.number(quota.limit);
-                arguments.span(quota.window);
+                shape.number(quota.limit);
+                shape.number(quota.window.as_micros());
             }
             keys.push(&name);
         }
+        let mut arguments = Texts::default();
+        arguments.id(plan.id.id);
+        arguments.push(&shape.0);
         Some(Self { script: Which::Fast, keys, arguments, rows })
     }
 

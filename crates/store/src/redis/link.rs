@@ -43,7 +43,7 @@ const CONNECT: Duration = Duration::from_secs(1);
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_millis(400);
 /// How often a connection is looked at on which nothing happens.
-const LOOK: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_millis(250);
 
 /// Whether Redis can be asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,5 +1,6 @@
 -- What both scripts stand on. All times are whole microseconds, below 2^53.
 local call = redis.call
+local tonumber, type, unpack = tonumber, type, unpack
 local MAX = 9007199254740991
 
 -- How much longer than needed a key lives. Expiry only reclaims memory: every decision looks at
@@ -21,9 +22,11 @@ local function keep(key, until_at)
   end
 end
 
+-- Numbers are given to Redis as text where that can be: it would print each as a double.
+
 -- Forgets what a log holds from `cutoff` or before. Returns how many are left, and the oldest.
 local function log_open(key, cutoff)
-  local oldest = tonumber(call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
+  local oldest = tonumber(call('ZRANGE', key, '0', '0', 'WITHSCORES')[2])
   if not oldest then
     return 0, nil
   end
@@ -33,7 +36,7 @@ local function log_open(key, cutoff)
   end
   local gone = call('ZCOUNT', key, '-inf', text(cutoff))
   local purged = math.min(gone, PURGE_MAX)
-  call('ZREMRANGEBYRANK', key, 0, purged - 1)
+  call('ZREMRANGEBYRANK', key, '0', purged - 1)
   local first = gone - purged
   return count - gone, tonumber(call('ZRANGE', key, first, first, 'WITHSCORES')[2])
 end
@@ -41,7 +44,7 @@ end
 -- How many entries are newer than `cutoff`, and the oldest of them.
 local function log_since(key, cutoff)
   local after = '(' .. text(cutoff)
-  local oldest = call('ZRANGEBYSCORE', key, after, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+  local oldest = call('ZRANGEBYSCORE', key, after, '+inf', 'WITHSCORES', 'LIMIT', '0', '1')[2]
   return call('ZCOUNT', key, after, '+inf'), tonumber(oldest)
 end
 

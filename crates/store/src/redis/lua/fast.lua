@@ -2,156 +2,193 @@
 --
 -- One call decides many plans, in their order. What it reads of a log it remembers for the plans
 -- behind, and what it admits it writes once per log at the end, so a scope that all plans share
--- costs little more than one. An id is the member of its entries and is added only if it is not
--- there: however often an attempt arrives, and in whatever order, it is counted once.
+-- costs little more than one. An id is the member of its entries: however often an attempt arrives,
+-- and in whatever order, it is there once.
 --
--- Arguments of a plan: how many follow, id, the charge to look for the id in if this is a retry
--- (else empty), number of charges; of each charge: take, 1 if the expiry has to be moved, its
--- longest window, number of windows, and limit and length of each.
+-- A plan is two arguments, its id and its shape, and a key per charge. A shape is a text of numbers:
+-- the charge to look for the id in if this is a retry (else -), the number of charges; and of each:
+-- take, 1 if its expiry has to be moved, its longest window, the number of windows, and limit and
+-- length of each. Plans under the same rules have the same shape, so it is read once.
 --
--- Answer of a plan: 0 (admitted), 1 (denied: wait, charge, window) or 2 (an error: its text), and
--- then for each window how much is used and in how long the oldest part leaves.
+-- The answer begins with the time. That of a plan is 0 (admitted), 1 (denied: wait, charge, window)
+-- or 2 (an error: its text), and then for each window how much is used and in how long the oldest
+-- part leaves.
 local PENDING_MAX = 2000
 
-local logs, order = {}, {}
+local shapes = {}
 
-local function open(key, window)
-  local log = logs[key]
-  if not log then
-    local count, oldest = log_open(key, now - window)
-    log = {
-      key = key, window = window, count = count, oldest = oldest, views = {},
-      -- How many this call has admitted, how many of them are written, and the others.
-      added = 0, written = 0, pending = {}, keep = not oldest,
-    }
-    logs[key] = log
-    order[#order + 1] = log
+local function shape_of(written)
+  local words = string.gmatch(written, '%S+')
+  local shape = { retried = tonumber(words()), charges = tonumber(words()), rows = 0 }
+  shape.takes, shape.moves, shape.spans = {}, {}, {}
+  shape.of, shape.places, shape.limits, shape.windows = {}, {}, {}, {}
+  for charge = 1, shape.charges do
+    shape.takes[charge], shape.moves[charge] = tonumber(words()), words() == '1'
+    shape.spans[charge] = tonumber(words())
+    for place = 0, tonumber(words()) - 1 do
+      local row = shape.rows + 1
+      shape.rows, shape.of[row], shape.places[row] = row, charge, place
+      shape.limits[row], shape.windows[row] = tonumber(words()), tonumber(words())
+    end
   end
-  log.window = math.max(log.window, window)
+  shapes[written] = shape
+  return shape
+end
+
+local logs, opened = {}, 0
+
+local function open(key, span)
+  local count, oldest = log_open(key, now - span)
+  -- `count` and `oldest` are as this call found them. `added` is how many it has admitted since,
+  -- `written` how many of these are in Redis; `pending` is one that is not, or a list of them.
+  local log = {
+    key = key, span = span, count = count, oldest = oldest or false,
+    added = 0, written = 0, pending = false, moved = not oldest,
+  }
+  opened = opened + 1
+  logs[key], logs[opened] = log, log
   return log
 end
 
--- What a window of a log held when this call began.
-local function view(log, window)
-  local seen = log.views[window]
-  if not seen then
-    seen = { count = log.count, oldest = log.oldest }
-    if seen.oldest and seen.oldest <= now - window then
-      seen.count, seen.oldest = log_since(log.key, now - window)
-      seen.count = seen.count - log.written
-    end
-    log.views[window] = seen
+-- How many a window held when this call began, and the oldest of them, where it is not all.
+local function part_of(log, window)
+  log.parts = log.parts or {}
+  local part = log.parts[window]
+  if not part then
+    local count, oldest = log_since(log.key, now - window)
+    part = { count - log.written, oldest or false }
+    log.parts[window] = part
   end
-  return seen
+  return part[1], part[2]
 end
 
 local function flush(log)
-  if #log.pending > 0 then
-    call('ZADD', log.key, 'NX', unpack(log.pending))
-    log.pending, log.written = {}, log.added
+  local pending = log.pending
+  if type(pending) == 'table' then
+    call('ZADD', log.key, unpack(pending))
+  elseif pending then
+    call('ZADD', log.key, now_text, pending)
   end
+  log.pending, log.written = false, log.added
 end
 
 local function admit(log, id, take)
+  if take == 1 and not log.pending then
+    log.pending, log.added = id, log.added + 1
+    return
+  end
   for number = 0, take - 1 do
     local pending = log.pending
-    pending[#pending + 1] = now_text
-    pending[#pending + 1] = member(id, number)
-    if #pending >= PENDING_MAX then
+    if type(pending) ~= 'table' then
+      pending = pending and { now_text, pending } or {}
+      log.pending = pending
+    end
+    local length = #pending
+    pending[length + 1], pending[length + 2] = now_text, member(id, number)
+    log.added = log.added + 1
+    if length > PENDING_MAX then
       flush(log)
     end
-    log.added = log.added + 1
   end
 end
 
-local answer, length = {}, 0
+local answer, length = { now }, 1
+-- Of the plan that is being decided: the log of each charge, and what each of its rows held.
+local charged, held, since = {}, {}, {}
 
-local function put(value)
-  length = length + 1
-  answer[length] = value
-end
-
-local function decide(at, key)
-  local id, retried, charges = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2])
-  at = at + 3
-  local replayed = retried ~= '' and call('ZSCORE', KEYS[key + retried], id)
-  -- Columns and not rows: a table for each window would cost more than it tells.
-  local opened, takes = {}, {}
-  local of, place, limits, windows, seen = {}, {}, {}, {}, {}
-  local rows, fits = 0, true
-  for charge = 1, charges do
-    local take, longest, count = tonumber(ARGV[at]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
-    local log = open(KEYS[key + charge - 1], longest)
-    log.keep = log.keep or ARGV[at + 1] == '1'
-    opened[charge], takes[charge] = log, take
-    at = at + 4
-    for number = 0, count - 1 do
-      local limit, window = tonumber(ARGV[at]), tonumber(ARGV[at + 1])
-      local held = view(log, window)
-      rows = rows + 1
-      of[rows], place[rows], limits[rows], windows[rows], seen[rows] = charge, number, limit, window, held
-      fits = fits and held.count + log.added + take <= limit
-      at = at + 2
-    end
-  end
-
-  if replayed then
-    put(0)
-  elseif fits then
-    for charge = 1, charges do
-      admit(opened[charge], id, takes[charge])
-    end
-    put(0)
-  else
-    local start, hit = now, 1
-    for row = 1, rows do
-      local log, take = opened[of[row]], takes[of[row]]
-      if not (seen[row].count + log.added + take <= limits[row]) then
-        flush(log)
-        local leaves = log_newest(log.key, limits[row] - take + 1) + windows[row]
-        if leaves > start then
-          start, hit = leaves, row
-        end
+-- The first instant at which a plan fits that does not now, and the row that is why not before.
+local function wait_for(shape)
+  local start, hit = now, 1
+  for row = 1, shape.rows do
+    local log, take, limit = charged[shape.of[row]], shape.takes[shape.of[row]], shape.limits[row]
+    if not (held[row] + log.added + take <= limit) then
+      flush(log)
+      local leaves = log_newest(log.key, limit - take + 1) + shape.windows[row]
+      if leaves > start then
+        start, hit = leaves, row
       end
     end
-    put(1)
-    put(start - now)
-    put(of[hit] - 1)
-    put(place[hit])
+  end
+  return start, hit
+end
+
+local function decide(id, shape, key)
+  local charges, rows = shape.charges, shape.rows
+  local of, takes, limits, windows = shape.of, shape.takes, shape.limits, shape.windows
+  local replayed = shape.retried and call('ZSCORE', KEYS[key + shape.retried], id)
+  for charge = 1, charges do
+    local name = KEYS[key + charge - 1]
+    local log = logs[name] or open(name, shape.spans[charge])
+    if shape.moves[charge] then
+      log.moved, log.span = true, math.max(log.span, shape.spans[charge])
+    end
+    charged[charge] = log
+  end
+  local fits = true
+  for row = 1, rows do
+    local log = charged[of[row]]
+    local count, oldest = log.count, log.oldest
+    if oldest and oldest <= now - windows[row] then
+      count, oldest = part_of(log, windows[row])
+    end
+    held[row], since[row] = count, oldest
+    fits = fits and count + log.added + takes[of[row]] <= limits[row]
+  end
+
+  if fits or replayed then
+    for charge = 1, replayed and 0 or charges do
+      admit(charged[charge], id, takes[charge])
+    end
+    length = length + 1
+    answer[length] = 0
+  else
+    local start, hit = wait_for(shape)
+    answer[length + 1], answer[length + 2] = 1, start - now
+    answer[length + 3], answer[length + 4] = of[hit] - 1, shape.places[hit]
+    length = length + 4
   end
   for row = 1, rows do
-    local added, oldest = opened[of[row]].added, seen[row].oldest
+    local added, oldest = charged[of[row]].added, since[row]
     if added > 0 and (not oldest or oldest > now) then
       oldest = now
     end
-    put(seen[row].count + added)
-    put(oldest and oldest + windows[row] - now or 0)
+    answer[length + 1] = held[row] + added
+    answer[length + 2] = oldest and oldest + windows[row] - now or 0
+    length = length + 2
   end
 end
 
-put(now)
 local at, key = 1, 1
-while ARGV[at] do
-  local before = length
-  local charges = tonumber(ARGV[at + 3])
-  local done, problem = pcall(decide, at + 1, key)
+
+local function next_plan()
+  local written = ARGV[at + 1]
+  local shape = shapes[written] or shape_of(written)
+  at, key = at + 2, key + shape.charges
+  decide(ARGV[at - 2], shape, key - shape.charges)
+end
+
+local function all_plans()
+  while ARGV[at] do
+    next_plan()
+  end
+end
+
+repeat
+  local done, problem = pcall(all_plans)
   if not done then
     -- One plan's error is its own: a key that holds something else, for instance.
-    length = before
-    put(2)
-    put(type(problem) == 'table' and problem.err or problem)
+    answer[length + 1] = 2
+    answer[length + 2] = type(problem) == 'table' and problem.err or problem
+    length = length + 2
   end
-  at = at + 1 + ARGV[at]
-  key = key + charges
-end
-for _, log in ipairs(order) do
+until done
+for number = 1, opened do
+  local log = logs[number]
   flush(log)
-  if log.keep then
-    keep(log.key, now + 2 * log.window)
+  if log.moved and log.oldest then
+    keep(log.key, now + 2 * log.span)
+  elseif log.moved and log.added > 0 then
+    call('PEXPIRE', log.key, text(math.ceil(2 * log.span / 1000) + MARGIN_MS))
   end
-end
--- What an error left behind the end is not part of the answer.
-for n = #answer, length + 1, -1 do
-  answer[n] = nil
 end
 return answer
