@@ -35,7 +35,7 @@ const SUITES: &[Suite] = &[
     },
     Suite {
         name: "redis",
-        proves: "the Redis store keeps every promise of the port, on 7.0 and on 6.2",
+        proves: "the Redis store keeps every promise of the port, on 7.0 and on 6.2, and survives faults",
         command: "cargo test --package sluicegate-store --features test-clock --test redis --locked",
         needs: &[&services::REDIS, &services::REDIS_6_2],
     },

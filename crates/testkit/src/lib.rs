@@ -2,6 +2,7 @@
 //! store has to pass, and the simulation of the distributed protocols.
 
 pub mod clock;
+pub mod proxy;
 pub mod redis;
 pub mod sim;
 pub mod suite;
