@@ -67,7 +67,7 @@ impl Limiter for Sluicegate {
             if self.tenants {
                 insert("tenantId", user.tenant);
             }
-            let plan = self.ruleset.plan(&query, self.clock.now());
+            let plan = self.ruleset.plan(&query, self.clock);
             let plan = plan.expect("every rule takes one request");
             acquire(&self.store, &plan).is_allowed()
         }

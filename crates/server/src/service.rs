@@ -102,7 +102,7 @@ impl<S: Store, C: Clock> Service<S, C> {
     ) -> Result<T, Failure> {
         let began = self.clock.now();
         let rules = self.limiter.rules();
-        let plan = plan(&rules, queries, began)?;
+        let plan = plan(&rules, queries, &began)?;
         let store = self.limiter.store();
         let decision = match operation {
             Operation::Acquire => store.acquire(&plan).await?,
@@ -127,7 +127,7 @@ impl<S: Store, C: Clock> Service<S, C> {
         run: impl AsyncFnOnce(&S, &Ruleset, &Plan<'_>) -> Result<T, store::Error>,
     ) -> Result<T, Failure> {
         let rules = self.limiter.rules();
-        let plan = rules.plan(query, self.clock.now())?;
+        let plan = rules.plan(query, &self.clock)?;
         Ok(run(self.limiter.store(), &rules, &plan).await?)
     }
 }
@@ -136,12 +136,12 @@ impl<S: Store, C: Clock> Service<S, C> {
 fn plan<'a>(
     rules: &'a Ruleset,
     queries: &'a [Query<'_>],
-    now: Timestamp,
+    clock: &impl Clock,
 ) -> Result<Plan<'a>, PlanError> {
     let (first, rest) = queries.split_first().expect("decoders refuse a call without queries");
-    let mut plan = rules.plan(first, now)?;
+    let mut plan = rules.plan(first, clock)?;
     for query in rest {
-        plan.join(rules.plan(query, now)?)?;
+        plan.join(rules.plan(query, clock)?)?;
     }
     Ok(plan)
 }

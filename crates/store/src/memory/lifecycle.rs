@@ -33,7 +33,7 @@ impl<C: Clock> Memory<C> {
             let names = memory.names(plan);
             let shards = names.iter().map(|name| name.shard());
             let held = record.uses.iter().map(|held| held.address.shard);
-            let mut locked = memory.lock(shards.chain(held).collect());
+            let mut locked = memory.lock(shards.chain(held));
             let now = memory.now();
             let mut sites = memory.sites(plan, &names, &mut locked, now);
             let (start, good_until) = (record.start, record.start + record.slack);
@@ -275,7 +275,7 @@ impl<C: Clock> Memory<C> {
     }
 
     fn lock_uses(&self, record: &Record) -> Locked<'_> {
-        self.lock(record.uses.iter().map(|held| held.address.shard).collect())
+        self.lock(record.uses.iter().map(|held| held.address.shard))
     }
 }
 

@@ -19,7 +19,7 @@ mod table;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-use siphasher::sip128::{Hasher128, SipHasher13};
+use siphasher::sip128::SipHasher13;
 use sluicegate_core::algorithm::Cell;
 use sluicegate_core::plan::Handle;
 use sluicegate_core::query::Cost;
@@ -129,10 +129,8 @@ impl<C: Clock> Memory<C> {
     }
 
     fn hashed(&self, text: &[u8], kind: u8) -> Name {
-        let mut hasher = SipHasher13::new_with_keys(self.hash_key[0], self.hash_key[1]);
-        hasher.write(text);
-        hasher.write_u8(kind);
-        let hash = hasher.finish128();
+        let [first, second] = self.hash_key;
+        let hash = SipHasher13::new_with_keys(first, second ^ u64::from(kind)).hash(text);
         Name([hash.h1, hash.h2])
     }
 
