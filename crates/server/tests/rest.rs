@@ -268,6 +268,15 @@ async fn native_mistakes_name_their_path() {
             json!({ "dimensions": ann(), "limits": vec![json!({ "name": "X", "key": "k", "limit": "5/s" }); 11] }),
             "limits: has more than the 10",
         ),
+        (
+            json!({ "dimensions": ann(), "limits": [
+                { "name": "X", "key": "k", "limit": "5/s" },
+                { "name": "Y", "key": "k", "limit": "9/h" },
+            ] }),
+            "limits: rules [\"X\", \"Y\"] count under the same key",
+        ),
+        (json!({ "dimensions": ann(), "cost": { "inputTokens": 1.5 } }), "cost.inputTokens: "),
+        (json!({ "dimensions": ann(), "cost": { "inputTokens": 1e300 } }), "must be at most"),
         (json!([]), "the list is empty"),
         (
             json!([{ "dimensions": ann() }, { "dimensions": { "userId": 1 } }]),
@@ -348,6 +357,29 @@ async fn slots_bookings_and_the_rest_of_the_port_are_reached() {
     assert_eq!(reset["reset"], json!(["R:ann#requests", "R:ann#concurrent"]));
     assert_eq!(api.ok("/v1/check", json!({ "dimensions": ann() })).await["allowed"], true);
     assert_eq!(api.ok("/v1/cancel", handle).await, json!({ "replayed": false }));
+}
+
+#[tokio::test]
+async fn a_whole_number_may_be_written_as_a_float() {
+    let api = Api::of(vec![Group::new("g", [rule("T", &["100 tokens/h"], &["userId"])])]);
+    for (cost, used) in [("72.0", 72), ("2e1", 92), ("0.0", 92), ("-0.0", 92), ("null", 92)] {
+        let cost: Value = serde_json::from_str(cost).expect("a number");
+        let ask = json!({ "dimensions": ann(), "cost": { "inputTokens": cost } });
+        assert_eq!(api.ok("/v1/acquire", ask).await["scopes"][0]["current"], used, "{cost}");
+    }
+}
+
+#[tokio::test]
+async fn a_handle_of_the_right_form_that_names_nothing_is_unknown() {
+    let api = Api::defaults();
+    for keys in ["", "A", "__", "YQ"] {
+        let body = json!({ "handle": format!("{:032x}.{keys}", 7) });
+        assert_eq!(api.post("/v1/release", &body).await.0, StatusCode::NOT_FOUND, "{keys}");
+    }
+    for text in ["", "x", "7.", &format!("{:032x}", 7), &format!("{:032x}.a=", 7)] {
+        let body = json!({ "handle": text });
+        assert_eq!(api.post("/v1/release", &body).await.0, StatusCode::BAD_REQUEST, "{text}");
+    }
 }
 
 #[tokio::test]
