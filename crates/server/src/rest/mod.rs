@@ -6,6 +6,7 @@ mod explain;
 mod native;
 mod openapi;
 mod problem;
+mod usage;
 
 use std::sync::Arc;
 
@@ -52,7 +53,8 @@ where
         .route("/v1/release", only(post(release::<S, C>)))
         .route("/v1/renew", only(post(renew::<S, C>)))
         .route("/v1/cancel", only(post(cancel::<S, C>)))
-        .route("/v1/usage", only(post(usage::<S, C>)))
+        .route("/v1/usage", only(post(usage::usage::<S, C>)))
+        .route("/v1/users/{id}/usage", only(get(usage::of_user::<S, C>)))
         .route("/v1/reset", only(post(reset::<S, C>)))
         .route("/v1/explain", only(post(explain::explain::<S, C>)))
         .route("/openapi.json", only(get(openapi::document)))
@@ -272,22 +274,6 @@ async fn renew<S: Store, C: Clock>(
     let renewed = service.limiter().store().renew(&handle).await?;
     let (at, until) = (renewed.at.to_string(), renewed.until.to_string());
     Ok(json(serde_json::json!({ "at": at, "until": until }).to_string().into_bytes()))
-}
-
-async fn usage<S: Store, C: Clock>(
-    State(service): Shared<S, C>,
-    Extension(caller): Extension<Caller>,
-    JsonBody(body): JsonBody,
-) -> Answered {
-    let request: native::Request = decode::shaped(&body)?;
-    let query = request.query(caller.name(), service.request_id())?;
-    let told = service.with_plan(&query, async |store, rules, plan| {
-        let usage = store.usage(plan).await?;
-        let at = usage.at;
-        let shown = explain::shown(usage);
-        Ok(json(encode::usage(at, Answer::new(rules, plan, &shown).scopes())))
-    });
-    Ok(told.await?)
 }
 
 async fn reset<S: Store, C: Clock>(
