@@ -39,6 +39,7 @@ mod labels;
 mod operations;
 mod scope;
 mod scopes;
+pub mod statsd;
 mod watched;
 
 use std::fmt;
