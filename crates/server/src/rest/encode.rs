@@ -102,7 +102,7 @@ pub(super) fn usage<'a, 'p: 'a>(
 
 fn denial(answer: &Answer<'_, '_>, json: &mut Json) {
     if let (Some(reason), Some(hit)) = (answer.reason(), answer.hit()) {
-        json.text("reason", &reason);
+        json.text("reason", &reason.to_string());
         json.text("scopeHit", hit.name());
     }
     if let Some(wait) = answer.retry_after() {
