@@ -10,9 +10,18 @@ use clap::Subcommand;
 use crate::sh;
 
 /// Every service that some suite needs.
-const SERVICES: &[Service] = &[];
+const SERVICES: &[Service] = &[PYTHON];
 
-/// A server program that comes from the system's package manager.
+/// Python with what makes virtual environments, which Debian packs apart: without it the command
+/// prints no version.
+pub(crate) const PYTHON: Service = Service {
+    name: "python",
+    package: "python3-venv",
+    version: &["python3", "-c", "import ensurepip, sys; print(sys.version)"],
+    version_min: &[3, 10],
+};
+
+/// A program that comes from the system's package manager.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Service {
     /// What people call it.

@@ -15,6 +15,7 @@ use sluicegate_server::admin::{self, Operations};
 use sluicegate_server::auth::{self, Tokens};
 use sluicegate_server::decision_log::{self, DecisionLog, Format, Share};
 use sluicegate_server::listener::{self, Stats};
+use sluicegate_server::metrics::statsd::{self, Statsd};
 use sluicegate_server::metrics::{self, Metrics, StoreSize};
 use sluicegate_server::probe::{self, Readiness};
 use sluicegate_server::rest;
@@ -124,6 +125,12 @@ impl Node {
             listeners.spawn(listener::serve(socket, app, options, tls, stats, shutdown));
         }
         let housekeeping = tokio::spawn(self.clone().keep_house(shutdown.clone()));
+        let counted = CancellationToken::new();
+        let pushing = config.metrics.statsd.as_ref().map(|to| {
+            info!(address = %to, "metrics are pushed to StatsD");
+            let statsd = Statsd::new(self.metrics.clone(), to.host.clone(), to.port);
+            tokio::spawn(statsd.run(statsd::EVERY, counted.clone()))
+        });
         while let Some(ended) = listeners.join_next().await {
             match ended {
                 Ok(Ok(())) => {}
@@ -134,6 +141,11 @@ impl Node {
             shutdown.cancel();
         }
         let _ = housekeeping.await;
+        // Only now, so that the last push has the last decisions.
+        counted.cancel();
+        if let Some(pushing) = pushing {
+            let _ = pushing.await;
+        }
         self.save();
         self.decisions.close();
         Ok(())

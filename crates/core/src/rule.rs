@@ -162,6 +162,9 @@ impl Group {
 pub struct InlineRule(pub(crate) Compiled);
 
 impl InlineRule {
+    /// How their keys begin; no key of the configuration does.
+    pub const KEY_START: &str = "~inline:";
+
     /// Counts `limits` under `key`, apart from every rule of the configuration.
     pub fn new(
         name: impl Into<String>,

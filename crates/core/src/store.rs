@@ -95,8 +95,8 @@ pub trait Store: Send + Sync {
     /// If any of them has expired, none is renewed.
     fn renew(&self, handle: &Handle) -> impl Future<Output = Result<Renewed, Error>> + Send;
 
-    /// Forgets all usage of the plan's counters.
-    fn reset(&self, plan: &Plan<'_>) -> impl Future<Output = Result<(), Error>> + Send;
+    /// Forgets all usage of the plan's counters; returns when.
+    fn reset(&self, plan: &Plan<'_>) -> impl Future<Output = Result<Timestamp, Error>> + Send;
 
     /// What the limits of the plan show now.
     fn usage(&self, plan: &Plan<'_>) -> impl Future<Output = Result<Usage, Error>> + Send;
@@ -147,6 +147,8 @@ pub struct Renewed {
 /// Something came to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended {
+    /// When, by the clock of the store.
+    pub at: Timestamp,
     /// It had before; nothing changed.
     pub replayed: bool,
 }

@@ -1,5 +1,7 @@
 //! What a decision means to whoever asked: the same words at every front door.
 
+use std::fmt;
+
 use sluicegate_core::algorithm::Reading;
 use sluicegate_core::decision::Hit;
 use sluicegate_core::limit::Unit;
@@ -102,13 +104,14 @@ impl<'a, 'p> Answer<'a, 'p> {
     }
 
     /// Why not, as one word: `HIT_USER_MODEL_LIMIT`, or `EXCEEDS_…` for what never fits.
-    pub fn reason(&self) -> Option<String> {
+    pub fn reason(&self) -> Option<impl fmt::Display + use<'a, 'p>> {
         let verb = match self.decision {
             Decision::Allow(_) => return None,
             Decision::Deny(_) => "HIT",
             Decision::Never(_) => "EXCEEDS",
         };
-        self.hit().map(|hit| format!("{verb}_{}_LIMIT", hit.name()))
+        let rule = self.hit()?.charge.rule();
+        Some(fmt::from_fn(move |f| write!(f, "{verb}_{}_LIMIT", rule.name)))
     }
 
     /// When the store decided.

@@ -9,7 +9,7 @@ use crate::key::Key;
 use crate::limit::{Calendar, Limit, Unit};
 use crate::plan::{Charge, Plan};
 use crate::query::Query;
-use crate::rule::{Group, Mode, Pattern, Rule};
+use crate::rule::{Group, InlineRule, Mode, Pattern, Rule};
 use crate::time::{Clock, Span};
 
 /// A rule whose dimensions are places, with the cells that it charges.
@@ -237,7 +237,7 @@ impl Compiled {
     /// A rule under a key of the caller's choice.
     pub(crate) fn inline(rule: Rule, key: &str) -> Result<Self, RulesetError> {
         // No rule of a configuration makes a key that begins like this: `~` is escaped there.
-        let mut text = Key::start("~inline:");
+        let mut text = Key::start(InlineRule::KEY_START);
         text.push_value(key);
         let cells = cells(&rule)?;
         let key = vec![Piece::Text(text.as_str().to_owned())];

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `rate_limiter_requests_total{result,scope,model_id,tenant_id}` | decisions, by rule: see below |
 //! | `rate_limiter_usage_ratio{scope,model_id,tenant_id}` | used / limit as last seen, of the rule's tightest window |
-//! | `rate_limiter_latency_seconds{operation}` | how long decisions took |
+//! | `rate_limiter_latency_seconds{operation}` | how long decisions took, and settling, releasing and the like |
 //! | `rate_limiter_config_version{source}` | the configuration in force |
 //! | `rate_limiter_config_load_failures_total` | configurations that were refused |
 //! | `sluicegate_decisions_total{operation,result}` | every decision once, whatever rules it met |
@@ -39,6 +39,7 @@ mod labels;
 mod operations;
 mod scope;
 mod scopes;
+pub mod statsd;
 mod watched;
 
 use std::fmt;
@@ -57,7 +58,7 @@ use scopes::Scopes;
 pub use watched::StoreSize;
 use watched::Watched;
 
-use crate::service::{Decided, Observer, Operation};
+use crate::service::{Decided, Followed, Observer, Operation};
 
 /// The media type of [`Metrics::render`].
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -157,7 +158,7 @@ impl Metrics {
 
     /// The store gave no answer to a plan.
     pub fn failed(&self, query: &Query<'_>, plan: &Plan<'_>, operation: Operation, latency: Span) {
-        self.0.operations.ended(operation, Outcome::Error, latency);
+        self.0.operations.decided(operation, Outcome::Error, latency);
         self.0.scopes.failed(plan, Who::asks(query));
     }
 
@@ -201,17 +202,20 @@ impl Metrics {
 
 impl Observer for Metrics {
     fn decided(&self, decided: &Decided<'_, '_, '_>) {
-        let Decided { query, plan, decision, operation, latency, .. } = *decided;
-        self.0.operations.ended(operation, Outcome::of(decision), latency);
+        let Decided { query, answer, operation, latency, .. } = *decided;
+        let decision = answer.decision();
+        self.0.operations.decided(operation, Outcome::of(decision), latency);
         if matches!(decision, Decision::Allow(allow) if allow.replayed) {
             self.0.replays.inc();
         }
-        match operation {
-            Operation::Peek => {}
-            Operation::Acquire | Operation::Book => {
-                self.0.scopes.decided(plan, decision, Who::asks(query));
-            }
+        // A peek charges nothing, and what a claim uses was charged when it was booked.
+        if matches!(operation, Operation::Acquire | Operation::Book) {
+            self.0.scopes.decided(answer.plan(), decision, Who::asks(query));
         }
+    }
+
+    fn followed(&self, followed: &Followed<'_, '_>) {
+        self.0.operations.took(followed.operation, followed.latency);
     }
 }
 

@@ -8,6 +8,7 @@ use arc_swap::ArcSwap;
 use foldhash::fast::RandomState;
 use prometheus::proto::MetricFamily;
 use sluicegate_core::decision::Hit;
+use sluicegate_core::rule::InlineRule;
 use sluicegate_core::ruleset::Ruleset;
 use sluicegate_core::{Charge, Decision, Plan};
 
@@ -19,9 +20,6 @@ use super::scope::{FAMILIES, Scope};
 /// The scope of all rules that queries bring along: clients name them, so names don't tell them
 /// apart.
 pub const INLINE: &str = "~inline";
-
-/// How the keys of such rules begin, whatever the rules are called.
-const INLINE_KEY: &[u8] = b"~inline:";
 
 /// The counters of all rules.
 #[derive(Debug)]
@@ -149,7 +147,7 @@ impl Directory {
 
     fn scope(&self, charge: &Charge<'_>) -> &Scope {
         // A client can call its own rule like one of ours.
-        if charge.key.as_bytes().starts_with(INLINE_KEY) {
+        if charge.key.as_bytes().starts_with(InlineRule::KEY_START.as_bytes()) {
             return &self.inline;
         }
         self.rules.get(charge.rule().name.as_str()).unwrap_or(&self.inline)

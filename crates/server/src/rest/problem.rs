@@ -5,6 +5,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use sluicegate_core::query::QueryError;
+use sluicegate_core::rule::InlineRule;
 use sluicegate_core::ruleset::PlanError;
 use sluicegate_core::store::Error;
 
@@ -76,6 +77,10 @@ impl From<PlanError> for Problem {
             PlanError::Missing { dimension } => Self::field(dimension, "is required"),
             PlanError::TooMany { .. } => {
                 Self { field: Some("requests".to_owned()), ..Self::bad_request(error.to_string()) }
+            }
+            // A limit that the caller brought along; the configuration's own have been checked.
+            PlanError::SharedKey { ref key, .. } if key.starts_with(InlineRule::KEY_START) => {
+                Self::field("limits", error.to_string())
             }
             PlanError::SharedKey { .. } => {
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())

@@ -3,6 +3,7 @@
 use sluicegate_core::query::{Cost, RequestId};
 use sluicegate_core::time::Clock;
 use sluicegate_core::{Id, Span, Store};
+use sluicegate_server::answer::Answer;
 use sluicegate_server::metrics::{Metrics, Options, StoreSize};
 use sluicegate_server::service::{Decided, Observer, Operation};
 
@@ -31,7 +32,7 @@ rate_limiter_config_load_failures_total 1
 # HELP rate_limiter_config_version The version of the configuration in force.
 # TYPE rate_limiter_config_version gauge
 rate_limiter_config_version{source="file"} 7
-# HELP rate_limiter_latency_seconds How long decisions took.
+# HELP rate_limiter_latency_seconds How long decisions and what follows them took.
 # TYPE rate_limiter_latency_seconds histogram
 rate_limiter_latency_seconds_bucket{operation="acquire",le="0.00005"} 1
 rate_limiter_latency_seconds_bucket{operation="acquire",le="0.0001"} 1
@@ -202,8 +203,9 @@ fn several_queries_in_one_plan_are_one_decision() {
     plan.join(limiter.rules.plan(&queries[1], now).expect("a plan")).expect("one plan");
     let decision = pollster::block_on(limiter.store.acquire(&plan)).expect("a decision");
     let (query, plan, decision) = (&queries[0], &plan, &decision);
+    let answer = Answer::new(&limiter.rules, plan, decision);
     let (operation, latency) = (Operation::Acquire, Span::ZERO);
-    metrics.decided(&Decided { query, plan, decision, operation, latency });
+    metrics.decided(&Decided { query, answer, operation, claimant: None, latency });
     check(
         &metrics,
         "rate_limiter_requests_total",

@@ -207,9 +207,8 @@ impl<C: Clock> Store for Memory<C> {
         self.renew_now(handle.id)
     }
 
-    async fn reset(&self, plan: &Plan<'_>) -> Result<(), Error> {
-        self.reset_now(plan);
-        Ok(())
+    async fn reset(&self, plan: &Plan<'_>) -> Result<Timestamp, Error> {
+        Ok(self.reset_now(plan))
     }
 
     async fn usage(&self, plan: &Plan<'_>) -> Result<Usage, Error> {
