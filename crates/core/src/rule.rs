@@ -1,6 +1,7 @@
 //! Rules and groups, as a configuration states them.
 
 use crate::limit::Limit;
+use crate::outage::OutagePolicy;
 use crate::ruleset::{Compiled, RulesetError};
 use crate::time::Span;
 
@@ -27,6 +28,8 @@ pub struct Rule {
     pub mode: Mode,
     /// What becomes of an estimate that nobody settles.
     pub on_expiry: OnExpiry,
+    /// What holds while the store does not answer, if that is not up to the client type.
+    pub outage: Option<OutagePolicy>,
 }
 
 impl Rule {
@@ -45,6 +48,7 @@ impl Rule {
             key: None,
             mode: Mode::Strict,
             on_expiry: OnExpiry::Keep,
+            outage: None,
         }
     }
 

@@ -102,6 +102,27 @@ pub trait Store: Send + Sync {
     fn usage(&self, plan: &Plan<'_>) -> impl Future<Output = Result<Usage, Error>> + Send;
 }
 
+/// A store in this process, which answers at once and always: what a node falls back to while the
+/// one that it shares with others does not.
+pub trait Local: Send + Sync {
+    /// See [`Store::acquire`].
+    fn acquire(&self, plan: &Plan<'_>) -> Result<Decision, Error>;
+    /// See [`Store::peek`].
+    fn peek(&self, plan: &Plan<'_>) -> Result<Decision, Error>;
+    /// See [`Store::cancel`].
+    fn cancel(&self, handle: &Handle) -> Result<Ended, Error>;
+    /// See [`Store::settle`].
+    fn settle(&self, handle: &Handle, actual: &Cost) -> Result<Ended, Error>;
+    /// See [`Store::release`].
+    fn release(&self, handle: &Handle) -> Result<Ended, Error>;
+    /// See [`Store::renew`].
+    fn renew(&self, handle: &Handle) -> Result<Renewed, Error>;
+    /// See [`Store::reset`].
+    fn reset(&self, plan: &Plan<'_>) -> Timestamp;
+    /// See [`Store::usage`].
+    fn usage(&self, plan: &Plan<'_>) -> Usage;
+}
+
 /// The answer to a claim. All times are the store's: a holder counts from when it asked, by the
 /// difference to `at`, because its own clock may be another.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,6 +3,7 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use sluicegate_core::limiter::Verdict;
 use sluicegate_core::plan::Handle;
 use sluicegate_core::query::{Cost, Query, RequestId};
 use sluicegate_core::ruleset::{PlanError, Ruleset};
@@ -19,6 +20,9 @@ pub trait Observer: Send + Sync {
 
     /// Something became of what was decided before.
     fn followed(&self, followed: &Followed<'_, '_>);
+
+    /// The store gave no answer, and no policy decided in its place.
+    fn failed(&self, _failed: &Failed<'_, '_, '_>) {}
 }
 
 /// A decision with all that led to it.
@@ -31,6 +35,18 @@ pub struct Decided<'a, 'q, 'p> {
     pub operation: Operation,
     /// Who claimed it, if it was booked before.
     pub claimant: Option<Id>,
+    /// How long it took.
+    pub latency: Span,
+}
+
+/// A question without an answer.
+pub struct Failed<'a, 'q, 'p> {
+    /// Who asked; of a batch, the first.
+    pub query: &'a Query<'q>,
+    /// What would have been charged.
+    pub plan: &'a Plan<'p>,
+    /// How.
+    pub operation: Operation,
     /// How long it took.
     pub latency: Span,
 }
@@ -203,13 +219,19 @@ impl<S: Store, C: Clock> Service<S, C> {
         let began = self.clock.now();
         let rules = self.limiter.rules();
         let plan = plan(&rules, queries, &began)?;
-        let store = self.limiter.store();
-        let (decision, operation) = match question {
-            Question::Acquire => (store.acquire(&plan).await?, Operation::Acquire),
-            Question::Peek => (store.peek(&plan).await?, Operation::Peek),
-            Question::Book => (store.book(&plan).await?, Operation::Book),
+        let (verdict, operation) = match question {
+            Question::Acquire => (self.limiter.acquire(&plan).await, Operation::Acquire),
+            Question::Peek => (self.limiter.peek(&plan).await, Operation::Peek),
+            Question::Book => (self.limiter.book(&plan).await, Operation::Book),
         };
-        let answer = Answer::new(&rules, &plan, &decision);
+        let Verdict { decision, outage } = match verdict {
+            Ok(verdict) => verdict,
+            Err(error) => {
+                self.failed(queries, &plan, operation, &error, began);
+                return Err(error.into());
+            }
+        };
+        let answer = Answer::new(&rules, &plan, &decision).by_policy(outage);
         if let Some(query) = queries.first() {
             self.decided(query, answer, operation, None, began);
         }
@@ -226,7 +248,7 @@ impl<S: Store, C: Clock> Service<S, C> {
         let began = self.clock.now();
         let rules = self.limiter.rules();
         let plan = rules.plan(query, began)?;
-        let claim = self.limiter.store().claim(&plan, claimant).await?;
+        let claim = self.limiter.claim(&plan, claimant).await?;
         let decision = match &claim {
             Claim::Go { allow, .. } => Ok(Decision::Allow(allow.clone())),
             Claim::Deny(deny) => Ok(Decision::Deny(deny.clone())),
@@ -249,7 +271,7 @@ impl<S: Store, C: Clock> Service<S, C> {
     /// Replaces the estimate of an admission by its actual cost.
     pub async fn settle(&self, handle: &Handle, cost: &Cost) -> Result<Ended, store::Error> {
         let began = self.clock.now();
-        let ended = self.limiter.store().settle(handle, cost).await?;
+        let ended = self.limiter.settle(handle, cost).await?;
         self.ended(Operation::Settle, handle, Some(cost), ended, began);
         Ok(ended)
     }
@@ -257,7 +279,7 @@ impl<S: Store, C: Clock> Service<S, C> {
     /// Gives the leases of an admission back.
     pub async fn release(&self, handle: &Handle) -> Result<Ended, store::Error> {
         let began = self.clock.now();
-        let ended = self.limiter.store().release(handle).await?;
+        let ended = self.limiter.release(handle).await?;
         self.ended(Operation::Release, handle, None, ended, began);
         Ok(ended)
     }
@@ -265,7 +287,7 @@ impl<S: Store, C: Clock> Service<S, C> {
     /// Takes back work that never left.
     pub async fn cancel(&self, handle: &Handle) -> Result<Ended, store::Error> {
         let began = self.clock.now();
-        let ended = self.limiter.store().cancel(handle).await?;
+        let ended = self.limiter.cancel(handle).await?;
         self.ended(Operation::Cancel, handle, None, ended, began);
         Ok(ended)
     }
@@ -273,7 +295,7 @@ impl<S: Store, C: Clock> Service<S, C> {
     /// Makes the leases and the hold of an admission last longer.
     pub async fn renew(&self, handle: &Handle) -> Result<Renewed, store::Error> {
         let began = self.clock.now();
-        let renewed = self.limiter.store().renew(handle).await?;
+        let renewed = self.limiter.renew(handle).await?;
         let effect = Effect::Renewed { until: renewed.until };
         self.followed(handle.id, Operation::Renew, Some(renewed.at), effect, began);
         Ok(renewed)
@@ -288,7 +310,7 @@ impl<S: Store, C: Clock> Service<S, C> {
         let began = self.clock.now();
         let rules = self.limiter.rules();
         let plan = rules.plan(query, began)?;
-        let at = self.limiter.store().reset(&plan).await?;
+        let at = self.limiter.reset(&plan).await?;
         let effect = Effect::Reset { plan: &plan };
         self.followed(query.id.id, Operation::Reset, Some(at), effect, began);
         Ok(tell(&plan))
@@ -306,6 +328,27 @@ impl<S: Store, C: Clock> Service<S, C> {
         let decided = Decided { query, answer, operation, claimant, latency };
         for observer in &self.observers {
             observer.decided(&decided);
+        }
+    }
+
+    fn failed(
+        &self,
+        queries: &[Query<'_>],
+        plan: &Plan<'_>,
+        operation: Operation,
+        error: &store::Error,
+        began: Timestamp,
+    ) {
+        // All others are about the request, not about the store.
+        let of_store = matches!(
+            error,
+            store::Error::Unavailable(_) | store::Error::ClockSkew | store::Error::Full
+        );
+        let Some(query) = queries.first().filter(|_| of_store) else { return };
+        let latency = self.clock.now().since(began);
+        let failed = Failed { query, plan, operation, latency };
+        for observer in &self.observers {
+            observer.failed(&failed);
         }
     }
 

@@ -148,7 +148,7 @@ fn long_logs(draft: &Draft<'_>, report: &mut Report) {
 fn outage_shares(draft: &Draft<'_>, context: &Context<'_>, report: &mut Report) {
     let Store::Redis(redis) = context.store else { return };
     let by_client_type = context.outage.by_client_type.values();
-    let policies = match draft.extras.outage {
+    let policies = match draft.rule.outage {
         Some(policy) => vec![policy],
         None => by_client_type.chain([&context.outage.default]).copied().collect(),
     };
@@ -157,8 +157,7 @@ fn outage_shares(draft: &Draft<'_>, context: &Context<'_>, report: &mut Report) 
         let nothing =
             |(limit, _): &(&Limit, Item<'_>)| policy.share(limit, redis.nodes_max) == Some(0);
         let Some((_, item)) = limits(draft).find(nothing) else { continue };
-        let word = OutagePolicy::ALL.iter().find(|(_, other)| *other == policy);
-        let word = word.map_or("", |(word, _)| word);
+        let word = policy.word();
         let message = format!(
             "while Redis does not answer, the share of one node is 0: {word} means closed here"
         );

@@ -12,6 +12,7 @@ use index::Index;
 
 use crate::key::Part;
 use crate::limit::Limit;
+use crate::outage::{Outage, OutagePolicy};
 use crate::plan::{Charge, Plan};
 use crate::query::Query;
 use crate::rule::{Group, Rule};
@@ -31,6 +32,8 @@ pub struct Settings {
     pub slack: Option<Span>,
     /// How far ahead a booking may start.
     pub horizon: Span,
+    /// What holds while the store does not answer.
+    pub outage: Outage,
 }
 
 impl Settings {
@@ -46,6 +49,7 @@ impl Default for Settings {
             hash_key: *blake3::hash(b"sluicegate").as_bytes(),
             slack: None,
             horizon: Span::from_secs(3_600),
+            outage: Outage::default(),
         }
     }
 }
@@ -144,7 +148,22 @@ impl Ruleset {
             rule.0.charge(group, &values, query, &clock, &self.settings, &mut plan)?;
         }
         plan.set_slack(self.settings.slack);
+        plan.set_outage(self.policy_for(query));
         Ok(plan)
+    }
+
+    /// The policy of whoever asks, for rules that have none of their own.
+    fn policy_for(&self, query: &Query<'_>) -> OutagePolicy {
+        let outage = &self.settings.outage;
+        if outage.by_client_type.is_empty() {
+            return outage.default;
+        }
+        outage.policy(query.get(Outage::CLIENT_TYPE))
+    }
+
+    /// What holds while the store does not answer.
+    pub const fn outage(&self) -> &Outage {
+        &self.settings.outage
     }
 
     fn values<'a>(&self, query: &'a Query<'_>) -> Values<'a> {

@@ -130,8 +130,13 @@ fn outcome(answer: &Answer<'_, '_>, line: &mut Object<'_>) {
     if matches!(decision, Decision::Allow(allow) if allow.replayed) {
         line.raw("replayed", true);
     }
-    if let (Some(reason), Some(hit)) = (answer.reason(), answer.hit()) {
+    if let Some(policy) = answer.outage() {
+        line.quoted("outage", policy.word());
+    }
+    if let Some(reason) = answer.reason() {
         line.text("reason", &reason);
+    }
+    if let Some(hit) = answer.hit() {
         line.text("scopeHit", &hit.name());
     }
     let mut shadowed = shadowed(answer).peekable();

@@ -44,7 +44,10 @@ pub(super) fn written<'a, 'p>(
     decided: &Decided<'a, '_, 'p>,
 ) -> impl Iterator<Item = &'a Charge<'p>> {
     let answer = decided.answer;
-    let first_time = matches!(answer.decision(), Decision::Allow(allow) if !allow.replayed);
+    // What a node admits on its own is not charged on the counters that all share.
+    let shared = answer.outage().is_none();
+    let first_time =
+        shared && matches!(answer.decision(), Decision::Allow(allow) if !allow.replayed);
     let operation = decided.operation;
     answer.plan().charges().iter().filter(move |charge| {
         first_time
@@ -61,7 +64,7 @@ pub(super) fn written<'a, 'p>(
 pub(super) fn shadowed<'a>(answer: &Answer<'a, '_>) -> impl Iterator<Item = &'a str> {
     let indexes = match answer.decision() {
         Decision::Allow(allow) => allow.shadowed.as_slice(),
-        Decision::Deny(_) | Decision::Never(_) => &[],
+        Decision::Deny(_) | Decision::Never(_) | Decision::Closed(_) => &[],
     };
     let charges = answer.plan().charges();
     indexes.iter().map(|&index| charges[usize::from(index)].rule().name.as_str())

@@ -23,8 +23,11 @@ pub(super) fn decided(decided: &Decided<'_, '_, '_>, context: &Context<'_>, out:
     match (decision, answer.reason()) {
         (Decision::Allow(allow), _) if allow.replayed => plain(out, "allowed before"),
         (Decision::Allow(_), _) => plain(out, "allowed"),
-        (Decision::Deny(_) | Decision::Never(_), Some(reason)) => word(&reason.to_string(), out),
-        (Decision::Deny(_) | Decision::Never(_), None) => plain(out, "denied"),
+        (_, Some(reason)) => word(&reason.to_string(), out),
+        (_, None) => plain(out, "denied"),
+    }
+    if let Some(policy) = answer.outage() {
+        plain(out, format_args!(" without the store ({})", policy.word()));
     }
     if let Decision::Deny(deny) = decision {
         plain(out, format_args!(" until {}", deny.start));

@@ -105,7 +105,7 @@ impl Directory {
     fn decided(&self, charges: &[Charge<'_>], decision: &Decision, place: usize) {
         let charged = match decision {
             Decision::Allow(allow) => !allow.replayed,
-            Decision::Deny(_) | Decision::Never(_) => false,
+            Decision::Deny(_) | Decision::Never(_) | Decision::Closed(_) => false,
         };
         let mut readings = decision.readings().iter();
         for (first, run) in runs(charges) {
@@ -132,7 +132,8 @@ impl Directory {
                     self.scope(&charges[usize::from(index)]).shadow_denied();
                 }
             }
-            Decision::Allow(_) => {}
+            // Whoever is refused by a policy is counted as failed.
+            Decision::Allow(_) | Decision::Closed(_) => {}
             Decision::Deny(deny) => self.denied(charges, deny.hit, Outcome::Denied, place),
             Decision::Never(never) => self.denied(charges, never.hit, Outcome::Never, place),
         }

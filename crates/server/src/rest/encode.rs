@@ -18,11 +18,12 @@ pub(super) fn allow(answer: &Answer<'_, '_>) -> Vec<u8> {
             }
             answer.tightest()
         }
-        Decision::Deny(_) | Decision::Never(_) => {
+        Decision::Deny(_) | Decision::Never(_) | Decision::Closed(_) => {
             denial(answer, &mut json);
             answer.hit()
         }
     };
+    outage(answer, &mut json);
     if let Some(scope) = told {
         json.amount("remaining", scope.remaining(), scope.limit.unit());
         if !matches!(answer.decision(), Decision::Never(_)) {
@@ -79,8 +80,9 @@ pub(super) fn native(answer: &Answer<'_, '_>, handle: Option<&str>) -> Vec<u8> {
             json.instant("start", deny.start);
             denial(answer, &mut json);
         }
-        Decision::Never(_) => denial(answer, &mut json),
+        Decision::Never(_) | Decision::Closed(_) => denial(answer, &mut json),
     }
+    outage(answer, &mut json);
     if !answer.decision().is_allowed() {
         fits(answer, &mut json);
     }
@@ -100,9 +102,18 @@ pub(super) fn usage<'a, 'p: 'a>(
     json.end()
 }
 
+/// Who decided, if it was not the store.
+fn outage(answer: &Answer<'_, '_>, json: &mut Json) {
+    if let Some(policy) = answer.outage() {
+        json.text("outage", policy.word());
+    }
+}
+
 fn denial(answer: &Answer<'_, '_>, json: &mut Json) {
-    if let (Some(reason), Some(hit)) = (answer.reason(), answer.hit()) {
+    if let Some(reason) = answer.reason() {
         json.text("reason", &reason.to_string());
+    }
+    if let Some(hit) = answer.hit() {
         json.text("scopeHit", hit.name());
     }
     if let Some(wait) = answer.retry_after() {

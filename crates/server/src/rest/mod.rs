@@ -145,6 +145,7 @@ fn status(answer: &Answer<'_, '_>, denied: StatusCode) -> Response {
             *response.status_mut() = denied;
             response
         }
+        Decision::Closed(_) => return Problem::store_unavailable().into_response(),
     };
     headers::write(answer, response.headers_mut());
     response

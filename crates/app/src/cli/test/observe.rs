@@ -156,6 +156,7 @@ impl Observed {
             Decision::Allow(allow) => (Word::Allow, allow.replayed, allow.shadowed.as_slice()),
             Decision::Deny(_) => (Word::Deny, false, [].as_slice()),
             Decision::Never(_) => (Word::Never, false, [].as_slice()),
+            Decision::Closed(_) => (Word::Unavailable, false, [].as_slice()),
         };
         let name = |&index: &u16| plan.charges()[usize::from(index)].rule().name.clone();
         Self {
