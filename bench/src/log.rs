@@ -74,7 +74,7 @@ impl Subject {
     fn ask(&self, ids: &mut Ids) -> bool {
         let query = Query::new(ids.next()).with("userId", "user-000123");
         let query = query.expect("the value is valid");
-        let plan = self.ruleset.plan(&query, self.clock.now());
+        let plan = self.ruleset.plan(&query, &self.clock);
         acquire(&self.store, &plan.expect("one request is planned")).is_allowed()
     }
 

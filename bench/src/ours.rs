@@ -6,7 +6,6 @@ use std::task::{Context, Poll, Waker};
 use sluicegate_core::query::RequestId;
 use sluicegate_core::ruleset::Settings;
 use sluicegate_core::store::Store;
-use sluicegate_core::time::Clock;
 use sluicegate_core::{Decision, Group, Id, Limit, Plan, Query, Rule, Ruleset};
 use sluicegate_store::memory::Capacity;
 use sluicegate_store::{Memory, MonotonicClock};
@@ -67,7 +66,7 @@ impl Limiter for Sluicegate {
             if self.tenants {
                 insert("tenantId", user.tenant);
             }
-            let plan = self.ruleset.plan(&query, self.clock.now());
+            let plan = self.ruleset.plan(&query, self.clock);
             let plan = plan.expect("every rule takes one request");
             acquire(&self.store, &plan).is_allowed()
         }

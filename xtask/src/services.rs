@@ -10,7 +10,7 @@ use clap::Subcommand;
 use crate::sh;
 
 /// Every service that some suite needs.
-const SERVICES: &[Service] = &[REDIS, REDIS_6_2];
+const SERVICES: &[Service] = &[REDIS, REDIS_6_2, PYTHON];
 
 pub(crate) const REDIS: Service = Service {
     name: "redis",
@@ -33,7 +33,16 @@ pub(crate) const REDIS_6_2: Service = Service {
     version_min: &[6, 2],
 };
 
-/// A server program.
+/// Python with what makes virtual environments, which Debian packs apart: without it the command
+/// prints no version.
+pub(crate) const PYTHON: Service = Service {
+    name: "python",
+    source: Source::Debian("python3-venv"),
+    version: &["python3", "-c", "import ensurepip, sys; print(sys.version)"],
+    version_min: &[3, 10],
+};
+
+/// A program that a suite needs.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Service {
     /// What people call it.

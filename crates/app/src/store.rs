@@ -4,10 +4,14 @@ use sluicegate_config::{RedisAddress, RedisStore, RedisTopology};
 use sluicegate_core::plan::Handle;
 use sluicegate_core::query::Cost;
 use sluicegate_core::store::{Claim, Ended, Error, Renewed, Usage};
-use sluicegate_core::{Decision, Id, Plan, Store};
+use sluicegate_core::{Decision, Id, Plan, Ruleset, Store, Timestamp};
 use sluicegate_server::probe::Readiness;
+use sluicegate_store::memory::Capacity;
 use sluicegate_store::redis::{Options, Patience, Server, State};
 use sluicegate_store::{Memory, Redis};
+
+/// What a node remembers of an outage, in at most 20 MB.
+const FALLBACK: Capacity = Capacity { keys_max: 200_000, records_max: 20_000 };
 
 /// One of the stores there are.
 pub(crate) enum Chosen {
@@ -46,11 +50,25 @@ impl Chosen {
         }
     }
 
-    /// Whether decisions can be made.
-    pub(crate) fn readiness(&self) -> Readiness {
+    /// Whether decisions can be made by the store, or by a policy of these rules in its place.
+    pub(crate) fn readiness(&self, rules: &Ruleset) -> Readiness {
         match self {
-            Self::Redis(redis) if redis.state() != State::Up => Readiness::Unhealthy("redis"),
+            Self::Redis(redis) if redis.state() != State::Up => {
+                if rules.answers_alone() {
+                    Readiness::Degraded("redis")
+                } else {
+                    Readiness::Unhealthy("redis")
+                }
+            }
             _ => Readiness::Ready,
+        }
+    }
+
+    /// What keeps what this node lets through on its own, for a store that may not answer.
+    pub(crate) fn fallback(&self) -> Option<Memory> {
+        match self {
+            Self::Memory(_) => None,
+            Self::Redis(_) => Some(Memory::new(FALLBACK)),
         }
     }
 }
@@ -109,7 +127,7 @@ impl Store for Chosen {
         ask!(self, store => store.renew(handle))
     }
 
-    async fn reset(&self, plan: &Plan<'_>) -> Result<(), Error> {
+    async fn reset(&self, plan: &Plan<'_>) -> Result<Timestamp, Error> {
         ask!(self, store => store.reset(plan))
     }
 

@@ -15,6 +15,7 @@ use sluicegate_server::admin::{self, Operations};
 use sluicegate_server::auth::{self, Tokens};
 use sluicegate_server::decision_log::{self, DecisionLog, Format, Share};
 use sluicegate_server::listener::{self, Stats};
+use sluicegate_server::metrics::statsd::{self, Statsd};
 use sluicegate_server::metrics::{self, Metrics, StoreSize};
 use sluicegate_server::probe;
 use sluicegate_server::rest;
@@ -68,7 +69,11 @@ impl Node {
             vec![Box::new(metrics.clone()), Box::new(decisions.clone())];
         let dropped = decisions.clone();
         metrics.watch_dropped(move || dropped.dropped());
-        let limiter = Limiter::new(rules, store);
+        let fallback = store.fallback();
+        let mut limiter = Limiter::new(rules, store);
+        if let Some(fallback) = fallback {
+            limiter = limiter.with_fallback(fallback);
+        }
         let service = Arc::new(Service::new(limiter, MonotonicClock::new(), observers));
         let sized = service.clone();
         metrics.watch_store(move || {
@@ -98,7 +103,10 @@ impl Node {
     ) -> anyhow::Result<()> {
         let guard = auth::require(self.tokens.clone());
         let probed = self.service.clone();
-        let ready = Arc::new(move || probed.limiter().store().readiness());
+        let ready = Arc::new(move || {
+            let limiter = probed.limiter();
+            limiter.store().readiness(&limiter.rules())
+        });
         let probes = || probe::router(ready.clone());
         let body_limit = usize::try_from(config.server.body_limit.0).unwrap_or(usize::MAX);
         let rest = rest::router(self.service.clone(), body_limit).merge(probes());
@@ -125,6 +133,12 @@ impl Node {
             listeners.spawn(listener::serve(socket, app, options, tls, stats, shutdown));
         }
         let housekeeping = tokio::spawn(self.clone().keep_house(shutdown.clone()));
+        let counted = CancellationToken::new();
+        let pushing = config.metrics.statsd.as_ref().map(|to| {
+            info!(address = %to, "metrics are pushed to StatsD");
+            let statsd = Statsd::new(self.metrics.clone(), to.host.clone(), to.port);
+            tokio::spawn(statsd.run(statsd::EVERY, counted.clone()))
+        });
         while let Some(ended) = listeners.join_next().await {
             match ended {
                 Ok(Ok(())) => {}
@@ -135,6 +149,11 @@ impl Node {
             shutdown.cancel();
         }
         let _ = housekeeping.await;
+        // Only now, so that the last push has the last decisions.
+        counted.cancel();
+        if let Some(pushing) = pushing {
+            let _ = pushing.await;
+        }
         self.save();
         self.decisions.close();
         Ok(())

@@ -84,11 +84,30 @@ fn a_service_says_that_redis_is_down_and_goes_on_when_it_is_back() {
     assert_eq!(service.allow(&ann()).1["allowed"], true);
     redis.kill();
     wait_for(&service, UNHEALTHY);
-    let (status, problem) = service.allow(&ann());
-    assert_eq!(status, 503, "{problem}");
+    let (status, answer) = service.allow(&ann());
+    assert_eq!((status, &answer["reason"]), (200, &json!("STORE_UNAVAILABLE")), "{answer}");
     redis.restart();
     wait_for(&service, READY);
     assert_eq!(service.allow(&ann()).1["remaining"], 99, "it came back empty");
+}
+
+#[test]
+fn while_redis_is_down_the_policy_of_the_client_type_decides() {
+    let mut redis = RedisServer::start(Version::System, &[]);
+    let outage = "outage: {default: closed, by_client_type: {INTERNAL: local, BATCH: unlimited}}\n";
+    let service = Running::start(&(on(&redis, ", nodes_max: 5") + outage));
+    wait_for(&service, READY);
+    redis.kill();
+    wait_for(&service, "{\"status\":\"degraded\",\"reason\":\"redis\"}");
+    let allowed = |client_type: &str| {
+        let body = json!({ "userId": "ann", "modelId": "gpt4", "clientType": client_type });
+        (0..50).filter(|_| service.allow(&body).1["allowed"] == true).count()
+    };
+    // A hundred per hour: half of a fifth for a node alone.
+    assert_eq!([allowed("EXTERNAL"), allowed("INTERNAL"), allowed("BATCH")], [0, 10, 50]);
+    redis.restart();
+    wait_for(&service, READY);
+    assert_eq!(service.allow(&ann()).1["allowed"], true);
 }
 
 #[test]

@@ -202,3 +202,17 @@ fn disabled_limits_allow_everything() {
         assert_eq!(service.allow(&json!({ "userId": "ann" })).1["allowed"], true);
     }
 }
+
+#[test]
+fn metrics_are_pushed_to_statsd_before_the_end() {
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    let port = socket.local_addr().expect("an address").port();
+    let running = Running::start(&format!("metrics: {{statsd: '127.0.0.1:{port}'}}"));
+    running.allow(&json!({ "userId": "u", "modelId": "m" }));
+    running.signal("-TERM");
+    let mut buffer = [0; 2_000];
+    let bytes = socket.recv(&mut buffer).expect("a datagram");
+    let text = String::from_utf8_lossy(&buffer[..bytes]).into_owned();
+    assert!(text.contains("sluicegate_decisions_total:1|c|#operation:acquire,result:allowed"));
+    assert_eq!(running.end().0, Some(0));
+}

@@ -7,6 +7,7 @@ use crate::decision::Hit;
 use crate::id::Id;
 use crate::key::Key;
 use crate::limit::{Limit, Unit};
+use crate::outage::OutagePolicy;
 use crate::query::RequestId;
 use crate::rule::{OnExpiry, Rule};
 use crate::ruleset::{CellSpec, PlanError, Settings};
@@ -78,12 +79,15 @@ pub struct Plan<'a> {
     pub slack: Span,
     /// How far ahead a booking may start.
     pub horizon: Span,
+    /// What holds while the store does not answer: the strictest of its charges.
+    pub outage: OutagePolicy,
     charges: SmallVec<[Charge<'a>; 4]>,
 }
 
 impl<'a> Plan<'a> {
     pub(crate) fn new(id: RequestId, hold: Option<Span>, horizon: Span) -> Self {
-        Self { id, hold, slack: Settings::SLACK_MIN, horizon, charges: SmallVec::new() }
+        let (slack, outage) = (Settings::SLACK_MIN, OutagePolicy::Unlimited);
+        Self { id, hold, slack, horizon, outage, charges: SmallVec::new() }
     }
 
     /// The charges.
@@ -129,20 +133,33 @@ impl<'a> Plan<'a> {
         Handle { id: self.id.id, claimant: None, keys }
     }
 
-    /// Adds a charge; a second one on the same key becomes one with the first.
-    pub(crate) fn push(&mut self, charge: Charge<'a>) -> Result<usize, PlanError> {
-        let Some(place) = self.charges.iter().position(|other| other.key == charge.key) else {
-            self.charges.push(charge);
-            return Ok(self.charges.len() - 1);
+    /// Adds a charge whose key `name` completes; a second one on the same key becomes one with the
+    /// first. Returns its place.
+    ///
+    /// The key is written where it stays: moving bytes that were just written is what costs most
+    /// in planning.
+    pub(crate) fn push(
+        &mut self,
+        charge: Charge<'a>,
+        name: impl FnOnce(&mut Key),
+    ) -> Result<usize, PlanError> {
+        self.charges.push(charge);
+        let place = self.charges.len() - 1;
+        let (others, added) = self.charges.split_at_mut(place);
+        let [added] = added else { unreachable!("one was just added") };
+        name(&mut added.key);
+        let Some(known) = others.iter().position(|other| other.key == added.key) else {
+            return Ok(place);
         };
-        let known = &mut self.charges[place];
-        if known.meter != charge.meter {
-            let rules = [known.rule.name.clone(), charge.rule.name.clone()];
-            return Err(PlanError::SharedKey { key: charge.key.to_string(), rules });
+        let added = self.charges.pop().expect("one was just added");
+        let charge = &mut self.charges[known];
+        if charge.meter != added.meter {
+            let rules = [charge.rule.name.clone(), added.rule.name.clone()];
+            return Err(PlanError::SharedKey { key: added.key.to_string(), rules });
         }
-        known.take = known.take.saturating_add(charge.take);
-        known.need = known.need.saturating_add(charge.need);
-        Ok(place)
+        charge.take = charge.take.saturating_add(added.take);
+        charge.need = charge.need.saturating_add(added.need);
+        Ok(known)
     }
 
     /// Makes one plan of two, under the id of this one. Returns for each charge of `other` its
@@ -150,15 +167,36 @@ impl<'a> Plan<'a> {
     pub fn join(&mut self, other: Plan<'a>) -> Result<Vec<usize>, PlanError> {
         self.slack = self.slack.min(other.slack);
         self.hold = self.hold.max(other.hold);
-        other.charges.into_iter().map(|charge| self.push(charge)).collect()
+        self.outage = self.outage.min(other.outage);
+        other.charges.into_iter().map(|charge| self.push(charge, |_| ())).collect()
     }
 
     pub(crate) fn set_slack(&mut self, configured: Option<Span>) {
-        let windows = self.charges.iter().filter(|charge| charge.meter.bookable());
-        let windows = windows.flat_map(|charge| charge.limits()).map(Limit::window);
-        let hundredth = |window: Span| Span::from_micros(window.as_micros() / 100);
-        let shortest = windows.map(hundredth).min().unwrap_or_default();
-        self.slack = configured.unwrap_or(shortest.max(Settings::SLACK_MIN));
+        let shortest = self.charges.iter().filter_map(|charge| charge.cell.slack).min();
+        self.slack = configured.unwrap_or(shortest.unwrap_or_default().max(Settings::SLACK_MIN));
+    }
+
+    /// Takes the strictest policy of the charges: each has its own, or else that of the client.
+    pub(crate) fn set_outage(&mut self, of_client: OutagePolicy) {
+        let binding = self.charges.iter().filter(|charge| !charge.shadow());
+        let policies = binding.map(|charge| charge.rule.outage.unwrap_or(of_client));
+        self.outage = policies.min().unwrap_or(OutagePolicy::Unlimited);
+    }
+
+    /// The same plan under other meters, unless a charge that can deny it has none.
+    pub(crate) fn with_meters(
+        &self,
+        meter: impl Fn(&Charge<'a>) -> Option<Meter<'a>>,
+    ) -> Option<Self> {
+        let mut plan = Self { charges: SmallVec::new(), ..self.clone() };
+        for charge in &self.charges {
+            match meter(charge) {
+                Some(meter) => plan.charges.push(Charge { meter, ..charge.clone() }),
+                None if charge.shadow() => plan.charges.push(charge.clone()),
+                None => return None,
+            }
+        }
+        Some(plan)
     }
 
     /// Whether a booking may start at `start`: inside the horizon, and in a period that is known.

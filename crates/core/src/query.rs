@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 use crate::id::Id;
+use crate::key;
 use crate::limit::Unit;
 use crate::money::Money;
 use crate::rule::InlineRule;
@@ -19,7 +20,7 @@ pub const DIMENSIONS_MAX: usize = 32;
 /// One question: may this piece of work go?
 #[derive(Clone, Debug)]
 pub struct Query<'a> {
-    dimensions: SmallVec<[(Cow<'a, str>, Cow<'a, str>); 6]>,
+    dimensions: SmallVec<[Dimension<'a>; 6]>,
     /// What it costs, as far as that is known.
     pub cost: Cost,
     /// Its name.
@@ -28,6 +29,14 @@ pub struct Query<'a> {
     pub hold: Option<Span>,
     /// Limits that the caller brings along, checked beside those of the configuration.
     pub inline: Vec<InlineRule>,
+}
+
+#[derive(Clone, Debug)]
+struct Dimension<'a> {
+    name: Cow<'a, str>,
+    value: Cow<'a, str>,
+    /// Looked at once, however many keys the value becomes part of.
+    plain: bool,
 }
 
 impl<'a> Query<'a> {
@@ -69,7 +78,8 @@ impl<'a> Query<'a> {
         if value.len() > VALUE_BYTES_MAX {
             return wrong(Problem::Long(value.len()));
         }
-        if value.as_bytes().contains(&0) {
+        let plain = key::is_plain(&value);
+        if !plain && value.as_bytes().contains(&0) {
             return wrong(Problem::Nul);
         }
         if self.get(&name).is_some() {
@@ -78,19 +88,26 @@ impl<'a> Query<'a> {
         if self.dimensions.len() == DIMENSIONS_MAX {
             return wrong(Problem::TooMany);
         }
-        self.dimensions.push((name, value));
+        self.dimensions.push(Dimension { name, value, plain });
         Ok(())
     }
 
     /// The value of a dimension.
     pub fn get(&self, name: &str) -> Option<&str> {
-        let found = self.dimensions.iter().find(|(other, _)| other == name);
-        found.map(|(_, value)| value.as_ref())
+        let found = self.dimensions.iter().find(|dimension| dimension.name == name);
+        found.map(|dimension| dimension.value.as_ref())
     }
 
     /// Every dimension with its value, in the order in which they were given.
     pub fn dimensions(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.dimensions.iter().map(|(name, value)| (name.as_ref(), value.as_ref()))
+        self.dimensions.iter().map(|dimension| (dimension.name.as_ref(), dimension.value.as_ref()))
+    }
+
+    /// Every value by the name of its dimension, as parts of a key.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = (&str, key::Part<'_>)> {
+        self.dimensions.iter().map(|Dimension { name, value, plain }| {
+            (name.as_ref(), key::Part { text: value, plain: *plain })
+        })
     }
 }
 

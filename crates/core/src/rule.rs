@@ -1,6 +1,7 @@
 //! Rules and groups, as a configuration states them.
 
 use crate::limit::Limit;
+use crate::outage::OutagePolicy;
 use crate::ruleset::{Compiled, RulesetError};
 use crate::time::Span;
 
@@ -27,6 +28,8 @@ pub struct Rule {
     pub mode: Mode,
     /// What becomes of an estimate that nobody settles.
     pub on_expiry: OnExpiry,
+    /// What holds while the store does not answer, if that is not up to the client type.
+    pub outage: Option<OutagePolicy>,
 }
 
 impl Rule {
@@ -45,6 +48,7 @@ impl Rule {
             key: None,
             mode: Mode::Strict,
             on_expiry: OnExpiry::Keep,
+            outage: None,
         }
     }
 
@@ -162,6 +166,9 @@ impl Group {
 pub struct InlineRule(pub(crate) Compiled);
 
 impl InlineRule {
+    /// How their keys begin; no key of the configuration does.
+    pub const KEY_START: &str = "~inline:";
+
     /// Counts `limits` under `key`, apart from every rule of the configuration.
     pub fn new(
         name: impl Into<String>,

@@ -6,9 +6,11 @@ pub mod proxy;
 pub mod redis;
 pub mod sim;
 pub mod suite;
+pub mod switch;
 
 pub use clock::ManualClock;
 pub use suite::Subject;
+pub use switch::Switch;
 
 /// Whether the long form of a test is wanted.
 pub fn long() -> bool {

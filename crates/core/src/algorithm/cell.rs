@@ -15,10 +15,13 @@ use crate::time::{Span, Timestamp};
 
 /// The usage of one key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Cell {
-    state: State,
-    /// Most cells have none, and spend a pointer on it.
-    rare: Option<Box<Rare>>,
+pub struct Cell(Kind);
+
+/// Most cells are plain and spend nothing on what they do not have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+enum Kind {
+    Plain(State),
+    Rare(Box<(State, Rare)>),
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -86,7 +89,44 @@ impl Cell {
             Meter::Bucket(_) => State::Bucket(Bucket::default()),
             Meter::Leases(_) => State::Leases(Leases::default()),
         };
-        Self { state, rare: None }
+        Self(Kind::Plain(state))
+    }
+
+    fn state(&self) -> &State {
+        match &self.0 {
+            Kind::Plain(state) => state,
+            Kind::Rare(both) => &both.0,
+        }
+    }
+
+    fn state_mut(&mut self) -> &mut State {
+        match &mut self.0 {
+            Kind::Plain(state) => state,
+            Kind::Rare(both) => &mut both.0,
+        }
+    }
+
+    fn rare(&self) -> Option<&Rare> {
+        match &self.0 {
+            Kind::Plain(_) => None,
+            Kind::Rare(both) => Some(&both.1),
+        }
+    }
+
+    fn rare_mut(&mut self) -> Option<&mut Rare> {
+        match &mut self.0 {
+            Kind::Plain(_) => None,
+            Kind::Rare(both) => Some(&mut both.1),
+        }
+    }
+
+    /// Makes it one of the rare kind.
+    fn make_rare(&mut self) -> &mut Rare {
+        if let Kind::Plain(state) = &mut self.0 {
+            let state = std::mem::replace(state, State::Log(Log::default()));
+            self.0 = Kind::Rare(Box::new((state, Rare::default())));
+        }
+        self.rare_mut().expect("it was just made one")
     }
 
     /// An unused cell of the kind in which this use was written.
@@ -97,7 +137,7 @@ impl Cell {
             Mark::Bucket { .. } => State::Bucket(Bucket::default()),
             Mark::Lease(_) => State::Leases(Leases::default()),
         };
-        Self { state, rare: None }
+        Self(Kind::Plain(state))
     }
 
     /// A cell for somebody whose usage was counted in this one, together with that of others.
@@ -106,28 +146,27 @@ impl Cell {
     /// It takes the same room however much there is.
     #[must_use]
     pub fn heir(&self) -> Self {
-        let mut rare = None;
-        let state = match &self.state {
+        let state = match self.state() {
             State::Log(log) => {
                 let inherited = log.last().map(|last| (log.scores().len() as u64, last));
-                rare = Some(Box::new(Rare { inherited, ..Rare::default() }));
-                State::Log(Log::default())
+                let rare = Rare { inherited, ..Rare::default() };
+                return Self(Kind::Rare(Box::new((State::Log(Log::default()), rare))));
             }
             State::Slices(slices) => State::Slices(slices.merged()),
             State::Bucket(bucket) => State::Bucket(*bucket),
             State::Leases(leases) => State::Leases(leases.merged()),
         };
-        Self { state, rare }
+        Self(Kind::Plain(state))
     }
 
     fn inherited(&self) -> Option<(u64, Timestamp)> {
-        self.rare.as_ref()?.inherited
+        self.rare()?.inherited
     }
 
     /// Brings the cell to `now`: estimates that are due are given back, what has left is forgotten.
     pub fn advance(&mut self, meter: &Meter<'_>, now: Timestamp) {
         self.give_back_due(now);
-        match (&mut self.state, meter) {
+        match (self.state_mut(), meter) {
             (State::Log(log), Meter::Log(quotas)) => log.purge(quotas, now),
             (State::Slices(slices), Meter::Windowed(quota)) => slices.purge(quota.window, now),
             (State::Slices(slices), Meter::Calendar(_)) => slices.purge(Span::ZERO, now),
@@ -138,7 +177,7 @@ impl Cell {
 
     /// Gives back the estimates that nobody settled in time.
     pub fn give_back_due(&mut self, now: Timestamp) {
-        let Some(rare) = &mut self.rare else { return };
+        let Some(rare) = self.rare_mut() else { return };
         let due = rare.holds.iter().take_while(|hold| hold.until <= now).count();
         let due: Vec<Hold> = rare.holds.drain(..due).collect();
         for hold in due {
@@ -150,7 +189,7 @@ impl Cell {
 
     /// The first instant from `from` on at which `need` fit, with `slack` to use it late.
     pub fn earliest(&self, meter: &Meter<'_>, from: Timestamp, need: u64, slack: Span) -> Earliest {
-        match (&self.state, meter) {
+        match (self.state(), meter) {
             (State::Log(log), Meter::Log(quotas)) => match self.inherited() {
                 None => log.earliest(quotas, from, need),
                 Some(inherited) => earliest_of_heir(log, quotas, inherited, from, need),
@@ -175,7 +214,7 @@ impl Cell {
         id: Id,
     ) -> Use {
         let latest = start + slack;
-        let mark = match (&mut self.state, meter) {
+        let mark = match (self.state_mut(), meter) {
             (State::Log(log), Meter::Log(_)) => {
                 log.take(latest, amount);
                 Mark::Log(latest)
@@ -210,7 +249,7 @@ impl Cell {
     /// Lets go of a use: the entry is amended at its own time, so nothing is given back twice, and
     /// nothing at all if it has left in the meantime. A lease is ended by [`Cell::release`].
     pub fn give_back(&mut self, used: Use, now: Timestamp) {
-        match (&mut self.state, used.mark) {
+        match (self.state_mut(), used.mark) {
             (State::Log(log), Mark::Log(at)) => log.give_back(at, used.amount),
             (State::Slices(slices), Mark::Slice(end, _) | Mark::Period(end, _)) => {
                 slices.give_back(end, used.amount);
@@ -225,7 +264,7 @@ impl Cell {
 
     /// Charges `amount` at `now` whether or not it fits, beside the use that `mark` describes.
     pub fn charge_debt(&mut self, mark: Mark, amount: u64, now: Timestamp) {
-        match (&mut self.state, mark) {
+        match (self.state_mut(), mark) {
             (State::Log(log), Mark::Log(_)) => log.take(now, amount),
             (State::Slices(slices), Mark::Slice(_, window)) => {
                 slices.take(window::Quota { limit: 0, window }.slice(now), amount);
@@ -244,7 +283,7 @@ impl Cell {
 
     /// Ends the lease of `id`; whether it was still held.
     pub fn release(&mut self, id: Id, mark: Mark) -> bool {
-        match (&mut self.state, mark) {
+        match (self.state_mut(), mark) {
             (State::Leases(leases), Mark::Lease(until)) => leases.release(id, until),
             _ => false,
         }
@@ -252,7 +291,7 @@ impl Cell {
 
     /// Makes the lease of `id` last until `later`; its new mark, unless it has expired.
     pub fn renew(&mut self, id: Id, mark: Mark, later: Timestamp) -> Option<Mark> {
-        match (&mut self.state, mark) {
+        match (self.state_mut(), mark) {
             (State::Leases(leases), Mark::Lease(until)) => {
                 leases.renew(id, until, later).then_some(Mark::Lease(later.max(until)))
             }
@@ -262,7 +301,7 @@ impl Cell {
 
     /// Whether the lease of `id` is still there.
     pub fn leased(&self, id: Id, mark: Mark) -> bool {
-        match (&self.state, mark) {
+        match (self.state(), mark) {
             (State::Leases(leases), Mark::Lease(until)) => leases.held(id, until),
             _ => false,
         }
@@ -270,14 +309,14 @@ impl Cell {
 
     /// Gives the use back by itself at `until`, unless [`Cell::unhold`] comes before.
     pub fn hold(&mut self, id: Id, until: Timestamp, used: Use) {
-        let holds = &mut self.rare.get_or_insert_default().holds;
+        let holds = &mut self.make_rare().holds;
         let place = holds.partition_point(|hold| hold.until <= until);
         holds.insert(place, Hold { until, id, used });
     }
 
     /// Ends a hold, unless it was due before.
     pub fn unhold(&mut self, id: Id, until: Timestamp) {
-        if let Some(rare) = &mut self.rare {
+        if let Some(rare) = self.rare_mut() {
             rare.holds.retain(|hold| hold.until != until || hold.id != id);
         }
     }
@@ -285,19 +324,19 @@ impl Cell {
     /// Forgets everything that was written until `now`.
     pub fn reset(&mut self, meter: &Meter<'_>, now: Timestamp) {
         *self = Self::new(meter);
-        self.rare.get_or_insert_default().reset_at = Some(now);
+        self.make_rare().reset_at = Some(now);
     }
 
     /// Whether what was written at `at` has been forgotten.
     pub fn forgot(&self, at: Timestamp) -> bool {
-        self.rare.as_ref().is_some_and(|rare| rare.reset_at.is_some_and(|reset| at <= reset))
+        self.rare().is_some_and(|rare| rare.reset_at.is_some_and(|reset| at <= reset))
     }
 
-    /// What each limit of the meter shows at `now`.
-    pub fn readings(&self, meter: &Meter<'_>, now: Timestamp, out: &mut impl Extend<Reading>) {
-        match (&self.state, meter) {
+    /// Tells what each limit of the meter shows at `now`.
+    pub fn readings(&self, meter: &Meter<'_>, now: Timestamp, mut tell: impl FnMut(Reading)) {
+        match (self.state(), meter) {
             (State::Log(log), Meter::Log(quotas)) => {
-                out.extend(quotas.iter().map(|&quota| {
+                for &quota in quotas.iter() {
                     let mut reading = log.reading(quota, now);
                     if let Some((amount, at)) = self.inherited()
                         && at + quota.window > now
@@ -305,32 +344,28 @@ impl Cell {
                         reading.used += amount;
                         reading.reset = reading.reset.max(at + quota.window);
                     }
-                    reading
-                }));
+                    tell(reading);
+                }
             }
-            (State::Slices(slices), Meter::Windowed(quota)) => {
-                out.extend([slices.reading(*quota, now)]);
-            }
+            (State::Slices(slices), Meter::Windowed(quota)) => tell(slices.reading(*quota, now)),
             (State::Slices(slices), Meter::Calendar(quota)) => {
-                out.extend([slices.reading_in_calendar(*quota, now)]);
+                tell(slices.reading_in_calendar(*quota, now));
             }
-            (State::Bucket(bucket), Meter::Bucket(quota)) => {
-                out.extend([bucket.reading(*quota, now)]);
-            }
-            (State::Leases(leases), Meter::Leases(_)) => out.extend([leases.reading(now)]),
+            (State::Bucket(bucket), Meter::Bucket(quota)) => tell(bucket.reading(*quota, now)),
+            (State::Leases(leases), Meter::Leases(_)) => tell(leases.reading(now)),
             _ => unreachable!("a cell's identity includes the kind of its meter"),
         }
     }
 
     /// When nothing is left of it, for uses that count for `window`.
     pub fn expires(&self, window: Span) -> Timestamp {
-        let state = match &self.state {
+        let state = match self.state() {
             State::Log(log) => log.last().map(|last| last + window),
             State::Slices(slices) => slices.last().map(|last| last + window),
             State::Bucket(bucket) => Some(bucket.empty_at()),
             State::Leases(leases) => leases.last(),
         };
-        let Some(rare) = &self.rare else { return state.unwrap_or_default() };
+        let Some(rare) = self.rare() else { return state.unwrap_or_default() };
         let hold = rare.holds.last().map(|hold| hold.until);
         let inherited = rare.inherited.map(|(_, at)| at + window);
         [state, hold, inherited].into_iter().flatten().max().unwrap_or_default()
@@ -380,6 +415,11 @@ mod tests {
     }
 
     #[test]
+    fn a_cell_leaves_room_for_its_name_in_a_cache_line() {
+        assert_eq!(size_of::<Option<Cell>>(), 40);
+    }
+
+    #[test]
     fn an_heir_starts_with_all_that_was_counted_together() {
         let quotas = [log::Quota { limit: 5, window: Span::from_secs(10) }];
         let meter = Meter::Log((&quotas[..]).into());
@@ -395,8 +435,8 @@ mod tests {
         assert_eq!(start(&heir, &meter, 5, 4), Earliest::at(at(14)));
         assert_eq!(start(&heir, &meter, 5, 6), Earliest::Never { limit: 0 });
         let mut readings = Vec::new();
-        heir.readings(&meter, at(5), &mut readings);
-        heir.readings(&meter, at(13), &mut readings);
+        heir.readings(&meter, at(5), |reading| readings.push(reading));
+        heir.readings(&meter, at(13), |reading| readings.push(reading));
         assert_eq!(readings.iter().map(|reading| reading.used).collect::<Vec<_>>(), [5, 2]);
         assert_eq!(heir.expires(Span::from_secs(10)), at(14));
     }

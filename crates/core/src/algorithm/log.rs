@@ -61,7 +61,12 @@ impl Log {
     pub fn take(&mut self, at: Timestamp, amount: u64) {
         let amount = usize::try_from(amount).unwrap_or(usize::MAX);
         if self.scores.last().is_none_or(|&last| last <= at) {
-            self.scores.extend(std::iter::repeat_n(at, amount));
+            // Nearly always one.
+            if amount == 1 {
+                self.scores.push(at);
+            } else {
+                self.scores.extend(std::iter::repeat_n(at, amount));
+            }
         } else {
             let place = self.dead as usize + self.live().partition_point(|&score| score <= at);
             self.scores.insert_many(place, std::iter::repeat_n(at, amount));

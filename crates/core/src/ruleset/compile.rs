@@ -9,8 +9,8 @@ use crate::key::Key;
 use crate::limit::{Calendar, Limit, Unit};
 use crate::plan::{Charge, Plan};
 use crate::query::Query;
-use crate::rule::{Group, Mode, Pattern, Rule};
-use crate::time::Timestamp;
+use crate::rule::{Group, InlineRule, Mode, Pattern, Rule};
+use crate::time::{Clock, Span};
 
 /// A rule whose dimensions are places, with the cells that it charges.
 #[derive(Clone, Debug)]
@@ -34,6 +34,9 @@ enum Piece {
 pub(crate) struct CellSpec {
     pub(crate) unit: Unit,
     pub(crate) limits: Vec<Limit>,
+    /// A hundredth of its shortest window: how late a booking may be used unless configured
+    /// otherwise. `None` if it can't be booked.
+    pub(crate) slack: Option<Span>,
     /// What tells the cells of one rule apart; empty for a literal key.
     suffix: String,
     /// The name of the cell that takes what no longer has room for a key of its own.
@@ -207,10 +210,15 @@ impl Compiled {
             None => {
                 let mut prefix = Key::start("");
                 prefix.push_value(&rule.name);
-                let mut key = vec![Piece::Text(prefix.as_str().to_owned())];
+                let mut text = prefix.as_str().to_owned();
+                let mut key = Vec::new();
                 for name in &rule.per {
-                    key.push(Piece::Text(":".to_owned()));
+                    text.push(':');
+                    key.push(Piece::Text(std::mem::take(&mut text)));
                     key.push(value(name));
+                }
+                if !text.is_empty() {
+                    key.push(Piece::Text(text));
                 }
                 key
             }
@@ -229,7 +237,7 @@ impl Compiled {
     /// A rule under a key of the caller's choice.
     pub(crate) fn inline(rule: Rule, key: &str) -> Result<Self, RulesetError> {
         // No rule of a configuration makes a key that begins like this: `~` is escaped there.
-        let mut text = Key::start("~inline:");
+        let mut text = Key::start(InlineRule::KEY_START);
         text.push_value(key);
         let cells = cells(&rule)?;
         let key = vec![Piece::Text(text.as_str().to_owned())];
@@ -237,9 +245,9 @@ impl Compiled {
     }
 
     pub(super) fn matches(&self, values: &Values<'_>) -> bool {
-        self.required.iter().all(|&dimension| values[dimension].is_some())
+        self.required.iter().all(|&dimension| values.get(dimension).is_some())
             && self.when.iter().all(|(dimension, pattern)| {
-                values[*dimension].is_some_and(|value| pattern.matches(value))
+                values.get(*dimension).is_some_and(|value| pattern.matches(value.text))
             })
     }
 
@@ -249,7 +257,7 @@ impl Compiled {
         group: usize,
         values: &Values<'_>,
         query: &Query<'_>,
-        now: Timestamp,
+        clock: &impl Clock,
         settings: &Settings,
         plan: &mut Plan<'a>,
     ) -> Result<(), PlanError> {
@@ -267,36 +275,37 @@ impl Compiled {
                 Mode::Strict => take.max(1),
                 Mode::Optimistic => 1,
             };
-            plan.push(Charge {
-                key: self.key(&cell.suffix, values, settings),
-                meter: cell.spec.meter(now),
+            let charge = Charge {
+                key: Key::start(""),
+                meter: cell.spec.meter(clock),
                 need,
                 take,
                 group,
                 rule: &self.rule,
                 cell,
-            })?;
+            };
+            plan.push(charge, |key| self.name(key, &cell.suffix, values, settings))?;
         }
         Ok(())
     }
 
-    fn key(&self, suffix: &str, values: &Values<'_>, settings: &Settings) -> Key {
-        let mut key = Key::start("");
+    /// Adds to a key what this rule counts by.
+    fn name(&self, key: &mut Key, suffix: &str, values: &Values<'_>, settings: &Settings) {
         for piece in &self.key {
             match piece {
                 Piece::Text(text) => key.push_literal(text),
                 Piece::Value { dimension, secret } => {
-                    let value = values[*dimension].expect("a rule that matches has its dimensions");
+                    let value =
+                        values.get(*dimension).expect("a rule that matches has its dimensions");
                     if *secret {
-                        key.push_literal(&hashed(&settings.hash_key, value));
+                        key.push_literal(&hashed(&settings.hash_key, value.text));
                     } else {
-                        key.push_value(value);
+                        key.push_part(value);
                     }
                 }
             }
         }
         key.push_literal(suffix);
-        key
     }
 }
 
@@ -387,10 +396,15 @@ fn cells(rule: &Rule) -> Result<Vec<CellSpec>, RulesetError> {
             return fail(Problem::SameWindow(twin.limits[0].to_string(), limit.to_string()));
         }
         let overflow = format!("{}#overflow{suffix}", rule.name);
-        cells.push(CellSpec { unit, limits: vec![limit.clone()], suffix, overflow, spec });
+        let slack = None;
+        cells.push(CellSpec { unit, limits: vec![limit.clone()], slack, suffix, overflow, spec });
     }
     if rule.key.is_some() && cells.len() > 1 {
         return fail(Problem::TemplateCells(cells.len()));
+    }
+    for cell in cells.iter_mut().filter(|cell| !matches!(cell.spec, Spec::Leases(_))) {
+        let shortest = cell.limits.iter().map(Limit::window).min().unwrap_or_default();
+        cell.slack = Some(Span::from_micros(shortest.as_micros() / 100));
     }
     Ok(cells)
 }
@@ -418,13 +432,13 @@ impl Spec {
         }
     }
 
-    fn meter(&self, now: Timestamp) -> Meter<'_> {
+    fn meter(&self, clock: &impl Clock) -> Meter<'_> {
         match self {
             Self::Log(quotas) => Meter::Log(Cow::Borrowed(quotas)),
             Self::Windowed(quota) => Meter::Windowed(*quota),
             Self::Calendar(limit, calendar) => Meter::Calendar(window::CalendarQuota {
                 limit: *limit,
-                boundaries: calendar.boundaries(now),
+                boundaries: calendar.boundaries(clock.now()),
             }),
             Self::Bucket(quota) => Meter::Bucket(*quota),
             Self::Leases(quota) => Meter::Leases(*quota),

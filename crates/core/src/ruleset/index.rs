@@ -59,18 +59,15 @@ impl Index {
     /// The places of the rules that can match, in their order.
     pub(super) fn candidates<'i>(&'i self, values: &Values<'_>) -> Candidates<'i> {
         let mut lists = SmallVec::new();
-        if !self.others.is_empty() {
-            lists.push(self.others.as_slice());
-        }
         for (dimension, places) in &self.exact {
-            let Some(value) = values[*dimension] else {
+            let Some(value) = values.get(*dimension) else {
                 continue;
             };
-            if let Some(places) = places.get(value) {
+            if let Some(places) = places.get(value.text) {
                 lists.push(places.as_slice());
             }
         }
-        Candidates { lists }
+        Candidates { others: &self.others, lists }
     }
 }
 
@@ -83,6 +80,8 @@ fn exact_conditions(rule: &Compiled) -> impl Iterator<Item = (usize, &[String])>
 
 /// Several ascending lists of places, merged.
 pub(super) struct Candidates<'i> {
+    others: &'i [u32],
+    /// None of them is empty.
     lists: SmallVec<[&'i [u32]; 4]>,
 }
 
@@ -91,9 +90,17 @@ impl Iterator for Candidates<'_> {
 
     fn next(&mut self) -> Option<usize> {
         // A rule is filed in one list only, so no place comes twice.
-        let next = self.lists.iter_mut().filter(|list| !list.is_empty()).min_by_key(|l| l[0])?;
-        let place = next[0];
-        *next = &next[1..];
+        let first = self.lists.iter_mut().min_by_key(|list| list[0]);
+        let list = match (first, self.others.first()) {
+            (Some(list), Some(other)) if *other < list[0] => &mut self.others,
+            (Some(list), _) => list,
+            (None, _) => &mut self.others,
+        };
+        let (&place, rest) = list.split_first()?;
+        *list = rest;
+        if rest.is_empty() && !self.lists.is_empty() {
+            self.lists.retain(|list| !list.is_empty());
+        }
         Some(place as usize)
     }
 }

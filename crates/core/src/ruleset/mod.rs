@@ -6,17 +6,17 @@
 mod compile;
 mod index;
 
-use smallvec::SmallVec;
-
 pub(crate) use compile::{CellSpec, Compiled};
 pub use compile::{Problem, RulesetError};
 use index::Index;
 
+use crate::key::Part;
 use crate::limit::Limit;
+use crate::outage::{Outage, OutagePolicy};
 use crate::plan::{Charge, Plan};
 use crate::query::Query;
 use crate::rule::{Group, Rule};
-use crate::time::{Span, Timestamp};
+use crate::time::{Clock, Span};
 
 /// Everything about a ruleset besides its groups.
 #[derive(Clone, Debug)]
@@ -32,6 +32,8 @@ pub struct Settings {
     pub slack: Option<Span>,
     /// How far ahead a booking may start.
     pub horizon: Span,
+    /// What holds while the store does not answer.
+    pub outage: Outage,
 }
 
 impl Settings {
@@ -47,6 +49,7 @@ impl Default for Settings {
             hash_key: *blake3::hash(b"sluicegate").as_bytes(),
             slack: None,
             horizon: Span::from_secs(3_600),
+            outage: Outage::default(),
         }
     }
 }
@@ -69,7 +72,33 @@ struct CompiledGroup {
 }
 
 /// The values of a query by the place of their dimension in the ruleset.
-type Values<'a> = SmallVec<[Option<&'a str>; 16]>;
+struct Values<'a> {
+    first: [Option<Part<'a>>; 8],
+    /// Of dimensions past the first ones.
+    more: Vec<Option<Part<'a>>>,
+}
+
+impl<'a> Values<'a> {
+    fn new(dimensions: usize) -> Self {
+        let first = [None; 8];
+        let more = dimensions.saturating_sub(first.len());
+        Self { first, more: if more == 0 { Vec::new() } else { vec![None; more] } }
+    }
+
+    fn set(&mut self, dimension: usize, part: Part<'a>) {
+        match dimension.checked_sub(self.first.len()) {
+            None => self.first[dimension] = Some(part),
+            Some(place) => self.more[place] = Some(part),
+        }
+    }
+
+    fn get(&self, dimension: usize) -> Option<Part<'a>> {
+        match dimension.checked_sub(self.first.len()) {
+            None => self.first[dimension],
+            Some(place) => self.more[place],
+        }
+    }
+}
 
 impl Ruleset {
     /// Compiles groups, or says everything that is wrong with them.
@@ -89,9 +118,13 @@ impl Ruleset {
 
     /// What a query has to be charged, by every group.
     ///
-    /// `now` is the time of whoever asks; only calendar windows look at it. Costs O(rules that
-    /// can match): rules for other values of a dimension are never looked at.
-    pub fn plan<'a>(&'a self, query: &'a Query<'_>, now: Timestamp) -> Result<Plan<'a>, PlanError> {
+    /// `clock` is that of whoever asks; only calendar windows look at it. Costs O(rules that can
+    /// match): rules for other values of a dimension are never looked at.
+    pub fn plan<'a>(
+        &'a self,
+        query: &'a Query<'_>,
+        clock: impl Clock,
+    ) -> Result<Plan<'a>, PlanError> {
         for required in &self.settings.required {
             if query.get(required).is_none() {
                 return Err(PlanError::Missing { dimension: required.clone() });
@@ -103,7 +136,7 @@ impl Ruleset {
             for rule in group.index.candidates(&values) {
                 let rule = &group.rules[rule];
                 if rule.matches(&values) {
-                    rule.charge(number, &values, query, now, &self.settings, &mut plan)?;
+                    rule.charge(number, &values, query, &clock, &self.settings, &mut plan)?;
                     if !rule.rule.shadow {
                         break;
                     }
@@ -112,18 +145,41 @@ impl Ruleset {
         }
         for rule in &query.inline {
             let group = self.groups.len();
-            rule.0.charge(group, &values, query, now, &self.settings, &mut plan)?;
+            rule.0.charge(group, &values, query, &clock, &self.settings, &mut plan)?;
         }
         plan.set_slack(self.settings.slack);
+        plan.set_outage(self.policy_for(query));
         Ok(plan)
     }
 
+    /// The policy of whoever asks, for rules that have none of their own.
+    fn policy_for(&self, query: &Query<'_>) -> OutagePolicy {
+        let outage = &self.settings.outage;
+        if outage.by_client_type.is_empty() {
+            return outage.default;
+        }
+        outage.policy(query.get(Outage::CLIENT_TYPE))
+    }
+
+    /// What holds while the store does not answer.
+    pub const fn outage(&self) -> &Outage {
+        &self.settings.outage
+    }
+
+    /// Whether some policy lets something through while the store does not answer.
+    pub fn answers_alone(&self) -> bool {
+        let outage = &self.settings.outage;
+        let of_clients = outage.by_client_type.values().copied().chain([outage.default]);
+        let rules = self.groups.iter().flat_map(|group| &group.rules);
+        let of_rules = rules.filter_map(|compiled| compiled.rule.outage);
+        of_clients.chain(of_rules).any(|policy| policy != OutagePolicy::Closed)
+    }
+
     fn values<'a>(&self, query: &'a Query<'_>) -> Values<'a> {
-        let mut values = Values::new();
-        values.resize(self.dimensions.len(), None);
-        for (name, value) in query.dimensions() {
+        let mut values = Values::new(self.dimensions.len());
+        for (name, part) in query.parts() {
             if let Some(place) = self.dimensions.iter().position(|other| other == name) {
-                values[place] = Some(value);
+                values.set(place, part);
             }
         }
         values

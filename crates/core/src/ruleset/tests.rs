@@ -4,6 +4,7 @@ use super::*;
 use crate::id::Id;
 use crate::query::{Cost, RequestId};
 use crate::rule::{InlineRule, Mode, Pattern};
+use crate::time::Timestamp;
 
 const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
 

@@ -18,11 +18,12 @@ pub(super) fn allow(answer: &Answer<'_, '_>) -> Vec<u8> {
             }
             answer.tightest()
         }
-        Decision::Deny(_) | Decision::Never(_) => {
+        Decision::Deny(_) | Decision::Never(_) | Decision::Closed(_) => {
             denial(answer, &mut json);
             answer.hit()
         }
     };
+    outage(answer, &mut json);
     if let Some(scope) = told {
         json.amount("remaining", scope.remaining(), scope.limit.unit());
         if !matches!(answer.decision(), Decision::Never(_)) {
@@ -79,8 +80,9 @@ pub(super) fn native(answer: &Answer<'_, '_>, handle: Option<&str>) -> Vec<u8> {
             json.instant("start", deny.start);
             denial(answer, &mut json);
         }
-        Decision::Never(_) => denial(answer, &mut json),
+        Decision::Never(_) | Decision::Closed(_) => denial(answer, &mut json),
     }
+    outage(answer, &mut json);
     if !answer.decision().is_allowed() {
         fits(answer, &mut json);
     }
@@ -100,9 +102,18 @@ pub(super) fn usage<'a, 'p: 'a>(
     json.end()
 }
 
+/// Who decided, if it was not the store.
+fn outage(answer: &Answer<'_, '_>, json: &mut Json) {
+    if let Some(policy) = answer.outage() {
+        json.text("outage", policy.word());
+    }
+}
+
 fn denial(answer: &Answer<'_, '_>, json: &mut Json) {
-    if let (Some(reason), Some(hit)) = (answer.reason(), answer.hit()) {
-        json.text("reason", &reason);
+    if let Some(reason) = answer.reason() {
+        json.text("reason", &reason.to_string());
+    }
+    if let Some(hit) = answer.hit() {
         json.text("scopeHit", hit.name());
     }
     if let Some(wait) = answer.retry_after() {
@@ -146,7 +157,7 @@ fn scope(scope: &Scope<'_, '_>, json: &mut Json) {
 }
 
 /// A JSON object under way.
-struct Json {
+pub(super) struct Json {
     out: Vec<u8>,
     first: bool,
 }
@@ -157,7 +168,7 @@ struct Inside<'j> {
 }
 
 impl Json {
-    fn object() -> Self {
+    pub(super) fn object() -> Self {
         let mut out = Vec::with_capacity(512);
         out.push(b'{');
         Self { out, first: true }
@@ -169,7 +180,7 @@ impl Json {
         Inside { json }
     }
 
-    fn end(mut self) -> Vec<u8> {
+    pub(super) fn end(mut self) -> Vec<u8> {
         self.out.push(b'}');
         self.out
     }
@@ -192,7 +203,7 @@ impl Json {
         serde_json::to_writer(&mut self.out, text).expect("a buffer takes every write");
     }
 
-    fn text(&mut self, name: &str, text: &str) {
+    pub(super) fn text(&mut self, name: &str, text: &str) {
         self.name(name);
         self.string(text);
     }
@@ -208,7 +219,7 @@ impl Json {
     }
 
     /// A number in its unit: money in dollars, exactly, as a decimal.
-    fn amount(&mut self, name: &str, value: u64, unit: Unit) {
+    pub(super) fn amount(&mut self, name: &str, value: u64, unit: Unit) {
         match (unit, Money::from_nanos(value)) {
             (Unit::Usd, Some(money)) => {
                 self.name(name);
@@ -218,12 +229,20 @@ impl Json {
         }
     }
 
-    fn instant(&mut self, name: &str, at: Timestamp) {
+    pub(super) fn instant(&mut self, name: &str, at: Timestamp) {
         self.name(name);
         self.raw(b"\"");
         use std::io::Write as _;
         write!(self.out, "{at}").expect("a buffer takes every write");
         self.raw(b"\"");
+    }
+
+    /// An object as the value of a field.
+    pub(super) fn object_of(&mut self, name: &str, fill: impl FnOnce(&mut Self)) {
+        self.name(name);
+        let inner = Self::inside(self);
+        fill(inner.json);
+        inner.close();
     }
 
     fn list<T>(&mut self, name: &str, items: &[T], mut each: impl FnMut(&T, &mut Self)) {

@@ -6,6 +6,7 @@ mod explain;
 mod native;
 mod openapi;
 mod problem;
+mod usage;
 
 use std::sync::Arc;
 
@@ -26,7 +27,7 @@ pub use problem::Problem;
 use crate::answer::Answer;
 use crate::auth::Caller;
 use crate::headers;
-use crate::service::{Operation, Service};
+use crate::service::{Question, Service};
 
 /// The largest body that is read unless configured otherwise.
 pub const BODY_LIMIT: usize = 64 * 1024;
@@ -52,7 +53,8 @@ where
         .route("/v1/release", only(post(release::<S, C>)))
         .route("/v1/renew", only(post(renew::<S, C>)))
         .route("/v1/cancel", only(post(cancel::<S, C>)))
-        .route("/v1/usage", only(post(usage::<S, C>)))
+        .route("/v1/usage", only(post(usage::usage::<S, C>)))
+        .route("/v1/users/{id}/usage", only(get(usage::of_user::<S, C>)))
         .route("/v1/reset", only(post(reset::<S, C>)))
         .route("/v1/explain", only(post(explain::explain::<S, C>)))
         .route("/openapi.json", only(get(openapi::document)))
@@ -101,12 +103,9 @@ async fn allow<S: Store, C: Clock>(
 ) -> Answered {
     let mode = Mode::read(query.as_deref())?;
     let query = [decode::flat(&body, service.request_id())?];
-    let told = service.decide(&query, Operation::Acquire, |rules, plan, decision| {
-        let answer = Answer::new(rules, plan, decision);
-        match mode {
-            Mode::Question => json(encode::allow(&answer)),
-            Mode::Status(denied) => status(&answer, denied),
-        }
+    let told = service.decide(&query, Question::Acquire, |answer| match mode {
+        Mode::Question => json(encode::allow(answer)),
+        Mode::Status(denied) => status(answer, denied),
     });
     Ok(told.await?)
 }
@@ -146,6 +145,7 @@ fn status(answer: &Answer<'_, '_>, denied: StatusCode) -> Response {
             *response.status_mut() = denied;
             response
         }
+        Decision::Closed(_) => return Problem::store_unavailable().into_response(),
     };
     headers::write(answer, response.headers_mut());
     response
@@ -156,7 +156,7 @@ async fn acquire<S: Store, C: Clock>(
     caller: Extension<Caller>,
     JsonBody(body): JsonBody,
 ) -> Answered {
-    decide(service, &caller, &body, Operation::Acquire).await
+    decide(service, &caller, &body, Question::Acquire).await
 }
 
 async fn check<S: Store, C: Clock>(
@@ -164,7 +164,7 @@ async fn check<S: Store, C: Clock>(
     caller: Extension<Caller>,
     JsonBody(body): JsonBody,
 ) -> Answered {
-    decide(service, &caller, &body, Operation::Peek).await
+    decide(service, &caller, &body, Question::Peek).await
 }
 
 async fn book<S: Store, C: Clock>(
@@ -172,24 +172,28 @@ async fn book<S: Store, C: Clock>(
     caller: Extension<Caller>,
     JsonBody(body): JsonBody,
 ) -> Answered {
-    decide(service, &caller, &body, Operation::Book).await
+    decide(service, &caller, &body, Question::Book).await
 }
 
 async fn decide<S: Store, C: Clock>(
     State(service): Shared<S, C>,
     caller: &Caller,
     body: &[u8],
-    operation: Operation,
+    question: Question,
 ) -> Answered {
     let requests = native::requests(body)?;
     let queries =
         requests.into_iter().map(|request| request.query(caller.name(), service.request_id()));
     let queries: Vec<_> = queries.collect::<Result<_, _>>()?;
-    let told = service.decide(&queries, operation, |rules, plan, decision| {
-        let held = operation == Operation::Book || plan.recorded();
-        let handle =
-            (held && operation != Operation::Peek).then(|| native::handle_text(&plan.handle()));
-        json(encode::native(&Answer::new(rules, plan, decision), handle.as_deref()))
+    let told = service.decide(&queries, question, |answer| {
+        let plan = answer.plan();
+        let held = match question {
+            Question::Acquire => plan.recorded(),
+            Question::Peek => false,
+            Question::Book => true,
+        };
+        let handle = held.then(|| native::handle_text(&plan.handle()));
+        json(encode::native(answer, handle.as_deref()))
     });
     Ok(told.await?)
 }
@@ -205,9 +209,8 @@ async fn claim<S: Store, C: Clock>(
     if query.id.keep.is_none() {
         return Err(Problem::field("request.id", "is required: it names the booking"));
     }
-    let told = service.with_plan(&query, async |store, rules, plan| {
-        Ok(claimed(rules, plan, store.claim(plan, claimant).await?, claimant))
-    });
+    let told =
+        service.claim(&query, claimant, |rules, plan, claim| claimed(rules, plan, claim, claimant));
     Ok(told.await?)
 }
 
@@ -245,7 +248,7 @@ async fn settle<S: Store, C: Clock>(
     JsonBody(body): JsonBody,
 ) -> Answered {
     let (handle, cost) = decode::shaped::<native::SettleBody>(&body)?.read()?;
-    Ok(ended(service.limiter().store().settle(&handle, &cost).await?))
+    Ok(ended(service.settle(&handle, &cost).await?))
 }
 
 async fn release<S: Store, C: Clock>(
@@ -253,7 +256,7 @@ async fn release<S: Store, C: Clock>(
     JsonBody(body): JsonBody,
 ) -> Answered {
     let handle = decode::shaped::<native::HandleBody>(&body)?.read()?;
-    Ok(ended(service.limiter().store().release(&handle).await?))
+    Ok(ended(service.release(&handle).await?))
 }
 
 async fn cancel<S: Store, C: Clock>(
@@ -261,7 +264,7 @@ async fn cancel<S: Store, C: Clock>(
     JsonBody(body): JsonBody,
 ) -> Answered {
     let handle = decode::shaped::<native::HandleBody>(&body)?.read()?;
-    Ok(ended(service.limiter().store().cancel(&handle).await?))
+    Ok(ended(service.cancel(&handle).await?))
 }
 
 async fn renew<S: Store, C: Clock>(
@@ -269,25 +272,9 @@ async fn renew<S: Store, C: Clock>(
     JsonBody(body): JsonBody,
 ) -> Answered {
     let handle = decode::shaped::<native::HandleBody>(&body)?.read()?;
-    let renewed = service.limiter().store().renew(&handle).await?;
+    let renewed = service.renew(&handle).await?;
     let (at, until) = (renewed.at.to_string(), renewed.until.to_string());
     Ok(json(serde_json::json!({ "at": at, "until": until }).to_string().into_bytes()))
-}
-
-async fn usage<S: Store, C: Clock>(
-    State(service): Shared<S, C>,
-    Extension(caller): Extension<Caller>,
-    JsonBody(body): JsonBody,
-) -> Answered {
-    let request: native::Request = decode::shaped(&body)?;
-    let query = request.query(caller.name(), service.request_id())?;
-    let told = service.with_plan(&query, async |store, rules, plan| {
-        let usage = store.usage(plan).await?;
-        let at = usage.at;
-        let shown = explain::shown(usage);
-        Ok(json(encode::usage(at, Answer::new(rules, plan, &shown).scopes())))
-    });
-    Ok(told.await?)
 }
 
 async fn reset<S: Store, C: Clock>(
@@ -297,10 +284,9 @@ async fn reset<S: Store, C: Clock>(
 ) -> Answered {
     let request: native::Request = decode::shaped(&body)?;
     let query = request.query(caller.name(), service.request_id())?;
-    let told = service.with_plan(&query, async |store, _, plan| {
-        store.reset(plan).await?;
+    let told = service.reset(&query, |plan| {
         let keys: Vec<_> = plan.charges().iter().map(|charge| charge.key.to_string()).collect();
-        Ok(json(serde_json::json!({ "reset": keys }).to_string().into_bytes()))
+        json(serde_json::json!({ "reset": keys }).to_string().into_bytes())
     });
     Ok(told.await?)
 }

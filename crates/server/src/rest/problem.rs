@@ -5,6 +5,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use sluicegate_core::query::QueryError;
+use sluicegate_core::rule::InlineRule;
 use sluicegate_core::ruleset::PlanError;
 use sluicegate_core::store::Error;
 
@@ -39,6 +40,12 @@ impl Problem {
         }
     }
 
+    /// Nobody knows whether it may go, and the policy is to refuse then.
+    pub fn store_unavailable() -> Self {
+        let detail = "STORE_UNAVAILABLE: the store of the limits does not answer, try again soon";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
+    }
+
     /// A request that can't be understood.
     pub fn bad_request(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, detail)
@@ -60,6 +67,9 @@ impl IntoResponse for Problem {
             StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let kind = header::HeaderValue::from_static("application/problem+json");
         response.headers_mut().insert(header::CONTENT_TYPE, kind);
+        if response.status() == StatusCode::SERVICE_UNAVAILABLE {
+            response.headers_mut().insert(header::RETRY_AFTER, header::HeaderValue::from(1));
+        }
         response
     }
 }
@@ -76,6 +86,10 @@ impl From<PlanError> for Problem {
             PlanError::Missing { dimension } => Self::field(dimension, "is required"),
             PlanError::TooMany { .. } => {
                 Self { field: Some("requests".to_owned()), ..Self::bad_request(error.to_string()) }
+            }
+            // A limit that the caller brought along; the configuration's own have been checked.
+            PlanError::SharedKey { ref key, .. } if key.starts_with(InlineRule::KEY_START) => {
+                Self::field("limits", error.to_string())
             }
             PlanError::SharedKey { .. } => {
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())

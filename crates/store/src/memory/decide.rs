@@ -8,9 +8,9 @@ use sluicegate_core::time::{Clock, Span, Timestamp};
 use sluicegate_core::{Decision, Plan};
 use smallvec::SmallVec;
 
-use super::locked::{Locked, Site};
+use super::locked::{Locked, Site, live};
 use super::record::{Held, Record, State};
-use super::table::{Place, Table};
+use super::table::{Name, Place, Table};
 use super::{Memory, Padded, SWEEP, SWEEP_FULL};
 use crate::sync::MutexGuard;
 
@@ -34,8 +34,15 @@ pub(super) enum Part {
 impl<C: Clock> Memory<C> {
     pub(super) fn acquire_now(&self, plan: &Plan<'_>) -> Result<Decision, Error> {
         if !plan.recorded() {
-            return self.decide(plan, |memory, locked, sites, now| {
-                memory.write(plan, Part::All, locked, sites, now, now, None).shadowed
+            let names = self.names(plan);
+            let mut locked = self.lock(names.iter().map(|name| name.shard()));
+            let now = self.now();
+            if let Some(places) = locked.in_place(plan, &names, now) {
+                return locked.decide_in_place(plan, &places, now);
+            }
+            let mut sites = self.sites(plan, &names, &mut locked, now);
+            return self.decide_locked(plan, &mut locked, &mut sites, now, |locked, sites| {
+                self.write(plan, Part::All, locked, sites, now, now, None).shadowed
             });
         }
         let mut records = self.lock_records(plan);
@@ -51,15 +58,17 @@ impl<C: Clock> Memory<C> {
         }
         self.make_room(&mut records)?;
         let mut until = None;
-        let decision = self.decide(plan, |memory, locked, sites, now| {
-            let record = Record::new(plan, State::Open(None), now, now);
-            let hold = record.hold.map(|hold| hold.until);
-            let written = memory.write(plan, Part::All, locked, sites, now, now, hold);
-            let record = record.with_uses(written.uses);
-            until = record.until();
-            memory.remember(plan, record, &mut records, now);
-            written.shadowed
-        })?;
+        let (mut locked, mut sites, now) = self.hold(plan);
+        let decision =
+            self.decide_locked(plan, &mut locked, &mut sites, now, |locked, sites| {
+                let record = Record::new(plan, State::Open(None), now, now);
+                let hold = record.hold.map(|hold| hold.until);
+                let written = self.write(plan, Part::All, locked, sites, now, now, hold);
+                let record = record.with_uses(written.uses);
+                until = record.until();
+                self.remember(plan, record, &mut records, now);
+                written.shadowed
+            })?;
         Ok(match decision {
             Decision::Allow(allow) => Decision::Allow(Allow { until, ..allow }),
             denied => denied,
@@ -67,30 +76,32 @@ impl<C: Clock> Memory<C> {
     }
 
     pub(super) fn peek_now(&self, plan: &Plan<'_>) -> Result<Decision, Error> {
-        self.decide(plan, |_, locked, sites, now| shadowed(plan, locked, sites, now, Span::ZERO))
+        let (mut locked, mut sites, now) = self.hold(plan);
+        self.decide_locked(plan, &mut locked, &mut sites, now, |locked, sites| {
+            shadowed(plan, locked, sites, now, Span::ZERO)
+        })
     }
 
     /// Decides whether a plan can start now, and lets `admit` write it if so.
-    fn decide(
+    fn decide_locked(
         &self,
         plan: &Plan<'_>,
-        admit: impl FnOnce(&Self, &mut Locked<'_>, &mut [Site], Timestamp) -> SmallVec<[u16; 4]>,
+        locked: &mut Locked<'_>,
+        sites: &mut [Site],
+        now: Timestamp,
+        admit: impl FnOnce(&mut Locked<'_>, &mut [Site]) -> SmallVec<[u16; 4]>,
     ) -> Result<Decision, Error> {
-        let names = self.names(plan);
-        let mut locked = self.lock(names.iter().map(|name| name.shard()).collect());
-        let now = self.now();
-        let mut sites = self.sites(plan, &names, &mut locked, now);
         let start = plan.start(now, false, |index, from| {
             locked.earliest(&plan.charges()[index], &sites[index], from, Span::ZERO)
         });
         if start == Start::Now {
-            let shadowed = admit(self, &mut locked, &mut sites, now);
-            let readings = locked.readings(plan, &sites, now);
+            let shadowed = admit(locked, sites);
+            let readings = locked.readings(plan, sites, now);
             let allow =
                 Allow { at: now, start: now, until: None, replayed: false, shadowed, readings };
             return Ok(Decision::Allow(allow));
         }
-        denied(start, now, locked.readings(plan, &sites, now))
+        denied(start, now, locked.readings(plan, sites, now))
     }
 
     pub(super) fn book_now(&self, plan: &Plan<'_>) -> Result<Decision, Error> {
@@ -106,10 +117,7 @@ impl<C: Clock> Memory<C> {
             };
         }
         self.make_room(&mut records)?;
-        let names = self.names(plan);
-        let mut locked = self.lock(names.iter().map(|name| name.shard()).collect());
-        let now = self.now();
-        let mut sites = self.sites(plan, &names, &mut locked, now);
+        let (mut locked, mut sites, now) = self.hold(plan);
         match self.book_locked(plan, &mut locked, &mut sites, now) {
             Ok((start, written)) => {
                 let record = Record::new(plan, State::Booked, now, start).with_uses(written.uses);
@@ -215,16 +223,13 @@ impl<C: Clock> Memory<C> {
     }
 
     pub(super) fn usage_now(&self, plan: &Plan<'_>) -> Usage {
-        let names = self.names(plan);
-        let mut locked = self.lock(names.iter().map(|name| name.shard()).collect());
-        let now = self.now();
-        let sites = self.sites(plan, &names, &mut locked, now);
+        let (locked, sites, now) = self.hold(plan);
         Usage { at: now, readings: locked.readings(plan, &sites, now) }
     }
 
-    pub(super) fn reset_now(&self, plan: &Plan<'_>) {
+    pub(super) fn reset_now(&self, plan: &Plan<'_>) -> Timestamp {
         let names = self.names(plan);
-        let mut locked = self.lock(names.iter().map(|name| name.shard()).collect());
+        let mut locked = self.lock(names.iter().map(|name| name.shard()));
         let now = self.now();
         for (charge, name) in plan.charges().iter().zip(names) {
             let cells = &mut locked.shard(name.shard()).cells;
@@ -233,6 +238,7 @@ impl<C: Clock> Memory<C> {
                 cells.get_mut(place).0.reset(&charge.meter, now);
             }
         }
+        now
     }
 
     fn lock_records(&self, plan: &Plan<'_>) -> MutexGuard<'_, Table<Record>> {
@@ -270,6 +276,59 @@ impl<C: Clock> Memory<C> {
         }
         let expires = record.kept_until(now);
         records.insert(name, record, expires);
+    }
+}
+
+/// Where counters are: which of the shards that are held, and the place in it.
+type Places = SmallVec<[(usize, Place); 4]>;
+
+impl Locked<'_> {
+    /// The counters of the common plan: every one is there, under its own name, and no charge is a
+    /// special one. `None` if that is not so.
+    fn in_place(&mut self, plan: &Plan<'_>, names: &[Name], now: Timestamp) -> Option<Places> {
+        let mut places = Places::new();
+        for (charge, &name) in plan.charges().iter().zip(names) {
+            if charge.take == 0 || charge.shadow() {
+                return None;
+            }
+            let guard = self.guard(name.shard());
+            let cells = &mut self.shard_at(guard).cells;
+            let place = live(cells, name, now)?;
+            cells.get_mut(place).0.advance(&charge.meter, now);
+            places.push((guard, place));
+        }
+        Some(places)
+    }
+
+    /// Decides the common plan without a detour.
+    fn decide_in_place(
+        &mut self,
+        plan: &Plan<'_>,
+        places: &Places,
+        now: Timestamp,
+    ) -> Result<Decision, Error> {
+        let charges = plan.charges();
+        let start = plan.start(now, false, |index, from| {
+            let ((guard, place), charge) = (places[index], &charges[index]);
+            let (cell, _) = self.shard_at(guard).cells.get(place);
+            cell.earliest(&charge.meter, from, charge.need, Span::ZERO)
+        });
+        let mut readings = Readings::new();
+        for (charge, &(guard, place)) in charges.iter().zip(places) {
+            let (cell, expires) = self.shard_at(guard).cells.get_mut(place);
+            if start == Start::Now {
+                cell.take(&charge.meter, now, Span::ZERO, charge.take, plan.id.id);
+                *expires = (*expires).max(cell.expires(charge.meter.window()));
+            }
+            cell.readings(&charge.meter, now, |reading| readings.push(reading));
+        }
+        if start == Start::Now {
+            let shadowed = SmallVec::new();
+            let allow =
+                Allow { at: now, start: now, until: None, replayed: false, shadowed, readings };
+            return Ok(Decision::Allow(allow));
+        }
+        denied(start, now, readings)
     }
 }
 

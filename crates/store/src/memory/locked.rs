@@ -37,22 +37,36 @@ pub(super) struct Locked<'s> {
 
 impl<C: Clock> Memory<C> {
     /// Locks shards in the one order that everybody keeps to.
-    pub(super) fn lock(&self, mut shards: SmallVec<[u16; 4]>) -> Locked<'_> {
-        shards.sort_unstable();
-        shards.dedup();
-        let guard = |shard: u16| {
-            let Padded(mutex) = &self.shards[usize::from(shard)];
-            (shard, mutex.lock())
-        };
-        Locked {
-            guards: shards.into_iter().map(guard).collect(),
-            keys_per_shard: self.keys_per_shard,
+    pub(super) fn lock(&self, shards: impl Iterator<Item = u16>) -> Locked<'_> {
+        let mut shards: SmallVec<[u16; 4]> = shards.collect();
+        if shards.len() > 1 {
+            shards.sort_unstable();
+            shards.dedup();
         }
+        let mut guards = SmallVec::new();
+        for &shard in &shards {
+            let Padded(mutex) = &self.shards[usize::from(shard)];
+            guards.push((shard, mutex.lock()));
+        }
+        Locked { guards, keys_per_shard: self.keys_per_shard }
+    }
+
+    /// Locks the shards of a plan's counters and finds these as they are now.
+    pub(super) fn hold(&self, plan: &Plan<'_>) -> (Locked<'_>, SmallVec<[Site; 4]>, Timestamp) {
+        let names = self.names(plan);
+        let mut locked = self.lock(names.iter().map(|name| name.shard()));
+        let now = self.now();
+        let sites = self.sites(plan, &names, &mut locked, now);
+        (locked, sites, now)
     }
 
     /// The names of a plan's counters.
     pub(super) fn names(&self, plan: &Plan<'_>) -> SmallVec<[Name; 4]> {
-        plan.charges().iter().map(|charge| self.name_of(charge)).collect()
+        let mut names = SmallVec::new();
+        for charge in plan.charges() {
+            names.push(self.name_of(charge));
+        }
+        names
     }
 
     /// Finds the counters of a plan, brought to `now`.
@@ -63,8 +77,11 @@ impl<C: Clock> Memory<C> {
         locked: &mut Locked<'_>,
         now: Timestamp,
     ) -> SmallVec<[Site; 4]> {
-        let sites = plan.charges().iter().zip(names);
-        sites.map(|(charge, &name)| self.site(charge, name, locked, now)).collect()
+        let mut sites = SmallVec::new();
+        for (charge, &name) in plan.charges().iter().zip(names) {
+            sites.push(self.site(charge, name, locked, now));
+        }
+        sites
     }
 
     /// A name without a counter gets one of its own if there is room; otherwise it is counted in
@@ -131,7 +148,7 @@ impl<C: Clock> Memory<C> {
 
 /// The place of an entry, unless it has expired: then it is gone. A place that is found like this
 /// stays good under the lock, because the hand only takes what has expired.
-fn live(table: &mut Table<Cell>, name: Name, now: Timestamp) -> Option<Place> {
+pub(super) fn live(table: &mut Table<Cell>, name: Name, now: Timestamp) -> Option<Place> {
     let place = table.find(name)?;
     let (_, expires) = table.get(place);
     if expires > now {
@@ -148,14 +165,22 @@ impl Shard {
 }
 
 impl Locked<'_> {
+    /// The place of a shard among those that are held.
+    pub(super) fn guard(&self, shard: u16) -> usize {
+        let guard = self.guards.iter().position(|(number, _)| *number == shard);
+        guard.expect("the shards of a plan are locked together")
+    }
+
+    pub(super) fn shard_at(&mut self, guard: usize) -> &mut Shard {
+        &mut self.guards[guard].1
+    }
+
     pub(super) fn shard(&mut self, shard: u16) -> &mut Shard {
-        let guard = self.guards.binary_search_by_key(&shard, |(number, _)| *number);
-        &mut self.guards[guard.expect("the shards of a plan are locked together")].1
+        self.shard_at(self.guard(shard))
     }
 
     fn cell<'c>(&'c self, site: &'c Site) -> Option<&'c Cell> {
-        let guard = self.guards.binary_search_by_key(&site.address.shard, |(number, _)| *number);
-        let shard = &self.guards[guard.expect("the shards of a plan are locked together")].1;
+        let (_, shard) = &self.guards[self.guard(site.address.shard)];
         let table = if site.address.overflow { &shard.overflow } else { &shard.cells };
         match site.place {
             Some(place) => Some(table.get(place).0),
@@ -183,8 +208,9 @@ impl Locked<'_> {
         let mut readings = Readings::new();
         for (charge, site) in plan.charges().iter().zip(sites) {
             match self.cell(site) {
-                Some(cell) => cell.readings(&charge.meter, now, &mut readings),
-                None => Cell::new(&charge.meter).readings(&charge.meter, now, &mut readings),
+                Some(cell) => cell.readings(&charge.meter, now, |reading| readings.push(reading)),
+                None => Cell::new(&charge.meter)
+                    .readings(&charge.meter, now, |reading| readings.push(reading)),
             }
         }
         readings

@@ -19,11 +19,11 @@ mod table;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-use siphasher::sip128::{Hasher128, SipHasher13};
+use siphasher::sip128::SipHasher13;
 use sluicegate_core::algorithm::Cell;
 use sluicegate_core::plan::Handle;
 use sluicegate_core::query::Cost;
-use sluicegate_core::store::{Claim, Ended, Error, Renewed, Usage};
+use sluicegate_core::store::{Claim, Ended, Error, Local, Renewed, Usage};
 use sluicegate_core::time::{Clock, Span, Timestamp};
 use sluicegate_core::{Charge, Decision, Id, Plan, Store};
 
@@ -129,10 +129,8 @@ impl<C: Clock> Memory<C> {
     }
 
     fn hashed(&self, text: &[u8], kind: u8) -> Name {
-        let mut hasher = SipHasher13::new_with_keys(self.hash_key[0], self.hash_key[1]);
-        hasher.write(text);
-        hasher.write_u8(kind);
-        let hash = hasher.finish128();
+        let [first, second] = self.hash_key;
+        let hash = SipHasher13::new_with_keys(first, second ^ u64::from(kind)).hash(text);
         Name([hash.h1, hash.h2])
     }
 
@@ -209,12 +207,45 @@ impl<C: Clock> Store for Memory<C> {
         self.renew_now(handle.id)
     }
 
-    async fn reset(&self, plan: &Plan<'_>) -> Result<(), Error> {
-        self.reset_now(plan);
-        Ok(())
+    async fn reset(&self, plan: &Plan<'_>) -> Result<Timestamp, Error> {
+        Ok(self.reset_now(plan))
     }
 
     async fn usage(&self, plan: &Plan<'_>) -> Result<Usage, Error> {
         Ok(self.usage_now(plan))
+    }
+}
+
+impl<C: Clock> Local for Memory<C> {
+    fn acquire(&self, plan: &Plan<'_>) -> Result<Decision, Error> {
+        self.acquire_now(plan)
+    }
+
+    fn peek(&self, plan: &Plan<'_>) -> Result<Decision, Error> {
+        self.peek_now(plan)
+    }
+
+    fn cancel(&self, handle: &Handle) -> Result<Ended, Error> {
+        self.cancel_now(handle)
+    }
+
+    fn settle(&self, handle: &Handle, actual: &Cost) -> Result<Ended, Error> {
+        self.settle_now(handle.id, actual)
+    }
+
+    fn release(&self, handle: &Handle) -> Result<Ended, Error> {
+        self.release_now(handle.id)
+    }
+
+    fn renew(&self, handle: &Handle) -> Result<Renewed, Error> {
+        self.renew_now(handle.id)
+    }
+
+    fn reset(&self, plan: &Plan<'_>) -> Timestamp {
+        self.reset_now(plan)
+    }
+
+    fn usage(&self, plan: &Plan<'_>) -> Usage {
+        self.usage_now(plan)
     }
 }

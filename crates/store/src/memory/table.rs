@@ -22,7 +22,9 @@ impl Name {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place(u32);
 
+/// A counter fills one cache line, and lies in one.
 #[derive(Debug)]
+#[repr(align(64))]
 struct Slot<V> {
     name: Name,
     expires: Timestamp,

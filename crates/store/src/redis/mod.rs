@@ -25,7 +25,7 @@ use std::time::Duration;
 use sluicegate_core::plan::Handle;
 use sluicegate_core::query::Cost;
 use sluicegate_core::store::{Claim, Ended, Error, Renewed, Usage};
-use sluicegate_core::{Decision, Id, Plan, Store};
+use sluicegate_core::{Decision, Id, Plan, Store, Timestamp};
 
 pub use attempts::Patience;
 pub use link::State;
@@ -177,8 +177,8 @@ impl Store for Redis {
         self.ask_later(Later::Renew, handle).await?.renewed()
     }
 
-    async fn reset(&self, plan: &Plan<'_>) -> Result<(), Error> {
-        self.ask_planned(Planned::Reset, plan).await?.done()
+    async fn reset(&self, plan: &Plan<'_>) -> Result<Timestamp, Error> {
+        self.ask_planned(Planned::Reset, plan).await?.reset()
     }
 
     async fn usage(&self, plan: &Plan<'_>) -> Result<Usage, Error> {

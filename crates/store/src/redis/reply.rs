@@ -108,7 +108,10 @@ impl Reply {
     pub(super) fn ended(self) -> Result<Ended, Error> {
         let mut answer = self.full()?;
         match answer.word()?.as_str() {
-            "ended" => Ok(Ended { replayed: answer.number()? == 1 }),
+            "ended" => {
+                let replayed = answer.number()? == 1;
+                Ok(Ended { at: answer.time()?, replayed })
+            }
             word => Err(answer.error(word)),
         }
     }
@@ -132,10 +135,10 @@ impl Reply {
         }
     }
 
-    pub(super) fn done(self) -> Result<(), Error> {
+    pub(super) fn reset(self) -> Result<Timestamp, Error> {
         let mut answer = self.full()?;
         match answer.word()?.as_str() {
-            "ok" => Ok(()),
+            "reset" => answer.time(),
             word => Err(answer.error(word)),
         }
     }

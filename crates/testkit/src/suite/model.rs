@@ -206,7 +206,7 @@ fn compare<S: Subject>(rules: &Ruleset, operations: Vec<Operation>) {
             }
             Operation::Reset(ask) => {
                 both(&subject, rules, &ask, now, async |store, plan| {
-                    store.reset(plan).await.expect("a reset");
+                    assert_eq!(store.reset(plan).await, Ok(now), "{context}");
                     model.reset(plan, now);
                 });
                 // What is written in the microsecond of a reset may or may not outlive it.

@@ -224,7 +224,7 @@ function operations.reset(plan)
       call('DEL', c.holds)
     end
   end
-  return { 'ok' }
+  return { 'reset', now }
 end
 
 function operations.usage(plan)
@@ -235,7 +235,7 @@ end
 -- What a record in a state in which there is nothing to end is told.
 local REFUSED = { booked = 'not_claimed', cancelled = 'gone', lapsed = 'unknown' }
 
-local FIRST, AGAIN = { 'ended', 0 }, { 'ended', 1 }
+local FIRST, AGAIN = { 'ended', 0, now }, { 'ended', 1, now }
 
 function operations.cancel(name)
   local claimant = argument()
