@@ -5,6 +5,7 @@
 
 use anyhow::bail;
 
+use crate::services::{self, Service};
 use crate::sh;
 
 /// A binary of the bench workspace.
@@ -12,12 +13,22 @@ struct Bench {
     name: &'static str,
     /// What it measures, in one line.
     measures: &'static str,
+    /// The programs that must be installed before it runs.
+    needs: &'static [&'static Service],
 }
 
-const BENCHES: &[Bench] = &[Bench {
-    name: "engine",
-    measures: "time and memory of a decision in memory, beside governor, throttlecrab and limitador",
-}];
+const BENCHES: &[Bench] = &[
+    Bench {
+        name: "engine",
+        measures: "time and memory of a decision in memory, beside governor, throttlecrab and limitador",
+        needs: &[],
+    },
+    Bench {
+        name: "http",
+        measures: "a decision over HTTP, beside an axum that decides nothing and throttlecrab-server",
+        needs: &[&services::WRK, &services::PROTOC],
+    },
+];
 
 const CARGO_RUN: &str = "cargo run --release --locked --manifest-path bench/Cargo.toml --bin";
 
@@ -41,8 +52,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<bool> {
         }
         return Ok(true);
     };
-    let name = find(name)?.name;
-    let mut line: Vec<_> = CARGO_RUN.split(' ').chain([name, "--"]).collect();
+    let bench = find(name)?;
+    services::install(bench.needs)?;
+    let mut line: Vec<_> = CARGO_RUN.split(' ').chain([bench.name, "--"]).collect();
     line.extend(args.args.iter().map(String::as_str));
     sh::run(&line, &[])
 }

@@ -9,8 +9,8 @@ use clap::Subcommand;
 
 use crate::sh;
 
-/// Every service that some suite needs.
-const SERVICES: &[Service] = &[PYTHON];
+/// Every service that some suite or benchmark needs.
+const SERVICES: &[Service] = &[PYTHON, WRK, PROTOC];
 
 /// Python with what makes virtual environments, which Debian packs apart: without it the command
 /// prints no version.
@@ -19,6 +19,18 @@ pub(crate) const PYTHON: Service = Service {
     package: "python3-venv",
     version: &["python3", "-c", "import ensurepip, sys; print(sys.version)"],
     version_min: &[3, 10],
+};
+
+/// Asks over HTTP as fast as it is answered.
+pub(crate) const WRK: Service =
+    Service { name: "wrk", package: "wrk", version: &["wrk", "-v"], version_min: &[4, 0] };
+
+/// What a peer of ours needs to be built; we don't.
+pub(crate) const PROTOC: Service = Service {
+    name: "protoc",
+    package: "protobuf-compiler",
+    version: &["protoc", "--version"],
+    version_min: &[3, 0],
 };
 
 /// A program that comes from the system's package manager.
