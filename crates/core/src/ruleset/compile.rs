@@ -34,6 +34,8 @@ enum Piece {
 pub(crate) struct CellSpec {
     pub(crate) unit: Unit,
     pub(crate) limits: Vec<Limit>,
+    /// The limits as they are written: every answer repeats them.
+    pub(crate) texts: Vec<Box<str>>,
     /// What tells the cells of one rule apart; empty for a literal key.
     suffix: String,
     /// The name of the cell that takes what no longer has room for a key of its own.
@@ -368,6 +370,7 @@ fn cells(rule: &Rule) -> Result<Vec<CellSpec>, RulesetError> {
                 return fail(Problem::SameWindow(twin.to_string(), limit.to_string()));
             }
             log.limits.push(limit.clone());
+            log.texts.push(limit.to_string().into());
             if let Spec::Log(known) = &mut log.spec {
                 known.extend(quotas);
             }
@@ -387,7 +390,8 @@ fn cells(rule: &Rule) -> Result<Vec<CellSpec>, RulesetError> {
             return fail(Problem::SameWindow(twin.limits[0].to_string(), limit.to_string()));
         }
         let overflow = format!("{}#overflow{suffix}", rule.name);
-        cells.push(CellSpec { unit, limits: vec![limit.clone()], suffix, overflow, spec });
+        let (limits, texts) = (vec![limit.clone()], vec![limit.to_string().into()]);
+        cells.push(CellSpec { unit, limits, texts, suffix, overflow, spec });
     }
     if rule.key.is_some() && cells.len() > 1 {
         return fail(Problem::TemplateCells(cells.len()));
