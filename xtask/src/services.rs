@@ -9,8 +9,8 @@ use clap::Subcommand;
 
 use crate::sh;
 
-/// Every service that some suite needs.
-const SERVICES: &[Service] = &[REDIS, REDIS_6_2, PYTHON];
+/// Every service that some suite or benchmark needs.
+const SERVICES: &[Service] = &[REDIS, REDIS_6_2, PYTHON, WRK, PROTOC];
 
 pub(crate) const REDIS: Service = Service {
     name: "redis",
@@ -42,7 +42,23 @@ pub(crate) const PYTHON: Service = Service {
     version_min: &[3, 10],
 };
 
-/// A program that a suite needs.
+/// Asks over HTTP as fast as it is answered.
+pub(crate) const WRK: Service = Service {
+    name: "wrk",
+    source: Source::Debian("wrk"),
+    version: &["wrk", "-v"],
+    version_min: &[4, 0],
+};
+
+/// What a peer of ours needs to be built; we don't.
+pub(crate) const PROTOC: Service = Service {
+    name: "protoc",
+    source: Source::Debian("protobuf-compiler"),
+    version: &["protoc", "--version"],
+    version_min: &[3, 0],
+};
+
+/// A program that a suite or a benchmark needs.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Service {
     /// What people call it.

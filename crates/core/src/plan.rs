@@ -45,6 +45,11 @@ impl<'a> Charge<'a> {
         &self.cell.limits
     }
 
+    /// The limits as they are written, in the same order.
+    pub fn texts(&self) -> &'a [Box<str>] {
+        &self.cell.texts
+    }
+
     /// What it counts.
     pub const fn unit(&self) -> Unit {
         self.cell.unit

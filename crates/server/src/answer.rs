@@ -25,6 +25,8 @@ pub struct Scope<'a, 'p> {
     pub charge: &'a Charge<'p>,
     /// The limit.
     pub limit: &'a Limit,
+    /// The limit as it is written.
+    pub text: &'a str,
     /// What it shows.
     pub reading: Reading,
     /// The number of the charge.
@@ -78,12 +80,14 @@ impl<'a, 'p> Answer<'a, 'p> {
     /// Every limit that was checked.
     pub fn scopes(&self) -> impl Iterator<Item = Scope<'a, 'p>> + use<'a, 'p> {
         let limits = self.plan.charges().iter().enumerate().flat_map(|(index, charge)| {
-            charge.limits().iter().map(move |limit| (index, charge, limit))
+            let limits = charge.limits().iter().zip(charge.texts());
+            limits.map(move |(limit, text)| (index, charge, limit, text))
         });
         let readings = self.decision.readings();
-        limits.zip(readings).map(|((index, charge, limit), reading)| Scope {
+        limits.zip(readings).map(|((index, charge, limit, text), reading)| Scope {
             charge,
             limit,
+            text,
             reading: *reading,
             index,
         })

@@ -11,10 +11,9 @@ mod usage;
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{DefaultBodyLimit, RawQuery, State};
+use axum::extract::{FromRef, RawQuery, State};
 use axum::http::{HeaderValue, StatusCode, header};
-use axum::middleware;
-use axum::response::{IntoResponse, Response};
+use axum::response::{IntoResponse as _, Response};
 use axum::routing::{MethodRouter, get, post};
 use axum::{Extension, Router};
 use sluicegate_core::store::{Claim, Ended, Store};
@@ -62,9 +61,26 @@ where
         .fallback(|| async {
             Problem::new(StatusCode::NOT_FOUND, "there is nothing at this path: see /docs")
         })
-        .layer(middleware::map_response(name_large_bodies))
-        .layer(DefaultBodyLimit::max(body_limit))
-        .with_state(service)
+        .with_state(Rest { service, body_limit })
+}
+
+/// What every handler gets at. Not a layer for each: those cost more than what they do.
+struct Rest<S, C> {
+    service: Arc<Service<S, C>>,
+    /// The largest body that is read.
+    body_limit: usize,
+}
+
+impl<S, C> Clone for Rest<S, C> {
+    fn clone(&self) -> Self {
+        Self { service: self.service.clone(), body_limit: self.body_limit }
+    }
+}
+
+impl<S, C> FromRef<Rest<S, C>> for Arc<Service<S, C>> {
+    fn from_ref(rest: &Rest<S, C>) -> Self {
+        rest.service.clone()
+    }
 }
 
 /// Another method is told which one is right.
@@ -75,25 +91,6 @@ fn only<S: Clone + Send + Sync + 'static>(route: MethodRouter<S>) -> MethodRoute
             "this path does not take this method: see /docs",
         )
     })
-}
-
-/// Bodies are refused by the framework in plain text; all our refusals look alike.
-async fn name_large_bodies(response: Response) -> Response {
-    let is_problem = response
-        .headers()
-        .get(header::CONTENT_TYPE)
-        .is_some_and(|kind| kind.as_bytes().starts_with(b"application/problem+json"));
-    match response.status() {
-        StatusCode::PAYLOAD_TOO_LARGE if !is_problem => Problem::new(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            "the body is larger than what is read here: send less, or raise server.body_limit",
-        )
-        .into_response(),
-        StatusCode::BAD_REQUEST if !is_problem => {
-            Problem::bad_request("the body could not be read to its end").into_response()
-        }
-        _ => response,
-    }
 }
 
 async fn allow<S: Store, C: Clock>(
