@@ -271,10 +271,12 @@ impl<C: Clock> Memory<C> {
         now: Timestamp,
     ) {
         let name = self.name_of_id(plan.id.id);
+        let mut expires = record.kept_until(now);
         if let Some(lapsed) = records.find(name) {
+            // Whoever was told to go is remembered for as long as before.
+            expires = expires.max(records.get(lapsed).1);
             record.told = records.remove(lapsed).told;
         }
-        let expires = record.kept_until(now);
         records.insert(name, record, expires);
     }
 }
