@@ -77,6 +77,15 @@ impl Decision {
         matches!(self, Self::Allow(_))
     }
 
+    /// When it was decided, by the clock of the store.
+    pub const fn at(&self) -> Timestamp {
+        match self {
+            Self::Allow(allow) => allow.at,
+            Self::Deny(deny) => deny.at,
+            Self::Never(never) => never.at,
+        }
+    }
+
     /// What every limit shows.
     pub const fn readings(&self) -> &Readings {
         match self {
