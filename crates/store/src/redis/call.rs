@@ -1,7 +1,5 @@
 //! One operation as the scripts read it: keys and arguments, flat.
 
-use std::io::Write as _;
-
 use sluicegate_core::algorithm::Meter;
 use sluicegate_core::algorithm::log::{ENTRIES_PER_CHARGE_MAX, Quota};
 use sluicegate_core::limit::Unit;
@@ -132,7 +130,7 @@ impl Call {
             let moves = retry || question.expiry_due;
             hinted.push(question.oldest.is_some());
             let oldest = question.oldest.unwrap_or_default().as_micros();
-            write!(hints, "{oldest:016}").expect("a vector takes what it is given");
+            hints.extend_from_slice(&oldest.to_be_bytes());
             let numbers = [charge.take, moves.into(), window.as_micros(), quotas.len() as u64];
             numbers.into_iter().for_each(|number| shape.number(number));
             for quota in quotas {

@@ -10,8 +10,8 @@
 -- take, 1 if its expiry has to be moved, its longest window, the number of windows, and limit and
 -- length of each. Plans under the same rules have the same shape, so it is read once.
 --
--- Hints are the oldest entries of the logs where the node knows them, in 16 digits each: while one
--- is in the window there is nothing to purge, and the log need not be asked for it.
+-- Hints are the oldest entries of the logs where the node knows them, in 8 bytes each: while one is
+-- in the window there is nothing to purge, and the log need not be asked for it.
 --
 -- The answer begins with the time. That of a plan is 0 (admitted), 1 (denied: wait, charge, window)
 -- or 2 (an error: its text), and then for each window how much is used and in how long the oldest
@@ -133,7 +133,10 @@ local function decide(id, shape, hints, key)
   for charge = 1, charges do
     local name = KEYS[key + charge - 1]
     local log = logs[name]
-      or open(name, shape.spans[charge], tonumber(hints:sub(16 * charge - 15, 16 * charge)))
+    if not log then
+      local hint = hints ~= '' and struct.unpack('>I8', hints, 8 * charge - 7)
+      log = open(name, shape.spans[charge], hint)
+    end
     if shape.moves[charge] then
       log.moved, log.span = true, math.max(log.span, shape.spans[charge])
     end
