@@ -6,6 +6,7 @@
 #[path = "../machine.rs"]
 mod machine;
 #[path = "../report.rs"]
+#[allow(dead_code, reason = "the engine prints nanoseconds, too")]
 mod report;
 #[path = "../rounds.rs"]
 #[allow(dead_code, reason = "the engine measures single calls, too")]
