@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
@@ -123,6 +124,40 @@ fn passwords_users_and_databases_are_used() {
     assert_eq!(service.allow(&ann()).1["allowed"], true);
     let keys = redis.command(&["INFO", "keyspace"]);
     assert!(keys.contains("db7:keys=1"), "{keys}");
+}
+
+#[test]
+fn a_connection_is_encrypted_and_the_certificate_is_checked() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).expect("a file");
+        path.to_str().expect("text").to_owned()
+    };
+    let certified = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("one");
+    let trusted = file("trusted.pem", &certified.cert.pem());
+    let key = file("key.pem", &certified.signing_key.serialize_pem());
+    let other = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("another");
+    let untrusted = file("other.pem", &other.cert.pem());
+
+    let tls_port = std::net::TcpListener::bind(("127.0.0.1", 0)).and_then(|s| s.local_addr());
+    let tls_port = tls_port.expect("a free port").port().to_string();
+    let options =
+        ["--tls-port", &tls_port, "--tls-auth-clients", "no", "--tls-cert-file", &trusted];
+    let options =
+        [&options[..], &["--tls-key-file", &key, "--tls-ca-cert-file", &trusted]].concat();
+    let _redis = RedisServer::start(Version::System, &options);
+    let config = format!(
+        "store: {{kind: redis, url: 'rediss://localhost:{tls_port}', timeout: 2s, deadline: 5s}}\n"
+    );
+    let service = Running::start_with(&config, &[("SSL_CERT_FILE", Path::new(&trusted))]);
+    wait_for(&service, READY);
+    assert_eq!(service.allow(&ann()).1["allowed"], true);
+
+    let wary = Running::start_with(&config, &[("SSL_CERT_FILE", Path::new(&untrusted))]);
+    for _ in 0..20 {
+        assert_eq!(wary.allow(&ann()).0, 503, "the certificate is not to be trusted");
+    }
 }
 
 #[test]

@@ -136,14 +136,9 @@ impl<'a, 'p> Answer<'a, 'p> {
         }))
     }
 
-    /// When the store decided.
+    /// When it was decided.
     pub const fn at(&self) -> Timestamp {
-        match self.decision {
-            Decision::Allow(allow) => allow.at,
-            Decision::Deny(deny) => deny.at,
-            Decision::Never(never) => never.at,
-            Decision::Closed(closed) => closed.at,
-        }
+        self.decision.at()
     }
 
     /// How long to wait before it would fit.

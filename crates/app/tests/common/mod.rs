@@ -33,17 +33,27 @@ pub(crate) const ANYWHERE: &str = "listen: {http: '127.0.0.1:0', admin: '127.0.0
 impl Running {
     /// Starts the service with this configuration, after [`ANYWHERE`].
     pub(crate) fn start(config: &str) -> Self {
+        Self::start_with(config, &[])
+    }
+
+    /// The same, with variables in its environment.
+    pub(crate) fn start_with(config: &str, environment: &[(&str, &Path)]) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("sluicegate.yaml");
         std::fs::write(&path, format!("{ANYWHERE}{config}")).expect("a file");
-        let mut running = Self::with_file(&path);
+        let mut running = Self::spawn(&path, environment);
         running._folder = Some(folder);
         running
     }
 
     /// Starts the service with a file that is there.
     pub(crate) fn with_file(config: &Path) -> Self {
+        Self::spawn(config, &[])
+    }
+
+    fn spawn(config: &Path, environment: &[(&str, &Path)]) -> Self {
         let mut child = sluicegate()
+            .envs(environment.iter().copied())
             .args(["serve", "--config"])
             .arg(config)
             .stdout(Stdio::piped())

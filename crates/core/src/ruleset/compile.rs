@@ -92,6 +92,9 @@ pub enum Problem {
     /// `<` without `>` or without a name.
     #[error("key: {0:?} is not a template: write dimensions as <name>")]
     Template(String),
+    /// What the keys of rules without a template have, and only they.
+    #[error("key: {0:?} contains #, which marks keys that are not literal: choose another sign")]
+    TemplateMark(String),
     /// The template would merge counters that `per` keeps apart.
     #[error("key: {key:?} leaves out {dimension}, by which the rule counts: add <{dimension}>")]
     TemplateDimension {
@@ -341,6 +344,9 @@ fn pieces(
     pieces.push(Piece::Text(rest.to_owned()));
     if template.is_empty() {
         return Err(malformed());
+    }
+    if template.contains('#') {
+        return Err(fail(Problem::TemplateMark(template.to_owned())));
     }
     for dimension in &rule.per {
         if !names.contains(&dimension.as_str()) {

@@ -57,7 +57,7 @@ impl Attempts {
         &self,
         link: &Link,
         id: Id,
-        call: impl Fn(bool) -> Call,
+        mut call: impl FnMut(bool) -> Call,
     ) -> Result<Reply, Error> {
         self.budget.earn();
         let Patience { timeout: each, retries, deadline } = self.patience;

@@ -26,23 +26,30 @@ impl Names {
         Self { prefix: prefix.into() }
     }
 
+    /// The log under a key, if it is one.
+    pub(super) fn log(&self, key: &Key) -> Vec<u8> {
+        if is_literal(key) { key.as_bytes().to_vec() } else { self.tagged(key) }
+    }
+
     /// The counter of a charge.
     pub(super) fn counter(&self, charge: &Charge<'_>) -> Vec<u8> {
-        let key = charge.key.as_bytes();
-        let mut name = Vec::with_capacity(self.prefix.len() + key.len() + 2);
-        if is_literal(&charge.key) {
-            name.extend_from_slice(key);
-            // One text, but state of one kind is of no use to another.
-            let kind: &[u8] = match charge.meter {
-                Meter::Log(_) => b"",
-                Meter::Windowed(_) => b":windowed",
-                Meter::Calendar(_) => b":calendar",
-                Meter::Bucket(_) => b":bucket",
-                Meter::Leases(_) => b":leases",
-            };
-            name.extend_from_slice(kind);
-            return name;
+        if !is_literal(&charge.key) {
+            return self.tagged(&charge.key);
         }
+        // One text, but state of one kind is of no use to another.
+        let kind: &[u8] = match charge.meter {
+            Meter::Log(_) => b"",
+            Meter::Windowed(_) => b":windowed",
+            Meter::Calendar(_) => b":calendar",
+            Meter::Bucket(_) => b":bucket",
+            Meter::Leases(_) => b":leases",
+        };
+        [charge.key.as_bytes(), kind].concat()
+    }
+
+    fn tagged(&self, key: &Key) -> Vec<u8> {
+        let key = key.as_bytes();
+        let mut name = Vec::with_capacity(self.prefix.len() + key.len() + 2);
         name.extend_from_slice(self.prefix.as_bytes());
         if tagged(key) {
             name.extend_from_slice(key);

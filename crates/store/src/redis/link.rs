@@ -32,7 +32,7 @@ use super::script::{Clock, Scripts, Which};
 use super::server::{Greeting, Server};
 
 /// The most calls that one script call decides: Redis serves nobody else meanwhile.
-const BATCH_MAX: usize = 64;
+const BATCH_MAX: usize = 128;
 /// How many batches may be on their way: Redis works on one while we read and write others.
 const DEPTH: usize = 2;
 /// The most calls that wait; more than Redis can answer within any time-out.

@@ -13,9 +13,9 @@
 
 mod attempts;
 mod call;
-mod expiries;
 mod keys;
 mod link;
+mod memo;
 mod reply;
 mod script;
 mod server;
@@ -25,7 +25,8 @@ use std::time::Duration;
 use sluicegate_core::plan::Handle;
 use sluicegate_core::query::Cost;
 use sluicegate_core::store::{Claim, Ended, Error, Renewed, Usage};
-use sluicegate_core::{Decision, Id, Plan, Store, Timestamp};
+use sluicegate_core::{Decision, Id, Key, Plan, Store, Timestamp};
+use smallvec::SmallVec;
 
 pub use attempts::Patience;
 pub use link::State;
@@ -33,9 +34,9 @@ pub use server::Server;
 
 use attempts::Attempts;
 use call::{Call, Later, Planned};
-use expiries::Expiries;
 use keys::Names;
 use link::Link;
+use memo::Memo;
 use reply::Reply;
 use script::Clock;
 
@@ -73,7 +74,7 @@ pub struct Traffic {
 pub struct Redis {
     link: Link,
     names: Names,
-    expiries: Expiries,
+    memo: Memo,
     attempts: Attempts,
 }
 
@@ -95,7 +96,7 @@ impl Redis {
         Self {
             link: Link::open(server, clock, patience.timeout),
             names: Names::new(key_prefix),
-            expiries: Expiries::new(),
+            memo: Memo::new(),
             attempts: Attempts::new(patience),
         }
     }
@@ -127,26 +128,62 @@ impl Redis {
         tokio::time::timeout(at_most, up).await.is_ok()
     }
 
+    /// Remembers what an answer tells of its logs, unless it was told that itself.
+    fn learn(&self, plan: &Plan<'_>, hinted: &[bool], decision: &Decision) {
+        let mut readings = decision.readings().iter();
+        for (charge, hinted) in plan.charges().iter().zip(hinted) {
+            let (window, limits) = (charge.meter.window(), charge.limits());
+            for (limit, reading) in limits.iter().zip(readings.by_ref()) {
+                let oldest = reading.reset - limit.window();
+                // A log of bookings only may still get an older entry.
+                let past = oldest <= decision.at() && reading.used > 0;
+                if limit.window() == window && past && !hinted {
+                    self.memo.learn(&self.names.counter(charge), window, oldest);
+                }
+            }
+        }
+    }
+
     async fn ask_planned(&self, operation: Planned, plan: &Plan<'_>) -> Result<Reply, Error> {
+        if matches!(operation, Planned::Claim(_) | Planned::Reset) {
+            self.forget(plan.charges().iter().map(|charge| &charge.key));
+        }
         self.attempts
             .make(&self.link, plan.id.id, |_| Call::planned(operation, plan, &self.names))
             .await
     }
 
     async fn ask_later(&self, operation: Later<'_>, handle: &Handle) -> Result<Reply, Error> {
+        self.forget(handle.keys.iter());
         self.attempts
             .make(&self.link, handle.id, |_| Call::later(operation, handle, &self.names))
             .await
+    }
+
+    fn forget<'k>(&self, keys: impl Iterator<Item = &'k Key>) {
+        for key in keys {
+            self.memo.forget(&self.names.log(key));
+        }
     }
 }
 
 impl Store for Redis {
     async fn acquire(&self, plan: &Plan<'_>) -> Result<Decision, Error> {
-        let call = |retry| {
-            Call::fast(plan, retry, &self.names, &self.expiries)
-                .unwrap_or_else(|| Call::planned(Planned::Acquire, plan, &self.names))
+        let mut hinted = SmallVec::new();
+        let call = |retry| match Call::fast(plan, retry, &self.names, &self.memo) {
+            Some(call) => {
+                hinted.clone_from(&call.hinted);
+                call
+            }
+            None => Call::planned(Planned::Acquire, plan, &self.names),
         };
-        self.attempts.make(&self.link, plan.id.id, call).await?.decision(plan)
+        let reply = self.attempts.make(&self.link, plan.id.id, call).await?;
+        let clean = reply.is_clean();
+        let decision = reply.decision(plan)?;
+        if clean && hinted.contains(&false) {
+            self.learn(plan, &hinted, &decision);
+        }
+        Ok(decision)
     }
 
     async fn peek(&self, plan: &Plan<'_>) -> Result<Decision, Error> {
