@@ -16,10 +16,10 @@ use sluicegate_server::auth::{self, Tokens};
 use sluicegate_server::decision_log::{self, DecisionLog, Format, Share};
 use sluicegate_server::listener::{self, Stats};
 use sluicegate_server::metrics::{self, Metrics, StoreSize};
-use sluicegate_server::probe::{self, Readiness};
-use sluicegate_server::rest;
+use sluicegate_server::probe::{self, Probe, Readiness};
 use sluicegate_server::service::{Observer, Service};
 use sluicegate_server::tls::{Files, Tls};
+use sluicegate_server::{grpc, rest};
 use sluicegate_store::memory::{Capacity, Snapshot};
 use sluicegate_store::{Memory, MonotonicClock};
 use tokio::net::TcpListener;
@@ -98,15 +98,22 @@ impl Node {
         shutdown: CancellationToken,
     ) -> anyhow::Result<()> {
         let guard = auth::require(self.tokens.clone());
-        let probes = || probe::router(Arc::new(|| Readiness::Ready));
+        let ready: Probe = Arc::new(|| Readiness::Ready);
+        let probes = || probe::router(ready.clone());
         let body_limit = usize::try_from(config.server.body_limit.0).unwrap_or(usize::MAX);
         let rest = rest::router(self.service.clone(), body_limit).merge(probes());
+        let streams = shutdown.clone();
+        let grpc = grpc::router(self.service.clone(), body_limit, ready.clone(), streams);
         let operations: Arc<dyn Operations> = Arc::new(Admin(self.clone()));
         let admin = admin::router(operations).merge(probes());
 
         let mut listeners = JoinSet::new();
-        let both = [("http", &config.listen.http, rest), ("admin", &config.listen.admin, admin)];
-        for (name, listen, app) in both {
+        let all = [
+            ("http", &config.listen.http, rest),
+            ("grpc", &config.listen.grpc, grpc.merge(probes())),
+            ("admin", &config.listen.admin, admin),
+        ];
+        for (name, listen, app) in all {
             let socket = bind(name, listen).await?;
             let tls = self.tls(name, listen)?;
             let stats = Arc::new(Stats::default());

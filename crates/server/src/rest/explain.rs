@@ -13,9 +13,10 @@ use sluicegate_core::{Decision, Plan, Ruleset};
 
 use super::decode::JsonBody;
 use super::problem::Problem;
-use super::{decode, encode, native};
+use super::{decode, encode};
 use crate::answer::Answer;
 use crate::auth::Caller;
+use crate::request::Request;
 use crate::service::Service;
 
 /// Tells what would be decided, and why. Consumes nothing.
@@ -24,7 +25,7 @@ pub(super) async fn explain<S: Store, C: Clock>(
     Extension(caller): Extension<Caller>,
     JsonBody(body): JsonBody,
 ) -> Result<Response, Problem> {
-    let request: native::Request = decode::shaped(&body)?;
+    let request: Request = decode::shaped(&body)?;
     let query = request.query(caller.name(), service.request_id())?;
     let told = service.with_plan(&query, async |store, rules, plan| {
         let decision = store.peek(plan).await?;

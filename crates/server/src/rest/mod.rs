@@ -3,7 +3,6 @@
 mod decode;
 mod encode;
 mod explain;
-mod native;
 mod openapi;
 mod problem;
 
@@ -26,6 +25,7 @@ pub use problem::Problem;
 use crate::answer::Answer;
 use crate::auth::Caller;
 use crate::headers;
+use crate::request;
 use crate::service::{Operation, Service};
 
 /// The largest body that is read unless configured otherwise.
@@ -181,14 +181,12 @@ async fn decide<S: Store, C: Clock>(
     body: &[u8],
     operation: Operation,
 ) -> Answered {
-    let requests = native::requests(body)?;
+    let requests = decode::requests(body)?;
     let queries =
         requests.into_iter().map(|request| request.query(caller.name(), service.request_id()));
     let queries: Vec<_> = queries.collect::<Result<_, _>>()?;
     let told = service.decide(&queries, operation, |rules, plan, decision| {
-        let held = operation == Operation::Book || plan.recorded();
-        let handle =
-            (held && operation != Operation::Peek).then(|| native::handle_text(&plan.handle()));
+        let handle = request::handle_of(plan, operation);
         json(encode::native(&Answer::new(rules, plan, decision), handle.as_deref()))
     });
     Ok(told.await?)
@@ -199,12 +197,9 @@ async fn claim<S: Store, C: Clock>(
     Extension(caller): Extension<Caller>,
     JsonBody(body): JsonBody,
 ) -> Answered {
-    let body: native::ClaimBody = decode::shaped(&body)?;
-    let claimant = native::scoped("claimant", caller.name(), &body.claimant)?;
-    let query = body.request.query(caller.name(), service.request_id())?;
-    if query.id.keep.is_none() {
-        return Err(Problem::field("request.id", "is required: it names the booking"));
-    }
+    let body: request::ClaimBody = decode::shaped(&body)?;
+    let claimant = request::scoped("claimant", caller.name(), &body.claimant)?;
+    let query = request::booked(body.request.query(caller.name(), service.request_id())?)?;
     let told = service.with_plan(&query, async |store, rules, plan| {
         Ok(claimed(rules, plan, store.claim(plan, claimant).await?, claimant))
     });
@@ -218,7 +213,7 @@ fn claimed(rules: &Ruleset, plan: &Plan<'_>, claim: Claim, claimant: Id) -> Resp
         serde_json::json!({ "claim": word, "at": at, "start": start, "waitMs": wait_ms })
     };
     let told = |word: &str, decision: &Decision| {
-        let handle = native::handle_text(&plan.handle().claimed_by(claimant));
+        let handle = request::handle_text(&plan.handle().claimed_by(claimant));
         let told = encode::native(&Answer::new(rules, plan, decision), Some(&handle));
         let mut told: serde_json::Value = serde_json::from_slice(&told).unwrap_or_default();
         told["claim"] = word.into();
@@ -244,7 +239,7 @@ async fn settle<S: Store, C: Clock>(
     State(service): Shared<S, C>,
     JsonBody(body): JsonBody,
 ) -> Answered {
-    let (handle, cost) = decode::shaped::<native::SettleBody>(&body)?.read()?;
+    let (handle, cost) = decode::shaped::<request::SettleBody>(&body)?.read()?;
     Ok(ended(service.limiter().store().settle(&handle, &cost).await?))
 }
 
@@ -252,7 +247,7 @@ async fn release<S: Store, C: Clock>(
     State(service): Shared<S, C>,
     JsonBody(body): JsonBody,
 ) -> Answered {
-    let handle = decode::shaped::<native::HandleBody>(&body)?.read()?;
+    let handle = decode::shaped::<request::HandleBody>(&body)?.read()?;
     Ok(ended(service.limiter().store().release(&handle).await?))
 }
 
@@ -260,7 +255,7 @@ async fn cancel<S: Store, C: Clock>(
     State(service): Shared<S, C>,
     JsonBody(body): JsonBody,
 ) -> Answered {
-    let handle = decode::shaped::<native::HandleBody>(&body)?.read()?;
+    let handle = decode::shaped::<request::HandleBody>(&body)?.read()?;
     Ok(ended(service.limiter().store().cancel(&handle).await?))
 }
 
@@ -268,7 +263,7 @@ async fn renew<S: Store, C: Clock>(
     State(service): Shared<S, C>,
     JsonBody(body): JsonBody,
 ) -> Answered {
-    let handle = decode::shaped::<native::HandleBody>(&body)?.read()?;
+    let handle = decode::shaped::<request::HandleBody>(&body)?.read()?;
     let renewed = service.limiter().store().renew(&handle).await?;
     let (at, until) = (renewed.at.to_string(), renewed.until.to_string());
     Ok(json(serde_json::json!({ "at": at, "until": until }).to_string().into_bytes()))
@@ -279,7 +274,7 @@ async fn usage<S: Store, C: Clock>(
     Extension(caller): Extension<Caller>,
     JsonBody(body): JsonBody,
 ) -> Answered {
-    let request: native::Request = decode::shaped(&body)?;
+    let request: request::Request = decode::shaped(&body)?;
     let query = request.query(caller.name(), service.request_id())?;
     let told = service.with_plan(&query, async |store, rules, plan| {
         let usage = store.usage(plan).await?;
@@ -295,7 +290,7 @@ async fn reset<S: Store, C: Clock>(
     Extension(caller): Extension<Caller>,
     JsonBody(body): JsonBody,
 ) -> Answered {
-    let request: native::Request = decode::shaped(&body)?;
+    let request: request::Request = decode::shaped(&body)?;
     let query = request.query(caller.name(), service.request_id())?;
     let told = service.with_plan(&query, async |store, _, plan| {
         store.reset(plan).await?;
