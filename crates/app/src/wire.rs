@@ -14,6 +14,7 @@ use sluicegate_core::{Limiter, Span};
 use sluicegate_server::admin::{self, Operations};
 use sluicegate_server::auth::{self, Tokens};
 use sluicegate_server::decision_log::{self, DecisionLog, Format, Share};
+use sluicegate_server::envoy::{self, EnvoyRls};
 use sluicegate_server::listener::{self, Stats};
 use sluicegate_server::metrics::{self, Metrics, StoreSize};
 use sluicegate_server::probe::{self, Probe, Readiness};
@@ -101,9 +102,13 @@ impl Node {
         let ready: Probe = Arc::new(|| Readiness::Ready);
         let probes = || probe::router(ready.clone());
         let body_limit = usize::try_from(config.server.body_limit.0).unwrap_or(usize::MAX);
-        let rest = rest::router(self.service.clone(), body_limit).merge(probes());
+        let rls = || {
+            EnvoyRls::new(self.service.clone(), envoy::Options { headers: config.envoy.headers })
+        };
+        let rest = rest::router(self.service.clone(), body_limit);
+        let rest = rest.merge(envoy::router(rls(), body_limit)).merge(probes());
         let streams = shutdown.clone();
-        let grpc = grpc::router(self.service.clone(), body_limit, ready.clone(), streams);
+        let grpc = grpc::router(self.service.clone(), rls(), body_limit, ready.clone(), streams);
         let operations: Arc<dyn Operations> = Arc::new(Admin(self.clone()));
         let admin = admin::router(operations).merge(probes());
 

@@ -27,6 +27,13 @@ pub struct Rule {
     pub mode: Mode,
     /// What becomes of an estimate that nobody settles.
     pub on_expiry: OnExpiry,
+    /// It has no limits on purpose: work that it matches is free in its group.
+    pub unlimited: bool,
+    /// Counted like a shadow, each rule on its own; whoever asks compares and says no. That is how
+    /// envoyproxy/ratelimit counts.
+    pub tally: bool,
+    /// Rules that do not apply to work to which this one does, where several queries are one plan.
+    pub replaces: Vec<String>,
 }
 
 impl Rule {
@@ -45,7 +52,15 @@ impl Rule {
             key: None,
             mode: Mode::Strict,
             on_expiry: OnExpiry::Keep,
+            unlimited: false,
+            tally: false,
+            replaces: Vec::new(),
         }
+    }
+
+    /// A rule that lets everything through that it matches.
+    pub fn unlimited(name: impl Into<String>) -> Self {
+        Self { unlimited: true, ..Self::new(name, []) }
     }
 
     /// Counts apart by these dimensions.
@@ -169,6 +184,13 @@ impl InlineRule {
         limits: impl IntoIterator<Item = Limit>,
     ) -> Result<Self, RulesetError> {
         Compiled::inline(Rule::new(name, limits), key).map(Self)
+    }
+
+    /// Asks only that anything is left.
+    #[must_use]
+    pub fn optimistic(mut self) -> Self {
+        self.0.rule.mode = Mode::Optimistic;
+        self
     }
 }
 

@@ -4,6 +4,7 @@ pub mod admin;
 pub mod answer;
 pub mod auth;
 pub mod decision_log;
+pub mod envoy;
 pub mod grpc;
 pub mod headers;
 pub mod listener;

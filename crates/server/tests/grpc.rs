@@ -9,6 +9,7 @@ use sluicegate_core::ruleset::{Ruleset, Settings};
 use sluicegate_core::time::{Span, Timestamp};
 use sluicegate_core::{Limit, Limiter};
 use sluicegate_server::auth::{self, Tokens};
+use sluicegate_server::envoy::{self, EnvoyRls};
 use sluicegate_server::grpc;
 use sluicegate_server::grpc::proto::sluicegate::v1 as pb;
 use sluicegate_server::grpc::proto::sluicegate::v1::claim_response::Claim;
@@ -52,9 +53,11 @@ impl Api {
         let clock = Arc::new(ManualClock::new(EPOCH));
         let store = Memory::with_clock(Capacity::default(), clock.clone());
         let service = Service::new(Limiter::new(rules, store), clock.clone(), Vec::new());
+        let service = Arc::new(service);
+        let rls = EnvoyRls::new(service.clone(), envoy::Options { headers: true });
         let shutdown = CancellationToken::new();
         let ready = Arc::new(move || readiness);
-        let router = grpc::router(Arc::new(service), 64 * 1024, ready, shutdown.clone());
+        let router = grpc::router(service, rls, 64 * 1024, ready, shutdown.clone());
         let guard = auth::require(Arc::new(arc_swap::ArcSwapOption::from_pointee(tokens)));
         Self { router: router.layer(guard), clock, shutdown }
     }

@@ -24,19 +24,22 @@ use self::deadline::Deadlines;
 use self::health::Probed;
 use self::limiter::Limiter;
 use self::proto::sluicegate::v1::rate_limiter_service_server::RateLimiterServiceServer;
+use crate::envoy::{self, EnvoyRls};
 use crate::probe::Probe;
 use crate::service::Service;
 
 /// What this listener serves besides health and reflection.
-const SERVICES: [&str; 1] = ["sluicegate.v1.RateLimiterService"];
+const SERVICES: [&str; 2] = ["sluicegate.v1.RateLimiterService", envoy::SERVICE];
 
 /// Every gRPC service, as a value that tests call without a socket.
 ///
-/// A message above `bytes_max` is refused before it is read. Whoever mounts it puts the
+/// A message above `bytes_max` is refused before it is read. `rls` is the limiter as Envoy sees
+/// it. Whoever mounts it puts the
 /// [`Caller`](crate::auth::Caller) into the extensions of each request. `shutdown` ends the
 /// streams of whoever watches the health.
 pub fn router<S, C>(
     service: Arc<Service<S, C>>,
+    rls: EnvoyRls<S, C>,
     bytes_max: usize,
     ready: Probe,
     shutdown: CancellationToken,
@@ -49,6 +52,7 @@ where
     let mut routes = Routes::builder();
     routes
         .add_service(limiter.max_decoding_message_size(bytes_max))
+        .add_service(rls.server(bytes_max))
         .add_service(Probed::server(ready, shutdown))
         .add_service(reflection().build_v1().expect(DESCRIBED))
         // Most clients that are about still ask for the version before.

@@ -6,10 +6,9 @@ use axum::Extension;
 use axum::extract::State;
 use axum::response::Response;
 use serde_json::{Value, json};
-use sluicegate_core::decision::Allow;
-use sluicegate_core::store::{Store, Usage};
+use sluicegate_core::store::Store;
 use sluicegate_core::time::Clock;
-use sluicegate_core::{Decision, Plan, Ruleset};
+use sluicegate_core::{Plan, Ruleset};
 
 use super::decode::JsonBody;
 use super::problem::Problem;
@@ -57,16 +56,4 @@ fn groups(rules: &Ruleset, plan: &Plan<'_>) -> Vec<Value> {
         json!({ "group": name, "rules": rules.count(), "matched": matched })
     });
     explained.collect()
-}
-
-/// Usage in the form of a decision, for those who tell decisions.
-pub(super) fn shown(usage: Usage) -> Decision {
-    Decision::Allow(Allow {
-        at: usage.at,
-        start: usage.at,
-        until: None,
-        replayed: false,
-        shadowed: Default::default(),
-        readings: usage.readings,
-    })
 }

@@ -22,7 +22,7 @@ use sluicegate_core::{Decision, Id, Plan, Ruleset, Timestamp};
 use decode::JsonBody;
 pub use problem::Problem;
 
-use crate::answer::Answer;
+use crate::answer::{self, Answer};
 use crate::auth::Caller;
 use crate::headers;
 use crate::request;
@@ -279,7 +279,7 @@ async fn usage<S: Store, C: Clock>(
     let told = service.with_plan(&query, async |store, rules, plan| {
         let usage = store.usage(plan).await?;
         let at = usage.at;
-        let shown = explain::shown(usage);
+        let shown = answer::shown(usage);
         Ok(json(encode::usage(at, Answer::new(rules, plan, &shown).scopes())))
     });
     Ok(told.await?)
