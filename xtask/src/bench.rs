@@ -5,6 +5,7 @@
 
 use anyhow::bail;
 
+use crate::services::{self, Service};
 use crate::sh;
 
 /// A binary of the bench workspace.
@@ -12,12 +13,32 @@ struct Bench {
     name: &'static str,
     /// What it measures, in one line.
     measures: &'static str,
+    /// The features of the workspace that it needs.
+    features: &'static str,
+    /// The programs that must be installed before it runs.
+    needs: &'static [&'static Service],
 }
 
-const BENCHES: &[Bench] = &[Bench {
-    name: "engine",
-    measures: "time and memory of a decision in memory, beside governor, throttlecrab and limitador",
-}];
+const BENCHES: &[Bench] = &[
+    Bench {
+        name: "engine",
+        measures: "time and memory of a decision in memory, beside governor, throttlecrab and limitador",
+        features: "",
+        needs: &[],
+    },
+    Bench {
+        name: "redis",
+        measures: "decisions a second on Redis, beside the plain script of this field and limitador",
+        features: "redis",
+        needs: &[&services::REDIS],
+    },
+    Bench {
+        name: "http",
+        measures: "a decision over HTTP, beside an axum that decides nothing and throttlecrab-server",
+        features: "",
+        needs: &[&services::WRK, &services::PROTOC],
+    },
+];
 
 const CARGO_RUN: &str = "cargo run --release --locked --manifest-path bench/Cargo.toml --bin";
 
@@ -41,8 +62,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<bool> {
         }
         return Ok(true);
     };
-    let name = find(name)?.name;
-    let mut line: Vec<_> = CARGO_RUN.split(' ').chain([name, "--"]).collect();
+    let Bench { name, features, needs, .. } = find(name)?;
+    services::install(needs)?;
+    let mut line: Vec<_> =
+        CARGO_RUN.split(' ').chain([*name, "--features", features, "--"]).collect();
     line.extend(args.args.iter().map(String::as_str));
     sh::run(&line, &[])
 }

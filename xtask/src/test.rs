@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 
+use crate::python::{self, Tool};
 use crate::services::{self, Service};
 use crate::sh;
 
@@ -18,6 +19,8 @@ struct Suite {
     command: &'static str,
     /// The servers that must be installed before it runs.
     needs: &'static [&'static Service],
+    /// The Python program that it runs.
+    python: Option<&'static Tool>,
 }
 
 const SUITES: &[Suite] = &[
@@ -26,12 +29,35 @@ const SUITES: &[Suite] = &[
         proves: "every crate keeps its promises: unit, integration and documentation tests",
         command: "cargo test --workspace --locked",
         needs: &[],
+        python: None,
     },
     Suite {
         name: "shuttle",
         proves: "the memory store holds its limits under every explored thread interleaving",
         command: "cargo test --package sluicegate-store --features shuttle --test shuttle --locked",
         needs: &[],
+        python: None,
+    },
+    Suite {
+        name: "schemathesis",
+        proves: "the running service accepts and answers what its OpenAPI document says",
+        command: "cargo test --package sluicegate --features schemathesis --test schemathesis --locked",
+        needs: &[&services::PYTHON],
+        python: Some(&python::SCHEMATHESIS),
+    },
+    Suite {
+        name: "redis",
+        proves: "the Redis store keeps every promise of the port, on 7.0 and on 6.2, and survives faults",
+        command: "cargo test --package sluicegate-store --features test-clock --test redis --locked",
+        needs: &[&services::REDIS, &services::REDIS_6_2],
+        python: None,
+    },
+    Suite {
+        name: "redis-serve",
+        proves: "several `sluicegate serve` share one Redis, and survive it",
+        command: "cargo test --package sluicegate --features redis-tests --test redis --locked",
+        needs: &[&services::REDIS],
+        python: None,
     },
 ];
 
@@ -62,11 +88,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<bool> {
     let needs: Vec<&Service> = chosen.iter().flat_map(|suite| suite.needs).copied().collect();
     services::install(&needs)?;
 
-    let env: &[_] = if args.long { &[("SLUICEGATE_LONG", "1")] } else { &[] };
     let outcomes = run_all(&chosen, args.fail_fast, |suite| {
         println!("\n== {}: {}", suite.name, suite.proves);
+        let tool = suite.python.map(Tool::install).transpose()?;
+        let tool = suite.python.zip(tool.as_deref()).map(|(tool, path)| (tool.variable, path));
+        let long = args.long.then_some(("SLUICEGATE_LONG", "1"));
+        let env: Vec<_> = long.into_iter().chain(tool).collect();
         let line: Vec<_> = suite.command.split(' ').collect();
-        sh::run(&line, env)
+        sh::run(&line, &env)
     })?;
     println!("\n{}", report(&outcomes));
     Ok(outcomes.iter().all(|outcome| outcome.passed))
@@ -128,7 +157,7 @@ fn report(outcomes: &[Outcome]) -> String {
 mod tests {
     use super::*;
 
-    const FIRST: Suite = Suite { name: "first", proves: "", command: "", needs: &[] };
+    const FIRST: Suite = Suite { name: "first", proves: "", command: "", needs: &[], python: None };
     const SECOND: Suite = Suite { name: "second", ..FIRST };
     const BOTH: &[Suite] = &[FIRST, SECOND];
 

@@ -3,6 +3,7 @@
 mod changes;
 mod cli;
 mod configuration;
+mod store;
 mod wire;
 
 use std::process::ExitCode;

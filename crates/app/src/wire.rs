@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use anyhow::Context as _;
 use arc_swap::ArcSwapOption;
 use axum::Router;
-use sluicegate_config::{Config, Listener, LogFormat, SnapshotFile, Store};
+use sluicegate_config::{Config, EnvoyClosed, Listener, LogFormat, SnapshotFile, Store};
 use sluicegate_core::ruleset::{Ruleset, Settings};
 use sluicegate_core::{Limiter, Span};
 use sluicegate_server::admin::{self, Operations};
@@ -16,8 +16,9 @@ use sluicegate_server::auth::{self, Tokens};
 use sluicegate_server::decision_log::{self, DecisionLog, Format, Share};
 use sluicegate_server::envoy::{self, EnvoyRls};
 use sluicegate_server::listener::{self, Stats};
+use sluicegate_server::metrics::statsd::{self, Statsd};
 use sluicegate_server::metrics::{self, Metrics, StoreSize};
-use sluicegate_server::probe::{self, Probe, Readiness};
+use sluicegate_server::probe::{self, Probe};
 use sluicegate_server::service::{Observer, Service};
 use sluicegate_server::tls::{Files, Tls};
 use sluicegate_server::{grpc, rest};
@@ -30,8 +31,9 @@ use tracing::{error, info, warn};
 
 use crate::changes;
 use crate::configuration::Source;
+use crate::store::Chosen;
 
-type TheService = Service<Memory, MonotonicClock>;
+type TheService = Service<Chosen, MonotonicClock>;
 
 /// Everything that lives as long as the process.
 pub(crate) struct Node {
@@ -48,16 +50,13 @@ pub(crate) struct Node {
 impl Node {
     /// Assembles a node from a configuration.
     pub(crate) fn new(source: Source, config: &Config) -> anyhow::Result<Arc<Self>> {
-        let (capacity, snapshot) = match &config.store {
+        let (store, snapshot) = match &config.store {
             Store::Memory { keys_max, records_max, snapshot } => {
                 let capacity = Capacity { keys_max: *keys_max, records_max: *records_max };
-                (capacity, snapshot.clone())
+                (Chosen::Memory(open_memory(capacity, snapshot.as_ref())?), snapshot.clone())
             }
-            Store::Redis(_) => anyhow::bail!(
-                "store.kind: redis is not part of this version: leave `store` out to keep usage in memory"
-            ),
+            Store::Redis(redis) => (Chosen::redis(redis)?, None),
         };
-        let store = open_store(capacity, snapshot.as_ref())?;
         let metrics = Metrics::new(&metrics::Options {
             values_max: config.metrics.label_values_max,
             secret: config.settings().secret.clone(),
@@ -71,11 +70,16 @@ impl Node {
             vec![Box::new(metrics.clone()), Box::new(decisions.clone())];
         let dropped = decisions.clone();
         metrics.watch_dropped(move || dropped.dropped());
-        let limiter = Limiter::new(rules, store);
+        let fallback = store.fallback();
+        let mut limiter = Limiter::new(rules, store);
+        if let Some(fallback) = fallback {
+            limiter = limiter.with_fallback(fallback);
+        }
         let service = Arc::new(Service::new(limiter, MonotonicClock::new(), observers));
         let sized = service.clone();
         metrics.watch_store(move || {
-            let size = sized.limiter().store().size();
+            // What is kept in Redis is for Redis to show.
+            let size = sized.limiter().store().memory().map(Memory::size).unwrap_or_default();
             StoreSize { keys: size.keys, overflow: size.overflow, records: size.records }
         });
         let tokens = Arc::new(ArcSwapOption::empty());
@@ -99,12 +103,14 @@ impl Node {
         shutdown: CancellationToken,
     ) -> anyhow::Result<()> {
         let guard = auth::require(self.tokens.clone());
-        let ready: Probe = Arc::new(|| Readiness::Ready);
+        let probed = self.service.clone();
+        let ready: Probe = Arc::new(move || {
+            let limiter = probed.limiter();
+            limiter.store().readiness(&limiter.rules())
+        });
         let probes = || probe::router(ready.clone());
         let body_limit = usize::try_from(config.server.body_limit.0).unwrap_or(usize::MAX);
-        let rls = || {
-            EnvoyRls::new(self.service.clone(), envoy::Options { headers: config.envoy.headers })
-        };
+        let rls = || EnvoyRls::new(self.service.clone(), envoy_options(config));
         let rest = rest::router(self.service.clone(), body_limit);
         let rest = rest.merge(envoy::router(rls(), body_limit)).merge(probes());
         let streams = shutdown.clone();
@@ -136,6 +142,12 @@ impl Node {
             listeners.spawn(listener::serve(socket, app, options, tls, stats, shutdown));
         }
         let housekeeping = tokio::spawn(self.clone().keep_house(shutdown.clone()));
+        let counted = CancellationToken::new();
+        let pushing = config.metrics.statsd.as_ref().map(|to| {
+            info!(address = %to, "metrics are pushed to StatsD");
+            let statsd = Statsd::new(self.metrics.clone(), to.host.clone(), to.port);
+            tokio::spawn(statsd.run(statsd::EVERY, counted.clone()))
+        });
         while let Some(ended) = listeners.join_next().await {
             match ended {
                 Ok(Ok(())) => {}
@@ -146,6 +158,11 @@ impl Node {
             shutdown.cancel();
         }
         let _ = housekeeping.await;
+        // Only now, so that the last push has the last decisions.
+        counted.cancel();
+        if let Some(pushing) = pushing {
+            let _ = pushing.await;
+        }
         self.save();
         self.decisions.close();
         Ok(())
@@ -202,7 +219,11 @@ impl Node {
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => return,
-                _ = sweep.tick() => self.service.limiter().store().sweep(1_024),
+                _ = sweep.tick() => {
+                    if let Some(memory) = self.service.limiter().store().memory() {
+                        memory.sweep(1_024);
+                    }
+                }
                 _ = save.tick() => {
                     let node = self.clone();
                     let _ = tokio::task::spawn_blocking(move || node.save()).await;
@@ -213,7 +234,8 @@ impl Node {
 
     fn save(&self) {
         let Some(file) = &self.snapshot else { return };
-        if let Err(problem) = self.service.limiter().store().snapshot().save(&file.path) {
+        let Some(memory) = self.service.limiter().store().memory() else { return };
+        if let Err(problem) = memory.snapshot().save(&file.path) {
             error!(path = %file.path.display(), %problem, "usage could not be written");
         }
     }
@@ -245,7 +267,7 @@ fn rules(config: &Config) -> Ruleset {
     Ruleset::new(Vec::new(), settings).expect("there is nothing in it that could be wrong")
 }
 
-fn open_store(capacity: Capacity, snapshot: Option<&SnapshotFile>) -> anyhow::Result<Memory> {
+fn open_memory(capacity: Capacity, snapshot: Option<&SnapshotFile>) -> anyhow::Result<Memory> {
     let Some(file) = snapshot else { return Ok(Memory::new(capacity)) };
     let path = file.path.display();
     let loaded = Snapshot::load(&file.path).with_context(|| format!("store.snapshot {path}"))?;
@@ -297,6 +319,16 @@ fn options(config: &Config) -> listener::Options {
         header_timeout: config.server.header_timeout.into(),
         shutdown_grace: config.server.shutdown_grace.into(),
         ..listener::Options::default()
+    }
+}
+
+fn envoy_options(config: &Config) -> envoy::Options {
+    envoy::Options {
+        headers: config.envoy.headers,
+        closed: match config.envoy.closed {
+            EnvoyClosed::OverLimit => envoy::Closed::OverLimit,
+            EnvoyClosed::Unavailable => envoy::Closed::Unavailable,
+        },
     }
 }
 

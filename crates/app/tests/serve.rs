@@ -176,7 +176,7 @@ fn what_can_not_start_says_why_and_exits_with_2() {
     for (config, expected) in [
         ("listen: {http: 0.0.0.0:0}", "insecure"),
         ("limits: 7", "limits"),
-        ("store: {kind: redis}", "redis is not part of this version"),
+        ("store: {kind: redis, cluster: true}", "store.cluster is not part of this version"),
         ("auth: {tokens: {a: short}}", "auth.tokens.a"),
         (
             "listen: {http: {address: '127.0.0.1:0', tls: {cert: /nowhere, key: /nowhere}}, admin: '127.0.0.1:0'}",
@@ -201,4 +201,18 @@ fn disabled_limits_allow_everything() {
     for _ in 0..150 {
         assert_eq!(service.allow(&json!({ "userId": "ann" })).1["allowed"], true);
     }
+}
+
+#[test]
+fn metrics_are_pushed_to_statsd_before_the_end() {
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    let port = socket.local_addr().expect("an address").port();
+    let running = Running::start(&format!("metrics: {{statsd: '127.0.0.1:{port}'}}"));
+    running.allow(&json!({ "userId": "u", "modelId": "m" }));
+    running.signal("-TERM");
+    let mut buffer = [0; 2_000];
+    let bytes = socket.recv(&mut buffer).expect("a datagram");
+    let text = String::from_utf8_lossy(&buffer[..bytes]).into_owned();
+    assert!(text.contains("sluicegate_decisions_total:1|c|#operation:acquire,result:allowed"));
+    assert_eq!(running.end().0, Some(0));
 }

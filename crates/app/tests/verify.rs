@@ -6,10 +6,10 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use pollster::block_on;
-use sluicegate_core::query::Query;
+use sluicegate_core::query::{Cost, Query};
 use sluicegate_core::{Group, Limiter, Rule, Ruleset, Span, Timestamp};
 use sluicegate_server::decision_log::{DecisionLog, Options, Share};
-use sluicegate_server::service::{Operation, Service};
+use sluicegate_server::service::{Question, Service};
 use sluicegate_store::Memory;
 use sluicegate_store::memory::Capacity;
 use sluicegate_testkit::ManualClock;
@@ -173,20 +173,117 @@ fn reservations_may_have_been_given_back() {
     let proven = "proven: 5 admits on 1 counter under 1 limit";
     ends(&[plain.clone() + &held(2)], &[], 0, proven);
     let open = "error: not proven: 6 admits on 1 counter under 1 limit: 1 limit exceeded \
-                unless reservations or bookings were given back, which is not in the log";
+                unless reservations or bookings were given back, which the log does not say";
     ends(&[plain + &held(3)], &[], 2, open);
     let exceeded = log(FIVE, &[0; 6]) + &held(1);
     ends(&[exceeded], &[], 1, "not proven: 7 admits on 1 counter under 1 limit, 1 exceeded");
 }
 
 #[test]
-fn slots_and_shadow_rules_are_not_judged() {
-    let slots = admit(0, "S#concurrent", r#""1 concurrent""#, 1, "").repeat(2);
+fn shadow_rules_are_not_judged() {
     let shadow = log(FIVE, &[0; 9]).replace(r#""unit":"#, r#""shadow":true,"unit":"#);
-    let (code, said) = verify(&[log(FIVE, &[0]) + &slots + &shadow], &[]);
-    assert_eq!(code, 0, "{said}");
-    assert!(said.contains("\nnot judged: 1 counter of concurrent work\n"), "{said}");
-    assert!(said.ends_with("\nproven: 1 admit on 1 counter under 1 limit\n"), "{said}");
+    let proven = "proven: 1 admit on 1 counter under 1 limit";
+    ends(&[log(FIVE, &[0]) + &shadow], &[], 0, proven);
+}
+
+/// `operation` of the work with this id.
+fn follow(millis: u64, id: u64, operation: &str, further: &str) -> String {
+    let at = Timestamp::from_millis(1_767_571_200_000 + millis);
+    format!(
+        r#"{{"timestamp":"{at}","level":"INFO","requestId":"{id}","operation":"{operation}","latencyMs":0.012,"at":"{at}"{further}}}"#
+    ) + "\n"
+}
+
+/// A slot of two, leased for ten seconds.
+fn slot(millis: u64, id: u64) -> String {
+    let line = admit(millis, "S#concurrent", r#""2 concurrent""#, 1, "");
+    let line = line.replace(r#""requestId":"0""#, &format!(r#""requestId":"{id}""#));
+    line.replace(r#""unit":"requests""#, r#""unit":"slots","lease":"10s""#)
+}
+
+#[test]
+fn slots_are_held_until_they_are_given_back_or_their_lease_is_over() {
+    let two = || slot(0, 1) + &slot(0, 2);
+    let proven = "proven: 3 admits on 1 counter under 1 limit";
+    let exceeded = "not proven: 3 admits on 1 counter under 1 limit, 1 exceeded";
+    for (between, millis, code) in [
+        (String::new(), 9_999, 1),
+        (String::new(), 10_000, 0),
+        (follow(50, 2, "release", ""), 50, 0),
+        (follow(50, 2, "release", ""), 49, 1),
+        (follow(50, 2, "release", r#","replayed":true"#), 60, 1),
+        (follow(50, 2, "settle", ""), 60, 0),
+        (follow(50, 2, "cancel", ""), 60, 0),
+        (follow(50, 3, "release", ""), 60, 1),
+        (follow(50, 1, "renew", "") + &follow(60, 2, "renew", ""), 10_049, 1),
+        (follow(50, 1, "renew", "") + &follow(60, 2, "renew", ""), 10_050, 0),
+        (follow(50, 9, "reset", r#","keys":["S#concurrent"]"#), 51, 0),
+        (follow(50, 9, "reset", r#","keys":["T#concurrent"]"#), 51, 1),
+    ] {
+        let said = if code == 0 { proven } else { exceeded };
+        ends(&[two() + &between + &slot(millis, 4)], &[], code, said);
+    }
+}
+
+#[test]
+fn what_is_settled_cancelled_or_reset_counts_as_what_it_was() {
+    let until = r#""until":"2026-01-05T00:01:00Z","#;
+    let held = admit(0, "T:u1#tokens", r#""100 tokens/h""#, 80, until);
+    let held = held.replace(r#""unit":"requests""#, r#""unit":"tokens""#);
+    let more = |take| admit(9, "T:u1#tokens", r#""100 tokens/h""#, take, "");
+    let proven = "proven: 2 admits on 1 counter under 1 limit";
+    let exceeded = "not proven: 2 admits on 1 counter under 1 limit, 1 exceeded";
+    for (between, take, code) in [
+        (follow(5, 0, "settle", r#","cost":{"tokens":30}"#), 70, 0),
+        (follow(5, 0, "settle", r#","cost":{"tokens":30}"#), 71, 1),
+        // What is not known stays as it was estimated, and a debt was not admitted.
+        (follow(5, 0, "settle", r#","cost":{"requests":1}"#), 21, 1),
+        (follow(5, 0, "settle", r#","cost":{"tokens":300}"#), 20, 0),
+        (follow(5, 0, "cancel", ""), 100, 0),
+        (follow(5, 0, "cancel", ""), 101, 1),
+        (follow(5, 7, "reset", r#","keys":["T:u1#tokens"]"#), 100, 0),
+        (follow(5, 7, "reset", r#","keys":["T:u1#tokens"]"#), 101, 1),
+    ] {
+        let said = if code == 0 { proven } else { exceeded };
+        ends(&[held.clone() + &between + &more(take)], &[], code, said);
+    }
+}
+
+#[test]
+fn a_booking_that_was_claimed_is_given_back_only_by_its_claimant() {
+    let book = |millis: u64| {
+        let start = Timestamp::from_millis(1_767_571_200_000 + millis);
+        let line = admit(0, "K:u1#requests", FIVE, 5, &format!(r#""start":"{start}","#));
+        line.replace(r#""operation":"acquire""#, r#""operation":"book""#)
+    };
+    let go = admit(1_000, "K:u1#requests", FIVE, 5, r#""claimant":"me","#);
+    let go = go.replace(r#""operation":"acquire""#, r#""operation":"claim""#);
+    let (go, _) = go.split_once(r#","charges""#).expect("charges");
+    let go = format!("{go}}}\n");
+    let after = admit(1_500, "K:u1#requests", FIVE, 1, "");
+    let proven = "proven: 2 admits on 1 counter under 1 limit";
+    for (between, code) in [
+        (follow(900, 0, "cancel", ""), 0),
+        (go.clone() + &follow(1_200, 0, "cancel", r#","claimant":"me""#), 0),
+        (go.clone() + &follow(1_200, 0, "cancel", r#","claimant":"you""#), 1),
+        (go.clone() + &follow(1_200, 0, "cancel", ""), 1),
+    ] {
+        let (got, said) = verify(&[book(1_000) + &between + &after], &[]);
+        assert_eq!(got, code, "{between}{said}");
+        assert!(code == 1 || said.trim_end().ends_with(proven), "{said}");
+    }
+    // Booked anew for later, it is not there before.
+    let charges =
+        r#""charges":[{"key":"K:u1#requests","limits":["5/5s"],"take":5,"unit":"requests"}]"#;
+    let late = |start: &str| {
+        let further =
+            format!(r#","effect":"rebooked","start":"2026-01-05T00:00:{start}Z",{charges}"#);
+        follow(1_200, 0, "claim", &further)
+    };
+    let proven = "proven: 2 admits on 1 counter under 1 limit";
+    ends(&[book(1_000) + &late("09") + &after], &[], 0, proven);
+    let (code, said) = verify(&[book(1_000) + &late("02") + &after], &[]);
+    assert!(code == 2 && said.contains("which the log does not say"), "{said}");
 }
 
 #[test]
@@ -258,7 +355,7 @@ fn served(allowed: Share) -> String {
         let user = format!("u{}", call.wrapping_mul(40_503) % 50);
         let query = Query::new(service.request_id()).with("userId", user).expect("a user");
         let queries = [query];
-        block_on(service.decide(&queries, Operation::Acquire, |_, _, _| ())).expect("a decision");
+        block_on(service.decide(&queries, Question::Acquire, |_| ())).expect("a decision");
     }
     log.close();
     std::fs::read_to_string(file.path()).expect("a log")
@@ -279,4 +376,69 @@ fn what_the_service_logs_is_proven() {
     let sample = served(Share::ppm(500_000).expect("a half"));
     let (code, said) = verify(&[sample], &[]);
     assert!(code == 2 && said.contains("only 50 % of admissions are logged"), "{said}");
+}
+
+/// What the service logs of work that is held, settled, released, cancelled and reset.
+fn lived() -> String {
+    let limit = |text: &str| text.parse().expect("a limit");
+    let rules = [
+        Rule::new("BUDGET", [limit("1000 tokens/min")]),
+        Rule::new("SLOTS", [limit("3 concurrent")]),
+    ];
+    let groups = rules.map(|rule| Group::new(rule.name.clone(), [rule]));
+    let rules = Ruleset::new(groups.into(), Default::default()).expect("rules");
+    let clock = Arc::new(ManualClock::new(Timestamp::from_secs(1_767_571_200)));
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let out = Box::new(file.reopen().expect("the same file"));
+    let log = DecisionLog::new(out, clock.clone(), Options::new([7; 32])).expect("a log");
+    let store = Memory::with_clock(Capacity::default(), clock.clone());
+    let service =
+        Service::new(Limiter::new(rules, store), clock.clone(), vec![Box::new(log.clone())]);
+    let mut held = std::collections::VecDeque::new();
+    for call in 0..20_000_u32 {
+        let random = call.wrapping_mul(2_654_435_761);
+        clock.advance(Span::from_millis(u64::from(random >> 20) % 700));
+        let mut query = Query::new(service.request_id());
+        query.cost = Cost { input_tokens: Some(u64::from(random >> 13) % 300), ..Cost::default() };
+        query.hold = Some(Span::from_secs(20));
+        let queries = [query];
+        let decided = service.decide(&queries, Question::Acquire, |answer| {
+            answer.decision().is_allowed().then(|| answer.plan().handle())
+        });
+        held.extend(block_on(decided).expect("a decision"));
+        let actual = u64::from(random >> 9) % 250;
+        let actual = Cost { input_tokens: Some(actual), ..Cost::default() };
+        // What is lost or gone by now is none of our business.
+        match (random >> 5) % 12 {
+            0..=4 => {
+                drop(held.pop_front().map(|handle| block_on(service.settle(&handle, &actual))))
+            }
+            5 => drop(held.pop_back().map(|handle| block_on(service.cancel(&handle)))),
+            6 => drop(held.front().map(|handle| block_on(service.release(handle)))),
+            7 => drop(held.front().map(|handle| block_on(service.renew(handle)))),
+            8 if call % 20 == 0 => drop(block_on(service.reset(&queries[0], |_| ()))),
+            _ => {}
+        }
+    }
+    log.close();
+    std::fs::read_to_string(file.path()).expect("a log")
+}
+
+#[test]
+fn what_becomes_of_admissions_is_part_of_the_proof() {
+    let log = lived();
+    let (code, said) = verify(std::slice::from_ref(&log), &[]);
+    assert_eq!(code, 0, "{said}");
+    assert!(said.contains("SLOTS#concurrent") && said.contains("3 of 3"), "{said}");
+    for operation in ["settle", "release", "cancel", "reset"] {
+        let name = format!("\"operation\":\"{operation}\"");
+        let without: String = log
+            .lines()
+            .filter(|line| !line.contains(&name))
+            .map(|line| format!("{line}\n"))
+            .collect();
+        assert!(without.len() < log.len(), "there are some of {operation}");
+        let (code, said) = verify(&[without], &[]);
+        assert_ne!(code, 0, "without {operation} it can't be right: {said}");
+    }
 }

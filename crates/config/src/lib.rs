@@ -18,9 +18,10 @@ mod resolve;
 mod source;
 
 pub use config::{
-    Address, Auth, ByteSize, Config, Decisions, Envoy, Listen, Listener, Loaded, Log, LogFormat,
-    LogLevel, Metrics, ModelPrice, Outage, OutagePolicy, Prices, RedisAddress, RedisStore,
-    RedisTopology, RuleExtras, Secret, Server, Share, SnapshotFile, Store, Tls, TokenHash,
+    Address, Auth, ByteSize, Config, Decisions, Envoy, EnvoyClosed, Listen, Listener, Loaded, Log,
+    LogFormat, LogLevel, Metrics, ModelPrice, Outage, OutagePolicy, Prices, RedisAddress,
+    RedisStore, RedisTopology, RuleExtras, Secret, Server, Share, SnapshotFile, Store, Tls,
+    TokenHash,
 };
 pub use diagnostic::{Diagnostic, Diagnostics, Excerpt, Severity};
 

@@ -19,6 +19,8 @@ pub enum Decision {
     Deny(Deny),
     /// Not ever: it is more than a limit can give.
     Never(Never),
+    /// Nobody knows, and the outage policy is to refuse then. Nothing is charged.
+    Closed(Closed),
 }
 
 /// An admission.
@@ -62,6 +64,15 @@ pub struct Never {
     pub readings: Readings,
 }
 
+/// A refusal because the store does not answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Closed {
+    /// When it was refused, by the clock of this node.
+    pub at: Timestamp,
+    /// None: nobody knows what limits show.
+    pub readings: Readings,
+}
+
 /// One limit of one charge of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hit {
@@ -83,6 +94,7 @@ impl Decision {
             Self::Allow(allow) => &allow.readings,
             Self::Deny(deny) => &deny.readings,
             Self::Never(never) => &never.readings,
+            Self::Closed(closed) => &closed.readings,
         }
     }
 

@@ -17,6 +17,7 @@ pub mod limit;
 pub mod limiter;
 pub mod model;
 pub mod money;
+pub mod outage;
 pub mod plan;
 pub mod query;
 pub mod rule;

@@ -1,25 +1,58 @@
-//! The rules in force and the store that they are kept by.
+//! The rules in force, the store that keeps their usage, and what holds while it does not answer.
 
+use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::{ArcSwap, Guard};
+use smallvec::SmallVec;
 
+use crate::decision::{Allow, Closed, Decision, Readings};
+use crate::id::Id;
+use crate::outage::{self, Alone, OutagePolicy};
+use crate::plan::{Handle, Plan};
+use crate::query::Cost;
 use crate::ruleset::Ruleset;
+use crate::store::{Claim, Ended, Error, Local, Renewed, Store, Usage};
+use crate::time::Timestamp;
 
 /// What every front door asks: rules that can be swapped, over one store.
 ///
 /// A decision takes the rules once and sees the same ones to its end, whatever is swapped in
 /// meanwhile; nobody waits for a swap.
-#[derive(Debug)]
+///
+/// The fallback keeps what this node lets through on its own while the store does not answer. It is
+/// never reset when the store is back, so that a store which comes and goes lets through no more
+/// than one that stays away.
 pub struct Limiter<S> {
     rules: ArcSwap<Ruleset>,
     store: S,
+    fallback: Option<Box<dyn Local>>,
+    /// Something was admitted by the fallback, so it may be what a handle is about.
+    fell_back: AtomicBool,
+}
+
+/// A decision, and how it came about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// The decision.
+    pub decision: Decision,
+    /// The policy that made it, if the store did not answer.
+    pub outage: Option<OutagePolicy>,
 }
 
 impl<S> Limiter<S> {
     /// A limiter with its first rules.
     pub fn new(rules: Ruleset, store: S) -> Self {
-        Self { rules: ArcSwap::from_pointee(rules), store }
+        let (fallback, fell_back) = (None, AtomicBool::new(false));
+        Self { rules: ArcSwap::from_pointee(rules), store, fallback, fell_back }
+    }
+
+    /// Decides by the outage policies while the store does not answer; without a fallback that
+    /// stays an error.
+    #[must_use]
+    pub fn with_fallback(self, fallback: impl Local + 'static) -> Self {
+        Self { fallback: Some(Box::new(fallback)), ..self }
     }
 
     /// The rules in force.
@@ -35,5 +68,132 @@ impl<S> Limiter<S> {
     /// Where usage is kept.
     pub const fn store(&self) -> &S {
         &self.store
+    }
+}
+
+impl<S: Store> Limiter<S> {
+    /// Admits the plan if it can start now; see [`Store::acquire`].
+    pub async fn acquire(&self, plan: &Plan<'_>) -> Result<Verdict, Error> {
+        match (self.store.acquire(plan).await, &self.fallback) {
+            (Err(Error::Unavailable(_)), Some(fallback)) => {
+                // Before the caller knows: it may settle at once.
+                self.fell_back.store(true, Ordering::Release);
+                self.alone(plan, &**fallback, |part| fallback.acquire(part))
+            }
+            (answer, _) => answer.map(Verdict::of_store),
+        }
+    }
+
+    /// What [`Limiter::acquire`] would answer to a new id. Writes nothing.
+    pub async fn peek(&self, plan: &Plan<'_>) -> Result<Verdict, Error> {
+        match (self.store.peek(plan).await, &self.fallback) {
+            (Err(Error::Unavailable(_)), Some(fallback)) => {
+                self.alone(plan, &**fallback, |part| fallback.peek(part))
+            }
+            (answer, _) => answer.map(Verdict::of_store),
+        }
+    }
+
+    /// Reserves the first instant at which the plan fits; see [`Store::book`].
+    ///
+    /// Only the store books: a start that other nodes do not know of is none.
+    pub async fn book(&self, plan: &Plan<'_>) -> Result<Verdict, Error> {
+        self.store.book(plan).await.map(Verdict::of_store)
+    }
+
+    /// Asks whether a booking is good; see [`Store::claim`].
+    pub async fn claim(&self, plan: &Plan<'_>, claimant: Id) -> Result<Claim, Error> {
+        self.store.claim(plan, claimant).await
+    }
+
+    /// Takes back work that never left; see [`Store::cancel`].
+    pub async fn cancel(&self, handle: &Handle) -> Result<Ended, Error> {
+        if let Some(fallback) = self.fell_back() {
+            // Whether it knows the id or not: the store answers for both.
+            let _ = fallback.cancel(handle);
+        }
+        self.store.cancel(handle).await
+    }
+
+    /// Replaces the estimate by the actual cost; see [`Store::settle`].
+    pub async fn settle(&self, handle: &Handle, actual: &Cost) -> Result<Ended, Error> {
+        match self.fell_back().map(|fallback| fallback.settle(handle, actual)) {
+            None | Some(Err(Error::Unknown)) => self.store.settle(handle, actual).await,
+            Some(answer) => answer,
+        }
+    }
+
+    /// Ends the leases; see [`Store::release`].
+    pub async fn release(&self, handle: &Handle) -> Result<Ended, Error> {
+        match self.fell_back().map(|fallback| fallback.release(handle)) {
+            None | Some(Err(Error::Unknown)) => self.store.release(handle).await,
+            Some(answer) => answer,
+        }
+    }
+
+    /// Makes leases and hold last as long again; see [`Store::renew`].
+    pub async fn renew(&self, handle: &Handle) -> Result<Renewed, Error> {
+        match self.fell_back().map(|fallback| fallback.renew(handle)) {
+            None | Some(Err(Error::Unknown)) => self.store.renew(handle).await,
+            Some(answer) => answer,
+        }
+    }
+
+    /// Forgets all usage of the plan's counters, this node's own included.
+    pub async fn reset(&self, plan: &Plan<'_>) -> Result<Timestamp, Error> {
+        if let Some(fallback) = self.fell_back() {
+            fallback.reset(plan);
+        }
+        self.store.reset(plan).await
+    }
+
+    /// What the limits of the plan show now.
+    pub async fn usage(&self, plan: &Plan<'_>) -> Result<Usage, Error> {
+        self.store.usage(plan).await
+    }
+
+    /// The fallback, if it has ever been asked to admit anything.
+    fn fell_back(&self) -> Option<&dyn Local> {
+        self.fallback.as_deref().filter(|_| self.fell_back.load(Ordering::Acquire))
+    }
+
+    /// Decides by the outage policy; `count` asks the fallback about this node's part.
+    fn alone<'a>(
+        &self,
+        plan: &Plan<'a>,
+        fallback: &dyn Local,
+        count: impl FnOnce(&Plan<'a>) -> Result<Decision, Error>,
+    ) -> Result<Verdict, Error> {
+        let Usage { at, readings } = fallback.usage(plan);
+        let closed = || Decision::Closed(Closed { at, readings: Readings::new() });
+        let decision = match outage::alone(plan, self.rules().outage().nodes_max) {
+            Alone::Closed => closed(),
+            Alone::Counted(part) => match count(&part)? {
+                // The part may be too small for what the whole limit gives.
+                Decision::Never(_) => closed(),
+                decision => decision,
+            },
+            Alone::Uncounted => Decision::Allow(Allow {
+                at,
+                start: at,
+                until: None,
+                replayed: false,
+                shadowed: SmallVec::new(),
+                readings,
+            }),
+        };
+        Ok(Verdict { decision, outage: Some(plan.outage) })
+    }
+}
+
+impl<S: fmt::Debug> fmt::Debug for Limiter<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Limiter").field("store", &self.store).finish_non_exhaustive()
+    }
+}
+
+impl Verdict {
+    const fn of_store(decision: Decision) -> Self {
+        Self { decision, outage: None }
     }
 }

@@ -7,6 +7,7 @@ use crate::decision::Hit;
 use crate::id::Id;
 use crate::key::Key;
 use crate::limit::{Limit, Unit};
+use crate::outage::OutagePolicy;
 use crate::query::RequestId;
 use crate::rule::{OnExpiry, Rule};
 use crate::ruleset::{CellSpec, PlanError, Settings};
@@ -44,6 +45,11 @@ impl<'a> Charge<'a> {
         &self.cell.limits
     }
 
+    /// The limits as they are written, in the same order.
+    pub fn texts(&self) -> &'a [Box<str>] {
+        &self.cell.texts
+    }
+
     /// What it counts.
     pub const fn unit(&self) -> Unit {
         self.cell.unit
@@ -78,6 +84,8 @@ pub struct Plan<'a> {
     pub slack: Span,
     /// How far ahead a booking may start.
     pub horizon: Span,
+    /// What holds while the store does not answer: the strictest of its charges.
+    pub outage: OutagePolicy,
     charges: SmallVec<[Charge<'a>; 4]>,
     /// The rule that sets the first query free, if one does.
     pub(crate) unlimited: Option<&'a Rule>,
@@ -101,6 +109,7 @@ impl<'a> Plan<'a> {
             hold,
             slack: Settings::SLACK_MIN,
             horizon,
+            outage: OutagePolicy::Unlimited,
             charges: SmallVec::new(),
             unlimited: None,
             parts: Vec::new(),
@@ -200,6 +209,7 @@ impl<'a> Plan<'a> {
         }
         self.slack = self.slack.min(other.slack);
         self.hold = self.hold.max(other.hold);
+        self.outage = self.outage.min(other.outage);
         let places = other.charges.into_iter().map(|charge| self.push(charge, |_| ()));
         let places: Vec<usize> = places.collect::<Result<_, _>>()?;
         let charges = SmallVec::from_slice(&places);
@@ -229,6 +239,29 @@ impl<'a> Plan<'a> {
     pub(crate) fn set_slack(&mut self, configured: Option<Span>) {
         let shortest = self.charges.iter().filter_map(|charge| charge.cell.slack).min();
         self.slack = configured.unwrap_or(shortest.unwrap_or_default().max(Settings::SLACK_MIN));
+    }
+
+    /// Takes the strictest policy of the charges: each has its own, or else that of the client.
+    pub(crate) fn set_outage(&mut self, of_client: OutagePolicy) {
+        let binding = self.charges.iter().filter(|charge| !charge.shadow());
+        let policies = binding.map(|charge| charge.rule.outage.unwrap_or(of_client));
+        self.outage = policies.min().unwrap_or(OutagePolicy::Unlimited);
+    }
+
+    /// The same plan under other meters, unless a charge that can deny it has none.
+    pub(crate) fn with_meters(
+        &self,
+        meter: impl Fn(&Charge<'a>) -> Option<Meter<'a>>,
+    ) -> Option<Self> {
+        let mut plan = Self { charges: SmallVec::new(), ..self.clone() };
+        for charge in &self.charges {
+            match meter(charge) {
+                Some(meter) => plan.charges.push(Charge { meter, ..charge.clone() }),
+                None if charge.shadow() => plan.charges.push(charge.clone()),
+                None => return None,
+            }
+        }
+        Some(plan)
     }
 
     /// Whether a booking may start at `start`: inside the horizon, and in a period that is known.

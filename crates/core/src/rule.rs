@@ -1,6 +1,7 @@
 //! Rules and groups, as a configuration states them.
 
 use crate::limit::Limit;
+use crate::outage::OutagePolicy;
 use crate::ruleset::{Compiled, RulesetError};
 use crate::time::Span;
 
@@ -27,6 +28,8 @@ pub struct Rule {
     pub mode: Mode,
     /// What becomes of an estimate that nobody settles.
     pub on_expiry: OnExpiry,
+    /// What holds while the store does not answer, if that is not up to the client type.
+    pub outage: Option<OutagePolicy>,
     /// It has no limits on purpose: work that it matches is free in its group.
     pub unlimited: bool,
     /// Counted like a shadow, each rule on its own; whoever asks compares and says no. That is how
@@ -52,6 +55,7 @@ impl Rule {
             key: None,
             mode: Mode::Strict,
             on_expiry: OnExpiry::Keep,
+            outage: None,
             unlimited: false,
             tally: false,
             replaces: Vec::new(),
@@ -177,6 +181,9 @@ impl Group {
 pub struct InlineRule(pub(crate) Compiled);
 
 impl InlineRule {
+    /// How their keys begin; no key of the configuration does.
+    pub const KEY_START: &str = "~inline:";
+
     /// Counts `limits` under `key`, apart from every rule of the configuration.
     pub fn new(
         name: impl Into<String>,

@@ -104,11 +104,32 @@ pub trait Store: Send + Sync {
         std::future::ready(Err(Error::Unavailable(cant.to_owned())))
     }
 
-    /// Forgets all usage of the plan's counters.
-    fn reset(&self, plan: &Plan<'_>) -> impl Future<Output = Result<(), Error>> + Send;
+    /// Forgets all usage of the plan's counters; returns when.
+    fn reset(&self, plan: &Plan<'_>) -> impl Future<Output = Result<Timestamp, Error>> + Send;
 
     /// What the limits of the plan show now.
     fn usage(&self, plan: &Plan<'_>) -> impl Future<Output = Result<Usage, Error>> + Send;
+}
+
+/// A store in this process, which answers at once and always: what a node falls back to while the
+/// one that it shares with others does not.
+pub trait Local: Send + Sync {
+    /// See [`Store::acquire`].
+    fn acquire(&self, plan: &Plan<'_>) -> Result<Decision, Error>;
+    /// See [`Store::peek`].
+    fn peek(&self, plan: &Plan<'_>) -> Result<Decision, Error>;
+    /// See [`Store::cancel`].
+    fn cancel(&self, handle: &Handle) -> Result<Ended, Error>;
+    /// See [`Store::settle`].
+    fn settle(&self, handle: &Handle, actual: &Cost) -> Result<Ended, Error>;
+    /// See [`Store::release`].
+    fn release(&self, handle: &Handle) -> Result<Ended, Error>;
+    /// See [`Store::renew`].
+    fn renew(&self, handle: &Handle) -> Result<Renewed, Error>;
+    /// See [`Store::reset`].
+    fn reset(&self, plan: &Plan<'_>) -> Timestamp;
+    /// See [`Store::usage`].
+    fn usage(&self, plan: &Plan<'_>) -> Usage;
 }
 
 /// The answer to a claim. All times are the store's: a holder counts from when it asked, by the
@@ -156,6 +177,8 @@ pub struct Renewed {
 /// Something came to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended {
+    /// When, by the clock of the store.
+    pub at: Timestamp,
     /// It had before; nothing changed.
     pub replayed: bool,
 }

@@ -48,6 +48,11 @@ impl Timestamp {
         self.0
     }
 
+    /// As text, for those who write bytes.
+    pub fn rfc3339(self) -> Rfc3339 {
+        Rfc3339::new(self)
+    }
+
     /// How long after `earlier` this is; zero if it is not after it.
     pub const fn since(self, earlier: Self) -> Span {
         Span(self.0.saturating_sub(earlier.0))
@@ -75,16 +80,77 @@ impl Sub<Span> for Timestamp {
     }
 }
 
+/// An instant as text: RFC 3339 in UTC, to the microsecond.
+///
+/// By hand, because every answer and every line of the decision log has several: a tenth of what
+/// a calendar library takes, which the tests compare it with.
+#[derive(Clone, Copy, Debug)]
+pub struct Rfc3339 {
+    text: [u8; 27],
+    length: usize,
+}
+
+impl Rfc3339 {
+    fn new(at: Timestamp) -> Self {
+        const DAY: u64 = 86_400;
+        let (seconds, micros) = (at.0 / 1_000_000, at.0 % 1_000_000);
+        // The last instant is in the year 2255: four digits are enough.
+        let (year, month, day) = civil(seconds / DAY);
+        let second = seconds % DAY;
+        let mut text = *b"0000-00-00T00:00:00.000000Z";
+        for (place, number) in [
+            (0, year / 100),
+            (2, year % 100),
+            (5, month),
+            (8, day),
+            (11, second / 3_600),
+            (14, second / 60 % 60),
+            (17, second % 60),
+            (20, micros / 10_000),
+            (22, micros / 100 % 100),
+            (24, micros % 100),
+        ] {
+            text[place] += (number / 10) as u8;
+            text[place + 1] += (number % 10) as u8;
+        }
+        // The fraction ends with its last digit, and a whole second has none.
+        let mut end = 26;
+        while text[end - 1] == b'0' && end > 20 {
+            end -= 1;
+        }
+        let end = if end == 20 { 19 } else { end };
+        text[end] = b'Z';
+        Self { text, length: end + 1 }
+    }
+
+    /// The text, which is ASCII.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.text[..self.length]
+    }
+}
+
 /// RFC 3339 in UTC, to the microsecond.
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let micros = i64::try_from(self.0).expect("EXACT_MAX fits in an i64");
-        match jiff::Timestamp::from_microsecond(micros) {
-            Ok(at) => at.fmt(f),
-            // Past the year 9999: there is no calendar for it.
-            Err(_) => write!(f, "{}us", self.0),
-        }
+        let text = self.rfc3339();
+        f.write_str(str::from_utf8(text.as_bytes()).expect("it is ASCII"))
     }
+}
+
+/// Year, month and day, by the days since the epoch.
+///
+/// Years begin in March here, so that the day that some of them have more is their last.
+const fn civil(days: u64) -> (u64, u64, u64) {
+    let days = days + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = era * 400 + year_of_era + if month <= 2 { 1 } else { 0 };
+    (year, month, day)
 }
 
 /// A stretch of time in microseconds. It may be zero; see [`crate::limit::Window`] for windows.
@@ -239,6 +305,21 @@ impl<C: Clock + ?Sized> Clock for std::sync::Arc<C> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn instants_print_as_a_calendar_library_prints_them() {
+        let check = |micros: u64| {
+            let expected = jiff::Timestamp::from_microsecond(micros as i64).expect("an instant");
+            assert_eq!(Timestamp::from_micros(micros).to_string(), expected.to_string());
+        };
+        // Every day that there is, and fractions of all lengths.
+        for day in 0..EXACT_MAX / 86_400_000_000 {
+            check(day * 86_400_000_000 + day * 86_399);
+        }
+        for micros in [0, 1, 10, 999_999, 1_000_000, 1_500_000, 951_782_400_000_000, EXACT_MAX] {
+            check(micros);
+        }
+    }
 
     #[test]
     fn spans_print_as_they_are_written() {

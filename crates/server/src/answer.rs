@@ -1,8 +1,11 @@
 //! What a decision means to whoever asked: the same words at every front door.
 
+use std::fmt;
+
 use sluicegate_core::algorithm::Reading;
 use sluicegate_core::decision::{Allow, Hit};
 use sluicegate_core::limit::Unit;
+use sluicegate_core::outage::OutagePolicy;
 use sluicegate_core::ruleset::Ruleset;
 use sluicegate_core::store::Usage;
 use sluicegate_core::{Charge, Decision, Limit, Plan, Span, Timestamp};
@@ -13,6 +16,7 @@ pub struct Answer<'a, 'p> {
     rules: &'a Ruleset,
     plan: &'a Plan<'p>,
     decision: &'a Decision,
+    outage: Option<OutagePolicy>,
 }
 
 /// Usage in the form of a decision, for those who tell decisions.
@@ -34,6 +38,8 @@ pub struct Scope<'a, 'p> {
     pub charge: &'a Charge<'p>,
     /// The limit.
     pub limit: &'a Limit,
+    /// The limit as it is written.
+    pub text: &'a str,
     /// What it shows.
     pub reading: Reading,
     /// The number of the charge.
@@ -65,7 +71,18 @@ impl Scope<'_, '_> {
 impl<'a, 'p> Answer<'a, 'p> {
     /// Puts a decision beside its plan.
     pub const fn new(rules: &'a Ruleset, plan: &'a Plan<'p>, decision: &'a Decision) -> Self {
-        Self { rules, plan, decision }
+        Self { rules, plan, decision, outage: None }
+    }
+
+    /// The same, decided by a policy because the store did not answer.
+    #[must_use]
+    pub const fn by_policy(self, outage: Option<OutagePolicy>) -> Self {
+        Self { outage, ..self }
+    }
+
+    /// The policy that decided, if the store did not answer.
+    pub const fn outage(&self) -> Option<OutagePolicy> {
+        self.outage
     }
 
     /// The decision.
@@ -81,12 +98,14 @@ impl<'a, 'p> Answer<'a, 'p> {
     /// Every limit that was checked.
     pub fn scopes(&self) -> impl Iterator<Item = Scope<'a, 'p>> + use<'a, 'p> {
         let limits = self.plan.charges().iter().enumerate().flat_map(|(index, charge)| {
-            charge.limits().iter().map(move |limit| (index, charge, limit))
+            let limits = charge.limits().iter().zip(charge.texts());
+            limits.map(move |(limit, text)| (index, charge, limit, text))
         });
         let readings = self.decision.readings();
-        limits.zip(readings).map(|((index, charge, limit), reading)| Scope {
+        limits.zip(readings).map(|((index, charge, limit, text), reading)| Scope {
             charge,
             limit,
+            text,
             reading: *reading,
             index,
         })
@@ -112,21 +131,27 @@ impl<'a, 'p> Answer<'a, 'p> {
     /// The limit that stands in the way.
     pub fn hit(&self) -> Option<Scope<'a, 'p>> {
         let Hit { charge, limit } = match self.decision {
-            Decision::Allow(_) => return None,
+            Decision::Allow(_) | Decision::Closed(_) => return None,
             Decision::Deny(deny) => deny.hit,
             Decision::Never(never) => never.hit,
         };
         self.scopes().filter(|scope| scope.index == charge).nth(limit)
     }
 
-    /// Why not, as one word: `HIT_USER_MODEL_LIMIT`, or `EXCEEDS_…` for what never fits.
-    pub fn reason(&self) -> Option<String> {
+    /// Why not, as one word: `HIT_USER_MODEL_LIMIT`, `EXCEEDS_…` for what never fits, or
+    /// `STORE_UNAVAILABLE`.
+    pub fn reason(&self) -> Option<impl fmt::Display + use<'a, 'p>> {
         let verb = match self.decision {
             Decision::Allow(_) => return None,
-            Decision::Deny(_) => "HIT",
-            Decision::Never(_) => "EXCEEDS",
+            Decision::Deny(_) => Some("HIT"),
+            Decision::Never(_) => Some("EXCEEDS"),
+            Decision::Closed(_) => None,
         };
-        self.hit().map(|hit| format!("{verb}_{}_LIMIT", hit.name()))
+        let rule = self.hit().map(|hit| hit.charge.rule());
+        Some(fmt::from_fn(move |f| match (verb, rule) {
+            (Some(verb), Some(rule)) => write!(f, "{verb}_{}_LIMIT", rule.name),
+            _ => f.write_str("STORE_UNAVAILABLE"),
+        }))
     }
 
     /// When the store decided.
@@ -135,6 +160,7 @@ impl<'a, 'p> Answer<'a, 'p> {
             Decision::Allow(allow) => allow.at,
             Decision::Deny(deny) => deny.at,
             Decision::Never(never) => never.at,
+            Decision::Closed(closed) => closed.at,
         }
     }
 
@@ -142,7 +168,7 @@ impl<'a, 'p> Answer<'a, 'p> {
     pub const fn retry_after(&self) -> Option<Span> {
         match self.decision {
             Decision::Deny(deny) => Some(deny.start.since(deny.at)),
-            Decision::Allow(_) | Decision::Never(_) => None,
+            Decision::Allow(_) | Decision::Never(_) | Decision::Closed(_) => None,
         }
     }
 }

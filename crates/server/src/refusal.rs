@@ -4,6 +4,7 @@
 use std::fmt;
 
 use sluicegate_core::query::QueryError;
+use sluicegate_core::rule::InlineRule;
 use sluicegate_core::ruleset::PlanError;
 use sluicegate_core::store::Error;
 
@@ -84,6 +85,10 @@ impl From<PlanError> for Refusal {
                 let text = error.to_string();
                 let detail = text.strip_prefix("requests: ").unwrap_or(&text);
                 Self::field("requests", detail)
+            }
+            // A limit that the caller brought along; the configuration's own have been checked.
+            PlanError::SharedKey { ref key, .. } if key.starts_with(InlineRule::KEY_START) => {
+                Self::field("limits", error.to_string())
             }
             PlanError::SharedKey { .. } => Self::new(Kind::Internal, error.to_string()),
         }

@@ -8,11 +8,12 @@ use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
 use sluicegate_core::plan::Handle;
 use sluicegate_core::query::{Cost, Query, RequestId};
 use sluicegate_core::rule::InlineRule;
+use sluicegate_core::store;
 use sluicegate_core::time::EXACT_MAX;
 use sluicegate_core::{Id, Key, Limit, Money, Plan, Span};
 
 use crate::refusal::Refusal;
-use crate::service::Operation;
+use crate::service::Question;
 
 /// The most queries that one call may carry.
 const BATCH_MAX: usize = 100;
@@ -46,11 +47,11 @@ pub(crate) struct Request {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct CostBody {
     /// How many requests it counts as; one, if nothing is said.
-    pub(crate) requests: Option<u64>,
+    pub(crate) requests: Option<Whole>,
     /// Tokens sent.
-    pub(crate) input_tokens: Option<u64>,
+    pub(crate) input_tokens: Option<Whole>,
     /// Tokens answered.
-    pub(crate) output_tokens: Option<u64>,
+    pub(crate) output_tokens: Option<Whole>,
     /// Dollars as a decimal in quotes, such as `"0.0012"`.
     pub(crate) usd: Option<String>,
 }
@@ -171,20 +172,17 @@ fn span(field: &str, text: &str) -> Result<Span, Refusal> {
 
 impl CostBody {
     pub(crate) fn cost(self) -> Result<Cost, Refusal> {
-        for (field, value) in [
-            ("cost.requests", self.requests),
-            ("cost.inputTokens", self.input_tokens),
-            ("cost.outputTokens", self.output_tokens),
-        ] {
-            if value.is_some_and(|value| value > EXACT_MAX) {
-                return Err(Refusal::field(field, format!("must be at most {EXACT_MAX}")));
+        let whole = |field: &str, given: Option<Whole>| match given {
+            Some(Whole(number)) if number > EXACT_MAX => {
+                Err(Refusal::field(field, format!("must be at most {EXACT_MAX}")))
             }
-        }
+            given => Ok(given.map(|Whole(number)| number)),
+        };
         let money = self.usd.map(|text| text.parse::<Money>()).transpose();
         Ok(Cost {
-            requests: self.requests,
-            input_tokens: self.input_tokens,
-            output_tokens: self.output_tokens,
+            requests: whole("cost.requests", self.requests)?,
+            input_tokens: whole("cost.inputTokens", self.input_tokens)?,
+            output_tokens: whole("cost.outputTokens", self.output_tokens)?,
             money: money.map_err(|error| Refusal::field("cost.usd", error.to_string()))?,
         })
     }
@@ -211,11 +209,11 @@ pub(crate) fn booked(query: Query<'_>) -> Result<Query<'_>, Refusal> {
 }
 
 /// The handle that an admission gives out, if anything about it remains to be done.
-pub(crate) fn handle_of(plan: &Plan<'_>, operation: Operation) -> Option<String> {
+pub(crate) fn handle_of(plan: &Plan<'_>, operation: Question) -> Option<String> {
     let held = match operation {
-        Operation::Peek => false,
-        Operation::Book => true,
-        Operation::Acquire => plan.recorded(),
+        Question::Peek => false,
+        Question::Book => true,
+        Question::Acquire => plan.recorded(),
     };
     held.then(|| handle_text(&plan.handle()))
 }
@@ -232,19 +230,58 @@ pub(crate) fn handle_text(handle: &Handle) -> String {
 /// The handle that a text stands for.
 pub(crate) fn handle(text: &str) -> Result<Handle, Refusal> {
     let wrong = || Refusal::field("handle", "is not a handle that an admission gave");
+    let unknown = || Refusal::from(store::Error::Unknown);
     let mut parts = text.split('.');
     let (Some(id), Some(keys), claimant, None) =
         (parts.next(), parts.next(), parts.next(), parts.next())
     else {
         return Err(wrong());
     };
-    let keys = URL_SAFE_NO_PAD.decode(keys).map_err(|_| wrong())?;
-    let keys = String::from_utf8(keys).map_err(|_| wrong())?;
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+    if !keys.bytes().all(plain) {
+        return Err(wrong());
+    }
+    // It has the form of a handle, and there is nothing that it could be the handle of.
+    let keys = URL_SAFE_NO_PAD.decode(keys).map_err(|_| unknown())?;
+    let keys = String::from_utf8(keys).map_err(|_| unknown())?;
     Ok(Handle {
         id: id.parse().map_err(|_| wrong())?,
         claimant: claimant.map(str::parse).transpose().map_err(|_| wrong())?,
         keys: keys.split('\n').filter(|key| !key.is_empty()).map(Key::literal).collect(),
     })
+}
+
+/// A whole number that can be counted exactly, however it is written: `72046.0` is one in JSON.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Whole(pub(crate) u64);
+
+impl<'de> Deserialize<'de> for Whole {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Number;
+        impl Visitor<'_> for Number {
+            type Value = Whole;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "a whole number from 0 to {EXACT_MAX}")
+            }
+
+            fn visit_u64<E: de::Error>(self, number: u64) -> Result<Whole, E> {
+                if number > EXACT_MAX {
+                    return Err(E::custom(format!("must be at most {EXACT_MAX}")));
+                }
+                Ok(Whole(number))
+            }
+
+            fn visit_f64<E: de::Error>(self, number: f64) -> Result<Whole, E> {
+                if number.fract() != 0.0 || number.is_sign_negative() && number != 0.0 {
+                    return Err(E::invalid_value(de::Unexpected::Float(number), &self));
+                }
+                // What is too large for the type becomes its largest, and is refused like it.
+                self.visit_u64(number as u64)
+            }
+        }
+        deserializer.deserialize_any(Number)
+    }
 }
 
 /// Names and values, in their order.

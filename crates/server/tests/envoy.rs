@@ -52,7 +52,7 @@ impl Api {
         let store = Memory::with_clock(Capacity::default(), clock.clone());
         let service = Service::new(Limiter::new(rules, store), clock.clone(), Vec::new());
         let service = Arc::new(service);
-        let rls = || EnvoyRls::new(service.clone(), envoy::Options { headers: true });
+        let rls = || EnvoyRls::new(service.clone(), envoy::Options::default());
         let ready = Arc::new(|| Readiness::Ready);
         let grpc = grpc::router(service.clone(), rls(), 64 * 1024, ready, Default::default());
         Self { grpc, http: envoy::router(rls(), 64 * 1024), clock }

@@ -54,7 +54,7 @@ impl Api {
         let store = Memory::with_clock(Capacity::default(), clock.clone());
         let service = Service::new(Limiter::new(rules, store), clock.clone(), Vec::new());
         let service = Arc::new(service);
-        let rls = EnvoyRls::new(service.clone(), envoy::Options { headers: true });
+        let rls = EnvoyRls::new(service.clone(), envoy::Options::default());
         let shutdown = CancellationToken::new();
         let ready = Arc::new(move || readiness);
         let router = grpc::router(service, rls, 64 * 1024, ready, shutdown.clone());

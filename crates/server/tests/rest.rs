@@ -268,6 +268,15 @@ async fn native_mistakes_name_their_path() {
             json!({ "dimensions": ann(), "limits": vec![json!({ "name": "X", "key": "k", "limit": "5/s" }); 11] }),
             "limits: has more than the 10",
         ),
+        (
+            json!({ "dimensions": ann(), "limits": [
+                { "name": "X", "key": "k", "limit": "5/s" },
+                { "name": "Y", "key": "k", "limit": "9/h" },
+            ] }),
+            "limits: rules [\"X\", \"Y\"] count under the same key",
+        ),
+        (json!({ "dimensions": ann(), "cost": { "inputTokens": 1.5 } }), "cost.inputTokens: "),
+        (json!({ "dimensions": ann(), "cost": { "inputTokens": 1e300 } }), "must be at most"),
         (json!([]), "the list is empty"),
         (
             json!([{ "dimensions": ann() }, { "dimensions": { "userId": 1 } }]),
@@ -351,6 +360,82 @@ async fn slots_bookings_and_the_rest_of_the_port_are_reached() {
 }
 
 #[tokio::test]
+async fn a_whole_number_may_be_written_as_a_float() {
+    let api = Api::of(vec![Group::new("g", [rule("T", &["100 tokens/h"], &["userId"])])]);
+    for (cost, used) in [("72.0", 72), ("2e1", 92), ("0.0", 92), ("-0.0", 92), ("null", 92)] {
+        let cost: Value = serde_json::from_str(cost).expect("a number");
+        let ask = json!({ "dimensions": ann(), "cost": { "inputTokens": cost } });
+        assert_eq!(api.ok("/v1/acquire", ask).await["scopes"][0]["current"], used, "{cost}");
+    }
+}
+
+#[tokio::test]
+async fn a_handle_of_the_right_form_that_names_nothing_is_unknown() {
+    let api = Api::defaults();
+    for keys in ["", "A", "__", "YQ"] {
+        let body = json!({ "handle": format!("{:032x}.{keys}", 7) });
+        assert_eq!(api.post("/v1/release", &body).await.0, StatusCode::NOT_FOUND, "{keys}");
+    }
+    for text in ["", "x", "7.", &format!("{:032x}", 7), &format!("{:032x}.a=", 7)] {
+        let body = json!({ "handle": text });
+        assert_eq!(api.post("/v1/release", &body).await.0, StatusCode::BAD_REQUEST, "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_user_sees_where_it_stands_and_looking_consumes_nothing() {
+    let premium = rule("PREMIUM", &["100/min"], &["userId"]);
+    let premium = premium.when("tier", sluicegate_core::rule::Pattern::exactly("premium"));
+    let mut watched = rule("WATCHED", &["1/min"], &["userId"]);
+    watched.shadow = true;
+    let api = Api::of(vec![
+        Group::new("watched", [watched, rule("LAST", &["50/s"], &[])]),
+        Group::new("user", [premium, rule("USER", &["10/min", "100/h", "500/day"], &["userId"])]),
+        Group::new("model", [rule("USER_MODEL", &["40/h", "9/5s"], &["userId", "modelId"])]),
+        Group::new("everybody", [rule("GLOBAL", &["4/h", "2 concurrent"], &[])]),
+        Group::new("money", [rule("BUDGET", &["5.00 USD/calendar day"], &["userId"])]),
+    ]);
+    for cost in ["0.25", "0.0002606"] {
+        let ask = json!({ "dimensions": ann(), "cost": { "usd": cost } });
+        assert_eq!(api.ok("/v1/acquire", ask).await["allowed"], true);
+    }
+    let get = async |path: &str| {
+        let (status, _, text) =
+            api.send(Request::get(path).body(Body::empty()).expect("a request")).await;
+        (status, serde_json::from_str::<Value>(&text).expect("JSON"))
+    };
+    let used = |current, limit| json!({ "current": current, "limit": limit, "remaining": limit - current });
+    for _ in 0..3 {
+        assert_eq!(
+            get("/v1/users/ann/usage").await,
+            (
+                StatusCode::OK,
+                json!({
+                    "user_id": "ann",
+                    "timestamp": "2027-01-15T08:00:00Z",
+                    "limits": { "minute": used(2, 10), "hour": used(2, 100), "day": used(2, 500) },
+                    "cost": { "today": 0.2502606, "limit": 5.0, "remaining": 4.7497394 },
+                })
+            )
+        );
+    }
+    let (_, with_model) = get("/v1/users/ann/usage?modelId=gpt4").await;
+    assert_eq!(with_model["limits"]["hour"], used(2, 40), "the tightest of several");
+    let (_, premium) = get("/v1/users/ann/usage?tier=premium").await;
+    assert_eq!(premium["limits"], json!({ "minute": used(0, 100) }));
+    let (_, other) = get("/v1/users/a%2Fb%20%C3%A9/usage").await;
+    assert_eq!((&other["user_id"], &other["limits"]["day"]), (&json!("a/b é"), &used(0, 500)));
+    for (path, field) in [
+        ("/v1/users/ann/usage?userId=bob", "userId"),
+        ("/v1/users/ann/usage?tier=", "tier"),
+        ("/v1/users/%FF/usage", "userId"),
+    ] {
+        let (status, problem) = get(path).await;
+        assert_eq!((status, &problem["field"]), (StatusCode::BAD_REQUEST, &json!(field)), "{path}");
+    }
+}
+
+#[tokio::test]
 async fn a_batch_is_one_plan() {
     let api = Api::of(vec![
         Group::new("u", [rule("USER", &["2/h"], &["userId"])]),
@@ -375,14 +460,17 @@ async fn the_document_describes_every_route_and_the_page_loads_nothing_from_else
         api.send(Request::get("/openapi.json").body(Body::empty()).expect("a request")).await;
     assert_eq!(status, StatusCode::OK);
     let document: Value = serde_json::from_str(&text).expect("JSON");
-    for path in document["paths"].as_object().expect("paths").keys() {
+    for (path, methods) in document["paths"].as_object().expect("paths") {
         if path == "/health" || path == "/ready" {
             continue;
         }
-        let request = Request::post(path).header("content-type", "application/json");
-        let (status, _, _) = api.send(request.body(Body::from("{}")).expect("a request")).await;
-        assert_ne!(status, StatusCode::NOT_FOUND, "{path}");
-        assert_ne!(status, StatusCode::METHOD_NOT_ALLOWED, "{path}");
+        for method in methods.as_object().expect("methods").keys() {
+            let request = Request::builder().method(method.to_uppercase().as_str()).uri(path);
+            let request = request.header("content-type", "application/json");
+            let (status, _, _) = api.send(request.body(Body::from("{}")).expect("a request")).await;
+            assert_ne!(status, StatusCode::NOT_FOUND, "{path}");
+            assert_ne!(status, StatusCode::METHOD_NOT_ALLOWED, "{path}");
+        }
     }
     let (status, headers, page) =
         api.send(Request::get("/docs").body(Body::empty()).expect("a request")).await;

@@ -2,7 +2,11 @@
 
 pub mod clock;
 pub mod memory;
+#[cfg(feature = "redis")]
+pub mod redis;
 mod sync;
 
 pub use clock::MonotonicClock;
 pub use memory::Memory;
+#[cfg(feature = "redis")]
+pub use redis::Redis;

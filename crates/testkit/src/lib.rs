@@ -2,11 +2,15 @@
 //! store has to pass, and the simulation of the distributed protocols.
 
 pub mod clock;
+pub mod proxy;
+pub mod redis;
 pub mod sim;
 pub mod suite;
+pub mod switch;
 
 pub use clock::ManualClock;
 pub use suite::Subject;
+pub use switch::Switch;
 
 /// Whether the long form of a test is wanted.
 pub fn long() -> bool {

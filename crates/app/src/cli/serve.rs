@@ -41,8 +41,10 @@ impl Serve {
             warn!("{warning}");
         }
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-        runtime.block_on(serve(source, &loaded.config))?;
-        Ok(true)
+        let outcome = runtime.block_on(serve(source, &loaded.config));
+        // A name that is still being resolved is not waited for.
+        runtime.shutdown_timeout(Duration::from_secs(1));
+        outcome.map(|()| true)
     }
 }
 

@@ -4,20 +4,19 @@
 mod auth;
 mod envoy;
 mod listen;
-mod outage;
 mod prices;
 mod service;
 mod store;
 
 use std::collections::HashMap;
 
+pub use sluicegate_core::outage::{Outage, OutagePolicy};
 use sluicegate_core::ruleset::Settings;
 use sluicegate_core::{Group, Ruleset};
 
 pub use auth::{Auth, TokenHash};
-pub use envoy::Envoy;
+pub use envoy::{Envoy, EnvoyClosed};
 pub use listen::{Address, Listen, Listener, Tls};
-pub use outage::{Outage, OutagePolicy};
 pub use prices::{ModelPrice, Prices};
 pub use service::{ByteSize, Decisions, Log, LogFormat, LogLevel, Metrics, Server, Share};
 pub use store::{RedisAddress, RedisStore, RedisTopology, Secret, SnapshotFile, Store};
@@ -45,8 +44,6 @@ pub struct Config {
     pub auth: Auth,
     /// Where usage is kept.
     pub store: Store,
-    /// What happens while the store does not answer.
-    pub outage: Outage,
     /// What tokens cost.
     pub prices: Prices,
     /// What is logged.
@@ -86,20 +83,11 @@ impl Config {
     pub fn extras(&self, rule: &str) -> Option<&RuleExtras> {
         self.extras.get(rule)
     }
-
-    /// The policy for a rule and a client type while the store does not answer: that of the rule
-    /// if it has one, else that of the client type, else the default.
-    pub fn outage_policy(&self, rule: &str, client_type: Option<&str>) -> OutagePolicy {
-        let of_rule = self.extras(rule).and_then(|extras| extras.outage);
-        of_rule.unwrap_or_else(|| self.outage.policy(client_type))
-    }
 }
 
-/// What a file says of a rule that does not decide anything while the store answers.
+/// What a file says of a rule that does not decide anything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuleExtras {
-    /// The rule's own policy while the store does not answer. Default: that of the client type.
-    pub outage: Option<OutagePolicy>,
     /// What the rule is for, in words. Default: none.
     pub description: Option<String>,
 }

@@ -1,10 +1,15 @@
 //! What is allowed but probably not meant.
 
+use std::collections::HashSet;
+
 use sluicegate_core::Limit;
+use sluicegate_core::query::DIMENSIONS_MAX;
 
 use super::dimensions::Dimensions;
-use super::item::Item;
+use super::item::{Item, nearest};
 use super::limits::{DraftGroup, option};
+use super::never::template_dimensions;
+use super::outage::CLIENT_TYPES;
 use super::rule::Draft;
 use crate::config::{Outage, OutagePolicy, Store};
 use crate::place::Place;
@@ -13,6 +18,9 @@ use crate::report::Report;
 
 /// An exact log above this takes megabytes for every key.
 const LOG_ENTRIES_MAX: u64 = 100_000;
+
+/// The model tiers that every part of the product knows by name.
+const MODEL_TIERS: [&str; 3] = ["PREMIUM", "STANDARD", "INTERNAL"];
 
 /// Everything that advice depends on.
 pub(super) struct Context<'c> {
@@ -25,8 +33,12 @@ pub(super) struct Context<'c> {
 
 pub(super) fn advise(groups: &[DraftGroup<'_>], context: &Context<'_>, report: &mut Report) {
     partition(groups, context, report);
+    for group in groups {
+        idle_groups(group, context.dimensions, report);
+    }
     for draft in groups.iter().flat_map(|group| &group.rules).filter(|draft| !draft.broken) {
         dimensions(draft, context.dimensions, report);
+        words(draft, report);
         long_logs(draft, report);
         outage_shares(draft, context, report);
     }
@@ -39,6 +51,57 @@ fn partition(groups: &[DraftGroup<'_>], context: &Context<'_>, report: &mut Repo
     if rules.all(|draft| !draft.rule.per.contains(partition)) {
         let message = "no rule counts by it, so it keeps nothing together";
         report.warning(&item.place(), message, "name a dimension that rules have in per");
+    }
+}
+
+/// Groups of which no rule can ever deny anything.
+fn idle_groups(group: &DraftGroup<'_>, dimensions: &Dimensions, report: &mut Report) {
+    if group.lost || group.rules.is_empty() || group.rules.iter().any(|draft| draft.broken) {
+        return;
+    }
+    let place = || group.place_of("name");
+    if group.rules.iter().all(|draft| needs(draft, dimensions) > DIMENSIONS_MAX) {
+        let message = format!(
+            "matches nothing: every rule of it needs more than the {DIMENSIONS_MAX} dimensions \
+             that a query may name"
+        );
+        report.warning(&place(), message, "ask for fewer in when and per");
+    } else if group.rules.iter().all(|draft| draft.rule.shadow) {
+        let message = "denies nothing: every rule of it is a shadow rule";
+        report.warning(
+            &place(),
+            message,
+            "remove shadow from one of them once it has been watched",
+        );
+    }
+}
+
+/// How many dimensions a query names at least where the rule matches.
+fn needs(draft: &Draft<'_>, dimensions: &Dimensions) -> usize {
+    let rule = &draft.rule;
+    let in_key = rule.key.as_deref().map(template_dimensions).unwrap_or_default();
+    let conditions = rule.when.iter().map(|(name, _)| name.as_str());
+    let counted = rule.per.iter().chain(&dimensions.required).map(String::as_str);
+    conditions.chain(counted).chain(in_key).collect::<HashSet<_>>().len()
+}
+
+/// Values that differ from one that every part knows by a slip of the pen.
+fn words(draft: &Draft<'_>, report: &mut Report) {
+    let Some(when) = option(&draft.item, "when") else { return };
+    for (dimension, known) in [("clientType", CLIENT_TYPES), ("modelTier", MODEL_TIERS)] {
+        let values = option(&when, dimension).map(|item| item.one_or_more()).unwrap_or_default();
+        for item in values {
+            // What is near a value of a variable would give the value away.
+            let Value::Scalar(scalar) = &item.node.value else { continue };
+            let word = scalar.text();
+            if !scalar.is_literal() || word.contains(['*', '?']) || known.contains(&word) {
+                continue;
+            }
+            if let Some(near) = nearest(word, known.into_iter()) {
+                let message = "values are compared letter by letter";
+                report.warning(&item.place(), message, &format!("did you mean {near}?"));
+            }
+        }
     }
 }
 
@@ -85,7 +148,7 @@ fn long_logs(draft: &Draft<'_>, report: &mut Report) {
 fn outage_shares(draft: &Draft<'_>, context: &Context<'_>, report: &mut Report) {
     let Store::Redis(redis) = context.store else { return };
     let by_client_type = context.outage.by_client_type.values();
-    let policies = match draft.extras.outage {
+    let policies = match draft.rule.outage {
         Some(policy) => vec![policy],
         None => by_client_type.chain([&context.outage.default]).copied().collect(),
     };
@@ -94,8 +157,7 @@ fn outage_shares(draft: &Draft<'_>, context: &Context<'_>, report: &mut Report) 
         let nothing =
             |(limit, _): &(&Limit, Item<'_>)| policy.share(limit, redis.nodes_max) == Some(0);
         let Some((_, item)) = limits(draft).find(nothing) else { continue };
-        let word = OutagePolicy::ALL.iter().find(|(_, other)| *other == policy);
-        let word = word.map_or("", |(word, _)| word);
+        let word = policy.word();
         let message = format!(
             "while Redis does not answer, the share of one node is 0: {word} means closed here"
         );

@@ -25,7 +25,7 @@ use sluicegate_core::ruleset::Settings;
 use sluicegate_core::{Group, Ruleset};
 
 use crate::Format;
-use crate::config::{Config, RuleExtras};
+use crate::config::{Config, RuleExtras, Store};
 use crate::place::Path;
 use crate::raw::{Node, Value};
 use crate::report::Report;
@@ -84,10 +84,15 @@ pub(crate) fn config(root: &Node, report: &mut Report) -> Option<Config> {
     let authenticated = !auth.tokens.is_empty();
     let listen = listen::listen(part("listen"), authenticated, report);
     let store = part("store").map(|item| store::store(item, report)).unwrap_or_default();
-    let outage = part("outage").map(|item| outage::outage(item, report)).unwrap_or_default();
     let dimensions = part("dimensions").map(|item| dimensions::dimensions(&item, report));
     let mut dimensions = dimensions.unwrap_or_default();
     let mut settings = Settings::default();
+    if let Some(item) = part("outage") {
+        settings.outage = outage::outage(item, report);
+    }
+    if let Store::Redis(redis) = &store {
+        settings.outage.nodes_max = redis.nodes_max;
+    }
     if let Some(item) = part("booking") {
         service::booking(item, &mut settings, report);
     }
@@ -104,7 +109,7 @@ pub(crate) fn config(root: &Node, report: &mut Report) -> Option<Config> {
         compile::check(drafts, &settings, report);
         never::check(drafts, &settings.required, report);
         let partition = part("store").and_then(|item| limits::option(&item, "partition"));
-        let (dimensions, outage, store) = (&dimensions, &outage, &store);
+        let (dimensions, outage, store) = (&dimensions, &settings.outage, &store);
         let context = advice::Context { dimensions, outage, store, partition };
         advice::advise(drafts, &context, report);
     }
@@ -118,7 +123,6 @@ pub(crate) fn config(root: &Node, report: &mut Report) -> Option<Config> {
         listen,
         auth,
         store,
-        outage,
         prices: part("prices").map(|item| prices::prices(&item, report)).unwrap_or_default(),
         log: part("log").map(|item| service::log(item, report)).unwrap_or_default(),
         metrics: part("metrics").map(|item| service::metrics(item, report)).unwrap_or_default(),

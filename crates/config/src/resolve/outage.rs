@@ -6,7 +6,7 @@ use crate::config::{Outage, OutagePolicy};
 use crate::place::Place;
 use crate::report::Report;
 
-const CLIENT_TYPES: [&str; 3] = ["EXTERNAL", "INTERNAL", "PARTNER"];
+pub(super) const CLIENT_TYPES: [&str; 3] = ["EXTERNAL", "INTERNAL", "PARTNER"];
 
 pub(super) fn outage(item: Item<'_>, report: &mut Report) -> Outage {
     let mut outage = Outage::default();

@@ -112,10 +112,8 @@ pub(super) fn rule<'n>(item: Item<'n>, report: &mut Report) -> Option<Draft<'n>>
     let expiries = [("keep", OnExpiry::Keep), ("refund", OnExpiry::Refund)];
     rule.on_expiry =
         fields.read("on_expiry", OnExpiry::Keep, report, |i, r| scalar::word(i, r, &expiries));
-    let extras = RuleExtras {
-        outage: fields.read_some("outage", report, scalar::outage),
-        description: fields.read_some("description", report, scalar::text),
-    };
+    rule.outage = fields.read_some("outage", report, scalar::outage);
+    let extras = RuleExtras { description: fields.read_some("description", report, scalar::text) };
     let mut broken = broken_before || report.errors() > before;
     if !broken {
         check_contradictions(&fields, &rule, report);

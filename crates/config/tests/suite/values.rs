@@ -37,7 +37,7 @@ fn an_empty_file_has_every_default() {
         assert_eq!(config.listen.admin.address.to_string(), "127.0.0.1:9090");
         assert!(config.auth.tokens.is_empty());
         assert_eq!(config.store, Store::default());
-        assert_eq!(config.outage.policy(Some("INTERNAL")), OutagePolicy::Closed);
+        assert_eq!(config.settings().outage.policy(Some("INTERNAL")), OutagePolicy::Closed);
         assert_eq!(rules(&config), ["USER_MODEL 100/h by userId modelId"]);
         assert_eq!(config.settings().required, ["userId", "modelId"]);
         assert_eq!(config.settings().secret, ["apiKey"]);
@@ -66,8 +66,8 @@ fn the_example_of_the_design_is_read_as_it_is_meant() {
     let RedisTopology::Single(address) = &redis.topology else { panic!("{:?}", redis.topology) };
     assert_eq!((address.host.as_str(), address.port, address.tls), ("127.0.0.1", 6_379, false));
     assert_eq!(config.settings().required, ["userId", "modelId"]);
-    assert_eq!(config.outage_policy("USER_MODEL", Some("INTERNAL")), OutagePolicy::Local);
-    assert_eq!(config.outage_policy("USER_MODEL", Some("OTHER")), OutagePolicy::Closed);
+    assert_eq!(config.settings().outage.policy(Some("INTERNAL")), OutagePolicy::Local);
+    assert_eq!(config.settings().outage.policy(Some("OTHER")), OutagePolicy::Closed);
     assert_eq!(
         rules(&config),
         [
@@ -108,8 +108,9 @@ fn variables_are_typed_after_they_are_replaced() {
     assert_eq!(everybody.rules[0].lease, Span::from_secs(120));
     assert_eq!(money.rules[0].mode, Mode::Optimistic);
     assert_eq!(money.rules[0].on_expiry, OnExpiry::Refund);
-    assert_eq!(config.outage_policy("USER_COST", None), OutagePolicy::Closed);
-    assert_eq!(config.outage_policy("USER", None), OutagePolicy::Open);
+    assert_eq!(money.rules[0].outage, Some(OutagePolicy::Closed));
+    assert_eq!(user.rules.last().and_then(|rule| rule.outage), None);
+    assert_eq!(config.settings().outage.default, OutagePolicy::Open);
     let premium = config.extras("PREMIUM").and_then(|extras| extras.description.as_deref());
     assert_eq!(premium, Some("users of the premium plan"));
     assert_eq!(config.metrics.statsd, None);

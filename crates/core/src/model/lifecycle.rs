@@ -10,8 +10,13 @@ use crate::query::Cost;
 use crate::store::{Claim, Ended, Error, Renewed};
 use crate::time::{Span, Timestamp};
 
-const FIRST_TIME: Ended = Ended { replayed: false };
-const REPLAYED: Ended = Ended { replayed: true };
+const fn first_time(at: Timestamp) -> Ended {
+    Ended { at, replayed: false }
+}
+
+const fn replayed(at: Timestamp) -> Ended {
+    Ended { at, replayed: true }
+}
 
 impl Model {
     /// See [`crate::Store::claim`].
@@ -123,7 +128,7 @@ impl Model {
         self.advance(now);
         let record = self.records.get(&id).cloned();
         match record.as_ref().map(|record| record.state) {
-            Some(State::Cancelled) => return Ok(REPLAYED),
+            Some(State::Cancelled) => return Ok(replayed(now)),
             Some(State::Settled(_)) => return Err(Error::Conflict),
             _ => {}
         }
@@ -149,7 +154,7 @@ impl Model {
         };
         tombstone.touch(now);
         self.records.insert(id, tombstone);
-        Ok(FIRST_TIME)
+        Ok(first_time(now))
     }
 
     /// See [`crate::Store::settle`].
@@ -160,7 +165,7 @@ impl Model {
             State::Open(_) => {}
             State::Booked => return Err(Error::NotClaimed),
             State::Cancelled => return Err(Error::Gone),
-            State::Settled(before) if before == *actual => return Ok(REPLAYED),
+            State::Settled(before) if before == *actual => return Ok(replayed(now)),
             State::Settled(_) => return Err(Error::Conflict),
             State::Lapsed => return Err(Error::Unknown),
         }
@@ -195,7 +200,7 @@ impl Model {
         record.uses.clear();
         record.touch(now);
         self.records.insert(id, record);
-        Ok(FIRST_TIME)
+        Ok(first_time(now))
     }
 
     /// See [`crate::Store::release`].
@@ -203,9 +208,9 @@ impl Model {
         self.advance(now);
         let mut record = self.known(id).ok_or(Error::Unknown)?.clone();
         match record.state {
-            State::Open(_) if record.released => return Ok(REPLAYED),
+            State::Open(_) if record.released => return Ok(replayed(now)),
             State::Open(_) => {}
-            State::Settled(_) => return Ok(REPLAYED),
+            State::Settled(_) => return Ok(replayed(now)),
             State::Booked => return Err(Error::NotClaimed),
             State::Cancelled => return Err(Error::Gone),
             State::Lapsed => return Err(Error::Unknown),
@@ -216,7 +221,7 @@ impl Model {
         record.uses.retain(|used| used.lease().is_none());
         record.released = true;
         self.records.insert(id, record);
-        Ok(FIRST_TIME)
+        Ok(first_time(now))
     }
 
     /// See [`crate::Store::renew`].

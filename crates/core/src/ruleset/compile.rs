@@ -9,7 +9,7 @@ use crate::key::Key;
 use crate::limit::{Calendar, Limit, Unit};
 use crate::plan::{Charge, Plan};
 use crate::query::Query;
-use crate::rule::{Group, Mode, Pattern, Rule};
+use crate::rule::{Group, InlineRule, Mode, Pattern, Rule};
 use crate::time::{Clock, Span};
 
 /// A rule whose dimensions are places, with the cells that it charges.
@@ -37,6 +37,8 @@ pub(crate) struct CellSpec {
     /// A hundredth of its shortest window: how late a booking may be used unless configured
     /// otherwise. `None` if it can't be booked.
     pub(crate) slack: Option<Span>,
+    /// The limits as they are written: every answer repeats them.
+    pub(crate) texts: Vec<Box<str>>,
     /// What tells the cells of one rule apart; empty for a literal key.
     suffix: String,
     /// The name of the cell that takes what no longer has room for a key of its own.
@@ -237,7 +239,7 @@ impl Compiled {
     /// A rule under a key of the caller's choice.
     pub(crate) fn inline(rule: Rule, key: &str) -> Result<Self, RulesetError> {
         // No rule of a configuration makes a key that begins like this: `~` is escaped there.
-        let mut text = Key::start("~inline:");
+        let mut text = Key::start(InlineRule::KEY_START);
         text.push_value(key);
         let cells = cells(&rule)?;
         let key = vec![Piece::Text(text.as_str().to_owned())];
@@ -380,6 +382,7 @@ fn cells(rule: &Rule) -> Result<Vec<CellSpec>, RulesetError> {
                 return fail(Problem::SameWindow(twin.to_string(), limit.to_string()));
             }
             log.limits.push(limit.clone());
+            log.texts.push(limit.to_string().into());
             if let Spec::Log(known) = &mut log.spec {
                 known.extend(quotas);
             }
@@ -399,8 +402,9 @@ fn cells(rule: &Rule) -> Result<Vec<CellSpec>, RulesetError> {
             return fail(Problem::SameWindow(twin.limits[0].to_string(), limit.to_string()));
         }
         let overflow = format!("{}#overflow{suffix}", rule.name);
+        let (limits, texts) = (vec![limit.clone()], vec![limit.to_string().into()]);
         let slack = None;
-        cells.push(CellSpec { unit, limits: vec![limit.clone()], slack, suffix, overflow, spec });
+        cells.push(CellSpec { unit, limits, slack, texts, suffix, overflow, spec });
     }
     if rule.key.is_some() && cells.len() > 1 {
         return fail(Problem::TemplateCells(cells.len()));

@@ -12,6 +12,7 @@ use index::Index;
 
 use crate::key::Part;
 use crate::limit::Limit;
+use crate::outage::{Outage, OutagePolicy};
 use crate::plan::{Charge, Plan};
 use crate::query::{Query, Subject};
 use crate::rule::{Group, Rule};
@@ -31,6 +32,8 @@ pub struct Settings {
     pub slack: Option<Span>,
     /// How far ahead a booking may start.
     pub horizon: Span,
+    /// What holds while the store does not answer.
+    pub outage: Outage,
 }
 
 impl Settings {
@@ -46,6 +49,7 @@ impl Default for Settings {
             hash_key: *blake3::hash(b"sluicegate").as_bytes(),
             slack: None,
             horizon: Span::from_secs(3_600),
+            outage: Outage::default(),
         }
     }
 }
@@ -148,7 +152,31 @@ impl Ruleset {
             rule.0.charge(group, &values, query, &clock, &self.settings, &mut plan)?;
         }
         plan.set_slack(self.settings.slack);
+        plan.set_outage(self.policy_for(query));
         Ok(plan)
+    }
+
+    /// The policy of whoever asks, for rules that have none of their own.
+    fn policy_for(&self, query: &Query<'_>) -> OutagePolicy {
+        let outage = &self.settings.outage;
+        if outage.by_client_type.is_empty() {
+            return outage.default;
+        }
+        outage.policy(query.get(Outage::CLIENT_TYPE))
+    }
+
+    /// What holds while the store does not answer.
+    pub const fn outage(&self) -> &Outage {
+        &self.settings.outage
+    }
+
+    /// Whether some policy lets something through while the store does not answer.
+    pub fn answers_alone(&self) -> bool {
+        let outage = &self.settings.outage;
+        let of_clients = outage.by_client_type.values().copied().chain([outage.default]);
+        let rules = self.groups.iter().flat_map(|group| &group.rules);
+        let of_rules = rules.filter_map(|compiled| compiled.rule.outage);
+        of_clients.chain(of_rules).any(|policy| policy != OutagePolicy::Closed)
     }
 
     fn values<'a>(&self, query: &'a Query<'_>) -> Values<'a> {

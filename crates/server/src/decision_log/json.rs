@@ -7,32 +7,85 @@ use std::fmt;
 use std::io::Write as _;
 
 use sluicegate_core::limit::Unit;
-use sluicegate_core::{Charge, Decision};
+use sluicegate_core::query::{Cost, Query};
+use sluicegate_core::{Charge, Decision, Span, Timestamp};
 
 use super::escape::{quote, quote_display};
-use super::line::{
-    API_KEY, Context, Scope, at, foremost, level, reason, scopes, shadowed, written,
-};
+use super::line::{API_KEY, Context, amount, foremost, level, shadowed, written};
 use super::sample::Share;
-use crate::service::Decided;
+use crate::answer::{Answer, Scope};
+use crate::service::{Decided, Effect, Followed};
 
 /// Dimensions that have a field of their own.
 const FIELDS: [&str; 5] = ["userId", "tenantId", "modelId", "modelTier", "clientType"];
 
-/// Appends the line, without its end.
-pub(super) fn write(decided: &Decided<'_, '_, '_>, context: &Context<'_>, out: &mut Vec<u8>) {
+/// Appends the line of a decision, without its end.
+pub(super) fn decided(decided: &Decided<'_, '_, '_>, context: &Context<'_>, out: &mut Vec<u8>) {
+    let answer = &decided.answer;
     let mut line = Object::begin(out);
-    line.quoted("timestamp", context.now);
-    line.quoted("level", level(decided.decision));
-    line.quoted("requestId", decided.plan.id.id);
-    line.quoted("operation", decided.operation.name());
-    who(decided, context, &mut line);
-    outcome(decided, &mut line);
-    let micros = decided.latency.as_micros();
-    line.raw("latencyMs", format_args!("{}.{:03}", micros / 1_000, micros % 1_000));
-    line.list("scopes", scopes(decided), |shown, out| scope(&shown, out));
-    line.quoted("at", at(decided.decision));
+    line.instant("timestamp", context.now);
+    line.word("level", level(answer.decision()));
+    line.quoted("requestId", answer.plan().id.id);
+    line.word("operation", decided.operation.name());
+    who(decided.query, context, &mut line);
+    outcome(answer, &mut line);
+    latency(decided.latency, &mut line);
+    line.list("scopes", answer.scopes(), |shown, out| scope(&shown, out));
+    line.instant("at", answer.at());
     charged(decided, &mut line);
+    end(line, context);
+}
+
+/// Appends the line of what followed a decision, without its end.
+pub(super) fn followed(followed: &Followed<'_, '_>, context: &Context<'_>, out: &mut Vec<u8>) {
+    let mut line = Object::begin(out);
+    line.instant("timestamp", context.now);
+    line.word("level", "INFO");
+    line.quoted("requestId", followed.id);
+    line.word("operation", followed.operation.name());
+    latency(followed.latency, &mut line);
+    if let Some(at) = followed.at {
+        line.instant("at", at);
+    }
+    match followed.effect {
+        Effect::Ended { replayed, claimant, cost } => {
+            if replayed {
+                line.raw("replayed", true);
+            }
+            if let Some(claimant) = claimant {
+                line.quoted("claimant", claimant);
+            }
+            if let Some(actual) = cost {
+                cost_of(actual, &mut line);
+            }
+        }
+        Effect::Renewed { until } => line.instant("until", until),
+        Effect::Early { start } => {
+            line.word("effect", "early");
+            line.instant("start", start);
+        }
+        Effect::Rebooked { start, plan } => {
+            line.word("effect", "rebooked");
+            line.instant("start", start);
+            let booked = plan.charges().iter().filter(|charge| charge.meter.bookable());
+            line.list("charges", booked, charge);
+        }
+        Effect::Spent => line.word("effect", "spent"),
+        Effect::Reset { plan } => {
+            line.list("keys", plan.charges().iter(), |charge, out| quote_display(&charge.key, out));
+        }
+    }
+    end(line, context);
+}
+
+fn latency(latency: Span, line: &mut Object<'_>) {
+    let micros = latency.as_micros();
+    line.number("latencyMs", micros / 1_000);
+    let digit = |place: u64| b'0' + (micros / place % 10) as u8;
+    line.out.extend_from_slice(&[b'.', digit(100), digit(10), digit(1)]);
+}
+
+fn end(mut line: Object<'_>, context: &Context<'_>) {
     if context.share != Share::ALL {
         line.raw("samplePpm", context.share.as_ppm());
     }
@@ -42,12 +95,25 @@ pub(super) fn write(decided: &Decided<'_, '_, '_>, context: &Context<'_>, out: &
     line.end();
 }
 
+/// What was known of the cost, in the units of charges.
+fn cost_of(cost: &Cost, line: &mut Object<'_>) {
+    line.name("cost");
+    let mut object = Object::begin(line.out);
+    let units = [Unit::Requests, Unit::Tokens, Unit::InputTokens, Unit::OutputTokens, Unit::Usd];
+    for unit in units {
+        if let Some(amount) = cost.of(unit) {
+            object.raw(unit_name(unit), amount);
+        }
+    }
+    object.end();
+}
+
 /// Who asked. What is secret is nowhere but among the hashes.
-fn who(decided: &Decided<'_, '_, '_>, context: &Context<'_>, line: &mut Object<'_>) {
-    let (query, secrets) = (decided.query, context.secrets);
+fn who(query: &Query<'_>, context: &Context<'_>, line: &mut Object<'_>) {
+    let secrets = context.secrets;
     for name in FIELDS.into_iter().filter(|name| !secrets.has(name)) {
         if let Some(value) = query.get(name) {
-            line.text(name, &value);
+            line.string(name, value);
         }
     }
     if let Some(value) = query.get(API_KEY) {
@@ -60,43 +126,45 @@ fn who(decided: &Decided<'_, '_, '_>, context: &Context<'_>, line: &mut Object<'
     line.pairs("hashed", hashed.map(|(name, value)| (name, secrets.hash(value))));
 }
 
-fn outcome(decided: &Decided<'_, '_, '_>, line: &mut Object<'_>) {
-    let decision = decided.decision;
-    let foremost = foremost(decided);
-    line.raw("allowed", decision.is_allowed());
-    match decision {
-        Decision::Allow(allow) if allow.replayed => line.raw("replayed", true),
-        Decision::Allow(_) => {}
-        Decision::Deny(_) | Decision::Never(_) => {
-            if let Some(hit) = &foremost {
-                line.text("reason", &reason(decision, hit.rule));
-                line.text("scopeHit", &hit.rule);
-            }
-        }
+fn outcome(answer: &Answer<'_, '_>, line: &mut Object<'_>) {
+    let decision = answer.decision();
+    line.boolean("allowed", decision.is_allowed());
+    if matches!(decision, Decision::Allow(allow) if allow.replayed) {
+        line.raw("replayed", true);
     }
-    let mut shadowed = shadowed(decided).peekable();
+    if let Some(policy) = answer.outage() {
+        line.quoted("outage", policy.word());
+    }
+    if let Some(reason) = answer.reason() {
+        line.text("reason", &reason);
+    }
+    if let Some(hit) = answer.hit() {
+        line.string("scopeHit", hit.name());
+    }
+    let mut shadowed = shadowed(answer).peekable();
     if shadowed.peek().is_some() {
         line.list("shadowed", shadowed, quote);
     }
     if let Decision::Deny(deny) = decision {
-        line.quoted("retryAt", deny.start);
+        line.instant("retryAt", deny.start);
     }
-    if let Some(scope) = &foremost {
-        line.raw("remaining", scope.remaining());
+    if let Some(scope) = foremost(answer) {
+        line.amount("remaining", scope.remaining(), scope.limit.unit());
         if !matches!(decision, Decision::Never(_)) {
-            line.quoted("windowResetAt", scope.reading.reset);
+            line.instant("windowResetAt", scope.reading.reset);
         }
     }
 }
 
-fn scope(scope: &Scope<'_>, out: &mut Vec<u8>) {
+fn scope(scope: &Scope<'_, '_>, out: &mut Vec<u8>) {
+    let unit = scope.limit.unit();
     let mut object = Object::begin(out);
-    object.text("name", &scope.rule);
-    object.raw("limit", scope.limit_amount());
-    object.raw("count", scope.used());
-    object.raw("remaining", scope.remaining());
-    object.text("window", scope.limit);
-    if scope.shadow {
+    object.string("name", scope.name());
+    object.amount("limit", scope.amount(), unit);
+    object.amount("count", scope.reading.used, unit);
+    object.amount("remaining", scope.remaining(), unit);
+    object.string("window", scope.text);
+    if scope.charge.shadow() {
         object.raw("shadow", true);
     }
     object.end();
@@ -104,14 +172,17 @@ fn scope(scope: &Scope<'_>, out: &mut Vec<u8>) {
 
 /// What `verify` reads: which amounts were written on which counters, under which limits.
 fn charged(decided: &Decided<'_, '_, '_>, line: &mut Object<'_>) {
-    let Decision::Allow(allow) = decided.decision else {
+    let Decision::Allow(allow) = decided.answer.decision() else {
         return;
     };
     if allow.start != allow.at {
-        line.quoted("start", allow.start);
+        line.instant("start", allow.start);
     }
     if let Some(until) = allow.until {
-        line.quoted("until", until);
+        line.instant("until", until);
+    }
+    if let Some(claimant) = decided.claimant {
+        line.quoted("claimant", claimant);
     }
     let mut written = written(decided).peekable();
     if written.peek().is_some() {
@@ -121,18 +192,25 @@ fn charged(decided: &Decided<'_, '_, '_>, line: &mut Object<'_>) {
 
 fn charge(charge: &Charge<'_>, out: &mut Vec<u8>) {
     let mut object = Object::begin(out);
-    object.text("key", &charge.key);
-    object.list("limits", charge.limits().iter(), quote_display);
-    object.raw("take", charge.take);
-    let unit = match charge.unit() {
-        Unit::Usd => "nano-USD",
-        unit => unit.name(),
-    };
-    object.quoted("unit", unit);
+    object.string("key", charge.key.as_str());
+    object.list("limits", charge.texts().iter(), |text, out| quote(text, out));
+    object.number("take", charge.take);
+    object.word("unit", unit_name(charge.unit()));
+    if charge.unit() == Unit::Slots {
+        object.quoted("lease", charge.rule().lease);
+    }
     if charge.shadow() {
         object.raw("shadow", true);
     }
     object.end();
+}
+
+/// Amounts of money are whole nano-dollars here.
+const fn unit_name(unit: Unit) -> &'static str {
+    match unit {
+        Unit::Usd => "nano-USD",
+        unit => unit.name(),
+    }
 }
 
 /// An object under way.
@@ -152,6 +230,8 @@ impl<'o> Object<'o> {
     }
 
     /// The name of the next field: one of ours, which needs no escapes.
+    // Inlined with those who call it, so that a name becomes a few stores instead of calls.
+    #[inline(always)]
     fn name(&mut self, name: &str) {
         self.comma();
         self.out.push(b'"');
@@ -166,15 +246,64 @@ impl<'o> Object<'o> {
         self.empty = false;
     }
 
-    /// A string.
+    /// A string as it is.
+    #[inline(always)]
+    fn string(&mut self, name: &str, value: &str) {
+        self.name(name);
+        quote(value, self.out);
+    }
+
+    /// A string that is put together.
     fn text(&mut self, name: &str, value: &impl fmt::Display) {
         self.name(name);
         quote_display(value, self.out);
     }
 
-    /// A string of ours that needs no escapes: an instant, a hash, a word.
+    /// What is displayed without anything that needs escapes: an id, a hash.
     fn quoted(&mut self, name: &str, value: impl fmt::Display) {
-        self.raw(name, format_args!("\"{value}\""));
+        self.name(name);
+        self.out.push(b'"');
+        write!(self.out, "{value}").expect("a buffer takes every write");
+        self.out.push(b'"');
+    }
+
+    /// An instant.
+    #[inline(always)]
+    fn instant(&mut self, name: &str, at: Timestamp) {
+        self.name(name);
+        self.out.push(b'"');
+        self.out.extend_from_slice(at.rfc3339().as_bytes());
+        self.out.push(b'"');
+    }
+
+    /// A word of ours that needs no escapes.
+    #[inline(always)]
+    fn word(&mut self, name: &str, word: &str) {
+        self.name(name);
+        self.out.push(b'"');
+        self.out.extend_from_slice(word.as_bytes());
+        self.out.push(b'"');
+    }
+
+    #[inline(always)]
+    fn number(&mut self, name: &str, value: u64) {
+        self.name(name);
+        self.out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
+    }
+
+    /// A number in its unit: money in dollars.
+    #[inline(always)]
+    fn amount(&mut self, name: &str, value: u64, unit: Unit) {
+        match unit {
+            Unit::Usd => self.raw(name, amount(value, unit)),
+            _ => self.number(name, value),
+        }
+    }
+
+    #[inline(always)]
+    fn boolean(&mut self, name: &str, value: bool) {
+        self.name(name);
+        self.out.extend_from_slice(if value { b"true" } else { b"false" });
     }
 
     /// A number, or a boolean.

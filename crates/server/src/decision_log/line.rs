@@ -2,11 +2,11 @@
 
 use std::fmt::{self, Display};
 
-use sluicegate_core::algorithm::Reading;
 use sluicegate_core::limit::Unit;
-use sluicegate_core::{Charge, Decision, Limit, Money, Timestamp};
+use sluicegate_core::{Charge, Decision, Money, Timestamp};
 
 use super::sample::Share;
+use crate::answer::{Answer, Scope};
 use crate::service::{Decided, Operation};
 
 /// What the log adds to a decision.
@@ -24,50 +24,8 @@ pub(super) const fn level(decision: &Decision) -> &'static str {
     if decision.is_allowed() { "INFO" } else { "WARN" }
 }
 
-/// When the store decided.
-pub(super) const fn at(decision: &Decision) -> Timestamp {
-    match decision {
-        Decision::Allow(allow) => allow.at,
-        Decision::Deny(deny) => deny.at,
-        Decision::Never(never) => never.at,
-    }
-}
-
-/// Why not, in one word, as the front doors say it.
-pub(super) fn reason(decision: &Decision, rule: &str) -> impl Display {
-    let verb = if matches!(decision, Decision::Never(_)) { "EXCEEDS" } else { "HIT" };
-    fmt::from_fn(move |f| write!(f, "{verb}_{rule}_LIMIT"))
-}
-
-/// One limit, and what it showed.
-#[derive(Clone, Copy)]
-pub(super) struct Scope<'l> {
-    pub(super) rule: &'l str,
-    pub(super) shadow: bool,
-    pub(super) limit: &'l Limit,
-    pub(super) reading: Reading,
-}
-
-impl Scope<'_> {
-    pub(super) fn limit_amount(&self) -> impl Display {
-        amount(self.limit.amount().get(), self.limit.unit())
-    }
-
-    pub(super) fn used(&self) -> impl Display {
-        amount(self.reading.used, self.limit.unit())
-    }
-
-    pub(super) fn remaining(&self) -> impl Display {
-        amount(self.left(), self.limit.unit())
-    }
-
-    const fn left(&self) -> u64 {
-        self.limit.amount().get().saturating_sub(self.reading.used)
-    }
-}
-
 /// A number; of money, dollars as a decimal.
-fn amount(number: u64, unit: Unit) -> impl Display {
+pub(super) fn amount(number: u64, unit: Unit) -> impl Display {
     let money = Some(number).filter(|_| unit == Unit::Usd).and_then(Money::from_nanos);
     fmt::from_fn(move |f| match money {
         Some(money) => money.fmt(f),
@@ -75,59 +33,40 @@ fn amount(number: u64, unit: Unit) -> impl Display {
     })
 }
 
-/// Every limit that was checked.
-pub(super) fn scopes<'l>(decided: &'l Decided<'_, '_, '_>) -> impl Iterator<Item = Scope<'l>> {
-    let readings = decided.decision.readings();
-    decided.plan.scopes().zip(readings).map(|((charge, limit), &reading)| Scope {
-        rule: &charge.rule().name,
-        shadow: charge.shadow(),
-        limit,
-        reading,
-    })
-}
-
-/// The limit that `remaining` and `windowResetAt` speak of: the one that hit, or else the one that
-/// leaves least, of those that count requests if there are any.
-pub(super) fn foremost<'l>(decided: &'l Decided<'_, '_, '_>) -> Option<Scope<'l>> {
-    let hit = match decided.decision {
-        Decision::Allow(_) => {
-            let binding = scopes(decided).filter(|scope| !scope.shadow);
-            return binding.min_by_key(|scope| {
-                let unit = scope.limit.unit();
-                (unit != Unit::Requests, unit, scope.left())
-            });
-        }
-        Decision::Deny(deny) => deny.hit,
-        Decision::Never(never) => never.hit,
-    };
-    let before = &decided.plan.charges()[..hit.charge];
-    let before: usize = before.iter().map(|charge| charge.limits().len()).sum();
-    scopes(decided).nth(before + hit.limit)
+/// The limit that `remaining` and `windowResetAt` speak of: the one that hit, or else the tightest.
+pub(super) fn foremost<'a, 'p>(answer: &Answer<'a, 'p>) -> Option<Scope<'a, 'p>> {
+    if answer.decision().is_allowed() { answer.tightest() } else { answer.hit() }
 }
 
 /// What was written by this decision: nothing by a peek or a replay, and no lease by a booking,
 /// which takes it when it is claimed.
-pub(super) fn written<'l, 'p>(
-    decided: &'l Decided<'_, '_, 'p>,
-) -> impl Iterator<Item = &'l Charge<'p>> {
-    let first_time = matches!(decided.decision, Decision::Allow(allow) if !allow.replayed);
-    decided.plan.charges().iter().filter(move |charge| {
+pub(super) fn written<'a, 'p>(
+    decided: &Decided<'a, '_, 'p>,
+) -> impl Iterator<Item = &'a Charge<'p>> {
+    let answer = decided.answer;
+    // What a node admits on its own is not charged on the counters that all share.
+    let shared = answer.outage().is_none();
+    let first_time =
+        shared && matches!(answer.decision(), Decision::Allow(allow) if !allow.replayed);
+    let operation = decided.operation;
+    answer.plan().charges().iter().filter(move |charge| {
         first_time
-            && match decided.operation {
+            && match operation {
                 Operation::Acquire => true,
                 Operation::Book => charge.meter.bookable(),
-                Operation::Peek => false,
+                Operation::Claim => !charge.meter.bookable(),
+                _ => false,
             }
     })
 }
 
 /// The names of the shadow rules that would have denied an admission.
-pub(super) fn shadowed<'l>(decided: &'l Decided<'_, '_, '_>) -> impl Iterator<Item = &'l str> {
-    let indexes = match decided.decision {
+pub(super) fn shadowed<'a>(answer: &Answer<'a, '_>) -> impl Iterator<Item = &'a str> {
+    let indexes = match answer.decision() {
         Decision::Allow(allow) => allow.shadowed.as_slice(),
-        Decision::Deny(_) | Decision::Never(_) => &[],
+        Decision::Deny(_) | Decision::Never(_) | Decision::Closed(_) => &[],
     };
-    let charges = decided.plan.charges();
+    let charges = answer.plan().charges();
     indexes.iter().map(|&index| charges[usize::from(index)].rule().name.as_str())
 }
 

@@ -1,4 +1,4 @@
-//! One line per decision, for people, for machines, and for `verify`.
+//! One line per decision and per what follows it, for people, for machines, and for `verify`.
 //!
 //! A line of JSON has these fields; those in brackets only where there is something to say:
 //!
@@ -14,9 +14,21 @@
 //! | [`remaining`, `windowResetAt`] | of the limit that hit, or of the tightest |
 //! | `latencyMs`, `scopes` | what every limit showed: dollars as decimals |
 //! | `at`, [`start`, `until`] | the store's time; of a booking its start; when it has to be claimed, renewed or settled |
-//! | [`charges`] | what was written: key, limits, amount (money in nano-dollars) |
+//! | [`charges`] | what was written: key, limits, amount (money in nano-dollars), and how long a slot is leased |
+//! | [`claimant`] | who claimed a booking |
 //! | [`samplePpm`] | only so many of a million such decisions are logged |
 //! | [`dropped`] | so many lines are missing before this one |
+//!
+//! What follows a decision has a line as well, without `allowed`: `settle`, `release`, `cancel`,
+//! `renew`, `reset`, and a `claim` that is not answered by a decision.
+//!
+//! | field | what it says |
+//! |---|---|
+//! | `requestId`, `operation`, `latencyMs`, `at` | as above |
+//! | [`replayed`], [`claimant`], [`cost`] | it had ended before; by whose handle; the actual cost |
+//! | [`until`] | how long it lasts after a renewal |
+//! | [`effect`, `start`, `charges`] | a claim that is `early`, `spent` or `rebooked`; its start; what is charged then |
+//! | [`keys`] | the counters that were reset |
 //!
 //! **A line is a line.** Whatever ids contain is escaped, so nobody can write a second one, or make
 //! a terminal do something. **Secrets are hashed**: values of `apiKey`, and of the dimensions
@@ -44,7 +56,7 @@ pub use sample::Share;
 use sluicegate_core::time::Clock;
 use writer::Writer;
 
-use crate::service::{Decided, Observer};
+use crate::service::{Decided, Followed, Observer};
 
 /// The log. A clone is another handle to the same.
 #[derive(Clone)]
@@ -130,10 +142,29 @@ impl DecisionLog {
 
 impl Observer for DecisionLog {
     fn decided(&self, decided: &Decided<'_, '_, '_>) {
-        let Inner { format, sampler, secrets, clock, writer } = &*self.0;
-        let Some(share) = sampler.takes(decided.plan.id.id, decided.decision) else {
-            return;
-        };
+        let answer = &decided.answer;
+        let share = self.0.sampler.takes(answer.plan().id.id, answer.decision().is_allowed());
+        self.line(share, |format, context, out| match format {
+            Format::Json => json::decided(decided, context, out),
+            Format::Text => text::decided(decided, context, out),
+        });
+    }
+
+    fn followed(&self, followed: &Followed<'_, '_>) {
+        // With the admission that it is about, or not at all.
+        let share = self.0.sampler.takes(followed.id, true);
+        self.line(share, |format, context, out| match format {
+            Format::Json => json::followed(followed, context, out),
+            Format::Text => text::followed(followed, context, out),
+        });
+    }
+}
+
+impl DecisionLog {
+    /// Writes a line, if it has a share by which it is logged.
+    fn line(&self, share: Option<Share>, write: impl FnOnce(Format, &Context<'_>, &mut Vec<u8>)) {
+        let Some(share) = share else { return };
+        let Inner { format, secrets, clock, writer, .. } = &*self.0;
         thread_local! {
             static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
         }
@@ -141,10 +172,7 @@ impl Observer for DecisionLog {
             let dropped = writer.take_missing();
             let context = Context { now: clock.now(), secrets, share, dropped };
             buffer.clear();
-            match format {
-                Format::Json => json::write(decided, &context, buffer),
-                Format::Text => text::write(decided, &context, buffer),
-            }
+            write(*format, &context, buffer);
             buffer.push(b'\n');
             if !writer.send(buffer) {
                 writer.missing(dropped);

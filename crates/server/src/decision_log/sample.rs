@@ -3,7 +3,7 @@
 use std::hash::Hasher;
 
 use siphasher::sip::SipHasher13;
-use sluicegate_core::{Decision, Id};
+use sluicegate_core::Id;
 
 /// A part of all, in millionths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -47,8 +47,8 @@ impl Sampler {
     }
 
     /// The share by which the decision is among those that are logged, if it is.
-    pub(super) fn takes(&self, id: Id, decision: &Decision) -> Option<Share> {
-        let share = if decision.is_allowed() { self.allowed } else { self.denied };
+    pub(super) fn takes(&self, id: Id, allowed: bool) -> Option<Share> {
+        let share = if allowed { self.allowed } else { self.denied };
         (share == Share::ALL || self.place(id) < share.0).then_some(share)
     }
 

@@ -8,29 +8,31 @@
 use std::fmt;
 use std::io::Write as _;
 
-use sluicegate_core::Decision;
+use sluicegate_core::{Decision, Id, Span};
 
 use super::escape::word;
-use super::line::{Context, foremost, level, reason, scopes, shadowed};
-use crate::service::Decided;
+use super::line::{Context, amount, level, shadowed};
+use crate::service::{Decided, Effect, Followed};
 
-/// Appends the line, without its end.
-pub(super) fn write(decided: &Decided<'_, '_, '_>, context: &Context<'_>, out: &mut Vec<u8>) {
-    let decision = decided.decision;
+/// Appends the line of a decision, without its end.
+pub(super) fn decided(decided: &Decided<'_, '_, '_>, context: &Context<'_>, out: &mut Vec<u8>) {
+    let answer = &decided.answer;
+    let decision = answer.decision();
     plain(out, format_args!("{} {}", context.now, level(decision)));
     plain(out, format_args!(" {} ", decided.operation.name()));
-    match (decision, foremost(decided)) {
+    match (decision, answer.reason()) {
         (Decision::Allow(allow), _) if allow.replayed => plain(out, "allowed before"),
         (Decision::Allow(_), _) => plain(out, "allowed"),
-        (Decision::Deny(_) | Decision::Never(_), Some(hit)) => {
-            word(&reason(decision, hit.rule).to_string(), out);
-        }
-        (Decision::Deny(_) | Decision::Never(_), None) => plain(out, "denied"),
+        (_, Some(reason)) => word(&reason.to_string(), out),
+        (_, None) => plain(out, "denied"),
+    }
+    if let Some(policy) = answer.outage() {
+        plain(out, format_args!(" without the store ({})", policy.word()));
     }
     if let Decision::Deny(deny) = decision {
         plain(out, format_args!(" until {}", deny.start));
     }
-    for rule in shadowed(decided) {
+    for rule in shadowed(answer) {
         plain(out, " shadowed by ");
         word(rule, out);
     }
@@ -45,14 +47,38 @@ pub(super) fn write(decided: &Decided<'_, '_, '_>, context: &Context<'_>, out: &
             word(value, out);
         }
     }
-    for scope in scopes(decided) {
+    for scope in answer.scopes() {
         plain(out, " | ");
-        word(scope.rule, out);
-        plain(out, format_args!(" {} of {}", scope.used(), scope.limit));
+        word(scope.name(), out);
+        let used = amount(scope.reading.used, scope.limit.unit());
+        plain(out, format_args!(" {used} of {}", scope.limit));
     }
-    let micros = decided.latency.as_micros();
-    plain(out, format_args!(" | {}.{:03}ms", micros / 1_000, micros % 1_000));
-    plain(out, format_args!(" {}", decided.plan.id.id));
+    end(decided.latency, answer.plan().id.id, context, out);
+}
+
+/// Appends the line of what followed a decision, without its end.
+pub(super) fn followed(followed: &Followed<'_, '_>, context: &Context<'_>, out: &mut Vec<u8>) {
+    plain(out, format_args!("{} INFO {}", context.now, followed.operation.name()));
+    match followed.effect {
+        Effect::Ended { replayed: true, .. } => plain(out, " done before"),
+        Effect::Ended { replayed: false, .. } => plain(out, " done"),
+        Effect::Renewed { until } => plain(out, format_args!(" until {until}")),
+        Effect::Early { start } => plain(out, format_args!(" too early, good from {start}")),
+        Effect::Rebooked { start, .. } => plain(out, format_args!(" late, booked for {start}")),
+        Effect::Spent => plain(out, " spent"),
+        Effect::Reset { plan } => {
+            for charge in plan.charges() {
+                plain(out, " ");
+                word(&charge.key.to_string(), out);
+            }
+        }
+    }
+    end(followed.latency, followed.id, context, out);
+}
+
+fn end(latency: Span, id: Id, context: &Context<'_>, out: &mut Vec<u8>) {
+    let micros = latency.as_micros();
+    plain(out, format_args!(" | {}.{:03}ms {id}", micros / 1_000, micros % 1_000));
     if context.dropped > 0 {
         plain(out, format_args!(" | {} lines lost before this one", context.dropped));
     }

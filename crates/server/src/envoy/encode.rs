@@ -4,7 +4,7 @@ use axum::http::HeaderMap;
 use sluicegate_core::rule::Mode;
 use sluicegate_core::{Decision, Span};
 
-use super::Options;
+use super::{Closed, Options};
 use crate::answer::{Answer, Scope};
 use crate::grpc::proto::envoy::config::core::v3::HeaderValue;
 use crate::grpc::proto::envoy::service::ratelimit::v3::RateLimitResponse;
@@ -13,11 +13,18 @@ use crate::grpc::proto::envoy::service::ratelimit::v3::rate_limit_response::{
     Code, DescriptorStatus, RateLimit,
 };
 use crate::headers;
+use crate::refusal::{Kind, Refusal};
 
 pub(super) const OK: Code = Code::Ok;
 
 /// One status per query of the plan, in their order, and the code of all together.
-pub(super) fn decision(answer: &Answer<'_, '_>, options: Options) -> RateLimitResponse {
+pub(super) fn decision(
+    answer: &Answer<'_, '_>,
+    options: Options,
+) -> Result<RateLimitResponse, Refusal> {
+    if matches!(answer.decision(), Decision::Closed(_)) && options.closed == Closed::Unavailable {
+        return Err(Refusal::new(Kind::Unavailable, "the store does not answer"));
+    }
     let statuses: Vec<_> =
         (0..answer.plan().queries()).map(|query| status(answer, query)).collect();
     let over = |status: &DescriptorStatus| status.code() == Code::OverLimit;
@@ -36,12 +43,12 @@ pub(super) fn decision(answer: &Answer<'_, '_>, options: Options) -> RateLimitRe
             raw_value: Vec::new(),
         }));
     }
-    RateLimitResponse {
+    Ok(RateLimitResponse {
         overall_code: overall.into(),
         statuses,
         response_headers_to_add,
         request_headers_to_add: Vec::new(),
-    }
+    })
 }
 
 /// The status of a descriptor whose hits were given back.
@@ -58,6 +65,12 @@ fn status(answer: &Answer<'_, '_>, query: usize) -> DescriptorStatus {
     let scopes = answer.scopes().filter(|scope| part.charges.contains(&scope.place()));
     let told = scopes.min_by_key(|scope| (!is_over(answer, scope), scope.remaining()));
     let Some(scope) = told else {
+        // Nobody knows what limits show, and all that there are refuse.
+        let is_closed = matches!(answer.decision(), Decision::Closed(_));
+        if is_closed && !part.charges.is_empty() {
+            let code = Code::OverLimit.into();
+            return DescriptorStatus { code, ..DescriptorStatus::default() };
+        }
         // Nothing limits it: because no rule matches, or because one says so.
         let limit_remaining = if part.unlimited.is_some() { u32::MAX } else { 0 };
         return DescriptorStatus {
@@ -95,7 +108,7 @@ fn is_over(answer: &Answer<'_, '_>, scope: &Scope<'_, '_>) -> bool {
                 charge.rule().mode == Mode::Optimistic && scope.reading.used > scope.amount();
             charge.rule().tally && did_not_fit || is_exceeded
         }
-        Decision::Deny(_) | Decision::Never(_) => {
+        Decision::Deny(_) | Decision::Never(_) | Decision::Closed(_) => {
             let hit = answer.hit().is_some_and(|hit| hit.place() == scope.place());
             hit || scope.remaining() < charge.need
         }

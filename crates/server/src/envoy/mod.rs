@@ -20,7 +20,7 @@ use crate::grpc::proto::envoy::service::ratelimit::v3::rate_limit_service_server
 };
 use crate::grpc::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use crate::refusal::Refusal;
-use crate::service::{Operation, Service};
+use crate::service::{Question, Service};
 
 pub use json::router;
 
@@ -32,6 +32,23 @@ pub const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
 pub struct Options {
     /// Whether they carry the rate-limit headers that Envoy adds to its own answers.
     pub headers: bool,
+    /// How Envoy is told that the outage policy is to refuse.
+    pub closed: Closed,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { headers: true, closed: Closed::OverLimit }
+    }
+}
+
+/// How Envoy is told that the outage policy is to refuse.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Closed {
+    /// As a denial: it stays closed whatever Envoy does without an answer.
+    OverLimit,
+    /// As an error: Envoy's `failure_mode_deny` decides.
+    Unavailable,
 }
 
 /// The limiter, to Envoy.
@@ -55,12 +72,10 @@ impl<S: Store + 'static, C: Clock + 'static> EnvoyRls<S, C> {
         let call = Call::read(request, || self.service.request_id())?;
         let mut told = RateLimitResponse::default();
         if !call.charges.is_empty() {
-            let options = self.options;
-            let decided =
-                self.service.decide(&call.charges, Operation::Acquire, |rules, plan, decision| {
-                    encode::decision(&Answer::new(rules, plan, decision), options)
-                });
-            told = decided.await?;
+            let decided = self.service.decide(&call.charges, Question::Acquire, |answer| {
+                encode::decision(answer, self.options)
+            });
+            told = decided.await??;
         }
         for (place, query) in &call.refunds {
             let refunded = self.service.with_plan(query, async |store, rules, plan| {

@@ -7,7 +7,7 @@ use sluicegate_core::query::{Cost, Query, RequestId};
 
 use super::proto::sluicegate::v1 as pb;
 use crate::refusal::Refusal;
-use crate::request::{self, CostBody, Dimensions, InlineBody, Request};
+use crate::request::{self, CostBody, Dimensions, InlineBody, Request, Whole};
 
 /// The query of an `Allow`. Its two fields without presence count as left out when empty.
 pub(super) fn allow(request: &pb::AllowRequest, id: RequestId) -> Result<Query<'_>, Refusal> {
@@ -79,6 +79,8 @@ impl From<pb::Query> for Request {
 impl From<pb::Cost> for CostBody {
     fn from(cost: pb::Cost) -> Self {
         let pb::Cost { requests, input_tokens, output_tokens, usd } = cost;
+        let [requests, input_tokens, output_tokens] =
+            [requests, input_tokens, output_tokens].map(|number| number.map(Whole));
         Self { requests, input_tokens, output_tokens, usd }
     }
 }

@@ -16,11 +16,16 @@ pub(super) fn allow(answer: &Answer<'_, '_>) -> pb::AllowResponse {
     let reset = told.filter(|_| !never).map(|scope| scope.reading.reset.to_string());
     pb::AllowResponse {
         allowed: answer.decision().is_allowed(),
-        remaining: told.map_or(i32::MAX, |scope| saturated(scope.remaining())),
+        remaining: match told {
+            Some(scope) => saturated(scope.remaining()),
+            // Nothing limits it, or nobody knows.
+            None if answer.decision().is_allowed() => i32::MAX,
+            None => 0,
+        },
         reset_at: reset.unwrap_or_default(),
         scope_hit: hit.map(|scope| scope.name().to_owned()).unwrap_or_default(),
         scopes: answer.scopes().map(scope).collect(),
-        reason: answer.reason().unwrap_or_default(),
+        reason: answer.reason().map(|reason| reason.to_string()).unwrap_or_default(),
     }
 }
 
@@ -30,7 +35,7 @@ pub(super) fn decision(answer: &Answer<'_, '_>, handle: Option<String>) -> pb::D
         allowed: answer.decision().is_allowed(),
         id: answer.plan().id.id.to_string(),
         at: answer.at().to_string(),
-        reason: answer.reason().unwrap_or_default(),
+        reason: answer.reason().map(|reason| reason.to_string()).unwrap_or_default(),
         scope_hit: answer.hit().map(|scope| scope.name().to_owned()).unwrap_or_default(),
         retry_after_ms: answer.retry_after().map_or(0, |wait| wait.as_micros().div_ceil(1_000)),
         scopes: answer.scopes().map(scope).collect(),
@@ -51,6 +56,7 @@ pub(super) fn decision(answer: &Answer<'_, '_>, handle: Option<String>) -> pb::D
             told.fits = fits(answer);
         }
         Decision::Never(_) => told.fits = fits(answer),
+        Decision::Closed(_) => {}
     }
     told
 }
@@ -104,7 +110,7 @@ fn scope(scope: Scope<'_, '_>) -> pb::ScopeStatus {
         limit: number(scope.amount()),
         current: number(scope.reading.used),
         remaining: number(scope.remaining()),
-        window: scope.limit.to_string(),
+        window: scope.text.to_owned(),
         reset_at: scope.reading.reset.to_string(),
         shadow: scope.charge.shadow(),
     }

@@ -13,7 +13,7 @@ use crate::answer::Answer;
 use crate::auth::Caller;
 use crate::refusal::Refusal;
 use crate::request;
-use crate::service::{Operation, Service};
+use crate::service::{Question, Service};
 
 type Answered<T> = Result<Response<T>, Status>;
 
@@ -31,13 +31,12 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         &self,
         requests: Vec<pb::Query>,
         caller: &Caller,
-        operation: Operation,
+        question: Question,
     ) -> Answered<pb::Decision> {
         let service = &self.service;
         let queries = decode::queries(requests, caller.name(), || service.request_id())?;
-        let told = service.decide(&queries, operation, |rules, plan, decision| {
-            let handle = request::handle_of(plan, operation);
-            encode::decision(&Answer::new(rules, plan, decision), handle)
+        let told = service.decide(&queries, question, |answer| {
+            encode::decision(answer, request::handle_of(answer.plan(), question))
         });
         Ok(Response::new(told.await.map_err(Refusal::from)?))
     }
@@ -53,25 +52,23 @@ impl<S: Store + 'static, C: Clock + 'static> RateLimiterService for Limiter<S, C
     async fn allow(&self, request: Request<pb::AllowRequest>) -> Answered<pb::AllowResponse> {
         let request = request.into_inner();
         let query = [decode::allow(&request, self.service.request_id())?];
-        let told = self.service.decide(&query, Operation::Acquire, |rules, plan, decision| {
-            encode::allow(&Answer::new(rules, plan, decision))
-        });
+        let told = self.service.decide(&query, Question::Acquire, encode::allow);
         Ok(Response::new(told.await.map_err(Refusal::from)?))
     }
 
     async fn acquire(&self, request: Request<pb::AcquireRequest>) -> Answered<pb::Decision> {
         let caller = caller(&request);
-        self.decide(request.into_inner().requests, &caller, Operation::Acquire).await
+        self.decide(request.into_inner().requests, &caller, Question::Acquire).await
     }
 
     async fn check(&self, request: Request<pb::CheckRequest>) -> Answered<pb::Decision> {
         let caller = caller(&request);
-        self.decide(request.into_inner().requests, &caller, Operation::Peek).await
+        self.decide(request.into_inner().requests, &caller, Question::Peek).await
     }
 
     async fn book(&self, request: Request<pb::BookRequest>) -> Answered<pb::Decision> {
         let caller = caller(&request);
-        self.decide(request.into_inner().requests, &caller, Operation::Book).await
+        self.decide(request.into_inner().requests, &caller, Question::Book).await
     }
 
     async fn claim(&self, request: Request<pb::ClaimRequest>) -> Answered<pb::ClaimResponse> {
@@ -80,33 +77,32 @@ impl<S: Store + 'static, C: Clock + 'static> RateLimiterService for Limiter<S, C
         let claimant = request::scoped("claimant", caller.name(), &claimant)?;
         let query = decode::query(request, caller.name(), self.service.request_id())?;
         let query = request::booked(query)?;
-        let told = self.service.with_plan(&query, async |store, rules, plan| {
-            let claim = store.claim(plan, claimant).await?;
-            Ok(encode::claim(claim, |decision| {
+        let told = self.service.claim(&query, claimant, |rules, plan, claim| {
+            encode::claim(claim, |decision| {
                 let handle = request::handle_text(&plan.handle().claimed_by(claimant));
                 encode::decision(&Answer::new(rules, plan, decision), Some(handle))
-            }))
+            })
         });
         Ok(Response::new(told.await.map_err(Refusal::from)?))
     }
 
     async fn settle(&self, request: Request<pb::SettleRequest>) -> Answered<pb::Ended> {
         let (handle, cost) = decode::settle(request.into_inner())?;
-        let ended = self.service.limiter().store().settle(&handle, &cost).await;
+        let ended = self.service.settle(&handle, &cost).await;
         let ended = ended.map_err(Refusal::from)?;
         Ok(Response::new(pb::Ended { replayed: ended.replayed }))
     }
 
     async fn release(&self, request: Request<pb::ReleaseRequest>) -> Answered<pb::Ended> {
         let handle = request::handle(&request.get_ref().handle)?;
-        let ended = self.service.limiter().store().release(&handle).await;
+        let ended = self.service.release(&handle).await;
         let ended = ended.map_err(Refusal::from)?;
         Ok(Response::new(pb::Ended { replayed: ended.replayed }))
     }
 
     async fn renew(&self, request: Request<pb::RenewRequest>) -> Answered<pb::Renewed> {
         let handle = request::handle(&request.get_ref().handle)?;
-        let renewed = self.service.limiter().store().renew(&handle).await;
+        let renewed = self.service.renew(&handle).await;
         let renewed = renewed.map_err(Refusal::from)?;
         let (at, until) = (renewed.at.to_string(), renewed.until.to_string());
         Ok(Response::new(pb::Renewed { at, until }))
@@ -114,7 +110,7 @@ impl<S: Store + 'static, C: Clock + 'static> RateLimiterService for Limiter<S, C
 
     async fn cancel(&self, request: Request<pb::CancelRequest>) -> Answered<pb::Ended> {
         let handle = request::handle(&request.get_ref().handle)?;
-        let ended = self.service.limiter().store().cancel(&handle).await;
+        let ended = self.service.cancel(&handle).await;
         let ended = ended.map_err(Refusal::from)?;
         Ok(Response::new(pb::Ended { replayed: ended.replayed }))
     }

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `rate_limiter_requests_total{result,scope,model_id,tenant_id}` | decisions, by rule: see below |
 //! | `rate_limiter_usage_ratio{scope,model_id,tenant_id}` | used / limit as last seen, of the rule's tightest window |
-//! | `rate_limiter_latency_seconds{operation}` | how long decisions took |
+//! | `rate_limiter_latency_seconds{operation}` | how long decisions took, and settling, releasing and the like |
 //! | `rate_limiter_config_version{source}` | the configuration in force |
 //! | `rate_limiter_config_load_failures_total` | configurations that were refused |
 //! | `sluicegate_decisions_total{operation,result}` | every decision once, whatever rules it met |
@@ -39,15 +39,16 @@ mod labels;
 mod operations;
 mod scope;
 mod scopes;
+pub mod statsd;
 mod watched;
 
 use std::fmt;
 use std::sync::Arc;
 
-use prometheus::{IntCounter, IntGaugeVec, Opts, Registry, TextEncoder};
-use sluicegate_core::query::Query;
+use prometheus::{IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder};
+use sluicegate_core::Decision;
+use sluicegate_core::outage::OutagePolicy;
 use sluicegate_core::ruleset::Ruleset;
-use sluicegate_core::{Decision, Plan, Span};
 
 pub use labels::Options;
 use labels::Who;
@@ -57,7 +58,7 @@ use scopes::Scopes;
 pub use watched::StoreSize;
 use watched::Watched;
 
-use crate::service::{Decided, Observer, Operation};
+use crate::service::{Decided, Failed, Followed, Observer, Operation};
 
 /// The media type of [`Metrics::render`].
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -72,6 +73,7 @@ struct Inner {
     operations: Arc<Operations>,
     watched: Arc<Watched>,
     replays: IntCounter,
+    fallbacks: IntCounterVec,
     config_version: IntGaugeVec,
     config_load_failures: IntCounter,
 }
@@ -93,6 +95,7 @@ impl Outcome {
             Decision::Allow(_) => Self::Allowed,
             Decision::Deny(_) => Self::Denied,
             Decision::Never(_) => Self::Never,
+            Decision::Closed(_) => Self::Error,
         }
     }
 
@@ -119,6 +122,18 @@ impl Metrics {
             "sluicegate_replays_total",
             "Ids that were admitted before and not charged again.",
         );
+        let fallbacks = IntCounterVec::new(
+            Opts::new(
+                "rate_limiter_fallback_total",
+                "Decisions by an outage policy because the store did not answer.",
+            ),
+            &["mode"],
+        );
+        let fallbacks = fallbacks.expect(fixed);
+        for (word, _) in OutagePolicy::ALL {
+            // At 0 from the start: an alert on its rate must see the first one.
+            fallbacks.with_label_values(&[word]);
+        }
         let config_load_failures = counter(
             "rate_limiter_config_load_failures_total",
             "Configurations that were refused; the one before stayed in force.",
@@ -133,6 +148,7 @@ impl Metrics {
             family::collector(&operations, &operations::FAMILIES, Operations::collect),
             family::collector(&watched, &watched::FAMILIES, Watched::collect),
             Box::new(replays.clone()),
+            Box::new(fallbacks.clone()),
             Box::new(config_version.clone()),
             Box::new(config_load_failures.clone()),
         ] {
@@ -144,6 +160,7 @@ impl Metrics {
             operations,
             watched,
             replays,
+            fallbacks,
             config_version,
             config_load_failures,
         }))
@@ -153,12 +170,6 @@ impl Metrics {
     /// a rule counts as [`INLINE`]. Rules that are known keep what they counted.
     pub fn know(&self, rules: &Ruleset) {
         self.0.scopes.know(rules);
-    }
-
-    /// The store gave no answer to a plan.
-    pub fn failed(&self, query: &Query<'_>, plan: &Plan<'_>, operation: Operation, latency: Span) {
-        self.0.operations.ended(operation, Outcome::Error, latency);
-        self.0.scopes.failed(plan, Who::asks(query));
     }
 
     /// A configuration was put in force.
@@ -201,17 +212,33 @@ impl Metrics {
 
 impl Observer for Metrics {
     fn decided(&self, decided: &Decided<'_, '_, '_>) {
-        let Decided { query, plan, decision, operation, latency, .. } = *decided;
-        self.0.operations.ended(operation, Outcome::of(decision), latency);
+        let Decided { query, answer, operation, latency, .. } = *decided;
+        let decision = answer.decision();
+        self.0.operations.decided(operation, Outcome::of(decision), latency);
         if matches!(decision, Decision::Allow(allow) if allow.replayed) {
             self.0.replays.inc();
         }
-        match operation {
-            Operation::Peek => {}
-            Operation::Acquire | Operation::Book => {
-                self.0.scopes.decided(plan, decision, Who::asks(query));
+        // A peek charges nothing, and what a claim uses was charged when it was booked.
+        if matches!(operation, Operation::Acquire | Operation::Book) {
+            let who = Who::asks(query);
+            match decision {
+                Decision::Closed(_) => self.0.scopes.failed(answer.plan(), who),
+                _ => self.0.scopes.decided(answer.plan(), decision, who),
             }
         }
+        if let Some(policy) = answer.outage() {
+            self.0.fallbacks.with_label_values(&[policy.word()]).inc();
+        }
+    }
+
+    fn followed(&self, followed: &Followed<'_, '_>) {
+        self.0.operations.took(followed.operation, followed.latency);
+    }
+
+    fn failed(&self, failed: &Failed<'_, '_, '_>) {
+        let Failed { query, plan, operation, latency } = *failed;
+        self.0.operations.decided(operation, Outcome::Error, latency);
+        self.0.scopes.failed(plan, Who::asks(query));
     }
 }
 

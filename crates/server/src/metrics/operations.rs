@@ -1,4 +1,4 @@
-//! Every decision once: how it ended and how long it took.
+//! Every operation once: how long it took, and of decisions how they ended.
 //!
 //! All decisions of all cores meet here, so the counters are kept in stripes, of which a thread
 //! uses one, and are added up when somebody looks.
@@ -16,7 +16,7 @@ use crate::service::Operation;
 pub(super) static FAMILIES: [Family; 2] = [
     Family {
         name: "rate_limiter_latency_seconds",
-        help: "How long decisions took.",
+        help: "How long decisions and what follows them took.",
         kind: MetricType::HISTOGRAM,
         labels: &["operation"],
     },
@@ -34,16 +34,6 @@ const BOUNDS_US: [u64; 14] = [
     1_000_000,
 ];
 
-const OPERATIONS: [Operation; 3] = [Operation::Acquire, Operation::Peek, Operation::Book];
-
-const fn place(operation: Operation) -> usize {
-    match operation {
-        Operation::Acquire => 0,
-        Operation::Peek => 1,
-        Operation::Book => 2,
-    }
-}
-
 const STRIPES: usize = 16;
 
 /// What is counted of each operation.
@@ -52,10 +42,10 @@ pub(super) struct Operations([Stripe; STRIPES]);
 
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Stripe([Tally; OPERATIONS.len()]);
+struct Stripe([Tally; Operation::ALL.len()]);
 
 #[derive(Debug, Default)]
-struct Tally {
+pub(super) struct Tally {
     /// One more than there are bounds: what took longer than the last.
     buckets: [AtomicU64; BOUNDS_US.len() + 1],
     micros: AtomicU64,
@@ -63,18 +53,23 @@ struct Tally {
 }
 
 impl Operations {
-    pub(super) fn ended(&self, operation: Operation, outcome: Outcome, latency: Span) {
-        let tally = &self.0[stripe()].0[place(operation)];
+    pub(super) fn decided(&self, operation: Operation, outcome: Outcome, latency: Span) {
+        let tally = self.took(operation, latency);
+        tally.outcomes[outcome as usize].fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn took(&self, operation: Operation, latency: Span) -> &Tally {
+        let tally = &self.0[stripe()].0[operation as usize];
         let micros = latency.as_micros();
         let bucket = BOUNDS_US.iter().take_while(|&&bound| micros > bound).count();
         tally.buckets[bucket].fetch_add(1, Relaxed);
         tally.micros.fetch_add(micros, Relaxed);
-        tally.outcomes[outcome as usize].fetch_add(1, Relaxed);
+        tally
     }
 
     pub(super) fn collect(&self) -> Vec<MetricFamily> {
         let [mut latencies, mut decisions] = FAMILIES.each_ref().map(Family::gather);
-        for operation in OPERATIONS {
+        for operation in Operation::ALL {
             let name = operation.name();
             let histogram = self.histogram(operation);
             if histogram.get_sample_count() > 0 {
@@ -110,7 +105,7 @@ impl Operations {
     }
 
     fn sum(&self, operation: Operation, counter: impl Fn(&Tally) -> &AtomicU64) -> u64 {
-        let tallies = self.0.iter().map(|stripe| &stripe.0[place(operation)]);
+        let tallies = self.0.iter().map(|stripe| &stripe.0[operation as usize]);
         tallies.map(|tally| counter(tally).load(Relaxed)).sum()
     }
 }

@@ -8,6 +8,7 @@ use arc_swap::ArcSwap;
 use foldhash::fast::RandomState;
 use prometheus::proto::MetricFamily;
 use sluicegate_core::decision::Hit;
+use sluicegate_core::rule::InlineRule;
 use sluicegate_core::ruleset::Ruleset;
 use sluicegate_core::{Charge, Decision, Plan};
 
@@ -19,9 +20,6 @@ use super::scope::{FAMILIES, Scope};
 /// The scope of all rules that queries bring along: clients name them, so names don't tell them
 /// apart.
 pub const INLINE: &str = "~inline";
-
-/// How the keys of such rules begin, whatever the rules are called.
-const INLINE_KEY: &[u8] = b"~inline:";
 
 /// The counters of all rules.
 #[derive(Debug)]
@@ -107,7 +105,7 @@ impl Directory {
     fn decided(&self, charges: &[Charge<'_>], decision: &Decision, place: usize) {
         let charged = match decision {
             Decision::Allow(allow) => !allow.replayed,
-            Decision::Deny(_) | Decision::Never(_) => false,
+            Decision::Deny(_) | Decision::Never(_) | Decision::Closed(_) => false,
         };
         let mut readings = decision.readings().iter();
         for (first, run) in runs(charges) {
@@ -134,7 +132,8 @@ impl Directory {
                     self.scope(&charges[usize::from(index)]).shadow_denied();
                 }
             }
-            Decision::Allow(_) => {}
+            // Whoever is refused by a policy is counted as failed.
+            Decision::Allow(_) | Decision::Closed(_) => {}
             Decision::Deny(deny) => self.denied(charges, deny.hit, Outcome::Denied, place),
             Decision::Never(never) => self.denied(charges, never.hit, Outcome::Never, place),
         }
@@ -149,7 +148,7 @@ impl Directory {
 
     fn scope(&self, charge: &Charge<'_>) -> &Scope {
         // A client can call its own rule like one of ours.
-        if charge.key.as_bytes().starts_with(INLINE_KEY) {
+        if charge.key.as_bytes().starts_with(InlineRule::KEY_START.as_bytes()) {
             return &self.inline;
         }
         self.rules.get(charge.rule().name.as_str()).unwrap_or(&self.inline)

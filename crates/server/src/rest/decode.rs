@@ -1,32 +1,54 @@
 //! From bytes to a [`Query`].
 
 use std::borrow::Cow;
+use std::error::Error as _;
 use std::fmt;
 
-use axum::body::Bytes;
+use axum::body::{Bytes, to_bytes};
 use axum::extract::{FromRequest, Request};
 use axum::http::{HeaderMap, StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use http_body::Body as _;
+use http_body_util::LengthLimitError;
 use serde::de::{
     self, Deserialize, DeserializeOwned, Deserializer, IgnoredAny, MapAccess, Visitor,
 };
 use sluicegate_core::query::{Query, RequestId};
 use smallvec::SmallVec;
 
+use super::Rest;
 use super::problem::Problem;
 use crate::request;
 
 /// The bytes of a body that says it is JSON.
 pub(super) struct JsonBody(pub(super) Bytes);
 
-impl<S: Send + Sync> FromRequest<S> for JsonBody {
-    type Rejection = Response;
+impl<S: Send + Sync, C: Send + Sync> FromRequest<Rest<S, C>> for JsonBody {
+    type Rejection = Problem;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, Response> {
-        require_json(request.headers()).map_err(IntoResponse::into_response)?;
-        let bytes = Bytes::from_request(request, state).await;
-        bytes.map(Self).map_err(IntoResponse::into_response)
+    async fn from_request(request: Request, rest: &Rest<S, C>) -> Result<Self, Problem> {
+        require_json(request.headers())?;
+        let body = request.into_body();
+        // Announced as too large: not a byte of it is read.
+        if body.size_hint().lower() > rest.body_limit as u64 {
+            return Err(too_large());
+        }
+        let bytes = to_bytes(body, rest.body_limit).await.map_err(|error| {
+            let limit = error.source().is_some_and(|source| source.is::<LengthLimitError>());
+            if limit { too_large() } else { broken_off() }
+        })?;
+        Ok(Self(bytes))
     }
+}
+
+fn too_large() -> Problem {
+    Problem::new(
+        StatusCode::PAYLOAD_TOO_LARGE,
+        "the body is larger than what is read here: send less, or raise server.body_limit",
+    )
+}
+
+fn broken_off() -> Problem {
+    Problem::bad_request("the body could not be read to its end")
 }
 
 /// Refuses a body that does not say it is JSON.

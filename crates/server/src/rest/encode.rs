@@ -18,11 +18,12 @@ pub(super) fn allow(answer: &Answer<'_, '_>) -> Vec<u8> {
             }
             answer.tightest()
         }
-        Decision::Deny(_) | Decision::Never(_) => {
+        Decision::Deny(_) | Decision::Never(_) | Decision::Closed(_) => {
             denial(answer, &mut json);
             answer.hit()
         }
     };
+    outage(answer, &mut json);
     if let Some(scope) = told {
         json.amount("remaining", scope.remaining(), scope.limit.unit());
         if !matches!(answer.decision(), Decision::Never(_)) {
@@ -79,8 +80,9 @@ pub(super) fn native(answer: &Answer<'_, '_>, handle: Option<&str>) -> Vec<u8> {
             json.instant("start", deny.start);
             denial(answer, &mut json);
         }
-        Decision::Never(_) => denial(answer, &mut json),
+        Decision::Never(_) | Decision::Closed(_) => denial(answer, &mut json),
     }
+    outage(answer, &mut json);
     if !answer.decision().is_allowed() {
         fits(answer, &mut json);
     }
@@ -100,9 +102,18 @@ pub(super) fn usage<'a, 'p: 'a>(
     json.end()
 }
 
+/// Who decided, if it was not the store.
+fn outage(answer: &Answer<'_, '_>, json: &mut Json) {
+    if let Some(policy) = answer.outage() {
+        json.text("outage", policy.word());
+    }
+}
+
 fn denial(answer: &Answer<'_, '_>, json: &mut Json) {
-    if let (Some(reason), Some(hit)) = (answer.reason(), answer.hit()) {
-        json.text("reason", &reason);
+    if let Some(reason) = answer.reason() {
+        json.text("reason", &reason.to_string());
+    }
+    if let Some(hit) = answer.hit() {
         json.text("scopeHit", hit.name());
     }
     if let Some(wait) = answer.retry_after() {
@@ -134,7 +145,7 @@ fn scope(scope: &Scope<'_, '_>, json: &mut Json) {
     let unit = scope.limit.unit();
     let mut inner = Json::inside(json);
     inner.text("name", scope.name());
-    inner.text("window", &scope.limit.to_string());
+    inner.text("window", scope.text);
     inner.amount("limit", scope.amount(), unit);
     inner.amount("current", scope.reading.used, unit);
     inner.amount("remaining", scope.remaining(), unit);
@@ -146,7 +157,7 @@ fn scope(scope: &Scope<'_, '_>, json: &mut Json) {
 }
 
 /// A JSON object under way.
-struct Json {
+pub(super) struct Json {
     out: Vec<u8>,
     first: bool,
 }
@@ -157,8 +168,8 @@ struct Inside<'j> {
 }
 
 impl Json {
-    fn object() -> Self {
-        let mut out = Vec::with_capacity(512);
+    pub(super) fn object() -> Self {
+        let mut out = Vec::with_capacity(1_024);
         out.push(b'{');
         Self { out, first: true }
     }
@@ -169,12 +180,14 @@ impl Json {
         Inside { json }
     }
 
-    fn end(mut self) -> Vec<u8> {
+    pub(super) fn end(mut self) -> Vec<u8> {
         self.out.push(b'}');
         self.out
     }
 
     /// The name of the next field; names are ours and need no escapes.
+    // Inlined with those who call it, so that a name becomes a few stores instead of calls.
+    #[inline(always)]
     fn name(&mut self, name: &str) {
         if !std::mem::replace(&mut self.first, false) {
             self.out.push(b',');
@@ -192,23 +205,27 @@ impl Json {
         serde_json::to_writer(&mut self.out, text).expect("a buffer takes every write");
     }
 
-    fn text(&mut self, name: &str, text: &str) {
+    #[inline(always)]
+    pub(super) fn text(&mut self, name: &str, text: &str) {
         self.name(name);
         self.string(text);
     }
 
+    #[inline(always)]
     fn boolean(&mut self, name: &str, value: bool) {
         self.name(name);
         self.raw(if value { b"true" } else { b"false" });
     }
 
+    #[inline(always)]
     fn number(&mut self, name: &str, value: u64) {
         self.name(name);
         self.raw(itoa::Buffer::new().format(value).as_bytes());
     }
 
     /// A number in its unit: money in dollars, exactly, as a decimal.
-    fn amount(&mut self, name: &str, value: u64, unit: Unit) {
+    #[inline(always)]
+    pub(super) fn amount(&mut self, name: &str, value: u64, unit: Unit) {
         match (unit, Money::from_nanos(value)) {
             (Unit::Usd, Some(money)) => {
                 self.name(name);
@@ -218,12 +235,20 @@ impl Json {
         }
     }
 
-    fn instant(&mut self, name: &str, at: Timestamp) {
+    #[inline(always)]
+    pub(super) fn instant(&mut self, name: &str, at: Timestamp) {
         self.name(name);
         self.raw(b"\"");
-        use std::io::Write as _;
-        write!(self.out, "{at}").expect("a buffer takes every write");
+        self.raw(at.rfc3339().as_bytes());
         self.raw(b"\"");
+    }
+
+    /// An object as the value of a field.
+    pub(super) fn object_of(&mut self, name: &str, fill: impl FnOnce(&mut Self)) {
+        self.name(name);
+        let inner = Self::inside(self);
+        fill(inner.json);
+        inner.close();
     }
 
     fn list<T>(&mut self, name: &str, items: &[T], mut each: impl FnMut(&T, &mut Self)) {

@@ -5,14 +5,14 @@ mod encode;
 mod explain;
 mod openapi;
 mod problem;
+mod usage;
 
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{DefaultBodyLimit, RawQuery, State};
+use axum::extract::{FromRef, RawQuery, State};
 use axum::http::{HeaderValue, StatusCode, header};
-use axum::middleware;
-use axum::response::{IntoResponse, Response};
+use axum::response::{IntoResponse as _, Response};
 use axum::routing::{MethodRouter, get, post};
 use axum::{Extension, Router};
 use sluicegate_core::store::{Claim, Ended, Store};
@@ -22,11 +22,11 @@ use sluicegate_core::{Decision, Id, Plan, Ruleset, Timestamp};
 use decode::JsonBody;
 pub use problem::Problem;
 
-use crate::answer::{self, Answer};
+use crate::answer::Answer;
 use crate::auth::Caller;
 use crate::headers;
 use crate::request;
-use crate::service::{Operation, Service};
+use crate::service::{Question, Service};
 
 /// The largest body that is read unless configured otherwise.
 pub const BODY_LIMIT: usize = 64 * 1024;
@@ -52,7 +52,8 @@ where
         .route("/v1/release", only(post(release::<S, C>)))
         .route("/v1/renew", only(post(renew::<S, C>)))
         .route("/v1/cancel", only(post(cancel::<S, C>)))
-        .route("/v1/usage", only(post(usage::<S, C>)))
+        .route("/v1/usage", only(post(usage::usage::<S, C>)))
+        .route("/v1/users/{id}/usage", only(get(usage::of_user::<S, C>)))
         .route("/v1/reset", only(post(reset::<S, C>)))
         .route("/v1/explain", only(post(explain::explain::<S, C>)))
         .route("/openapi.json", only(get(openapi::document)))
@@ -60,9 +61,26 @@ where
         .fallback(|| async {
             Problem::new(StatusCode::NOT_FOUND, "there is nothing at this path: see /docs")
         })
-        .layer(middleware::map_response(name_large_bodies))
-        .layer(DefaultBodyLimit::max(body_limit))
-        .with_state(service)
+        .with_state(Rest { service, body_limit })
+}
+
+/// What every handler gets at. Not a layer for each: those cost more than what they do.
+struct Rest<S, C> {
+    service: Arc<Service<S, C>>,
+    /// The largest body that is read.
+    body_limit: usize,
+}
+
+impl<S, C> Clone for Rest<S, C> {
+    fn clone(&self) -> Self {
+        Self { service: self.service.clone(), body_limit: self.body_limit }
+    }
+}
+
+impl<S, C> FromRef<Rest<S, C>> for Arc<Service<S, C>> {
+    fn from_ref(rest: &Rest<S, C>) -> Self {
+        rest.service.clone()
+    }
 }
 
 /// Another method is told which one is right.
@@ -75,25 +93,6 @@ fn only<S: Clone + Send + Sync + 'static>(route: MethodRouter<S>) -> MethodRoute
     })
 }
 
-/// Bodies are refused by the framework in plain text; all our refusals look alike.
-async fn name_large_bodies(response: Response) -> Response {
-    let is_problem = response
-        .headers()
-        .get(header::CONTENT_TYPE)
-        .is_some_and(|kind| kind.as_bytes().starts_with(b"application/problem+json"));
-    match response.status() {
-        StatusCode::PAYLOAD_TOO_LARGE if !is_problem => Problem::new(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            "the body is larger than what is read here: send less, or raise server.body_limit",
-        )
-        .into_response(),
-        StatusCode::BAD_REQUEST if !is_problem => {
-            Problem::bad_request("the body could not be read to its end").into_response()
-        }
-        _ => response,
-    }
-}
-
 async fn allow<S: Store, C: Clock>(
     State(service): Shared<S, C>,
     RawQuery(query): RawQuery,
@@ -101,12 +100,9 @@ async fn allow<S: Store, C: Clock>(
 ) -> Answered {
     let mode = Mode::read(query.as_deref())?;
     let query = [decode::flat(&body, service.request_id())?];
-    let told = service.decide(&query, Operation::Acquire, |rules, plan, decision| {
-        let answer = Answer::new(rules, plan, decision);
-        match mode {
-            Mode::Question => json(encode::allow(&answer)),
-            Mode::Status(denied) => status(&answer, denied),
-        }
+    let told = service.decide(&query, Question::Acquire, |answer| match mode {
+        Mode::Question => json(encode::allow(answer)),
+        Mode::Status(denied) => status(answer, denied),
     });
     Ok(told.await?)
 }
@@ -146,6 +142,7 @@ fn status(answer: &Answer<'_, '_>, denied: StatusCode) -> Response {
             *response.status_mut() = denied;
             response
         }
+        Decision::Closed(_) => return Problem::store_unavailable().into_response(),
     };
     headers::write(answer, response.headers_mut());
     response
@@ -156,7 +153,7 @@ async fn acquire<S: Store, C: Clock>(
     caller: Extension<Caller>,
     JsonBody(body): JsonBody,
 ) -> Answered {
-    decide(service, &caller, &body, Operation::Acquire).await
+    decide(service, &caller, &body, Question::Acquire).await
 }
 
 async fn check<S: Store, C: Clock>(
@@ -164,7 +161,7 @@ async fn check<S: Store, C: Clock>(
     caller: Extension<Caller>,
     JsonBody(body): JsonBody,
 ) -> Answered {
-    decide(service, &caller, &body, Operation::Peek).await
+    decide(service, &caller, &body, Question::Peek).await
 }
 
 async fn book<S: Store, C: Clock>(
@@ -172,22 +169,22 @@ async fn book<S: Store, C: Clock>(
     caller: Extension<Caller>,
     JsonBody(body): JsonBody,
 ) -> Answered {
-    decide(service, &caller, &body, Operation::Book).await
+    decide(service, &caller, &body, Question::Book).await
 }
 
 async fn decide<S: Store, C: Clock>(
     State(service): Shared<S, C>,
     caller: &Caller,
     body: &[u8],
-    operation: Operation,
+    question: Question,
 ) -> Answered {
     let requests = decode::requests(body)?;
     let queries =
         requests.into_iter().map(|request| request.query(caller.name(), service.request_id()));
     let queries: Vec<_> = queries.collect::<Result<_, _>>()?;
-    let told = service.decide(&queries, operation, |rules, plan, decision| {
-        let handle = request::handle_of(plan, operation);
-        json(encode::native(&Answer::new(rules, plan, decision), handle.as_deref()))
+    let told = service.decide(&queries, question, |answer| {
+        let handle = request::handle_of(answer.plan(), question);
+        json(encode::native(answer, handle.as_deref()))
     });
     Ok(told.await?)
 }
@@ -200,9 +197,8 @@ async fn claim<S: Store, C: Clock>(
     let body: request::ClaimBody = decode::shaped(&body)?;
     let claimant = request::scoped("claimant", caller.name(), &body.claimant)?;
     let query = request::booked(body.request.query(caller.name(), service.request_id())?)?;
-    let told = service.with_plan(&query, async |store, rules, plan| {
-        Ok(claimed(rules, plan, store.claim(plan, claimant).await?, claimant))
-    });
+    let told =
+        service.claim(&query, claimant, |rules, plan, claim| claimed(rules, plan, claim, claimant));
     Ok(told.await?)
 }
 
@@ -240,7 +236,7 @@ async fn settle<S: Store, C: Clock>(
     JsonBody(body): JsonBody,
 ) -> Answered {
     let (handle, cost) = decode::shaped::<request::SettleBody>(&body)?.read()?;
-    Ok(ended(service.limiter().store().settle(&handle, &cost).await?))
+    Ok(ended(service.settle(&handle, &cost).await?))
 }
 
 async fn release<S: Store, C: Clock>(
@@ -248,7 +244,7 @@ async fn release<S: Store, C: Clock>(
     JsonBody(body): JsonBody,
 ) -> Answered {
     let handle = decode::shaped::<request::HandleBody>(&body)?.read()?;
-    Ok(ended(service.limiter().store().release(&handle).await?))
+    Ok(ended(service.release(&handle).await?))
 }
 
 async fn cancel<S: Store, C: Clock>(
@@ -256,7 +252,7 @@ async fn cancel<S: Store, C: Clock>(
     JsonBody(body): JsonBody,
 ) -> Answered {
     let handle = decode::shaped::<request::HandleBody>(&body)?.read()?;
-    Ok(ended(service.limiter().store().cancel(&handle).await?))
+    Ok(ended(service.cancel(&handle).await?))
 }
 
 async fn renew<S: Store, C: Clock>(
@@ -264,25 +260,9 @@ async fn renew<S: Store, C: Clock>(
     JsonBody(body): JsonBody,
 ) -> Answered {
     let handle = decode::shaped::<request::HandleBody>(&body)?.read()?;
-    let renewed = service.limiter().store().renew(&handle).await?;
+    let renewed = service.renew(&handle).await?;
     let (at, until) = (renewed.at.to_string(), renewed.until.to_string());
     Ok(json(serde_json::json!({ "at": at, "until": until }).to_string().into_bytes()))
-}
-
-async fn usage<S: Store, C: Clock>(
-    State(service): Shared<S, C>,
-    Extension(caller): Extension<Caller>,
-    JsonBody(body): JsonBody,
-) -> Answered {
-    let request: request::Request = decode::shaped(&body)?;
-    let query = request.query(caller.name(), service.request_id())?;
-    let told = service.with_plan(&query, async |store, rules, plan| {
-        let usage = store.usage(plan).await?;
-        let at = usage.at;
-        let shown = answer::shown(usage);
-        Ok(json(encode::usage(at, Answer::new(rules, plan, &shown).scopes())))
-    });
-    Ok(told.await?)
 }
 
 async fn reset<S: Store, C: Clock>(
@@ -292,10 +272,9 @@ async fn reset<S: Store, C: Clock>(
 ) -> Answered {
     let request: request::Request = decode::shaped(&body)?;
     let query = request.query(caller.name(), service.request_id())?;
-    let told = service.with_plan(&query, async |store, _, plan| {
-        store.reset(plan).await?;
+    let told = service.reset(&query, |plan| {
         let keys: Vec<_> = plan.charges().iter().map(|charge| charge.key.to_string()).collect();
-        Ok(json(serde_json::json!({ "reset": keys }).to_string().into_bytes()))
+        json(serde_json::json!({ "reset": keys }).to_string().into_bytes())
     });
     Ok(told.await?)
 }

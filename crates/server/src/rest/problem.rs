@@ -39,6 +39,12 @@ impl Problem {
         }
     }
 
+    /// Nobody knows whether it may go, and the policy is to refuse then.
+    pub fn store_unavailable() -> Self {
+        let detail = "STORE_UNAVAILABLE: the store of the limits does not answer, try again soon";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
+    }
+
     /// A request that can't be understood.
     pub fn bad_request(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, detail)
@@ -60,6 +66,9 @@ impl IntoResponse for Problem {
             StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let kind = header::HeaderValue::from_static("application/problem+json");
         response.headers_mut().insert(header::CONTENT_TYPE, kind);
+        if response.status() == StatusCode::SERVICE_UNAVAILABLE {
+            response.headers_mut().insert(header::RETRY_AFTER, header::HeaderValue::from(1));
+        }
         response
     }
 }

@@ -107,7 +107,7 @@ fn only_what_was_written_is_charged() {
         {"key": "R#requests", "limits": ["1/min"], "take": 1, "unit": "requests"}
     );
     let slot = serde_json::json!(
-        {"key": "R#concurrent", "limits": ["3 concurrent"], "take": 1, "unit": "concurrent"}
+        {"key": "R#concurrent", "limits": ["3 concurrent"], "take": 1, "unit": "concurrent", "lease": "30s"}
     );
     let lease = "2027-01-15T08:00:30Z";
     let expected = [

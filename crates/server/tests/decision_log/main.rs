@@ -1,6 +1,7 @@
 //! The decision log, of decisions that a real store made.
 
 mod content;
+mod following;
 #[path = "../observed/mod.rs"]
 mod observed;
 mod sampling;

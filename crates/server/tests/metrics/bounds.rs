@@ -3,6 +3,7 @@
 use sluicegate_core::rule::{InlineRule, Pattern};
 use sluicegate_core::time::Clock;
 use sluicegate_core::{Span, Store};
+use sluicegate_server::answer::Answer;
 use sluicegate_server::metrics::{INLINE, Metrics, Options};
 use sluicegate_server::service::{Decided, Observer, Operation};
 
@@ -108,8 +109,9 @@ fn a_million_random_ids_make_no_series() {
         let plan = limiter.rules.plan(&query, limiter.clock.now()).expect("a plan");
         let decision = pollster::block_on(limiter.store.peek(&plan));
         let (query, plan, decision) = (&query, &plan, &decision.expect("a decision"));
+        let answer = Answer::new(&limiter.rules, plan, decision);
         let (operation, latency) = (Operation::Acquire, Span::ZERO);
-        metrics.decided(&Decided { query, plan, decision, operation, latency });
+        metrics.decided(&Decided { query, answer, operation, claimant: None, latency });
     };
     for _ in 0..20_000 {
         decide([next() % 300, next() % 300]);

@@ -3,8 +3,9 @@
 use sluicegate_core::query::{Cost, RequestId};
 use sluicegate_core::time::Clock;
 use sluicegate_core::{Id, Span, Store};
+use sluicegate_server::answer::Answer;
 use sluicegate_server::metrics::{Metrics, Options, StoreSize};
-use sluicegate_server::service::{Decided, Observer, Operation};
+use sluicegate_server::service::{Decided, Failed, Observer, Operation};
 
 use crate::observed::{Ask, Limiter, all_of, rule};
 use crate::{WHO, check, series, watching};
@@ -31,7 +32,13 @@ rate_limiter_config_load_failures_total 1
 # HELP rate_limiter_config_version The version of the configuration in force.
 # TYPE rate_limiter_config_version gauge
 rate_limiter_config_version{source="file"} 7
-# HELP rate_limiter_latency_seconds How long decisions took.
+# HELP rate_limiter_fallback_total Decisions by an outage policy because the store did not answer.
+# TYPE rate_limiter_fallback_total counter
+rate_limiter_fallback_total{mode="closed"} 0
+rate_limiter_fallback_total{mode="local"} 0
+rate_limiter_fallback_total{mode="open"} 0
+rate_limiter_fallback_total{mode="unlimited"} 0
+# HELP rate_limiter_latency_seconds How long decisions and what follows them took.
 # TYPE rate_limiter_latency_seconds histogram
 rate_limiter_latency_seconds_bucket{operation="acquire",le="0.00005"} 1
 rate_limiter_latency_seconds_bucket{operation="acquire",le="0.0001"} 1
@@ -91,7 +98,7 @@ sluicegate_store_records 0
 #[test]
 fn what_nothing_feeds_is_not_shown() {
     let rendered = Metrics::new(&Options::default()).render();
-    let named = |line: &&str| !line.starts_with('#');
+    let named = |line: &&str| !line.starts_with('#') && !line.contains("fallback");
     let names: Vec<_> = rendered.lines().filter(named).collect();
     assert_eq!(names, ["rate_limiter_config_load_failures_total 0", "sluicegate_replays_total 0"]);
 }
@@ -202,8 +209,9 @@ fn several_queries_in_one_plan_are_one_decision() {
     plan.join(limiter.rules.plan(&queries[1], now).expect("a plan")).expect("one plan");
     let decision = pollster::block_on(limiter.store.acquire(&plan)).expect("a decision");
     let (query, plan, decision) = (&queries[0], &plan, &decision);
+    let answer = Answer::new(&limiter.rules, plan, decision);
     let (operation, latency) = (Operation::Acquire, Span::ZERO);
-    metrics.decided(&Decided { query, plan, decision, operation, latency });
+    metrics.decided(&Decided { query, answer, operation, claimant: None, latency });
     check(
         &metrics,
         "rate_limiter_requests_total",
@@ -225,7 +233,8 @@ fn a_store_that_does_not_answer_is_an_error_of_every_rule() {
     let metrics = watching(&limiter);
     let query = Ask::new(1, WHO).query();
     let plan = limiter.rules.plan(&query, limiter.clock.now()).expect("a plan");
-    metrics.failed(&query, &plan, Operation::Acquire, Span::from_millis(45));
+    let (operation, latency) = (Operation::Acquire, Span::from_millis(45));
+    metrics.failed(&Failed { query: &query, plan: &plan, operation, latency });
     check(
         &metrics,
         "rate_limiter_requests_total",

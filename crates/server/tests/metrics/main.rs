@@ -4,6 +4,7 @@ mod bounds;
 mod counting;
 #[path = "../observed/mod.rs"]
 mod observed;
+mod statsd;
 mod threads;
 
 use observed::Limiter;

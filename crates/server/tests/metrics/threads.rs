@@ -5,6 +5,7 @@ use std::thread;
 
 use sluicegate_core::time::Clock;
 use sluicegate_core::{Span, Store};
+use sluicegate_server::answer::Answer;
 use sluicegate_server::service::{Decided, Observer, Operation};
 use sluicegate_store::clock::MonotonicClock;
 
@@ -58,8 +59,9 @@ fn the_cost_of_a_decision_of_three_scopes_is_printed() {
     let plan = limiter.rules.plan(&query, limiter.clock.now()).expect("a plan");
     let decision = pollster::block_on(limiter.store.peek(&plan));
     let (query, plan, decision) = (&query, &plan, &decision.expect("a decision"));
+    let answer = Answer::new(&limiter.rules, plan, decision);
     let (operation, latency) = (Operation::Acquire, Span::from_micros(30));
-    let decided = Decided { query, plan, decision, operation, latency };
+    let decided = Decided { query, answer, operation, claimant: None, latency };
     let clock = MonotonicClock::new();
     let fastest = (0..5).map(|_| {
         let began = clock.now();

@@ -6,6 +6,7 @@ use sluicegate_core::query::{Cost, Query, RequestId};
 use sluicegate_core::rule::{Group, InlineRule, Rule};
 use sluicegate_core::ruleset::{Ruleset, Settings};
 use sluicegate_core::{Decision, Id, Limit, Span, Store};
+use sluicegate_server::answer::Answer;
 use sluicegate_server::service::{Decided, Observer, Operation};
 use sluicegate_store::memory::{Capacity, Memory};
 use sluicegate_testkit::ManualClock;
@@ -76,14 +77,15 @@ impl Limiter {
                 Operation::Acquire => self.store.acquire(&plan).await,
                 Operation::Peek => self.store.peek(&plan).await,
                 Operation::Book => self.store.book(&plan).await,
+                other => panic!("{} does not decide", other.name()),
             }
         });
         let decision = decision.expect("a decision");
         observer.decided(&Decided {
             query: &query,
-            plan: &plan,
-            decision: &decision,
+            answer: Answer::new(&self.rules, &plan, &decision),
             operation: ask.operation,
+            claimant: None,
             latency: ask.latency,
         });
         decision

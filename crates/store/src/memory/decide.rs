@@ -243,7 +243,7 @@ impl<C: Clock> Memory<C> {
         self.usage_now(plan)
     }
 
-    pub(super) fn reset_now(&self, plan: &Plan<'_>) {
+    pub(super) fn reset_now(&self, plan: &Plan<'_>) -> Timestamp {
         let names = self.names(plan);
         let mut locked = self.lock(names.iter().map(|name| name.shard()));
         let now = self.now();
@@ -254,6 +254,7 @@ impl<C: Clock> Memory<C> {
                 cells.get_mut(place).0.reset(&charge.meter, now);
             }
         }
+        now
     }
 
     fn lock_records(&self, plan: &Plan<'_>) -> MutexGuard<'_, Table<Record>> {

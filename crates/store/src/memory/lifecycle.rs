@@ -16,8 +16,13 @@ use super::record::{Held, Hold, Record, State};
 use super::table::{Name, Place, Table};
 use super::{Memory, Padded};
 
-const FIRST_TIME: Ended = Ended { replayed: false };
-const REPLAYED: Ended = Ended { replayed: true };
+const fn first_time(at: Timestamp) -> Ended {
+    Ended { at, replayed: false }
+}
+
+const fn replayed(at: Timestamp) -> Ended {
+    Ended { at, replayed: true }
+}
 
 impl<C: Clock> Memory<C> {
     pub(super) fn claim_now(&self, plan: &Plan<'_>, claimant: Id) -> Result<Claim, Error> {
@@ -111,11 +116,11 @@ impl<C: Clock> Memory<C> {
             let record = Record::tombstone(now);
             let expires = record.kept_until(now);
             records.insert(name, record, expires);
-            return Ok(FIRST_TIME);
+            return Ok(first_time(now));
         };
         let (record, expires) = records.get_mut(place);
         match record.state {
-            State::Cancelled => return Ok(REPLAYED),
+            State::Cancelled => return Ok(replayed(self.now())),
             State::Settled(_) => return Err(Error::Conflict),
             State::Booked | State::Open(_) | State::Lapsed => {}
         }
@@ -132,7 +137,7 @@ impl<C: Clock> Memory<C> {
         record.hold = None;
         record.uses.clear();
         *expires = (*expires).max(record.kept_until(now));
-        Ok(FIRST_TIME)
+        Ok(first_time(now))
     }
 
     pub(super) fn settle_now(&self, id: Id, actual: &Cost) -> Result<Ended, Error> {
@@ -143,7 +148,7 @@ impl<C: Clock> Memory<C> {
                 State::Booked => return Err(Error::NotClaimed),
                 State::Cancelled => return Err(Error::Gone),
                 State::Lapsed => return Err(Error::Unknown),
-                State::Settled(before) if before == *actual => return Ok(REPLAYED),
+                State::Settled(before) if before == *actual => return Ok(replayed(memory.now())),
                 State::Settled(_) => return Err(Error::Conflict),
             }
             let in_log = |held: &Held| matches!(held.used.mark, Mark::Log(_));
@@ -177,7 +182,7 @@ impl<C: Clock> Memory<C> {
             record.hold = None;
             record.uses.clear();
             *expires = (*expires).max(record.kept_until(now));
-            Ok(FIRST_TIME)
+            Ok(first_time(now))
         })
     }
 
@@ -185,9 +190,9 @@ impl<C: Clock> Memory<C> {
         self.with_record(id, |memory, records, place| {
             let (record, _) = records.get_mut(place);
             match record.state {
-                State::Open(_) if record.released => return Ok(REPLAYED),
+                State::Open(_) if record.released => return Ok(replayed(memory.now())),
                 State::Open(_) => {}
-                State::Settled(_) => return Ok(REPLAYED),
+                State::Settled(_) => return Ok(replayed(memory.now())),
                 State::Booked => return Err(Error::NotClaimed),
                 State::Cancelled => return Err(Error::Gone),
                 State::Lapsed => return Err(Error::Unknown),
@@ -201,7 +206,7 @@ impl<C: Clock> Memory<C> {
             }
             record.uses.retain(|held| held.lease().is_none());
             record.released = true;
-            Ok(FIRST_TIME)
+            Ok(first_time(now))
         })
     }
 

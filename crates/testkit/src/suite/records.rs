@@ -2,30 +2,34 @@
 
 use sluicegate_core::query::Cost;
 use sluicegate_core::rule::{Mode, OnExpiry, Rule};
-use sluicegate_core::store::{Ended, Error};
+use sluicegate_core::store::Error;
 use sluicegate_core::{Decision, Store, Timestamp};
 
 use super::{Ask, Bench, Subject, ask, millis, rule};
 
-const FIRST: Result<Ended, Error> = Ok(Ended { replayed: false });
-const AGAIN: Result<Ended, Error> = Ok(Ended { replayed: true });
+const FIRST: Result<bool, Error> = Ok(false);
+const AGAIN: Result<bool, Error> = Ok(true);
 
 impl<S: Subject> Bench<S> {
     fn try_acquire(&self, ask: &Ask) -> Result<Decision, Error> {
         self.with(ask, async |store, plan| store.acquire(plan).await)
     }
 
-    fn settle(&self, ask: &Ask, tokens: u64) -> Result<Ended, Error> {
+    /// Whether it was before.
+    fn settle(&self, ask: &Ask, tokens: u64) -> Result<bool, Error> {
         let actual = Cost { input_tokens: Some(tokens), ..Cost::default() };
-        self.with(ask, async |store, plan| store.settle(&plan.handle(), &actual).await)
+        let ended = self.with(ask, async |store, plan| store.settle(&plan.handle(), &actual).await);
+        ended.map(|ended| ended.replayed)
     }
 
-    fn cancel(&self, ask: &Ask) -> Result<Ended, Error> {
-        self.with(ask, async |store, plan| store.cancel(&plan.handle()).await)
+    fn cancel(&self, ask: &Ask) -> Result<bool, Error> {
+        let ended = self.with(ask, async |store, plan| store.cancel(&plan.handle()).await);
+        ended.map(|ended| ended.replayed)
     }
 
-    fn release(&self, ask: &Ask) -> Result<Ended, Error> {
-        self.with(ask, async |store, plan| store.release(&plan.handle()).await)
+    fn release(&self, ask: &Ask) -> Result<bool, Error> {
+        let ended = self.with(ask, async |store, plan| store.release(&plan.handle()).await);
+        ended.map(|ended| ended.replayed)
     }
 
     fn renew(&self, ask: &Ask) -> Result<Timestamp, Error> {

@@ -26,6 +26,7 @@ pub(crate) fn check<S: Subject>(limits: &[&str], script: &str) {
                     Decision::Allow(_) => "A".to_owned(),
                     Decision::Deny(deny) => format!("D({}ms)", millis(deny.start)),
                     Decision::Never(_) => "N".to_owned(),
+                    Decision::Closed(_) => "C".to_owned(),
                 }
             })
             .collect();

@@ -5,7 +5,7 @@ use std::fmt;
 use sluicegate_core::algorithm::Reading;
 use sluicegate_core::limit::Unit;
 use sluicegate_core::store::Error;
-use sluicegate_core::{Decision, Limit, Money, Plan, Ruleset, Span, Timestamp};
+use sluicegate_core::{Decision, Limit, Money, Plan, Span, Timestamp};
 use sluicegate_server::answer::Answer;
 use sluicegate_server::service::Failure;
 
@@ -147,8 +147,8 @@ impl Observed {
     }
 
     /// A decision, told as the front doors tell it.
-    pub(super) fn decision(rules: &Ruleset, plan: &Plan<'_>, decision: &Decision) -> Self {
-        let answer = Answer::new(rules, plan, decision);
+    pub(super) fn decision(answer: &Answer<'_, '_>) -> Self {
+        let (plan, decision) = (answer.plan(), answer.decision());
         let hit = answer.hit();
         let told = if decision.is_allowed() { answer.tightest() } else { hit };
         let quantity = |limit: &Limit, number| Quantity { number, unit: limit.unit() };
@@ -156,11 +156,12 @@ impl Observed {
             Decision::Allow(allow) => (Word::Allow, allow.replayed, allow.shadowed.as_slice()),
             Decision::Deny(_) => (Word::Deny, false, [].as_slice()),
             Decision::Never(_) => (Word::Never, false, [].as_slice()),
+            Decision::Closed(_) => (Word::Unavailable, false, [].as_slice()),
         };
         let name = |&index: &u16| plan.charges()[usize::from(index)].rule().name.clone();
         Self {
             rule: hit.map(|hit| hit.name().to_owned()),
-            reason: answer.reason(),
+            reason: answer.reason().map(|reason| reason.to_string()),
             retry_after: answer.retry_after(),
             remaining: told.map(|scope| quantity(scope.limit, scope.remaining())),
             effective_limit: answer.effective().map(|scope| quantity(scope.limit, scope.amount())),

@@ -17,7 +17,7 @@ use std::fmt;
 
 use sluicegate_core::query::Cost;
 use sluicegate_core::{Group, Money, Span, Timestamp};
-use sluicegate_server::service::Operation;
+use sluicegate_server::service::Question;
 
 use super::expect::Expected;
 use super::observe::Word;
@@ -47,7 +47,7 @@ pub(super) struct Step {
 }
 
 pub(super) enum Action {
-    Ask(Operation, Calls),
+    Ask(Question, Calls),
     Once(Once),
 }
 
@@ -83,7 +83,7 @@ impl fmt::Display for Dimensions {
 impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Ask(Operation::Peek, calls) => write!(f, "check{}", calls.dimensions),
+            Self::Ask(Question::Peek, calls) => write!(f, "check{}", calls.dimensions),
             Self::Ask(_, calls) => write!(f, "send{}", calls.dimensions),
             Self::Once(once) => once.fmt(f),
         }
@@ -181,8 +181,8 @@ impl<'r, 't> Reader<'r, 't> {
 
     fn action(&mut self, name: &str, value: &Node, fields: &Fields<'_>) -> Option<Action> {
         let once = match name {
-            "send" => return Some(Action::Ask(Operation::Acquire, self.calls(value, fields)?)),
-            "check" => return Some(Action::Ask(Operation::Peek, self.calls(value, fields)?)),
+            "send" => return Some(Action::Ask(Question::Acquire, self.calls(value, fields)?)),
+            "check" => return Some(Action::Ask(Question::Peek, self.calls(value, fields)?)),
             "usage" => Once::Usage(self.dimensions(value)?),
             "reset" => Once::Reset(self.dimensions(value)?),
             "settle" => {

@@ -10,7 +10,7 @@ use sluicegate_core::plan::Handle;
 use sluicegate_core::query::{Query, QueryError, RequestId};
 use sluicegate_core::store::{Ended, Error};
 use sluicegate_core::{Id, Limiter, Span, Store as _, Timestamp};
-use sluicegate_server::service::{Operation, Service};
+use sluicegate_server::service::{Question, Service};
 use sluicegate_store::Memory;
 use sluicegate_store::memory::Capacity;
 
@@ -102,7 +102,7 @@ impl World {
         failed(when, format!("{}, {} calls", step.action, calls.times), mismatches, last)
     }
 
-    fn ask(&mut self, calls: &Calls, call: u64, operation: Operation) -> Observed {
+    fn ask(&mut self, calls: &Calls, call: u64, question: Question) -> Observed {
         let name = calls.id.as_ref().map(|id| id.replace(NUMBER, &call.to_string()));
         let id = match &name {
             Some(name) => RequestId::of_caller(Id::scoped("test", name), RequestId::KEEP),
@@ -116,9 +116,9 @@ impl World {
         query.hold = calls.hold;
         let mut handle = None;
         let queries = [query];
-        let told = self.service.decide(&queries, operation, |rules, plan, decision| {
-            handle = decision.is_allowed().then(|| plan.handle());
-            Observed::decision(rules, plan, decision)
+        let told = self.service.decide(&queries, question, |answer| {
+            handle = answer.decision().is_allowed().then(|| answer.plan().handle());
+            Observed::decision(answer)
         });
         let observed = block_on(told).unwrap_or_else(Observed::from);
         self.handles.extend(name.zip(handle));
@@ -171,7 +171,7 @@ impl World {
             Err(error) => return Observed::invalid(&error),
         };
         let reset = self.service.with_plan(&query, async |store, _, plan| {
-            store.reset(plan).await.map(|()| Observed::word(Word::Done))
+            store.reset(plan).await.map(|_| Observed::word(Word::Done))
         });
         block_on(reset).unwrap_or_else(Observed::from)
     }

@@ -8,7 +8,8 @@
 //! |---|---|
 //! | all under the same limits | by those |
 //! | before and after a reload that changed them | each part by its own, all by the largest |
-//! | with reservations or bookings | if they exceed it, again without those: they may have been given back |
+//! | with reservations or bookings that nobody settled | if they exceed it, again without those: they may have been given back |
+//! | before and after a reset | apart |
 
 use sluicegate_core::checker::{Checker, Finding, Interval, Malformed, Scope, Verdict};
 use sluicegate_core::{Limit, Span, Timestamp};
@@ -32,12 +33,16 @@ pub(super) struct Counter {
     judged_at: usize,
     /// An admission before this instant comes too late to be judged.
     closed: Timestamp,
+    /// When it began anew, each with the number of the next admission.
+    resets: Vec<(Timestamp, u64)>,
     pub(super) found: Vec<Found>,
 }
 
 /// One admission.
 #[derive(Clone, Copy)]
 pub(super) struct Admit {
+    /// When it was decided.
+    pub(super) at: Timestamp,
     /// When the work may go.
     pub(super) start: Timestamp,
     pub(super) amount: u64,
@@ -46,6 +51,8 @@ pub(super) struct Admit {
     pub(super) terms: usize,
     /// Nothing can give it back any more.
     pub(super) firm: bool,
+    /// Its place among all admissions of the counter.
+    pub(super) number: u64,
 }
 
 /// What was found about one limit.
@@ -62,16 +69,40 @@ pub(super) struct Found {
 pub(super) struct Late;
 
 impl Counter {
-    pub(super) fn record(&mut self, admit: Admit) -> Result<(), Late> {
+    /// Takes note of an admission; returns its number.
+    pub(super) fn record(&mut self, admit: Admit) -> Result<u64, Late> {
         if admit.start < self.closed {
             return Err(Late);
         }
         if !self.terms.contains(&admit.terms) {
             self.terms.push(admit.terms);
         }
-        self.admits.push(admit);
+        let number = self.count;
+        self.admits.push(Admit { number, ..admit });
         self.count += 1;
-        Ok(())
+        Ok(number)
+    }
+
+    /// Of an admission at most so much was used after all, and nothing more will be given back.
+    ///
+    /// What was used beyond it is a debt: it was not admitted, and keeps later work out.
+    pub(super) fn settle(&mut self, number: u64, at_most: u64) {
+        // What can't matter any more is forgotten.
+        if let Ok(place) = self.admits.binary_search_by_key(&number, |admit| admit.number) {
+            let admit = &mut self.admits[place];
+            admit.amount = admit.amount.min(at_most);
+            admit.firm = true;
+        }
+    }
+
+    /// It begins anew.
+    pub(super) fn reset(&mut self, at: Timestamp) {
+        self.resets.push((at, self.count));
+    }
+
+    /// How often it had begun anew when something was admitted.
+    fn epoch(&self, admit: &Admit) -> usize {
+        self.resets.iter().filter(|&&reset| reset <= (admit.at, admit.number)).count()
     }
 
     /// Whether it has grown enough to be judged.
@@ -81,28 +112,43 @@ impl Counter {
 
     /// Judges what there is, and forgets what later admissions can't make worse. `now` is the
     /// latest decision of all logs, `scopes` tells what is to be proven under which terms.
+    ///
+    /// Unless this is the `end`, what depends on a settlement that may still come is left for later.
     pub(super) fn judge(
         &mut self,
         key: &str,
         now: Timestamp,
         scopes: &[Vec<Scope>],
+        end: bool,
     ) -> Result<(), Malformed> {
-        for &terms in &self.terms {
-            let admits = self.admits.iter().filter(|admit| admit.terms == terms);
+        let mut found = Vec::new();
+        for epoch in 0..=self.resets.len() {
+            let admits = self.admits.iter().filter(|admit| self.epoch(admit) == epoch);
             let admits: Vec<_> = admits.copied().collect();
-            judge(key, &scopes[terms], &admits, &mut self.found)?;
+            for &terms in &self.terms {
+                let admits = admits.iter().filter(|admit| admit.terms == terms);
+                let admits: Vec<_> = admits.copied().collect();
+                judge(key, &scopes[terms], &admits, &mut found)?;
+            }
+            if self.terms.len() > 1 {
+                let all = self.terms.iter().flat_map(|&terms| &scopes[terms]);
+                judge(key, &largest(all), &admits, &mut found)?;
+            }
         }
-        if self.terms.len() > 1 {
-            let all = self.terms.iter().flat_map(|&terms| &scopes[terms]);
-            judge(key, &largest(all), &self.admits, &mut self.found)?;
+        self.judged_at = 2 * self.admits.len();
+        if !end && found.iter().any(|found| found.unsettled.is_some()) {
+            return Ok(());
+        }
+        for new in found {
+            add(&mut self.found, new);
         }
         let scopes = self.terms.iter().flat_map(|&terms| &scopes[terms]);
         if let Some(longest) = reach(scopes) {
             self.closed = now - DISORDER_MAX;
             let kept_from = self.closed - longest;
             self.admits.retain(|admit| admit.start > kept_from);
+            self.judged_at = 2 * self.admits.len();
         }
-        self.judged_at = 2 * self.admits.len();
         Ok(())
     }
 }
@@ -155,13 +201,16 @@ fn judge(
         let certain = certain.as_ref().map_or(verdict.first, |certain| certain[index].first);
         let exceeded = certain.map(|finding| (finding, place(finding.interval, admits)));
         let unsettled = verdict.first.filter(|_| exceeded.is_none());
-        let new = Found { scope: verdict.scope, worst, exceeded, unsettled };
-        match found.iter_mut().find(|known| known.scope == new.scope) {
-            Some(known) => known.add(new),
-            None => found.push(new),
-        }
+        add(found, Found { scope: verdict.scope, worst, exceeded, unsettled });
     }
     Ok(())
+}
+
+fn add(found: &mut Vec<Found>, new: Found) {
+    match found.iter_mut().find(|known| known.scope == new.scope) {
+        Some(known) => known.add(new),
+        None => found.push(new),
+    }
 }
 
 fn verdicts<'a>(

@@ -6,8 +6,9 @@ use std::io::{self, BufRead, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use sluicegate_core::Timestamp;
 
-use super::line::{self, Decision, Line};
+use super::line::{self, Decision, Followed, Line};
 
 /// A decision is a few hundred bytes, and some kilobytes with every id as long as it may be.
 const LINE_BYTES_MAX: u64 = 1 << 20;
@@ -49,7 +50,23 @@ struct Log {
     input: Box<dyn BufRead>,
     line: u32,
     /// Read ahead, so that logs can be compared.
-    next: Option<(u32, Decision)>,
+    next: Option<(u32, Event)>,
+}
+
+/// What happened.
+pub(super) enum Event {
+    Decided(Decision),
+    Followed(Followed),
+}
+
+impl Event {
+    /// When, by the clock of the store.
+    const fn at(&self) -> Timestamp {
+        match self {
+            Self::Decided(decision) => decision.at,
+            Self::Followed(followed) => followed.at,
+        }
+    }
 }
 
 impl Logs {
@@ -63,15 +80,15 @@ impl Logs {
         Ok(logs)
     }
 
-    /// The next decision of all logs.
-    pub(super) fn next(&mut self) -> anyhow::Result<Option<(Place, Decision)>> {
+    /// What happened next, in all logs.
+    pub(super) fn next(&mut self) -> anyhow::Result<Option<(Place, Event)>> {
         let waiting = self.logs.iter_mut().enumerate().filter(|(_, log)| log.next.is_some());
-        let first = waiting.min_by_key(|(_, log)| log.next.as_ref().map(|(_, next)| next.at));
+        let first = waiting.min_by_key(|(_, log)| log.next.as_ref().map(|(_, next)| next.at()));
         let Some((number, log)) = first else { return Ok(None) };
-        let Some((line, decision)) = log.next.take() else { return Ok(None) };
+        let Some((line, event)) = log.next.take() else { return Ok(None) };
         log.advance(&mut self.seen)?;
         let log = u16::try_from(number).context("more logs than can be read at once")?;
-        Ok(Some((Place { log, line }, decision)))
+        Ok(Some((Place { log, line }, event)))
     }
 
     /// Takes note of a decision that could be read, but not understood.
@@ -87,6 +104,14 @@ impl Logs {
 }
 
 impl Seen {
+    /// A line tells what is not in the log.
+    fn missing(&mut self, dropped: u64, sample_ppm: Option<u32>) {
+        self.dropped += dropped;
+        if let Some(ppm) = sample_ppm {
+            self.sample_ppm = Some(self.sample_ppm.map_or(ppm, |least| least.min(ppm)));
+        }
+    }
+
     fn malformed(&mut self, shown: String) {
         self.malformed += 1;
         if self.shown.len() < SHOWN_MAX {
@@ -108,7 +133,7 @@ impl Log {
         Ok(Self { name, input, line: 0, next: None })
     }
 
-    /// Reads on until there is a decision.
+    /// Reads on until something happened.
     fn advance(&mut self, seen: &mut Seen) -> anyhow::Result<()> {
         let mut buffer = Vec::new();
         loop {
@@ -131,11 +156,13 @@ impl Log {
             match line::read(&buffer) {
                 Ok(Line::Decision(decision)) => {
                     seen.decisions += 1;
-                    seen.dropped += decision.dropped;
-                    if let Some(ppm) = decision.sample_ppm {
-                        seen.sample_ppm = Some(seen.sample_ppm.map_or(ppm, |least| least.min(ppm)));
-                    }
-                    self.next = Some((self.line, decision));
+                    seen.missing(decision.dropped, decision.sample_ppm);
+                    self.next = Some((self.line, Event::Decided(decision)));
+                    return Ok(());
+                }
+                Ok(Line::Followed(followed)) => {
+                    seen.missing(followed.dropped, followed.sample_ppm);
+                    self.next = Some((self.line, Event::Followed(followed)));
                     return Ok(());
                 }
                 Ok(Line::Other) => seen.others += 1,

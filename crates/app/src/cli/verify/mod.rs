@@ -9,6 +9,7 @@ mod ledger;
 mod line;
 mod logs;
 mod report;
+mod slots;
 
 use std::path::PathBuf;
 
@@ -19,7 +20,7 @@ use sluicegate_core::checker::Bound;
 
 use super::say;
 use ledger::{Ledger, Refusal};
-use logs::Logs;
+use logs::{Event, Logs};
 use report::counted;
 
 pub(super) const EXAMPLES: &str = "\
@@ -29,9 +30,9 @@ Examples:
   sluicegate serve | sluicegate verify -     standard input
   sluicegate verify --bound 3/2 *.log        what is promised while the store is unreachable
 
-Nodes that keep usage in their own memory are verified one by one. Slots (`100 concurrent`) are
-not judged, because the log does not say when they were given back; what was cancelled or reset
-counts, for the same reason.
+Nodes that keep usage in their own memory are verified one by one. What was settled counts as what
+it cost, but not beyond what was admitted; what was cancelled counts as nothing; a counter that was
+reset begins anew; a slot is held until it is given back or its lease is over.
 
 Exit code: 0 proven, 1 a limit was exceeded, 2 the log does not allow a proof";
 
@@ -55,10 +56,15 @@ impl Verify {
     pub(super) fn run(self) -> anyhow::Result<bool> {
         let mut logs = Logs::open(&self.logs)?;
         let mut ledger = Ledger::new(self.bound, self.spread);
-        while let Some((place, decision)) = logs.next()? {
-            match ledger.record(place, &decision) {
+        while let Some((place, event)) = logs.next()? {
+            let recorded = match &event {
+                Event::Decided(decision) => ledger.record(place, decision),
+                Event::Followed(followed) => ledger.follow(place, followed),
+            };
+            match recorded {
                 Ok(()) => {}
                 Err(Refusal::Line(error)) => logs.malformed(place, &error),
+                Err(Refusal::Lease(error)) => logs.malformed(place, &error),
                 Err(Refusal::Proof(malformed)) => return Err(malformed.into()),
             }
         }
@@ -77,10 +83,6 @@ impl Verify {
         if logs.seen.others > 0 {
             let lines = counted(logs.seen.others, "line");
             say(&format!("skipped: {lines} without a decision"));
-        }
-        if outcome.leased > 0 {
-            let counters = counted(outcome.leased as u64, "counter");
-            say(&format!("not judged: {counters} of concurrent work"));
         }
         let doubts = report::doubts(&outcome, &logs.seen);
         let exceeded = report::exceeded(&outcome, &logs);

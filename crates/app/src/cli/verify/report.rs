@@ -79,7 +79,7 @@ pub(super) fn doubts(outcome: &Outcome, seen: &Seen) -> Vec<String> {
         let limits = counted(unsettled as u64, "limit");
         doubts.push(format!(
             "{limits} exceeded unless reservations or bookings were given back, \
-             which is not in the log"
+             which the log does not say"
         ));
     }
     if outcome.admits == 0 {

@@ -12,7 +12,7 @@ use sluicegate_core::Group;
 
 use super::item::{Fields, Item};
 use super::scalar;
-use crate::config::Envoy;
+use crate::config::{Envoy, EnvoyClosed};
 use crate::report::Report;
 
 /// The keys of a file in this format.
@@ -34,14 +34,16 @@ pub(super) fn envoy(
     report: &mut Report,
 ) -> (Envoy, Vec<Group>) {
     let default = Envoy::default();
-    let Some(fields) = Fields::open(item, &["headers", "domains"], report) else {
+    let Some(fields) = Fields::open(item, &["headers", "closed", "domains"], report) else {
         return (default, Vec::new());
     };
     let headers = fields.read("headers", default.headers, report, scalar::boolean);
+    let words = [("over_limit", EnvoyClosed::OverLimit), ("unavailable", EnvoyClosed::Unavailable)];
+    let closed = fields.read("closed", default.closed, report, |i, r| scalar::word(i, r, &words));
     let form = "write a list of files of envoyproxy/ratelimit, each with domain and descriptors";
     let domains = fields.get("domains").and_then(|item| item.list(report, form));
     let groups = groups(domains.unwrap_or_default(), counting, report);
-    (Envoy { headers }, groups)
+    (Envoy { headers, closed }, groups)
 }
 
 /// One group per domain.

@@ -1,0 +1,221 @@
+//! `cargo xtask bench http`: a decision over HTTP, beside the floor and beside throttlecrab-server.
+//!
+//! All servers run at the same time and are asked in turns, by wrk: whatever else the machine does
+//! falls on all alike. With two cores or more each server has the first one and wrk the last.
+
+mod server;
+mod wrk;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, ensure};
+use clap::Parser;
+
+use server::{Server, free_port};
+use wrk::Run;
+
+#[derive(Parser)]
+#[command(about = "A decision over HTTP, beside the floor and throttlecrab-server")]
+struct Args {
+    /// Shorter rounds
+    #[arg(long)]
+    quick: bool,
+    /// How often each is measured; at least 5
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(5..))]
+    rounds: u8,
+    /// Connections that wrk keeps open
+    #[arg(long, default_value_t = 32)]
+    connections: u16,
+    /// Leave throttlecrab-server out
+    #[arg(long)]
+    no_peer: bool,
+}
+
+const THROTTLECRAB: &str = "0.4.40";
+
+/// Three scopes; nothing is denied, so that every decision is written.
+const RULES: &str = "
+limits:
+  - name: caller
+    effective: true
+    rules:
+      - name: USER_MODEL
+        per: [userId, modelId]
+        limit: 1000/min
+  - name: tenant
+    rules:
+      - name: TENANT
+        per: [tenantId]
+        limit: 100000/min
+  - name: model
+    rules:
+      - name: GLOBAL_MODEL
+        per: [modelId]
+        limit: 10000000/min windowed
+";
+
+fn main() -> anyhow::Result<()> {
+    let args = Args::parse();
+    let programs = Programs::build(args.no_peer)?;
+    let folder = tempfile::tempdir()?;
+    let mut servers = start(&programs, folder.path())?;
+    let seconds = if args.quick { 2 } else { 10 };
+    for server in &servers {
+        wrk::run(server, folder.path(), args.connections, 1)?;
+    }
+    let mut runs: Vec<Vec<Run>> = servers.iter().map(|_| Vec::new()).collect();
+    for _ in 0..args.rounds {
+        for (server, runs) in servers.iter_mut().zip(&mut runs) {
+            let before = server.processor_seconds()?;
+            let mut run = wrk::run(server, folder.path(), args.connections, seconds)?;
+            run.processor_us = (server.processor_seconds()? - before) * 1e6 / run.requests;
+            runs.push(run);
+        }
+    }
+    report(&servers, &runs, seconds, args.connections);
+    Ok(())
+}
+
+/// The programs that are compared.
+struct Programs {
+    ours: PathBuf,
+    floor: PathBuf,
+    throttlecrab: Option<PathBuf>,
+}
+
+impl Programs {
+    fn build(no_peer: bool) -> anyhow::Result<Self> {
+        let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+        let release = |default: &str| {
+            target.clone().unwrap_or_else(|| PathBuf::from(default)).join("release")
+        };
+        cargo("build --release --locked --package sluicegate --bin sluicegate")?;
+        cargo(
+            "build --release --locked --manifest-path bench/Cargo.toml --package sluicegate-bench-http --bin floor",
+        )?;
+        let peers = release("bench/target").join("peers");
+        let throttlecrab = peers.join("bin/throttlecrab-server");
+        if !no_peer && !throttlecrab.exists() {
+            let root = peers.display();
+            cargo(&format!(
+                "install throttlecrab-server --version {THROTTLECRAB} --locked --root {root}"
+            ))?;
+        }
+        Ok(Self {
+            ours: release("target").join("sluicegate"),
+            floor: release("bench/target").join("floor"),
+            throttlecrab: (!no_peer).then_some(throttlecrab),
+        })
+    }
+}
+
+fn cargo(line: &str) -> anyhow::Result<()> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let status = Command::new(cargo).args(line.split(' ')).status().context("can't start cargo")?;
+    ensure!(status.success(), "`cargo {line}` failed");
+    Ok(())
+}
+
+fn start(programs: &Programs, folder: &Path) -> anyhow::Result<Vec<Server>> {
+    let question = |n: usize| {
+        let (user, model, tenant) = (n % 10_000, n % 7, n % 100);
+        format!(
+            r#"{{"userId":"user-{user:06}","modelId":"gpt-4o-{model}","tenantId":"tenant-{tenant}"}}"#
+        )
+    };
+    let (http, admin) = (free_port()?, free_port()?);
+    let config = folder.join("sluicegate.yaml");
+    let listen = format!("listen: {{http: '127.0.0.1:{http}', admin: '127.0.0.1:{admin}'}}\n");
+    std::fs::write(&config, listen + RULES)?;
+    let mut ours = Command::new(&programs.ours);
+    ours.args(["serve", "--config"]).arg(config);
+    let ours = Server::start("sluicegate", ours, http, "/rate-limit/allow", question)?;
+
+    let port = free_port()?;
+    let mut floor = Command::new(&programs.floor);
+    floor.arg(format!("127.0.0.1:{port}"));
+    let floor = Server::start("axum floor", floor, port, "/rate-limit/allow", question)?;
+    let mut servers = vec![floor, ours];
+
+    if let Some(program) = &programs.throttlecrab {
+        let port = free_port()?;
+        let mut throttlecrab = Command::new(program);
+        throttlecrab.args(["--http", "--http-host", "127.0.0.1", "--http-port"]);
+        throttlecrab.arg(port.to_string());
+        // One key and one limit: it knows no scopes.
+        let question = |n: usize| {
+            let (user, model) = (n % 10_000, n % 7);
+            format!(
+                r#"{{"key":"user-{user:06}:gpt-4o-{model}","max_burst":1000,"count_per_period":1000,"period":60,"quantity":1}}"#
+            )
+        };
+        let name = "throttlecrab-server, 1 key";
+        servers.push(Server::start(name, throttlecrab, port, "/throttle", question)?);
+    }
+    Ok(servers)
+}
+
+fn report(servers: &[Server], runs: &[Vec<Run>], seconds: u64, connections: u16) {
+    let rounds = runs[0].len();
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let load = load.split(' ').next().unwrap_or_default();
+    println!(
+        "{rounds} rounds of {seconds} s in turns, {connections} connections, load {load} at the end"
+    );
+    println!("standard output of the servers, and so the decision log, goes to /dev/null\n");
+    let rate = |run: &Run| run.per_second;
+    let cost = |run: &Run| run.processor_us;
+    // Per round, so that a slow round is slow for both.
+    let ratio = |one: &[Run], other: &[Run], of: fn(&Run) -> f64| {
+        Figure::of(one.iter().zip(other).map(|(one, other)| of(one) / of(other)))
+    };
+    println!(
+        "| server | requests/s | min–max | of the floor | min–max | CPU µs/request | min–max | × the floor | p99 ms |"
+    );
+    println!("|---|--:|--:|--:|--:|--:|--:|--:|--:|");
+    for (server, of) in servers.iter().zip(runs) {
+        let (rates, costs) = (Figure::of(of.iter().map(rate)), Figure::of(of.iter().map(cost)));
+        let share = ratio(of, &runs[0], rate);
+        let dearer = ratio(of, &runs[0], cost);
+        let p99 = Figure::of(of.iter().map(|run| run.p99_ms));
+        println!(
+            "| {} | {:.0} | {:.0}–{:.0} | {:.2} | {:.2}–{:.2} | {:.2} | {:.2}–{:.2} | {:.2} | {:.2} |",
+            server.name,
+            rates.median,
+            rates.min,
+            rates.max,
+            share.median,
+            share.min,
+            share.max,
+            costs.median,
+            costs.min,
+            costs.max,
+            dearer.median,
+            p99.median,
+        );
+    }
+    let verdict = |met: bool| if met { "met" } else { "missed" };
+    let floor = ratio(&runs[1], &runs[0], rate).median;
+    println!("\n| goal | target | measured | |\n|---|--:|--:|--:|");
+    println!("| of the floor | ≥ 0.90 | {floor:.2} | {} |", verdict(floor >= 0.9));
+    if let Some(peer) = runs.get(2) {
+        let peer = ratio(&runs[1], peer, rate).median;
+        println!("| against throttlecrab-server | > 1.00 | {peer:.2} | {} |", verdict(peer > 1.0));
+    }
+}
+
+/// The median of several rounds, with their spread.
+struct Figure {
+    median: f64,
+    min: f64,
+    max: f64,
+}
+
+impl Figure {
+    fn of(values: impl IntoIterator<Item = f64>) -> Self {
+        let mut values: Vec<f64> = values.into_iter().collect();
+        values.sort_by(f64::total_cmp);
+        Self { median: values[values.len() / 2], min: values[0], max: values[values.len() - 1] }
+    }
+}

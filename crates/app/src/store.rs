@@ -1,0 +1,137 @@
+//! The store that the configuration chose.
+
+use sluicegate_config::{RedisAddress, RedisStore, RedisTopology};
+use sluicegate_core::plan::Handle;
+use sluicegate_core::query::Cost;
+use sluicegate_core::store::{Claim, Ended, Error, Renewed, Usage};
+use sluicegate_core::{Decision, Id, Plan, Ruleset, Store, Timestamp};
+use sluicegate_server::probe::Readiness;
+use sluicegate_store::memory::Capacity;
+use sluicegate_store::redis::{Options, Patience, Server, State};
+use sluicegate_store::{Memory, Redis};
+
+/// What a node remembers of an outage, in at most 20 MB.
+const FALLBACK: Capacity = Capacity { keys_max: 200_000, records_max: 20_000 };
+
+/// One of the stores there are.
+pub(crate) enum Chosen {
+    Memory(Memory),
+    Redis(Redis),
+}
+
+impl Chosen {
+    /// The store of a Redis configuration. It connects by itself, and again when it has to.
+    pub(crate) fn redis(config: &RedisStore) -> anyhow::Result<Self> {
+        let address = match &config.topology {
+            RedisTopology::Single(address) => address,
+            RedisTopology::Cluster(_) => anyhow::bail!(
+                "store.cluster is not part of this version: name one server with store.url"
+            ),
+            RedisTopology::Sentinel { .. } => anyhow::bail!(
+                "store.sentinel is not part of this version: name one server with store.url"
+            ),
+        };
+        Ok(Self::Redis(Redis::new(Options {
+            server: server(address),
+            key_prefix: config.key_prefix.clone(),
+            patience: Patience {
+                timeout: config.timeout.into(),
+                retries: config.retries,
+                deadline: config.deadline.into(),
+            },
+        })))
+    }
+
+    /// Usage in this process, if that is where it is kept.
+    pub(crate) const fn memory(&self) -> Option<&Memory> {
+        match self {
+            Self::Memory(memory) => Some(memory),
+            Self::Redis(_) => None,
+        }
+    }
+
+    /// Whether decisions can be made by the store, or by a policy of these rules in its place.
+    pub(crate) fn readiness(&self, rules: &Ruleset) -> Readiness {
+        match self {
+            Self::Redis(redis) if redis.state() != State::Up => {
+                if rules.answers_alone() {
+                    Readiness::Degraded("redis")
+                } else {
+                    Readiness::Unhealthy("redis")
+                }
+            }
+            _ => Readiness::Ready,
+        }
+    }
+
+    /// What keeps what this node lets through on its own, for a store that may not answer.
+    pub(crate) fn fallback(&self) -> Option<Memory> {
+        match self {
+            Self::Memory(_) => None,
+            Self::Redis(_) => Some(Memory::new(FALLBACK)),
+        }
+    }
+}
+
+fn server(address: &RedisAddress) -> Server {
+    Server {
+        host: address.host.clone(),
+        port: address.port,
+        tls: address.tls,
+        username: address.username.clone(),
+        password: address.password.as_ref().map(|password| password.expose().to_owned()),
+        db: address.db,
+    }
+}
+
+/// Asks whichever it is.
+macro_rules! ask {
+    ($chosen:expr, $store:ident => $question:expr) => {
+        match $chosen {
+            Chosen::Memory($store) => $question.await,
+            Chosen::Redis($store) => $question.await,
+        }
+    };
+}
+
+impl Store for Chosen {
+    async fn acquire(&self, plan: &Plan<'_>) -> Result<Decision, Error> {
+        ask!(self, store => store.acquire(plan))
+    }
+
+    async fn peek(&self, plan: &Plan<'_>) -> Result<Decision, Error> {
+        ask!(self, store => store.peek(plan))
+    }
+
+    async fn book(&self, plan: &Plan<'_>) -> Result<Decision, Error> {
+        ask!(self, store => store.book(plan))
+    }
+
+    async fn claim(&self, plan: &Plan<'_>, claimant: Id) -> Result<Claim, Error> {
+        ask!(self, store => store.claim(plan, claimant))
+    }
+
+    async fn cancel(&self, handle: &Handle) -> Result<Ended, Error> {
+        ask!(self, store => store.cancel(handle))
+    }
+
+    async fn settle(&self, handle: &Handle, actual: &Cost) -> Result<Ended, Error> {
+        ask!(self, store => store.settle(handle, actual))
+    }
+
+    async fn release(&self, handle: &Handle) -> Result<Ended, Error> {
+        ask!(self, store => store.release(handle))
+    }
+
+    async fn renew(&self, handle: &Handle) -> Result<Renewed, Error> {
+        ask!(self, store => store.renew(handle))
+    }
+
+    async fn reset(&self, plan: &Plan<'_>) -> Result<Timestamp, Error> {
+        ask!(self, store => store.reset(plan))
+    }
+
+    async fn usage(&self, plan: &Plan<'_>) -> Result<Usage, Error> {
+        ask!(self, store => store.usage(plan))
+    }
+}

@@ -1,0 +1,135 @@
+//! `sluicegate serve` on Redis, as its users run it.
+
+mod common;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use common::{Running, get};
+use serde_json::{Value, json};
+use sluicegate_testkit::redis::{RedisServer, Version};
+
+fn ann() -> Value {
+    json!({ "userId": "ann", "modelId": "gpt4" })
+}
+
+/// A store that waits longer than production would: these tests share their machine.
+fn on(redis: &RedisServer, more: &str) -> String {
+    let url = format!("redis://127.0.0.1:{}", redis.port);
+    format!("store: {{kind: redis, url: '{url}', timeout: 2s, deadline: 5s{more}}}\n")
+}
+
+/// Asks until the answer of a probe is as it should be.
+fn wait_for(service: &Running, ready: &str) {
+    for _ in 0..100_000 {
+        let (_, text) = get(&format!("{}/ready", service.admin));
+        if text == ready {
+            return;
+        }
+        thread::yield_now();
+    }
+    panic!("not {ready}");
+}
+
+const READY: &str = "{\"status\":\"ready\"}";
+const UNHEALTHY: &str = "{\"status\":\"unhealthy\",\"reason\":\"redis\"}";
+
+#[test]
+fn two_services_on_one_redis_admit_exactly_the_limit() {
+    let redis = RedisServer::start(Version::System, &[]);
+    let services = [Running::start(&on(&redis, "")), Running::start(&on(&redis, ""))];
+    services.iter().for_each(|service| wait_for(service, READY));
+    let (allowed, denied) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        for n in 0..20 {
+            let service = &services[n % 2];
+            let (allowed, denied) = (&allowed, &denied);
+            scope.spawn(move || {
+                for _ in 0..50 {
+                    let (status, answer) = service.allow(&ann());
+                    assert_eq!(status, 200, "{answer}");
+                    let counted = if answer["allowed"] == true { allowed } else { denied };
+                    counted.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+        }
+    });
+    let both = (allowed.into_inner(), denied.into_inner());
+    assert_eq!(both, (100, 900));
+}
+
+#[test]
+fn a_literal_key_shows_its_count_to_whoever_looks_into_redis() {
+    let redis = RedisServer::start(Version::System, &[]);
+    let limits = "limits: [{name: g, rules: [{name: WORKER, per: [provider], limit: 500/min, \
+                  key: 'ziraai:worker:ratelimit:<provider>'}]}]\n";
+    let service = Running::start(&(on(&redis, "") + limits));
+    wait_for(&service, READY);
+    for _ in 0..7 {
+        let (_, answer) = service.allow(&json!({ "provider": "gemini" }));
+        assert_eq!(answer["allowed"], true, "{answer}");
+    }
+    let key = "ziraai:worker:ratelimit:gemini";
+    assert_eq!(redis.command(&["ZCARD", key]), ":7");
+    assert_eq!(redis.command(&["TYPE", key]), "+zset");
+    let ttl: u64 = redis.command(&["TTL", key])[1..].parse().expect("a number");
+    assert!((120..=126).contains(&ttl), "two windows: {ttl} s");
+}
+
+#[test]
+fn a_service_says_that_redis_is_down_and_goes_on_when_it_is_back() {
+    let mut redis = RedisServer::start(Version::System, &[]);
+    let service = Running::start(&on(&redis, ""));
+    wait_for(&service, READY);
+    assert_eq!(service.allow(&ann()).1["allowed"], true);
+    redis.kill();
+    wait_for(&service, UNHEALTHY);
+    let (status, answer) = service.allow(&ann());
+    assert_eq!((status, &answer["reason"]), (200, &json!("STORE_UNAVAILABLE")), "{answer}");
+    redis.restart();
+    wait_for(&service, READY);
+    assert_eq!(service.allow(&ann()).1["remaining"], 99, "it came back empty");
+}
+
+#[test]
+fn while_redis_is_down_the_policy_of_the_client_type_decides() {
+    let mut redis = RedisServer::start(Version::System, &[]);
+    let outage = "outage: {default: closed, by_client_type: {INTERNAL: local, BATCH: unlimited}}\n";
+    let service = Running::start(&(on(&redis, ", nodes_max: 5") + outage));
+    wait_for(&service, READY);
+    redis.kill();
+    wait_for(&service, "{\"status\":\"degraded\",\"reason\":\"redis\"}");
+    let allowed = |client_type: &str| {
+        let body = json!({ "userId": "ann", "modelId": "gpt4", "clientType": client_type });
+        (0..50).filter(|_| service.allow(&body).1["allowed"] == true).count()
+    };
+    // A hundred per hour: half of a fifth for a node alone.
+    assert_eq!([allowed("EXTERNAL"), allowed("INTERNAL"), allowed("BATCH")], [0, 10, 50]);
+    redis.restart();
+    wait_for(&service, READY);
+    assert_eq!(service.allow(&ann()).1["allowed"], true);
+}
+
+#[test]
+fn passwords_users_and_databases_are_used() {
+    let user = ["--user", "ann", "on", ">hush", "~*", "&*", "+@all"];
+    let redis = RedisServer::start(Version::System, &user);
+    let url = format!("redis://ann:hush@127.0.0.1:{}/7", redis.port);
+    let config = format!(
+        "store: {{kind: redis, url: '{url}', timeout: 2s, deadline: 5s, key_prefix: 'x:'}}\n"
+    );
+    let service = Running::start(&config);
+    wait_for(&service, READY);
+    assert_eq!(service.allow(&ann()).1["allowed"], true);
+    let keys = redis.command(&["INFO", "keyspace"]);
+    assert!(keys.contains("db7:keys=1"), "{keys}");
+}
+
+#[test]
+fn a_server_that_throws_keys_away_is_warned_of() {
+    let redis = RedisServer::start(Version::System, &["--maxmemory-policy", "volatile-lru"]);
+    let service = Running::start(&on(&redis, ""));
+    wait_for(&service, READY);
+    let warned = |event: &Value| event["level"] == "WARN" && event["policy"] == "volatile-lru";
+    assert!(service.logged().iter().any(warned), "{:?}", service.logged());
+}

@@ -1,0 +1,56 @@
+//! The running service against its own OpenAPI document: schemathesis makes requests from the one
+//! and looks whether the answers of the other are what it says.
+
+mod common;
+
+use std::path::Path;
+use std::process::Command;
+
+use common::Running;
+
+/// One rule of every kind, none of which needs a dimension that the document does not.
+const RULES: &str = "
+limits:
+  - name: caller
+    rules:
+      - name: USER_MODEL
+        per: [userId, modelId]
+        limit: [5/s, 100/h]
+  - name: budget
+    rules:
+      - name: USER_BUDGET
+        per: [userId]
+        limit: [20000 tokens/min, 5.00 USD/day]
+  - name: concurrency
+    rules:
+      - name: GLOBAL_CONCURRENT
+        per: []
+        limit: 1000 concurrent
+        lease: 1s
+";
+
+#[test]
+fn requests_that_the_document_allows_get_answers_that_it_describes() {
+    let program = std::env::var_os("SLUICEGATE_SCHEMATHESIS")
+        .expect("run it by `cargo xtask test schemathesis`");
+    let running = Running::start(RULES);
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+    // It writes caches where it stands.
+    let folder = tempfile::tempdir().expect("a folder");
+    let status = Command::new(program)
+        .current_dir(&folder)
+        .env("SCHEMATHESIS_HOOKS", "schemathesis_hooks")
+        .env("PYTHONPATH", &tests)
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .arg("--config-file")
+        .arg(tests.join("schemathesis.toml"))
+        .arg("run")
+        .arg(format!("{}/openapi.json", running.http))
+        .arg("--no-color")
+        .status()
+        .expect("schemathesis starts");
+    assert!(status.success(), "schemathesis found something: see above");
+    running.signal("-TERM");
+    let (code, _) = running.end();
+    assert_eq!(code, Some(0), "the service ends in good order");
+}

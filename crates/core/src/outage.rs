@@ -1,0 +1,196 @@
+//! What happens while the store does not answer.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use crate::algorithm::{Meter, concurrency, log, window};
+use crate::limit::Limit;
+use crate::plan::{Charge, Plan};
+
+/// How much each node lets through on its own while the store does not answer.
+///
+/// With a limit of L and N nodes, a node admits ⌊x · L / N⌋ in a window:
+///
+/// | policy | x |
+/// |---|---|
+/// | `closed` | 0 |
+/// | `local` | ½ |
+/// | `open` | 10 |
+/// | `unlimited` | not counted |
+///
+/// Together with what the store let through before, that is at most (1 + x) L in any window. Of
+/// several policies in one plan the strictest holds, which is the least.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum OutagePolicy {
+    /// Nothing: the limit is worth more than the availability of what it protects.
+    #[default]
+    Closed,
+    /// Half of this node's share: all nodes together stay below one and a half limits, whatever
+    /// was let through before.
+    Local,
+    /// Ten times this node's share: keeps out a flood, and hardly anything else.
+    Open,
+    /// Everything.
+    Unlimited,
+}
+
+impl OutagePolicy {
+    /// Every policy with the word for it, strictest first.
+    pub const ALL: [(&'static str, Self); 4] = [
+        ("closed", Self::Closed),
+        ("local", Self::Local),
+        ("open", Self::Open),
+        ("unlimited", Self::Unlimited),
+    ];
+
+    /// The word for it.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::Local => "local",
+            Self::Open => "open",
+            Self::Unlimited => "unlimited",
+        }
+    }
+
+    /// The share of one of so many nodes; `None` if it does not count.
+    fn share_of(self, nodes: u32) -> Option<Share> {
+        let nodes = u64::from(nodes.max(1));
+        match self {
+            Self::Closed => Some(Share { of: 0, by: 1 }),
+            Self::Local => Some(Share { of: 1, by: 2 * nodes }),
+            Self::Open => Some(Share { of: 10, by: nodes }),
+            Self::Unlimited => None,
+        }
+    }
+
+    /// How much of a limit one of `nodes` lets through in a window; `None` if it does not count.
+    pub fn share(self, limit: &Limit, nodes: u32) -> Option<u64> {
+        // A bucket gives its rate in the long run; its capacity may be as small as one.
+        let amount = match limit {
+            Limit::Bucket { rate, .. } => rate.amount,
+            other => other.amount(),
+        };
+        Some(self.share_of(nodes)?.amount(amount.get()))
+    }
+}
+
+/// A part of every limit: `of / by`, rounded down.
+#[derive(Clone, Copy, Debug)]
+struct Share {
+    of: u64,
+    by: u64,
+}
+
+impl Share {
+    fn amount(self, whole: u64) -> u64 {
+        let part = u128::from(whole) * u128::from(self.of) / u128::from(self.by);
+        u64::try_from(part).unwrap_or(u64::MAX)
+    }
+
+    /// The meter that gives this part; `None` if that is nothing.
+    fn meter<'a>(self, charge: &Charge<'a>) -> Option<Meter<'a>> {
+        let some = |limit| Some(self.amount(limit)).filter(|&part| part > 0);
+        Some(match &charge.meter {
+            Meter::Log(quotas) => {
+                let part = |quota: &log::Quota| {
+                    Some(log::Quota { limit: some(quota.limit)?, window: quota.window })
+                };
+                Meter::Log(Cow::Owned(quotas.iter().map(part).collect::<Option<_>>()?))
+            }
+            Meter::Windowed(quota) => {
+                Meter::Windowed(window::Quota { limit: some(quota.limit)?, ..*quota })
+            }
+            Meter::Calendar(quota) => {
+                Meter::Calendar(window::CalendarQuota { limit: some(quota.limit)?, ..*quota })
+            }
+            // Part of a bucket may hold less than one: what it gives in its window is counted.
+            Meter::Bucket(quota) => {
+                let (limit, window) = match &charge.limits()[0] {
+                    Limit::Bucket { rate, .. } => (rate.amount.get(), rate.window.span()),
+                    other => (quota.capacity(), other.window()),
+                };
+                Meter::Windowed(window::Quota { limit: some(limit)?, window })
+            }
+            Meter::Leases(quota) => {
+                Meter::Leases(concurrency::Quota { limit: some(quota.limit)?, ..*quota })
+            }
+        })
+    }
+}
+
+/// The policies of a configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outage {
+    /// For everybody else. Default: closed, because a limit that a lost connection lifts is none.
+    pub default: OutagePolicy,
+    /// By the value of the dimension `clientType`. Default: none.
+    pub by_client_type: BTreeMap<String, OutagePolicy>,
+    /// The most nodes that are ever up at once.
+    pub nodes_max: u32,
+}
+
+impl Default for Outage {
+    fn default() -> Self {
+        let default = OutagePolicy::default();
+        Self { default, by_client_type: BTreeMap::new(), nodes_max: 4 }
+    }
+}
+
+impl Outage {
+    /// The dimension whose value can choose a policy.
+    pub const CLIENT_TYPE: &'static str = "clientType";
+
+    /// The policy for a client type.
+    pub fn policy(&self, client_type: Option<&str>) -> OutagePolicy {
+        let own = client_type.and_then(|client_type| self.by_client_type.get(client_type));
+        own.copied().unwrap_or(self.default)
+    }
+}
+
+/// What a node may do on its own about a plan.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "it lives for the length of one match")]
+pub(crate) enum Alone<'a> {
+    /// Nothing.
+    Closed,
+    /// Admit it if the node's own share has room.
+    Counted(Plan<'a>),
+    /// Admit it.
+    Uncounted,
+}
+
+/// What one of so many nodes may do about a plan while the store does not answer.
+pub(crate) fn alone<'a>(plan: &Plan<'a>, nodes: u32) -> Alone<'a> {
+    let Some(share) = plan.outage.share_of(nodes) else { return Alone::Uncounted };
+    match plan.with_meters(|charge| share.meter(charge)) {
+        Some(part) => Alone::Counted(part),
+        None => Alone::Closed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_rounded_down() {
+        let share =
+            |limit: &str, policy: OutagePolicy| policy.share(&limit.parse().expect(limit), 4);
+        assert_eq!(share("100/h", OutagePolicy::Closed), Some(0));
+        assert_eq!(share("100/h", OutagePolicy::Local), Some(12));
+        assert_eq!(share("7/h", OutagePolicy::Local), Some(0));
+        assert_eq!(share("25/s smooth", OutagePolicy::Local), Some(3));
+        assert_eq!(share("3 concurrent", OutagePolicy::Open), Some(7));
+        assert_eq!(share("9007199254740991/h", OutagePolicy::Open), Some(22_517_998_136_852_477));
+        assert_eq!(share("7/h", OutagePolicy::Unlimited), None);
+    }
+
+    #[test]
+    fn every_policy_has_its_word() {
+        for (word, policy) in OutagePolicy::ALL {
+            assert_eq!(policy.word(), word);
+        }
+        assert!(OutagePolicy::ALL.is_sorted_by_key(|(_, policy)| policy), "strictest first");
+    }
+}

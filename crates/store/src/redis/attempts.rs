@@ -1,0 +1,143 @@
+//! How long an answer is waited for, and when it is asked for again.
+//!
+//! One attempt, and if it fails in a way that may pass, another after a pause of 5 to 10 ms. A
+//! repeated attempt names the same id, so it is counted once, whether or not the first was
+//! executed. All of it ends at the deadline.
+
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
+
+use sluicegate_core::Id;
+use sluicegate_core::store::Error;
+use tokio::time::{sleep, timeout};
+
+use super::call::Call;
+use super::link::{Failure, Link};
+use super::reply::Reply;
+
+/// How long an answer is waited for.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// For one attempt.
+    pub timeout: Duration,
+    /// How often a failed attempt is repeated.
+    pub retries: u32,
+    /// For all of it.
+    pub deadline: Duration,
+}
+
+impl Default for Patience {
+    /// 20 ms, once more, and 45 ms together.
+    fn default() -> Self {
+        let ms = Duration::from_millis;
+        Self { timeout: ms(20), retries: 1, deadline: ms(45) }
+    }
+}
+
+/// Makes attempts.
+#[derive(Debug)]
+pub(super) struct Attempts {
+    patience: Patience,
+    budget: Budget,
+    retries: AtomicU64,
+}
+
+impl Attempts {
+    pub(super) const fn new(patience: Patience) -> Self {
+        Self { patience, budget: Budget::new(), retries: AtomicU64::new(0) }
+    }
+
+    /// How many attempts were repeated.
+    pub(super) fn retries(&self) -> u64 {
+        self.retries.load(Ordering::Relaxed)
+    }
+
+    /// Asks, and asks again if that may help; `call` is told whether it is a repetition.
+    pub(super) async fn make(
+        &self,
+        link: &Link,
+        id: Id,
+        call: impl Fn(bool) -> Call,
+    ) -> Result<Reply, Error> {
+        self.budget.earn();
+        let Patience { timeout: each, retries, deadline } = self.patience;
+        let attempts = async {
+            let mut number = 0;
+            loop {
+                let asked = timeout(each, link.ask(call(number > 0))).await;
+                match asked.unwrap_or(Err(Failure::Late)) {
+                    Ok(reply) => return Ok(reply),
+                    Err(failure) if !failure.retryable() || number == retries => {
+                        return Err(failure);
+                    }
+                    Err(failure) if !self.budget.spend() => return Err(failure),
+                    Err(_) => number += 1,
+                }
+                self.retries.fetch_add(1, Ordering::Relaxed);
+                sleep(pause(id, number)).await;
+            }
+        };
+        let answered = timeout(deadline, attempts).await.unwrap_or(Err(Failure::Late));
+        answered.map_err(|failure| Error::Unavailable(failure.to_string()))
+    }
+}
+
+/// 5 to 10 ms, different for each id, so that what failed together does not come back together.
+fn pause(id: Id, number: u32) -> Duration {
+    let bits = id.to_bits() as u64 ^ u64::from(number);
+    let spread = bits.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+    Duration::from_micros(5_000 + spread % 5_000)
+}
+
+/// Retries are a tenth of all calls at most, and a hundred at once: a server that is slow because
+/// it has too much to do must not get twice as much.
+#[derive(Debug)]
+struct Budget(AtomicI64);
+
+impl Budget {
+    const PRICE: i64 = 10;
+    const MAX: i64 = 100 * Self::PRICE;
+
+    const fn new() -> Self {
+        Self(AtomicI64::new(Self::MAX))
+    }
+
+    fn earn(&self) {
+        if self.0.load(Ordering::Relaxed) < Self::MAX {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn spend(&self) -> bool {
+        let left = self.0.fetch_sub(Self::PRICE, Ordering::Relaxed);
+        if left < Self::PRICE {
+            self.0.fetch_add(Self::PRICE, Ordering::Relaxed);
+        }
+        left >= Self::PRICE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_are_between_5_and_10_ms_and_differ() {
+        let pauses: Vec<_> = (0..100).map(|id| pause(Id::from_bits(id), 1).as_micros()).collect();
+        assert!(pauses.iter().all(|pause| (5_000..10_000).contains(pause)));
+        let distinct: std::collections::BTreeSet<_> = pauses.iter().collect();
+        assert!(distinct.len() > 90, "{}", distinct.len());
+    }
+
+    #[test]
+    fn retries_are_a_tenth_of_the_calls_once_the_reserve_is_used_up() {
+        let budget = Budget::new();
+        assert_eq!((0..500).filter(|_| budget.spend()).count(), 100);
+        let mut spent = 0;
+        for _ in 0..1_000 {
+            budget.earn();
+            spent += u32::from(budget.spend());
+        }
+        assert_eq!(spent, 100);
+    }
+}

@@ -1,0 +1,283 @@
+//! One operation as the scripts read it: keys and arguments, flat.
+
+use sluicegate_core::algorithm::Meter;
+use sluicegate_core::algorithm::log::{ENTRIES_PER_CHARGE_MAX, Quota};
+use sluicegate_core::limit::Unit;
+use sluicegate_core::plan::Handle;
+use sluicegate_core::query::Cost;
+use sluicegate_core::time::Span;
+use sluicegate_core::{Charge, Id, Plan};
+
+use super::expiries::Expiries;
+use super::keys::Names;
+use super::script::Which;
+
+/// One operation, on its way.
+#[derive(Clone, Debug)]
+pub(super) struct Call {
+    pub(super) script: Which,
+    pub(super) keys: Texts,
+    pub(super) arguments: Texts,
+    /// How many limits the answer of the fast script has to show.
+    pub(super) rows: usize,
+}
+
+/// Texts one behind the other, in one allocation.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Texts {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl Texts {
+    fn push(&mut self, text: &[u8]) {
+        self.bytes.extend_from_slice(text);
+        self.ends.push(self.bytes.len());
+    }
+
+    fn number(&mut self, number: u64) {
+        self.push(itoa::Buffer::new().format(number).as_bytes());
+    }
+
+    /// A number, or nothing.
+    fn perhaps(&mut self, number: Option<u64>) {
+        match number {
+            Some(number) => self.number(number),
+            None => self.push(b""),
+        }
+    }
+
+    fn flag(&mut self, flag: bool) {
+        self.push(if flag { b"1" } else { b"0" });
+    }
+
+    fn span(&mut self, span: Span) {
+        self.number(span.as_micros());
+    }
+
+    fn id(&mut self, id: Id) {
+        // As bytes: members that are short keep small logs in the compact encoding of Redis.
+        self.push(&id.to_bits().to_be_bytes());
+    }
+
+    pub(super) const fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        let starts = std::iter::once(0).chain(self.ends.iter().copied());
+        starts.zip(&self.ends).map(|(start, &end)| &self.bytes[start..end])
+    }
+}
+
+/// Numbers with a space before each: see `lua/fast.lua`.
+#[derive(Default)]
+struct Shape(Vec<u8>);
+
+impl Shape {
+    fn number(&mut self, number: u64) {
+        self.0.push(b' ');
+        self.0.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+    }
+}
+
+/// The operations that come with a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Planned {
+    Acquire,
+    Peek,
+    Book,
+    Claim(Id),
+    Reset,
+    Usage,
+}
+
+/// The operations on what was admitted before.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Later<'a> {
+    Cancel,
+    Settle(&'a Cost),
+    Release,
+    Renew,
+}
+
+impl Call {
+    /// An acquire by the fast script, if the plan is one that it can decide.
+    pub(super) fn fast(
+        plan: &Plan<'_>,
+        retry: bool,
+        names: &Names,
+        expiries: &Expiries,
+    ) -> Option<Self> {
+        if plan.recorded() || plan.charges().is_empty() {
+            return None;
+        }
+        let quotas: Option<Vec<&[Quota]>> = plan.charges().iter().map(plain_log).collect();
+        let quotas = quotas?;
+        let windows = plan.charges().iter().map(|charge| charge.meter.window());
+        // The entry that stays longest tells whether the plan was admitted before.
+        let longest = windows.zip(0_u64..).max_by_key(|(window, _)| *window);
+        let (mut keys, mut shape) = (Texts::default(), Shape::default());
+        match longest {
+            Some((_, index)) if retry => shape.number(index),
+            _ => shape.0.extend_from_slice(b"-"),
+        }
+        shape.number(quotas.len() as u64);
+        let rows = quotas.iter().map(|quotas| quotas.len()).sum();
+        for (charge, quotas) in plan.charges().iter().zip(quotas) {
+            let (name, window) = (names.counter(charge), charge.meter.window());
+            // Whoever told it before may not have been heard.
+            let moves = retry || expiries.due(&name, window);
+            let numbers = [charge.take, moves.into(), window.as_micros(), quotas.len() as u64];
+            numbers.into_iter().for_each(|number| shape.number(number));
+            for quota in quotas {
+                shape.number(quota.limit);
+                shape.number(quota.window.as_micros());
+            }
+            keys.push(&name);
+        }
+        let mut arguments = Texts::default();
+        arguments.id(plan.id.id);
+        arguments.push(&shape.0);
+        Some(Self { script: Which::Fast, keys, arguments, rows })
+    }
+
+    /// An operation that comes with a plan.
+    pub(super) fn planned(operation: Planned, plan: &Plan<'_>, names: &Names) -> Self {
+        let name = match operation {
+            Planned::Acquire => "acquire",
+            Planned::Peek => "peek",
+            Planned::Book => "book",
+            Planned::Claim(_) => "claim",
+            Planned::Reset => "reset",
+            Planned::Usage => "usage",
+        };
+        let (mut keys, mut body) = (Texts::default(), Texts::default());
+        body.id(plan.id.id);
+        body.push(&plan.fingerprint().to_be_bytes());
+        body.flag(plan.recorded());
+        body.perhaps(plan.id.keep.map(Span::as_micros));
+        body.perhaps(plan.hold.map(Span::as_micros));
+        body.span(plan.slack);
+        body.span(plan.horizon);
+        body.span(plan.window());
+        body.number(plan.charges().len() as u64);
+        keys.push(&match operation {
+            Planned::Acquire if !plan.recorded() => names.once(plan.id.id),
+            _ => names.record(plan.id.id),
+        });
+        for charge in plan.charges() {
+            push_charge(charge, names, &mut keys, &mut body);
+        }
+        if let Planned::Claim(claimant) = operation {
+            body.id(claimant);
+        }
+        Self::full(name, keys, &body)
+    }
+
+    /// An operation on what was admitted before. The record knows its counters, which lie where it
+    /// lies itself.
+    pub(super) fn later(operation: Later<'_>, handle: &Handle, names: &Names) -> Self {
+        let (mut keys, mut body) = (Texts::default(), Texts::default());
+        keys.push(&names.record(handle.id));
+        let name = match operation {
+            Later::Cancel => {
+                match handle.claimant {
+                    Some(claimant) => body.id(claimant),
+                    None => body.push(b""),
+                }
+                "cancel"
+            }
+            Later::Settle(actual) => {
+                push_cost(actual, &mut body);
+                "settle"
+            }
+            Later::Release => "release",
+            Later::Renew => "renew",
+        };
+        Self::full(name, keys, &body)
+    }
+
+    fn full(name: &str, keys: Texts, body: &Texts) -> Self {
+        let mut arguments = Texts::default();
+        arguments.number(2 + body.len() as u64);
+        arguments.number(keys.len() as u64);
+        arguments.push(name.as_bytes());
+        for text in body.iter() {
+            arguments.push(text);
+        }
+        Self { script: Which::Full, keys, arguments, rows: 0 }
+    }
+}
+
+/// The quotas of a charge that the fast script can decide: an exact log, and nothing about it that
+/// would have to be looked at beside the entries.
+fn plain_log<'a>(charge: &'a Charge<'_>) -> Option<&'a [Quota]> {
+    let Meter::Log(quotas) = &charge.meter else { return None };
+    let fits = quotas.iter().all(|quota| charge.need <= quota.limit);
+    let plain = charge.need == charge.take && !charge.shadow() && !charge.refunds();
+    (fits && plain).then_some(quotas)
+}
+
+fn push_charge(charge: &Charge<'_>, names: &Names, keys: &mut Texts, body: &mut Texts) {
+    let counter = names.counter(charge);
+    keys.push(&counter);
+    body.push(match charge.meter {
+        Meter::Log(_) => b"log",
+        Meter::Windowed(_) => b"windowed",
+        Meter::Calendar(_) => b"calendar",
+        Meter::Bucket(_) => b"bucket",
+        Meter::Leases(_) => b"slots",
+    });
+    body.flag(charge.shadow());
+    body.flag(charge.refunds());
+    if charge.refunds() {
+        keys.push(&Names::holds(&counter));
+    }
+    body.push(charge.unit().name().as_bytes());
+    body.number(charge.need);
+    body.number(charge.take);
+    body.span(charge.meter.window());
+    match &charge.meter {
+        Meter::Log(quotas) => {
+            body.number(quotas.len() as u64);
+            for quota in quotas.iter() {
+                body.number(quota.limit);
+                body.span(quota.window);
+            }
+        }
+        Meter::Windowed(quota) => body.number(quota.limit),
+        Meter::Calendar(quota) => {
+            body.number(quota.limit);
+            for boundary in quota.boundaries.0 {
+                body.number(boundary.as_micros());
+            }
+        }
+        Meter::Bucket(quota) => {
+            body.number(quota.capacity());
+            body.number(quota.drain_ns() / 1_000);
+            body.number(quota.drain_ns() % 1_000);
+            body.number(quota.grain());
+        }
+        Meter::Leases(quota) => body.number(quota.limit),
+    }
+}
+
+/// A cost: as one text, by which a second settlement is compared with the first, and by unit.
+fn push_cost(actual: &Cost, body: &mut Texts) {
+    let parts = [
+        actual.requests,
+        actual.input_tokens,
+        actual.output_tokens,
+        actual.money.map(|money| money.as_nanos()),
+    ];
+    let whole: Vec<_> =
+        parts.iter().map(|part| part.map_or(String::new(), |n| n.to_string())).collect();
+    body.push(whole.join(",").as_bytes());
+    body.number(ENTRIES_PER_CHARGE_MAX);
+    body.number(Unit::RATED.len() as u64);
+    for unit in Unit::RATED {
+        body.push(unit.name().as_bytes());
+        body.perhaps(actual.of(unit));
+    }
+}

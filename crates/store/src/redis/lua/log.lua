@@ -1,0 +1,89 @@
+-- An exact log, as a sorted set: an entry for each request, its score the latest instant at which
+-- it may be used. And leases, which are the same with their ends as scores and a window of nothing.
+local log, slots = {}, {}
+
+local function log_add(key, base, amount, score, mark)
+  local line = {}
+  for number = 0, amount - 1 do
+    line[#line + 1] = text(score)
+    line[#line + 1] = member(mark and base .. mark or base, number)
+  end
+  call('ZADD', key, unpack(line))
+end
+
+function log.open(c)
+  c.counts, c.oldest = {}, {}
+  local count, oldest = log_open(c.key, now - c.window)
+  c.count = count
+  for n, quota in ipairs(c.quotas) do
+    if oldest and oldest <= now - quota.window then
+      c.counts[n], c.oldest[n] = log_since(c.key, now - quota.window)
+    else
+      c.counts[n], c.oldest[n] = count, oldest
+    end
+  end
+end
+
+-- With k = limit − need + 1 it is when the k-th newest entry leaves.
+function log.earliest(c, from)
+  local hit = 0
+  for n, quota in ipairs(c.quotas) do
+    if not (c.need <= quota.limit) then
+      return nil, n - 1
+    end
+    if not (c.count + c.need <= quota.limit) then
+      local leaves = log_newest(c.key, quota.limit - c.need + 1) + quota.window
+      if leaves > from then
+        from, hit = leaves, n - 1
+      end
+    end
+  end
+  return from, hit
+end
+
+function log.take(c, use, start, slack)
+  use.score, use.window = start + slack, c.window
+  if c.take > 0 then
+    log_add(c.key, use.base, c.take, use.score)
+    keep(c.key, use.score + 2 * c.window)
+  end
+end
+
+function log.reading(c, n)
+  return c.counts[n], c.oldest[n] and c.oldest[n] + c.quotas[n].window - now or 0
+end
+
+-- The last ones first, so that what is given back in parts is given back once.
+function log.give_back(use, amount)
+  local line = {}
+  for number = use.amount - 1, math.max(0, use.amount - amount), -1 do
+    line[#line + 1] = member(use.base, number)
+  end
+  if #line > 0 then
+    call('ZREM', use.key, unpack(line))
+  end
+end
+
+function log.debt(use, amount)
+  log_add(use.key, use.base, amount, now, 'd')
+  keep(use.key, now + 2 * use.window)
+end
+
+slots.open, slots.earliest, slots.reading, slots.give_back =
+  log.open, log.earliest, log.reading, log.give_back
+
+function slots.take(c, use, start)
+  use.ttl, use.lease = c.lease, start + c.lease
+  log_add(c.key, use.base, c.take, use.lease)
+  keep(c.key, use.lease)
+end
+
+local function slots_held(use)
+  return use.lease > now and call('ZSCORE', use.key, use.base)
+end
+
+local function slots_renew(use)
+  use.lease = math.max(use.lease, now + use.ttl)
+  log_add(use.key, use.base, use.amount, use.lease)
+  keep(use.key, use.lease)
+end

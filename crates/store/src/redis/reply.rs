@@ -1,0 +1,249 @@
+//! What the scripts answer, and what it means.
+
+use redis::Value;
+use sluicegate_core::algorithm::{Meter, Reading};
+use sluicegate_core::decision::{Allow, Deny, Hit, Never, Readings};
+use sluicegate_core::store::{Claim, Ended, Error, Renewed, Usage};
+use sluicegate_core::time::{Span, Timestamp};
+use sluicegate_core::{Decision, Plan};
+use smallvec::SmallVec;
+
+use super::link::Failure;
+use super::script::Which;
+
+/// The answer to one call.
+#[derive(Clone, Debug)]
+pub(super) enum Reply {
+    /// Of the fast script.
+    Fast { now: Timestamp, denied: bool, numbers: SmallVec<[u64; 8]> },
+    /// Of the full script: a word, and what belongs to it.
+    Full(Vec<Value>),
+}
+
+impl Reply {
+    /// The answers to the calls of a batch, in their order; `rows` is how many limits each shows.
+    pub(super) fn split(
+        which: Which,
+        value: Value,
+        rows: Vec<usize>,
+    ) -> impl Iterator<Item = Result<Self, Failure>> {
+        let mut values = match value {
+            Value::Array(values) => values.into_iter(),
+            _ => Vec::new().into_iter(),
+        };
+        let now = match which {
+            Which::Fast => values.next().and_then(|now| number(&now)),
+            Which::Full => None,
+        };
+        rows.into_iter().map(move |rows| match which {
+            Which::Full => match values.next() {
+                Some(Value::Array(answer)) => Ok(Self::Full(answer)),
+                other => Err(odd(&other)),
+            },
+            Which::Fast => {
+                let now = Timestamp::from_micros(now.ok_or_else(|| odd(&now))?);
+                let (denied, length) = match values.next() {
+                    Some(Value::Int(0)) => (false, 2 * rows),
+                    Some(Value::Int(1)) => (true, 3 + 2 * rows),
+                    Some(Value::Int(2)) => return Err(odd(&values.next())),
+                    other => return Err(odd(&other)),
+                };
+                let numbers: SmallVec<[u64; 8]> =
+                    values.by_ref().take(length).map_while(|value| number(&value)).collect();
+                match numbers.len() == length {
+                    true => Ok(Self::Fast { now, denied, numbers }),
+                    false => Err(odd(&numbers)),
+                }
+            }
+        })
+    }
+
+    /// The answer to acquire, peek and book.
+    pub(super) fn decision(self, plan: &Plan<'_>) -> Result<Decision, Error> {
+        match self {
+            Self::Fast { now, denied: false, numbers } => Ok(Decision::Allow(Allow {
+                at: now,
+                start: now,
+                until: None,
+                replayed: false,
+                shadowed: SmallVec::new(),
+                readings: readings(plan, now, numbers),
+            })),
+            Self::Fast { now, denied: true, numbers } => Ok(Decision::Deny(Deny {
+                at: now,
+                start: now + Span::from_micros(numbers[0]),
+                hit: Hit { charge: numbers[1] as usize, limit: numbers[2] as usize },
+                readings: readings(plan, now, numbers.into_iter().skip(3)),
+            })),
+            Self::Full(values) => {
+                let mut answer = Answer(values.into_iter());
+                match answer.word()?.as_str() {
+                    "allow" => answer.allow(plan).map(Decision::Allow),
+                    "deny" => answer.deny(plan).map(Decision::Deny),
+                    "never" => {
+                        let Deny { at, hit, readings, .. } = answer.deny(plan)?;
+                        Ok(Decision::Never(Never { at, hit, readings }))
+                    }
+                    word => Err(answer.error(word)),
+                }
+            }
+        }
+    }
+
+    pub(super) fn claim(self, plan: &Plan<'_>) -> Result<Claim, Error> {
+        let mut answer = self.full()?;
+        match answer.word()?.as_str() {
+            "go" => {
+                let good_until = answer.time()?;
+                Ok(Claim::Go { good_until, allow: answer.allow(plan)? })
+            }
+            "spent" => Ok(Claim::Spent),
+            "early" => Ok(Claim::Early { at: answer.time()?, start: answer.time()? }),
+            "rebooked" => Ok(Claim::Rebooked { at: answer.time()?, start: answer.time()? }),
+            "deny" => answer.deny(plan).map(Claim::Deny),
+            word => Err(answer.error(word)),
+        }
+    }
+
+    pub(super) fn ended(self) -> Result<Ended, Error> {
+        let mut answer = self.full()?;
+        match answer.word()?.as_str() {
+            "ended" => {
+                let replayed = answer.number()? == 1;
+                Ok(Ended { at: answer.time()?, replayed })
+            }
+            word => Err(answer.error(word)),
+        }
+    }
+
+    pub(super) fn renewed(self) -> Result<Renewed, Error> {
+        let mut answer = self.full()?;
+        match answer.word()?.as_str() {
+            "renewed" => Ok(Renewed { at: answer.time()?, until: answer.time()? }),
+            word => Err(answer.error(word)),
+        }
+    }
+
+    pub(super) fn usage(self, plan: &Plan<'_>) -> Result<Usage, Error> {
+        let mut answer = self.full()?;
+        match answer.word()?.as_str() {
+            "usage" => {
+                let at = answer.time()?;
+                Ok(Usage { at, readings: answer.readings(plan, at) })
+            }
+            word => Err(answer.error(word)),
+        }
+    }
+
+    pub(super) fn reset(self) -> Result<Timestamp, Error> {
+        let mut answer = self.full()?;
+        match answer.word()?.as_str() {
+            "reset" => answer.time(),
+            word => Err(answer.error(word)),
+        }
+    }
+
+    fn full(self) -> Result<Answer, Error> {
+        match self {
+            Self::Full(values) => Ok(Answer(values.into_iter())),
+            Self::Fast { .. } => Err(unreadable()),
+        }
+    }
+}
+
+/// An answer of the full script, read from front to back.
+struct Answer(std::vec::IntoIter<Value>);
+
+impl Answer {
+    fn word(&mut self) -> Result<String, Error> {
+        match self.0.next() {
+            Some(Value::BulkString(bytes)) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
+            _ => Err(unreadable()),
+        }
+    }
+
+    fn number(&mut self) -> Result<u64, Error> {
+        self.0.next().and_then(|value| number(&value)).ok_or_else(unreadable)
+    }
+
+    fn time(&mut self) -> Result<Timestamp, Error> {
+        self.number().map(Timestamp::from_micros)
+    }
+
+    fn allow(&mut self, plan: &Plan<'_>) -> Result<Allow, Error> {
+        let (at, start) = (self.time()?, self.time()?);
+        let until = self.0.next().and_then(|value| number(&value)).map(Timestamp::from_micros);
+        let replayed = self.number()? == 1;
+        let Some(Value::Array(shadowed)) = self.0.next() else { return Err(unreadable()) };
+        let shadowed = shadowed.iter().filter_map(number).filter_map(|n| u16::try_from(n).ok());
+        let shadowed = shadowed.collect();
+        Ok(Allow { at, start, until, replayed, shadowed, readings: self.readings(plan, at) })
+    }
+
+    fn deny(&mut self, plan: &Plan<'_>) -> Result<Deny, Error> {
+        let (at, start) = (self.time()?, self.time()?);
+        let hit = Hit { charge: self.number()? as usize, limit: self.number()? as usize };
+        Ok(Deny { at, start, hit, readings: self.readings(plan, at) })
+    }
+
+    fn readings(&mut self, plan: &Plan<'_>, now: Timestamp) -> Readings {
+        readings(plan, now, self.0.by_ref().map_while(|value| number(&value)))
+    }
+
+    /// The error that a word stands for.
+    fn error(&mut self, word: &str) -> Error {
+        match word {
+            "gone" => Error::Gone,
+            "conflict" => Error::Conflict,
+            "unknown" => Error::Unknown,
+            "lost" => Error::Lost,
+            "not_claimed" => Error::NotClaimed,
+            "too_many" => Error::TooMany,
+            "skew" => Error::ClockSkew,
+            "error" => Error::Unavailable(self.word().unwrap_or_default()),
+            _ => unreadable(),
+        }
+    }
+}
+
+/// What each limit shows, from pairs of numbers: how much is used and in how long the oldest of it
+/// leaves; of a bucket, in how many microseconds and nanoseconds it is empty.
+fn readings(plan: &Plan<'_>, now: Timestamp, numbers: impl IntoIterator<Item = u64>) -> Readings {
+    let mut numbers = numbers.into_iter();
+    let mut readings = Readings::new();
+    for charge in plan.charges() {
+        for _ in 0..charge.meter.len() {
+            let (Some(first), Some(second)) = (numbers.next(), numbers.next()) else { break };
+            readings.push(match &charge.meter {
+                Meter::Bucket(quota) => {
+                    let level_ns = u128::from(first) * 1_000 + u128::from(second);
+                    let grains = level_ns.div_ceil(u128::from(quota.drain_ns()));
+                    let grains = u64::try_from(grains).unwrap_or(u64::MAX);
+                    let left = first.saturating_add(u64::from(second > 0));
+                    Reading {
+                        used: grains.saturating_mul(quota.grain()),
+                        reset: now + Span::from_micros(left),
+                    }
+                }
+                _ => Reading { used: first, reset: now + Span::from_micros(second) },
+            });
+        }
+    }
+    readings
+}
+
+fn number(value: &Value) -> Option<u64> {
+    match value {
+        Value::Int(number) => u64::try_from(*number).ok(),
+        _ => None,
+    }
+}
+
+/// The script itself failed, or answered what it never should.
+fn odd(value: &impl std::fmt::Debug) -> Failure {
+    Failure::Refused(format!("{value:?}"))
+}
+
+fn unreadable() -> Error {
+    Error::Unavailable("Redis gave an answer that can't be read".to_owned())
+}

@@ -1,0 +1,82 @@
+//! The scripts, put together from their pieces.
+//!
+//! There are two: a small one that admits plans of exact logs by the dozen, and one that knows
+//! everything. Redis runs a script from its first line each time, so what the small one does not
+//! need would be paid for by every decision.
+
+use redis::Script as Hashed;
+
+macro_rules! lua {
+    ($($piece:literal)*) => { &[$(include_str!(concat!("lua/", $piece, ".lua"))),*] };
+}
+
+const FAST: &[&str] = lua!("common" "fast");
+const FULL: &[&str] = lua!("common" "log" "slices" "bucket" "charges" "records" "operations");
+
+/// Where a script gets the time from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Clock {
+    /// Redis: nodes whose clocks disagree still count in one window.
+    Server,
+    /// The key `clock`, which a test sets.
+    #[cfg(feature = "test-clock")]
+    Key,
+}
+
+impl Clock {
+    const fn text(self) -> &'static str {
+        match self {
+            Self::Server => include_str!("lua/clock.lua"),
+            #[cfg(feature = "test-clock")]
+            Self::Key => {
+                "local now_text = redis.call('GET', 'clock')\nlocal now = tonumber(now_text)\n"
+            }
+        }
+    }
+}
+
+/// Which of the two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Which {
+    /// Plans of exact logs that leave no record.
+    Fast,
+    /// Everything.
+    Full,
+}
+
+/// Both, as one server wants them.
+#[derive(Debug)]
+pub(super) struct Scripts {
+    fast: Script,
+    full: Script,
+}
+
+/// A script and the hash that Redis knows it by.
+#[derive(Debug)]
+pub(super) struct Script {
+    pub(super) text: String,
+    pub(super) hash: String,
+}
+
+impl Scripts {
+    /// The scripts for a server of this major version.
+    pub(super) fn new(clock: Clock, version: u64) -> Self {
+        let script = |pieces: &[&str]| {
+            // From 7 on, a script that says what it is fails before its first write, not after,
+            // where memory is short or a key was not declared. Before 7 it is a syntax error.
+            let head = if version >= 7 { "#!lua\n" } else { "" };
+            let text: String =
+                [head, clock.text()].into_iter().chain(pieces.iter().copied()).collect();
+            let hash = Hashed::new(&text).get_hash().to_owned();
+            Script { text, hash }
+        };
+        Self { fast: script(FAST), full: script(FULL) }
+    }
+
+    pub(super) const fn get(&self, which: Which) -> &Script {
+        match which {
+            Which::Fast => &self.fast,
+            Which::Full => &self.full,
+        }
+    }
+}

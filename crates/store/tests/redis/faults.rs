@@ -1,0 +1,254 @@
+//! What happens when Redis or the network to it fails.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use sluicegate_core::query::{Cost, Query, RequestId};
+use sluicegate_core::rule::{Group, Rule};
+use sluicegate_core::ruleset::{Ruleset, Settings};
+use sluicegate_core::store::Error;
+use sluicegate_core::time::Clock as _;
+use sluicegate_core::{Decision, Id, Limit, Store};
+use sluicegate_store::MonotonicClock;
+use sluicegate_store::redis::{Options, Patience, Redis, Server, State};
+use sluicegate_testkit::proxy::{FaultProxy, Weather};
+use sluicegate_testkit::redis::{RedisServer, Version};
+use tokio::time::{sleep, timeout};
+
+const fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// Ten times as patient as production, on a machine that is shared.
+const PATIENCE: Patience = Patience { timeout: ms(200), retries: 1, deadline: ms(450) };
+/// Longer than any answer may take.
+const LATE: Duration = ms(2_000);
+
+struct Bench {
+    store: Redis,
+    rules: Ruleset,
+    clock: MonotonicClock,
+}
+
+impl Bench {
+    fn new(port: u16, limits: &[&str]) -> Self {
+        let limits = limits.iter().map(|text| text.parse::<Limit>().expect(text));
+        let group = Group::new("g", [Rule::new("LIMIT", limits).per(&["user"])]);
+        let options = Options { patience: PATIENCE, ..Options::new(Server::at("127.0.0.1", port)) };
+        Self {
+            store: Redis::new(options),
+            rules: Ruleset::new(vec![group], Settings::default()).expect("rules"),
+            clock: MonotonicClock::new(),
+        }
+    }
+
+    fn query(id: RequestId) -> Query<'static> {
+        let mut query = Query::new(id).with("user", "ann").expect("a value");
+        query.cost = Cost { input_tokens: Some(1), ..Cost::default() };
+        query
+    }
+
+    async fn acquire(&self, id: RequestId) -> Result<Decision, Error> {
+        let query = Self::query(id);
+        let plan = self.rules.plan(&query, self.clock.now()).expect("a plan");
+        timeout(LATE, self.store.acquire(&plan)).await.expect("an answer inside the deadline")
+    }
+
+    async fn used(&self) -> Vec<u64> {
+        let query = Self::query(ours(0));
+        let plan = self.rules.plan(&query, self.clock.now()).expect("a plan");
+        let usage = self.store.usage(&plan).await.expect("usage");
+        usage.readings.iter().map(|reading| reading.used).collect()
+    }
+
+    async fn up(&self) {
+        assert!(self.store.wait_until_up(ms(10_000)).await, "Redis is back, and we are not");
+    }
+}
+
+fn ours(id: u128) -> RequestId {
+    RequestId::ours(Id::from_bits(id))
+}
+
+fn of_caller(id: u128) -> RequestId {
+    RequestId::of_caller(Id::from_bits(id), RequestId::KEEP)
+}
+
+/// Loses every third reply after its commit; all are admitted, and each is counted once.
+async fn lost_replies_are_counted_once(limits: &[&str], id: impl Fn(u128) -> RequestId) {
+    let server = RedisServer::start(Version::System, &[]);
+    let proxy = FaultProxy::start(server.port);
+    let bench = Bench::new(proxy.port, limits);
+    bench.up().await;
+    for n in 1..=60 {
+        match n % 30 {
+            0 => proxy.swallow_next_reply(),
+            n if n % 3 == 0 => proxy.cut_next_reply(),
+            _ => {}
+        }
+        let decision = bench.acquire(id(n)).await.unwrap_or_else(|error| panic!("{n}: {error}"));
+        assert!(decision.is_allowed(), "{n}: {decision:?}");
+    }
+    assert_eq!(proxy.lost(), 20);
+    assert!(bench.store.traffic().retries >= 20);
+    let used = bench.used().await;
+    assert_eq!(used, vec![60; limits.len()], "{limits:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_counts_a_lost_reply_once() {
+    lost_replies_are_counted_once(&["60/h", "60/day"], ours).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn windows_and_buckets_count_a_lost_reply_once() {
+    let limits = ["60 tokens/h", "60/calendar month", "60/day burst 60"];
+    lost_replies_are_counted_once(&limits, ours).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_id_of_a_caller_counts_a_lost_reply_once() {
+    lost_replies_are_counted_once(&["60/h", "60 tokens/h"], of_caller).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_black_hole_is_answered_in_time_and_then_at_once() {
+    let server = RedisServer::start(Version::System, &[]);
+    let proxy = FaultProxy::start(server.port);
+    let bench = Bench::new(proxy.port, &["1000/h"]);
+    bench.up().await;
+    assert!(bench.acquire(ours(1)).await.expect("a decision").is_allowed());
+    proxy.set(Weather::BlackHole);
+    for id in 2..6 {
+        assert!(matches!(bench.acquire(ours(id)).await, Err(Error::Unavailable(_))));
+    }
+    // When it is known to be down, nobody waits for a time-out.
+    let down = async {
+        while bench.store.state() != State::Down {
+            sleep(ms(1)).await;
+        }
+    };
+    timeout(ms(5_000), down).await.expect("known to be down");
+    let before = bench.store.traffic().calls;
+    let thousand = async {
+        for id in 100..1_100 {
+            assert!(matches!(bench.acquire(ours(id)).await, Err(Error::Unavailable(_))));
+        }
+    };
+    timeout(LATE, thousand).await.expect("a thousand answers at once");
+    assert_eq!(bench.store.traffic().calls, before, "nothing was sent");
+    proxy.set(Weather::Fair);
+    bench.up().await;
+    assert!(bench.acquire(ours(7)).await.expect("a decision").is_allowed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_network_is_waited_for_and_counts_once() {
+    let server = RedisServer::start(Version::System, &[]);
+    let proxy = FaultProxy::start(server.port);
+    let bench = Bench::new(proxy.port, &["1000/h"]);
+    bench.up().await;
+    proxy.delay(ms(30));
+    for id in 1..=10 {
+        assert!(bench.acquire(ours(id)).await.expect("a decision").is_allowed());
+    }
+    assert_eq!(bench.used().await, [10]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cut_is_repaired_within_one_call() {
+    let server = RedisServer::start(Version::System, &[]);
+    let proxy = FaultProxy::start(server.port);
+    let bench = Bench::new(proxy.port, &["1000/h"]);
+    bench.up().await;
+    for id in 1..=10 {
+        proxy.set(Weather::Cut);
+        proxy.set(Weather::Fair);
+        assert!(bench.acquire(ours(id)).await.expect("a decision").is_allowed());
+    }
+    assert_eq!(bench.used().await, [10]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_killed_under_load_is_found_again() {
+    let mut server = RedisServer::start(Version::System, &[]);
+    let bench = Arc::new(Bench::new(server.port, &["1000000/h"]));
+    bench.up().await;
+    let (done, admitted) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let load: Vec<_> = (0..16_u128)
+        .map(|task| {
+            let (bench, done, admitted) = (bench.clone(), done.clone(), admitted.clone());
+            tokio::spawn(async move {
+                let mut id = task << 64;
+                while !done.load(Ordering::SeqCst) {
+                    id += 1;
+                    match bench.acquire(ours(id)).await {
+                        Ok(_) => admitted.fetch_add(1, Ordering::SeqCst),
+                        Err(Error::Unavailable(_)) => {
+                            sleep(ms(1)).await;
+                            0
+                        }
+                        Err(other) => panic!("{other}"),
+                    };
+                }
+            })
+        })
+        .collect();
+    let progress = async || {
+        let before = admitted.load(Ordering::SeqCst);
+        let more = async {
+            while admitted.load(Ordering::SeqCst) < before + 100 {
+                sleep(ms(1)).await;
+            }
+        };
+        timeout(ms(10_000), more).await.expect("decisions are made again");
+    };
+    progress().await;
+    for _ in 0..3 {
+        tokio::task::block_in_place(|| server.kill_and_restart());
+        progress().await;
+    }
+    done.store(true, Ordering::SeqCst);
+    for task in load {
+        task.await.expect("nobody panics");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn scripts_that_the_server_has_forgotten_are_sent_again() {
+    let server = RedisServer::start(Version::System, &[]);
+    let bench = Bench::new(server.port, &["1000/h"]);
+    bench.up().await;
+    for id in 1..=3 {
+        server.command(&["SCRIPT", "FLUSH"]);
+        assert!(bench.acquire(ours(id)).await.expect("a decision").is_allowed());
+    }
+    assert_eq!((bench.used().await, bench.store.traffic().retries), (vec![3], 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_plans_error_is_its_own() {
+    let server = RedisServer::start(Version::System, &[]);
+    let bench = Arc::new(Bench::new(server.port, &["1000/h"]));
+    bench.up().await;
+    server.command(&["SET", "sg:{LIMIT:bob#requests}", "not a log"]);
+    let ask = |id: u128, user: &'static str| {
+        let bench = bench.clone();
+        tokio::spawn(async move {
+            let query = Query::new(ours(id)).with("user", user).expect("a value");
+            let plan = bench.rules.plan(&query, bench.clock.now()).expect("a plan");
+            bench.store.acquire(&plan).await
+        })
+    };
+    let asked: Vec<_> =
+        (0..200).map(|id| ask(id, if id % 10 == 3 { "bob" } else { "ann" })).collect();
+    for (id, asked) in asked.into_iter().enumerate() {
+        match asked.await.expect("nobody panics") {
+            Ok(decision) => assert!(decision.is_allowed() && id % 10 != 3),
+            Err(Error::Unavailable(why)) => assert!(why.contains("WRONGTYPE") && id % 10 == 3),
+            Err(other) => panic!("{other}"),
+        }
+    }
+    assert_eq!(bench.used().await, [180]);
+}

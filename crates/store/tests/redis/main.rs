@@ -1,0 +1,4 @@
+//! The Redis store, on real servers of both versions.
+
+mod faults;
+mod suite;

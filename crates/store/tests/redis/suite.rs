@@ -1,0 +1,94 @@
+//! The suite that every store has to pass.
+
+use std::marker::PhantomData;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use sluicegate_core::Timestamp;
+use sluicegate_store::redis::{Options, Patience, Redis, Server};
+use sluicegate_testkit::redis::{RedisServer, Version};
+use sluicegate_testkit::suite::EPOCH;
+use sluicegate_testkit::{Subject, store_suite};
+use tokio::runtime::Runtime;
+
+/// A server that all tests share, each in a database of its own.
+trait Shared {
+    fn server() -> &'static RedisServer;
+}
+
+struct System;
+struct V6;
+
+impl Shared for System {
+    fn server() -> &'static RedisServer {
+        static SERVER: OnceLock<RedisServer> = OnceLock::new();
+        SERVER.get_or_init(|| RedisServer::start(Version::System, &[]))
+    }
+}
+
+impl Shared for V6 {
+    fn server() -> &'static RedisServer {
+        static SERVER: OnceLock<RedisServer> = OnceLock::new();
+        SERVER.get_or_init(|| RedisServer::start(Version::V6_2, &[]))
+    }
+}
+
+fn runtime() -> &'static Runtime {
+    static RUNTIME: OnceLock<Runtime> = OnceLock::new();
+    RUNTIME.get_or_init(|| Runtime::new().expect("a runtime"))
+}
+
+struct RedisSubject<V> {
+    store: Redis,
+    clock: redis::Client,
+    version: PhantomData<V>,
+}
+
+impl<V: Shared> Subject for RedisSubject<V> {
+    type Store = Redis;
+    const CASES: u32 = 60;
+
+    fn fresh() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let db = NEXT.fetch_add(1, Ordering::Relaxed) % 4_096;
+        let port = V::server().port;
+        let clock =
+            redis::Client::open(format!("redis://127.0.0.1:{port}/{db}")).expect("a client");
+        let mut connection = clock.get_connection().expect("a connection");
+        redis::cmd("FLUSHDB").exec(&mut connection).expect("an empty database");
+        let patient = Duration::from_secs(20);
+        let options = Options {
+            patience: Patience { timeout: patient, retries: 0, deadline: patient },
+            ..Options::new(Server { db, ..Server::at("127.0.0.1", port) })
+        };
+        let store = runtime().block_on(async { Redis::with_clock_in_key(options) });
+        let subject = Self { store, clock, version: PhantomData };
+        subject.set_now(EPOCH);
+        subject
+    }
+
+    fn store(&self) -> &Redis {
+        &self.store
+    }
+
+    fn set_now(&self, now: Timestamp) {
+        let mut connection = self.clock.get_connection().expect("a connection");
+        let micros = now.as_micros();
+        redis::cmd("SET").arg("clock").arg(micros).exec(&mut connection).expect("set");
+    }
+
+    fn run<F: Future>(&self, future: F) -> F::Output {
+        runtime().block_on(future)
+    }
+}
+
+mod on_the_system_version {
+    use super::*;
+    store_suite!(RedisSubject<System>);
+}
+
+mod on_6_2 {
+    use super::*;
+    store_suite!(RedisSubject<V6>);
+}

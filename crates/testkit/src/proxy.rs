@@ -1,0 +1,176 @@
+//! A network that misbehaves on demand, between a client and a server on loopback.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+/// What the network does with what it is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Weather {
+    /// Everything goes through.
+    Fair,
+    /// Connections are taken, and nothing goes through in either direction.
+    BlackHole,
+    /// Connections are cut as soon as they are made.
+    Cut,
+}
+
+/// A proxy before one server.
+#[derive(Debug)]
+pub struct FaultProxy {
+    /// Where it listens, on 127.0.0.1.
+    pub port: u16,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    weather: AtomicU8,
+    /// How many replies are still to be lost, together with their connection.
+    replies_to_cut: AtomicU32,
+    /// How many replies are still to be lost while their connection stays.
+    replies_to_swallow: AtomicU32,
+    /// How many replies have been lost.
+    lost: AtomicU32,
+    delay_us: AtomicU64,
+    ended: AtomicBool,
+    streams: Mutex<Vec<TcpStream>>,
+}
+
+impl FaultProxy {
+    /// A proxy before the server on this port, with fair weather.
+    pub fn start(server: u16) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+        let port = listener.local_addr().expect("an address").port();
+        let shared = Arc::new(Shared::default());
+        let accepting = shared.clone();
+        thread::spawn(move || {
+            for client in listener.incoming().map_while(Result::ok) {
+                if accepting.ended.load(Ordering::SeqCst) {
+                    return;
+                }
+                accepting.carry(client, server);
+            }
+        });
+        Self { port, shared }
+    }
+
+    /// Changes the weather. Connections that are open are cut by [`Weather::Cut`] only.
+    pub fn set(&self, weather: Weather) {
+        self.shared.weather.store(weather as u8, Ordering::SeqCst);
+        if weather == Weather::Cut {
+            self.shared.cut();
+        }
+    }
+
+    /// Lets every reply take so long.
+    pub fn delay(&self, by: Duration) {
+        let micros = u64::try_from(by.as_micros()).unwrap_or(u64::MAX);
+        self.shared.delay_us.store(micros, Ordering::SeqCst);
+    }
+
+    /// Loses the next reply, after the server has done what it replies to, and cuts.
+    pub fn cut_next_reply(&self) {
+        self.shared.replies_to_cut.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Loses the next reply, after the server has done what it replies to, without a word.
+    pub fn swallow_next_reply(&self) {
+        self.shared.replies_to_swallow.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// How many replies were lost.
+    pub fn lost(&self) -> u32 {
+        self.shared.lost.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for FaultProxy {
+    fn drop(&mut self) {
+        self.shared.ended.store(true, Ordering::SeqCst);
+        self.shared.cut();
+        // Wakes the thread that waits for the next connection.
+        let _ = TcpStream::connect(("127.0.0.1", self.port));
+    }
+}
+
+impl Shared {
+    fn weather(&self) -> Weather {
+        match self.weather.load(Ordering::SeqCst) {
+            0 => Weather::Fair,
+            1 => Weather::BlackHole,
+            _ => Weather::Cut,
+        }
+    }
+
+    fn cut(&self) {
+        for stream in self.streams.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// Carries one connection, each direction by a thread.
+    fn carry(self: &Arc<Self>, client: TcpStream, server: u16) {
+        if self.weather() == Weather::Cut {
+            return;
+        }
+        let Ok(server) = TcpStream::connect(("127.0.0.1", server)) else { return };
+        let pair = |a: &TcpStream, b: &TcpStream| Some((a.try_clone().ok()?, b.try_clone().ok()?));
+        let (Some(there), Some(back), Some(kept)) =
+            (pair(&client, &server), pair(&server, &client), pair(&client, &server))
+        else {
+            return;
+        };
+        let _ = (client.set_nodelay(true), server.set_nodelay(true));
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner).extend([kept.0, kept.1]);
+        let (requests, replies) = (self.clone(), self.clone());
+        thread::spawn(move || requests.pass(there, || Fate::Passed));
+        thread::spawn(move || {
+            let shared = replies.clone();
+            replies.pass(back, move || shared.fate_of_reply());
+        });
+    }
+
+    fn fate_of_reply(&self) -> Fate {
+        let take = |count: &AtomicU32| {
+            count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1)).is_ok()
+        };
+        let fate = if take(&self.replies_to_cut) {
+            Fate::Cut
+        } else if take(&self.replies_to_swallow) {
+            Fate::Swallowed
+        } else {
+            let delay = self.delay_us.load(Ordering::SeqCst);
+            thread::sleep(Duration::from_micros(delay));
+            return Fate::Passed;
+        };
+        self.lost.fetch_add(1, Ordering::SeqCst);
+        fate
+    }
+
+    /// Passes on what comes, piece by piece.
+    fn pass(&self, (mut from, mut to): (TcpStream, TcpStream), fate: impl Fn() -> Fate) {
+        let mut piece = vec![0; 1 << 16];
+        while let Ok(length @ 1..) = from.read(&mut piece) {
+            let passed = match (self.weather(), fate()) {
+                (Weather::Fair, Fate::Passed) => to.write_all(&piece[..length]).is_ok(),
+                (Weather::BlackHole, _) | (_, Fate::Swallowed) => true,
+                (Weather::Cut, _) | (_, Fate::Cut) => false,
+            };
+            if !passed {
+                break;
+            }
+        }
+        let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
+    }
+}
+
+/// What becomes of a piece.
+enum Fate {
+    Passed,
+    Swallowed,
+    Cut,
+}

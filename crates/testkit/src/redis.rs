@@ -1,0 +1,141 @@
+//! Private Redis servers: on free ports, on loopback, without a file, gone with the test.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// Which server program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// The one of the system: 7.0 or newer.
+    System,
+    /// 6.2, the oldest that is supported.
+    V6_2,
+}
+
+impl Version {
+    /// The program; a test that can't find it fails.
+    fn program(self) -> PathBuf {
+        match self {
+            Self::System => "redis-server".into(),
+            Self::V6_2 => {
+                let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+                let path = PathBuf::from(root).join("target/services/redis-6.2/redis-server");
+                assert!(path.exists(), "no {}: run `cargo xtask services install`", path.display());
+                path
+            }
+        }
+    }
+}
+
+/// A running server. It ends when it is dropped, and also when the test process ends in whatever
+/// way: a shell beside it waits for that.
+#[derive(Debug)]
+pub struct RedisServer {
+    /// Where it listens, on 127.0.0.1.
+    pub port: u16,
+    version: Version,
+    more: Vec<String>,
+    guard: Child,
+}
+
+impl RedisServer {
+    /// Starts a server and waits until it answers. `more` are further options.
+    pub fn start(version: Version, more: &[&str]) -> Self {
+        let free = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+        let port = free.local_addr().expect("an address").port();
+        drop(free);
+        let more: Vec<String> = more.iter().map(|&option| option.to_owned()).collect();
+        let guard = spawn(version, port, &more);
+        Self { port, version, more, guard }
+    }
+
+    /// Ends the server like a power cut, and starts an empty one in its place.
+    pub fn kill_and_restart(&mut self) {
+        self.kill();
+        self.restart();
+    }
+
+    /// Ends the server like a power cut.
+    pub fn kill(&mut self) {
+        // The shell kills it when its input ends.
+        drop(self.guard.stdin.take());
+        self.guard.wait().expect("the shell ends");
+    }
+
+    /// Starts an empty server in the place of one that was killed.
+    pub fn restart(&mut self) {
+        self.guard = spawn(self.version, self.port, &self.more);
+    }
+
+    /// Runs one command and returns its reply as Redis sends it.
+    pub fn command(&self, words: &[&str]) -> String {
+        command(self.port, words).expect("an answer")
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        drop(self.guard.stdin.take());
+        let _ = self.guard.wait();
+    }
+}
+
+fn spawn(version: Version, port: u16, more: &[String]) -> Child {
+    let port_text = port.to_string();
+    let options = [
+        "--port",
+        &port_text,
+        "--bind",
+        "127.0.0.1",
+        "--save",
+        "",
+        "--appendonly",
+        "no",
+        "--databases",
+        "4096",
+        "--loglevel",
+        "warning",
+    ];
+    let mut shell = Command::new("sh");
+    shell
+        .args(["-c", "\"$@\" </dev/null >/dev/null & cat; kill -9 $!; wait $! 2>/dev/null", "sh"])
+        .arg(version.program())
+        .args(options)
+        .args(more)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null());
+    let guard = shell.spawn().expect("a shell");
+    wait_until_it_answers(port);
+    guard
+}
+
+fn wait_until_it_answers(port: u16) {
+    let answers = || {
+        let answer = command(port, &["PING"]).unwrap_or_default();
+        answer.starts_with("+PONG") || answer.starts_with("-NOAUTH")
+    };
+    for _ in 0..1_000 {
+        if answers() {
+            return;
+        }
+        // Nothing tells when a server is ready but the server.
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("the Redis server on port {port} does not answer");
+}
+
+fn command(port: u16, words: &[&str]) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+    let mut line = format!("*{}\r\n", words.len());
+    for word in words {
+        line += &format!("${}\r\n{word}\r\n", word.len());
+    }
+    stream.write_all(line.as_bytes())?;
+    let mut answer = [0; 4_096];
+    let length = stream.read(&mut answer)?;
+    Ok(String::from_utf8_lossy(&answer[..length]).trim_end().to_owned())
+}
