@@ -266,6 +266,9 @@ impl Compiled {
         settings: &Settings,
         plan: &mut Plan<'a>,
     ) -> Result<(), PlanError> {
+        if self.rule.unlimited {
+            plan.unlimited = Some(&self.rule);
+        }
         for cell in &self.cells {
             let take = match cell.unit {
                 Unit::Slots => 1,
@@ -360,7 +363,7 @@ fn pieces(
 /// The cells of a rule: one log for all exact windows of a unit, one cell for any other limit.
 fn cells(rule: &Rule) -> Result<Vec<CellSpec>, RulesetError> {
     let fail = |problem| Err(RulesetError { place: format!("rule {}", rule.name), problem });
-    if rule.limits.is_empty() {
+    if rule.limits.is_empty() && !rule.unlimited {
         return fail(Problem::NoLimits);
     }
     if let Some((name, _)) = rule.when.iter().find(|(_, pattern)| match pattern {
