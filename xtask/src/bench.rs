@@ -38,6 +38,12 @@ const BENCHES: &[Bench] = &[
         features: "",
         needs: &[&services::WRK, &services::PROTOC],
     },
+    Bench {
+        name: "grpc",
+        measures: "Allow and ShouldRateLimit over gRPC, beside a tonic that decides nothing",
+        features: "",
+        needs: &[&services::H2LOAD],
+    },
 ];
 
 const CARGO_RUN: &str = "cargo run --release --locked --manifest-path bench/Cargo.toml --bin";
