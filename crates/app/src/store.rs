@@ -7,7 +7,7 @@ use sluicegate_core::store::{Claim, Ended, Error, Renewed, Usage};
 use sluicegate_core::{Decision, Id, Plan, Ruleset, Store, Timestamp};
 use sluicegate_server::probe::Readiness;
 use sluicegate_store::memory::Capacity;
-use sluicegate_store::redis::{Options, Patience, Server, State};
+use sluicegate_store::redis::{Options, Patience, Server, State, Topology};
 use sluicegate_store::{Memory, Redis};
 
 /// What a node remembers of an outage, in at most 20 MB.
@@ -22,17 +22,15 @@ pub(crate) enum Chosen {
 impl Chosen {
     /// The store of a Redis configuration. It connects by itself, and again when it has to.
     pub(crate) fn redis(config: &RedisStore) -> anyhow::Result<Self> {
-        let address = match &config.topology {
-            RedisTopology::Single(address) => address,
-            RedisTopology::Cluster(_) => anyhow::bail!(
-                "store.cluster is not part of this version: name one server with store.url"
-            ),
+        let topology = match &config.topology {
+            RedisTopology::Single(address) => Topology::Single(server(address)),
+            RedisTopology::Cluster(nodes) => Topology::Cluster(nodes.iter().map(server).collect()),
             RedisTopology::Sentinel { .. } => anyhow::bail!(
                 "store.sentinel is not part of this version: name one server with store.url"
             ),
         };
         Ok(Self::Redis(Redis::new(Options {
-            server: server(address),
+            topology,
             key_prefix: config.key_prefix.clone(),
             patience: Patience {
                 timeout: config.timeout.into(),

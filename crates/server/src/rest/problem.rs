@@ -108,6 +108,7 @@ impl From<Error> for Problem {
             Error::Unknown => StatusCode::NOT_FOUND,
             Error::Gone | Error::Lost => StatusCode::GONE,
             Error::TooMany => StatusCode::BAD_REQUEST,
+            Error::Spread => StatusCode::UNPROCESSABLE_ENTITY,
         };
         Self::new(status, error.to_string())
     }

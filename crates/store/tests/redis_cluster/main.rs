@@ -1,0 +1,5 @@
+//! The Redis store on several servers: a cluster, and a master that sentinels watch.
+
+mod bench;
+mod plans;
+mod suite;
