@@ -54,7 +54,7 @@ const SUITES: &[Suite] = &[
     },
     Suite {
         name: "cluster",
-        proves: "the same on a Redis Cluster; across slots no limit is exceeded and nothing stays charged",
+        proves: "the same on a Redis Cluster and behind Sentinel; across slots no limit is exceeded",
         command: "cargo test --package sluicegate-store --features test-clock --test redis_cluster --locked",
         needs: &[&services::REDIS],
         python: None,

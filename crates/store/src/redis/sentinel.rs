@@ -3,8 +3,11 @@
 use std::fmt;
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use redis::Value;
 use redis::aio::MultiplexedConnection;
+use tokio::time::timeout;
 
 use super::server::{Address, ConnectError, Server, ask};
 
@@ -54,21 +57,26 @@ impl Target {
 }
 
 impl Sentinels {
-    /// Asks one after the other until one knows.
+    /// Asks all of them: one that does not answer must not hold up the others.
     async fn find(&self, patience: Duration) -> Result<Server, ConnectError> {
-        let mut problem = ConnectError::Unfit("no sentinel is configured".to_owned());
-        for node in &self.nodes {
-            match tokio::time::timeout(patience, self.ask(node, patience)).await {
-                Ok(Ok(server)) => return Ok(server),
-                Ok(Err(error)) => problem = error,
-                Err(_) => problem = ConnectError::Silent,
+        let ask = async |node| match timeout(patience, self.ask(node, patience)).await {
+            Ok(answer) => answer,
+            Err(_) => Err(ConnectError::Silent),
+        };
+        let mut asked: FuturesUnordered<_> = self.nodes.iter().map(ask).collect();
+        let mut problem = ConnectError::Unfit("no sentinel is named".to_owned());
+        while let Some(answer) = asked.next().await {
+            match answer {
+                Ok(server) => return Ok(server),
+                Err(error) => problem = error,
             }
         }
         Err(problem)
     }
 
     async fn ask(&self, node: &Server, patience: Duration) -> Result<Server, ConnectError> {
-        let mut connection = node.dial().await?;
+        // Sentinels have no databases to choose from.
+        let mut connection = Server { db: 0, ..node.clone() }.dial().await?;
         let mut question = redis::cmd("SENTINEL");
         question.arg("get-master-addr-by-name").arg(&self.master);
         let known: Option<(String, u16)> = ask(&mut connection, &question, patience).await?;

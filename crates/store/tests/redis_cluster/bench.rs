@@ -111,3 +111,14 @@ impl Bench {
         panic!("{user}: {last:?} and not {expected:?}");
     }
 }
+
+/// Waits for something that nobody tells of.
+pub(crate) async fn until(what: &str, holds: impl Fn() -> bool) {
+    for _ in 0..1_000 {
+        if tokio::task::block_in_place(&holds) {
+            return;
+        }
+        tokio::time::sleep(ms(20)).await;
+    }
+    panic!("waited too long until {what}");
+}

@@ -1,5 +1,7 @@
 //! The Redis store on several servers: a cluster, and a master that sentinels watch.
 
 mod bench;
+mod faults;
 mod plans;
+mod sentinel;
 mod suite;
