@@ -63,6 +63,7 @@ fn the_example_of_the_design_is_read_as_it_is_meant() {
     assert_eq!((redis.timeout, redis.deadline), (Span::from_millis(20), Span::from_millis(45)));
     assert_eq!((redis.retries, redis.nodes_max), (1, 4));
     assert_eq!((redis.partition.as_deref(), redis.key_prefix.as_str()), (Some("tenantId"), "sg:"));
+    assert_eq!(config.settings().partition.as_deref(), Some("tenantId"));
     let RedisTopology::Single(address) = &redis.topology else { panic!("{:?}", redis.topology) };
     assert_eq!((address.host.as_str(), address.port, address.tls), ("127.0.0.1", 6_379, false));
     assert_eq!(config.settings().required, ["userId", "modelId"]);

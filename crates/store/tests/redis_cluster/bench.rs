@@ -66,6 +66,18 @@ pub(crate) fn seeds(cluster: &RedisCluster) -> Topology {
 }
 
 impl Bench {
+    /// A node whose rules keep what belongs to a user together.
+    pub(crate) async fn by_user(topology: Topology, rules: &[(&str, &[&str])]) -> Self {
+        let rule = |(name, limits): &(&str, &[&str])| {
+            let limits = limits.iter().map(|text| text.parse::<Limit>().expect("a limit"));
+            Group::new(*name, [Rule::new(*name, limits).per(&["user"])])
+        };
+        let partition = Some("user".to_owned());
+        let settings = Settings { partition, ..Settings::default() };
+        let rules = Ruleset::new(rules.iter().map(rule).collect(), settings).expect("rules");
+        Self::under(topology, rules).await
+    }
+
     /// A node under rules for everybody (`ALL`) and for each user (`USER`), if they have limits.
     pub(crate) async fn new(topology: Topology, all: &[&str], user: &[&str]) -> Self {
         let limits = |texts: &[&str]| -> Vec<Limit> {
@@ -74,10 +86,14 @@ impl Bench {
         let rules = [Rule::new("ALL", limits(all)), Rule::new("USER", limits(user)).per(&["user"])];
         let rules = rules.into_iter().filter(|rule| !rule.limits.is_empty());
         let groups = rules.map(|rule| Group::new(rule.name.clone(), [rule])).collect();
+        let rules = Ruleset::new(groups, Settings::default()).expect("rules");
+        Self::under(topology, rules).await
+    }
+
+    async fn under(topology: Topology, rules: Ruleset) -> Self {
         let options = Options { patience: PATIENCE, ..Options::on(topology) };
         let store = Redis::new(options);
         assert!(store.wait_until_up(ms(10_000)).await, "no connection: {:?}", store.state());
-        let rules = Ruleset::new(groups, Settings::default()).expect("rules");
         Self { store, rules, clock: MonotonicClock::new() }
     }
 

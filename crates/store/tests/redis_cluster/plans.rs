@@ -98,14 +98,27 @@ async fn a_booking_across_slots_is_refused_and_writes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_plan_in_one_slot_takes_one_round_trip() {
+async fn a_plan_in_one_slot_takes_one_round_trip_and_is_exact() {
     let cluster = RedisCluster::start(3);
-    let bench = Bench::new(seeds(&cluster), &[], &["1000/h", "1000/day"]).await;
-    for id in 1..=50 {
+    let rules: [(&str, &[&str]); 2] = [("A", &["1000/h", "1000/day"]), ("B", &["50/h"])];
+    let bench = Arc::new(Bench::by_user(seeds(&cluster), &rules).await);
+    for id in 1..=20 {
         assert!(bench.acquire(ours(id)).await.expect("a decision").is_allowed());
     }
     let traffic = bench.store.traffic();
-    assert_eq!((traffic.calls, traffic.round_trips), (50, 50));
+    assert_eq!((traffic.calls, traffic.round_trips), (20, 20));
+    let asked = (0..500_u128).map(|id| {
+        let bench = bench.clone();
+        let user = USERS[id as usize % 4];
+        tokio::spawn(async move { bench.acquire(ours(1_000 + id).by(user)).await })
+    });
+    let mut admitted = 20;
+    for answer in asked.collect::<Vec<_>>() {
+        let decision = answer.await.expect("nobody panics").expect("a decision");
+        admitted += u32::from(decision.is_allowed());
+    }
+    assert_eq!(admitted, 200);
+    assert!(bench.with(ours(9_999), async |plan| bench.store.book(plan).await).await.is_ok());
 }
 
 /// Several nodes want more than there is. A transient hold may deny what would have fit, but
