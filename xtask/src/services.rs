@@ -10,7 +10,7 @@ use clap::Subcommand;
 use crate::sh;
 
 /// Every service that some suite or benchmark needs.
-const SERVICES: &[Service] = &[REDIS, REDIS_6_2, PYTHON, WRK, PROTOC];
+const SERVICES: &[Service] = &[REDIS, REDIS_6_2, PYTHON, WRK, H2LOAD, PROTOC];
 
 pub(crate) const REDIS: Service = Service {
     name: "redis",
@@ -40,6 +40,14 @@ pub(crate) const PYTHON: Service = Service {
     source: Source::Debian("python3-venv"),
     version: &["python3", "-c", "import ensurepip, sys; print(sys.version)"],
     version_min: &[3, 10],
+};
+
+/// Asks over HTTP/2 as fast as it is answered.
+pub(crate) const H2LOAD: Service = Service {
+    name: "h2load",
+    source: Source::Debian("nghttp2-client"),
+    version: &["h2load", "--version"],
+    version_min: &[1, 40],
 };
 
 /// Asks over HTTP as fast as it is answered.

@@ -46,6 +46,13 @@ const SUITES: &[Suite] = &[
         python: Some(&python::SCHEMATHESIS),
     },
     Suite {
+        name: "envoy",
+        proves: "a real Envoy is limited exactly, with the configurations of deploy/envoy",
+        command: "cargo test --package sluicegate --features envoy --test envoy --locked",
+        needs: &[&services::PYTHON, &services::REDIS],
+        python: Some(&python::ENVOY),
+    },
+    Suite {
         name: "redis",
         proves: "the Redis store keeps every promise of the port, on 7.0 and on 6.2, and survives faults",
         command: "cargo test --package sluicegate-store --features test-clock --test redis --locked",

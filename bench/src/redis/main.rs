@@ -6,6 +6,7 @@
 #[path = "../machine.rs"]
 mod machine;
 #[path = "../report.rs"]
+#[allow(dead_code, reason = "the engine prints nanoseconds, too")]
 mod report;
 #[path = "../rounds.rs"]
 #[allow(dead_code, reason = "the engine measures single calls, too")]
@@ -145,28 +146,61 @@ fn print_rates(scopes: usize, figures: &[Figure]) -> [f64; 2] {
     [ours / of(Subject::Plain), ours / of(Subject::Limitador(256))]
 }
 
-/// Prints the processor time that a decision takes, on both sides.
+/// Prints the processor time that a decision takes, on both sides: a figure that others who use the
+/// machine disturb less than a rate.
 async fn cost(server: &mut Server, scopes: usize) -> anyhow::Result<()> {
+    const LENGTH: Duration = Duration::from_secs(2);
+    let mut table = Table::new(&["", "client µs", "server µs", "together"]);
     for callers in [64, 256] {
         server.empty()?;
         let ours = Ours::new(server, scopes, "h").await?;
-        ours.rate(callers, Duration::from_millis(500)).await;
-        let own = || rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-        let (before, began, theirs) = (ours.traffic(), own(), server.cpu_seconds()?);
-        let rate = ours.rate(callers, Duration::from_secs(2)).await;
-        let (after, ended) = (ours.traffic(), own());
-        let decisions = (after.calls - before.calls) as f64;
-        let own_us = (ended.tv_sec - began.tv_sec) as f64 * 1e6
-            + (ended.tv_nsec - began.tv_nsec) as f64 / 1e3;
-        println!(
-            "{scopes} scopes, {callers} callers: {} decisions/s, client {:.2} µs, server {:.2} µs, {:.1} in a batch",
-            grouped(rate),
-            own_us / decisions,
-            (server.cpu_seconds()? - theirs) * 1e6 / decisions,
-            decisions / (after.round_trips - before.round_trips) as f64,
-        );
+        let spent = Spent::since(server)?;
+        ours.rate(callers, LENGTH).await;
+        let decisions = ours.traffic().calls;
+        table.row(spent.row(format!("sluicegate, {callers} callers"), server, decisions)?);
     }
+    for callers in [64, 256] {
+        server.empty()?;
+        let limitador = Limitador::new(server, scopes).await?;
+        let spent = Spent::since(server)?;
+        // A sixth more is asked than is counted: the warm-up.
+        let counted = limitador.rate(callers, LENGTH).await * LENGTH.as_secs_f64();
+        let decisions = (counted * 1.2) as u64;
+        table.row(spent.row(format!("limitador, {callers} callers"), server, decisions)?);
+    }
+    server.empty()?;
+    let spent = Spent::since(server)?;
+    plain(server, scopes, 50_000)?;
+    table.row(spent.row("plain script (client not counted)".to_owned(), server, 50_000)?);
+    println!("## {scopes} scopes: processor time of a decision\n\n{table}");
     Ok(())
+}
+
+/// The processor time that client and server had used at some instant.
+struct Spent {
+    client_us: f64,
+    server_us: f64,
+}
+
+impl Spent {
+    fn since(server: &mut Server) -> anyhow::Result<Self> {
+        let own = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+        let client_us = own.tv_sec as f64 * 1e6 + own.tv_nsec as f64 / 1e3;
+        Ok(Self { client_us, server_us: server.cpu_seconds()? * 1e6 })
+    }
+
+    fn row(
+        &self,
+        name: String,
+        server: &mut Server,
+        decisions: u64,
+    ) -> anyhow::Result<[String; 4]> {
+        let now = Self::since(server)?;
+        let client = (now.client_us - self.client_us) / decisions as f64;
+        let server = (now.server_us - self.server_us) / decisions as f64;
+        let us = |us: f64| format!("{us:.1}");
+        Ok([name, us(client), us(server), us(client + server)])
+    }
 }
 
 /// Calls to Redis for each decision: retries would make it more than one.

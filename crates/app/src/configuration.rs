@@ -3,36 +3,47 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use sluicegate_config::Loaded;
+use sluicegate_config::{Format, Loaded};
 
 /// A file that may not be there: without one, the defaults apply.
 #[derive(Clone, Debug)]
-pub(crate) struct Source(Option<PathBuf>);
+pub(crate) struct Source {
+    path: Option<PathBuf>,
+    format: Option<Format>,
+}
 
 impl Source {
     pub(crate) fn new(path: Option<PathBuf>) -> Self {
-        Self(path)
+        Self { path, format: None }
+    }
+
+    /// The same file, in this format whatever it looks like.
+    pub(crate) fn in_format(self, format: Option<Format>) -> Self {
+        Self { format, ..self }
     }
 
     /// The file, if there is one.
     pub(crate) fn path(&self) -> Option<&Path> {
-        self.0.as_deref()
+        self.path.as_deref()
     }
 
     /// What messages and metrics call it.
     pub(crate) fn name(&self) -> String {
-        self.0.as_ref().map_or_else(|| "defaults".to_owned(), |path| path.display().to_string())
+        self.path.as_ref().map_or_else(|| "defaults".to_owned(), |path| path.display().to_string())
     }
 
     /// Reads and checks it. The error is everything that is wrong with it.
     pub(crate) fn load(&self) -> anyhow::Result<Loaded> {
-        let text = match &self.0 {
+        let text = match &self.path {
             None => String::new(),
             Some(path) => std::fs::read_to_string(path)
                 .with_context(|| format!("can't read the configuration {}", path.display()))?,
         };
         let env = |name: &str| std::env::var(name).ok();
-        sluicegate_config::load(&self.name(), &text, &env)
-            .map_err(|diagnostics| anyhow::anyhow!("{diagnostics}"))
+        let loaded = match self.format {
+            None => sluicegate_config::load(&self.name(), &text, &env),
+            Some(format) => sluicegate_config::load_from(format, &self.name(), &text, &env),
+        };
+        loaded.map_err(|diagnostics| anyhow::anyhow!("{diagnostics}"))
     }
 }

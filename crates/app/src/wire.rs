@@ -8,19 +8,20 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use anyhow::Context as _;
 use arc_swap::ArcSwapOption;
 use axum::Router;
-use sluicegate_config::{Config, Listener, LogFormat, SnapshotFile, Store};
+use sluicegate_config::{Config, EnvoyClosed, Listener, LogFormat, SnapshotFile, Store};
 use sluicegate_core::ruleset::{Ruleset, Settings};
 use sluicegate_core::{Limiter, Span};
 use sluicegate_server::admin::{self, Operations};
 use sluicegate_server::auth::{self, Tokens};
 use sluicegate_server::decision_log::{self, DecisionLog, Format, Share};
+use sluicegate_server::envoy::{self, EnvoyRls};
 use sluicegate_server::listener::{self, Stats};
 use sluicegate_server::metrics::statsd::{self, Statsd};
 use sluicegate_server::metrics::{self, Metrics, StoreSize};
-use sluicegate_server::probe;
-use sluicegate_server::rest;
+use sluicegate_server::probe::{self, Probe};
 use sluicegate_server::service::{Observer, Service};
 use sluicegate_server::tls::{Files, Tls};
+use sluicegate_server::{grpc, rest};
 use sluicegate_store::memory::{Capacity, Snapshot};
 use sluicegate_store::{Memory, MonotonicClock};
 use tokio::net::TcpListener;
@@ -103,19 +104,27 @@ impl Node {
     ) -> anyhow::Result<()> {
         let guard = auth::require(self.tokens.clone());
         let probed = self.service.clone();
-        let ready = Arc::new(move || {
+        let ready: Probe = Arc::new(move || {
             let limiter = probed.limiter();
             limiter.store().readiness(&limiter.rules())
         });
         let probes = || probe::router(ready.clone());
         let body_limit = usize::try_from(config.server.body_limit.0).unwrap_or(usize::MAX);
-        let rest = rest::router(self.service.clone(), body_limit).merge(probes());
+        let rls = || EnvoyRls::new(self.service.clone(), envoy_options(config));
+        let rest = rest::router(self.service.clone(), body_limit);
+        let rest = rest.merge(envoy::router(rls(), body_limit)).merge(probes());
+        let streams = shutdown.clone();
+        let grpc = grpc::router(self.service.clone(), rls(), body_limit, ready.clone(), streams);
         let operations: Arc<dyn Operations> = Arc::new(Admin(self.clone()));
         let admin = admin::router(operations).merge(probes());
 
         let mut listeners = JoinSet::new();
-        let both = [("http", &config.listen.http, rest), ("admin", &config.listen.admin, admin)];
-        for (name, listen, app) in both {
+        let all = [
+            ("http", &config.listen.http, rest),
+            ("grpc", &config.listen.grpc, grpc.merge(probes())),
+            ("admin", &config.listen.admin, admin),
+        ];
+        for (name, listen, app) in all {
             let socket = bind(name, listen).await?;
             let tls = self.tls(name, listen)?;
             let stats = Arc::new(Stats::default());
@@ -310,6 +319,16 @@ fn options(config: &Config) -> listener::Options {
         header_timeout: config.server.header_timeout.into(),
         shutdown_grace: config.server.shutdown_grace.into(),
         ..listener::Options::default()
+    }
+}
+
+fn envoy_options(config: &Config) -> envoy::Options {
+    envoy::Options {
+        headers: config.envoy.headers,
+        closed: match config.envoy.closed {
+            EnvoyClosed::OverLimit => envoy::Closed::OverLimit,
+            EnvoyClosed::Unavailable => envoy::Closed::Unavailable,
+        },
     }
 }
 

@@ -2,10 +2,11 @@
 
 mod common;
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
-use common::{Running, get};
+use common::{Running, get, post, sluicegate};
 use serde_json::{Value, json};
 use sluicegate_testkit::redis::{RedisCluster, RedisServer, Version};
 
@@ -56,6 +57,51 @@ fn two_services_on_one_redis_admit_exactly_the_limit() {
     });
     let both = (allowed.into_inner(), denied.into_inner());
     assert_eq!(both, (100, 900));
+}
+
+#[test]
+fn the_logs_of_nodes_that_share_a_redis_prove_every_limit() {
+    let redis = RedisServer::start(Version::System, &[]);
+    let limits = "limits:
+- {name: user, rules: [{name: USER, per: [userId], limit: [5/100ms, 20/s]}]}
+- {name: model, rules: [{name: MODEL, per: [modelId], limit: 30/s}]}
+- {name: all, rules: [{name: ALL, per: [], limit: [100/2s, 60 tokens/s]}]}
+";
+    let services: Vec<_> = (0..3).map(|_| Running::start(&(on(&redis, "") + limits))).collect();
+    services.iter().for_each(|service| wait_for(service, READY));
+    let denied = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for n in 0..12 {
+            let (service, denied) = (&services[n % 3], &denied);
+            scope.spawn(move || {
+                for i in 0..150 {
+                    let (user, model) = (format!("u{}", (n + i) % 3), format!("m{}", i % 2));
+                    let body = json!({
+                        "dimensions": { "userId": user, "modelId": model },
+                        "cost": { "inputTokens": i % 4 },
+                    });
+                    let (status, answer) =
+                        post(&format!("{}/v1/acquire", service.http), &body, None);
+                    assert_eq!(status, 200, "{answer}");
+                    denied.fetch_add(usize::from(answer["allowed"] == false), Ordering::SeqCst);
+                }
+            });
+        }
+    });
+    assert!(denied.into_inner() > 100, "limits that nobody met prove nothing");
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut verify = sluicegate();
+    verify.arg("verify");
+    for (number, service) in services.into_iter().enumerate() {
+        service.signal("-TERM");
+        let (_, decisions) = service.end();
+        let log = folder.path().join(format!("{number}.log"));
+        std::fs::write(&log, decisions).expect("a file");
+        verify.arg(log);
+    }
+    let said = verify.output().expect("it runs");
+    let text = String::from_utf8_lossy(&said.stdout);
+    assert_eq!(said.status.code(), Some(0), "{text}{}", String::from_utf8_lossy(&said.stderr));
 }
 
 #[test]
@@ -123,6 +169,41 @@ fn passwords_users_and_databases_are_used() {
     assert_eq!(service.allow(&ann()).1["allowed"], true);
     let keys = redis.command(&["INFO", "keyspace"]);
     assert!(keys.contains("db7:keys=1"), "{keys}");
+}
+
+#[test]
+fn a_connection_is_encrypted_and_the_certificate_is_checked() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).expect("a file");
+        path.to_str().expect("text").to_owned()
+    };
+    let certified = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("one");
+    let trusted = file("trusted.pem", &certified.cert.pem());
+    let key = file("key.pem", &certified.signing_key.serialize_pem());
+    let other = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("another");
+    let untrusted = file("other.pem", &other.cert.pem());
+
+    let tls_port = std::net::TcpListener::bind(("127.0.0.1", 0)).and_then(|s| s.local_addr());
+    let tls_port = tls_port.expect("a free port").port().to_string();
+    let options =
+        ["--tls-port", &tls_port, "--tls-auth-clients", "no", "--tls-cert-file", &trusted];
+    let options =
+        [&options[..], &["--tls-key-file", &key, "--tls-ca-cert-file", &trusted]].concat();
+    let _redis = RedisServer::start(Version::System, &options);
+    let config = format!(
+        "store: {{kind: redis, url: 'rediss://localhost:{tls_port}', timeout: 2s, deadline: 5s}}\n"
+    );
+    let service = Running::start_with(&config, &[("SSL_CERT_FILE", Path::new(&trusted))]);
+    wait_for(&service, READY);
+    assert_eq!(service.allow(&ann()).1["allowed"], true);
+
+    let wary = Running::start_with(&config, &[("SSL_CERT_FILE", Path::new(&untrusted))]);
+    for _ in 0..20 {
+        let (_, answer) = wary.allow(&ann());
+        assert_eq!(answer["reason"], "STORE_UNAVAILABLE", "the certificate is not to be trusted");
+    }
 }
 
 #[test]

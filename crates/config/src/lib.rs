@@ -18,9 +18,10 @@ mod resolve;
 mod source;
 
 pub use config::{
-    Address, Auth, ByteSize, Config, Decisions, Listen, Listener, Loaded, Log, LogFormat, LogLevel,
-    Metrics, ModelPrice, Outage, OutagePolicy, Prices, RedisAddress, RedisStore, RedisTopology,
-    RuleExtras, Secret, Server, Share, SnapshotFile, Store, Tls, TokenHash,
+    Address, Auth, ByteSize, Config, Decisions, Envoy, EnvoyClosed, Listen, Listener, Loaded, Log,
+    LogFormat, LogLevel, Metrics, ModelPrice, Outage, OutagePolicy, Prices, RedisAddress,
+    RedisStore, RedisTopology, RuleExtras, Secret, Server, Share, SnapshotFile, Store, Tls,
+    TokenHash,
 };
 pub use diagnostic::{Diagnostic, Diagnostics, Excerpt, Severity};
 
@@ -29,9 +30,39 @@ use source::Source;
 
 /// Reads a configuration, or says everything that is wrong with it.
 ///
+/// A file in the format of envoyproxy/ratelimit is one too: it is known by its `domain`.
+///
 /// `source_name` is what messages call the text, `env` looks up a variable. A value that came from
 /// a variable is never part of a message: messages show what is written in the text.
 pub fn load(
+    source_name: &str,
+    text: &str,
+    env: &dyn Fn(&str) -> Option<String>,
+) -> Result<Loaded, Diagnostics> {
+    load_as(None, source_name, text, env)
+}
+
+/// Reads a configuration that is in this format, whatever it looks like.
+pub fn load_from(
+    format: Format,
+    source_name: &str,
+    text: &str,
+    env: &dyn Fn(&str) -> Option<String>,
+) -> Result<Loaded, Diagnostics> {
+    load_as(Some(format), source_name, text, env)
+}
+
+/// The formats of files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Ours.
+    Sluicegate,
+    /// That of envoyproxy/ratelimit: a domain with descriptors.
+    Envoy,
+}
+
+fn load_as(
+    format: Option<Format>,
     source_name: &str,
     text: &str,
     env: &dyn Fn(&str) -> Option<String>,
@@ -40,7 +71,10 @@ pub fn load(
     let (tree, hidden) = raw::parse(text, &mut report);
     let config = tree.and_then(|mut tree| {
         interpolate::tree(&mut tree, env, &mut report);
-        resolve::config(&tree, &mut report)
+        match format.unwrap_or_else(|| resolve::format(&tree)) {
+            Format::Sluicegate => resolve::config(&tree, &mut report),
+            Format::Envoy => resolve::envoy_file(&tree, &mut report),
+        }
     });
     report.finish(&Source::new(source_name, text, hidden), config)
 }

@@ -88,6 +88,16 @@ impl Decision {
         matches!(self, Self::Allow(_))
     }
 
+    /// When it was decided.
+    pub const fn at(&self) -> Timestamp {
+        match self {
+            Self::Allow(allow) => allow.at,
+            Self::Deny(deny) => deny.at,
+            Self::Never(never) => never.at,
+            Self::Closed(closed) => closed.at,
+        }
+    }
+
     /// What every limit shows.
     pub const fn readings(&self) -> &Readings {
         match self {

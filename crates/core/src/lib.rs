@@ -10,6 +10,7 @@
 pub mod algorithm;
 pub mod checker;
 pub mod decision;
+pub mod descriptor;
 pub mod id;
 pub mod key;
 pub mod limit;

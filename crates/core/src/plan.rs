@@ -57,7 +57,7 @@ impl<'a> Charge<'a> {
 
     /// Evaluated, but never a reason to deny.
     pub const fn shadow(&self) -> bool {
-        self.rule.shadow
+        self.rule.shadow || self.rule.tally
     }
 
     /// Given back by itself if it is held and nobody settles it.
@@ -87,12 +87,46 @@ pub struct Plan<'a> {
     /// What holds while the store does not answer: the strictest of its charges.
     pub outage: OutagePolicy,
     charges: SmallVec<[Charge<'a>; 4]>,
+    /// The rule that sets the first query free, if one does.
+    pub(crate) unlimited: Option<&'a Rule>,
+    /// What each query asked for, where there are several.
+    parts: Vec<Part<'a>>,
+}
+
+/// What one of several queries asked for.
+#[derive(Clone, Debug, Default)]
+pub struct Part<'a> {
+    /// The places of its charges among those of the plan.
+    pub charges: SmallVec<[usize; 4]>,
+    /// The rule that sets it free, if one does.
+    pub unlimited: Option<&'a Rule>,
 }
 
 impl<'a> Plan<'a> {
     pub(crate) fn new(id: RequestId, hold: Option<Span>, horizon: Span) -> Self {
-        let (slack, outage) = (Settings::SLACK_MIN, OutagePolicy::Unlimited);
-        Self { id, hold, slack, horizon, outage, charges: SmallVec::new() }
+        Self {
+            id,
+            hold,
+            slack: Settings::SLACK_MIN,
+            horizon,
+            outage: OutagePolicy::Unlimited,
+            charges: SmallVec::new(),
+            unlimited: None,
+            parts: Vec::new(),
+        }
+    }
+
+    /// How many queries are in it.
+    pub fn queries(&self) -> usize {
+        self.parts.len().max(1)
+    }
+
+    /// What the query with this number asked for.
+    pub fn part(&self, query: usize) -> Part<'a> {
+        match self.parts.get(query) {
+            Some(part) => part.clone(),
+            None => Part { charges: (0..self.charges.len()).collect(), unlimited: self.unlimited },
+        }
     }
 
     /// The charges.
@@ -135,9 +169,9 @@ impl<'a> Plan<'a> {
     /// The same plan with only the charges at these places, for a store that keeps the others
     /// elsewhere.
     #[must_use]
-    pub fn part(&self, places: &[usize]) -> Self {
+    pub fn only(&self, places: &[usize]) -> Self {
         let charges = places.iter().map(|&place| self.charges[place].clone()).collect();
-        Self { charges, ..self.clone() }
+        Self { charges, parts: Vec::new(), ..*self }
     }
 
     /// What names it to the store afterwards.
@@ -178,10 +212,36 @@ impl<'a> Plan<'a> {
     /// Makes one plan of two, under the id of this one. Returns for each charge of `other` its
     /// place among the charges of both.
     pub fn join(&mut self, other: Plan<'a>) -> Result<Vec<usize>, PlanError> {
+        if self.parts.is_empty() {
+            self.parts.push(self.part(0));
+        }
         self.slack = self.slack.min(other.slack);
         self.hold = self.hold.max(other.hold);
         self.outage = self.outage.min(other.outage);
-        other.charges.into_iter().map(|charge| self.push(charge, |_| ())).collect()
+        let places = other.charges.into_iter().map(|charge| self.push(charge, |_| ()));
+        let places: Vec<usize> = places.collect::<Result<_, _>>()?;
+        let charges = SmallVec::from_slice(&places);
+        self.parts.push(Part { charges, unlimited: other.unlimited });
+        Ok(places)
+    }
+
+    /// Drops the charges of rules that another rule in this plan replaces.
+    pub fn replace(&mut self) {
+        let charged = self.charges.iter().map(|charge| charge.rule);
+        let free = self.parts.iter().filter_map(|part| part.unlimited);
+        let replaced: Vec<&str> =
+            charged.chain(free).flat_map(|rule| rule.replaces.iter().map(String::as_str)).collect();
+        let is_replaced = |charge: &Charge<'_>| replaced.contains(&charge.rule.name.as_str());
+        for place in (0..self.charges.len()).rev() {
+            if !is_replaced(&self.charges[place]) {
+                continue;
+            }
+            self.charges.remove(place);
+            for part in &mut self.parts {
+                part.charges.retain(|other| *other != place);
+                part.charges.iter_mut().filter(|other| **other > place).for_each(|p| *p -= 1);
+            }
+        }
     }
 
     pub(crate) fn set_slack(&mut self, configured: Option<Span>) {

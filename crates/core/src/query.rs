@@ -29,6 +29,21 @@ pub struct Query<'a> {
     pub hold: Option<Span>,
     /// Limits that the caller brings along, checked beside those of the configuration.
     pub inline: Vec<InlineRule>,
+    /// Which rules of the configuration apply to it.
+    pub subject: Subject,
+}
+
+/// Which rules of the configuration apply to a query.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Subject {
+    /// All that match, and every dimension that is required has to be there.
+    #[default]
+    Whole,
+    /// All that match. It is one of several views on the same work, none of which has to be
+    /// complete.
+    View,
+    /// None: only the limits that it brings along.
+    Inline,
 }
 
 #[derive(Clone, Debug)]
@@ -48,6 +63,7 @@ impl<'a> Query<'a> {
             id,
             hold: None,
             inline: Vec::new(),
+            subject: Subject::Whole,
         }
     }
 
@@ -92,6 +108,17 @@ impl<'a> Query<'a> {
         Ok(())
     }
 
+    /// Adds a dimension whatever its value is, for callers that hand on what strangers chose and
+    /// can't refuse it: a long value is [`shortened`], a dimension that is there or one too many is
+    /// left out.
+    pub fn insert_any(&mut self, name: impl Into<Cow<'a, str>>, value: impl Into<Cow<'a, str>>) {
+        let (name, value) = (shortened(name.into()), shortened(value.into()));
+        if self.get(&name).is_none() && self.dimensions.len() < DIMENSIONS_MAX {
+            let plain = key::is_plain(&value);
+            self.dimensions.push(Dimension { name, value, plain });
+        }
+    }
+
     /// The value of a dimension.
     pub fn get(&self, name: &str) -> Option<&str> {
         let found = self.dimensions.iter().find(|dimension| dimension.name == name);
@@ -109,6 +136,17 @@ impl<'a> Query<'a> {
             (name.as_ref(), key::Part { text: value, plain: *plain })
         })
     }
+}
+
+/// A text that is short enough for a value: of a long one its beginning and its hash, so that
+/// patterns still find it and no two become one.
+pub fn shortened(text: Cow<'_, str>) -> Cow<'_, str> {
+    if text.len() <= VALUE_BYTES_MAX {
+        return text;
+    }
+    let hash = blake3::hash(text.as_bytes()).to_hex();
+    let beginning = text.floor_char_boundary(VALUE_BYTES_MAX - hash.len() - 1);
+    Cow::Owned(format!("{}~{hash}", &text[..beginning]))
 }
 
 /// A dimension that can't be used; nothing was consumed.
@@ -226,6 +264,21 @@ mod tests {
         assert_eq!(twice.problem, Problem::Twice);
         let many = (0..DIMENSIONS_MAX).try_fold(query(), |q, n| q.with(n.to_string(), "v"));
         assert!(many.expect("at the limit").with("more", "v").is_err());
+    }
+
+    #[test]
+    fn what_strangers_chose_is_taken_as_it_is() {
+        let long = format!("/{}", "é".repeat(300));
+        let mut query = query();
+        for (name, value) in [("empty", ""), ("nul", "a\0b"), ("long", &long), ("empty", "x")] {
+            query.insert_any(name, value);
+        }
+        assert_eq!((query.get("empty"), query.get("nul")), (Some(""), Some("a\0b")));
+        let short = query.get("long").expect("it is there").to_owned();
+        assert!(short.len() <= VALUE_BYTES_MAX && short.starts_with("/éé"), "{short}");
+        assert_ne!(shortened(format!("{long}x").into()), short);
+        (0..40).for_each(|n| query.insert_any(n.to_string(), "v"));
+        assert_eq!(query.dimensions().count(), DIMENSIONS_MAX);
     }
 
     #[test]

@@ -30,6 +30,13 @@ pub struct Rule {
     pub on_expiry: OnExpiry,
     /// What holds while the store does not answer, if that is not up to the client type.
     pub outage: Option<OutagePolicy>,
+    /// It has no limits on purpose: work that it matches is free in its group.
+    pub unlimited: bool,
+    /// Counted like a shadow, each rule on its own; whoever asks compares and says no. That is how
+    /// envoyproxy/ratelimit counts.
+    pub tally: bool,
+    /// Rules that do not apply to work to which this one does, where several queries are one plan.
+    pub replaces: Vec<String>,
 }
 
 impl Rule {
@@ -49,7 +56,15 @@ impl Rule {
             mode: Mode::Strict,
             on_expiry: OnExpiry::Keep,
             outage: None,
+            unlimited: false,
+            tally: false,
+            replaces: Vec::new(),
         }
+    }
+
+    /// A rule that lets everything through that it matches.
+    pub fn unlimited(name: impl Into<String>) -> Self {
+        Self { unlimited: true, ..Self::new(name, []) }
     }
 
     /// Counts apart by these dimensions.
@@ -176,6 +191,13 @@ impl InlineRule {
         limits: impl IntoIterator<Item = Limit>,
     ) -> Result<Self, RulesetError> {
         Compiled::inline(Rule::new(name, limits), key).map(Self)
+    }
+
+    /// Asks only that anything is left.
+    #[must_use]
+    pub fn optimistic(mut self) -> Self {
+        self.0.rule.mode = Mode::Optimistic;
+        self
     }
 }
 

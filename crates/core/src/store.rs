@@ -95,6 +95,15 @@ pub trait Store: Send + Sync {
     /// If any of them has expired, none is renewed.
     fn renew(&self, handle: &Handle) -> impl Future<Output = Result<Renewed, Error>> + Send;
 
+    /// Gives back what the plan would take, for callers that know how much but not of which
+    /// admission. Never below nothing; leases stay. Returns what the limits show then.
+    ///
+    /// A store that can't do it says so.
+    fn refund(&self, _: &Plan<'_>) -> impl Future<Output = Result<Usage, Error>> + Send {
+        let cant = "this store gives back only what an id names";
+        std::future::ready(Err(Error::Unavailable(cant.to_owned())))
+    }
+
     /// Forgets all usage of the plan's counters; returns when.
     fn reset(&self, plan: &Plan<'_>) -> impl Future<Output = Result<Timestamp, Error>> + Send;
 

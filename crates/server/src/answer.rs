@@ -3,10 +3,11 @@
 use std::fmt;
 
 use sluicegate_core::algorithm::Reading;
-use sluicegate_core::decision::Hit;
+use sluicegate_core::decision::{Allow, Hit};
 use sluicegate_core::limit::Unit;
 use sluicegate_core::outage::OutagePolicy;
 use sluicegate_core::ruleset::Ruleset;
+use sluicegate_core::store::Usage;
 use sluicegate_core::{Charge, Decision, Limit, Plan, Span, Timestamp};
 
 /// A decision beside the plan that it is about.
@@ -16,6 +17,18 @@ pub struct Answer<'a, 'p> {
     plan: &'a Plan<'p>,
     decision: &'a Decision,
     outage: Option<OutagePolicy>,
+}
+
+/// Usage in the form of a decision, for those who tell decisions.
+pub(crate) fn shown(usage: Usage) -> Decision {
+    Decision::Allow(Allow {
+        at: usage.at,
+        start: usage.at,
+        until: None,
+        replayed: false,
+        shadowed: Default::default(),
+        readings: usage.readings,
+    })
 }
 
 /// One limit, and how far it is used.
@@ -42,6 +55,11 @@ impl Scope<'_, '_> {
     /// What is left of it.
     pub const fn remaining(&self) -> u64 {
         self.amount().saturating_sub(self.reading.used)
+    }
+
+    /// The place of its charge in the plan.
+    pub const fn place(&self) -> usize {
+        self.index
     }
 
     /// The name of the rule.
@@ -136,14 +154,9 @@ impl<'a, 'p> Answer<'a, 'p> {
         }))
     }
 
-    /// When the store decided.
+    /// When it was decided.
     pub const fn at(&self) -> Timestamp {
-        match self.decision {
-            Decision::Allow(allow) => allow.at,
-            Decision::Deny(deny) => deny.at,
-            Decision::Never(never) => never.at,
-            Decision::Closed(closed) => closed.at,
-        }
+        self.decision.at()
     }
 
     /// How long to wait before it would fit.

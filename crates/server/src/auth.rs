@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use arc_swap::ArcSwapOption;
-use axum::http::{HeaderValue, Request, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Request, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::future::Either;
 use sha2::{Digest, Sha256};
@@ -25,7 +25,8 @@ use crate::rest::Problem;
 pub type Hash = [u8; 32];
 
 /// The paths that need no token: whoever asks them can't hold one.
-pub const OPEN: [&str; 2] = ["/health", "/ready"];
+pub const OPEN: [&str; 4] =
+    ["/health", "/ready", "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"];
 
 const SCHEME: &[u8] = b"bearer";
 
@@ -141,6 +142,17 @@ fn bearer(header: &HeaderValue) -> Result<&[u8], Denied> {
     if is_bearer && !token.is_empty() { Ok(token) } else { Err(Denied::Malformed) }
 }
 
+impl Denied {
+    /// The refusal in the protocol of whoever asked.
+    fn told_to(self, headers: &HeaderMap) -> Response {
+        let kind = headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
+        if kind.is_some_and(|kind| kind.starts_with(b"application/grpc")) {
+            return tonic::Status::unauthenticated(self.to_string()).into_http();
+        }
+        self.into_response()
+    }
+}
+
 impl IntoResponse for Denied {
     fn into_response(self) -> Response {
         let problem = Problem::new(StatusCode::UNAUTHORIZED, self.to_string());
@@ -197,7 +209,7 @@ where
                 request.extensions_mut().insert(caller);
                 Either::Left(self.inner.call(request))
             }
-            Err(denied) => Either::Right(ready(Ok(denied.into_response()))),
+            Err(denied) => Either::Right(ready(Ok(denied.told_to(request.headers())))),
         }
     }
 }
@@ -292,8 +304,9 @@ mod tests {
     /// An application that answers with the name of its caller.
     fn app(tokens: &Arc<ArcSwapOption<Tokens>>) -> Router {
         let name = |caller: axum::Extension<Caller>| async move { caller.name().to_owned() };
-        let routes = Router::new().route("/who", get(name)).route("/ready", get(name));
-        routes.route("/health", get(name)).layer(require(Arc::clone(tokens)))
+        let open =
+            OPEN.into_iter().fold(Router::new(), |routes, path| routes.route(path, get(name)));
+        open.route("/who", get(name)).layer(require(Arc::clone(tokens)))
     }
 
     /// Status and body of the answer to a request with `token`.

@@ -18,8 +18,11 @@ pub enum Readiness {
     Unhealthy(&'static str),
 }
 
-/// The probes; `ready` is asked each time.
-pub fn router(ready: Arc<dyn Fn() -> Readiness + Send + Sync>) -> Router {
+/// Whoever knows whether decisions can be made, asked each time.
+pub type Probe = Arc<dyn Fn() -> Readiness + Send + Sync>;
+
+/// The probes.
+pub fn router(ready: Probe) -> Router {
     let health = || async { told(StatusCode::OK, "healthy", None) };
     let ready = move || async move {
         match ready() {

@@ -403,6 +403,9 @@ fn plan<'a>(
     for query in rest {
         plan.join(rules.plan(query, clock)?)?;
     }
+    if !rest.is_empty() {
+        plan.replace();
+    }
     Ok(plan)
 }
 

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use sluicegate_config::Format;
 use sluicegate_core::rule::Pattern;
 use sluicegate_core::{Group, Rule};
 
@@ -12,21 +13,44 @@ use crate::configuration::Source;
 pub(super) const EXAMPLES: &str = "\
 Examples:
   sluicegate check limits.yaml     the rules as the service would apply them, and warnings
-  sluicegate check                 what applies without a file";
+  sluicegate check                 what applies without a file
+  sluicegate check --from envoy ratelimit.yaml
+                                   the rules that a file of envoyproxy/ratelimit becomes";
 
 #[derive(Args)]
 pub(super) struct Check {
     /// The configuration; without one, the defaults are shown
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
+    /// The format of the file, where its look does not tell
+    #[arg(long, value_name = "FORMAT")]
+    from: Option<From>,
     /// A warning is an error
     #[arg(long)]
     strict: bool,
 }
 
+/// The formats that are read.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum From {
+    /// Sluicegate's own
+    Sluicegate,
+    /// envoyproxy/ratelimit's: a domain with descriptors
+    Envoy,
+}
+
+impl From {
+    const fn format(self) -> Format {
+        match self {
+            Self::Sluicegate => Format::Sluicegate,
+            Self::Envoy => Format::Envoy,
+        }
+    }
+}
+
 impl Check {
     pub(super) fn run(self) -> anyhow::Result<bool> {
-        let source = Source::new(self.file);
+        let source = Source::new(self.file).in_format(self.from.map(From::format));
         let loaded = source.load()?;
         let rows = loaded.config.groups().iter().flat_map(rows).collect::<Vec<_>>();
         say(&table(&["group", "rule", "when", "per", "limit"], &rows));
@@ -51,13 +75,14 @@ fn rows(group: &Group) -> Vec<[String; 5]> {
         let when: Vec<_> =
             rule.when.iter().map(|(name, p)| format!("{name} {}", words(p))).collect();
         let limits: Vec<_> = rule.limits.iter().map(ToString::to_string).collect();
+        let limits = if rule.unlimited { "no limit".to_owned() } else { limits.join(", ") };
         let shadow = if rule.shadow { " (shadow)" } else { "" };
         [
             group.name.clone(),
             format!("{}{shadow}", rule.name),
             when.join(", "),
             rule.per.join(", "),
-            limits.join(", "),
+            limits,
         ]
     };
     group.rules.iter().map(row).collect()

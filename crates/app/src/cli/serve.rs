@@ -22,6 +22,7 @@ pub(super) const EXAMPLES: &str = "\
 Examples:
   sluicegate serve                          100 requests per hour, user and model, in memory
   sluicegate serve --config limits.yaml     what the file says
+  sluicegate serve --config ratelimit.yaml  the same, of a file of envoyproxy/ratelimit
   kill -HUP PID                             read the file again (as a change of it does)";
 
 #[derive(Args)]

@@ -19,6 +19,7 @@ pub(crate) fn sluicegate() -> Command {
 /// A running `sluicegate serve`. It is killed when it is dropped.
 pub(crate) struct Running {
     pub(crate) http: String,
+    pub(crate) grpc: String,
     pub(crate) admin: String,
     pub(crate) config: PathBuf,
     child: Child,
@@ -28,22 +29,33 @@ pub(crate) struct Running {
 }
 
 /// Listeners on ports that the system chooses.
-pub(crate) const ANYWHERE: &str = "listen: {http: '127.0.0.1:0', admin: '127.0.0.1:0'}\n";
+pub(crate) const ANYWHERE: &str =
+    "listen: {http: '127.0.0.1:0', grpc: '127.0.0.1:0', admin: '127.0.0.1:0'}\n";
 
 impl Running {
     /// Starts the service with this configuration, after [`ANYWHERE`].
     pub(crate) fn start(config: &str) -> Self {
+        Self::start_with(config, &[])
+    }
+
+    /// The same, with variables in its environment.
+    pub(crate) fn start_with(config: &str, environment: &[(&str, &Path)]) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("sluicegate.yaml");
         std::fs::write(&path, format!("{ANYWHERE}{config}")).expect("a file");
-        let mut running = Self::with_file(&path);
+        let mut running = Self::spawn(&path, environment);
         running._folder = Some(folder);
         running
     }
 
     /// Starts the service with a file that is there.
     pub(crate) fn with_file(config: &Path) -> Self {
+        Self::spawn(config, &[])
+    }
+
+    fn spawn(config: &Path, environment: &[(&str, &Path)]) -> Self {
         let mut child = sluicegate()
+            .envs(environment.iter().copied())
             .args(["serve", "--config"])
             .arg(config)
             .stdout(Stdio::piped())
@@ -58,14 +70,15 @@ impl Running {
         });
         let log = Arc::new(Mutex::new(Vec::new()));
         let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
-        let (mut http, mut admin) = (String::new(), String::new());
-        while http.is_empty() || admin.is_empty() {
+        let [mut http, mut grpc, mut admin] = [const { String::new() }; 3];
+        while http.is_empty() || grpc.is_empty() || admin.is_empty() {
             let line = lines.next().expect("it listens before it ends").expect("text");
             let event: Value = serde_json::from_str(&line).unwrap_or_else(|_| panic!("{line}"));
             if event["message"] == "listening" {
                 let address = format!("http://{}", event["address"].as_str().expect("an address"));
                 match event["listener"].as_str() {
                     Some("http") => http = address,
+                    Some("grpc") => grpc = address,
                     _ => admin = address,
                 }
             }
@@ -79,7 +92,7 @@ impl Running {
             }
         });
         let config = config.to_owned();
-        Self { http, admin, config, child, log, out: Some(out), _folder: None }
+        Self { http, grpc, admin, config, child, log, out: Some(out), _folder: None }
     }
 
     /// Changes the configuration, as an editor would.

@@ -2,6 +2,7 @@
 //! out.
 
 mod auth;
+mod envoy;
 mod listen;
 mod prices;
 mod service;
@@ -14,6 +15,7 @@ use sluicegate_core::ruleset::Settings;
 use sluicegate_core::{Group, Ruleset};
 
 pub use auth::{Auth, TokenHash};
+pub use envoy::{Envoy, EnvoyClosed};
 pub use listen::{Address, Listen, Listener, Tls};
 pub use prices::{ModelPrice, Prices};
 pub use service::{ByteSize, Decisions, Log, LogFormat, LogLevel, Metrics, Server, Share};
@@ -50,6 +52,8 @@ pub struct Config {
     pub metrics: Metrics,
     /// What one process takes on.
     pub server: Server,
+    /// What Envoy is answered.
+    pub envoy: Envoy,
     pub(crate) groups: Vec<Group>,
     pub(crate) settings: Settings,
     pub(crate) extras: HashMap<String, RuleExtras>,

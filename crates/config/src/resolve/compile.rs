@@ -158,6 +158,7 @@ impl<'d, 'n> Numbers<'d, 'n> {
                 ("limit", problem)
             }
             Problem::Template(_) => ("key", Problem::Template(key())),
+            Problem::TemplateMark(_) => ("key", Problem::TemplateMark(key())),
             Problem::TemplateDimension { dimension, .. } => {
                 let dimension = rule.shown_per(&dimension);
                 ("key", Problem::TemplateDimension { key: key(), dimension })

@@ -5,6 +5,7 @@ mod advice;
 mod auth;
 mod compile;
 mod dimensions;
+mod envoy;
 mod item;
 mod limits;
 mod listen;
@@ -23,6 +24,7 @@ use std::collections::HashMap;
 use sluicegate_core::ruleset::Settings;
 use sluicegate_core::{Group, Ruleset};
 
+use crate::Format;
 use crate::config::{Config, RuleExtras, Store};
 use crate::place::Path;
 use crate::raw::{Node, Value};
@@ -30,7 +32,7 @@ use crate::report::Report;
 use item::{Fields, Item};
 use limits::DraftGroup;
 
-const KNOWN: [&str; 12] = [
+const KNOWN: [&str; 14] = [
     "enabled",
     "listen",
     "auth",
@@ -43,9 +45,31 @@ const KNOWN: [&str; 12] = [
     "log",
     "metrics",
     "server",
+    "envoy",
+    "compat",
 ];
 /// Other parts of the product, which read the same file.
 const ELSEWHERE: [&str; 4] = ["gateways", "queue", "dispatch", "workers"];
+
+/// The format that a file is in, by its look.
+pub(crate) fn format(root: &Node) -> Format {
+    match &root.value {
+        Value::Map(entries) if entries.iter().any(|(key, _)| key.text == "domain") => Format::Envoy,
+        _ => Format::Sluicegate,
+    }
+}
+
+/// The configuration that a file of envoyproxy/ratelimit is: its limits, and defaults.
+pub(crate) fn envoy_file(root: &Node, report: &mut Report) -> Option<Config> {
+    let empty = Node { at: root.at, value: Value::Map(Vec::new()) };
+    let config = config(&empty, report)?;
+    let item = Item { node: root, path: Path::default() };
+    let counting = envoy::counting(limits::option(&item, "compat"), report);
+    let imported = envoy::groups(vec![item.clone()], counting, report);
+    let settings = Settings { required: Vec::new(), ..config.settings.clone() };
+    let groups = with_imported(Vec::new(), imported, &settings, Some(item), report);
+    Some(Config { groups, settings, ..config })
+}
 
 /// The configuration, which is of use only if nothing was reported.
 pub(crate) fn config(root: &Node, report: &mut Report) -> Option<Config> {
@@ -73,8 +97,11 @@ pub(crate) fn config(root: &Node, report: &mut Report) -> Option<Config> {
     if let Some(item) = part("booking") {
         service::booking(item, &mut settings, report);
     }
+    let counting = envoy::counting(part("compat"), report);
+    let (envoy, imported) =
+        part("envoy").map(|item| envoy::envoy(item, counting, report)).unwrap_or_default();
     let drafts = part("limits").map(|item| limits::limits(&item, report));
-    if drafts.is_none() {
+    if drafts.is_none() && imported.is_empty() {
         dimensions.require_for_default_rule(&default_dimensions(), report);
     }
     settings.required.clone_from(&dimensions.required);
@@ -89,6 +116,9 @@ pub(crate) fn config(root: &Node, report: &mut Report) -> Option<Config> {
     }
     let extras = drafts.as_deref().map(extras).unwrap_or_default();
     let groups = drafts.map(|drafts| drafts.iter().map(DraftGroup::group).collect());
+    let groups =
+        groups.unwrap_or_else(|| if imported.is_empty() { default_groups() } else { Vec::new() });
+    let groups = with_imported(groups, imported, &settings, part("envoy"), report);
     Some(Config {
         enabled: fields.read("enabled", true, report, scalar::boolean),
         listen,
@@ -97,11 +127,32 @@ pub(crate) fn config(root: &Node, report: &mut Report) -> Option<Config> {
         prices: part("prices").map(|item| prices::prices(&item, report)).unwrap_or_default(),
         log: part("log").map(|item| service::log(item, report)).unwrap_or_default(),
         metrics: part("metrics").map(|item| service::metrics(item, report)).unwrap_or_default(),
+        envoy,
         server: part("server").map(|item| service::server(item, report)).unwrap_or_default(),
-        groups: groups.unwrap_or_else(default_groups),
+        groups,
         settings,
         extras,
     })
+}
+
+/// All groups, if those that were imported can stand beside the others.
+fn with_imported(
+    mut groups: Vec<Group>,
+    imported: Vec<Group>,
+    settings: &Settings,
+    item: Option<Item<'_>>,
+    report: &mut Report,
+) -> Vec<Group> {
+    let Some(item) = item.filter(|_| !imported.is_empty()) else { return groups };
+    groups.extend(imported);
+    if report.errors() == 0
+        && let Err(errors) = Ruleset::new(groups.clone(), settings.clone())
+    {
+        for error in errors {
+            item.fail(report, error.to_string(), "rename one of the two");
+        }
+    }
+    groups
 }
 
 /// What the file says of its rules besides the rules.

@@ -1,6 +1,7 @@
 //! What the crate promises: files in, configurations or messages out.
 
 mod anything;
+mod envoy;
 mod files;
 mod golden;
 mod secrets;

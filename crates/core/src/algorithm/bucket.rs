@@ -127,6 +127,12 @@ impl Bucket {
         self.given_back_ns = self.given_back_ns.saturating_add(back);
     }
 
+    /// Takes up to `amount` back out of what has not drained yet at `now`.
+    pub fn refund(&mut self, quota: Quota, amount: u64, now: Timestamp) {
+        let all = Pour { drained_at_ns: self.empty_at_ns, given_back_ns: self.given_back_ns };
+        self.give_back(quota, all, amount, now);
+    }
+
     /// What is in the bucket at `now`, rounded up, and when it will be empty.
     pub fn reading(self, quota: Quota, now: Timestamp) -> Reading {
         let level_ns = self.empty_at_ns.saturating_sub(nanos(now));

@@ -262,6 +262,24 @@ impl Cell {
         }
     }
 
+    /// Gives back up to `amount` that nobody can name, of what was written until `now`.
+    ///
+    /// The oldest goes first: whichever was meant, what stays counts longest.
+    pub fn refund(&mut self, meter: &Meter<'_>, now: Timestamp, amount: u64) {
+        match (self.state_mut(), meter) {
+            (State::Log(log), Meter::Log(_)) => log.refund(now, amount),
+            (State::Slices(slices), Meter::Windowed(quota)) => {
+                slices.refund(quota.slice(now), amount);
+            }
+            (State::Slices(slices), Meter::Calendar(quota)) => {
+                let end = quota.boundaries.period(now).map_or(now, |(_, end)| end);
+                slices.give_back(end, amount);
+            }
+            (State::Bucket(bucket), Meter::Bucket(quota)) => bucket.refund(*quota, amount, now),
+            _ => {}
+        }
+    }
+
     /// Charges `amount` at `now` whether or not it fits, beside the use that `mark` describes.
     pub fn charge_debt(&mut self, mark: Mark, amount: u64, now: Timestamp) {
         match (self.state_mut(), mark) {

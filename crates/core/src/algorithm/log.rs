@@ -81,6 +81,14 @@ impl Log {
         self.scores.drain(first..first + amount);
     }
 
+    /// Takes up to `amount` of the entries until `now` back out, the oldest first.
+    pub fn refund(&mut self, now: Timestamp, amount: u64) {
+        let first = self.dead as usize;
+        let there = self.live().partition_point(|&score| score <= now);
+        let amount = there.min(usize::try_from(amount).unwrap_or(usize::MAX));
+        self.scores.drain(first..first + amount);
+    }
+
     /// Forgets what left before `now`, given the longest window that anyone asks for.
     pub fn purge(&mut self, quotas: &[Quota], now: Timestamp) {
         let Some(window) = quotas.iter().map(|quota| quota.window).max() else {

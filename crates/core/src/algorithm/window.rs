@@ -138,6 +138,17 @@ impl Slices {
         }
     }
 
+    /// Takes up to `amount` back out of the slices that end by `until`, the oldest first.
+    pub fn refund(&mut self, until: Timestamp, mut amount: u64) {
+        while amount > 0
+            && let Some(&Slice { end, sum }) = self.slices.first()
+            && end <= until
+        {
+            self.give_back(end, amount);
+            amount = amount.saturating_sub(sum);
+        }
+    }
+
     /// Forgets the slices that ended a `window` or more before `now`.
     pub fn purge(&mut self, window: Span, now: Timestamp) {
         let gone = self.slices.iter().take_while(|slice| slice.end + window <= now).count();

@@ -6,6 +6,7 @@ use jiff::civil::Time;
 use jiff::tz::TimeZone;
 use jiff::{ToSpan, Zoned};
 
+use super::Window;
 use crate::time::{Span, Timestamp};
 
 /// A calendar period.
@@ -17,10 +18,12 @@ pub enum Period {
     Week,
     /// From the first to the first.
     Month,
+    /// Of this length, one after the other since 1970. A limit writes it as `fixed`.
+    Fixed(Window),
 }
 
 impl Period {
-    /// Every period.
+    /// Every period of the calendar.
     pub const ALL: [Self; 3] = [Self::Day, Self::Week, Self::Month];
 
     /// The word of the limit grammar.
@@ -29,6 +32,7 @@ impl Period {
             Self::Day => "day",
             Self::Week => "week",
             Self::Month => "month",
+            Self::Fixed(_) => "fixed",
         }
     }
 
@@ -38,6 +42,7 @@ impl Period {
             Self::Day => Span::from_secs(25 * 3_600),
             Self::Week => Span::from_secs(7 * 86_400 + 3_600),
             Self::Month => Span::from_secs(31 * 86_400 + 3_600),
+            Self::Fixed(window) => window.span(),
         }
     }
 }
@@ -97,6 +102,9 @@ impl Calendar {
 
     /// The boundaries around `now`, by the clock of whoever asks.
     pub fn boundaries(&self, now: Timestamp) -> Boundaries {
+        if let Period::Fixed(window) = self.period {
+            return fixed(window, now);
+        }
         let micros = i64::try_from(now.as_micros()).expect("EXACT_MAX fits in an i64");
         let at = jiff::Timestamp::from_microsecond(micros)
             .expect("a clock that counts from 1970 stays below the year 9999");
@@ -119,6 +127,7 @@ impl Calendar {
                 at.date().saturating_sub(i64::from(at.weekday().to_monday_zero_offset()).days())
             }
             Period::Month => at.date().first_of_month(),
+            Period::Fixed(_) => unreachable!("its boundaries need no calendar"),
         };
         self.midnight(date)
     }
@@ -129,6 +138,7 @@ impl Calendar {
             Period::Day => by.days(),
             Period::Week => by.weeks(),
             Period::Month => by.months(),
+            Period::Fixed(_) => unreachable!("its boundaries need no calendar"),
         };
         self.midnight(start.date().saturating_add(step))
     }
@@ -143,12 +153,25 @@ impl Calendar {
 
 impl fmt::Display for Calendar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Period::Fixed(window) = self.period {
+            return write!(f, "fixed {window}");
+        }
         write!(f, "calendar {}", self.period.name())?;
         match self.zone_name() {
             "UTC" => Ok(()),
             zone => write!(f, " {zone}"),
         }
     }
+}
+
+/// The boundaries around `now` of windows that follow one another since 1970.
+fn fixed(window: Window, now: Timestamp) -> Boundaries {
+    let (length, micros) = (window.span().as_micros(), now.as_micros());
+    let nearest = (micros + length / 2) / length * length;
+    let before = nearest.saturating_sub(length);
+    // At the epoch nothing lies before.
+    let after = if nearest == 0 { [length, 2 * length] } else { [nearest, nearest + length] };
+    Boundaries([before, after[0], after[1]].map(Timestamp::from_micros))
 }
 
 fn stamp(at: &Zoned) -> Timestamp {
@@ -201,6 +224,23 @@ mod tests {
             "2026-03-29T08:00:00Z",
             ["2026-03-27T23:00:00Z", "2026-03-28T23:00:00Z", "2026-03-29T22:00:00Z"],
         );
+    }
+
+    #[test]
+    fn fixed_windows_follow_one_another() {
+        let minute = Window::new(Span::from_secs(60)).expect("a window");
+        check(
+            Calendar::utc(Period::Fixed(minute)),
+            "2026-11-15T19:00:59Z",
+            ["2026-11-15T19:00:00Z", "2026-11-15T19:01:00Z", "2026-11-15T19:02:00Z"],
+        );
+        check(
+            Calendar::utc(Period::Fixed(minute)),
+            "2026-11-15T19:00:00Z",
+            ["2026-11-15T18:59:00Z", "2026-11-15T19:00:00Z", "2026-11-15T19:01:00Z"],
+        );
+        let epoch = Calendar::utc(Period::Fixed(minute)).boundaries(Timestamp::ZERO);
+        assert_eq!(epoch.0, [0, 60, 120].map(Timestamp::from_secs));
     }
 
     #[test]

@@ -78,6 +78,12 @@ impl FromStr for Limit {
         if let Some(rest) = rest.strip_prefix("calendar") {
             return Ok(Self::Calendar { amount, unit, calendar: calendar(rest)? });
         }
+        if let Some(rest) = rest.strip_prefix("fixed ") {
+            let span: Span = rest.trim().parse()?;
+            let window = Window::new(span).ok_or(LimitError::Length(span))?;
+            let calendar = Calendar::utc(Period::Fixed(window));
+            return Ok(Self::Calendar { amount, unit, calendar });
+        }
         let (window, shape) = window_and_shape(rest);
         let span: Span = window.parse()?;
         let window = Window::new(span).ok_or(LimitError::Length(span))?;
@@ -284,6 +290,7 @@ mod tests {
             "5.00 USD/calendar month Europe/Berlin",
             "5.00 USD per calendar month Europe/Berlin",
         );
+        check("5/fixed 1min", "5/fixed min", "5 requests per fixed min");
         check("100 concurrent", "100 concurrent", "100 at the same time");
     }
 

@@ -8,6 +8,7 @@
 //! | `25/s burst 50` | a token bucket of 50, refilled at 25 a second |
 //! | `25/s smooth` | the same as `burst 1`: evenly spaced |
 //! | `500/calendar day Europe/Berlin` | from midnight to midnight there |
+//! | `500/fixed min` | in minutes that follow one another, as by the clock |
 //! | `100 concurrent` | at most 100 at the same time |
 //!
 //! A limit of nothing, a window of no length, a shape that a window can't have: none of them can

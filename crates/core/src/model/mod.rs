@@ -213,9 +213,7 @@ impl Model {
             other => return Err(other),
         };
         let (uses, shadowed) = self.write(plan, Part::Bookable, (start, plan.slack), now);
-        let kept = self.records.get(&plan.id.id).map_or(Timestamp::ZERO, |record| record.expires);
         let mut record = self.record(plan, State::Booked, start, uses);
-        record.expires = kept;
         record.touch(now);
         self.records.insert(plan.id.id, record);
         Ok((start, shadowed))
@@ -311,7 +309,10 @@ impl Model {
         (uses, shadowed)
     }
 
+    /// A record in the place of one that has lapsed, if there is one: whoever was told to go is
+    /// remembered for as long as before.
     fn record(&self, plan: &Plan<'_>, state: State, start: Timestamp, uses: Vec<Used>) -> Record {
+        let lapsed = self.records.get(&plan.id.id);
         Record {
             state,
             fingerprint: plan.fingerprint(),
@@ -321,10 +322,10 @@ impl Model {
             hold: None,
             released: false,
             leased: uses.iter().any(|used| used.lease().is_some()),
-            told: self.records.get(&plan.id.id).map_or(Vec::new(), |record| record.told.clone()),
+            told: lapsed.map_or(Vec::new(), |record| record.told.clone()),
             window: plan.window(),
             uses,
-            expires: Timestamp::ZERO,
+            expires: lapsed.map_or(Timestamp::ZERO, |record| record.expires),
         }
     }
 

@@ -92,6 +92,9 @@ pub enum Problem {
     /// `<` without `>` or without a name.
     #[error("key: {0:?} is not a template: write dimensions as <name>")]
     Template(String),
+    /// What the keys of rules without a template have, and only they.
+    #[error("key: {0:?} contains #, which marks keys that are not literal: choose another sign")]
+    TemplateMark(String),
     /// The template would merge counters that `per` keeps apart.
     #[error("key: {key:?} leaves out {dimension}, by which the rule counts: add <{dimension}>")]
     TemplateDimension {
@@ -265,6 +268,9 @@ impl Compiled {
         settings: &Settings,
         plan: &mut Plan<'a>,
     ) -> Result<(), PlanError> {
+        if self.rule.unlimited {
+            plan.unlimited = Some(&self.rule);
+        }
         for cell in &self.cells {
             let take = match cell.unit {
                 Unit::Slots => 1,
@@ -344,6 +350,9 @@ fn pieces(
     if template.is_empty() {
         return Err(malformed());
     }
+    if template.contains('#') {
+        return Err(fail(Problem::TemplateMark(template.to_owned())));
+    }
     for dimension in &rule.per {
         if !names.contains(&dimension.as_str()) {
             let (key, dimension) = (template.to_owned(), dimension.clone());
@@ -356,7 +365,7 @@ fn pieces(
 /// The cells of a rule: one log for all exact windows of a unit, one cell for any other limit.
 fn cells(rule: &Rule) -> Result<Vec<CellSpec>, RulesetError> {
     let fail = |problem| Err(RulesetError { place: format!("rule {}", rule.name), problem });
-    if rule.limits.is_empty() {
+    if rule.limits.is_empty() && !rule.unlimited {
         return fail(Problem::NoLimits);
     }
     if let Some((name, _)) = rule.when.iter().find(|(_, pattern)| match pattern {

@@ -14,7 +14,7 @@ use crate::key::Part;
 use crate::limit::Limit;
 use crate::outage::{Outage, OutagePolicy};
 use crate::plan::{Charge, Plan};
-use crate::query::Query;
+use crate::query::{Query, Subject};
 use crate::rule::{Group, Rule};
 use crate::time::{Clock, Span};
 
@@ -130,13 +130,17 @@ impl Ruleset {
         clock: impl Clock,
     ) -> Result<Plan<'a>, PlanError> {
         for required in &self.settings.required {
-            if query.get(required).is_none() {
+            if query.subject == Subject::Whole && query.get(required).is_none() {
                 return Err(PlanError::Missing { dimension: required.clone() });
             }
         }
         let values = self.values(query);
         let mut plan = Plan::new(query.id, query.hold, self.settings.horizon);
-        for (number, group) in self.groups.iter().enumerate() {
+        let groups = match query.subject {
+            Subject::Whole | Subject::View => self.groups.as_slice(),
+            Subject::Inline => &[],
+        };
+        for (number, group) in groups.iter().enumerate() {
             for rule in group.index.candidates(&values) {
                 let rule = &group.rules[rule];
                 if rule.matches(&values) {

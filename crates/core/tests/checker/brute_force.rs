@@ -176,6 +176,7 @@ proptest! {
                 Period::Day => (date.year(), date.day_of_year()),
                 Period::Week => (date.iso_week_date().year(), date.iso_week_date().week().into()),
                 Period::Month => (date.year(), date.month().into()),
+                Period::Fixed(_) => unreachable!("not one of the calendar's"),
             }
         };
         let mut sums = std::collections::BTreeMap::new();

@@ -7,6 +7,9 @@
 //! | `rate_limiter_latency_seconds{operation}` | how long decisions took, and settling, releasing and the like |
 //! | `rate_limiter_config_version{source}` | the configuration in force |
 //! | `rate_limiter_config_load_failures_total` | configurations that were refused |
+//! | `rate_limiter_fallback_total{mode}` | decisions by an outage policy |
+//! | `rate_limiter_redis_calls_total{operation}`, `…_redis_errors_total{type,operation}`, `…_redis_latency_seconds{operation}` | what the store asked of Redis |
+//! | `sluicegate_redis_up`, `sluicegate_redis_evicts` | whether Redis can be asked, and may throw counters away |
 //! | `sluicegate_decisions_total{operation,result}` | every decision once, whatever rules it met |
 //! | `sluicegate_denials_total{scope,unit,window}` | denials, by the limit of the rule that hit |
 //! | `sluicegate_shadow_denials_total{scope}` | admissions that a shadow rule would have denied |
@@ -37,6 +40,7 @@
 mod family;
 mod labels;
 mod operations;
+mod redis;
 mod scope;
 mod scopes;
 pub mod statsd;
@@ -53,6 +57,8 @@ use sluicegate_core::ruleset::Ruleset;
 pub use labels::Options;
 use labels::Who;
 use operations::Operations;
+use redis::Redis;
+pub use redis::{RedisCalls, RedisStats};
 pub use scopes::INLINE;
 use scopes::Scopes;
 pub use watched::StoreSize;
@@ -72,6 +78,7 @@ struct Inner {
     scopes: Arc<Scopes>,
     operations: Arc<Operations>,
     watched: Arc<Watched>,
+    redis: Arc<Redis>,
     replays: IntCounter,
     fallbacks: IntCounterVec,
     config_version: IntGaugeVec,
@@ -116,6 +123,7 @@ impl Metrics {
         let scopes = Arc::new(Scopes::new(options));
         let operations = Arc::new(Operations::default());
         let watched = Arc::new(Watched::default());
+        let redis = Arc::new(Redis::default());
         let fixed = "the names in this file are valid, and each is used once";
         let counter = |name, help| IntCounter::new(name, help).expect(fixed);
         let replays = counter(
@@ -147,6 +155,7 @@ impl Metrics {
             family::collector(&scopes, &scope::FAMILIES, Scopes::collect),
             family::collector(&operations, &operations::FAMILIES, Operations::collect),
             family::collector(&watched, &watched::FAMILIES, Watched::collect),
+            family::collector(&redis, &redis::FAMILIES, Redis::collect),
             Box::new(replays.clone()),
             Box::new(fallbacks.clone()),
             Box::new(config_version.clone()),
@@ -159,6 +168,7 @@ impl Metrics {
             scopes,
             operations,
             watched,
+            redis,
             replays,
             fallbacks,
             config_version,
@@ -185,6 +195,11 @@ impl Metrics {
     /// Shows the size of the store, read whenever somebody looks.
     pub fn watch_store(&self, read: impl Fn() -> StoreSize + Send + Sync + 'static) {
         self.0.watched.store(Box::new(read));
+    }
+
+    /// Shows what the store on Redis has counted, read whenever somebody looks.
+    pub fn watch_redis(&self, read: impl Fn() -> RedisStats + Send + Sync + 'static) {
+        self.0.redis.watch(Box::new(read));
     }
 
     /// Shows how many connections a listener has open, read whenever somebody looks.

@@ -17,6 +17,7 @@ use smallvec::SmallVec;
 
 use super::Rest;
 use super::problem::Problem;
+use crate::request;
 
 /// The bytes of a body that says it is JSON.
 pub(super) struct JsonBody(pub(super) Bytes);
@@ -95,6 +96,12 @@ pub(super) fn shaped<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
     })?;
     json.end().map_err(syntax)?;
     Ok(value)
+}
+
+/// One request, or several that are one plan.
+pub(super) fn requests(body: &[u8]) -> Result<Vec<request::Request>, Problem> {
+    let several = body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
+    if several { Ok(request::some(shaped(body)?)?) } else { Ok(vec![shaped(body)?]) }
 }
 
 fn syntax(error: serde_json::Error) -> Problem {

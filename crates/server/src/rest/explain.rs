@@ -6,16 +6,16 @@ use axum::Extension;
 use axum::extract::State;
 use axum::response::Response;
 use serde_json::{Value, json};
-use sluicegate_core::decision::Allow;
-use sluicegate_core::store::{Store, Usage};
+use sluicegate_core::store::Store;
 use sluicegate_core::time::Clock;
-use sluicegate_core::{Decision, Plan, Ruleset};
+use sluicegate_core::{Plan, Ruleset};
 
 use super::decode::JsonBody;
 use super::problem::Problem;
-use super::{decode, encode, native};
+use super::{decode, encode};
 use crate::answer::Answer;
 use crate::auth::Caller;
+use crate::request::Request;
 use crate::service::Service;
 
 /// Tells what would be decided, and why. Consumes nothing.
@@ -24,7 +24,7 @@ pub(super) async fn explain<S: Store, C: Clock>(
     Extension(caller): Extension<Caller>,
     JsonBody(body): JsonBody,
 ) -> Result<Response, Problem> {
-    let request: native::Request = decode::shaped(&body)?;
+    let request: Request = decode::shaped(&body)?;
     let query = request.query(caller.name(), service.request_id())?;
     let told = service.with_plan(&query, async |store, rules, plan| {
         let decision = store.peek(plan).await?;
@@ -56,16 +56,4 @@ fn groups(rules: &Ruleset, plan: &Plan<'_>) -> Vec<Value> {
         json!({ "group": name, "rules": rules.count(), "matched": matched })
     });
     explained.collect()
-}
-
-/// Usage in the form of a decision, for those who tell decisions.
-pub(super) fn shown(usage: Usage) -> Decision {
-    Decision::Allow(Allow {
-        at: usage.at,
-        start: usage.at,
-        until: None,
-        replayed: false,
-        shadowed: Default::default(),
-        readings: usage.readings,
-    })
 }

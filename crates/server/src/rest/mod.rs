@@ -3,7 +3,6 @@
 mod decode;
 mod encode;
 mod explain;
-mod native;
 mod openapi;
 mod problem;
 mod usage;
@@ -26,6 +25,7 @@ pub use problem::Problem;
 use crate::answer::Answer;
 use crate::auth::Caller;
 use crate::headers;
+use crate::request;
 use crate::service::{Question, Service};
 
 /// The largest body that is read unless configured otherwise.
@@ -178,18 +178,12 @@ async fn decide<S: Store, C: Clock>(
     body: &[u8],
     question: Question,
 ) -> Answered {
-    let requests = native::requests(body)?;
+    let requests = decode::requests(body)?;
     let queries =
         requests.into_iter().map(|request| request.query(caller.name(), service.request_id()));
     let queries: Vec<_> = queries.collect::<Result<_, _>>()?;
     let told = service.decide(&queries, question, |answer| {
-        let plan = answer.plan();
-        let held = match question {
-            Question::Acquire => plan.recorded(),
-            Question::Peek => false,
-            Question::Book => true,
-        };
-        let handle = held.then(|| native::handle_text(&plan.handle()));
+        let handle = request::handle_of(answer.plan(), question);
         json(encode::native(answer, handle.as_deref()))
     });
     Ok(told.await?)
@@ -200,12 +194,9 @@ async fn claim<S: Store, C: Clock>(
     Extension(caller): Extension<Caller>,
     JsonBody(body): JsonBody,
 ) -> Answered {
-    let body: native::ClaimBody = decode::shaped(&body)?;
-    let claimant = native::scoped("claimant", caller.name(), &body.claimant)?;
-    let query = body.request.query(caller.name(), service.request_id())?;
-    if query.id.keep.is_none() {
-        return Err(Problem::field("request.id", "is required: it names the booking"));
-    }
+    let body: request::ClaimBody = decode::shaped(&body)?;
+    let claimant = request::scoped("claimant", caller.name(), &body.claimant)?;
+    let query = request::booked(body.request.query(caller.name(), service.request_id())?)?;
     let told =
         service.claim(&query, claimant, |rules, plan, claim| claimed(rules, plan, claim, claimant));
     Ok(told.await?)
@@ -218,7 +209,7 @@ fn claimed(rules: &Ruleset, plan: &Plan<'_>, claim: Claim, claimant: Id) -> Resp
         serde_json::json!({ "claim": word, "at": at, "start": start, "waitMs": wait_ms })
     };
     let told = |word: &str, decision: &Decision| {
-        let handle = native::handle_text(&plan.handle().claimed_by(claimant));
+        let handle = request::handle_text(&plan.handle().claimed_by(claimant));
         let told = encode::native(&Answer::new(rules, plan, decision), Some(&handle));
         let mut told: serde_json::Value = serde_json::from_slice(&told).unwrap_or_default();
         told["claim"] = word.into();
@@ -244,7 +235,7 @@ async fn settle<S: Store, C: Clock>(
     State(service): Shared<S, C>,
     JsonBody(body): JsonBody,
 ) -> Answered {
-    let (handle, cost) = decode::shaped::<native::SettleBody>(&body)?.read()?;
+    let (handle, cost) = decode::shaped::<request::SettleBody>(&body)?.read()?;
     Ok(ended(service.settle(&handle, &cost).await?))
 }
 
@@ -252,7 +243,7 @@ async fn release<S: Store, C: Clock>(
     State(service): Shared<S, C>,
     JsonBody(body): JsonBody,
 ) -> Answered {
-    let handle = decode::shaped::<native::HandleBody>(&body)?.read()?;
+    let handle = decode::shaped::<request::HandleBody>(&body)?.read()?;
     Ok(ended(service.release(&handle).await?))
 }
 
@@ -260,7 +251,7 @@ async fn cancel<S: Store, C: Clock>(
     State(service): Shared<S, C>,
     JsonBody(body): JsonBody,
 ) -> Answered {
-    let handle = decode::shaped::<native::HandleBody>(&body)?.read()?;
+    let handle = decode::shaped::<request::HandleBody>(&body)?.read()?;
     Ok(ended(service.cancel(&handle).await?))
 }
 
@@ -268,7 +259,7 @@ async fn renew<S: Store, C: Clock>(
     State(service): Shared<S, C>,
     JsonBody(body): JsonBody,
 ) -> Answered {
-    let handle = decode::shaped::<native::HandleBody>(&body)?.read()?;
+    let handle = decode::shaped::<request::HandleBody>(&body)?.read()?;
     let renewed = service.renew(&handle).await?;
     let (at, until) = (renewed.at.to_string(), renewed.until.to_string());
     Ok(json(serde_json::json!({ "at": at, "until": until }).to_string().into_bytes()))
@@ -279,7 +270,7 @@ async fn reset<S: Store, C: Clock>(
     Extension(caller): Extension<Caller>,
     JsonBody(body): JsonBody,
 ) -> Answered {
-    let request: native::Request = decode::shaped(&body)?;
+    let request: request::Request = decode::shaped(&body)?;
     let query = request.query(caller.name(), service.request_id())?;
     let told = service.reset(&query, |plan| {
         let keys: Vec<_> = plan.charges().iter().map(|charge| charge.key.to_string()).collect();

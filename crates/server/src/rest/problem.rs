@@ -5,10 +5,9 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use sluicegate_core::query::QueryError;
-use sluicegate_core::rule::InlineRule;
-use sluicegate_core::ruleset::PlanError;
 use sluicegate_core::store::Error;
 
+use crate::refusal::{Kind, Refusal};
 use crate::service::Failure;
 
 /// A refusal that names the field and the remedy. Nothing was consumed.
@@ -74,51 +73,35 @@ impl IntoResponse for Problem {
     }
 }
 
-impl From<QueryError> for Problem {
-    fn from(error: QueryError) -> Self {
-        Self::field(error.dimension, error.problem.to_string())
+impl From<Refusal> for Problem {
+    fn from(refusal: Refusal) -> Self {
+        let status = match refusal.kind {
+            Kind::Invalid => StatusCode::BAD_REQUEST,
+            Kind::Conflict => StatusCode::CONFLICT,
+            Kind::Unknown => StatusCode::NOT_FOUND,
+            Kind::Gone => StatusCode::GONE,
+            Kind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Kind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        let detail = refusal.to_string();
+        Self { field: refusal.field, ..Self::new(status, detail) }
     }
 }
 
-impl From<PlanError> for Problem {
-    fn from(error: PlanError) -> Self {
-        match error {
-            PlanError::Missing { dimension } => Self::field(dimension, "is required"),
-            PlanError::TooMany { .. } => {
-                Self { field: Some("requests".to_owned()), ..Self::bad_request(error.to_string()) }
-            }
-            // A limit that the caller brought along; the configuration's own have been checked.
-            PlanError::SharedKey { ref key, .. } if key.starts_with(InlineRule::KEY_START) => {
-                Self::field("limits", error.to_string())
-            }
-            PlanError::SharedKey { .. } => {
-                Self::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
-            }
-        }
+impl From<QueryError> for Problem {
+    fn from(error: QueryError) -> Self {
+        Refusal::from(error).into()
     }
 }
 
 impl From<Error> for Problem {
     fn from(error: Error) -> Self {
-        let status = match error {
-            Error::Unavailable(_) | Error::ClockSkew | Error::Full => {
-                StatusCode::SERVICE_UNAVAILABLE
-            }
-            Error::Conflict | Error::NotClaimed => StatusCode::CONFLICT,
-            Error::Unknown => StatusCode::NOT_FOUND,
-            Error::Gone | Error::Lost => StatusCode::GONE,
-            Error::TooMany => StatusCode::BAD_REQUEST,
-            Error::Spread => StatusCode::UNPROCESSABLE_ENTITY,
-        };
-        Self::new(status, error.to_string())
+        Refusal::from(error).into()
     }
 }
 
 impl From<Failure> for Problem {
     fn from(failure: Failure) -> Self {
-        match failure {
-            Failure::Plan(error) => error.into(),
-            Failure::Store(error) => error.into(),
-        }
+        Refusal::from(failure).into()
     }
 }

@@ -15,9 +15,10 @@ use sluicegate_core::time::{Clock, Span};
 use super::decode::JsonBody;
 use super::encode::Json;
 use super::problem::Problem;
-use super::{decode, encode, explain, native};
-use crate::answer::{Answer, Scope};
+use super::{decode, encode};
+use crate::answer::{self, Answer, Scope};
 use crate::auth::Caller;
+use crate::request::Request;
 use crate::service::Service;
 
 /// The dimension that names a user.
@@ -29,12 +30,12 @@ pub(super) async fn usage<S: Store, C: Clock>(
     Extension(caller): Extension<Caller>,
     JsonBody(body): JsonBody,
 ) -> Result<Response, Problem> {
-    let request: native::Request = decode::shaped(&body)?;
+    let request: Request = decode::shaped(&body)?;
     let query = request.query(caller.name(), service.request_id())?;
     let told = service.with_plan(&query, async |store, rules, plan| {
         let usage = store.usage(plan).await?;
         let at = usage.at;
-        let shown = explain::shown(usage);
+        let shown = answer::shown(usage);
         Ok(super::json(encode::usage(at, Answer::new(rules, plan, &shown).scopes())))
     });
     Ok(told.await?)
@@ -58,7 +59,7 @@ pub(super) async fn of_user<S: Store, C: Clock>(
     let told = service.with_plan(&query, async |store, rules, plan| {
         let usage = store.usage(plan).await?;
         let at = usage.at;
-        let shown = explain::shown(usage);
+        let shown = answer::shown(usage);
         let answer = Answer::new(rules, plan, &shown);
         let mut json = Json::object();
         json.text("user_id", &user);

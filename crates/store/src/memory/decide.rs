@@ -227,6 +227,22 @@ impl<C: Clock> Memory<C> {
         Usage { at: now, readings: locked.readings(plan, &sites, now) }
     }
 
+    pub(super) fn refund_now(&self, plan: &Plan<'_>) -> Usage {
+        let names = self.names(plan);
+        let mut locked = self.lock(names.iter().map(|name| name.shard()));
+        let now = self.now();
+        for (charge, name) in plan.charges().iter().zip(names) {
+            let cells = &mut locked.shard(name.shard()).cells;
+            if let Some(place) = live(cells, name, now) {
+                let cell = &mut cells.get_mut(place).0;
+                cell.advance(&charge.meter, now);
+                cell.refund(&charge.meter, now, charge.take);
+            }
+        }
+        drop(locked);
+        self.usage_now(plan)
+    }
+
     pub(super) fn reset_now(&self, plan: &Plan<'_>) -> Timestamp {
         let names = self.names(plan);
         let mut locked = self.lock(names.iter().map(|name| name.shard()));
@@ -271,10 +287,12 @@ impl<C: Clock> Memory<C> {
         now: Timestamp,
     ) {
         let name = self.name_of_id(plan.id.id);
+        let mut expires = record.kept_until(now);
         if let Some(lapsed) = records.find(name) {
+            // Whoever was told to go is remembered for as long as before.
+            expires = expires.max(records.get(lapsed).1);
             record.told = records.remove(lapsed).told;
         }
-        let expires = record.kept_until(now);
         records.insert(name, record, expires);
     }
 }

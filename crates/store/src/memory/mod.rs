@@ -211,6 +211,10 @@ impl<C: Clock> Store for Memory<C> {
         Ok(self.reset_now(plan))
     }
 
+    async fn refund(&self, plan: &Plan<'_>) -> Result<Usage, Error> {
+        Ok(self.refund_now(plan))
+    }
+
     async fn usage(&self, plan: &Plan<'_>) -> Result<Usage, Error> {
         Ok(self.usage_now(plan))
     }

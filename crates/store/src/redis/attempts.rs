@@ -71,7 +71,7 @@ impl Attempts {
         &self,
         way: &Way,
         id: Id,
-        call: impl Fn(bool) -> Call,
+        mut call: impl FnMut(bool) -> Call,
     ) -> Result<Reply, Error> {
         self.budget.earn();
         let Patience { timeout: each, retries, deadline } = self.patience;

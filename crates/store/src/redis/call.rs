@@ -7,9 +7,10 @@ use sluicegate_core::plan::Handle;
 use sluicegate_core::query::Cost;
 use sluicegate_core::time::Span;
 use sluicegate_core::{Charge, Id, Plan};
+use smallvec::SmallVec;
 
-use super::expiries::Expiries;
 use super::keys::Names;
+use super::memo::Memo;
 use super::script::Which;
 use super::slot::Slot;
 
@@ -25,6 +26,8 @@ pub(super) struct Call {
     pub(super) arguments: Texts,
     /// How many limits the answer of the fast script has to show.
     pub(super) rows: usize,
+    /// For which charges it was told the oldest entry, instead of asking.
+    pub(super) hinted: SmallVec<[bool; 4]>,
 }
 
 /// Texts one behind the other, in one allocation.
@@ -129,7 +132,7 @@ impl Call {
         slot: Option<Slot>,
         retry: bool,
         names: &Names,
-        expiries: &Expiries,
+        memo: &Memo,
     ) -> Option<Self> {
         if plan.recorded() || plan.charges().is_empty() {
             return None;
@@ -140,6 +143,7 @@ impl Call {
         // The entry that stays longest tells whether the plan was admitted before.
         let longest = windows.zip(0_u64..).max_by_key(|(window, _)| *window);
         let (mut keys, mut shape) = (Texts::default(), Shape::default());
+        let (mut hints, mut hinted) = (Vec::new(), SmallVec::new());
         match longest {
             Some((_, index)) if retry => shape.number(index),
             _ => shape.0.extend_from_slice(b"-"),
@@ -149,7 +153,11 @@ impl Call {
         for (charge, quotas) in plan.charges().iter().zip(quotas) {
             let (name, window) = (names.counter(charge), charge.meter.window());
             // Whoever told it before may not have been heard.
-            let moves = retry || expiries.due(&name, window);
+            let question = memo.question(&name, window);
+            let moves = retry || question.expiry_due;
+            hinted.push(question.oldest.is_some());
+            let oldest = question.oldest.unwrap_or_default().as_micros();
+            hints.extend_from_slice(&oldest.to_be_bytes());
             let numbers = [charge.take, moves.into(), window.as_micros(), quotas.len() as u64];
             numbers.into_iter().for_each(|number| shape.number(number));
             for quota in quotas {
@@ -161,7 +169,8 @@ impl Call {
         let mut arguments = Texts::default();
         arguments.id(plan.id.id);
         arguments.push(&shape.0);
-        Some(Self { script: Which::Fast, slot, asking: false, keys, arguments, rows })
+        arguments.push(if hinted.contains(&true) { &hints } else { b"" });
+        Some(Self { script: Which::Fast, slot, asking: false, keys, arguments, rows, hinted })
     }
 
     /// An operation that comes with a plan, all of which lies in one slot.
@@ -256,7 +265,8 @@ impl Call {
         for text in body.iter() {
             arguments.push(text);
         }
-        Self { script: Which::Full, slot, asking: false, keys, arguments, rows: 0 }
+        let (rows, hinted) = (0, SmallVec::new());
+        Self { script: Which::Full, slot, asking: false, keys, arguments, rows, hinted }
     }
 }
 

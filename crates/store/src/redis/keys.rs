@@ -48,7 +48,7 @@ impl Names {
 
     /// The slot of a key's counter, whatever it measures.
     pub(super) fn slot(&self, key: &Key) -> Slot {
-        Slot::of(&self.base(key))
+        Slot::of(&self.log(key))
     }
 
     /// The slot of what is charged nowhere.
@@ -58,7 +58,7 @@ impl Names {
 
     /// The counter of a charge.
     pub(super) fn counter(&self, charge: &Charge<'_>) -> Vec<u8> {
-        let name = self.base(&charge.key);
+        let name = self.log(&charge.key);
         if !is_literal(&charge.key) {
             return name;
         }
@@ -72,8 +72,8 @@ impl Names {
         }
     }
 
-    /// The name of a key's counter, up to the kind of a literal one.
-    fn base(&self, key: &Key) -> Vec<u8> {
+    /// The log under a key, if it is one; all else that is counted under it is called after that.
+    pub(super) fn log(&self, key: &Key) -> Vec<u8> {
         let (prefix, bytes) = (self.prefix.as_bytes(), key.as_bytes());
         if is_literal(key) {
             bytes.to_vec()
@@ -110,7 +110,7 @@ impl Names {
 
     /// Everything that a charge on this key may have written, whatever it measured.
     pub(super) fn touched(&self, key: &Key) -> Vec<Vec<u8>> {
-        let base = self.base(key);
+        let base = self.log(key);
         let kinds: &[&[u8]] = if is_literal(key) { &KINDS } else { &[] };
         let beside_it = kinds.iter().map(|kind| beside(&base, kind));
         let counters: Vec<_> = std::iter::once(base.clone()).chain(beside_it).collect();

@@ -38,7 +38,7 @@ use super::server::{Address, ConnectError, Greeting, Server};
 use crate::clock::MonotonicClock;
 
 /// The most calls that one script call decides: Redis serves nobody else meanwhile.
-const BATCH_MAX: usize = 64;
+const BATCH_MAX: usize = 128;
 /// The most calls that others may overtake, because they share a batch with one before them.
 const OVERTAKEN_MAX: usize = 256;
 /// How many batches may be on their way: Redis works on one while we read and write others.

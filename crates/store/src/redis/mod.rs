@@ -14,9 +14,9 @@
 mod attempts;
 mod call;
 mod cluster;
-mod expiries;
 mod keys;
 mod link;
+mod memo;
 mod parts;
 mod reply;
 mod reserve;
@@ -34,7 +34,8 @@ use futures_util::future::join_all;
 use sluicegate_core::plan::Handle;
 use sluicegate_core::query::Cost;
 use sluicegate_core::store::{Claim, Ended, Error, Renewed, Usage};
-use sluicegate_core::{Decision, Id, Plan, Store, Timestamp};
+use sluicegate_core::{Decision, Id, Key, Plan, Store, Timestamp};
+use smallvec::SmallVec;
 
 pub use attempts::Patience;
 pub use link::State;
@@ -45,9 +46,9 @@ pub use way::Topology;
 use crate::clock::MonotonicClock;
 use attempts::Attempts;
 use call::{Call, Later, Planned};
-use expiries::Expiries;
 use keys::Names;
 use link::{Sent, Terms};
+use memo::Memo;
 use parts::{Part, Spread, slots_of};
 use reply::Reply;
 use reserve::Reserver;
@@ -94,7 +95,7 @@ pub struct Traffic {
 pub struct Redis {
     way: Way,
     names: Arc<Names>,
-    expiries: Expiries,
+    memo: Memo,
     attempts: Attempts,
     reserver: Reserver,
     sent: Arc<Sent>,
@@ -122,7 +123,7 @@ impl Redis {
         Self {
             way: Way::open(topology, terms),
             names: Arc::new(names),
-            expiries: Expiries::new(),
+            memo: Memo::new(),
             attempts: Attempts::new(patience, time),
             reserver: Reserver::new(time),
             sent,
@@ -153,12 +154,31 @@ impl Redis {
         tokio::time::timeout(at_most, up).await.is_ok()
     }
 
+    /// Remembers what an answer tells of its logs, unless it was told that itself.
+    fn learn(&self, plan: &Plan<'_>, hinted: &[bool], decision: &Decision) {
+        let mut readings = decision.readings().iter();
+        for (charge, hinted) in plan.charges().iter().zip(hinted) {
+            let (window, limits) = (charge.meter.window(), charge.limits());
+            for (limit, reading) in limits.iter().zip(readings.by_ref()) {
+                let oldest = reading.reset - limit.window();
+                // A log of bookings only may still get an older entry.
+                let past = oldest <= decision.at() && reading.used > 0;
+                if limit.window() == window && past && !hinted {
+                    self.memo.learn(&self.names.counter(charge), window, oldest);
+                }
+            }
+        }
+    }
+
     async fn ask_planned(
         &self,
         operation: Planned,
         plan: &Plan<'_>,
         slot: Option<Slot>,
     ) -> Result<Reply, Error> {
+        if matches!(operation, Planned::Claim(_) | Planned::Reset) {
+            self.forget(plan.charges().iter().map(|charge| &charge.key));
+        }
         let call = |_| Call::planned(operation, plan, slot, &self.names);
         self.attempts.make(&self.way, plan.id.id, call).await
     }
@@ -184,6 +204,7 @@ impl Redis {
         handle: &Handle,
         read: impl Fn(Reply) -> Result<T, Error>,
     ) -> Vec<Result<T, Error>> {
+        self.forget(handle.keys.iter());
         let ask = async |slot| {
             let call = |_| Call::later(operation, handle, slot, &self.names);
             read(self.attempts.make(&self.way, handle.id, call).await?)
@@ -198,6 +219,12 @@ impl Redis {
             Spread::Parts(_) => Err(Error::Spread),
         }
     }
+
+    fn forget<'k>(&self, keys: impl Iterator<Item = &'k Key>) {
+        for key in keys {
+            self.memo.forget(&self.names.log(key));
+        }
+    }
 }
 
 impl Store for Redis {
@@ -206,11 +233,21 @@ impl Store for Redis {
             Spread::Whole(slot) => slot,
             Spread::Parts(parts) => return self.reserve(plan, &parts).await,
         };
-        let call = |retry| {
-            Call::fast(plan, slot, retry, &self.names, &self.expiries)
-                .unwrap_or_else(|| Call::planned(Planned::Acquire, plan, slot, &self.names))
+        let mut hinted = SmallVec::new();
+        let call = |retry| match Call::fast(plan, slot, retry, &self.names, &self.memo) {
+            Some(call) => {
+                hinted.clone_from(&call.hinted);
+                call
+            }
+            None => Call::planned(Planned::Acquire, plan, slot, &self.names),
         };
-        self.attempts.make(&self.way, plan.id.id, call).await?.decision(plan)
+        let reply = self.attempts.make(&self.way, plan.id.id, call).await?;
+        let clean = reply.is_clean();
+        let decision = reply.decision(plan)?;
+        if clean && hinted.contains(&false) {
+            self.learn(plan, &hinted, &decision);
+        }
+        Ok(decision)
     }
 
     async fn peek(&self, plan: &Plan<'_>) -> Result<Decision, Error> {

@@ -47,7 +47,7 @@ impl<'a> Spread<'a> {
             _ => {
                 let part = |(slot, places): (Slot, Vec<usize>)| Part {
                     slot,
-                    plan: plan.part(&places),
+                    plan: plan.only(&places),
                     places,
                 };
                 Self::Parts(slots.into_iter().map(part).collect())

@@ -15,7 +15,7 @@ use super::script::Which;
 #[derive(Clone, Debug)]
 pub(super) enum Reply {
     /// Of the fast script.
-    Fast { now: Timestamp, denied: bool, numbers: SmallVec<[u64; 8]> },
+    Fast { now: Timestamp, denied: bool, clean: bool, numbers: SmallVec<[u64; 8]> },
     /// Of the full script: a word, and what belongs to it.
     Full(Vec<Value>),
 }
@@ -42,26 +42,31 @@ impl Reply {
             },
             Which::Fast => {
                 let now = Timestamp::from_micros(now.ok_or_else(|| odd(&now))?);
-                let (denied, length) = match values.next() {
-                    Some(Value::Int(0)) => (false, 2 * rows),
-                    Some(Value::Int(1)) => (true, 3 + 2 * rows),
+                let (denied, clean, length) = match values.next() {
+                    Some(Value::Int(word @ (0 | 3))) => (false, word == 0, 2 * rows),
+                    Some(Value::Int(word @ (1 | 4))) => (true, word == 1, 3 + 2 * rows),
                     Some(Value::Int(2)) => return Err(odd(&values.next())),
                     other => return Err(odd(&other)),
                 };
                 let numbers: SmallVec<[u64; 8]> =
                     values.by_ref().take(length).map_while(|value| number(&value)).collect();
                 match numbers.len() == length {
-                    true => Ok(Self::Fast { now, denied, numbers }),
+                    true => Ok(Self::Fast { now, denied, clean, numbers }),
                     false => Err(odd(&numbers)),
                 }
             }
         })
     }
 
+    /// Whether it tells the oldest entries of its logs.
+    pub(super) const fn is_clean(&self) -> bool {
+        matches!(self, Self::Fast { clean: true, .. })
+    }
+
     /// The answer to acquire, peek and book.
     pub(super) fn decision(self, plan: &Plan<'_>) -> Result<Decision, Error> {
         match self {
-            Self::Fast { now, denied: false, numbers } => Ok(Decision::Allow(Allow {
+            Self::Fast { now, denied: false, numbers, .. } => Ok(Decision::Allow(Allow {
                 at: now,
                 start: now,
                 until: None,
@@ -69,7 +74,7 @@ impl Reply {
                 shadowed: SmallVec::new(),
                 readings: readings(plan, now, numbers),
             })),
-            Self::Fast { now, denied: true, numbers } => Ok(Decision::Deny(Deny {
+            Self::Fast { now, denied: true, numbers, .. } => Ok(Decision::Deny(Deny {
                 at: now,
                 start: now + Span::from_micros(numbers[0]),
                 hit: Hit { charge: numbers[1] as usize, limit: numbers[2] as usize },

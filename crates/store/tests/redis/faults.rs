@@ -91,7 +91,8 @@ async fn lost_replies_are_counted_once(limits: &[&str], id: impl Fn(u128) -> Req
         assert!(decision.is_allowed(), "{n}: {decision:?}");
     }
     assert_eq!(proxy.lost(), 20);
-    assert!(bench.store.traffic().retries >= 20);
+    // A look at an idle connection may lose its reply too.
+    assert!(bench.store.traffic().retries >= 15);
     let used = bench.used().await;
     assert_eq!(used, vec![60; limits.len()], "{limits:?}");
 }

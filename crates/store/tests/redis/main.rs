@@ -1,4 +1,5 @@
 //! The Redis store, on real servers of both versions.
 
 mod faults;
+mod layout;
 mod suite;

@@ -22,9 +22,13 @@ impl RedisSentinel {
     /// Starts all of them and waits until they know each other.
     pub fn start() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let primary = RedisServer::start(Version::System, &["--repl-diskless-sync-delay", "0"]);
+        // A replica writes down what it is sent at first.
+        let dir = folder.path().to_str().expect("a path that is text");
+        let options = ["--repl-diskless-sync-delay", "0", "--dir", dir];
+        let primary = RedisServer::start(Version::System, &options);
         let port = primary.port.to_string();
-        let replica = RedisServer::start(Version::System, &["--replicaof", "127.0.0.1", &port]);
+        let replica = ["--replicaof", "127.0.0.1", &port, "--dir", dir];
+        let replica = RedisServer::start(Version::System, &replica);
         until("the replica follows", || {
             replica.command(&["INFO", "replication"]).contains("master_link_status:up")
         });

@@ -24,7 +24,8 @@ end
 
 -- Numbers are given to Redis as text where that can be: it would print each as a double.
 
--- Forgets what a log holds from `cutoff` or before. Returns how many are left, and the oldest.
+-- Forgets what a log holds from `cutoff` or before. Returns how many are left, the oldest, and
+-- whether some could not be forgotten yet.
 local function log_open(key, cutoff)
   local oldest = tonumber(call('ZRANGE', key, '0', '0', 'WITHSCORES')[2])
   if not oldest then
@@ -38,7 +39,8 @@ local function log_open(key, cutoff)
   local purged = math.min(gone, PURGE_MAX)
   call('ZREMRANGEBYRANK', key, '0', purged - 1)
   local first = gone - purged
-  return count - gone, tonumber(call('ZRANGE', key, first, first, 'WITHSCORES')[2])
+  local oldest_left = tonumber(call('ZRANGE', key, first, first, 'WITHSCORES')[2])
+  return count - gone, oldest_left, first > 0
 end
 
 -- How many entries are newer than `cutoff`, and the oldest of them.

@@ -5,14 +5,18 @@
 -- costs little more than one. An id is the member of its entries: however often an attempt arrives,
 -- and in whatever order, it is there once.
 --
--- A plan is two arguments, its id and its shape, and a key per charge. A shape is a text of numbers:
+-- A plan is three arguments, its id, its shape and its hints, and a key per charge. A shape is a text of numbers:
 -- the charge to look for the id in if this is a retry (else -), the number of charges; and of each:
 -- take, 1 if its expiry has to be moved, its longest window, the number of windows, and limit and
 -- length of each. Plans under the same rules have the same shape, so it is read once.
 --
+-- Hints are the oldest entries of the logs where the node knows them, in 8 bytes each: while one is
+-- in the window there is nothing to purge, and the log need not be asked for it.
+--
 -- The answer begins with the time. That of a plan is 0 (admitted), 1 (denied: wait, charge, window)
 -- or 2 (an error: its text), and then for each window how much is used and in how long the oldest
--- part leaves.
+-- part leaves. What is admitted or denied on a log that still holds what has left is 3 or 4 instead:
+-- its oldest entry is no hint.
 local PENDING_MAX = 2000
 
 local shapes = {}
@@ -37,14 +41,23 @@ end
 
 local logs, opened = {}, 0
 
-local function open(key, span)
-  local count, oldest = log_open(key, now - span)
+local function open(key, span, hint)
+  local count, oldest, unclean
+  if hint and hint > now - span then
+    count = call('ZCARD', key)
+    oldest = count > 0 and hint
+  else
+    count, oldest, unclean = log_open(key, now - span)
+  end
   -- `count` and `oldest` are as this call found them. `added` is how many it has admitted since,
   -- `written` how many of these are in Redis; `pending` is one that is not, or a list of them.
   local log = {
     key = key, span = span, count = count, oldest = oldest or false,
     added = 0, written = 0, pending = false, moved = not oldest,
   }
+  if unclean then
+    log.unclean = true
+  end
   opened = opened + 1
   logs[key], logs[opened] = log, log
   return log
@@ -112,17 +125,22 @@ local function wait_for(shape)
   return start, hit
 end
 
-local function decide(id, shape, key)
+local function decide(id, shape, hints, key)
   local charges, rows = shape.charges, shape.rows
   local of, takes, limits, windows = shape.of, shape.takes, shape.limits, shape.windows
   local replayed = shape.retried and call('ZSCORE', KEYS[key + shape.retried], id)
+  local unclean = false
   for charge = 1, charges do
     local name = KEYS[key + charge - 1]
-    local log = logs[name] or open(name, shape.spans[charge])
+    local log = logs[name]
+    if not log then
+      local hint = hints ~= '' and struct.unpack('>I8', hints, 8 * charge - 7)
+      log = open(name, shape.spans[charge], hint)
+    end
     if shape.moves[charge] then
       log.moved, log.span = true, math.max(log.span, shape.spans[charge])
     end
-    charged[charge] = log
+    charged[charge], unclean = log, unclean or log.unclean
   end
   local fits = true
   for row = 1, rows do
@@ -140,10 +158,10 @@ local function decide(id, shape, key)
       admit(charged[charge], id, takes[charge])
     end
     length = length + 1
-    answer[length] = 0
+    answer[length] = unclean and 3 or 0
   else
     local start, hit = wait_for(shape)
-    answer[length + 1], answer[length + 2] = 1, start - now
+    answer[length + 1], answer[length + 2] = unclean and 4 or 1, start - now
     answer[length + 3], answer[length + 4] = of[hit] - 1, shape.places[hit]
     length = length + 4
   end
@@ -163,8 +181,8 @@ local at, key = 1, 1
 local function next_plan()
   local written = ARGV[at + 1]
   local shape = shapes[written] or shape_of(written)
-  at, key = at + 2, key + shape.charges
-  decide(ARGV[at - 2], shape, key - shape.charges)
+  at, key = at + 3, key + shape.charges
+  decide(ARGV[at - 3], shape, ARGV[at - 1], key - shape.charges)
 end
 
 local function all_plans()

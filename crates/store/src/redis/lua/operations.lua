@@ -27,10 +27,11 @@ local function replay(plan, record)
   return allow(plan, record.start, until_at, true)
 end
 
-local function acquire_recorded(plan, record)
-  local told = record and record.told
+local function acquire_recorded(plan, lapsed)
   local uses, skipped = write(plan, 'all', now, 0, base_of(plan))
-  record = new_record(plan, 'open', now, uses, told)
+  local record = new_record(plan, 'open', now, uses, lapsed and lapsed.told)
+  -- Whoever was told to go is remembered for as long as before.
+  record.expires = lapsed and lapsed.expires
   start_hold(record, plan.hold)
   touch(record)
   save_record(plan.record, record)

@@ -1,4 +1,4 @@
-//! The bodies of `/v1`.
+//! What a caller may ask for: one shape, whether it comes as JSON or as protobuf.
 
 use std::fmt;
 
@@ -10,10 +10,10 @@ use sluicegate_core::query::{Cost, Query, RequestId};
 use sluicegate_core::rule::InlineRule;
 use sluicegate_core::store;
 use sluicegate_core::time::EXACT_MAX;
-use sluicegate_core::{Id, Key, Limit, Money, Span};
+use sluicegate_core::{Id, Key, Limit, Money, Plan, Span};
 
-use super::decode::shaped;
-use super::problem::Problem;
+use crate::refusal::Refusal;
+use crate::service::Question;
 
 /// The most queries that one call may carry.
 const BATCH_MAX: usize = 100;
@@ -27,61 +27,61 @@ const LIMITS_MAX: usize = 10;
 /// Who asks for what.
 #[derive(Clone, Debug, serde::Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) struct Request {
+pub(crate) struct Request {
     /// A name for this work: the same name again is counted once.
-    id: Option<String>,
+    pub(crate) id: Option<String>,
     /// `userId`, `modelId` and whatever else rules speak of.
-    dimensions: Dimensions,
+    pub(crate) dimensions: Dimensions,
     /// What it costs, as far as that is known.
     #[serde(default)]
-    cost: CostBody,
+    pub(crate) cost: CostBody,
     /// Hold the cost as an estimate for so long, such as `30s`.
-    hold: Option<String>,
+    pub(crate) hold: Option<String>,
     /// Limits of the caller's own, checked beside those of the configuration.
     #[serde(default)]
-    limits: Vec<InlineBody>,
+    pub(crate) limits: Vec<InlineBody>,
 }
 
 /// A cost. What is left out is not known.
 #[derive(Clone, Debug, Default, serde::Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) struct CostBody {
+pub(crate) struct CostBody {
     /// How many requests it counts as; one, if nothing is said.
-    requests: Option<Whole>,
+    pub(crate) requests: Option<Whole>,
     /// Tokens sent.
-    input_tokens: Option<Whole>,
+    pub(crate) input_tokens: Option<Whole>,
     /// Tokens answered.
-    output_tokens: Option<Whole>,
+    pub(crate) output_tokens: Option<Whole>,
     /// Dollars as a decimal in quotes, such as `"0.0012"`.
-    usd: Option<String>,
+    pub(crate) usd: Option<String>,
 }
 
 /// A limit that the caller brings along.
 #[derive(Clone, Debug, serde::Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) struct InlineBody {
+pub(crate) struct InlineBody {
     /// What denials call it.
-    name: String,
+    pub(crate) name: String,
     /// What it counts by.
-    key: String,
+    pub(crate) key: String,
     /// Such as `5/s`.
-    limit: String,
+    pub(crate) limit: String,
 }
 
 /// A claim of a booking.
 #[derive(Clone, Debug, serde::Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) struct ClaimBody {
+pub(crate) struct ClaimBody {
     /// The request that was booked.
-    pub(super) request: Request,
+    pub(crate) request: Request,
     /// Who is about to do the work: the same text again is the same claimant.
-    pub(super) claimant: String,
+    pub(crate) claimant: String,
 }
 
 /// The handle of an admission.
 #[derive(Clone, Debug, serde::Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) struct HandleBody {
+pub(crate) struct HandleBody {
     /// As the admission gave it.
     handle: String,
 }
@@ -89,24 +89,19 @@ pub(super) struct HandleBody {
 /// The actual cost of an admission.
 #[derive(Clone, Debug, serde::Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) struct SettleBody {
+pub(crate) struct SettleBody {
     /// As the admission gave it.
     handle: String,
     /// What it really cost; what is left out stays as it was estimated.
     cost: CostBody,
 }
 
-/// One request, or several that are one plan.
-pub(super) fn requests(body: &[u8]) -> Result<Vec<Request>, Problem> {
-    let several = body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
-    if !several {
-        return Ok(vec![shaped(body)?]);
-    }
-    let requests: Vec<Request> = shaped(body)?;
+/// As many requests as one call may carry.
+pub(crate) fn some(requests: Vec<Request>) -> Result<Vec<Request>, Refusal> {
     match requests.len() {
-        0 => Err(Problem::bad_request("the list is empty: send at least one request")),
+        0 => Err(Refusal::invalid("the list is empty: send at least one request")),
         1..=BATCH_MAX => Ok(requests),
-        more => Err(Problem::bad_request(format!(
+        more => Err(Refusal::invalid(format!(
             "the list has {more} requests, more than the {BATCH_MAX} that one call may carry"
         ))),
     }
@@ -114,11 +109,11 @@ pub(super) fn requests(body: &[u8]) -> Result<Vec<Request>, Problem> {
 
 impl Request {
     /// The query, under the name that `caller` gave it or under a `fallback` of ours.
-    pub(super) fn query(
+    pub(crate) fn query(
         self,
         caller: &str,
         fallback: RequestId,
-    ) -> Result<Query<'static>, Problem> {
+    ) -> Result<Query<'static>, Refusal> {
         let id = match self.id {
             None => fallback,
             Some(text) => RequestId::of_caller(scoped("id", caller, &text)?, RequestId::KEEP),
@@ -126,81 +121,105 @@ impl Request {
         let mut query = Query::new(id);
         for (name, value) in self.dimensions.0 {
             query.insert(name, value).map_err(|error| {
-                Problem::field(format!("dimensions.{}", error.dimension), error.problem.to_string())
+                Refusal::field(format!("dimensions.{}", error.dimension), error.problem.to_string())
             })?;
         }
         query.cost = self.cost.cost()?;
         query.hold = self.hold.map(|text| span("hold", &text)).transpose()?;
         if self.limits.len() > LIMITS_MAX {
             let right = format!("has more than the {LIMITS_MAX} limits that one request may bring");
-            return Err(Problem::field("limits", right));
+            return Err(Refusal::field("limits", right));
         }
         for inline in self.limits {
             bytes("limits.name", &inline.name, NAME_BYTES_MAX)?;
             bytes("limits.key", &inline.key, ID_BYTES_MAX)?;
             let limit = inline.limit.parse::<Limit>();
-            let limit = limit.map_err(|error| Problem::field("limits.limit", error.to_string()))?;
+            let limit = limit.map_err(|error| Refusal::field("limits.limit", error.to_string()))?;
             let rule = InlineRule::new(inline.name, &inline.key, [limit]);
-            query.inline.push(rule.map_err(|error| Problem::field("limits", error.to_string()))?);
+            query.inline.push(rule.map_err(|error| Refusal::field("limits", error.to_string()))?);
         }
         Ok(query)
     }
 }
 
 /// The id of a caller's own text.
-pub(super) fn scoped(field: &str, caller: &str, text: &str) -> Result<Id, Problem> {
+pub(crate) fn scoped(field: &str, caller: &str, text: &str) -> Result<Id, Refusal> {
     bytes(field, text, ID_BYTES_MAX)?;
     Ok(Id::scoped(caller, text))
 }
 
 /// A text that is neither empty nor too long.
-fn bytes(field: &str, text: &str, max: usize) -> Result<(), Problem> {
+fn bytes(field: &str, text: &str, max: usize) -> Result<(), Refusal> {
     match text.len() {
-        0 => Err(Problem::field(field, "is empty: leave it out or give it a value")),
+        0 => Err(Refusal::field(field, "is empty: leave it out or give it a value")),
         long if long > max => {
             let right = format!("has {long} bytes, more than the {max} that are allowed");
-            Err(Problem::field(field, right))
+            Err(Refusal::field(field, right))
         }
         _ => Ok(()),
     }
 }
 
-fn span(field: &str, text: &str) -> Result<Span, Problem> {
+fn span(field: &str, text: &str) -> Result<Span, Refusal> {
     let span: Span = text.parse().map_err(|error: sluicegate_core::time::SpanError| {
-        Problem::field(field, error.to_string())
+        Refusal::field(field, error.to_string())
     })?;
     if span == Span::ZERO || span > Span::from_secs(86_400) {
-        return Err(Problem::field(field, "must be from 1us to 1d, such as 30s"));
+        return Err(Refusal::field(field, "must be from 1us to 1d, such as 30s"));
     }
     Ok(span)
 }
 
 impl CostBody {
-    fn cost(self) -> Result<Cost, Problem> {
+    pub(crate) fn cost(self) -> Result<Cost, Refusal> {
+        let whole = |field: &str, given: Option<Whole>| match given {
+            Some(Whole(number)) if number > EXACT_MAX => {
+                Err(Refusal::field(field, format!("must be at most {EXACT_MAX}")))
+            }
+            given => Ok(given.map(|Whole(number)| number)),
+        };
         let money = self.usd.map(|text| text.parse::<Money>()).transpose();
         Ok(Cost {
-            requests: self.requests.map(|Whole(number)| number),
-            input_tokens: self.input_tokens.map(|Whole(number)| number),
-            output_tokens: self.output_tokens.map(|Whole(number)| number),
-            money: money.map_err(|error| Problem::field("cost.usd", error.to_string()))?,
+            requests: whole("cost.requests", self.requests)?,
+            input_tokens: whole("cost.inputTokens", self.input_tokens)?,
+            output_tokens: whole("cost.outputTokens", self.output_tokens)?,
+            money: money.map_err(|error| Refusal::field("cost.usd", error.to_string()))?,
         })
     }
 }
 
 impl SettleBody {
-    pub(super) fn read(self) -> Result<(Handle, Cost), Problem> {
+    pub(crate) fn read(self) -> Result<(Handle, Cost), Refusal> {
         Ok((handle(&self.handle)?, self.cost.cost()?))
     }
 }
 
 impl HandleBody {
-    pub(super) fn read(self) -> Result<Handle, Problem> {
+    pub(crate) fn read(self) -> Result<Handle, Refusal> {
         handle(&self.handle)
     }
 }
 
+/// A query that names a booking: its id is the caller's.
+pub(crate) fn booked(query: Query<'_>) -> Result<Query<'_>, Refusal> {
+    if query.id.keep.is_none() {
+        return Err(Refusal::field("request.id", "is required: it names the booking"));
+    }
+    Ok(query)
+}
+
+/// The handle that an admission gives out, if anything about it remains to be done.
+pub(crate) fn handle_of(plan: &Plan<'_>, operation: Question) -> Option<String> {
+    let held = match operation {
+        Question::Peek => false,
+        Question::Book => true,
+        Question::Acquire => plan.recorded(),
+    };
+    held.then(|| handle_text(&plan.handle()))
+}
+
 /// A handle as text: the id, the keys that it was charged on, and the claimant.
-pub(super) fn handle_text(handle: &Handle) -> String {
+pub(crate) fn handle_text(handle: &Handle) -> String {
     let keys: Vec<&str> = handle.keys.iter().map(Key::as_str).collect();
     // Keys hold no newline: values are escaped, and templates are one line of a configuration.
     let keys = URL_SAFE_NO_PAD.encode(keys.join("\n"));
@@ -208,9 +227,10 @@ pub(super) fn handle_text(handle: &Handle) -> String {
     format!("{}.{keys}{claimant}", handle.id)
 }
 
-fn handle(text: &str) -> Result<Handle, Problem> {
-    let wrong = || Problem::field("handle", "is not a handle that an admission gave");
-    let unknown = || Problem::from(store::Error::Unknown);
+/// The handle that a text stands for.
+pub(crate) fn handle(text: &str) -> Result<Handle, Refusal> {
+    let wrong = || Refusal::field("handle", "is not a handle that an admission gave");
+    let unknown = || Refusal::from(store::Error::Unknown);
     let mut parts = text.split('.');
     let (Some(id), Some(keys), claimant, None) =
         (parts.next(), parts.next(), parts.next(), parts.next())
@@ -233,7 +253,7 @@ fn handle(text: &str) -> Result<Handle, Problem> {
 
 /// A whole number that can be counted exactly, however it is written: `72046.0` is one in JSON.
 #[derive(Clone, Copy, Debug)]
-struct Whole(u64);
+pub(crate) struct Whole(pub(crate) u64);
 
 impl<'de> Deserialize<'de> for Whole {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -266,7 +286,7 @@ impl<'de> Deserialize<'de> for Whole {
 
 /// Names and values, in their order.
 #[derive(Clone, Debug)]
-struct Dimensions(Vec<(String, String)>);
+pub(crate) struct Dimensions(pub(crate) Vec<(String, String)>);
 
 impl<'de> Deserialize<'de> for Dimensions {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

@@ -1,0 +1,85 @@
+//! Files of envoyproxy/ratelimit, and the rules that they become.
+//!
+//! Each `envoy/FEATURE.yaml` has its rules beside it in `FEATURE.txt`, each `envoy_bad/MISTAKE.yaml`
+//! its messages.
+
+use std::fmt::Write as _;
+use std::fs;
+
+use sluicegate_config::Config;
+use sluicegate_core::Rule;
+use sluicegate_core::rule::Pattern;
+
+use crate::files::{files, load_file};
+
+#[test]
+fn every_feature_becomes_these_rules() {
+    for path in files("envoy") {
+        let loaded = load_file(&path).unwrap_or_else(|problems| panic!("{problems}"));
+        check(&path, &rules(&loaded.config));
+        loaded.config.ruleset();
+    }
+}
+
+#[test]
+fn every_mistake_is_told_at_its_place() {
+    for path in files("envoy_bad") {
+        let problems = load_file(&path).expect_err("it is a mistake");
+        check(&path, &format!("{problems}\n"));
+    }
+}
+
+#[test]
+fn a_file_of_limits_asks_for_no_dimension_and_ours_may_say_how_envoy_is_answered() {
+    let by_name = |name: &str| {
+        let all = files("envoy");
+        let path = all.iter().find(|path| path.ends_with(name)).expect(name);
+        load_file(path).expect("a configuration").config
+    };
+    assert!(by_name("nested.yaml").settings().required.is_empty());
+    assert!(by_name("nested.yaml").envoy.headers && !by_name("in_our_file.yaml").envoy.headers);
+}
+
+#[track_caller]
+fn check(path: &std::path::Path, found: &str) {
+    let expected = fs::read_to_string(path.with_extension("txt")).unwrap_or_default();
+    assert_eq!(found, expected, "{}", path.display());
+}
+
+/// Each group with its rules, a line each.
+fn rules(config: &Config) -> String {
+    let mut text = String::new();
+    for group in config.groups() {
+        let _ = writeln!(text, "{}", group.name);
+        for rule in &group.rules {
+            let _ = writeln!(text, "  {}", line(rule));
+        }
+    }
+    text
+}
+
+fn line(rule: &Rule) -> String {
+    let mut line = rule.name.clone();
+    for (name, pattern) in &rule.when {
+        let pattern = match pattern {
+            Pattern::OneOf(values) => format!("= {}", values.join("|")),
+            Pattern::Glob(glob) => format!("like {glob}"),
+        };
+        let _ = write!(line, "; {name} {pattern}");
+    }
+    let _ = write!(line, "; per [{}]", rule.per.join(", "));
+    for limit in &rule.limits {
+        let _ = write!(line, "; {limit}");
+    }
+    for (is, word) in
+        [(rule.unlimited, "unlimited"), (rule.shadow, "shadow"), (rule.tally, "tally")]
+    {
+        if is {
+            let _ = write!(line, "; {word}");
+        }
+    }
+    if !rule.replaces.is_empty() {
+        let _ = write!(line, "; replaces {}", rule.replaces.join(", "));
+    }
+    line
+}

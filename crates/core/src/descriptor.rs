@@ -1,0 +1,71 @@
+//! How a descriptor of Envoy becomes the dimensions of a query, and what rules call them.
+//!
+//! Every entry is a dimension of its own name, so that rules can speak of `userId` or
+//! `remote_address` wherever a query comes from. Two more tell what an entry alone can't:
+//!
+//! | dimension | value |
+//! |---|---|
+//! | `envoy.domain` | the domain of the call |
+//! | `envoy.descriptor` | the keys of the entries in their order, joined by `/` |
+//!
+//! A key that comes again in the same descriptor is `key#2`, `key#3` and so on.
+
+use std::borrow::Cow;
+
+/// The dimension that holds the domain.
+pub const DOMAIN: &str = "envoy.domain";
+/// The dimension that holds the shape.
+pub const SHAPE: &str = "envoy.descriptor";
+
+/// The keys of a descriptor in their order, as one text.
+pub fn shape<'k>(keys: impl Iterator<Item = &'k str>) -> String {
+    let mut shape = String::new();
+    for (place, key) in keys.enumerate() {
+        if place > 0 {
+            shape.push('/');
+        }
+        for c in key.chars() {
+            match c {
+                // So that no two lists of keys have one shape.
+                '/' => shape.push_str("%2F"),
+                '%' => shape.push_str("%25"),
+                c => shape.push(c),
+            }
+        }
+    }
+    shape
+}
+
+/// What the dimension of an entry with this `key` is called, after entries with the keys `before`.
+pub fn dimension<'k>(before: impl Iterator<Item = &'k str>, key: &str) -> Cow<'_, str> {
+    let reserved = key == DOMAIN || key == SHAPE;
+    match before.filter(|other| *other == key).count() + usize::from(reserved) {
+        0 => Cow::Borrowed(key),
+        times => Cow::Owned(format!("{key}#{}", times + 1)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shape_tells_order_depth_and_keys() {
+        for (keys, expected) in [
+            (&["path"][..], "path"),
+            (&["path", "user"], "path/user"),
+            (&["path/user"], "path%2Fuser"),
+            (&["path%2Fuser"], "path%252Fuser"),
+            (&[], ""),
+        ] {
+            assert_eq!(shape(keys.iter().copied()), expected);
+        }
+    }
+
+    #[test]
+    fn a_key_that_comes_again_is_numbered() {
+        assert_eq!(dimension(["a"].into_iter(), "b"), "b");
+        assert_eq!(dimension(["a", "b", "a"].into_iter(), "a"), "a#3");
+        assert_eq!(dimension([].into_iter(), DOMAIN), "envoy.domain#2");
+    }
+}

@@ -1,0 +1,171 @@
+//! `POST /json`: a call of ShouldRateLimit in JSON, as envoyproxy/ratelimit takes it.
+//!
+//! 200 is OK, 429 is OVER_LIMIT; both have the whole response as their body. Names are those of
+//! the protos' JSON form, in which the proto's own names are read too.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use serde::{Deserialize, Deserializer};
+use serde_json::{Map, Value, json};
+use sluicegate_core::store::Store;
+use sluicegate_core::time::Clock;
+
+use super::EnvoyRls;
+use crate::grpc::proto::envoy::extensions::common::ratelimit::v3::{
+    RateLimitDescriptor, rate_limit_descriptor as parts,
+};
+use crate::grpc::proto::envoy::service::ratelimit::v3::rate_limit_response::DescriptorStatus;
+use crate::grpc::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use crate::grpc::proto::envoy::r#type::v3::RateLimitUnit;
+use crate::rest::Problem;
+
+/// The route, for the listener of REST.
+pub fn router<S, C>(rls: EnvoyRls<S, C>, body_limit: usize) -> Router
+where
+    S: Store + 'static,
+    C: Clock + 'static,
+{
+    Router::new()
+        .route("/json", post(answer::<S, C>))
+        .layer(DefaultBodyLimit::max(body_limit))
+        .with_state(Arc::new(rls))
+}
+
+async fn answer<S: Store + 'static, C: Clock + 'static>(
+    State(rls): State<Arc<EnvoyRls<S, C>>>,
+    body: Bytes,
+) -> Result<Response, Problem> {
+    // No content type is asked for: the callers of envoyproxy/ratelimit send none.
+    let call: Call = serde_json::from_slice(&body)
+        .map_err(|error| Problem::bad_request(format!("the body is not a call: {error}")))?;
+    let told = rls.answer(&call.into()).await?;
+    let code = told.overall_code();
+    let status =
+        if code == super::encode::OK { StatusCode::OK } else { StatusCode::TOO_MANY_REQUESTS };
+    let kind = [(header::CONTENT_TYPE, "application/json")];
+    Ok((status, kind, written(&told).to_string()).into_response())
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Call {
+    #[serde(default)]
+    domain: String,
+    #[serde(default)]
+    descriptors: Vec<Descriptor>,
+    #[serde(default, alias = "hits_addend")]
+    hits_addend: u32,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Descriptor {
+    #[serde(default)]
+    entries: Vec<Entry>,
+    limit: Option<Override>,
+    #[serde(default, alias = "hits_addend", deserialize_with = "whole")]
+    hits_addend: Option<u64>,
+    #[serde(default, alias = "is_negative_hits")]
+    is_negative_hits: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    #[serde(default)]
+    key: String,
+    #[serde(default)]
+    value: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Override {
+    #[serde(default, alias = "requests_per_unit")]
+    requests_per_unit: u32,
+    #[serde(default)]
+    unit: String,
+}
+
+/// 64 bits are a string in the JSON of protos; a number is read too.
+fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    let value = Option::<Value>::deserialize(deserializer)?;
+    let wrong = || serde::de::Error::custom("hitsAddend must be a whole number");
+    match value {
+        None => Ok(None),
+        Some(Value::String(text)) => text.parse().map(Some).map_err(|_| wrong()),
+        Some(value) => value.as_u64().map(Some).ok_or_else(wrong),
+    }
+}
+
+impl From<Call> for RateLimitRequest {
+    fn from(call: Call) -> Self {
+        Self {
+            domain: call.domain,
+            descriptors: call.descriptors.into_iter().map(RateLimitDescriptor::from).collect(),
+            hits_addend: call.hits_addend,
+        }
+    }
+}
+
+impl From<Descriptor> for RateLimitDescriptor {
+    fn from(descriptor: Descriptor) -> Self {
+        let entries = descriptor.entries.into_iter();
+        Self {
+            entries: entries.map(|Entry { key, value }| parts::Entry { key, value }).collect(),
+            limit: descriptor.limit.map(|limit| parts::RateLimitOverride {
+                requests_per_unit: limit.requests_per_unit,
+                unit: RateLimitUnit::from_str_name(&limit.unit).unwrap_or_default().into(),
+            }),
+            hits_addend: descriptor.hits_addend,
+            is_negative_hits: descriptor.is_negative_hits,
+        }
+    }
+}
+
+fn written(response: &RateLimitResponse) -> Value {
+    let headers = response.response_headers_to_add.iter();
+    let headers: Vec<_> = headers.map(|h| json!({ "key": h.key, "value": h.value })).collect();
+    let statuses: Vec<_> = response.statuses.iter().map(status).collect();
+    let mut told = json!({
+        "overallCode": response.overall_code().as_str_name(),
+        "statuses": statuses,
+    });
+    if !headers.is_empty() {
+        told["responseHeadersToAdd"] = headers.into();
+    }
+    told
+}
+
+/// What is nothing is left out, as the JSON of protos has it.
+fn status(status: &DescriptorStatus) -> Value {
+    let mut told = Map::new();
+    told.insert("code".to_owned(), status.code().as_str_name().into());
+    if let Some(limit) = &status.current_limit {
+        let unit = limit.unit().as_str_name();
+        let limit = json!({
+            "requestsPerUnit": limit.requests_per_unit,
+            "unit": unit,
+            "name": limit.name,
+        });
+        told.insert("currentLimit".to_owned(), limit);
+    }
+    if status.limit_remaining > 0 {
+        told.insert("limitRemaining".to_owned(), status.limit_remaining.into());
+    }
+    if let Some(reset) = &status.duration_until_reset {
+        let micros = reset.nanos / 1_000;
+        let text = match micros {
+            0 => format!("{}s", reset.seconds),
+            micros => format!("{}.{micros:06}s", reset.seconds),
+        };
+        told.insert("durationUntilReset".to_owned(), text.into());
+    }
+    Value::Object(told)
+}

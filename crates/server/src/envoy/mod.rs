@@ -1,0 +1,104 @@
+//! Envoy's rate-limit service, for Envoy itself and for whatever else speaks its protocol.
+//!
+//! Every descriptor is a query, and all descriptors of a call are one plan: either all of it is
+//! charged, or nothing. `POST /json` says the same in JSON.
+
+mod decode;
+mod encode;
+mod json;
+
+use std::sync::Arc;
+
+use sluicegate_core::store::Store;
+use sluicegate_core::time::Clock;
+use tonic::{Request, Response, Status};
+
+use self::decode::Call;
+use crate::answer::{self, Answer};
+use crate::grpc::proto::envoy::service::ratelimit::v3::rate_limit_service_server::{
+    RateLimitService, RateLimitServiceServer,
+};
+use crate::grpc::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use crate::refusal::Refusal;
+use crate::service::{Question, Service};
+
+pub use json::router;
+
+/// Its name.
+pub const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
+
+/// What the answers to Envoy are like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Whether they carry the rate-limit headers that Envoy adds to its own answers.
+    pub headers: bool,
+    /// How Envoy is told that the outage policy is to refuse.
+    pub closed: Closed,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { headers: true, closed: Closed::OverLimit }
+    }
+}
+
+/// How Envoy is told that the outage policy is to refuse.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Closed {
+    /// As a denial: it stays closed whatever Envoy does without an answer.
+    OverLimit,
+    /// As an error: Envoy's `failure_mode_deny` decides.
+    Unavailable,
+}
+
+/// The limiter, to Envoy.
+pub struct EnvoyRls<S, C> {
+    service: Arc<Service<S, C>>,
+    options: Options,
+}
+
+impl<S: Store + 'static, C: Clock + 'static> EnvoyRls<S, C> {
+    /// The limiter, with answers like this.
+    pub fn new(service: Arc<Service<S, C>>, options: Options) -> Self {
+        Self { service, options }
+    }
+
+    /// As a gRPC service that reads messages up to this size.
+    pub(crate) fn server(self, bytes_max: usize) -> RateLimitServiceServer<Self> {
+        RateLimitServiceServer::new(self).max_decoding_message_size(bytes_max)
+    }
+
+    async fn answer(&self, request: &RateLimitRequest) -> Result<RateLimitResponse, Refusal> {
+        let call = Call::read(request, || self.service.request_id())?;
+        let mut told = RateLimitResponse::default();
+        if !call.charges.is_empty() {
+            let decided = self.service.decide(&call.charges, Question::Acquire, |answer| {
+                encode::decision(answer, self.options)
+            });
+            told = decided.await??;
+        }
+        for (place, query) in &call.refunds {
+            let refunded = self.service.with_plan(query, async |store, rules, plan| {
+                let usage = answer::shown(store.refund(plan).await?);
+                Ok(encode::refund(&Answer::new(rules, plan, &usage)))
+            });
+            // Statuses are in the order of the descriptors: those before are there already.
+            let place = (*place).min(told.statuses.len());
+            told.statuses.insert(place, refunded.await?);
+        }
+        if call.charges.is_empty() {
+            told.set_overall_code(encode::OK);
+        }
+        Ok(told)
+    }
+}
+
+#[tonic::async_trait]
+impl<S: Store + 'static, C: Clock + 'static> RateLimitService for EnvoyRls<S, C> {
+    async fn should_rate_limit(
+        &self,
+        request: Request<RateLimitRequest>,
+    ) -> Result<Response<RateLimitResponse>, Status> {
+        Ok(Response::new(self.answer(request.get_ref()).await?))
+    }
+}

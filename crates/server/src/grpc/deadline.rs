@@ -1,0 +1,135 @@
+//! `grpc-timeout`: a client that has stopped waiting gets nothing that it could not use.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::http::{HeaderMap, Request};
+use axum::response::Response;
+use pin_project_lite::pin_project;
+use tokio::time::{Sleep, sleep};
+use tonic::Status;
+use tower_layer::Layer;
+use tower_service::Service;
+
+/// Ends every call when its client's time is over.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Deadlines;
+
+impl<S> Layer<S> for Deadlines {
+    type Service = Hurried<S>;
+
+    fn layer(&self, inner: S) -> Hurried<S> {
+        Hurried { inner }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Hurried<S> {
+    inner: S,
+}
+
+impl<S, B> Service<Request<B>> for Hurried<S>
+where
+    S: Service<Request<B>, Response = Response>,
+{
+    type Response = Response;
+    type Error = S::Error;
+    type Future = Deadline<S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let patience = patience(request.headers());
+        Deadline { inner: self.inner.call(request), patience, timer: None }
+    }
+}
+
+pin_project! {
+    /// A call that has to be answered in time.
+    pub(super) struct Deadline<F> {
+        #[pin]
+        inner: F,
+        patience: Option<Duration>,
+        // Made when there is something to wait for: most decisions are made at once.
+        #[pin]
+        timer: Option<Sleep>,
+    }
+}
+
+impl<F: Future<Output = Result<Response, E>>, E> Future for Deadline<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let mut this = self.project();
+        if let Poll::Ready(answer) = this.inner.poll(cx) {
+            return Poll::Ready(answer);
+        }
+        let Some(patience) = *this.patience else { return Poll::Pending };
+        if this.timer.is_none() {
+            this.timer.set(Some(sleep(patience)));
+        }
+        ready!(this.timer.as_mut().as_pin_mut().expect("it was made above").poll(cx));
+        let late = Status::deadline_exceeded("not decided within the time that the client gave");
+        Poll::Ready(Ok(late.into_http()))
+    }
+}
+
+/// How long the client waits. What is not a time-out is no deadline: the decision is what matters.
+fn patience(headers: &HeaderMap) -> Option<Duration> {
+    let text = headers.get("grpc-timeout")?.to_str().ok()?;
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    if digits.len() > 8 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let number: u64 = digits.parse().ok()?;
+    Some(match unit {
+        "H" => Duration::from_secs(number * 3_600),
+        "M" => Duration::from_secs(number * 60),
+        "S" => Duration::from_secs(number),
+        "m" => Duration::from_millis(number),
+        "u" => Duration::from_micros(number),
+        "n" => Duration::from_nanos(number),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::http::HeaderValue;
+
+    #[test]
+    fn timeouts_are_read_as_the_protocol_has_them() {
+        for (text, expected) in [
+            ("20m", Some(Duration::from_millis(20))),
+            ("0n", Some(Duration::ZERO)),
+            ("99999999H", Some(Duration::from_secs(99_999_999 * 3_600))),
+            ("1S", Some(Duration::from_secs(1))),
+            ("", None),
+            ("m", None),
+            ("5", None),
+            ("-5m", None),
+            ("123456789m", None),
+            ("5 m", None),
+            ("5x", None),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert("grpc-timeout", HeaderValue::from_static(text));
+            assert_eq!(patience(&headers), expected, "{text:?}");
+        }
+        assert_eq!(patience(&HeaderMap::new()), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_ends_when_its_client_stops_waiting() {
+        let never = tower::service_fn(|_: Request<()>| {
+            std::future::pending::<Result<Response, std::convert::Infallible>>()
+        });
+        let request = Request::builder().header("grpc-timeout", "20m").body(()).unwrap();
+        let answer = Deadlines.layer(never).call(request).await.unwrap();
+        assert_eq!(answer.headers()["grpc-status"], "4");
+    }
+}

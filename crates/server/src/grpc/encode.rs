@@ -1,0 +1,121 @@
+//! From a decision to messages.
+
+use sluicegate_core::limit::Unit;
+use sluicegate_core::store::Claim;
+use sluicegate_core::{Decision, Timestamp};
+
+use super::proto::sluicegate::v1 as pb;
+use super::proto::sluicegate::v1::claim_response::Claim as Word;
+use crate::answer::{Answer, Scope};
+
+/// The answer to an `Allow`.
+pub(super) fn allow(answer: &Answer<'_, '_>) -> pb::AllowResponse {
+    let hit = answer.hit();
+    let told = hit.or_else(|| answer.tightest());
+    let never = matches!(answer.decision(), Decision::Never(_));
+    let reset = told.filter(|_| !never).map(|scope| scope.reading.reset.to_string());
+    pb::AllowResponse {
+        allowed: answer.decision().is_allowed(),
+        remaining: match told {
+            Some(scope) => saturated(scope.remaining()),
+            // Nothing limits it, or nobody knows.
+            None if answer.decision().is_allowed() => i32::MAX,
+            None => 0,
+        },
+        reset_at: reset.unwrap_or_default(),
+        scope_hit: hit.map(|scope| scope.name().to_owned()).unwrap_or_default(),
+        scopes: answer.scopes().map(scope).collect(),
+        reason: answer.reason().map(|reason| reason.to_string()).unwrap_or_default(),
+    }
+}
+
+/// The answer of the native operations.
+pub(super) fn decision(answer: &Answer<'_, '_>, handle: Option<String>) -> pb::Decision {
+    let mut told = pb::Decision {
+        allowed: answer.decision().is_allowed(),
+        id: answer.plan().id.id.to_string(),
+        at: answer.at().to_string(),
+        reason: answer.reason().map(|reason| reason.to_string()).unwrap_or_default(),
+        scope_hit: answer.hit().map(|scope| scope.name().to_owned()).unwrap_or_default(),
+        retry_after_ms: answer.retry_after().map_or(0, |wait| wait.as_micros().div_ceil(1_000)),
+        scopes: answer.scopes().map(scope).collect(),
+        ..pb::Decision::default()
+    };
+    match answer.decision() {
+        Decision::Allow(allow) => {
+            told.start = allow.start.to_string();
+            told.replayed = allow.replayed;
+            told.until = allow.until.map(|until| until.to_string()).unwrap_or_default();
+            told.handle = handle.unwrap_or_default();
+            let charges = answer.plan().charges();
+            let name = |&index: &u16| charges[usize::from(index)].rule().name.clone();
+            told.shadowed = allow.shadowed.iter().map(name).collect();
+        }
+        Decision::Deny(deny) => {
+            told.start = deny.start.to_string();
+            told.fits = fits(answer);
+        }
+        Decision::Never(_) => told.fits = fits(answer),
+        Decision::Closed(_) => {}
+    }
+    told
+}
+
+/// The most of each unit that would be admitted now.
+fn fits(answer: &Answer<'_, '_>) -> std::collections::BTreeMap<String, u64> {
+    let units = Unit::RATED.into_iter();
+    let fit =
+        |unit: Unit| Some((unit.name().to_owned(), answer.decision().fits(answer.plan(), unit)?));
+    units.filter_map(fit).collect()
+}
+
+/// The answer to a claim; `tell` makes a message of the decision in it.
+pub(super) fn claim(
+    claim: Claim,
+    tell: impl FnOnce(&Decision) -> pb::Decision,
+) -> pb::ClaimResponse {
+    let mut told = pb::ClaimResponse::default();
+    match claim {
+        Claim::Go { allow, good_until } => {
+            told.set_claim(Word::Go);
+            told.at = allow.at.to_string();
+            told.start = allow.start.to_string();
+            told.good_until = good_until.to_string();
+            told.good_ms = good_until.since(allow.at).as_micros() / 1_000;
+            told.decision = Some(tell(&Decision::Allow(allow)));
+        }
+        Claim::Spent => told.set_claim(Word::Spent),
+        Claim::Early { at, start } => wait(&mut told, Word::Early, at, start),
+        Claim::Rebooked { at, start } => wait(&mut told, Word::Rebooked, at, start),
+        Claim::Deny(deny) => {
+            wait(&mut told, Word::Denied, deny.at, deny.start);
+            told.decision = Some(tell(&Decision::Deny(deny)));
+        }
+    }
+    told
+}
+
+fn wait(told: &mut pb::ClaimResponse, word: Word, at: Timestamp, start: Timestamp) {
+    told.set_claim(word);
+    told.at = at.to_string();
+    told.start = start.to_string();
+    told.wait_ms = start.since(at).as_micros().div_ceil(1_000);
+}
+
+fn scope(scope: Scope<'_, '_>) -> pb::ScopeStatus {
+    // Amounts stay below 2^53.
+    let number = |amount: u64| i64::try_from(amount).unwrap_or(i64::MAX);
+    pb::ScopeStatus {
+        name: scope.name().to_owned(),
+        limit: number(scope.amount()),
+        current: number(scope.reading.used),
+        remaining: number(scope.remaining()),
+        window: scope.text.to_owned(),
+        reset_at: scope.reading.reset.to_string(),
+        shadow: scope.charge.shadow(),
+    }
+}
+
+fn saturated(amount: u64) -> i32 {
+    i32::try_from(amount).unwrap_or(i32::MAX)
+}

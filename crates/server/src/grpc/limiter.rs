@@ -1,0 +1,117 @@
+//! `sluicegate.v1.RateLimiterService`.
+
+use std::sync::Arc;
+
+use sluicegate_core::store::Store;
+use sluicegate_core::time::Clock;
+use tonic::{Request, Response, Status};
+
+use super::proto::sluicegate::v1 as pb;
+use super::proto::sluicegate::v1::rate_limiter_service_server::RateLimiterService;
+use super::{decode, encode};
+use crate::answer::Answer;
+use crate::auth::Caller;
+use crate::refusal::Refusal;
+use crate::request;
+use crate::service::{Question, Service};
+
+type Answered<T> = Result<Response<T>, Status>;
+
+/// The limiter, to those who speak gRPC.
+pub(super) struct Limiter<S, C> {
+    service: Arc<Service<S, C>>,
+}
+
+impl<S: Store, C: Clock> Limiter<S, C> {
+    pub(super) fn new(service: Arc<Service<S, C>>) -> Self {
+        Self { service }
+    }
+
+    async fn decide(
+        &self,
+        requests: Vec<pb::Query>,
+        caller: &Caller,
+        question: Question,
+    ) -> Answered<pb::Decision> {
+        let service = &self.service;
+        let queries = decode::queries(requests, caller.name(), || service.request_id())?;
+        let told = service.decide(&queries, question, |answer| {
+            encode::decision(answer, request::handle_of(answer.plan(), question))
+        });
+        Ok(Response::new(told.await.map_err(Refusal::from)?))
+    }
+}
+
+/// Who asks, by the layer around us.
+fn caller<T>(request: &Request<T>) -> Caller {
+    request.extensions().get().cloned().unwrap_or_else(Caller::anonymous)
+}
+
+#[tonic::async_trait]
+impl<S: Store + 'static, C: Clock + 'static> RateLimiterService for Limiter<S, C> {
+    async fn allow(&self, request: Request<pb::AllowRequest>) -> Answered<pb::AllowResponse> {
+        let request = request.into_inner();
+        let query = [decode::allow(&request, self.service.request_id())?];
+        let told = self.service.decide(&query, Question::Acquire, encode::allow);
+        Ok(Response::new(told.await.map_err(Refusal::from)?))
+    }
+
+    async fn acquire(&self, request: Request<pb::AcquireRequest>) -> Answered<pb::Decision> {
+        let caller = caller(&request);
+        self.decide(request.into_inner().requests, &caller, Question::Acquire).await
+    }
+
+    async fn check(&self, request: Request<pb::CheckRequest>) -> Answered<pb::Decision> {
+        let caller = caller(&request);
+        self.decide(request.into_inner().requests, &caller, Question::Peek).await
+    }
+
+    async fn book(&self, request: Request<pb::BookRequest>) -> Answered<pb::Decision> {
+        let caller = caller(&request);
+        self.decide(request.into_inner().requests, &caller, Question::Book).await
+    }
+
+    async fn claim(&self, request: Request<pb::ClaimRequest>) -> Answered<pb::ClaimResponse> {
+        let caller = caller(&request);
+        let pb::ClaimRequest { request, claimant } = request.into_inner();
+        let claimant = request::scoped("claimant", caller.name(), &claimant)?;
+        let query = decode::query(request, caller.name(), self.service.request_id())?;
+        let query = request::booked(query)?;
+        let told = self.service.claim(&query, claimant, |rules, plan, claim| {
+            encode::claim(claim, |decision| {
+                let handle = request::handle_text(&plan.handle().claimed_by(claimant));
+                encode::decision(&Answer::new(rules, plan, decision), Some(handle))
+            })
+        });
+        Ok(Response::new(told.await.map_err(Refusal::from)?))
+    }
+
+    async fn settle(&self, request: Request<pb::SettleRequest>) -> Answered<pb::Ended> {
+        let (handle, cost) = decode::settle(request.into_inner())?;
+        let ended = self.service.settle(&handle, &cost).await;
+        let ended = ended.map_err(Refusal::from)?;
+        Ok(Response::new(pb::Ended { replayed: ended.replayed }))
+    }
+
+    async fn release(&self, request: Request<pb::ReleaseRequest>) -> Answered<pb::Ended> {
+        let handle = request::handle(&request.get_ref().handle)?;
+        let ended = self.service.release(&handle).await;
+        let ended = ended.map_err(Refusal::from)?;
+        Ok(Response::new(pb::Ended { replayed: ended.replayed }))
+    }
+
+    async fn renew(&self, request: Request<pb::RenewRequest>) -> Answered<pb::Renewed> {
+        let handle = request::handle(&request.get_ref().handle)?;
+        let renewed = self.service.renew(&handle).await;
+        let renewed = renewed.map_err(Refusal::from)?;
+        let (at, until) = (renewed.at.to_string(), renewed.until.to_string());
+        Ok(Response::new(pb::Renewed { at, until }))
+    }
+
+    async fn cancel(&self, request: Request<pb::CancelRequest>) -> Answered<pb::Ended> {
+        let handle = request::handle(&request.get_ref().handle)?;
+        let ended = self.service.cancel(&handle).await;
+        let ended = ended.map_err(Refusal::from)?;
+        Ok(Response::new(pb::Ended { replayed: ended.replayed }))
+    }
+}

@@ -1,0 +1,125 @@
+//! One scenario through every front door: the same questions get the same decisions.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{Request, header};
+use http_body_util::BodyExt as _;
+use serde_json::{Value, json};
+use sluicegate_core::rule::{Group, Pattern, Rule};
+use sluicegate_core::ruleset::{Ruleset, Settings};
+use sluicegate_core::time::{Span, Timestamp};
+use sluicegate_core::{Limit, Limiter};
+use sluicegate_server::auth;
+use sluicegate_server::envoy::{self, EnvoyRls};
+use sluicegate_server::grpc;
+use sluicegate_server::grpc::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use sluicegate_server::grpc::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
+use sluicegate_server::grpc::proto::envoy::service::ratelimit::v3::RateLimitRequest;
+use sluicegate_server::grpc::proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
+use sluicegate_server::grpc::proto::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
+use sluicegate_server::grpc::proto::sluicegate::v1::AllowRequest;
+use sluicegate_server::grpc::proto::sluicegate::v1::rate_limiter_service_client::RateLimiterServiceClient;
+use sluicegate_server::probe::Readiness;
+use sluicegate_server::rest;
+use sluicegate_server::service::Service;
+use sluicegate_store::memory::{Capacity, Memory};
+use sluicegate_testkit::ManualClock;
+use tower::ServiceExt as _;
+
+const SCENARIO: &str = include_str!("doors.txt");
+
+/// A service of its own behind each door.
+struct House {
+    clock: Arc<ManualClock>,
+    rest: Router,
+    grpc: Router,
+}
+
+impl House {
+    fn new() -> Self {
+        let limit = |text: &str| text.parse::<Limit>().expect(text);
+        let user = Rule::new("USER", [limit("3/10s"), limit("5/min")]).per(&["userId", "modelId"]);
+        let vip = Rule::new("VIP", [limit("9/min")]).per(&["userId"]);
+        let vip = vip.when("userId", Pattern::exactly("vip"));
+        let model = Rule::new("MODEL", [limit("12/min windowed")]).per(&["modelId"]);
+        let groups = vec![Group::new("caller", [vip, user]), Group::new("model", [model])];
+        let rules = Ruleset::new(groups, Settings::default()).expect("rules");
+        let clock = Arc::new(ManualClock::new(Timestamp::from_secs(1_800_000_000)));
+        let store = Memory::with_clock(Capacity::default(), clock.clone());
+        let service = Service::new(Limiter::new(rules, store), clock.clone(), Vec::new());
+        let service = Arc::new(service);
+        let rls = EnvoyRls::new(service.clone(), envoy::Options::default());
+        let ready = Arc::new(|| Readiness::Ready);
+        let anybody = auth::require(Arc::default());
+        let rest = rest::router(service.clone(), rest::BODY_LIMIT).layer(anybody);
+        let grpc = grpc::router(service, rls, 64 * 1024, ready, Default::default());
+        Self { clock, rest, grpc }
+    }
+
+    /// Whether it may go, and what the tightest limit leaves.
+    async fn ask(&self, door: Door, user: &str, model: &str) -> (bool, u64) {
+        match door {
+            Door::Rest => {
+                let body = json!({ "userId": user, "modelId": model }).to_string();
+                let request = Request::post("/rate-limit/allow")
+                    .header(header::CONTENT_TYPE, "application/json")
+                    .body(Body::from(body))
+                    .expect("a request");
+                let response = self.rest.clone().oneshot(request).await.expect("infallible");
+                let bytes = response.into_body().collect().await.expect("a body").to_bytes();
+                let told: Value = serde_json::from_slice(&bytes).expect("JSON");
+                let remaining = told["remaining"].as_u64().expect("a number");
+                (told["allowed"].as_bool().expect("a verdict"), remaining)
+            }
+            Door::Grpc => {
+                let (user_id, model_id) = (user.to_owned(), model.to_owned());
+                let request = AllowRequest { user_id, model_id, ..AllowRequest::default() };
+                let mut client = RateLimiterServiceClient::new(self.grpc.clone());
+                let told = client.allow(request).await.expect("an answer").into_inner();
+                (told.allowed, u64::try_from(told.remaining).expect("not below zero"))
+            }
+            Door::Envoy => {
+                let entry = |(key, value): (&str, &str)| Entry {
+                    key: key.to_owned(),
+                    value: value.to_owned(),
+                };
+                let entries = [("userId", user), ("modelId", model)].map(entry).to_vec();
+                let descriptor = RateLimitDescriptor { entries, ..Default::default() };
+                let domain = "edge".to_owned();
+                let request =
+                    RateLimitRequest { domain, descriptors: vec![descriptor], hits_addend: 1 };
+                let mut client = RateLimitServiceClient::new(self.grpc.clone());
+                let told = client.should_rate_limit(request).await.expect("an answer").into_inner();
+                let allowed = told.overall_code() == Code::Ok;
+                (allowed, told.statuses[0].limit_remaining.into())
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Door {
+    Rest,
+    Grpc,
+    Envoy,
+}
+
+#[tokio::test]
+async fn every_door_leads_to_the_same_decisions() {
+    for door in [Door::Rest, Door::Grpc, Door::Envoy] {
+        let house = House::new();
+        let lines = (1..).zip(SCENARIO.lines()).filter(|(_, line)| !line.starts_with('#'));
+        for (number, line) in lines {
+            let words: Vec<_> = line.split_whitespace().collect();
+            let [wait, user, model, verdict, remaining] = words[..] else {
+                panic!("line {number}: {line}");
+            };
+            house.clock.advance(wait.parse::<Span>().expect("a time"));
+            let expected = (verdict == "allow", remaining.parse().expect("a number"));
+            let told = house.ask(door, user, model).await;
+            assert_eq!(told, expected, "{door:?}, line {number}: {line}");
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! gRPC, called without a socket: the router is the channel.
+
+use std::sync::Arc;
+
+use axum::Router;
+use prost::Message as _;
+use sluicegate_core::rule::{Group, Rule};
+use sluicegate_core::ruleset::{Ruleset, Settings};
+use sluicegate_core::time::{Span, Timestamp};
+use sluicegate_core::{Limit, Limiter};
+use sluicegate_server::auth::{self, Tokens};
+use sluicegate_server::envoy::{self, EnvoyRls};
+use sluicegate_server::grpc;
+use sluicegate_server::grpc::proto::sluicegate::v1 as pb;
+use sluicegate_server::grpc::proto::sluicegate::v1::claim_response::Claim;
+use sluicegate_server::grpc::proto::sluicegate::v1::rate_limiter_service_client::RateLimiterServiceClient;
+use sluicegate_server::probe::Readiness;
+use sluicegate_server::service::Service;
+use sluicegate_store::memory::{Capacity, Memory};
+use sluicegate_testkit::ManualClock;
+use tokio_util::sync::CancellationToken;
+use tonic::{Code, Status};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
+use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
+use tonic_reflection::pb::v1::{ServerReflectionRequest, ServerReflectionResponse};
+use tonic_types::StatusExt as _;
+
+/// 2027-01-15 08:00:00 UTC.
+const EPOCH: Timestamp = Timestamp::from_secs(1_800_000_000);
+
+struct Api {
+    router: Router,
+    clock: Arc<ManualClock>,
+    shutdown: CancellationToken,
+}
+
+impl Api {
+    fn new(rules: Ruleset) -> Self {
+        Self::guarded(rules, Readiness::Ready, None)
+    }
+
+    fn of(limits: &[&str]) -> Self {
+        let limits = limits.iter().map(|text| text.parse::<Limit>().expect(text));
+        let group = Group::new("g", [Rule::new("USER", limits).per(&["userId"])]);
+        Self::new(Ruleset::new(vec![group], Settings::default()).expect("rules"))
+    }
+
+    fn guarded(rules: Ruleset, readiness: Readiness, tokens: Option<Tokens>) -> Self {
+        let clock = Arc::new(ManualClock::new(EPOCH));
+        let store = Memory::with_clock(Capacity::default(), clock.clone());
+        let service = Service::new(Limiter::new(rules, store), clock.clone(), Vec::new());
+        let service = Arc::new(service);
+        let rls = EnvoyRls::new(service.clone(), envoy::Options::default());
+        let shutdown = CancellationToken::new();
+        let ready = Arc::new(move || readiness);
+        let router = grpc::router(service, rls, 64 * 1024, ready, shutdown.clone());
+        let guard = auth::require(Arc::new(arc_swap::ArcSwapOption::from_pointee(tokens)));
+        Self { router: router.layer(guard), clock, shutdown }
+    }
+
+    fn client(&self) -> RateLimiterServiceClient<Router> {
+        RateLimiterServiceClient::new(self.router.clone())
+    }
+
+    async fn acquire(&self, requests: Vec<pb::Query>) -> Result<pb::Decision, Status> {
+        let acquired = self.client().acquire(pb::AcquireRequest { requests }).await;
+        acquired.map(tonic::Response::into_inner)
+    }
+
+    /// Claims the booking of [`query`] as a worker.
+    async fn claim(&self, id: &str) -> pb::ClaimResponse {
+        let request = Some(query(id));
+        let claim = pb::ClaimRequest { request, claimant: "worker-1".to_owned() };
+        self.client().claim(claim).await.expect("an answer").into_inner()
+    }
+}
+
+fn ann() -> pb::AllowRequest {
+    pb::AllowRequest {
+        user_id: "ann".to_owned(),
+        model_id: "gpt4".to_owned(),
+        ..pb::AllowRequest::default()
+    }
+}
+
+/// One request of ann's, under this id if it is not empty.
+fn query(id: &str) -> pb::Query {
+    let dimensions = [("userId".to_owned(), "ann".to_owned())].into();
+    pb::Query { id: id.to_owned(), dimensions, ..pb::Query::default() }
+}
+
+/// The field that an INVALID_ARGUMENT names, and what it says of it.
+fn violation(status: &Status) -> (String, String) {
+    assert_eq!(status.code(), Code::InvalidArgument, "{status:?}");
+    let details = status.get_details_bad_request().expect("details");
+    let [violation] = details.field_violations.as_slice() else { panic!("{details:?}") };
+    assert_eq!(status.message(), format!("{}: {}", violation.field, violation.description));
+    (violation.field.clone(), violation.description.clone())
+}
+
+#[tokio::test]
+async fn by_default_a_hundred_are_allowed_and_the_next_is_denied() {
+    let api = Api::new(Ruleset::default_rules());
+    for n in 1..=100 {
+        let told = api.client().allow(ann()).await.expect("an answer").into_inner();
+        assert!(told.allowed);
+        assert_eq!((told.remaining, told.reset_at.as_str()), (100 - n, "2027-01-15T09:00:00Z"));
+        assert_eq!(
+            (told.scopes[0].name.as_str(), told.scopes[0].current),
+            ("USER_MODEL", n.into())
+        );
+    }
+    let told = api.client().allow(ann()).await.expect("an answer").into_inner();
+    assert!(!told.allowed);
+    assert_eq!((told.reason.as_str(), told.remaining), ("HIT_USER_MODEL_LIMIT", 0));
+    assert_eq!(told.scope_hit, "USER_MODEL");
+}
+
+/// Stubs that were made of other protos go by these numbers.
+#[test]
+fn the_fields_of_allow_have_the_numbers_that_were_promised() {
+    let text =
+        |field: u8, text: &str| [&[field << 3 | 2, text.len() as u8], text.as_bytes()].concat();
+    let mut bytes = Vec::new();
+    for (field, value) in (1..).zip(["u", "m", "k", "t", "PREMIUM", "PARTNER"]) {
+        bytes.extend(text(field, value));
+    }
+    let read = pb::AllowRequest::decode(bytes.as_slice()).expect("a request");
+    let given = (read.api_key.as_deref(), read.tenant_id.as_deref());
+    assert_eq!((read.user_id.as_str(), read.model_id.as_str()), ("u", "m"));
+    assert_eq!(given, (Some("k"), Some("t")));
+    assert_eq!(read.model_tier.as_deref(), Some("PREMIUM"));
+    assert_eq!(read.client_type.as_deref(), Some("PARTNER"));
+
+    let scope = pb::ScopeStatus {
+        name: "n".to_owned(),
+        limit: 9,
+        current: 8,
+        remaining: 1,
+        ..pb::ScopeStatus::default()
+    };
+    let told = pb::AllowResponse {
+        allowed: true,
+        remaining: 7,
+        reset_at: "r".to_owned(),
+        scope_hit: "s".to_owned(),
+        scopes: vec![scope],
+        reason: "w".to_owned(),
+    };
+    let scope = [text(1, "n").as_slice(), &[2 << 3, 9, 3 << 3, 8, 4 << 3, 1]].concat();
+    let expected = [
+        [1 << 3, 1, 2 << 3, 7].as_slice(),
+        &text(3, "r"),
+        &text(4, "s"),
+        &[5 << 3 | 2, scope.len() as u8],
+        &scope,
+        &text(6, "w"),
+    ];
+    assert_eq!(told.encode_to_vec(), expected.concat());
+}
+
+#[tokio::test]
+async fn a_field_at_fault_is_named_and_nothing_is_consumed() {
+    let api = Api::new(Ruleset::default_rules());
+    let mut client = api.client();
+    let refused = |status: Status| violation(&status).0;
+    let nobody = pb::AllowRequest { user_id: String::new(), ..ann() };
+    let status = client.allow(nobody).await.expect_err("refused");
+    assert_eq!(violation(&status), ("userId".to_owned(), "is required".to_owned()));
+    let empty = pb::AllowRequest { tenant_id: Some(String::new()), ..ann() };
+    assert_eq!(refused(client.allow(empty).await.expect_err("refused")), "tenantId");
+    let twice = [("userId".to_owned(), "bob".to_owned())].into();
+    let twice = pb::AllowRequest { dimensions: twice, ..ann() };
+    assert_eq!(refused(client.allow(twice).await.expect_err("refused")), "dimensions.userId");
+
+    for (wrong, field) in [
+        (pb::Query { hold: "soon".to_owned(), ..query("") }, "requests[1].hold"),
+        (
+            pb::Query {
+                cost: Some(pb::Cost { usd: Some("much".to_owned()), ..pb::Cost::default() }),
+                ..query("")
+            },
+            "requests[1].cost.usd",
+        ),
+        (query(&"x".repeat(300)), "requests[1].id"),
+    ] {
+        let status = api.acquire(vec![query(""), wrong]).await.expect_err("refused");
+        assert_eq!(violation(&status).0, field);
+    }
+    let handle = pb::ReleaseRequest { handle: "nonsense".to_owned() };
+    assert_eq!(refused(client.release(handle).await.expect_err("refused")), "handle");
+    let none = api.acquire(Vec::new()).await.expect_err("refused");
+    assert_eq!((none.code(), none.message().is_empty()), (Code::InvalidArgument, false));
+    assert_eq!(client.allow(ann()).await.expect("an answer").into_inner().remaining, 99);
+}
+
+#[tokio::test]
+async fn an_estimate_is_held_settled_and_replayed() {
+    let api = Api::of(&["1000 tokens/h"]);
+    let cost = |tokens| Some(pb::Cost { output_tokens: Some(tokens), ..pb::Cost::default() });
+    let request = pb::Query { cost: cost(900), hold: "30s".to_owned(), ..query("job-1") };
+    let held = api.acquire(vec![request.clone()]).await.expect("an answer");
+    assert!(held.allowed && !held.replayed && !held.handle.is_empty() && !held.until.is_empty());
+    assert!(api.acquire(vec![request.clone()]).await.expect("an answer").replayed);
+
+    let renewed = api.client().renew(pb::RenewRequest { handle: held.handle.clone() }).await;
+    assert_eq!(renewed.expect("renewed").into_inner().until, "2027-01-15T08:00:30Z");
+    let settle = pb::SettleRequest { handle: held.handle, cost: cost(100) };
+    let settled = api.client().settle(settle.clone()).await.expect("settled").into_inner();
+    assert!(!settled.replayed);
+    assert!(api.client().settle(settle).await.expect("settled").into_inner().replayed);
+
+    let more = pb::Query { cost: cost(901), ..query("job-2") };
+    let denied = api.acquire(vec![more]).await.expect("an answer");
+    assert_eq!((denied.allowed, denied.fits["tokens"]), (false, 900));
+    assert_eq!((denied.scope_hit.as_str(), denied.reason.as_str()), ("USER", "HIT_USER_LIMIT"));
+    let other = pb::Query { cost: cost(1), hold: "30s".to_owned(), ..query("job-1") };
+    let conflict = api.acquire(vec![other]).await.expect_err("an id is good for one thing");
+    assert_eq!(conflict.code(), Code::AlreadyExists);
+}
+
+#[tokio::test]
+async fn a_slot_is_released_and_a_check_takes_none() {
+    let api = Api::of(&["1 concurrent"]);
+    let check = pb::CheckRequest { requests: vec![query("")] };
+    assert!(api.client().check(check.clone()).await.expect("an answer").into_inner().allowed);
+    let held = api.acquire(vec![query("a")]).await.expect("an answer");
+    assert!(held.allowed);
+    assert!(!api.client().check(check.clone()).await.expect("an answer").into_inner().allowed);
+    let release = pb::ReleaseRequest { handle: held.handle.clone() };
+    assert!(!api.client().release(release).await.expect("released").into_inner().replayed);
+    assert!(api.client().check(check).await.expect("an answer").into_inner().allowed);
+    let unknown = held.handle.replacen(|_: char| true, "f", 32);
+    let unknown = pb::ReleaseRequest { handle: unknown };
+    assert_eq!(api.client().release(unknown).await.expect_err("unknown").code(), Code::NotFound);
+}
+
+#[tokio::test]
+async fn a_booking_is_claimed_when_its_time_has_come() {
+    let api = Api::of(&["1/min"]);
+    assert!(api.acquire(vec![query("")]).await.expect("an answer").allowed);
+    let book = pb::BookRequest { requests: vec![query("job")] };
+    let booked = api.client().book(book).await.expect("an answer").into_inner();
+    assert!(booked.allowed);
+    let early = api.claim("job").await;
+    assert_eq!((early.claim(), early.start), (Claim::Early, booked.start));
+    api.clock.advance(Span::from_micros(early.wait_ms * 1_000));
+    let go = api.claim("job").await;
+    assert_eq!(go.claim(), Claim::Go);
+    assert!(go.good_ms > 0 && go.decision.expect("a decision").allowed);
+
+    let nameless = pb::ClaimRequest { request: Some(query("")), claimant: "w".to_owned() };
+    let status = api.client().claim(nameless).await.expect_err("refused");
+    assert_eq!(violation(&status).0, "request.id");
+    let nothing = pb::ClaimRequest { request: None, claimant: "w".to_owned() };
+    let status = api.client().claim(nothing).await.expect_err("refused");
+    assert_eq!(violation(&status).0, "request");
+}
+
+#[tokio::test]
+async fn work_that_never_left_is_taken_back() {
+    let api = Api::of(&["1/min"]);
+    let held = api.acquire(vec![query("a")]).await.expect("an answer");
+    let cancel = pb::CancelRequest { handle: held.handle };
+    api.client().cancel(cancel).await.expect("taken back");
+    assert!(api.acquire(vec![query("b")]).await.expect("an answer").allowed);
+    assert_eq!(
+        api.acquire(vec![query("a")]).await.expect_err("gone").code(),
+        Code::FailedPrecondition
+    );
+}
+
+#[tokio::test]
+async fn a_message_that_is_too_large_is_refused() {
+    let api = Api::new(Ruleset::default_rules());
+    let large = pb::AllowRequest { api_key: Some("x".repeat(65 * 1024)), ..ann() };
+    let status = api.client().allow(large).await.expect_err("refused");
+    assert_eq!(status.code(), Code::OutOfRange, "{status:?}");
+}
+
+#[tokio::test]
+async fn health_is_what_the_probes_say() {
+    for (readiness, expected) in [
+        (Readiness::Ready, ServingStatus::Serving),
+        (Readiness::Degraded("redis"), ServingStatus::Serving),
+        (Readiness::Unhealthy("redis"), ServingStatus::NotServing),
+    ] {
+        let api = Api::guarded(Ruleset::default_rules(), readiness, None);
+        let mut health = HealthClient::new(api.router.clone());
+        for service in ["", "sluicegate.v1.RateLimiterService"] {
+            let asked = HealthCheckRequest { service: service.to_owned() };
+            let told = health.check(asked).await.expect("an answer").into_inner();
+            assert_eq!(told.status(), expected);
+        }
+        let asked = HealthCheckRequest { service: "no.such.Service".to_owned() };
+        assert_eq!(health.check(asked).await.expect_err("unknown").code(), Code::NotFound);
+    }
+}
+
+#[tokio::test]
+async fn whoever_watches_is_told_of_the_end() {
+    let api = Api::new(Ruleset::default_rules());
+    let mut health = HealthClient::new(api.router.clone());
+    let asked = HealthCheckRequest { service: String::new() };
+    let mut states = health.watch(asked).await.expect("a stream").into_inner();
+    let mut next = async || states.message().await.expect("no error").map(|told| told.status());
+    assert_eq!(next().await, Some(ServingStatus::Serving));
+    api.shutdown.cancel();
+    assert_eq!(next().await, Some(ServingStatus::NotServing));
+    assert_eq!(next().await, None);
+}
+
+#[tokio::test]
+async fn reflection_lists_what_is_served() {
+    let api = Api::new(Ruleset::default_rules());
+    let list = MessageRequest::ListServices(String::new());
+    let asked = ServerReflectionRequest { message_request: Some(list), ..Default::default() };
+    let asked = futures_util::stream::iter([asked]);
+    let mut client = ServerReflectionClient::new(api.router.clone());
+    let mut told = client.server_reflection_info(asked).await.expect("a stream").into_inner();
+    let told: ServerReflectionResponse = told.message().await.expect("no error").expect("one");
+    let Some(MessageResponse::ListServicesResponse(list)) = told.message_response else {
+        panic!("{told:?}");
+    };
+    let names: Vec<_> = list.service.iter().map(|service| service.name.as_str()).collect();
+    for name in ["sluicegate.v1.RateLimiterService", "grpc.health.v1.Health"] {
+        assert!(names.contains(&name), "{names:?}");
+    }
+}
+
+#[tokio::test]
+async fn strangers_are_unauthenticated_and_probes_are_not() {
+    let tokens = Tokens::new([("alice", auth::hash(b"a"))]).expect("tokens");
+    let api = Api::guarded(Ruleset::default_rules(), Readiness::Ready, Some(tokens));
+    let status = api.client().allow(ann()).await.expect_err("refused");
+    assert_eq!(status.code(), Code::Unauthenticated);
+    assert!(status.message().contains("Authorization: Bearer"), "{status:?}");
+    let mut known = tonic::Request::new(ann());
+    known.metadata_mut().insert("authorization", "Bearer a".parse().expect("a value"));
+    assert!(api.client().allow(known).await.expect("an answer").into_inner().allowed);
+    let asked = HealthCheckRequest { service: String::new() };
+    assert!(HealthClient::new(api.router.clone()).check(asked).await.is_ok());
+}
