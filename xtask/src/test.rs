@@ -60,6 +60,13 @@ const SUITES: &[Suite] = &[
         python: None,
     },
     Suite {
+        name: "cluster",
+        proves: "the same on a Redis Cluster and behind Sentinel; across slots no limit is exceeded",
+        command: "cargo test --package sluicegate-store --features test-clock --test redis_cluster --locked",
+        needs: &[&services::REDIS],
+        python: None,
+    },
+    Suite {
         name: "redis-serve",
         proves: "several `sluicegate serve` share one Redis, and survive it",
         command: "cargo test --package sluicegate --features redis-tests --test redis --locked",

@@ -7,7 +7,7 @@ use sluicegate_core::store::{Claim, Ended, Error, Renewed, Usage};
 use sluicegate_core::{Decision, Id, Plan, Ruleset, Store, Timestamp};
 use sluicegate_server::probe::Readiness;
 use sluicegate_store::memory::Capacity;
-use sluicegate_store::redis::{Options, Patience, Server, State};
+use sluicegate_store::redis::{Options, Patience, Sentinels, Server, State, Topology};
 use sluicegate_store::{Memory, Redis};
 
 /// What a node remembers of an outage, in at most 20 MB.
@@ -21,25 +21,29 @@ pub(crate) enum Chosen {
 
 impl Chosen {
     /// The store of a Redis configuration. It connects by itself, and again when it has to.
-    pub(crate) fn redis(config: &RedisStore) -> anyhow::Result<Self> {
-        let address = match &config.topology {
-            RedisTopology::Single(address) => address,
-            RedisTopology::Cluster(_) => anyhow::bail!(
-                "store.cluster is not part of this version: name one server with store.url"
-            ),
-            RedisTopology::Sentinel { .. } => anyhow::bail!(
-                "store.sentinel is not part of this version: name one server with store.url"
-            ),
+    pub(crate) fn redis(config: &RedisStore) -> Self {
+        let topology = match &config.topology {
+            RedisTopology::Single(address) => Topology::Single(server(address)),
+            RedisTopology::Cluster(nodes) => Topology::Cluster(nodes.iter().map(server).collect()),
+            RedisTopology::Sentinel { master, nodes, username, password } => {
+                let login = Server {
+                    username: username.clone(),
+                    password: password.as_ref().map(|password| password.expose().to_owned()),
+                    ..nodes.first().map(server).unwrap_or_else(|| Server::at("", 0))
+                };
+                let nodes = nodes.iter().map(server).collect();
+                Topology::Sentinel(Sentinels { master: master.clone(), nodes, login })
+            }
         };
-        Ok(Self::Redis(Redis::new(Options {
-            server: server(address),
+        Self::Redis(Redis::new(Options {
+            topology,
             key_prefix: config.key_prefix.clone(),
             patience: Patience {
                 timeout: config.timeout.into(),
                 retries: config.retries,
                 deadline: config.deadline.into(),
             },
-        })))
+        }))
     }
 
     /// Usage in this process, if that is where it is kept.

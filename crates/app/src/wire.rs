@@ -55,7 +55,7 @@ impl Node {
                 let capacity = Capacity { keys_max: *keys_max, records_max: *records_max };
                 (Chosen::Memory(open_memory(capacity, snapshot.as_ref())?), snapshot.clone())
             }
-            Store::Redis(redis) => (Chosen::redis(redis)?, None),
+            Store::Redis(redis) => (Chosen::redis(redis), None),
         };
         let metrics = Metrics::new(&metrics::Options {
             values_max: config.metrics.label_values_max,

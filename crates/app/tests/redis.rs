@@ -3,12 +3,12 @@
 mod common;
 
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
 use common::{Running, get, post, sluicegate};
 use serde_json::{Value, json};
-use sluicegate_testkit::redis::{RedisServer, Version};
+use sluicegate_testkit::redis::{RedisCluster, RedisServer, Version};
 
 fn ann() -> Value {
     json!({ "userId": "ann", "modelId": "gpt4" })
@@ -213,4 +213,64 @@ fn a_server_that_throws_keys_away_is_warned_of() {
     wait_for(&service, READY);
     let warned = |event: &Value| event["level"] == "WARN" && event["policy"] == "volatile-lru";
     assert!(service.logged().iter().any(warned), "{:?}", service.logged());
+}
+
+/// A service that is stopped in the middle of its questions answers late, or not at all: what it
+/// was given it takes back, and the other one goes on.
+#[test]
+fn a_service_that_is_stopped_leaves_nothing_charged_in_a_cluster() {
+    let cluster = RedisCluster::start(3);
+    let seeds: Vec<_> =
+        cluster.primaries.iter().map(|server| format!("127.0.0.1:{}", server.port)).collect();
+    let config = format!(
+        "store: {{kind: redis, cluster: [{}], timeout: 100ms, deadline: 250ms}}\n\
+         limits:\n\
+         \x20 - {{name: user, rules: [{{name: USER, per: [userId], limit: 1000000/h}}]}}\n\
+         \x20 - {{name: model, rules: [{{name: MODEL, per: [modelId], limit: 1000000/h}}]}}\n",
+        seeds.join(", ")
+    );
+    let services = [Running::start(&config), Running::start(&config)];
+    services.iter().for_each(|service| wait_for(service, READY));
+    let (allowed, done) = (AtomicUsize::new(0), AtomicBool::new(false));
+    thread::scope(|scope| {
+        for n in 0..8 {
+            let (service, allowed, done) = (&services[n % 2], &allowed, &done);
+            scope.spawn(move || {
+                while !done.load(Ordering::SeqCst) {
+                    let (_, answer) = service.allow(&ann());
+                    allowed.fetch_add(usize::from(answer["allowed"] == true), Ordering::SeqCst);
+                }
+            });
+        }
+        let goes_on = |more: usize| {
+            let before = allowed.load(Ordering::SeqCst);
+            while allowed.load(Ordering::SeqCst) < before + more {
+                thread::yield_now();
+            }
+        };
+        for _ in 0..5 {
+            goes_on(100);
+            services[0].signal("-STOP");
+            // The other one goes on for longer than the deadline.
+            goes_on(3_000);
+            services[0].signal("-CONT");
+        }
+        goes_on(100);
+        done.store(true, Ordering::SeqCst);
+    });
+    let counted = |key: &str| {
+        let answers = cluster.primaries.iter().map(|server| server.command(&["ZCARD", key]));
+        let found = answers.filter_map(|answer| answer.strip_prefix(':')?.parse::<usize>().ok());
+        found.sum::<usize>()
+    };
+    let expected = [allowed.load(Ordering::SeqCst); 2];
+    let mut last = [0; 2];
+    for _ in 0..10_000 {
+        last = ["sg:{USER:ann#requests}", "sg:{MODEL:gpt4#requests}"].map(counted);
+        if last == expected {
+            return;
+        }
+        thread::yield_now();
+    }
+    panic!("{last:?} are charged and {expected:?} were admitted");
 }

@@ -176,7 +176,6 @@ fn what_can_not_start_says_why_and_exits_with_2() {
     for (config, expected) in [
         ("listen: {http: 0.0.0.0:0}", "insecure"),
         ("limits: 7", "limits"),
-        ("store: {kind: redis, cluster: true}", "store.cluster is not part of this version"),
         ("auth: {tokens: {a: short}}", "auth.tokens.a"),
         (
             "listen: {http: {address: '127.0.0.1:0', tls: {cert: /nowhere, key: /nowhere}}, admin: '127.0.0.1:0'}",

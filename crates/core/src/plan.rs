@@ -166,6 +166,14 @@ impl<'a> Plan<'a> {
         u64::from_le_bytes(bits)
     }
 
+    /// The same plan with only the charges at these places, for a store that keeps the others
+    /// elsewhere.
+    #[must_use]
+    pub fn only(&self, places: &[usize]) -> Self {
+        let charges = places.iter().map(|&place| self.charges[place].clone()).collect();
+        Self { charges, parts: Vec::new(), ..*self }
+    }
+
     /// What names it to the store afterwards.
     pub fn handle(&self) -> Handle {
         let keys = self.charges.iter().map(|charge| charge.key.clone()).collect();

@@ -222,4 +222,10 @@ pub enum Error {
     /// More requests than an exact log takes at once.
     #[error("requests: an exact log takes at most 1000 at once")]
     TooMany,
+    /// A booking whose counters the store keeps on several servers.
+    #[error(
+        "a booking can't be made across slots of a Redis Cluster: let its rules count by one \
+         `partition`"
+    )]
+    Spread,
 }

@@ -102,7 +102,7 @@ impl From<Error> for Refusal {
             Error::Conflict | Error::NotClaimed => Kind::Conflict,
             Error::Unknown => Kind::Unknown,
             Error::Gone | Error::Lost => Kind::Gone,
-            Error::TooMany => Kind::Invalid,
+            Error::TooMany | Error::Spread => Kind::Invalid,
         };
         Self::new(kind, error.to_string())
     }

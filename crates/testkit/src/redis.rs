@@ -1,8 +1,14 @@
 //! Private Redis servers: on free ports, on loopback, without a file, gone with the test.
 
+mod cluster;
+mod sentinel;
+
+pub use cluster::RedisCluster;
+pub use sentinel::{MASTER, RedisSentinel};
+
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -44,12 +50,20 @@ pub struct RedisServer {
 impl RedisServer {
     /// Starts a server and waits until it answers. `more` are further options.
     pub fn start(version: Version, more: &[&str]) -> Self {
-        let free = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
-        let port = free.local_addr().expect("an address").port();
-        drop(free);
+        Self::start_on(free_port(), version, more)
+    }
+
+    fn start_on(port: u16, version: Version, more: &[&str]) -> Self {
         let more: Vec<String> = more.iter().map(|&option| option.to_owned()).collect();
         let guard = spawn(version, port, &more);
         Self { port, version, more, guard }
+    }
+
+    /// Starts a sentinel by its configuration, which it rewrites.
+    fn start_sentinel(port: u16, file: &Path) -> Self {
+        let more = vec![file.display().to_string(), "--sentinel".to_owned()];
+        let guard = spawn(Version::System, port, &more);
+        Self { port, version: Version::System, more, guard }
     }
 
     /// Ends the server like a power cut, and starts an empty one in its place.
@@ -76,6 +90,12 @@ impl RedisServer {
     }
 }
 
+/// A port that nobody listens on.
+fn free_port() -> u16 {
+    let free = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+    free.local_addr().expect("an address").port()
+}
+
 impl Drop for RedisServer {
     fn drop(&mut self) {
         drop(self.guard.stdin.take());
@@ -85,24 +105,18 @@ impl Drop for RedisServer {
 
 fn spawn(version: Version, port: u16, more: &[String]) -> Child {
     let port_text = port.to_string();
-    let options = [
-        "--port",
-        &port_text,
-        "--bind",
-        "127.0.0.1",
-        "--save",
-        "",
-        "--appendonly",
-        "no",
-        "--databases",
-        "4096",
-        "--loglevel",
-        "warning",
-    ];
+    let mut options = vec!["--port", &port_text, "--bind", "127.0.0.1", "--loglevel", "warning"];
+    let is_sentinel = more.iter().any(|option| option == "--sentinel");
+    if !is_sentinel {
+        options.extend(["--save", "", "--appendonly", "no", "--databases", "4096"]);
+    }
+    // The name of a file comes before all options.
+    let (file, more) = more.split_at(usize::from(is_sentinel));
     let mut shell = Command::new("sh");
     shell
         .args(["-c", "\"$@\" </dev/null >/dev/null & cat; kill -9 $!; wait $! 2>/dev/null", "sh"])
         .arg(version.program())
+        .args(file)
         .args(options)
         .args(more)
         .stdin(Stdio::piped())
@@ -135,7 +149,7 @@ fn command(port: u16, words: &[&str]) -> std::io::Result<String> {
         line += &format!("${}\r\n{word}\r\n", word.len());
     }
     stream.write_all(line.as_bytes())?;
-    let mut answer = [0; 4_096];
+    let mut answer = [0; 65_536];
     let length = stream.read(&mut answer)?;
     Ok(String::from_utf8_lossy(&answer[..length]).trim_end().to_owned())
 }

@@ -89,8 +89,13 @@ pub enum RedisTopology {
     Sentinel {
         /// What the sentinels call the master.
         master: String,
-        /// The sentinels.
+        /// The sentinels, each with its own login. Encryption and database of the first are those
+        /// of the master, too.
         nodes: Vec<RedisAddress>,
+        /// Who logs in to the master. Default: its default user.
+        username: Option<String>,
+        /// The password of the master. Default: none.
+        password: Option<Secret>,
     },
 }
 

@@ -91,6 +91,7 @@ pub(crate) fn config(root: &Node, report: &mut Report) -> Option<Config> {
         settings.outage = outage::outage(item, report);
     }
     if let Store::Redis(redis) = &store {
+        settings.partition.clone_from(&redis.partition);
         settings.outage.nodes_max = redis.nodes_max;
     }
     if let Some(item) = part("booking") {

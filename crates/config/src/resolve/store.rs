@@ -6,7 +6,7 @@ use sluicegate_core::Span;
 
 use super::item::{Fields, Item};
 use super::{redis, scalar};
-use crate::config::{RedisStore, RedisTopology, SnapshotFile, Store};
+use crate::config::{RedisStore, RedisTopology, Secret, SnapshotFile, Store};
 use crate::raw::Value;
 use crate::report::Report;
 
@@ -161,12 +161,14 @@ fn is_in_cluster(item: &Item<'_>, report: &mut Report) -> Option<bool> {
 }
 
 fn sentinel(item: &Item<'_>, report: &mut Report) -> Option<RedisTopology> {
-    let fields = Fields::open(item.clone(), &["master", "nodes"], report)?;
+    let fields = Fields::open(item.clone(), &["master", "nodes", "username", "password"], report)?;
     let master = fields.require("master", "write what the sentinels call the master", report);
     let nodes = fields.require("nodes", "list the sentinels, such as [host:26379]", report);
     let master = master.and_then(|master| scalar::text(&master, report));
     let nodes = nodes.and_then(|nodes| servers(&nodes, report));
-    Some(RedisTopology::Sentinel { master: master?, nodes: nodes? })
+    let username = fields.read_some("username", report, scalar::text);
+    let password = fields.read_some("password", report, scalar::text).map(Secret::new);
+    Some(RedisTopology::Sentinel { master: master?, nodes: nodes?, username, password })
 }
 
 fn servers(item: &Item<'_>, report: &mut Report) -> Option<Vec<crate::config::RedisAddress>> {

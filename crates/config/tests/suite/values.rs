@@ -63,6 +63,7 @@ fn the_example_of_the_design_is_read_as_it_is_meant() {
     assert_eq!((redis.timeout, redis.deadline), (Span::from_millis(20), Span::from_millis(45)));
     assert_eq!((redis.retries, redis.nodes_max), (1, 4));
     assert_eq!((redis.partition.as_deref(), redis.key_prefix.as_str()), (Some("tenantId"), "sg:"));
+    assert_eq!(config.settings().partition.as_deref(), Some("tenantId"));
     let RedisTopology::Single(address) = &redis.topology else { panic!("{:?}", redis.topology) };
     assert_eq!((address.host.as_str(), address.port, address.tls), ("127.0.0.1", 6_379, false));
     assert_eq!(config.settings().required, ["userId", "modelId"]);
@@ -173,11 +174,14 @@ fn redis_is_found_in_every_topology() {
         panic!("a cluster")
     };
     assert_eq!((nodes.len(), nodes[2].host.as_str()), (3, "10.0.0.3"));
-    let RedisTopology::Sentinel { master, nodes } = topology("redis_sentinel") else {
+    let RedisTopology::Sentinel { master, nodes, username, password } = topology("redis_sentinel")
+    else {
         panic!("sentinels")
     };
-    let password = nodes[1].password.as_ref().map(|password| password.expose());
-    assert_eq!((master.as_str(), password), ("mymaster", Some("sentinel-password")));
+    let of_sentinel = nodes[1].password.as_ref().map(|password| password.expose());
+    assert_eq!((master.as_str(), of_sentinel), ("mymaster", Some("sentinel-password")));
+    let login = (username.as_deref(), password.as_ref().map(|password| password.expose()));
+    assert_eq!(login, (Some("limiter"), Some("master-password")));
     let RedisTopology::Single(azure) = topology("redis_azure") else { panic!("a server") };
     assert_eq!((azure.port, azure.tls, azure.db), (6_380, true, 0));
     assert_eq!(azure.password.unwrap().expose(), "pl4nted+s3cret=");

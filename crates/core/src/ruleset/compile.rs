@@ -137,7 +137,7 @@ pub(super) fn ruleset(
         }
         let mut rules = Vec::new();
         for rule in group.rules {
-            match Compiled::new(rule, &mut dimensions, &settings.secret) {
+            match Compiled::new(rule, &mut dimensions, &settings) {
                 Ok(rule) => rules.push(rule),
                 Err(error) => errors.push(error),
             }
@@ -195,7 +195,7 @@ impl Compiled {
     fn new(
         rule: Rule,
         dimensions: &mut Vec<String>,
-        secret: &[String],
+        settings: &Settings,
     ) -> Result<Self, RulesetError> {
         let mut place = |name: &str| {
             dimensions.iter().position(|other| other == name).unwrap_or_else(|| {
@@ -208,7 +208,7 @@ impl Compiled {
         let mut required: Vec<_> = rule.per.iter().map(|name| place(name)).collect();
         let mut value = |name: &str| Piece::Value {
             dimension: place(name),
-            secret: secret.iter().any(|other| other == name),
+            secret: settings.secret.iter().any(|other| other == name),
         };
         let key = match &rule.key {
             Some(template) => pieces(&rule, template, &mut value)?,
@@ -218,9 +218,11 @@ impl Compiled {
                 let mut text = prefix.as_str().to_owned();
                 let mut key = Vec::new();
                 for name in &rule.per {
-                    text.push(':');
+                    let together = settings.partition.as_ref() == Some(name);
+                    text.push_str(if together { ":{" } else { ":" });
                     key.push(Piece::Text(std::mem::take(&mut text)));
                     key.push(value(name));
+                    text.push_str(if together { "}" } else { "" });
                 }
                 if !text.is_empty() {
                     key.push(Piece::Text(text));

@@ -27,6 +27,9 @@ pub struct Settings {
     pub secret: Vec<String>,
     /// The key of that hash; the same on every node that shares a store.
     pub hash_key: [u8; 32],
+    /// The dimension whose value is in braces in the keys of rules that count by it: what a store
+    /// of many servers goes by to keep them together.
+    pub partition: Option<String>,
     /// How much later than its start a booking may be used; 1 % of the shortest window (at least
     /// 10 ms) if not set.
     pub slack: Option<Span>,
@@ -47,6 +50,7 @@ impl Default for Settings {
             required: Vec::new(),
             secret: vec!["apiKey".to_owned()],
             hash_key: *blake3::hash(b"sluicegate").as_bytes(),
+            partition: None,
             slack: None,
             horizon: Span::from_secs(3_600),
             outage: Outage::default(),

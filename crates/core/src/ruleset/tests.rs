@@ -32,6 +32,16 @@ fn keys(ruleset: &Ruleset, dimensions: &[(&str, &str)]) -> Vec<String> {
     plan.charges().iter().map(|charge| charge.key.to_string()).collect()
 }
 
+#[test]
+fn the_partition_is_in_braces_where_a_rule_counts_by_it() {
+    let rules = ["U", "UM", "M"].into_iter().zip([&["u"][..], &["u", "m"], &["m"]]);
+    let groups = rules.map(|(name, per)| Group::new(name, [rule(name, "1/h", per)])).collect();
+    let settings = Settings { partition: Some("u".to_owned()), ..Settings::default() };
+    let rules = Ruleset::new(groups, settings).expect("rules");
+    let found = keys(&rules, &[("u", "a}n{n"), ("m", "x")]);
+    assert_eq!(found, ["U:{a%7Dn%7Bn}#requests", "UM:{a%7Dn%7Bn}:x#requests", "M:x#requests"]);
+}
+
 /// The hierarchy of an inference gateway: the caller's own limit, the tenant's, the model's.
 fn inference() -> Ruleset {
     let exactly = |value: &str| Pattern::exactly(value);

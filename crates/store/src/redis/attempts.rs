@@ -7,13 +7,16 @@
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-use sluicegate_core::Id;
 use sluicegate_core::store::Error;
+use sluicegate_core::time::Clock as _;
+use sluicegate_core::{Id, Span, Timestamp};
 use tokio::time::{sleep, timeout};
 
 use super::call::Call;
-use super::link::{Failure, Link};
+use super::link::Failure;
 use super::reply::Reply;
+use super::way::Way;
+use crate::clock::MonotonicClock;
 
 /// How long an answer is waited for.
 #[derive(Clone, Copy, Debug)]
@@ -40,11 +43,22 @@ pub(super) struct Attempts {
     patience: Patience,
     budget: Budget,
     retries: AtomicU64,
+    time: MonotonicClock,
 }
 
 impl Attempts {
-    pub(super) const fn new(patience: Patience) -> Self {
-        Self { patience, budget: Budget::new(), retries: AtomicU64::new(0) }
+    pub(super) const fn new(patience: Patience, time: MonotonicClock) -> Self {
+        Self { patience, budget: Budget::new(), retries: AtomicU64::new(0), time }
+    }
+
+    /// When whoever asks now is no longer waited for.
+    pub(super) fn deadline(&self) -> Timestamp {
+        self.time.now() + Span::from(self.patience.deadline)
+    }
+
+    /// Whether that is over.
+    pub(super) fn is_over(&self, deadline: Timestamp) -> bool {
+        self.time.now() >= deadline
     }
 
     /// How many attempts were repeated.
@@ -55,16 +69,17 @@ impl Attempts {
     /// Asks, and asks again if that may help; `call` is told whether it is a repetition.
     pub(super) async fn make(
         &self,
-        link: &Link,
+        way: &Way,
         id: Id,
         mut call: impl FnMut(bool) -> Call,
     ) -> Result<Reply, Error> {
         self.budget.earn();
         let Patience { timeout: each, retries, deadline } = self.patience;
+        let not_after = self.deadline();
         let attempts = async {
             let mut number = 0;
             loop {
-                let asked = timeout(each, link.ask(call(number > 0))).await;
+                let asked = timeout(each, way.ask(call(number > 0), not_after)).await;
                 match asked.unwrap_or(Err(Failure::Late)) {
                     Ok(reply) => return Ok(reply),
                     Err(failure) if !failure.retryable() || number == retries => {

@@ -12,11 +12,16 @@ use smallvec::SmallVec;
 use super::keys::Names;
 use super::memo::Memo;
 use super::script::Which;
+use super::slot::Slot;
 
 /// One operation, on its way.
 #[derive(Clone, Debug)]
 pub(super) struct Call {
     pub(super) script: Which,
+    /// Where all its keys lie, in a cluster.
+    pub(super) slot: Option<Slot>,
+    /// It was sent to a server that is about to get the slot.
+    pub(super) asking: bool,
     pub(super) keys: Texts,
     pub(super) arguments: Texts,
     /// How many limits the answer of the fast script has to show.
@@ -93,6 +98,15 @@ pub(super) enum Planned {
     Claim(Id),
     Reset,
     Usage,
+    Reserve(Attempt),
+}
+
+/// One try to have a plan admitted that lies in several slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Attempt {
+    pub(super) number: Id,
+    /// What makes the whole plan the same when it comes again.
+    pub(super) fingerprint: u64,
 }
 
 /// The operations on what was admitted before.
@@ -102,11 +116,24 @@ pub(super) enum Later<'a> {
     Settle(&'a Cost),
     Release,
     Renew,
+    TakeBack(Attempt),
 }
 
 impl Call {
+    /// Whether one script call can carry both. One that only asks may touch nothing else, because
+    /// a server that has not got everything of a slot refuses what it has not got.
+    pub(super) fn goes_with(&self, other: &Self) -> bool {
+        self.script == other.script && self.slot == other.slot && !self.asking && !other.asking
+    }
+
     /// An acquire by the fast script, if the plan is one that it can decide.
-    pub(super) fn fast(plan: &Plan<'_>, retry: bool, names: &Names, memo: &Memo) -> Option<Self> {
+    pub(super) fn fast(
+        plan: &Plan<'_>,
+        slot: Option<Slot>,
+        retry: bool,
+        names: &Names,
+        memo: &Memo,
+    ) -> Option<Self> {
         if plan.recorded() || plan.charges().is_empty() {
             return None;
         }
@@ -143,11 +170,16 @@ impl Call {
         arguments.id(plan.id.id);
         arguments.push(&shape.0);
         arguments.push(if hinted.contains(&true) { &hints } else { b"" });
-        Some(Self { script: Which::Fast, keys, arguments, rows, hinted })
+        Some(Self { script: Which::Fast, slot, asking: false, keys, arguments, rows, hinted })
     }
 
-    /// An operation that comes with a plan.
-    pub(super) fn planned(operation: Planned, plan: &Plan<'_>, names: &Names) -> Self {
+    /// An operation that comes with a plan, all of which lies in one slot.
+    pub(super) fn planned(
+        operation: Planned,
+        plan: &Plan<'_>,
+        slot: Option<Slot>,
+        names: &Names,
+    ) -> Self {
         let name = match operation {
             Planned::Acquire => "acquire",
             Planned::Peek => "peek",
@@ -155,10 +187,15 @@ impl Call {
             Planned::Claim(_) => "claim",
             Planned::Reset => "reset",
             Planned::Usage => "usage",
+            Planned::Reserve(_) => "reserve",
+        };
+        let fingerprint = match operation {
+            Planned::Reserve(attempt) => attempt.fingerprint,
+            _ => plan.fingerprint(),
         };
         let (mut keys, mut body) = (Texts::default(), Texts::default());
         body.id(plan.id.id);
-        body.push(&plan.fingerprint().to_be_bytes());
+        body.push(&fingerprint.to_be_bytes());
         body.flag(plan.recorded());
         body.perhaps(plan.id.keep.map(Span::as_micros));
         body.perhaps(plan.hold.map(Span::as_micros));
@@ -167,23 +204,37 @@ impl Call {
         body.span(plan.window());
         body.number(plan.charges().len() as u64);
         keys.push(&match operation {
-            Planned::Acquire if !plan.recorded() => names.once(plan.id.id),
-            _ => names.record(plan.id.id),
+            Planned::Acquire if !plan.recorded() => names.once(slot, plan.id.id),
+            _ => names.record(slot, plan.id.id),
         });
         for charge in plan.charges() {
             push_charge(charge, names, &mut keys, &mut body);
         }
-        if let Planned::Claim(claimant) = operation {
-            body.id(claimant);
+        match operation {
+            Planned::Claim(claimant) => body.id(claimant),
+            Planned::Reserve(attempt) => body.id(attempt.number),
+            _ => {}
         }
-        Self::full(name, keys, &body)
+        Self::full(name, slot, keys, &body)
     }
 
     /// An operation on what was admitted before. The record knows its counters, which lie where it
     /// lies itself.
-    pub(super) fn later(operation: Later<'_>, handle: &Handle, names: &Names) -> Self {
+    pub(super) fn later(
+        operation: Later<'_>,
+        handle: &Handle,
+        slot: Option<Slot>,
+        names: &Names,
+    ) -> Self {
         let (mut keys, mut body) = (Texts::default(), Texts::default());
-        keys.push(&names.record(handle.id));
+        keys.push(&names.record(slot, handle.id));
+        if let Some(slot) = slot {
+            // Named, so that a server refuses it as a whole while a part of it is being moved to
+            // another, and not in the middle.
+            for key in handle.keys.iter().filter(|key| names.slot(key) == slot) {
+                names.touched(key).iter().for_each(|name| keys.push(name));
+            }
+        }
         let name = match operation {
             Later::Cancel => {
                 match handle.claimant {
@@ -198,11 +249,15 @@ impl Call {
             }
             Later::Release => "release",
             Later::Renew => "renew",
+            Later::TakeBack(attempt) => {
+                body.id(attempt.number);
+                "take_back"
+            }
         };
-        Self::full(name, keys, &body)
+        Self::full(name, slot, keys, &body)
     }
 
-    fn full(name: &str, keys: Texts, body: &Texts) -> Self {
+    fn full(name: &str, slot: Option<Slot>, keys: Texts, body: &Texts) -> Self {
         let mut arguments = Texts::default();
         arguments.number(2 + body.len() as u64);
         arguments.number(keys.len() as u64);
@@ -210,7 +265,8 @@ impl Call {
         for text in body.iter() {
             arguments.push(text);
         }
-        Self { script: Which::Full, keys, arguments, rows: 0, hinted: SmallVec::new() }
+        let (rows, hinted) = (0, SmallVec::new());
+        Self { script: Which::Full, slot, asking: false, keys, arguments, rows, hinted }
     }
 }
 

@@ -3,7 +3,8 @@
 //! Whoever wants something puts a [`Call`] into a queue. One task owns the connection: it takes
 //! all that is queued, up to a bound, sends it as one script call, and may do so again while
 //! earlier ones are on their way. There is no timer: when nothing is on its way, a call goes at
-//! once, and the busier Redis is the more calls share one.
+//! once, and the busier Redis is the more calls share one. In a cluster there is a link to every
+//! server, and a script call is about one slot.
 //!
 //! | state | means | a new call |
 //! |---|---|---|
@@ -26,15 +27,24 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tracing::{info, warn};
 
+use sluicegate_core::Timestamp;
+use sluicegate_core::time::Clock as _;
+
 use super::call::Call;
 use super::reply::Reply;
-use super::script::{Clock, Scripts, Which};
-use super::server::{Greeting, Server};
+use super::script::{Clock, Script, Which};
+use super::sentinel::Target;
+use super::server::{Address, ConnectError, Greeting, Server};
+use crate::clock::MonotonicClock;
 
 /// The most calls that one script call decides: Redis serves nobody else meanwhile.
 const BATCH_MAX: usize = 128;
+/// The most calls that others may overtake, because they share a batch with one before them.
+const OVERTAKEN_MAX: usize = 256;
 /// How many batches may be on their way: Redis works on one while we read and write others.
 const DEPTH: usize = 2;
+/// The same in a cluster, where calls on different slots can't share one.
+const DEPTH_IN_CLUSTER: usize = 32;
 /// The most calls that wait; more than Redis can answer within any time-out.
 const QUEUE_MAX: usize = 16_384;
 /// How long making a connection may take, encryption and login included.
@@ -74,12 +84,23 @@ pub(super) enum Failure {
     /// It was refused, and would be again.
     #[error("Redis refuses: {0}")]
     Refused(String),
+    /// It was certainly not executed: the slot is at this server.
+    #[error("the slot is at {0:?}")]
+    Moved(Address),
+    /// It was certainly not executed: the slot is on its way to this server, and so may the keys be.
+    #[error("the slot is on its way to {0:?}")]
+    Ask(Address),
 }
 
 impl Failure {
     /// Whether another attempt may succeed.
     pub(super) const fn retryable(&self) -> bool {
         !matches!(self, Self::Down | Self::Refused(_))
+    }
+
+    /// Whether it is certain that nothing was done.
+    pub(super) const fn was_not_executed(&self) -> bool {
+        matches!(self, Self::Down | Self::NotReady(_) | Self::Moved(_) | Self::Ask(_))
     }
 }
 
@@ -106,26 +127,47 @@ struct Shared {
     /// Something was queued.
     queued: Notify,
     state: AtomicU8,
-    sent: Sent,
+    time: MonotonicClock,
 }
 
 #[derive(Debug)]
 struct Job {
     call: Call,
+    not_after: Timestamp,
     answer: oneshot::Sender<Result<Reply, Failure>>,
 }
 
+/// How a link goes about it.
+#[derive(Clone, Debug)]
+pub(super) struct Terms {
+    pub(super) clock: Clock,
+    /// An answer that takes longer ends the connection.
+    pub(super) patience: Duration,
+    pub(super) sent: Arc<Sent>,
+    /// What [`Link::ask`] counts by.
+    pub(super) time: MonotonicClock,
+}
+
 impl Link {
-    /// Starts to connect. An answer that takes longer than `patience` ends the connection.
-    pub(super) fn open(server: Server, clock: Clock, patience: Duration) -> Self {
+    /// Starts to connect to the only server.
+    pub(super) fn open(target: Target, terms: Terms) -> Self {
+        Self::with_depth(target, terms, DEPTH)
+    }
+
+    /// Starts to connect to one of a cluster.
+    pub(super) fn open_in_cluster(server: Server, terms: Terms) -> Self {
+        Self::with_depth(Target::Server(server), terms, DEPTH_IN_CLUSTER)
+    }
+
+    fn with_depth(target: Target, terms: Terms, depth: usize) -> Self {
         let shared = Arc::new(Shared {
             queue: Mutex::default(),
             queued: Notify::new(),
             state: AtomicU8::new(State::Unsure as u8),
-            sent: Sent::default(),
+            time: terms.time,
         });
         let (alive, dropped) = oneshot::channel::<()>();
-        let keeper = Keeper { shared: shared.clone(), server, clock, patience };
+        let keeper = Keeper { shared: shared.clone(), target, terms, depth };
         tokio::spawn(async move {
             tokio::select! {
                 () = keeper.run() => {}
@@ -139,12 +181,10 @@ impl Link {
         self.shared.state()
     }
 
-    pub(super) fn sent(&self) -> &Sent {
-        &self.shared.sent
-    }
-
-    /// Sends a call and waits for its answer. Who stops waiting takes back what was not yet sent.
-    pub(super) async fn ask(&self, call: Call) -> Result<Reply, Failure> {
+    /// Sends a call and waits for its answer. Who stops waiting takes back what was not yet sent,
+    /// and nothing is sent late: a process that was stopped must not send what it should have sent
+    /// long ago.
+    pub(super) async fn ask(&self, call: Call, not_after: Timestamp) -> Result<Reply, Failure> {
         if self.state() == State::Down {
             return Err(Failure::Down);
         }
@@ -154,7 +194,7 @@ impl Link {
             if queue.len() >= QUEUE_MAX {
                 return Err(Failure::NotReady("too many calls wait for it".to_owned()));
             }
-            queue.push_back(Job { call, answer });
+            queue.push_back(Job { call, not_after, answer });
         }
         self.shared.queued.notify_one();
         answered.await.unwrap_or(Err(Failure::Cut))
@@ -178,21 +218,22 @@ impl Shared {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next calls that somebody still waits for, all for the same script.
+    /// The next calls that somebody still waits for, such as one script call can carry.
     fn next_batch(&self) -> Option<(Which, Vec<Job>)> {
         let mut queue = self.lock();
-        let mut batch: Vec<Job> = Vec::new();
-        while batch.len() < BATCH_MAX {
-            let Some(next) = queue.front() else { break };
-            if next.answer.is_closed() {
-                queue.pop_front();
+        let (mut batch, mut overtaken): (Vec<Job>, Vec<Job>) = (Vec::new(), Vec::new());
+        let now = if queue.is_empty() { return None } else { self.time.now() };
+        while batch.len() < BATCH_MAX && overtaken.len() < OVERTAKEN_MAX {
+            let Some(next) = queue.pop_front() else { break };
+            if next.answer.is_closed() || next.not_after <= now {
                 continue;
             }
-            if batch.first().is_some_and(|first| first.call.script != next.call.script) {
-                break;
+            match batch.first() {
+                Some(first) if !first.call.goes_with(&next.call) => overtaken.push(next),
+                _ => batch.push(next),
             }
-            batch.extend(queue.pop_front());
         }
+        overtaken.into_iter().rev().for_each(|job| queue.push_front(job));
         Some((batch.first()?.call.script, batch))
     }
 }
@@ -200,22 +241,22 @@ impl Shared {
 /// The task that owns the connection.
 struct Keeper {
     shared: Arc<Shared>,
-    server: Server,
-    clock: Clock,
-    patience: Duration,
+    target: Target,
+    terms: Terms,
+    depth: usize,
 }
 
 impl Keeper {
     async fn run(self) {
         let mut pause = PAUSE_MIN;
         loop {
-            match timeout(CONNECT, self.server.connect(self.clock, self.patience)).await {
-                Ok(Ok((connection, greeting))) => {
+            match timeout(CONNECT, self.connect()).await {
+                Ok(Ok((server, connection, greeting))) => {
                     pause = PAUSE_MIN;
                     self.shared.set_state(State::Up);
-                    info!(version = %greeting.version, "connected to Redis");
-                    let lost = self.serve(connection, &greeting).await;
-                    warn!(reason = %lost, "the connection to Redis is given up");
+                    info!(?server, version = %greeting.version, "connected to Redis");
+                    let lost = self.serve(&server.host, connection, &greeting).await;
+                    warn!(?server, reason = %lost, "the connection to Redis is given up");
                     self.shared.set_state(State::Unsure);
                     continue;
                 }
@@ -227,10 +268,19 @@ impl Keeper {
         }
     }
 
+    /// Finds the server, which may be another than before, and connects.
+    async fn connect(&self) -> Result<(Server, MultiplexedConnection, Greeting), ConnectError> {
+        let Terms { clock, patience, .. } = &self.terms;
+        let server = self.target.find(*patience * 5).await?;
+        let (mut connection, greeting) = server.connect(clock, *patience).await?;
+        self.target.verify(&mut connection, *patience * 5).await?;
+        Ok((server, connection, greeting))
+    }
+
     /// Nobody waits for a server that can't be reached.
     fn down(&self, reason: &str) {
         if self.shared.state() != State::Down {
-            warn!(%reason, "can't connect to Redis");
+            warn!(target = ?self.target, %reason, "can't connect to Redis");
         }
         self.shared.set_state(State::Down);
         for job in self.shared.lock().drain(..) {
@@ -240,17 +290,23 @@ impl Keeper {
 
     /// Sends what is queued until the connection is lost; returns why. What was on its way then is
     /// answered by nobody, which tells those who wait.
-    async fn serve(&self, connection: MultiplexedConnection, greeting: &Greeting) -> Failure {
+    async fn serve(
+        &self,
+        host: &str,
+        connection: MultiplexedConnection,
+        greeting: &Greeting,
+    ) -> Failure {
         let mut in_flight = FuturesUnordered::new();
         let mut look = interval(LOOK);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            while in_flight.len() < DEPTH
+            while in_flight.len() < self.depth
                 && let Some((which, batch)) = self.shared.next_batch()
             {
-                self.shared.sent.calls.fetch_add(batch.len() as u64, Ordering::Relaxed);
-                self.shared.sent.batches.fetch_add(1, Ordering::Relaxed);
-                in_flight.push(self.send(connection.clone(), &greeting.scripts, which, batch));
+                self.terms.sent.calls.fetch_add(batch.len() as u64, Ordering::Relaxed);
+                self.terms.sent.batches.fetch_add(1, Ordering::Relaxed);
+                let script = greeting.scripts.get(which);
+                in_flight.push(self.send(host, connection.clone(), script, which, batch));
             }
             tokio::select! {
                 Some(sent) = in_flight.next() => {
@@ -258,11 +314,11 @@ impl Keeper {
                         return lost;
                     }
                 }
-                () = self.shared.queued.notified(), if in_flight.len() < DEPTH => {}
+                () = self.shared.queued.notified(), if in_flight.len() < self.depth => {}
                 _ = look.tick(), if in_flight.is_empty() => {
                     let mut connection = connection.clone();
                     let ping = redis::cmd("PING");
-                    match timeout(self.patience, connection.send_packed_command(&ping)).await {
+                    match timeout(self.terms.patience, connection.send_packed_command(&ping)).await {
                         Ok(Ok(_)) => {}
                         Ok(Err(_)) => return Failure::Cut,
                         Err(_) => return Failure::Late,
@@ -275,23 +331,22 @@ impl Keeper {
     /// Sends one batch and hands out its answers. An error means that the connection is of no use.
     async fn send(
         &self,
+        host: &str,
         mut connection: MultiplexedConnection,
-        scripts: &Scripts,
+        script: &Script,
         which: Which,
         batch: Vec<Job>,
     ) -> Result<(), Failure> {
-        let script = scripts.get(which);
         let send = async {
             let known = command("EVALSHA", &script.hash, &batch);
-            match connection.send_packed_command(&known).await.and_then(Value::extract_error) {
+            match run(&mut connection, known, &batch).await {
                 Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                    let whole = command("EVAL", &script.text, &batch);
-                    connection.send_packed_command(&whole).await.and_then(Value::extract_error)
+                    run(&mut connection, command("EVAL", &script.text, &batch), &batch).await
                 }
                 result => result,
             }
         };
-        let error = match timeout(self.patience, send).await {
+        let error = match timeout(self.terms.patience, send).await {
             Ok(Ok(value)) => {
                 let rows: Vec<usize> = batch.iter().map(|job| job.call.rows).collect();
                 for (job, reply) in batch.into_iter().zip(Reply::split(which, value, rows)) {
@@ -305,7 +360,7 @@ impl Keeper {
                 return Err(Failure::Late);
             }
         };
-        let failure = failure_of(&error);
+        let failure = failure_of(&error, host);
         let lost = match (&failure, error.kind()) {
             (Failure::Cut, _) => true,
             // Pooled connections to a primary that was demoted would say so for ever.
@@ -323,6 +378,21 @@ fn tell(batch: Vec<Job>, failure: &Failure) {
     }
 }
 
+/// Runs the script call of a batch. One that only asks says so right before it.
+async fn run(
+    connection: &mut MultiplexedConnection,
+    command: Cmd,
+    batch: &[Job],
+) -> Result<Value, RedisError> {
+    if !batch.iter().any(|job| job.call.asking) {
+        return connection.send_packed_command(&command).await.and_then(Value::extract_error);
+    }
+    let mut both = redis::pipe();
+    both.cmd("ASKING").add_command(command);
+    let mut answers = connection.send_packed_commands(&both, 0, 2).await?;
+    answers.pop().unwrap_or(Value::Nil).extract_error()
+}
+
 fn command(name: &str, script: &str, batch: &[Job]) -> Cmd {
     let keys: usize = batch.iter().map(|job| job.call.keys.len()).sum();
     let arguments: usize = batch.iter().map(|job| job.call.arguments.len()).sum();
@@ -337,10 +407,18 @@ fn command(name: &str, script: &str, batch: &[Job]) -> Cmd {
     command
 }
 
-/// What an error says about what was asked.
-pub(super) fn failure_of(error: &RedisError) -> Failure {
+/// What an error says about what was asked of a host.
+fn failure_of(error: &RedisError, host: &str) -> Failure {
     use ServerErrorKind as Kind;
     let text = error.to_string();
+    if let Some((address, _)) = error.redirect_node()
+        && let Some(address) = Address::read(address, host)
+    {
+        return match error.kind() {
+            ErrorKind::Server(Kind::Ask) => Failure::Ask(address),
+            _ => Failure::Moved(address),
+        };
+    }
     match error.kind() {
         ErrorKind::Server(
             Kind::NoScript

@@ -8,20 +8,29 @@
 //! Plan ─call→ keys and arguments ─link→ batch ─script→ numbers ─reply→ Decision
 //! ```
 //!
-//! Everything here is about keys that lie in one slot. Plans across the slots of a cluster need a
-//! protocol above it (docs/decisions/006), which will send a [`call::Call`] to each.
+//! In a cluster, keys that lie in one slot are decided like that. A plan that lies in several takes
+//! a protocol above it: [`reserve`].
 
 mod attempts;
 mod call;
+mod cluster;
 mod keys;
 mod link;
 mod memo;
+mod parts;
 mod reply;
+mod reserve;
 mod script;
+mod sentinel;
 mod server;
+mod slot;
+mod way;
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use sluicegate_core::plan::Handle;
 use sluicegate_core::query::Cost;
 use sluicegate_core::store::{Claim, Ended, Error, Renewed, Usage};
@@ -30,21 +39,28 @@ use smallvec::SmallVec;
 
 pub use attempts::Patience;
 pub use link::State;
+pub use sentinel::Sentinels;
 pub use server::Server;
+pub use way::Topology;
 
+use crate::clock::MonotonicClock;
 use attempts::Attempts;
 use call::{Call, Later, Planned};
 use keys::Names;
-use link::Link;
+use link::{Sent, Terms};
 use memo::Memo;
+use parts::{Part, Spread, slots_of};
 use reply::Reply;
+use reserve::Reserver;
 use script::Clock;
+use slot::Slot;
+use way::Way;
 
 /// How Redis is used.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Where it is.
-    pub server: Server,
+    pub topology: Topology,
     /// What every key begins with, those of literal templates excepted.
     pub key_prefix: String,
     /// How long an answer is waited for.
@@ -54,7 +70,12 @@ pub struct Options {
 impl Options {
     /// The defaults, on this server.
     pub fn new(server: Server) -> Self {
-        Self { server, key_prefix: "sg:".to_owned(), patience: Patience::default() }
+        Self::on(Topology::Single(server))
+    }
+
+    /// The defaults, on these servers.
+    pub fn on(topology: Topology) -> Self {
+        Self { topology, key_prefix: "sg:".to_owned(), patience: Patience::default() }
     }
 }
 
@@ -72,10 +93,12 @@ pub struct Traffic {
 /// The shared store.
 #[derive(Debug)]
 pub struct Redis {
-    link: Link,
-    names: Names,
+    way: Way,
+    names: Arc<Names>,
     memo: Memo,
     attempts: Attempts,
+    reserver: Reserver,
+    sent: Arc<Sent>,
 }
 
 impl Redis {
@@ -85,35 +108,38 @@ impl Redis {
         Self::with_clock(options, Clock::Server)
     }
 
-    /// A store that goes by the time in the key `clock` of its database.
+    /// A store that goes by the time in the key `clock`, behind the prefix of all keys.
     #[cfg(feature = "test-clock")]
     pub fn with_clock_in_key(options: Options) -> Self {
-        Self::with_clock(options, Clock::Key)
+        let name = format!("{}clock", options.key_prefix);
+        Self::with_clock(options, Clock::Key(name))
     }
 
     fn with_clock(options: Options, clock: Clock) -> Self {
-        let Options { server, key_prefix, patience } = options;
+        let Options { topology, key_prefix, patience } = options;
+        let (time, sent) = (MonotonicClock::new(), Arc::new(Sent::default()));
+        let names = Names::new(key_prefix, topology.layout());
+        let terms = Terms { clock, patience: patience.timeout, sent: sent.clone(), time };
         Self {
-            link: Link::open(server, clock, patience.timeout),
-            names: Names::new(key_prefix),
+            way: Way::open(topology, terms),
+            names: Arc::new(names),
             memo: Memo::new(),
-            attempts: Attempts::new(patience),
+            attempts: Attempts::new(patience, time),
+            reserver: Reserver::new(time),
+            sent,
         }
     }
 
     /// Whether Redis can be asked.
     pub fn state(&self) -> State {
-        self.link.state()
+        self.way.state()
     }
 
     /// How often it was asked.
     pub fn traffic(&self) -> Traffic {
-        let sent = self.link.sent();
-        let load =
-            |count: &std::sync::atomic::AtomicU64| count.load(std::sync::atomic::Ordering::Relaxed);
         Traffic {
-            calls: load(&sent.calls),
-            round_trips: load(&sent.batches),
+            calls: self.sent.calls.load(Ordering::Relaxed),
+            round_trips: self.sent.batches.load(Ordering::Relaxed),
             retries: self.attempts.retries(),
         }
     }
@@ -144,20 +170,54 @@ impl Redis {
         }
     }
 
-    async fn ask_planned(&self, operation: Planned, plan: &Plan<'_>) -> Result<Reply, Error> {
+    async fn ask_planned(
+        &self,
+        operation: Planned,
+        plan: &Plan<'_>,
+        slot: Option<Slot>,
+    ) -> Result<Reply, Error> {
         if matches!(operation, Planned::Claim(_) | Planned::Reset) {
             self.forget(plan.charges().iter().map(|charge| &charge.key));
         }
-        self.attempts
-            .make(&self.link, plan.id.id, |_| Call::planned(operation, plan, &self.names))
-            .await
+        let call = |_| Call::planned(operation, plan, slot, &self.names);
+        self.attempts.make(&self.way, plan.id.id, call).await
     }
 
-    async fn ask_later(&self, operation: Later<'_>, handle: &Handle) -> Result<Reply, Error> {
+    /// Asks every part of a plan.
+    async fn ask_parts<T>(
+        &self,
+        operation: Planned,
+        parts: &[Part<'_>],
+        read: impl Fn(Reply, &Plan<'_>) -> Result<T, Error>,
+    ) -> Vec<Result<T, Error>> {
+        let ask = async |part: &Part<'_>| {
+            let reply = self.ask_planned(operation, &part.plan, Some(part.slot)).await?;
+            read(reply, &part.plan)
+        };
+        join_all(parts.iter().map(ask)).await
+    }
+
+    /// Asks every slot that has a record of a handle.
+    async fn ask_later<T>(
+        &self,
+        operation: Later<'_>,
+        handle: &Handle,
+        read: impl Fn(Reply) -> Result<T, Error>,
+    ) -> Vec<Result<T, Error>> {
         self.forget(handle.keys.iter());
-        self.attempts
-            .make(&self.link, handle.id, |_| Call::later(operation, handle, &self.names))
-            .await
+        let ask = async |slot| {
+            let call = |_| Call::later(operation, handle, slot, &self.names);
+            read(self.attempts.make(&self.way, handle.id, call).await?)
+        };
+        join_all(slots_of(handle, &self.names).into_iter().map(ask)).await
+    }
+
+    /// The only slot of a plan that can't be in several.
+    fn whole(&self, plan: &Plan<'_>) -> Result<Option<Slot>, Error> {
+        match Spread::of(plan, &self.names) {
+            Spread::Whole(slot) => Ok(slot),
+            Spread::Parts(_) => Err(Error::Spread),
+        }
     }
 
     fn forget<'k>(&self, keys: impl Iterator<Item = &'k Key>) {
@@ -169,15 +229,19 @@ impl Redis {
 
 impl Store for Redis {
     async fn acquire(&self, plan: &Plan<'_>) -> Result<Decision, Error> {
+        let slot = match Spread::of(plan, &self.names) {
+            Spread::Whole(slot) => slot,
+            Spread::Parts(parts) => return self.reserve(plan, &parts).await,
+        };
         let mut hinted = SmallVec::new();
-        let call = |retry| match Call::fast(plan, retry, &self.names, &self.memo) {
+        let call = |retry| match Call::fast(plan, slot, retry, &self.names, &self.memo) {
             Some(call) => {
                 hinted.clone_from(&call.hinted);
                 call
             }
-            None => Call::planned(Planned::Acquire, plan, &self.names),
+            None => Call::planned(Planned::Acquire, plan, slot, &self.names),
         };
-        let reply = self.attempts.make(&self.link, plan.id.id, call).await?;
+        let reply = self.attempts.make(&self.way, plan.id.id, call).await?;
         let clean = reply.is_clean();
         let decision = reply.decision(plan)?;
         if clean && hinted.contains(&false) {
@@ -187,38 +251,62 @@ impl Store for Redis {
     }
 
     async fn peek(&self, plan: &Plan<'_>) -> Result<Decision, Error> {
-        self.ask_planned(Planned::Peek, plan).await?.decision(plan)
+        match Spread::of(plan, &self.names) {
+            Spread::Whole(slot) => {
+                self.ask_planned(Planned::Peek, plan, slot).await?.decision(plan)
+            }
+            Spread::Parts(parts) => {
+                let answers = self.ask_parts(Planned::Peek, &parts, Reply::decision).await;
+                parts::decide(plan, &parts, answers)
+            }
+        }
     }
 
     async fn book(&self, plan: &Plan<'_>) -> Result<Decision, Error> {
-        self.ask_planned(Planned::Book, plan).await?.decision(plan)
+        let slot = self.whole(plan)?;
+        self.ask_planned(Planned::Book, plan, slot).await?.decision(plan)
     }
 
     async fn claim(&self, plan: &Plan<'_>, claimant: Id) -> Result<Claim, Error> {
-        self.ask_planned(Planned::Claim(claimant), plan).await?.claim(plan)
+        let slot = self.whole(plan)?;
+        self.ask_planned(Planned::Claim(claimant), plan, slot).await?.claim(plan)
     }
 
     async fn cancel(&self, handle: &Handle) -> Result<Ended, Error> {
-        self.ask_later(Later::Cancel, handle).await?.ended()
+        parts::ended(self.ask_later(Later::Cancel, handle, Reply::ended).await)
     }
 
     async fn settle(&self, handle: &Handle, actual: &Cost) -> Result<Ended, Error> {
-        self.ask_later(Later::Settle(actual), handle).await?.ended()
+        parts::ended(self.ask_later(Later::Settle(actual), handle, Reply::ended).await)
     }
 
     async fn release(&self, handle: &Handle) -> Result<Ended, Error> {
-        self.ask_later(Later::Release, handle).await?.ended()
+        parts::ended(self.ask_later(Later::Release, handle, Reply::ended).await)
     }
 
     async fn renew(&self, handle: &Handle) -> Result<Renewed, Error> {
-        self.ask_later(Later::Renew, handle).await?.renewed()
+        parts::renewed(self.ask_later(Later::Renew, handle, Reply::renewed).await)
     }
 
     async fn reset(&self, plan: &Plan<'_>) -> Result<Timestamp, Error> {
-        self.ask_planned(Planned::Reset, plan).await?.reset()
+        match Spread::of(plan, &self.names) {
+            Spread::Whole(slot) => self.ask_planned(Planned::Reset, plan, slot).await?.reset(),
+            Spread::Parts(parts) => {
+                let read = |reply: Reply, _: &Plan<'_>| reply.reset();
+                let answers = self.ask_parts(Planned::Reset, &parts, read).await;
+                let times: Vec<_> = answers.into_iter().collect::<Result<_, _>>()?;
+                Ok(times.into_iter().max().unwrap_or_default())
+            }
+        }
     }
 
     async fn usage(&self, plan: &Plan<'_>) -> Result<Usage, Error> {
-        self.ask_planned(Planned::Usage, plan).await?.usage(plan)
+        match Spread::of(plan, &self.names) {
+            Spread::Whole(slot) => self.ask_planned(Planned::Usage, plan, slot).await?.usage(plan),
+            Spread::Parts(parts) => {
+                let answers = self.ask_parts(Planned::Usage, &parts, Reply::usage).await;
+                parts::usage(plan, &parts, answers)
+            }
+        }
     }
 }

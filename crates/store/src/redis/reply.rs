@@ -121,10 +121,12 @@ impl Reply {
         }
     }
 
-    pub(super) fn renewed(self) -> Result<Renewed, Error> {
+    /// The answer to renew; none if there is nothing here that ends.
+    pub(super) fn renewed(self) -> Result<Option<Renewed>, Error> {
         let mut answer = self.full()?;
         match answer.word()?.as_str() {
-            "renewed" => Ok(Renewed { at: answer.time()?, until: answer.time()? }),
+            "renewed" => Ok(Some(Renewed { at: answer.time()?, until: answer.time()? })),
+            "nothing_held" => Ok(None),
             word => Err(answer.error(word)),
         }
     }
@@ -146,6 +148,15 @@ impl Reply {
             "reset" => answer.time(),
             word => Err(answer.error(word)),
         }
+    }
+
+    /// Whether an attempt was taken back.
+    pub(super) fn is_taken_back(&self) -> bool {
+        let word = match self {
+            Self::Full(values) => values.first(),
+            Self::Fast { .. } => None,
+        };
+        matches!(word, Some(Value::BulkString(word)) if word == b"taken_back")
     }
 
     fn full(self) -> Result<Answer, Error> {
@@ -205,6 +216,7 @@ impl Answer {
             "not_claimed" => Error::NotClaimed,
             "too_many" => Error::TooMany,
             "skew" => Error::ClockSkew,
+            "refused" => Error::Unavailable("the attempt was taken back".to_owned()),
             "error" => Error::Unavailable(self.word().unwrap_or_default()),
             _ => unreadable(),
         }

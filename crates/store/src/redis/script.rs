@@ -11,25 +11,27 @@ macro_rules! lua {
 }
 
 const FAST: &[&str] = lua!("common" "fast");
-const FULL: &[&str] = lua!("common" "log" "slices" "bucket" "charges" "records" "operations");
+const FULL: &[&str] =
+    lua!("common" "log" "slices" "bucket" "charges" "records" "operations" "reserve" "main");
 
 /// Where a script gets the time from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Clock {
     /// Redis: nodes whose clocks disagree still count in one window.
     Server,
-    /// The key `clock`, which a test sets.
+    /// A key, which a test sets.
     #[cfg(feature = "test-clock")]
-    Key,
+    Key(String),
 }
 
 impl Clock {
-    const fn text(self) -> &'static str {
+    fn text(&self) -> String {
         match self {
-            Self::Server => include_str!("lua/clock.lua"),
+            Self::Server => include_str!("lua/clock.lua").to_owned(),
             #[cfg(feature = "test-clock")]
-            Self::Key => {
-                "local now_text = redis.call('GET', 'clock')\nlocal now = tonumber(now_text)\n"
+            Self::Key(name) => {
+                let text = format!("local now_text = redis.call('GET', '{name}')\n");
+                text + "local now = tonumber(now_text)\n"
             }
         }
     }
@@ -60,13 +62,13 @@ pub(super) struct Script {
 
 impl Scripts {
     /// The scripts for a server of this major version.
-    pub(super) fn new(clock: Clock, version: u64) -> Self {
+    pub(super) fn new(clock: &Clock, version: u64) -> Self {
         let script = |pieces: &[&str]| {
             // From 7 on, a script that says what it is fails before its first write, not after,
             // where memory is short or a key was not declared. Before 7 it is a syntax error.
             let head = if version >= 7 { "#!lua\n" } else { "" };
-            let text: String =
-                [head, clock.text()].into_iter().chain(pieces.iter().copied()).collect();
+            let time = clock.text();
+            let text: String = [head, &time].into_iter().chain(pieces.iter().copied()).collect();
             let hash = Hashed::new(&text).get_hash().to_owned();
             Script { text, hash }
         };

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{
-    AsyncConnectionConfig, Client, ConnectionAddr, IntoConnectionInfo as _, RedisConnectionInfo,
-    RedisError,
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, FromRedisValue, IntoConnectionInfo as _,
+    RedisConnectionInfo, RedisError,
 };
 use tokio::time::timeout;
 use tracing::warn;
@@ -44,6 +44,27 @@ impl fmt::Debug for Server {
     }
 }
 
+/// Where a server of a cluster or behind sentinels is: `host:port`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Address {
+    pub(super) host: String,
+    pub(super) port: u16,
+}
+
+impl Address {
+    /// Reads what servers call each other. One that does not know its own name leaves it out: then
+    /// it is the one that was `asked`.
+    pub(super) fn read(text: &str, asked: &str) -> Option<Self> {
+        let (host, port) = text.rsplit_once(':')?;
+        Some(Self::new(host, port.parse().ok()?, asked))
+    }
+
+    pub(super) fn new(host: &str, port: u16, asked: &str) -> Self {
+        let host = if matches!(host, "" | "?") { asked } else { host };
+        Self { host: host.to_owned(), port }
+    }
+}
+
 /// What has to be known of a server before it is asked anything.
 #[derive(Debug)]
 pub(super) struct Greeting {
@@ -58,37 +79,45 @@ pub(super) enum ConnectError {
     Redis(#[from] RedisError),
     #[error("it does not answer")]
     Silent,
+    #[error("{0}")]
+    Unfit(String),
 }
 
 impl Server {
+    /// Another one that takes the same login.
+    pub(super) fn moved_to(&self, address: &Address) -> Self {
+        Self { host: address.host.clone(), port: address.port, ..self.clone() }
+    }
+
     /// Connects and learns what there is to know; `patience` is for each answer.
     ///
     /// A server that takes connections but does not answer is as good as none.
     pub(super) async fn connect(
         &self,
-        clock: Clock,
+        clock: &Clock,
         patience: Duration,
     ) -> Result<(MultiplexedConnection, Greeting), ConnectError> {
+        let mut connection = self.dial().await?;
+        // Not as strict as a decision: it has to load the scripts, and it is asked once.
+        let patience = patience * 5;
+        let info: String = ask(&mut connection, &redis::cmd("INFO"), patience).await?;
+        let greeting = Greeting::read(&info, clock);
+        for which in [Which::Fast, Which::Full] {
+            let mut load = redis::cmd("SCRIPT");
+            load.arg("LOAD").arg(&greeting.scripts.get(which).text);
+            let _: String = ask(&mut connection, &load, patience).await?;
+        }
+        Ok((connection, greeting))
+    }
+
+    /// Connects and logs in.
+    pub(super) async fn dial(&self) -> Result<MultiplexedConnection, ConnectError> {
         let client =
             Client::open(self.address().into_connection_info()?.set_redis_settings(self.login()))?;
         // Time-outs and retries are ours: whoever repeats a call has to know that it does.
         let config =
             AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-        let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
-        // Not as strict as a decision: it has to load the scripts, and it is asked once.
-        let patience = patience * 5;
-        let info: String = timeout(patience, redis::cmd("INFO").query_async(&mut connection))
-            .await
-            .map_err(|_| ConnectError::Silent)??;
-        let greeting = Greeting::read(&info, clock);
-        for which in [Which::Fast, Which::Full] {
-            let mut load = redis::cmd("SCRIPT");
-            load.arg("LOAD").arg(&greeting.scripts.get(which).text);
-            let _: String = timeout(patience, load.query_async(&mut connection))
-                .await
-                .map_err(|_| ConnectError::Silent)??;
-        }
-        Ok((connection, greeting))
+        Ok(client.get_multiplexed_async_connection_with_config(&config).await?)
     }
 
     fn address(&self) -> ConnectionAddr {
@@ -113,8 +142,18 @@ impl Server {
     }
 }
 
+/// Asks one thing, and does not wait for longer than that.
+pub(super) async fn ask<T: FromRedisValue>(
+    connection: &mut MultiplexedConnection,
+    question: &Cmd,
+    patience: Duration,
+) -> Result<T, ConnectError> {
+    let answer = timeout(patience, question.query_async(connection)).await;
+    Ok(answer.map_err(|_| ConnectError::Silent)??)
+}
+
 impl Greeting {
-    fn read(info: &str, clock: Clock) -> Self {
+    fn read(info: &str, clock: &Clock) -> Self {
         let version = field(info, "redis_version").unwrap_or("0").to_owned();
         let major = version.split('.').next().and_then(|major| major.parse().ok());
         let policy = field(info, "maxmemory_policy").unwrap_or("unknown");
@@ -145,7 +184,7 @@ mod tests {
         assert_eq!(field(info, "redis_version"), Some("6.2.14"));
         assert_eq!(field(info, "version"), None);
         let script =
-            |info| Greeting::read(info, Clock::Server).scripts.get(Which::Fast).text.clone();
+            |info| Greeting::read(info, &Clock::Server).scripts.get(Which::Fast).text.clone();
         assert!(!script(info).starts_with("#!lua"), "a syntax error before 7");
         assert!(script("redis_version:7.0.15").starts_with("#!lua\n"));
     }

@@ -75,7 +75,7 @@ impl<V: Shared> Subject for RedisSubject<V> {
     fn set_now(&self, now: Timestamp) {
         let mut connection = self.clock.get_connection().expect("a connection");
         let micros = now.as_micros();
-        redis::cmd("SET").arg("clock").arg(micros).exec(&mut connection).expect("set");
+        redis::cmd("SET").arg("sg:clock").arg(micros).exec(&mut connection).expect("set");
     }
 
     fn run<F: Future>(&self, future: F) -> F::Output {

@@ -183,7 +183,7 @@ impl Observed {
 
     pub(super) fn failed(error: &Error) -> Self {
         let word = match error {
-            Error::TooMany => Word::Invalid,
+            Error::TooMany | Error::Spread => Word::Invalid,
             Error::Conflict | Error::NotClaimed => Word::Conflict,
             Error::Unknown => Word::Unknown,
             Error::Gone => Word::Gone,

@@ -1,0 +1,8 @@
+//! The Redis store on several servers: a cluster, and a master that sentinels watch.
+
+mod bench;
+mod faults;
+mod network;
+mod plans;
+mod sentinel;
+mod suite;

@@ -1,0 +1,110 @@
+//! A network that loses replies and holds up messages, between a node and every server.
+
+use sluicegate_store::redis::{Server, Topology};
+use sluicegate_testkit::proxy::{FaultProxy, Weather};
+use sluicegate_testkit::redis::RedisCluster;
+
+use crate::bench::{Ask, Bench, ms, of_caller, ours, until};
+
+/// A cluster whose servers are known to clients as the proxies before them.
+struct Behind {
+    cluster: RedisCluster,
+    proxies: Vec<FaultProxy>,
+}
+
+impl Behind {
+    async fn start() -> Self {
+        let cluster = RedisCluster::start(3);
+        let proxies: Vec<_> =
+            cluster.primaries.iter().map(|server| FaultProxy::start(server.port)).collect();
+        for (server, proxy) in cluster.primaries.iter().zip(&proxies) {
+            let port = proxy.port.to_string();
+            let set = server.command(&["CONFIG", "SET", "cluster-announce-port", &port]);
+            assert_eq!(set, "+OK");
+        }
+        let behind = Self { cluster, proxies };
+        until("all servers know each other by the proxies", || behind.is_known()).await;
+        behind
+    }
+
+    fn is_known(&self) -> bool {
+        self.cluster.primaries.iter().all(|server| {
+            let slots = server.command(&["CLUSTER", "SLOTS"]);
+            self.proxies.iter().all(|proxy| slots.contains(&format!(":{}\r\n", proxy.port)))
+        })
+    }
+
+    async fn bench(&self, all: &str, user: &str) -> Bench {
+        let seeds = self.proxies.iter().map(|proxy| Server::at("127.0.0.1", proxy.port));
+        Bench::new(Topology::Cluster(seeds.collect()), &[all], &[user]).await
+    }
+}
+
+/// Loses replies after their commit, of one server or of all.
+async fn lost_replies_are_counted_once(id: fn(u128) -> Ask) {
+    let behind = Behind::start().await;
+    let bench = behind.bench("1000/h", "40/h").await;
+    for n in 1..=60_u64 {
+        match n % 4 {
+            0 => behind.proxies.iter().for_each(FaultProxy::cut_next_reply),
+            one if n % 3 == 0 => behind.proxies[one as usize - 1].cut_next_reply(),
+            _ => {}
+        }
+        let decision = bench.acquire(id(n.into())).await.unwrap_or_else(|e| panic!("{n}: {e}"));
+        assert_eq!(decision.is_allowed(), n <= 40, "{n}: {decision:?}");
+    }
+    assert!(behind.proxies.iter().map(FaultProxy::lost).sum::<u32>() >= 40);
+    bench.shows("ann", &[40, 40]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_reply_is_counted_once_in_every_slot() {
+    lost_replies_are_counted_once(ours).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_id_of_a_caller_is_counted_once_in_every_slot() {
+    lost_replies_are_counted_once(of_caller).await;
+}
+
+/// What can't be answered for is taken back, as soon as it can be.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_silent_leaves_nothing_charged_on_the_others() {
+    let behind = Behind::start().await;
+    let bench = behind.bench("1000/h", "1000/h").await;
+    for silent in 0..3 {
+        behind.proxies[silent].set(Weather::BlackHole);
+        for n in 0..3 {
+            let _ = bench.acquire(of_caller(100 * silent as u128 + n)).await;
+        }
+        behind.proxies[silent].set(Weather::Cut);
+        behind.proxies[silent].set(Weather::Fair);
+        assert!(bench.store.wait_until_up(ms(10_000)).await);
+    }
+    // Some were decided without the silent server, so they are charged in full; none is in part.
+    let mut last = Vec::new();
+    for _ in 0..500 {
+        last = bench.used("ann").await;
+        if last[0] == last[1] {
+            break;
+        }
+        tokio::time::sleep(ms(10)).await;
+    }
+    assert_eq!(last[0], last[1], "{last:?}");
+}
+
+/// Whoever asked has gone before there is an answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_nobody_waits_for_is_taken_back() {
+    let behind = Behind::start().await;
+    let bench = behind.bench("1000/h", "1000/h").await;
+    behind.proxies.iter().for_each(|proxy| proxy.delay(ms(50)));
+    for n in 1..=10 {
+        let gone = tokio::time::timeout(ms(20), bench.acquire(of_caller(n))).await;
+        assert!(gone.is_err(), "no answer can be there yet");
+    }
+    bench.shows("ann", &[0, 0]).await;
+    // What was given up may be asked for again, under the same id.
+    assert!(bench.acquire(of_caller(1)).await.expect("a decision").is_allowed());
+    bench.shows("ann", &[1, 1]).await;
+}

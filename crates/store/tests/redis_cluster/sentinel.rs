@@ -1,0 +1,66 @@
+//! A master that fails, and the replica that the sentinels put in its place.
+
+use sluicegate_core::store::Error;
+use sluicegate_store::redis::{Sentinels, Server, State, Topology};
+use sluicegate_testkit::redis::{MASTER, RedisSentinel, RedisServer};
+use tokio::time::sleep;
+
+use crate::bench::{Bench, ms, ours};
+
+fn topology(redis: &RedisSentinel) -> Topology {
+    let server = |server: &RedisServer| Server::at("127.0.0.1", server.port);
+    let mut nodes: Vec<_> = redis.sentinels.iter().map(server).collect();
+    // The first one they ask does not exist.
+    nodes.insert(0, Server::at("127.0.0.1", 1));
+    Topology::Sentinel(Sentinels { master: MASTER.to_owned(), nodes, login: Server::at("", 0) })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_new_master_is_found_after_the_old_one_dies() {
+    let mut redis = RedisSentinel::start();
+    let bench = Bench::new(topology(&redis), &["100/h"], &["60/h"]).await;
+    for id in 1..=20 {
+        assert!(bench.acquire(ours(id)).await.expect("a decision").is_allowed());
+    }
+    redis.primary.kill();
+    let mut id = 100;
+    let mut admitted = 20;
+    // Nothing tells when sentinels have agreed; each question has its own deadline.
+    for _ in 0..2_000 {
+        id += 1;
+        match bench.acquire(ours(id)).await {
+            Ok(decision) if decision.is_allowed() => admitted += 1,
+            Ok(_) => break,
+            Err(Error::Unavailable(_)) => sleep(ms(10)).await,
+            Err(other) => panic!("{other}"),
+        }
+    }
+    assert_eq!(bench.store.state(), State::Up);
+    // The fail-over may have lost writes, but not more than a whole window of them.
+    assert!((60..=120).contains(&admitted), "{admitted}");
+    assert_eq!(bench.used("ann").await[1], 60);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_master_that_is_demoted_is_left() {
+    let redis = RedisSentinel::start();
+    let bench = Bench::new(topology(&redis), &["1000/h"], &["1000/h"]).await;
+    assert!(bench.acquire(ours(1)).await.expect("a decision").is_allowed());
+    assert!(redis.sentinels[0].command(&["SENTINEL", "FAILOVER", MASTER]).starts_with("+OK"));
+    let role = || redis.replica.command(&["ROLE"]);
+    let mut id = 1;
+    let mut after = 0;
+    for _ in 0..2_000 {
+        id += 1;
+        let allowed = bench.acquire(ours(id)).await.is_ok_and(|decision| decision.is_allowed());
+        after += u32::from(allowed && role().contains("master"));
+        if after > 20 {
+            break;
+        }
+        sleep(ms(5)).await;
+    }
+    assert!(after > 20, "{}", role());
+    let held = redis.replica.command(&["ZCARD", "sg:{USER:ann#requests}"]);
+    let held: u32 = held.trim_start_matches(':').parse().expect("a number");
+    assert!(held >= 20, "{held}");
+}

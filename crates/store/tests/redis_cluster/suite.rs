@@ -1,0 +1,64 @@
+//! The suite that every store has to pass, with all keys of a test in one slot.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use sluicegate_core::Timestamp;
+use sluicegate_store::redis::{Options, Patience, Redis};
+use sluicegate_testkit::redis::RedisCluster;
+use sluicegate_testkit::suite::EPOCH;
+use sluicegate_testkit::{Subject, store_suite};
+use tokio::runtime::Runtime;
+
+use crate::bench::seeds;
+
+fn cluster() -> &'static RedisCluster {
+    static CLUSTER: OnceLock<RedisCluster> = OnceLock::new();
+    CLUSTER.get_or_init(|| RedisCluster::start(3))
+}
+
+fn runtime() -> &'static Runtime {
+    static RUNTIME: OnceLock<Runtime> = OnceLock::new();
+    RUNTIME.get_or_init(|| Runtime::new().expect("a runtime"))
+}
+
+/// A store whose prefix puts everything into one slot, another one for each test.
+struct OneSlot {
+    store: Redis,
+    clock: String,
+}
+
+impl Subject for OneSlot {
+    type Store = Redis;
+    const CASES: u32 = 30;
+
+    fn fresh() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let key_prefix = format!("{{{}}}", NEXT.fetch_add(1, Ordering::Relaxed));
+        let clock = format!("{key_prefix}clock");
+        let patient = Duration::from_secs(20);
+        let patience = Patience { timeout: patient, retries: 0, deadline: patient };
+        let options = Options { key_prefix, patience, ..Options::on(seeds(cluster())) };
+        let store = runtime().block_on(async { Redis::with_clock_in_key(options) });
+        let subject = Self { store, clock };
+        subject.set_now(EPOCH);
+        subject
+    }
+
+    fn store(&self) -> &Redis {
+        &self.store
+    }
+
+    fn set_now(&self, now: Timestamp) {
+        let words = ["SET", &self.clock, &now.as_micros().to_string()];
+        let set = cluster().primaries.iter().any(|server| server.command(&words) == "+OK");
+        assert!(set, "one of the servers has the slot");
+    }
+
+    fn run<F: Future>(&self, future: F) -> F::Output {
+        runtime().block_on(future)
+    }
+}
+
+store_suite!(OneSlot);

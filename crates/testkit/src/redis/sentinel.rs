@@ -1,0 +1,59 @@
+//! A private primary with a replica, watched by sentinels.
+
+use super::cluster::until;
+use super::{RedisServer, Version, free_port};
+
+/// What the sentinels call the master.
+pub const MASTER: &str = "limits";
+
+/// A primary, its replica, and three sentinels that replace the one by the other.
+#[derive(Debug)]
+pub struct RedisSentinel {
+    /// The primary at first.
+    pub primary: RedisServer,
+    /// Its replica at first.
+    pub replica: RedisServer,
+    /// The sentinels.
+    pub sentinels: Vec<RedisServer>,
+    _folder: tempfile::TempDir,
+}
+
+impl RedisSentinel {
+    /// Starts all of them and waits until they know each other.
+    pub fn start() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        // A replica writes down what it is sent at first.
+        let dir = folder.path().to_str().expect("a path that is text");
+        let options = ["--repl-diskless-sync-delay", "0", "--dir", dir];
+        let primary = RedisServer::start(Version::System, &options);
+        let port = primary.port.to_string();
+        let replica = ["--replicaof", "127.0.0.1", &port, "--dir", dir];
+        let replica = RedisServer::start(Version::System, &replica);
+        until("the replica follows", || {
+            replica.command(&["INFO", "replication"]).contains("master_link_status:up")
+        });
+        let sentinels: Vec<_> = (0..3)
+            .map(|number| {
+                let file = folder.path().join(format!("sentinel-{number}.conf"));
+                let text = format!(
+                    "sentinel monitor {MASTER} 127.0.0.1 {port} 2\n\
+                     sentinel down-after-milliseconds {MASTER} 500\n\
+                     sentinel failover-timeout {MASTER} 2000\n"
+                );
+                std::fs::write(&file, text).expect("a file");
+                RedisServer::start_sentinel(free_port(), &file)
+            })
+            .collect();
+        for sentinel in &sentinels {
+            until("the sentinels know each other and the replica", || {
+                let known = sentinel.command(&["SENTINEL", "MASTER", MASTER]);
+                let field = |name: &str, value: &str| {
+                    let mut words = known.split("\r\n").skip_while(|word| *word != name);
+                    words.nth(2) == Some(value)
+                };
+                field("num-other-sentinels", "2") && field("num-slaves", "1")
+            });
+        }
+        Self { primary, replica, sentinels, _folder: folder }
+    }
+}
