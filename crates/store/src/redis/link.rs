@@ -260,6 +260,8 @@ impl Keeper {
                     self.shared.set_state(State::Unsure);
                     continue;
                 }
+                // A connection that is cut while it is made says little of the server: once more.
+                Ok(Err(_)) if self.shared.state() == State::Unsure && pause == PAUSE_MIN => {}
                 Ok(Err(problem)) => self.down(&problem.to_string()),
                 Err(_) => self.down("it took too long"),
             }
