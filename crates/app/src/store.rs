@@ -5,9 +5,10 @@ use sluicegate_core::plan::Handle;
 use sluicegate_core::query::Cost;
 use sluicegate_core::store::{Claim, Ended, Error, Renewed, Usage};
 use sluicegate_core::{Decision, Id, Plan, Ruleset, Store, Timestamp};
+use sluicegate_server::metrics::{RedisCalls, RedisStats};
 use sluicegate_server::probe::Readiness;
 use sluicegate_store::memory::Capacity;
-use sluicegate_store::redis::{Options, Patience, Sentinels, Server, State, Topology};
+use sluicegate_store::redis::{Counted, Options, Patience, Sentinels, Server, State, Topology};
 use sluicegate_store::{Memory, Redis};
 
 /// What a node remembers of an outage, in at most 20 MB.
@@ -16,7 +17,7 @@ const FALLBACK: Capacity = Capacity { keys_max: 200_000, records_max: 20_000 };
 /// One of the stores there are.
 pub(crate) enum Chosen {
     Memory(Memory),
-    Redis(Redis),
+    Redis(Box<Redis>),
 }
 
 impl Chosen {
@@ -35,7 +36,7 @@ impl Chosen {
                 Topology::Sentinel(Sentinels { master: master.clone(), nodes, login })
             }
         };
-        Self::Redis(Redis::new(Options {
+        Self::Redis(Box::new(Redis::new(Options {
             topology,
             key_prefix: config.key_prefix.clone(),
             patience: Patience {
@@ -43,7 +44,7 @@ impl Chosen {
                 retries: config.retries,
                 deadline: config.deadline.into(),
             },
-        }))
+        })))
     }
 
     /// Usage in this process, if that is where it is kept.
@@ -66,6 +67,17 @@ impl Chosen {
             }
             _ => Readiness::Ready,
         }
+    }
+
+    /// What was asked of Redis, if that is where usage is kept.
+    pub(crate) fn redis_stats(&self) -> Option<RedisStats> {
+        let Self::Redis(redis) = self else { return None };
+        let calls = redis.counted().into_iter().map(|counted| {
+            let Counted { operation, errors, took, micros } = counted;
+            RedisCalls { operation, errors, took, micros }
+        });
+        let up = redis.state() == State::Up;
+        Some(RedisStats { up, evicts: redis.evicts(), calls: calls.collect() })
     }
 
     /// What keeps what this node lets through on its own, for a store that may not answer.

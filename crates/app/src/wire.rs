@@ -82,6 +82,10 @@ impl Node {
             let size = sized.limiter().store().memory().map(Memory::size).unwrap_or_default();
             StoreSize { keys: size.keys, overflow: size.overflow, records: size.records }
         });
+        if service.limiter().store().redis_stats().is_some() {
+            let asked = service.clone();
+            metrics.watch_redis(move || asked.limiter().store().redis_stats().unwrap_or_default());
+        }
         let tokens = Arc::new(ArcSwapOption::empty());
         tokens.store(tokens_of(config)?);
         Ok(Arc::new(Self {

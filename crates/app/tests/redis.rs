@@ -132,6 +132,17 @@ fn a_service_says_that_redis_is_down_and_goes_on_when_it_is_back() {
     wait_for(&service, UNHEALTHY);
     let (status, answer) = service.allow(&ann());
     assert_eq!((status, &answer["reason"]), (200, &json!("STORE_UNAVAILABLE")), "{answer}");
+    let (_, shown) = get(&format!("{}/metrics", service.admin));
+    for expected in [
+        "sluicegate_redis_up 0",
+        "sluicegate_redis_evicts 0",
+        "rate_limiter_redis_calls_total{operation=\"acquire\"} 2",
+        "rate_limiter_redis_errors_total{type=\"down\",operation=\"acquire\"} 1",
+        "rate_limiter_redis_latency_seconds_count{operation=\"acquire\"} 2",
+        "rate_limiter_fallback_total{mode=\"closed\"} 1",
+    ] {
+        assert!(shown.contains(expected), "{expected} in {shown}");
+    }
     redis.restart();
     wait_for(&service, READY);
     assert_eq!(service.allow(&ann()).1["remaining"], 99, "it came back empty");

@@ -15,6 +15,7 @@ use tokio::time::{sleep, timeout};
 use super::call::Call;
 use super::link::Failure;
 use super::reply::Reply;
+use super::tally::{Asked, Tally};
 use super::way::Way;
 use crate::clock::MonotonicClock;
 
@@ -43,12 +44,19 @@ pub(super) struct Attempts {
     patience: Patience,
     budget: Budget,
     retries: AtomicU64,
+    tally: Tally,
     time: MonotonicClock,
 }
 
 impl Attempts {
-    pub(super) const fn new(patience: Patience, time: MonotonicClock) -> Self {
-        Self { patience, budget: Budget::new(), retries: AtomicU64::new(0), time }
+    pub(super) fn new(patience: Patience, time: MonotonicClock) -> Self {
+        let (budget, retries) = (Budget::new(), AtomicU64::new(0));
+        Self { patience, budget, retries, tally: Tally::default(), time }
+    }
+
+    /// What was counted.
+    pub(super) const fn tally(&self) -> &Tally {
+        &self.tally
     }
 
     /// When whoever asks now is no longer waited for.
@@ -70,17 +78,21 @@ impl Attempts {
     pub(super) async fn make(
         &self,
         way: &Way,
-        id: Id,
+        (asked, id): (Asked, Id),
         mut call: impl FnMut(bool) -> Call,
     ) -> Result<Reply, Error> {
         self.budget.earn();
         let Patience { timeout: each, retries, deadline } = self.patience;
-        let not_after = self.deadline();
+        let (began, not_after) = (self.time.now(), self.deadline());
         let attempts = async {
             let mut number = 0;
             loop {
-                let asked = timeout(each, way.ask(call(number > 0), not_after)).await;
-                match asked.unwrap_or(Err(Failure::Late)) {
+                let answer = timeout(each, way.ask(call(number > 0), not_after)).await;
+                let answer = answer.unwrap_or(Err(Failure::Late));
+                if let Err(failure) = &answer {
+                    self.tally.failed(asked, failure);
+                }
+                match answer {
                     Ok(reply) => return Ok(reply),
                     Err(failure) if !failure.retryable() || number == retries => {
                         return Err(failure);
@@ -93,6 +105,7 @@ impl Attempts {
             }
         };
         let answered = timeout(deadline, attempts).await.unwrap_or(Err(Failure::Late));
+        self.tally.took(asked, self.time.now().since(began));
         answered.map_err(|failure| Error::Unavailable(failure.to_string()))
     }
 }

@@ -13,6 +13,7 @@ use super::keys::Names;
 use super::memo::Memo;
 use super::script::Which;
 use super::slot::Slot;
+use super::tally::Asked;
 
 /// One operation, on its way.
 #[derive(Clone, Debug)]
@@ -101,6 +102,19 @@ pub(super) enum Planned {
     Reserve(Attempt),
 }
 
+impl Planned {
+    pub(super) const fn asked(self) -> Asked {
+        match self {
+            Self::Acquire | Self::Reserve(_) => Asked::Acquire,
+            Self::Peek => Asked::Peek,
+            Self::Book => Asked::Book,
+            Self::Claim(_) => Asked::Claim,
+            Self::Reset => Asked::Reset,
+            Self::Usage => Asked::Usage,
+        }
+    }
+}
+
 /// One try to have a plan admitted that lies in several slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Attempt {
@@ -117,6 +131,17 @@ pub(super) enum Later<'a> {
     Release,
     Renew,
     TakeBack(Attempt),
+}
+
+impl Later<'_> {
+    pub(super) const fn asked(self) -> Asked {
+        match self {
+            Self::Cancel | Self::TakeBack(_) => Asked::Cancel,
+            Self::Settle(_) => Asked::Settle,
+            Self::Release => Asked::Release,
+            Self::Renew => Asked::Renew,
+        }
+    }
 }
 
 impl Call {

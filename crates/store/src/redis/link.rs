@@ -15,7 +15,7 @@
 //! While it is down, the task goes on trying; that is the probe.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -111,6 +111,8 @@ pub(super) struct Sent {
     pub(super) calls: AtomicU64,
     /// Script calls that carried them.
     pub(super) batches: AtomicU64,
+    /// A server was met that may throw counters away.
+    pub(super) evicts: AtomicBool,
 }
 
 /// The way to Redis. Its task ends when the last handle is dropped.
@@ -254,6 +256,7 @@ impl Keeper {
                 Ok(Ok((server, connection, greeting))) => {
                     pause = PAUSE_MIN;
                     self.shared.set_state(State::Up);
+                    self.terms.sent.evicts.fetch_or(greeting.evicts, Ordering::Relaxed);
                     info!(?server, version = %greeting.version, "connected to Redis");
                     let lost = self.serve(&server.host, connection, &greeting).await;
                     warn!(?server, reason = %lost, "the connection to Redis is given up");

@@ -24,6 +24,7 @@ mod script;
 mod sentinel;
 mod server;
 mod slot;
+mod tally;
 mod way;
 
 use std::sync::Arc;
@@ -41,6 +42,7 @@ pub use attempts::Patience;
 pub use link::State;
 pub use sentinel::Sentinels;
 pub use server::Server;
+pub use tally::{Asked, Counted};
 pub use way::Topology;
 
 use crate::clock::MonotonicClock;
@@ -144,6 +146,16 @@ impl Redis {
         }
     }
 
+    /// What was counted of each operation.
+    pub fn counted(&self) -> Vec<Counted> {
+        self.attempts.tally().read()
+    }
+
+    /// Whether a server may throw counters away when its memory is full.
+    pub fn evicts(&self) -> bool {
+        self.sent.evicts.load(Ordering::Relaxed)
+    }
+
     /// Waits until Redis has answered for the first time, but not longer than that.
     pub async fn wait_until_up(&self, at_most: Duration) -> bool {
         let up = async {
@@ -180,7 +192,7 @@ impl Redis {
             self.forget(plan.charges().iter().map(|charge| &charge.key));
         }
         let call = |_| Call::planned(operation, plan, slot, &self.names);
-        self.attempts.make(&self.way, plan.id.id, call).await
+        self.attempts.make(&self.way, (operation.asked(), plan.id.id), call).await
     }
 
     /// Asks every part of a plan.
@@ -207,7 +219,7 @@ impl Redis {
         self.forget(handle.keys.iter());
         let ask = async |slot| {
             let call = |_| Call::later(operation, handle, slot, &self.names);
-            read(self.attempts.make(&self.way, handle.id, call).await?)
+            read(self.attempts.make(&self.way, (operation.asked(), handle.id), call).await?)
         };
         join_all(slots_of(handle, &self.names).into_iter().map(ask)).await
     }
@@ -241,7 +253,8 @@ impl Store for Redis {
             }
             None => Call::planned(Planned::Acquire, plan, slot, &self.names),
         };
-        let reply = self.attempts.make(&self.way, plan.id.id, call).await?;
+        let named = (Asked::Acquire, plan.id.id);
+        let reply = self.attempts.make(&self.way, named, call).await?;
         let clean = reply.is_clean();
         let decision = reply.decision(plan)?;
         if clean && hinted.contains(&false) {

@@ -24,6 +24,7 @@ use super::call::{Attempt, Call, Later, Planned};
 use super::keys::Names;
 use super::parts::{Part, decide, slots_of};
 use super::slot::Slot;
+use super::tally::Asked;
 use super::way::Way;
 use crate::clock::MonotonicClock;
 
@@ -100,7 +101,7 @@ impl Redis {
         let operation = Planned::Reserve(attempt);
         let ask = async |part: &Part<'_>| {
             let call = |_| Call::planned(operation, &part.plan, Some(part.slot), &self.names);
-            let reply = self.attempts.make(&self.way, plan.id.id, call).await?;
+            let reply = self.attempts.make(&self.way, (Asked::Acquire, plan.id.id), call).await?;
             reply.decision(&part.plan)
         };
         join_all(parts.iter().map(ask)).await

@@ -69,6 +69,8 @@ impl Address {
 #[derive(Debug)]
 pub(super) struct Greeting {
     pub(super) version: String,
+    /// It may throw counters away when its memory is full.
+    pub(super) evicts: bool,
     pub(super) scripts: Scripts,
 }
 
@@ -164,7 +166,8 @@ impl Greeting {
                  exceeded: set maxmemory-policy to noeviction"
             );
         }
-        Self { scripts: Scripts::new(clock, major.unwrap_or(0)), version }
+        let evicts = policy != "noeviction";
+        Self { scripts: Scripts::new(clock, major.unwrap_or(0)), version, evicts }
     }
 }
 
