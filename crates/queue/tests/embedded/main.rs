@@ -1,0 +1,4 @@
+//! The embedded queue, with a clock that is advanced by hand.
+
+mod processes;
+mod subject;
