@@ -156,6 +156,14 @@ pub struct Terms {
     pub prefetch: u16,
     /// How long a delivery is kept from others, where that is a matter of time.
     pub visibility: Span,
+    /// How long one question may wait for messages, where the broker has to be asked. Whoever
+    /// stops asking leaves one behind, which takes what comes and gives it back.
+    pub wait: Span,
+}
+
+impl Terms {
+    /// The most that is of use anywhere.
+    pub const WAIT_MAX: Span = Span::from_secs(20);
 }
 
 /// A stream of deliveries. It survives the loss of its connection.

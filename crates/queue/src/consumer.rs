@@ -7,6 +7,7 @@ use tracing::warn;
 
 use crate::broker::{Received, Source};
 use crate::delivery::Delivery;
+use crate::step::Step;
 use crate::{Error, Queue, When};
 
 /// A stream of deliveries. Dropping it gives back what it has not handed out.
@@ -70,6 +71,7 @@ impl Consumer {
         let now = self.queue.inner.clock.now();
         let delay_min = self.queue.capabilities().delay_min;
         for received in received {
+            Step::Received.reached();
             let delivery = Delivery::new(self.queue.clone(), received, now);
             let at = delivery.message().meta.not_before.unwrap_or(now);
             if at > now && at.since(now) >= delay_min.max(Span::from_micros(1)) {

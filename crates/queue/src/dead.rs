@@ -4,24 +4,17 @@
 //! and otherwise the body as it is. Where the member was put is written down beside it, so that a
 //! letter that is sent again is what its producer sent, byte by byte.
 
-use std::time::Duration;
-
 use serde_json::json;
-use sluicegate_core::{Span, Timestamp};
+use sluicegate_core::Timestamp;
 
-use crate::broker::{Incoming, Received, Terms};
+use crate::broker::{Outgoing, Place};
 use crate::message::Died;
-use crate::{Error, Message, Queue, Reason, When, envelope};
+use crate::peek::{self, Seen, Taking};
+use crate::{Error, Message, Queue, Reason, When};
 
 /// What is kept of a message and of a stack: a letter must not outgrow its broker.
 const MESSAGE_MAX: usize = 1_024;
 const STACK_MAX: usize = 8_192;
-/// How many letters are held while others are looked for, where a broker can't show them.
-const HELD_MAX: usize = 10_000;
-/// How long the next letter is waited for before there is none.
-const IDLE: Duration = Duration::from_secs(2);
-/// How long letters are kept from others while they are looked at.
-const LOOKING: Span = Span::from_secs(60);
 
 /// The dead letters of a queue.
 #[derive(Clone, Debug)]
@@ -80,7 +73,6 @@ impl Filter {
 /// What becomes of a letter that was meant.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
-    Stays,
     Replayed,
     Deleted,
 }
@@ -90,34 +82,27 @@ impl DeadLetters {
         Self { queue }
     }
 
-    /// Shows letters one after the other, at most `max` of those that are meant.
-    ///
-    /// Where the broker can't show messages they are received and given back, which it may count.
+    /// Shows letters one after the other, at most `max` of those that are meant. Returns how many.
     pub async fn list(
         &self,
         filter: &Filter,
-        max: usize,
+        max: u64,
         mut show: impl FnMut(&DeadLetter),
     ) -> Result<u64, Error> {
-        if !self.queue.capabilities().browse {
-            return self.go_through(filter, max, Fate::Stays, show).await;
+        let mut shown = 0;
+        if max == 0 {
+            return Ok(shown);
         }
-        let (mut after, mut shown) = (0, 0);
-        loop {
-            let page = self.queue.inner.broker.browse(&self.queue.inner.dead, after, 500).await?;
-            let Some((last, _)) = page.last() else { return Ok(shown) };
-            after = *last;
-            for (_, incoming) in page {
-                let letter = self.letter(incoming);
-                if filter.matches(&letter) {
-                    show(&letter);
-                    shown += 1;
-                }
-                if shown == max as u64 {
-                    return Ok(shown);
-                }
+        peek::show(&self.queue, &self.queue.inner.dead, |message| {
+            let letter = DeadLetter { message };
+            if filter.matches(&letter) {
+                show(&letter);
+                shown += 1;
             }
-        }
+            if shown < max { Seen::More } else { Seen::Enough }
+        })
+        .await?;
+        Ok(shown)
     }
 
     /// Sends letters again, as their producers sent them, to the queues in which they died: new
@@ -125,7 +110,7 @@ impl DeadLetters {
     pub async fn replay(
         &self,
         filter: &Filter,
-        max: usize,
+        max: u64,
         done: impl FnMut(&DeadLetter),
     ) -> Result<u64, Error> {
         self.go_through(filter, max, Fate::Replayed, done).await
@@ -135,85 +120,64 @@ impl DeadLetters {
     pub async fn delete(
         &self,
         filter: &Filter,
-        max: usize,
+        max: u64,
         done: impl FnMut(&DeadLetter),
     ) -> Result<u64, Error> {
         self.go_through(filter, max, Fate::Deleted, done).await
     }
 
-    /// Takes every letter once, does with those that are meant what is wanted, and gives back the
-    /// others at the end, so that none comes twice.
+    /// Takes every letter once, and does with those that are meant what is wanted.
     async fn go_through(
         &self,
         filter: &Filter,
-        max: usize,
+        max: u64,
         fate: Fate,
         mut done: impl FnMut(&DeadLetter),
     ) -> Result<u64, Error> {
-        let inner = &self.queue.inner;
-        let terms = Terms { prefetch: u16::MAX, visibility: LOOKING };
-        let mut source = inner.broker.consume(&inner.dead, terms).await?;
-        let (mut held, mut meant) = (Vec::new(), 0);
+        let mut taking = Taking::open(&self.queue, &self.queue.inner.dead).await?;
+        let mut meant = 0;
         let outcome = loop {
-            let left = max.saturating_sub(usize::try_from(meant).unwrap_or(usize::MAX));
-            if left == 0 || held.len() >= HELD_MAX {
-                break Ok(());
+            if meant == max {
+                break Ok(meant);
             }
-            let received = match tokio::time::timeout(IDLE, source.next(left.min(100))).await {
-                Ok(Ok(received)) => received,
-                Ok(Err(error)) => break Err(error),
-                Err(_) => break Ok(()),
+            let (message, receipt) = match taking.next().await {
+                Ok(Some(next)) => next,
+                Ok(None) => break Ok(meant),
+                Err(error) => break Err(error),
             };
-            for Received { incoming, receipt } in received {
-                let letter = self.letter(incoming);
-                let settled = match fate {
-                    _ if !filter.matches(&letter) => {
-                        held.push(receipt);
-                        continue;
-                    }
-                    Fate::Stays => {
-                        held.push(receipt);
-                        Ok(())
-                    }
-                    Fate::Deleted => receipt.ack().await,
-                    Fate::Replayed => {
-                        let (place, next) = self.again(&letter);
-                        receipt.relay(place, next).await
-                    }
-                };
-                if let Err(error) = settled {
-                    give_back(held).await;
-                    return Err(error);
-                }
-                meant += 1;
-                done(&letter);
+            let letter = DeadLetter { message };
+            if !filter.matches(&letter) {
+                taking.held.push(receipt);
+                continue;
             }
+            let settled = match fate {
+                Fate::Deleted => receipt.ack().await,
+                Fate::Replayed => {
+                    let (place, next) = self.again(&letter);
+                    receipt.relay(place, next).await
+                }
+            };
+            if let Err(error) = settled {
+                break Err(error);
+            }
+            meant += 1;
+            done(&letter);
         };
-        give_back(held).await;
-        outcome.map(|()| meant)
-    }
-
-    fn letter(&self, incoming: Incoming) -> DeadLetter {
-        DeadLetter { message: envelope::read(incoming, &self.queue.inner.fields) }
+        taking.give_back().await;
+        outcome
     }
 
     /// A letter as a message once more, and where it goes.
-    fn again(&self, letter: &DeadLetter) -> (crate::Place, crate::broker::Outgoing) {
+    fn again(&self, letter: &DeadLetter) -> (Place, Outgoing) {
         let mut message = letter.message.clone();
         message.body = letter.original().into();
-        let home = message.meta.died.take().map(|died| crate::Place::Live(died.queue));
+        let home = message.meta.died.take().map(|died| Place::Live(died.queue));
         message.meta.hop += 1;
         message.meta.attempt = 0;
         message.meta.deferrals = 0;
         let next = self.queue.inner.outgoing(message, When::Now);
         (home.unwrap_or_else(|| self.queue.inner.live.clone()), next)
     }
-}
-
-async fn give_back(held: Vec<Box<dyn crate::broker::Receipt>>) {
-    // Whatever can't be given back comes back by itself when its lease ends.
-    let _ =
-        futures_util::future::join_all(held.into_iter().map(|receipt| receipt.give_back())).await;
 }
 
 /// The letter that a message becomes.

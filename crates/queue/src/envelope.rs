@@ -19,12 +19,20 @@ struct Envelope<'m> {
     /// Beside the metadata, for brokers that have no property for it.
     #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
     kind: Option<Cow<'m, str>>,
+    /// The same.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    priority: u8,
 }
 
-/// The metadata of a message, and what it is called, as text.
+const fn is_zero(priority: &u8) -> bool {
+    *priority == 0
+}
+
+/// The metadata of a message as text.
 pub fn write(message: &Message) -> String {
     let kind = message.kind.as_deref().map(Into::into);
-    let envelope = Envelope { meta: Cow::Borrowed(&message.meta), kind };
+    let envelope =
+        Envelope { meta: Cow::Borrowed(&message.meta), kind, priority: message.priority };
     serde_json::to_string(&envelope).expect("numbers and texts are JSON")
 }
 
@@ -34,14 +42,17 @@ pub(crate) fn read(incoming: Incoming, fields: &Fields) -> Message {
     let Incoming { body, content_type, kind, priority, headers, envelope, foreign_id, .. } =
         incoming;
     let envelope = envelope.and_then(|text| serde_json::from_str::<Envelope<'_>>(&text).ok());
-    let (meta, written) = match envelope {
-        Some(envelope) => (envelope.meta.into_owned(), envelope.kind.map(|kind| kind.into_owned())),
+    let (meta, written, urgent) = match envelope {
+        Some(Envelope { meta, kind, priority }) => {
+            (meta.into_owned(), kind.map(Cow::into_owned), priority)
+        }
         None => {
             let found = fields.find(&body);
             let job = found.job.or(foreign_id).and_then(|id| JobId::try_from(id).ok());
-            (Metadata::new(job.unwrap_or_else(JobId::random)), found.kind)
+            (Metadata::new(job.unwrap_or_else(JobId::random)), found.kind, 0)
         }
     };
+    let priority = priority.max(urgent).min(Message::PRIORITY_MAX);
     Message { body, content_type, kind: kind.or(written), priority, headers, meta }
 }
 
@@ -56,7 +67,7 @@ mod tests {
 
     #[test]
     fn what_was_written_is_read_back() {
-        let mut message = Message::new("body").of_kind("crawl_repo");
+        let mut message = Message::new("body").of_kind("crawl_repo").with_priority(7);
         message.meta.hop = 3;
         message.meta.not_before = Some(Timestamp::from_millis(1_500));
         let envelope = Some(write(&message));

@@ -1,4 +1,4 @@
-//! One port for every queue: a durable one in a file of ours, and those of brokers.
+//! One port for every queue: a durable one in a file of ours, RabbitMQ, SQS.
 //!
 //! ```text
 //! Message ─Queue::send→ Broker … Broker ─Consumer::receive→ Delivery ─ack, defer, retry, forward, dead_letter→
@@ -20,8 +20,14 @@ pub mod envelope;
 mod error;
 mod fields;
 mod message;
+mod peek;
 mod queue;
+#[cfg(feature = "rabbitmq")]
+pub mod rabbitmq;
+#[cfg(feature = "sqs")]
+pub mod sqs;
 mod stats;
+pub mod step;
 
 pub use broker::{Broker, Capabilities, Depth, Lease, Place};
 pub use clock::WallClock;
@@ -33,4 +39,8 @@ pub use embedded::Embedded;
 pub use error::Error;
 pub use message::{Died, JobId, Message, MessageId, Metadata, When};
 pub use queue::{Options, Queue};
+#[cfg(feature = "rabbitmq")]
+pub use rabbitmq::RabbitMq;
+#[cfg(feature = "sqs")]
+pub use sqs::Sqs;
 pub use stats::{Processing, Snapshot};

@@ -10,6 +10,7 @@ use crate::broker::{Broker, Capabilities, Delay, Depth, Outgoing, Place, Terms};
 use crate::consumer::Consumer;
 use crate::dead::DeadLetters;
 use crate::fields::Fields;
+use crate::peek::{self, Seen};
 use crate::stats::{Snapshot, Stats};
 use crate::{Error, Message, MessageId, WallClock, When};
 
@@ -137,7 +138,7 @@ impl Queue {
 
     /// Starts to take messages, at most `prefetch` at the same time.
     pub async fn consume(&self, prefetch: u16) -> Result<Consumer, Error> {
-        let terms = Terms { prefetch, visibility: self.inner.visibility };
+        let terms = Terms { prefetch, visibility: self.inner.visibility, wait: Terms::WAIT_MAX };
         let source = self.inner.broker.consume(&self.inner.live, terms).await?;
         Ok(Consumer::new(self.clone(), source))
     }
@@ -150,6 +151,23 @@ impl Queue {
     /// How many dead letters there are.
     pub async fn dead_depth(&self) -> Result<Depth, Error> {
         self.inner.broker.depth(&self.inner.dead).await
+    }
+
+    /// Shows messages one after the other, at most `max`, and leaves them there. Returns how many.
+    ///
+    /// Where the broker can't show them they are received and given back, which it may count.
+    pub async fn peek(&self, max: u64, mut show: impl FnMut(&Message)) -> Result<u64, Error> {
+        let mut shown = 0;
+        if max == 0 {
+            return Ok(shown);
+        }
+        peek::show(self, &self.inner.live, |message| {
+            show(&message);
+            shown += 1;
+            if shown < max { Seen::More } else { Seen::Enough }
+        })
+        .await?;
+        Ok(shown)
     }
 
     /// Throws away everything that nobody holds; how much that was, where the broker tells.

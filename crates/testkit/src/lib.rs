@@ -4,8 +4,10 @@
 pub mod clock;
 pub mod proxy;
 pub mod queue;
+pub mod rabbitmq;
 pub mod redis;
 pub mod sim;
+pub mod sqs;
 pub mod suite;
 pub mod switch;
 

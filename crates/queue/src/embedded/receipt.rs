@@ -10,6 +10,7 @@ use super::operations::{Leased, lease_end};
 use super::writer::Writer;
 use crate::Error;
 use crate::broker::{Outgoing, Place, Receipt};
+use crate::step::Step;
 
 pub(super) struct Held {
     pub(super) place: Place,
@@ -29,13 +30,13 @@ impl Held {
 impl Receipt for Held {
     fn ack(self: Box<Self>) -> BoxFuture<'static, Result<(), Error>> {
         let (leased, place, writer, _) = (*self).settle();
-        writer.run(move |work| work.ack(&place, leased)).boxed()
+        settled(writer.run(move |work| work.ack(&place, leased))).boxed()
     }
 
     fn relay(self: Box<Self>, to: Place, next: Outgoing) -> BoxFuture<'static, Result<(), Error>> {
         let (leased, from, writer, clock) = (*self).settle();
         let now = clock.now();
-        writer.run(move |work| work.relay((&from, leased), &to, &next, now)).boxed()
+        settled(writer.run(move |work| work.relay((&from, leased), &to, &next, now))).boxed()
     }
 
     fn give_back(self: Box<Self>) -> BoxFuture<'static, Result<(), Error>> {
@@ -49,6 +50,12 @@ impl Receipt for Held {
         let place = self.place.clone();
         self.writer.run(move |work| work.extend(&place, leased, until)).boxed()
     }
+}
+
+async fn settled(work: BoxFuture<'static, Result<(), Error>>) -> Result<(), Error> {
+    let outcome = work.await;
+    Step::Acknowledged.reached();
+    outcome
 }
 
 impl Drop for Held {

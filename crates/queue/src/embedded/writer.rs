@@ -12,6 +12,7 @@ use super::operations::Work;
 use super::{open, unavailable};
 use crate::Error;
 use crate::broker::Place;
+use crate::step::Step;
 
 /// The most operations that wait; further ones wait before they get in line.
 const WAITING_MAX: usize = 4_096;
@@ -135,11 +136,13 @@ fn transaction(
     }
     let mut work = Work { connection, numbers };
     let dones: Vec<_> = jobs.drain(..).map(|job| job(&mut work)).collect();
+    Step::Published.reached();
     if let Err(error) = connection.execute_batch("COMMIT") {
         // SQLite may have rolled back by itself already.
         let _ = connection.execute_batch("ROLLBACK");
         return Err((open::failed(&error), dones));
     }
+    Step::Confirmed.reached();
     for done in dones {
         done(Ok(()));
     }

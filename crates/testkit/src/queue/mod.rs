@@ -4,6 +4,7 @@
 //! [`QueueSubject`]. Nothing sleeps for the sake of it: a subject passes time by its clock, or
 //! waits for the broker.
 
+pub mod crash;
 #[allow(missing_docs, reason = "the name of each test is its sentence")]
 pub mod dead_letters;
 #[allow(missing_docs, reason = "the name of each test is its sentence")]
@@ -73,10 +74,15 @@ impl<S: QueueSubject> Bench<S> {
         self.queue.consume(10).await.expect("a consumer")
     }
 
-    /// Sends bodies and returns when all are confirmed.
+    /// Sends bodies and returns when all are confirmed. A broker that was taken away is not there
+    /// at once.
     pub(crate) async fn send(&self, bodies: &[&str]) {
         for body in bodies {
-            self.queue.send(Message::new(body.to_string())).await.expect("sent");
+            let message = Message::new(body.to_string());
+            while let Err(error) = self.queue.send(message.clone()).await {
+                assert!(error.is_transient(), "{error}");
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
         }
     }
 
@@ -116,18 +122,27 @@ pub(crate) fn body(delivery: &Delivery) -> String {
 
 /// Runs a case to its end, or fails it.
 pub fn run(case: impl Future<Output = ()>) {
+    run_for(PATIENCE, case);
+}
+
+/// The same, for a case that takes its time.
+pub fn run_for(patience: Duration, case: impl Future<Output = ()>) {
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.worker_threads(2).enable_all().build().expect("a runtime");
     runtime.block_on(async {
-        tokio::time::timeout(PATIENCE, case).await.expect("the case ends in time");
+        tokio::time::timeout(patience, case).await.expect("the case ends in time");
     });
     runtime.shutdown_timeout(Duration::from_secs(5));
 }
 
-/// Makes a test of every function of the suite, for one [`QueueSubject`].
+/// Makes a test of every function of the suite, for one [`QueueSubject`]; and for another one, if
+/// there is one, those that take the broker away, which would disturb the others.
 #[macro_export]
 macro_rules! queue_suite {
     ($subject:ty) => {
+        $crate::queue_suite! { $subject, $subject }
+    };
+    ($subject:ty, $apart:ty) => {
         $crate::queue_suite! { @ $subject, sending:
             what_is_sent_is_received_as_it_was
             every_body_travels_byte_by_byte
@@ -165,7 +180,7 @@ macro_rules! queue_suite {
             a_replayed_letter_is_what_its_producer_sent
             a_deleted_letter_is_gone
         }
-        $crate::queue_suite! { @ $subject, faults:
+        $crate::queue_suite! { @ $apart, faults:
             a_restart_of_the_broker_loses_nothing
             a_consumer_goes_on_after_a_restart
         }
