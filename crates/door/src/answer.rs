@@ -20,7 +20,7 @@ pub struct Answer<'a, 'p> {
 }
 
 /// Usage in the form of a decision, for those who tell decisions.
-pub(crate) fn shown(usage: Usage) -> Decision {
+pub fn shown(usage: Usage) -> Decision {
     Decision::Allow(Allow {
         at: usage.at,
         start: usage.at,
