@@ -1,5 +1,7 @@
 //! The store that the configuration chose.
 
+use std::sync::Arc;
+
 use sluicegate_config::{RedisAddress, RedisStore, RedisTopology};
 use sluicegate_core::plan::Handle;
 use sluicegate_core::query::Cost;
@@ -17,36 +19,36 @@ const FALLBACK: Capacity = Capacity { keys_max: 200_000, records_max: 20_000 };
 /// One of the stores there are.
 pub(crate) enum Chosen {
     Memory(Memory),
-    Redis(Box<Redis>),
+    Redis(Arc<Redis>),
+}
+
+/// The store of a Redis configuration. It connects by itself, and again when it has to.
+pub(crate) fn redis(config: &RedisStore) -> Redis {
+    let topology = match &config.topology {
+        RedisTopology::Single(address) => Topology::Single(server(address)),
+        RedisTopology::Cluster(nodes) => Topology::Cluster(nodes.iter().map(server).collect()),
+        RedisTopology::Sentinel { master, nodes, username, password } => {
+            let login = Server {
+                username: username.clone(),
+                password: password.as_ref().map(|password| password.expose().to_owned()),
+                ..nodes.first().map(server).unwrap_or_else(|| Server::at("", 0))
+            };
+            let nodes = nodes.iter().map(server).collect();
+            Topology::Sentinel(Sentinels { master: master.clone(), nodes, login })
+        }
+    };
+    Redis::new(Options {
+        topology,
+        key_prefix: config.key_prefix.clone(),
+        patience: Patience {
+            timeout: config.timeout.into(),
+            retries: config.retries,
+            deadline: config.deadline.into(),
+        },
+    })
 }
 
 impl Chosen {
-    /// The store of a Redis configuration. It connects by itself, and again when it has to.
-    pub(crate) fn redis(config: &RedisStore) -> Self {
-        let topology = match &config.topology {
-            RedisTopology::Single(address) => Topology::Single(server(address)),
-            RedisTopology::Cluster(nodes) => Topology::Cluster(nodes.iter().map(server).collect()),
-            RedisTopology::Sentinel { master, nodes, username, password } => {
-                let login = Server {
-                    username: username.clone(),
-                    password: password.as_ref().map(|password| password.expose().to_owned()),
-                    ..nodes.first().map(server).unwrap_or_else(|| Server::at("", 0))
-                };
-                let nodes = nodes.iter().map(server).collect();
-                Topology::Sentinel(Sentinels { master: master.clone(), nodes, login })
-            }
-        };
-        Self::Redis(Box::new(Redis::new(Options {
-            topology,
-            key_prefix: config.key_prefix.clone(),
-            patience: Patience {
-                timeout: config.timeout.into(),
-                retries: config.retries,
-                deadline: config.deadline.into(),
-            },
-        })))
-    }
-
     /// Usage in this process, if that is where it is kept.
     pub(crate) const fn memory(&self) -> Option<&Memory> {
         match self {

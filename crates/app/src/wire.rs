@@ -1,15 +1,18 @@
 //! The only place that knows which parts there are: from a configuration to a running service.
 
 use std::io::IsTerminal as _;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use arc_swap::ArcSwapOption;
 use axum::Router;
 use sluicegate_config::{Config, EnvoyClosed, Listener, LogFormat, SnapshotFile, Store};
 use sluicegate_core::ruleset::{Ruleset, Settings};
+use sluicegate_core::shelf::Shelf;
 use sluicegate_core::{Limiter, Span};
 use sluicegate_server::admin::{self, Operations};
 use sluicegate_server::auth::{self, Tokens};
@@ -18,12 +21,13 @@ use sluicegate_server::envoy::{self, EnvoyRls};
 use sluicegate_server::listener::{self, Stats};
 use sluicegate_server::metrics::statsd::{self, Statsd};
 use sluicegate_server::metrics::{self, Metrics, StoreSize};
+use sluicegate_server::overrides::Overrides;
 use sluicegate_server::probe::{self, Probe};
 use sluicegate_server::service::{Observer, Service};
 use sluicegate_server::tls::{Files, Tls};
 use sluicegate_server::{grpc, rest};
 use sluicegate_store::memory::{Capacity, Snapshot};
-use sluicegate_store::{Memory, MonotonicClock};
+use sluicegate_store::{LocalShelf, Memory, MonotonicClock};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -31,7 +35,10 @@ use tracing::{error, info, warn};
 
 use crate::changes;
 use crate::configuration::Source;
-use crate::store::Chosen;
+use crate::store::{self, Chosen};
+
+/// How soon other nodes know of an override: a second, with what it takes to ask.
+const OVERRIDES_EVERY: Duration = Duration::from_millis(500);
 
 type TheService = Service<Chosen, MonotonicClock>;
 
@@ -39,6 +46,7 @@ type TheService = Service<Chosen, MonotonicClock>;
 pub(crate) struct Node {
     source: Source,
     service: Arc<TheService>,
+    overrides: Arc<Overrides<Chosen, MonotonicClock>>,
     snapshot: Option<SnapshotFile>,
     metrics: Metrics,
     decisions: DecisionLog,
@@ -50,12 +58,17 @@ pub(crate) struct Node {
 impl Node {
     /// Assembles a node from a configuration.
     pub(crate) fn new(source: Source, config: &Config) -> anyhow::Result<Arc<Self>> {
-        let (store, snapshot) = match &config.store {
-            Store::Memory { keys_max, records_max, snapshot } => {
+        let (store, snapshot, shelf) = match &config.store {
+            Store::Memory { keys_max, records_max, snapshot, overrides } => {
                 let capacity = Capacity { keys_max: *keys_max, records_max: *records_max };
-                (Chosen::Memory(open_memory(capacity, snapshot.as_ref())?), snapshot.clone())
+                let memory = Chosen::Memory(open_memory(capacity, snapshot.as_ref())?);
+                (memory, snapshot.clone(), open_shelf(overrides.as_deref())?)
             }
-            Store::Redis(redis) => (Chosen::redis(redis), None),
+            Store::Redis(config) => {
+                let redis = Arc::new(store::redis(config));
+                let shelf: Arc<dyn Shelf> = redis.clone();
+                (Chosen::Redis(redis), None, shelf)
+            }
         };
         let metrics = Metrics::new(&metrics::Options {
             values_max: config.metrics.label_values_max,
@@ -76,6 +89,7 @@ impl Node {
             limiter = limiter.with_fallback(fallback);
         }
         let service = Arc::new(Service::new(limiter, MonotonicClock::new(), observers));
+        let overrides = Overrides::new(service.clone(), shelf, MonotonicClock::new());
         let sized = service.clone();
         metrics.watch_store(move || {
             // What is kept in Redis is for Redis to show.
@@ -91,6 +105,7 @@ impl Node {
         Ok(Arc::new(Self {
             source,
             service,
+            overrides: Arc::new(overrides),
             snapshot,
             metrics,
             decisions,
@@ -116,11 +131,12 @@ impl Node {
         let body_limit = usize::try_from(config.server.body_limit.0).unwrap_or(usize::MAX);
         let rls = || EnvoyRls::new(self.service.clone(), envoy_options(config));
         let rest = rest::router(self.service.clone(), body_limit);
-        let rest = rest.merge(envoy::router(rls(), body_limit)).merge(probes());
+        let overrides = || rest::overrides::router(self.overrides.clone(), body_limit);
+        let rest = rest.merge(envoy::router(rls(), body_limit)).merge(overrides()).merge(probes());
         let streams = shutdown.clone();
         let grpc = grpc::router(self.service.clone(), rls(), body_limit, ready.clone(), streams);
         let operations: Arc<dyn Operations> = Arc::new(Admin(self.clone()));
-        let admin = admin::router(operations).merge(probes());
+        let admin = admin::router(operations).merge(overrides()).merge(probes());
 
         let mut listeners = JoinSet::new();
         let all = [
@@ -146,6 +162,7 @@ impl Node {
             listeners.spawn(listener::serve(socket, app, options, tls, stats, shutdown));
         }
         let housekeeping = tokio::spawn(self.clone().keep_house(shutdown.clone()));
+        let overriding = tokio::spawn(self.clone().keep_overrides(shutdown.clone()));
         let counted = CancellationToken::new();
         let pushing = config.metrics.statsd.as_ref().map(|to| {
             info!(address = %to, "metrics are pushed to StatsD");
@@ -161,7 +178,7 @@ impl Node {
             // One that ends on its own takes the others with it.
             shutdown.cancel();
         }
-        let _ = housekeeping.await;
+        let _ = tokio::join!(housekeeping, overriding);
         // Only now, so that the last push has the last decisions.
         counted.cancel();
         if let Some(pushing) = pushing {
@@ -212,6 +229,15 @@ impl Node {
         }
         info!(version, source = %self.source.name(), changes = changes.len(), "configuration reloaded");
         Ok(changes.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))
+    }
+
+    /// Puts in force what other nodes have set.
+    async fn keep_overrides(self: Arc<Self>, shutdown: CancellationToken) {
+        let mut look = tokio::time::interval(OVERRIDES_EVERY);
+        look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        while shutdown.run_until_cancelled(look.tick()).await.is_some() {
+            self.overrides.refresh().await;
+        }
     }
 
     /// Reclaims what has expired while nobody comes, and writes usage down.
@@ -269,6 +295,16 @@ fn rules(config: &Config) -> Ruleset {
     }
     let settings = Settings { required: Vec::new(), ..config.settings().clone() };
     Ruleset::new(Vec::new(), settings).expect("there is nothing in it that could be wrong")
+}
+
+/// Overrides of a single node are in a file, or gone when it ends.
+fn open_shelf(path: Option<&Path>) -> anyhow::Result<Arc<dyn Shelf>> {
+    Ok(Arc::new(match path {
+        None => LocalShelf::in_memory(),
+        Some(path) => {
+            LocalShelf::open(path).with_context(|| format!("store.overrides {}", path.display()))?
+        }
+    }))
 }
 
 fn open_memory(capacity: Capacity, snapshot: Option<&SnapshotFile>) -> anyhow::Result<Memory> {

@@ -107,6 +107,12 @@ impl Pattern {
         Self::OneOf(vec![value.into()])
     }
 
+    /// A value, or a pattern if `*` or `?` is in it.
+    pub fn from_text(text: impl Into<String>) -> Self {
+        let text = text.into();
+        if text.contains(['*', '?']) { Self::Glob(text) } else { Self::exactly(text) }
+    }
+
     /// Whether a value fits.
     pub fn matches(&self, value: &str) -> bool {
         match self {

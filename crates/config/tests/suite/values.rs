@@ -139,11 +139,16 @@ fn every_option_arrives() {
     assert_eq!(config.auth.tokens["gateway"], [hash]);
     let hashes = ["the-token-that-comes-after-it", "abc"].map(TokenHash::of);
     assert_eq!(config.auth.tokens["ci"], hashes);
-    let Store::Memory { keys_max: 5_000, records_max: 600, snapshot: Some(snapshot) } =
-        &config.store
+    let Store::Memory {
+        keys_max: 5_000,
+        records_max: 600,
+        snapshot: Some(snapshot),
+        overrides: Some(overrides),
+    } = &config.store
     else {
         panic!("{:?}", config.store)
     };
+    assert_eq!(overrides, "/var/lib/sluicegate/overrides.jsonl");
     assert_eq!(snapshot.every, Span::from_secs(60));
     assert_eq!(config.settings().required, ["userId", "tenantId"]);
     assert_eq!(config.settings().secret, ["apiKey", "userId", "sessionKey"]);

@@ -23,6 +23,7 @@ mod reserve;
 mod script;
 mod sentinel;
 mod server;
+mod shelf;
 mod slot;
 mod tally;
 mod way;

@@ -32,11 +32,13 @@ pub enum Asked {
     Reset,
     /// See [`sluicegate_core::Store::usage`].
     Usage,
+    /// See [`sluicegate_core::shelf::Shelf`].
+    Shelf,
 }
 
 impl Asked {
     /// All of them, with their names.
-    pub const ALL: [(Self, &'static str); 11] = [
+    pub const ALL: [(Self, &'static str); 12] = [
         (Self::Acquire, "acquire"),
         (Self::Peek, "peek"),
         (Self::Book, "book"),
@@ -48,6 +50,7 @@ impl Asked {
         (Self::Close, "close"),
         (Self::Reset, "reset"),
         (Self::Usage, "usage"),
+        (Self::Shelf, "shelf"),
     ];
 }
 

@@ -12,6 +12,7 @@ pub mod proof;
 #[allow(missing_docs, reason = "the name of each test is its sentence")]
 pub mod records;
 mod script;
+pub mod shelf;
 
 use sluicegate_core::query::{Cost, Query, RequestId};
 use sluicegate_core::rule::{Group, Rule};
