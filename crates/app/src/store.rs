@@ -143,6 +143,10 @@ impl Store for Chosen {
         ask!(self, store => store.renew(handle))
     }
 
+    async fn refund(&self, plan: &Plan<'_>) -> Result<Usage, Error> {
+        ask!(self, store => store.refund(plan))
+    }
+
     async fn reset(&self, plan: &Plan<'_>) -> Result<Timestamp, Error> {
         ask!(self, store => store.reset(plan))
     }

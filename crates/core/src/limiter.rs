@@ -139,6 +139,11 @@ impl<S: Store> Limiter<S> {
         }
     }
 
+    /// Gives back what the plan would take; see [`Store::refund`].
+    pub async fn refund(&self, plan: &Plan<'_>) -> Result<Usage, Error> {
+        self.store.refund(plan).await
+    }
+
     /// Forgets all usage of the plan's counters, this node's own included.
     pub async fn reset(&self, plan: &Plan<'_>) -> Result<Timestamp, Error> {
         if let Some(fallback) = self.fell_back() {

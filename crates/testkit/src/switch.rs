@@ -67,6 +67,10 @@ impl<S: Store> Store for Switch<S> {
         self.store()?.renew(handle).await
     }
 
+    async fn refund(&self, plan: &Plan<'_>) -> Result<Usage, Error> {
+        self.store()?.refund(plan).await
+    }
+
     async fn reset(&self, plan: &Plan<'_>) -> Result<Timestamp, Error> {
         self.store()?.reset(plan).await
     }

@@ -97,6 +97,7 @@ pub(super) enum Planned {
     Peek,
     Book,
     Claim(Id),
+    Refund,
     Reset,
     Usage,
     Reserve(Attempt),
@@ -109,6 +110,7 @@ impl Planned {
             Self::Peek => Asked::Peek,
             Self::Book => Asked::Book,
             Self::Claim(_) => Asked::Claim,
+            Self::Refund => Asked::Refund,
             Self::Reset => Asked::Reset,
             Self::Usage => Asked::Usage,
         }
@@ -210,6 +212,7 @@ impl Call {
             Planned::Peek => "peek",
             Planned::Book => "book",
             Planned::Claim(_) => "claim",
+            Planned::Refund => "refund",
             Planned::Reset => "reset",
             Planned::Usage => "usage",
             Planned::Reserve(_) => "reserve",
@@ -230,6 +233,7 @@ impl Call {
         body.number(plan.charges().len() as u64);
         keys.push(&match operation {
             Planned::Acquire if !plan.recorded() => names.once(slot, plan.id.id),
+            Planned::Refund => names.refund(slot, plan.id.id),
             _ => names.record(slot, plan.id.id),
         });
         for charge in plan.charges() {

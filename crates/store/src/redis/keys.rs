@@ -7,6 +7,7 @@
 //! | estimates that are given back by themselves | the counter's name and `:holds` |
 //! | a record | `sg:id:` and the id |
 //! | the mark of an admission without a record | `sg:once:` and the id |
+//! | the mark of a refund | `sg:refund:` and the id |
 //!
 //! Everything that belongs to one counter lies in one slot of a Redis Cluster: the braces are what
 //! Redis hashes. A planner that spreads counters by a partition puts braces into the key, and then
@@ -97,6 +98,11 @@ impl Names {
     /// The mark of an admission that leaves no record.
     pub(super) fn once(&self, slot: Option<Slot>, id: Id) -> Vec<u8> {
         self.of_id(slot, "once", id)
+    }
+
+    /// The mark of a refund.
+    pub(super) fn refund(&self, slot: Option<Slot>, id: Id) -> Vec<u8> {
+        self.of_id(slot, "refund", id)
     }
 
     fn of_id(&self, slot: Option<Slot>, what: &str, id: Id) -> Vec<u8> {

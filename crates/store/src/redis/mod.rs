@@ -188,7 +188,7 @@ impl Redis {
         plan: &Plan<'_>,
         slot: Option<Slot>,
     ) -> Result<Reply, Error> {
-        if matches!(operation, Planned::Claim(_) | Planned::Reset) {
+        if matches!(operation, Planned::Claim(_) | Planned::Refund | Planned::Reset) {
             self.forget(plan.charges().iter().map(|charge| &charge.key));
         }
         let call = |_| Call::planned(operation, plan, slot, &self.names);
@@ -207,6 +207,17 @@ impl Redis {
             read(reply, &part.plan)
         };
         join_all(parts.iter().map(ask)).await
+    }
+
+    /// Asks what the limits show, before or after something is done about it in each slot.
+    async fn ask_usage(&self, operation: Planned, plan: &Plan<'_>) -> Result<Usage, Error> {
+        match Spread::of(plan, &self.names) {
+            Spread::Whole(slot) => self.ask_planned(operation, plan, slot).await?.usage(plan),
+            Spread::Parts(parts) => {
+                let answers = self.ask_parts(operation, &parts, Reply::usage).await;
+                parts::usage(plan, &parts, answers)
+            }
+        }
     }
 
     /// Asks every slot that has a record of a handle.
@@ -313,13 +324,11 @@ impl Store for Redis {
         }
     }
 
+    async fn refund(&self, plan: &Plan<'_>) -> Result<Usage, Error> {
+        self.ask_usage(Planned::Refund, plan).await
+    }
+
     async fn usage(&self, plan: &Plan<'_>) -> Result<Usage, Error> {
-        match Spread::of(plan, &self.names) {
-            Spread::Whole(slot) => self.ask_planned(Planned::Usage, plan, slot).await?.usage(plan),
-            Spread::Parts(parts) => {
-                let answers = self.ask_parts(Planned::Usage, &parts, Reply::usage).await;
-                parts::usage(plan, &parts, answers)
-            }
-        }
+        self.ask_usage(Planned::Usage, plan).await
     }
 }

@@ -210,6 +210,19 @@ function operations.claim(plan)
   return refuse(plan, refused or MAX, charge, limit)
 end
 
+function operations.refund(plan)
+  open(plan)
+  -- Our own retries give back once.
+  if call('SET', plan.record, '', 'NX', 'PX', ONCE_MS) then
+    for _, c in ipairs(plan) do
+      if c.take > 0 then
+        KINDS[c.kind].refund(c, c.take)
+      end
+    end
+  end
+  return put_readings({ 'usage', now }, plan, true)
+end
+
 function operations.reset(plan)
   for _, c in ipairs(plan) do
     local left = call('PTTL', c.key)
