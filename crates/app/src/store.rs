@@ -44,6 +44,7 @@ impl Chosen {
                 retries: config.retries,
                 deadline: config.deadline.into(),
             },
+            deny_cache: config.deny_cache.into(),
         })))
     }
 
@@ -76,8 +77,14 @@ impl Chosen {
             let Counted { operation, errors, took, micros } = counted;
             RedisCalls { operation, errors, took, micros }
         });
-        let up = redis.state() == State::Up;
-        Some(RedisStats { up, evicts: redis.evicts(), calls: calls.collect() })
+        Some(RedisStats {
+            up: redis.state() == State::Up,
+            evicts: redis.evicts(),
+            nodes: redis.nodes(),
+            taking_back: redis.taking_back() as u64,
+            denied_without_asking: redis.denied_without_asking(),
+            calls: calls.collect(),
+        })
     }
 
     /// What keeps what this node lets through on its own, for a store that may not answer.
@@ -153,5 +160,12 @@ impl Store for Chosen {
 
     async fn usage(&self, plan: &Plan<'_>) -> Result<Usage, Error> {
         ask!(self, store => store.usage(plan))
+    }
+
+    fn nodes(&self) -> u32 {
+        match self {
+            Self::Memory(memory) => memory.nodes(),
+            Self::Redis(redis) => redis.nodes(),
+        }
     }
 }

@@ -171,7 +171,9 @@ impl<S: Store> Limiter<S> {
     ) -> Result<Verdict, Error> {
         let Usage { at, readings } = fallback.usage(plan);
         let closed = || Decision::Closed(Closed { at, readings: Readings::new() });
-        let decision = match outage::alone(plan, self.rules().outage().nodes_max) {
+        // Whichever is more: the share of each must not be too large.
+        let nodes = self.rules().outage().nodes_max.max(self.store.nodes());
+        let decision = match outage::alone(plan, nodes) {
             Alone::Closed => closed(),
             Alone::Counted(part) => match count(&part)? {
                 // The part may be too small for what the whole limit gives.

@@ -109,6 +109,10 @@ pub trait Store: Send + Sync {
 
     /// What the limits of the plan show now.
     fn usage(&self, plan: &Plan<'_>) -> impl Future<Output = Result<Usage, Error>> + Send;
+
+    /// How many nodes were seen lately that keep usage here, this one included: what each may let
+    /// through on its own while the store does not answer depends on it.
+    fn nodes(&self) -> u32;
 }
 
 /// A store in this process, which answers at once and always: what a node falls back to while the

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use sluicegate_core::time::Span;
 
-use super::link::Failure;
+use super::failure::Failure;
 
 /// What Redis is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
