@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use sluicegate_core::plan::Handle;
 use sluicegate_core::query::Cost;
-use sluicegate_core::store::{Claim, Ended, Error, Renewed, Usage};
-use sluicegate_core::{Decision, Id, Plan, Store, Timestamp};
+use sluicegate_core::store::{Claim, Ended, Error, Renewed, Shut, Usage};
+use sluicegate_core::{Decision, Id, Plan, Span, Store, Timestamp};
 
 /// A store behind a switch: while it is off, nothing answers and nothing is changed.
 #[derive(Debug)]
@@ -75,6 +75,10 @@ impl<S: Store> Store for Switch<S> {
 
     async fn refund(&self, plan: &Plan<'_>) -> Result<Usage, Error> {
         self.store()?.refund(plan).await
+    }
+
+    async fn close(&self, plan: &Plan<'_>, wait: Span) -> Result<Shut, Error> {
+        self.store()?.close(plan, wait).await
     }
 
     async fn reset(&self, plan: &Plan<'_>) -> Result<Timestamp, Error> {

@@ -59,6 +59,12 @@ impl Counter {
         *self = Self { reset_at: Some(now), ..Self::default() };
     }
 
+    /// Leaves no room before `until`, in a bucket.
+    pub(super) fn close(&mut self, until: Timestamp) {
+        self.empty_at_ns = self.empty_at_ns.max(nanos(until));
+        self.latest = self.latest.max(until);
+    }
+
     /// The amount of all uses whose instant `counts`.
     fn sum(&self, counts: impl Fn(Timestamp) -> bool) -> u64 {
         let used = self.uses.iter().filter(|used| counts(used.score)).map(|used| used.amount);

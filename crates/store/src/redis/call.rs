@@ -100,6 +100,7 @@ pub(super) enum Planned {
     Book,
     Claim(Id),
     Refund,
+    Close(Span),
     Reset,
     Usage,
     Reserve(Attempt),
@@ -113,6 +114,7 @@ impl Planned {
             Self::Book => Asked::Book,
             Self::Claim(_) => Asked::Claim,
             Self::Refund => Asked::Refund,
+            Self::Close(_) => Asked::Close,
             Self::Reset => Asked::Reset,
             Self::Usage => Asked::Usage,
         }
@@ -218,6 +220,7 @@ impl Call {
             Planned::Book => "book",
             Planned::Claim(_) => "claim",
             Planned::Refund => "refund",
+            Planned::Close(_) => "close",
             Planned::Reset => "reset",
             Planned::Usage => "usage",
             Planned::Reserve(_) => "reserve",
@@ -247,6 +250,7 @@ impl Call {
         match operation {
             Planned::Claim(claimant) => body.id(claimant),
             Planned::Reserve(attempt) => body.id(attempt.number),
+            Planned::Close(wait) => body.span(wait),
             _ => {}
         }
         Self::full(name, slot, keys, &body)
@@ -347,6 +351,7 @@ fn push_charge(charge: &Charge<'_>, names: &Names, keys: &mut Texts, body: &mut 
     });
     body.flag(charge.shadow());
     body.flag(charge.refunds());
+    body.flag(charge.is_gate());
     if charge.refunds() {
         keys.push(&Names::holds(&counter));
     }

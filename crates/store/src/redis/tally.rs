@@ -28,6 +28,8 @@ pub enum Asked {
     Renew,
     /// See [`sluicegate_core::Store::refund`].
     Refund,
+    /// See [`sluicegate_core::Store::close`].
+    Close,
     /// See [`sluicegate_core::Store::reset`].
     Reset,
     /// See [`sluicegate_core::Store::usage`].
@@ -36,7 +38,7 @@ pub enum Asked {
 
 impl Asked {
     /// All of them, with their names.
-    pub const ALL: [(Self, &'static str); 11] = [
+    pub const ALL: [(Self, &'static str); 12] = [
         (Self::Acquire, "acquire"),
         (Self::Peek, "peek"),
         (Self::Book, "book"),
@@ -46,6 +48,7 @@ impl Asked {
         (Self::Release, "release"),
         (Self::Renew, "renew"),
         (Self::Refund, "refund"),
+        (Self::Close, "close"),
         (Self::Reset, "reset"),
         (Self::Usage, "usage"),
     ];

@@ -144,6 +144,16 @@ local function missing_lease(plan)
   end
 end
 
+-- Whether every gate of a plan is open.
+local function is_open(plan)
+  for _, c in ipairs(plan) do
+    if c.gate and earliest(c, now, 0) ~= now then
+      return false
+    end
+  end
+  return true
+end
+
 local function go(plan, record, replayed)
   local answer = allow(plan, record.start, held_until(record), replayed, nil, not replayed)
   answer[1] = 'go'
@@ -183,7 +193,7 @@ function operations.claim(plan)
     -- Before anything is changed: a plan from another day can't be booked anew.
     return { 'skew' }
   end
-  if record.state == 'booked' and in_time then
+  if record.state == 'booked' and in_time and is_open(plan) then
     local at, charge, limit = missing_lease(plan)
     if at then
       return refuse(plan, at, charge, limit)
@@ -200,7 +210,7 @@ function operations.claim(plan)
     save_record(plan.record, record)
     return go(plan, record, false)
   end
-  -- Late, or somebody else's by now. What nobody has claimed was never used.
+  -- Late, somebody else's by now, or closed. What nobody has claimed was never used.
   if record.state == 'booked' then
     give_back_all(record)
     open(plan)
@@ -227,6 +237,16 @@ function operations.refund(plan)
     end
   end
   return put_readings({ 'usage', now }, plan, true)
+end
+
+function operations.close(plan)
+  local until_at, shut = now + number(), now
+  for _, c in ipairs(plan) do
+    if c.gate then
+      shut = math.max(shut, bucket_fill(c.key, until_at))
+    end
+  end
+  return { 'shut', now, shut }
 end
 
 function operations.reset(plan)
