@@ -45,6 +45,7 @@ pub(crate) fn redis(config: &RedisStore) -> Redis {
             retries: config.retries,
             deadline: config.deadline.into(),
         },
+        deny_cache: config.deny_cache.into(),
     })
 }
 
@@ -78,8 +79,14 @@ impl Chosen {
             let Counted { operation, errors, took, micros } = counted;
             RedisCalls { operation, errors, took, micros }
         });
-        let up = redis.state() == State::Up;
-        Some(RedisStats { up, evicts: redis.evicts(), calls: calls.collect() })
+        Some(RedisStats {
+            up: redis.state() == State::Up,
+            evicts: redis.evicts(),
+            nodes: redis.nodes(),
+            taking_back: redis.taking_back() as u64,
+            denied_without_asking: redis.denied_without_asking(),
+            calls: calls.collect(),
+        })
     }
 
     /// What keeps what this node lets through on its own, for a store that may not answer.
@@ -145,6 +152,10 @@ impl Store for Chosen {
         ask!(self, store => store.renew(handle))
     }
 
+    async fn refund(&self, plan: &Plan<'_>) -> Result<Usage, Error> {
+        ask!(self, store => store.refund(plan))
+    }
+
     async fn close(&self, plan: &Plan<'_>, wait: Span) -> Result<Shut, Error> {
         ask!(self, store => store.close(plan, wait))
     }
@@ -155,5 +166,12 @@ impl Store for Chosen {
 
     async fn usage(&self, plan: &Plan<'_>) -> Result<Usage, Error> {
         ask!(self, store => store.usage(plan))
+    }
+
+    fn nodes(&self) -> u32 {
+        match self {
+            Self::Memory(memory) => memory.nodes(),
+            Self::Redis(redis) => redis.nodes(),
+        }
     }
 }

@@ -151,6 +151,11 @@ impl<S: Store> Limiter<S> {
         }
     }
 
+    /// Gives back what the plan would take; see [`Store::refund`].
+    pub async fn refund(&self, plan: &Plan<'_>) -> Result<Usage, Error> {
+        self.store.refund(plan).await
+    }
+
     /// Keeps the plan's gates closed for so long, this node's own included; see [`Store::close`].
     ///
     /// While the store does not answer, this node at least knows.
@@ -189,7 +194,9 @@ impl<S: Store> Limiter<S> {
     ) -> Result<Verdict, Error> {
         let Usage { at, readings } = fallback.usage(plan);
         let closed = || Decision::Closed(Closed { at, readings: Readings::new() });
-        let decision = match outage::alone(plan, self.rules().outage().nodes_max) {
+        // Whichever is more: the share of each must not be too large.
+        let nodes = self.rules().outage().nodes_max.max(self.store.nodes());
+        let decision = match outage::alone(plan, nodes) {
             Alone::Closed => closed(),
             Alone::Counted(part) => match count(&part)? {
                 // The part may be too small for what the whole limit gives.

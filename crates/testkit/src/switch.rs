@@ -1,6 +1,6 @@
 //! A store that can be cut off.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use sluicegate_core::plan::Handle;
 use sluicegate_core::query::Cost;
@@ -12,12 +12,18 @@ use sluicegate_core::{Decision, Id, Plan, Span, Store, Timestamp};
 pub struct Switch<S> {
     store: S,
     on: AtomicBool,
+    nodes: AtomicU32,
 }
 
 impl<S> Switch<S> {
     /// Switched on.
     pub const fn new(store: S) -> Self {
-        Self { store, on: AtomicBool::new(true) }
+        Self { store, on: AtomicBool::new(true), nodes: AtomicU32::new(1) }
+    }
+
+    /// So many nodes were seen lately.
+    pub fn see(&self, nodes: u32) {
+        self.nodes.store(nodes, Ordering::SeqCst);
     }
 
     /// Switches it on or off.
@@ -67,6 +73,10 @@ impl<S: Store> Store for Switch<S> {
         self.store()?.renew(handle).await
     }
 
+    async fn refund(&self, plan: &Plan<'_>) -> Result<Usage, Error> {
+        self.store()?.refund(plan).await
+    }
+
     async fn close(&self, plan: &Plan<'_>, wait: Span) -> Result<Shut, Error> {
         self.store()?.close(plan, wait).await
     }
@@ -77,5 +87,9 @@ impl<S: Store> Store for Switch<S> {
 
     async fn usage(&self, plan: &Plan<'_>) -> Result<Usage, Error> {
         self.store()?.usage(plan).await
+    }
+
+    fn nodes(&self) -> u32 {
+        self.nodes.load(Ordering::SeqCst)
     }
 }

@@ -67,8 +67,16 @@ pub struct RedisStore {
     /// The dimension by which keys are spread over a cluster: the rules that count by it are
     /// decided in one round trip. Default: none.
     pub partition: Option<String>,
+    /// How long a denial is repeated without asking Redis. Default: 1s, which is also the most; 0 for
+    /// never.
+    pub deny_cache: Span,
     /// What every key begins with. Default: `sg:`, so that one server can serve others, too.
     pub key_prefix: String,
+}
+
+impl RedisStore {
+    /// Longer than that, capacity that was given back would be missed.
+    pub(crate) const DENY_CACHE_MAX: Span = Span::from_secs(1);
 }
 
 impl Default for RedisStore {
@@ -80,6 +88,7 @@ impl Default for RedisStore {
             deadline: Span::from_millis(45),
             nodes_max: 4,
             partition: None,
+            deny_cache: Self::DENY_CACHE_MAX,
             key_prefix: "sg:".to_owned(),
         }
     }

@@ -11,7 +11,7 @@ use crate::raw::Value;
 use crate::report::Report;
 
 const MEMORY: [&str; 4] = ["keys_max", "records_max", "snapshot", "overrides"];
-const REDIS: [&str; 9] = [
+const REDIS: [&str; 10] = [
     "url",
     "cluster",
     "sentinel",
@@ -20,6 +20,7 @@ const REDIS: [&str; 9] = [
     "deadline",
     "nodes_max",
     "partition",
+    "deny_cache",
     "key_prefix",
 ];
 /// The least time between two attempts.
@@ -110,6 +111,7 @@ fn redis_store(fields: &Fields<'_>, report: &mut Report) -> RedisStore {
         deadline: fields.read("deadline", default.deadline, report, span),
         nodes_max: fields.read("nodes_max", default.nodes_max, report, number(1..=10_000)),
         partition: fields.read_some("partition", report, super::dimensions::name),
+        deny_cache: fields.read("deny_cache", default.deny_cache, report, deny_cache),
         key_prefix: fields.read("key_prefix", default.key_prefix, report, key_prefix),
     };
     check_deadline(fields, &store, report);
@@ -178,6 +180,19 @@ fn servers(item: &Item<'_>, report: &mut Report) -> Option<Vec<crate::config::Re
         item.fail(report, "names no server", "write at least one");
     }
     Some(items.iter().filter_map(|item| redis::address(item, report)).collect())
+}
+
+fn deny_cache(item: &Item<'_>, report: &mut Report) -> Option<Span> {
+    let form = "write a time span of at most 1s, or 0 for no cache";
+    if item.scalar(report, form)?.text().trim() == "0" {
+        return Some(Span::ZERO);
+    }
+    let span = scalar::span(item, report)?;
+    if span > RedisStore::DENY_CACHE_MAX {
+        item.fail(report, "keeps denials for longer than 1s", form);
+        return None;
+    }
+    Some(span)
 }
 
 fn key_prefix(item: &Item<'_>, report: &mut Report) -> Option<String> {

@@ -62,6 +62,7 @@ fn the_example_of_the_design_is_read_as_it_is_meant() {
     let Store::Redis(redis) = &config.store else { panic!("{:?}", config.store) };
     assert_eq!((redis.timeout, redis.deadline), (Span::from_millis(20), Span::from_millis(45)));
     assert_eq!((redis.retries, redis.nodes_max), (1, 4));
+    assert_eq!(redis.deny_cache, Span::from_secs(1));
     assert_eq!((redis.partition.as_deref(), redis.key_prefix.as_str()), (Some("tenantId"), "sg:"));
     assert_eq!(config.settings().partition.as_deref(), Some("tenantId"));
     let RedisTopology::Single(address) = &redis.topology else { panic!("{:?}", redis.topology) };

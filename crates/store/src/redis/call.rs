@@ -10,7 +10,7 @@ use sluicegate_core::time::Span;
 use sluicegate_core::{Charge, Id, Plan};
 use smallvec::SmallVec;
 
-use super::keys::Names;
+use super::keys::{Layout, Names};
 use super::memo::Memo;
 use super::script::Which;
 use super::slot::Slot;
@@ -30,6 +30,8 @@ pub(super) struct Call {
     pub(super) rows: usize,
     /// For which charges it was told the oldest entry, instead of asking.
     pub(super) hinted: SmallVec<[bool; 4]>,
+    /// Nobody asked for it.
+    pub(super) housekeeping: bool,
 }
 
 /// Texts one behind the other, in one allocation.
@@ -98,6 +100,7 @@ pub(super) enum Planned {
     Peek,
     Book,
     Claim(Id),
+    Refund,
     Close(Span),
     Reset,
     Usage,
@@ -111,6 +114,7 @@ impl Planned {
             Self::Peek => Asked::Peek,
             Self::Book => Asked::Book,
             Self::Claim(_) => Asked::Claim,
+            Self::Refund => Asked::Refund,
             Self::Close(_) => Asked::Close,
             Self::Reset => Asked::Reset,
             Self::Usage => Asked::Usage,
@@ -131,6 +135,8 @@ pub(super) struct Attempt {
 pub(super) enum Later<'a> {
     Cancel,
     Settle(&'a Cost),
+    /// Whether it could be settled; changes nothing.
+    CouldSettle(&'a Cost),
     Release,
     Renew,
     TakeBack(Attempt),
@@ -140,7 +146,7 @@ impl Later<'_> {
     pub(super) const fn asked(self) -> Asked {
         match self {
             Self::Cancel | Self::TakeBack(_) => Asked::Cancel,
-            Self::Settle(_) => Asked::Settle,
+            Self::Settle(_) | Self::CouldSettle(_) => Asked::Settle,
             Self::Release => Asked::Release,
             Self::Renew => Asked::Renew,
         }
@@ -216,7 +222,8 @@ impl Call {
         arguments.id(plan.id.id);
         arguments.push(&shape.0);
         arguments.push(if hinted.contains(&true) { &hints } else { b"" });
-        Some(Self { script: Which::Fast, slot, asking: false, keys, arguments, rows, hinted })
+        let (script, asking, housekeeping) = (Which::Fast, false, false);
+        Some(Self { script, slot, asking, keys, arguments, rows, hinted, housekeeping })
     }
 
     /// An operation that comes with a plan, all of which lies in one slot.
@@ -231,6 +238,7 @@ impl Call {
             Planned::Peek => "peek",
             Planned::Book => "book",
             Planned::Claim(_) => "claim",
+            Planned::Refund => "refund",
             Planned::Close(_) => "close",
             Planned::Reset => "reset",
             Planned::Usage => "usage",
@@ -252,6 +260,7 @@ impl Call {
         body.number(plan.charges().len() as u64);
         keys.push(&match operation {
             Planned::Acquire if !plan.recorded() => names.once(slot, plan.id.id),
+            Planned::Refund => names.refund(slot, plan.id.id),
             _ => names.record(slot, plan.id.id),
         });
         for charge in plan.charges() {
@@ -295,6 +304,10 @@ impl Call {
                 push_cost(actual, &mut body);
                 "settle"
             }
+            Later::CouldSettle(actual) => {
+                push_cost(actual, &mut body);
+                "could_settle"
+            }
             Later::Release => "release",
             Later::Renew => "renew",
             Later::TakeBack(attempt) => {
@@ -327,7 +340,18 @@ impl Call {
                 "shelf_remove"
             }
         };
-        Self::full(name, slot, keys, &body)
+        let housekeeping = matches!(operation, Kept::Read(_));
+        Self { housekeeping, ..Self::full(name, slot, keys, &body) }
+    }
+
+    /// This node says that it is there.
+    pub(super) fn announce(node: Id, names: &Names) -> Self {
+        let (mut keys, mut body) = (Texts::default(), Texts::default());
+        let name = names.nodes();
+        keys.push(&name);
+        body.id(node);
+        let slot = (names.layout() == Layout::Slots).then(|| Slot::of(&name));
+        Self { housekeeping: true, ..Self::full("announce", slot, keys, &body) }
     }
 
     fn full(name: &str, slot: Option<Slot>, keys: Texts, body: &Texts) -> Self {
@@ -338,8 +362,16 @@ impl Call {
         for text in body.iter() {
             arguments.push(text);
         }
-        let (rows, hinted) = (0, SmallVec::new());
-        Self { script: Which::Full, slot, asking: false, keys, arguments, rows, hinted }
+        Self {
+            script: Which::Full,
+            slot,
+            asking: false,
+            keys,
+            arguments,
+            rows: 0,
+            hinted: SmallVec::new(),
+            housekeeping: false,
+        }
     }
 }
 

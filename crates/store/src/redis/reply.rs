@@ -9,7 +9,7 @@ use sluicegate_core::time::{Span, Timestamp};
 use sluicegate_core::{Decision, Plan};
 use smallvec::SmallVec;
 
-use super::link::Failure;
+use super::failure::Failure;
 use super::script::Which;
 
 /// The answer to one call.
@@ -185,6 +185,13 @@ impl Reply {
             Self::Fast { .. } => None,
         };
         matches!(word, Some(Value::BulkString(word)) if word == b"taken_back")
+    }
+
+    /// How many nodes have announced themselves.
+    pub(super) fn nodes(self) -> Option<u32> {
+        let mut answer = self.full().ok()?;
+        let nodes = answer.word().ok().filter(|word| word == "nodes").and(answer.number().ok())?;
+        u32::try_from(nodes).ok()
     }
 
     fn full(self) -> Result<Answer, Error> {

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use sluicegate_core::time::Span;
 
-use super::link::Failure;
+use super::failure::Failure;
 
 /// What Redis is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +26,8 @@ pub enum Asked {
     Release,
     /// See [`sluicegate_core::Store::renew`].
     Renew,
+    /// See [`sluicegate_core::Store::refund`].
+    Refund,
     /// See [`sluicegate_core::Store::close`].
     Close,
     /// See [`sluicegate_core::Store::reset`].
@@ -38,7 +40,7 @@ pub enum Asked {
 
 impl Asked {
     /// All of them, with their names.
-    pub const ALL: [(Self, &'static str); 12] = [
+    pub const ALL: [(Self, &'static str); 13] = [
         (Self::Acquire, "acquire"),
         (Self::Peek, "peek"),
         (Self::Book, "book"),
@@ -47,6 +49,7 @@ impl Asked {
         (Self::Settle, "settle"),
         (Self::Release, "release"),
         (Self::Renew, "renew"),
+        (Self::Refund, "refund"),
         (Self::Close, "close"),
         (Self::Reset, "reset"),
         (Self::Usage, "usage"),

@@ -60,6 +60,8 @@ impl<V: Shared> Subject for RedisSubject<V> {
         redis::cmd("FLUSHDB").exec(&mut connection).expect("an empty database");
         let patient = Duration::from_secs(20);
         let options = Options {
+            // It goes by the time of this node, and the store by one that tests set.
+            deny_cache: Duration::ZERO,
             patience: Patience { timeout: patient, retries: 0, deadline: patient },
             ..Options::new(Server { db, ..Server::at("127.0.0.1", port) })
         };
