@@ -3,6 +3,8 @@
 //! Input can't be made shorter after the fact, the cap on an answer can. So a denial that is about
 //! tokens or money says which cap would have been admitted, instead of only that this one was not.
 
+use std::num::NonZeroU64;
+
 use crate::decision::Decision;
 use crate::limit::Unit;
 use crate::money::Money;
@@ -22,21 +24,42 @@ pub struct Forecast {
     pub ever: u64,
 }
 
-/// Which answer would fit, of a query that said how long an answer it expects.
-///
-/// `None` if it said nothing, or if nothing is known about the limits. A plan that several queries
-/// made has no one answer.
+/// What a query expects that said how long an answer it may get.
+#[derive(Clone, Copy, Debug)]
+pub struct Expected<'q> {
+    model: &'q str,
+    tokens: Tokens,
+    choices: NonZeroU64,
+    /// The caller has stated what it costs, whatever the answer is.
+    stated: bool,
+}
+
+impl<'q> Expected<'q> {
+    /// What a query expects; `None` if it says nothing of an answer.
+    pub fn of(query: &'q Query<'_>) -> Option<Self> {
+        query.cost.output_tokens?;
+        Some(Self {
+            model: query.model(),
+            tokens: Tokens::expected(query),
+            choices: query.choices,
+            stated: query.cost.money.is_some(),
+        })
+    }
+}
+
+/// Which answer would fit of the one query that made a plan; `None` if nothing is known about the
+/// limits. A plan that several queries made has no one answer.
 pub fn forecast(
-    query: &Query<'_>,
+    expected: Expected<'_>,
     plan: &Plan<'_>,
     decision: &Decision,
     prices: &PriceBook,
 ) -> Option<Forecast> {
     let readings = decision.readings();
-    if query.cost.output_tokens.is_none() || plan.queries() > 1 || readings.is_empty() {
+    if plan.queries() > 1 || readings.is_empty() {
         return None;
     }
-    let asked = Asked { query, tokens: Tokens::expected(query), prices };
+    let asked = Asked { expected, prices };
     let limits = || {
         let binding = plan.charges().iter().flat_map(|charge| {
             (0..charge.meter.len()).map(move |limit| (charge, charge.meter.limit(limit)))
@@ -48,13 +71,12 @@ pub fn forecast(
     Some(Forecast { now: asked.longest(free), ever: asked.longest(whole) })
 }
 
-struct Asked<'a, 'q> {
-    query: &'a Query<'q>,
-    tokens: Tokens,
+struct Asked<'a> {
+    expected: Expected<'a>,
     prices: &'a PriceBook,
 }
 
-impl Asked<'_, '_> {
+impl Asked<'_> {
     /// The largest cap that all of these have room for.
     fn longest<'p, 'a: 'p>(&self, rooms: impl Iterator<Item = (&'p Charge<'a>, u64)>) -> u64 {
         let mut longest = EXACT_MAX;
@@ -64,7 +86,7 @@ impl Asked<'_, '_> {
                 None => return 0,
             }
         }
-        longest / self.query.choices
+        longest / self.expected.choices
     }
 
     /// How many tokens of an answer one limit has room for; `None` if not even for the rest.
@@ -77,11 +99,11 @@ impl Asked<'_, '_> {
         match charge.unit() {
             Unit::Requests | Unit::InputTokens | Unit::Slots => unconcerned,
             Unit::OutputTokens => Some(room),
-            Unit::Tokens => room.checked_sub(self.tokens.input),
-            Unit::Usd if self.query.cost.money.is_some() => unconcerned,
-            Unit::Usd => match self.prices.of(self.query.model()) {
+            Unit::Tokens => room.checked_sub(self.expected.tokens.input),
+            Unit::Usd if self.expected.stated => unconcerned,
+            Unit::Usd => match self.prices.of(self.expected.model) {
                 Quote::Priced(prices) if room > 0 => {
-                    prices.output_within(&self.tokens, Money::from_nanos(room)?)
+                    prices.output_within(&self.expected.tokens, Money::from_nanos(room)?)
                 }
                 Quote::Priced(_) => None,
                 Quote::Free | Quote::Unknown => unconcerned,

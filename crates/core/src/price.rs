@@ -106,6 +106,51 @@ impl Rates {
     }
 }
 
+/// Rates as somebody writes them, who leaves out what goes without saying.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PartialRates {
+    /// See [`Rates::input`].
+    pub input: Option<Price>,
+    /// See [`Rates::output`].
+    pub output: Option<Price>,
+    /// See [`Rates::cached_input`].
+    pub cached_input: Option<Price>,
+    /// See [`Rates::cache_write`].
+    pub cache_write: Option<Price>,
+    /// See [`Rates::reasoning`].
+    pub reasoning: Option<Price>,
+}
+
+impl PartialRates {
+    /// The rates of a model; `None` without the two that have to be there. What is left out costs
+    /// what the kind costs that it is a part of, which is never too low but for cache writes.
+    pub fn complete(&self) -> Option<Rates> {
+        let plain = Rates::new(self.input?, self.output?);
+        Some(Rates {
+            cached_input: self.cached_input.unwrap_or(plain.cached_input),
+            cache_write: self.cache_write.unwrap_or(plain.cache_write),
+            reasoning: self.reasoning.unwrap_or(plain.reasoning),
+            ..plain
+        })
+    }
+
+    /// The rates of a tier of a model with these rates: what is left out is not cheaper there.
+    pub fn complete_tier(&self, base: &Rates) -> Rates {
+        let (input, output) =
+            (self.input.unwrap_or(base.input), self.output.unwrap_or(base.output));
+        Rates {
+            input,
+            output,
+            cached_input: self.cached_input.unwrap_or(match self.input {
+                Some(input) => input.max(base.cached_input),
+                None => base.cached_input,
+            }),
+            cache_write: self.cache_write.unwrap_or(input.max(base.cache_write)),
+            reasoning: self.reasoning.unwrap_or(output.max(base.reasoning)),
+        }
+    }
+}
+
 /// What one model costs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelPrices {

@@ -3,6 +3,7 @@
 pub mod admin;
 pub mod answer;
 pub mod auth;
+mod cost;
 pub mod decision_log;
 pub mod envoy;
 pub mod grpc;
@@ -14,4 +15,7 @@ pub mod refusal;
 mod request;
 pub mod rest;
 pub mod service;
+mod settled;
+mod ticket;
 pub mod tls;
+mod window;
