@@ -12,6 +12,7 @@ mod config;
 mod diagnostic;
 mod interpolate;
 mod place;
+mod price_file;
 mod raw;
 mod report;
 mod resolve;
@@ -19,11 +20,11 @@ mod source;
 
 pub use config::{
     Address, Auth, ByteSize, Config, Decisions, Envoy, EnvoyClosed, Listen, Listener, Loaded, Log,
-    LogFormat, LogLevel, Metrics, ModelPrice, Outage, OutagePolicy, Prices, RedisAddress,
-    RedisStore, RedisTopology, RuleExtras, Secret, Server, Share, SnapshotFile, Store, Tls,
-    TokenHash,
+    LogFormat, LogLevel, Metrics, Outage, OutagePolicy, Prices, RedisAddress, RedisStore,
+    RedisTopology, RuleExtras, Secret, Server, Share, SnapshotFile, Store, Tls, TokenHash,
 };
 pub use diagnostic::{Diagnostic, Diagnostics, Excerpt, Severity};
+pub use price_file::PriceFileError;
 
 use report::Report;
 use source::Source;

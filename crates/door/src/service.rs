@@ -11,7 +11,7 @@ use sluicegate_core::store::{self, Claim, Ended, Renewed, Store, Usage};
 use sluicegate_core::time::{Clock, Span, Timestamp};
 use sluicegate_core::{Decision, Id, Limiter, Plan};
 
-use crate::answer::Answer;
+use crate::answer::{Answer, Asked};
 
 /// Is told of everything that happens; metrics and the decision log are some.
 pub trait Observer: Send + Sync {
@@ -240,7 +240,7 @@ impl<S: Store, C: Clock> Service<S, C> {
                 return Err(error.into());
             }
         };
-        let answer = Answer::new(&rules, &plan, &decision).by_policy(outage);
+        let answer = Answer::new(&rules, &plan, &decision).by_policy(outage).to(Asked::by(queries));
         if let Some(query) = queries.first() {
             self.decided(query, answer, operation, None, began);
         }

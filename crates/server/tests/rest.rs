@@ -318,13 +318,17 @@ async fn an_estimate_is_held_settled_and_replayed() {
     other["cost"]["inputTokens"] = json!(21);
     assert_eq!(api.post("/v1/acquire", &other).await.0, StatusCode::CONFLICT);
 
-    let denied =
-        api.ok("/v1/acquire", json!({ "dimensions": ann(), "cost": { "inputTokens": 30 } })).await;
+    let more = json!({ "dimensions": ann(), "cost": { "inputTokens": 30, "usd": "0.01" } });
+    let denied = api.ok("/v1/acquire", more).await;
     assert_eq!((&denied["allowed"], &denied["fits"]["tokens"]), (&json!(false), &json!(20)));
 
     let settle = json!({ "handle": first["handle"], "cost": { "inputTokens": 20, "outputTokens": 5, "usd": "0.05" } });
-    assert_eq!(api.ok("/v1/settle", settle.clone()).await, json!({ "replayed": false }));
-    assert_eq!(api.ok("/v1/settle", settle).await, json!({ "replayed": true }));
+    let settled = api.ok("/v1/settle", settle.clone()).await;
+    assert_eq!(
+        (&settled["replayed"], &settled["metadata"]["api_cost_usd"]),
+        (&json!(false), &json!(0.05))
+    );
+    assert_eq!(api.ok("/v1/settle", settle).await["replayed"], true);
     let usage = api.ok("/v1/usage", json!({ "dimensions": ann() })).await;
     let used: Vec<_> =
         usage["scopes"].as_array().expect("scopes").iter().map(|s| &s["current"]).collect();

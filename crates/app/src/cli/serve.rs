@@ -1,13 +1,14 @@
 //! `sluicegate serve`.
 
+use std::collections::BTreeMap;
 use std::io::IsTerminal as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
-use notify::{RecursiveMode, Watcher as _};
+use notify::{RecursiveMode, Watcher};
 use sluicegate_config::{Config, LogFormat, LogLevel};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -83,17 +84,17 @@ async fn reload(node: &Arc<Node>) {
     let _ = tokio::task::spawn_blocking(move || node.reload()).await;
 }
 
-/// Tells when the file has changed, once it has been quiet for a moment.
+/// Tells when one of the files has changed, once they have been quiet for a moment.
 ///
-/// Its folder is watched, because editors and orchestrators replace files instead of writing them.
+/// Their folders are watched, because editors and orchestrators replace files instead of writing
+/// them.
 fn watch(source: &Source) -> anyhow::Result<mpsc::Receiver<()>> {
     let (tell, told) = mpsc::channel(1);
-    let Some(path) = source.path() else {
+    if source.files().is_empty() {
         // Never closed: a receiver without sender would answer all the time.
         std::mem::forget(tell);
         return Ok(told);
-    };
-    let path = path.to_owned();
+    }
     let (touched, mut touches) = mpsc::channel(1);
     let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
         if event.is_ok_and(|event| !event.kind.is_access()) {
@@ -102,28 +103,44 @@ fn watch(source: &Source) -> anyhow::Result<mpsc::Receiver<()>> {
         }
     })
     .context("can't watch files")?;
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let folder = folder.unwrap_or(std::path::Path::new(".")).to_owned();
-    watcher
-        .watch(&folder, RecursiveMode::NonRecursive)
-        .with_context(|| format!("can't watch {}", folder.display()))?;
-    let mut known = std::fs::read(&path).unwrap_or_default();
+    let mut known = BTreeMap::new();
+    for path in source.files() {
+        watch_folder(&mut watcher, &path)?;
+        known.insert(path.clone(), std::fs::read(&path).unwrap_or_default());
+    }
+    let source = source.clone();
     tokio::spawn(async move {
-        let _watcher = watcher;
         while touches.recv().await.is_some() {
             tokio::time::sleep(Duration::from_millis(100)).await;
-            let now = tokio::fs::read(&path).await.unwrap_or_default();
-            // Something else in the folder, or a file that is being replaced.
-            if now == known || now.is_empty() {
-                continue;
+            let mut changed = false;
+            for path in source.files() {
+                let now = tokio::fs::read(&path).await.unwrap_or_default();
+                // Something else in the folder, or a file that is being replaced.
+                if known.get(&path) == Some(&now) || now.is_empty() {
+                    continue;
+                }
+                // A file that an earlier change has named.
+                if !known.contains_key(&path)
+                    && let Err(problem) = watch_folder(&mut watcher, &path)
+                {
+                    warn!("{problem:#}: a change of it is not noticed");
+                }
+                changed |= known.insert(path, now).is_some();
             }
-            known = now;
-            if tell.send(()).await.is_err() {
+            if changed && tell.send(()).await.is_err() {
                 return;
             }
         }
     });
     Ok(told)
+}
+
+fn watch_folder(watcher: &mut impl Watcher, path: &Path) -> anyhow::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new("."));
+    watcher
+        .watch(folder, RecursiveMode::NonRecursive)
+        .with_context(|| format!("can't watch {}", folder.display()))
 }
 
 /// Logs go to standard error; standard output is for decisions.

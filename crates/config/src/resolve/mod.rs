@@ -20,6 +20,7 @@ mod store;
 mod wording;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use sluicegate_core::ruleset::Settings;
 use sluicegate_core::{Group, Ruleset};
@@ -97,6 +98,9 @@ pub(crate) fn config(root: &Node, report: &mut Report) -> Option<Config> {
     if let Some(item) = part("booking") {
         service::booking(item, &mut settings, report);
     }
+    let (prices, book) =
+        part("prices").map(|item| prices::prices(&item, report)).unwrap_or_default();
+    settings.prices = Arc::new(book);
     let counting = envoy::counting(part("compat"), report);
     let (envoy, imported) =
         part("envoy").map(|item| envoy::envoy(item, counting, report)).unwrap_or_default();
@@ -124,7 +128,7 @@ pub(crate) fn config(root: &Node, report: &mut Report) -> Option<Config> {
         listen,
         auth,
         store,
-        prices: part("prices").map(|item| prices::prices(&item, report)).unwrap_or_default(),
+        prices,
         log: part("log").map(|item| service::log(item, report)).unwrap_or_default(),
         metrics: part("metrics").map(|item| service::metrics(item, report)).unwrap_or_default(),
         envoy,

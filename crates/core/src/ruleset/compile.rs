@@ -9,9 +9,11 @@ use crate::algorithm::{Meter, bucket, concurrency, log, window};
 use crate::id::Id;
 use crate::key::Key;
 use crate::limit::{Calendar, Limit, Unit};
+use crate::money::Money;
 use crate::overrides::Override;
 use crate::plan::{Charge, Plan};
-use crate::query::{OWN, Query};
+use crate::price::Tokens;
+use crate::query::{OWN, Query, Subject};
 use crate::rule::{Group, InlineRule, Mode, Pattern, Rule};
 use crate::time::{Clock, Span};
 
@@ -339,7 +341,12 @@ impl Compiled {
                 _ if cell.gate => 0,
                 Unit::Slots => 1,
                 Unit::Requests => query.cost.of(Unit::Requests).unwrap_or(1),
+                Unit::Usd => money(query, settings)?,
                 unit => query.cost.of(unit).unwrap_or(0),
+            };
+            let identity = match cell.unit {
+                Unit::Usd if query.cost.money.is_none() => Tokens::expected(query).identity(),
+                _ => take,
             };
             if matches!(cell.spec, Spec::Log(_)) && take > log::ENTRIES_PER_CHARGE_MAX {
                 let rule = self.rule.name.clone();
@@ -354,6 +361,7 @@ impl Compiled {
                 meter: cell.spec.meter(clock),
                 need,
                 take,
+                identity,
                 group,
                 rule: &self.rule,
                 cell,
@@ -382,6 +390,17 @@ impl Compiled {
         }
         key.push_literal(&cell.suffix);
     }
+}
+
+/// What a query costs, as it says itself or as its tokens do, in nano-dollars.
+///
+/// A view on work that others charge for brings no tokens, and is not asked for its price.
+fn money(query: &Query<'_>, settings: &Settings) -> Result<u64, PlanError> {
+    let stated = query.cost.of(Unit::Usd);
+    if stated.is_some() || query.subject != Subject::Whole {
+        return Ok(stated.unwrap_or(0));
+    }
+    Ok(settings.prices.expect(query)?.map_or(0, Money::as_nanos))
 }
 
 /// The keyed hash that stands for a secret value.

@@ -6,6 +6,8 @@
 mod compile;
 mod index;
 
+use std::sync::Arc;
+
 pub(crate) use compile::{CellSpec, Compiled};
 pub use compile::{Problem, RulesetError};
 use index::Index;
@@ -16,6 +18,7 @@ use crate::limit::Limit;
 use crate::outage::{Outage, OutagePolicy};
 use crate::overrides::Override;
 use crate::plan::{Charge, Plan};
+use crate::price::{PriceBook, Unpriced};
 use crate::query::{Query, Subject};
 use crate::rule::{Group, Rule};
 use crate::time::{Clock, Span};
@@ -39,6 +42,8 @@ pub struct Settings {
     pub horizon: Span,
     /// What holds while the store does not answer.
     pub outage: Outage,
+    /// What tokens cost.
+    pub prices: Arc<PriceBook>,
 }
 
 impl Settings {
@@ -56,6 +61,7 @@ impl Default for Settings {
             slack: None,
             horizon: Span::from_secs(3_600),
             outage: Outage::default(),
+            prices: Arc::default(),
         }
     }
 }
@@ -198,6 +204,11 @@ impl Ruleset {
         &self.settings.outage
     }
 
+    /// What tokens cost.
+    pub fn prices(&self) -> &PriceBook {
+        &self.settings.prices
+    }
+
     /// Whether some policy lets something through while the store does not answer.
     pub fn answers_alone(&self) -> bool {
         let outage = &self.settings.outage;
@@ -249,6 +260,9 @@ pub enum PlanError {
         /// How many were asked for.
         requests: u64,
     },
+    /// Money is limited, and nobody knows what it costs.
+    #[error("modelId: {0}")]
+    Unpriced(#[from] Unpriced),
     /// Two literal keys came out the same, for counters of different kinds.
     #[error("rules {rules:?} count under the same key {key} with different limits: change a key")]
     SharedKey {

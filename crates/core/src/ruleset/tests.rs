@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::id::Id;
+use crate::money::Money;
+use crate::price::{ModelPrices, Rates};
 use crate::query::{Cost, RequestId};
 use crate::rule::{InlineRule, Mode, Pattern};
 use crate::time::Timestamp;
@@ -136,7 +138,8 @@ fn costs_become_amounts_by_unit() {
     let optimistic = Rule { mode: Mode::Optimistic, ..Rule::new("O", limits(&texts)) };
     let rules = ruleset(vec![Group::new("s", [strict]), Group::new("o", [optimistic])]);
     let mut query = query(&[]);
-    query.cost = Cost { requests: Some(2), input_tokens: Some(30), ..Cost::default() };
+    let money = Some(Money::ZERO);
+    query.cost = Cost { requests: Some(2), input_tokens: Some(30), money, ..Cost::default() };
     let plan = rules.plan(&query, NOW).expect("a plan");
     let amounts: Vec<_> = plan.charges().iter().map(|c| (c.need, c.take)).collect();
     assert_eq!(amounts, [(2, 2), (30, 30), (30, 30), (1, 0), (1, 2), (1, 30), (1, 30), (1, 0)],);
@@ -377,4 +380,45 @@ proptest::proptest! {
         let compiled = ruleset(vec![Group::new("g", rules.clone())]);
         proptest::prop_assert_eq!(keys(&compiled, &asked), expected);
     }
+}
+
+fn priced(micro_dollars: u64) -> Ruleset {
+    let price = format!("{micro_dollars} USD/1M").parse().expect("a price");
+    let mut book = PriceBook::default();
+    book.insert("m", ModelPrices::new(Rates::new(price, price), Vec::new()));
+    let settings = Settings { prices: Arc::new(book), ..Settings::default() };
+    let budget = rule("BUDGET", "5.00 USD/day", &["u"]);
+    Ruleset::new(vec![Group::new("g", [budget])], settings).expect("rules")
+}
+
+#[test]
+fn tokens_become_money_where_money_is_limited() {
+    let rules = priced(2);
+    let mut query = query(&[("u", "x"), ("modelId", "m")]);
+    query.cost = Cost { input_tokens: Some(10), output_tokens: Some(5), ..Cost::default() };
+    let plan = rules.plan(&query, NOW).expect("a plan");
+    assert_eq!((plan.charges()[0].need, plan.charges()[0].take), (30_000, 30_000));
+    let fingerprint = plan.fingerprint();
+    let dearer = priced(3);
+    let again = dearer.plan(&query, NOW).expect("a plan");
+    assert_eq!(again.fingerprint(), fingerprint, "a retry after a reload is still a retry");
+    let mut longer = query.clone();
+    longer.cost.output_tokens = Some(6);
+    assert_ne!(rules.plan(&longer, NOW).expect("a plan").fingerprint(), fingerprint);
+    let mut stated = query.clone();
+    stated.cost.money = Money::from_nanos(7);
+    assert_eq!(rules.plan(&stated, NOW).expect("a plan").charges()[0].take, 7, "as stated");
+}
+
+#[test]
+fn a_model_without_a_price_is_refused_only_where_money_is_limited() {
+    let rules = priced(2);
+    let unpriced = query(&[("u", "x"), ("modelId", "other")]);
+    let error = rules.plan(&unpriced, NOW).expect_err("no price");
+    assert!(error.to_string().starts_with("modelId: no price is known for the model \"other\""));
+    let unlimited = query(&[("modelId", "other")]);
+    assert!(rules.plan(&unlimited, NOW).expect("a plan").charges().is_empty());
+    let mut view = unpriced.clone();
+    view.subject = Subject::View;
+    assert_eq!(rules.plan(&view, NOW).expect("a plan").charges()[0].take, 0);
 }
