@@ -1,5 +1,6 @@
 //! A store that can be cut off.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use sluicegate_core::plan::Handle;
@@ -7,27 +8,37 @@ use sluicegate_core::query::Cost;
 use sluicegate_core::store::{Claim, Ended, Error, Renewed, Shut, Usage};
 use sluicegate_core::{Decision, Id, Plan, Span, Store, Timestamp};
 
-/// A store behind a switch: while it is off, nothing answers and nothing is changed.
+/// A store behind a switch: while it is off, nothing answers and nothing is changed. A clone is
+/// another way to the same store, by the same switch.
 #[derive(Debug)]
-pub struct Switch<S> {
+pub struct Switch<S>(Arc<Inner<S>>);
+
+#[derive(Debug)]
+struct Inner<S> {
     store: S,
     on: AtomicBool,
 }
 
+impl<S> Clone for Switch<S> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
 impl<S> Switch<S> {
     /// Switched on.
-    pub const fn new(store: S) -> Self {
-        Self { store, on: AtomicBool::new(true) }
+    pub fn new(store: S) -> Self {
+        Self(Arc::new(Inner { store, on: AtomicBool::new(true) }))
     }
 
     /// Switches it on or off.
     pub fn turn(&self, on: bool) {
-        self.on.store(on, Ordering::SeqCst);
+        self.0.on.store(on, Ordering::SeqCst);
     }
 
     fn store(&self) -> Result<&S, Error> {
-        if self.on.load(Ordering::SeqCst) {
-            Ok(&self.store)
+        if self.0.on.load(Ordering::SeqCst) {
+            Ok(&self.0.store)
         } else {
             Err(Error::Unavailable("switched off".to_owned()))
         }

@@ -8,7 +8,7 @@ use crate::algorithm::{Meter, bucket, concurrency, log, window};
 use crate::key::Key;
 use crate::limit::{Calendar, Limit, Unit};
 use crate::plan::{Charge, Plan};
-use crate::query::{OWN, Query};
+use crate::query::{OWN, Query, Subject};
 use crate::rule::{Group, InlineRule, Mode, Pattern, Rule};
 use crate::time::{Clock, Span};
 
@@ -254,6 +254,15 @@ impl Compiled {
         let cells = cells(&rule)?;
         let key = vec![Piece::Text(text.as_str().to_owned())];
         Ok(Self { rule, when: Vec::new(), key, required: Vec::new(), cells })
+    }
+
+    /// Whether queries of this kind are asked about.
+    pub(super) fn applies_to(&self, subject: Subject) -> bool {
+        match subject {
+            Subject::Own => self.rule.is_own(),
+            Subject::Common => !self.rule.is_own(),
+            Subject::Whole | Subject::View | Subject::Inline => true,
+        }
     }
 
     pub(super) fn matches(&self, values: &Values<'_>) -> bool {
