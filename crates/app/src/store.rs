@@ -60,9 +60,14 @@ impl Chosen {
 
     /// Whether decisions can be made by the store, or by a policy of these rules in its place.
     pub(crate) fn readiness(&self, rules: &Ruleset) -> Readiness {
+        self.readiness_if(rules.answers_alone())
+    }
+
+    /// The same, where it is known whether a policy answers in the store's place.
+    pub(crate) fn readiness_if(&self, answers_alone: bool) -> Readiness {
         match self {
             Self::Redis(redis) if redis.state() != State::Up => {
-                if rules.answers_alone() {
+                if answers_alone {
                     Readiness::Degraded("redis")
                 } else {
                     Readiness::Unhealthy("redis")

@@ -35,6 +35,7 @@ use tracing::{error, info, warn};
 
 use crate::changes;
 use crate::configuration::Source;
+use crate::gateways::{self, Gateways};
 use crate::store::{self, Chosen};
 
 /// How soon other nodes know of an override: a second, with what it takes to ask.
@@ -52,7 +53,17 @@ pub(crate) struct Node {
     decisions: DecisionLog,
     tokens: Arc<ArcSwapOption<Tokens>>,
     tls: std::sync::Mutex<Vec<Arc<Tls>>>,
+    gateways: Gateways,
     version: AtomicI64,
+}
+
+/// What a process does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Part {
+    /// Answers questions: REST, gRPC, Envoy
+    Limiter,
+    /// Paces what goes to upstreams
+    Gateway,
 }
 
 impl Node {
@@ -111,6 +122,7 @@ impl Node {
             decisions,
             tokens,
             tls: std::sync::Mutex::default(),
+            gateways: Gateways::default(),
             version: AtomicI64::new(1),
         }))
     }
@@ -119,6 +131,7 @@ impl Node {
     pub(crate) async fn run(
         self: &Arc<Self>,
         config: &Config,
+        parts: &[Part],
         shutdown: CancellationToken,
     ) -> anyhow::Result<()> {
         let guard = auth::require(self.tokens.clone());
@@ -139,25 +152,29 @@ impl Node {
         let admin = admin::router(operations).merge(overrides()).merge(probes());
 
         let mut listeners = JoinSet::new();
-        let all = [
-            ("http", &config.listen.http, rest),
-            ("grpc", &config.listen.grpc, grpc.merge(probes())),
-            ("admin", &config.listen.admin, admin),
-        ];
-        for (name, listen, app) in all {
-            let socket = bind(name, listen).await?;
-            let tls = self.tls(name, listen)?;
+        let mut all = vec![("admin".to_owned(), &config.listen.admin, admin.layer(guard.clone()))];
+        if parts.contains(&Part::Limiter) {
+            let grpc = grpc.merge(probes()).layer(guard.clone());
+            all.push(("http".to_owned(), &config.listen.http, rest.layer(guard)));
+            all.push(("grpc".to_owned(), &config.listen.grpc, grpc));
+        }
+        let mut gateways = Vec::new();
+        if parts.contains(&Part::Gateway) {
+            gateways = self.gateways(config)?;
+        }
+        let all = all.into_iter().map(|(name, listen, app)| (name, listen, app, options(config)));
+        for (name, listen, app, options) in all.chain(gateways) {
+            let socket = bind(&name, listen).await?;
+            let tls = self.tls(&name, listen)?;
             let stats = Arc::new(Stats::default());
             let counted = stats.clone();
-            self.metrics.watch_connections(name, move || counted.counts().active);
+            self.metrics.watch_connections(&name, move || counted.counts().active);
             info!(
                 listener = name,
                 address = %socket.local_addr()?,
                 tls = tls.is_some(),
                 "listening"
             );
-            let app: Router = app.layer(guard.clone());
-            let options = options(config);
             let shutdown = shutdown.clone();
             listeners.spawn(listener::serve(socket, app, options, tls, stats, shutdown));
         }
@@ -189,6 +206,24 @@ impl Node {
         Ok(())
     }
 
+    /// What the gateways listen with, each on a listener of its own.
+    fn gateways<'c>(
+        &self,
+        config: &'c Config,
+    ) -> anyhow::Result<Vec<(String, &'c Listener, Router, listener::Options)>> {
+        let metrics = sluicegate_gateway::Metrics::new();
+        metrics.register(self.metrics.registry()).context("metrics of gateways")?;
+        let gateway = |gateway: &'c sluicegate_config::Gateway| {
+            let made = self.gateways.add(gateway, &self.service, &metrics)?;
+            let router = made.router(gateways::probe(gateway, &self.service));
+            // A body may take as long as its route lets it.
+            let options =
+                listener::Options { tell_peer: true, body_timeout: None, ..options(config) };
+            Ok((format!("gateways.{}", gateway.name), &gateway.listen, router, options))
+        };
+        config.gateways.iter().map(gateway).collect()
+    }
+
     fn tls(&self, name: &str, listen: &Listener) -> anyhow::Result<Option<Arc<Tls>>> {
         let Some(tls) = &listen.tls else { return Ok(None) };
         let files = Files {
@@ -214,6 +249,7 @@ impl Node {
         for tls in &tls {
             tls.reload().map_err(|error| refused(error.into()))?;
         }
+        let changed = self.gateways.prepare(&loaded.config).map_err(refused)?;
         for warning in &loaded.warnings {
             warn!("{warning}");
         }
@@ -221,6 +257,9 @@ impl Node {
         self.metrics.know(&rules);
         let before = self.service.limiter().replace(rules);
         self.tokens.store(tokens);
+        for (gateway, prepared) in changed {
+            gateway.apply(prepared);
+        }
         let version = self.version.fetch_add(1, Ordering::SeqCst) + 1;
         self.metrics.config_loaded(&self.source.name(), version);
         let changes = changes::between(&before, &self.service.limiter().rules());

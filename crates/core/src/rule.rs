@@ -2,6 +2,7 @@
 
 use crate::limit::Limit;
 use crate::outage::OutagePolicy;
+use crate::query::OWN;
 use crate::ruleset::{Compiled, RulesetError};
 use crate::time::Span;
 
@@ -82,6 +83,12 @@ impl Rule {
     pub fn per(mut self, dimensions: &[&str]) -> Self {
         self.per = dimensions.iter().map(|&name| name.to_owned()).collect();
         self
+    }
+
+    /// Whether it goes by our [own](OWN) dimensions alone: whoever asks, it is the same.
+    pub fn is_own(&self) -> bool {
+        let mut names = self.when.iter().map(|(name, _)| name).chain(&self.per).peekable();
+        names.peek().is_some() && names.all(|name| name.starts_with(OWN))
     }
 
     /// Matches only where the dimension fits the pattern.

@@ -7,7 +7,7 @@ use sluicegate_core::limiter::Verdict;
 use sluicegate_core::plan::Handle;
 use sluicegate_core::query::{Cost, Query, RequestId};
 use sluicegate_core::ruleset::{PlanError, Ruleset};
-use sluicegate_core::store::{self, Claim, Ended, Renewed, Store, Usage};
+use sluicegate_core::store::{self, Claim, Ended, Renewed, Shut, Store, Usage};
 use sluicegate_core::time::{Clock, Span, Timestamp};
 use sluicegate_core::{Decision, Id, Limiter, Plan};
 
@@ -344,6 +344,13 @@ impl<S: Store, C: Clock> Service<S, C> {
         let effect = Effect::Reset { plan: &plan };
         self.followed(query.id.id, Operation::Reset, Some(at), effect, began);
         Ok(tell(&plan))
+    }
+
+    /// Keeps the gates of a query's rules closed for so long; see [`Store::close`].
+    pub async fn close(&self, query: &Query<'_>, span: Span) -> Result<Shut, Failure> {
+        let rules = self.limiter.rules();
+        let plan = rules.plan(query, &self.clock)?;
+        Ok(self.limiter.close(&plan, span).await?)
     }
 
     fn decided(

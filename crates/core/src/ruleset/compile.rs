@@ -316,6 +316,15 @@ impl Compiled {
         fitting.find(|rule| rule.matches(values)).unwrap_or(self)
     }
 
+    /// Whether queries of this kind are asked about.
+    pub(super) fn applies_to(&self, subject: Subject) -> bool {
+        match subject {
+            Subject::Own => self.rule.is_own(),
+            Subject::Common => !self.rule.is_own(),
+            Subject::Whole | Subject::View | Subject::Inline => true,
+        }
+    }
+
     pub(super) fn matches(&self, values: &Values<'_>) -> bool {
         self.required.iter().all(|&dimension| values.get(dimension).is_some())
             && self.when.iter().all(|(dimension, pattern)| {

@@ -166,13 +166,13 @@ impl Ruleset {
         let values = self.values(query);
         let mut plan = Plan::new(query.id, query.hold, self.settings.horizon);
         let groups = match query.subject {
-            Subject::Whole | Subject::View => self.groups.as_slice(),
             Subject::Inline => &[],
+            _ => self.groups.as_slice(),
         };
         for (number, group) in groups.iter().enumerate() {
             for rule in group.index.candidates(&values) {
                 let rule = &group.rules[rule];
-                if rule.matches(&values) {
+                if rule.applies_to(query.subject) && rule.matches(&values) {
                     let rule = rule.in_force(&values);
                     rule.charge(number, &values, query, &clock, &self.settings, &mut plan)?;
                     if !rule.rule.shadow {
