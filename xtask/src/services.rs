@@ -11,7 +11,7 @@ use crate::sh;
 
 /// Every service that some suite or benchmark needs.
 const SERVICES: &[Service] =
-    &[REDIS, REDIS_6_2, RABBITMQ, PYTHON, NPM, FAUXQS, WRK, H2LOAD, PROTOC];
+    &[REDIS, REDIS_6_2, RABBITMQ, PYTHON, NPM, FAUXQS, PROMTOOL, WRK, H2LOAD, PROTOC];
 
 pub(crate) const REDIS: Service = Service {
     name: "redis",
@@ -73,6 +73,14 @@ pub(crate) const FAUXQS: Service = Service {
         "require('./target/services/fauxqs/node_modules/fauxqs/package.json').version",
     ],
     version_min: &[2, 4],
+};
+
+/// Runs the tests of alert rules.
+pub(crate) const PROMTOOL: Service = Service {
+    name: "promtool",
+    source: Source::Debian("prometheus"),
+    version: &["promtool", "--version"],
+    version_min: &[2, 40],
 };
 
 /// Asks over HTTP/2 as fast as it is answered.

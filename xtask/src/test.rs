@@ -63,7 +63,14 @@ const SUITES: &[Suite] = &[
         name: "cluster",
         proves: "the same on a Redis Cluster and behind Sentinel; across slots no limit is exceeded",
         command: "cargo test --package sluicegate-store --features test-clock --test redis_cluster --locked",
-        needs: &[&services::REDIS],
+        needs: &[&services::REDIS, &services::REDIS_6_2],
+        python: None,
+    },
+    Suite {
+        name: "alerts",
+        proves: "each alert of deploy/prometheus fires when it should, and not otherwise",
+        command: "promtool test rules deploy/prometheus/alerts.test.yaml",
+        needs: &[&services::PROMTOOL],
         python: None,
     },
     Suite {
@@ -82,8 +89,8 @@ const SUITES: &[Suite] = &[
     },
     Suite {
         name: "redis-serve",
-        proves: "several `sluicegate serve` share one Redis, and survive it",
-        command: "cargo test --package sluicegate --features redis-tests --test redis --locked",
+        proves: "several `sluicegate serve` share one Redis, and survive it; TLS, users and passwords",
+        command: "cargo test --package sluicegate --features redis-tests --test redis --test secured --locked",
         needs: &[&services::REDIS],
         python: None,
     },

@@ -24,6 +24,9 @@ pub struct Charge<'a> {
     pub need: u64,
     /// What is written.
     pub take: u64,
+    /// What has to be the same when it comes again: what is written, or the tokens that it was
+    /// computed from, because prices may change in between.
+    pub(crate) identity: u64,
     pub(crate) group: usize,
     pub(crate) rule: &'a Rule,
     pub(crate) cell: &'a CellSpec,
@@ -58,6 +61,16 @@ impl<'a> Charge<'a> {
     /// Evaluated, but never a reason to deny.
     pub const fn shadow(&self) -> bool {
         self.rule.shadow || self.rule.tally
+    }
+
+    /// Not charged at all: it only has to be open. See [`crate::Store::close`].
+    pub const fn is_gate(&self) -> bool {
+        self.cell.gate
+    }
+
+    /// Written when its plan is booked.
+    pub fn is_booked(&self) -> bool {
+        self.meter.bookable() && !self.is_gate()
     }
 
     /// Given back by itself if it is held and nobody settles it.
@@ -134,6 +147,11 @@ impl<'a> Plan<'a> {
         &self.charges
     }
 
+    /// The charges that only have to be open, with their places.
+    pub fn gates(&self) -> impl Iterator<Item = (usize, &Charge<'a>)> {
+        self.charges.iter().enumerate().filter(|(_, charge)| charge.is_gate())
+    }
+
     /// Every limit that is checked, in the order in which a decision reads them.
     pub fn scopes(&self) -> impl Iterator<Item = (&Charge<'a>, &'a Limit)> {
         self.charges.iter().flat_map(|c| c.limits().iter().map(move |limit| (c, limit)))
@@ -152,14 +170,14 @@ impl<'a> Plan<'a> {
         self.charges.iter().map(|charge| charge.meter.window()).max().unwrap_or_default()
     }
 
-    /// What makes it the same plan when it comes again: counters and amounts, but not limits,
-    /// which a reload may change between an attempt and its retry.
+    /// What makes it the same plan when it comes again: counters and amounts, but not limits and
+    /// prices, which a reload may change between an attempt and its retry.
     pub fn fingerprint(&self) -> u64 {
         let mut hasher = blake3::Hasher::new();
         for charge in &self.charges {
             hasher.update(&(charge.key.as_bytes().len() as u64).to_le_bytes());
             hasher.update(charge.key.as_bytes());
-            hasher.update(&charge.take.to_le_bytes());
+            hasher.update(&charge.identity.to_le_bytes());
         }
         let mut bits = [0; 8];
         hasher.finalize_xof().fill(&mut bits);
@@ -205,6 +223,7 @@ impl<'a> Plan<'a> {
             return Err(PlanError::SharedKey { key: added.key.to_string(), rules });
         }
         charge.take = charge.take.saturating_add(added.take);
+        charge.identity = charge.identity.wrapping_add(added.identity);
         charge.need = charge.need.saturating_add(added.need);
         Ok(known)
     }
@@ -263,6 +282,11 @@ impl<'a> Plan<'a> {
     ) -> Option<Self> {
         let mut plan = Self { charges: SmallVec::new(), ..self.clone() };
         for charge in &self.charges {
+            if charge.is_gate() {
+                // Closed or not, whoever else there is.
+                plan.charges.push(charge.clone());
+                continue;
+            }
             match meter(charge) {
                 Some(meter) => plan.charges.push(Charge { meter, ..charge.clone() }),
                 None if charge.shadow() => plan.charges.push(charge.clone()),

@@ -2,6 +2,7 @@
 
 use crate::limit::Limit;
 use crate::outage::OutagePolicy;
+use crate::query::OWN;
 use crate::ruleset::{Compiled, RulesetError};
 use crate::time::Span;
 
@@ -37,6 +38,8 @@ pub struct Rule {
     pub tally: bool,
     /// Rules that do not apply to work to which this one does, where several queries are one plan.
     pub replaces: Vec<String>,
+    /// It can be closed for a time, by whoever the work goes to: see [`crate::Store::close`].
+    pub gate: bool,
 }
 
 impl Rule {
@@ -59,6 +62,7 @@ impl Rule {
             unlimited: false,
             tally: false,
             replaces: Vec::new(),
+            gate: false,
         }
     }
 
@@ -67,11 +71,24 @@ impl Rule {
         Self { unlimited: true, ..Self::new(name, []) }
     }
 
+    /// Can be closed for a time.
+    #[must_use]
+    pub fn gated(mut self) -> Self {
+        self.gate = true;
+        self
+    }
+
     /// Counts apart by these dimensions.
     #[must_use]
     pub fn per(mut self, dimensions: &[&str]) -> Self {
         self.per = dimensions.iter().map(|&name| name.to_owned()).collect();
         self
+    }
+
+    /// Whether it goes by our [own](OWN) dimensions alone: whoever asks, it is the same.
+    pub fn is_own(&self) -> bool {
+        let mut names = self.when.iter().map(|(name, _)| name).chain(&self.per).peekable();
+        names.peek().is_some() && names.all(|name| name.starts_with(OWN))
     }
 
     /// Matches only where the dimension fits the pattern.
@@ -95,6 +112,12 @@ impl Pattern {
     /// Exactly this value.
     pub fn exactly(value: impl Into<String>) -> Self {
         Self::OneOf(vec![value.into()])
+    }
+
+    /// A value, or a pattern if `*` or `?` is in it.
+    pub fn from_text(text: impl Into<String>) -> Self {
+        let text = text.into();
+        if text.contains(['*', '?']) { Self::Glob(text) } else { Self::exactly(text) }
     }
 
     /// Whether a value fits.

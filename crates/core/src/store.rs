@@ -96,19 +96,34 @@ pub trait Store: Send + Sync {
     fn renew(&self, handle: &Handle) -> impl Future<Output = Result<Renewed, Error>> + Send;
 
     /// Gives back what the plan would take, for callers that know how much but not of which
-    /// admission. Never below nothing; leases stay. Returns what the limits show then.
+    /// admission. The oldest goes first, never below nothing; leases stay. Returns what the limits
+    /// show then.
     ///
-    /// A store that can't do it says so.
-    fn refund(&self, _: &Plan<'_>) -> impl Future<Output = Result<Usage, Error>> + Send {
-        let cant = "this store gives back only what an id names";
-        std::future::ready(Err(Error::Unavailable(cant.to_owned())))
-    }
+    /// Its id is its own, so that a store which has to ask twice gives back once. It is not all or
+    /// nothing: counters that lie in different places get their part each, or an error says that
+    /// one of them may not have.
+    fn refund(&self, plan: &Plan<'_>) -> impl Future<Output = Result<Usage, Error>> + Send;
 
-    /// Forgets all usage of the plan's counters; returns when.
+    /// Keeps the plan's gates closed for so long from now; returns until when they are.
+    ///
+    /// While a gate is closed nothing of its rule starts: not by acquire, not by a booking, and a
+    /// claim books anew. It only ever extends: a later, shorter hint opens nothing. A plan without
+    /// a gate has nothing to close.
+    fn close(
+        &self,
+        plan: &Plan<'_>,
+        wait: Span,
+    ) -> impl Future<Output = Result<Shut, Error>> + Send;
+
+    /// Forgets all usage of the plan's counters, and that they were closed; returns when.
     fn reset(&self, plan: &Plan<'_>) -> impl Future<Output = Result<Timestamp, Error>> + Send;
 
     /// What the limits of the plan show now.
     fn usage(&self, plan: &Plan<'_>) -> impl Future<Output = Result<Usage, Error>> + Send;
+
+    /// How many nodes were seen lately that keep usage here, this one included: what each may let
+    /// through on its own while the store does not answer depends on it.
+    fn nodes(&self) -> u32;
 }
 
 /// A store in this process, which answers at once and always: what a node falls back to while the
@@ -126,6 +141,8 @@ pub trait Local: Send + Sync {
     fn release(&self, handle: &Handle) -> Result<Ended, Error>;
     /// See [`Store::renew`].
     fn renew(&self, handle: &Handle) -> Result<Renewed, Error>;
+    /// See [`Store::close`].
+    fn close(&self, plan: &Plan<'_>, wait: Span) -> Shut;
     /// See [`Store::reset`].
     fn reset(&self, plan: &Plan<'_>) -> Timestamp;
     /// See [`Store::usage`].
@@ -153,7 +170,7 @@ pub enum Claim {
         /// The start of the booking.
         start: Timestamp,
     },
-    /// It was late or already used: claim again at `start`.
+    /// It was late, already used, or its gate is closed: claim again at `start`.
     Rebooked {
         /// When this was decided.
         at: Timestamp,
@@ -171,6 +188,15 @@ pub struct Renewed {
     /// When, by the clock of the store.
     pub at: Timestamp,
     /// Until when the first of them lasts.
+    pub until: Timestamp,
+}
+
+/// Gates are closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shut {
+    /// When, by the clock of the store.
+    pub at: Timestamp,
+    /// Until when the last of them is.
     pub until: Timestamp,
 }
 

@@ -1,14 +1,19 @@
 //! From rules as they are written to rules that can be charged.
 
 use std::borrow::Cow;
+use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use super::{CompiledGroup, Index, PlanError, Ruleset, Settings, Values};
 use crate::algorithm::{Meter, bucket, concurrency, log, window};
+use crate::id::Id;
 use crate::key::Key;
 use crate::limit::{Calendar, Limit, Unit};
+use crate::money::Money;
+use crate::overrides::Override;
 use crate::plan::{Charge, Plan};
-use crate::query::Query;
+use crate::price::Tokens;
+use crate::query::{OWN, Query, Subject};
 use crate::rule::{Group, InlineRule, Mode, Pattern, Rule};
 use crate::time::{Clock, Span};
 
@@ -20,6 +25,15 @@ pub(crate) struct Compiled {
     key: Vec<Piece>,
     required: Vec<usize>,
     pub(crate) cells: Vec<CellSpec>,
+    /// The same rule with other limits for some.
+    overrides: Option<Box<Overrides>>,
+}
+
+/// The overrides of a rule, newest first.
+#[derive(Clone, Debug)]
+struct Overrides {
+    rules: Vec<Compiled>,
+    index: Index,
 }
 
 /// A part of a key.
@@ -39,8 +53,12 @@ pub(crate) struct CellSpec {
     pub(crate) slack: Option<Span>,
     /// The limits as they are written: every answer repeats them.
     pub(crate) texts: Vec<Box<str>>,
+    /// What its key begins with, beside what the rule counts by; only a gate's does.
+    prefix: &'static str,
     /// What tells the cells of one rule apart; empty for a literal key.
     suffix: String,
+    /// It is not charged: it only has to be open.
+    pub(crate) gate: bool,
     /// The name of the cell that takes what no longer has room for a key of its own.
     pub(crate) overflow: String,
     spec: Spec,
@@ -114,6 +132,9 @@ pub enum Problem {
         /// The other rule.
         other: String,
     },
+    /// An override of a rule that there isn't.
+    #[error("there is no rule of this name: see the rules of the configuration")]
+    NoSuchRule,
     /// A condition that nothing can fulfil.
     #[error("when {0}: an empty list matches nothing")]
     NoValues(String),
@@ -146,10 +167,44 @@ pub(super) fn ruleset(
         compiled.push(CompiledGroup { name: group.name, rules, index });
     }
     if errors.is_empty() {
-        Ok(Ruleset { dimensions, groups: compiled, effective, settings })
+        let (overrides, misfits) = (Vec::new(), Vec::new());
+        Ok(Ruleset { dimensions, groups: compiled, effective, settings, overrides, misfits })
     } else {
         Err(errors)
     }
+}
+
+/// Puts overrides in the place of those that there are. Returns what does not fit, and why.
+pub(super) fn overridden(ruleset: &mut Ruleset, overrides: &[Override]) -> Vec<(Id, RulesetError)> {
+    let mut misfits = Vec::new();
+    let mut newest_first: Vec<&Override> = overrides.iter().collect();
+    newest_first.sort_by_key(|one| (Reverse(one.since), one.id));
+    let Ruleset { dimensions, groups, settings, .. } = ruleset;
+    let mut places = HashMap::new();
+    for (group, CompiledGroup { rules, .. }) in groups.iter_mut().enumerate() {
+        for (place, rule) in rules.iter_mut().enumerate() {
+            rule.overrides = None;
+            places.insert(rule.rule.name.clone(), (group, place));
+        }
+    }
+    let mut compiled: HashMap<(usize, usize), Vec<Compiled>> = HashMap::new();
+    for one in newest_first {
+        let Some(&place) = places.get(&one.rule) else {
+            let place = format!("rule {}", one.rule);
+            misfits.push((one.id, RulesetError { place, problem: Problem::NoSuchRule }));
+            continue;
+        };
+        let rule = one.apply(&groups[place.0].rules[place.1].rule);
+        match Compiled::new(rule, dimensions, settings) {
+            Ok(rule) => compiled.entry(place).or_default().push(rule),
+            Err(error) => misfits.push((one.id, error)),
+        }
+    }
+    for ((group, place), rules) in compiled {
+        let index = Index::new(&rules);
+        groups[group].rules[place].overrides = Some(Box::new(Overrides { rules, index }));
+    }
+    misfits
 }
 
 fn check_names(groups: &[Group], errors: &mut Vec<RulesetError>) {
@@ -217,8 +272,9 @@ impl Compiled {
                 prefix.push_value(&rule.name);
                 let mut text = prefix.as_str().to_owned();
                 let mut key = Vec::new();
+                let partition = partition(&rule, settings);
                 for name in &rule.per {
-                    let together = settings.partition.as_ref() == Some(name);
+                    let together = partition == Some(name);
                     text.push_str(if together { ":{" } else { ":" });
                     key.push(Piece::Text(std::mem::take(&mut text)));
                     key.push(value(name));
@@ -238,7 +294,7 @@ impl Compiled {
             }
         }
         let cells = cells(&rule)?;
-        Ok(Self { rule, when, key, required, cells })
+        Ok(Self { rule, when, key, required, cells, overrides: None })
     }
 
     /// A rule under a key of the caller's choice.
@@ -248,7 +304,25 @@ impl Compiled {
         text.push_value(key);
         let cells = cells(&rule)?;
         let key = vec![Piece::Text(text.as_str().to_owned())];
-        Ok(Self { rule, when: Vec::new(), key, required: Vec::new(), cells })
+        let (when, required, overrides) = (Vec::new(), Vec::new(), None);
+        Ok(Self { rule, when, key, required, cells, overrides })
+    }
+
+    /// Itself as it is for these values: the newest override that fits, if one does.
+    #[inline]
+    pub(super) fn in_force(&self, values: &Values<'_>) -> &Self {
+        let Some(overrides) = &self.overrides else { return self };
+        let mut fitting = overrides.index.candidates(values).map(|place| &overrides.rules[place]);
+        fitting.find(|rule| rule.matches(values)).unwrap_or(self)
+    }
+
+    /// Whether queries of this kind are asked about.
+    pub(super) fn applies_to(&self, subject: Subject) -> bool {
+        match subject {
+            Subject::Own => self.rule.is_own(),
+            Subject::Common => !self.rule.is_own(),
+            Subject::Whole | Subject::View | Subject::Inline => true,
+        }
     }
 
     pub(super) fn matches(&self, values: &Values<'_>) -> bool {
@@ -273,9 +347,15 @@ impl Compiled {
         }
         for cell in &self.cells {
             let take = match cell.unit {
+                _ if cell.gate => 0,
                 Unit::Slots => 1,
                 Unit::Requests => query.cost.of(Unit::Requests).unwrap_or(1),
+                Unit::Usd => money(query, settings)?,
                 unit => query.cost.of(unit).unwrap_or(0),
+            };
+            let identity = match cell.unit {
+                Unit::Usd if query.cost.money.is_none() => Tokens::expected(query).identity(),
+                _ => take,
             };
             if matches!(cell.spec, Spec::Log(_)) && take > log::ENTRIES_PER_CHARGE_MAX {
                 let rule = self.rule.name.clone();
@@ -290,17 +370,19 @@ impl Compiled {
                 meter: cell.spec.meter(clock),
                 need,
                 take,
+                identity,
                 group,
                 rule: &self.rule,
                 cell,
             };
-            plan.push(charge, |key| self.name(key, &cell.suffix, values, settings))?;
+            plan.push(charge, |key| self.name(key, cell, values, settings))?;
         }
         Ok(())
     }
 
     /// Adds to a key what this rule counts by.
-    fn name(&self, key: &mut Key, suffix: &str, values: &Values<'_>, settings: &Settings) {
+    fn name(&self, key: &mut Key, cell: &CellSpec, values: &Values<'_>, settings: &Settings) {
+        key.push_literal(cell.prefix);
         for piece in &self.key {
             match piece {
                 Piece::Text(text) => key.push_literal(text),
@@ -315,8 +397,19 @@ impl Compiled {
                 }
             }
         }
-        key.push_literal(suffix);
+        key.push_literal(&cell.suffix);
     }
+}
+
+/// What a query costs, as it says itself or as its tokens do, in nano-dollars.
+///
+/// A view on work that others charge for brings no tokens, and is not asked for its price.
+fn money(query: &Query<'_>, settings: &Settings) -> Result<u64, PlanError> {
+    let stated = query.cost.of(Unit::Usd);
+    if stated.is_some() || query.subject != Subject::Whole {
+        return Ok(stated.unwrap_or(0));
+    }
+    Ok(settings.prices.expect(query)?.map_or(0, Money::as_nanos))
 }
 
 /// The keyed hash that stands for a secret value.
@@ -412,16 +505,48 @@ fn cells(rule: &Rule) -> Result<Vec<CellSpec>, RulesetError> {
         let overflow = format!("{}#overflow{suffix}", rule.name);
         let (limits, texts) = (vec![limit.clone()], vec![limit.to_string().into()]);
         let slack = None;
-        cells.push(CellSpec { unit, limits, slack, texts, suffix, overflow, spec });
+        let (prefix, gate) = ("", false);
+        cells.push(CellSpec { unit, limits, slack, texts, prefix, suffix, gate, overflow, spec });
     }
     if rule.key.is_some() && cells.len() > 1 {
         return fail(Problem::TemplateCells(cells.len()));
     }
-    for cell in cells.iter_mut().filter(|cell| !matches!(cell.spec, Spec::Leases(_))) {
+    if rule.gate {
+        cells.push(CellSpec::gate(rule));
+    }
+    for cell in cells.iter_mut().filter(|cell| !cell.gate && !matches!(cell.spec, Spec::Leases(_)))
+    {
         let shortest = cell.limits.iter().map(Limit::window).min().unwrap_or_default();
         cell.slack = Some(Span::from_micros(shortest.as_micros() / 100));
     }
     Ok(cells)
+}
+
+impl CellSpec {
+    /// What has to be open for the work of a rule. It lies where the counter of the rule lies: a
+    /// literal key has no braces around what Redis hashes, so the gate's has.
+    fn gate(rule: &Rule) -> Self {
+        let braces = rule.key.as_ref().is_some_and(|key| !key.contains('{'));
+        let (prefix, suffix) = if braces { ("{", "}#closed") } else { ("", "#closed") };
+        Self {
+            unit: Limit::GATE.unit(),
+            limits: vec![Limit::GATE],
+            slack: None,
+            texts: vec!["closed".into()],
+            prefix,
+            suffix: suffix.to_owned(),
+            gate: true,
+            overflow: format!("{}#overflow{suffix}", rule.name),
+            spec: Spec::new(&Limit::GATE, rule),
+        }
+    }
+}
+
+/// The dimension by which the counters of a rule are kept together: one of our own if there is
+/// one, because what is paced has to be booked in one place.
+fn partition<'r>(rule: &'r Rule, settings: &'r Settings) -> Option<&'r String> {
+    let own = rule.per.iter().find(|name| name.starts_with(OWN));
+    own.or(settings.partition.as_ref())
 }
 
 impl Spec {

@@ -5,6 +5,7 @@
 
 #[allow(missing_docs, reason = "the name of each test is its sentence")]
 pub mod booking;
+pub mod budget;
 #[allow(missing_docs, reason = "the name of each test is its sentence")]
 pub mod decisions;
 pub mod model;
@@ -12,7 +13,11 @@ pub mod proof;
 #[allow(missing_docs, reason = "the name of each test is its sentence")]
 pub mod records;
 mod script;
+pub mod shelf;
 
+use std::sync::Arc;
+
+use sluicegate_core::price::{PriceBook, Unknown};
 use sluicegate_core::query::{Cost, Query, RequestId};
 use sluicegate_core::rule::{Group, Rule};
 use sluicegate_core::ruleset::{Ruleset, Settings};
@@ -105,7 +110,10 @@ impl Ask {
 /// One group per rule, so that all of them apply.
 pub(crate) fn rules(rules: impl IntoIterator<Item = Rule>) -> Ruleset {
     let groups = rules.into_iter().map(|rule| Group::new(rule.name.clone(), [rule])).collect();
-    Ruleset::new(groups, Settings::default()).expect("rules of tests compile")
+    // Costs are stated: no test of a store is about what tokens cost.
+    let prices = Arc::new(PriceBook::new(Unknown::Free));
+    let settings = Settings { prices, ..Settings::default() };
+    Ruleset::new(groups, settings).expect("rules of tests compile")
 }
 
 /// A rule per user.
@@ -178,6 +186,8 @@ macro_rules! store_suite {
             a_shadow_rule_counts_but_never_denies
             peeking_and_reading_usage_consume_nothing
             a_reset_forgets_usage
+            a_refund_gives_back_the_oldest_and_never_more_than_there_is
+            what_was_refunded_is_not_given_back_again
             a_denial_says_what_would_fit
             an_empty_plan_is_allowed
             usage_is_kept_when_a_limit_changes
@@ -207,6 +217,11 @@ macro_rules! store_suite {
         $crate::store_suite! { @ $subject, booking:
             bookings_are_spaced_by_the_limit
             a_booking_makes_an_acquire_wait
+            nothing_starts_while_a_gate_is_closed
+            closing_a_gate_only_extends
+            what_is_booked_into_a_closed_gate_is_booked_anew
+            a_reset_opens_the_gate
+            closing_what_has_no_gate_closes_nothing
             a_booking_past_the_horizon_is_denied
             a_claim_on_time_goes
             a_late_claim_is_booked_anew
@@ -217,6 +232,10 @@ macro_rules! store_suite {
             a_booking_takes_its_lease_when_it_is_claimed
             a_bucket_can_be_booked
             a_booking_does_not_reach_into_the_next_calendar_day
+        }
+        $crate::store_suite! { @ $subject, budget:
+            what_is_charged_is_settled_held_or_expired
+            a_forecast_is_admitted_and_one_token_more_is_not
         }
         $crate::store_suite! { @ $subject, model:
             random_operations_agree_with_the_model

@@ -1,0 +1,242 @@
+//! What a decision means to whoever asked: the same words at every front door.
+
+use std::fmt;
+
+use sluicegate_core::algorithm::Reading;
+use sluicegate_core::decision::{Allow, Hit};
+use sluicegate_core::limit::Unit;
+use sluicegate_core::outage::OutagePolicy;
+use sluicegate_core::predict::{self, Expected, Forecast};
+use sluicegate_core::query::Query;
+use sluicegate_core::ruleset::Ruleset;
+use sluicegate_core::store::Usage;
+use sluicegate_core::{Charge, Decision, Limit, Plan, Span, Timestamp};
+
+/// A decision beside the plan that it is about.
+#[derive(Clone, Copy)]
+pub struct Answer<'a, 'p> {
+    rules: &'a Ruleset,
+    plan: &'a Plan<'p>,
+    decision: &'a Decision,
+    outage: Option<OutagePolicy>,
+    asked: Asked<'a>,
+}
+
+/// What has to be known of whoever asked, to tell them more than the decision.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Asked<'a> {
+    /// The model that all queries name; empty if they don't.
+    model: &'a str,
+    /// What the only query expects.
+    expected: Option<Expected<'a>>,
+}
+
+impl<'a> Asked<'a> {
+    /// What is of interest of the queries of a call.
+    pub fn by(queries: &'a [Query<'_>]) -> Self {
+        let mut models = queries.iter().map(Query::model);
+        let first = models.next().unwrap_or_default();
+        let model = if models.all(|other| other == first) { first } else { "" };
+        let expected = match queries {
+            [query] => Expected::of(query),
+            _ => None,
+        };
+        Self { model, expected }
+    }
+}
+
+/// Usage in the form of a decision, for those who tell decisions.
+pub fn shown(usage: Usage) -> Decision {
+    Decision::Allow(Allow {
+        at: usage.at,
+        start: usage.at,
+        until: None,
+        replayed: false,
+        shadowed: Default::default(),
+        readings: usage.readings,
+    })
+}
+
+/// One limit, and how far it is used.
+#[derive(Clone, Copy)]
+pub struct Scope<'a, 'p> {
+    /// What was to be charged.
+    pub charge: &'a Charge<'p>,
+    /// The limit.
+    pub limit: &'a Limit,
+    /// The limit as it is written.
+    pub text: &'a str,
+    /// What it shows.
+    pub reading: Reading,
+    /// The number of the charge.
+    index: usize,
+}
+
+impl Scope<'_, '_> {
+    /// The most that the limit gives.
+    pub const fn amount(&self) -> u64 {
+        self.limit.amount().get()
+    }
+
+    /// What is left of it.
+    pub const fn remaining(&self) -> u64 {
+        self.amount().saturating_sub(self.reading.used)
+    }
+
+    /// The place of its charge in the plan.
+    pub const fn place(&self) -> usize {
+        self.index
+    }
+
+    /// The name of the rule.
+    pub fn name(&self) -> &str {
+        &self.charge.rule().name
+    }
+}
+
+impl<'a, 'p> Answer<'a, 'p> {
+    /// Puts a decision beside its plan.
+    pub const fn new(rules: &'a Ruleset, plan: &'a Plan<'p>, decision: &'a Decision) -> Self {
+        let asked = Asked { model: "", expected: None };
+        Self { rules, plan, decision, outage: None, asked }
+    }
+
+    /// The same, to whoever asked.
+    #[must_use]
+    pub const fn to(self, asked: Asked<'a>) -> Self {
+        Self { asked, ..self }
+    }
+
+    /// The same, decided by a policy because the store did not answer.
+    #[must_use]
+    pub const fn by_policy(self, outage: Option<OutagePolicy>) -> Self {
+        Self { outage, ..self }
+    }
+
+    /// The policy that decided, if the store did not answer.
+    pub const fn outage(&self) -> Option<OutagePolicy> {
+        self.outage
+    }
+
+    /// The decision.
+    pub const fn decision(&self) -> &'a Decision {
+        self.decision
+    }
+
+    /// The plan.
+    pub const fn plan(&self) -> &'a Plan<'p> {
+        self.plan
+    }
+
+    /// Every limit that was checked.
+    pub fn scopes(&self) -> impl Iterator<Item = Scope<'a, 'p>> + use<'a, 'p> {
+        self.checked().filter(|scope| !scope.charge.is_gate())
+    }
+
+    /// Every limit and every gate.
+    fn checked(&self) -> impl Iterator<Item = Scope<'a, 'p>> + use<'a, 'p> {
+        let limits = self.plan.charges().iter().enumerate().flat_map(|(index, charge)| {
+            let limits = charge.limits().iter().zip(charge.texts());
+            limits.map(move |(limit, text)| (index, charge, limit, text))
+        });
+        let readings = self.decision.readings();
+        limits.zip(readings).map(|((index, charge, limit, text), reading)| Scope {
+            charge,
+            limit,
+            text,
+            reading: *reading,
+            index,
+        })
+    }
+
+    /// The limit that leaves least to the caller: of those that count requests if there are any,
+    /// because that is what a caller sends more of.
+    pub fn tightest(&self) -> Option<Scope<'a, 'p>> {
+        let binding = self.scopes().filter(|scope| !scope.charge.shadow());
+        binding.min_by_key(|scope| {
+            let unit = scope.limit.unit();
+            (unit != Unit::Requests, unit, scope.remaining())
+        })
+    }
+
+    /// The limit that the caller goes by: of the effective group, with the longest window.
+    pub fn effective(&self) -> Option<Scope<'a, 'p>> {
+        let binding = self.scopes().filter(|scope| !scope.charge.shadow());
+        let effective = binding.filter(|scope| self.rules.is_effective(scope.charge));
+        effective.max_by_key(|scope| scope.limit.window())
+    }
+
+    /// The limit that stands in the way.
+    pub fn hit(&self) -> Option<Scope<'a, 'p>> {
+        let Hit { charge, limit } = match self.decision {
+            Decision::Allow(_) | Decision::Closed(_) => return None,
+            Decision::Deny(deny) => deny.hit,
+            Decision::Never(never) => never.hit,
+        };
+        self.checked().filter(|scope| scope.index == charge).nth(limit)
+    }
+
+    /// Why not, as one word: `HIT_USER_MODEL_LIMIT`, `EXCEEDS_…` for what never fits,
+    /// `UPSTREAM_CLOSED` if whoever the work goes to wants none, or `STORE_UNAVAILABLE`.
+    pub fn reason(&self) -> Option<impl fmt::Display + use<'a, 'p>> {
+        let verb = match self.decision {
+            Decision::Allow(_) => return None,
+            Decision::Deny(_) => Some("HIT"),
+            Decision::Never(_) => Some("EXCEEDS"),
+            Decision::Closed(_) => None,
+        };
+        let charge = self.hit().map(|hit| hit.charge);
+        Some(fmt::from_fn(move |f| match (verb, charge) {
+            (Some(_), Some(charge)) if charge.is_gate() => f.write_str("UPSTREAM_CLOSED"),
+            (Some(verb), Some(charge)) => write!(f, "{verb}_{}_LIMIT", charge.rule().name),
+            _ => f.write_str("STORE_UNAVAILABLE"),
+        }))
+    }
+
+    /// The model that all queries name; empty if they don't.
+    pub const fn model(&self) -> &'a str {
+        self.asked.model
+    }
+
+    /// Of a denial, the longest answer that would have been admitted, if that is what was asked.
+    pub fn forecast(&self) -> Option<Forecast> {
+        let expected = self.asked.expected.filter(|_| !self.decision.is_allowed())?;
+        predict::forecast(expected, self.plan, self.decision, self.rules.prices())
+    }
+
+    /// Of a denial, what to do about it in words.
+    pub fn advice(&self) -> Option<String> {
+        let forecast = self.forecast()?;
+        let wait = self.retry_after().map(Span::as_secs_ceil);
+        Some(match (forecast, wait) {
+            (Forecast { now: 0, ever: 0 }, None) => {
+                "no answer would ever fit beside what is sent: send less".to_owned()
+            }
+            (Forecast { now: 0, ever }, None) => {
+                format!("an answer of at most {ever} tokens can fit, though none does now")
+            }
+            (Forecast { now: 0, .. }, Some(wait)) => {
+                format!("nothing of it fits now: all of it would in {wait} s")
+            }
+            (Forecast { now, .. }, None) => {
+                format!("it will never fit: an answer of at most {now} tokens would now")
+            }
+            (Forecast { now, .. }, Some(wait)) => {
+                format!("an answer of at most {now} tokens would fit now, all of it in {wait} s")
+            }
+        })
+    }
+
+    /// When it was decided.
+    pub const fn at(&self) -> Timestamp {
+        self.decision.at()
+    }
+
+    /// How long to wait before it would fit.
+    pub const fn retry_after(&self) -> Option<Span> {
+        match self.decision {
+            Decision::Deny(deny) => Some(deny.start.since(deny.at)),
+            Decision::Allow(_) | Decision::Never(_) | Decision::Closed(_) => None,
+        }
+    }
+}

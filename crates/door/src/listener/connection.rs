@@ -1,0 +1,157 @@
+//! One connection, from its handshake to its end.
+
+use std::pin::pin;
+use std::sync::Arc;
+
+use axum::{BoxError, Router};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use tokio_util::sync::CancellationToken;
+use tracing::debug;
+
+use super::pulse::Pulse;
+use super::service::App;
+use super::{Options, Peer, Stats};
+use crate::tls::Tls;
+
+/// HTTP/1 can't do with less.
+const HTTP1_BUFFER_MIN: usize = 8192;
+/// Streams that a client may reset before we have looked at them: more is a flood ("rapid reset").
+const RESETS_PENDING_MAX: usize = 20;
+/// Streams that we may have to reset for a client's mistakes before we end the connection.
+const RESETS_LOCAL_MAX: usize = 1024;
+
+/// What all connections of a listener share.
+pub(super) struct Connector {
+    app: Router,
+    options: Options,
+    tls: Option<Arc<Tls>>,
+    stats: Arc<Stats>,
+    http: auto::Builder<TokioExecutor>,
+}
+
+impl Connector {
+    pub(super) fn new(
+        app: Router,
+        options: Options,
+        tls: Option<Arc<Tls>>,
+        stats: Arc<Stats>,
+    ) -> Self {
+        let http = http(&options);
+        Self { app, options, tls, stats, http }
+    }
+
+    /// Serves `stream` until it ends, is given up, or `shutdown` is cancelled and the last answer
+    /// is out.
+    pub(super) async fn run(&self, stream: TcpStream, peer: Peer, shutdown: CancellationToken) {
+        // An answer is one small write: there is nothing to gather it with.
+        if let Err(error) = stream.set_nodelay(true) {
+            debug!(%error, "can't set TCP_NODELAY");
+        }
+        let ended = match &self.tls {
+            None => self.drive(stream, peer, &shutdown).await,
+            Some(tls) => match self.handshake(tls, stream, &shutdown).await {
+                Some(stream) => self.drive(stream, peer, &shutdown).await,
+                None => return,
+            },
+        };
+        if let Err(error) = ended {
+            // Strangers cause these at will: not for the eyes of an operator.
+            debug!(%error, "connection failed");
+        }
+    }
+
+    async fn handshake(
+        &self,
+        tls: &Tls,
+        stream: TcpStream,
+        shutdown: &CancellationToken,
+    ) -> Option<TlsStream<TcpStream>> {
+        let handshake = TlsAcceptor::from(tls.config()).accept(stream);
+        let shaken = tokio::select! {
+            shaken = timeout(self.options.header_timeout, handshake) => shaken,
+            () = shutdown.cancelled() => return None,
+        };
+        match shaken {
+            Ok(Ok(stream)) => return Some(stream),
+            Ok(Err(error)) => debug!(%error, "TLS handshake failed"),
+            Err(_) => debug!("TLS handshake timed out"),
+        }
+        self.stats.add_handshake_error();
+        None
+    }
+
+    /// Speaks HTTP on `stream`, and watches that something happens.
+    async fn drive(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        peer: Peer,
+        shutdown: &CancellationToken,
+    ) -> Result<(), BoxError> {
+        let Options { header_timeout, idle_timeout, body_timeout, .. } = self.options;
+        let peer = self.options.tell_peer.then_some(peer);
+        let pulse = Arc::new(Pulse::default());
+        let app = App { router: self.app.clone(), body_timeout, peer, pulse: Arc::clone(&pulse) };
+        let io = TokioIo::new(stream);
+        // An application that answers 101 takes the connection over; most never do.
+        let mut connection = pin!(self.http.serve_connection_with_upgrades(io, app));
+
+        let mut patience = header_timeout.min(idle_timeout);
+        let mut seen = 0;
+        let mut is_closing = false;
+        loop {
+            tokio::select! {
+                // The connection comes first: a request that is already here gets its answer,
+                // even if the time is over or we shut down.
+                biased;
+                ended = connection.as_mut() => return ended,
+                () = shutdown.cancelled(), if !is_closing => {
+                    if pulse.is_unborn() {
+                        return Ok(());
+                    }
+                }
+                () = sleep(patience) => {
+                    if !pulse.is_still(&mut seen) {
+                        patience = if is_closing { header_timeout } else { idle_timeout };
+                        continue;
+                    }
+                    if !is_closing {
+                        self.stats.add_timed_out();
+                    }
+                    // It was never used, or the client does not even take our farewell.
+                    if is_closing || pulse.is_unborn() {
+                        return Ok(());
+                    }
+                }
+            }
+            is_closing = true;
+            patience = header_timeout;
+            connection.as_mut().graceful_shutdown();
+        }
+    }
+}
+
+fn http(options: &Options) -> auto::Builder<TokioExecutor> {
+    let mut http = auto::Builder::new(TokioExecutor::new());
+    let header_bytes_max = usize::try_from(options.header_bytes_max).unwrap_or(usize::MAX);
+    http.http1()
+        .timer(TokioTimer::new())
+        // It would also end idle connections, and take a timer for each request.
+        .header_read_timeout(None)
+        .max_buf_size(header_bytes_max.max(HTTP1_BUFFER_MIN));
+    http.http2()
+        .timer(TokioTimer::new())
+        .max_header_list_size(options.header_bytes_max)
+        .max_concurrent_streams(options.streams_max)
+        .max_pending_accept_reset_streams(RESETS_PENDING_MAX)
+        .max_local_error_reset_streams(RESETS_LOCAL_MAX)
+        // Finds clients that vanished while we work for them.
+        .keep_alive_interval(options.idle_timeout)
+        .keep_alive_timeout(options.header_timeout);
+    http
+}

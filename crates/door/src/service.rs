@@ -1,0 +1,466 @@
+//! What every front door shares: the limiter, and whoever watches it decide.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use sluicegate_core::limiter::Verdict;
+use sluicegate_core::plan::Handle;
+use sluicegate_core::query::{Cost, Query, RequestId};
+use sluicegate_core::ruleset::{PlanError, Ruleset};
+use sluicegate_core::store::{self, Claim, Ended, Renewed, Shut, Store, Usage};
+use sluicegate_core::time::{Clock, Span, Timestamp};
+use sluicegate_core::{Decision, Id, Limiter, Plan};
+
+use crate::answer::{Answer, Asked};
+
+/// Is told of everything that happens; metrics and the decision log are some.
+pub trait Observer: Send + Sync {
+    /// A decision was made.
+    fn decided(&self, decided: &Decided<'_, '_, '_>);
+
+    /// Something became of what was decided before.
+    fn followed(&self, followed: &Followed<'_, '_>);
+
+    /// The store gave no answer, and no policy decided in its place.
+    fn failed(&self, _failed: &Failed<'_, '_, '_>) {}
+}
+
+/// A decision with all that led to it.
+pub struct Decided<'a, 'q, 'p> {
+    /// Who asked; of a batch, the first.
+    pub query: &'a Query<'q>,
+    /// What was decided, beside what had to be charged.
+    pub answer: Answer<'a, 'p>,
+    /// How.
+    pub operation: Operation,
+    /// Who claimed it, if it was booked before.
+    pub claimant: Option<Id>,
+    /// How long it took.
+    pub latency: Span,
+}
+
+/// A question without an answer.
+pub struct Failed<'a, 'q, 'p> {
+    /// Who asked; of a batch, the first.
+    pub query: &'a Query<'q>,
+    /// What would have been charged.
+    pub plan: &'a Plan<'p>,
+    /// How.
+    pub operation: Operation,
+    /// How long it took.
+    pub latency: Span,
+}
+
+/// What became of an admission or of counters.
+pub struct Followed<'a, 'p> {
+    /// The name of the work.
+    pub id: Id,
+    /// By what.
+    pub operation: Operation,
+    /// When, by the clock of the store; not known of a claim that is spent.
+    pub at: Option<Timestamp>,
+    /// What became of it.
+    pub effect: Effect<'a, 'p>,
+    /// How long it took.
+    pub latency: Span,
+}
+
+/// What became of something.
+#[derive(Clone, Copy)]
+pub enum Effect<'a, 'p> {
+    /// It was settled, released or cancelled.
+    Ended {
+        /// It had been before; nothing changed.
+        replayed: bool,
+        /// Whose handle it was, if it was booked before.
+        claimant: Option<Id>,
+        /// What it cost, if it was settled.
+        cost: Option<&'a Cost>,
+    },
+    /// It lasts longer.
+    Renewed {
+        /// Until when.
+        until: Timestamp,
+    },
+    /// A booking has not started yet.
+    Early {
+        /// When it does.
+        start: Timestamp,
+    },
+    /// A booking that could not be used was made anew.
+    Rebooked {
+        /// When it starts.
+        start: Timestamp,
+        /// What is charged then.
+        plan: &'a Plan<'p>,
+    },
+    /// The claimant was told to go before, and its time is over.
+    Spent,
+    /// What the plan would take was given back, of whatever was there.
+    Refunded {
+        /// With the counters and amounts.
+        plan: &'a Plan<'p>,
+    },
+    /// All usage of the plan's counters was forgotten.
+    Reset {
+        /// With the counters.
+        plan: &'a Plan<'p>,
+    },
+}
+
+/// What can be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Operation {
+    /// Charge now, or not at all.
+    Acquire,
+    /// Charge nothing.
+    Peek,
+    /// Charge for the first instant that fits.
+    Book,
+    /// Use a booking.
+    Claim,
+    /// Replace the estimate by the actual cost.
+    Settle,
+    /// Give leases back.
+    Release,
+    /// Make leases and hold last longer.
+    Renew,
+    /// Take back work that never left.
+    Cancel,
+    /// Give back without saying of which work.
+    Refund,
+    /// Forget usage.
+    Reset,
+}
+
+impl Operation {
+    /// Every operation.
+    pub const ALL: [Self; 10] = [
+        Self::Acquire,
+        Self::Peek,
+        Self::Book,
+        Self::Claim,
+        Self::Settle,
+        Self::Release,
+        Self::Renew,
+        Self::Cancel,
+        Self::Refund,
+        Self::Reset,
+    ];
+
+    /// Its name in metrics and in the decision log.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Acquire => "acquire",
+            Self::Peek => "peek",
+            Self::Book => "book",
+            Self::Claim => "claim",
+            Self::Settle => "settle",
+            Self::Release => "release",
+            Self::Renew => "renew",
+            Self::Cancel => "cancel",
+            Self::Refund => "refund",
+            Self::Reset => "reset",
+        }
+    }
+}
+
+/// The questions that are answered by a decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Question {
+    /// May it go now? If so, it is charged.
+    Acquire,
+    /// Could it? Nothing is charged.
+    Peek,
+    /// When may it go? It is charged for then.
+    Book,
+}
+
+/// The limiter behind every front door.
+pub struct Service<S, C> {
+    limiter: Limiter<S>,
+    clock: C,
+    ids: Ids,
+    observers: Vec<Box<dyn Observer>>,
+}
+
+/// Why there is no decision.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// The query is at fault.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The store is.
+    #[error(transparent)]
+    Store(#[from] store::Error),
+}
+
+impl<S: Store, C: Clock> Service<S, C> {
+    /// A service over a limiter. The clock is this node's: calendar windows and latencies go by it.
+    pub fn new(limiter: Limiter<S>, clock: C, observers: Vec<Box<dyn Observer>>) -> Self {
+        Self { limiter, clock, ids: Ids::new(), observers }
+    }
+
+    /// The limiter itself.
+    pub const fn limiter(&self) -> &Limiter<S> {
+        &self.limiter
+    }
+
+    /// The time of this node.
+    pub fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    /// A name for a request whose caller gave none.
+    pub fn request_id(&self) -> RequestId {
+        RequestId::ours(self.ids.next())
+    }
+
+    /// Decides on one or several queries as one plan, and lets `tell` tell the result.
+    ///
+    /// The answer is told while the rules that were planned by are still at hand.
+    pub async fn decide<T>(
+        &self,
+        queries: &[Query<'_>],
+        question: Question,
+        tell: impl FnOnce(&Answer<'_, '_>) -> T,
+    ) -> Result<T, Failure> {
+        let began = self.clock.now();
+        let rules = self.limiter.rules();
+        let plan = plan(&rules, queries, &began)?;
+        let (verdict, operation) = match question {
+            Question::Acquire => (self.limiter.acquire(&plan).await, Operation::Acquire),
+            Question::Peek => (self.limiter.peek(&plan).await, Operation::Peek),
+            Question::Book => (self.limiter.book(&plan).await, Operation::Book),
+        };
+        let Verdict { decision, outage } = match verdict {
+            Ok(verdict) => verdict,
+            Err(error) => {
+                self.failed(queries, &plan, operation, &error, began);
+                return Err(error.into());
+            }
+        };
+        let answer = Answer::new(&rules, &plan, &decision).by_policy(outage).to(Asked::by(queries));
+        if let Some(query) = queries.first() {
+            self.decided(query, answer, operation, None, began);
+        }
+        Ok(tell(&answer))
+    }
+
+    /// Asks whether a booking is good, and lets `tell` tell the result.
+    pub async fn claim<T>(
+        &self,
+        query: &Query<'_>,
+        claimant: Id,
+        tell: impl FnOnce(&Ruleset, &Plan<'_>, Claim) -> T,
+    ) -> Result<T, Failure> {
+        let began = self.clock.now();
+        let rules = self.limiter.rules();
+        let plan = rules.plan(query, began)?;
+        let claim = self.limiter.claim(&plan, claimant).await?;
+        let decision = match &claim {
+            Claim::Go { allow, .. } => Ok(Decision::Allow(allow.clone())),
+            Claim::Deny(deny) => Ok(Decision::Deny(deny.clone())),
+            Claim::Early { at, start } => Err((Some(*at), Effect::Early { start: *start })),
+            Claim::Rebooked { at, start } => {
+                Err((Some(*at), Effect::Rebooked { start: *start, plan: &plan }))
+            }
+            Claim::Spent => Err((None, Effect::Spent)),
+        };
+        match decision {
+            Ok(decision) => {
+                let answer = Answer::new(&rules, &plan, &decision);
+                self.decided(query, answer, Operation::Claim, Some(claimant), began);
+            }
+            Err((at, effect)) => self.followed(query.id.id, Operation::Claim, at, effect, began),
+        }
+        Ok(tell(&rules, &plan, claim))
+    }
+
+    /// Replaces the estimate of an admission by its actual cost.
+    pub async fn settle(&self, handle: &Handle, cost: &Cost) -> Result<Ended, store::Error> {
+        let began = self.clock.now();
+        let ended = self.limiter.settle(handle, cost).await?;
+        self.ended(Operation::Settle, handle, Some(cost), ended, began);
+        Ok(ended)
+    }
+
+    /// Gives the leases of an admission back.
+    pub async fn release(&self, handle: &Handle) -> Result<Ended, store::Error> {
+        let began = self.clock.now();
+        let ended = self.limiter.release(handle).await?;
+        self.ended(Operation::Release, handle, None, ended, began);
+        Ok(ended)
+    }
+
+    /// Takes back work that never left.
+    pub async fn cancel(&self, handle: &Handle) -> Result<Ended, store::Error> {
+        let began = self.clock.now();
+        let ended = self.limiter.cancel(handle).await?;
+        self.ended(Operation::Cancel, handle, None, ended, began);
+        Ok(ended)
+    }
+
+    /// Makes the leases and the hold of an admission last longer.
+    pub async fn renew(&self, handle: &Handle) -> Result<Renewed, store::Error> {
+        let began = self.clock.now();
+        let renewed = self.limiter.renew(handle).await?;
+        let effect = Effect::Renewed { until: renewed.until };
+        self.followed(handle.id, Operation::Renew, Some(renewed.at), effect, began);
+        Ok(renewed)
+    }
+
+    /// Gives back what a query would be charged, and lets `tell` tell what its limits show then.
+    pub async fn refund<T>(
+        &self,
+        query: &Query<'_>,
+        tell: impl FnOnce(&Ruleset, &Plan<'_>, Usage) -> T,
+    ) -> Result<T, Failure> {
+        let began = self.clock.now();
+        let rules = self.limiter.rules();
+        let plan = rules.plan(query, began)?;
+        let usage = match self.limiter.refund(&plan).await {
+            Ok(usage) => usage,
+            Err(error) => {
+                self.failed(std::slice::from_ref(query), &plan, Operation::Refund, &error, began);
+                return Err(error.into());
+            }
+        };
+        let effect = Effect::Refunded { plan: &plan };
+        self.followed(query.id.id, Operation::Refund, Some(usage.at), effect, began);
+        Ok(tell(&rules, &plan, usage))
+    }
+
+    /// Forgets the usage of the counters that a query is charged on, and lets `tell` tell which.
+    pub async fn reset<T>(
+        &self,
+        query: &Query<'_>,
+        tell: impl FnOnce(&Plan<'_>) -> T,
+    ) -> Result<T, Failure> {
+        let began = self.clock.now();
+        let rules = self.limiter.rules();
+        let plan = rules.plan(query, began)?;
+        let at = self.limiter.reset(&plan).await?;
+        let effect = Effect::Reset { plan: &plan };
+        self.followed(query.id.id, Operation::Reset, Some(at), effect, began);
+        Ok(tell(&plan))
+    }
+
+    /// Keeps the gates of a query's rules closed for so long; see [`Store::close`].
+    pub async fn close(&self, query: &Query<'_>, span: Span) -> Result<Shut, Failure> {
+        let rules = self.limiter.rules();
+        let plan = rules.plan(query, &self.clock)?;
+        Ok(self.limiter.close(&plan, span).await?)
+    }
+
+    fn decided(
+        &self,
+        query: &Query<'_>,
+        answer: Answer<'_, '_>,
+        operation: Operation,
+        claimant: Option<Id>,
+        began: Timestamp,
+    ) {
+        let latency = self.clock.now().since(began);
+        let decided = Decided { query, answer, operation, claimant, latency };
+        for observer in &self.observers {
+            observer.decided(&decided);
+        }
+    }
+
+    fn failed(
+        &self,
+        queries: &[Query<'_>],
+        plan: &Plan<'_>,
+        operation: Operation,
+        error: &store::Error,
+        began: Timestamp,
+    ) {
+        // All others are about the request, not about the store.
+        let of_store = matches!(
+            error,
+            store::Error::Unavailable(_) | store::Error::ClockSkew | store::Error::Full
+        );
+        let Some(query) = queries.first().filter(|_| of_store) else { return };
+        let latency = self.clock.now().since(began);
+        let failed = Failed { query, plan, operation, latency };
+        for observer in &self.observers {
+            observer.failed(&failed);
+        }
+    }
+
+    fn ended(
+        &self,
+        operation: Operation,
+        handle: &Handle,
+        cost: Option<&Cost>,
+        ended: Ended,
+        began: Timestamp,
+    ) {
+        let Ended { at, replayed } = ended;
+        let effect = Effect::Ended { replayed, claimant: handle.claimant, cost };
+        self.followed(handle.id, operation, Some(at), effect, began);
+    }
+
+    fn followed(
+        &self,
+        id: Id,
+        operation: Operation,
+        at: Option<Timestamp>,
+        effect: Effect<'_, '_>,
+        began: Timestamp,
+    ) {
+        let latency = self.clock.now().since(began);
+        let followed = Followed { id, operation, at, effect, latency };
+        for observer in &self.observers {
+            observer.followed(&followed);
+        }
+    }
+
+    /// Reads something of the store that is about the plan of a query.
+    pub async fn with_plan<T>(
+        &self,
+        query: &Query<'_>,
+        run: impl AsyncFnOnce(&S, &Ruleset, &Plan<'_>) -> Result<T, store::Error>,
+    ) -> Result<T, Failure> {
+        let rules = self.limiter.rules();
+        let plan = rules.plan(query, &self.clock)?;
+        Ok(run(self.limiter.store(), &rules, &plan).await?)
+    }
+}
+
+/// One plan for all queries of a call.
+fn plan<'a>(
+    rules: &'a Ruleset,
+    queries: &'a [Query<'_>],
+    clock: &impl Clock,
+) -> Result<Plan<'a>, PlanError> {
+    let (first, rest) = queries.split_first().expect("decoders refuse a call without queries");
+    let mut plan = rules.plan(first, clock)?;
+    for query in rest {
+        plan.join(rules.plan(query, clock)?)?;
+    }
+    if !rest.is_empty() {
+        plan.replace();
+    }
+    Ok(plan)
+}
+
+/// Names that nobody else makes up: random for this process, then counted.
+struct Ids {
+    process: u64,
+    next: AtomicU64,
+}
+
+impl Ids {
+    fn new() -> Self {
+        // The standard library's source of random keys, which needs no further crate.
+        let random = || RandomState::new().build_hasher().finish();
+        Self { process: random(), next: AtomicU64::new(random() >> 1) }
+    }
+
+    fn next(&self) -> Id {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        Id::from_bits(u128::from(self.process) << 64 | u128::from(number))
+    }
+}
