@@ -170,6 +170,8 @@ impl Operation {
 pub enum Question {
     /// May it go now? If so, it is charged.
     Acquire,
+    /// The same, and the answer is no also if rules have counted more than their limit.
+    Tally,
     /// Could it? Nothing is charged.
     Peek,
     /// When may it go? It is charged for then.
@@ -229,7 +231,9 @@ impl<S: Store, C: Clock> Service<S, C> {
         let rules = self.limiter.rules();
         let plan = plan(&rules, queries, &began)?;
         let (verdict, operation) = match question {
-            Question::Acquire => (self.limiter.acquire(&plan).await, Operation::Acquire),
+            Question::Acquire | Question::Tally => {
+                (self.limiter.acquire(&plan).await, Operation::Acquire)
+            }
             Question::Peek => (self.limiter.peek(&plan).await, Operation::Peek),
             Question::Book => (self.limiter.book(&plan).await, Operation::Book),
         };
@@ -240,7 +244,10 @@ impl<S: Store, C: Clock> Service<S, C> {
                 return Err(error.into());
             }
         };
-        let answer = Answer::new(&rules, &plan, &decision).by_policy(outage);
+        let mut answer = Answer::new(&rules, &plan, &decision).by_policy(outage);
+        if question == Question::Tally {
+            answer = answer.tallied();
+        }
         if let Some(query) = queries.first() {
             self.decided(query, answer, operation, None, began);
         }

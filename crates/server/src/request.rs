@@ -213,7 +213,7 @@ pub(crate) fn handle_of(plan: &Plan<'_>, operation: Question) -> Option<String> 
     let held = match operation {
         Question::Peek => false,
         Question::Book => true,
-        Question::Acquire => plan.recorded(),
+        Question::Acquire | Question::Tally => plan.recorded(),
     };
     held.then(|| handle_text(&plan.handle()))
 }

@@ -283,14 +283,18 @@ impl Compiled {
                 Unit::Requests => query.cost.of(Unit::Requests).unwrap_or(1),
                 unit => query.cost.of(unit).unwrap_or(0),
             };
-            if matches!(cell.spec, Spec::Log(_)) && take > log::ENTRIES_PER_CHARGE_MAX {
-                let rule = self.rule.name.clone();
-                return Err(PlanError::TooMany { rule, requests: take });
-            }
             let need = match self.rule.mode {
                 Mode::Strict => take.max(1),
                 Mode::Optimistic => 1,
             };
+            // What can never fit is never written.
+            if let Spec::Log(quotas) = &cell.spec
+                && take > log::ENTRIES_PER_CHARGE_MAX
+                && quotas.iter().all(|quota| need <= quota.limit)
+            {
+                let rule = self.rule.name.clone();
+                return Err(PlanError::TooMany { rule, requests: take });
+            }
             let charge = Charge {
                 key: Key::start(""),
                 meter: cell.spec.meter(clock),
