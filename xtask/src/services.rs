@@ -10,7 +10,7 @@ use clap::Subcommand;
 use crate::sh;
 
 /// Every service that some suite or benchmark needs.
-const SERVICES: &[Service] = &[REDIS, REDIS_6_2, PYTHON, WRK, H2LOAD, PROTOC];
+const SERVICES: &[Service] = &[REDIS, REDIS_6_2, PYTHON, PROMTOOL, WRK, H2LOAD, PROTOC];
 
 pub(crate) const REDIS: Service = Service {
     name: "redis",
@@ -40,6 +40,14 @@ pub(crate) const PYTHON: Service = Service {
     source: Source::Debian("python3-venv"),
     version: &["python3", "-c", "import ensurepip, sys; print(sys.version)"],
     version_min: &[3, 10],
+};
+
+/// Runs the tests of alert rules.
+pub(crate) const PROMTOOL: Service = Service {
+    name: "promtool",
+    source: Source::Debian("prometheus"),
+    version: &["promtool", "--version"],
+    version_min: &[2, 40],
 };
 
 /// Asks over HTTP/2 as fast as it is answered.

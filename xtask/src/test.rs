@@ -67,6 +67,13 @@ const SUITES: &[Suite] = &[
         python: None,
     },
     Suite {
+        name: "alerts",
+        proves: "each alert of deploy/prometheus fires when it should, and not otherwise",
+        command: "promtool test rules deploy/prometheus/alerts.test.yaml",
+        needs: &[&services::PROMTOOL],
+        python: None,
+    },
+    Suite {
         name: "redis-serve",
         proves: "several `sluicegate serve` share one Redis, and survive it; TLS, users and passwords",
         command: "cargo test --package sluicegate --features redis-tests --test redis --test secured --locked",

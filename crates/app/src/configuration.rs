@@ -1,6 +1,7 @@
 //! The configuration file: where it is, what it says.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Context as _;
 use sluicegate_config::{Format, Loaded};
@@ -10,21 +11,17 @@ use sluicegate_config::{Format, Loaded};
 pub(crate) struct Source {
     path: Option<PathBuf>,
     format: Option<Format>,
+    read: Arc<Mutex<Vec<PathBuf>>>,
 }
 
 impl Source {
     pub(crate) fn new(path: Option<PathBuf>) -> Self {
-        Self { path, format: None }
+        Self { path, format: None, read: Arc::default() }
     }
 
     /// The same file, in this format whatever it looks like.
     pub(crate) fn in_format(self, format: Option<Format>) -> Self {
         Self { format, ..self }
-    }
-
-    /// The file, if there is one.
-    pub(crate) fn path(&self) -> Option<&Path> {
-        self.path.as_deref()
     }
 
     /// What messages and metrics call it.
@@ -44,6 +41,20 @@ impl Source {
             None => sluicegate_config::load(&self.name(), &text, &env),
             Some(format) => sluicegate_config::load_from(format, &self.name(), &text, &env),
         };
-        loaded.map_err(|diagnostics| anyhow::anyhow!("{diagnostics}"))
+        let mut loaded = loaded.map_err(|diagnostics| anyhow::anyhow!("{diagnostics}"))?;
+        let prices = loaded.config.prices.file.clone();
+        if let Some(path) = &prices {
+            let named = || format!("prices.file {}", path.display());
+            let text = std::fs::read_to_string(path).with_context(named)?;
+            loaded.config.import_prices(&text).with_context(named)?;
+        }
+        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        *read = self.path.iter().cloned().chain(prices).collect();
+        Ok(loaded)
+    }
+
+    /// The files that the configuration was last read from.
+    pub(crate) fn files(&self) -> Vec<PathBuf> {
+        self.read.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

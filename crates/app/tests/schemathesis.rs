@@ -27,6 +27,10 @@ limits:
         per: []
         limit: 1000 concurrent
         lease: 1s
+prices:
+  default:
+    input: 0.20 USD/1M
+    output: 0.60 USD/1M
 ";
 
 #[test]

@@ -3,6 +3,19 @@
 import schemathesis
 
 
+def adds_up(cost):
+    """Tokens that have a price of their own are parts of those sent or answered."""
+    count = lambda name: cost.get(name) or 0
+    sent = max(count("inputTokens"), count("queryTokens") + count("contextTokens"))
+    if not any(name in cost for name in ("inputTokens", "queryTokens", "contextTokens")):
+        sent = count("inputChars") // 3
+    answered = max(count(name) for name in ("outputTokens", "maxTokens", "maxOutputTokens"))
+    return (
+        count("cachedInputTokens") + count("cacheWriteTokens") <= sent
+        and count("reasoningTokens") <= answered
+    )
+
+
 @schemathesis.hook
 def filter_body(context, body):
     """Limits that count under one key are one counter: they have to be the same limit."""
@@ -12,6 +25,9 @@ def filter_body(context, body):
         if not isinstance(request, dict):
             continue
         request = request.get("request", request)
+        cost = request.get("cost") if isinstance(request, dict) else None
+        if isinstance(cost, dict) and not adds_up(cost):
+            return False
         brought = request.get("limits") if isinstance(request, dict) else None
         for limit in brought if isinstance(brought, list) else []:
             if isinstance(limit, dict):

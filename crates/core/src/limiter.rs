@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 use crate::decision::{Allow, Closed, Decision, Readings};
 use crate::id::Id;
 use crate::outage::{self, Alone, OutagePolicy};
+use crate::overrides::Override;
 use crate::plan::{Handle, Plan};
 use crate::query::Cost;
 use crate::ruleset::Ruleset;
@@ -60,9 +61,20 @@ impl<S> Limiter<S> {
         self.rules.load()
     }
 
-    /// Puts other rules in force. Usage stays where it is: counters go by their keys.
+    /// Puts other rules in force, with the overrides that there are; the rules of before. Usage
+    /// stays where it is: counters go by their keys.
     pub fn replace(&self, rules: Ruleset) -> Arc<Ruleset> {
-        self.rules.swap(Arc::new(rules))
+        let rules = Arc::new(rules);
+        self.rules.rcu(|before| match before.overrides() {
+            [] => rules.clone(),
+            overrides => Arc::new(rules.with_overrides(overrides)),
+        })
+    }
+
+    /// Puts these overrides in force, and no others. Those that fit no rule wait for one that they
+    /// fit: see [`Ruleset::misfits`].
+    pub fn override_with(&self, overrides: &[Override]) {
+        self.rules.rcu(|before| before.with_overrides(overrides));
     }
 
     /// Where usage is kept.

@@ -21,6 +21,8 @@ pub struct Money(u64);
 impl Money {
     /// Nothing.
     pub const ZERO: Self = Self(0);
+    /// The most that can be counted.
+    pub const MAX: Self = Self(EXACT_MAX);
 
     /// `nanos` nano-dollars, or `None` above what a store can count exactly.
     pub const fn from_nanos(nanos: u64) -> Option<Self> {
@@ -85,6 +87,37 @@ impl FromStr for Money {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Price(u64);
 
+impl Price {
+    /// Reads dollars per token as programs write numbers: `2e-07`, `0.0000002`, `1.5E-6`.
+    ///
+    /// What is finer than 10⁻¹⁸ dollars is rounded up: programs that work with binary floats write
+    /// `1.2499999999999999e-06`, and no price is that fine.
+    pub fn per_token(text: &str) -> Result<Self, MoneyError> {
+        let form = || MoneyError::Form(text.to_owned());
+        let (digits, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
+        let exponent: i32 = exponent.parse().map_err(|_| form())?;
+        let (whole, fraction) = digits.split_once('.').unwrap_or((digits, "0"));
+        let digits = format!("{whole}{fraction}");
+        let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
+        if whole.is_empty() || fraction.is_empty() || !plain {
+            return Err(form());
+        }
+        let large = || MoneyError::Large(text.to_owned());
+        let number: u128 = digits.parse().map_err(|_| large())?;
+        // number × 10^power is the price in atto-dollars.
+        let power = i64::from(exponent) + 18 - fraction.len() as i64;
+        let scale = |power: i64| 10_u128.checked_pow(u32::try_from(power).unwrap_or(u32::MAX));
+        let attos = if power >= 0 {
+            scale(power).and_then(|scale| number.checked_mul(scale)).filter(|_| number > 0)
+        } else {
+            // A divisor that is too large for the type leaves nothing but the rounding.
+            Some(scale(-power).map_or(u128::from(number > 0), |scale| number.div_ceil(scale)))
+        };
+        let attos = if number == 0 { Some(0) } else { attos };
+        attos.and_then(|attos| u64::try_from(attos).ok()).map(Self).ok_or_else(large)
+    }
+}
+
 impl FromStr for Price {
     type Err = MoneyError;
 
@@ -108,11 +141,27 @@ impl FromStr for Price {
 ///
 /// `None` when the total is more than can be counted.
 pub fn cost<I: IntoIterator<Item = (u64, Price)>>(parts: I) -> Option<Money> {
-    let mut attos: u128 = 0;
-    for (tokens, price) in parts {
-        attos = attos.checked_add(u128::from(tokens) * u128::from(price.0))?;
-    }
-    u64::try_from(attos.div_ceil(ATTOS_PER_NANO)).ok().and_then(Money::from_nanos)
+    let nanos = attos(parts)?.div_ceil(ATTOS_PER_NANO);
+    u64::try_from(nanos).ok().and_then(Money::from_nanos)
+}
+
+/// How many tokens at `price` can be had for `budget` besides `parts`; `None` if those alone cost
+/// more. A price of nothing buys as many as can be counted.
+pub fn affordable<I: IntoIterator<Item = (u64, Price)>>(
+    budget: Money,
+    parts: I,
+    price: Price,
+) -> Option<u64> {
+    // A cost is rounded up, so it is within the budget exactly if its atto-dollars are.
+    let rest = (u128::from(budget.0) * ATTOS_PER_NANO).checked_sub(attos(parts)?)?;
+    let tokens = rest.checked_div(u128::from(price.0)).unwrap_or(u128::MAX);
+    Some(u64::try_from(tokens).unwrap_or(u64::MAX).min(EXACT_MAX))
+}
+
+fn attos<I: IntoIterator<Item = (u64, Price)>>(parts: I) -> Option<u128> {
+    parts.into_iter().try_fold(0_u128, |sum, (tokens, price)| {
+        sum.checked_add(u128::from(tokens) * u128::from(price.0))
+    })
 }
 
 /// `text × 10^places` as an integer, if that is exact.
@@ -152,6 +201,43 @@ mod tests {
         assert_eq!(one, "0.00026060".parse().expect("amount"));
         assert_eq!(one.to_string(), "0.0002606");
         assert_eq!(one.as_nanos() * 500, "0.13030".parse::<Money>().expect("amount").as_nanos());
+    }
+
+    #[test]
+    fn prices_that_programs_write_are_read_exactly() {
+        for (text, same) in [
+            ("2e-07", "0.20 USD/1M"),
+            ("0.0000002", "0.20 USD/1M"),
+            ("6E-7", "0.60 USD/1M"),
+            ("1.25e-06", "1.25 USD/1M"),
+            ("0", "0 USD/1M"),
+            ("0.0", "0 USD/1M"),
+            ("0e999", "0 USD/1M"),
+            ("3e0", "3 USD/token"),
+            ("1e-18", "0.000000000000000001 USD/token"),
+        ] {
+            assert_eq!(Price::per_token(text), Ok(price(same)), "{text}");
+        }
+        assert_eq!(Price::per_token("1.2499999999999999999e-06"), Ok(price("1.25 USD/1M")));
+        assert_eq!(Price::per_token("1e-400"), Ok(Price(1)));
+        for text in ["", "-1e-7", "1e", "e-7", "NaN", "1.e-7", ".5", "1e400", "99", "+1", "1e-7x"] {
+            assert!(Price::per_token(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn what_can_be_afforded_is_the_most_that_does_not_cost_more() {
+        let (input, output) = (price("0.20 USD/1M"), price("0.70 USD/1M"));
+        for budget in [0, 1, 199, 200, 201, 1_000, 123_456_789] {
+            let budget = Money::from_nanos(budget).expect("small");
+            let Some(most) = affordable(budget, [(1, input)], output) else {
+                assert!(cost([(1, input)]) > Some(budget));
+                continue;
+            };
+            assert!(cost([(1, input), (most, output)]) <= Some(budget));
+            assert!(cost([(1, input), (most + 1, output)]) > Some(budget));
+        }
+        assert_eq!(affordable(Money::ZERO, [], Price(0)), Some(EXACT_MAX));
     }
 
     #[test]

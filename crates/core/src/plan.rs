@@ -24,6 +24,9 @@ pub struct Charge<'a> {
     pub need: u64,
     /// What is written.
     pub take: u64,
+    /// What has to be the same when it comes again: what is written, or the tokens that it was
+    /// computed from, because prices may change in between.
+    pub(crate) identity: u64,
     pub(crate) group: usize,
     pub(crate) rule: &'a Rule,
     pub(crate) cell: &'a CellSpec,
@@ -167,14 +170,14 @@ impl<'a> Plan<'a> {
         self.charges.iter().map(|charge| charge.meter.window()).max().unwrap_or_default()
     }
 
-    /// What makes it the same plan when it comes again: counters and amounts, but not limits,
-    /// which a reload may change between an attempt and its retry.
+    /// What makes it the same plan when it comes again: counters and amounts, but not limits and
+    /// prices, which a reload may change between an attempt and its retry.
     pub fn fingerprint(&self) -> u64 {
         let mut hasher = blake3::Hasher::new();
         for charge in &self.charges {
             hasher.update(&(charge.key.as_bytes().len() as u64).to_le_bytes());
             hasher.update(charge.key.as_bytes());
-            hasher.update(&charge.take.to_le_bytes());
+            hasher.update(&charge.identity.to_le_bytes());
         }
         let mut bits = [0; 8];
         hasher.finalize_xof().fill(&mut bits);
@@ -220,6 +223,7 @@ impl<'a> Plan<'a> {
             return Err(PlanError::SharedKey { key: added.key.to_string(), rules });
         }
         charge.take = charge.take.saturating_add(added.take);
+        charge.identity = charge.identity.wrapping_add(added.identity);
         charge.need = charge.need.saturating_add(added.need);
         Ok(known)
     }

@@ -1,6 +1,7 @@
 //! Who asks for what.
 
 use std::borrow::Cow;
+use std::num::NonZeroU64;
 
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
@@ -9,6 +10,7 @@ use crate::id::Id;
 use crate::key;
 use crate::limit::Unit;
 use crate::money::Money;
+use crate::price::{self, Kinds};
 use crate::rule::InlineRule;
 use crate::time::{EXACT_MAX, Span};
 
@@ -24,8 +26,13 @@ pub const DIMENSIONS_MAX: usize = 32;
 #[derive(Clone, Debug)]
 pub struct Query<'a> {
     dimensions: SmallVec<[Dimension<'a>; 6]>,
-    /// What it costs, as far as that is known.
+    /// What it costs, as far as that is known. Money that is not stated is computed from the
+    /// tokens, where money is limited.
     pub cost: Cost,
+    /// Which of its tokens have prices of their own.
+    pub kinds: Kinds,
+    /// How many answers its output tokens are spread over; at least one.
+    pub choices: NonZeroU64,
     /// Its name.
     pub id: RequestId,
     /// Hold the cost as an estimate for so long, to be settled with the actual.
@@ -47,6 +54,10 @@ pub enum Subject {
     View,
     /// None: only the limits that it brings along.
     Inline,
+    /// Those that go by our [own](OWN) dimensions alone: the limits of an upstream, whoever asks.
+    Own,
+    /// All others: the limits of whoever asks.
+    Common,
 }
 
 #[derive(Clone, Debug)]
@@ -63,6 +74,8 @@ impl<'a> Query<'a> {
         Self {
             dimensions: SmallVec::new(),
             cost: Cost::default(),
+            kinds: Kinds::default(),
+            choices: NonZeroU64::MIN,
             id,
             hold: None,
             inline: Vec::new(),
@@ -143,6 +156,11 @@ impl<'a> Query<'a> {
     pub fn get(&self, name: &str) -> Option<&str> {
         let found = self.dimensions.iter().find(|dimension| dimension.name == name);
         found.map(|dimension| dimension.value.as_ref())
+    }
+
+    /// The model that is asked; nothing if none is named.
+    pub fn model(&self) -> &str {
+        self.get(price::MODEL).unwrap_or_default()
     }
 
     /// Every dimension with its value, in the order in which they were given.

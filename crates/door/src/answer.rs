@@ -6,6 +6,8 @@ use sluicegate_core::algorithm::Reading;
 use sluicegate_core::decision::{Allow, Hit};
 use sluicegate_core::limit::Unit;
 use sluicegate_core::outage::OutagePolicy;
+use sluicegate_core::predict::{self, Expected, Forecast};
+use sluicegate_core::query::Query;
 use sluicegate_core::rule::Mode;
 use sluicegate_core::ruleset::Ruleset;
 use sluicegate_core::store::Usage;
@@ -20,6 +22,30 @@ pub struct Answer<'a, 'p> {
     outage: Option<OutagePolicy>,
     /// The limit beyond which something was counted, if that is a reason to say no.
     over: Option<Hit>,
+    asked: Asked<'a>,
+}
+
+/// What has to be known of whoever asked, to tell them more than the decision.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Asked<'a> {
+    /// The model that all queries name; empty if they don't.
+    model: &'a str,
+    /// What the only query expects.
+    expected: Option<Expected<'a>>,
+}
+
+impl<'a> Asked<'a> {
+    /// What is of interest of the queries of a call.
+    pub fn by(queries: &'a [Query<'_>]) -> Self {
+        let mut models = queries.iter().map(Query::model);
+        let first = models.next().unwrap_or_default();
+        let model = if models.all(|other| other == first) { first } else { "" };
+        let expected = match queries {
+            [query] => Expected::of(query),
+            _ => None,
+        };
+        Self { model, expected }
+    }
 }
 
 /// Usage in the form of a decision, for those who tell decisions.
@@ -74,7 +100,14 @@ impl Scope<'_, '_> {
 impl<'a, 'p> Answer<'a, 'p> {
     /// Puts a decision beside its plan.
     pub const fn new(rules: &'a Ruleset, plan: &'a Plan<'p>, decision: &'a Decision) -> Self {
-        Self { rules, plan, decision, outage: None, over: None }
+        let asked = Asked { model: "", expected: None };
+        Self { rules, plan, decision, outage: None, over: None, asked }
+    }
+
+    /// The same, to whoever asked.
+    #[must_use]
+    pub const fn to(self, asked: Asked<'a>) -> Self {
+        Self { asked, ..self }
     }
 
     /// The same as a no, if something was counted beyond its limit. Some rules count what does not
@@ -212,6 +245,40 @@ impl<'a, 'p> Answer<'a, 'p> {
             (Some(verb), Some(charge)) => write!(f, "{verb}_{}_LIMIT", charge.rule().name),
             _ => f.write_str("STORE_UNAVAILABLE"),
         }))
+    }
+
+    /// The model that all queries name; empty if they don't.
+    pub const fn model(&self) -> &'a str {
+        self.asked.model
+    }
+
+    /// Of a denial, the longest answer that would have been admitted, if that is what was asked.
+    pub fn forecast(&self) -> Option<Forecast> {
+        let expected = self.asked.expected.filter(|_| !self.decision.is_allowed())?;
+        predict::forecast(expected, self.plan, self.decision, self.rules.prices())
+    }
+
+    /// Of a denial, what to do about it in words.
+    pub fn advice(&self) -> Option<String> {
+        let forecast = self.forecast()?;
+        let wait = self.retry_after().map(Span::as_secs_ceil);
+        Some(match (forecast, wait) {
+            (Forecast { now: 0, ever: 0 }, None) => {
+                "no answer would ever fit beside what is sent: send less".to_owned()
+            }
+            (Forecast { now: 0, ever }, None) => {
+                format!("an answer of at most {ever} tokens can fit, though none does now")
+            }
+            (Forecast { now: 0, .. }, Some(wait)) => {
+                format!("nothing of it fits now: all of it would in {wait} s")
+            }
+            (Forecast { now, .. }, None) => {
+                format!("it will never fit: an answer of at most {now} tokens would now")
+            }
+            (Forecast { now, .. }, Some(wait)) => {
+                format!("an answer of at most {now} tokens would fit now, all of it in {wait} s")
+            }
+        })
     }
 
     /// When it was decided.

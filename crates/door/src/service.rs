@@ -7,11 +7,11 @@ use sluicegate_core::limiter::Verdict;
 use sluicegate_core::plan::Handle;
 use sluicegate_core::query::{Cost, Query, RequestId};
 use sluicegate_core::ruleset::{PlanError, Ruleset};
-use sluicegate_core::store::{self, Claim, Ended, Renewed, Store, Usage};
+use sluicegate_core::store::{self, Claim, Ended, Renewed, Shut, Store, Usage};
 use sluicegate_core::time::{Clock, Span, Timestamp};
 use sluicegate_core::{Decision, Id, Limiter, Plan};
 
-use crate::answer::Answer;
+use crate::answer::{Answer, Asked};
 
 /// Is told of everything that happens; metrics and the decision log are some.
 pub trait Observer: Send + Sync {
@@ -244,10 +244,8 @@ impl<S: Store, C: Clock> Service<S, C> {
                 return Err(error.into());
             }
         };
-        let mut answer = Answer::new(&rules, &plan, &decision).by_policy(outage);
-        if question == Question::Tally {
-            answer = answer.tallied();
-        }
+        let answer = Answer::new(&rules, &plan, &decision).by_policy(outage).to(Asked::by(queries));
+        let answer = if question == Question::Tally { answer.tallied() } else { answer };
         if let Some(query) = queries.first() {
             self.decided(query, answer, operation, None, began);
         }
@@ -351,6 +349,13 @@ impl<S: Store, C: Clock> Service<S, C> {
         let effect = Effect::Reset { plan: &plan };
         self.followed(query.id.id, Operation::Reset, Some(at), effect, began);
         Ok(tell(&plan))
+    }
+
+    /// Keeps the gates of a query's rules closed for so long; see [`Store::close`].
+    pub async fn close(&self, query: &Query<'_>, span: Span) -> Result<Shut, Failure> {
+        let rules = self.limiter.rules();
+        let plan = rules.plan(query, &self.clock)?;
+        Ok(self.limiter.close(&plan, span).await?)
     }
 
     fn decided(

@@ -2,14 +2,19 @@
 
 pub mod admin;
 pub mod auth;
+mod cost;
 pub mod decision_log;
 pub mod envoy;
 pub mod grpc;
 pub mod headers;
 pub mod metrics;
+pub mod overrides;
 pub mod refusal;
 mod request;
 pub mod rest;
+mod settled;
+mod ticket;
+mod window;
 
 // What this crate and other front doors share.
 pub use sluicegate_door::{answer, listener, probe, service, tls};

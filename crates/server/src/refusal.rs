@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use sluicegate_core::price;
 use sluicegate_core::query::QueryError;
 use sluicegate_core::rule::InlineRule;
 use sluicegate_core::ruleset::PlanError;
@@ -81,6 +82,7 @@ impl From<PlanError> for Refusal {
     fn from(error: PlanError) -> Self {
         match error {
             PlanError::Missing { dimension } => Self::field(dimension, "is required"),
+            PlanError::Unpriced(unpriced) => Self::field(price::MODEL, unpriced.to_string()),
             PlanError::TooMany { .. } => {
                 let text = error.to_string();
                 let detail = text.strip_prefix("requests: ").unwrap_or(&text);

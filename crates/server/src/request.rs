@@ -2,18 +2,15 @@
 
 use std::fmt;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
-use sluicegate_core::plan::Handle;
-use sluicegate_core::query::{Cost, Query, RequestId};
+use sluicegate_core::query::{Query, RequestId};
 use sluicegate_core::rule::InlineRule;
-use sluicegate_core::store;
 use sluicegate_core::time::EXACT_MAX;
-use sluicegate_core::{Id, Key, Limit, Money, Plan, Span};
+use sluicegate_core::{Id, Limit, Span};
 
+pub(crate) use crate::cost::{CostBody, EstimateBody, Stated};
 use crate::refusal::Refusal;
-use crate::service::Question;
+use crate::ticket::Ticket;
 
 /// The most queries that one call may carry.
 const BATCH_MAX: usize = 100;
@@ -34,26 +31,12 @@ pub(crate) struct Request {
     pub(crate) dimensions: Dimensions,
     /// What it costs, as far as that is known.
     #[serde(default)]
-    pub(crate) cost: CostBody,
+    pub(crate) cost: EstimateBody,
     /// Hold the cost as an estimate for so long, such as `30s`.
     pub(crate) hold: Option<String>,
     /// Limits of the caller's own, checked beside those of the configuration.
     #[serde(default)]
     pub(crate) limits: Vec<InlineBody>,
-}
-
-/// A cost. What is left out is not known.
-#[derive(Clone, Debug, Default, serde::Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(crate) struct CostBody {
-    /// How many requests it counts as; one, if nothing is said.
-    pub(crate) requests: Option<Whole>,
-    /// Tokens sent.
-    pub(crate) input_tokens: Option<Whole>,
-    /// Tokens answered.
-    pub(crate) output_tokens: Option<Whole>,
-    /// Dollars as a decimal in quotes, such as `"0.0012"`.
-    pub(crate) usd: Option<String>,
 }
 
 /// A limit that the caller brings along.
@@ -124,7 +107,8 @@ impl Request {
                 Refusal::field(format!("dimensions.{}", error.dimension), error.problem.to_string())
             })?;
         }
-        query.cost = self.cost.cost()?;
+        let Stated { cost, kinds, choices, .. } = self.cost.read()?;
+        (query.cost, query.kinds, query.choices) = (cost, kinds, choices);
         query.hold = self.hold.map(|text| span("hold", &text)).transpose()?;
         if self.limits.len() > LIMITS_MAX {
             let right = format!("has more than the {LIMITS_MAX} limits that one request may bring");
@@ -170,33 +154,15 @@ fn span(field: &str, text: &str) -> Result<Span, Refusal> {
     Ok(span)
 }
 
-impl CostBody {
-    pub(crate) fn cost(self) -> Result<Cost, Refusal> {
-        let whole = |field: &str, given: Option<Whole>| match given {
-            Some(Whole(number)) if number > EXACT_MAX => {
-                Err(Refusal::field(field, format!("must be at most {EXACT_MAX}")))
-            }
-            given => Ok(given.map(|Whole(number)| number)),
-        };
-        let money = self.usd.map(|text| text.parse::<Money>()).transpose();
-        Ok(Cost {
-            requests: whole("cost.requests", self.requests)?,
-            input_tokens: whole("cost.inputTokens", self.input_tokens)?,
-            output_tokens: whole("cost.outputTokens", self.output_tokens)?,
-            money: money.map_err(|error| Refusal::field("cost.usd", error.to_string()))?,
-        })
-    }
-}
-
 impl SettleBody {
-    pub(crate) fn read(self) -> Result<(Handle, Cost), Refusal> {
-        Ok((handle(&self.handle)?, self.cost.cost()?))
+    pub(crate) fn read(self) -> Result<(Ticket, Stated), Refusal> {
+        Ok((Ticket::read(&self.handle)?, self.cost.read()?))
     }
 }
 
 impl HandleBody {
-    pub(crate) fn read(self) -> Result<Handle, Refusal> {
-        handle(&self.handle)
+    pub(crate) fn read(self) -> Result<Ticket, Refusal> {
+        Ticket::read(&self.handle)
     }
 }
 
@@ -206,49 +172,6 @@ pub(crate) fn booked(query: Query<'_>) -> Result<Query<'_>, Refusal> {
         return Err(Refusal::field("request.id", "is required: it names the booking"));
     }
     Ok(query)
-}
-
-/// The handle that an admission gives out, if anything about it remains to be done.
-pub(crate) fn handle_of(plan: &Plan<'_>, operation: Question) -> Option<String> {
-    let held = match operation {
-        Question::Peek => false,
-        Question::Book => true,
-        Question::Acquire | Question::Tally => plan.recorded(),
-    };
-    held.then(|| handle_text(&plan.handle()))
-}
-
-/// A handle as text: the id, the keys that it was charged on, and the claimant.
-pub(crate) fn handle_text(handle: &Handle) -> String {
-    let keys: Vec<&str> = handle.keys.iter().map(Key::as_str).collect();
-    // Keys hold no newline: values are escaped, and templates are one line of a configuration.
-    let keys = URL_SAFE_NO_PAD.encode(keys.join("\n"));
-    let claimant = handle.claimant.map(|claimant| format!(".{claimant}")).unwrap_or_default();
-    format!("{}.{keys}{claimant}", handle.id)
-}
-
-/// The handle that a text stands for.
-pub(crate) fn handle(text: &str) -> Result<Handle, Refusal> {
-    let wrong = || Refusal::field("handle", "is not a handle that an admission gave");
-    let unknown = || Refusal::from(store::Error::Unknown);
-    let mut parts = text.split('.');
-    let (Some(id), Some(keys), claimant, None) =
-        (parts.next(), parts.next(), parts.next(), parts.next())
-    else {
-        return Err(wrong());
-    };
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
-    if !keys.bytes().all(plain) {
-        return Err(wrong());
-    }
-    // It has the form of a handle, and there is nothing that it could be the handle of.
-    let keys = URL_SAFE_NO_PAD.decode(keys).map_err(|_| unknown())?;
-    let keys = String::from_utf8(keys).map_err(|_| unknown())?;
-    Ok(Handle {
-        id: id.parse().map_err(|_| wrong())?,
-        claimant: claimant.map(str::parse).transpose().map_err(|_| wrong())?,
-        keys: keys.split('\n').filter(|key| !key.is_empty()).map(Key::literal).collect(),
-    })
 }
 
 /// A whole number that can be counted exactly, however it is written: `72046.0` is one in JSON.

@@ -181,7 +181,7 @@ async fn a_field_at_fault_is_named_and_nothing_is_consumed() {
         (pb::Query { hold: "soon".to_owned(), ..query("") }, "requests[1].hold"),
         (
             pb::Query {
-                cost: Some(pb::Cost { usd: Some("much".to_owned()), ..pb::Cost::default() }),
+                cost: Some(pb::Estimate { usd: Some("much".to_owned()), ..Default::default() }),
                 ..query("")
             },
             "requests[1].cost.usd",
@@ -201,7 +201,7 @@ async fn a_field_at_fault_is_named_and_nothing_is_consumed() {
 #[tokio::test]
 async fn an_estimate_is_held_settled_and_replayed() {
     let api = Api::of(&["1000 tokens/h"]);
-    let cost = |tokens| Some(pb::Cost { output_tokens: Some(tokens), ..pb::Cost::default() });
+    let cost = |tokens| Some(pb::Estimate { output_tokens: Some(tokens), ..Default::default() });
     let request = pb::Query { cost: cost(900), hold: "30s".to_owned(), ..query("job-1") };
     let held = api.acquire(vec![request.clone()]).await.expect("an answer");
     assert!(held.allowed && !held.replayed && !held.handle.is_empty() && !held.until.is_empty());
@@ -209,7 +209,8 @@ async fn an_estimate_is_held_settled_and_replayed() {
 
     let renewed = api.client().renew(pb::RenewRequest { handle: held.handle.clone() }).await;
     assert_eq!(renewed.expect("renewed").into_inner().until, "2027-01-15T08:00:30Z");
-    let settle = pb::SettleRequest { handle: held.handle, cost: cost(100) };
+    let actual = pb::Cost { output_tokens: Some(100), ..Default::default() };
+    let settle = pb::SettleRequest { handle: held.handle, cost: Some(actual) };
     let settled = api.client().settle(settle.clone()).await.expect("settled").into_inner();
     assert!(!settled.replayed);
     assert!(api.client().settle(settle).await.expect("settled").into_inner().replayed);

@@ -1,5 +1,6 @@
 //! A store that can be cut off.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use sluicegate_core::plan::Handle;
@@ -7,33 +8,44 @@ use sluicegate_core::query::Cost;
 use sluicegate_core::store::{Claim, Ended, Error, Renewed, Shut, Usage};
 use sluicegate_core::{Decision, Id, Plan, Span, Store, Timestamp};
 
-/// A store behind a switch: while it is off, nothing answers and nothing is changed.
+/// A store behind a switch: while it is off, nothing answers and nothing is changed. A clone is
+/// another way to the same store, by the same switch.
 #[derive(Debug)]
-pub struct Switch<S> {
+pub struct Switch<S>(Arc<Inner<S>>);
+
+#[derive(Debug)]
+struct Inner<S> {
     store: S,
     on: AtomicBool,
     nodes: AtomicU32,
 }
 
+impl<S> Clone for Switch<S> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
 impl<S> Switch<S> {
     /// Switched on.
-    pub const fn new(store: S) -> Self {
-        Self { store, on: AtomicBool::new(true), nodes: AtomicU32::new(1) }
+    pub fn new(store: S) -> Self {
+        let (on, nodes) = (AtomicBool::new(true), AtomicU32::new(1));
+        Self(Arc::new(Inner { store, on, nodes }))
     }
 
     /// So many nodes were seen lately.
     pub fn see(&self, nodes: u32) {
-        self.nodes.store(nodes, Ordering::SeqCst);
+        self.0.nodes.store(nodes, Ordering::SeqCst);
     }
 
     /// Switches it on or off.
     pub fn turn(&self, on: bool) {
-        self.on.store(on, Ordering::SeqCst);
+        self.0.on.store(on, Ordering::SeqCst);
     }
 
     fn store(&self) -> Result<&S, Error> {
-        if self.on.load(Ordering::SeqCst) {
-            Ok(&self.store)
+        if self.0.on.load(Ordering::SeqCst) {
+            Ok(&self.0.store)
         } else {
             Err(Error::Unavailable("switched off".to_owned()))
         }
@@ -90,6 +102,6 @@ impl<S: Store> Store for Switch<S> {
     }
 
     fn nodes(&self) -> u32 {
-        self.nodes.load(Ordering::SeqCst)
+        self.0.nodes.load(Ordering::SeqCst)
     }
 }

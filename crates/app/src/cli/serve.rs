@@ -1,13 +1,14 @@
 //! `sluicegate serve`.
 
+use std::collections::BTreeMap;
 use std::io::IsTerminal as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
-use notify::{RecursiveMode, Watcher as _};
+use notify::{RecursiveMode, Watcher};
 use sluicegate_config::{Config, LogFormat, LogLevel};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -16,13 +17,14 @@ use tracing::{info, warn};
 use tracing_subscriber::EnvFilter;
 
 use crate::configuration::Source;
-use crate::wire::Node;
+use crate::wire::{Node, Part};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
   sluicegate serve                          100 requests per hour, user and model, in memory
   sluicegate serve --config limits.yaml     what the file says
   sluicegate serve --config ratelimit.yaml  the same, of a file of envoyproxy/ratelimit
+  sluicegate serve --config F --only gateway  its gateways, and nothing else of it
   kill -HUP PID                             read the file again (as a change of it does)";
 
 #[derive(Args)]
@@ -30,6 +32,9 @@ pub(super) struct Serve {
     /// The configuration; without one, the defaults apply
     #[arg(short, long, value_name = "FILE", env = "SLUICEGATE_CONFIG")]
     config: Option<PathBuf>,
+    /// Start only these parts of the configuration; metrics and administration are always there
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "PARTS")]
+    only: Vec<Part>,
 }
 
 impl Serve {
@@ -40,15 +45,19 @@ impl Serve {
         for warning in &loaded.warnings {
             warn!("{warning}");
         }
+        let parts = match self.only.is_empty() {
+            true => vec![Part::Limiter, Part::Gateway],
+            false => self.only,
+        };
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-        let outcome = runtime.block_on(serve(source, &loaded.config));
+        let outcome = runtime.block_on(serve(source, &loaded.config, &parts));
         // A name that is still being resolved is not waited for.
         runtime.shutdown_timeout(Duration::from_secs(1));
         outcome.map(|()| true)
     }
 }
 
-async fn serve(source: Source, config: &Config) -> anyhow::Result<()> {
+async fn serve(source: Source, config: &Config, parts: &[Part]) -> anyhow::Result<()> {
     let node = Node::new(source.clone(), config)?;
     let shutdown = CancellationToken::new();
     // Before anything can take long: a signal that comes early must not be lost.
@@ -71,7 +80,7 @@ async fn serve(source: Source, config: &Config) -> anyhow::Result<()> {
         info!("stopping: what is in flight is finished first");
         stop.cancel();
     });
-    let outcome = node.run(config, shutdown).await;
+    let outcome = node.run(config, parts, shutdown).await;
     signals.abort();
     info!("stopped");
     outcome
@@ -83,17 +92,17 @@ async fn reload(node: &Arc<Node>) {
     let _ = tokio::task::spawn_blocking(move || node.reload()).await;
 }
 
-/// Tells when the file has changed, once it has been quiet for a moment.
+/// Tells when one of the files has changed, once they have been quiet for a moment.
 ///
-/// Its folder is watched, because editors and orchestrators replace files instead of writing them.
+/// Their folders are watched, because editors and orchestrators replace files instead of writing
+/// them.
 fn watch(source: &Source) -> anyhow::Result<mpsc::Receiver<()>> {
     let (tell, told) = mpsc::channel(1);
-    let Some(path) = source.path() else {
+    if source.files().is_empty() {
         // Never closed: a receiver without sender would answer all the time.
         std::mem::forget(tell);
         return Ok(told);
-    };
-    let path = path.to_owned();
+    }
     let (touched, mut touches) = mpsc::channel(1);
     let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
         if event.is_ok_and(|event| !event.kind.is_access()) {
@@ -102,28 +111,44 @@ fn watch(source: &Source) -> anyhow::Result<mpsc::Receiver<()>> {
         }
     })
     .context("can't watch files")?;
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let folder = folder.unwrap_or(std::path::Path::new(".")).to_owned();
-    watcher
-        .watch(&folder, RecursiveMode::NonRecursive)
-        .with_context(|| format!("can't watch {}", folder.display()))?;
-    let mut known = std::fs::read(&path).unwrap_or_default();
+    let mut known = BTreeMap::new();
+    for path in source.files() {
+        watch_folder(&mut watcher, &path)?;
+        known.insert(path.clone(), std::fs::read(&path).unwrap_or_default());
+    }
+    let source = source.clone();
     tokio::spawn(async move {
-        let _watcher = watcher;
         while touches.recv().await.is_some() {
             tokio::time::sleep(Duration::from_millis(100)).await;
-            let now = tokio::fs::read(&path).await.unwrap_or_default();
-            // Something else in the folder, or a file that is being replaced.
-            if now == known || now.is_empty() {
-                continue;
+            let mut changed = false;
+            for path in source.files() {
+                let now = tokio::fs::read(&path).await.unwrap_or_default();
+                // Something else in the folder, or a file that is being replaced.
+                if known.get(&path) == Some(&now) || now.is_empty() {
+                    continue;
+                }
+                // A file that an earlier change has named.
+                if !known.contains_key(&path)
+                    && let Err(problem) = watch_folder(&mut watcher, &path)
+                {
+                    warn!("{problem:#}: a change of it is not noticed");
+                }
+                changed |= known.insert(path, now).is_some();
             }
-            known = now;
-            if tell.send(()).await.is_err() {
+            if changed && tell.send(()).await.is_err() {
                 return;
             }
         }
     });
     Ok(told)
+}
+
+fn watch_folder(watcher: &mut impl Watcher, path: &Path) -> anyhow::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new("."));
+    watcher
+        .watch(folder, RecursiveMode::NonRecursive)
+        .with_context(|| format!("can't watch {}", folder.display()))
 }
 
 /// Logs go to standard error; standard output is for decisions.

@@ -3,12 +3,14 @@
 
 mod auth;
 mod envoy;
+mod gateway;
 mod listen;
 mod prices;
 mod service;
 mod store;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 pub use sluicegate_core::outage::{Outage, OutagePolicy};
 use sluicegate_core::ruleset::Settings;
@@ -16,12 +18,14 @@ use sluicegate_core::{Group, Ruleset};
 
 pub use auth::{Auth, TokenHash};
 pub use envoy::{Envoy, EnvoyClosed};
+pub use gateway::{Credentials, Fair, Gateway, Learn, Login, Route, SecretSource, Url, Wait};
 pub use listen::{Address, Listen, Listener, Tls};
-pub use prices::{ModelPrice, Prices};
+pub use prices::Prices;
 pub use service::{ByteSize, Decisions, Log, LogFormat, LogLevel, Metrics, Server, Share};
 pub use store::{RedisAddress, RedisStore, RedisTopology, Secret, SnapshotFile, Store};
 
 use crate::diagnostic::Diagnostic;
+use crate::price_file::{self, PriceFileError};
 
 /// A configuration that can be used, and what is odd about it.
 #[derive(Clone, Debug)]
@@ -44,7 +48,7 @@ pub struct Config {
     pub auth: Auth,
     /// Where usage is kept.
     pub store: Store,
-    /// What tokens cost.
+    /// Where further prices come from.
     pub prices: Prices,
     /// What is logged.
     pub log: Log,
@@ -54,6 +58,8 @@ pub struct Config {
     pub server: Server,
     /// What Envoy is answered.
     pub envoy: Envoy,
+    /// What goes to upstreams, how fast. Default: nothing.
+    pub gateways: Vec<Gateway>,
     pub(crate) groups: Vec<Group>,
     pub(crate) settings: Settings,
     pub(crate) extras: HashMap<String, RuleExtras>,
@@ -66,11 +72,20 @@ impl Config {
         &self.groups
     }
 
-    /// Required and secret dimensions, and how bookings behave. Default: nothing is required
+    /// Required and secret dimensions, prices, and how bookings behave. Default: nothing is required
     /// (userId and modelId if the file has no limits), apiKey is secret, bookings start at most
     /// an hour ahead.
     pub fn settings(&self) -> &Settings {
         &self.settings
+    }
+
+    /// Takes the prices of the file that [`Config::prices`] names, for models that have none yet;
+    /// says how many models there are.
+    pub fn import_prices(&mut self, text: &str) -> Result<usize, PriceFileError> {
+        let models = price_file::read(text)?;
+        let count = models.len();
+        Arc::make_mut(&mut self.settings.prices).import(models);
+        Ok(count)
     }
 
     /// The rules, compiled.

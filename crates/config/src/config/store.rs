@@ -17,6 +17,8 @@ pub enum Store {
         records_max: usize,
         /// Where usage is written so that it survives a restart. Default: nowhere.
         snapshot: Option<SnapshotFile>,
+        /// Where overrides are written so that they survive a restart. Default: nowhere.
+        overrides: Option<PathBuf>,
     },
     /// In Redis, shared by all nodes.
     Redis(RedisStore),
@@ -29,7 +31,12 @@ impl Store {
 
 impl Default for Store {
     fn default() -> Self {
-        Self::Memory { keys_max: Self::KEYS_MAX, records_max: Self::RECORDS_MAX, snapshot: None }
+        Self::Memory {
+            keys_max: Self::KEYS_MAX,
+            records_max: Self::RECORDS_MAX,
+            snapshot: None,
+            overrides: None,
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use crate::config::{RedisStore, RedisTopology, Secret, SnapshotFile, Store};
 use crate::raw::Value;
 use crate::report::Report;
 
-const MEMORY: [&str; 3] = ["keys_max", "records_max", "snapshot"];
+const MEMORY: [&str; 4] = ["keys_max", "records_max", "snapshot", "overrides"];
 const REDIS: [&str; 10] = [
     "url",
     "cluster",
@@ -78,6 +78,7 @@ fn memory(fields: &Fields<'_>, report: &mut Report) -> Store {
         keys_max: fields.read("keys_max", Store::KEYS_MAX, report, count),
         records_max: fields.read("records_max", Store::RECORDS_MAX, report, count),
         snapshot: fields.read_some("snapshot", report, snapshot),
+        overrides: fields.read_some("overrides", report, scalar::path),
     }
 }
 

@@ -5,7 +5,7 @@ use sluicegate_config::{
     Config, LogFormat, LogLevel, OutagePolicy, RedisTopology, Share, Store, TokenHash, load,
 };
 use sluicegate_core::Span;
-use sluicegate_core::money::cost;
+use sluicegate_core::price::{Quote, Tokens};
 use sluicegate_core::rule::{Mode, OnExpiry, Pattern};
 
 fn good(name: &str) -> Config {
@@ -42,7 +42,7 @@ fn an_empty_file_has_every_default() {
         assert_eq!(config.settings().required, ["userId", "modelId"]);
         assert_eq!(config.settings().secret, ["apiKey"]);
         assert_eq!(config.settings().horizon, Span::from_secs(3_600));
-        assert_eq!(config.prices.of("any"), None);
+        assert_eq!(config.settings().prices.of("any"), Quote::Unknown);
         assert_eq!(config.log.decisions.allowed, Share::ALL);
         assert_eq!(config.server.body_limit.0, 65_536);
         assert_eq!(config.ruleset().groups().count(), 1);
@@ -86,9 +86,11 @@ fn the_example_of_the_design_is_read_as_it_is_meant() {
     let expected = [("apiKey", Pattern::exactly("K1")), ("modelId", Pattern::exactly("gpt4"))];
     assert_eq!(first.when, expected.map(|(name, pattern)| (name.to_owned(), pattern)));
     assert!(config.groups()[0].effective && !config.groups()[1].effective);
-    let price = config.prices.of("any model").expect("the default price");
-    let money = cost([(12, price.input), (856, price.input), (145, price.output)]).unwrap();
-    assert_eq!(money, "0.00026060".parse().unwrap());
+    let Quote::Priced(prices) = config.settings().prices.of("any model") else {
+        panic!("there is a default price");
+    };
+    let tokens = Tokens { input: 12 + 856, output: 145, ..Tokens::default() };
+    assert_eq!(prices.cost(&tokens), "0.00026060".parse().unwrap());
 }
 
 #[test]
@@ -116,8 +118,9 @@ fn variables_are_typed_after_they_are_replaced() {
     let premium = config.extras("PREMIUM").and_then(|extras| extras.description.as_deref());
     assert_eq!(premium, Some("users of the premium plan"));
     assert_eq!(config.metrics.statsd, None);
-    let gpt4 = config.prices.of("gpt4").unwrap();
-    assert!(gpt4.cached_input < gpt4.input && gpt4.reasoning > gpt4.output);
+    let Quote::Priced(gpt4) = config.settings().prices.of("gpt4") else { panic!("a price") };
+    let rates = gpt4.rates(1);
+    assert!(rates.cached_input < rates.input && rates.reasoning > rates.output);
 }
 
 #[test]
@@ -140,11 +143,16 @@ fn every_option_arrives() {
     assert_eq!(config.auth.tokens["gateway"], [hash]);
     let hashes = ["the-token-that-comes-after-it", "abc"].map(TokenHash::of);
     assert_eq!(config.auth.tokens["ci"], hashes);
-    let Store::Memory { keys_max: 5_000, records_max: 600, snapshot: Some(snapshot) } =
-        &config.store
+    let Store::Memory {
+        keys_max: 5_000,
+        records_max: 600,
+        snapshot: Some(snapshot),
+        overrides: Some(overrides),
+    } = &config.store
     else {
         panic!("{:?}", config.store)
     };
+    assert_eq!(overrides, "/var/lib/sluicegate/overrides.jsonl");
     assert_eq!(snapshot.every, Span::from_secs(60));
     assert_eq!(config.settings().required, ["userId", "tenantId"]);
     assert_eq!(config.settings().secret, ["apiKey", "userId", "sessionKey"]);
@@ -204,4 +212,33 @@ fn ten_thousand_rules_are_a_file_like_any_other() {
     let broken = text.replace("limit: [5/s", "limt: [5/s");
     let errors = load("test.yaml", &broken, &|_| None).expect_err("limt");
     assert_eq!((errors.iter().count(), errors.omitted()), (1_000, 19_000));
+}
+
+#[test]
+fn prices_have_patterns_tiers_and_a_word_for_the_unknown() {
+    let config = good("prices");
+    let file = "/etc/sluicegate/model_prices_and_context_window.json";
+    assert_eq!(config.prices.file.as_deref(), Some(std::path::Path::new(file)));
+    let book = &config.settings().prices;
+    assert_eq!(book.of("claude"), Quote::Free);
+    let Quote::Priced(gemini) = book.of("gemini-2.5-pro") else { panic!("a price") };
+    let [short, long] = [200_000, 200_001].map(|input| Tokens { input, ..Tokens::default() });
+    assert_eq!(gemini.cost(&short).to_string(), "0.25");
+    assert_eq!(gemini.cost(&long).to_string(), "0.5000025");
+}
+
+#[test]
+fn imported_prices_are_for_models_that_have_none() {
+    let mut config = good("prices");
+    let text = r#"{
+        "gpt-4o": {"input_cost_per_token": 9e-06, "output_cost_per_token": 9e-06},
+        "claude": {"input_cost_per_token": 3e-06, "output_cost_per_token": 1.5e-05}
+    }"#;
+    assert_eq!(config.import_prices(text).unwrap(), 2);
+    let book = &config.settings().prices;
+    let one = Tokens { input: 1_000, ..Tokens::default() };
+    for (model, expected) in [("gpt-4o", "0.0025"), ("claude", "0.003")] {
+        let Quote::Priced(prices) = book.of(model) else { panic!("{model} has a price") };
+        assert_eq!(prices.cost(&one).to_string(), expected, "{model}");
+    }
 }

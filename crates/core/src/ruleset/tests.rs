@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::id::Id;
+use crate::money::Money;
+use crate::price::{ModelPrices, Rates};
 use crate::query::{Cost, RequestId};
 use crate::rule::{InlineRule, Mode, Pattern};
 use crate::time::Timestamp;
@@ -136,7 +138,8 @@ fn costs_become_amounts_by_unit() {
     let optimistic = Rule { mode: Mode::Optimistic, ..Rule::new("O", limits(&texts)) };
     let rules = ruleset(vec![Group::new("s", [strict]), Group::new("o", [optimistic])]);
     let mut query = query(&[]);
-    query.cost = Cost { requests: Some(2), input_tokens: Some(30), ..Cost::default() };
+    let money = Some(Money::ZERO);
+    query.cost = Cost { requests: Some(2), input_tokens: Some(30), money, ..Cost::default() };
     let plan = rules.plan(&query, NOW).expect("a plan");
     let amounts: Vec<_> = plan.charges().iter().map(|c| (c.need, c.take)).collect();
     assert_eq!(amounts, [(2, 2), (30, 30), (30, 30), (1, 0), (1, 2), (1, 30), (1, 30), (1, 0)],);
@@ -186,6 +189,62 @@ fn a_gate_lies_beside_the_counter_of_its_rule() {
             ("ROUTE:t:{nivoda%2Fgraphql}#closed", 1, 0),
         ]
     );
+}
+
+fn override_of(rule: &str, id: u128, when: &[(&str, &str)], texts: &[&str]) -> Override {
+    Override {
+        id: Id::from_bits(id),
+        rule: rule.to_owned(),
+        when: when.iter().map(|(d, text)| ((*d).to_owned(), Pattern::from_text(*text))).collect(),
+        limits: limits(texts),
+        since: Timestamp::from_secs(id as u64),
+    }
+}
+
+fn limits_of(rules: &Ruleset, dimensions: &[(&str, &str)]) -> Vec<String> {
+    let query = query(dimensions);
+    let plan = rules.plan(&query, NOW).expect("a plan");
+    plan.scopes().map(|(charge, limit)| format!("{} {limit}", charge.key)).collect()
+}
+
+#[test]
+fn the_newest_override_that_fits_gives_the_limits_and_the_rule_the_counter() {
+    let rules = ruleset(vec![Group::new("g", [rule("USER", "10/min", &["u"])])]);
+    let rules = rules.with_overrides(&[
+        override_of("USER", 1, &[("u", "premium_*")], &["100/min"]),
+        override_of("USER", 2, &[("u", "premium_ann")], &["500/min", "9000/h"]),
+        override_of("USER", 3, &[("u", "bob"), ("plan", "gold")], &[]),
+    ]);
+    assert_eq!(rules.misfits(), []);
+    assert_eq!(limits_of(&rules, &[("u", "ann")]), ["USER:ann#requests 10/min"]);
+    assert_eq!(limits_of(&rules, &[("u", "premium_x")]), ["USER:premium_x#requests 100/min"]);
+    assert_eq!(
+        limits_of(&rules, &[("u", "premium_ann")]),
+        ["USER:premium_ann#requests 500/min", "USER:premium_ann#requests 9000/h"]
+    );
+    assert_eq!(limits_of(&rules, &[("u", "bob")]), ["USER:bob#requests 10/min"]);
+    assert_eq!(limits_of(&rules, &[("u", "bob"), ("plan", "gold")]), [""; 0]);
+}
+
+#[test]
+fn an_override_that_fits_no_rule_is_told_and_harms_nothing() {
+    let literal = Rule { key: Some("k:<u>".to_owned()), ..rule("LITERAL", "10/min", &["u"]) };
+    let rules = ruleset(vec![Group::new("g", [literal])]);
+    let rules = rules.with_overrides(&[
+        override_of("GONE", 1, &[], &["5/s"]),
+        override_of("LITERAL", 2, &[], &["5/s", "100 tokens/s"]),
+    ]);
+    let told: Vec<_> = rules.misfits().iter().map(|(_, error)| error.to_string()).collect();
+    assert_eq!(
+        told,
+        [
+            "rule LITERAL: key: a literal key holds one counter, but these limits need 2: split the rule",
+            "rule GONE: there is no rule of this name: see the rules of the configuration",
+        ]
+    );
+    assert_eq!(limits_of(&rules, &[("u", "x")]), ["k:x 10/min"]);
+    let rules = rules.with_overrides(&[]);
+    assert_eq!(limits_of(&rules, &[("u", "x")]), ["k:x 10/min"]);
 }
 
 #[test]
@@ -321,4 +380,45 @@ proptest::proptest! {
         let compiled = ruleset(vec![Group::new("g", rules.clone())]);
         proptest::prop_assert_eq!(keys(&compiled, &asked), expected);
     }
+}
+
+fn priced(micro_dollars: u64) -> Ruleset {
+    let price = format!("{micro_dollars} USD/1M").parse().expect("a price");
+    let mut book = PriceBook::default();
+    book.insert("m", ModelPrices::new(Rates::new(price, price), Vec::new()));
+    let settings = Settings { prices: Arc::new(book), ..Settings::default() };
+    let budget = rule("BUDGET", "5.00 USD/day", &["u"]);
+    Ruleset::new(vec![Group::new("g", [budget])], settings).expect("rules")
+}
+
+#[test]
+fn tokens_become_money_where_money_is_limited() {
+    let rules = priced(2);
+    let mut query = query(&[("u", "x"), ("modelId", "m")]);
+    query.cost = Cost { input_tokens: Some(10), output_tokens: Some(5), ..Cost::default() };
+    let plan = rules.plan(&query, NOW).expect("a plan");
+    assert_eq!((plan.charges()[0].need, plan.charges()[0].take), (30_000, 30_000));
+    let fingerprint = plan.fingerprint();
+    let dearer = priced(3);
+    let again = dearer.plan(&query, NOW).expect("a plan");
+    assert_eq!(again.fingerprint(), fingerprint, "a retry after a reload is still a retry");
+    let mut longer = query.clone();
+    longer.cost.output_tokens = Some(6);
+    assert_ne!(rules.plan(&longer, NOW).expect("a plan").fingerprint(), fingerprint);
+    let mut stated = query.clone();
+    stated.cost.money = Money::from_nanos(7);
+    assert_eq!(rules.plan(&stated, NOW).expect("a plan").charges()[0].take, 7, "as stated");
+}
+
+#[test]
+fn a_model_without_a_price_is_refused_only_where_money_is_limited() {
+    let rules = priced(2);
+    let unpriced = query(&[("u", "x"), ("modelId", "other")]);
+    let error = rules.plan(&unpriced, NOW).expect_err("no price");
+    assert!(error.to_string().starts_with("modelId: no price is known for the model \"other\""));
+    let unlimited = query(&[("modelId", "other")]);
+    assert!(rules.plan(&unlimited, NOW).expect("a plan").charges().is_empty());
+    let mut view = unpriced.clone();
+    view.subject = Subject::View;
+    assert_eq!(rules.plan(&view, NOW).expect("a plan").charges()[0].take, 0);
 }

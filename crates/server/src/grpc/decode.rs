@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use sluicegate_core::plan::Handle;
-use sluicegate_core::query::{Cost, Query, RequestId};
+use sluicegate_core::query::{Query, RequestId};
 
 use super::proto::sluicegate::v1 as pb;
 use crate::refusal::Refusal;
-use crate::request::{self, CostBody, Dimensions, InlineBody, Request, Whole};
+use crate::request::{
+    self, CostBody, Dimensions, EstimateBody, InlineBody, Request, Stated, Whole,
+};
+use crate::ticket::Ticket;
 
 /// The query of an `Allow`. Its two fields without presence count as left out when empty.
 pub(super) fn allow(request: &pb::AllowRequest, id: RequestId) -> Result<Query<'_>, Refusal> {
@@ -58,9 +60,9 @@ pub(super) fn query(
 }
 
 /// What is to be settled, with the actual cost.
-pub(super) fn settle(request: pb::SettleRequest) -> Result<(Handle, Cost), Refusal> {
-    let cost = CostBody::from(request.cost.unwrap_or_default()).cost()?;
-    Ok((request::handle(&request.handle)?, cost))
+pub(super) fn settle(request: pb::SettleRequest) -> Result<(Ticket, Stated), Refusal> {
+    let stated = CostBody::from(request.cost.unwrap_or_default()).read()?;
+    Ok((Ticket::read(&request.handle)?, stated))
 }
 
 impl From<pb::Query> for Request {
@@ -78,10 +80,38 @@ impl From<pb::Query> for Request {
 
 impl From<pb::Cost> for CostBody {
     fn from(cost: pb::Cost) -> Self {
-        let pb::Cost { requests, input_tokens, output_tokens, usd } = cost;
-        let [requests, input_tokens, output_tokens] =
-            [requests, input_tokens, output_tokens].map(|number| number.map(Whole));
-        Self { requests, input_tokens, output_tokens, usd }
+        Self {
+            requests: cost.requests.map(Whole),
+            input_tokens: cost.input_tokens.map(Whole),
+            output_tokens: cost.output_tokens.map(Whole),
+            usd: cost.usd,
+            cached_input_tokens: cost.cached_input_tokens.map(Whole),
+            cache_write_tokens: cost.cache_write_tokens.map(Whole),
+            reasoning_tokens: cost.reasoning_tokens.map(Whole),
+            query_tokens: cost.query_tokens.map(Whole),
+            context_tokens: cost.context_tokens.map(Whole),
+        }
+    }
+}
+
+impl From<pb::Estimate> for EstimateBody {
+    fn from(estimate: pb::Estimate) -> Self {
+        Self {
+            requests: estimate.requests.map(Whole),
+            input_tokens: estimate.input_tokens.map(Whole),
+            output_tokens: estimate.output_tokens.map(Whole),
+            usd: estimate.usd,
+            cached_input_tokens: estimate.cached_input_tokens.map(Whole),
+            cache_write_tokens: estimate.cache_write_tokens.map(Whole),
+            reasoning_tokens: estimate.reasoning_tokens.map(Whole),
+            query_tokens: estimate.query_tokens.map(Whole),
+            context_tokens: estimate.context_tokens.map(Whole),
+            input_chars: estimate.input_chars.map(Whole),
+            max_tokens: estimate.max_tokens.map(Whole),
+            max_completion_tokens: estimate.max_completion_tokens.map(Whole),
+            max_output_tokens: estimate.max_output_tokens.map(Whole),
+            n: estimate.n.map(Whole),
+        }
     }
 }
 

@@ -1,12 +1,14 @@
 //! From a decision to messages.
 
 use sluicegate_core::limit::Unit;
+use sluicegate_core::predict::Forecast;
 use sluicegate_core::store::Claim;
 use sluicegate_core::{Decision, Timestamp};
 
 use super::proto::sluicegate::v1 as pb;
 use super::proto::sluicegate::v1::claim_response::Claim as Word;
 use crate::answer::{Answer, Scope};
+use crate::settled::Settled;
 
 /// The answer to an `Allow`.
 pub(super) fn allow(answer: &Answer<'_, '_>) -> pb::AllowResponse {
@@ -39,8 +41,14 @@ pub(super) fn decision(answer: &Answer<'_, '_>, handle: Option<String>) -> pb::D
         scope_hit: answer.hit().map(|scope| scope.name().to_owned()).unwrap_or_default(),
         retry_after_ms: answer.retry_after().map_or(0, |wait| wait.as_micros().div_ceil(1_000)),
         scopes: answer.scopes().map(scope).collect(),
+        advice: answer.advice().unwrap_or_default(),
         ..pb::Decision::default()
     };
+    if let Some(Forecast { now, ever }) = answer.forecast() {
+        told.max_output_tokens = Some(now);
+        let never = matches!(answer.decision(), Decision::Never(_));
+        told.max_output_tokens_ever = never.then_some(ever);
+    }
     match answer.decision() {
         Decision::Allow(allow) => {
             told.start = allow.start.to_string();
@@ -59,6 +67,20 @@ pub(super) fn decision(answer: &Answer<'_, '_>, handle: Option<String>) -> pb::D
         Decision::Closed(_) => {}
     }
     told
+}
+
+/// What work came to.
+pub(super) fn settled(settled: &Settled) -> pb::Settled {
+    let metadata = pb::Metadata {
+        request_duration_seconds: settled.duration.map(|span| span.as_micros() as f64 / 1e6),
+        api_cost_usd: settled.cost.map(|cost| cost.to_string()),
+        // What was admitted was not limited.
+        rate_limited: false,
+        query_tokens: settled.query_tokens,
+        context_tokens: settled.context_tokens,
+        output_tokens: settled.output_tokens,
+    };
+    pb::Settled { replayed: settled.replayed, metadata: Some(metadata) }
 }
 
 /// The most of each unit that would be admitted now.

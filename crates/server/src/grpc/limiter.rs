@@ -9,11 +9,13 @@ use tonic::{Request, Response, Status};
 use super::proto::sluicegate::v1 as pb;
 use super::proto::sluicegate::v1::rate_limiter_service_server::RateLimiterService;
 use super::{decode, encode};
-use crate::answer::Answer;
+use crate::answer::{Answer, Asked};
 use crate::auth::Caller;
 use crate::refusal::Refusal;
 use crate::request;
 use crate::service::{Question, Service};
+use crate::settled;
+use crate::ticket::Ticket;
 
 type Answered<T> = Result<Response<T>, Status>;
 
@@ -36,7 +38,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         let service = &self.service;
         let queries = decode::queries(requests, caller.name(), || service.request_id())?;
         let told = service.decide(&queries, question, |answer| {
-            encode::decision(answer, request::handle_of(answer.plan(), question))
+            encode::decision(answer, Ticket::of(answer, question).map(|ticket| ticket.text()))
         });
         Ok(Response::new(told.await.map_err(Refusal::from)?))
     }
@@ -76,32 +78,31 @@ impl<S: Store + 'static, C: Clock + 'static> RateLimiterService for Limiter<S, C
         let pb::ClaimRequest { request, claimant } = request.into_inner();
         let claimant = request::scoped("claimant", caller.name(), &claimant)?;
         let query = decode::query(request, caller.name(), self.service.request_id())?;
-        let query = request::booked(query)?;
-        let told = self.service.claim(&query, claimant, |rules, plan, claim| {
+        let queries = [request::booked(query)?];
+        let told = self.service.claim(&queries[0], claimant, |rules, plan, claim| {
             encode::claim(claim, |decision| {
-                let handle = request::handle_text(&plan.handle().claimed_by(claimant));
-                encode::decision(&Answer::new(rules, plan, decision), Some(handle))
+                let answer = Answer::new(rules, plan, decision).to(Asked::by(&queries));
+                encode::decision(&answer, Some(Ticket::claimed(&answer, claimant).text()))
             })
         });
         Ok(Response::new(told.await.map_err(Refusal::from)?))
     }
 
-    async fn settle(&self, request: Request<pb::SettleRequest>) -> Answered<pb::Ended> {
-        let (handle, cost) = decode::settle(request.into_inner())?;
-        let ended = self.service.settle(&handle, &cost).await;
-        let ended = ended.map_err(Refusal::from)?;
-        Ok(Response::new(pb::Ended { replayed: ended.replayed }))
+    async fn settle(&self, request: Request<pb::SettleRequest>) -> Answered<pb::Settled> {
+        let (ticket, stated) = decode::settle(request.into_inner())?;
+        let settled = settled::settle(&self.service, &ticket, &stated).await?;
+        Ok(Response::new(encode::settled(&settled)))
     }
 
     async fn release(&self, request: Request<pb::ReleaseRequest>) -> Answered<pb::Ended> {
-        let handle = request::handle(&request.get_ref().handle)?;
+        let Ticket { handle, .. } = Ticket::read(&request.get_ref().handle)?;
         let ended = self.service.release(&handle).await;
         let ended = ended.map_err(Refusal::from)?;
         Ok(Response::new(pb::Ended { replayed: ended.replayed }))
     }
 
     async fn renew(&self, request: Request<pb::RenewRequest>) -> Answered<pb::Renewed> {
-        let handle = request::handle(&request.get_ref().handle)?;
+        let Ticket { handle, .. } = Ticket::read(&request.get_ref().handle)?;
         let renewed = self.service.renew(&handle).await;
         let renewed = renewed.map_err(Refusal::from)?;
         let (at, until) = (renewed.at.to_string(), renewed.until.to_string());
@@ -109,7 +110,7 @@ impl<S: Store + 'static, C: Clock + 'static> RateLimiterService for Limiter<S, C
     }
 
     async fn cancel(&self, request: Request<pb::CancelRequest>) -> Answered<pb::Ended> {
-        let handle = request::handle(&request.get_ref().handle)?;
+        let Ticket { handle, .. } = Ticket::read(&request.get_ref().handle)?;
         let ended = self.service.cancel(&handle).await;
         let ended = ended.map_err(Refusal::from)?;
         Ok(Response::new(pb::Ended { replayed: ended.replayed }))

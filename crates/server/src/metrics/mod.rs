@@ -7,6 +7,7 @@
 //! | `rate_limiter_latency_seconds{operation}` | how long decisions took, and settling, releasing and the like |
 //! | `rate_limiter_config_version{source}` | the configuration in force |
 //! | `rate_limiter_config_load_failures_total` | configurations that were refused |
+//! | `sluicegate_config_last_load_successful` | 0 from a configuration that was refused until one that is not |
 //! | `rate_limiter_fallback_total{mode}` | decisions by an outage policy |
 //! | `rate_limiter_redis_calls_total{operation}`, `…_redis_errors_total{type,operation}`, `…_redis_latency_seconds{operation}` | what the store asked of Redis |
 //! | `sluicegate_redis_up`, `sluicegate_redis_evicts` | whether Redis can be asked, and may throw counters away |
@@ -14,6 +15,7 @@
 //! | `sluicegate_denials_total{scope,unit,window}` | denials, by the limit of the rule that hit |
 //! | `sluicegate_shadow_denials_total{scope}` | admissions that a shadow rule would have denied |
 //! | `sluicegate_concurrent_peak{scope}` | the most slots seen in use at once |
+//! | `sluicegate_user_requests{window}`, `sluicegate_user_cost_usd{window}` | how much users have used by minute, hour and day, as each admission saw it |
 //! | `sluicegate_replays_total` | ids that were admitted before and not charged again |
 //! | `sluicegate_connections{listener}` | connections that are open |
 //! | `sluicegate_store_keys`, `…_overflow_keys`, `…_records` | what the store holds |
@@ -45,12 +47,13 @@ mod redis;
 mod scope;
 mod scopes;
 pub mod statsd;
+mod users;
 mod watched;
 
 use std::fmt;
 use std::sync::Arc;
 
-use prometheus::{IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder};
+use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
 use sluicegate_core::Decision;
 use sluicegate_core::outage::OutagePolicy;
 use sluicegate_core::ruleset::Ruleset;
@@ -62,6 +65,7 @@ use redis::Redis;
 pub use redis::{RedisCalls, RedisStats};
 pub use scopes::INLINE;
 use scopes::Scopes;
+use users::Users;
 pub use watched::StoreSize;
 use watched::Watched;
 
@@ -81,10 +85,12 @@ struct Inner {
     operations: Arc<Operations>,
     watched: Arc<Watched>,
     redis: Arc<Redis>,
+    users: Users,
     replays: IntCounter,
     fallbacks: IntCounterVec,
     config_version: IntGaugeVec,
     config_load_failures: IntCounter,
+    config_loaded: IntGauge,
 }
 
 /// How an operation ended, as the label `result` says it.
@@ -149,6 +155,14 @@ impl Metrics {
             "rate_limiter_config_load_failures_total",
             "Configurations that were refused; the one before stayed in force.",
         );
+        let config_loaded = IntGauge::new(
+            "sluicegate_config_last_load_successful",
+            "Whether the configuration was accepted when it was last read.",
+        );
+        let config_loaded = config_loaded.expect(fixed);
+        // Without one that could be read there would be no process to look at.
+        config_loaded.set(1);
+        let users = Users::new();
         let config_version = IntGaugeVec::new(
             Opts::new("rate_limiter_config_version", "The version of the configuration in force."),
             &["source"],
@@ -163,7 +177,11 @@ impl Metrics {
             Box::new(fallbacks.clone()),
             Box::new(config_version.clone()),
             Box::new(config_load_failures.clone()),
-        ] {
+            Box::new(config_loaded.clone()),
+        ]
+        .into_iter()
+        .chain(users.collectors())
+        {
             registry.register(collector).expect(fixed);
         }
         Self(Arc::new(Inner {
@@ -172,10 +190,12 @@ impl Metrics {
             operations,
             watched,
             redis,
+            users,
             replays,
             fallbacks,
             config_version,
             config_load_failures,
+            config_loaded,
         }))
     }
 
@@ -188,11 +208,13 @@ impl Metrics {
     /// A configuration was put in force.
     pub fn config_loaded(&self, source: &str, version: i64) {
         self.0.config_version.with_label_values(&[source]).set(version);
+        self.0.config_loaded.set(1);
     }
 
     /// A configuration was refused.
     pub fn config_failed(&self) {
         self.0.config_load_failures.inc();
+        self.0.config_loaded.set(0);
     }
 
     /// Shows the size of the store, read whenever somebody looks.
@@ -219,6 +241,11 @@ impl Metrics {
         self.0.watched.dropped(Box::new(read));
     }
 
+    /// Where other parts of the process show their own.
+    pub fn registry(&self) -> &Registry {
+        &self.0.registry
+    }
+
     /// Everything, in the text format of Prometheus.
     pub fn render(&self) -> String {
         let families = self.0.registry.gather();
@@ -242,6 +269,9 @@ impl Observer for Metrics {
             match decision {
                 Decision::Closed(_) => self.0.scopes.failed(answer.plan(), who),
                 _ => self.0.scopes.decided(&answer, who),
+            }
+            if matches!(decision, Decision::Allow(allow) if !allow.replayed) {
+                self.0.users.admitted(answer.plan(), decision);
             }
         }
         if let Some(policy) = answer.outage() {

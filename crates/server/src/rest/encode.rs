@@ -3,9 +3,11 @@
 //! Written by hand into one buffer: a decision is told some hundred thousand times a second.
 
 use sluicegate_core::limit::Unit;
+use sluicegate_core::predict::Forecast;
 use sluicegate_core::{Decision, Money, Timestamp};
 
 use crate::answer::{Answer, Scope};
+use crate::settled::Settled;
 
 /// The answer of `/rate-limit/allow`.
 pub(super) fn allow(answer: &Answer<'_, '_>) -> Vec<u8> {
@@ -41,9 +43,11 @@ pub(super) fn allow(answer: &Answer<'_, '_>) -> Vec<u8> {
 pub(super) fn exceeded(answer: &Answer<'_, '_>) -> Vec<u8> {
     let mut json = Json::object();
     let limit = answer.hit().map(|hit| hit.limit.in_words()).unwrap_or_default();
-    json.text("detail", &format!("Rate limit exceeded: {limit}"));
+    let advice = answer.advice().map(|advice| format!("; {advice}")).unwrap_or_default();
+    json.text("detail", &format!("Rate limit exceeded: {limit}{advice}"));
     json.boolean("allowed", false);
     denial(answer, &mut json);
+    forecast(answer, &mut json);
     if let Some(scope) = answer.hit() {
         json.amount("remaining", scope.remaining(), scope.limit.unit());
         if !matches!(answer.decision(), Decision::Never(_)) {
@@ -85,8 +89,37 @@ pub(super) fn native(answer: &Answer<'_, '_>, handle: Option<&str>) -> Vec<u8> {
     outage(answer, &mut json);
     if !answer.decision().is_allowed() {
         fits(answer, &mut json);
+        forecast(answer, &mut json);
     }
     scopes(answer, &mut json);
+    json.end()
+}
+
+/// What work came to. The names of the metadata are those under which callers pass them on.
+pub(super) fn settled(settled: &Settled) -> Vec<u8> {
+    let mut json = Json::object();
+    json.boolean("replayed", settled.replayed);
+    json.object_of("metadata", |json| {
+        if let Some(duration) = settled.duration {
+            let micros = duration.as_micros();
+            json.name("request_duration_seconds");
+            json.raw(format!("{}.{:06}", micros / 1_000_000, micros % 1_000_000).as_bytes());
+        }
+        if let Some(cost) = settled.cost {
+            json.amount("api_cost_usd", cost.as_nanos(), Unit::Usd);
+        }
+        // What was admitted was not limited.
+        json.boolean("rate_limited", false);
+        for (name, tokens) in [
+            ("query_tokens", settled.query_tokens),
+            ("context_tokens", settled.context_tokens),
+            ("output_tokens", settled.output_tokens),
+        ] {
+            if let Some(tokens) = tokens {
+                json.number(name, tokens);
+            }
+        }
+    });
     json.end()
 }
 
@@ -134,6 +167,18 @@ fn fits(answer: &Answer<'_, '_>, json: &mut Json) {
         inner.amount(unit.name(), amount, unit);
     }
     json.raw(&inner.end());
+}
+
+/// The longest answer that would be admitted now, and of what never fits, ever.
+fn forecast(answer: &Answer<'_, '_>, json: &mut Json) {
+    let Some(Forecast { now, ever }) = answer.forecast() else { return };
+    json.number("maxOutputTokens", now);
+    if matches!(answer.decision(), Decision::Never(_)) {
+        json.number("maxOutputTokensEver", ever);
+    }
+    if let Some(advice) = answer.advice() {
+        json.text("advice", &advice);
+    }
 }
 
 fn scopes(answer: &Answer<'_, '_>, json: &mut Json) {

@@ -13,7 +13,7 @@ use sluicegate_core::{Plan, Ruleset};
 use super::decode::JsonBody;
 use super::problem::Problem;
 use super::{decode, encode};
-use crate::answer::Answer;
+use crate::answer::{Answer, Asked};
 use crate::auth::Caller;
 use crate::request::Request;
 use crate::service::Service;
@@ -25,10 +25,11 @@ pub(super) async fn explain<S: Store, C: Clock>(
     JsonBody(body): JsonBody,
 ) -> Result<Response, Problem> {
     let request: Request = decode::shaped(&body)?;
-    let query = request.query(caller.name(), service.request_id())?;
-    let told = service.with_plan(&query, async |store, rules, plan| {
+    let queries = [request.query(caller.name(), service.request_id())?];
+    let told = service.with_plan(&queries[0], async |store, rules, plan| {
         let decision = store.peek(plan).await?;
-        let verdict = encode::native(&Answer::new(rules, plan, &decision), None);
+        let verdict =
+            encode::native(&Answer::new(rules, plan, &decision).to(Asked::by(&queries)), None);
         let verdict: Value = serde_json::from_slice(&verdict).unwrap_or_default();
         let told = json!({ "groups": groups(rules, plan), "decision": verdict });
         Ok(super::json(told.to_string().into_bytes()))

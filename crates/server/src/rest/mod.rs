@@ -4,6 +4,7 @@ mod decode;
 mod encode;
 mod explain;
 mod openapi;
+pub mod overrides;
 mod problem;
 mod usage;
 
@@ -17,16 +18,18 @@ use axum::routing::{MethodRouter, get, post};
 use axum::{Extension, Router};
 use sluicegate_core::store::{Claim, Ended, Store};
 use sluicegate_core::time::Clock;
-use sluicegate_core::{Decision, Id, Plan, Ruleset, Timestamp};
+use sluicegate_core::{Decision, Timestamp};
 
 use decode::JsonBody;
 pub use problem::Problem;
 
-use crate::answer::Answer;
+use crate::answer::{Answer, Asked};
 use crate::auth::Caller;
 use crate::headers;
 use crate::request;
 use crate::service::{Question, Service};
+use crate::settled;
+use crate::ticket::Ticket;
 
 /// The largest body that is read unless configured otherwise.
 pub const BODY_LIMIT: usize = 64 * 1024;
@@ -54,6 +57,8 @@ where
         .route("/v1/cancel", only(post(cancel::<S, C>)))
         .route("/v1/usage", only(post(usage::usage::<S, C>)))
         .route("/v1/users/{id}/usage", only(get(usage::of_user::<S, C>)))
+        .route("/v1/tenants/{id}/usage", only(get(usage::of_tenant::<S, C>)))
+        .route("/v1/models/{id}/usage", only(get(usage::of_model::<S, C>)))
         .route("/v1/reset", only(post(reset::<S, C>)))
         .route("/v1/explain", only(post(explain::explain::<S, C>)))
         .route("/openapi.json", only(get(openapi::document)))
@@ -74,6 +79,12 @@ struct Rest<S, C> {
 impl<S, C> Clone for Rest<S, C> {
     fn clone(&self) -> Self {
         Self { service: self.service.clone(), body_limit: self.body_limit }
+    }
+}
+
+impl<S, C> decode::BodyLimit for Rest<S, C> {
+    fn body_limit(&self) -> usize {
+        self.body_limit
     }
 }
 
@@ -102,7 +113,7 @@ async fn allow<S: Store, C: Clock>(
     let query = [decode::flat(&body, service.request_id())?];
     let told = service.decide(&query, Question::Acquire, |answer| match mode {
         Mode::Question => json(encode::allow(answer)),
-        Mode::Status(denied) => status(answer, denied),
+        Mode::Status(denied) => status(answer, encode::allow(answer), denied),
     });
     Ok(told.await?)
 }
@@ -134,9 +145,10 @@ impl Mode {
     }
 }
 
-fn status(answer: &Answer<'_, '_>, denied: StatusCode) -> Response {
+/// The answer of a status mode; an admission is told as in any other.
+fn status(answer: &Answer<'_, '_>, admission: Vec<u8>, denied: StatusCode) -> Response {
     let mut response = match answer.decision() {
-        Decision::Allow(_) => json(encode::allow(answer)),
+        Decision::Allow(_) => json(admission),
         Decision::Deny(_) | Decision::Never(_) => {
             let mut response = json(encode::exceeded(answer));
             *response.status_mut() = denied;
@@ -151,40 +163,49 @@ fn status(answer: &Answer<'_, '_>, denied: StatusCode) -> Response {
 async fn acquire<S: Store, C: Clock>(
     service: Shared<S, C>,
     caller: Extension<Caller>,
+    RawQuery(query): RawQuery,
     JsonBody(body): JsonBody,
 ) -> Answered {
-    decide(service, &caller, &body, Question::Acquire).await
+    decide(service, &caller, query.as_deref(), &body, Question::Acquire).await
 }
 
 async fn check<S: Store, C: Clock>(
     service: Shared<S, C>,
     caller: Extension<Caller>,
+    RawQuery(query): RawQuery,
     JsonBody(body): JsonBody,
 ) -> Answered {
-    decide(service, &caller, &body, Question::Peek).await
+    decide(service, &caller, query.as_deref(), &body, Question::Peek).await
 }
 
 async fn book<S: Store, C: Clock>(
     service: Shared<S, C>,
     caller: Extension<Caller>,
+    RawQuery(query): RawQuery,
     JsonBody(body): JsonBody,
 ) -> Answered {
-    decide(service, &caller, &body, Question::Book).await
+    decide(service, &caller, query.as_deref(), &body, Question::Book).await
 }
 
 async fn decide<S: Store, C: Clock>(
     State(service): Shared<S, C>,
     caller: &Caller,
+    query: Option<&str>,
     body: &[u8],
     question: Question,
 ) -> Answered {
+    let mode = Mode::read(query)?;
     let requests = decode::requests(body)?;
     let queries =
         requests.into_iter().map(|request| request.query(caller.name(), service.request_id()));
     let queries: Vec<_> = queries.collect::<Result<_, _>>()?;
     let told = service.decide(&queries, question, |answer| {
-        let handle = request::handle_of(answer.plan(), question);
-        json(encode::native(answer, handle.as_deref()))
+        let ticket = Ticket::of(answer, question).map(|ticket| ticket.text());
+        let body = encode::native(answer, ticket.as_deref());
+        match mode {
+            Mode::Question => json(body),
+            Mode::Status(denied) => status(answer, body, denied),
+        }
     });
     Ok(told.await?)
 }
@@ -197,20 +218,25 @@ async fn claim<S: Store, C: Clock>(
     let body: request::ClaimBody = decode::shaped(&body)?;
     let claimant = request::scoped("claimant", caller.name(), &body.claimant)?;
     let query = request::booked(body.request.query(caller.name(), service.request_id())?)?;
-    let told =
-        service.claim(&query, claimant, |rules, plan, claim| claimed(rules, plan, claim, claimant));
+    let queries = [query];
+    let told = service.claim(&queries[0], claimant, |rules, plan, claim| {
+        claimed(claim, |decision| {
+            let answer = Answer::new(rules, plan, decision).to(Asked::by(&queries));
+            let ticket = Ticket::claimed(&answer, claimant).text();
+            encode::native(&answer, Some(&ticket))
+        })
+    });
     Ok(told.await?)
 }
 
-fn claimed(rules: &Ruleset, plan: &Plan<'_>, claim: Claim, claimant: Id) -> Response {
+fn claimed(claim: Claim, tell: impl FnOnce(&Decision) -> Vec<u8>) -> Response {
     let wait = |word: &str, at: Timestamp, start: Timestamp| {
         let (start, wait_ms) = (start.to_string(), start.since(at).as_micros().div_ceil(1_000));
         let at = at.to_string();
         serde_json::json!({ "claim": word, "at": at, "start": start, "waitMs": wait_ms })
     };
     let told = |word: &str, decision: &Decision| {
-        let handle = request::handle_text(&plan.handle().claimed_by(claimant));
-        let told = encode::native(&Answer::new(rules, plan, decision), Some(&handle));
+        let told = tell(decision);
         let mut told: serde_json::Value = serde_json::from_slice(&told).unwrap_or_default();
         told["claim"] = word.into();
         told
@@ -235,32 +261,32 @@ async fn settle<S: Store, C: Clock>(
     State(service): Shared<S, C>,
     JsonBody(body): JsonBody,
 ) -> Answered {
-    let (handle, cost) = decode::shaped::<request::SettleBody>(&body)?.read()?;
-    Ok(ended(service.settle(&handle, &cost).await?))
+    let (ticket, stated) = decode::shaped::<request::SettleBody>(&body)?.read()?;
+    Ok(json(encode::settled(&settled::settle(&service, &ticket, &stated).await?)))
 }
 
 async fn release<S: Store, C: Clock>(
     State(service): Shared<S, C>,
     JsonBody(body): JsonBody,
 ) -> Answered {
-    let handle = decode::shaped::<request::HandleBody>(&body)?.read()?;
-    Ok(ended(service.release(&handle).await?))
+    let ticket = decode::shaped::<request::HandleBody>(&body)?.read()?;
+    Ok(ended(service.release(&ticket.handle).await?))
 }
 
 async fn cancel<S: Store, C: Clock>(
     State(service): Shared<S, C>,
     JsonBody(body): JsonBody,
 ) -> Answered {
-    let handle = decode::shaped::<request::HandleBody>(&body)?.read()?;
-    Ok(ended(service.cancel(&handle).await?))
+    let ticket = decode::shaped::<request::HandleBody>(&body)?.read()?;
+    Ok(ended(service.cancel(&ticket.handle).await?))
 }
 
 async fn renew<S: Store, C: Clock>(
     State(service): Shared<S, C>,
     JsonBody(body): JsonBody,
 ) -> Answered {
-    let handle = decode::shaped::<request::HandleBody>(&body)?.read()?;
-    let renewed = service.renew(&handle).await?;
+    let ticket = decode::shaped::<request::HandleBody>(&body)?.read()?;
+    let renewed = service.renew(&ticket.handle).await?;
     let (at, until) = (renewed.at.to_string(), renewed.until.to_string());
     Ok(json(serde_json::json!({ "at": at, "until": until }).to_string().into_bytes()))
 }
@@ -271,7 +297,7 @@ async fn reset<S: Store, C: Clock>(
     JsonBody(body): JsonBody,
 ) -> Answered {
     let request: request::Request = decode::shaped(&body)?;
-    let query = request.query(caller.name(), service.request_id())?;
+    let query = usage::unpriced(request.query(caller.name(), service.request_id())?);
     let told = service.reset(&query, |plan| {
         let keys: Vec<_> = plan.charges().iter().map(|charge| charge.key.to_string()).collect();
         json(serde_json::json!({ "reset": keys }).to_string().into_bytes())

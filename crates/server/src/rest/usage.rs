@@ -6,11 +6,10 @@ use axum::Extension;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query as Parameters, State};
 use axum::response::Response;
-use sluicegate_core::Limit;
-use sluicegate_core::limit::{Period, Unit};
-use sluicegate_core::query::Query;
+use sluicegate_core::limit::Unit;
+use sluicegate_core::query::{Query, Subject};
 use sluicegate_core::store::Store;
-use sluicegate_core::time::{Clock, Span};
+use sluicegate_core::time::Clock;
 
 use super::decode::JsonBody;
 use super::encode::Json;
@@ -20,9 +19,24 @@ use crate::answer::{self, Answer, Scope};
 use crate::auth::Caller;
 use crate::request::Request;
 use crate::service::Service;
+use crate::window::Window;
 
-/// The dimension that names a user.
-const USER: &str = "userId";
+/// Whose usage is told: the dimension that names them, and the field that repeats the name.
+#[derive(Clone, Copy)]
+struct Whose {
+    dimension: &'static str,
+    field: &'static str,
+}
+
+const USER: Whose = Whose { dimension: "userId", field: "user_id" };
+const TENANT: Whose = Whose { dimension: "tenantId", field: "tenant_id" };
+const MODEL: Whose = Whose { dimension: "modelId", field: "model_id" };
+
+/// A query that is not about its cost: what is read or forgotten has no price.
+pub(super) fn unpriced(mut query: Query<'_>) -> Query<'_> {
+    query.cost.money = Some(query.cost.money.unwrap_or_default());
+    query
+}
 
 /// What every limit of a request shows.
 pub(super) async fn usage<S: Store, C: Clock>(
@@ -31,7 +45,7 @@ pub(super) async fn usage<S: Store, C: Clock>(
     JsonBody(body): JsonBody,
 ) -> Result<Response, Problem> {
     let request: Request = decode::shaped(&body)?;
-    let query = request.query(caller.name(), service.request_id())?;
+    let query = unpriced(request.query(caller.name(), service.request_id())?);
     let told = service.with_plan(&query, async |store, rules, plan| {
         let usage = store.usage(plan).await?;
         let at = usage.at;
@@ -41,37 +55,70 @@ pub(super) async fn usage<S: Store, C: Clock>(
     Ok(told.await?)
 }
 
-/// Where one user stands: the limits that count by user, under the names of their windows.
-///
-/// Parameters are further dimensions, for rules that ask for more than the user.
+type Name = Result<Path<String>, PathRejection>;
+type Further = Result<Parameters<Vec<(String, String)>>, QueryRejection>;
+
+/// Where one user stands.
 pub(super) async fn of_user<S: Store, C: Clock>(
     State(service): State<Arc<Service<S, C>>>,
-    user: Result<Path<String>, PathRejection>,
-    parameters: Result<Parameters<Vec<(String, String)>>, QueryRejection>,
+    name: Name,
+    further: Further,
 ) -> Result<Response, Problem> {
-    let Path(user) = user.map_err(|error| Problem::field(USER, error.body_text()))?;
-    let Parameters(parameters) =
-        parameters.map_err(|error| Problem::bad_request(error.body_text()))?;
-    let mut query = Query::new(service.request_id()).with(USER, user.as_str())?;
-    for (name, value) in parameters {
+    of(USER, &service, name, further).await
+}
+
+/// Where one tenant stands.
+pub(super) async fn of_tenant<S: Store, C: Clock>(
+    State(service): State<Arc<Service<S, C>>>,
+    name: Name,
+    further: Further,
+) -> Result<Response, Problem> {
+    of(TENANT, &service, name, further).await
+}
+
+/// Where one model stands.
+pub(super) async fn of_model<S: Store, C: Clock>(
+    State(service): State<Arc<Service<S, C>>>,
+    name: Name,
+    further: Further,
+) -> Result<Response, Problem> {
+    of(MODEL, &service, name, further).await
+}
+
+/// The limits that count by somebody, under the names of their windows.
+///
+/// Parameters are further dimensions, for rules that ask for more. API keys are no part of a path,
+/// which others log: `/v1/usage` takes them.
+async fn of<S: Store, C: Clock>(
+    whose: Whose,
+    service: &Service<S, C>,
+    name: Name,
+    further: Further,
+) -> Result<Response, Problem> {
+    let Path(name) = name.map_err(|error| Problem::field(whose.dimension, error.body_text()))?;
+    let Parameters(further) = further.map_err(|error| Problem::bad_request(error.body_text()))?;
+    let mut query = Query::new(service.request_id()).with(whose.dimension, name.as_str())?;
+    for (name, value) in further {
         query.insert(name, value)?;
     }
+    // One view: what a request would have to name besides is nothing to whoever only looks.
+    query.subject = Subject::View;
     let told = service.with_plan(&query, async |store, rules, plan| {
         let usage = store.usage(plan).await?;
         let at = usage.at;
         let shown = answer::shown(usage);
         let answer = Answer::new(rules, plan, &shown);
         let mut json = Json::object();
-        json.text("user_id", &user);
+        json.text(whose.field, &name);
         json.instant("timestamp", at);
         json.object_of("limits", |json| {
-            for window in [Window::Minute, Window::Hour, Window::Day] {
-                if let Some(scope) = tightest(&answer, Unit::Requests, window) {
+            for window in Window::ALL {
+                if let Some(scope) = tightest(&answer, whose, Unit::Requests, window) {
                     json.object_of(window.name(), |json| counted("current", &scope, json));
                 }
             }
         });
-        if let Some(scope) = tightest(&answer, Unit::Usd, Window::Day) {
+        if let Some(scope) = tightest(&answer, whose, Unit::Usd, Window::Day) {
             json.object_of("cost", |json| counted("today", &scope, json));
         }
         Ok(super::json(json.end()))
@@ -86,47 +133,18 @@ fn counted(used: &str, scope: &Scope<'_, '_>, json: &mut Json) {
     json.amount("remaining", scope.remaining(), unit);
 }
 
-/// Of the limits that count by user, the one over this window that leaves least.
-fn tightest<'a, 'p>(answer: &Answer<'a, 'p>, unit: Unit, window: Window) -> Option<Scope<'a, 'p>> {
-    let by_user = |scope: &Scope<'_, '_>| scope.charge.rule().per.iter().any(|name| name == USER);
+/// Of the limits that count by this dimension, the one over this window that leaves least.
+fn tightest<'a, 'p>(
+    answer: &Answer<'a, 'p>,
+    whose: Whose,
+    unit: Unit,
+    window: Window,
+) -> Option<Scope<'a, 'p>> {
+    let counted_by =
+        |scope: &Scope<'_, '_>| scope.charge.rule().per.iter().any(|name| name == whose.dimension);
     let asked = |scope: &Scope<'_, '_>| {
         scope.limit.unit() == unit && Window::of(scope.limit) == Some(window)
     };
     let scopes = answer.scopes().filter(|scope| !scope.charge.shadow());
-    scopes.filter(by_user).filter(asked).min_by_key(Scope::remaining)
-}
-
-/// The windows that people speak of by name.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Window {
-    Minute,
-    Hour,
-    Day,
-}
-
-impl Window {
-    fn of(limit: &Limit) -> Option<Self> {
-        const MINUTE: Span = Span::from_secs(60);
-        const HOUR: Span = Span::from_secs(3_600);
-        const DAY: Span = Span::from_secs(86_400);
-        match limit {
-            Limit::Calendar { calendar, .. } => {
-                (calendar.period == Period::Day).then_some(Self::Day)
-            }
-            _ => match limit.window() {
-                MINUTE => Some(Self::Minute),
-                HOUR => Some(Self::Hour),
-                DAY => Some(Self::Day),
-                _ => None,
-            },
-        }
-    }
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Minute => "minute",
-            Self::Hour => "hour",
-            Self::Day => "day",
-        }
-    }
+    scopes.filter(counted_by).filter(asked).min_by_key(Scope::remaining)
 }

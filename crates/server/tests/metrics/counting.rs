@@ -1,5 +1,8 @@
 //! What is counted, and how it is shown.
 
+use std::collections::BTreeSet;
+use std::path::Path;
+
 use sluicegate_core::query::{Cost, RequestId};
 use sluicegate_core::time::Clock;
 use sluicegate_core::{Id, Span, Store};
@@ -100,7 +103,62 @@ fn what_nothing_feeds_is_not_shown() {
     let rendered = Metrics::new(&Options::default()).render();
     let named = |line: &&str| !line.starts_with('#') && !line.contains("fallback");
     let names: Vec<_> = rendered.lines().filter(named).collect();
-    assert_eq!(names, ["rate_limiter_config_load_failures_total 0", "sluicegate_replays_total 0"]);
+    assert_eq!(
+        names,
+        [
+            "rate_limiter_config_load_failures_total 0",
+            "sluicegate_config_last_load_successful 1",
+            "sluicegate_replays_total 0",
+        ]
+    );
+}
+
+#[test]
+fn users_are_seen_by_how_much_they_use_and_never_by_name() {
+    let limits = ["10/min", "100/h", "5.00 USD/day", "900 tokens/min", "5/s"];
+    let rules = [rule("USER", &["userId"], &limits), rule("ALL", &[], &["50/min"])];
+    let limiter = Limiter::new(all_of(rules));
+    let metrics = watching(&limiter);
+    for id in 1..=3 {
+        let cost = Cost { money: "0.02".parse().ok(), ..Cost::default() };
+        limiter.ask(&metrics, &Ask { cost, ..Ask::new(id, &[("userId", "ann")]) });
+    }
+    let shown = metrics.render();
+    for expected in [
+        r#"sluicegate_user_requests_bucket{window="minute",le="1"} 1"#,
+        r#"sluicegate_user_requests_bucket{window="minute",le="2"} 2"#,
+        r#"sluicegate_user_requests_count{window="hour"} 3"#,
+        r#"sluicegate_user_cost_usd_bucket{window="day",le="0.05"} 2"#,
+        r#"sluicegate_user_cost_usd_count{window="day"} 3"#,
+    ] {
+        assert!(shown.contains(expected), "{expected} in {shown}");
+    }
+    assert!(!shown.contains("ann") && !shown.contains("requests_count{window=\"day\"}"));
+}
+
+/// Every metric that an alert asks for, in the text of its rules.
+fn asked_for(rules: &str) -> BTreeSet<&str> {
+    let words = rules.split(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != ':');
+    let ours = words.filter(|word| !word.contains(':'));
+    ours.filter(|word| word.starts_with("sluicegate_") || word.starts_with("rate_limiter_"))
+        .map(|word| word.trim_end_matches("_bucket"))
+        .collect()
+}
+
+#[test]
+fn alerts_ask_for_metrics_that_there_are() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let rules = root.join("../../deploy/prometheus/alerts.yaml");
+    let rules = std::fs::read_to_string(rules).expect("the alerts");
+    let sources = std::fs::read_dir(root.join("src/metrics")).expect("the metrics");
+    let sources: String = sources
+        .map(|entry| std::fs::read_to_string(entry.expect("a file").path()).expect("text"))
+        .collect();
+    let asked = asked_for(&rules);
+    assert!(asked.len() > 8, "{asked:?}");
+    for metric in asked {
+        assert!(sources.contains(&format!("\"{metric}\"")), "nothing counts {metric}");
+    }
 }
 
 #[test]
@@ -142,7 +200,8 @@ fn a_peek_is_timed_but_charges_no_rule() {
 fn what_never_fits_is_told_apart_from_what_does_not_fit_now() {
     let limiter = Limiter::new(all_of([rule("BUDGET", &[], &["100 tokens/min", "1.00 USD/day"])]));
     let metrics = watching(&limiter);
-    let cost = |tokens| Cost { input_tokens: Some(tokens), ..Cost::default() };
+    let money = Some(Default::default());
+    let cost = |tokens| Cost { input_tokens: Some(tokens), money, ..Cost::default() };
     for (id, tokens) in [(1, 101), (2, 100), (3, 1)] {
         limiter.ask(&metrics, &Ask { cost: cost(tokens), ..Ask::new(id, &[]) });
     }

@@ -5,6 +5,7 @@ use sluicegate_core::algorithm::log::{ENTRIES_PER_CHARGE_MAX, Quota};
 use sluicegate_core::limit::Unit;
 use sluicegate_core::plan::Handle;
 use sluicegate_core::query::Cost;
+use sluicegate_core::shelf::Version;
 use sluicegate_core::time::Span;
 use sluicegate_core::{Charge, Id, Plan};
 use smallvec::SmallVec;
@@ -148,6 +149,24 @@ impl Later<'_> {
             Self::Settle(_) | Self::CouldSettle(_) => Asked::Settle,
             Self::Release => Asked::Release,
             Self::Renew => Asked::Renew,
+        }
+    }
+}
+
+/// The operations on the texts that all nodes share.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Kept<'a> {
+    Read(Option<Version>),
+    Put { name: Id, text: &'a str, lasts: Option<Span>, texts_max: usize },
+    Remove(Id),
+}
+
+impl Kept<'_> {
+    /// What tells its retries from those of others.
+    pub(super) const fn id(self) -> Id {
+        match self {
+            Self::Read(_) => Id::from_bits(0),
+            Self::Put { name, .. } | Self::Remove(name) => name,
         }
     }
 }
@@ -297,6 +316,32 @@ impl Call {
             }
         };
         Self::full(name, slot, keys, &body)
+    }
+
+    /// An operation on the texts that all nodes share.
+    pub(super) fn shelf(operation: Kept<'_>, names: &Names) -> Self {
+        let (mut keys, mut body) = (Texts::default(), Texts::default());
+        let (key, slot) = names.shelf();
+        keys.push(&key);
+        let name = match operation {
+            Kept::Read(known) => {
+                body.perhaps(known.map(|Version(version)| version));
+                "shelf_read"
+            }
+            Kept::Put { name, text, lasts, texts_max } => {
+                body.push(name.to_string().as_bytes());
+                body.perhaps(lasts.map(Span::as_micros));
+                body.number(texts_max as u64);
+                body.push(text.as_bytes());
+                "shelf_put"
+            }
+            Kept::Remove(name) => {
+                body.push(name.to_string().as_bytes());
+                "shelf_remove"
+            }
+        };
+        let housekeeping = matches!(operation, Kept::Read(_));
+        Self { housekeeping, ..Self::full(name, slot, keys, &body) }
     }
 
     /// This node says that it is there.

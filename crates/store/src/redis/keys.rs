@@ -7,6 +7,7 @@
 //! | estimates that are given back by themselves | the counter's name and `:holds` |
 //! | a record | `sg:id:` and the id |
 //! | the mark of an admission without a record | `sg:once:` and the id |
+//! | the texts that all nodes share | `sg:{shelf}` |
 //! | the mark of a refund | `sg:refund:` and the id |
 //! | the nodes that there are | `sg:nodes` |
 //!
@@ -89,6 +90,13 @@ impl Names {
     /// The estimates of a counter, in its slot.
     pub(super) fn holds(counter: &[u8]) -> Vec<u8> {
         beside(counter, b":holds")
+    }
+
+    /// The texts that all nodes share, and where they lie in a cluster.
+    pub(super) fn shelf(&self) -> (Vec<u8>, Option<Slot>) {
+        let name = format!("{}{{shelf}}", self.prefix).into_bytes();
+        let slot = (self.layout == Layout::Slots).then(|| Slot::of(&name));
+        (name, slot)
     }
 
     /// The record of an id, in a slot if there are any.

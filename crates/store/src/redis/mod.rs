@@ -26,6 +26,7 @@ mod reserve;
 mod script;
 mod sentinel;
 mod server;
+mod shelf;
 mod slot;
 mod tally;
 mod way;

@@ -34,11 +34,13 @@ pub enum Asked {
     Reset,
     /// See [`sluicegate_core::Store::usage`].
     Usage,
+    /// See [`sluicegate_core::shelf::Shelf`].
+    Shelf,
 }
 
 impl Asked {
     /// All of them, with their names.
-    pub const ALL: [(Self, &'static str); 12] = [
+    pub const ALL: [(Self, &'static str); 13] = [
         (Self::Acquire, "acquire"),
         (Self::Peek, "peek"),
         (Self::Book, "book"),
@@ -51,6 +53,7 @@ impl Asked {
         (Self::Close, "close"),
         (Self::Reset, "reset"),
         (Self::Usage, "usage"),
+        (Self::Shelf, "shelf"),
     ];
 }
 

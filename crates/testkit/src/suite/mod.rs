@@ -5,6 +5,7 @@
 
 #[allow(missing_docs, reason = "the name of each test is its sentence")]
 pub mod booking;
+pub mod budget;
 #[allow(missing_docs, reason = "the name of each test is its sentence")]
 pub mod decisions;
 pub mod model;
@@ -12,7 +13,11 @@ pub mod proof;
 #[allow(missing_docs, reason = "the name of each test is its sentence")]
 pub mod records;
 mod script;
+pub mod shelf;
 
+use std::sync::Arc;
+
+use sluicegate_core::price::{PriceBook, Unknown};
 use sluicegate_core::query::{Cost, Query, RequestId};
 use sluicegate_core::rule::{Group, Rule};
 use sluicegate_core::ruleset::{Ruleset, Settings};
@@ -105,7 +110,10 @@ impl Ask {
 /// One group per rule, so that all of them apply.
 pub(crate) fn rules(rules: impl IntoIterator<Item = Rule>) -> Ruleset {
     let groups = rules.into_iter().map(|rule| Group::new(rule.name.clone(), [rule])).collect();
-    Ruleset::new(groups, Settings::default()).expect("rules of tests compile")
+    // Costs are stated: no test of a store is about what tokens cost.
+    let prices = Arc::new(PriceBook::new(Unknown::Free));
+    let settings = Settings { prices, ..Settings::default() };
+    Ruleset::new(groups, settings).expect("rules of tests compile")
 }
 
 /// A rule per user.
@@ -224,6 +232,10 @@ macro_rules! store_suite {
             a_booking_takes_its_lease_when_it_is_claimed
             a_bucket_can_be_booked
             a_booking_does_not_reach_into_the_next_calendar_day
+        }
+        $crate::store_suite! { @ $subject, budget:
+            what_is_charged_is_settled_held_or_expired
+            a_forecast_is_admitted_and_one_token_more_is_not
         }
         $crate::store_suite! { @ $subject, model:
             random_operations_agree_with_the_model

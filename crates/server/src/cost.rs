@@ -1,0 +1,220 @@
+//! What work is said to cost: an estimate before it is done, the actual cost after.
+
+use std::num::NonZeroU64;
+
+use sluicegate_core::Money;
+use sluicegate_core::price::{self, Kinds};
+use sluicegate_core::query::Cost;
+use sluicegate_core::time::EXACT_MAX;
+
+use crate::refusal::Refusal;
+use crate::request::Whole;
+
+/// The actual cost. What is left out is not known.
+#[derive(Clone, Debug, Default, serde::Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct CostBody {
+    /// How many requests it counts as; one, if nothing is said.
+    pub(crate) requests: Option<Whole>,
+    /// All tokens sent, those from and for a cache included.
+    pub(crate) input_tokens: Option<Whole>,
+    /// All tokens answered, those that the model thought in included.
+    pub(crate) output_tokens: Option<Whole>,
+    /// Dollars as a decimal in quotes, such as `"0.0012"`; computed from the tokens if left out.
+    pub(crate) usd: Option<String>,
+    /// Of the tokens sent, those that the provider had in its cache.
+    pub(crate) cached_input_tokens: Option<Whole>,
+    /// Of the tokens sent, those that the provider put into its cache.
+    pub(crate) cache_write_tokens: Option<Whole>,
+    /// Of the tokens answered, those that the model thought in.
+    pub(crate) reasoning_tokens: Option<Whole>,
+    /// Of the tokens sent, the question.
+    pub(crate) query_tokens: Option<Whole>,
+    /// Of the tokens sent, what was sent along with the question.
+    pub(crate) context_tokens: Option<Whole>,
+}
+
+/// An estimate: a cost, or what one can be estimated from.
+#[derive(Clone, Debug, Default, serde::Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct EstimateBody {
+    pub(crate) requests: Option<Whole>,
+    pub(crate) input_tokens: Option<Whole>,
+    pub(crate) output_tokens: Option<Whole>,
+    pub(crate) usd: Option<String>,
+    pub(crate) cached_input_tokens: Option<Whole>,
+    pub(crate) cache_write_tokens: Option<Whole>,
+    pub(crate) reasoning_tokens: Option<Whole>,
+    pub(crate) query_tokens: Option<Whole>,
+    pub(crate) context_tokens: Option<Whole>,
+    /// The length of the text that is sent, where nobody has counted its tokens.
+    pub(crate) input_chars: Option<Whole>,
+    /// Caps on the answer, by the names that providers have for them: the largest counts.
+    pub(crate) max_tokens: Option<Whole>,
+    pub(crate) max_completion_tokens: Option<Whole>,
+    pub(crate) max_output_tokens: Option<Whole>,
+    /// How many answers are asked for, each up to the cap.
+    pub(crate) n: Option<Whole>,
+}
+
+/// A cost that was stated, with what has to be told about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stated {
+    /// The amounts.
+    pub(crate) cost: Cost,
+    /// The tokens among them that have prices of their own.
+    pub(crate) kinds: Kinds,
+    /// How many answers were asked for.
+    pub(crate) choices: NonZeroU64,
+    /// Of the tokens sent, the question; all of them if they were not told apart.
+    pub(crate) query_tokens: Option<u64>,
+    /// Of the tokens sent, what was sent along with the question.
+    pub(crate) context_tokens: Option<u64>,
+}
+
+impl CostBody {
+    pub(crate) fn read(self) -> Result<Stated, Refusal> {
+        EstimateBody {
+            requests: self.requests,
+            input_tokens: self.input_tokens,
+            output_tokens: self.output_tokens,
+            usd: self.usd,
+            cached_input_tokens: self.cached_input_tokens,
+            cache_write_tokens: self.cache_write_tokens,
+            reasoning_tokens: self.reasoning_tokens,
+            query_tokens: self.query_tokens,
+            context_tokens: self.context_tokens,
+            ..EstimateBody::default()
+        }
+        .read()
+    }
+}
+
+impl EstimateBody {
+    /// | | |
+    /// |---|---|
+    /// | tokens sent | the larger of `inputTokens` and `queryTokens` + `contextTokens`; `inputChars` if there is neither |
+    /// | tokens answered | the larger of `outputTokens` and the largest cap × `n` |
+    pub(crate) fn read(self) -> Result<Stated, Refusal> {
+        let query = whole("cost.queryTokens", self.query_tokens)?;
+        let context = whole("cost.contextTokens", self.context_tokens)?;
+        let apart = query.or(context).is_some().then(|| {
+            query.unwrap_or_default().saturating_add(context.unwrap_or_default()).min(EXACT_MAX)
+        });
+        let characters = whole("cost.inputChars", self.input_chars)?;
+        let input = whole("cost.inputTokens", self.input_tokens)?
+            .max(apart)
+            .or(characters.map(price::tokens_of));
+        let caps = [
+            whole("cost.maxTokens", self.max_tokens)?,
+            whole("cost.maxCompletionTokens", self.max_completion_tokens)?,
+            whole("cost.maxOutputTokens", self.max_output_tokens)?,
+        ];
+        let choices = NonZeroU64::new(whole("cost.n", self.n)?.unwrap_or(1));
+        let choices = choices.ok_or_else(|| Refusal::field("cost.n", "must be at least 1"))?;
+        let capped = price::capped(caps.into_iter().flatten(), choices.get());
+        let output = whole("cost.outputTokens", self.output_tokens)?.max(capped);
+        let kinds = Kinds {
+            cached_input: whole("cost.cachedInputTokens", self.cached_input_tokens)?.unwrap_or(0),
+            cache_write: whole("cost.cacheWriteTokens", self.cache_write_tokens)?.unwrap_or(0),
+            reasoning: whole("cost.reasoningTokens", self.reasoning_tokens)?.unwrap_or(0),
+        };
+        if kinds.cached_input + kinds.cache_write > input.unwrap_or_default() {
+            let right = "is a part of inputTokens, which are fewer: add what came from or went \
+                         into a cache to them";
+            let field =
+                if kinds.cached_input > 0 { "cachedInputTokens" } else { "cacheWriteTokens" };
+            return Err(Refusal::field(format!("cost.{field}"), right));
+        }
+        if kinds.reasoning > output.unwrap_or_default() {
+            let right = "is a part of outputTokens, which are fewer: add it to them";
+            return Err(Refusal::field("cost.reasoningTokens", right));
+        }
+        let money = self.usd.map(|text| text.parse::<Money>()).transpose();
+        let cost = Cost {
+            requests: whole("cost.requests", self.requests)?,
+            input_tokens: input,
+            output_tokens: output,
+            money: money.map_err(|error| Refusal::field("cost.usd", error.to_string()))?,
+        };
+        Ok(Stated {
+            cost,
+            kinds,
+            choices,
+            query_tokens: query.or(input.map(|input| input - context.unwrap_or(0).min(input))),
+            context_tokens: context
+                .or(input.map(|input| input - query.unwrap_or(input).min(input))),
+        })
+    }
+}
+
+fn whole(field: &str, given: Option<Whole>) -> Result<Option<u64>, Refusal> {
+    match given {
+        Some(Whole(number)) if number > EXACT_MAX => {
+            Err(Refusal::field(field, format!("must be at most {EXACT_MAX}")))
+        }
+        given => Ok(given.map(|Whole(number)| number)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(json: &str) -> Result<Stated, Refusal> {
+        serde_json::from_str::<EstimateBody>(json).expect(json).read()
+    }
+
+    #[track_caller]
+    fn check(json: &str, input: Option<u64>, output: Option<u64>) {
+        let stated = read(json).expect(json);
+        assert_eq!(
+            (stated.cost.input_tokens, stated.cost.output_tokens),
+            (input, output),
+            "{json}"
+        );
+    }
+
+    #[test]
+    fn tokens_are_counted_stated_apart_or_taken_from_the_length_of_a_text() {
+        check("{}", None, None);
+        check(r#"{"inputTokens": 868, "outputTokens": 145}"#, Some(868), Some(145));
+        check(r#"{"queryTokens": 12, "contextTokens": 856}"#, Some(868), None);
+        check(r#"{"inputTokens": 5, "queryTokens": 12, "contextTokens": 1}"#, Some(13), None);
+        check(r#"{"inputChars": 3000}"#, Some(1_000), None);
+        check(r#"{"inputChars": 3001, "inputTokens": 7}"#, Some(7), None);
+    }
+
+    #[test]
+    fn the_largest_cap_counts_for_every_choice() {
+        check(r#"{"maxTokens": 1, "maxCompletionTokens": 10000}"#, None, Some(10_000));
+        check(r#"{"maxOutputTokens": 100, "n": 4, "outputTokens": 7}"#, None, Some(400));
+        check(r#"{"outputTokens": 7, "n": 4}"#, None, Some(7));
+    }
+
+    #[test]
+    fn parts_that_exceed_their_whole_are_refused_by_name() {
+        for (json, field) in [
+            (r#"{"inputTokens": 5, "cachedInputTokens": 6}"#, "cost.cachedInputTokens"),
+            (r#"{"cacheWriteTokens": 1}"#, "cost.cacheWriteTokens"),
+            (r#"{"outputTokens": 5, "reasoningTokens": 6}"#, "cost.reasoningTokens"),
+            (r#"{"n": 0}"#, "cost.n"),
+            (r#"{"usd": "1e3"}"#, "cost.usd"),
+        ] {
+            assert_eq!(read(json).expect_err(json).field.as_deref(), Some(field), "{json}");
+        }
+    }
+
+    #[test]
+    fn question_and_context_are_told_apart_as_far_as_they_were() {
+        let told = |json| {
+            let stated = read(json).expect(json);
+            (stated.query_tokens, stated.context_tokens)
+        };
+        assert_eq!(told("{}"), (None, None));
+        assert_eq!(told(r#"{"inputTokens": 9}"#), (Some(9), Some(0)));
+        assert_eq!(told(r#"{"inputTokens": 9, "queryTokens": 2}"#), (Some(2), Some(7)));
+        assert_eq!(told(r#"{"inputTokens": 9, "contextTokens": 2}"#), (Some(7), Some(2)));
+        assert_eq!(told(r#"{"queryTokens": 12, "contextTokens": 856}"#), (Some(12), Some(856)));
+    }
+}
