@@ -74,6 +74,20 @@ const SUITES: &[Suite] = &[
         python: None,
     },
     Suite {
+        name: "rabbitmq",
+        proves: "the queue keeps every promise on RabbitMQ, classic and quorum, and survives its death",
+        command: "cargo test --package sluicegate-queue --features rabbitmq --test rabbitmq --locked",
+        needs: &[&services::RABBITMQ],
+        python: None,
+    },
+    Suite {
+        name: "sqs",
+        proves: "the queue keeps every promise on SQS, as moto and fauxqs play it",
+        command: "cargo test --package sluicegate-queue --features sqs --test sqs --locked",
+        needs: &[&services::PYTHON, &services::NPM, &services::FAUXQS],
+        python: Some(&python::MOTO),
+    },
+    Suite {
         name: "redis-serve",
         proves: "several `sluicegate serve` share one Redis, and survive it; TLS, users and passwords",
         command: "cargo test --package sluicegate --features redis-tests --test redis --test secured --locked",
