@@ -3,8 +3,8 @@
 use sluicegate_config::{RedisAddress, RedisStore, RedisTopology};
 use sluicegate_core::plan::Handle;
 use sluicegate_core::query::Cost;
-use sluicegate_core::store::{Claim, Ended, Error, Renewed, Usage};
-use sluicegate_core::{Decision, Id, Plan, Ruleset, Store, Timestamp};
+use sluicegate_core::store::{Claim, Ended, Error, Renewed, Shut, Usage};
+use sluicegate_core::{Decision, Id, Plan, Ruleset, Span, Store, Timestamp};
 use sluicegate_server::metrics::{RedisCalls, RedisStats};
 use sluicegate_server::probe::Readiness;
 use sluicegate_store::memory::Capacity;
@@ -141,6 +141,10 @@ impl Store for Chosen {
 
     async fn renew(&self, handle: &Handle) -> Result<Renewed, Error> {
         ask!(self, store => store.renew(handle))
+    }
+
+    async fn close(&self, plan: &Plan<'_>, wait: Span) -> Result<Shut, Error> {
+        ask!(self, store => store.close(plan, wait))
     }
 
     async fn reset(&self, plan: &Plan<'_>) -> Result<Timestamp, Error> {

@@ -26,6 +26,7 @@ pub mod rule;
 pub mod ruleset;
 pub mod store;
 pub mod time;
+pub mod upstream;
 
 pub use decision::Decision;
 pub use id::Id;

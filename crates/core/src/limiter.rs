@@ -13,8 +13,8 @@ use crate::outage::{self, Alone, OutagePolicy};
 use crate::plan::{Handle, Plan};
 use crate::query::Cost;
 use crate::ruleset::Ruleset;
-use crate::store::{Claim, Ended, Error, Local, Renewed, Store, Usage};
-use crate::time::Timestamp;
+use crate::store::{Claim, Ended, Error, Local, Renewed, Shut, Store, Usage};
+use crate::time::{Span, Timestamp};
 
 /// What every front door asks: rules that can be swapped, over one store.
 ///
@@ -136,6 +136,17 @@ impl<S: Store> Limiter<S> {
         match self.fell_back().map(|fallback| fallback.renew(handle)) {
             None | Some(Err(Error::Unknown)) => self.store.renew(handle).await,
             Some(answer) => answer,
+        }
+    }
+
+    /// Keeps the plan's gates closed for so long, this node's own included; see [`Store::close`].
+    ///
+    /// While the store does not answer, this node at least knows.
+    pub async fn close(&self, plan: &Plan<'_>, wait: Span) -> Result<Shut, Error> {
+        let own = self.fallback.as_ref().map(|fallback| fallback.close(plan, wait));
+        match (self.store.close(plan, wait).await, own) {
+            (Err(Error::Unavailable(_)), Some(own)) => Ok(own),
+            (answer, _) => answer,
         }
     }
 

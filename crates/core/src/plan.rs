@@ -63,6 +63,16 @@ impl<'a> Charge<'a> {
         self.rule.shadow || self.rule.tally
     }
 
+    /// Not charged at all: it only has to be open. See [`crate::Store::close`].
+    pub const fn is_gate(&self) -> bool {
+        self.cell.gate
+    }
+
+    /// Written when its plan is booked.
+    pub fn is_booked(&self) -> bool {
+        self.meter.bookable() && !self.is_gate()
+    }
+
     /// Given back by itself if it is held and nobody settles it.
     pub fn refunds(&self) -> bool {
         self.rule.on_expiry == OnExpiry::Refund && self.meter.bookable()
@@ -135,6 +145,11 @@ impl<'a> Plan<'a> {
     /// The charges.
     pub fn charges(&self) -> &[Charge<'a>] {
         &self.charges
+    }
+
+    /// The charges that only have to be open, with their places.
+    pub fn gates(&self) -> impl Iterator<Item = (usize, &Charge<'a>)> {
+        self.charges.iter().enumerate().filter(|(_, charge)| charge.is_gate())
     }
 
     /// Every limit that is checked, in the order in which a decision reads them.
@@ -267,6 +282,11 @@ impl<'a> Plan<'a> {
     ) -> Option<Self> {
         let mut plan = Self { charges: SmallVec::new(), ..self.clone() };
         for charge in &self.charges {
+            if charge.is_gate() {
+                // Closed or not, whoever else there is.
+                plan.charges.push(charge.clone());
+                continue;
+            }
             match meter(charge) {
                 Some(meter) => plan.charges.push(Charge { meter, ..charge.clone() }),
                 None if charge.shadow() => plan.charges.push(charge.clone()),

@@ -16,6 +16,9 @@ use crate::time::{EXACT_MAX, Span};
 
 /// The longest value of a dimension, in bytes.
 pub const VALUE_BYTES_MAX: usize = 256;
+/// What the names of dimensions begin with that only this product sets, such as `@route`: nobody
+/// who asks can pretend to come by another way.
+pub const OWN: char = '@';
 /// The most dimensions that one query may name.
 pub const DIMENSIONS_MAX: usize = 32;
 
@@ -97,6 +100,9 @@ impl<'a> Query<'a> {
         if name.is_empty() || name.len() > VALUE_BYTES_MAX {
             return wrong(Problem::Name);
         }
+        if name.starts_with(OWN) {
+            return wrong(Problem::Own);
+        }
         if value.is_empty() {
             return wrong(Problem::Empty);
         }
@@ -117,12 +123,26 @@ impl<'a> Query<'a> {
         Ok(())
     }
 
+    /// Adds a dimension that nobody who asks can name. `name` begins with [`OWN`].
+    ///
+    /// The value is one of the configuration's own names, so it is taken as it is.
+    pub fn insert_own(&mut self, name: &'static str, value: impl Into<Cow<'a, str>>) {
+        debug_assert!(name.starts_with(OWN), "{name}");
+        let value = shortened(value.into());
+        let plain = key::is_plain(&value);
+        self.dimensions.retain(|dimension| dimension.name != name);
+        self.dimensions.push(Dimension { name: name.into(), value, plain });
+    }
+
     /// Adds a dimension whatever its value is, for callers that hand on what strangers chose and
     /// can't refuse it: a long value is [`shortened`], a dimension that is there or one too many is
-    /// left out.
+    /// left out, as is one that only this product sets.
     pub fn insert_any(&mut self, name: impl Into<Cow<'a, str>>, value: impl Into<Cow<'a, str>>) {
         let (name, value) = (shortened(name.into()), shortened(value.into()));
-        if self.get(&name).is_none() && self.dimensions.len() < DIMENSIONS_MAX {
+        if !name.starts_with(OWN)
+            && self.get(&name).is_none()
+            && self.dimensions.len() < DIMENSIONS_MAX
+        {
             let plain = key::is_plain(&value);
             self.dimensions.push(Dimension { name, value, plain });
         }
@@ -179,6 +199,9 @@ pub enum Problem {
     /// No name, or a long one.
     #[error("the name of a dimension has 1 to {VALUE_BYTES_MAX} bytes")]
     Name,
+    /// A name of ours.
+    #[error("a name that begins with {OWN} is reserved: choose another")]
+    Own,
     /// Nothing in it.
     #[error("is empty: leave it out or give it a value")]
     Empty,
@@ -274,6 +297,11 @@ mod tests {
             let error = query().with("userId", value).expect_err(message);
             assert_eq!(error.to_string(), message);
         }
+        let own = query().with("@route", "x").expect_err("only we name it");
+        assert_eq!(
+            own.to_string(),
+            "@route: a name that begins with @ is reserved: choose another"
+        );
         let twice = query().with("a", "1").expect("first").with("a", "2").expect_err("second");
         assert_eq!(twice.problem, Problem::Twice);
         let many = (0..DIMENSIONS_MAX).try_fold(query(), |q, n| q.with(n.to_string(), "v"));

@@ -37,6 +37,8 @@ pub struct Rule {
     pub tally: bool,
     /// Rules that do not apply to work to which this one does, where several queries are one plan.
     pub replaces: Vec<String>,
+    /// It can be closed for a time, by whoever the work goes to: see [`crate::Store::close`].
+    pub gate: bool,
 }
 
 impl Rule {
@@ -59,12 +61,20 @@ impl Rule {
             unlimited: false,
             tally: false,
             replaces: Vec::new(),
+            gate: false,
         }
     }
 
     /// A rule that lets everything through that it matches.
     pub fn unlimited(name: impl Into<String>) -> Self {
         Self { unlimited: true, ..Self::new(name, []) }
+    }
+
+    /// Can be closed for a time.
+    #[must_use]
+    pub fn gated(mut self) -> Self {
+        self.gate = true;
+        self
     }
 
     /// Counts apart by these dimensions.

@@ -104,7 +104,18 @@ pub trait Store: Send + Sync {
         std::future::ready(Err(Error::Unavailable(cant.to_owned())))
     }
 
-    /// Forgets all usage of the plan's counters; returns when.
+    /// Keeps the plan's gates closed for so long from now; returns until when they are.
+    ///
+    /// While a gate is closed nothing of its rule starts: not by acquire, not by a booking, and a
+    /// claim books anew. It only ever extends: a later, shorter hint opens nothing. A plan without
+    /// a gate has nothing to close.
+    fn close(
+        &self,
+        plan: &Plan<'_>,
+        wait: Span,
+    ) -> impl Future<Output = Result<Shut, Error>> + Send;
+
+    /// Forgets all usage of the plan's counters, and that they were closed; returns when.
     fn reset(&self, plan: &Plan<'_>) -> impl Future<Output = Result<Timestamp, Error>> + Send;
 
     /// What the limits of the plan show now.
@@ -126,6 +137,8 @@ pub trait Local: Send + Sync {
     fn release(&self, handle: &Handle) -> Result<Ended, Error>;
     /// See [`Store::renew`].
     fn renew(&self, handle: &Handle) -> Result<Renewed, Error>;
+    /// See [`Store::close`].
+    fn close(&self, plan: &Plan<'_>, wait: Span) -> Shut;
     /// See [`Store::reset`].
     fn reset(&self, plan: &Plan<'_>) -> Timestamp;
     /// See [`Store::usage`].
@@ -153,7 +166,7 @@ pub enum Claim {
         /// The start of the booking.
         start: Timestamp,
     },
-    /// It was late or already used: claim again at `start`.
+    /// It was late, already used, or its gate is closed: claim again at `start`.
     Rebooked {
         /// When this was decided.
         at: Timestamp,
@@ -171,6 +184,15 @@ pub struct Renewed {
     /// When, by the clock of the store.
     pub at: Timestamp,
     /// Until when the first of them lasts.
+    pub until: Timestamp,
+}
+
+/// Gates are closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shut {
+    /// When, by the clock of the store.
+    pub at: Timestamp,
+    /// Until when the last of them is.
     pub until: Timestamp,
 }
 

@@ -1,11 +1,5 @@
-//! Who asks: bearer tokens, known by their hashes, each with the name of its holder.
-//!
-//! A token that is presented is hashed and compared with every hash that we know, each comparison
-//! in constant time. How long the answer takes tells neither how much of a token is right nor
-//! whose it is.
+//! Who asks: bearer tokens, each with the name of its holder.
 
-use std::collections::BTreeMap;
-use std::fmt;
 use std::future::{Ready, ready};
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -14,35 +8,18 @@ use arc_swap::ArcSwapOption;
 use axum::http::{HeaderMap, HeaderValue, Request, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::future::Either;
-use sha2::{Digest, Sha256};
-use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::rest::Problem;
+pub use sluicegate_door::tokens::{Caller, Hash, SharedToken, Tokens, hash};
 
-/// The SHA-256 of a token.
-pub type Hash = [u8; 32];
+use crate::rest::Problem;
 
 /// The paths that need no token: whoever asks them can't hold one.
 pub const OPEN: [&str; 4] =
     ["/health", "/ready", "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"];
 
 const SCHEME: &[u8] = b"bearer";
-
-/// The tokens that are let in.
-pub struct Tokens {
-    entries: Box<[Entry]>,
-}
-
-struct Entry {
-    hash: Hash,
-    caller: Caller,
-}
-
-/// Who asks: the name of the token, which requests carry in their extensions.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Caller(Arc<str>);
 
 /// Why a request is not let in. The text is for the client: it says nothing about the tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -58,79 +35,12 @@ pub enum Denied {
     Unknown,
 }
 
-/// Two callers can't be told apart.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{first} and {second} have the same token: give each its own")]
-pub struct SharedToken {
-    /// The name that came first.
-    pub first: String,
-    /// The other.
-    pub second: String,
-}
-
-impl Tokens {
-    /// The tokens with these names and hashes. A name may come with several hashes, so that an
-    /// old token and its successor are both good for a while.
-    pub fn new<N: Into<Arc<str>>>(
-        tokens: impl IntoIterator<Item = (N, Hash)>,
-    ) -> Result<Self, SharedToken> {
-        let mut callers: BTreeMap<Hash, Caller> = BTreeMap::new();
-        for (name, hash) in tokens {
-            let caller = Caller(name.into());
-            if let Some(first) = callers.get(&hash).filter(|first| **first != caller) {
-                let (first, second) = (first.to_string(), caller.to_string());
-                return Err(SharedToken { first, second });
-            }
-            callers.insert(hash, caller);
-        }
-        let entries = callers.into_iter().map(|(hash, caller)| Entry { hash, caller }).collect();
-        Ok(Self { entries })
-    }
-
-    /// Whose token the value of an `Authorization` header is.
-    pub fn authenticate(&self, header: Option<&HeaderValue>) -> Result<&Caller, Denied> {
-        let presented = hash(bearer(header.ok_or(Denied::Missing)?)?);
-        let mut known = Choice::from(0);
-        let mut index = 0_u64;
-        // All of them, also after the right one.
-        for (at, entry) in (0_u64..).zip(&self.entries) {
-            let is_same = entry.hash.ct_eq(&presented);
-            index.conditional_assign(&at, is_same);
-            known |= is_same;
-        }
-        let index = usize::try_from(index).expect("it counts what is in memory");
-        if known.into() { Ok(&self.entries[index].caller) } else { Err(Denied::Unknown) }
-    }
-}
-
-/// Shows the names only.
-impl fmt::Debug for Tokens {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.entries.iter().map(|entry| entry.caller.name())).finish()
-    }
-}
-
-impl Caller {
-    /// Whoever asks a server that asks for no tokens.
-    pub fn anonymous() -> Self {
-        Self("anonymous".into())
-    }
-
-    /// Its name.
-    pub fn name(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for Caller {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-/// The hash by which `token` is known.
-pub fn hash(token: &[u8]) -> Hash {
-    Sha256::digest(token).into()
+/// Whose token the value of an `Authorization` header is.
+fn authenticate<'t>(
+    tokens: &'t Tokens,
+    header: Option<&HeaderValue>,
+) -> Result<&'t Caller, Denied> {
+    tokens.holder(bearer(header.ok_or(Denied::Missing)?)?).ok_or(Denied::Unknown)
 }
 
 /// The token in `Bearer <token>`; the scheme may be in either case (RFC 9110, 11.1).
@@ -218,7 +128,7 @@ impl Require {
     fn caller<B>(&self, request: &Request<B>) -> Result<Caller, Denied> {
         match &*self.tokens.load() {
             Some(tokens) if !OPEN.contains(&request.uri().path()) => {
-                tokens.authenticate(request.headers().get(header::AUTHORIZATION)).cloned()
+                authenticate(tokens, request.headers().get(header::AUTHORIZATION)).cloned()
             }
             _ => Ok(self.anonymous.clone()),
         }
@@ -243,7 +153,7 @@ mod tests {
     fn check(header: &str, expected: Result<&str, Denied>) {
         let tokens = tokens(&[("alice", "old"), ("bob", "b0b"), ("alice", "new")]);
         let header = HeaderValue::from_str(header).unwrap();
-        let found = tokens.authenticate(Some(&header)).map(Caller::name);
+        let found = authenticate(&tokens, Some(&header)).map(Caller::name);
         assert_eq!(found, expected, "{header:?}");
     }
 
@@ -280,25 +190,13 @@ mod tests {
 
     #[test]
     fn a_header_that_is_not_there_is_missing() {
-        assert_eq!(tokens(&[("alice", "a")]).authenticate(None), Err(Denied::Missing));
+        assert_eq!(authenticate(&tokens(&[("alice", "a")]), None), Err(Denied::Missing));
     }
 
     #[test]
     fn without_tokens_nobody_is_known() {
         let header = HeaderValue::from_static("Bearer a");
-        assert_eq!(tokens(&[]).authenticate(Some(&header)), Err(Denied::Unknown));
-    }
-
-    #[test]
-    fn callers_do_not_share_a_token() {
-        let error = Tokens::new([("alice", hash(b"a")), ("bob", hash(b"a"))]).unwrap_err();
-        assert_eq!(error.to_string(), "alice and bob have the same token: give each its own");
-        assert!(Tokens::new([("alice", hash(b"a")), ("alice", hash(b"a"))]).is_ok());
-    }
-
-    #[test]
-    fn tokens_do_not_show_their_hashes() {
-        assert_eq!(format!("{:?}", tokens(&[("alice", "a")])), r#"{"alice"}"#);
+        assert_eq!(authenticate(&tokens(&[]), Some(&header)), Err(Denied::Unknown));
     }
 
     /// An application that answers with the name of its caller.

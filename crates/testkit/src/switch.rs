@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use sluicegate_core::plan::Handle;
 use sluicegate_core::query::Cost;
-use sluicegate_core::store::{Claim, Ended, Error, Renewed, Usage};
-use sluicegate_core::{Decision, Id, Plan, Store, Timestamp};
+use sluicegate_core::store::{Claim, Ended, Error, Renewed, Shut, Usage};
+use sluicegate_core::{Decision, Id, Plan, Span, Store, Timestamp};
 
 /// A store behind a switch: while it is off, nothing answers and nothing is changed.
 #[derive(Debug)]
@@ -65,6 +65,10 @@ impl<S: Store> Store for Switch<S> {
 
     async fn renew(&self, handle: &Handle) -> Result<Renewed, Error> {
         self.store()?.renew(handle).await
+    }
+
+    async fn close(&self, plan: &Plan<'_>, wait: Span) -> Result<Shut, Error> {
+        self.store()?.close(plan, wait).await
     }
 
     async fn reset(&self, plan: &Plan<'_>) -> Result<Timestamp, Error> {

@@ -1,7 +1,7 @@
 //! Rules over `Cargo.toml`: which crate may use which, and that all share one set of lints.
 //!
 //! ```text
-//! core ← {store, config, queue} ← {server, gateway, dispatch, client} ← app
+//! core ← {store, config, queue, door} ← {server, gateway, dispatch, client} ← app
 //! ```
 //!
 //! A crate may use any crate of a lower layer, never one of its own. `testkit` serves
@@ -15,7 +15,7 @@ use super::Finding;
 /// The folders under `crates/`, lowest layer first.
 const LAYERS: [&[&str]; 4] = [
     &["core"],
-    &["store", "config", "queue"],
+    &["store", "config", "queue", "door"],
     &["server", "gateway", "dispatch", "client"],
     &["app"],
 ];
@@ -191,6 +191,7 @@ mod tests {
         assert!(uses("store", "core"));
         assert!(uses("server", "core") && uses("server", "config"));
         assert!(uses("app", "gateway") && uses("app", "store"));
+        assert!(uses("server", "door") && uses("gateway", "door"));
         assert!(uses("testkit", "core") && uses("testkit", "store"));
     }
 

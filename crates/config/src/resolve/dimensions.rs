@@ -1,6 +1,6 @@
 //! Which dimensions a query has to name, and whose values are secret.
 
-use sluicegate_core::query::{DIMENSIONS_MAX, VALUE_BYTES_MAX};
+use sluicegate_core::query::{DIMENSIONS_MAX, OWN, VALUE_BYTES_MAX};
 
 use super::item::{Item, nearest};
 use super::scalar;
@@ -98,6 +98,9 @@ pub(super) fn check_name(name: &str, item: &Item<'_>, report: &mut Report) -> bo
     if !valid {
         let message = format!("the name of a dimension has 1 to {VALUE_BYTES_MAX} bytes");
         item.fail(report, message, "write one such as userId");
+    } else if name.starts_with(OWN) {
+        let message = format!("names that begin with {OWN} are set by Sluicegate itself");
+        item.fail(report, message, "choose another name");
     }
-    valid
+    valid && !name.starts_with(OWN)
 }

@@ -127,6 +127,12 @@ impl Bucket {
         self.given_back_ns = self.given_back_ns.saturating_add(back);
     }
 
+    /// Leaves no room before `until`: how a gate is closed.
+    pub fn fill_until(&mut self, until: Timestamp) {
+        self.empty_at_ns = self.empty_at_ns.max(nanos(until));
+        self.latest = self.latest.max(until);
+    }
+
     /// Takes up to `amount` back out of what has not drained yet at `now`.
     pub fn refund(&mut self, quota: Quota, amount: u64, now: Timestamp) {
         let all = Pour { drained_at_ns: self.empty_at_ns, given_back_ns: self.given_back_ns };

@@ -280,6 +280,13 @@ impl Cell {
         }
     }
 
+    /// Leaves no room before `until`; only a gate, which is a bucket, can.
+    pub fn close(&mut self, until: Timestamp) {
+        if let State::Bucket(bucket) = self.state_mut() {
+            bucket.fill_until(until);
+        }
+    }
+
     /// Charges `amount` at `now` whether or not it fits, beside the use that `mark` describes.
     pub fn charge_debt(&mut self, mark: Mark, amount: u64, now: Timestamp) {
         match (self.state_mut(), mark) {

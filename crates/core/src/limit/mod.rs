@@ -158,6 +158,17 @@ pub enum Limit {
 }
 
 impl Limit {
+    /// What a gate is made of: a bucket that is full until the gate opens, and then empty at once.
+    /// Nothing that is settled counts in its unit.
+    pub(crate) const GATE: Self = Self::Bucket {
+        rate: Rate {
+            amount: Amount(1_000_000),
+            unit: Unit::Slots,
+            window: Window(Span::from_secs(1)),
+        },
+        capacity: Amount::ONE,
+    };
+
     /// What it counts.
     pub const fn unit(&self) -> Unit {
         match self {

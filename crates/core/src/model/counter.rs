@@ -55,6 +55,12 @@ impl Counter {
         *self = Self { reset_at: Some(now), ..Self::default() };
     }
 
+    /// Leaves no room before `until`, in a bucket.
+    pub(super) fn close(&mut self, until: Timestamp) {
+        self.empty_at_ns = self.empty_at_ns.max(nanos(until));
+        self.latest = self.latest.max(until);
+    }
+
     /// The amount of all uses for which `counts` holds.
     fn sum(&self, counts: impl Fn(&Use) -> bool) -> u64 {
         self.uses.iter().filter(|used| counts(used)).map(|used| used.amount).sum()

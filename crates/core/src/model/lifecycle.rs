@@ -44,7 +44,7 @@ impl Model {
         if !plan.reaches(now, now) {
             return Err(Error::ClockSkew);
         }
-        if claimed_by.is_none() && now <= good_until {
+        if claimed_by.is_none() && now <= good_until && self.is_open(plan, now) {
             if let Some((start, hit)) = self.missing_lease(plan, now) {
                 let readings = self.readings(plan, now);
                 return Ok(Claim::Deny(Deny { at: now, start, hit, readings }));
@@ -99,6 +99,14 @@ impl Model {
                 let there = self.counters.get(&used.counter).is_some_and(|c| c.has(used.serial));
                 there && used.lease().is_some_and(|until| until > now)
             })
+    }
+
+    /// Whether every gate of a plan is open.
+    fn is_open(&self, plan: &Plan<'_>, now: Timestamp) -> bool {
+        plan.gates().all(|(_, gate)| {
+            let counter = self.counters.get(&(gate.key.to_string(), gate.meter.kind()));
+            counter.is_none_or(|counter| counter.fits(&gate.meter, now, gate.need, Span::ZERO))
+        })
     }
 
     fn missing_lease(&self, plan: &Plan<'_>, now: Timestamp) -> Option<(Timestamp, Hit)> {

@@ -17,7 +17,7 @@ use crate::id::Id;
 use crate::limit::Unit;
 use crate::plan::{Plan, Start};
 use crate::query::Cost;
-use crate::store::{Error, Usage, kept_until};
+use crate::store::{Error, Shut, Usage, kept_until};
 use crate::time::{Span, Timestamp};
 
 /// Usage, as a plain value. Time is an argument and must not go back.
@@ -234,6 +234,19 @@ impl Model {
                 counter.reset(now);
             }
         }
+    }
+
+    /// See [`crate::Store::close`].
+    pub fn close(&mut self, plan: &Plan<'_>, wait: Span, now: Timestamp) -> Shut {
+        self.advance(now);
+        let mut until = now;
+        for (_, gate) in plan.gates() {
+            let name = (gate.key.to_string(), gate.meter.kind());
+            self.counter(&name).close(now + wait);
+            let readings = self.counter(&name).readings(&gate.meter, now);
+            until = readings.iter().map(|reading| reading.reset).fold(until, Timestamp::max);
+        }
+        Shut { at: now, until }
     }
 
     /// Drops records whose time is over and gives back what is due.

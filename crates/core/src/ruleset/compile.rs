@@ -10,7 +10,7 @@ use crate::limit::{Calendar, Limit, Unit};
 use crate::money::Money;
 use crate::plan::{Charge, Plan};
 use crate::price::Tokens;
-use crate::query::{Query, Subject};
+use crate::query::{OWN, Query, Subject};
 use crate::rule::{Group, InlineRule, Mode, Pattern, Rule};
 use crate::time::{Clock, Span};
 
@@ -41,8 +41,12 @@ pub(crate) struct CellSpec {
     pub(crate) slack: Option<Span>,
     /// The limits as they are written: every answer repeats them.
     pub(crate) texts: Vec<Box<str>>,
+    /// What its key begins with, beside what the rule counts by; only a gate's does.
+    prefix: &'static str,
     /// What tells the cells of one rule apart; empty for a literal key.
     suffix: String,
+    /// It is not charged: it only has to be open.
+    pub(crate) gate: bool,
     /// The name of the cell that takes what no longer has room for a key of its own.
     pub(crate) overflow: String,
     spec: Spec,
@@ -219,8 +223,9 @@ impl Compiled {
                 prefix.push_value(&rule.name);
                 let mut text = prefix.as_str().to_owned();
                 let mut key = Vec::new();
+                let partition = partition(&rule, settings);
                 for name in &rule.per {
-                    let together = settings.partition.as_ref() == Some(name);
+                    let together = partition == Some(name);
                     text.push_str(if together { ":{" } else { ":" });
                     key.push(Piece::Text(std::mem::take(&mut text)));
                     key.push(value(name));
@@ -275,13 +280,16 @@ impl Compiled {
         }
         for cell in &self.cells {
             let take = match cell.unit {
+                _ if cell.gate => 0,
                 Unit::Slots => 1,
                 Unit::Requests => query.cost.of(Unit::Requests).unwrap_or(1),
                 Unit::Usd => money(query, settings)?,
                 unit => query.cost.of(unit).unwrap_or(0),
             };
             let identity = match cell.unit {
-                Unit::Usd if query.cost.money.is_none() => Tokens::expected(query).identity(),
+                Unit::Usd if !cell.gate && query.cost.money.is_none() => {
+                    Tokens::expected(query).identity()
+                }
                 _ => take,
             };
             if matches!(cell.spec, Spec::Log(_)) && take > log::ENTRIES_PER_CHARGE_MAX {
@@ -302,13 +310,14 @@ impl Compiled {
                 rule: &self.rule,
                 cell,
             };
-            plan.push(charge, |key| self.name(key, &cell.suffix, values, settings))?;
+            plan.push(charge, |key| self.name(key, cell, values, settings))?;
         }
         Ok(())
     }
 
     /// Adds to a key what this rule counts by.
-    fn name(&self, key: &mut Key, suffix: &str, values: &Values<'_>, settings: &Settings) {
+    fn name(&self, key: &mut Key, cell: &CellSpec, values: &Values<'_>, settings: &Settings) {
+        key.push_literal(cell.prefix);
         for piece in &self.key {
             match piece {
                 Piece::Text(text) => key.push_literal(text),
@@ -323,7 +332,7 @@ impl Compiled {
                 }
             }
         }
-        key.push_literal(suffix);
+        key.push_literal(&cell.suffix);
     }
 }
 
@@ -431,16 +440,48 @@ fn cells(rule: &Rule) -> Result<Vec<CellSpec>, RulesetError> {
         let overflow = format!("{}#overflow{suffix}", rule.name);
         let (limits, texts) = (vec![limit.clone()], vec![limit.to_string().into()]);
         let slack = None;
-        cells.push(CellSpec { unit, limits, slack, texts, suffix, overflow, spec });
+        let (prefix, gate) = ("", false);
+        cells.push(CellSpec { unit, limits, slack, texts, prefix, suffix, gate, overflow, spec });
     }
     if rule.key.is_some() && cells.len() > 1 {
         return fail(Problem::TemplateCells(cells.len()));
     }
-    for cell in cells.iter_mut().filter(|cell| !matches!(cell.spec, Spec::Leases(_))) {
+    if rule.gate {
+        cells.push(CellSpec::gate(rule));
+    }
+    for cell in cells.iter_mut().filter(|cell| !cell.gate && !matches!(cell.spec, Spec::Leases(_)))
+    {
         let shortest = cell.limits.iter().map(Limit::window).min().unwrap_or_default();
         cell.slack = Some(Span::from_micros(shortest.as_micros() / 100));
     }
     Ok(cells)
+}
+
+impl CellSpec {
+    /// What has to be open for the work of a rule. It lies where the counter of the rule lies: a
+    /// literal key has no braces around what Redis hashes, so the gate's has.
+    fn gate(rule: &Rule) -> Self {
+        let braces = rule.key.as_ref().is_some_and(|key| !key.contains('{'));
+        let (prefix, suffix) = if braces { ("{", "}#closed") } else { ("", "#closed") };
+        Self {
+            unit: Limit::GATE.unit(),
+            limits: vec![Limit::GATE],
+            slack: None,
+            texts: vec!["closed".into()],
+            prefix,
+            suffix: suffix.to_owned(),
+            gate: true,
+            overflow: format!("{}#overflow{suffix}", rule.name),
+            spec: Spec::new(&Limit::GATE, rule),
+        }
+    }
+}
+
+/// The dimension by which the counters of a rule are kept together: one of our own if there is
+/// one, because what is paced has to be booked in one place.
+fn partition<'r>(rule: &'r Rule, settings: &'r Settings) -> Option<&'r String> {
+    let own = rule.per.iter().find(|name| name.starts_with(OWN));
+    own.or(settings.partition.as_ref())
 }
 
 impl Spec {

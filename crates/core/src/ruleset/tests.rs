@@ -164,6 +164,34 @@ fn a_literal_key_is_taken_as_it_is_written() {
 }
 
 #[test]
+fn a_gate_lies_beside_the_counter_of_its_rule() {
+    let literal = Rule {
+        key: Some("ziraai:worker:<provider>".to_owned()),
+        ..rule("WORKER", "500/min", &["provider"])
+    };
+    let route = rule("ROUTE", "25/s", &["tenant", "@route"]);
+    let rules = ruleset(vec![
+        Group::new("worker", [literal.gated()]),
+        Group::new("route", [route.gated()]),
+    ]);
+    let mut query = query(&[("provider", "gemini"), ("tenant", "t")]);
+    query.insert_own("@route", "nivoda/graphql");
+    let plan = rules.plan(&query, NOW).expect("a plan");
+    let charges: Vec<_> =
+        plan.charges().iter().map(|c| (c.key.to_string(), c.need, c.take)).collect();
+    let charges: Vec<_> = charges.iter().map(|(key, need, take)| (&**key, *need, *take)).collect();
+    assert_eq!(
+        charges,
+        [
+            ("ziraai:worker:gemini", 1, 1),
+            ("{ziraai:worker:gemini}#closed", 1, 0),
+            ("ROUTE:t:{nivoda%2Fgraphql}#requests", 1, 1),
+            ("ROUTE:t:{nivoda%2Fgraphql}#closed", 1, 0),
+        ]
+    );
+}
+
+#[test]
 fn a_query_can_bring_its_own_limit() {
     let rules = inference();
     let mut query = query(&[("modelId", "m")]);

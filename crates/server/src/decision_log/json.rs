@@ -67,7 +67,7 @@ pub(super) fn followed(followed: &Followed<'_, '_>, context: &Context<'_>, out: 
         Effect::Rebooked { start, plan } => {
             line.word("effect", "rebooked");
             line.instant("start", start);
-            let booked = plan.charges().iter().filter(|charge| charge.meter.bookable());
+            let booked = plan.charges().iter().filter(|charge| charge.is_booked());
             line.list("charges", booked, charge);
         }
         Effect::Spent => line.word("effect", "spent"),

@@ -51,9 +51,10 @@ pub(super) fn written<'a, 'p>(
     let operation = decided.operation;
     answer.plan().charges().iter().filter(move |charge| {
         first_time
+            && !charge.is_gate()
             && match operation {
                 Operation::Acquire => true,
-                Operation::Book => charge.meter.bookable(),
+                Operation::Book => charge.is_booked(),
                 Operation::Claim => !charge.meter.bookable(),
                 _ => false,
             }

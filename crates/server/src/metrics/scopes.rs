@@ -114,6 +114,9 @@ impl Directory {
             let mut usage = None;
             for charge in run {
                 for (limit, reading) in charge.limits().iter().zip(readings.by_ref()) {
+                    if charge.is_gate() {
+                        continue;
+                    }
                     scope.seen(limit, reading.used);
                     let ratio = reading.used as f64 / limit.amount().get() as f64;
                     usage = Some(usage.map_or(ratio, |most: f64| most.max(ratio)));

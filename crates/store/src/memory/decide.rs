@@ -3,7 +3,7 @@
 use sluicegate_core::algorithm::{Cell, Earliest};
 use sluicegate_core::decision::{Allow, Deny, Never, Readings};
 use sluicegate_core::plan::Start;
-use sluicegate_core::store::{Error, Usage};
+use sluicegate_core::store::{Error, Shut, Usage};
 use sluicegate_core::time::{Clock, Span, Timestamp};
 use sluicegate_core::{Decision, Plan};
 use smallvec::SmallVec;
@@ -241,6 +241,21 @@ impl<C: Clock> Memory<C> {
         }
         drop(locked);
         self.usage_now(plan)
+    }
+
+    pub(super) fn close_now(&self, plan: &Plan<'_>, wait: Span) -> Shut {
+        let (mut locked, mut sites, now) = self.hold(plan);
+        let mut until = now;
+        for (index, gate) in plan.gates() {
+            let place = self.make(gate, &mut sites[index], &mut locked, now);
+            let address = sites[index].address;
+            let table = locked.shard(address.shard).table(address.overflow);
+            let (cell, expires) = table.get_mut(place);
+            cell.close(now + wait);
+            until = until.max(cell.expires(Span::ZERO));
+            *expires = (*expires).max(until);
+        }
+        Shut { at: now, until }
     }
 
     pub(super) fn reset_now(&self, plan: &Plan<'_>) -> Timestamp {

@@ -59,7 +59,7 @@ impl<C: Clock> Memory<C> {
             if !plan.reaches(now, now) {
                 return Err(Error::ClockSkew);
             }
-            if claimed_by.is_none() && now <= good_until {
+            if claimed_by.is_none() && now <= good_until && is_open(plan, &locked, &sites, now) {
                 if let Some((start, hit)) = missing_lease(plan, &locked, &sites, now) {
                     let readings = locked.readings(plan, &sites, now);
                     return Ok(Claim::Deny(Deny { at: now, start, hit, readings }));
@@ -75,7 +75,7 @@ impl<C: Clock> Memory<C> {
                 *expires = (*expires).max(record.kept_until(now));
                 return go(record, false, &locked, &sites);
             }
-            // Late, or somebody else's by now. What nobody has claimed was never used.
+            // Late, somebody else's by now, or closed. What nobody has claimed was never used.
             if claimed_by.is_none() {
                 give_back(record, plan.id.id, &mut locked, now);
             }
@@ -296,6 +296,14 @@ fn leases_held(record: &Record, id: Id, locked: &mut Locked<'_>, now: Timestamp)
 }
 
 /// The first lease of a plan that is not to be had now.
+/// Whether every gate of a plan is open.
+fn is_open(plan: &Plan<'_>, locked: &Locked<'_>, sites: &[Site], now: Timestamp) -> bool {
+    plan.gates().all(|(index, gate)| {
+        let earliest = locked.earliest(gate, &sites[index], now, Span::ZERO);
+        matches!(earliest, Earliest::At { start, .. } if start == now)
+    })
+}
+
 fn missing_lease(
     plan: &Plan<'_>,
     locked: &Locked<'_>,

@@ -23,7 +23,7 @@ use siphasher::sip128::SipHasher13;
 use sluicegate_core::algorithm::Cell;
 use sluicegate_core::plan::Handle;
 use sluicegate_core::query::Cost;
-use sluicegate_core::store::{Claim, Ended, Error, Local, Renewed, Usage};
+use sluicegate_core::store::{Claim, Ended, Error, Local, Renewed, Shut, Usage};
 use sluicegate_core::time::{Clock, Span, Timestamp};
 use sluicegate_core::{Charge, Decision, Id, Plan, Store};
 
@@ -211,6 +211,10 @@ impl<C: Clock> Store for Memory<C> {
         Ok(self.reset_now(plan))
     }
 
+    async fn close(&self, plan: &Plan<'_>, wait: Span) -> Result<Shut, Error> {
+        Ok(self.close_now(plan, wait))
+    }
+
     async fn refund(&self, plan: &Plan<'_>) -> Result<Usage, Error> {
         Ok(self.refund_now(plan))
     }
@@ -243,6 +247,10 @@ impl<C: Clock> Local for Memory<C> {
 
     fn renew(&self, handle: &Handle) -> Result<Renewed, Error> {
         self.renew_now(handle.id)
+    }
+
+    fn close(&self, plan: &Plan<'_>, wait: Span) -> Shut {
+        self.close_now(plan, wait)
     }
 
     fn reset(&self, plan: &Plan<'_>) -> Timestamp {

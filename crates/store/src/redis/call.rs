@@ -97,6 +97,7 @@ pub(super) enum Planned {
     Peek,
     Book,
     Claim(Id),
+    Close(Span),
     Reset,
     Usage,
     Reserve(Attempt),
@@ -109,6 +110,7 @@ impl Planned {
             Self::Peek => Asked::Peek,
             Self::Book => Asked::Book,
             Self::Claim(_) => Asked::Claim,
+            Self::Close(_) => Asked::Close,
             Self::Reset => Asked::Reset,
             Self::Usage => Asked::Usage,
         }
@@ -210,6 +212,7 @@ impl Call {
             Planned::Peek => "peek",
             Planned::Book => "book",
             Planned::Claim(_) => "claim",
+            Planned::Close(_) => "close",
             Planned::Reset => "reset",
             Planned::Usage => "usage",
             Planned::Reserve(_) => "reserve",
@@ -238,6 +241,7 @@ impl Call {
         match operation {
             Planned::Claim(claimant) => body.id(claimant),
             Planned::Reserve(attempt) => body.id(attempt.number),
+            Planned::Close(wait) => body.span(wait),
             _ => {}
         }
         Self::full(name, slot, keys, &body)
@@ -316,6 +320,7 @@ fn push_charge(charge: &Charge<'_>, names: &Names, keys: &mut Texts, body: &mut 
     });
     body.flag(charge.shadow());
     body.flag(charge.refunds());
+    body.flag(charge.is_gate());
     if charge.refunds() {
         keys.push(&Names::holds(&counter));
     }

@@ -34,8 +34,8 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use sluicegate_core::plan::Handle;
 use sluicegate_core::query::Cost;
-use sluicegate_core::store::{Claim, Ended, Error, Renewed, Usage};
-use sluicegate_core::{Decision, Id, Key, Plan, Store, Timestamp};
+use sluicegate_core::store::{Claim, Ended, Error, Renewed, Shut, Usage};
+use sluicegate_core::{Decision, Id, Key, Plan, Span, Store, Timestamp};
 use smallvec::SmallVec;
 
 pub use attempts::Patience;
@@ -299,6 +299,17 @@ impl Store for Redis {
 
     async fn renew(&self, handle: &Handle) -> Result<Renewed, Error> {
         parts::renewed(self.ask_later(Later::Renew, handle, Reply::renewed).await)
+    }
+
+    async fn close(&self, plan: &Plan<'_>, wait: Span) -> Result<Shut, Error> {
+        let operation = Planned::Close(wait);
+        match Spread::of(plan, &self.names) {
+            Spread::Whole(slot) => self.ask_planned(operation, plan, slot).await?.shut(),
+            Spread::Parts(parts) => {
+                let read = |reply: Reply, _: &Plan<'_>| reply.shut();
+                parts::shut(self.ask_parts(operation, &parts, read).await)
+            }
+        }
     }
 
     async fn reset(&self, plan: &Plan<'_>) -> Result<Timestamp, Error> {

@@ -6,7 +6,7 @@
 use sluicegate_core::algorithm::Reading;
 use sluicegate_core::decision::{Allow, Deny, Hit, Never, Readings};
 use sluicegate_core::plan::Handle;
-use sluicegate_core::store::{Ended, Error, Renewed, Usage};
+use sluicegate_core::store::{Ended, Error, Renewed, Shut, Usage};
 use sluicegate_core::{Decision, Plan, Timestamp};
 
 use super::keys::{Layout, Names};
@@ -185,6 +185,14 @@ pub(super) fn usage(
     let read: Vec<_> =
         parts.iter().zip(usages).map(|(part, usage)| (part, usage.at, usage.readings)).collect();
     Ok(Usage { at, readings: readings(plan, &read, at) })
+}
+
+/// Until when gates are closed that lie in several slots, by the clock of the one that takes
+/// longest.
+pub(super) fn shut(answers: Vec<Result<Shut, Error>>) -> Result<Shut, Error> {
+    let answers: Vec<Shut> = answers.into_iter().collect::<Result<_, _>>()?;
+    let last = answers.into_iter().max_by_key(|one| one.until.since(one.at));
+    Ok(last.unwrap_or(Shut { at: Timestamp::ZERO, until: Timestamp::ZERO }))
 }
 
 /// What all slots of a handle say about its end: it had come before only if in every one of them.

@@ -3,7 +3,7 @@
 use redis::Value;
 use sluicegate_core::algorithm::{Meter, Reading};
 use sluicegate_core::decision::{Allow, Deny, Hit, Never, Readings};
-use sluicegate_core::store::{Claim, Ended, Error, Renewed, Usage};
+use sluicegate_core::store::{Claim, Ended, Error, Renewed, Shut, Usage};
 use sluicegate_core::time::{Span, Timestamp};
 use sluicegate_core::{Decision, Plan};
 use smallvec::SmallVec;
@@ -146,6 +146,14 @@ impl Reply {
         let mut answer = self.full()?;
         match answer.word()?.as_str() {
             "reset" => answer.time(),
+            word => Err(answer.error(word)),
+        }
+    }
+
+    pub(super) fn shut(self) -> Result<Shut, Error> {
+        let mut answer = self.full()?;
+        match answer.word()?.as_str() {
+            "shut" => Ok(Shut { at: answer.time()?, until: answer.time()? }),
             word => Err(answer.error(word)),
         }
     }

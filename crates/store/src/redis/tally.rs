@@ -26,6 +26,8 @@ pub enum Asked {
     Release,
     /// See [`sluicegate_core::Store::renew`].
     Renew,
+    /// See [`sluicegate_core::Store::close`].
+    Close,
     /// See [`sluicegate_core::Store::reset`].
     Reset,
     /// See [`sluicegate_core::Store::usage`].
@@ -34,7 +36,7 @@ pub enum Asked {
 
 impl Asked {
     /// All of them, with their names.
-    pub const ALL: [(Self, &'static str); 10] = [
+    pub const ALL: [(Self, &'static str); 11] = [
         (Self::Acquire, "acquire"),
         (Self::Peek, "peek"),
         (Self::Book, "book"),
@@ -43,6 +45,7 @@ impl Asked {
         (Self::Settle, "settle"),
         (Self::Release, "release"),
         (Self::Renew, "renew"),
+        (Self::Close, "close"),
         (Self::Reset, "reset"),
         (Self::Usage, "usage"),
     ];

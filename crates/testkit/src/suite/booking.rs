@@ -2,9 +2,9 @@
 
 use sluicegate_core::plan::Handle;
 use sluicegate_core::store::{Claim, Error};
-use sluicegate_core::{Decision, Id, Store};
+use sluicegate_core::{Decision, Id, Span, Store};
 
-use super::{Ask, Bench, Subject, ask, millis};
+use super::{Ask, Bench, Subject, ask, millis, rule};
 
 const ME: Id = Id::from_bits(1);
 const OTHER: Id = Id::from_bits(2);
@@ -54,6 +54,75 @@ pub fn a_booking_makes_an_acquire_wait<S: Subject>() {
         panic!("an acquire must not take what is booked");
     };
     assert_eq!(millis(deny.start), 20_200);
+}
+
+/// A plan per user under this limit, which can be closed.
+fn gated<S: Subject>(limit: &str) -> Bench<S> {
+    Bench::new([rule("LIMIT", &[limit]).gated()])
+}
+
+impl<S: Subject> Bench<S> {
+    /// Closes the gate for so many milliseconds; until when it is.
+    fn close(&self, ask: &Ask, wait: u64) -> u64 {
+        let closed =
+            self.with(ask, async |store, plan| store.close(plan, Span::from_millis(wait)).await);
+        millis(closed.expect("an answer").until)
+    }
+}
+
+pub fn nothing_starts_while_a_gate_is_closed<S: Subject>() {
+    let mut bench = gated::<S>("2/10s");
+    bench.at_ms(0);
+    assert!(matches!(bench.acquire(&ask(1)), Decision::Allow(_)));
+    assert_eq!(bench.close(&ask(0), 5_000), 5_000);
+    let Decision::Deny(deny) = bench.acquire(&ask(2)) else { panic!("it is closed") };
+    assert_eq!(millis(deny.start), 5_000, "the true earliest start");
+    assert_eq!(bench.book(&ask(3)), Ok(5_000));
+    assert!(matches!(bench.acquire(&ask(4).by("bob")), Decision::Allow(_)), "another gate");
+    bench.at_ms(5_000);
+    assert!(bench.goes(&ask(3), ME));
+    let Decision::Deny(deny) = bench.acquire(&ask(5)) else { panic!("two of two") };
+    assert_eq!(millis(deny.start), 10_000, "the limit counts as before");
+}
+
+pub fn closing_a_gate_only_extends<S: Subject>() {
+    let mut bench = gated::<S>("2/10s");
+    bench.at_ms(0);
+    assert_eq!(bench.close(&ask(0), 5_000), 5_000);
+    assert_eq!(bench.close(&ask(0), 1_000), 5_000, "a shorter hint opens nothing");
+    bench.at_ms(1_000);
+    assert_eq!(bench.close(&ask(0), 6_000), 7_000);
+    bench.at_ms(6_999);
+    assert!(matches!(bench.acquire(&ask(1)), Decision::Deny(_)));
+    bench.at_ms(7_000);
+    assert!(matches!(bench.acquire(&ask(1)), Decision::Allow(_)));
+    assert_eq!(bench.used(&ask(0)), [1, 0], "being open is not charged");
+}
+
+pub fn what_is_booked_into_a_closed_gate_is_booked_anew<S: Subject>() {
+    let mut bench = gated::<S>("1/10s");
+    bench.at_ms(0);
+    assert_eq!(bench.book(&ask(1)), Ok(0));
+    bench.close(&ask(0), 3_000);
+    assert_eq!(bench.rebooked(&ask(1), ME), 3_000);
+    bench.at_ms(3_000);
+    assert!(bench.goes(&ask(1), ME));
+}
+
+pub fn a_reset_opens_the_gate<S: Subject>() {
+    let mut bench = gated::<S>("1/10s");
+    bench.at_ms(0);
+    bench.close(&ask(0), 3_000);
+    bench.with(&ask(0), async |store, plan| store.reset(plan).await).expect("reset");
+    bench.at_ms(1);
+    assert!(matches!(bench.acquire(&ask(1)), Decision::Allow(_)));
+}
+
+pub fn closing_what_has_no_gate_closes_nothing<S: Subject>() {
+    let mut bench = Bench::<S>::of(&["1/10s"]);
+    bench.at_ms(0);
+    assert_eq!(bench.close(&ask(0), 3_000), 0);
+    assert!(matches!(bench.acquire(&ask(1)), Decision::Allow(_)));
 }
 
 pub fn a_booking_past_the_horizon_is_denied<S: Subject>() {

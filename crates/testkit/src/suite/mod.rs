@@ -214,6 +214,11 @@ macro_rules! store_suite {
         $crate::store_suite! { @ $subject, booking:
             bookings_are_spaced_by_the_limit
             a_booking_makes_an_acquire_wait
+            nothing_starts_while_a_gate_is_closed
+            closing_a_gate_only_extends
+            what_is_booked_into_a_closed_gate_is_booked_anew
+            a_reset_opens_the_gate
+            closing_what_has_no_gate_closes_nothing
             a_booking_past_the_horizon_is_denied
             a_claim_on_time_goes
             a_late_claim_is_booked_anew

@@ -30,11 +30,12 @@ fn every_kind() -> Ruleset {
         by("money", rule("MONEY", &["0.0000001 USD/calendar day", "0.0001 USD/h burst 0.0001"])),
         by("slots", lease(rule("SLOTS", &["2 concurrent"]))),
         by("shadow", shadow(rule("SHADOW", &["1/10s", "50 tokens/10s"]))),
+        by("gate", rule("GATE", &["4/10s"]).gated()),
     ])
 }
 
-const DIMENSIONS: [&str; 8] =
-    ["log", "bucket", "tokens", "refund", "optimistic", "money", "slots", "shadow"];
+const DIMENSIONS: [&str; 9] =
+    ["log", "bucket", "tokens", "refund", "optimistic", "money", "slots", "shadow", "gate"];
 
 /// One operation, about work with a small number for a name.
 #[derive(Clone, Debug)]
@@ -48,6 +49,7 @@ enum Operation {
     Settle(u8, Cost),
     Release(u8),
     Renew(u8),
+    Close(Ask, u64),
     Reset(Ask),
     Usage(Ask),
 }
@@ -69,7 +71,7 @@ fn cost() -> impl Strategy<Value = Cost> {
 fn asks() -> impl Strategy<Value = Ask> {
     let who = proptest::collection::vec(
         prop_oneof![3 => Just(None), 2 => Just(Some("x")), 1 => Just(Some("y"))],
-        8,
+        DIMENSIONS.len(),
     );
     let keep = prop_oneof![Just(None), (1..90u64).prop_map(|s| Some(Span::from_secs(s)))];
     let hold = prop_oneof![Just(None), (1..30u64).prop_map(|s| Some(Span::from_secs(s)))];
@@ -101,6 +103,7 @@ fn operations() -> impl Strategy<Value = Vec<Operation>> {
         3 => (name(), cost()).prop_map(|(n, cost)| Settle(n, cost)),
         1 => name().prop_map(Release),
         2 => name().prop_map(Renew),
+        1 => (asks(), 0..20_000_000u64).prop_map(|(ask, micros)| Close(ask, micros)),
         1 => asks().prop_map(Reset),
         1 => asks().prop_map(Usage),
     ];
@@ -203,6 +206,13 @@ fn compare<S: Subject>(rules: &Ruleset, operations: Vec<Operation>) {
                     (store.renew(&plan.handle()).await, model.renew(plan.id.id, now))
                 });
                 assert_eq!(real, expected, "{context}");
+            }
+            Operation::Close(ask, micros) => {
+                let wait = Span::from_micros(micros);
+                let (real, expected) = both(&subject, rules, &ask, now, async |store, plan| {
+                    (store.close(plan, wait).await, model.close(plan, wait, now))
+                });
+                assert_eq!(real, Ok(expected), "{context}");
             }
             Operation::Reset(ask) => {
                 both(&subject, rules, &ask, now, async |store, plan| {

@@ -84,6 +84,18 @@ local function bucket_pour(key, at, amount, drain, grain)
   return state
 end
 
+-- Leaves no room before `until_at`: how a gate is closed. Returns until when there is none.
+local function bucket_fill(key, until_at)
+  local state = bucket_load(key)
+  state[3] = math.max(state[3], until_at)
+  if before(state[1], state[2], until_at, 0) then
+    state[1], state[2] = until_at, 0
+  end
+  bucket_save(key, state)
+  keep(key, state[1])
+  return state[1]
+end
+
 function bucket.open(c)
   c.state = bucket_load(c.key)
 end

@@ -28,7 +28,7 @@ end
 
 local function read_charge()
   local c = { kind = argument(), key = key() }
-  c.shadow, c.refunds = argument() == '1', argument() == '1'
+  c.shadow, c.refunds, c.gate = argument() == '1', argument() == '1', argument() == '1'
   c.unit, c.need, c.take, c.window = argument(), number(), number(), number()
   c.holds = c.refunds and key() or nil
   c.bookable = c.kind ~= 'slots'

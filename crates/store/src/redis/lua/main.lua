@@ -3,7 +3,7 @@
 -- These are about the plan that comes with them; the others about a record, which knows its own.
 local PLANNED = {
   acquire = true, peek = true, book = true, claim = true, reset = true, usage = true,
-  reserve = true,
+  reserve = true, close = true,
 }
 
 local answers = {}

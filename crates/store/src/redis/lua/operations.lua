@@ -138,6 +138,16 @@ local function missing_lease(plan)
   end
 end
 
+-- Whether every gate of a plan is open.
+local function is_open(plan)
+  for _, c in ipairs(plan) do
+    if c.gate and earliest(c, now, 0) ~= now then
+      return false
+    end
+  end
+  return true
+end
+
 local function go(plan, record, replayed)
   local answer = allow(plan, record.start, held_until(record), replayed, nil, not replayed)
   answer[1] = 'go'
@@ -177,7 +187,7 @@ function operations.claim(plan)
     -- Before anything is changed: a plan from another day can't be booked anew.
     return { 'skew' }
   end
-  if record.state == 'booked' and in_time then
+  if record.state == 'booked' and in_time and is_open(plan) then
     local at, charge, limit = missing_lease(plan)
     if at then
       return refuse(plan, at, charge, limit)
@@ -194,7 +204,7 @@ function operations.claim(plan)
     save_record(plan.record, record)
     return go(plan, record, false)
   end
-  -- Late, or somebody else's by now. What nobody has claimed was never used.
+  -- Late, somebody else's by now, or closed. What nobody has claimed was never used.
   if record.state == 'booked' then
     give_back_all(record)
     open(plan)
@@ -208,6 +218,16 @@ function operations.claim(plan)
   save_record(plan.record, record)
   -- A limit that was lowered below what one piece of work needs has no start.
   return refuse(plan, refused or MAX, charge, limit)
+end
+
+function operations.close(plan)
+  local until_at, shut = now + number(), now
+  for _, c in ipairs(plan) do
+    if c.gate then
+      shut = math.max(shut, bucket_fill(c.key, until_at))
+    end
+  end
+  return { 'shut', now, shut }
 end
 
 function operations.reset(plan)

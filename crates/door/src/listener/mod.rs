@@ -26,6 +26,7 @@ mod pulse;
 mod service;
 mod stats;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -62,7 +63,16 @@ pub struct Options {
     pub streams_max: u32,
     /// How long requests in flight may take to finish when the server shuts down.
     pub shutdown_grace: Duration,
+    /// Whether the extensions of a request tell its [`Peer`].
+    pub tell_peer: bool,
 }
+
+/// Who is at the other end of a request's connection, in its extensions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer(
+    /// Its address.
+    pub SocketAddr,
+);
 
 impl Default for Options {
     fn default() -> Self {
@@ -76,6 +86,7 @@ impl Default for Options {
             header_bytes_max: 32 * 1024,
             streams_max: 256,
             shutdown_grace: Duration::from_secs(30),
+            tell_peer: false,
         }
     }
 }
@@ -129,13 +140,13 @@ pub async fn serve(
                     stats.add_refused();
                     troubles.refused();
                 }
-                Ok((stream, _)) => {
+                Ok((stream, peer)) => {
                     let open = stats.open();
                     let connector = Arc::clone(&connector);
                     // A token of its own: every poll of a connection locks it.
                     let shutdown = shutdown.child_token();
                     connections.spawn(async move {
-                        connector.run(stream, shutdown).await;
+                        connector.run(stream, Peer(peer), shutdown).await;
                         drop(open);
                     });
                 }

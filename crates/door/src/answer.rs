@@ -46,7 +46,7 @@ impl<'a> Asked<'a> {
 }
 
 /// Usage in the form of a decision, for those who tell decisions.
-pub(crate) fn shown(usage: Usage) -> Decision {
+pub fn shown(usage: Usage) -> Decision {
     Decision::Allow(Allow {
         at: usage.at,
         start: usage.at,
@@ -130,6 +130,11 @@ impl<'a, 'p> Answer<'a, 'p> {
 
     /// Every limit that was checked.
     pub fn scopes(&self) -> impl Iterator<Item = Scope<'a, 'p>> + use<'a, 'p> {
+        self.checked().filter(|scope| !scope.charge.is_gate())
+    }
+
+    /// Every limit and every gate.
+    fn checked(&self) -> impl Iterator<Item = Scope<'a, 'p>> + use<'a, 'p> {
         let limits = self.plan.charges().iter().enumerate().flat_map(|(index, charge)| {
             let limits = charge.limits().iter().zip(charge.texts());
             limits.map(move |(limit, text)| (index, charge, limit, text))
@@ -168,11 +173,11 @@ impl<'a, 'p> Answer<'a, 'p> {
             Decision::Deny(deny) => deny.hit,
             Decision::Never(never) => never.hit,
         };
-        self.scopes().filter(|scope| scope.index == charge).nth(limit)
+        self.checked().filter(|scope| scope.index == charge).nth(limit)
     }
 
-    /// Why not, as one word: `HIT_USER_MODEL_LIMIT`, `EXCEEDS_…` for what never fits, or
-    /// `STORE_UNAVAILABLE`.
+    /// Why not, as one word: `HIT_USER_MODEL_LIMIT`, `EXCEEDS_…` for what never fits,
+    /// `UPSTREAM_CLOSED` if whoever the work goes to wants none, or `STORE_UNAVAILABLE`.
     pub fn reason(&self) -> Option<impl fmt::Display + use<'a, 'p>> {
         let verb = match self.decision {
             Decision::Allow(_) => return None,
@@ -180,9 +185,10 @@ impl<'a, 'p> Answer<'a, 'p> {
             Decision::Never(_) => Some("EXCEEDS"),
             Decision::Closed(_) => None,
         };
-        let rule = self.hit().map(|hit| hit.charge.rule());
-        Some(fmt::from_fn(move |f| match (verb, rule) {
-            (Some(verb), Some(rule)) => write!(f, "{verb}_{}_LIMIT", rule.name),
+        let charge = self.hit().map(|hit| hit.charge);
+        Some(fmt::from_fn(move |f| match (verb, charge) {
+            (Some(_), Some(charge)) if charge.is_gate() => f.write_str("UPSTREAM_CLOSED"),
+            (Some(verb), Some(charge)) => write!(f, "{verb}_{}_LIMIT", charge.rule().name),
             _ => f.write_str("STORE_UNAVAILABLE"),
         }))
     }
@@ -192,9 +198,14 @@ impl<'a, 'p> Answer<'a, 'p> {
         self.asked.model
     }
 
-    /// Of a denial, the longest answer that would have been admitted, if that is what was asked.
+    /// Of a denial for tokens or money, the longest answer that would have been admitted: a shorter
+    /// one does not help against any other limit.
     pub fn forecast(&self) -> Option<Forecast> {
-        let expected = self.asked.expected.filter(|_| !self.decision.is_allowed())?;
+        let expected = self.asked.expected?;
+        let unit = self.hit()?.limit.unit();
+        if !matches!(unit, Unit::Tokens | Unit::InputTokens | Unit::OutputTokens | Unit::Usd) {
+            return None;
+        }
         predict::forecast(expected, self.plan, self.decision, self.rules.prices())
     }
 

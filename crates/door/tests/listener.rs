@@ -13,7 +13,7 @@ use axum::body::Body;
 use axum::http::StatusCode;
 use axum::routing::post;
 use http_body_util::BodyExt;
-use sluicegate_server::listener::{BodyTimeout, Error, Options};
+use sluicegate_door::listener::{BodyTimeout, Error, Options};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 

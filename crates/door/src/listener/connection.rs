@@ -16,7 +16,7 @@ use tracing::debug;
 
 use super::pulse::Pulse;
 use super::service::App;
-use super::{Options, Stats};
+use super::{Options, Peer, Stats};
 use crate::tls::Tls;
 
 /// HTTP/1 can't do with less.
@@ -48,15 +48,15 @@ impl Connector {
 
     /// Serves `stream` until it ends, is given up, or `shutdown` is cancelled and the last answer
     /// is out.
-    pub(super) async fn run(&self, stream: TcpStream, shutdown: CancellationToken) {
+    pub(super) async fn run(&self, stream: TcpStream, peer: Peer, shutdown: CancellationToken) {
         // An answer is one small write: there is nothing to gather it with.
         if let Err(error) = stream.set_nodelay(true) {
             debug!(%error, "can't set TCP_NODELAY");
         }
         let ended = match &self.tls {
-            None => self.drive(stream, &shutdown).await,
+            None => self.drive(stream, peer, &shutdown).await,
             Some(tls) => match self.handshake(tls, stream, &shutdown).await {
-                Some(stream) => self.drive(stream, &shutdown).await,
+                Some(stream) => self.drive(stream, peer, &shutdown).await,
                 None => return,
             },
         };
@@ -89,13 +89,17 @@ impl Connector {
     /// Speaks HTTP on `stream`, and watches that something happens.
     async fn drive(
         &self,
-        stream: impl AsyncRead + AsyncWrite + Unpin + 'static,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        peer: Peer,
         shutdown: &CancellationToken,
     ) -> Result<(), BoxError> {
         let Options { header_timeout, idle_timeout, body_timeout, .. } = self.options;
+        let peer = self.options.tell_peer.then_some(peer);
         let pulse = Arc::new(Pulse::default());
-        let app = App { router: self.app.clone(), body_timeout, pulse: Arc::clone(&pulse) };
-        let mut connection = pin!(self.http.serve_connection(TokioIo::new(stream), app));
+        let app = App { router: self.app.clone(), body_timeout, peer, pulse: Arc::clone(&pulse) };
+        let io = TokioIo::new(stream);
+        // An application that answers 101 takes the connection over; most never do.
+        let mut connection = pin!(self.http.serve_connection_with_upgrades(io, app));
 
         let mut patience = header_timeout.min(idle_timeout);
         let mut seen = 0;

@@ -14,12 +14,14 @@ use hyper::body::Incoming;
 use pin_project_lite::pin_project;
 use tower_service::Service as _;
 
+use super::Peer;
 use super::body::{Timed, Watched};
 use super::pulse::{Pulse, Work};
 
 pub(super) struct App {
     pub(super) router: Router,
     pub(super) body_timeout: Option<Duration>,
+    pub(super) peer: Option<Peer>,
     pub(super) pulse: Arc<Pulse>,
 }
 
@@ -30,7 +32,10 @@ impl hyper::service::Service<Request<Incoming>> for App {
 
     fn call(&self, request: Request<Incoming>) -> Answer {
         let work = Some(Work::start(&self.pulse));
-        let request = request.map(|body| Timed::new(body, self.body_timeout));
+        let mut request = request.map(|body| Timed::new(body, self.body_timeout));
+        if let Some(peer) = self.peer {
+            request.extensions_mut().insert(peer);
+        }
         // A router is always ready, so that it needs no asking; a clone is a pointer.
         Answer { inner: self.router.clone().call(request), work }
     }

@@ -1,0 +1,9 @@
+//! What every front door stands on: sockets and TLS, tokens and probes, and the limiter with those
+//! who watch it decide. What is said at a door, and how, is up to the crates above.
+
+pub mod answer;
+pub mod listener;
+pub mod probe;
+pub mod service;
+pub mod tls;
+pub mod tokens;
