@@ -8,18 +8,20 @@ mod common;
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, ExitCode, Stdio};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::{Running, get, post, sluicegate};
 use serde_json::{Value, json};
+use sluicegate_core::time::{Clock as _, Span, Timestamp};
+use sluicegate_store::MonotonicClock;
 use sluicegate_testkit::redis::{RedisServer, Version};
 
 const LIMIT: usize = 3;
-const LEASE: Duration = Duration::from_secs(1);
-/// How much later than its lease a slot may be taken by somebody else.
-const GRACE: Duration = Duration::from_secs(1);
+const LEASE: Span = Span::from_secs(1);
+/// How much later than the end of its lease a slot may be taken by somebody else.
+const GRACE: Span = Span::from_secs(1);
 const READY: &str = "{\"status\":\"ready\"}";
 
 fn main() -> ExitCode {
@@ -51,7 +53,7 @@ fn holds(url: &str) -> ! {
         say("held");
         let renew = json!({ "handle": answer["handle"] });
         loop {
-            thread::park_timeout(LEASE / 4);
+            thread::park_timeout(Duration::from(LEASE) / 4);
             let (status, _) = post(&format!("{url}/v1/renew"), &renew, None);
             if status != 200 {
                 say("lost");
@@ -68,12 +70,12 @@ struct Holders {
     holding: Vec<usize>,
     next: usize,
     says: Receiver<(usize, String)>,
-    said: Sender<(usize, String)>,
+    said: SyncSender<(usize, String)>,
 }
 
 impl Holders {
     fn new(urls: Vec<String>) -> Self {
-        let (said, says) = channel();
+        let (said, says) = sync_channel(1_024);
         Self { urls, alive: Vec::new(), holding: Vec::new(), next: 0, says, said }
     }
 
@@ -96,10 +98,10 @@ impl Holders {
     }
 
     /// Waits until as many hold a slot as can, but not past `deadline`.
-    fn wait_until_full(&mut self, deadline: Instant) {
+    fn wait_until_full(&mut self, clock: &MonotonicClock, deadline: Timestamp) {
         while self.holding.len() < LIMIT {
-            let left = deadline.saturating_duration_since(Instant::now());
-            let Ok((number, word)) = self.says.recv_timeout(left) else {
+            let left = deadline.since(clock.now());
+            let Ok((number, word)) = self.says.recv_timeout(left.into()) else {
                 panic!("only {:?} hold a slot when all should be taken", self.holding);
             };
             let alive = self.alive.iter().any(|(other, _)| *other == number);
@@ -145,26 +147,27 @@ fn slots_of_killed_holders_come_back(kills: usize) {
     }
     let mut holders = Holders::new(nodes.iter().map(|node| node.http.clone()).collect());
     (0..2 * LIMIT).for_each(|_| holders.spawn());
-    holders.wait_until_full(Instant::now() + Duration::from_secs(30));
-    let (mut killed, mut slowest) = (0, Duration::ZERO);
+    let clock = MonotonicClock::new();
+    holders.wait_until_full(&clock, clock.now() + Span::from_secs(30));
+    let (mut killed, mut slowest) = (0, Span::ZERO);
     while killed < kills {
         // From one of them to all of them at once.
         let victims: Vec<usize> =
             holders.holding.iter().copied().take(1 + killed % LIMIT).collect();
-        let began = Instant::now();
+        let began = clock.now();
         for &victim in &victims {
             holders.kill(victim);
             killed += 1;
         }
-        holders.wait_until_full(began + LEASE + GRACE);
-        slowest = slowest.max(began.elapsed());
+        holders.wait_until_full(&clock, began + LEASE + GRACE);
+        slowest = slowest.max(clock.now().since(began));
         // Ready before the next are killed: starting a process is not what is timed.
         victims.iter().for_each(|_| holders.spawn());
     }
     drop(holders);
     verify(nodes);
     let mut out = std::io::stdout();
-    let _ = writeln!(out, "{killed} holders killed, every slot taken again within {slowest:.1?}");
+    let _ = writeln!(out, "{killed} holders killed, every slot taken again within {slowest}");
 }
 
 /// The logs of the nodes prove that never more than the limit held a slot.

@@ -57,7 +57,7 @@ fn answer(limits: &Limits, user: &str, question: &str) -> Response<Body> {
     let admitted = limits.acquire(user, query_tokens + CONTEXT_TOKENS, ANSWER_TOKENS_MAX);
     let admitted = match admitted {
         Ok(admitted) => admitted,
-        Err(refusal) => return refusal,
+        Err(refusal) => return *refusal,
     };
     let (answer, output_tokens) = model(question);
     let usage = Usage { query_tokens, context_tokens: CONTEXT_TOKENS, output_tokens };
@@ -77,7 +77,7 @@ async fn usage(State(limits): State<Limits>, Path(user): Path<String>) -> Respon
             let json = HeaderValue::from_static("application/json");
             ([(header::CONTENT_TYPE, json)], text).into_response()
         }
-        Ok(Err(refusal)) => refusal,
+        Ok(Err(refusal)) => *refusal,
         Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
 }

@@ -24,6 +24,9 @@ pub(crate) struct Usage {
     pub(crate) output_tokens: usize,
 }
 
+/// What the client gets instead of an answer.
+pub(crate) type Refusal = Box<Response<Body>>;
+
 /// Fields of a refusal that the client is to see.
 const PASSED_ON: [&str; 7] = [
     "content-type",
@@ -47,7 +50,7 @@ impl Limits {
         user: &str,
         input_tokens: usize,
         max_tokens: usize,
-    ) -> Result<Admitted, Response<Body>> {
+    ) -> Result<Admitted, Refusal> {
         let ask = json!({
             "dimensions": { "userId": user, "modelId": "assistant" },
             "cost": { "inputTokens": input_tokens, "maxTokens": max_tokens },
@@ -66,7 +69,7 @@ impl Limits {
                 refusal.headers_mut().insert(HeaderName::from_static(name), value.clone());
             }
         }
-        Err(refusal)
+        Err(Box::new(refusal))
     }
 
     /// Replaces the reservation by what it really was; returns what to tell the client of it.
@@ -87,7 +90,7 @@ impl Limits {
     }
 
     /// Where a user stands.
-    pub(crate) fn usage(&self, user: &str) -> Result<String, Response<Body>> {
+    pub(crate) fn usage(&self, user: &str) -> Result<String, Refusal> {
         let response = self.agent.get(format!("{}/v1/users/{user}/usage", self.url)).call();
         let mut response = response.map_err(|_| unreachable_limiter())?;
         response.body_mut().read_to_string().map_err(|_| unreachable_limiter())
@@ -97,7 +100,7 @@ impl Limits {
         &self,
         path: &str,
         body: &Value,
-    ) -> Result<(StatusCode, header::HeaderMap, String), Response<Body>> {
+    ) -> Result<(StatusCode, header::HeaderMap, String), Refusal> {
         let request = self.agent.post(format!("{}{path}", self.url));
         let response = request.header("content-type", "application/json").send(body.to_string());
         let mut response = response.map_err(|_| unreachable_limiter())?;
@@ -106,8 +109,8 @@ impl Limits {
     }
 }
 
-fn unreachable_limiter() -> Response<Body> {
+fn unreachable_limiter() -> Refusal {
     let mut response = Response::new(Body::from("{\"detail\":\"the limiter does not answer\"}"));
     *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
-    response
+    Box::new(response)
 }
