@@ -3,6 +3,7 @@
 mod changes;
 mod cli;
 mod configuration;
+mod gateways;
 mod store;
 mod wire;
 

@@ -1,5 +1,7 @@
 //! The store that the configuration chose.
 
+use std::sync::Arc;
+
 use sluicegate_config::{RedisAddress, RedisStore, RedisTopology};
 use sluicegate_core::plan::Handle;
 use sluicegate_core::query::Cost;
@@ -17,36 +19,37 @@ const FALLBACK: Capacity = Capacity { keys_max: 200_000, records_max: 20_000 };
 /// One of the stores there are.
 pub(crate) enum Chosen {
     Memory(Memory),
-    Redis(Box<Redis>),
+    Redis(Arc<Redis>),
+}
+
+/// The store of a Redis configuration. It connects by itself, and again when it has to.
+pub(crate) fn redis(config: &RedisStore) -> Redis {
+    let topology = match &config.topology {
+        RedisTopology::Single(address) => Topology::Single(server(address)),
+        RedisTopology::Cluster(nodes) => Topology::Cluster(nodes.iter().map(server).collect()),
+        RedisTopology::Sentinel { master, nodes, username, password } => {
+            let login = Server {
+                username: username.clone(),
+                password: password.as_ref().map(|password| password.expose().to_owned()),
+                ..nodes.first().map(server).unwrap_or_else(|| Server::at("", 0))
+            };
+            let nodes = nodes.iter().map(server).collect();
+            Topology::Sentinel(Sentinels { master: master.clone(), nodes, login })
+        }
+    };
+    Redis::new(Options {
+        topology,
+        key_prefix: config.key_prefix.clone(),
+        patience: Patience {
+            timeout: config.timeout.into(),
+            retries: config.retries,
+            deadline: config.deadline.into(),
+        },
+        deny_cache: config.deny_cache.into(),
+    })
 }
 
 impl Chosen {
-    /// The store of a Redis configuration. It connects by itself, and again when it has to.
-    pub(crate) fn redis(config: &RedisStore) -> Self {
-        let topology = match &config.topology {
-            RedisTopology::Single(address) => Topology::Single(server(address)),
-            RedisTopology::Cluster(nodes) => Topology::Cluster(nodes.iter().map(server).collect()),
-            RedisTopology::Sentinel { master, nodes, username, password } => {
-                let login = Server {
-                    username: username.clone(),
-                    password: password.as_ref().map(|password| password.expose().to_owned()),
-                    ..nodes.first().map(server).unwrap_or_else(|| Server::at("", 0))
-                };
-                let nodes = nodes.iter().map(server).collect();
-                Topology::Sentinel(Sentinels { master: master.clone(), nodes, login })
-            }
-        };
-        Self::Redis(Box::new(Redis::new(Options {
-            topology,
-            key_prefix: config.key_prefix.clone(),
-            patience: Patience {
-                timeout: config.timeout.into(),
-                retries: config.retries,
-                deadline: config.deadline.into(),
-            },
-        })))
-    }
-
     /// Usage in this process, if that is where it is kept.
     pub(crate) const fn memory(&self) -> Option<&Memory> {
         match self {
@@ -57,9 +60,14 @@ impl Chosen {
 
     /// Whether decisions can be made by the store, or by a policy of these rules in its place.
     pub(crate) fn readiness(&self, rules: &Ruleset) -> Readiness {
+        self.readiness_if(rules.answers_alone())
+    }
+
+    /// The same, where it is known whether a policy answers in the store's place.
+    pub(crate) fn readiness_if(&self, answers_alone: bool) -> Readiness {
         match self {
             Self::Redis(redis) if redis.state() != State::Up => {
-                if rules.answers_alone() {
+                if answers_alone {
                     Readiness::Degraded("redis")
                 } else {
                     Readiness::Unhealthy("redis")
@@ -76,8 +84,14 @@ impl Chosen {
             let Counted { operation, errors, took, micros } = counted;
             RedisCalls { operation, errors, took, micros }
         });
-        let up = redis.state() == State::Up;
-        Some(RedisStats { up, evicts: redis.evicts(), calls: calls.collect() })
+        Some(RedisStats {
+            up: redis.state() == State::Up,
+            evicts: redis.evicts(),
+            nodes: redis.nodes(),
+            taking_back: redis.taking_back() as u64,
+            denied_without_asking: redis.denied_without_asking(),
+            calls: calls.collect(),
+        })
     }
 
     /// What keeps what this node lets through on its own, for a store that may not answer.
@@ -143,6 +157,10 @@ impl Store for Chosen {
         ask!(self, store => store.renew(handle))
     }
 
+    async fn refund(&self, plan: &Plan<'_>) -> Result<Usage, Error> {
+        ask!(self, store => store.refund(plan))
+    }
+
     async fn close(&self, plan: &Plan<'_>, wait: Span) -> Result<Shut, Error> {
         ask!(self, store => store.close(plan, wait))
     }
@@ -153,5 +171,12 @@ impl Store for Chosen {
 
     async fn usage(&self, plan: &Plan<'_>) -> Result<Usage, Error> {
         ask!(self, store => store.usage(plan))
+    }
+
+    fn nodes(&self) -> u32 {
+        match self {
+            Self::Memory(memory) => memory.nodes(),
+            Self::Redis(redis) => redis.nodes(),
+        }
     }
 }

@@ -1,15 +1,18 @@
 //! The only place that knows which parts there are: from a configuration to a running service.
 
 use std::io::IsTerminal as _;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use arc_swap::ArcSwapOption;
 use axum::Router;
 use sluicegate_config::{Config, EnvoyClosed, Listener, LogFormat, SnapshotFile, Store};
 use sluicegate_core::ruleset::{Ruleset, Settings};
+use sluicegate_core::shelf::Shelf;
 use sluicegate_core::{Limiter, Span};
 use sluicegate_server::admin::{self, Operations};
 use sluicegate_server::auth::{self, Tokens};
@@ -18,12 +21,13 @@ use sluicegate_server::envoy::{self, EnvoyRls};
 use sluicegate_server::listener::{self, Stats};
 use sluicegate_server::metrics::statsd::{self, Statsd};
 use sluicegate_server::metrics::{self, Metrics, StoreSize};
+use sluicegate_server::overrides::Overrides;
 use sluicegate_server::probe::{self, Probe};
 use sluicegate_server::service::{Observer, Service};
 use sluicegate_server::tls::{Files, Tls};
 use sluicegate_server::{grpc, rest};
 use sluicegate_store::memory::{Capacity, Snapshot};
-use sluicegate_store::{Memory, MonotonicClock};
+use sluicegate_store::{LocalShelf, Memory, MonotonicClock};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -31,7 +35,11 @@ use tracing::{error, info, warn};
 
 use crate::changes;
 use crate::configuration::Source;
-use crate::store::Chosen;
+use crate::gateways::{self, Gateways};
+use crate::store::{self, Chosen};
+
+/// How soon other nodes know of an override: a second, with what it takes to ask.
+const OVERRIDES_EVERY: Duration = Duration::from_millis(500);
 
 type TheService = Service<Chosen, MonotonicClock>;
 
@@ -39,23 +47,39 @@ type TheService = Service<Chosen, MonotonicClock>;
 pub(crate) struct Node {
     source: Source,
     service: Arc<TheService>,
+    overrides: Arc<Overrides<Chosen, MonotonicClock>>,
     snapshot: Option<SnapshotFile>,
     metrics: Metrics,
     decisions: DecisionLog,
     tokens: Arc<ArcSwapOption<Tokens>>,
     tls: std::sync::Mutex<Vec<Arc<Tls>>>,
+    gateways: Gateways,
     version: AtomicI64,
+}
+
+/// What a process does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Part {
+    /// Answers questions: REST, gRPC, Envoy
+    Limiter,
+    /// Paces what goes to upstreams
+    Gateway,
 }
 
 impl Node {
     /// Assembles a node from a configuration.
     pub(crate) fn new(source: Source, config: &Config) -> anyhow::Result<Arc<Self>> {
-        let (store, snapshot) = match &config.store {
-            Store::Memory { keys_max, records_max, snapshot } => {
+        let (store, snapshot, shelf) = match &config.store {
+            Store::Memory { keys_max, records_max, snapshot, overrides } => {
                 let capacity = Capacity { keys_max: *keys_max, records_max: *records_max };
-                (Chosen::Memory(open_memory(capacity, snapshot.as_ref())?), snapshot.clone())
+                let memory = Chosen::Memory(open_memory(capacity, snapshot.as_ref())?);
+                (memory, snapshot.clone(), open_shelf(overrides.as_deref())?)
             }
-            Store::Redis(redis) => (Chosen::redis(redis), None),
+            Store::Redis(config) => {
+                let redis = Arc::new(store::redis(config));
+                let shelf: Arc<dyn Shelf> = redis.clone();
+                (Chosen::Redis(redis), None, shelf)
+            }
         };
         let metrics = Metrics::new(&metrics::Options {
             values_max: config.metrics.label_values_max,
@@ -76,6 +100,7 @@ impl Node {
             limiter = limiter.with_fallback(fallback);
         }
         let service = Arc::new(Service::new(limiter, MonotonicClock::new(), observers));
+        let overrides = Overrides::new(service.clone(), shelf, MonotonicClock::new());
         let sized = service.clone();
         metrics.watch_store(move || {
             // What is kept in Redis is for Redis to show.
@@ -91,11 +116,13 @@ impl Node {
         Ok(Arc::new(Self {
             source,
             service,
+            overrides: Arc::new(overrides),
             snapshot,
             metrics,
             decisions,
             tokens,
             tls: std::sync::Mutex::default(),
+            gateways: Gateways::default(),
             version: AtomicI64::new(1),
         }))
     }
@@ -104,6 +131,7 @@ impl Node {
     pub(crate) async fn run(
         self: &Arc<Self>,
         config: &Config,
+        parts: &[Part],
         shutdown: CancellationToken,
     ) -> anyhow::Result<()> {
         let guard = auth::require(self.tokens.clone());
@@ -116,36 +144,42 @@ impl Node {
         let body_limit = usize::try_from(config.server.body_limit.0).unwrap_or(usize::MAX);
         let rls = || EnvoyRls::new(self.service.clone(), envoy_options(config));
         let rest = rest::router(self.service.clone(), body_limit);
-        let rest = rest.merge(envoy::router(rls(), body_limit)).merge(probes());
+        let overrides = || rest::overrides::router(self.overrides.clone(), body_limit);
+        let rest = rest.merge(envoy::router(rls(), body_limit)).merge(overrides()).merge(probes());
         let streams = shutdown.clone();
         let grpc = grpc::router(self.service.clone(), rls(), body_limit, ready.clone(), streams);
         let operations: Arc<dyn Operations> = Arc::new(Admin(self.clone()));
-        let admin = admin::router(operations).merge(probes());
+        let admin = admin::router(operations).merge(overrides()).merge(probes());
 
         let mut listeners = JoinSet::new();
-        let all = [
-            ("http", &config.listen.http, rest),
-            ("grpc", &config.listen.grpc, grpc.merge(probes())),
-            ("admin", &config.listen.admin, admin),
-        ];
-        for (name, listen, app) in all {
-            let socket = bind(name, listen).await?;
-            let tls = self.tls(name, listen)?;
+        let mut all = vec![("admin".to_owned(), &config.listen.admin, admin.layer(guard.clone()))];
+        if parts.contains(&Part::Limiter) {
+            let grpc = grpc.merge(probes()).layer(guard.clone());
+            all.push(("http".to_owned(), &config.listen.http, rest.layer(guard)));
+            all.push(("grpc".to_owned(), &config.listen.grpc, grpc));
+        }
+        let mut gateways = Vec::new();
+        if parts.contains(&Part::Gateway) {
+            gateways = self.gateways(config)?;
+        }
+        let all = all.into_iter().map(|(name, listen, app)| (name, listen, app, options(config)));
+        for (name, listen, app, options) in all.chain(gateways) {
+            let socket = bind(&name, listen).await?;
+            let tls = self.tls(&name, listen)?;
             let stats = Arc::new(Stats::default());
             let counted = stats.clone();
-            self.metrics.watch_connections(name, move || counted.counts().active);
+            self.metrics.watch_connections(&name, move || counted.counts().active);
             info!(
                 listener = name,
                 address = %socket.local_addr()?,
                 tls = tls.is_some(),
                 "listening"
             );
-            let app: Router = app.layer(guard.clone());
-            let options = options(config);
             let shutdown = shutdown.clone();
             listeners.spawn(listener::serve(socket, app, options, tls, stats, shutdown));
         }
         let housekeeping = tokio::spawn(self.clone().keep_house(shutdown.clone()));
+        let overriding = tokio::spawn(self.clone().keep_overrides(shutdown.clone()));
         let counted = CancellationToken::new();
         let pushing = config.metrics.statsd.as_ref().map(|to| {
             info!(address = %to, "metrics are pushed to StatsD");
@@ -161,7 +195,7 @@ impl Node {
             // One that ends on its own takes the others with it.
             shutdown.cancel();
         }
-        let _ = housekeeping.await;
+        let _ = tokio::join!(housekeeping, overriding);
         // Only now, so that the last push has the last decisions.
         counted.cancel();
         if let Some(pushing) = pushing {
@@ -170,6 +204,24 @@ impl Node {
         self.save();
         self.decisions.close();
         Ok(())
+    }
+
+    /// What the gateways listen with, each on a listener of its own.
+    fn gateways<'c>(
+        &self,
+        config: &'c Config,
+    ) -> anyhow::Result<Vec<(String, &'c Listener, Router, listener::Options)>> {
+        let metrics = sluicegate_gateway::Metrics::new();
+        metrics.register(self.metrics.registry()).context("metrics of gateways")?;
+        let gateway = |gateway: &'c sluicegate_config::Gateway| {
+            let made = self.gateways.add(gateway, &self.service, &metrics)?;
+            let router = made.router(gateways::probe(gateway, &self.service));
+            // A body may take as long as its route lets it.
+            let options =
+                listener::Options { tell_peer: true, body_timeout: None, ..options(config) };
+            Ok((format!("gateways.{}", gateway.name), &gateway.listen, router, options))
+        };
+        config.gateways.iter().map(gateway).collect()
     }
 
     fn tls(&self, name: &str, listen: &Listener) -> anyhow::Result<Option<Arc<Tls>>> {
@@ -197,6 +249,7 @@ impl Node {
         for tls in &tls {
             tls.reload().map_err(|error| refused(error.into()))?;
         }
+        let changed = self.gateways.prepare(&loaded.config).map_err(refused)?;
         for warning in &loaded.warnings {
             warn!("{warning}");
         }
@@ -204,6 +257,9 @@ impl Node {
         self.metrics.know(&rules);
         let before = self.service.limiter().replace(rules);
         self.tokens.store(tokens);
+        for (gateway, prepared) in changed {
+            gateway.apply(prepared);
+        }
         let version = self.version.fetch_add(1, Ordering::SeqCst) + 1;
         self.metrics.config_loaded(&self.source.name(), version);
         let changes = changes::between(&before, &self.service.limiter().rules());
@@ -212,6 +268,15 @@ impl Node {
         }
         info!(version, source = %self.source.name(), changes = changes.len(), "configuration reloaded");
         Ok(changes.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))
+    }
+
+    /// Puts in force what other nodes have set.
+    async fn keep_overrides(self: Arc<Self>, shutdown: CancellationToken) {
+        let mut look = tokio::time::interval(OVERRIDES_EVERY);
+        look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        while shutdown.run_until_cancelled(look.tick()).await.is_some() {
+            self.overrides.refresh().await;
+        }
     }
 
     /// Reclaims what has expired while nobody comes, and writes usage down.
@@ -269,6 +334,16 @@ fn rules(config: &Config) -> Ruleset {
     }
     let settings = Settings { required: Vec::new(), ..config.settings().clone() };
     Ruleset::new(Vec::new(), settings).expect("there is nothing in it that could be wrong")
+}
+
+/// Overrides of a single node are in a file, or gone when it ends.
+fn open_shelf(path: Option<&Path>) -> anyhow::Result<Arc<dyn Shelf>> {
+    Ok(Arc::new(match path {
+        None => LocalShelf::in_memory(),
+        Some(path) => {
+            LocalShelf::open(path).with_context(|| format!("store.overrides {}", path.display()))?
+        }
+    }))
 }
 
 fn open_memory(capacity: Capacity, snapshot: Option<&SnapshotFile>) -> anyhow::Result<Memory> {

@@ -60,6 +60,28 @@ fn two_services_on_one_redis_admit_exactly_the_limit() {
 }
 
 #[test]
+fn an_override_reaches_every_node_and_survives_all_of_them() {
+    let redis = RedisServer::start(Version::System, &[]);
+    let services = [Running::start(&on(&redis, "")), Running::start(&on(&redis, ""))];
+    services.iter().for_each(|service| wait_for(service, READY));
+    let body = json!({ "rule": "USER_MODEL", "when": { "userId": "ann" }, "limit": "7/h",
+        "reason": "a test" });
+    let (status, set) = post(&format!("{}/v1/overrides", services[0].http), &body, None);
+    assert_eq!(status, 201, "{set}");
+    let limit = |service: &Running| service.allow(&ann()).1["effectiveLimit"].clone();
+    assert_eq!(limit(&services[0]), 7);
+    // It looks every half second.
+    assert!((0..100_000).any(|_| limit(&services[1]) == 7), "the other never heard of it");
+    for service in services {
+        service.signal("-TERM");
+        assert_eq!(service.end().0, Some(0));
+    }
+    let again = Running::start(&on(&redis, ""));
+    wait_for(&again, READY);
+    assert!((0..100_000).any(|_| limit(&again) == 7), "it is gone");
+}
+
+#[test]
 fn the_logs_of_nodes_that_share_a_redis_prove_every_limit() {
     let redis = RedisServer::start(Version::System, &[]);
     let limits = "limits:
@@ -179,7 +201,9 @@ fn passwords_users_and_databases_are_used() {
     wait_for(&service, READY);
     assert_eq!(service.allow(&ann()).1["allowed"], true);
     let keys = redis.command(&["INFO", "keyspace"]);
-    assert!(keys.contains("db7:keys=1"), "{keys}");
+    // A counter, and this node among the nodes.
+    assert!(keys.contains("db7:keys=2") || keys.contains("db7:keys=1"), "{keys}");
+    assert!(!keys.contains("db0"), "{keys}");
 }
 
 #[test]

@@ -121,6 +121,37 @@ fn usage_survives_a_restart() {
 }
 
 #[test]
+fn an_override_is_set_listed_and_removed_from_the_command_line_and_survives_a_restart() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("sluicegate.yaml");
+    let overrides = folder.path().join("overrides.jsonl").display().to_string();
+    let store = format!("store: {{kind: memory, overrides: '{overrides}'}}\n");
+    let text = format!("{}{store}{}", common::ANYWHERE, limit("3/h"));
+    std::fs::write(&path, text).expect("a file");
+    let run = |service: &Running, words: &[&str]| {
+        let mut command = sluicegate();
+        let ran = command.arg("override").args(words).args(["--json", "--url", &service.http]);
+        let ran = ran.output().expect("it runs");
+        assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+        serde_json::from_slice::<Value>(&ran.stdout).expect("JSON")
+    };
+    let service = Running::with_file(&path);
+    let set = run(
+        &service,
+        &["set", "USER", "userId=ann", "--limit", "9/h", "--for", "1h", "--reason", "a test"],
+    );
+    assert_eq!(service.allow(&ann()).1["remaining"], 8);
+    service.signal("-TERM");
+    assert_eq!(service.end().0, Some(0));
+
+    let service = Running::with_file(&path);
+    assert!((0..100_000).any(|_| service.allow(&ann()).1["effectiveLimit"] == 9));
+    assert_eq!(run(&service, &["list"])["overrides"], serde_json::json!([set]));
+    run(&service, &["remove", set["id"].as_str().expect("an id")]);
+    assert_eq!(service.allow(&ann()).1["effectiveLimit"], 3);
+}
+
+#[test]
 fn a_signal_ends_it_in_good_order_and_every_decision_is_logged() {
     for signal in ["-INT", "-TERM"] {
         let service = Running::start("");

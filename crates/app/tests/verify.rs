@@ -226,14 +226,19 @@ fn slots_are_held_until_they_are_given_back_or_their_lease_is_over() {
 }
 
 #[test]
-fn what_is_settled_cancelled_or_reset_counts_as_what_it_was() {
+fn what_is_settled_refunded_cancelled_or_reset_counts_as_what_it_was() {
     let until = r#""until":"2026-01-05T00:01:00Z","#;
     let held = admit(0, "T:u1#tokens", r#""100 tokens/h""#, 80, until);
     let held = held.replace(r#""unit":"requests""#, r#""unit":"tokens""#);
     let more = |take| admit(9, "T:u1#tokens", r#""100 tokens/h""#, take, "");
     let proven = "proven: 2 admits on 1 counter under 1 limit";
     let exceeded = "not proven: 2 admits on 1 counter under 1 limit, 1 exceeded";
+    let charge =
+        r#","charges":[{"key":"T:u1#tokens","limits":["100 tokens/h"],"take":30,"unit":"tokens"}]"#;
     for (between, take, code) in [
+        (follow(5, 8, "refund", charge), 50, 0),
+        (follow(5, 8, "refund", charge), 51, 1),
+        (follow(5, 8, "refund", &charge.replace("u1", "u2")), 21, 1),
         (follow(5, 0, "settle", r#","cost":{"tokens":30}"#), 70, 0),
         (follow(5, 0, "settle", r#","cost":{"tokens":30}"#), 71, 1),
         // What is not known stays as it was estimated, and a debt was not admitted.
@@ -378,7 +383,7 @@ fn what_the_service_logs_is_proven() {
     assert!(code == 2 && said.contains("only 50 % of admissions are logged"), "{said}");
 }
 
-/// What the service logs of work that is held, settled, released, cancelled and reset.
+/// What the service logs of work that is held, settled, released, cancelled, refunded and reset.
 fn lived() -> String {
     let limit = |text: &str| text.parse().expect("a limit");
     let rules = [
@@ -416,6 +421,7 @@ fn lived() -> String {
             5 => drop(held.pop_back().map(|handle| block_on(service.cancel(&handle)))),
             6 => drop(held.front().map(|handle| block_on(service.release(handle)))),
             7 => drop(held.front().map(|handle| block_on(service.renew(handle)))),
+            9 => drop(block_on(service.refund(&queries[0], |_, _, _| ()))),
             8 if call % 20 == 0 => drop(block_on(service.reset(&queries[0], |_| ()))),
             _ => {}
         }
@@ -430,7 +436,7 @@ fn what_becomes_of_admissions_is_part_of_the_proof() {
     let (code, said) = verify(std::slice::from_ref(&log), &[]);
     assert_eq!(code, 0, "{said}");
     assert!(said.contains("SLOTS#concurrent") && said.contains("3 of 3"), "{said}");
-    for operation in ["settle", "release", "cancel", "reset"] {
+    for operation in ["settle", "release", "cancel", "refund", "reset"] {
         let name = format!("\"operation\":\"{operation}\"");
         let without: String = log
             .lines()

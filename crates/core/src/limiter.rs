@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 use crate::decision::{Allow, Closed, Decision, Readings};
 use crate::id::Id;
 use crate::outage::{self, Alone, OutagePolicy};
+use crate::overrides::Override;
 use crate::plan::{Handle, Plan};
 use crate::query::Cost;
 use crate::ruleset::Ruleset;
@@ -60,9 +61,20 @@ impl<S> Limiter<S> {
         self.rules.load()
     }
 
-    /// Puts other rules in force. Usage stays where it is: counters go by their keys.
+    /// Puts other rules in force, with the overrides that there are; the rules of before. Usage
+    /// stays where it is: counters go by their keys.
     pub fn replace(&self, rules: Ruleset) -> Arc<Ruleset> {
-        self.rules.swap(Arc::new(rules))
+        let rules = Arc::new(rules);
+        self.rules.rcu(|before| match before.overrides() {
+            [] => rules.clone(),
+            overrides => Arc::new(rules.with_overrides(overrides)),
+        })
+    }
+
+    /// Puts these overrides in force, and no others. Those that fit no rule wait for one that they
+    /// fit: see [`Ruleset::misfits`].
+    pub fn override_with(&self, overrides: &[Override]) {
+        self.rules.rcu(|before| before.with_overrides(overrides));
     }
 
     /// Where usage is kept.
@@ -139,6 +151,11 @@ impl<S: Store> Limiter<S> {
         }
     }
 
+    /// Gives back what the plan would take; see [`Store::refund`].
+    pub async fn refund(&self, plan: &Plan<'_>) -> Result<Usage, Error> {
+        self.store.refund(plan).await
+    }
+
     /// Keeps the plan's gates closed for so long, this node's own included; see [`Store::close`].
     ///
     /// While the store does not answer, this node at least knows.
@@ -177,7 +194,9 @@ impl<S: Store> Limiter<S> {
     ) -> Result<Verdict, Error> {
         let Usage { at, readings } = fallback.usage(plan);
         let closed = || Decision::Closed(Closed { at, readings: Readings::new() });
-        let decision = match outage::alone(plan, self.rules().outage().nodes_max) {
+        // Whichever is more: the share of each must not be too large.
+        let nodes = self.rules().outage().nodes_max.max(self.store.nodes());
+        let decision = match outage::alone(plan, nodes) {
             Alone::Closed => closed(),
             Alone::Counted(part) => match count(&part)? {
                 // The part may be too small for what the whole limit gives.

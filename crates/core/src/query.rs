@@ -54,6 +54,10 @@ pub enum Subject {
     View,
     /// None: only the limits that it brings along.
     Inline,
+    /// Those that go by our [own](OWN) dimensions alone: the limits of an upstream, whoever asks.
+    Own,
+    /// All others: the limits of whoever asks.
+    Common,
 }
 
 #[derive(Clone, Debug)]

@@ -2,6 +2,7 @@
 
 use crate::limit::Limit;
 use crate::outage::OutagePolicy;
+use crate::query::OWN;
 use crate::ruleset::{Compiled, RulesetError};
 use crate::time::Span;
 
@@ -84,6 +85,12 @@ impl Rule {
         self
     }
 
+    /// Whether it goes by our [own](OWN) dimensions alone: whoever asks, it is the same.
+    pub fn is_own(&self) -> bool {
+        let mut names = self.when.iter().map(|(name, _)| name).chain(&self.per).peekable();
+        names.peek().is_some() && names.all(|name| name.starts_with(OWN))
+    }
+
     /// Matches only where the dimension fits the pattern.
     #[must_use]
     pub fn when(mut self, dimension: &str, pattern: Pattern) -> Self {
@@ -105,6 +112,12 @@ impl Pattern {
     /// Exactly this value.
     pub fn exactly(value: impl Into<String>) -> Self {
         Self::OneOf(vec![value.into()])
+    }
+
+    /// A value, or a pattern if `*` or `?` is in it.
+    pub fn from_text(text: impl Into<String>) -> Self {
+        let text = text.into();
+        if text.contains(['*', '?']) { Self::Glob(text) } else { Self::exactly(text) }
     }
 
     /// Whether a value fits.

@@ -96,13 +96,13 @@ pub trait Store: Send + Sync {
     fn renew(&self, handle: &Handle) -> impl Future<Output = Result<Renewed, Error>> + Send;
 
     /// Gives back what the plan would take, for callers that know how much but not of which
-    /// admission. Never below nothing; leases stay. Returns what the limits show then.
+    /// admission. The oldest goes first, never below nothing; leases stay. Returns what the limits
+    /// show then.
     ///
-    /// A store that can't do it says so.
-    fn refund(&self, _: &Plan<'_>) -> impl Future<Output = Result<Usage, Error>> + Send {
-        let cant = "this store gives back only what an id names";
-        std::future::ready(Err(Error::Unavailable(cant.to_owned())))
-    }
+    /// Its id is its own, so that a store which has to ask twice gives back once. It is not all or
+    /// nothing: counters that lie in different places get their part each, or an error says that
+    /// one of them may not have.
+    fn refund(&self, plan: &Plan<'_>) -> impl Future<Output = Result<Usage, Error>> + Send;
 
     /// Keeps the plan's gates closed for so long from now; returns until when they are.
     ///
@@ -120,6 +120,10 @@ pub trait Store: Send + Sync {
 
     /// What the limits of the plan show now.
     fn usage(&self, plan: &Plan<'_>) -> impl Future<Output = Result<Usage, Error>> + Send;
+
+    /// How many nodes were seen lately that keep usage here, this one included: what each may let
+    /// through on its own while the store does not answer depends on it.
+    fn nodes(&self) -> u32;
 }
 
 /// A store in this process, which answers at once and always: what a node falls back to while the

@@ -137,6 +137,21 @@ impl fmt::Display for Timestamp {
     }
 }
 
+/// A text of RFC 3339, in any offset, that is not before the epoch.
+impl std::str::FromStr for Timestamp {
+    type Err = InstantError;
+
+    fn from_str(text: &str) -> Result<Self, InstantError> {
+        let at: jiff::Timestamp = text.parse().map_err(|_| InstantError)?;
+        u64::try_from(at.as_microsecond()).map(Self::from_micros).map_err(|_| InstantError)
+    }
+}
+
+/// Not an instant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("is not an instant: write it as 2026-11-16T08:30:00Z")]
+pub struct InstantError;
+
 /// Year, month and day, by the days since the epoch.
 ///
 /// Years begin in March here, so that the day that some of them have more is their last.

@@ -7,7 +7,7 @@ use sluicegate_core::limiter::Verdict;
 use sluicegate_core::plan::Handle;
 use sluicegate_core::query::{Cost, Query, RequestId};
 use sluicegate_core::ruleset::{PlanError, Ruleset};
-use sluicegate_core::store::{self, Claim, Ended, Renewed, Store};
+use sluicegate_core::store::{self, Claim, Ended, Renewed, Shut, Store, Usage};
 use sluicegate_core::time::{Clock, Span, Timestamp};
 use sluicegate_core::{Decision, Id, Limiter, Plan};
 
@@ -96,6 +96,11 @@ pub enum Effect<'a, 'p> {
     },
     /// The claimant was told to go before, and its time is over.
     Spent,
+    /// What the plan would take was given back, of whatever was there.
+    Refunded {
+        /// With the counters and amounts.
+        plan: &'a Plan<'p>,
+    },
     /// All usage of the plan's counters was forgotten.
     Reset {
         /// With the counters.
@@ -122,13 +127,15 @@ pub enum Operation {
     Renew,
     /// Take back work that never left.
     Cancel,
+    /// Give back without saying of which work.
+    Refund,
     /// Forget usage.
     Reset,
 }
 
 impl Operation {
     /// Every operation.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Acquire,
         Self::Peek,
         Self::Book,
@@ -137,6 +144,7 @@ impl Operation {
         Self::Release,
         Self::Renew,
         Self::Cancel,
+        Self::Refund,
         Self::Reset,
     ];
 
@@ -151,6 +159,7 @@ impl Operation {
             Self::Release => "release",
             Self::Renew => "renew",
             Self::Cancel => "cancel",
+            Self::Refund => "refund",
             Self::Reset => "reset",
         }
     }
@@ -301,6 +310,27 @@ impl<S: Store, C: Clock> Service<S, C> {
         Ok(renewed)
     }
 
+    /// Gives back what a query would be charged, and lets `tell` tell what its limits show then.
+    pub async fn refund<T>(
+        &self,
+        query: &Query<'_>,
+        tell: impl FnOnce(&Ruleset, &Plan<'_>, Usage) -> T,
+    ) -> Result<T, Failure> {
+        let began = self.clock.now();
+        let rules = self.limiter.rules();
+        let plan = rules.plan(query, began)?;
+        let usage = match self.limiter.refund(&plan).await {
+            Ok(usage) => usage,
+            Err(error) => {
+                self.failed(std::slice::from_ref(query), &plan, Operation::Refund, &error, began);
+                return Err(error.into());
+            }
+        };
+        let effect = Effect::Refunded { plan: &plan };
+        self.followed(query.id.id, Operation::Refund, Some(usage.at), effect, began);
+        Ok(tell(&rules, &plan, usage))
+    }
+
     /// Forgets the usage of the counters that a query is charged on, and lets `tell` tell which.
     pub async fn reset<T>(
         &self,
@@ -314,6 +344,13 @@ impl<S: Store, C: Clock> Service<S, C> {
         let effect = Effect::Reset { plan: &plan };
         self.followed(query.id.id, Operation::Reset, Some(at), effect, began);
         Ok(tell(&plan))
+    }
+
+    /// Keeps the gates of a query's rules closed for so long; see [`Store::close`].
+    pub async fn close(&self, query: &Query<'_>, span: Span) -> Result<Shut, Failure> {
+        let rules = self.limiter.rules();
+        let plan = rules.plan(query, &self.clock)?;
+        Ok(self.limiter.close(&plan, span).await?)
     }
 
     fn decided(

@@ -8,6 +8,7 @@ pub mod envoy;
 pub mod grpc;
 pub mod headers;
 pub mod metrics;
+pub mod overrides;
 pub mod refusal;
 mod request;
 pub mod rest;

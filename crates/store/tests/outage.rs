@@ -65,6 +65,10 @@ impl Node {
         self.limiter.store().turn(false);
     }
 
+    fn see(&self, nodes: u32) {
+        self.limiter.store().see(nodes);
+    }
+
     fn restore(&self) {
         self.limiter.store().turn(true);
     }
@@ -88,6 +92,18 @@ fn each_policy_lets_through_its_share_and_says_so() {
             node.restore();
             assert_eq!(node.ask(&node.query(None)).outage, None, "{limit}");
         }
+    }
+}
+
+#[test]
+fn more_nodes_than_were_declared_share_what_there_is() {
+    let node = Node::new(vec![rule("ALL", "100/min")], OutagePolicy::Local);
+    for (seen, share) in [(1, 12), (4, 12), (10, 5), (50, 1), (51, 0)] {
+        node.see(seen);
+        node.cut();
+        assert_eq!(node.admitted(20), share, "{seen} nodes");
+        node.restore();
+        node.clock.advance(Span::from_secs(60));
     }
 }
 

@@ -3,7 +3,7 @@
 mod cluster;
 mod sentinel;
 
-pub use cluster::RedisCluster;
+pub use cluster::{ClusterOptions, RedisCluster};
 pub use sentinel::{MASTER, RedisSentinel};
 
 use std::io::{Read, Write};
@@ -36,12 +36,41 @@ impl Version {
     }
 }
 
+/// What it takes to speak to servers under cover: a certificate that is good for 127.0.0.1 and that
+/// everybody trusts, and its key.
+#[derive(Clone, Copy, Debug)]
+pub struct Tls<'a> {
+    /// The file of the certificate.
+    pub cert: &'a Path,
+    /// The file of its key.
+    pub key: &'a Path,
+}
+
+impl Tls<'_> {
+    /// The options of a server that listens on such a port, besides its plain one, and speaks to
+    /// others like itself under cover only.
+    fn options(self, port: u16) -> Vec<String> {
+        let [cert, key] = [self.cert, self.key].map(|path| path.display().to_string());
+        let options = [
+            ("tls-port", port.to_string()),
+            ("tls-auth-clients", "no".to_owned()),
+            ("tls-ca-cert-file", cert.clone()),
+            ("tls-cert-file", cert),
+            ("tls-key-file", key),
+            ("tls-replication", "yes".to_owned()),
+        ];
+        options.into_iter().flat_map(|(name, value)| [format!("--{name}"), value]).collect()
+    }
+}
+
 /// A running server. It ends when it is dropped, and also when the test process ends in whatever
 /// way: a shell beside it waits for that.
 #[derive(Debug)]
 pub struct RedisServer {
     /// Where it listens, on 127.0.0.1.
     pub port: u16,
+    /// Where it listens under cover, if it does.
+    pub tls_port: Option<u16>,
     version: Version,
     more: Vec<String>,
     guard: Child,
@@ -50,20 +79,27 @@ pub struct RedisServer {
 impl RedisServer {
     /// Starts a server and waits until it answers. `more` are further options.
     pub fn start(version: Version, more: &[&str]) -> Self {
-        Self::start_on(free_port(), version, more)
+        Self::start_on(free_port(), version, None, more)
     }
 
-    fn start_on(port: u16, version: Version, more: &[&str]) -> Self {
-        let more: Vec<String> = more.iter().map(|&option| option.to_owned()).collect();
+    /// Starts a server on this port, and under cover on another if it is told how.
+    fn start_on(port: u16, version: Version, tls: Option<Tls<'_>>, more: &[&str]) -> Self {
+        let tls_port = tls.map(|_| free_port());
+        let covered = tls.zip(tls_port).map_or(Vec::new(), |(tls, port)| tls.options(port));
+        let more = covered.into_iter().chain(more.iter().map(|&option| option.to_owned()));
+        let more: Vec<_> = more.collect();
         let guard = spawn(version, port, &more);
-        Self { port, version, more, guard }
+        Self { port, tls_port, version, more, guard }
     }
 
     /// Starts a sentinel by its configuration, which it rewrites.
-    fn start_sentinel(port: u16, file: &Path) -> Self {
-        let more = vec![file.display().to_string(), "--sentinel".to_owned()];
+    fn start_sentinel(port: u16, file: &Path, tls: Option<Tls<'_>>) -> Self {
+        let file = file.display().to_string();
+        let tls_port = tls.map(|_| free_port());
+        let covered = tls.zip(tls_port).map_or(Vec::new(), |(tls, port)| tls.options(port));
+        let more = [vec![file, "--sentinel".to_owned()], covered].concat();
         let guard = spawn(Version::System, port, &more);
-        Self { port, version: Version::System, more, guard }
+        Self { port, tls_port, version: Version::System, more, guard }
     }
 
     /// Ends the server like a power cut, and starts an empty one in its place.
@@ -91,7 +127,7 @@ impl RedisServer {
 }
 
 /// A port that nobody listens on.
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     let free = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
     free.local_addr().expect("an address").port()
 }

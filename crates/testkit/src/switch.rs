@@ -1,33 +1,51 @@
 //! A store that can be cut off.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use sluicegate_core::plan::Handle;
 use sluicegate_core::query::Cost;
 use sluicegate_core::store::{Claim, Ended, Error, Renewed, Shut, Usage};
 use sluicegate_core::{Decision, Id, Plan, Span, Store, Timestamp};
 
-/// A store behind a switch: while it is off, nothing answers and nothing is changed.
+/// A store behind a switch: while it is off, nothing answers and nothing is changed. A clone is
+/// another way to the same store, by the same switch.
 #[derive(Debug)]
-pub struct Switch<S> {
+pub struct Switch<S>(Arc<Inner<S>>);
+
+#[derive(Debug)]
+struct Inner<S> {
     store: S,
     on: AtomicBool,
+    nodes: AtomicU32,
+}
+
+impl<S> Clone for Switch<S> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
 }
 
 impl<S> Switch<S> {
     /// Switched on.
-    pub const fn new(store: S) -> Self {
-        Self { store, on: AtomicBool::new(true) }
+    pub fn new(store: S) -> Self {
+        let (on, nodes) = (AtomicBool::new(true), AtomicU32::new(1));
+        Self(Arc::new(Inner { store, on, nodes }))
+    }
+
+    /// So many nodes were seen lately.
+    pub fn see(&self, nodes: u32) {
+        self.0.nodes.store(nodes, Ordering::SeqCst);
     }
 
     /// Switches it on or off.
     pub fn turn(&self, on: bool) {
-        self.on.store(on, Ordering::SeqCst);
+        self.0.on.store(on, Ordering::SeqCst);
     }
 
     fn store(&self) -> Result<&S, Error> {
-        if self.on.load(Ordering::SeqCst) {
-            Ok(&self.store)
+        if self.0.on.load(Ordering::SeqCst) {
+            Ok(&self.0.store)
         } else {
             Err(Error::Unavailable("switched off".to_owned()))
         }
@@ -67,6 +85,10 @@ impl<S: Store> Store for Switch<S> {
         self.store()?.renew(handle).await
     }
 
+    async fn refund(&self, plan: &Plan<'_>) -> Result<Usage, Error> {
+        self.store()?.refund(plan).await
+    }
+
     async fn close(&self, plan: &Plan<'_>, wait: Span) -> Result<Shut, Error> {
         self.store()?.close(plan, wait).await
     }
@@ -77,5 +99,9 @@ impl<S: Store> Store for Switch<S> {
 
     async fn usage(&self, plan: &Plan<'_>) -> Result<Usage, Error> {
         self.store()?.usage(plan).await
+    }
+
+    fn nodes(&self) -> u32 {
+        self.0.nodes.load(Ordering::SeqCst)
     }
 }

@@ -1,11 +1,10 @@
 //! `sluicegate allow`, `explain`, `usage` and `reset`: questions to a running service.
 
-use anyhow::{Context as _, bail};
 use clap::Args;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::check::table;
-use super::say;
+use super::remote::{Remote, list, named, word};
 
 pub(super) const ALLOW_EXAMPLES: &str = "\
 Examples:
@@ -24,27 +23,16 @@ pub(super) struct Ask {
     /// Who asks for what: userId=u1 modelId=gpt4 …
     #[arg(value_name = "NAME=VALUE", required = true)]
     dimensions: Vec<String>,
-    /// Where the service is
-    #[arg(
-        long,
-        value_name = "URL",
-        env = "SLUICEGATE_URL",
-        default_value = "http://127.0.0.1:8080"
-    )]
-    url: String,
-    /// The bearer token, if the service asks for one
-    #[arg(long, value_name = "TOKEN", env = "SLUICEGATE_TOKEN", hide_env_values = true)]
-    token: Option<String>,
-    /// Print the answer as the service gave it
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    remote: Remote,
 }
 
 impl Ask {
     pub(super) fn allow(self) -> anyhow::Result<bool> {
-        let answer = self.post("/rate-limit/allow", &Value::Object(self.named()?))?;
+        let answer =
+            self.remote.post("/rate-limit/allow", &Value::Object(named(&self.dimensions)?))?;
         let allowed = answer["allowed"] == true;
-        self.show(&answer, |answer| {
+        self.remote.show(&answer, |answer| {
             let mut text = verdict(answer);
             text.push_str("\n\n");
             text.push_str(&scopes(&answer["scopes"]));
@@ -55,7 +43,7 @@ impl Ask {
 
     pub(super) fn explain(self) -> anyhow::Result<bool> {
         let answer = self.native("/v1/explain")?;
-        self.show(&answer, |answer| {
+        self.remote.show(&answer, |answer| {
             let mut rows = Vec::new();
             for group in list(&answer["groups"]) {
                 if list(&group["matched"]).is_empty() {
@@ -86,13 +74,13 @@ impl Ask {
 
     pub(super) fn usage(self) -> anyhow::Result<bool> {
         let answer = self.native("/v1/usage")?;
-        self.show(&answer, |answer| scopes(&answer["scopes"]));
+        self.remote.show(&answer, |answer| scopes(&answer["scopes"]));
         Ok(true)
     }
 
     pub(super) fn reset(self) -> anyhow::Result<bool> {
         let answer = self.native("/v1/reset")?;
-        self.show(&answer, |answer| {
+        self.remote.show(&answer, |answer| {
             let keys: Vec<_> = list(&answer["reset"]).iter().map(word).collect();
             format!("forgotten: {}", keys.join(", "))
         });
@@ -100,50 +88,7 @@ impl Ask {
     }
 
     fn native(&self, path: &str) -> anyhow::Result<Value> {
-        self.post(path, &json!({ "dimensions": self.named()? }))
-    }
-
-    fn show(&self, answer: &Value, words: impl FnOnce(&Value) -> String) {
-        if self.json {
-            say(&answer.to_string());
-        } else {
-            say(&words(answer));
-        }
-    }
-
-    fn named(&self) -> anyhow::Result<Map<String, Value>> {
-        let pair = |text: &String| {
-            let Some((name, value)) = text.split_once('=') else {
-                bail!("{text:?} is not NAME=VALUE: write for instance userId=u1");
-            };
-            Ok((name.to_owned(), value.into()))
-        };
-        self.dimensions.iter().map(pair).collect()
-    }
-
-    fn post(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
-        let url = format!("{}{path}", self.url.trim_end_matches('/'));
-        let agent: ureq::Agent = ureq::Agent::config_builder()
-            .http_status_as_error(false)
-            .timeout_global(Some(std::time::Duration::from_secs(10)))
-            .build()
-            .into();
-        let mut request = agent.post(&url).header("content-type", "application/json");
-        if let Some(token) = &self.token {
-            request = request.header("authorization", format!("Bearer {token}"));
-        }
-        let mut response = request
-            .send(body.to_string())
-            .with_context(|| format!("no answer from {url}: is `sluicegate serve` running?"))?;
-        let status = response.status();
-        let text = response.body_mut().read_to_string().context("the answer broke off")?;
-        let answer: Value = serde_json::from_str(&text).with_context(|| {
-            format!("{url} answered {status}, and not in JSON: is it Sluicegate?")
-        })?;
-        if status.is_success() {
-            return Ok(answer);
-        }
-        bail!("{}", answer["detail"].as_str().unwrap_or(status.as_str()))
+        self.remote.post(path, &json!({ "dimensions": named(&self.dimensions)? }))
     }
 }
 
@@ -167,16 +112,4 @@ fn scopes(scopes: &Value) -> String {
         })
         .collect();
     table(&["rule", "limit", "used", "of", "left", "oldest leaves"], &rows)
-}
-
-fn list(value: &Value) -> &[Value] {
-    value.as_array().map_or(&[], Vec::as_slice)
-}
-
-fn word(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        Value::Null => String::new(),
-        other => other.to_string(),
-    }
 }

@@ -8,6 +8,8 @@
 
 mod ask;
 mod check;
+mod overrides;
+mod remote;
 mod serve;
 mod test;
 mod verify;
@@ -43,6 +45,9 @@ enum Command {
     Usage(ask::Ask),
     /// Forget the usage of the counters that a request is charged on
     Reset(ask::Ask),
+    /// Give some other limits than their rule, for a while, without a deploy
+    #[command(after_help = overrides::EXAMPLES)]
+    Override(overrides::Overrides),
     /// Run unit tests of rules, in virtual time
     #[command(after_help = test::EXAMPLES)]
     Test(test::Test),
@@ -68,6 +73,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Explain(ask) => ask.explain(),
         Command::Usage(ask) => ask.usage(),
         Command::Reset(ask) => ask.reset(),
+        Command::Override(overrides) => overrides.run(),
         Command::Test(test) => test.run(),
         Command::Verify(verify) => verify.run(),
         Command::Completions(Completions { shell }) => {

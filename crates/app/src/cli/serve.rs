@@ -17,13 +17,14 @@ use tracing::{info, warn};
 use tracing_subscriber::EnvFilter;
 
 use crate::configuration::Source;
-use crate::wire::Node;
+use crate::wire::{Node, Part};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
   sluicegate serve                          100 requests per hour, user and model, in memory
   sluicegate serve --config limits.yaml     what the file says
   sluicegate serve --config ratelimit.yaml  the same, of a file of envoyproxy/ratelimit
+  sluicegate serve --config F --only gateway  its gateways, and nothing else of it
   kill -HUP PID                             read the file again (as a change of it does)";
 
 #[derive(Args)]
@@ -31,6 +32,9 @@ pub(super) struct Serve {
     /// The configuration; without one, the defaults apply
     #[arg(short, long, value_name = "FILE", env = "SLUICEGATE_CONFIG")]
     config: Option<PathBuf>,
+    /// Start only these parts of the configuration; metrics and administration are always there
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "PARTS")]
+    only: Vec<Part>,
 }
 
 impl Serve {
@@ -41,15 +45,19 @@ impl Serve {
         for warning in &loaded.warnings {
             warn!("{warning}");
         }
+        let parts = match self.only.is_empty() {
+            true => vec![Part::Limiter, Part::Gateway],
+            false => self.only,
+        };
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-        let outcome = runtime.block_on(serve(source, &loaded.config));
+        let outcome = runtime.block_on(serve(source, &loaded.config, &parts));
         // A name that is still being resolved is not waited for.
         runtime.shutdown_timeout(Duration::from_secs(1));
         outcome.map(|()| true)
     }
 }
 
-async fn serve(source: Source, config: &Config) -> anyhow::Result<()> {
+async fn serve(source: Source, config: &Config, parts: &[Part]) -> anyhow::Result<()> {
     let node = Node::new(source.clone(), config)?;
     let shutdown = CancellationToken::new();
     // Before anything can take long: a signal that comes early must not be lost.
@@ -72,7 +80,7 @@ async fn serve(source: Source, config: &Config) -> anyhow::Result<()> {
         info!("stopping: what is in flight is finished first");
         stop.cancel();
     });
-    let outcome = node.run(config, shutdown).await;
+    let outcome = node.run(config, parts, shutdown).await;
     signals.abort();
     info!("stopped");
     outcome

@@ -3,6 +3,7 @@
 
 mod auth;
 mod envoy;
+mod gateway;
 mod listen;
 mod prices;
 mod service;
@@ -17,6 +18,7 @@ use sluicegate_core::{Group, Ruleset};
 
 pub use auth::{Auth, TokenHash};
 pub use envoy::{Envoy, EnvoyClosed};
+pub use gateway::{Credentials, Fair, Gateway, Learn, Login, Route, SecretSource, Url, Wait};
 pub use listen::{Address, Listen, Listener, Tls};
 pub use prices::Prices;
 pub use service::{ByteSize, Decisions, Log, LogFormat, LogLevel, Metrics, Server, Share};
@@ -56,6 +58,8 @@ pub struct Config {
     pub server: Server,
     /// What Envoy is answered.
     pub envoy: Envoy,
+    /// What goes to upstreams, how fast. Default: nothing.
+    pub gateways: Vec<Gateway>,
     pub(crate) groups: Vec<Group>,
     pub(crate) settings: Settings,
     pub(crate) extras: HashMap<String, RuleExtras>,

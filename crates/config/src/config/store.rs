@@ -17,6 +17,8 @@ pub enum Store {
         records_max: usize,
         /// Where usage is written so that it survives a restart. Default: nowhere.
         snapshot: Option<SnapshotFile>,
+        /// Where overrides are written so that they survive a restart. Default: nowhere.
+        overrides: Option<PathBuf>,
     },
     /// In Redis, shared by all nodes.
     Redis(RedisStore),
@@ -29,7 +31,12 @@ impl Store {
 
 impl Default for Store {
     fn default() -> Self {
-        Self::Memory { keys_max: Self::KEYS_MAX, records_max: Self::RECORDS_MAX, snapshot: None }
+        Self::Memory {
+            keys_max: Self::KEYS_MAX,
+            records_max: Self::RECORDS_MAX,
+            snapshot: None,
+            overrides: None,
+        }
     }
 }
 
@@ -62,8 +69,16 @@ pub struct RedisStore {
     /// The dimension by which keys are spread over a cluster: the rules that count by it are
     /// decided in one round trip. Default: none.
     pub partition: Option<String>,
+    /// How long a denial is repeated without asking Redis. Default: 1s, which is also the most; 0 for
+    /// never.
+    pub deny_cache: Span,
     /// What every key begins with. Default: `sg:`, so that one server can serve others, too.
     pub key_prefix: String,
+}
+
+impl RedisStore {
+    /// Longer than that, capacity that was given back would be missed.
+    pub(crate) const DENY_CACHE_MAX: Span = Span::from_secs(1);
 }
 
 impl Default for RedisStore {
@@ -76,6 +91,7 @@ impl Default for RedisStore {
             nodes_max: 4,
             connections_max: 10,
             partition: None,
+            deny_cache: Self::DENY_CACHE_MAX,
             key_prefix: "sg:".to_owned(),
         }
     }

@@ -11,7 +11,7 @@ use super::limits::{DraftGroup, option};
 use super::never::template_dimensions;
 use super::outage::CLIENT_TYPES;
 use super::rule::Draft;
-use crate::config::{Outage, OutagePolicy, Store};
+use crate::config::{Outage, OutagePolicy, RedisTopology, Store};
 use crate::place::Place;
 use crate::raw::Value;
 use crate::report::Report;
@@ -33,6 +33,7 @@ pub(super) struct Context<'c> {
 
 pub(super) fn advise(groups: &[DraftGroup<'_>], context: &Context<'_>, report: &mut Report) {
     partition(groups, context, report);
+    slots(groups, context, report);
     for group in groups {
         idle_groups(group, context.dimensions, report);
     }
@@ -52,6 +53,71 @@ fn partition(groups: &[DraftGroup<'_>], context: &Context<'_>, report: &mut Repo
         let message = "no rule counts by it, so it keeps nothing together";
         report.warning(&item.place(), message, "name a dimension that rules have in per");
     }
+}
+
+/// Counters that lie in different slots of a cluster although a request meets them together.
+fn slots(groups: &[DraftGroup<'_>], context: &Context<'_>, report: &mut Report) {
+    let Store::Redis(redis) = context.store else { return };
+    if !matches!(redis.topology, RedisTopology::Cluster(_)) {
+        return;
+    }
+    let drafts = groups
+        .iter()
+        .enumerate()
+        .flat_map(|(group, drafts)| drafts.rules.iter().map(move |draft| (group, draft)));
+    let mut first: Option<(usize, &Draft<'_>)> = None;
+    for (group, draft) in drafts.filter(|(_, draft)| !draft.broken && !draft.rule.unlimited) {
+        let lies = |draft| Lies::of(draft, redis.partition.as_deref());
+        let other = match first {
+            None => {
+                first = Some((group, draft));
+                let apart = lies(draft) == Lies::Apart && counters(draft) > 1;
+                apart.then(|| "one another".to_owned())
+            }
+            // Those of one group are not met together: the first that matches applies.
+            Some((of, _)) if of == group => None,
+            Some((_, other)) => {
+                let together = lies(draft) == lies(other) && lies(draft) != Lies::Apart;
+                (!together).then(|| format!("those of {}", other.item.path))
+            }
+        };
+        let Some(other) = other else { continue };
+        let message = format!(
+            "its counters lie in other slots of the cluster than {other}: what meets both is \
+             reserved slot by slot, and can't be booked"
+        );
+        let remedy = "let them count by one dimension, and name it in store.partition";
+        report.warning(&draft.place_of("name"), message, remedy);
+        return;
+    }
+}
+
+/// What decides in which slot the counters of a rule lie.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Lies<'d> {
+    /// The dimension of `store.partition`.
+    Partition,
+    /// A key as it is written.
+    Literal(&'d str),
+    /// Each by its own name.
+    Apart,
+}
+
+impl<'d> Lies<'d> {
+    fn of(draft: &'d Draft<'_>, partition: Option<&str>) -> Self {
+        let rule = &draft.rule;
+        match &rule.key {
+            Some(key) => Self::Literal(key),
+            None if rule.per.iter().any(|name| Some(name.as_str()) == partition) => Self::Partition,
+            None => Self::Apart,
+        }
+    }
+}
+
+/// How many counters the limits of a rule need: those of one unit and kind share one.
+fn counters(draft: &Draft<'_>) -> usize {
+    let kind = |limit: &Limit| (std::mem::discriminant(limit), limit.unit());
+    draft.rule.limits.iter().map(kind).collect::<HashSet<_>>().len()
 }
 
 /// Groups of which no rule can ever deny anything.

@@ -12,8 +12,15 @@ use crate::report::Report;
 const TOKEN_CHARS_MIN: usize = 16;
 
 pub(super) fn auth(item: Item<'_>, report: &mut Report) -> Auth {
+    match Fields::open(item, &["tokens"], report) {
+        Some(fields) => tokens_of(&fields, report),
+        None => Auth::default(),
+    }
+}
+
+/// The tokens in a map that may hold other options.
+pub(super) fn tokens_of(fields: &Fields<'_>, report: &mut Report) -> Auth {
     let mut auth = Auth::default();
-    let Some(fields) = Fields::open(item, &["tokens"], report) else { return auth };
     let form = "write a map of callers and their tokens, such as ci: ${CI_TOKEN:?}";
     let callers = fields.read_some("tokens", report, |item, report| item.names(report, form));
     let mut owners = HashMap::new();

@@ -43,7 +43,7 @@ pub(super) fn listen(item: Option<Item<'_>>, authenticated: bool, report: &mut R
     Listen { http, grpc, admin }
 }
 
-fn listener(item: &Item<'_>, report: &mut Report) -> Option<Listener> {
+pub(super) fn listener(item: &Item<'_>, report: &mut Report) -> Option<Listener> {
     if !matches!(item.node.value, Value::Map(_)) {
         let address = scalar::address(item, report)?;
         return Some(Listener { address, tls: None, insecure: false });
@@ -68,7 +68,12 @@ fn tls(item: &Item<'_>, report: &mut Report) -> Option<Tls> {
 }
 
 /// Whoever can reach it has to say who they are.
-fn check_access(item: &Item<'_>, listener: &Listener, authenticated: bool, report: &mut Report) {
+pub(super) fn check_access(
+    item: &Item<'_>,
+    listener: &Listener,
+    authenticated: bool,
+    report: &mut Report,
+) {
     // A broken client_ca was meant to be one.
     let tls = match &item.node.value {
         Value::Map(entries) => entries.iter().find(|(key, _)| key.text == "tls"),

@@ -6,6 +6,7 @@ mod auth;
 mod compile;
 mod dimensions;
 mod envoy;
+mod gateway;
 mod item;
 mod limits;
 mod listen;
@@ -33,7 +34,7 @@ use crate::report::Report;
 use item::{Fields, Item};
 use limits::DraftGroup;
 
-const KNOWN: [&str; 14] = [
+const KNOWN: [&str; 15] = [
     "enabled",
     "listen",
     "auth",
@@ -48,9 +49,10 @@ const KNOWN: [&str; 14] = [
     "server",
     "envoy",
     "compat",
+    "gateways",
 ];
 /// Other parts of the product, which read the same file.
-const ELSEWHERE: [&str; 4] = ["gateways", "queue", "dispatch", "workers"];
+const ELSEWHERE: [&str; 3] = ["queue", "dispatch", "workers"];
 
 /// The format that a file is in, by its look.
 pub(crate) fn format(root: &Node) -> Format {
@@ -123,6 +125,9 @@ pub(crate) fn config(root: &Node, report: &mut Report) -> Option<Config> {
     let groups =
         groups.unwrap_or_else(|| if imported.is_empty() { default_groups() } else { Vec::new() });
     let groups = with_imported(groups, imported, &settings, part("envoy"), report);
+    let gateways = part("gateways").map(|item| gateway::gateways(&item, &listen, report));
+    let (gateways, of_routes) = gateways.unwrap_or_default();
+    let groups = with_imported(groups, of_routes, &settings, part("gateways"), report);
     Some(Config {
         enabled: fields.read("enabled", true, report, scalar::boolean),
         listen,
@@ -132,6 +137,7 @@ pub(crate) fn config(root: &Node, report: &mut Report) -> Option<Config> {
         log: part("log").map(|item| service::log(item, report)).unwrap_or_default(),
         metrics: part("metrics").map(|item| service::metrics(item, report)).unwrap_or_default(),
         envoy,
+        gateways,
         server: part("server").map(|item| service::server(item, report)).unwrap_or_default(),
         groups,
         settings,

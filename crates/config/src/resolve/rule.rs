@@ -144,7 +144,7 @@ fn check_contradictions(fields: &Fields<'_>, rule: &Rule, report: &mut Report) {
     }
 }
 
-fn limits(item: &Item<'_>, report: &mut Report) -> Vec<Limit> {
+pub(super) fn limits(item: &Item<'_>, report: &mut Report) -> Vec<Limit> {
     if too_many_limits(item, report) {
         return Vec::new();
     }

@@ -10,8 +10,8 @@ use crate::config::{RedisStore, RedisTopology, Secret, SnapshotFile, Store};
 use crate::raw::Value;
 use crate::report::Report;
 
-const MEMORY: [&str; 3] = ["keys_max", "records_max", "snapshot"];
-const REDIS: [&str; 10] = [
+const MEMORY: [&str; 4] = ["keys_max", "records_max", "snapshot", "overrides"];
+const REDIS: [&str; 11] = [
     "url",
     "cluster",
     "sentinel",
@@ -21,6 +21,7 @@ const REDIS: [&str; 10] = [
     "nodes_max",
     "connections_max",
     "partition",
+    "deny_cache",
     "key_prefix",
 ];
 /// The least time between two attempts.
@@ -78,6 +79,7 @@ fn memory(fields: &Fields<'_>, report: &mut Report) -> Store {
         keys_max: fields.read("keys_max", Store::KEYS_MAX, report, count),
         records_max: fields.read("records_max", Store::RECORDS_MAX, report, count),
         snapshot: fields.read_some("snapshot", report, snapshot),
+        overrides: fields.read_some("overrides", report, scalar::path),
     }
 }
 
@@ -116,6 +118,7 @@ fn redis_store(fields: &Fields<'_>, report: &mut Report) -> RedisStore {
             number(1..=10_000),
         ),
         partition: fields.read_some("partition", report, super::dimensions::name),
+        deny_cache: fields.read("deny_cache", default.deny_cache, report, deny_cache),
         key_prefix: fields.read("key_prefix", default.key_prefix, report, key_prefix),
     };
     check_deadline(fields, &store, report);
@@ -195,6 +198,19 @@ fn servers(item: &Item<'_>, report: &mut Report) -> Option<Vec<crate::config::Re
         item.fail(report, "names no server", "write at least one");
     }
     Some(items.iter().filter_map(|item| redis::address(item, report)).collect())
+}
+
+fn deny_cache(item: &Item<'_>, report: &mut Report) -> Option<Span> {
+    let form = "write a time span of at most 1s, or 0 for no cache";
+    if item.scalar(report, form)?.text().trim() == "0" {
+        return Some(Span::ZERO);
+    }
+    let span = scalar::span(item, report)?;
+    if span > RedisStore::DENY_CACHE_MAX {
+        item.fail(report, "keeps denials for longer than 1s", form);
+        return None;
+    }
+    Some(span)
 }
 
 fn key_prefix(item: &Item<'_>, report: &mut Report) -> Option<String> {

@@ -62,6 +62,7 @@ fn the_example_of_the_design_is_read_as_it_is_meant() {
     let Store::Redis(redis) = &config.store else { panic!("{:?}", config.store) };
     assert_eq!((redis.timeout, redis.deadline), (Span::from_millis(20), Span::from_millis(45)));
     assert_eq!((redis.retries, redis.nodes_max), (1, 4));
+    assert_eq!(redis.deny_cache, Span::from_secs(1));
     assert_eq!((redis.partition.as_deref(), redis.key_prefix.as_str()), (Some("tenantId"), "sg:"));
     assert_eq!(config.settings().partition.as_deref(), Some("tenantId"));
     let RedisTopology::Single(address) = &redis.topology else { panic!("{:?}", redis.topology) };
@@ -142,11 +143,16 @@ fn every_option_arrives() {
     assert_eq!(config.auth.tokens["gateway"], [hash]);
     let hashes = ["the-token-that-comes-after-it", "abc"].map(TokenHash::of);
     assert_eq!(config.auth.tokens["ci"], hashes);
-    let Store::Memory { keys_max: 5_000, records_max: 600, snapshot: Some(snapshot) } =
-        &config.store
+    let Store::Memory {
+        keys_max: 5_000,
+        records_max: 600,
+        snapshot: Some(snapshot),
+        overrides: Some(overrides),
+    } = &config.store
     else {
         panic!("{:?}", config.store)
     };
+    assert_eq!(overrides, "/var/lib/sluicegate/overrides.jsonl");
     assert_eq!(snapshot.every, Span::from_secs(60));
     assert_eq!(config.settings().required, ["userId", "tenantId"]);
     assert_eq!(config.settings().secret, ["apiKey", "userId", "sessionKey"]);

@@ -1,5 +1,7 @@
 //! One counter of the model: every use, and the definition of each limit over them.
 
+use std::collections::BTreeMap;
+
 use super::How;
 use crate::algorithm::bucket::Quota as BucketQuota;
 use crate::algorithm::{Earliest, Meter, Reading};
@@ -9,6 +11,8 @@ use crate::time::{Span, Timestamp};
 #[derive(Clone, Debug, Default)]
 pub(super) struct Counter {
     uses: Vec<Use>,
+    /// What was given back of the uses of an instant without saying whose; never more than there is.
+    refunded: BTreeMap<Timestamp, u64>,
     /// For a bucket: when all that was poured in has drained.
     empty_at_ns: u128,
     /// For a bucket: the latest instant at which something was or will be poured in.
@@ -61,9 +65,11 @@ impl Counter {
         self.latest = self.latest.max(until);
     }
 
-    /// The amount of all uses for which `counts` holds.
-    fn sum(&self, counts: impl Fn(&Use) -> bool) -> u64 {
-        self.uses.iter().filter(|used| counts(used)).map(|used| used.amount).sum()
+    /// The amount of all uses whose instant `counts`.
+    fn sum(&self, counts: impl Fn(Timestamp) -> bool) -> u64 {
+        let used = self.uses.iter().filter(|used| counts(used.score)).map(|used| used.amount);
+        let refunded = self.refunded.iter().filter(|(score, _)| counts(**score));
+        used.sum::<u64>() - refunded.map(|(_, amount)| amount).sum::<u64>()
     }
 
     /// Whether `need` fit at `at` under limit number `limit`: the definition of each limit.
@@ -78,15 +84,15 @@ impl Counter {
         match meter {
             Meter::Log(quotas) => {
                 let quota = quotas[limit];
-                self.sum(|used| used.score + quota.window > at) + need <= quota.limit
+                self.sum(|score| score + quota.window > at) + need <= quota.limit
             }
             Meter::Windowed(quota) => {
-                self.sum(|used| used.score + quota.window > at) + need <= quota.limit
+                self.sum(|score| score + quota.window > at) + need <= quota.limit
             }
             Meter::Calendar(quota) => match quota.boundaries.period(at) {
                 None => true,
                 Some((_, end)) => {
-                    self.sum(|used| used.score == end) + need <= quota.limit && at + slack < end
+                    self.sum(|score| score == end) + need <= quota.limit && at + slack < end
                 }
             },
             Meter::Bucket(quota) => {
@@ -94,7 +100,7 @@ impl Counter {
                 let cost = |amount| cost_ns(quota.drain_ns(), quota.grain(), amount);
                 level + cost(need) <= cost(quota.capacity())
             }
-            Meter::Leases(quota) => self.sum(|used| used.score > at) + need <= quota.limit,
+            Meter::Leases(quota) => self.sum(|score| score > at) + need <= quota.limit,
         }
     }
 
@@ -214,12 +220,54 @@ impl Counter {
         };
         let amount = amount.min(used.amount);
         used.amount -= amount;
-        let drain = u128::from(amount / used.grain) * u128::from(used.drain_ns);
+        let (used, score) = (*used, used.score);
         let sooner = self.given_back_ns - used.given_back_ns;
-        let undrained = used.drained_at_ns.saturating_sub(sooner);
-        let undrained = undrained.saturating_sub(nanos(now.max(self.latest)));
-        self.empty_at_ns -= drain.min(undrained);
-        self.given_back_ns += drain.min(undrained);
+        let drained_at_ns = used.drained_at_ns.saturating_sub(sooner);
+        self.drain(used.drain_ns, used.grain, amount, drained_at_ns, now);
+        if let Some(refunded) = self.refunded.get_mut(&score) {
+            let there = self.uses.iter().filter(|used| used.score == score);
+            *refunded = there.map(|used| used.amount).sum::<u64>().min(*refunded);
+        }
+    }
+
+    /// Takes `amount` out of a bucket, of what will have drained by `drained_at_ns` and has not yet.
+    fn drain(
+        &mut self,
+        drain_ns: u64,
+        grain: u64,
+        amount: u64,
+        drained_at_ns: u128,
+        now: Timestamp,
+    ) {
+        let undrained = drained_at_ns.saturating_sub(nanos(now.max(self.latest)));
+        let back = (u128::from(amount / grain) * u128::from(drain_ns)).min(undrained);
+        self.empty_at_ns -= back;
+        self.given_back_ns += back;
+    }
+
+    /// Takes up to `amount` back out of what counts at `now`, the oldest first.
+    pub(super) fn refund(&mut self, meter: &Meter<'_>, now: Timestamp, mut amount: u64) {
+        let (from, until) = match meter {
+            Meter::Log(_) => (now - meter.window(), now),
+            Meter::Windowed(quota) => (now - quota.window, slice(quota.window, now)),
+            Meter::Calendar(quota) => match quota.boundaries.period(now) {
+                Some((_, end)) => (end - Span::from_micros(1), end),
+                None => return,
+            },
+            Meter::Bucket(quota) => {
+                self.drain(quota.drain_ns(), quota.grain(), amount, self.empty_at_ns, now);
+                return;
+            }
+            Meter::Leases(_) => return,
+        };
+        let mut scores: Vec<_> = self.uses.iter().map(|used| used.score).collect();
+        scores.sort_unstable();
+        scores.dedup();
+        for score in scores.into_iter().filter(|&score| from < score && score <= until) {
+            let back = self.sum(|other| other == score).min(amount);
+            *self.refunded.entry(score).or_default() += back;
+            amount -= back;
+        }
     }
 
     pub(super) fn give_back_due(&mut self, now: Timestamp) {
@@ -249,10 +297,12 @@ impl Counter {
 
     pub(super) fn readings(&self, meter: &Meter<'_>, now: Timestamp) -> Vec<Reading> {
         let live = |window: Span| {
-            let leaves = |used: &Use| used.score + window;
-            let live = self.uses.iter().filter(|used| used.amount > 0 && leaves(used) > now);
+            let leaves = |score: Timestamp| score + window;
+            let scores = self.uses.iter().map(|used| used.score);
+            let live =
+                scores.filter(|&score| leaves(score) > now && self.sum(|other| other == score) > 0);
             Reading {
-                used: self.sum(|used| leaves(used) > now),
+                used: self.sum(|score| leaves(score) > now),
                 reset: live.map(leaves).min().unwrap_or(now),
             }
         };
@@ -262,7 +312,7 @@ impl Counter {
             Meter::Leases(_) => vec![live(Span::ZERO)],
             Meter::Calendar(quota) => {
                 let end = quota.boundaries.period(now).map_or(now, |(_, end)| end);
-                vec![Reading { used: self.sum(|used| used.score == end), reset: end }]
+                vec![Reading { used: self.sum(|score| score == end), reset: end }]
             }
             Meter::Bucket(quota) => {
                 let level = self.empty_at_ns.saturating_sub(nanos(now));

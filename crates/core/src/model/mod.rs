@@ -225,6 +225,18 @@ impl Model {
         Usage { at: now, readings: self.readings(plan, now) }
     }
 
+    /// See [`crate::Store::refund`].
+    pub fn refund(&mut self, plan: &Plan<'_>, now: Timestamp) -> Usage {
+        self.advance(now);
+        for charge in plan.charges() {
+            let name = (charge.key.to_string(), charge.meter.kind());
+            if let Some(counter) = self.counters.get_mut(&name) {
+                counter.refund(&charge.meter, now, charge.take);
+            }
+        }
+        Usage { at: now, readings: self.readings(plan, now) }
+    }
+
     /// See [`crate::Store::reset`].
     pub fn reset(&mut self, plan: &Plan<'_>, now: Timestamp) {
         self.advance(now);

@@ -1,13 +1,16 @@
 //! From rules as they are written to rules that can be charged.
 
 use std::borrow::Cow;
+use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use super::{CompiledGroup, Index, PlanError, Ruleset, Settings, Values};
 use crate::algorithm::{Meter, bucket, concurrency, log, window};
+use crate::id::Id;
 use crate::key::Key;
 use crate::limit::{Calendar, Limit, Unit};
 use crate::money::Money;
+use crate::overrides::Override;
 use crate::plan::{Charge, Plan};
 use crate::price::Tokens;
 use crate::query::{OWN, Query, Subject};
@@ -22,6 +25,15 @@ pub(crate) struct Compiled {
     key: Vec<Piece>,
     required: Vec<usize>,
     pub(crate) cells: Vec<CellSpec>,
+    /// The same rule with other limits for some.
+    overrides: Option<Box<Overrides>>,
+}
+
+/// The overrides of a rule, newest first.
+#[derive(Clone, Debug)]
+struct Overrides {
+    rules: Vec<Compiled>,
+    index: Index,
 }
 
 /// A part of a key.
@@ -120,6 +132,9 @@ pub enum Problem {
         /// The other rule.
         other: String,
     },
+    /// An override of a rule that there isn't.
+    #[error("there is no rule of this name: see the rules of the configuration")]
+    NoSuchRule,
     /// A condition that nothing can fulfil.
     #[error("when {0}: an empty list matches nothing")]
     NoValues(String),
@@ -152,10 +167,44 @@ pub(super) fn ruleset(
         compiled.push(CompiledGroup { name: group.name, rules, index });
     }
     if errors.is_empty() {
-        Ok(Ruleset { dimensions, groups: compiled, effective, settings })
+        let (overrides, misfits) = (Vec::new(), Vec::new());
+        Ok(Ruleset { dimensions, groups: compiled, effective, settings, overrides, misfits })
     } else {
         Err(errors)
     }
+}
+
+/// Puts overrides in the place of those that there are. Returns what does not fit, and why.
+pub(super) fn overridden(ruleset: &mut Ruleset, overrides: &[Override]) -> Vec<(Id, RulesetError)> {
+    let mut misfits = Vec::new();
+    let mut newest_first: Vec<&Override> = overrides.iter().collect();
+    newest_first.sort_by_key(|one| (Reverse(one.since), one.id));
+    let Ruleset { dimensions, groups, settings, .. } = ruleset;
+    let mut places = HashMap::new();
+    for (group, CompiledGroup { rules, .. }) in groups.iter_mut().enumerate() {
+        for (place, rule) in rules.iter_mut().enumerate() {
+            rule.overrides = None;
+            places.insert(rule.rule.name.clone(), (group, place));
+        }
+    }
+    let mut compiled: HashMap<(usize, usize), Vec<Compiled>> = HashMap::new();
+    for one in newest_first {
+        let Some(&place) = places.get(&one.rule) else {
+            let place = format!("rule {}", one.rule);
+            misfits.push((one.id, RulesetError { place, problem: Problem::NoSuchRule }));
+            continue;
+        };
+        let rule = one.apply(&groups[place.0].rules[place.1].rule);
+        match Compiled::new(rule, dimensions, settings) {
+            Ok(rule) => compiled.entry(place).or_default().push(rule),
+            Err(error) => misfits.push((one.id, error)),
+        }
+    }
+    for ((group, place), rules) in compiled {
+        let index = Index::new(&rules);
+        groups[group].rules[place].overrides = Some(Box::new(Overrides { rules, index }));
+    }
+    misfits
 }
 
 fn check_names(groups: &[Group], errors: &mut Vec<RulesetError>) {
@@ -245,7 +294,7 @@ impl Compiled {
             }
         }
         let cells = cells(&rule)?;
-        Ok(Self { rule, when, key, required, cells })
+        Ok(Self { rule, when, key, required, cells, overrides: None })
     }
 
     /// A rule under a key of the caller's choice.
@@ -255,7 +304,25 @@ impl Compiled {
         text.push_value(key);
         let cells = cells(&rule)?;
         let key = vec![Piece::Text(text.as_str().to_owned())];
-        Ok(Self { rule, when: Vec::new(), key, required: Vec::new(), cells })
+        let (when, required, overrides) = (Vec::new(), Vec::new(), None);
+        Ok(Self { rule, when, key, required, cells, overrides })
+    }
+
+    /// Itself as it is for these values: the newest override that fits, if one does.
+    #[inline]
+    pub(super) fn in_force(&self, values: &Values<'_>) -> &Self {
+        let Some(overrides) = &self.overrides else { return self };
+        let mut fitting = overrides.index.candidates(values).map(|place| &overrides.rules[place]);
+        fitting.find(|rule| rule.matches(values)).unwrap_or(self)
+    }
+
+    /// Whether queries of this kind are asked about.
+    pub(super) fn applies_to(&self, subject: Subject) -> bool {
+        match subject {
+            Subject::Own => self.rule.is_own(),
+            Subject::Common => !self.rule.is_own(),
+            Subject::Whole | Subject::View | Subject::Inline => true,
+        }
     }
 
     pub(super) fn matches(&self, values: &Values<'_>) -> bool {

@@ -12,7 +12,7 @@ type Places = HashMap<Box<str>, Vec<u32>, foldhash::fast::RandomState>;
 /// Places of rules by a value that they insist on.
 ///
 /// Each rule is filed under its rarest exact condition, or among the `others` if it has none.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Index {
     exact: Vec<(usize, Places)>,
     others: Vec<u32>,

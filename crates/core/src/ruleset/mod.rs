@@ -12,9 +12,11 @@ pub(crate) use compile::{CellSpec, Compiled};
 pub use compile::{Problem, RulesetError};
 use index::Index;
 
+use crate::id::Id;
 use crate::key::Part;
 use crate::limit::Limit;
 use crate::outage::{Outage, OutagePolicy};
+use crate::overrides::Override;
 use crate::plan::{Charge, Plan};
 use crate::price::{PriceBook, Unpriced};
 use crate::query::{Query, Subject};
@@ -65,16 +67,19 @@ impl Default for Settings {
 }
 
 /// Groups of rules, ready to plan.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Ruleset {
     /// The dimensions that rules speak of: a rule knows a dimension by its place in here.
     dimensions: Vec<String>,
     groups: Vec<CompiledGroup>,
     effective: usize,
     settings: Settings,
+    overrides: Vec<Override>,
+    /// The overrides that fit no rule, and why.
+    misfits: Vec<(Id, RulesetError)>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct CompiledGroup {
     name: String,
     rules: Vec<Compiled>,
@@ -116,6 +121,24 @@ impl Ruleset {
         compile::ruleset(groups, settings)
     }
 
+    /// The same rules, with these overrides and no others.
+    #[must_use]
+    pub fn with_overrides(&self, overrides: &[Override]) -> Self {
+        let mut rules = Self { overrides: overrides.to_vec(), ..self.clone() };
+        rules.misfits = compile::overridden(&mut rules, overrides);
+        rules
+    }
+
+    /// The overrides.
+    pub fn overrides(&self) -> &[Override] {
+        &self.overrides
+    }
+
+    /// The overrides that fit no rule of these and have no effect, and why.
+    pub fn misfits(&self) -> &[(Id, RulesetError)] {
+        &self.misfits
+    }
+
     /// What applies when nothing is configured: 100 requests per hour, user and model.
     pub fn default_rules() -> Self {
         let limit = "100/h".parse::<Limit>().expect("the default limit is a limit");
@@ -143,13 +166,14 @@ impl Ruleset {
         let values = self.values(query);
         let mut plan = Plan::new(query.id, query.hold, self.settings.horizon);
         let groups = match query.subject {
-            Subject::Whole | Subject::View => self.groups.as_slice(),
             Subject::Inline => &[],
+            _ => self.groups.as_slice(),
         };
         for (number, group) in groups.iter().enumerate() {
             for rule in group.index.candidates(&values) {
                 let rule = &group.rules[rule];
-                if rule.matches(&values) {
+                if rule.applies_to(query.subject) && rule.matches(&values) {
+                    let rule = rule.in_force(&values);
                     rule.charge(number, &values, query, &clock, &self.settings, &mut plan)?;
                     if !rule.rule.shadow {
                         break;

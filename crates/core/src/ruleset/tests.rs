@@ -191,6 +191,62 @@ fn a_gate_lies_beside_the_counter_of_its_rule() {
     );
 }
 
+fn override_of(rule: &str, id: u128, when: &[(&str, &str)], texts: &[&str]) -> Override {
+    Override {
+        id: Id::from_bits(id),
+        rule: rule.to_owned(),
+        when: when.iter().map(|(d, text)| ((*d).to_owned(), Pattern::from_text(*text))).collect(),
+        limits: limits(texts),
+        since: Timestamp::from_secs(id as u64),
+    }
+}
+
+fn limits_of(rules: &Ruleset, dimensions: &[(&str, &str)]) -> Vec<String> {
+    let query = query(dimensions);
+    let plan = rules.plan(&query, NOW).expect("a plan");
+    plan.scopes().map(|(charge, limit)| format!("{} {limit}", charge.key)).collect()
+}
+
+#[test]
+fn the_newest_override_that_fits_gives_the_limits_and_the_rule_the_counter() {
+    let rules = ruleset(vec![Group::new("g", [rule("USER", "10/min", &["u"])])]);
+    let rules = rules.with_overrides(&[
+        override_of("USER", 1, &[("u", "premium_*")], &["100/min"]),
+        override_of("USER", 2, &[("u", "premium_ann")], &["500/min", "9000/h"]),
+        override_of("USER", 3, &[("u", "bob"), ("plan", "gold")], &[]),
+    ]);
+    assert_eq!(rules.misfits(), []);
+    assert_eq!(limits_of(&rules, &[("u", "ann")]), ["USER:ann#requests 10/min"]);
+    assert_eq!(limits_of(&rules, &[("u", "premium_x")]), ["USER:premium_x#requests 100/min"]);
+    assert_eq!(
+        limits_of(&rules, &[("u", "premium_ann")]),
+        ["USER:premium_ann#requests 500/min", "USER:premium_ann#requests 9000/h"]
+    );
+    assert_eq!(limits_of(&rules, &[("u", "bob")]), ["USER:bob#requests 10/min"]);
+    assert_eq!(limits_of(&rules, &[("u", "bob"), ("plan", "gold")]), [""; 0]);
+}
+
+#[test]
+fn an_override_that_fits_no_rule_is_told_and_harms_nothing() {
+    let literal = Rule { key: Some("k:<u>".to_owned()), ..rule("LITERAL", "10/min", &["u"]) };
+    let rules = ruleset(vec![Group::new("g", [literal])]);
+    let rules = rules.with_overrides(&[
+        override_of("GONE", 1, &[], &["5/s"]),
+        override_of("LITERAL", 2, &[], &["5/s", "100 tokens/s"]),
+    ]);
+    let told: Vec<_> = rules.misfits().iter().map(|(_, error)| error.to_string()).collect();
+    assert_eq!(
+        told,
+        [
+            "rule LITERAL: key: a literal key holds one counter, but these limits need 2: split the rule",
+            "rule GONE: there is no rule of this name: see the rules of the configuration",
+        ]
+    );
+    assert_eq!(limits_of(&rules, &[("u", "x")]), ["k:x 10/min"]);
+    let rules = rules.with_overrides(&[]);
+    assert_eq!(limits_of(&rules, &[("u", "x")]), ["k:x 10/min"]);
+}
+
 #[test]
 fn a_query_can_bring_its_own_limit() {
     let rules = inference();

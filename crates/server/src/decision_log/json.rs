@@ -71,6 +71,7 @@ pub(super) fn followed(followed: &Followed<'_, '_>, context: &Context<'_>, out: 
             line.list("charges", booked, charge);
         }
         Effect::Spent => line.word("effect", "spent"),
+        Effect::Refunded { plan } => line.list("charges", plan.charges().iter(), charge),
         Effect::Reset { plan } => {
             line.list("keys", plan.charges().iter(), |charge, out| quote_display(&charge.key, out));
         }

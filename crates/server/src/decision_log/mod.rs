@@ -20,7 +20,7 @@
 //! | [`dropped`] | so many lines are missing before this one |
 //!
 //! What follows a decision has a line as well, without `allowed`: `settle`, `release`, `cancel`,
-//! `renew`, `reset`, and a `claim` that is not answered by a decision.
+//! `renew`, `refund`, `reset`, and a `claim` that is not answered by a decision.
 //!
 //! | field | what it says |
 //! |---|---|
@@ -28,6 +28,7 @@
 //! | [`replayed`], [`claimant`], [`cost`] | it had ended before; by whose handle; the actual cost |
 //! | [`until`] | how long it lasts after a renewal |
 //! | [`effect`, `start`, `charges`] | a claim that is `early`, `spent` or `rebooked`; its start; what is charged then |
+//! | [`charges`] | what was refunded, as far as it was there |
 //! | [`keys`] | the counters that were reset |
 //!
 //! **A line is a line.** Whatever ids contain is escaped, so nobody can write a second one, or make

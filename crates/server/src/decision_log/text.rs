@@ -66,7 +66,7 @@ pub(super) fn followed(followed: &Followed<'_, '_>, context: &Context<'_>, out: 
         Effect::Early { start } => plain(out, format_args!(" too early, good from {start}")),
         Effect::Rebooked { start, .. } => plain(out, format_args!(" late, booked for {start}")),
         Effect::Spent => plain(out, " spent"),
-        Effect::Reset { plan } => {
+        Effect::Refunded { plan } | Effect::Reset { plan } => {
             for charge in plan.charges() {
                 plain(out, " ");
                 word(&charge.key.to_string(), out);

@@ -58,6 +58,11 @@ pub(super) fn refund(answer: &Answer<'_, '_>) -> DescriptorStatus {
     status
 }
 
+/// The status of a descriptor of which nothing is known.
+pub(super) fn unknown() -> DescriptorStatus {
+    DescriptorStatus { code: Code::Ok.into(), ..DescriptorStatus::default() }
+}
+
 /// How the query with this number stands: by the limit that stands in its way, or else by the one
 /// that leaves least.
 fn status(answer: &Answer<'_, '_>, query: usize) -> DescriptorStatus {

@@ -9,7 +9,7 @@ mod json;
 
 use std::sync::Arc;
 
-use sluicegate_core::store::Store;
+use sluicegate_core::store::{self, Store};
 use sluicegate_core::time::Clock;
 use tonic::{Request, Response, Status};
 
@@ -20,7 +20,7 @@ use crate::grpc::proto::envoy::service::ratelimit::v3::rate_limit_service_server
 };
 use crate::grpc::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use crate::refusal::Refusal;
-use crate::service::{Question, Service};
+use crate::service::{Failure, Question, Service};
 
 pub use json::router;
 
@@ -78,13 +78,17 @@ impl<S: Store + 'static, C: Clock + 'static> EnvoyRls<S, C> {
             told = decided.await??;
         }
         for (place, query) in &call.refunds {
-            let refunded = self.service.with_plan(query, async |store, rules, plan| {
-                let usage = answer::shown(store.refund(plan).await?);
-                Ok(encode::refund(&Answer::new(rules, plan, &usage)))
+            let refunded = self.service.refund(query, |rules, plan, usage| {
+                encode::refund(&Answer::new(rules, plan, &answer::shown(usage)))
             });
+            let status = match refunded.await {
+                // What is not given back stays counted, which is no reason to refuse anything.
+                Err(Failure::Store(store::Error::Unavailable(_))) => encode::unknown(),
+                status => status?,
+            };
             // Statuses are in the order of the descriptors: those before are there already.
             let place = (*place).min(told.statuses.len());
-            told.statuses.insert(place, refunded.await?);
+            told.statuses.insert(place, status);
         }
         if call.charges.is_empty() {
             told.set_overall_code(encode::OK);

@@ -238,6 +238,11 @@ impl Metrics {
         self.0.watched.dropped(Box::new(read));
     }
 
+    /// Where other parts of the process show their own.
+    pub fn registry(&self) -> &Registry {
+        &self.0.registry
+    }
+
     /// Everything, in the text format of Prometheus.
     pub fn render(&self) -> String {
         let families = self.0.registry.gather();

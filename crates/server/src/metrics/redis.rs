@@ -7,7 +7,7 @@ use prometheus::proto::{Bucket, Histogram, MetricFamily, MetricType};
 
 use super::family::{Family, Gathering, Value};
 
-pub(super) static FAMILIES: [Family; 5] = [
+pub(super) static FAMILIES: [Family; 8] = [
     Family {
         name: "rate_limiter_redis_calls_total",
         help: "Questions to Redis, retries not counted.",
@@ -38,6 +38,24 @@ pub(super) static FAMILIES: [Family; 5] = [
         kind: MetricType::GAUGE,
         labels: &[],
     },
+    Family {
+        name: "sluicegate_redis_nodes",
+        help: "Limiter nodes that were seen lately, this one included.",
+        kind: MetricType::GAUGE,
+        labels: &[],
+    },
+    Family {
+        name: "sluicegate_redis_taking_back",
+        help: "Attempts across slots that are being taken back.",
+        kind: MetricType::GAUGE,
+        labels: &[],
+    },
+    Family {
+        name: "sluicegate_redis_deny_cache_hits_total",
+        help: "Denials that were repeated without asking Redis.",
+        kind: MetricType::COUNTER,
+        labels: &[],
+    },
 ];
 
 /// What the store on Redis has counted.
@@ -47,6 +65,12 @@ pub struct RedisStats {
     pub up: bool,
     /// It may throw counters away when its memory is full.
     pub evicts: bool,
+    /// So many nodes were seen lately.
+    pub nodes: u32,
+    /// So many attempts across slots are being taken back.
+    pub taking_back: u64,
+    /// So many denials were repeated without asking.
+    pub denied_without_asking: u64,
     /// Of each operation.
     pub calls: Vec<RedisCalls>,
 }
@@ -99,11 +123,14 @@ impl Redis {
 
     pub(super) fn collect(&self) -> Vec<MetricFamily> {
         let mut families = FAMILIES.each_ref().map(Family::gather);
-        let [calls, errors, latencies, up, evicts] = &mut families;
+        let [calls, errors, latencies, up, evicts, nodes, taking_back, denied] = &mut families;
         if let Some(read) = &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
             let stats = read();
             up.add(&[], Value::Level(f64::from(stats.up)));
             evicts.add(&[], Value::Level(f64::from(stats.evicts)));
+            nodes.add(&[], Value::Level(f64::from(stats.nodes)));
+            taking_back.add(&[], Value::Level(stats.taking_back as f64));
+            denied.add(&[], Value::Count(stats.denied_without_asking));
             for counted in &stats.calls {
                 let histogram = counted.histogram();
                 if histogram.get_sample_count() == 0 {

@@ -15,24 +15,30 @@ use serde::de::{
 use sluicegate_core::query::{Query, RequestId};
 use smallvec::SmallVec;
 
-use super::Rest;
 use super::problem::Problem;
 use crate::request;
 
 /// The bytes of a body that says it is JSON.
 pub(super) struct JsonBody(pub(super) Bytes);
 
-impl<S: Send + Sync, C: Send + Sync> FromRequest<Rest<S, C>> for JsonBody {
+/// What a router knows of its bodies.
+pub(super) trait BodyLimit {
+    /// The largest body that is read.
+    fn body_limit(&self) -> usize;
+}
+
+impl<R: BodyLimit + Send + Sync> FromRequest<R> for JsonBody {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, rest: &Rest<S, C>) -> Result<Self, Problem> {
+    async fn from_request(request: Request, router: &R) -> Result<Self, Problem> {
+        let body_limit = router.body_limit();
         require_json(request.headers())?;
         let body = request.into_body();
         // Announced as too large: not a byte of it is read.
-        if body.size_hint().lower() > rest.body_limit as u64 {
+        if body.size_hint().lower() > body_limit as u64 {
             return Err(too_large());
         }
-        let bytes = to_bytes(body, rest.body_limit).await.map_err(|error| {
+        let bytes = to_bytes(body, body_limit).await.map_err(|error| {
             let limit = error.source().is_some_and(|source| source.is::<LengthLimitError>());
             if limit { too_large() } else { broken_off() }
         })?;

@@ -4,6 +4,7 @@ mod decode;
 mod encode;
 mod explain;
 mod openapi;
+pub mod overrides;
 mod problem;
 mod usage;
 
@@ -78,6 +79,12 @@ struct Rest<S, C> {
 impl<S, C> Clone for Rest<S, C> {
     fn clone(&self) -> Self {
         Self { service: self.service.clone(), body_limit: self.body_limit }
+    }
+}
+
+impl<S, C> decode::BodyLimit for Rest<S, C> {
+    fn body_limit(&self) -> usize {
+        self.body_limit
     }
 }
 

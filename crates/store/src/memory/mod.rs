@@ -222,6 +222,10 @@ impl<C: Clock> Store for Memory<C> {
     async fn usage(&self, plan: &Plan<'_>) -> Result<Usage, Error> {
         Ok(self.usage_now(plan))
     }
+
+    fn nodes(&self) -> u32 {
+        1
+    }
 }
 
 impl<C: Clock> Local for Memory<C> {

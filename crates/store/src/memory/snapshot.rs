@@ -4,7 +4,7 @@
 //! for which the process was down counts as elapsed. It is written shard by shard, without
 //! stopping anybody for longer than one shard takes.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::path::Path;
 
@@ -16,6 +16,7 @@ use sluicegate_core::time::Clock;
 use super::record::Record;
 use super::table::Name;
 use super::{Capacity, Memory, Padded};
+use crate::file;
 
 /// The first bytes of every snapshot.
 const MAGIC: &[u8; 8] = b"sluice\0\x01";
@@ -77,14 +78,7 @@ impl Snapshot {
 
     /// Writes it to a file: whole and on the disk, or the file that was there stays.
     pub fn save(&self, path: &Path) -> io::Result<()> {
-        let mut beside = path.as_os_str().to_owned();
-        beside.push(".new");
-        let mut file = File::create(&beside)?;
-        self.write(io::BufWriter::new(&mut file))?;
-        file.sync_all()?;
-        fs::rename(&beside, path)?;
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+        file::replace(path, |out| self.write(io::BufWriter::new(out)))
     }
 
     /// Reads it from a file; `None` if there is no such file.

@@ -13,7 +13,7 @@ use sluicegate_core::{Id, Span, Timestamp};
 use tokio::time::{sleep, timeout};
 
 use super::call::Call;
-use super::link::Failure;
+use super::failure::Failure;
 use super::reply::Reply;
 use super::tally::{Asked, Tally};
 use super::way::Way;

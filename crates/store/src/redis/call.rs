@@ -5,11 +5,12 @@ use sluicegate_core::algorithm::log::{ENTRIES_PER_CHARGE_MAX, Quota};
 use sluicegate_core::limit::Unit;
 use sluicegate_core::plan::Handle;
 use sluicegate_core::query::Cost;
+use sluicegate_core::shelf::Version;
 use sluicegate_core::time::Span;
 use sluicegate_core::{Charge, Id, Plan};
 use smallvec::SmallVec;
 
-use super::keys::Names;
+use super::keys::{Layout, Names};
 use super::memo::Memo;
 use super::script::Which;
 use super::slot::Slot;
@@ -29,6 +30,8 @@ pub(super) struct Call {
     pub(super) rows: usize,
     /// For which charges it was told the oldest entry, instead of asking.
     pub(super) hinted: SmallVec<[bool; 4]>,
+    /// Nobody asked for it.
+    pub(super) housekeeping: bool,
 }
 
 /// Texts one behind the other, in one allocation.
@@ -97,6 +100,7 @@ pub(super) enum Planned {
     Peek,
     Book,
     Claim(Id),
+    Refund,
     Close(Span),
     Reset,
     Usage,
@@ -110,6 +114,7 @@ impl Planned {
             Self::Peek => Asked::Peek,
             Self::Book => Asked::Book,
             Self::Claim(_) => Asked::Claim,
+            Self::Refund => Asked::Refund,
             Self::Close(_) => Asked::Close,
             Self::Reset => Asked::Reset,
             Self::Usage => Asked::Usage,
@@ -130,6 +135,8 @@ pub(super) struct Attempt {
 pub(super) enum Later<'a> {
     Cancel,
     Settle(&'a Cost),
+    /// Whether it could be settled; changes nothing.
+    CouldSettle(&'a Cost),
     Release,
     Renew,
     TakeBack(Attempt),
@@ -139,9 +146,27 @@ impl Later<'_> {
     pub(super) const fn asked(self) -> Asked {
         match self {
             Self::Cancel | Self::TakeBack(_) => Asked::Cancel,
-            Self::Settle(_) => Asked::Settle,
+            Self::Settle(_) | Self::CouldSettle(_) => Asked::Settle,
             Self::Release => Asked::Release,
             Self::Renew => Asked::Renew,
+        }
+    }
+}
+
+/// The operations on the texts that all nodes share.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Kept<'a> {
+    Read(Option<Version>),
+    Put { name: Id, text: &'a str, lasts: Option<Span>, texts_max: usize },
+    Remove(Id),
+}
+
+impl Kept<'_> {
+    /// What tells its retries from those of others.
+    pub(super) const fn id(self) -> Id {
+        match self {
+            Self::Read(_) => Id::from_bits(0),
+            Self::Put { name, .. } | Self::Remove(name) => name,
         }
     }
 }
@@ -197,7 +222,8 @@ impl Call {
         arguments.id(plan.id.id);
         arguments.push(&shape.0);
         arguments.push(if hinted.contains(&true) { &hints } else { b"" });
-        Some(Self { script: Which::Fast, slot, asking: false, keys, arguments, rows, hinted })
+        let (script, asking, housekeeping) = (Which::Fast, false, false);
+        Some(Self { script, slot, asking, keys, arguments, rows, hinted, housekeeping })
     }
 
     /// An operation that comes with a plan, all of which lies in one slot.
@@ -212,6 +238,7 @@ impl Call {
             Planned::Peek => "peek",
             Planned::Book => "book",
             Planned::Claim(_) => "claim",
+            Planned::Refund => "refund",
             Planned::Close(_) => "close",
             Planned::Reset => "reset",
             Planned::Usage => "usage",
@@ -233,6 +260,7 @@ impl Call {
         body.number(plan.charges().len() as u64);
         keys.push(&match operation {
             Planned::Acquire if !plan.recorded() => names.once(slot, plan.id.id),
+            Planned::Refund => names.refund(slot, plan.id.id),
             _ => names.record(slot, plan.id.id),
         });
         for charge in plan.charges() {
@@ -276,6 +304,10 @@ impl Call {
                 push_cost(actual, &mut body);
                 "settle"
             }
+            Later::CouldSettle(actual) => {
+                push_cost(actual, &mut body);
+                "could_settle"
+            }
             Later::Release => "release",
             Later::Renew => "renew",
             Later::TakeBack(attempt) => {
@@ -286,6 +318,42 @@ impl Call {
         Self::full(name, slot, keys, &body)
     }
 
+    /// An operation on the texts that all nodes share.
+    pub(super) fn shelf(operation: Kept<'_>, names: &Names) -> Self {
+        let (mut keys, mut body) = (Texts::default(), Texts::default());
+        let (key, slot) = names.shelf();
+        keys.push(&key);
+        let name = match operation {
+            Kept::Read(known) => {
+                body.perhaps(known.map(|Version(version)| version));
+                "shelf_read"
+            }
+            Kept::Put { name, text, lasts, texts_max } => {
+                body.push(name.to_string().as_bytes());
+                body.perhaps(lasts.map(Span::as_micros));
+                body.number(texts_max as u64);
+                body.push(text.as_bytes());
+                "shelf_put"
+            }
+            Kept::Remove(name) => {
+                body.push(name.to_string().as_bytes());
+                "shelf_remove"
+            }
+        };
+        let housekeeping = matches!(operation, Kept::Read(_));
+        Self { housekeeping, ..Self::full(name, slot, keys, &body) }
+    }
+
+    /// This node says that it is there.
+    pub(super) fn announce(node: Id, names: &Names) -> Self {
+        let (mut keys, mut body) = (Texts::default(), Texts::default());
+        let name = names.nodes();
+        keys.push(&name);
+        body.id(node);
+        let slot = (names.layout() == Layout::Slots).then(|| Slot::of(&name));
+        Self { housekeeping: true, ..Self::full("announce", slot, keys, &body) }
+    }
+
     fn full(name: &str, slot: Option<Slot>, keys: Texts, body: &Texts) -> Self {
         let mut arguments = Texts::default();
         arguments.number(2 + body.len() as u64);
@@ -294,8 +362,16 @@ impl Call {
         for text in body.iter() {
             arguments.push(text);
         }
-        let (rows, hinted) = (0, SmallVec::new());
-        Self { script: Which::Full, slot, asking: false, keys, arguments, rows, hinted }
+        Self {
+            script: Which::Full,
+            slot,
+            asking: false,
+            keys,
+            arguments,
+            rows: 0,
+            hinted: SmallVec::new(),
+            housekeeping: false,
+        }
     }
 }
 

@@ -7,6 +7,9 @@
 //! | estimates that are given back by themselves | the counter's name and `:holds` |
 //! | a record | `sg:id:` and the id |
 //! | the mark of an admission without a record | `sg:once:` and the id |
+//! | the texts that all nodes share | `sg:{shelf}` |
+//! | the mark of a refund | `sg:refund:` and the id |
+//! | the nodes that there are | `sg:nodes` |
 //!
 //! Everything that belongs to one counter lies in one slot of a Redis Cluster: the braces are what
 //! Redis hashes. A planner that spreads counters by a partition puts braces into the key, and then
@@ -89,6 +92,13 @@ impl Names {
         beside(counter, b":holds")
     }
 
+    /// The texts that all nodes share, and where they lie in a cluster.
+    pub(super) fn shelf(&self) -> (Vec<u8>, Option<Slot>) {
+        let name = format!("{}{{shelf}}", self.prefix).into_bytes();
+        let slot = (self.layout == Layout::Slots).then(|| Slot::of(&name));
+        (name, slot)
+    }
+
     /// The record of an id, in a slot if there are any.
     pub(super) fn record(&self, slot: Option<Slot>, id: Id) -> Vec<u8> {
         self.of_id(slot, "id", id)
@@ -97,6 +107,16 @@ impl Names {
     /// The mark of an admission that leaves no record.
     pub(super) fn once(&self, slot: Option<Slot>, id: Id) -> Vec<u8> {
         self.of_id(slot, "once", id)
+    }
+
+    /// The mark of a refund.
+    pub(super) fn refund(&self, slot: Option<Slot>, id: Id) -> Vec<u8> {
+        self.of_id(slot, "refund", id)
+    }
+
+    /// The nodes that have announced themselves.
+    pub(super) fn nodes(&self) -> Vec<u8> {
+        format!("{}nodes", self.prefix).into_bytes()
     }
 
     fn of_id(&self, slot: Option<Slot>, what: &str, id: Id) -> Vec<u8> {
@@ -124,7 +144,9 @@ const KINDS: [&[u8]; 4] = [b":windowed", b":calendar", b":bucket", b":leases"];
 fn beside(name: &[u8], what: &[u8]) -> Vec<u8> {
     match tag_of(name) {
         Some(_) => [name, what].concat(),
-        None => [b"{", name, b"}", what].concat(),
+        None if !name.contains(&b'}') => [b"{", name, b"}", what].concat(),
+        // In braces, only a part of it would count.
+        None => [b"{", Slot::of(name).tag().as_bytes(), b"}", name, what].concat(),
     }
 }
 
@@ -148,7 +170,10 @@ mod tests {
     fn a_record_lies_with_the_counters_of_its_slot() {
         let id = Id::from_bits(7);
         let names = Names::new("sg:", Layout::Slots);
-        for key in ["USER:ann#requests", "{ann}USER:ann#requests", "ziraai:worker"] {
+        let odd = ["{}x", "a}b", "}", "a{}{b}", "{a", "{{a}}", "x{}", "}{"];
+        for key in
+            ["USER:ann#requests", "{ann}USER:ann#requests", "ziraai:worker"].iter().chain(&odd)
+        {
             let key = Key::literal(key);
             let slot = names.slot(&key);
             assert_eq!(Slot::of(&names.record(Some(slot), id)), slot);

@@ -31,10 +31,11 @@ use sluicegate_core::Timestamp;
 use sluicegate_core::time::Clock as _;
 
 use super::call::Call;
+use super::failure::Failure;
 use super::reply::Reply;
 use super::script::{Clock, Script, Which};
 use super::sentinel::Target;
-use super::server::{Address, ConnectError, Greeting, Server};
+use super::server::{ConnectError, Greeting, Server, policy};
 use crate::clock::MonotonicClock;
 
 /// The most calls that one script call decides: Redis serves nobody else meanwhile.
@@ -54,6 +55,8 @@ const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_millis(400);
 /// How often a connection is looked at on which nothing happens.
 const LOOK: Duration = Duration::from_millis(250);
+/// How often a server is asked what it does when its memory is full.
+const POLICY: Duration = Duration::from_secs(1);
 
 /// Whether Redis can be asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,44 +69,6 @@ pub enum State {
     Down,
 }
 
-/// Why a call was not answered.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Failure {
-    /// Redis is known not to answer.
-    #[error("Redis is down")]
-    Down,
-    /// It was certainly not executed, and may be soon.
-    #[error("Redis is not ready: {0}")]
-    NotReady(String),
-    /// It may or may not have been executed.
-    #[error("the connection to Redis was lost")]
-    Cut,
-    /// It may or may not have been executed.
-    #[error("Redis did not answer in time")]
-    Late,
-    /// It was refused, and would be again.
-    #[error("Redis refuses: {0}")]
-    Refused(String),
-    /// It was certainly not executed: the slot is at this server.
-    #[error("the slot is at {0:?}")]
-    Moved(Address),
-    /// It was certainly not executed: the slot is on its way to this server, and so may the keys be.
-    #[error("the slot is on its way to {0:?}")]
-    Ask(Address),
-}
-
-impl Failure {
-    /// Whether another attempt may succeed.
-    pub(super) const fn retryable(&self) -> bool {
-        !matches!(self, Self::Down | Self::Refused(_))
-    }
-
-    /// Whether it is certain that nothing was done.
-    pub(super) const fn was_not_executed(&self) -> bool {
-        matches!(self, Self::Down | Self::NotReady(_) | Self::Moved(_) | Self::Ask(_))
-    }
-}
-
 /// What has been sent, for metrics.
 #[derive(Debug, Default)]
 pub(super) struct Sent {
@@ -111,8 +76,6 @@ pub(super) struct Sent {
     pub(super) calls: AtomicU64,
     /// Script calls that carried them.
     pub(super) batches: AtomicU64,
-    /// A server was met that may throw counters away.
-    pub(super) evicts: AtomicBool,
 }
 
 /// The way to Redis. Its task ends when the last handle is dropped.
@@ -129,6 +92,8 @@ struct Shared {
     /// Something was queued.
     queued: Notify,
     state: AtomicU8,
+    /// The server may throw counters away when its memory is full.
+    evicts: AtomicBool,
     time: MonotonicClock,
 }
 
@@ -166,6 +131,7 @@ impl Link {
             queue: Mutex::default(),
             queued: Notify::new(),
             state: AtomicU8::new(State::Unsure as u8),
+            evicts: AtomicBool::new(false),
             time: terms.time,
         });
         let (alive, dropped) = oneshot::channel::<()>();
@@ -181,6 +147,10 @@ impl Link {
 
     pub(super) fn state(&self) -> State {
         self.shared.state()
+    }
+
+    pub(super) fn evicts(&self) -> bool {
+        self.shared.evicts.load(Ordering::Relaxed)
     }
 
     /// Sends a call and waits for its answer. Who stops waiting takes back what was not yet sent,
@@ -214,6 +184,18 @@ impl Shared {
 
     fn set_state(&self, state: State) {
         self.state.store(state as u8, Ordering::Relaxed);
+    }
+
+    /// Takes note of what the server does when its memory is full.
+    fn note_policy(&self, policy: &str) {
+        let evicts = policy != "noeviction";
+        if !self.evicts.swap(evicts, Ordering::Relaxed) && evicts {
+            warn!(
+                policy,
+                "Redis may throw counters away when its memory is full, and then limits are \
+                 exceeded: set maxmemory-policy to noeviction"
+            );
+        }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<Job>> {
@@ -256,7 +238,7 @@ impl Keeper {
                 Ok(Ok((server, connection, greeting))) => {
                     pause = PAUSE_MIN;
                     self.shared.set_state(State::Up);
-                    self.terms.sent.evicts.fetch_or(greeting.evicts, Ordering::Relaxed);
+                    self.shared.note_policy(&greeting.policy);
                     info!(?server, version = %greeting.version, "connected to Redis");
                     let lost = self.serve(&server.host, connection, &greeting).await;
                     warn!(?server, reason = %lost, "the connection to Redis is given up");
@@ -304,12 +286,15 @@ impl Keeper {
         let mut in_flight = FuturesUnordered::new();
         let mut look = interval(LOOK);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut policies = interval(POLICY);
+        policies.tick().await;
         loop {
             while in_flight.len() < self.depth
                 && let Some((which, batch)) = self.shared.next_batch()
             {
-                self.terms.sent.calls.fetch_add(batch.len() as u64, Ordering::Relaxed);
-                self.terms.sent.batches.fetch_add(1, Ordering::Relaxed);
+                let asked = batch.iter().filter(|job| !job.call.housekeeping).count();
+                self.terms.sent.calls.fetch_add(asked as u64, Ordering::Relaxed);
+                self.terms.sent.batches.fetch_add(u64::from(asked > 0), Ordering::Relaxed);
                 let script = greeting.scripts.get(which);
                 in_flight.push(self.send(host, connection.clone(), script, which, batch));
             }
@@ -320,6 +305,9 @@ impl Keeper {
                     }
                 }
                 () = self.shared.queued.notified(), if in_flight.len() < self.depth => {}
+                _ = policies.tick() => {
+                    tokio::spawn(look_at_policy(self.shared.clone(), connection.clone()));
+                }
                 _ = look.tick(), if in_flight.is_empty() => {
                     let mut connection = connection.clone();
                     let ping = redis::cmd("PING");
@@ -365,7 +353,7 @@ impl Keeper {
                 return Err(Failure::Late);
             }
         };
-        let failure = failure_of(&error, host);
+        let failure = Failure::of(&error, host);
         let lost = match (&failure, error.kind()) {
             (Failure::Cut, _) => true,
             // Pooled connections to a primary that was demoted would say so for ever.
@@ -374,6 +362,13 @@ impl Keeper {
         };
         tell(batch, &failure);
         if lost { Err(failure) } else { Ok(()) }
+    }
+}
+
+/// Somebody may have changed it since the server was met.
+async fn look_at_policy(shared: Arc<Shared>, mut connection: MultiplexedConnection) {
+    if let Ok(policy) = policy(&mut connection).await {
+        shared.note_policy(&policy);
     }
 }
 
@@ -410,34 +405,4 @@ fn command(name: &str, script: &str, batch: &[Job]) -> Cmd {
         command.arg(text);
     }
     command
-}
-
-/// What an error says about what was asked of a host.
-fn failure_of(error: &RedisError, host: &str) -> Failure {
-    use ServerErrorKind as Kind;
-    let text = error.to_string();
-    if let Some((address, _)) = error.redirect_node()
-        && let Some(address) = Address::read(address, host)
-    {
-        return match error.kind() {
-            ErrorKind::Server(Kind::Ask) => Failure::Ask(address),
-            _ => Failure::Moved(address),
-        };
-    }
-    match error.kind() {
-        ErrorKind::Server(
-            Kind::NoScript
-            | Kind::BusyLoading
-            | Kind::Moved
-            | Kind::Ask
-            | Kind::TryAgain
-            | Kind::ClusterDown
-            | Kind::MasterDown
-            | Kind::ReadOnly,
-        ) => Failure::NotReady(text),
-        ErrorKind::Server(_) | ErrorKind::Extension | ErrorKind::AuthenticationFailed => {
-            Failure::Refused(text)
-        }
-        _ => Failure::Cut,
-    }
 }

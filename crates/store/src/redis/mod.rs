@@ -14,15 +14,19 @@
 mod attempts;
 mod call;
 mod cluster;
+mod denied;
+mod failure;
 mod keys;
 mod link;
 mod memo;
+mod nodes;
 mod parts;
 mod reply;
 mod reserve;
 mod script;
 mod sentinel;
 mod server;
+mod shelf;
 mod slot;
 mod tally;
 mod way;
@@ -32,6 +36,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use sluicegate_core::algorithm::log::ENTRIES_PER_CHARGE_MAX;
 use sluicegate_core::plan::Handle;
 use sluicegate_core::query::Cost;
 use sluicegate_core::store::{Claim, Ended, Error, Renewed, Shut, Usage};
@@ -48,9 +53,11 @@ pub use way::Topology;
 use crate::clock::MonotonicClock;
 use attempts::Attempts;
 use call::{Call, Later, Planned};
+use denied::Denied;
 use keys::Names;
 use link::{Sent, Terms};
 use memo::Memo;
+use nodes::Nodes;
 use parts::{Part, Spread, slots_of};
 use reply::Reply;
 use reserve::Reserver;
@@ -67,6 +74,8 @@ pub struct Options {
     pub key_prefix: String,
     /// How long an answer is waited for.
     pub patience: Patience,
+    /// How long a denial is repeated without asking; zero for never.
+    pub deny_cache: Duration,
 }
 
 impl Options {
@@ -77,7 +86,12 @@ impl Options {
 
     /// The defaults, on these servers.
     pub fn on(topology: Topology) -> Self {
-        Self { topology, key_prefix: "sg:".to_owned(), patience: Patience::default() }
+        Self {
+            topology,
+            key_prefix: "sg:".to_owned(),
+            patience: Patience::default(),
+            deny_cache: Duration::from_secs(1),
+        }
     }
 }
 
@@ -98,8 +112,10 @@ pub struct Redis {
     way: Way,
     names: Arc<Names>,
     memo: Memo,
+    denied: Denied,
     attempts: Attempts,
     reserver: Reserver,
+    nodes: Nodes,
     sent: Arc<Sent>,
 }
 
@@ -118,14 +134,17 @@ impl Redis {
     }
 
     fn with_clock(options: Options, clock: Clock) -> Self {
-        let Options { topology, key_prefix, patience } = options;
+        let Options { topology, key_prefix, patience, deny_cache } = options;
         let (time, sent) = (MonotonicClock::new(), Arc::new(Sent::default()));
-        let names = Names::new(key_prefix, topology.layout());
+        let names = Arc::new(Names::new(key_prefix, topology.layout()));
         let terms = Terms { clock, patience: patience.timeout, sent: sent.clone(), time };
+        let way = Way::open(topology, terms);
         Self {
-            way: Way::open(topology, terms),
-            names: Arc::new(names),
+            nodes: Nodes::announce(way.clone(), names.clone(), time),
+            way,
+            names,
             memo: Memo::new(),
+            denied: Denied::new(deny_cache.into(), time),
             attempts: Attempts::new(patience, time),
             reserver: Reserver::new(time),
             sent,
@@ -153,7 +172,17 @@ impl Redis {
 
     /// Whether a server may throw counters away when its memory is full.
     pub fn evicts(&self) -> bool {
-        self.sent.evicts.load(Ordering::Relaxed)
+        self.way.evicts()
+    }
+
+    /// How many denials were repeated without asking.
+    pub fn denied_without_asking(&self) -> u64 {
+        self.denied.answered()
+    }
+
+    /// How many attempts across slots are being taken back.
+    pub fn taking_back(&self) -> usize {
+        self.reserver.taking_back()
     }
 
     /// Waits until Redis has answered for the first time, but not longer than that.
@@ -188,11 +217,12 @@ impl Redis {
         plan: &Plan<'_>,
         slot: Option<Slot>,
     ) -> Result<Reply, Error> {
-        if matches!(operation, Planned::Claim(_) | Planned::Reset) {
+        let call = |_| Call::planned(operation, plan, slot, &self.names);
+        let reply = self.attempts.make(&self.way, (operation.asked(), plan.id.id), call).await;
+        if matches!(operation, Planned::Claim(_) | Planned::Refund | Planned::Reset) {
             self.forget(plan.charges().iter().map(|charge| &charge.key));
         }
-        let call = |_| Call::planned(operation, plan, slot, &self.names);
-        self.attempts.make(&self.way, (operation.asked(), plan.id.id), call).await
+        reply
     }
 
     /// Asks every part of a plan.
@@ -209,6 +239,17 @@ impl Redis {
         join_all(parts.iter().map(ask)).await
     }
 
+    /// Asks what the limits show, before or after something is done about it in each slot.
+    async fn ask_usage(&self, operation: Planned, plan: &Plan<'_>) -> Result<Usage, Error> {
+        match Spread::of(plan, &self.names) {
+            Spread::Whole(slot) => self.ask_planned(operation, plan, slot).await?.usage(plan),
+            Spread::Parts(parts) => {
+                let answers = self.ask_parts(operation, &parts, Reply::usage).await;
+                parts::usage(plan, &parts, answers)
+            }
+        }
+    }
+
     /// Asks every slot that has a record of a handle.
     async fn ask_later<T>(
         &self,
@@ -216,12 +257,13 @@ impl Redis {
         handle: &Handle,
         read: impl Fn(Reply) -> Result<T, Error>,
     ) -> Vec<Result<T, Error>> {
-        self.forget(handle.keys.iter());
         let ask = async |slot| {
             let call = |_| Call::later(operation, handle, slot, &self.names);
             read(self.attempts.make(&self.way, (operation.asked(), handle.id), call).await?)
         };
-        join_all(slots_of(handle, &self.names).into_iter().map(ask)).await
+        let answers = join_all(slots_of(handle, &self.names).into_iter().map(ask)).await;
+        self.forget(handle.keys.iter());
+        answers
     }
 
     /// The only slot of a plan that can't be in several.
@@ -232,9 +274,12 @@ impl Redis {
         }
     }
 
+    /// Forgets what was read of counters of which something may have been given back.
     fn forget<'k>(&self, keys: impl Iterator<Item = &'k Key>) {
         for key in keys {
-            self.memo.forget(&self.names.log(key));
+            let log = self.names.log(key);
+            self.memo.forget(&log);
+            self.denied.forget(&log);
         }
     }
 }
@@ -245,6 +290,10 @@ impl Store for Redis {
             Spread::Whole(slot) => slot,
             Spread::Parts(parts) => return self.reserve(plan, &parts).await,
         };
+        let asked = self.denied.now();
+        if let Some(deny) = self.denied.of(plan, &self.names, asked) {
+            return Ok(Decision::Deny(deny));
+        }
         let mut hinted = SmallVec::new();
         let call = |retry| match Call::fast(plan, slot, retry, &self.names, &self.memo) {
             Some(call) => {
@@ -259,6 +308,9 @@ impl Store for Redis {
         let decision = reply.decision(plan)?;
         if clean && hinted.contains(&false) {
             self.learn(plan, &hinted, &decision);
+        }
+        if let Decision::Deny(deny) = &decision {
+            self.denied.learn(plan, &self.names, asked, deny);
         }
         Ok(decision)
     }
@@ -290,6 +342,14 @@ impl Store for Redis {
     }
 
     async fn settle(&self, handle: &Handle, actual: &Cost) -> Result<Ended, Error> {
+        // Across slots all or none: what one of them would refuse, none is asked to do.
+        let too_many = actual.requests.is_some_and(|requests| requests > ENTRIES_PER_CHARGE_MAX);
+        if too_many && slots_of(handle, &self.names).len() > 1 {
+            let answers = self.ask_later(Later::CouldSettle(actual), handle, Reply::ended).await;
+            if answers.contains(&Err(Error::TooMany)) {
+                return Err(Error::TooMany);
+            }
+        }
         parts::ended(self.ask_later(Later::Settle(actual), handle, Reply::ended).await)
     }
 
@@ -324,13 +384,15 @@ impl Store for Redis {
         }
     }
 
+    async fn refund(&self, plan: &Plan<'_>) -> Result<Usage, Error> {
+        self.ask_usage(Planned::Refund, plan).await
+    }
+
     async fn usage(&self, plan: &Plan<'_>) -> Result<Usage, Error> {
-        match Spread::of(plan, &self.names) {
-            Spread::Whole(slot) => self.ask_planned(Planned::Usage, plan, slot).await?.usage(plan),
-            Spread::Parts(parts) => {
-                let answers = self.ask_parts(Planned::Usage, &parts, Reply::usage).await;
-                parts::usage(plan, &parts, answers)
-            }
-        }
+        self.ask_usage(Planned::Usage, plan).await
+    }
+
+    fn nodes(&self) -> u32 {
+        self.nodes.seen()
     }
 }

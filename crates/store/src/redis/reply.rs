@@ -3,12 +3,13 @@
 use redis::Value;
 use sluicegate_core::algorithm::{Meter, Reading};
 use sluicegate_core::decision::{Allow, Deny, Hit, Never, Readings};
+use sluicegate_core::shelf::{Contents, Version};
 use sluicegate_core::store::{Claim, Ended, Error, Renewed, Shut, Usage};
 use sluicegate_core::time::{Span, Timestamp};
 use sluicegate_core::{Decision, Plan};
 use smallvec::SmallVec;
 
-use super::link::Failure;
+use super::failure::Failure;
 use super::script::Which;
 
 /// The answer to one call.
@@ -158,6 +159,25 @@ impl Reply {
         }
     }
 
+    /// What is on the shelf, unless it is what was known.
+    pub(super) fn contents(self) -> Result<Option<Contents>, Error> {
+        let mut answer = self.full()?;
+        match answer.word()?.as_str() {
+            "same" => Ok(None),
+            "shelf" => {
+                let (at, version) = (answer.time()?, Version(answer.number()?));
+                let Some(Value::Array(texts)) = answer.0.next() else { return Err(unreadable()) };
+                let text = |value| match value {
+                    Value::BulkString(bytes) => String::from_utf8(bytes).map_err(|_| unreadable()),
+                    _ => Err(unreadable()),
+                };
+                let texts = texts.into_iter().map(text).collect::<Result<_, _>>()?;
+                Ok(Some(Contents { at, version, texts }))
+            }
+            word => Err(answer.error(word)),
+        }
+    }
+
     /// Whether an attempt was taken back.
     pub(super) fn is_taken_back(&self) -> bool {
         let word = match self {
@@ -165,6 +185,13 @@ impl Reply {
             Self::Fast { .. } => None,
         };
         matches!(word, Some(Value::BulkString(word)) if word == b"taken_back")
+    }
+
+    /// How many nodes have announced themselves.
+    pub(super) fn nodes(self) -> Option<u32> {
+        let mut answer = self.full().ok()?;
+        let nodes = answer.word().ok().filter(|word| word == "nodes").and(answer.number().ok())?;
+        u32::try_from(nodes).ok()
     }
 
     fn full(self) -> Result<Answer, Error> {
@@ -217,6 +244,7 @@ impl Answer {
     /// The error that a word stands for.
     fn error(&mut self, word: &str) -> Error {
         match word {
+            "full" => Error::Full,
             "gone" => Error::Gone,
             "conflict" => Error::Conflict,
             "unknown" => Error::Unknown,

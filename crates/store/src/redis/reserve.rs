@@ -59,6 +59,11 @@ impl Reserver {
         }
     }
 
+    /// How many attempts are being taken back.
+    pub(super) fn taking_back(&self) -> usize {
+        TAKING_BACK_MAX - self.room.available_permits()
+    }
+
     fn attempt(&self, plan: &Plan<'_>) -> Attempt {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let number = Id::from_bits(u128::from(self.origin) << 64 | u128::from(number));

@@ -11,8 +11,7 @@ macro_rules! lua {
 }
 
 const FAST: &[&str] = lua!("common" "fast");
-const FULL: &[&str] =
-    lua!("common" "log" "slices" "bucket" "charges" "records" "operations" "reserve" "main");
+const FULL: &[&str] = lua!("common" "log" "slices" "bucket" "charges" "records" "operations" "reserve" "shelf" "main");
 
 /// Where a script gets the time from.
 #[derive(Clone, Debug, PartialEq, Eq)]

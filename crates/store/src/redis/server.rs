@@ -9,7 +9,6 @@ use redis::{
     RedisConnectionInfo, RedisError,
 };
 use tokio::time::timeout;
-use tracing::warn;
 
 use super::script::{Clock, Scripts, Which};
 
@@ -65,12 +64,15 @@ impl Address {
     }
 }
 
+/// How long to wait for an answer that nobody waits for.
+const POLICY_PATIENCE: Duration = Duration::from_secs(1);
+
 /// What has to be known of a server before it is asked anything.
 #[derive(Debug)]
 pub(super) struct Greeting {
     pub(super) version: String,
-    /// It may throw counters away when its memory is full.
-    pub(super) evicts: bool,
+    /// What it does when its memory is full.
+    pub(super) policy: String,
     pub(super) scripts: Scripts,
 }
 
@@ -158,17 +160,20 @@ impl Greeting {
     fn read(info: &str, clock: &Clock) -> Self {
         let version = field(info, "redis_version").unwrap_or("0").to_owned();
         let major = version.split('.').next().and_then(|major| major.parse().ok());
-        let policy = field(info, "maxmemory_policy").unwrap_or("unknown");
-        if policy != "noeviction" {
-            warn!(
-                policy,
-                "Redis may throw counters away when its memory is full, and then limits are \
-                 exceeded: set maxmemory-policy to noeviction"
-            );
-        }
-        let evicts = policy != "noeviction";
-        Self { scripts: Scripts::new(clock, major.unwrap_or(0)), version, evicts }
+        Self { scripts: Scripts::new(clock, major.unwrap_or(0)), version, policy: policy_in(info) }
     }
+}
+
+/// What a server that is connected does when its memory is full.
+pub(super) async fn policy(connection: &mut MultiplexedConnection) -> Result<String, ConnectError> {
+    let mut question = redis::cmd("INFO");
+    question.arg("memory");
+    let info: String = ask(connection, &question, POLICY_PATIENCE).await?;
+    Ok(policy_in(&info))
+}
+
+fn policy_in(info: &str) -> String {
+    field(info, "maxmemory_policy").unwrap_or("unknown").to_owned()
 }
 
 /// The value of a line `name:value`.

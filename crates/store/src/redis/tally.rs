@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use sluicegate_core::time::Span;
 
-use super::link::Failure;
+use super::failure::Failure;
 
 /// What Redis is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,17 +26,21 @@ pub enum Asked {
     Release,
     /// See [`sluicegate_core::Store::renew`].
     Renew,
+    /// See [`sluicegate_core::Store::refund`].
+    Refund,
     /// See [`sluicegate_core::Store::close`].
     Close,
     /// See [`sluicegate_core::Store::reset`].
     Reset,
     /// See [`sluicegate_core::Store::usage`].
     Usage,
+    /// See [`sluicegate_core::shelf::Shelf`].
+    Shelf,
 }
 
 impl Asked {
     /// All of them, with their names.
-    pub const ALL: [(Self, &'static str); 11] = [
+    pub const ALL: [(Self, &'static str); 13] = [
         (Self::Acquire, "acquire"),
         (Self::Peek, "peek"),
         (Self::Book, "book"),
@@ -45,9 +49,11 @@ impl Asked {
         (Self::Settle, "settle"),
         (Self::Release, "release"),
         (Self::Renew, "renew"),
+        (Self::Refund, "refund"),
         (Self::Close, "close"),
         (Self::Reset, "reset"),
         (Self::Usage, "usage"),
+        (Self::Shelf, "shelf"),
     ];
 }
 

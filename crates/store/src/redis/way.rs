@@ -4,8 +4,9 @@ use sluicegate_core::Timestamp;
 
 use super::call::Call;
 use super::cluster::Cluster;
+use super::failure::Failure;
 use super::keys::Layout;
-use super::link::{Failure, Link, State, Terms};
+use super::link::{Link, State, Terms};
 use super::reply::Reply;
 use super::sentinel::{Sentinels, Target};
 use super::server::Server;
@@ -52,6 +53,14 @@ impl Way {
         match self {
             Self::Link(link) => link.state(),
             Self::Cluster(cluster) => cluster.state(),
+        }
+    }
+
+    /// Whether a server may throw counters away when its memory is full.
+    pub(super) fn evicts(&self) -> bool {
+        match self {
+            Self::Link(link) => link.evicts(),
+            Self::Cluster(cluster) => cluster.evicts(),
         }
     }
 

@@ -114,6 +114,27 @@ async fn an_id_of_a_caller_counts_a_lost_reply_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_refund_whose_reply_is_lost_is_given_back_once() {
+    let server = RedisServer::start(Version::System, &[]);
+    let proxy = FaultProxy::start(server.port);
+    let bench = Bench::new(proxy.port, &["60/h", "60 tokens/h", "60 tokens/day burst 60"]);
+    bench.up().await;
+    for n in 1..=60 {
+        assert!(bench.acquire(ours(n)).await.expect("a decision").is_allowed(), "{n}");
+    }
+    for n in 61..=90 {
+        if n % 3 == 0 {
+            proxy.cut_next_reply();
+        }
+        let query = Bench::query(ours(n));
+        let plan = bench.rules.plan(&query, bench.clock.now()).expect("a plan");
+        bench.store.refund(&plan).await.expect("a refund");
+    }
+    assert_eq!(proxy.lost(), 10);
+    assert_eq!(bench.used().await, [30, 30, 30]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_black_hole_is_answered_in_time_and_then_at_once() {
     let server = RedisServer::start(Version::System, &[]);
     let proxy = FaultProxy::start(server.port);

@@ -9,6 +9,7 @@ use sluicegate_core::Timestamp;
 use sluicegate_store::redis::{Options, Patience, Redis, Server};
 use sluicegate_testkit::redis::{RedisServer, Version};
 use sluicegate_testkit::suite::EPOCH;
+use sluicegate_testkit::suite::shelf::a_shelf_keeps_its_promises;
 use sluicegate_testkit::{Subject, store_suite};
 use tokio::runtime::Runtime;
 
@@ -59,6 +60,8 @@ impl<V: Shared> Subject for RedisSubject<V> {
         redis::cmd("FLUSHDB").exec(&mut connection).expect("an empty database");
         let patient = Duration::from_secs(20);
         let options = Options {
+            // It goes by the time of this node, and the store by one that tests set.
+            deny_cache: Duration::ZERO,
             patience: Patience { timeout: patient, retries: 0, deadline: patient },
             ..Options::new(Server { db, ..Server::at("127.0.0.1", port) })
         };
@@ -91,4 +94,16 @@ mod on_the_system_version {
 mod on_6_2 {
     use super::*;
     store_suite!(RedisSubject<V6>);
+}
+
+fn shelf_of<V: Shared>() {
+    let subject = RedisSubject::<V>::fresh();
+    let set_now = |now| subject.set_now(now);
+    runtime().block_on(a_shelf_keeps_its_promises(subject.store(), &set_now));
+}
+
+#[test]
+fn the_shelf_keeps_its_promises() {
+    shelf_of::<System>();
+    shelf_of::<V6>();
 }

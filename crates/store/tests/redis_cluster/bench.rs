@@ -90,6 +90,14 @@ impl Bench {
         Self::under(topology, rules).await
     }
 
+    /// A limit that counts under a literal key.
+    pub(crate) async fn literal(topology: Topology, key: &str, limit: &str) -> Self {
+        let limit = limit.parse::<Limit>().expect(limit);
+        let rule = Rule { key: Some(key.to_owned()), ..Rule::new("LITERAL", [limit]) };
+        let groups = vec![Group::new("g", [rule])];
+        Self::under(topology, Ruleset::new(groups, Settings::default()).expect("rules")).await
+    }
+
     async fn under(topology: Topology, rules: Ruleset) -> Self {
         let options = Options { patience: PATIENCE, ..Options::on(topology) };
         let store = Redis::new(options);

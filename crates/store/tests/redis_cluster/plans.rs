@@ -9,17 +9,29 @@ use sluicegate_core::store::Error;
 use sluicegate_core::time::Clock as _;
 use sluicegate_core::{Decision, Limit, Store as _};
 use sluicegate_store::MonotonicClock;
-use sluicegate_testkit::redis::RedisCluster;
+use sluicegate_testkit::redis::{ClusterOptions, RedisCluster, Version};
 
 use crate::bench::{Ask, Bench, ms, of_caller, ours, seeds};
 
 const USERS: [&str; 4] = ["ann", "bob", "eve", "joe"];
 
+/// A cluster of each version that is supported.
+fn each_version() -> impl Iterator<Item = RedisCluster> {
+    [Version::System, Version::V6_2].into_iter().map(|version| {
+        RedisCluster::start_with(ClusterOptions { version, ..ClusterOptions::default() })
+    })
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plan_is_admitted_whole_or_charged_nowhere() {
-    let cluster = RedisCluster::start(3);
+    for cluster in each_version() {
+        admitted_whole_or_charged_nowhere(&cluster).await;
+    }
+}
+
+async fn admitted_whole_or_charged_nowhere(cluster: &RedisCluster) {
     let bench =
-        Bench::new(seeds(&cluster), &["5/h"], &["3/h", "3 tokens/day", "3/day burst 3"]).await;
+        Bench::new(seeds(cluster), &["5/h"], &["3/h", "3 tokens/day", "3/day burst 3"]).await;
     let mut admitted = Vec::new();
     for (id, user) in (1..).zip(["ann", "ann", "ann", "ann", "bob", "bob", "bob", "eve"]) {
         let decision = bench.acquire(ours(id).by(user)).await.expect("a decision");
@@ -92,6 +104,53 @@ async fn reservations_are_settled_renewed_and_released_in_every_slot() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_settlement_that_one_slot_refuses_changes_none() {
+    let cluster = RedisCluster::start(3);
+    let bench = Bench::new(seeds(&cluster), &["100 tokens/h"], &["5/h", "100 tokens/h"]).await;
+    let ask = of_caller(1).hold(60);
+    assert!(bench.acquire(ask).await.expect("a decision").is_allowed());
+    let handle = bench.with(ask, async |plan| plan.handle()).await;
+    let cost = |requests| Cost { requests, input_tokens: Some(30), ..Cost::default() };
+    let refused = bench.store.settle(&handle, &cost(Some(1_001))).await;
+    assert_eq!(refused, Err(Error::TooMany));
+    assert_eq!(bench.used("ann").await, [1, 1, 1]);
+    assert!(!bench.store.settle(&handle, &cost(None)).await.expect("an end").replayed);
+    assert_eq!(bench.used("ann").await, [30, 1, 30]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_slot_gives_back_its_part_of_a_refund() {
+    let cluster = RedisCluster::start(3);
+    let bench = Bench::new(seeds(&cluster), &["9/h"], &["9/h", "9 tokens/h"]).await;
+    for id in 1..=4 {
+        assert!(bench.acquire(ours(id)).await.expect("a decision").is_allowed());
+    }
+    let refund = async |ask: Ask| {
+        let usage = bench.with(ask, async |plan| bench.store.refund(plan).await).await;
+        usage.expect("usage").readings.iter().map(|reading| reading.used).collect::<Vec<_>>()
+    };
+    assert_eq!(refund(ours(5)).await, [3, 3, 3]);
+    assert_eq!(refund(ours(6).by("bob")).await, [2, 0, 0]);
+    assert_eq!(bench.used("ann").await, [2, 3, 3]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_with_odd_braces_lies_where_redis_says() {
+    let cluster = RedisCluster::start(3);
+    for key in ["{}x", "a}b", "x{}{y}", "{open", "{{twice}}"] {
+        let bench = Bench::literal(seeds(&cluster), key, "5 tokens/h").await;
+        let ask = of_caller(1).hold(60);
+        assert!(bench.acquire(ask).await.expect("a decision").is_allowed(), "{key}");
+        let handle = bench.with(ask, async |plan| plan.handle()).await;
+        let actual = Cost { input_tokens: Some(3), ..Cost::default() };
+        bench.store.settle(&handle, &actual).await.expect("an end");
+        assert_eq!(bench.used("ann").await, [3], "{key}");
+        let booked = bench.with(ours(2), async |plan| bench.store.book(plan).await).await;
+        assert!(booked.is_ok_and(|decision| decision.is_allowed()), "{key}: all in one slot");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_booking_across_slots_is_refused_and_writes_nothing() {
     let cluster = RedisCluster::start(3);
     let bench = Bench::new(seeds(&cluster), &["5/h"], &["5/h"]).await;
@@ -102,9 +161,14 @@ async fn a_booking_across_slots_is_refused_and_writes_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plan_in_one_slot_takes_one_round_trip_and_is_exact() {
-    let cluster = RedisCluster::start(3);
+    for cluster in each_version() {
+        one_round_trip_and_exact(&cluster).await;
+    }
+}
+
+async fn one_round_trip_and_exact(cluster: &RedisCluster) {
     let rules: [(&str, &[&str]); 2] = [("A", &["1000/h", "1000/day"]), ("B", &["50/h"])];
-    let bench = Arc::new(Bench::by_user(seeds(&cluster), &rules).await);
+    let bench = Arc::new(Bench::by_user(seeds(cluster), &rules).await);
     for id in 1..=20 {
         assert!(bench.acquire(ours(id)).await.expect("a decision").is_allowed());
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{RedisServer, Version, free_port};
+use super::{RedisServer, Tls, Version, free_port};
 
 const SLOTS: usize = 16_384;
 
@@ -17,49 +17,80 @@ pub struct RedisCluster {
     _folder: tempfile::TempDir,
 }
 
+/// How a cluster is set up.
+#[derive(Clone, Copy, Debug)]
+pub struct ClusterOptions<'a> {
+    /// Which server program.
+    pub version: Version,
+    /// How many primaries.
+    pub primaries: usize,
+    /// Whether each has a replica, which takes over when it does not answer for a second.
+    pub replicated: bool,
+    /// Whether the servers speak to each other under cover.
+    pub tls: Option<Tls<'a>>,
+    /// Further options of each.
+    pub more: &'a [&'a str],
+}
+
+impl Default for ClusterOptions<'_> {
+    fn default() -> Self {
+        Self { version: Version::System, primaries: 3, replicated: false, tls: None, more: &[] }
+    }
+}
+
 impl RedisCluster {
     /// Primaries without replicas.
     pub fn start(primaries: usize) -> Self {
-        Self::with_replicas(primaries, false)
+        Self::start_with(ClusterOptions { primaries, ..ClusterOptions::default() })
     }
 
-    /// Every primary with a replica, which takes over when it does not answer for a second.
+    /// Every primary with a replica.
     pub fn start_replicated(primaries: usize) -> Self {
-        Self::with_replicas(primaries, true)
+        let replicated = true;
+        Self::start_with(ClusterOptions { primaries, replicated, ..ClusterOptions::default() })
     }
 
-    fn with_replicas(primaries: usize, replicated: bool) -> Self {
+    /// A cluster like that.
+    pub fn start_with(options: ClusterOptions<'_>) -> Self {
+        let ClusterOptions { version, primaries, replicated, tls, more } = options;
         let folder = tempfile::tempdir().expect("a folder");
         let start = || {
-            let (port, bus) = (free_port(), free_port().to_string());
-            let known = format!("nodes-{port}.conf");
+            let (port, bus) = ports(version);
+            let (known, bus_text) = (format!("nodes-{port}.conf"), bus.to_string());
             let dir = folder.path().to_str().expect("a path that is text");
-            let options = [
+            let mut options = vec![
                 ("--cluster-enabled", "yes"),
                 ("--cluster-config-file", &known),
-                ("--cluster-port", &bus),
                 ("--cluster-node-timeout", "1000"),
                 ("--cluster-replica-validity-factor", "0"),
                 ("--repl-diskless-sync-delay", "0"),
                 ("--dir", dir),
             ];
-            let options: Vec<_> =
-                options.into_iter().flat_map(|(name, value)| [name, value]).collect();
-            let server = RedisServer::start_on(port, Version::System, &options);
-            (server, bus)
+            if version != Version::V6_2 {
+                options.push(("--cluster-port", &bus_text));
+            }
+            if tls.is_some() {
+                options.push(("--tls-cluster", "yes"));
+            }
+            let options = options.into_iter().flat_map(|(name, value)| [name, value]);
+            let options: Vec<_> = options.chain(more.iter().copied()).collect();
+            (RedisServer::start_on(port, version, tls, &options), bus)
         };
         let all: Vec<_> = (0..primaries * (1 + usize::from(replicated))).map(|_| start()).collect();
         let first = &all[0].0;
         for (number, (server, bus)) in all.iter().enumerate() {
             server.command(&["CLUSTER", "SET-CONFIG-EPOCH", &(number + 1).to_string()]);
-            first.command(&["CLUSTER", "MEET", "127.0.0.1", &server.port.to_string(), bus]);
+            let port = server.tls_port.unwrap_or(server.port).to_string();
+            first.command(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus.to_string()]);
         }
         let mut servers: Vec<_> = all.into_iter().map(|(server, _)| server).collect();
         let replicas = servers.split_off(primaries);
         for (number, server) in servers.iter().enumerate() {
             let [from, to] = [number, number + 1].map(|n| n * SLOTS / primaries);
-            let range = [from.to_string(), (to - 1).to_string()];
-            server.command(&["CLUSTER", "ADDSLOTSRANGE", &range[0], &range[1]]);
+            // One by one: 6.2 knows no ranges.
+            let slots: Vec<_> = (from..to).map(|slot| slot.to_string()).collect();
+            let words = ["CLUSTER", "ADDSLOTS"].into_iter().chain(slots.iter().map(String::as_str));
+            server.command(&words.collect::<Vec<_>>());
         }
         let cluster = Self { primaries: servers, replicas, _folder: folder };
         for (primary, replica) in cluster.primaries.iter().zip(&cluster.replicas) {
@@ -109,6 +140,21 @@ impl RedisCluster {
         let owner = id(to);
         for server in [to, from].into_iter().chain(&self.primaries) {
             ok(server.command(&["CLUSTER", "SETSLOT", &slot, "NODE", &owner]));
+        }
+    }
+}
+
+/// Where a server listens for clients and where for the others. Before 7 there is no choice.
+fn ports(version: Version) -> (u16, u16) {
+    if version != Version::V6_2 {
+        return (free_port(), free_port());
+    }
+    loop {
+        let port = free_port();
+        if let Some(bus) = port.checked_add(10_000)
+            && std::net::TcpListener::bind(("127.0.0.1", bus)).is_ok()
+        {
+            return (port, bus);
         }
     }
 }

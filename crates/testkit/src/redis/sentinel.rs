@@ -1,7 +1,7 @@
 //! A private primary with a replica, watched by sentinels.
 
 use super::cluster::until;
-use super::{RedisServer, Version, free_port};
+use super::{RedisServer, Tls, Version, free_port};
 
 /// What the sentinels call the master.
 pub const MASTER: &str = "limits";
@@ -21,14 +21,21 @@ pub struct RedisSentinel {
 impl RedisSentinel {
     /// Starts all of them and waits until they know each other.
     pub fn start() -> Self {
+        Self::start_with(None, &[], "")
+    }
+
+    /// The same, under cover if `tls` says so, with `more` options of the servers, and `rules` for
+    /// the sentinels.
+    pub fn start_with(tls: Option<Tls<'_>>, more: &[&str], rules: &str) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         // A replica writes down what it is sent at first.
         let dir = folder.path().to_str().expect("a path that is text");
-        let options = ["--repl-diskless-sync-delay", "0", "--dir", dir];
-        let primary = RedisServer::start(Version::System, &options);
-        let port = primary.port.to_string();
-        let replica = ["--replicaof", "127.0.0.1", &port, "--dir", dir];
-        let replica = RedisServer::start(Version::System, &replica);
+        let options = [&["--repl-diskless-sync-delay", "0", "--dir", dir], more].concat();
+        let start =
+            |options: &[&str]| RedisServer::start_on(free_port(), Version::System, tls, options);
+        let primary = start(&options);
+        let port = primary.tls_port.unwrap_or(primary.port).to_string();
+        let replica = start(&[&options[..], &["--replicaof", "127.0.0.1", &port]].concat());
         until("the replica follows", || {
             replica.command(&["INFO", "replication"]).contains("master_link_status:up")
         });
@@ -38,10 +45,10 @@ impl RedisSentinel {
                 let text = format!(
                     "sentinel monitor {MASTER} 127.0.0.1 {port} 2\n\
                      sentinel down-after-milliseconds {MASTER} 500\n\
-                     sentinel failover-timeout {MASTER} 2000\n"
+                     sentinel failover-timeout {MASTER} 2000\n{rules}"
                 );
                 std::fs::write(&file, text).expect("a file");
-                RedisServer::start_sentinel(free_port(), &file)
+                RedisServer::start_sentinel(free_port(), &file, tls)
             })
             .collect();
         for sentinel in &sentinels {

@@ -6,7 +6,7 @@ use sluicegate_core::store::Error;
 use sluicegate_core::{Decision, Span, Store};
 
 use super::script::check;
-use super::{Bench, Subject, ask, millis, rule, rules};
+use super::{Ask, Bench, Subject, ask, millis, rule, rules};
 
 pub fn limits_decide_as_they_are_written<S: Subject>() {
     check::<S>(&["3/10s"], "0ms×4 → AAAD(10000ms)  9999ms → D(10000ms)  10000ms×4 → AAAD(20000ms)");
@@ -187,6 +187,48 @@ pub fn a_reset_forgets_usage<S: Subject>() {
     assert_eq!(bench.used(&ask(0).by("bob")), [1, 0, 1, 1]);
     bench.at_ms(1);
     assert_eq!(bench.admitted((11..=13).map(ask)), 2);
+}
+
+pub fn a_refund_gives_back_the_oldest_and_never_more_than_there_is<S: Subject>() {
+    let limits = ["9/min", "90 tokens/min", "90 tokens/h burst 90", "90 tokens/calendar day"];
+    let mut bench = Bench::<S>::of(&limits);
+    for (second, id) in [(0, 1), (10, 2), (20, 3)] {
+        bench.at_ms(second * 1_000);
+        assert!(bench.acquire(&ask(id).requests(2).tokens(30)).is_allowed());
+    }
+    let refund = |bench: &Bench<S>, ask: &Ask| {
+        let usage = bench.with(ask, async |store, plan| store.refund(plan).await).expect("refund");
+        usage
+            .readings
+            .iter()
+            .map(|reading| (reading.used, millis(reading.reset)))
+            .collect::<Vec<_>>()
+    };
+    let shown = refund(&bench, &ask(4).requests(3).tokens(40));
+    // Of the second two are left, and they leave after a minute; slices are a bit longer.
+    assert_eq!(shown[0], (3, 70_000));
+    assert_eq!((shown[1].0, shown[2].0, shown[3].0), (50, 50, 50));
+    assert!((70_000..=70_600).contains(&shown[1].1), "{shown:?}");
+    assert_eq!(refund(&bench, &ask(5).by("bob")).iter().map(|(used, _)| used).max(), Some(&0));
+    let shown = refund(&bench, &ask(6).requests(9).tokens(1_000));
+    assert!(shown.iter().all(|(used, _)| *used == 0), "{shown:?}");
+    assert!(bench.acquire(&ask(7).requests(9).tokens(90)).is_allowed());
+}
+
+pub fn what_was_refunded_is_not_given_back_again<S: Subject>() {
+    let mut bench = Bench::<S>::of(&["9/min", "90 tokens/min", "90 tokens/h burst 90"]);
+    bench.at_ms(0);
+    assert_eq!(bench.admitted([ask(1).requests(2).tokens(20).named()]), 1);
+    bench.at_ms(1_000);
+    assert_eq!(bench.admitted([ask(2).requests(3).tokens(30)]), 1);
+    let all = ask(3).requests(2).tokens(20);
+    bench.with(&all, async |store, plan| store.refund(plan).await).expect("refund");
+    let before = bench.used(&ask(0));
+    assert_eq!(before[..2], [3, 30]);
+    let cancelled = ask(1).requests(2).tokens(20).named();
+    let ended = bench.with(&cancelled, async |store, plan| store.cancel(&plan.handle()).await);
+    assert!(!ended.expect("cancelled").replayed);
+    assert_eq!(bench.used(&ask(0))[..2], [3, 30], "that was the first one's already");
 }
 
 pub fn a_denial_says_what_would_fit<S: Subject>() {

@@ -13,6 +13,7 @@ pub mod proof;
 #[allow(missing_docs, reason = "the name of each test is its sentence")]
 pub mod records;
 mod script;
+pub mod shelf;
 
 use std::sync::Arc;
 
@@ -185,6 +186,8 @@ macro_rules! store_suite {
             a_shadow_rule_counts_but_never_denies
             peeking_and_reading_usage_consume_nothing
             a_reset_forgets_usage
+            a_refund_gives_back_the_oldest_and_never_more_than_there_is
+            what_was_refunded_is_not_given_back_again
             a_denial_says_what_would_fit
             an_empty_plan_is_allowed
             usage_is_kept_when_a_limit_changes

@@ -49,6 +49,7 @@ enum Operation {
     Settle(u8, Cost),
     Release(u8),
     Renew(u8),
+    Refund(Ask),
     Close(Ask, u64),
     Reset(Ask),
     Usage(Ask),
@@ -103,6 +104,7 @@ fn operations() -> impl Strategy<Value = Vec<Operation>> {
         3 => (name(), cost()).prop_map(|(n, cost)| Settle(n, cost)),
         1 => name().prop_map(Release),
         2 => name().prop_map(Renew),
+        2 => asks().prop_map(Refund),
         1 => (asks(), 0..20_000_000u64).prop_map(|(ask, micros)| Close(ask, micros)),
         1 => asks().prop_map(Reset),
         1 => asks().prop_map(Usage),
@@ -206,6 +208,13 @@ fn compare<S: Subject>(rules: &Ruleset, operations: Vec<Operation>) {
                     (store.renew(&plan.handle()).await, model.renew(plan.id.id, now))
                 });
                 assert_eq!(real, expected, "{context}");
+            }
+            Operation::Refund(mut ask) => {
+                ask.id.id = Id::from_bits(serial);
+                let (real, expected) = both(&subject, rules, &ask, now, async |store, plan| {
+                    (store.refund(plan).await, model.refund(plan, now))
+                });
+                assert_eq!(real, Ok(expected), "{context}");
             }
             Operation::Close(ask, micros) => {
                 let wait = Span::from_micros(micros);

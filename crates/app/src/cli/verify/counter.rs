@@ -10,6 +10,7 @@
 //! | before and after a reload that changed them | each part by its own, all by the largest |
 //! | with reservations or bookings that nobody settled | if they exceed it, again without those: they may have been given back |
 //! | before and after a reset | apart |
+//! | of which a part was refunded | without the oldest of what counted then: it never went |
 
 use sluicegate_core::checker::{Checker, Finding, Interval, Malformed, Scope, Verdict};
 use sluicegate_core::{Limit, Span, Timestamp};
@@ -35,6 +36,8 @@ pub(super) struct Counter {
     closed: Timestamp,
     /// When it began anew, each with the number of the next admission.
     resets: Vec<(Timestamp, u64)>,
+    /// What was given back without saying of which admission, and when.
+    refunds: Vec<(Timestamp, u64)>,
     pub(super) found: Vec<Found>,
 }
 
@@ -100,6 +103,38 @@ impl Counter {
         self.resets.push((at, self.count));
     }
 
+    /// So much of what counted at `at` was given back.
+    pub(super) fn refund(&mut self, at: Timestamp, amount: u64) {
+        self.refunds.push((at, amount));
+    }
+
+    /// The admissions without what was refunded until `until`. Lines come out of order, so what
+    /// counted at an instant is known only a while after it.
+    fn without_refunds(&self, until: Timestamp, scopes: &[Vec<Scope>]) -> Vec<Admit> {
+        let mut admits = self.admits.clone();
+        let mut refunds: Vec<_> = self.refunds.iter().filter(|(at, _)| *at <= until).collect();
+        refunds.sort_unstable();
+        for &&(at, mut amount) in &refunds {
+            let epoch = self.resets.iter().filter(|(reset, _)| *reset <= at).count();
+            let limits = self.terms.iter().flat_map(|&terms| &scopes[terms]).map(Scope::limit);
+            let order = limits.map(|limit| Counted::at(limit, at)).reduce(Counted::longer);
+            let Some(Counted { since, newest_first }) = order else { continue };
+            let counts = |admit: &&mut Admit| since < admit.start && admit.start <= at;
+            let mut counted: Vec<_> = admits.iter_mut().filter(counts).collect();
+            counted.retain(|admit| self.epoch(admit) == epoch);
+            counted.sort_by_key(|admit| admit.start);
+            if newest_first {
+                counted.reverse();
+            }
+            for admit in counted {
+                let back = amount.min(admit.amount);
+                admit.amount -= back;
+                amount -= back;
+            }
+        }
+        admits
+    }
+
     /// How often it had begun anew when something was admitted.
     fn epoch(&self, admit: &Admit) -> usize {
         self.resets.iter().filter(|&&reset| reset <= (admit.at, admit.number)).count()
@@ -122,8 +157,9 @@ impl Counter {
         end: bool,
     ) -> Result<(), Malformed> {
         let mut found = Vec::new();
+        let used = self.without_refunds(Timestamp::MAX, scopes);
         for epoch in 0..=self.resets.len() {
-            let admits = self.admits.iter().filter(|admit| self.epoch(admit) == epoch);
+            let admits = used.iter().filter(|admit| self.epoch(admit) == epoch);
             let admits: Vec<_> = admits.copied().collect();
             for &terms in &self.terms {
                 let admits = admits.iter().filter(|admit| admit.terms == terms);
@@ -142,14 +178,44 @@ impl Counter {
         for new in found {
             add(&mut self.found, new);
         }
+        let all_scopes = scopes;
         let scopes = self.terms.iter().flat_map(|&terms| &scopes[terms]);
         if let Some(longest) = reach(scopes) {
             self.closed = now - DISORDER_MAX;
+            self.admits = self.without_refunds(self.closed, all_scopes);
+            self.refunds.retain(|(at, _)| *at > self.closed);
             let kept_from = self.closed - longest;
             self.admits.retain(|admit| admit.start > kept_from);
             self.judged_at = 2 * self.admits.len();
         }
         Ok(())
+    }
+}
+
+/// What a refund can be of.
+struct Counted {
+    /// Later than this.
+    since: Timestamp,
+    /// A bucket has drained what came first.
+    newest_first: bool,
+}
+
+impl Counted {
+    fn at(limit: &Limit, at: Timestamp) -> Self {
+        let since = match limit {
+            Limit::Bucket { .. } => return Self { since: Timestamp::ZERO, newest_first: true },
+            Limit::Calendar { calendar, .. } => match calendar.boundaries(at).period(at) {
+                Some((from, _)) => from - Span::from_micros(1),
+                None => at,
+            },
+            limit => at - limit.window(),
+        };
+        Self { since, newest_first: false }
+    }
+
+    fn longer(self, other: Self) -> Self {
+        let since = self.since.min(other.since);
+        Self { since, newest_first: self.newest_first || other.newest_first }
     }
 }
 

@@ -184,6 +184,13 @@ impl Ledger {
                 self.charge(place, *at, *start, false, charges, &mut held)?;
                 self.held.insert(id.clone(), held);
             }
+            Effect::Refunded { charges } => {
+                for charge in charges {
+                    if let Some(counter) = self.counters.get_mut(&charge.key) {
+                        counter.refund(*at, charge.take);
+                    }
+                }
+            }
             Effect::Reset { keys } => {
                 for key in keys {
                     if let Some(counter) = self.counters.get_mut(key) {

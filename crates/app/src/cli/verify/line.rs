@@ -61,6 +61,8 @@ pub(super) enum Effect {
     Renewed,
     /// It is charged for a later start.
     Rebooked { start: Timestamp, charges: Vec<Charge> },
+    /// So much was given back of whatever was there.
+    Refunded { charges: Vec<Charge> },
     /// These counters begin anew.
     Reset { keys: Vec<String> },
     /// Nothing changed.
@@ -157,6 +159,7 @@ impl Fields<'_> {
             ("release", _) => Effect::Released,
             ("cancel", _) => Effect::Cancelled { claimant: self.claimant },
             ("renew", _) => Effect::Renewed,
+            ("refund", _) => Effect::Refunded { charges: self.charges },
             ("reset", _) => Effect::Reset { keys: self.keys },
             ("claim", Some(start)) if !self.charges.is_empty() => {
                 Effect::Rebooked { start: instant("start", start)?, charges: self.charges }
@@ -170,9 +173,7 @@ impl Fields<'_> {
 }
 
 fn instant(field: &str, text: &str) -> Result<Timestamp, String> {
-    let at: jiff::Timestamp = text.parse().map_err(|error| format!("{field}: {error}"))?;
-    let micros = u64::try_from(at.as_microsecond());
-    micros.map(Timestamp::from_micros).map_err(|_| format!("{field}: time begins in 1970"))
+    text.parse().map_err(|error| format!("{field}: {text:?} {error}"))
 }
 
 #[cfg(test)]

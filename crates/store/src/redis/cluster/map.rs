@@ -50,6 +50,11 @@ impl Map {
         self.nodes.iter().map(|node| &node.address)
     }
 
+    /// Whether a server may throw counters away.
+    pub(super) fn evicts(&self) -> bool {
+        self.nodes.iter().any(|node| node.link.evicts())
+    }
+
     /// What can be asked: everything, something, or nothing.
     pub(super) fn state(&self) -> State {
         let states = || self.nodes.iter().map(|node| node.link.state());

@@ -27,7 +27,8 @@ use tokio::time::{sleep, timeout};
 use tracing::warn;
 
 use super::call::Call;
-use super::link::{Failure, Link, State, Terms};
+use super::failure::Failure;
+use super::link::{Link, State, Terms};
 use super::reply::Reply;
 use super::server::{Address, ConnectError, Server, ask};
 use super::slot::Slot;
@@ -94,6 +95,11 @@ impl Cluster {
             true => State::Unsure,
             false => map.state(),
         }
+    }
+
+    /// Whether a server may throw counters away when its memory is full.
+    pub(super) fn evicts(&self) -> bool {
+        self.shared.read().evicts()
     }
 
     /// Whether the server of a slot is known not to answer.

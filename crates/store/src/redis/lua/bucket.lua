@@ -141,6 +141,12 @@ function bucket.give_back(use, amount, at)
   end
 end
 
+-- All that is in it is taken for one pour.
+function bucket.refund(c, amount)
+  local use = { key = c.key, pour = bucket_load(c.key), drain = c.drain, grain = c.grain }
+  bucket.give_back(use, amount, now)
+end
+
 function bucket.debt(use, amount)
   bucket_pour(use.key, now, amount, use.drain, use.grain)
 end

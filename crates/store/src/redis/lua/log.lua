@@ -53,15 +53,35 @@ function log.reading(c, n)
   return c.counts[n], c.oldest[n] and c.oldest[n] + c.quotas[n].window - now or 0
 end
 
--- The last ones first, so that what is given back in parts is given back once.
-function log.give_back(use, amount)
+-- Removes entries of a use, the last ones first, so that what is given back in parts is given back
+-- once. How many of them were gone.
+local function log_remove(use, amount)
   local line = {}
   for number = use.amount - 1, math.max(0, use.amount - amount), -1 do
     line[#line + 1] = member(use.base, number)
   end
-  if #line > 0 then
-    call('ZREM', use.key, unpack(line))
+  return #line > 0 and #line - call('ZREM', use.key, unpack(line)) or 0
+end
+
+local function log_remove_all(key, members)
+  if #members > 0 then
+    call('ZREM', key, unpack(members))
   end
+end
+
+-- A refund takes whichever entry it finds at an instant: whoever gives back an entry that is gone
+-- gives back another of its instant.
+function log.give_back(use, amount)
+  local gone, at = log_remove(use, amount), text(use.score)
+  if gone > 0 then
+    log_remove_all(use.key, call('ZRANGEBYSCORE', use.key, at, at, 'LIMIT', 0, gone))
+  end
+end
+
+function log.refund(c, amount)
+  local since = '(' .. text(now - c.window)
+  local oldest = call('ZRANGEBYSCORE', c.key, since, now_text, 'LIMIT', 0, text(amount))
+  log_remove_all(c.key, oldest)
 end
 
 function log.debt(use, amount)
@@ -69,8 +89,11 @@ function log.debt(use, amount)
   keep(use.key, now + 2 * use.window)
 end
 
-slots.open, slots.earliest, slots.reading, slots.give_back =
-  log.open, log.earliest, log.reading, log.give_back
+slots.open, slots.earliest, slots.reading = log.open, log.earliest, log.reading
+
+-- Leases are given back by whoever holds them.
+slots.give_back = log_remove
+function slots.refund() end
 
 function slots.take(c, use, start)
   use.ttl, use.lease = c.lease, start + c.lease

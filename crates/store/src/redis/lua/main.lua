@@ -2,8 +2,8 @@
 
 -- These are about the plan that comes with them; the others about a record, which knows its own.
 local PLANNED = {
-  acquire = true, peek = true, book = true, claim = true, reset = true, usage = true,
-  reserve = true, close = true,
+  acquire = true, peek = true, book = true, claim = true, refund = true, close = true,
+  reset = true, usage = true, reserve = true,
 }
 
 local answers = {}

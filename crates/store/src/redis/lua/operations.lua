@@ -27,6 +27,33 @@ local function replay(plan, record)
   return allow(plan, record.start, until_at, true)
 end
 
+-- Why a plan can't be what its record says that it is; nothing if it is.
+local function is_other(record, plan, booked)
+  if record.state == 'cancelled' then
+    return { 'gone' }
+  elseif (record.state == 'booked') ~= booked or record.fingerprint ~= plan.fingerprint then
+    return { 'conflict' }
+  elseif record.leased and not holds_leases(record) then
+    return { 'lost' }
+  end
+end
+
+-- Opens a plan; why it can't be decided, if it can't.
+local function open_known(plan)
+  if not calendars_know(plan, now) then
+    return { 'skew' }
+  end
+  open(plan)
+end
+
+-- Why an open plan can't start now; nothing if it can.
+local function not_now(plan)
+  local start, charge, limit = plan_start(plan, false)
+  if start ~= now then
+    return refuse(plan, start, charge, limit)
+  end
+end
+
 local function acquire_recorded(plan, lapsed)
   local uses, skipped = write(plan, 'all', now, 0, base_of(plan))
   local record = new_record(plan, 'open', now, uses, lapsed and lapsed.told)
@@ -53,39 +80,23 @@ end
 function operations.acquire(plan)
   local record = plan.recorded and load_record(plan.record)
   if record and record.state ~= 'lapsed' then
-    if record.state == 'cancelled' then
-      return { 'gone' }
-    elseif record.state == 'booked' or record.fingerprint ~= plan.fingerprint then
-      return { 'conflict' }
-    elseif record.leased and not holds_leases(record) then
-      return { 'lost' }
-    end
-    return replay(plan, record)
+    return is_other(record, plan, false) or replay(plan, record)
   end
-  if not calendars_know(plan, now) then
-    return { 'skew' }
+  local unknown = open_known(plan)
+  if unknown then
+    return unknown
   end
-  open(plan)
-  local start, charge, limit = plan_start(plan, false)
-  if start ~= now then
-    if not plan.recorded and call('EXISTS', plan.record) == 1 then
-      return allow(plan, now)
-    end
-    return refuse(plan, start, charge, limit)
+  local refused = not_now(plan)
+  if refused then
+    local repeated = not plan.recorded and call('EXISTS', plan.record) == 1
+    return repeated and allow(plan, now) or refused
   end
   return plan.recorded and acquire_recorded(plan, record) or acquire_once(plan)
 end
 
 function operations.peek(plan)
-  if not calendars_know(plan, now) then
-    return { 'skew' }
-  end
-  open(plan)
-  local start, charge, limit = plan_start(plan, false)
-  if start ~= now then
-    return refuse(plan, start, charge, limit)
-  end
-  return allow(plan, now, nil, false, shadowed(plan, now, 0))
+  return open_known(plan) or not_now(plan)
+    or allow(plan, now, nil, false, shadowed(plan, now, 0))
 end
 
 -- Writes a booking in the place of `before`. Returns its start and what was skipped; or nothing, and
@@ -108,17 +119,12 @@ end
 function operations.book(plan)
   local record = load_record(plan.record)
   if record and record.state ~= 'lapsed' then
-    if record.state == 'cancelled' then
-      return { 'gone' }
-    elseif record.state ~= 'booked' or record.fingerprint ~= plan.fingerprint then
-      return { 'conflict' }
-    end
-    return replay(plan, record)
+    return is_other(record, plan, true) or replay(plan, record)
   end
-  if not calendars_know(plan, now) then
-    return { 'skew' }
+  local unknown = open_known(plan)
+  if unknown then
+    return unknown
   end
-  open(plan)
   local start, skipped, refused, charge, limit = book_anew(plan, record)
   if not start then
     return refuse(plan, refused, charge, limit)
@@ -220,6 +226,19 @@ function operations.claim(plan)
   return refuse(plan, refused or MAX, charge, limit)
 end
 
+function operations.refund(plan)
+  open(plan)
+  -- Our own retries give back once.
+  if call('SET', plan.record, '', 'NX', 'PX', ONCE_MS) then
+    for _, c in ipairs(plan) do
+      if c.take > 0 then
+        KINDS[c.kind].refund(c, c.take)
+      end
+    end
+  end
+  return put_readings({ 'usage', now }, plan, true)
+end
+
 function operations.close(plan)
   local until_at, shut = now + number(), now
   for _, c in ipairs(plan) do
@@ -278,13 +297,17 @@ function operations.cancel(name)
   return FIRST
 end
 
-function operations.settle(name)
+local function read_cost()
   local cost, requests_max, actual = argument(), number(), {}
   for _ = 1, number() do
     local unit = argument()
     actual[unit] = number()
   end
-  local record = load_record(name)
+  return cost, requests_max, actual
+end
+
+-- Why a record can't be settled, or that it has been; nothing if it can.
+local function is_settled(record, cost, requests_max, actual)
   if not record then
     return { 'unknown' }
   elseif record.state == 'settled' then
@@ -296,6 +319,19 @@ function operations.settle(name)
     if use.kind == 'log' and not ((actual.requests or 0) <= requests_max) then
       return { 'too_many' }
     end
+  end
+end
+
+function operations.could_settle(name)
+  return is_settled(load_record(name), read_cost()) or FIRST
+end
+
+function operations.settle(name)
+  local cost, requests_max, actual = read_cost()
+  local record = load_record(name)
+  local settled = is_settled(record, cost, requests_max, actual)
+  if settled then
+    return settled
   end
   for _, use in ipairs(record.uses) do
     settle_hold(use)
@@ -370,4 +406,14 @@ function operations.renew(name)
   touch(record)
   save_record(name, record)
   return { 'renewed', now, held_until(record) }
+end
+
+-- How long a node is counted after it was last heard of.
+local NODE_GONE_MS = 10000
+
+function operations.announce(name)
+  call('ZADD', name, now_text, argument())
+  call('ZREMRANGEBYSCORE', name, '-inf', text(now - 1000 * NODE_GONE_MS))
+  call('PEXPIRE', name, NODE_GONE_MS)
+  return { 'nodes', call('ZCARD', name) }
 end

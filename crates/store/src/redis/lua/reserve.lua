@@ -79,12 +79,9 @@ function operations.reserve(plan)
     return { 'refused' }
   end
   if record and record.state ~= 'lapsed' then
-    if record.state == 'cancelled' then
-      return { 'gone' }
-    elseif record.state == 'booked' or record.fingerprint ~= plan.fingerprint then
-      return { 'conflict' }
-    elseif record.leased and not holds_leases(record) then
-      return { 'lost' }
+    local other = is_other(record, plan, false)
+    if other then
+      return other
     elseif standing or counts(record) then
       attempts[attempt] = standing or 'holds'
       record.attempts = attempts
@@ -95,15 +92,7 @@ function operations.reserve(plan)
       return allow(plan, record.start, held_until(record), not standing)
     end
   end
-  if not calendars_know(plan, now) then
-    return { 'skew' }
-  end
-  open(plan)
-  local start, charge, limit = plan_start(plan, false)
-  if start ~= now then
-    return refuse(plan, start, charge, limit)
-  end
-  return charge_anew(plan, record, attempts, attempt)
+  return open_known(plan) or not_now(plan) or charge_anew(plan, record, attempts, attempt)
 end
 
 function operations.take_back(name)

@@ -130,6 +130,18 @@ function slices.give_back(use, amount)
   slices_give_back(use.key, use.at_end, amount)
 end
 
+function slices.refund(c, amount)
+  local ends, sums = slices_all(c.key)
+  local until_at = slice_end(c.window, now)
+  for _, at in ipairs(ends) do
+    if at > until_at or not (amount > 0) then
+      return
+    end
+    slices_give_back(c.key, at, amount)
+    amount = amount - sums[at]
+  end
+end
+
 function slices.debt(use, amount)
   local at = slice_end(use.window, now)
   slices_add(use.key, at, amount, at + use.window)
@@ -181,6 +193,13 @@ function calendar.reading(c)
 end
 
 calendar.give_back = slices.give_back
+
+function calendar.refund(c, amount)
+  local at_end = period_end(c.bounds, now)
+  if at_end then
+    slices_give_back(c.key, at_end, amount)
+  end
+end
 
 -- Settled later than the periods that were known, it belongs to the one it began in.
 function calendar.debt(use, amount)

@@ -1,0 +1,105 @@
+//! A running service, as the commands that ask it know it.
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+use serde_json::Value;
+
+use super::say;
+
+#[derive(Args)]
+pub(super) struct Remote {
+    /// Where the service is
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "SLUICEGATE_URL",
+        default_value = "http://127.0.0.1:8080"
+    )]
+    url: String,
+    /// The bearer token, if the service asks for one
+    #[arg(long, value_name = "TOKEN", env = "SLUICEGATE_TOKEN", hide_env_values = true)]
+    token: Option<String>,
+    /// Print the answer as the service gave it
+    #[arg(long)]
+    json: bool,
+}
+
+impl Remote {
+    /// Prints an answer: in words, or as it came.
+    pub(super) fn show(&self, answer: &Value, words: impl FnOnce(&Value) -> String) {
+        if self.json {
+            say(&answer.to_string());
+        } else {
+            say(&words(answer));
+        }
+    }
+
+    pub(super) fn get(&self, path: &str) -> anyhow::Result<Value> {
+        self.ask("GET", path, None)
+    }
+
+    pub(super) fn post(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
+        self.ask("POST", path, Some(body))
+    }
+
+    pub(super) fn delete(&self, path: &str) -> anyhow::Result<Value> {
+        self.ask("DELETE", path, None)
+    }
+
+    fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {
+        let url = format!("{}{path}", self.url.trim_end_matches('/'));
+        let agent: ureq::Agent = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .timeout_global(Some(std::time::Duration::from_secs(10)))
+            .build()
+            .into();
+        let mut request = ureq::http::Request::builder().method(method).uri(&url);
+        if let Some(token) = &self.token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        let answer = match body {
+            Some(body) => {
+                let request = request.header("content-type", "application/json");
+                agent.run(request.body(body.to_string())?)
+            }
+            None => agent.run(request.body(())?),
+        };
+        let mut response = answer
+            .with_context(|| format!("no answer from {url}: is `sluicegate serve` running?"))?;
+        let status = response.status();
+        let text = response.body_mut().read_to_string().context("the answer broke off")?;
+        let answer: Value = serde_json::from_str(&text).with_context(|| {
+            format!("{url} answered {status}, and not in JSON: is it Sluicegate?")
+        })?;
+        if status.is_success() {
+            return Ok(answer);
+        }
+        bail!("{}", answer["detail"].as_str().unwrap_or(status.as_str()))
+    }
+}
+
+/// The elements of a list; none if it is something else.
+pub(super) fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+/// A value as a person reads it.
+pub(super) fn word(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null => String::new(),
+        Value::Array(values) => values.iter().map(word).collect::<Vec<_>>().join(", "),
+        other => other.to_string(),
+    }
+}
+
+/// `NAME=VALUE` pairs as an object.
+pub(super) fn named(pairs: &[String]) -> anyhow::Result<serde_json::Map<String, Value>> {
+    let pair = |text: &String| {
+        let Some((name, value)) = text.split_once('=') else {
+            bail!("{text:?} is not NAME=VALUE: write for instance userId=u1");
+        };
+        Ok((name.to_owned(), value.into()))
+    };
+    pairs.iter().map(pair).collect()
+}

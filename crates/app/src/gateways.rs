@@ -1,0 +1,196 @@
+//! Gateways: from what a configuration says of them to what runs.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::Context as _;
+use axum::http::{HeaderName, Method, Uri};
+use sluicegate_config::{self as config, Config, SecretSource};
+use sluicegate_core::Ruleset;
+use sluicegate_core::outage::OutagePolicy;
+use sluicegate_gateway::options::{
+    Auth, Credentials, Learn, Login, Options, Order, PathPattern, Route, Secret, Timeouts, Wait,
+    route_key,
+};
+use sluicegate_gateway::{Gateway, Metrics, Prepared};
+use sluicegate_server::auth::Tokens;
+use sluicegate_server::probe::{Probe, Readiness};
+use sluicegate_server::service::Service;
+use sluicegate_store::MonotonicClock;
+use tracing::warn;
+
+use crate::store::Chosen;
+
+type TheGateway = Gateway<Chosen, MonotonicClock>;
+type TheService = Service<Chosen, MonotonicClock>;
+
+/// The gateways of a process.
+#[derive(Default)]
+pub(crate) struct Gateways(Mutex<Vec<(config::Gateway, Arc<TheGateway>)>>);
+
+/// What a reload changes, made ready.
+pub(crate) type Changes = Vec<(Arc<TheGateway>, Prepared<Chosen, MonotonicClock>)>;
+
+impl Gateways {
+    /// Makes a gateway.
+    pub(crate) fn add(
+        &self,
+        gateway: &config::Gateway,
+        service: &Arc<TheService>,
+        metrics: &Metrics,
+    ) -> anyhow::Result<Arc<TheGateway>> {
+        let tls = gateway.listen.tls.is_some();
+        let made = Gateway::new(&options(gateway)?, service.clone(), metrics.clone(), tls)?;
+        self.lock().push((gateway.clone(), made.clone()));
+        Ok(made)
+    }
+
+    /// Makes a new configuration ready.
+    pub(crate) fn prepare(&self, config: &Config) -> anyhow::Result<Changes> {
+        let running = self.lock();
+        let mut changes = Vec::new();
+        for gateway in &config.gateways {
+            let Some((before, made)) = running.iter().find(|(other, _)| other.name == gateway.name)
+            else {
+                warn!(gateway = gateway.name, "a new gateway is started with the next start");
+                continue;
+            };
+            if before.listen != gateway.listen {
+                warn!(gateway = gateway.name, "where it listens changes with the next start");
+            }
+            changes.push((made.clone(), made.prepare(&options(gateway)?)?));
+        }
+        Ok(changes)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<(config::Gateway, Arc<TheGateway>)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether a gateway can answer: by the policies of its routes while the store does not.
+pub(crate) fn probe(gateway: &config::Gateway, service: &Arc<TheService>) -> Probe {
+    let keys = gateway.routes.iter().map(|route| route_key(&gateway.name, &route.name));
+    let keys: Vec<String> = keys.collect();
+    let service = service.clone();
+    Arc::new(move || {
+        let rules = service.limiter().rules();
+        let policies: Vec<_> = keys.iter().map(|key| policy(&rules, key)).collect();
+        if policies.iter().all(Option::is_none) {
+            return Readiness::Ready;
+        }
+        let some = policies.iter().any(|policy| *policy != Some(OutagePolicy::Closed));
+        service.limiter().store().readiness_if(some)
+    })
+}
+
+/// The outage policy of a route, if it needs the store at all.
+fn policy(rules: &Ruleset, key: &str) -> Option<OutagePolicy> {
+    let mut rules_of = rules.groups().flat_map(|(_, rules)| rules);
+    let rule = rules_of.find(|rule| rule.name == key)?;
+    Some(rule.outage.unwrap_or(rules.outage().default))
+}
+
+fn options(gateway: &config::Gateway) -> anyhow::Result<Options> {
+    let name = &gateway.name;
+    let tokens =
+        gateway.auth.tokens.iter().flat_map(|(name, hashes)| {
+            hashes.iter().map(move |hash| (name.as_str(), hash.to_bytes()))
+        });
+    let auth = match gateway.auth.tokens.is_empty() {
+        true => None,
+        false => Some(Auth {
+            header: header(&gateway.token_header)?,
+            tokens: Arc::new(Tokens::new(tokens).with_context(|| format!("gateway {name}: auth"))?),
+        }),
+    };
+    let dimension = |(name, field): (&String, &String)| Ok((name.clone(), header(field)?));
+    Ok(Options {
+        name: name.clone(),
+        auth,
+        dimensions: gateway.dimensions.iter().map(dimension).collect::<anyhow::Result<_>>()?,
+        trusted_hops: gateway.trusted_hops,
+        event: gateway.event.clone(),
+        routes: gateway.routes.iter().map(route).collect::<anyhow::Result<_>>()?,
+    })
+}
+
+fn route(route: &config::Route) -> anyhow::Result<Route> {
+    let method = |name: &String| name.parse::<Method>().context("methods");
+    let order = match &route.wait.fair {
+        None => Order::Fifo,
+        Some(fair) => Order::Fair {
+            by: fair.by.clone(),
+            weights: fair.weights.clone(),
+            priorities: fair.priorities.clone(),
+        },
+    };
+    Ok(Route {
+        name: route.name.clone(),
+        path: match route.path.strip_suffix('*') {
+            Some(prefix) => PathPattern::Prefix(prefix.to_owned()),
+            None => PathPattern::Exact(route.path.clone()),
+        },
+        methods: route.methods.iter().map(method).collect::<anyhow::Result<_>>()?,
+        upstream: uri(&route.upstream)?,
+        replaces_path: route.upstream.has_path,
+        http2_only: route.http2,
+        ca: route.ca.clone(),
+        credentials: route.credentials.as_ref().map(credentials).transpose()?,
+        limits: route.limits.clone(),
+        wait: Wait { max: route.wait.max.into(), depth: route.wait.depth, order },
+        timeouts: Timeouts {
+            connect: route.connect_timeout.into(),
+            first_byte: route.timeout.into(),
+            idle: route.idle_timeout.into(),
+            total: route.deadline.map(Into::into),
+        },
+        body_limit: route.body_limit.0,
+        retries: route.retries,
+        count_if_ok: route.count_if_ok,
+        upgrades: route.upgrades,
+        graphql: route.graphql,
+        learn: route
+            .learn
+            .map(|learn| Learn { below: learn.below, pause_max: learn.pause_max.into() }),
+    })
+}
+
+fn credentials(credentials: &config::Credentials) -> anyhow::Result<Credentials> {
+    Ok(match credentials {
+        config::Credentials::Basic { user, password } => {
+            Credentials::Basic { user: secret(user), password: secret(password) }
+        }
+        config::Credentials::Bearer(token) => Credentials::Bearer(secret(token)),
+        config::Credentials::Headers(fields) => {
+            let field =
+                |(name, value): (&String, &SecretSource)| Ok((header(name)?, secret(value)));
+            Credentials::Headers(fields.iter().map(field).collect::<anyhow::Result<_>>()?)
+        }
+        config::Credentials::Login(login) => Credentials::Login(Box::new(Login {
+            url: uri(&login.url)?,
+            body: secret(&login.body),
+            content_type: login.content_type.clone(),
+            token: login.token.clone(),
+            expires_in: Some(login.expires_in.clone()),
+            ttl: login.ttl.into(),
+            header: header(&login.header)?,
+            scheme: login.scheme.clone(),
+        })),
+    })
+}
+
+fn secret(source: &SecretSource) -> Secret {
+    match source {
+        SecretSource::Value(secret) => Secret::Text(secret.expose().to_owned()),
+        SecretSource::File(path) => Secret::File(path.clone()),
+    }
+}
+
+fn header(name: &str) -> anyhow::Result<HeaderName> {
+    name.parse().with_context(|| format!("{name:?} is not the name of a header field"))
+}
+
+fn uri(url: &config::Url) -> anyhow::Result<Uri> {
+    // Not what is written: it may come from a variable.
+    url.text.parse().context("an upstream has an address that can't be used")
+}

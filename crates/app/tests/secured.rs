@@ -1,0 +1,129 @@
+//! `sluicegate serve` on servers that want TLS, a user and a password: one, a cluster, and one that
+//! sentinels watch.
+
+mod common;
+
+use std::path::Path;
+use std::thread;
+
+use common::{Running, get};
+use serde_json::json;
+use sluicegate_testkit::redis::{
+    ClusterOptions, MASTER, RedisCluster, RedisSentinel, RedisServer, Tls, Version,
+};
+
+/// Who may do what: the limiter all that it has to and no more, the servers what they need among
+/// themselves, and whoever does not log in may look but not count.
+const USERS: &str = "\
+     --user limiter on >s3cret@ ~sg:* -@all +eval +evalsha +script|load +info +ping +cluster|slots +role \
+     +asking +time +get +set +del +exists +expire +pexpire +pttl +zadd +zrem +zcard +zcount +zscore \
+     +zrange +zrangebyscore +zremrangebyrank +zremrangebyscore +hget +hmget +hset +hdel +hgetall \
+     +hincrby \
+     --user default on nopass ~* &* +@all -eval -evalsha";
+
+/// The options of a server, word by word.
+fn users() -> Vec<&'static str> {
+    USERS.split_whitespace().collect()
+}
+
+struct Certificate {
+    folder: tempfile::TempDir,
+}
+
+impl Certificate {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
+        let certified = rcgen::generate_simple_self_signed(names).expect("a certificate");
+        std::fs::write(folder.path().join("cert.pem"), certified.cert.pem()).expect("a file");
+        let key = certified.signing_key.serialize_pem();
+        std::fs::write(folder.path().join("key.pem"), key).expect("a file");
+        Self { folder }
+    }
+
+    fn cert(&self) -> std::path::PathBuf {
+        self.folder.path().join("cert.pem")
+    }
+
+    fn with<T>(&self, run: impl FnOnce(Tls<'_>) -> T) -> T {
+        run(Tls { cert: &self.cert(), key: &self.folder.path().join("key.pem") })
+    }
+}
+
+fn server(login: &str, server: &RedisServer) -> String {
+    format!("'rediss://{login}127.0.0.1:{}'", server.tls_port.expect("it listens under cover"))
+}
+
+/// A service with this store admits exactly the limit, over two rules, and settles what it held.
+fn decides(store: &str, trusted: &Path) {
+    let config = format!(
+        "store: {{kind: redis, {store}, timeout: 2s, deadline: 5s}}\n\
+         limits:\n\
+         \x20 - {{name: user, rules: [{{name: USER, per: [userId], limit: [3/h, 90 tokens/h]}}]}}\n\
+         \x20 - {{name: model, rules: [{{name: MODEL, per: [modelId], limit: 100/h}}]}}\n"
+    );
+    let service = Running::start_with(&config, &[("SSL_CERT_FILE", trusted)]);
+    let ready = (0..100_000).any(|_| {
+        thread::yield_now();
+        get(&format!("{}/ready", service.admin)).1.contains("\"ready\"")
+    });
+    assert!(ready, "{store}: {:?}", service.logged());
+    let ann = json!({ "userId": "ann", "modelId": "gpt4" });
+    let allowed = (0..6).filter(|_| service.allow(&ann).1["allowed"] == true).count();
+    assert_eq!(allowed, 3, "{store}");
+}
+
+/// A service that logs in like this is not answered.
+fn is_refused(store: &str, trusted: &Path) {
+    let config = format!("store: {{kind: redis, {store}, timeout: 2s, deadline: 5s}}\n");
+    let service = Running::start_with(&config, &[("SSL_CERT_FILE", trusted)]);
+    let (_, answer) = service.allow(&json!({ "userId": "ann", "modelId": "gpt4" }));
+    assert_eq!(answer["reason"], "STORE_UNAVAILABLE", "{store}");
+}
+
+const LOGIN: &str = "limiter:s3cret%40@";
+
+#[test]
+fn one_server_wants_its_user_and_password() {
+    let redis = RedisServer::start(Version::System, &users());
+    let nobody = Path::new("/nonexistent");
+    decides(&format!("url: 'redis://{LOGIN}127.0.0.1:{}'", redis.port), nobody);
+    for login in ["", "limiter:wrong@", ":s3cret%40@"] {
+        is_refused(&format!("url: 'redis://{login}127.0.0.1:{}'", redis.port), nobody);
+    }
+}
+
+#[test]
+fn a_cluster_under_cover_wants_its_user_and_password() {
+    let certificate = Certificate::new();
+    let cluster = certificate.with(|tls| {
+        let tls = Some(tls);
+        RedisCluster::start_with(ClusterOptions {
+            tls,
+            more: &users(),
+            ..ClusterOptions::default()
+        })
+    });
+    let seed = |login: &str| format!("cluster: [{}]", server(login, &cluster.primaries[1]));
+    decides(&seed(LOGIN), &certificate.cert());
+    is_refused(&seed("limiter:wrong@"), &certificate.cert());
+    is_refused(&seed(LOGIN), &Certificate::new().cert());
+}
+
+#[test]
+fn a_master_under_cover_wants_its_user_and_password_and_so_do_its_sentinels() {
+    let certificate = Certificate::new();
+    let rules = "user watcher on >w4tch@ +@all\nuser default on nopass +@all -sentinel|get-master-addr-by-name\n";
+    let redis = certificate.with(|tls| RedisSentinel::start_with(Some(tls), &users(), rules));
+    let nodes: Vec<_> =
+        redis.sentinels.iter().map(|sentinel| server("watcher:w4tch%40@", sentinel)).collect();
+    let store = |password: &str| {
+        let nodes = nodes.join(", ");
+        format!(
+            "sentinel: {{master: {MASTER}, nodes: [{nodes}], username: limiter, password: '{password}'}}"
+        )
+    };
+    decides(&store("s3cret@"), &certificate.cert());
+    is_refused(&store("wrong"), &certificate.cert());
+    is_refused(&store("s3cret@").replace("w4tch", "wrong"), &certificate.cert());
+}

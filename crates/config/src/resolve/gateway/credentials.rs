@@ -1,0 +1,116 @@
+//! What an upstream wants to see. No message repeats any of it.
+
+use std::collections::BTreeMap;
+
+use sluicegate_core::Span;
+
+use super::super::item::{Fields, Item};
+use super::super::scalar;
+use super::{header, route};
+use crate::config::{Credentials, Login, Secret, SecretSource};
+use crate::raw::Value;
+use crate::report::Report;
+
+const KINDS: [&str; 4] = ["basic", "bearer", "headers", "login"];
+
+pub(super) fn credentials(item: &Item<'_>, report: &mut Report) -> Option<Credentials> {
+    let fields = Fields::open(item.clone(), &KINDS, report)?;
+    let given: Vec<_> =
+        KINDS.into_iter().filter_map(|kind| Some((kind, fields.get(kind)?))).collect();
+    let [(kind, item)] = given.as_slice() else {
+        item.fail(report, "is one of basic, bearer, headers or login", "write one of them");
+        return None;
+    };
+    match *kind {
+        "basic" => {
+            let fields = Fields::open(item.clone(), &["user", "password"], report)?;
+            let user = fields.require("user", "write who logs in", report);
+            let password = fields.require("password", "write the password, or file:", report);
+            let user = user.and_then(|item| secret(&item, report));
+            let password = password.and_then(|item| secret(&item, report));
+            Some(Credentials::Basic { user: user?, password: password? })
+        }
+        "bearer" => secret(item, report).map(Credentials::Bearer),
+        "headers" => {
+            let form = "write a map of header fields and their values";
+            let mut fields = BTreeMap::new();
+            for (key, item) in item.names(report, form)? {
+                let name = Item { node: item.node, path: item.path.clone() };
+                let Some(value) = secret(&item, report) else { continue };
+                let sound =
+                    key.text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b));
+                if key.text.is_empty() || !sound {
+                    name.fail(
+                        report,
+                        "is not the name of a header field",
+                        "write one, such as x-api-key",
+                    );
+                }
+                fields.insert(key.text.to_ascii_lowercase(), value);
+            }
+            Some(Credentials::Headers(fields))
+        }
+        _ => login(item, report).map(Credentials::Login),
+    }
+}
+
+fn login(item: &Item<'_>, report: &mut Report) -> Option<Login> {
+    let known = ["url", "body", "content_type", "token", "expires_in", "ttl", "header", "scheme"];
+    let fields = Fields::open(item.clone(), &known, report)?;
+    let url = fields.require("url", "write where tokens are given", report);
+    let body = fields.require("body", "write what is sent there, or file:", report);
+    let url = url.and_then(|item| route::url(&item, report));
+    let body = body.and_then(|item| secret(&item, report));
+    let text = |key: &str, default: &str, report: &mut Report| {
+        fields.read(key, default.to_owned(), report, scalar::text)
+    };
+    let least = |item: &Item<'_>, report: &mut Report| {
+        scalar::span_from(
+            item,
+            report,
+            Span::from_secs(1),
+            "a token that is good for less is of no use",
+        )
+    };
+    Some(Login {
+        url: url?,
+        body: body?,
+        content_type: text("content_type", "application/json", report),
+        token: pointer(&fields, "token", "/access_token", report),
+        expires_in: pointer(&fields, "expires_in", "/expires_in", report),
+        ttl: fields.read("ttl", Span::from_secs(600), report, least),
+        header: fields.read("header", "authorization".to_owned(), report, header),
+        scheme: fields.read("scheme", "Bearer".to_owned(), report, |item, report| {
+            item.scalar(report, "write a word, or nothing").map(|scalar| scalar.text().to_owned())
+        }),
+    })
+}
+
+/// Where something is in a JSON text.
+fn pointer(fields: &Fields<'_>, key: &str, default: &str, report: &mut Report) -> String {
+    let read = |item: &Item<'_>, report: &mut Report| {
+        let text = scalar::text(item, report)?;
+        if !text.starts_with('/') {
+            item.fail(report, "is not a JSON pointer", "write one, such as /data/token");
+            return None;
+        }
+        Some(text)
+    };
+    fields.read(key, default.to_owned(), report, read)
+}
+
+/// A secret, or the file that holds it.
+fn secret(item: &Item<'_>, report: &mut Report) -> Option<SecretSource> {
+    if matches!(item.node.value, Value::Map(_)) {
+        let fields = Fields::open(item.clone(), &["file"], report)?;
+        let file = fields.require("file", "name the file", report)?;
+        return scalar::path(&file, report).map(SecretSource::File);
+    }
+    let form = "write the secret, such as ${PASSWORD:?}, or file: and its path";
+    let text = item.scalar(report, form)?.text();
+    if text.is_empty() || text.contains(['\r', '\n']) {
+        item.fail(report, "is empty, or has line breaks", form);
+        return None;
+    }
+    Some(SecretSource::Value(Secret::new(text)))
+}

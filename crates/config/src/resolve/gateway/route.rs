@@ -1,0 +1,194 @@
+//! One route.
+
+use sluicegate_core::rule::Pattern;
+use sluicegate_core::{Group, Limit, Rule, Span};
+
+use super::super::item::{Fields, Item};
+use super::super::{dimensions, rule, scalar};
+use super::{credentials, name_of, wait};
+use crate::config::{ByteSize, Learn, Route, Url};
+use crate::raw::Value;
+use crate::report::Report;
+
+const KNOWN: [&str; 21] = [
+    "name",
+    "path",
+    "methods",
+    "upstream",
+    "http2",
+    "ca",
+    "credentials",
+    "limit",
+    "limits",
+    "outage",
+    "wait",
+    "connect_timeout",
+    "timeout",
+    "idle_timeout",
+    "deadline",
+    "body_limit",
+    "retries",
+    "count_if",
+    "upgrades",
+    "graphql",
+    "learn",
+];
+/// The dimension by which the rules of a route are found.
+const ROUTE: &str = "@route";
+
+/// A route, and the groups of rules that limit it.
+pub(super) fn route(
+    item: &Item<'_>,
+    gateway: &str,
+    report: &mut Report,
+) -> Option<(Route, Vec<Group>)> {
+    let fields = Fields::open(item.clone(), &KNOWN, report)?;
+    let path = fields.require("path", "write one, such as /graphql or /v1/*", report);
+    let path = path.and_then(|item| path_of(&item, report))?;
+    let from_path = path.trim_matches(['/', '*']).replace('/', "-");
+    let from_path = if from_path.is_empty() { "all".to_owned() } else { from_path };
+    let name = fields.read("name", from_path, report, name_of);
+    let upstream =
+        fields.require("upstream", "write where to, such as https://api.vendor.example", report);
+    let upstream = upstream.and_then(|item| url(&item, report));
+
+    let limits = fields.get("limit").map(|item| rule::limits(&item, report)).unwrap_or_default();
+    let outage = fields.read_some("outage", report, scalar::outage);
+    let further = fields.get("limits").map(|item| further(&item, report)).unwrap_or_default();
+    let learn = learn(&fields, !limits.is_empty(), report);
+    let key = format!("{gateway}/{name}");
+    if key.len() > 56 {
+        let message = "the names of gateway and route have more than 55 characters together";
+        item.fail(report, message, "write a shorter name");
+    }
+    let mut groups = Vec::new();
+    let own = |mut rule: Rule| {
+        rule.outage = outage;
+        rule.when(ROUTE, Pattern::exactly(key.clone()))
+    };
+    if !limits.is_empty() || learn.is_some() {
+        let rule = match limits.is_empty() {
+            true => Rule::unlimited(key.clone()),
+            false => Rule::new(key.clone(), limits.clone()),
+        };
+        groups.push(Group::new(key.clone(), [own(rule.per(&[ROUTE]).gated())]));
+    }
+    for (number, (per, limits)) in further.into_iter().enumerate() {
+        let name = format!("{key}/{}", number + 1);
+        let per: Vec<&str> = std::iter::once(ROUTE).chain(per.iter().map(String::as_str)).collect();
+        groups.push(Group::new(name.clone(), [own(Rule::new(name, limits).per(&per))]));
+    }
+    let span = |key: &str, default: u64, report: &mut Report| {
+        let least = |item: &Item<'_>, report: &mut Report| {
+            scalar::span_from(item, report, Span::from_millis(1), "nothing is done in less")
+        };
+        fields.read(key, Span::from_secs(default), report, least)
+    };
+    let graphql = path.ends_with("/graphql");
+    let counts = [("2xx", true), ("any", false)];
+    let route = Route {
+        name,
+        methods: fields.read("methods", Vec::new(), report, methods),
+        upstream: upstream?,
+        http2: fields.read("http2", false, report, scalar::boolean),
+        ca: fields.read_some("ca", report, scalar::path),
+        credentials: fields.read_some("credentials", report, credentials::credentials),
+        limits,
+        wait: wait::wait(fields.get("wait"), report),
+        connect_timeout: span("connect_timeout", 5, report),
+        timeout: span("timeout", 60, report),
+        idle_timeout: span("idle_timeout", 60, report),
+        deadline: fields.read_some("deadline", report, scalar::span),
+        body_limit: fields.read("body_limit", ByteSize(1 << 20), report, scalar::size),
+        retries: fields.read("retries", 0, report, |item, report| {
+            scalar::whole(item, report, 0..=10).and_then(|number| u32::try_from(number).ok())
+        }),
+        count_if_ok: fields.read("count_if", false, report, |i, r| scalar::word(i, r, &counts)),
+        upgrades: fields.read("upgrades", false, report, scalar::boolean),
+        graphql: fields.read("graphql", graphql, report, scalar::boolean),
+        learn,
+        path,
+    };
+    Some((route, groups))
+}
+
+/// `/graphql`, or `/v1/*` for all that begin with `/v1/`.
+fn path_of(item: &Item<'_>, report: &mut Report) -> Option<String> {
+    let form = "write a path, such as /graphql, or /v1/* for all that begin with /v1/";
+    let path = scalar::text(item, report)?;
+    let fixed = path.strip_suffix('*').unwrap_or(&path);
+    let plain = fixed.chars().all(|c| c.is_ascii_graphic() && !"*?#".contains(c));
+    if !fixed.starts_with('/') || !plain {
+        item.fail(report, "is not a path", form);
+        return None;
+    }
+    if ["/health", "/ready"].contains(&path.as_str()) {
+        item.fail(report, "is where the gateway itself is asked how it is", "choose another path");
+        return None;
+    }
+    Some(path)
+}
+
+/// An address with http:// or https://.
+pub(super) fn url(item: &Item<'_>, report: &mut Report) -> Option<Url> {
+    let form = "write http://host or https://host, with a port and a path if it has them";
+    let text = scalar::text(item, report)?;
+    let parsed = url::Url::parse(&text).ok();
+    let sound = parsed.filter(|url| {
+        matches!(url.scheme(), "http" | "https") && url.has_host() && url.fragment().is_none()
+    });
+    let Some(sound) = sound else {
+        item.fail(report, "is not the address of an upstream", form);
+        return None;
+    };
+    if !sound.username().is_empty() || sound.password().is_some() || sound.query().is_some() {
+        item.fail(report, "has a user, a password or a query in it", "write them as credentials");
+        return None;
+    }
+    let after_scheme = text.split_once("://").map_or("", |(_, rest)| rest);
+    let has_path = after_scheme.contains('/');
+    Some(Url { text, has_path })
+}
+
+fn methods(item: &Item<'_>, report: &mut Report) -> Option<Vec<String>> {
+    let known = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
+    let known = known.map(|method| (method, method));
+    let items = item.one_or_more();
+    let found = items.iter().filter_map(|item| scalar::word(item, report, &known));
+    Some(found.map(str::to_owned).collect())
+}
+
+/// Limits of the route that count apart by further dimensions.
+fn further(item: &Item<'_>, report: &mut Report) -> Vec<(Vec<String>, Vec<Limit>)> {
+    let form = "write a list of limits, each with per and limit";
+    let items = item.list(report, form).unwrap_or_default();
+    let one = |item: Item<'_>| {
+        let fields = Fields::open(item, &["per", "limit"], report)?;
+        let per =
+            fields.require("per", "write by what it counts, such as per: [tenantId]", report)?;
+        let per: Vec<_> = per
+            .list(report, form)?
+            .iter()
+            .filter_map(|item| dimensions::name(item, report))
+            .collect();
+        let limit = fields.require("limit", "write one, such as limit: 5/s", report)?;
+        Some((per, rule::limits(&limit, report)))
+    };
+    items.into_iter().filter_map(one).collect()
+}
+
+/// What is learned: nothing where there is no limit, unless it is written.
+fn learn(fields: &Fields<'_>, limited: bool, report: &mut Report) -> Option<Learn> {
+    let default = Learn { below: 1, pause_max: Span::from_secs(3_600) };
+    let Some(item) = fields.get("learn") else { return limited.then_some(default) };
+    if !matches!(item.node.value, Value::Map(_)) {
+        return scalar::boolean(&item, report)?.then_some(default);
+    }
+    let fields = Fields::open(item, &["below", "max"], report)?;
+    let below =
+        |item: &Item<'_>, report: &mut Report| scalar::whole(item, report, 1..=1_000_000_000);
+    Some(Learn {
+        below: fields.read("below", default.below, report, below),
+        pause_max: fields.read("max", default.pause_max, report, scalar::span),
+    })
+}

@@ -1,0 +1,53 @@
+//! What happens over the limit of a route.
+
+use std::collections::HashMap;
+
+use sluicegate_core::Span;
+
+use super::super::item::{Fields, Item};
+use super::super::{dimensions, scalar};
+use crate::config::{Fair, Wait};
+use crate::report::Report;
+
+pub(super) fn wait(item: Option<Item<'_>>, report: &mut Report) -> Wait {
+    let mut wait = Wait { max: Span::from_secs(60), depth: 1_000, fair: None };
+    let known = ["max", "depth", "order", "by", "weights", "priorities"];
+    let Some(fields) = item.and_then(|item| Fields::open(item, &known, report)) else {
+        return wait;
+    };
+    let depth = |item: &Item<'_>, report: &mut Report| scalar::count(item, report, 1..=1_000_000);
+    wait.max = fields.read("max", wait.max, report, scalar::span);
+    wait.depth = fields.read("depth", wait.depth, report, depth);
+    let orders = [("fifo", false), ("fair", true)];
+    let fair = fields.read("order", false, report, |i, r| scalar::word(i, r, &orders));
+    if !fair {
+        for item in ["by", "weights", "priorities"].into_iter().filter_map(|key| fields.get(key)) {
+            item.fail(report, "says who is next in order: fair", "write order: fair, or remove it");
+        }
+        return wait;
+    }
+    let by = fields.require("by", "write whose turns they are, such as by: tenantId", report);
+    let Some(by) = by.and_then(|item| dimensions::name(&item, report)) else { return wait };
+    wait.fair = Some(Fair {
+        by,
+        weights: numbers(&fields, "weights", 1..=1_000, report),
+        priorities: numbers(&fields, "priorities", 0..=255, report),
+    });
+    wait
+}
+
+/// A number for each of some values.
+fn numbers<N: TryFrom<u64>>(
+    fields: &Fields<'_>,
+    key: &str,
+    range: std::ops::RangeInclusive<u64>,
+    report: &mut Report,
+) -> HashMap<String, N> {
+    let form = "write a map of values and numbers, such as acme: 3";
+    let entries = fields.read_some(key, report, |item, report| item.names(report, form));
+    let number = |(key, item): (&crate::raw::Key, Item<'_>)| {
+        let number = scalar::whole(&item, report, range.clone())?;
+        Some((key.text.clone(), N::try_from(number).ok()?))
+    };
+    entries.unwrap_or_default().into_iter().filter_map(number).collect()
+}

@@ -1,0 +1,165 @@
+//! What the upstream wants to see, which no caller ever does.
+//!
+//! A token that is asked for is kept until nine tenths of its life are over, or the upstream says
+//! that it is not good any more. However many requests need a new one, it is asked for once.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::header::{AUTHORIZATION, CONTENT_TYPE};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Request};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use http_body_util::{BodyExt, Limited};
+use sluicegate_core::time::{Clock, Span, Timestamp};
+use tokio::sync::Mutex;
+use tracing::warn;
+
+use super::client::Upstream;
+use crate::options::{Credentials, Login, Unreadable};
+use crate::refusal::Refusal;
+
+/// More than any token takes.
+const ANSWER_BYTES_MAX: usize = 64 << 10;
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Adds credentials to requests.
+pub(crate) struct Signer {
+    kind: Kind,
+}
+
+enum Kind {
+    Nothing,
+    Fixed(Vec<(HeaderName, HeaderValue)>),
+    Login { login: Box<Login>, body: String, token: Mutex<Option<Token>> },
+}
+
+struct Token {
+    value: HeaderValue,
+    renew_at: Timestamp,
+}
+
+/// Why credentials can't be used.
+#[derive(Debug, thiserror::Error)]
+pub enum CredentialsError {
+    /// A file can't be read.
+    #[error(transparent)]
+    Unreadable(#[from] Unreadable),
+    /// What they are can't be sent.
+    #[error(
+        "the credentials have characters that no header field can hold: is there a line break?"
+    )]
+    Unsendable,
+}
+
+impl Signer {
+    pub(crate) fn new(credentials: Option<&Credentials>) -> Result<Self, CredentialsError> {
+        let kind = match credentials {
+            None => Kind::Nothing,
+            Some(Credentials::Basic { user, password }) => {
+                let pair = format!("{}:{}", user.read()?, password.read()?);
+                let value = format!("Basic {}", BASE64_STANDARD.encode(pair));
+                Kind::Fixed(vec![(AUTHORIZATION, secret(&value)?)])
+            }
+            Some(Credentials::Bearer(token)) => {
+                Kind::Fixed(vec![(AUTHORIZATION, secret(&format!("Bearer {}", token.read()?))?)])
+            }
+            Some(Credentials::Headers(fields)) => {
+                let field = |(name, value): &(HeaderName, _)| {
+                    let value: &crate::options::Secret = value;
+                    Ok((name.clone(), secret(&value.read()?)?))
+                };
+                Kind::Fixed(fields.iter().map(field).collect::<Result<_, CredentialsError>>()?)
+            }
+            Some(Credentials::Login(login)) => {
+                let body = login.body.read()?;
+                Kind::Login { login: login.clone(), body, token: Mutex::new(None) }
+            }
+        };
+        Ok(Self { kind })
+    }
+
+    /// Puts the credentials in, in the place of whatever a caller sent there.
+    pub(crate) async fn sign(
+        &self,
+        headers: &mut HeaderMap,
+        upstream: &Upstream,
+        clock: &impl Clock,
+    ) -> Result<(), Refusal> {
+        match &self.kind {
+            Kind::Nothing => {}
+            Kind::Fixed(fields) => {
+                for (name, value) in fields {
+                    headers.insert(name, value.clone());
+                }
+            }
+            Kind::Login { login, body, token } => {
+                let mut token = token.lock().await;
+                let now = clock.now();
+                let good = token.as_ref().filter(|token| token.renew_at > now);
+                let value = match good {
+                    Some(token) => token.value.clone(),
+                    None => {
+                        let new = log_in(login, body, upstream, now).await?;
+                        token.insert(new).value.clone()
+                    }
+                };
+                headers.insert(&login.header, value);
+            }
+        }
+        Ok(())
+    }
+
+    /// The upstream did not accept them: the next request asks for a new token.
+    pub(crate) async fn refused(&self) {
+        if let Kind::Login { token, .. } = &self.kind {
+            *token.lock().await = None;
+        }
+    }
+}
+
+fn secret(text: &str) -> Result<HeaderValue, CredentialsError> {
+    let mut value = HeaderValue::from_str(text).map_err(|_| CredentialsError::Unsendable)?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+/// Asks for a token.
+async fn log_in(
+    login: &Login,
+    body: &str,
+    upstream: &Upstream,
+    now: Timestamp,
+) -> Result<Token, Refusal> {
+    let failed = |why: &'static str| {
+        // Neither what was sent nor what was answered: both hold secrets.
+        warn!(url = %login.url, why, "no token to log in with");
+        Refusal::Login
+    };
+    let request = Request::post(login.url.clone())
+        .header(CONTENT_TYPE, login.content_type.as_str())
+        .body(Body::from(body.to_owned()));
+    let request = request.map_err(|_| failed("the request can't be made"))?;
+    let response =
+        upstream.send(request, PATIENCE).await.map_err(|_| failed("there was no answer"))?;
+    if !response.status().is_success() {
+        return Err(failed("it was refused"));
+    }
+    let answer = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect();
+    let answer = tokio::time::timeout(PATIENCE, answer).await;
+    let answer = answer.map_err(|_| failed("the answer took too long"))?;
+    let answer = answer.map_err(|_| failed("the answer broke off, or has no end"))?.to_bytes();
+    let answer: serde_json::Value =
+        serde_json::from_slice(&answer).map_err(|_| failed("the answer is not JSON"))?;
+    let token = answer.pointer(&login.token).and_then(serde_json::Value::as_str);
+    let token = token.ok_or_else(|| failed("there is no token where it should be"))?;
+    let text = match login.scheme.as_str() {
+        "" => token.to_owned(),
+        scheme => format!("{scheme} {token}"),
+    };
+    let value = secret(&text).map_err(|_| failed("the token can't be sent"))?;
+    let said = login.expires_in.as_deref().and_then(|place| answer.pointer(place)?.as_u64());
+    let life = said.map_or(Span::from(login.ttl), Span::from_secs);
+    let renew_at = now + Span::from_micros(life.as_micros() / 10 * 9);
+    Ok(Token { value, renew_at })
+}

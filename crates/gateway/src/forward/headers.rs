@@ -1,0 +1,214 @@
+//! Which header fields pass, in either direction. What belongs to a connection is taken off first;
+//! only then come ours, so that no client can name one of ours as its own.
+
+use std::net::IpAddr;
+
+use axum::http::header::{
+    CONNECTION, EXPECT, FORWARDED, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER,
+    TRANSFER_ENCODING, UPGRADE,
+};
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
+
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+const FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+
+/// What belongs to one connection, whoever says so (RFC 9110, 7.6.1).
+const HOP_BY_HOP: [HeaderName; 9] = [
+    CONNECTION,
+    KEEP_ALIVE,
+    PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION,
+    PROXY_CONNECTION,
+    TE,
+    TRAILER,
+    TRANSFER_ENCODING,
+    UPGRADE,
+];
+
+/// Takes off what belongs to the connection, and what the connection names as its own.
+pub(crate) fn strip(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> = headers
+        .get_all(CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        .collect();
+    // gRPC asks by this field for trailers, which we pass on.
+    let trailers = headers.get(TE).is_some_and(|te| te.as_bytes() == b"trailers");
+    for name in named.iter().chain(&HOP_BY_HOP) {
+        headers.remove(name);
+    }
+    if trailers && !named.contains(&TE) {
+        headers.insert(TE, HeaderValue::from_static("trailers"));
+    }
+}
+
+/// Who is before us.
+pub(crate) struct Before<'a> {
+    /// The other end of the connection.
+    pub(crate) peer: Option<IpAddr>,
+    /// How many proxies before us are ours, the peer included.
+    pub(crate) trusted_hops: usize,
+    /// Whether the request came encrypted.
+    pub(crate) tls: bool,
+    /// Which host it was for.
+    pub(crate) host: Option<&'a str>,
+}
+
+/// Makes the header of a request ready for the upstream, but for its credentials.
+pub(crate) fn for_upstream(
+    headers: &mut HeaderMap,
+    token: Option<&HeaderName>,
+    before: &Before<'_>,
+) {
+    strip(headers);
+    if let Some(token) = token {
+        headers.remove(token);
+    }
+    headers.remove(EXPECT);
+    headers.remove(HOST);
+    forwarded(headers, before);
+}
+
+fn forwarded(headers: &mut HeaderMap, before: &Before<'_>) {
+    let trusted = before.trusted_hops;
+    let said: Vec<String> = headers
+        .get_all(FOR)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .map(|address| address.trim().to_owned())
+        .collect();
+    // Each trusted proxy has added one; what stands before them anybody may have written.
+    let kept = said.into_iter().rev().take(trusted).collect::<Vec<_>>().into_iter().rev();
+    let path: Vec<_> =
+        kept.chain(before.peer.map(|peer| peer.to_canonical().to_string())).collect();
+    headers.remove(FOR);
+    if let Ok(value) = HeaderValue::from_str(&path.join(", ")) {
+        headers.insert(FOR, value);
+    }
+    if trusted == 0 {
+        for name in [FORWARDED, PROTO, FORWARDED_HOST] {
+            headers.remove(name);
+        }
+    }
+    if !headers.contains_key(PROTO) {
+        let proto = if before.tls { "https" } else { "http" };
+        headers.insert(PROTO, HeaderValue::from_static(proto));
+    }
+    if let Some(host) = before.host.and_then(|host| HeaderValue::from_str(host).ok())
+        && !headers.contains_key(FORWARDED_HOST)
+    {
+        headers.insert(FORWARDED_HOST, host);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(lines: &[(&str, &str)]) -> HeaderMap {
+        let pair = |(name, value): &(&str, &str)| {
+            (name.parse::<HeaderName>().unwrap(), HeaderValue::from_str(value).unwrap())
+        };
+        let mut headers = HeaderMap::new();
+        for (name, value) in lines.iter().map(pair) {
+            headers.append(name, value);
+        }
+        headers
+    }
+
+    fn shown(headers: &HeaderMap) -> Vec<String> {
+        let mut lines: Vec<_> = headers
+            .iter()
+            .map(|(name, value)| format!("{name}: {}", value.to_str().unwrap()))
+            .collect();
+        lines.sort();
+        lines
+    }
+
+    /// What the upstream gets to see of these fields.
+    #[track_caller]
+    fn check(trusted_hops: usize, sent: &[(&str, &str)], expected: &[&str]) {
+        let mut headers = headers(sent);
+        let peer = Some("10.0.0.9".parse().unwrap());
+        let before = Before { peer, trusted_hops, tls: false, host: Some("proxy.internal") };
+        for_upstream(&mut headers, Some(&HeaderName::from_static("x-internal-token")), &before);
+        assert_eq!(shown(&headers), expected);
+    }
+
+    const OURS: [&str; 3] = [
+        "x-forwarded-for: 10.0.0.9",
+        "x-forwarded-host: proxy.internal",
+        "x-forwarded-proto: http",
+    ];
+
+    #[test]
+    fn what_belongs_to_the_connection_does_not_pass() {
+        for name in [
+            "connection",
+            "keep-alive",
+            "proxy-authenticate",
+            "proxy-authorization",
+            "proxy-connection",
+            "te",
+            "trailer",
+            "transfer-encoding",
+            "upgrade",
+            "expect",
+            "host",
+            "x-internal-token",
+        ] {
+            check(0, &[(name, "x")], &OURS);
+        }
+        check(0, &[("connection", "close, X-Mine"), ("x-mine", "1")], &OURS);
+        check(0, &[("connection", "a"), ("connection", "b"), ("a", "1"), ("b", "2")], &OURS);
+    }
+
+    #[test]
+    fn a_client_can_not_take_ours_off() {
+        let nominated = [("connection", "x-forwarded-for, x-forwarded-proto, x-forwarded-host")];
+        check(0, &nominated, &OURS);
+    }
+
+    #[test]
+    fn grpc_may_ask_for_trailers() {
+        let mut expected = vec!["te: trailers"];
+        expected.extend(OURS);
+        check(0, &[("te", "trailers")], &expected);
+        check(0, &[("te", "trailers, deflate")], &OURS);
+    }
+
+    #[test]
+    fn strangers_do_not_say_where_they_come_from() {
+        let said = [
+            ("x-forwarded-for", "1.1.1.1"),
+            ("x-forwarded-proto", "https"),
+            ("x-forwarded-host", "evil"),
+            ("forwarded", "for=1.1.1.1"),
+        ];
+        check(0, &said, &OURS);
+    }
+
+    #[test]
+    fn trusted_proxies_do_and_only_they() {
+        let said = [
+            ("x-forwarded-for", "6.6.6.6, 1.1.1.1"),
+            ("x-forwarded-for", "2.2.2.2"),
+            ("x-forwarded-proto", "https"),
+        ];
+        check(
+            2,
+            &said,
+            &[
+                "x-forwarded-for: 1.1.1.1, 2.2.2.2, 10.0.0.9",
+                "x-forwarded-host: proxy.internal",
+                "x-forwarded-proto: https",
+            ],
+        );
+    }
+}

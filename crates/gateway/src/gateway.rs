@@ -1,0 +1,455 @@
+//! The road of a request, from its arrival to the last byte of its answer:
+//!
+//! ```text
+//! identify → reserve → pace → forward → settle
+//! ```
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderName, HeaderValue, Method, Response, StatusCode, header};
+use hyper::body::Incoming;
+use hyper::upgrade::OnUpgrade;
+use sluicegate_core::Store;
+use sluicegate_core::time::{Clock, Span};
+use sluicegate_door::listener::Peer;
+use sluicegate_door::probe::{self, Probe};
+use sluicegate_door::service::Service;
+use sluicegate_door::tokens::Caller;
+
+use crate::forward::headers::{Before, for_upstream, strip};
+use crate::forward::streamed::Streamed;
+use crate::forward::{Budget, Failed, Parked, target, tunnel};
+use crate::identify;
+use crate::log::{self, Line};
+use crate::metrics::Metrics;
+use crate::options::{Auth, Options};
+use crate::pass::Pass;
+use crate::refusal::Refusal;
+use crate::reserve::{Asked, Reserved};
+use crate::route::{Route, RouteError};
+use crate::settle::{Ending, settle};
+
+/// What the bodies of all who wait may take.
+const PARKED_BYTES: usize = 64 << 20;
+/// How much of a GraphQL request is read for its name.
+const GRAPHQL_BYTES: usize = 64 << 10;
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// A gateway: what comes in on one listener and goes out to upstreams.
+pub struct Gateway<S: Store + 'static, C: Clock + 'static> {
+    service: Arc<Service<S, C>>,
+    settings: ArcSwap<Settings<S, C>>,
+    metrics: Metrics,
+    parked: Budget,
+    tls: bool,
+}
+
+/// What a reload replaces, as a whole.
+struct Settings<S: Store + 'static, C: Clock + 'static> {
+    name: String,
+    auth: Option<Auth>,
+    dimensions: Vec<(String, HeaderName)>,
+    trusted_hops: usize,
+    event: String,
+    routes: Vec<Arc<Route<S, C>>>,
+}
+
+/// A configuration that can be used.
+pub struct Prepared<S: Store + 'static, C: Clock + 'static>(Settings<S, C>);
+
+/// Why a gateway can't be started, or its new configuration not be used.
+#[derive(Debug, thiserror::Error)]
+#[error("gateway {gateway}, route {route}: {source}")]
+pub struct StartError {
+    gateway: String,
+    route: String,
+    source: RouteError,
+}
+
+/// A request that was identified.
+struct Known<'s, S: Store + 'static, C: Clock + 'static> {
+    route: &'s Arc<Route<S, C>>,
+    caller: Caller,
+    rest: String,
+}
+
+impl<S: Store + 'static, C: Clock + 'static> Gateway<S, C> {
+    /// A gateway; `tls` says whether its listener is encrypted.
+    pub fn new(
+        options: &Options,
+        service: Arc<Service<S, C>>,
+        metrics: Metrics,
+        tls: bool,
+    ) -> Result<Arc<Self>, StartError> {
+        let settings = Settings::new(options, &service, &metrics, None)?;
+        let settings = ArcSwap::from_pointee(settings);
+        let parked = Budget::new(PARKED_BYTES);
+        Ok(Arc::new(Self { service, settings, metrics, parked, tls }))
+    }
+
+    /// Makes ready what these options say. Nothing changes before it is applied.
+    pub fn prepare(&self, options: &Options) -> Result<Prepared<S, C>, StartError> {
+        let before = self.settings.load_full();
+        Settings::new(options, &self.service, &self.metrics, Some(&before)).map(Prepared)
+    }
+
+    /// Does what was prepared, from the next request on. Those who wait stay in their places.
+    pub fn apply(&self, Prepared(settings): Prepared<S, C>) {
+        for route in &settings.routes {
+            route.lane.reconfigure(&route.options.limits, &route.options.wait);
+        }
+        self.settings.store(Arc::new(settings));
+    }
+
+    /// What listens: the probes, and everything else.
+    pub fn router(self: &Arc<Self>, ready: Probe) -> Router {
+        let all = Router::new().fallback(Self::answer).with_state(self.clone());
+        probe::router(ready).merge(all)
+    }
+
+    async fn answer(State(gateway): State<Arc<Self>>, request: Request) -> Response<Body> {
+        let settings = gateway.settings.load_full();
+        let mut line = gateway.line(&settings, &request);
+        match gateway.walk(&settings, request, &mut line).await {
+            Ok(response) => response,
+            Err(refusal) => {
+                let (status, code) = refusal.code();
+                (line.status, line.code) = (status.as_u16(), Some(code));
+                line.store_up &= refusal != Refusal::StoreUnavailable;
+                line.write(gateway.service.now());
+                refusal.response()
+            }
+        }
+    }
+
+    /// The road. A refusal on it is told by whoever asked for the walk; an answer tells its own
+    /// end.
+    async fn walk(
+        self: &Arc<Self>,
+        settings: &Settings<S, C>,
+        mut request: Request,
+        line: &mut Line,
+    ) -> Result<Response<Body>, Refusal> {
+        // Identify: whose request is it, and for which route?
+        let upgrade = tunnel::half(&mut request);
+        let (mut parts, body) = request.into_parts();
+        let known = settings.identify(&parts)?;
+        let route = known.route;
+        let mut body = Parked::new(body, route.options.body_limit);
+        line.caller = known.caller.name().to_owned();
+        line.route.clone_from(&route.options.name);
+        line.metrics = Some(route.metrics.clone());
+        line.queue_depth = route.lane.depth();
+        if route.options.graphql {
+            self.read_operation(route, &mut body, line).await?;
+        }
+        let upgrade = tunnel::wished(&parts.headers).map(|protocol| (protocol, upgrade));
+        let mut retries = if is_idempotent(&parts.method) { route.options.retries } else { 0 };
+
+        loop {
+            // Reserve, and pace: from here on it has a turn, or it is refused.
+            let asked = Asked {
+                key: &route.key,
+                caller: &known.caller,
+                dimensions: &settings.dimensions,
+                headers: &parts.headers,
+            };
+            let mut pass = self.turn(route, &asked, &mut body, line).await?;
+            (line.allowed, line.remaining) = (true, pass.remaining);
+            line.store_up = pass.outage.is_none();
+
+            // Forward: what left counts, what did not is given back.
+            let spare = if retries > 0 { body.again() } else { None };
+            let sent =
+                self.outgoing(settings, &known, &parts, line, upgrade.as_ref().map(|u| &u.0));
+            let mut sent = sent.ok_or(Refusal::BadRequest("the path can't be sent on"))?;
+            route.signer.sign(sent.headers_mut(), &route.upstream, &ClockOf(&self.service)).await?;
+            let patience = self.patience(route, line, route.options.timeouts.first_byte);
+            let began = self.service.now();
+            pass.left();
+            let sent = sent.map(|()| Body::new(body));
+            let answered = route.upstream.send(sent, patience).await;
+            let took = self.service.now().since(began);
+            let response = match answered {
+                Ok(response) => response,
+                Err(failed) => {
+                    let refusal = self.failed(failed, pass).await;
+                    match spare.filter(|_| refusal != Refusal::Timeout) {
+                        None => return Err(refusal),
+                        Some(again) => {
+                            (body, retries) = (again, retries - 1);
+                            continue;
+                        }
+                    }
+                }
+            };
+            route.metrics.answered(response.status().as_u16(), took);
+            if response.status() == StatusCode::UNAUTHORIZED {
+                route.signer.refused().await;
+            }
+
+            // Settle, and hand the answer on.
+            parts.headers.clear();
+            let upgrade = upgrade.map(|(_, caller)| caller);
+            return Ok(self.hand_on(route, response, upgrade, pass, line).await);
+        }
+    }
+
+    /// A turn for a request: at once where nobody waits, or after waiting.
+    async fn turn<B>(
+        &self,
+        route: &Route<S, C>,
+        asked: &Asked<'_>,
+        body: &mut Parked<B>,
+        line: &mut Line,
+    ) -> Result<Pass<S, C>, Refusal>
+    where
+        B: http_body::Body<Data = bytes::Bytes, Error: Into<axum::BoxError>> + Unpin,
+    {
+        let waits = !route.options.wait.max.is_zero();
+        let began = self.service.now();
+        let reserved = if waits && route.lane.is_busy() {
+            asked.common(&self.service).await.map(|common| Reserved::Wait(common, Span::ZERO))
+        } else {
+            asked.all(&self.service, waits, route.options.count_if_ok).await
+        };
+        line.decided = self.service.now().since(began);
+        let (common, hint) = match reserved? {
+            Reserved::Go(pass) => return Ok(pass),
+            Reserved::Wait(common, hint) => (common, hint),
+        };
+        let flow = route.lane.by();
+        let flow = flow.and_then(|by| asked.dimension(&by).map(str::to_owned)).unwrap_or_default();
+        let patience = self.patience(route, line, route.options.wait.max);
+        let wait = std::pin::pin!(route.lane.wait(&flow, hint, patience));
+        let waited = with_body(wait, body, &self.parked, route.options.body_limit).await?;
+        line.waited = waited.took;
+        route.metrics.waited(waited.took);
+        Ok(match common {
+            None => waited.pass,
+            Some(common) => waited.pass.joined(common),
+        })
+    }
+
+    /// How long something may take, of what the request has left.
+    fn patience(&self, route: &Route<S, C>, line: &Line, most: Duration) -> Duration {
+        let Some(total) = route.options.timeouts.total else { return most };
+        let gone = Duration::from(self.service.now().since(line.began));
+        most.min(total.saturating_sub(gone))
+    }
+
+    /// The head of the request as the upstream sees it.
+    fn outgoing(
+        &self,
+        settings: &Settings<S, C>,
+        known: &Known<'_, S, C>,
+        parts: &Parts,
+        line: &Line,
+        upgrade: Option<&HeaderValue>,
+    ) -> Option<axum::http::Request<()>> {
+        let mut request = axum::http::Request::new(());
+        *request.method_mut() = parts.method.clone();
+        *request.uri_mut() = target::target(&known.route.target, &parts.uri, &known.rest)?;
+        let mut headers = parts.headers.clone();
+        let host = headers.get(header::HOST).cloned();
+        let host = host.as_ref().and_then(|host| host.to_str().ok());
+        let before = Before {
+            peer: parts.extensions.get::<Peer>().map(|Peer(address)| address.ip()),
+            trusted_hops: settings.trusted_hops,
+            tls: self.tls,
+            host: host.or_else(|| parts.uri.authority().map(|authority| authority.as_str())),
+        };
+        for_upstream(&mut headers, settings.auth.as_ref().map(|auth| &auth.header), &before);
+        if let Ok(id) = HeaderValue::from_str(&line.trace_id) {
+            headers.entry(REQUEST_ID).or_insert(id);
+        }
+        if let Some(protocol) = upgrade {
+            tunnel::wish(&mut headers, protocol.clone());
+        }
+        *request.headers_mut() = headers;
+        Some(request)
+    }
+
+    /// What a failure means, for the caller and for the limits.
+    async fn failed(&self, failed: Failed, pass: Pass<S, C>) -> Refusal {
+        match failed {
+            Failed::NeverLeft(refusal) => {
+                pass.give_back().await;
+                refusal
+            }
+            Failed::Left(refusal) => refusal,
+        }
+    }
+
+    /// Settles, and hands the answer on to the caller.
+    async fn hand_on(
+        &self,
+        route: &Route<S, C>,
+        mut response: Response<Incoming>,
+        upgrade: Option<OnUpgrade>,
+        pass: Pass<S, C>,
+        line: &mut Line,
+    ) -> Response<Body> {
+        line.status = response.status().as_u16();
+        let service = self.service.clone();
+        let now = Box::new(move || service.now());
+        let line = std::mem::replace(line, Line { metrics: None, ..self.blank() });
+        if let Some(upgrade) = upgrade.filter(|_| line.status == 101) {
+            let ending = Ending { line, pass: Some(pass), now };
+            tunnel::connect(&mut response, upgrade, ending);
+            return response.map(|_| Body::empty());
+        }
+        let (mut head, body) = response.into_parts();
+        let mut body = Parked::new(body, u64::MAX);
+        let pass = settle(route, &head, &mut body, pass).await;
+        strip(&mut head.headers);
+        let ending = Ending { line, pass, now };
+        let body = Streamed::new(body, route.options.timeouts.idle, ending);
+        Response::from_parts(head, Body::new(body))
+    }
+
+    /// Reads the beginning of a GraphQL request for the name of its operation.
+    async fn read_operation<B>(
+        &self,
+        route: &Route<S, C>,
+        body: &mut Parked<B>,
+        line: &mut Line,
+    ) -> Result<(), Refusal>
+    where
+        B: http_body::Body<Data = bytes::Bytes, Error: Into<axum::BoxError>> + Unpin,
+    {
+        let patience = route.options.timeouts.idle;
+        let read = tokio::time::timeout(patience, body.begin(GRAPHQL_BYTES)).await;
+        let Ok(read) = read else {
+            return Err(Refusal::BadRequest("the body did not arrive in time"));
+        };
+        read.map_err(|error| broken_off(&error, route.options.body_limit))?;
+        line.operation = log::operation(&body.beginning());
+        Ok(())
+    }
+
+    fn line(&self, settings: &Settings<S, C>, request: &Request) -> Line {
+        let headers = request.headers();
+        Line {
+            event: settings.event.clone(),
+            gateway: settings.name.clone(),
+            trace_id: log::trace_id(headers)
+                .unwrap_or_else(|| self.service.request_id().id.to_string()),
+            method: request.method().to_string(),
+            ..self.blank()
+        }
+    }
+
+    fn blank(&self) -> Line {
+        Line {
+            event: String::new(),
+            gateway: String::new(),
+            route: String::new(),
+            trace_id: String::new(),
+            caller: String::new(),
+            method: String::new(),
+            operation: None,
+            queue_depth: 0,
+            waited: Span::ZERO,
+            decided: Span::ZERO,
+            allowed: false,
+            remaining: None,
+            store_up: true,
+            status: 0,
+            code: None,
+            began: self.service.now(),
+            metrics: None,
+        }
+    }
+}
+
+impl<S: Store + 'static, C: Clock + 'static> Settings<S, C> {
+    fn new(
+        options: &Options,
+        service: &Arc<Service<S, C>>,
+        metrics: &Metrics,
+        before: Option<&Self>,
+    ) -> Result<Self, StartError> {
+        let route = |route: &crate::options::Route| {
+            let before = before.and_then(|before| {
+                before.routes.iter().find(|other| other.options.name == route.name)
+            });
+            let before = before.map(|route| &**route);
+            Route::new(&options.name, route, service, metrics, before).map(Arc::new).map_err(
+                |source| StartError {
+                    gateway: options.name.clone(),
+                    route: route.name.clone(),
+                    source,
+                },
+            )
+        };
+        Ok(Self {
+            name: options.name.clone(),
+            auth: options.auth.clone(),
+            dimensions: options.dimensions.clone(),
+            trusted_hops: options.trusted_hops,
+            event: options.event.clone(),
+            routes: options.routes.iter().map(route).collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Strangers learn nothing but that they are.
+    fn identify(&self, parts: &Parts) -> Result<Known<'_, S, C>, Refusal> {
+        identify::check_form(parts)?;
+        let caller = identify::caller(self.auth.as_ref(), &parts.headers)?;
+        let (route, rest) =
+            identify::route(&self.routes, |route| &route.options, parts.uri.path())?;
+        identify::check_route(&route.options, parts)?;
+        Ok(Known { route, caller, rest: rest.to_owned() })
+    }
+}
+
+/// Waits, and reads the body meanwhile, so that a caller who goes away is noticed.
+async fn with_body<B, T>(
+    mut wait: std::pin::Pin<&mut impl Future<Output = Result<T, Refusal>>>,
+    body: &mut Parked<B>,
+    budget: &Budget,
+    limit: u64,
+) -> Result<T, Refusal>
+where
+    B: http_body::Body<Data = bytes::Bytes, Error: Into<axum::BoxError>> + Unpin,
+{
+    tokio::select! {
+        biased;
+        waited = wait.as_mut() => return waited,
+        filled = body.fill(budget) => filled.map_err(|error| broken_off(&error, limit))?,
+    }
+    wait.await
+}
+
+fn broken_off(error: &axum::BoxError, limit: u64) -> Refusal {
+    let mut source: Option<&dyn std::error::Error> = Some(&**error);
+    while let Some(error) = source {
+        if error.is::<crate::forward::parked::TooLong>() {
+            return Refusal::TooLarge(limit);
+        }
+        source = error.source();
+    }
+    Refusal::BadRequest("the body broke off")
+}
+
+/// Whether doing it twice does what doing it once does (RFC 9110, 9.2.2).
+fn is_idempotent(method: &Method) -> bool {
+    matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS | Method::PUT | Method::DELETE)
+}
+
+/// The clock of a service.
+struct ClockOf<'a, S, C>(&'a Service<S, C>);
+
+impl<S: Store, C: Clock> Clock for ClockOf<'_, S, C> {
+    fn now(&self) -> sluicegate_core::Timestamp {
+        self.0.now()
+    }
+}

@@ -1,0 +1,140 @@
+//! The first step: whose request is this, and for which route?
+//!
+//! What proxies are known to disagree about is refused here, before anything else is read. (A
+//! request with both Content-Length and Transfer-Encoding never arrives with both: hyper goes by
+//! the chunks, drops the length, and closes the connection after the answer, as RFC 9112 asks.)
+
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, Method, Version, header};
+use percent_encoding::percent_decode_str;
+use sluicegate_door::tokens::Caller;
+
+use crate::options::{Auth, PathPattern, Route};
+use crate::refusal::Refusal;
+
+/// Whether the form of a request is one that everybody reads alike.
+pub(crate) fn check_form(parts: &Parts) -> Result<(), Refusal> {
+    let http1 = parts.version < Version::HTTP_2;
+    if parts.method == Method::CONNECT {
+        return Err(Refusal::BadRequest("CONNECT is for forward proxies: send the request itself"));
+    }
+    if http1 && (parts.uri.scheme().is_some() || parts.uri.authority().is_some()) {
+        return Err(Refusal::BadRequest("an absolute URI is for forward proxies: send a path"));
+    }
+    if !parts.uri.path().starts_with('/') {
+        return Err(Refusal::BadRequest("send a path that begins with /"));
+    }
+    let mut codings = parts.headers.get_all(header::TRANSFER_ENCODING).iter();
+    let coding = codings.next().map(|value| value.as_bytes());
+    let odd = coding.is_some_and(|coding| !coding.eq_ignore_ascii_case(b"chunked"));
+    if odd || codings.next().is_some() {
+        return Err(Refusal::BadRequest("the only Transfer-Encoding is chunked"));
+    }
+    if http1 && parts.headers.get_all(header::HOST).iter().count() > 1 {
+        return Err(Refusal::BadRequest("send one Host"));
+    }
+    Ok(())
+}
+
+/// Whose token a request carries.
+pub(crate) fn caller(auth: Option<&Auth>, headers: &HeaderMap) -> Result<Caller, Refusal> {
+    let Some(Auth { header, tokens }) = auth else { return Ok(Caller::anonymous()) };
+    let refuse = |why| Err(Refusal::Unauthorized(why, header.to_string()));
+    let mut values = headers.get_all(header).iter();
+    let Some(value) = values.next() else { return refuse("a token is required") };
+    if values.next().is_some() {
+        return refuse("there is more than one token");
+    }
+    let token = value.as_bytes();
+    // Some clients can send tokens in this form only.
+    let token = match header == header::AUTHORIZATION {
+        true => strip_bearer(token),
+        false => token,
+    };
+    match tokens.holder(token) {
+        Some(caller) => Ok(caller.clone()),
+        None => refuse("the token is not known"),
+    }
+}
+
+fn strip_bearer(value: &[u8]) -> &[u8] {
+    match value.split_at_checked(7) {
+        Some((scheme, token)) if scheme.eq_ignore_ascii_case(b"bearer ") => token.trim_ascii(),
+        _ => value,
+    }
+}
+
+/// The first route that takes the path, with what is left of it.
+pub(crate) fn route<'r, 'p, R>(
+    routes: &'r [R],
+    options: impl Fn(&R) -> &Route,
+    path: &'p str,
+) -> Result<(&'r R, &'p str), Refusal> {
+    let found = routes.iter().find_map(|route| Some((route, options(route).path.rest(path)?)));
+    let (route, rest) = found.ok_or(Refusal::NoRoute)?;
+    // An upstream would walk out of what the route is meant to reach.
+    if matches!(options(route).path, PathPattern::Prefix(_)) && has_dots(path) {
+        return Err(Refusal::BadRequest("the path has . or .. segments: send what they lead to"));
+    }
+    Ok((route, rest))
+}
+
+fn has_dots(path: &str) -> bool {
+    let decoded = percent_decode_str(path).collect::<Vec<u8>>();
+    decoded.split(|byte| matches!(byte, b'/' | b'\\')).any(|part| matches!(part, b"." | b".."))
+}
+
+/// Whether a route takes the method, the size and the wish of a request.
+pub(crate) fn check_route(route: &Route, parts: &Parts) -> Result<(), Refusal> {
+    if !route.methods.is_empty() && !route.methods.contains(&parts.method) {
+        let methods: Vec<_> = route.methods.iter().map(Method::as_str).collect();
+        return Err(Refusal::Method(methods.join(", ")));
+    }
+    let length = parts.headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
+    if length.and_then(|length| length.parse::<u64>().ok()) > Some(route.body_limit) {
+        return Err(Refusal::TooLarge(route.body_limit));
+    }
+    if parts.headers.contains_key(header::UPGRADE) && !route.upgrades {
+        return Err(Refusal::Upgrade);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::http::Request;
+
+    #[track_caller]
+    fn check(request: axum::http::request::Builder, ok: bool) {
+        let (parts, ()) = request.body(()).unwrap().into_parts();
+        assert_eq!(check_form(&parts).is_ok(), ok, "{parts:?}");
+    }
+
+    #[test]
+    fn what_proxies_disagree_about_is_refused() {
+        check(Request::get("/a"), true);
+        check(Request::get("http://elsewhere/a"), false);
+        check(Request::get("http://here/a").version(Version::HTTP_2), true);
+        check(Request::options("*"), false);
+        check(Request::connect("here:80"), false);
+        check(Request::post("/").header("transfer-encoding", "chunked"), true);
+        check(Request::post("/").header("transfer-encoding", "Chunked"), true);
+        for odd in ["gzip, chunked", "chunked, chunked", "identity", " chunked;q=1", "xchunked"] {
+            check(Request::post("/").header("transfer-encoding", odd), false);
+        }
+        let twice = Request::post("/").header("transfer-encoding", "chunked");
+        check(twice.header("transfer-encoding", "chunked"), false);
+        check(Request::get("/").header("host", "a").header("host", "b"), false);
+    }
+
+    #[test]
+    fn paths_that_climb_are_found_however_they_are_written() {
+        for path in ["/a/../b", "/a/./b", "/a/%2e%2E/b", "/a%2f..%2fb", "/..", "/a\\..\\b"] {
+            assert!(has_dots(path), "{path}");
+        }
+        for path in ["/", "/a/b..c", "/...", "/a.b"] {
+            assert!(!has_dots(path), "{path}");
+        }
+    }
+}

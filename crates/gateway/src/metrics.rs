@@ -1,0 +1,185 @@
+//! What Prometheus is told of gateways. Routes are names of the configuration, so that clients
+//! can't make series.
+//!
+//! | metric | counts |
+//! |---|---|
+//! | `sluicegate_gateway_requests_total{gateway,route,status}` | requests, by the status that the caller got |
+//! | `sluicegate_gateway_duration_seconds{gateway,route}` | from the arrival of a request to the end of its answer |
+//! | `sluicegate_gateway_queue_depth{gateway,route}` | how many wait |
+//! | `sluicegate_gateway_queue_oldest_seconds{gateway,route}` | how long the one that came first has waited |
+//! | `sluicegate_gateway_wait_seconds{gateway,route}` | how long those who had to wait waited |
+//! | `sluicegate_gateway_upstream_answers_total{gateway,route,status}` | answers of the upstream |
+//! | `sluicegate_gateway_upstream_seconds{gateway,route}` | from sending a request to the head of its answer |
+//! | `sluicegate_gateway_pauses_total{gateway,route}` | times that the upstream asked for a pause |
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::MetricFamily;
+use prometheus::{
+    GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry,
+};
+use sluicegate_core::Span;
+
+const ROUTE: [&str; 2] = ["gateway", "route"];
+const STATUS: [&str; 3] = ["gateway", "route", "status"];
+/// From a fast answer to a wait of a minute.
+const BUCKETS: [f64; 14] =
+    [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 20.0, 60.0];
+
+/// The metrics of all gateways of a process. A clone is another handle to the same.
+#[derive(Clone)]
+pub struct Metrics {
+    requests: IntCounterVec,
+    duration: HistogramVec,
+    wait: HistogramVec,
+    answers: IntCounterVec,
+    upstream: HistogramVec,
+    pauses: IntCounterVec,
+    queues: Queues,
+}
+
+/// A queue to look at: gateway, route, and how to read its depth and the age of its oldest.
+type Queue = (String, String, Box<dyn Fn() -> Option<(usize, Span)> + Send + Sync>);
+
+/// Read whenever somebody looks.
+#[derive(Clone)]
+struct Queues {
+    depth: IntGaugeVec,
+    oldest: GaugeVec,
+    watched: Arc<Mutex<Vec<Queue>>>,
+}
+
+impl Metrics {
+    /// Metrics that nothing was counted in yet.
+    pub fn new() -> Self {
+        let fixed = "the names in this file are valid, and each is used once";
+        let name = |name: &str, help: &str| Opts::new(format!("sluicegate_gateway_{name}"), help);
+        let counter = |named: &str, help: &str, labels: &[&str]| {
+            IntCounterVec::new(name(named, help), labels).expect(fixed)
+        };
+        let histogram = |named: &str, help: &str| {
+            let options = HistogramOpts::from(name(named, help)).buckets(BUCKETS.to_vec());
+            HistogramVec::new(options, &ROUTE).expect(fixed)
+        };
+        let depth = name("queue_depth", "Requests that wait for their turn.");
+        let oldest = name("queue_oldest_seconds", "How long the one that came first has waited.");
+        Self {
+            requests: counter("requests_total", "Requests, by the status of the answer.", &STATUS),
+            duration: histogram("duration_seconds", "From the arrival to the end of the answer."),
+            wait: histogram("wait_seconds", "How long those who had to wait waited."),
+            answers: counter("upstream_answers_total", "Answers of the upstream.", &STATUS),
+            upstream: histogram("upstream_seconds", "From sending to the head of the answer."),
+            pauses: counter("pauses_total", "Times that the upstream asked for a pause.", &ROUTE),
+            queues: Queues {
+                depth: IntGaugeVec::new(depth, &ROUTE).expect(fixed),
+                oldest: GaugeVec::new(oldest, &ROUTE).expect(fixed),
+                watched: Arc::default(),
+            },
+        }
+    }
+
+    /// Shows them in a registry.
+    pub fn register(&self, registry: &Registry) -> Result<(), prometheus::Error> {
+        let all: [Box<dyn Collector>; 7] = [
+            Box::new(self.requests.clone()),
+            Box::new(self.duration.clone()),
+            Box::new(self.wait.clone()),
+            Box::new(self.answers.clone()),
+            Box::new(self.upstream.clone()),
+            Box::new(self.pauses.clone()),
+            Box::new(self.queues.clone()),
+        ];
+        all.into_iter().try_for_each(|collector| registry.register(collector))
+    }
+
+    /// The metrics of one route.
+    pub(crate) fn route(&self, gateway: &str, route: &str) -> RouteMetrics {
+        let labels = [gateway.to_owned(), route.to_owned()];
+        RouteMetrics { metrics: self.clone(), labels }
+    }
+
+    /// Shows a queue until `read` answers nothing.
+    pub(crate) fn watch(
+        &self,
+        gateway: &str,
+        route: &str,
+        read: impl Fn() -> Option<(usize, Span)> + Send + Sync + 'static,
+    ) {
+        let mut watched = self.queues.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        watched.push((gateway.to_owned(), route.to_owned(), Box::new(read)));
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl std::fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}
+
+/// The metrics of one route.
+#[derive(Clone)]
+pub(crate) struct RouteMetrics {
+    metrics: Metrics,
+    labels: [String; 2],
+}
+
+impl RouteMetrics {
+    fn labels(&self) -> [&str; 2] {
+        self.labels.each_ref().map(String::as_str)
+    }
+
+    /// A request came to its end.
+    pub(crate) fn ended(&self, status: u16, took: Span) {
+        let [gateway, route] = self.labels();
+        self.metrics.requests.with_label_values(&[gateway, route, &status.to_string()]).inc();
+        self.metrics.duration.with_label_values(&self.labels()).observe(seconds(took));
+    }
+
+    /// Somebody waited.
+    pub(crate) fn waited(&self, took: Span) {
+        self.metrics.wait.with_label_values(&self.labels()).observe(seconds(took));
+    }
+
+    /// The upstream answered.
+    pub(crate) fn answered(&self, status: u16, took: Span) {
+        let [gateway, route] = self.labels();
+        self.metrics.answers.with_label_values(&[gateway, route, &status.to_string()]).inc();
+        self.metrics.upstream.with_label_values(&self.labels()).observe(seconds(took));
+    }
+
+    /// The upstream asked for a pause.
+    pub(crate) fn paused(&self) {
+        self.metrics.pauses.with_label_values(&self.labels()).inc();
+    }
+}
+
+fn seconds(span: Span) -> f64 {
+    std::time::Duration::from(span).as_secs_f64()
+}
+
+impl Collector for Queues {
+    fn desc(&self) -> Vec<&Desc> {
+        self.depth.desc().into_iter().chain(self.oldest.desc()).collect()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        watched.retain(|(gateway, route, read)| {
+            let Some((depth, oldest)) = read() else { return false };
+            let labels = [gateway.as_str(), route.as_str()];
+            let depth = i64::try_from(depth).unwrap_or(i64::MAX);
+            self.depth.with_label_values(&labels).set(depth);
+            self.oldest.with_label_values(&labels).set(seconds(oldest));
+            true
+        });
+        drop(watched);
+        self.depth.collect().into_iter().chain(self.oldest.collect()).collect()
+    }
+}

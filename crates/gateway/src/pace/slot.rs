@@ -1,0 +1,185 @@
+//! One turn: booked in the store, waited for, and claimed when it opens.
+//!
+//! | the store says | the slot |
+//! |---|---|
+//! | booked | sleeps until the start, then claims |
+//! | go | is a turn |
+//! | early, made anew | sleeps until the new start |
+//! | the booking is unknown or spent | books again |
+//! | it does not answer | asks the outage policy, which may let a share through |
+//! | it has no room for bookings | asks for turns one at a time |
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sluicegate_core::plan::Handle;
+use sluicegate_core::query::{Query, RequestId, Subject};
+use sluicegate_core::store::{Claim, Error};
+use sluicegate_core::time::{Clock, Span, Timestamp};
+use sluicegate_core::{Decision, Store};
+use sluicegate_door::answer::Answer;
+use sluicegate_door::service::{Failure, Question, Service};
+use tokio::sync::{Mutex, oneshot};
+use tokio::time::sleep;
+use tracing::warn;
+
+use crate::options::ROUTE;
+use crate::pass::Pass;
+use crate::reserve::admitted;
+
+/// How soon the store is asked again after an answer that should not have come.
+const AGAIN: Span = Span::from_millis(10);
+/// How soon, at the latest, after one that is far away: it may come nearer.
+const FAR: Span = Span::from_secs(1);
+
+/// What a slot came to.
+pub(super) enum Outcome<S: Store + 'static, C: Clock + 'static> {
+    /// A turn: somebody may go.
+    Turn(Pass<S, C>),
+    /// Nobody needed it any more.
+    Quit,
+    /// The store does not answer, and then nobody may go.
+    Closed,
+}
+
+/// What all slots of a lane share.
+pub(super) struct Booker<S, C> {
+    pub(super) service: Arc<Service<S, C>>,
+    /// The value of the route's dimension.
+    pub(super) key: String,
+    /// Bookings are made one after the other.
+    pub(super) stream: Mutex<()>,
+}
+
+enum Booked<S: Store + 'static, C: Clock + 'static> {
+    At(Handle, Timestamp),
+    Turn(Pass<S, C>),
+    Later(Span),
+    Closed,
+}
+
+enum Claimed<S: Store + 'static, C: Clock + 'static> {
+    Turn(Pass<S, C>),
+    At(Timestamp),
+    Lost,
+}
+
+impl<S: Store + 'static, C: Clock + 'static> Booker<S, C> {
+    /// Books a turn, waits for it, claims it. `told` is told when it opens; `quit` ends it.
+    pub(super) async fn slot(
+        &self,
+        mut quit: oneshot::Receiver<()>,
+        told: impl Fn(Timestamp),
+    ) -> Outcome<S, C> {
+        loop {
+            let id = self.service.request_id();
+            let (handle, mut due) = match self.book(id).await {
+                Booked::At(handle, due) => (handle, due),
+                Booked::Turn(pass) => return Outcome::Turn(pass),
+                Booked::Closed => return Outcome::Closed,
+                Booked::Later(span) => {
+                    told(self.service.now() + span);
+                    if quits(span.min(FAR), &mut quit).await {
+                        return Outcome::Quit;
+                    }
+                    continue;
+                }
+            };
+            loop {
+                told(due);
+                if quits(due.since(self.service.now()), &mut quit).await {
+                    // Whatever comes of it: a booking that nobody claims ages out.
+                    let _ = self.service.cancel(&handle).await;
+                    return Outcome::Quit;
+                }
+                match self.claim(id, &handle).await {
+                    Claimed::Turn(pass) => return Outcome::Turn(pass),
+                    Claimed::At(start) => due = start,
+                    Claimed::Lost => break,
+                }
+            }
+        }
+    }
+
+    /// The question that all slots ask: a turn of the route, for whomever.
+    pub(super) fn query(&self, id: RequestId) -> Query<'_> {
+        let mut query = Query::new(id);
+        query.insert_own(ROUTE, self.key.as_str());
+        query.subject = Subject::Own;
+        query
+    }
+
+    async fn book(&self, id: RequestId) -> Booked<S, C> {
+        let query = [self.query(id)];
+        let one_at_a_time = self.stream.lock().await;
+        let asked = self.service.now();
+        let booked = self.service.decide(&query, Question::Book, |answer| {
+            match answer.decision() {
+                // Counted from when it was asked: that is when the question is at the store next.
+                Decision::Allow(allow) => {
+                    Booked::At(answer.plan().handle(), asked + allow.start.since(allow.at))
+                }
+                Decision::Deny(deny) => Booked::Later(deny.start.since(deny.at)),
+                Decision::Never(_) | Decision::Closed(_) => Booked::Closed,
+            }
+        });
+        match booked.await {
+            Ok(booked) => booked,
+            Err(Failure::Store(Error::Unavailable(_) | Error::Full | Error::Spread)) => {
+                drop(one_at_a_time);
+                self.alone().await
+            }
+            Err(error) => {
+                warn!(route = self.key, %error, "a turn could not be booked");
+                Booked::Later(AGAIN)
+            }
+        }
+    }
+
+    /// A turn without a booking: the limiter decides, by its outage policy if it has to.
+    async fn alone(&self) -> Booked<S, C> {
+        let query = [self.query(self.service.request_id())];
+        let decided =
+            self.service.decide(&query, Question::Acquire, |answer| match answer.decision() {
+                Decision::Allow(_) => Booked::Turn(admitted(&self.service, answer, None)),
+                Decision::Deny(deny) => Booked::Later(deny.start.since(deny.at).max(AGAIN)),
+                Decision::Never(_) | Decision::Closed(_) => Booked::Closed,
+            });
+        decided.await.unwrap_or(Booked::Closed)
+    }
+
+    async fn claim(&self, id: RequestId, handle: &Handle) -> Claimed<S, C> {
+        let query = self.query(id);
+        let claimant = self.service.request_id().id;
+        let asked = self.service.now();
+        let claimed = self.service.claim(&query, claimant, |rules, plan, claim| {
+            match claim {
+                Claim::Go { allow, .. } => {
+                    let decision = Decision::Allow(allow);
+                    let answer = Answer::new(rules, plan, &decision);
+                    let handle = handle.clone().claimed_by(claimant);
+                    Claimed::Turn(admitted(&self.service, &answer, Some(handle)))
+                }
+                Claim::Early { at, start } | Claim::Rebooked { at, start } => {
+                    Claimed::At(asked + start.since(at))
+                }
+                // A lease is missing, or the next start is far.
+                Claim::Deny(deny) => {
+                    let wait = deny.start.since(deny.at).max(AGAIN).min(FAR);
+                    Claimed::At(self.service.now() + wait)
+                }
+                Claim::Spent => Claimed::Lost,
+            }
+        });
+        claimed.await.unwrap_or(Claimed::Lost)
+    }
+}
+
+/// Sleeps; says whether it was told to quit meanwhile.
+async fn quits(span: Span, quit: &mut oneshot::Receiver<()>) -> bool {
+    tokio::select! {
+        biased;
+        _ = quit => true,
+        () = sleep(Duration::from(span)) => false,
+    }
+}

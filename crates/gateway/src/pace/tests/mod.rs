@@ -1,0 +1,312 @@
+//! Lanes in virtual time: replicas that share a store, those who wait, those who leave.
+
+mod clock;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sluicegate_core::checker::Checker;
+use sluicegate_core::outage::OutagePolicy;
+use sluicegate_core::rule::Pattern;
+use sluicegate_core::ruleset::Settings;
+use sluicegate_core::time::Clock;
+use sluicegate_core::{Group, Limit, Limiter, Rule, Ruleset, Span, Timestamp};
+use sluicegate_door::service::Service;
+use sluicegate_store::Memory;
+use sluicegate_store::memory::Capacity;
+use sluicegate_testkit::Switch;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use self::clock::RuntimeClock;
+use super::Lane;
+use crate::options::{Order, ROUTE, Wait};
+use crate::refusal::Refusal;
+
+type Store = Switch<Memory<RuntimeClock>>;
+type TheLane = Lane<Store, RuntimeClock>;
+
+const KEY: &str = "vendor/graphql";
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// Replicas over one store.
+struct World {
+    clock: RuntimeClock,
+    store: Store,
+    limit: Limit,
+    outage: OutagePolicy,
+}
+
+impl World {
+    fn new(limit: &str) -> Self {
+        let clock = RuntimeClock::new();
+        let capacity = Capacity { keys_max: 1_000, records_max: 100_000 };
+        let store = Switch::new(Memory::with_clock(capacity, clock));
+        let limit = limit.parse().expect("a limit");
+        Self { clock, store, limit, outage: OutagePolicy::Closed }
+    }
+
+    fn replica(&self, depth: usize, order: Order) -> Arc<TheLane> {
+        let mut rule = Rule::new(KEY, [self.limit.clone()]).per(&[ROUTE]).gated();
+        rule.outage = Some(self.outage);
+        let rule = rule.when(ROUTE, Pattern::exactly(KEY));
+        let rules = Ruleset::new(vec![Group::new(KEY, [rule])], Settings::default());
+        let capacity = Capacity { keys_max: 1_000, records_max: 100_000 };
+        let limiter = Limiter::new(rules.expect("rules"), self.store.clone())
+            .with_fallback(Memory::with_clock(capacity, self.clock));
+        let service = Arc::new(Service::new(limiter, self.clock, Vec::new()));
+        let wait = Wait { max: MINUTE, depth, order };
+        Lane::new(service, KEY.to_owned(), std::slice::from_ref(&self.limit), &wait)
+    }
+
+    fn lane(&self) -> Arc<TheLane> {
+        self.replica(100_000, Order::Fifo)
+    }
+
+    /// When each of `count` who come at once may go, sent away without a turn left out.
+    async fn all(&self, lanes: &[Arc<TheLane>], count: usize) -> Vec<Timestamp> {
+        let mut waiting = JoinSet::new();
+        for number in 0..count {
+            let (lane, clock) = (lanes[number % lanes.len()].clone(), self.clock);
+            waiting.spawn(async move {
+                let mut waited = lane.wait("", Span::ZERO, MINUTE).await.ok()?;
+                waited.pass.left();
+                Some(clock.now())
+            });
+        }
+        let mut went: Vec<_> = waiting.join_all().await.into_iter().flatten().collect();
+        went.sort_unstable();
+        went
+    }
+
+    /// The judge of the whole product says that no window was exceeded.
+    fn prove(&self, went: &[Timestamp]) {
+        let mut checker = Checker::new();
+        checker.scope(KEY, self.limit.clone()).expect("a scope");
+        for at in went {
+            checker.admit(KEY, *at, 1).expect("an event");
+        }
+        checker.check().expect("events").proven().unwrap_or_else(|violation| panic!("{violation}"));
+    }
+}
+
+fn fair() -> Order {
+    Order::Fair { by: "t".to_owned(), weights: Default::default(), priorities: Default::default() }
+}
+
+fn millis(from: Timestamp, to: Timestamp) -> u64 {
+    to.since(from).as_micros() / 1_000
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_contract_lets_a_window_through_at_a_time() {
+    let world = World::new("25/s");
+    let began = world.clock.now();
+    let went = world.all(&[world.lane()], 75).await;
+    world.prove(&went);
+    assert_eq!(went.len(), 75);
+    let at = |number: usize| millis(began, went[number]);
+    assert!(at(24) < 20 && (1_000..1_040).contains(&at(25)), "{} {}", at(24), at(25));
+    assert!((2_000..2_100).contains(&at(74)), "{}", at(74));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bucket_lets_them_through_one_by_one() {
+    let world = World::new("25/s burst 25");
+    let began = world.clock.now();
+    let went = world.all(&[world.lane()], 50).await;
+    world.prove(&went);
+    assert_eq!(went.len(), 50);
+    assert!(millis(began, went[24]) < 20);
+    for pair in went[25..].windows(2) {
+        assert!((30..80).contains(&millis(pair[0], pair[1])), "{}", millis(pair[0], pair[1]));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn replicas_use_the_whole_limit_together_and_no_more() {
+    for limit in ["25/s", "25/s burst 25"] {
+        let world = World::new(limit);
+        let began = world.clock.now();
+        let lanes: Vec<_> = (0..3).map(|_| world.lane()).collect();
+        let went = world.all(&lanes, 1_450).await;
+        world.prove(&went);
+        assert_eq!(went.len(), 1_450, "{limit}");
+        let seconds = went[1_449].since(began).as_micros() as f64 / 1e6;
+        let used = 1_450.0 / 25.0 / seconds;
+        assert!(used >= 0.97, "{limit}: {used}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_is_known_to_be_too_long_is_refused_at_once() {
+    let world = World::new("1/s");
+    let lane = world.lane();
+    let mut waiting = JoinSet::new();
+    for _ in 0..30 {
+        let lane = lane.clone();
+        waiting.spawn(
+            async move { lane.wait("", Span::ZERO, MINUTE).await.map(|mut w| w.pass.left()) },
+        );
+    }
+    sleep(Duration::from_millis(50)).await;
+    let before = world.clock.now();
+    let refusal = lane.wait("", Span::ZERO, Duration::from_secs(20)).await.err();
+    assert_eq!(world.clock.now(), before);
+    let Some(Refusal::Limited { retry_after: Some(wait), .. }) = refusal else {
+        panic!("{refusal:?}")
+    };
+    // 29 are before it, a second apart.
+    assert!((28..=31).contains(&wait.as_secs_ceil()), "{wait}");
+    // And it is true: after it, there is room.
+    sleep(wait.into()).await;
+    assert!(lane.wait("", Span::ZERO, Duration::from_secs(20)).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_waits_too_long_is_refused_then() {
+    let world = World::new("1/h");
+    let lane = world.lane();
+    lane.wait("", Span::ZERO, MINUTE).await.expect("the first").pass.left();
+    // Nothing is booked yet, so nobody knows how long it takes.
+    let refusal = lane.wait("", Span::ZERO, Duration::from_millis(1)).await.err();
+    assert!(matches!(refusal, Some(Refusal::Limited { .. })), "{refusal:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_leaves_lets_the_others_move_up_and_costs_nothing() {
+    let world = World::new("1/s");
+    let lane = world.lane();
+    lane.wait("", Span::ZERO, MINUTE).await.expect("the first").pass.left();
+    let began = world.clock.now();
+    let mut leaving = Vec::new();
+    for _ in 0..10 {
+        let lane = lane.clone();
+        leaving.push(tokio::spawn(async move { lane.wait("", Span::ZERO, MINUTE).await.is_ok() }));
+    }
+    tokio::task::yield_now().await;
+    let stays = {
+        let lane = lane.clone();
+        tokio::spawn(
+            async move { lane.wait("", Span::ZERO, MINUTE).await.map(|mut w| w.pass.left()) },
+        )
+    };
+    sleep(Duration::from_millis(20)).await;
+    assert_eq!(lane.depth(), 11);
+    for task in &leaving {
+        task.abort();
+    }
+    assert!(stays.await.expect("it runs").is_ok());
+    let moved_up = millis(began, world.clock.now());
+    assert!((900..1_100).contains(&moved_up), "{moved_up}");
+    assert_eq!(lane.depth(), 0);
+    // What was booked for those who left is free again.
+    let next = world.clock.now();
+    lane.wait("", Span::ZERO, MINUTE).await.expect("the next").pass.left();
+    assert!(millis(next, world.clock.now()) < 1_100);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_turn_that_nobody_takes_is_given_back() {
+    let world = World::new("1/h");
+    let lane = world.lane();
+    // A turn that comes, and whose request goes away before it is sent.
+    drop(lane.wait("", Span::ZERO, MINUTE).await.expect("a turn"));
+    sleep(Duration::from_millis(1)).await;
+    assert!(lane.wait("", Span::ZERO, Duration::from_secs(1)).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn ten_thousand_wait_and_a_third_leaves() {
+    let world = World::new("1000/s");
+    let lane = world.lane();
+    let mut waiting = JoinSet::new();
+    let mut leaving = Vec::new();
+    for number in 0..10_000 {
+        let (lane, clock) = (lane.clone(), world.clock);
+        let come = async move {
+            let mut waited = lane.wait("", Span::ZERO, MINUTE).await.ok()?;
+            waited.pass.left();
+            Some(clock.now())
+        };
+        if number % 3 == 0 { leaving.push(tokio::spawn(come)) } else { drop(waiting.spawn(come)) }
+    }
+    while lane.depth() < 8_000 {
+        tokio::task::yield_now().await;
+    }
+    let left: Vec<_> = leaving.iter().filter(|task| !task.is_finished()).collect();
+    left.iter().for_each(|task| task.abort());
+    let mut went: Vec<_> = waiting.join_all().await.into_iter().flatten().collect();
+    assert_eq!(went.len(), 6_666);
+    for task in leaving {
+        went.extend(task.await.ok().flatten());
+    }
+    world.prove(&went);
+    assert_eq!(lane.depth(), 0);
+    let last = went.iter().max().expect("some went").since(*went.iter().min().expect("some went"));
+    assert!(last < Span::from_secs(9), "{last}: those who left took turns");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_noisy_tenant_does_not_delay_a_quiet_one() {
+    for (order, quiet_waits) in [(fair(), 100..1_300), (Order::Fifo, 15_000..25_000)] {
+        let world = World::new("25/s");
+        let lane = world.replica(10_000, order);
+        let mut noisy = JoinSet::new();
+        for _ in 0..500 {
+            let lane = lane.clone();
+            noisy.spawn(async move {
+                if let Ok(mut waited) = lane.wait("noisy", Span::ZERO, MINUTE).await {
+                    waited.pass.left();
+                }
+            });
+        }
+        sleep(Duration::from_millis(100)).await;
+        let mut waited = lane.wait("quiet", Span::ZERO, MINUTE).await.expect("a turn");
+        waited.pass.left();
+        let took = waited.took.as_micros() / 1_000;
+        assert!(quiet_waits.contains(&took), "{took}");
+        noisy.abort_all();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_closed_upstream_is_waited_for_by_every_replica() {
+    let world = World::new("25/s");
+    let lanes = [world.lane(), world.lane()];
+    let began = world.clock.now();
+    lanes[0].close(Span::from_secs(10)).await.expect("closed");
+    let went = world.all(&lanes, 10).await;
+    assert_eq!(went.len(), 10);
+    assert!(millis(began, went[0]) >= 10_000, "{}", millis(began, went[0]));
+    assert!(millis(began, went[9]) < 10_200, "{}", millis(began, went[9]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_the_store_a_closed_route_refuses_those_who_wait() {
+    let world = World::new("1/s");
+    let lane = world.lane();
+    lane.wait("", Span::ZERO, MINUTE).await.expect("the first").pass.left();
+    let waiting = {
+        let lane = lane.clone();
+        tokio::spawn(async move { lane.wait("", Span::ZERO, MINUTE).await.err() })
+    };
+    sleep(Duration::from_millis(100)).await;
+    world.store.turn(false);
+    assert_eq!(waiting.await.expect("it runs"), Some(Refusal::StoreUnavailable));
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_the_store_each_replica_paces_its_share() {
+    let mut world = World::new("40/s");
+    world.outage = OutagePolicy::Local;
+    let lane = world.lane();
+    world.store.turn(false);
+    let began = world.clock.now();
+    // Half of 40 over four nodes: 5 a second.
+    let went = world.all(std::slice::from_ref(&lane), 20).await;
+    assert_eq!(went.len(), 20);
+    assert!((2_900..3_500).contains(&millis(began, went[19])), "{}", millis(began, went[19]));
+    world.store.turn(true);
+    assert_eq!(world.all(&[lane], 10).await.len(), 10);
+}

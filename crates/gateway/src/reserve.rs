@@ -1,0 +1,167 @@
+//! The second step: may it go now, and if not, is it the upstream's limit that it has to wait for?
+//!
+//! Where nobody waits, all that applies is asked at once: the limits of the route and those of
+//! whoever asks. Where somebody does, only the latter are asked; the turn comes from the room.
+//! Limits of whoever asks are not waited for.
+
+use std::sync::Arc;
+
+use axum::http::HeaderMap;
+use sluicegate_core::plan::Handle;
+use sluicegate_core::query::{Query, RequestId, Subject};
+use sluicegate_core::time::{Clock, Span};
+use sluicegate_core::{Decision, Store};
+use sluicegate_door::answer::Answer;
+use sluicegate_door::service::{Failure, Question, Service};
+use sluicegate_door::tokens::Caller;
+use tracing::error;
+
+use crate::options::{CALLER, ROUTE};
+use crate::pass::Pass;
+use crate::refusal::Refusal;
+
+/// How long a reservation can be given back after it was made: a wait, and a while.
+const KEEP: Span = Span::from_secs(120);
+
+/// What is to be decided about.
+pub(crate) struct Asked<'a> {
+    /// The value of the route's dimension.
+    pub(crate) key: &'a str,
+    /// Whose token it is.
+    pub(crate) caller: &'a Caller,
+    /// Dimensions and the header fields that hold them.
+    pub(crate) dimensions: &'a [(String, axum::http::HeaderName)],
+    /// The header fields.
+    pub(crate) headers: &'a HeaderMap,
+}
+
+/// What was decided.
+pub(crate) enum Reserved<S: Store + 'static, C: Clock + 'static> {
+    /// Go.
+    Go(Pass<S, C>),
+    /// Wait for the route, at least so long. Whatever else applies is charged.
+    Wait(Option<Pass<S, C>>, Span),
+}
+
+impl Asked<'_> {
+    /// The value of a dimension.
+    pub(crate) fn dimension(&self, name: &str) -> Option<&str> {
+        if name == CALLER {
+            return Some(self.caller.name());
+        }
+        let (_, header) = self.dimensions.iter().find(|(dimension, _)| dimension == name)?;
+        self.headers.get(header)?.to_str().ok().filter(|value| !value.is_empty())
+    }
+
+    fn query(&self, id: RequestId, subject: Subject) -> Query<'_> {
+        let mut query = Query::new(id);
+        query.insert_own(ROUTE, self.key);
+        query.insert_any(CALLER, self.caller.name());
+        for (name, _) in self.dimensions {
+            if let Some(value) = self.dimension(name) {
+                query.insert_any(name.as_str(), value);
+            }
+        }
+        query.subject = subject;
+        query
+    }
+
+    /// Asks for all that applies at once. `waits` says whether the route's limit is waited for,
+    /// `recorded` whether what is admitted may have to be given back.
+    pub(crate) async fn all<S: Store + 'static, C: Clock + 'static>(
+        &self,
+        service: &Arc<Service<S, C>>,
+        waits: bool,
+        recorded: bool,
+    ) -> Result<Reserved<S, C>, Refusal> {
+        enum Told<S: Store + 'static, C: Clock + 'static> {
+            Go(Pass<S, C>),
+            Wait(Span),
+            No(Refusal),
+        }
+        let query = [self.query(request_id(service, recorded), Subject::View)];
+        if is_free(service, &query[0]) {
+            return Ok(Reserved::Go(Pass::new(service)));
+        }
+        let decided = service.decide(&query, Question::Acquire, |answer| {
+            let by_route = answer.hit().is_some_and(|hit| hit.charge.rule().is_own());
+            match answer.decision() {
+                Decision::Allow(_) => Told::Go(admitted(service, answer, handle(answer))),
+                Decision::Deny(deny) if by_route && waits => Told::Wait(deny.start.since(deny.at)),
+                _ => Told::No(refused(answer)),
+            }
+        });
+        match decided.await.map_err(failed)? {
+            Told::Go(pass) => Ok(Reserved::Go(pass)),
+            Told::No(refusal) => Err(refusal),
+            Told::Wait(span) => Ok(Reserved::Wait(self.common(service).await?, span)),
+        }
+    }
+
+    /// Asks for what applies besides the route's own limits, if anything does.
+    pub(crate) async fn common<S: Store + 'static, C: Clock + 'static>(
+        &self,
+        service: &Arc<Service<S, C>>,
+    ) -> Result<Option<Pass<S, C>>, Refusal> {
+        let query = [self.query(request_id(service, true), Subject::Common)];
+        if is_free(service, &query[0]) {
+            return Ok(None);
+        }
+        let decided = service.decide(&query, Question::Acquire, |answer| match answer.decision() {
+            Decision::Allow(_) => Ok(admitted(service, answer, handle(answer))),
+            _ => Err(refused(answer)),
+        });
+        decided.await.map_err(failed)?.map(Some)
+    }
+}
+
+/// Whether no limit applies, so that the store need not be asked.
+fn is_free<S: Store, C: Clock>(service: &Service<S, C>, query: &Query<'_>) -> bool {
+    let rules = service.limiter().rules();
+    rules.plan(query, service.now()).is_ok_and(|plan| plan.charges().is_empty())
+}
+
+fn request_id<S: Store, C: Clock>(service: &Service<S, C>, recorded: bool) -> RequestId {
+    let id = service.request_id();
+    if recorded { RequestId::of_caller(id.id, KEEP) } else { id }
+}
+
+/// The pass of an admission.
+pub(crate) fn admitted<S: Store + 'static, C: Clock + 'static>(
+    service: &Arc<Service<S, C>>,
+    answer: &Answer<'_, '_>,
+    handle: Option<Handle>,
+) -> Pass<S, C> {
+    let mut pass = Pass::new(service).with(handle);
+    pass.remaining = answer.tightest().map(|scope| scope.remaining());
+    pass.outage = answer.outage();
+    if let Decision::Allow(allow) = answer.decision() {
+        pass.lease = allow.until.map(|until| until.since(allow.at));
+    }
+    pass
+}
+
+/// What names an admission afterwards, if the store remembers it.
+fn handle(answer: &Answer<'_, '_>) -> Option<Handle> {
+    answer.plan().recorded().then(|| answer.plan().handle())
+}
+
+fn refused(answer: &Answer<'_, '_>) -> Refusal {
+    match answer.decision() {
+        Decision::Closed(_) => Refusal::StoreUnavailable,
+        _ => Refusal::Limited {
+            retry_after: answer.retry_after(),
+            rule: answer.hit().map(|hit| hit.name().to_owned()),
+        },
+    }
+}
+
+fn failed(failure: Failure) -> Refusal {
+    match failure {
+        Failure::Store(sluicegate_core::store::Error::Unavailable(_)) => Refusal::StoreUnavailable,
+        failure => {
+            error!(%failure, "a request could not be decided upon");
+            Refusal::Internal
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! A route with all that it needs to be walked.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use axum::http::response::Parts;
+use hyper::body::Incoming;
+use sluicegate_core::Store;
+use sluicegate_core::time::{Clock, Span};
+use sluicegate_core::upstream::{self, Advice, Answer, Watch};
+use sluicegate_door::service::Service;
+use tokio::time::timeout;
+use tracing::{info, warn};
+
+use crate::forward::client::{CaError, Ways, is_address};
+use crate::forward::credentials::{CredentialsError, Signer};
+use crate::forward::target;
+use crate::forward::{Parked, Upstream};
+use crate::metrics::{Metrics, RouteMetrics};
+use crate::options::{self, route_key};
+use crate::pace::Lane;
+
+/// How much of a refusal is read for its hint.
+const HINT_BYTES: usize = 8 << 10;
+const HINT_PATIENCE: Duration = Duration::from_secs(1);
+
+/// A route on this replica.
+pub(crate) struct Route<S: Store + 'static, C: Clock + 'static> {
+    pub(crate) options: options::Route,
+    /// The value of its dimension.
+    pub(crate) key: String,
+    pub(crate) lane: Arc<Lane<S, C>>,
+    pub(crate) target: target::Upstream,
+    pub(crate) upstream: Upstream,
+    pub(crate) signer: Signer,
+    pub(crate) metrics: RouteMetrics,
+    ways: Ways,
+    service: Arc<Service<S, C>>,
+    /// Refusals of the upstream in a row.
+    refusals: AtomicU32,
+}
+
+/// Why a route can't be used.
+#[derive(Debug, thiserror::Error)]
+pub enum RouteError {
+    /// Its upstream has no address.
+    #[error("the upstream is not an address: write http://host or https://host")]
+    Address,
+    /// The authorities of its upstream can't be used.
+    #[error(transparent)]
+    Ca(#[from] CaError),
+    /// Its credentials can't be used.
+    #[error(transparent)]
+    Credentials(#[from] CredentialsError),
+}
+
+impl<S: Store + 'static, C: Clock + 'static> Route<S, C> {
+    /// A route, which takes over from `before` what does not change: those who wait, and
+    /// connections that are open.
+    pub(crate) fn new(
+        gateway: &str,
+        options: &options::Route,
+        service: &Arc<Service<S, C>>,
+        metrics: &Metrics,
+        before: Option<&Self>,
+    ) -> Result<Self, RouteError> {
+        let key = route_key(gateway, &options.name);
+        let target = target::Upstream::new(&options.upstream, options.replaces_path);
+        let target = target.filter(|_| is_address(&options.upstream)).ok_or(RouteError::Address)?;
+        let ways = Ways {
+            connect_timeout: options.timeouts.connect,
+            http2_only: options.http2_only,
+            ca: options.ca.clone(),
+        };
+        let upstream = match before.filter(|before| before.ways == ways) {
+            Some(before) => before.upstream.clone(),
+            None => Upstream::new(&ways)?,
+        };
+        let signer = Signer::new(options.credentials.as_ref())?;
+        let lane = match before {
+            Some(before) => before.lane.clone(),
+            None => {
+                let lane = Lane::new(service.clone(), key.clone(), &options.limits, &options.wait);
+                let watched = Arc::downgrade(&lane);
+                metrics.watch(gateway, &options.name, move || {
+                    watched.upgrade().map(|lane| (lane.depth(), lane.oldest()))
+                });
+                lane
+            }
+        };
+        Ok(Self {
+            options: options.clone(),
+            key,
+            lane,
+            target,
+            upstream,
+            signer,
+            metrics: metrics.route(gateway, &options.name),
+            ways,
+            service: service.clone(),
+            refusals: AtomicU32::new(0),
+        })
+    }
+
+    /// Reads what the upstream says of its limits, and closes the route for everybody if it asks
+    /// for that.
+    pub(crate) async fn learn(&self, head: &Parts, body: &mut Parked<Incoming>) {
+        let Some(learn) = self.options.learn else { return };
+        let fields =
+            head.headers.iter().filter(|(name, _)| upstream::speaks_of_limits(name.as_str()));
+        let headers: Vec<_> = fields
+            .filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)))
+            .collect();
+        let status = head.status.as_u16();
+        let mut answer = Answer { status, headers: &headers, body: &[], at: self.service.now() };
+        let refused = upstream::is_refusal(&answer);
+        let hint = if refused {
+            // Whatever can't be read in time is read by the caller, as it would be anyway.
+            let _ = timeout(HINT_PATIENCE, body.begin(HINT_BYTES)).await;
+            body.beginning()
+        } else {
+            Vec::new()
+        };
+        answer.body = &hint;
+        let refusals = match refused {
+            true => self.refusals.fetch_add(1, Ordering::Relaxed),
+            false => self.refusals.swap(0, Ordering::Relaxed),
+        };
+        let span = match upstream::advice(&answer, Watch { below: learn.below, refusals }) {
+            None => return,
+            Some(Advice::Closed(span)) => jittered(span.min(learn.pause_max.into())),
+            Some(Advice::Slow { every }) => every.min(learn.pause_max.into()),
+        };
+        self.metrics.paused();
+        match self.lane.close(span).await {
+            Ok(shut) => {
+                info!(route = self.key, until = %shut.until, status, "the upstream asked for a pause");
+            }
+            Err(error) => warn!(route = self.key, %error, "a pause could not be shared"),
+        }
+    }
+}
+
+/// A little longer, by chance: those who were told the same do not all come back at once.
+fn jittered(span: Span) -> Span {
+    use std::hash::{BuildHasher, Hasher, RandomState};
+    let random = RandomState::new().build_hasher().finish();
+    let most = (span.as_micros() / 20).min(1_000_000);
+    span + Span::from_micros(random % (most + 1))
+}

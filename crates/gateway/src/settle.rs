@@ -1,0 +1,44 @@
+//! The last step: what an answer means for the limits.
+
+use axum::http::response::Parts;
+use hyper::body::Incoming;
+use sluicegate_core::Store;
+use sluicegate_core::time::{Clock, Timestamp};
+
+use crate::forward::Parked;
+use crate::log::Line;
+use crate::pass::Pass;
+use crate::route::Route;
+
+/// Gives back what is not to count, and learns what the upstream says of its limits.
+///
+/// Between forwarding and this is the place to read what an answer cost: the body goes through
+/// [`Streamed`](crate::forward::streamed::Streamed) part by part, and ends in [`Ending`].
+pub(crate) async fn settle<S: Store + 'static, C: Clock + 'static>(
+    route: &Route<S, C>,
+    head: &Parts,
+    body: &mut Parked<Incoming>,
+    pass: Pass<S, C>,
+) -> Option<Pass<S, C>> {
+    route.learn(head, body).await;
+    if route.options.count_if_ok && !head.status.is_success() {
+        pass.give_back().await;
+        return None;
+    }
+    Some(pass)
+}
+
+/// The end of a request, when the last byte of its answer is out or its caller is gone: leases are
+/// given back, and the line is written.
+pub(crate) struct Ending<S: Store + 'static, C: Clock + 'static> {
+    pub(crate) line: Line,
+    pub(crate) pass: Option<Pass<S, C>>,
+    pub(crate) now: Box<dyn Fn() -> Timestamp + Send>,
+}
+
+impl<S: Store + 'static, C: Clock + 'static> Drop for Ending<S, C> {
+    fn drop(&mut self) {
+        drop(self.pass.take());
+        self.line.write((self.now)());
+    }
+}

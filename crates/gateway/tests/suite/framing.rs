@@ -1,0 +1,104 @@
+//! Requests that proxies have been known to disagree about: whatever is sent, an upstream sees
+//! whole requests that the gateway meant, or none.
+
+use crate::support::{Proxy, TOKEN, Upstream, route};
+
+/// What is sent, with `TOKEN` for the header field of the token; the status of the first answer,
+/// or none if the connection is just closed; how many requests the upstream may see at most.
+const CORPUS: [(&str, &str, usize); 20] = [
+    // Absolute form, CONNECT, odd targets.
+    ("GET http://evil/ HTTP/1.1\r\nhost: a\r\nTOKEN\r\n\r\n", "400", 0),
+    ("CONNECT evil:443 HTTP/1.1\r\nhost: a\r\nTOKEN\r\n\r\n", "400", 0),
+    ("OPTIONS * HTTP/1.1\r\nhost: a\r\nTOKEN\r\n\r\n", "400", 0),
+    // Transfer-Encoding that is not just chunked.
+    (
+        "POST / HTTP/1.1\r\nhost: a\r\nTOKEN\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        "400",
+        0,
+    ),
+    (
+        "POST / HTTP/1.1\r\nhost: a\r\nTOKEN\r\ntransfer-encoding: xchunked\r\n\r\n0\r\n\r\n",
+        "400",
+        0,
+    ),
+    (
+        "POST / HTTP/1.1\r\nhost: a\r\nTOKEN\r\ntransfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        "400",
+        0,
+    ),
+    (
+        "POST / HTTP/1.1\r\nhost: a\r\nTOKEN\r\ntransfer-encoding: identity\r\n\r\n0\r\n\r\n",
+        "400",
+        0,
+    ),
+    (
+        "POST / HTTP/1.1\r\nhost: a\r\nTOKEN\r\ntransfer-encoding : chunked\r\n\r\n0\r\n\r\n",
+        "400",
+        0,
+    ),
+    (
+        "POST / HTTP/1.0\r\nhost: a\r\nTOKEN\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        "400",
+        0,
+    ),
+    // Both lengths, in both orders: the chunks count, and what follows is not a request.
+    (
+        "POST / HTTP/1.1\r\nhost: a\r\nTOKEN\r\ncontent-length: 6\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\nGET /smuggled HTTP/1.1\r\nhost: a\r\nTOKEN\r\n\r\n",
+        "200",
+        1,
+    ),
+    (
+        "POST / HTTP/1.1\r\nhost: a\r\nTOKEN\r\ntransfer-encoding: chunked\r\ncontent-length: 4\r\n\r\n0\r\n\r\nGET /smuggled HTTP/1.1\r\nhost: a\r\nTOKEN\r\n\r\n",
+        "200",
+        1,
+    ),
+    // Lengths that contradict each other, or are none.
+    (
+        "POST / HTTP/1.1\r\nhost: a\r\nTOKEN\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nxx",
+        "400",
+        0,
+    ),
+    ("POST / HTTP/1.1\r\nhost: a\r\nTOKEN\r\ncontent-length: +1\r\n\r\nx", "400", 0),
+    ("POST / HTTP/1.1\r\nhost: a\r\nTOKEN\r\ncontent-length: 0x1\r\n\r\nx", "400", 0),
+    ("POST / HTTP/1.1\r\nhost: a\r\nTOKEN\r\ncontent-length: 1, 2\r\n\r\nxx", "400", 0),
+    // Names and lines that are none.
+    ("GET / HTTP/1.1\r\nhost: a\r\nTOKEN\r\nbad name: x\r\n\r\n", "400", 0),
+    ("GET / HTTP/1.1\r\nhost: a\r\nTOKEN\r\n folded: x\r\n\r\n", "400", 0),
+    ("GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\nTOKEN\r\n\r\n", "400", 0),
+    ("GET /a b HTTP/1.1\r\nhost: a\r\nTOKEN\r\n\r\n", "400", 0),
+    ("GET / HTTP/1.1\r\nhost: a\r\nTOKEN\r\nx: a\rb\r\n\r\n", "400", 0),
+];
+
+#[tokio::test]
+async fn no_request_is_smuggled() {
+    let upstream = Upstream::start().await;
+    let proxy = Proxy::start(route(upstream.address)).await;
+    for (sent, status, at_most) in CORPUS {
+        let before = upstream.count();
+        let answer = proxy
+            .raw(sent.replace("TOKEN", &format!("x-internal-token: {TOKEN}")).as_bytes())
+            .await;
+        let found = answer.split(' ').nth(1).unwrap_or_default();
+        assert_eq!(found, status, "{sent:?}\n{answer}");
+        assert!(upstream.count() - before <= at_most, "{sent:?}");
+        let seen = upstream.seen.lock().expect("the lock");
+        assert!(seen.iter().all(|seen| seen.uri != "/smuggled"), "{sent:?}");
+        assert!(seen.iter().all(|seen| seen.header("content-length").is_none()
+            || seen.header("transfer-encoding").is_none()));
+    }
+}
+
+#[tokio::test]
+async fn chunks_that_are_none_end_the_request() {
+    let upstream = Upstream::start().await;
+    let proxy = Proxy::start(route(upstream.address)).await;
+    for chunks in
+        ["z\r\nx\r\n0\r\n\r\n", "-1\r\nx\r\n", "ffffffffffffffffff\r\nx", "1\r\nxx\r\n0\r\n\r\n"]
+    {
+        let request = format!(
+            "POST / HTTP/1.1\r\nhost: a\r\nx-internal-token: {TOKEN}\r\ntransfer-encoding: chunked\r\n\r\n{chunks}"
+        );
+        let answer = proxy.raw(request.as_bytes()).await;
+        assert!(!answer.contains(" 200 "), "{chunks:?}\n{answer}");
+    }
+}

@@ -1,0 +1,163 @@
+//! Limits on the way: refused, paced, given back, learned.
+
+use std::time::Duration;
+
+use sluicegate_core::{Group, Rule};
+use sluicegate_gateway::options::{CALLER, Learn};
+
+use crate::support::{Proxy, Upstream, limited, options, route};
+
+const DEPTH: &str = r#"sluicegate_gateway_queue_depth{gateway="test",route="all"}"#;
+
+#[tokio::test]
+async fn without_a_queue_what_is_over_the_limit_is_refused_with_the_time_to_come_back() {
+    let upstream = Upstream::start().await;
+    let proxy = Proxy::start(limited(upstream.address, "3/h", Duration::ZERO)).await;
+    for _ in 0..3 {
+        assert_eq!(proxy.get("/").await.status, 200);
+    }
+    let answer = proxy.get("/").await;
+    assert_eq!((answer.status, answer.code().as_str()), (429, "TOO_MANY_REQUESTS"));
+    let retry: u64 =
+        answer.headers["retry-after"].to_str().expect("text").parse().expect("seconds");
+    assert!((3_590..=3_600).contains(&retry), "{retry}");
+    assert_eq!(upstream.count(), 3);
+}
+
+#[tokio::test]
+async fn with_a_queue_all_pass_paced() {
+    let upstream = Upstream::start().await;
+    let proxy = Proxy::start(limited(upstream.address, "25/s", Duration::from_secs(10))).await;
+    let answers = futures_util::future::join_all((0..50).map(|_| proxy.get("/"))).await;
+    assert!(answers.iter().all(|answer| answer.status == 200));
+    assert_eq!(upstream.count(), 50);
+    let waited =
+        proxy.metric(r#"sluicegate_gateway_wait_seconds_count{gateway="test",route="all"}"#);
+    assert!(waited >= 25.0, "{waited}");
+    assert_eq!(proxy.metric(DEPTH), 0.0);
+}
+
+#[tokio::test]
+async fn a_wait_that_is_too_long_is_refused_at_once() {
+    let upstream = Upstream::start().await;
+    let proxy = Proxy::start(limited(upstream.address, "1/h", Duration::from_secs(60))).await;
+    assert_eq!(proxy.get("/").await.status, 200);
+    let answer = proxy.get("/").await;
+    assert_eq!((answer.status, answer.code().as_str()), (429, "TOO_MANY_REQUESTS"));
+    let retry: u64 =
+        answer.headers["retry-after"].to_str().expect("text").parse().expect("seconds");
+    assert!((3_590..=3_640).contains(&retry), "{retry}");
+}
+
+#[tokio::test]
+async fn limits_of_whoever_asks_apply_as_well() {
+    let upstream = Upstream::start().await;
+    let tenant = Rule::new("TENANT", ["2/h".parse().expect("a limit")]).per(&["tenantId"]);
+    let caller = Rule::new("CALLER", ["5/h".parse().expect("a limit")]).per(&[CALLER]);
+    let groups = vec![Group::new("tenant", [tenant]), Group::new("caller", [caller])];
+    let to = limited(upstream.address, "100/h", Duration::from_secs(10));
+    let proxy = Proxy::with(options(vec![to]), groups).await;
+    let ask = |tenant: &'static str| {
+        let request = proxy.request("GET", "/").header("x-tenant-id", tenant);
+        async { proxy.send(request, "").await }
+    };
+    assert_eq!((ask("a").await.status, ask("a").await.status), (200, 200));
+    let third = ask("a").await;
+    assert_eq!(third.status, 429);
+    assert!(third.text().contains("TENANT"), "{}", third.text());
+    assert_eq!(
+        (ask("b").await.status, ask("c").await.status, ask("d").await.status),
+        (200, 200, 200)
+    );
+    let sixth = ask("e").await;
+    assert!(sixth.status == 429 && sixth.text().contains("CALLER"), "{}", sixth.text());
+}
+
+#[tokio::test]
+async fn only_answers_that_are_fine_count_where_that_is_asked_for() {
+    let upstream = Upstream::start().await;
+    for (count_if_ok, expected) in [(true, 200), (false, 429)] {
+        let mut to = limited(upstream.address, "1/h", Duration::ZERO);
+        to.count_if_ok = count_if_ok;
+        let proxy = Proxy::start(to).await;
+        assert_eq!(proxy.get("/status/500").await.status, 500);
+        assert_eq!(proxy.get("/").await.status, expected);
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_never_left_is_given_back() {
+    let mut to = limited("127.0.0.1:1", "1/h", Duration::from_secs(1));
+    to.count_if_ok = true;
+    let proxy = Proxy::start(to).await;
+    for _ in 0..3 {
+        assert_eq!(proxy.get("/").await.code(), "UPSTREAM_UNREACHABLE");
+    }
+}
+
+#[tokio::test]
+async fn what_the_upstream_says_of_its_limits_holds_for_all() {
+    let upstream = Upstream::start().await;
+    let learn = Some(Learn { below: 100, pause_max: Duration::from_secs(3_600) });
+    for (path, field, value) in [
+        ("/status/429", "x-answer-retry-after", "300"),
+        ("/status/200", "x-answer-x-ratelimit-remaining", "99"),
+    ] {
+        let mut to = limited(upstream.address, "100/s", Duration::ZERO);
+        to.learn = learn;
+        let proxy = Proxy::start(to).await;
+        let said = proxy.request("GET", path).header(field, value);
+        let said = said.header("x-answer-x-ratelimit-reset", "300");
+        assert_eq!(proxy.send(said, "").await.status.to_string(), path[8..]);
+        let before = upstream.count();
+        let answer = proxy.get("/").await;
+        assert_eq!((answer.status, answer.code().as_str()), (429, "TOO_MANY_REQUESTS"));
+        let retry: u64 =
+            answer.headers["retry-after"].to_str().expect("text").parse().expect("seconds");
+        assert!((300..=316).contains(&retry), "{retry}");
+        assert_eq!(upstream.count(), before);
+    }
+    // Without learning, an answer is an answer.
+    let proxy = Proxy::start(limited(upstream.address, "100/s", Duration::ZERO)).await;
+    let said = proxy.request("GET", "/status/429").header("x-answer-retry-after", "300");
+    assert_eq!(proxy.send(said, "").await.status, 429);
+    assert_eq!(proxy.get("/").await.status, 200);
+}
+
+#[tokio::test]
+async fn a_hint_in_the_body_is_read_and_passed_on() {
+    let upstream = Upstream::start().await;
+    let mut to = route(upstream.address);
+    to.learn = Some(Learn { below: 1, pause_max: Duration::from_secs(3_600) });
+    let proxy = Proxy::start(to).await;
+    let answer = proxy.send(proxy.request("GET", "/status/429"), "").await;
+    assert_eq!((answer.status, answer.text()), (429, "said so"));
+    // It named no time: a second.
+    assert_eq!(proxy.get("/").await.headers["retry-after"], "2");
+}
+
+#[tokio::test]
+async fn slots_are_given_back_when_the_answer_has_ended() {
+    let upstream = Upstream::start().await;
+    let proxy = Proxy::start(limited(upstream.address, "1 concurrent", Duration::ZERO)).await;
+    let held = {
+        let request = proxy.get("/held");
+        request
+    };
+    let (first, second) = tokio::join!(held, async {
+        crate::support::eventually(|| upstream.count() == 1).await;
+        let second = proxy.get("/").await;
+        upstream.held.add_permits(1);
+        second
+    });
+    assert_eq!((first.status, second.status), (200, 429));
+    crate::support::eventually(|| true).await;
+    let mut status = 0;
+    for _ in 0..100 {
+        status = proxy.get("/").await.status;
+        if status == 200 {
+            break;
+        }
+    }
+    assert_eq!(status, 200);
+}

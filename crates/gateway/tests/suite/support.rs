@@ -1,0 +1,339 @@
+//! Upstreams that remember what they saw, a gateway before them, and clients.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, Response, StatusCode};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use sluicegate_core::rule::Pattern;
+use sluicegate_core::ruleset::Settings;
+use sluicegate_core::{Group, Limiter, Rule, Ruleset};
+use sluicegate_door::listener::{self, Stats};
+use sluicegate_door::probe::Readiness;
+use sluicegate_door::service::Service;
+use sluicegate_door::tokens::{Tokens, hash};
+use sluicegate_gateway::options::{
+    Auth, Options, Order, PathPattern, ROUTE, Route, Timeouts, Wait, route_key,
+};
+use sluicegate_gateway::{Gateway, Metrics};
+use sluicegate_store::memory::Capacity;
+use sluicegate_store::{Memory, MonotonicClock};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+pub(crate) const TOKEN: &str = "a-token-of-sixteen-letters";
+
+/// What must happen, or the test fails.
+pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(30), future).await.expect("it should have happened")
+}
+
+/// Waits until `holds`.
+pub(crate) async fn eventually(holds: impl Fn() -> bool) {
+    soon(async {
+        let mut again = tokio::time::interval(Duration::from_millis(5));
+        while !holds() {
+            again.tick().await;
+        }
+    })
+    .await;
+}
+
+/// A request as an upstream saw it.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    pub(crate) method: String,
+    pub(crate) uri: String,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+}
+
+impl Seen {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).map(|value| value.to_str().expect("text"))
+    }
+}
+
+/// An upstream that does what the path says: `/status/429`, `/held`, `/bytes/1000000`, `/answer`
+/// with `x-answer-…` fields that it sends back.
+#[derive(Clone)]
+pub(crate) struct Upstream {
+    pub(crate) address: SocketAddr,
+    pub(crate) seen: Arc<Mutex<Vec<Seen>>>,
+    /// `/held` answers when there is a permit.
+    pub(crate) held: Arc<Semaphore>,
+}
+
+impl Upstream {
+    pub(crate) async fn start() -> Self {
+        let socket = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = socket.local_addr().expect("an address");
+        let upstream = Self { address, seen: Arc::default(), held: Arc::new(Semaphore::new(0)) };
+        let app = Router::new().fallback(Self::answer).with_state(upstream.clone());
+        let stop = CancellationToken::new();
+        let serving = listener::serve(
+            socket,
+            app,
+            listener::Options::default(),
+            None,
+            Arc::new(Stats::default()),
+            stop,
+        );
+        tokio::spawn(serving);
+        upstream
+    }
+
+    async fn answer(State(upstream): State<Self>, request: Request) -> Response<Body> {
+        let (parts, body) = request.into_parts();
+        let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+        let path = parts.uri.path().to_owned();
+        let mut response = Response::builder();
+        for (name, value) in &parts.headers {
+            if let Some(name) = name.as_str().strip_prefix("x-answer-") {
+                response = response.header(name, value);
+            }
+        }
+        let seen = Seen {
+            method: parts.method.to_string(),
+            uri: parts.uri.to_string(),
+            headers: parts.headers,
+            body,
+        };
+        upstream.seen.lock().expect("the lock").push(seen.clone());
+        let number = path.rsplit('/').next().and_then(|number| number.parse::<u64>().ok());
+        match path.split('/').nth(1) {
+            Some("status") => {
+                let status = StatusCode::from_u16(number.unwrap_or(200) as u16).expect("a status");
+                response.status(status).body(Body::from("said so")).expect("a response")
+            }
+            Some("held") => {
+                upstream.held.acquire().await.expect("open").forget();
+                response.body(Body::from("let go")).expect("a response")
+            }
+            Some("bytes") => {
+                let part = Bytes::from(vec![b'x'; 1 << 16]);
+                let parts = number.unwrap_or(0) >> 16;
+                let stream = futures_util::stream::iter(
+                    (0..parts).map(move |_| Ok::<_, std::io::Error>(part.clone())),
+                );
+                response.body(Body::from_stream(stream)).expect("a response")
+            }
+            _ => response.body(Body::from(seen.body)).expect("a response"),
+        }
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.seen.lock().expect("the lock").len()
+    }
+
+    pub(crate) fn last(&self) -> Seen {
+        self.seen.lock().expect("the lock").last().expect("a request").clone()
+    }
+}
+
+/// An upstream that reads the head of a request and then does what `act` does.
+pub(crate) async fn odd_upstream<F: Future<Output = ()> + Send>(
+    act: impl Fn(TcpStream) -> F + Send + Sync + 'static,
+) -> SocketAddr {
+    let socket = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = socket.local_addr().expect("an address");
+    let act = Arc::new(act);
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = socket.accept().await {
+            let act = act.clone();
+            tokio::spawn(async move {
+                let mut head = Vec::new();
+                let mut byte = [0];
+                while !head.ends_with(b"\r\n\r\n") {
+                    if stream.read_exact(&mut byte).await.is_err() {
+                        return;
+                    }
+                    head.push(byte[0]);
+                }
+                act(stream).await;
+            });
+        }
+    });
+    address
+}
+
+/// A route to an upstream that takes everything and limits nothing.
+pub(crate) fn route(upstream: impl std::fmt::Display) -> Route {
+    let upstream = upstream.to_string();
+    let upstream = if upstream.contains("://") { upstream } else { format!("http://{upstream}") };
+    let after = upstream.split_once("://").map_or("", |(_, rest)| rest);
+    Route {
+        name: "all".to_owned(),
+        path: PathPattern::Prefix("/".to_owned()),
+        methods: Vec::new(),
+        replaces_path: after.contains('/'),
+        upstream: upstream.parse().expect("an address"),
+        http2_only: false,
+        ca: None,
+        credentials: None,
+        limits: Vec::new(),
+        wait: Wait { max: Duration::ZERO, depth: 100, order: Order::Fifo },
+        timeouts: Timeouts {
+            connect: Duration::from_secs(5),
+            first_byte: Duration::from_secs(20),
+            idle: Duration::from_secs(20),
+            total: None,
+        },
+        body_limit: 1 << 20,
+        retries: 0,
+        count_if_ok: false,
+        upgrades: false,
+        graphql: false,
+        learn: None,
+    }
+}
+
+/// The same, limited.
+pub(crate) fn limited(upstream: impl std::fmt::Display, limit: &str, wait: Duration) -> Route {
+    Route {
+        limits: vec![limit.parse().expect("a limit")],
+        wait: Wait { max: wait, depth: 100, order: Order::Fifo },
+        ..route(upstream)
+    }
+}
+
+pub(crate) fn options(routes: Vec<Route>) -> Options {
+    Options {
+        name: "test".to_owned(),
+        auth: Some(Auth {
+            header: "x-internal-token".parse().expect("a name"),
+            tokens: Arc::new(tokens(&[("scheduler", TOKEN)])),
+        }),
+        dimensions: vec![("tenantId".to_owned(), "x-tenant-id".parse().expect("a name"))],
+        trusted_hops: 0,
+        event: "test_request".to_owned(),
+        routes,
+    }
+}
+
+pub(crate) fn tokens(tokens: &[(&'static str, &str)]) -> Tokens {
+    Tokens::new(tokens.iter().map(|(name, token)| (*name, hash(token.as_bytes())))).expect("tokens")
+}
+
+/// A running gateway.
+pub(crate) struct Proxy {
+    pub(crate) address: SocketAddr,
+    pub(crate) gateway: Arc<Gateway<Memory, MonotonicClock>>,
+    pub(crate) metrics: Metrics,
+    client: Client<HttpConnector, Full<Bytes>>,
+}
+
+/// An answer, read to its end.
+#[derive(Clone, Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+}
+
+impl Answer {
+    pub(crate) fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).expect("text")
+    }
+
+    /// The code of a refusal.
+    pub(crate) fn code(&self) -> String {
+        assert_eq!(self.headers["content-type"], "application/json", "{}", self.text());
+        let answer: serde_json::Value = serde_json::from_slice(&self.body).expect("JSON");
+        assert!(answer["error"]["message"].is_string(), "{answer}");
+        answer["error"]["code"].as_str().expect("a code").to_owned()
+    }
+}
+
+impl Proxy {
+    pub(crate) async fn start(route: Route) -> Self {
+        Self::with(options(vec![route]), Vec::new()).await
+    }
+
+    pub(crate) async fn with(options: Options, more: Vec<Group>) -> Self {
+        let mut groups = more;
+        for route in options.routes.iter().filter(|r| !r.limits.is_empty() || r.learn.is_some()) {
+            let key = route_key(&options.name, &route.name);
+            let rule = match route.limits.as_slice() {
+                [] => Rule::unlimited(key.clone()),
+                limits => Rule::new(key.clone(), limits.to_vec()),
+            };
+            let rule = rule.per(&[ROUTE]).gated().when(ROUTE, Pattern::exactly(key.clone()));
+            groups.push(Group::new(key, [rule]));
+        }
+        let rules = Ruleset::new(groups, Settings::default()).expect("rules");
+        let limiter = Limiter::new(rules, Memory::new(Capacity::default()));
+        let service = Arc::new(Service::new(limiter, MonotonicClock::new(), Vec::new()));
+        let metrics = Metrics::new();
+        let gateway = Gateway::new(&options, service, metrics.clone(), false).expect("a gateway");
+        let socket = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = socket.local_addr().expect("an address");
+        let app = gateway.router(Arc::new(|| Readiness::Ready));
+        let bounds = listener::Options {
+            tell_peer: true,
+            body_timeout: None,
+            ..listener::Options::default()
+        };
+        let stop = CancellationToken::new();
+        tokio::spawn(listener::serve(socket, app, bounds, None, Arc::new(Stats::default()), stop));
+        let client = Client::builder(TokioExecutor::new()).build(HttpConnector::new());
+        Self { address, gateway, metrics, client }
+    }
+
+    /// A request with a good token.
+    pub(crate) fn request(&self, method: &str, path: &str) -> axum::http::request::Builder {
+        let uri = format!("http://{}{path}", self.address);
+        axum::http::Request::builder().method(method).uri(uri).header("x-internal-token", TOKEN)
+    }
+
+    pub(crate) async fn send(
+        &self,
+        request: axum::http::request::Builder,
+        body: impl Into<Bytes>,
+    ) -> Answer {
+        let request = request.body(Full::new(body.into())).expect("a request");
+        let response = soon(self.client.request(request)).await.expect("an answer");
+        let (parts, body) = response.into_parts();
+        let body = soon(body.collect()).await.expect("a body").to_bytes();
+        Answer { status: parts.status.as_u16(), headers: parts.headers, body }
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        self.send(self.request("GET", path), "").await
+    }
+
+    /// Sends bytes as they are; returns what comes back until the connection ends or goes quiet.
+    pub(crate) async fn raw(&self, bytes: &[u8]) -> String {
+        let mut stream = TcpStream::connect(self.address).await.expect("a connection");
+        stream.write_all(bytes).await.expect("written");
+        let mut answer = Vec::new();
+        let mut part = vec![0; 4096];
+        while let Ok(Ok(length @ 1..)) =
+            tokio::time::timeout(Duration::from_millis(500), stream.read(&mut part)).await
+        {
+            answer.extend_from_slice(&part[..length]);
+        }
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+
+    /// The value of a metric, 0 if it is not there.
+    pub(crate) fn metric(&self, name: &str) -> f64 {
+        let registry = prometheus::Registry::new();
+        self.metrics.register(&registry).expect("registered");
+        let text = prometheus::TextEncoder::new().encode_to_string(&registry.gather());
+        let text = text.unwrap_or_default();
+        let values: HashMap<_, _> = text.lines().filter_map(|line| line.rsplit_once(' ')).collect();
+        values.get(name).map_or(0.0, |value| value.parse().expect("a number"))
+    }
+}

@@ -1,0 +1,77 @@
+//! HTTP/1.1 and 2, on both sides, in the clear and encrypted.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use sluicegate_door::listener::{self, Stats};
+use sluicegate_door::tls::{Files, Tls};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::sync::CancellationToken;
+
+use crate::support::{Proxy, TOKEN, Upstream, route, soon};
+
+#[tokio::test]
+async fn http2_is_spoken_on_both_sides() {
+    let upstream = Upstream::start().await;
+    let mut to = route(upstream.address);
+    to.http2_only = true;
+    let proxy = Proxy::start(to).await;
+    let stream = TcpStream::connect(proxy.address).await.expect("a connection");
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
+            .await
+            .expect("HTTP/2");
+    tokio::spawn(connection);
+    let many = (0..50).map(|number| {
+        let request = axum::http::Request::post(format!("http://{}/{number}", proxy.address))
+            .header("x-internal-token", TOKEN)
+            .body(Full::new(Bytes::from(number.to_string())))
+            .expect("a request");
+        let answer = sender.send_request(request);
+        async move {
+            let body = answer.await.expect("an answer").into_body().collect().await;
+            assert_eq!(body.expect("a body").to_bytes(), number.to_string());
+        }
+    });
+    soon(futures_util::future::join_all(many.collect::<Vec<_>>())).await;
+    assert_eq!(upstream.count(), 50);
+    // In HTTP/2 the host is not a field but part of the address.
+    assert!(upstream.last().uri.starts_with("http://"), "{}", upstream.last().uri);
+}
+
+#[tokio::test]
+async fn an_upstream_with_a_certificate_is_checked() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+    let (certificate, key) = (folder.path().join("cert.pem"), folder.path().join("key.pem"));
+    std::fs::write(&certificate, made.cert.pem()).expect("written");
+    std::fs::write(&key, made.signing_key.serialize_pem()).expect("written");
+    let tls =
+        Tls::load(Files { certificate: certificate.clone(), key, client_ca: None }).expect("TLS");
+    let socket = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let port = socket.local_addr().expect("an address").port();
+    let app = axum::Router::new().fallback(|request: axum::extract::Request| async move {
+        format!("{:?}", request.version())
+    });
+    let stats = Arc::new(Stats::default());
+    let (bounds, stop) = (listener::Options::default(), CancellationToken::new());
+    tokio::spawn(listener::serve(socket, app, bounds, Some(Arc::new(tls)), stats, stop));
+
+    let mut to = route(format!("https://localhost:{port}"));
+    to.ca = Some(certificate);
+    let trusting = Proxy::start(to).await;
+    let answer = trusting.get("/").await;
+    assert_eq!((answer.status, answer.text()), (200, "HTTP/2.0"));
+
+    let other =
+        rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+    let ca = folder.path().join("other.pem");
+    std::fs::write(&ca, other.cert.pem()).expect("written");
+    let mut to = route(format!("https://localhost:{port}"));
+    to.ca = Some(ca);
+    let wary = Proxy::start(to).await;
+    let answer = wary.get("/").await;
+    assert_eq!((answer.status, answer.code().as_str()), (502, "UPSTREAM_UNREACHABLE"));
+}

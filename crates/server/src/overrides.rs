@@ -1,0 +1,318 @@
+//! Overrides: set by one node, kept on a shelf, in force on every node within a second.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use sluicegate_core::overrides::Override;
+use sluicegate_core::query::VALUE_BYTES_MAX;
+use sluicegate_core::rule::Pattern;
+use sluicegate_core::shelf::{Shelf, Version};
+use sluicegate_core::store::{self, Store};
+use sluicegate_core::time::Clock;
+use sluicegate_core::{Id, Limit, Span, Timestamp};
+use tokio::sync::Mutex;
+use tracing::{info, warn};
+
+use crate::refusal::{Kind, Refusal};
+use crate::service::Service;
+
+/// The longest reason, in bytes.
+const REASON_BYTES_MAX: usize = 500;
+/// The most conditions or limits of one override.
+const PARTS_MAX: usize = 10;
+/// What stands in the place of a limit for none.
+const UNLIMITED: &str = "unlimited";
+
+/// The overrides of a service.
+pub struct Overrides<S, C> {
+    service: Arc<Service<S, C>>,
+    shelf: Arc<dyn Shelf>,
+    clock: C,
+    known: Mutex<Known>,
+}
+
+/// What was last read.
+#[derive(Default)]
+struct Known {
+    version: Option<Version>,
+    entries: Vec<Entry>,
+    /// The last attempt to read failed.
+    stale: bool,
+}
+
+struct Entry {
+    document: Document,
+    meaning: Override,
+    /// By our clock: also while the shelf does not answer.
+    ends: Option<Timestamp>,
+}
+
+/// What a caller asks for.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct OverrideBody {
+    rule: String,
+    #[serde(default)]
+    when: BTreeMap<String, OneOrMore>,
+    limit: OneOrMore,
+    expires_in: Option<String>,
+    reason: String,
+}
+
+/// An override as it is kept and shown.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Document {
+    id: String,
+    rule: String,
+    when: BTreeMap<String, OneOrMore>,
+    limit: OneOrMore,
+    reason: String,
+    by: String,
+    since: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires_at: Option<String>,
+}
+
+/// A text, or several.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum OneOrMore {
+    /// One.
+    One(String),
+    /// Several.
+    More(Vec<String>),
+}
+
+/// An override, and whether it has an effect.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Shown {
+    #[serde(flatten)]
+    document: Document,
+    /// What is wrong with it, if it has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<String>,
+}
+
+impl<S: Store, C: Clock> Overrides<S, C> {
+    /// The overrides on a shelf; `clock` is that of this node.
+    pub fn new(service: Arc<Service<S, C>>, shelf: Arc<dyn Shelf>, clock: C) -> Self {
+        Self { service, shelf, clock, known: Mutex::default() }
+    }
+
+    /// Puts in force what is on the shelf. What was read before stays in force while the shelf does
+    /// not answer, each until its own end.
+    pub async fn refresh(&self) {
+        let known = &mut *self.known.lock().await;
+        let read = self.shelf.read(known.version).await;
+        let failed = read.is_err();
+        match read {
+            Ok(Some(contents)) => {
+                let here = self.clock.now();
+                let entries = contents.texts.iter().filter_map(|text| {
+                    let entry = Entry::read(text, contents.at, here);
+                    if entry.is_none() {
+                        warn!(%text, "an override can't be read: written by another version?");
+                    }
+                    entry
+                });
+                known.entries = entries.collect();
+                known.version = Some(contents.version);
+                self.apply(known);
+            }
+            Ok(None) => {}
+            Err(problem) if !known.stale => {
+                warn!(%problem, "overrides can't be read: those that are known stay in force");
+            }
+            Err(_) => {}
+        }
+        known.stale = failed;
+        let now = self.clock.now();
+        let before = known.entries.len();
+        known.entries.retain(|entry| entry.ends.is_none_or(|ends| ends > now));
+        if known.entries.len() < before {
+            self.apply(known);
+        }
+    }
+
+    fn apply(&self, known: &Known) {
+        let meanings: Vec<_> = known.entries.iter().map(|entry| entry.meaning.clone()).collect();
+        self.service.limiter().override_with(&meanings);
+    }
+
+    /// Every override that is known here.
+    pub(crate) async fn list(&self) -> Vec<Shown> {
+        self.refresh().await;
+        let known = self.known.lock().await;
+        let rules = self.service.limiter().rules();
+        let mut shown: Vec<_> = known.entries.iter().collect();
+        shown.sort_by_key(|entry| entry.meaning.since);
+        let problem = |id: Id| {
+            let misfit = rules.misfits().iter().find(|(other, _)| *other == id);
+            misfit.map(|(_, error)| error.to_string())
+        };
+        shown
+            .into_iter()
+            .map(|entry| Shown {
+                document: entry.document.clone(),
+                problem: problem(entry.meaning.id),
+            })
+            .collect()
+    }
+
+    /// Sets one, in force here when this returns.
+    pub(crate) async fn set(&self, body: OverrideBody, by: &str) -> Result<Document, Refusal> {
+        let (id, now) = (self.service.request_id().id, self.clock.now());
+        let (document, lasts) = body.document(id, by, now)?;
+        let meaning = document.meaning()?;
+        let rules = self.service.limiter().rules().with_overrides(&[meaning]);
+        if let Some((_, error)) = rules.misfits().first() {
+            return Err(Refusal::invalid(error.to_string()));
+        }
+        let text = serde_json::to_string(&document).map_err(|error| {
+            Refusal::new(Kind::Internal, format!("the override can't be written: {error}"))
+        })?;
+        self.shelf.put(id, &text, lasts).await.map_err(of_shelf)?;
+        info!(
+            id = %document.id, rule = %document.rule, override = %text, by, reason = %document.reason,
+            "override set"
+        );
+        self.refresh().await;
+        Ok(document)
+    }
+
+    /// Takes one away; whether it was there.
+    pub(crate) async fn remove(&self, id: &str, by: &str) -> Result<(), Refusal> {
+        let unknown = || Refusal::new(Kind::Unknown, "there is no override of this id");
+        let name: Id = id.parse().map_err(|_| unknown())?;
+        if !self.shelf.remove(name).await.map_err(of_shelf)? {
+            return Err(unknown());
+        }
+        info!(id, by, "override removed");
+        self.refresh().await;
+        Ok(())
+    }
+}
+
+/// The shelf has fewer ways to fail than a store.
+fn of_shelf(error: store::Error) -> Refusal {
+    match error {
+        store::Error::Full => {
+            Refusal::new(Kind::Conflict, "there are as many overrides as there may be: remove some")
+        }
+        other => Refusal::new(Kind::Unavailable, other.to_string()),
+    }
+}
+
+impl OverrideBody {
+    fn document(
+        self,
+        id: Id,
+        by: &str,
+        now: Timestamp,
+    ) -> Result<(Document, Option<Span>), Refusal> {
+        let reason = self.reason.trim().to_owned();
+        if reason.is_empty() || reason.len() > REASON_BYTES_MAX {
+            let right = format!("say in 1 to {REASON_BYTES_MAX} bytes why, for whoever asks later");
+            return Err(Refusal::field("reason", right));
+        }
+        let lasts = match &self.expires_in {
+            None => None,
+            Some(text) => match text.parse::<Span>() {
+                Ok(span) if span > Span::ZERO => Some(span),
+                Ok(_) => return Err(Refusal::field("expiresIn", "ends before it begins")),
+                Err(error) => return Err(Refusal::field("expiresIn", error.to_string())),
+            },
+        };
+        let document = Document {
+            id: id.to_string(),
+            rule: self.rule,
+            when: self.when,
+            limit: self.limit,
+            reason,
+            by: by.to_owned(),
+            since: now.to_string(),
+            expires_at: lasts.map(|lasts| (now + lasts).to_string()),
+        };
+        Ok((document, lasts))
+    }
+}
+
+impl OneOrMore {
+    fn texts(&self) -> &[String] {
+        match self {
+            Self::One(text) => std::slice::from_ref(text),
+            Self::More(texts) => texts,
+        }
+    }
+}
+
+impl Document {
+    /// What it says, if it says anything.
+    fn meaning(&self) -> Result<Override, Refusal> {
+        let unreadable = |field: &str| Refusal::field(field, "can't be read");
+        Ok(Override {
+            id: self.id.parse().map_err(|_| unreadable("id"))?,
+            rule: self.rule.clone(),
+            when: self.conditions()?,
+            limits: self.limits()?,
+            since: self.since.parse().map_err(|_| unreadable("since"))?,
+        })
+    }
+
+    fn conditions(&self) -> Result<Vec<(String, Pattern)>, Refusal> {
+        if self.when.len() > PARTS_MAX {
+            return Err(Refusal::field("when", format!("has more than {PARTS_MAX} conditions")));
+        }
+        let mut conditions = Vec::new();
+        for (dimension, values) in &self.when {
+            let field = || format!("when.{dimension}");
+            if dimension.is_empty() || dimension.len() > VALUE_BYTES_MAX {
+                let right = format!("the name of a dimension has 1 to {VALUE_BYTES_MAX} bytes");
+                return Err(Refusal::field(field(), right));
+            }
+            for value in values.texts() {
+                if value.is_empty() || value.len() > VALUE_BYTES_MAX {
+                    let right = format!("a value has 1 to {VALUE_BYTES_MAX} bytes");
+                    return Err(Refusal::field(field(), right));
+                }
+            }
+            let pattern = match values {
+                OneOrMore::One(text) => Pattern::from_text(text.clone()),
+                OneOrMore::More(texts) => Pattern::OneOf(texts.clone()),
+            };
+            conditions.push((dimension.clone(), pattern));
+        }
+        Ok(conditions)
+    }
+
+    fn limits(&self) -> Result<Vec<Limit>, Refusal> {
+        let texts = self.limit.texts();
+        if texts.is_empty() || texts.len() > PARTS_MAX {
+            let right = format!("write 1 to {PARTS_MAX} limits such as 100/min, or {UNLIMITED}");
+            return Err(Refusal::field("limit", right));
+        }
+        if texts == [UNLIMITED] {
+            return Ok(Vec::new());
+        }
+        let limit = |text: &String| {
+            let parsed = text.parse::<Limit>();
+            parsed.map_err(|error| Refusal::field("limit", error.to_string()))
+        };
+        texts.iter().map(limit).collect()
+    }
+}
+
+impl Entry {
+    /// Reads what is on the shelf, where it was `there` when it was `here`.
+    fn read(text: &str, there: Timestamp, here: Timestamp) -> Option<Self> {
+        let document: Document = serde_json::from_str(text).ok()?;
+        let meaning = document.meaning().ok()?;
+        let ends = match &document.expires_at {
+            None => None,
+            Some(at) => Some(here + at.parse::<Timestamp>().ok()?.since(there)),
+        };
+        Some(Self { document, meaning, ends })
+    }
+}

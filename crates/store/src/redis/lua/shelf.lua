@@ -1,0 +1,87 @@
+-- Texts that all nodes share, as a hash: a name → when it ends (or nothing), a colon, the text.
+-- `#version` is another one after every change, `#next` when the first of them ends.
+local function shelf_write(name, version, next_end)
+  -- By the clock, so that no version comes twice, not even where everything was lost in between.
+  version = math.max(now, version + 1)
+  call('HSET', name, '#version', text(version))
+  if next_end then
+    call('HSET', name, '#next', text(next_end))
+  else
+    call('HDEL', name, '#next')
+  end
+  return version
+end
+
+-- Everything but the two fields that are about the others: names, ends and texts.
+local function shelf_all(name)
+  local flat, all = call('HGETALL', name), {}
+  for n = 1, #flat, 2 do
+    if flat[n]:sub(1, 1) ~= '#' then
+      local ends, body = flat[n + 1]:match('^(%d*):(.*)$')
+      all[#all + 1] = { name = flat[n], ends = tonumber(ends), text = body }
+    end
+  end
+  return all
+end
+
+local function first_end(all)
+  local first
+  for _, one in ipairs(all) do
+    if one.ends and not (first and first <= one.ends) then
+      first = one.ends
+    end
+  end
+  return first
+end
+
+-- Takes away what has ended. Returns the version.
+local function shelf_open(name)
+  local known = call('HMGET', name, '#version', '#next')
+  local version, next_end = tonumber(known[1]) or 0, tonumber(known[2])
+  if not next_end or next_end > now then
+    return version
+  end
+  local left = {}
+  for _, one in ipairs(shelf_all(name)) do
+    if one.ends and one.ends <= now then
+      call('HDEL', name, one.name)
+    else
+      left[#left + 1] = one
+    end
+  end
+  return shelf_write(name, version, first_end(left))
+end
+
+function operations.shelf_read(name)
+  local known = number()
+  local version = shelf_open(name)
+  if version == known then
+    return { 'same' }
+  end
+  local texts = {}
+  for n, one in ipairs(shelf_all(name)) do
+    texts[n] = one.text
+  end
+  return { 'shelf', now, version, texts }
+end
+
+function operations.shelf_put(name)
+  local field, lasts, texts_max, body = argument(), number(), number(), argument()
+  local version = shelf_open(name)
+  if call('HEXISTS', name, field) == 0 and call('HLEN', name) >= texts_max + 2 then
+    return { 'full' }
+  end
+  call('HSET', name, field, (lasts and text(now + lasts) or '') .. ':' .. body)
+  shelf_write(name, version, first_end(shelf_all(name)))
+  return { 'ended', 0, now }
+end
+
+function operations.shelf_remove(name)
+  local field = argument()
+  local version = shelf_open(name)
+  if call('HDEL', name, field) == 0 then
+    return { 'ended', 1, now }
+  end
+  shelf_write(name, version, first_end(shelf_all(name)))
+  return { 'ended', 0, now }
+end

@@ -1,0 +1,50 @@
+//! What a node learns of the others, and of its server.
+
+use std::time::Duration;
+
+use sluicegate_core::Store as _;
+use sluicegate_store::redis::{Options, Redis, Server};
+use sluicegate_testkit::redis::{RedisServer, Version};
+use tokio::time::{sleep, timeout};
+
+fn node(server: &RedisServer) -> Redis {
+    Redis::new(Options::new(Server::at("127.0.0.1", server.port)))
+}
+
+/// Waits for something that nobody tells of.
+async fn until(what: &str, holds: impl Fn() -> bool) {
+    let held = async {
+        while !holds() {
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(Duration::from_secs(20), held).await.unwrap_or_else(|_| panic!("not yet: {what}"));
+}
+
+#[tokio::test]
+async fn nodes_see_each_other() {
+    let mut server = RedisServer::start(Version::System, &[]);
+    let nodes: Vec<_> = (0..3).map(|_| node(&server)).collect();
+    until("all three are seen", || nodes.iter().all(|node| node.nodes() == 3)).await;
+    assert_eq!(server.command(&["ZCARD", "sg:nodes"]), ":3");
+    let left: i64 = server.command(&["PTTL", "sg:nodes"])[1..].trim().parse().expect("a number");
+    assert!((1..=10_000).contains(&left), "{left}");
+    server.kill();
+    until("it is down", || {
+        nodes.iter().all(|node| node.state() == sluicegate_store::redis::State::Down)
+    })
+    .await;
+    assert_eq!(nodes[0].nodes(), 3, "what was seen last holds while there is nobody to ask");
+}
+
+#[tokio::test]
+async fn an_eviction_policy_that_is_changed_is_noticed() {
+    let server = RedisServer::start(Version::System, &[]);
+    let node = node(&server);
+    assert!(node.wait_until_up(Duration::from_secs(10)).await);
+    assert!(!node.evicts());
+    for (policy, evicts) in [("allkeys-lru", true), ("noeviction", false)] {
+        server.command(&["CONFIG", "SET", "maxmemory-policy", policy]);
+        until(policy, || node.evicts() == evicts).await;
+    }
+}
