@@ -67,6 +67,13 @@ const SUITES: &[Suite] = &[
         python: None,
     },
     Suite {
+        name: "budget",
+        proves: "200 callers on two nodes never overrun a budget; slots of killed holders come back",
+        command: "cargo test --package sluicegate --features redis-tests --test budget --test leases --locked",
+        needs: &[&services::REDIS],
+        python: None,
+    },
+    Suite {
         name: "alerts",
         proves: "each alert of deploy/prometheus fires when it should, and not otherwise",
         command: "promtool test rules deploy/prometheus/alerts.test.yaml",

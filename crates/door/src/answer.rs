@@ -252,9 +252,14 @@ impl<'a, 'p> Answer<'a, 'p> {
         self.asked.model
     }
 
-    /// Of a denial, the longest answer that would have been admitted, if that is what was asked.
+    /// Of a denial for tokens or money, the longest answer that would have been admitted: a shorter
+    /// one does not help against any other limit.
     pub fn forecast(&self) -> Option<Forecast> {
-        let expected = self.asked.expected.filter(|_| !self.decision.is_allowed())?;
+        let expected = self.asked.expected?;
+        let unit = self.hit()?.limit.unit();
+        if !matches!(unit, Unit::Tokens | Unit::InputTokens | Unit::OutputTokens | Unit::Usd) {
+            return None;
+        }
         predict::forecast(expected, self.plan, self.decision, self.rules.prices())
     }
 

@@ -354,7 +354,9 @@ impl Compiled {
                 unit => query.cost.of(unit).unwrap_or(0),
             };
             let identity = match cell.unit {
-                Unit::Usd if query.cost.money.is_none() => Tokens::expected(query).identity(),
+                Unit::Usd if !cell.gate && query.cost.money.is_none() => {
+                    Tokens::expected(query).identity()
+                }
                 _ => take,
             };
             let need = match self.rule.mode {
