@@ -31,6 +31,12 @@ const BENCHES: &[Bench] = &[
         python: None,
     },
     Bench {
+        name: "budget",
+        measures: "overshoot and false refusals of strict, optimistic, and of check-then-add",
+        features: "",
+        needs: &[],
+    },
+    Bench {
         name: "redis",
         measures: "decisions a second on Redis, beside the plain script of this field and limitador",
         features: "redis",
