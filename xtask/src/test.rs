@@ -101,6 +101,13 @@ const SUITES: &[Suite] = &[
         needs: &[&services::REDIS],
         python: None,
     },
+    Suite {
+        name: "gateway",
+        proves: "gateways keep a vendor's contract, judged at the vendor, through every failure of their table",
+        command: "cargo test --package sluicegate --features redis-tests --test gateway --locked",
+        needs: &[&services::REDIS],
+        python: None,
+    },
 ];
 
 #[derive(clap::Args)]
