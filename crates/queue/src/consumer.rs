@@ -1,0 +1,95 @@
+//! Taking messages, and sending on those that came before their instant.
+
+use std::time::Duration;
+
+use sluicegate_core::{Span, Timestamp};
+use tracing::warn;
+
+use crate::broker::{Received, Source};
+use crate::delivery::Delivery;
+use crate::step::Step;
+use crate::{Error, Queue, When};
+
+/// A stream of deliveries. Dropping it gives back what it has not handed out.
+pub struct Consumer {
+    queue: Queue,
+    source: Box<dyn Source>,
+    /// What is due so soon that it is not worth sending on.
+    held: Vec<(Timestamp, Delivery)>,
+}
+
+impl Consumer {
+    pub(crate) const fn new(queue: Queue, source: Box<dyn Source>) -> Self {
+        Self { queue, source, held: Vec::new() }
+    }
+
+    /// The next messages, at least one and at most `max`. Waits as long as it takes, also while
+    /// the broker is away; whoever stops waiting loses nothing.
+    pub async fn receive(&mut self, max: usize) -> Result<Vec<Delivery>, Error> {
+        let max = max.max(1);
+        loop {
+            let due = self.take_due(max);
+            if !due.is_empty() {
+                return Ok(due);
+            }
+            let next_due = self.held.iter().map(|(at, _)| *at).min();
+            let received = match next_due {
+                None => self.source.next(max).await?,
+                Some(at) => {
+                    let left = at.since(self.queue.inner.clock.now());
+                    // At least a millisecond: a clock that stands still must not make us spin.
+                    let left = Duration::from(left).max(Duration::from_millis(1));
+                    match tokio::time::timeout(left, self.source.next(max)).await {
+                        Ok(received) => received?,
+                        Err(_) => continue,
+                    }
+                }
+            };
+            self.accept(received);
+        }
+    }
+
+    /// The next message.
+    pub async fn receive_one(&mut self) -> Result<Delivery, Error> {
+        loop {
+            if let Some(delivery) = self.receive(1).await?.pop() {
+                return Ok(delivery);
+            }
+        }
+    }
+
+    fn take_due(&mut self, max: usize) -> Vec<Delivery> {
+        let now = self.queue.inner.clock.now();
+        let due = self.held.extract_if(.., |(at, _)| *at <= now).take(max);
+        let due: Vec<_> = due.map(|(_, delivery)| delivery.received(now)).collect();
+        self.queue.inner.stats.received(&due, now);
+        due
+    }
+
+    /// Sorts what came: due, due soon, or to be sent on.
+    fn accept(&mut self, received: Vec<Received>) {
+        let now = self.queue.inner.clock.now();
+        let delay_min = self.queue.capabilities().delay_min;
+        for received in received {
+            Step::Received.reached();
+            let delivery = Delivery::new(self.queue.clone(), received, now);
+            let at = delivery.message().meta.not_before.unwrap_or(now);
+            if at > now && at.since(now) >= delay_min.max(Span::from_micros(1)) {
+                // Apart from this task: others must not wait for a confirmation.
+                tokio::spawn(async move {
+                    if let Err(error) = delivery.send_on(When::At(at)).await {
+                        warn!(%error, "a message that came too early could not be sent on");
+                    }
+                });
+            } else {
+                self.held.push((at, delivery));
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Consumer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Consumer").field("queue", &self.queue).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,162 @@
+//! A durable queue in a file, for which nothing has to be installed: SQLite, in WAL mode.
+//!
+//! ```text
+//! operations ─channel→ writer: one thread, one transaction for all that wait ─commit→ answers
+//! ```
+//!
+//! Several processes of one machine may use one file. A message is answered for when its
+//! transaction is on the disk, so that `kill -9` at any instant loses nothing that was
+//! acknowledged, and passing a message on is one step.
+
+mod open;
+mod operations;
+mod receipt;
+mod row;
+mod source;
+mod writer;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures_util::future::{BoxFuture, FutureExt as _};
+use rusqlite::Connection;
+use sluicegate_core::Span;
+use sluicegate_core::time::{Clock, EXACT_MAX};
+
+use crate::broker::{Broker, Capabilities, Depth, Incoming, Lease, Outgoing, Place, Source, Terms};
+use crate::{Error, WallClock};
+use source::Taking;
+use writer::Writer;
+
+/// What it is called in messages.
+const NAME: &str = "the embedded queue";
+/// Ours to choose; what others take, too.
+const SIZE_MAX: usize = 16 << 20;
+
+const CAPABILITIES: Capabilities = Capabilities {
+    broker: NAME,
+    lease: Lease::Timed(Span::from_micros(EXACT_MAX)),
+    delay_max: Span::from_micros(EXACT_MAX),
+    delay_min: Span::ZERO,
+    fixed_delays: false,
+    browse: true,
+    priorities: true,
+    size_max: SIZE_MAX,
+    counts_returns: false,
+    atomic_relay: true,
+};
+
+/// The embedded broker.
+pub struct Embedded {
+    path: PathBuf,
+    writer: Writer,
+    clock: Arc<dyn Clock>,
+    reader: Arc<Mutex<Connection>>,
+}
+
+impl Embedded {
+    /// Opens the file, or makes it.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        Self::with_clock(path, Arc::new(WallClock))
+    }
+
+    /// The same, by another clock. All who use one file have to go by the same.
+    pub fn with_clock(path: &Path, clock: Arc<dyn Clock>) -> Result<Self, Error> {
+        let writer = Writer::start(open::connection(path)?)?;
+        let reader = Arc::new(Mutex::new(open::connection(path)?));
+        Ok(Self { path: path.to_owned(), writer, clock, reader })
+    }
+
+    /// Reads apart from the writer, which others wait for.
+    async fn read<T: Send + 'static>(
+        &self,
+        place: &Place,
+        read: impl FnOnce(&Connection, i64) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, Error> {
+        let (reader, place) = (self.reader.clone(), place.clone());
+        let reading = tokio::task::spawn_blocking(move || {
+            let reader = reader.lock().unwrap_or_else(PoisonError::into_inner);
+            let queue = operations::number(&reader, &place)?;
+            read(&reader, queue).map_err(|error| open::failed(&error))
+        });
+        reading.await.unwrap_or_else(|_| Err(unavailable("the process is stopping")))
+    }
+}
+
+fn unavailable(detail: impl Into<String>) -> Error {
+    Error::Unavailable { broker: NAME, detail: detail.into() }
+}
+
+impl std::fmt::Debug for Embedded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Embedded").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+impl Broker for Embedded {
+    fn capabilities(&self) -> Capabilities {
+        CAPABILITIES
+    }
+
+    fn publish<'a>(
+        &'a self,
+        place: &'a Place,
+        batch: Vec<Outgoing>,
+    ) -> BoxFuture<'a, Vec<Result<(), Error>>> {
+        async move {
+            let (count, now) = (batch.len(), self.clock.now());
+            let place = place.clone();
+            let publish = move |work: &mut operations::Work<'_>| work.publish(&place, batch, now);
+            match self.writer.run(publish).await {
+                Ok(results) => results,
+                Err(error) => vec![Err(error); count],
+            }
+        }
+        .boxed()
+    }
+
+    fn consume<'a>(
+        &'a self,
+        place: &'a Place,
+        terms: Terms,
+    ) -> BoxFuture<'a, Result<Box<dyn Source>, Error>> {
+        async move {
+            self.check(place).await?;
+            let (writer, clock) = (self.writer.clone(), self.clock.clone());
+            let source: Box<dyn Source> =
+                Box::new(Taking { place: place.clone(), terms, writer, clock });
+            Ok(source)
+        }
+        .boxed()
+    }
+
+    fn depth<'a>(&'a self, place: &'a Place) -> BoxFuture<'a, Result<Depth, Error>> {
+        let (now, dead) = (self.clock.now(), operations::is_dead(place));
+        self.read(place, move |reader, queue| operations::depth(reader, dead, queue, now)).boxed()
+    }
+
+    fn browse<'a>(
+        &'a self,
+        place: &'a Place,
+        after: u64,
+        max: usize,
+    ) -> BoxFuture<'a, Result<Vec<(u64, Incoming)>, Error>> {
+        let dead = operations::is_dead(place);
+        self.read(place, move |reader, queue| operations::browse(reader, dead, queue, after, max))
+            .boxed()
+    }
+
+    fn check<'a>(&'a self, place: &'a Place) -> BoxFuture<'a, Result<(), Error>> {
+        self.read(place, |_, _| Ok(())).boxed()
+    }
+
+    fn create<'a>(&'a self, place: &'a Place) -> BoxFuture<'a, Result<(), Error>> {
+        let place = place.clone();
+        self.writer.run(move |work| work.create(&place)).boxed()
+    }
+
+    fn purge<'a>(&'a self, place: &'a Place) -> BoxFuture<'a, Result<Option<u64>, Error>> {
+        let (place, now) = (place.clone(), self.clock.now());
+        self.writer.run(move |work| work.purge(&place, now).map(Some)).boxed()
+    }
+}

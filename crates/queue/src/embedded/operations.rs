@@ -1,0 +1,281 @@
+//! What is done inside a transaction.
+
+use std::collections::HashMap;
+
+use rusqlite::{Connection, OptionalExtension as _, params};
+use sluicegate_core::{Span, Timestamp};
+
+use super::row::{self, COLUMNS, Written};
+use super::{NAME, SIZE_MAX, open};
+use crate::broker::{Depth, Incoming, Outgoing, Place};
+use crate::{Error, Message};
+
+/// A transaction, with what the writer remembers between two of them.
+pub(super) struct Work<'w> {
+    pub(super) connection: &'w Connection,
+    /// Queues are never removed, so their numbers hold.
+    pub(super) numbers: &'w mut HashMap<Place, i64>,
+}
+
+/// A row that is leased: its number and the fence of the lease.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Leased {
+    pub(super) id: i64,
+    pub(super) fence: i64,
+}
+
+/// What was taken, and when the next message will be ready if that was nothing.
+pub(super) struct Taken {
+    pub(super) rows: Vec<(Leased, Incoming)>,
+    pub(super) next_at: Option<Timestamp>,
+}
+
+impl Work<'_> {
+    pub(super) fn create(&mut self, place: &Place) -> Result<(), Error> {
+        let sql = "INSERT INTO queue (name, dead) VALUES (?1, ?2) ON CONFLICT DO NOTHING";
+        self.execute(sql, params![place.name(), is_dead(place)]).map(drop)
+    }
+
+    pub(super) fn publish(
+        &mut self,
+        place: &Place,
+        batch: Vec<Outgoing>,
+        now: Timestamp,
+    ) -> Result<Vec<Result<(), Error>>, Error> {
+        let queue = self.number(place)?;
+        let insert = |outgoing: Outgoing| self.insert(is_dead(place), queue, &outgoing, now);
+        Ok(batch.into_iter().map(insert).collect())
+    }
+
+    /// Leases messages: the most urgent first, then the oldest.
+    pub(super) fn take(
+        &mut self,
+        place: &Place,
+        max: usize,
+        (now, until): (Timestamp, Timestamp),
+    ) -> Result<Taken, Error> {
+        let (queue, dead) = (self.number(place)?, is_dead(place));
+        let mut taken = Taken { rows: Vec::new(), next_at: None };
+        let failed = |error: rusqlite::Error| open::failed(&error);
+        let urgent = sql(dead, "SELECT max(priority) FROM TABLE WHERE queue = ?1");
+        let urgent: Option<u8> = self
+            .connection
+            .prepare_cached(&urgent)
+            .and_then(|mut s| s.query_row([queue], |r| r.get(0)))
+            .map_err(failed)?;
+        let Some(urgent) = urgent else { return Ok(taken) };
+        let ready = format!(
+            "SELECT {COLUMNS} FROM TABLE WHERE queue = ?1 AND priority = ?2 AND ready_at <= ?3 \
+             ORDER BY ready_at, id LIMIT ?4"
+        );
+        let mut ready = self.connection.prepare_cached(&sql(dead, &ready)).map_err(failed)?;
+        for priority in (0..=urgent.min(Message::PRIORITY_MAX)).rev() {
+            let left = max - taken.rows.len();
+            let arguments = params![queue, priority, micros(now), left];
+            let rows = ready.query_map(arguments, row::read).map_err(failed)?;
+            for row in rows {
+                let (id, fence, incoming) = row.map_err(failed)?;
+                taken.rows.push((Leased { id, fence: fence + 1 }, incoming));
+            }
+            if taken.rows.len() == max {
+                break;
+            }
+        }
+        let lease = "UPDATE TABLE SET ready_at = ?2, returns = returns + leased, leased = 1, \
+                     fence = fence + 1 WHERE id = ?1";
+        let mut lease = self.connection.prepare_cached(&sql(dead, lease)).map_err(failed)?;
+        for (row, _) in &taken.rows {
+            lease.execute(params![row.id, micros(until)]).map_err(failed)?;
+        }
+        if taken.rows.is_empty() {
+            taken.next_at = self.next_at(dead, queue, urgent)?;
+        }
+        Ok(taken)
+    }
+
+    /// When the next message will be ready, or the next lease ends.
+    fn next_at(&self, dead: bool, queue: i64, urgent: u8) -> Result<Option<Timestamp>, Error> {
+        let next = "SELECT min(ready_at) FROM TABLE WHERE queue = ?1 AND priority = ?2";
+        let failed = |error: rusqlite::Error| open::failed(&error);
+        let mut next = self.connection.prepare_cached(&sql(dead, next)).map_err(failed)?;
+        let mut first: Option<i64> = None;
+        for priority in 0..=urgent.min(Message::PRIORITY_MAX) {
+            let at: Option<i64> =
+                next.query_row(params![queue, priority], |row| row.get(0)).map_err(failed)?;
+            first = first.into_iter().chain(at).min();
+        }
+        Ok(first.map(timestamp))
+    }
+
+    pub(super) fn ack(&mut self, place: &Place, leased: Leased) -> Result<(), Error> {
+        let sql = sql(is_dead(place), "DELETE FROM TABLE WHERE id = ?1 AND fence = ?2");
+        self.settle(&sql, params![leased.id, leased.fence])
+    }
+
+    /// One step: there is never a moment in which the message is nowhere or twice.
+    pub(super) fn relay(
+        &mut self,
+        (from, leased): (&Place, Leased),
+        to: &Place,
+        next: &Outgoing,
+        now: Timestamp,
+    ) -> Result<(), Error> {
+        let queue = self.number(to)?;
+        self.ack(from, leased)?;
+        self.insert(is_dead(to), queue, next, now)
+    }
+
+    pub(super) fn give_back(&mut self, place: &Place, leased: Leased) -> Result<(), Error> {
+        let sql = sql(
+            is_dead(place),
+            "UPDATE TABLE SET ready_at = due, leased = 0, returns = returns + 1 \
+             WHERE id = ?1 AND fence = ?2",
+        );
+        self.settle(&sql, params![leased.id, leased.fence])
+    }
+
+    pub(super) fn extend(
+        &mut self,
+        place: &Place,
+        leased: Leased,
+        until: Timestamp,
+    ) -> Result<(), Error> {
+        let sql = sql(
+            is_dead(place),
+            "UPDATE TABLE SET ready_at = ?3 WHERE id = ?1 AND fence = ?2 AND leased = 1",
+        );
+        self.settle(&sql, params![leased.id, leased.fence, micros(until)])
+    }
+
+    pub(super) fn purge(&mut self, place: &Place, now: Timestamp) -> Result<u64, Error> {
+        let queue = self.number(place)?;
+        let sql = sql(
+            is_dead(place),
+            "DELETE FROM TABLE WHERE queue = ?1 AND NOT (leased AND ready_at > ?2)",
+        );
+        self.execute(&sql, params![queue, micros(now)]).map(|purged| purged as u64)
+    }
+
+    fn insert(
+        &self,
+        dead: bool,
+        queue: i64,
+        Outgoing { message, delay }: &Outgoing,
+        now: Timestamp,
+    ) -> Result<(), Error> {
+        let written = Written::of(message);
+        let size = written.size(message);
+        if size > SIZE_MAX {
+            return Err(Error::TooLarge { broker: NAME, size, max: SIZE_MAX });
+        }
+        let due = micros(message.meta.not_before.unwrap_or_else(|| now + delay.span()).max(now));
+        let sql = sql(
+            dead,
+            "INSERT INTO TABLE (queue, priority, ready_at, due, envelope, content_type, headers, body) \
+             VALUES (?1, ?2, ?3, ?3, ?4, ?5, ?6, ?7)",
+        );
+        let Written { envelope, headers } = &written;
+        let content_type = &message.content_type;
+        let body = message.body.as_ref();
+        let priority = message.priority.min(Message::PRIORITY_MAX);
+        let row = params![queue, priority, due, envelope, content_type, headers, body];
+        self.execute(&sql, row).map(drop)
+    }
+
+    fn settle(&self, sql: &str, arguments: &[&dyn rusqlite::ToSql]) -> Result<(), Error> {
+        match self.execute(sql, arguments)? {
+            0 => Err(Error::Lost),
+            _ => Ok(()),
+        }
+    }
+
+    fn execute(&self, sql: &str, arguments: &[&dyn rusqlite::ToSql]) -> Result<usize, Error> {
+        let mut statement = self.connection.prepare_cached(sql).map_err(|e| open::failed(&e))?;
+        statement.execute(arguments).map_err(|error| open::failed(&error))
+    }
+
+    fn number(&mut self, place: &Place) -> Result<i64, Error> {
+        if let Some(number) = self.numbers.get(place) {
+            return Ok(*number);
+        }
+        let number = number(self.connection, place)?;
+        self.numbers.insert(place.clone(), number);
+        Ok(number)
+    }
+}
+
+/// The number of a queue, which has to exist.
+pub(super) fn number(connection: &Connection, place: &Place) -> Result<i64, Error> {
+    let sql = "SELECT id FROM queue WHERE name = ?1 AND dead = ?2";
+    let found = connection
+        .prepare_cached(sql)
+        .and_then(|mut s| {
+            s.query_row(params![place.name(), is_dead(place)], |row| row.get(0)).optional()
+        })
+        .map_err(|error| open::failed(&error))?;
+    found.ok_or_else(|| Error::NoQueue { queue: place.name().to_owned() })
+}
+
+pub(super) fn depth(
+    reader: &Connection,
+    dead: bool,
+    queue: i64,
+    now: Timestamp,
+) -> rusqlite::Result<Depth> {
+    let sql = sql(
+        dead,
+        "SELECT count(*) FILTER (WHERE ready_at <= ?2), \
+                count(*) FILTER (WHERE ready_at > ?2 AND NOT leased), \
+                count(*) FILTER (WHERE ready_at > ?2 AND leased), \
+                min(ready_at) FILTER (WHERE ready_at <= ?2) \
+         FROM TABLE WHERE queue = ?1",
+    );
+    reader.prepare_cached(&sql)?.query_row(params![queue, micros(now)], |row| {
+        let count = |column: usize| row.get::<_, i64>(column).map(|count| count.unsigned_abs());
+        let oldest: Option<i64> = row.get(3)?;
+        Ok(Depth {
+            ready: count(0)?,
+            delayed: Some(count(1)?),
+            in_flight: Some(count(2)?),
+            oldest: oldest.map(|at| now.since(timestamp(at))),
+        })
+    })
+}
+
+pub(super) fn browse(
+    reader: &Connection,
+    dead: bool,
+    queue: i64,
+    after: u64,
+    max: usize,
+) -> rusqlite::Result<Vec<(u64, Incoming)>> {
+    let text =
+        format!("SELECT {COLUMNS} FROM TABLE WHERE queue = ?1 AND id > ?2 ORDER BY id LIMIT ?3");
+    let mut statement = reader.prepare_cached(&sql(dead, &text))?;
+    let after = i64::try_from(after).unwrap_or(i64::MAX);
+    let rows = statement.query_map(params![queue, after, max], row::read)?;
+    rows.map(|row| row.map(|(id, _, incoming)| (id.unsigned_abs(), incoming))).collect()
+}
+
+/// Dead letters have a table of their own, of the same columns.
+fn sql(dead: bool, template: &str) -> String {
+    template.replace("TABLE", if dead { "dead_letter" } else { "message" })
+}
+
+pub(super) const fn is_dead(place: &Place) -> bool {
+    matches!(place, Place::Dead(_))
+}
+
+/// As SQLite keeps it; the last instant is below 2^53.
+pub(super) const fn micros(at: Timestamp) -> i64 {
+    at.as_micros() as i64
+}
+
+const fn timestamp(micros: i64) -> Timestamp {
+    Timestamp::from_micros(micros.unsigned_abs())
+}
+
+/// When a lease that begins now ends.
+pub(super) fn lease_end(now: Timestamp, visibility: Span) -> Timestamp {
+    now + visibility.max(Span::from_millis(1))
+}

@@ -1,0 +1,100 @@
+//! Our metadata beside a body that is not ours: one header or attribute, [`HEADER`], with JSON in
+//! it. A single one, because SQS has room for ten.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+
+use crate::broker::Incoming;
+use crate::fields::Fields;
+use crate::{JobId, Message, Metadata};
+
+/// The header or attribute that holds it.
+pub const HEADER: &str = "sluicegate";
+
+#[derive(Serialize, Deserialize)]
+struct Envelope<'m> {
+    #[serde(flatten)]
+    meta: Cow<'m, Metadata>,
+    /// Beside the metadata, for brokers that have no property for it.
+    #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
+    kind: Option<Cow<'m, str>>,
+    /// The same.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    priority: u8,
+}
+
+const fn is_zero(priority: &u8) -> bool {
+    *priority == 0
+}
+
+/// The metadata of a message as text.
+pub fn write(message: &Message) -> String {
+    let kind = message.kind.as_deref().map(Into::into);
+    let envelope =
+        Envelope { meta: Cow::Borrowed(&message.meta), kind, priority: message.priority };
+    serde_json::to_string(&envelope).expect("numbers and texts are JSON")
+}
+
+/// The message that came. One without metadata, or with some that can't be read, is new: its
+/// producer knows nothing of us.
+pub(crate) fn read(incoming: Incoming, fields: &Fields) -> Message {
+    let Incoming { body, content_type, kind, priority, headers, envelope, foreign_id, .. } =
+        incoming;
+    let envelope = envelope.and_then(|text| serde_json::from_str::<Envelope<'_>>(&text).ok());
+    let (meta, written, urgent) = match envelope {
+        Some(Envelope { meta, kind, priority }) => {
+            (meta.into_owned(), kind.map(Cow::into_owned), priority)
+        }
+        None => {
+            let found = fields.find(&body);
+            let job = found.job.or(foreign_id).and_then(|id| JobId::try_from(id).ok());
+            (Metadata::new(job.unwrap_or_else(JobId::random)), found.kind, 0)
+        }
+    };
+    let priority = priority.max(urgent).min(Message::PRIORITY_MAX);
+    Message { body, content_type, kind: kind.or(written), priority, headers, meta }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sluicegate_core::Timestamp;
+
+    fn incoming(body: &'static str) -> Incoming {
+        Incoming { body: body.into(), ..Incoming::default() }
+    }
+
+    #[test]
+    fn what_was_written_is_read_back() {
+        let mut message = Message::new("body").of_kind("crawl_repo").with_priority(7);
+        message.meta.hop = 3;
+        message.meta.not_before = Some(Timestamp::from_millis(1_500));
+        let envelope = Some(write(&message));
+        assert_eq!(read(Incoming { envelope, ..incoming("body") }, &Fields::default()), message);
+    }
+
+    #[test]
+    fn a_foreign_message_takes_its_id_from_its_body_or_from_its_broker() {
+        let fields = Fields { job: Some("AnalysisId".to_owned()), kind: Some("type".to_owned()) };
+        let body = r#"{"AnalysisId": "a-7", "type": "crawl_org", "deep": {"AnalysisId": "no"}}"#;
+        let message = read(incoming(body), &fields);
+        assert_eq!(
+            (message.meta.job.as_str(), message.kind.as_deref()),
+            ("a-7", Some("crawl_org"))
+        );
+        let named = Incoming { foreign_id: Some("m-1".to_owned()), ..incoming("{}") };
+        assert_eq!(read(named, &fields).meta.job.as_str(), "m-1");
+    }
+
+    #[test]
+    fn metadata_that_can_not_be_read_does_not_cost_the_message() {
+        for envelope in
+            ["", "{", "[]", r#"{"job": 7}"#, r#"{"job": ""}"#, r#"{"job":"a","hop":-1}"#]
+        {
+            let envelope = Some(envelope.to_owned());
+            let message = read(Incoming { envelope, ..incoming("body") }, &Fields::default());
+            assert_eq!((message.body.as_ref(), message.meta.hop), (&b"body"[..], 0));
+        }
+    }
+}

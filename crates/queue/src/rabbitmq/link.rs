@@ -1,0 +1,107 @@
+//! The connection. It is made when it is needed, and made anew when it was lost.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex as Lock, PoisonError};
+use std::time::Duration;
+
+use lapin::options::ConfirmSelectOptions;
+use lapin::uri::AMQPUri;
+use lapin::{Channel, Connection, ConnectionProperties};
+use tokio::sync::Mutex;
+
+use super::failure::{self, Failure};
+use crate::Error;
+
+/// How long an answer is waited for.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often the two sides show each other that they are there, in seconds.
+const HEARTBEAT: u16 = 10;
+
+pub(super) struct Link {
+    uri: AMQPUri,
+    current: Mutex<Option<Arc<Live>>>,
+}
+
+/// A connection, with the channel that all messages are published on.
+pub(super) struct Live {
+    connection: Connection,
+    pub(super) publishing: Channel,
+    /// Delay queues that were declared over this connection.
+    declared: Lock<HashSet<String>>,
+}
+
+impl Link {
+    pub(super) fn new(url: &str) -> Result<Self, Error> {
+        let mut uri: AMQPUri = url.parse().map_err(|_| {
+            let form = "queue.url is no address of RabbitMQ: write amqp://user:password@host:5672/ \
+                        or amqps://, with / in names as %2f";
+            Error::Invalid(form.to_owned())
+        })?;
+        uri.query.heartbeat.get_or_insert(HEARTBEAT);
+        Ok(Self { uri, current: Mutex::new(None) })
+    }
+
+    /// The connection, as it is or made anew. One at a time makes it, the others wait for that.
+    pub(super) async fn live(&self) -> Result<Arc<Live>, Error> {
+        let mut current = self.current.lock().await;
+        if let Some(live) = current.as_ref().filter(|live| live.is_up()) {
+            return Ok(live.clone());
+        }
+        *current = None;
+        let live = Arc::new(self.connect().await?);
+        *current = Some(live.clone());
+        Ok(live)
+    }
+
+    /// A channel for one question, whose answer may close it.
+    pub(super) async fn throwaway(&self) -> Result<Channel, Error> {
+        let live = self.live().await?;
+        Ok(in_time(live.connection.create_channel()).await?)
+    }
+
+    async fn connect(&self) -> Result<Live, Error> {
+        let host = format!("{}:{}", self.uri.authority.host, self.uri.authority.port);
+        let name = concat!("sluicegate ", env!("CARGO_PKG_VERSION"));
+        let properties = ConnectionProperties::default().with_connection_name(name.into());
+        let connection = in_time(Connection::connect_uri(self.uri.clone(), properties)).await;
+        let connection = connection.map_err(|error| failure::of_connecting(&host, error))?;
+        let publishing = in_time(connection.create_channel()).await?;
+        in_time(publishing.confirm_select(ConfirmSelectOptions::default())).await?;
+        Ok(Live { connection, publishing, declared: Lock::default() })
+    }
+}
+
+impl std::fmt::Debug for Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Link").field("host", &self.uri.authority.host).finish_non_exhaustive()
+    }
+}
+
+impl Live {
+    fn is_up(&self) -> bool {
+        self.connection.status().connected() && self.publishing.status().connected()
+    }
+
+    /// Whether a delay queue still has to be declared.
+    pub(super) fn is_new(&self, queue: &str) -> bool {
+        !self.declared.lock().unwrap_or_else(PoisonError::into_inner).contains(queue)
+    }
+
+    pub(super) fn remember(&self, queue: String) {
+        self.declared.lock().unwrap_or_else(PoisonError::into_inner).insert(queue);
+    }
+
+    pub(super) fn forget(&self, queue: &str) {
+        self.declared.lock().unwrap_or_else(PoisonError::into_inner).remove(queue);
+    }
+}
+
+/// What comes of it, if that is in time.
+pub(super) async fn in_time<T>(
+    operation: impl Future<Output = lapin::Result<T>>,
+) -> Result<T, Failure> {
+    match tokio::time::timeout(PATIENCE, operation).await {
+        Ok(outcome) => outcome.map_err(Failure::Client),
+        Err(_) => Err(Failure::Late),
+    }
+}

@@ -1,0 +1,209 @@
+//! RabbitMQ: every message persistent, mandatory and confirmed, and delays by the broker's own
+//! means.
+//!
+//! ```text
+//! target-delayed-30000ms ─ttl→ target          a fixed delay, in a queue of its own
+//! target-delayed-512ms ─ttl→ target ─early→ target-delayed-64ms ─ttl→ target     any instant
+//! ```
+//!
+//! An instant is reached over rungs whose lengths are powers of two: always the longest that is not
+//! too long, so that every message of a rung waits equally long and none waits behind another.
+
+mod delay;
+mod failure;
+mod link;
+mod properties;
+mod publish;
+mod receipt;
+mod source;
+
+use std::sync::Arc;
+
+use futures_util::future::{BoxFuture, FutureExt as _};
+use lapin::options::{QueueDeclareOptions, QueuePurgeOptions};
+use lapin::types::{AMQPValue, FieldTable};
+
+use crate::Error;
+use crate::broker::{Broker, Capabilities, Depth, Incoming, Lease, Outgoing, Place, Source, Terms};
+pub use delay::delayed_queue;
+use link::Link;
+use source::Consuming;
+
+/// What it is called in messages.
+const NAME: &str = "RabbitMQ";
+/// What RabbitMQ 4 takes unless somebody changed it; older ones take more.
+const SIZE_MAX: usize = 16 << 20;
+
+/// How RabbitMQ is used.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Options {
+    /// Where it is, and who we are: `amqp://user:password@host:5672/vhost`, or `amqps://`.
+    pub url: String,
+    /// What queues are made of that we create. Those that exist stay as they are.
+    pub queue_type: QueueType,
+    /// Whether queues that we create put urgent messages first. Others who declare the same queue
+    /// have to say so, too (`x-max-priority: 9`).
+    pub priorities: bool,
+}
+
+impl Options {
+    /// The defaults, at this address: classic queues, no priorities, so that whoever declares a
+    /// queue with no arguments finds what they mean.
+    pub fn new(url: impl Into<String>) -> Self {
+        Self { url: url.into(), queue_type: QueueType::Classic, priorities: false }
+    }
+}
+
+/// The address has a password in it.
+impl std::fmt::Debug for Options {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Options").field("queue_type", &self.queue_type).finish_non_exhaustive()
+    }
+}
+
+/// What a queue is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QueueType {
+    /// On one node.
+    Classic,
+    /// On several, which agree. Knows no priorities before RabbitMQ 4.
+    Quorum,
+}
+
+/// A RabbitMQ.
+#[derive(Debug)]
+pub struct RabbitMq {
+    link: Arc<Link>,
+    options: Options,
+}
+
+impl RabbitMq {
+    /// A broker that connects when it is first needed, and again whenever the connection is lost.
+    pub fn new(options: Options) -> Result<Self, Error> {
+        let link = Arc::new(Link::new(&options.url)?);
+        Ok(Self { link, options })
+    }
+
+    /// The same, connected: says what is wrong with the address or the login.
+    pub async fn connect(options: Options) -> Result<Self, Error> {
+        let broker = Self::new(options)?;
+        broker.link.live().await?;
+        Ok(broker)
+    }
+
+    /// What a queue is declared with when we make it. None of these on dead letters and delays
+    /// that others may have declared before us.
+    fn arguments(&self, place: &Place) -> FieldTable {
+        let mut arguments = FieldTable::default();
+        if self.options.queue_type == QueueType::Quorum {
+            let quorum = AMQPValue::LongString("quorum".into());
+            arguments.insert("x-queue-type".into(), quorum);
+        } else if self.options.priorities && matches!(place, Place::Live(_)) {
+            let max = AMQPValue::LongInt(i32::from(crate::Message::PRIORITY_MAX));
+            arguments.insert("x-max-priority".into(), max);
+        }
+        arguments
+    }
+
+    /// Asks for a queue by its name only. The channel of the question does not survive a no.
+    async fn look(&self, place: &Place) -> Result<lapin::Queue, Error> {
+        let channel = self.link.throwaway().await?;
+        let passive = QueueDeclareOptions { passive: true, ..Default::default() };
+        let name = failure::name(place.name())?;
+        let found =
+            link::in_time(channel.queue_declare(name, passive, FieldTable::default())).await;
+        found.map_err(|error| failure::of_queue(place.name(), error))
+    }
+}
+
+impl Broker for RabbitMq {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            broker: NAME,
+            lease: Lease::Connection,
+            delay_max: delay::RUNG_MAX,
+            delay_min: delay::RUNG_MIN,
+            fixed_delays: true,
+            browse: false,
+            priorities: self.options.priorities,
+            size_max: SIZE_MAX,
+            counts_returns: true,
+            atomic_relay: false,
+        }
+    }
+
+    fn publish<'a>(
+        &'a self,
+        place: &'a Place,
+        batch: Vec<Outgoing>,
+    ) -> BoxFuture<'a, Vec<Result<(), Error>>> {
+        let batch = batch.into_iter().map(|outgoing| (outgoing, None)).collect();
+        publish::publish(&self.link, place, batch).boxed()
+    }
+
+    fn consume<'a>(
+        &'a self,
+        place: &'a Place,
+        terms: Terms,
+    ) -> BoxFuture<'a, Result<Box<dyn Source>, Error>> {
+        async move {
+            let mut source = Consuming::new(self.link.clone(), place.clone(), terms);
+            source.subscribe().await?;
+            let source: Box<dyn Source> = Box::new(source);
+            Ok(source)
+        }
+        .boxed()
+    }
+
+    fn depth<'a>(&'a self, place: &'a Place) -> BoxFuture<'a, Result<Depth, Error>> {
+        async move {
+            let ready = u64::from(self.look(place).await?.message_count());
+            Ok(Depth { ready, ..Depth::default() })
+        }
+        .boxed()
+    }
+
+    fn browse<'a>(
+        &'a self,
+        _: &'a Place,
+        _: u64,
+        _: usize,
+    ) -> BoxFuture<'a, Result<Vec<(u64, Incoming)>, Error>> {
+        let cant = "RabbitMQ can't show messages where they lie".to_owned();
+        std::future::ready(Err(Error::Invalid(cant))).boxed()
+    }
+
+    fn check<'a>(&'a self, place: &'a Place) -> BoxFuture<'a, Result<(), Error>> {
+        async move { self.look(place).await.map(drop) }.boxed()
+    }
+
+    fn create<'a>(&'a self, place: &'a Place) -> BoxFuture<'a, Result<(), Error>> {
+        async move {
+            match self.look(place).await {
+                // Whatever it is made of: it is not ours to judge.
+                Ok(_) => return Ok(()),
+                Err(Error::NoQueue { .. }) => {}
+                Err(error) => return Err(error),
+            }
+            let channel = self.link.throwaway().await?;
+            let durable = QueueDeclareOptions { durable: true, ..Default::default() };
+            let name = failure::name(place.name())?;
+            let declared = channel.queue_declare(name, durable, self.arguments(place));
+            let declared = link::in_time(declared).await;
+            declared.map(drop).map_err(|error| failure::of_queue(place.name(), error))
+        }
+        .boxed()
+    }
+
+    fn purge<'a>(&'a self, place: &'a Place) -> BoxFuture<'a, Result<Option<u64>, Error>> {
+        async move {
+            let channel = self.link.throwaway().await?;
+            let name = failure::name(place.name())?;
+            let purged =
+                link::in_time(channel.queue_purge(name, QueuePurgeOptions::default())).await;
+            let purged = purged.map_err(|error| failure::of_queue(place.name(), error))?;
+            Ok(Some(u64::from(purged)))
+        }
+        .boxed()
+    }
+}

@@ -1,0 +1,139 @@
+//! A message as AMQP carries it: a body, properties, and a table of headers.
+
+use std::collections::BTreeMap;
+
+use lapin::BasicProperties;
+use lapin::message::Delivery;
+use lapin::types::{AMQPValue, FieldTable, ShortString};
+
+use super::{NAME, SIZE_MAX};
+use crate::broker::Incoming;
+use crate::{Error, Message, envelope};
+
+/// Survives a restart.
+const PERSISTENT: u8 = 2;
+/// What the broker writes into headers by itself. `x-death` in particular must not go with a copy:
+/// RabbitMQ throws a message away that seems to go round in a circle.
+const BY_THE_BROKER: [&str; 4] = ["x-death", "x-first-death-", "x-last-death-", "x-delivery-count"];
+
+/// The properties of a message, over those with which it came.
+///
+/// What its producer wrote stays, two things excepted: `expiration`, by which it would vanish from
+/// where we put it, and `user-id`, which RabbitMQ takes from its owner only.
+pub(super) fn write(
+    message: &Message,
+    came: Option<&BasicProperties>,
+) -> Result<BasicProperties, Error> {
+    let text = envelope::write(message);
+    let size = message.body.len() + text.len();
+    if size > SIZE_MAX {
+        return Err(Error::TooLarge { broker: NAME, size, max: SIZE_MAX });
+    }
+    let mut headers = foreign_headers(came);
+    for (name, value) in &message.headers {
+        headers.insert(short("header", name)?, AMQPValue::LongString(value.as_str().into()));
+    }
+    headers.insert(envelope::HEADER.into(), AMQPValue::LongString(text.into()));
+    let mut properties = BasicProperties::default()
+        .with_delivery_mode(PERSISTENT)
+        .with_headers(headers)
+        .with_priority(message.priority);
+    if let Some(content_type) = &message.content_type {
+        properties = properties.with_content_type(short("content type", content_type)?);
+    }
+    if let Some(kind) = &message.kind {
+        properties = properties.with_type(short("type", kind)?);
+    }
+    let foreign = came.and_then(|came| came.message_id().clone());
+    let id = match foreign {
+        Some(id) => Some(id),
+        // A long job id leaves no room; it is in the header, too.
+        None => ShortString::try_new(message.id().to_string()).ok(),
+    };
+    if let Some(id) = id {
+        properties = properties.with_message_id(id);
+    }
+    let Some(came) = came else { return Ok(properties) };
+    let keep = |properties: BasicProperties,
+                value: &Option<ShortString>,
+                with: fn(BasicProperties, ShortString) -> BasicProperties| {
+        match value {
+            Some(value) => with(properties, value.clone()),
+            None => properties,
+        }
+    };
+    properties = keep(properties, came.content_encoding(), BasicProperties::with_content_encoding);
+    properties = keep(properties, came.correlation_id(), BasicProperties::with_correlation_id);
+    properties = keep(properties, came.reply_to(), BasicProperties::with_reply_to);
+    properties = keep(properties, came.app_id(), BasicProperties::with_app_id);
+    if let Some(timestamp) = came.timestamp() {
+        properties = properties.with_timestamp(*timestamp);
+    }
+    Ok(properties)
+}
+
+/// What came.
+pub(super) fn read(delivery: &mut Delivery) -> Incoming {
+    let body = std::mem::take(&mut delivery.data).into();
+    let properties = &delivery.properties;
+    let owned = |text: &Option<ShortString>| text.as_ref().map(|text| text.as_str().to_owned());
+    let mut incoming = Incoming {
+        body,
+        content_type: owned(properties.content_type()),
+        kind: owned(properties.kind()),
+        priority: properties.priority().unwrap_or_default().min(Message::PRIORITY_MAX),
+        foreign_id: owned(properties.message_id()),
+        returns: u32::from(delivery.redelivered),
+        ..Incoming::default()
+    };
+    let headers = properties.headers().as_ref().map(FieldTable::inner);
+    for (name, value) in headers.into_iter().flatten() {
+        match (name.as_str(), text(value)) {
+            ("x-delivery-count", _) => incoming.returns = number(value).unwrap_or(1),
+            (envelope::HEADER, value) => incoming.envelope = value,
+            (name, Some(value)) if !is_by_the_broker(name) => {
+                incoming.headers.insert(name.to_owned(), value);
+            }
+            _ => {}
+        }
+    }
+    incoming
+}
+
+/// Headers that are no text, which we can only carry.
+fn foreign_headers(came: Option<&BasicProperties>) -> FieldTable {
+    let headers = came.and_then(|came| came.headers().as_ref()).map(FieldTable::inner);
+    let kept = headers
+        .into_iter()
+        .flatten()
+        .filter(|(name, value)| text(value).is_none() && !is_by_the_broker(name.as_str()));
+    kept.map(|(name, value)| (name.clone(), value.clone())).collect::<BTreeMap<_, _>>().into()
+}
+
+fn is_by_the_broker(name: &str) -> bool {
+    BY_THE_BROKER.iter().any(|beginning| name.starts_with(beginning))
+}
+
+fn text(value: &AMQPValue) -> Option<String> {
+    match value {
+        AMQPValue::LongString(text) => String::from_utf8(text.as_bytes().to_vec()).ok(),
+        AMQPValue::ShortString(text) => Some(text.as_str().to_owned()),
+        _ => None,
+    }
+}
+
+fn number(value: &AMQPValue) -> Option<u32> {
+    match value {
+        AMQPValue::LongLongInt(number) => u32::try_from(*number).ok(),
+        AMQPValue::LongInt(number) => u32::try_from(*number).ok(),
+        AMQPValue::LongUInt(number) => Some(*number),
+        AMQPValue::ShortInt(number) => u32::try_from(*number).ok(),
+        AMQPValue::ShortShortUInt(number) => Some(u32::from(*number)),
+        _ => None,
+    }
+}
+
+fn short(what: &str, text: &str) -> Result<ShortString, Error> {
+    let message = || format!("{what} {text:?}: RabbitMQ takes at most 255 bytes here");
+    ShortString::try_new(text).map_err(|_| Error::Invalid(message()))
+}

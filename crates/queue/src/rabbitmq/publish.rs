@@ -1,0 +1,111 @@
+//! Publishing: everything is sent first and then waited for, so that a batch takes one round trip.
+
+use std::collections::BTreeSet;
+
+use lapin::options::{BasicPublishOptions, QueueDeclareOptions};
+use lapin::types::FieldTable;
+use lapin::{BasicProperties, Confirmation, PublisherConfirm};
+
+use super::link::{Link, Live, in_time};
+use super::{delay, failure, properties};
+use crate::Error;
+use crate::broker::{Outgoing, Place};
+use crate::step::Step;
+
+/// A message, and the properties with which it came if it was somewhere else before.
+pub(super) type Leaving = (Outgoing, Option<BasicProperties>);
+
+/// Publishes messages and waits until RabbitMQ answers for each of them.
+pub(super) async fn publish(
+    link: &Link,
+    place: &Place,
+    batch: Vec<Leaving>,
+) -> Vec<Result<(), Error>> {
+    let (count, all_fail) = (batch.len(), |error: Error, count| vec![Err(error); count]);
+    let live = match link.live().await {
+        Ok(live) => live,
+        Err(error) => return all_fail(error, count),
+    };
+    let delays: BTreeSet<_> =
+        batch.iter().filter_map(|(next, _)| delay::queue(place.name(), next.delay)).collect();
+    if !delays.is_empty()
+        && let Err(error) = prepare(link, &live, place, delays).await
+    {
+        return all_fail(error, count);
+    }
+    let mut sent = Vec::with_capacity(count);
+    for (next, came) in &batch {
+        sent.push(send(&live, place, next, came.as_ref()).await);
+    }
+    Step::Published.reached();
+    let mut results = Vec::with_capacity(count);
+    for sent in sent {
+        results.push(match sent {
+            Ok((queue, confirm)) => confirmed(&live, queue, confirm).await,
+            Err(error) => Err(error),
+        });
+    }
+    Step::Confirmed.reached();
+    results
+}
+
+/// Sees to it that there is a queue to wait in, and one to come out into: what expires into a
+/// queue that does not exist is lost.
+async fn prepare(
+    link: &Link,
+    live: &Live,
+    target: &Place,
+    delays: BTreeSet<(String, u64)>,
+) -> Result<(), Error> {
+    let channel = link.throwaway().await?;
+    let name = failure::name(target.name())?;
+    let passive = QueueDeclareOptions { passive: true, ..Default::default() };
+    in_time(channel.queue_declare(name, passive, FieldTable::default()))
+        .await
+        .map_err(|error| failure::of_queue(target.name(), error))?;
+    for (queue, ttl_ms) in delays {
+        if !live.is_new(&queue) {
+            continue;
+        }
+        let durable = QueueDeclareOptions { durable: true, ..Default::default() };
+        let arguments = delay::arguments(target.name(), ttl_ms);
+        in_time(channel.queue_declare(failure::name(&queue)?, durable, arguments))
+            .await
+            .map_err(|error| failure::of_queue(&queue, error))?;
+        live.remember(queue);
+    }
+    Ok(())
+}
+
+async fn send(
+    live: &Live,
+    place: &Place,
+    Outgoing { message, delay }: &Outgoing,
+    came: Option<&BasicProperties>,
+) -> Result<(String, PublisherConfirm), Error> {
+    let properties = properties::write(message, came)?;
+    let queue =
+        delay::queue(place.name(), *delay).map_or_else(|| place.name().to_owned(), |(q, _)| q);
+    let mandatory = BasicPublishOptions { mandatory: true, ..Default::default() };
+    let name = failure::name(&queue)?;
+    let publish =
+        live.publishing.basic_publish("".into(), name, mandatory, &message.body, properties);
+    Ok((queue, in_time(publish).await?))
+}
+
+/// Whether RabbitMQ has it. Everything that is not a clear yes is a no.
+async fn confirmed(live: &Live, queue: String, confirm: PublisherConfirm) -> Result<(), Error> {
+    match in_time(confirm).await? {
+        Confirmation::Ack(None) => Ok(()),
+        Confirmation::Ack(Some(_)) => {
+            // If it is a delay queue that somebody removed, the next attempt makes it.
+            live.forget(&queue);
+            Err(Error::NoQueue { queue })
+        }
+        Confirmation::Nack(_) => {
+            let detail = format!("did not take a message for {queue}: it may be full");
+            Err(failure::unavailable(&detail))
+        }
+        Confirmation::NotRequested => Err(failure::unavailable("the channel does not confirm")),
+    }
+}

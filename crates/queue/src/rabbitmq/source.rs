@@ -1,0 +1,126 @@
+//! Consuming: a channel with a subscription, made anew when it is lost.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use futures_util::future::{BoxFuture, FutureExt as _};
+use lapin::message::Delivery;
+use lapin::options::{BasicCancelOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions};
+use lapin::types::FieldTable;
+use lapin::{Channel, Consumer};
+use tracing::{info, warn};
+
+use super::link::{Link, in_time};
+use super::receipt::Held;
+use super::{failure, properties};
+use crate::Error;
+use crate::broker::{Place, Received, Source, Terms};
+
+/// How long is waited before the next attempt to connect: twice as long each time.
+const WAIT_MIN: Duration = Duration::from_millis(50);
+const WAIT_MAX: Duration = Duration::from_secs(5);
+
+pub(super) struct Consuming {
+    link: Arc<Link>,
+    place: Place,
+    terms: Terms,
+    current: Option<(Channel, Consumer)>,
+}
+
+impl Consuming {
+    pub(super) const fn new(link: Arc<Link>, place: Place, terms: Terms) -> Self {
+        Self { link, place, terms, current: None }
+    }
+
+    /// Opens a channel and subscribes.
+    pub(super) async fn subscribe(&mut self) -> Result<(), Error> {
+        let channel = self.link.throwaway().await?;
+        in_time(channel.basic_qos(self.terms.prefetch.max(1), BasicQosOptions::default())).await?;
+        let name = failure::name(self.place.name())?;
+        let (options, arguments) = (BasicConsumeOptions::default(), FieldTable::default());
+        let consumer = in_time(channel.basic_consume(name, "".into(), options, arguments)).await;
+        let consumer = consumer.map_err(|error| failure::of_queue(self.place.name(), error))?;
+        self.current = Some((channel, consumer));
+        Ok(())
+    }
+
+    /// The same, as often as it takes; only what somebody has to do something about is an error.
+    async fn resubscribe(&mut self) -> Result<(), Error> {
+        let mut wait = WAIT_MIN;
+        loop {
+            match self.subscribe().await {
+                Ok(()) => {
+                    info!(queue = %self.place, "consuming again");
+                    return Ok(());
+                }
+                Err(error) if !error.is_transient() => return Err(error),
+                Err(error) => warn!(queue = %self.place, %error, "can't consume yet"),
+            }
+            tokio::time::sleep(wait).await;
+            wait = (wait * 2).min(WAIT_MAX);
+        }
+    }
+
+    fn receive(&self, channel: &Channel, mut delivery: Delivery) -> Received {
+        let incoming = properties::read(&mut delivery);
+        let receipt = Held {
+            link: self.link.clone(),
+            acker: Some(delivery.acker),
+            properties: delivery.properties,
+            channel: channel.clone(),
+        };
+        Received { incoming, receipt: Box::new(receipt) }
+    }
+}
+
+impl Source for Consuming {
+    fn next(&mut self, max: usize) -> BoxFuture<'_, Result<Vec<Received>, Error>> {
+        async move {
+            loop {
+                let Some((channel, consumer)) = &mut self.current else {
+                    self.resubscribe().await?;
+                    continue;
+                };
+                let channel = channel.clone();
+                // What comes together is handed out together.
+                let mut deliveries = Vec::new();
+                let mut next = consumer.next().await;
+                while let Some(Ok(delivery)) = next {
+                    deliveries.push(delivery);
+                    if deliveries.len() >= max {
+                        break;
+                    }
+                    match consumer.next().now_or_never() {
+                        Some(more) => next = more,
+                        None => break,
+                    }
+                }
+                if deliveries.is_empty() {
+                    self.current = None;
+                    continue;
+                }
+                let receive = |delivery| self.receive(&channel, delivery);
+                return Ok(deliveries.into_iter().map(receive).collect());
+            }
+        }
+        .boxed()
+    }
+}
+
+impl Drop for Consuming {
+    /// Ends the subscription and gives back what nobody has asked for yet. Deliveries that were
+    /// handed out keep the channel open until they are settled.
+    fn drop(&mut self) {
+        let Some((channel, mut consumer)) = self.current.take() else { return };
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        runtime.spawn(async move {
+            let tag = consumer.tag();
+            let _ = in_time(channel.basic_cancel(tag, BasicCancelOptions::default())).await;
+            let requeue = BasicNackOptions { requeue: true, ..Default::default() };
+            while let Some(Some(Ok(delivery))) = consumer.next().now_or_never() {
+                let _ = in_time(delivery.acker.nack(requeue)).await;
+            }
+        });
+    }
+}

@@ -1,0 +1,105 @@
+//! Long polling. The question lives apart from whoever waits for it: what SQS has handed out while
+//! nobody was waiting is there for the next one who does.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use aws_sdk_sqs::types::{Message as Native, MessageSystemAttributeName};
+use futures_util::future::{BoxFuture, FutureExt as _};
+use sluicegate_core::Span;
+use tokio::task::JoinHandle;
+use tracing::warn;
+
+use super::client::Link;
+use super::receipt::{Held, Way, seconds};
+use super::{attributes, failure};
+use crate::Error;
+use crate::broker::{Place, Received, Source, Terms};
+
+/// The most messages that SQS hands out at once.
+const BATCH_MAX: usize = 10;
+/// How long is waited after a question that was not answered: twice as long each time.
+const WAIT_MIN: Duration = Duration::from_millis(100);
+const WAIT_MAX: Duration = Duration::from_secs(5);
+
+pub(super) struct Polling {
+    way: Arc<Way>,
+    terms: Terms,
+    asked: Option<JoinHandle<Result<Vec<Received>, Error>>>,
+    /// More than somebody asked for who came after the question.
+    over: Vec<Received>,
+}
+
+impl Polling {
+    pub(super) fn new(link: Arc<Link>, place: Place, url: String, terms: Terms) -> Self {
+        let way = Arc::new(Way { link, place, url });
+        Self { way, terms, asked: None, over: Vec::new() }
+    }
+
+    fn ask(&self, max: usize) -> JoinHandle<Result<Vec<Received>, Error>> {
+        let way = self.way.clone();
+        let most = max.min(usize::from(self.terms.prefetch.max(1))).clamp(1, BATCH_MAX);
+        let question = way
+            .link
+            .client
+            .receive_message()
+            .queue_url(&way.url)
+            .max_number_of_messages(most as i32)
+            .wait_time_seconds(seconds(self.terms.wait.min(Terms::WAIT_MAX)))
+            .visibility_timeout(seconds(self.terms.visibility))
+            .message_attribute_names("All")
+            .message_system_attribute_names(MessageSystemAttributeName::ApproximateReceiveCount);
+        tokio::spawn(async move {
+            let answer = question.send().await;
+            let answer = answer.map_err(|error| failure::of_queue(&way.place, &error))?;
+            let receive = |native| receive(&way, native);
+            Ok(answer.messages.unwrap_or_default().into_iter().map(receive).collect())
+        })
+    }
+}
+
+fn receive(way: &Arc<Way>, mut native: Native) -> Received {
+    let incoming = attributes::read(&native);
+    let (handle, attributes) = (native.receipt_handle.take(), native.message_attributes.take());
+    Received { incoming, receipt: Box::new(Held { way: way.clone(), handle, attributes }) }
+}
+
+impl Source for Polling {
+    fn next(&mut self, max: usize) -> BoxFuture<'_, Result<Vec<Received>, Error>> {
+        async move {
+            let mut wait = WAIT_MIN;
+            loop {
+                if !self.over.is_empty() {
+                    let most = max.min(self.over.len());
+                    return Ok(self.over.drain(..most).collect());
+                }
+                if self.asked.is_none() {
+                    self.asked = Some(self.ask(max));
+                }
+                let Some(asked) = &mut self.asked else { continue };
+                let answer = asked.await;
+                self.asked = None;
+                match answer {
+                    Ok(Ok(received)) => {
+                        wait = WAIT_MIN;
+                        self.over = received;
+                        if self.over.is_empty() && self.terms.wait == Span::ZERO {
+                            tokio::time::sleep(WAIT_MIN).await;
+                        }
+                    }
+                    Ok(Err(error)) if !error.is_transient() => return Err(error),
+                    Ok(Err(error)) => {
+                        warn!(queue = %self.way.place, %error, "can't receive yet");
+                        tokio::time::sleep(wait).await;
+                        wait = (wait * 2).min(WAIT_MAX);
+                    }
+                    Err(_) => {
+                        let detail = "the process is stopping".to_owned();
+                        return Err(Error::Unavailable { broker: super::NAME, detail });
+                    }
+                }
+            }
+        }
+        .boxed()
+    }
+}

@@ -1,0 +1,74 @@
+//! Several users of one file.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use sluicegate_queue::{Embedded, Error, Message, Options, Queue, When};
+use sluicegate_testkit::queue::run;
+
+fn open(path: &std::path::Path) -> Queue {
+    let broker = Arc::new(Embedded::open(path).expect("a file"));
+    Queue::new(broker, "jobs", Options::default())
+}
+
+/// Each has connections and a writer of its own, as if it were another process.
+#[test]
+fn users_of_one_file_share_its_queues() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("queue.db");
+    run(async {
+        let (one, other) = (open(&path), open(&path));
+        one.create().await.expect("created");
+        let send = async |queue: &Queue, from: u32| {
+            for n in from..from + 50 {
+                queue.send(Message::new(format!("{n}"))).await.expect("sent");
+            }
+        };
+        let take = async |queue: &Queue| {
+            let mut consumer = queue.consume(10).await.expect("a consumer");
+            let mut bodies = Vec::new();
+            while bodies.len() < 50 {
+                for delivery in consumer.receive(7).await.expect("received") {
+                    bodies.push(delivery.message().body.clone());
+                    delivery.ack().await.expect("acknowledged");
+                    if bodies.len() == 50 {
+                        break;
+                    }
+                }
+            }
+            bodies
+        };
+        let ((), (), left, right) =
+            tokio::join!(send(&one, 0), send(&other, 50), take(&one), take(&other));
+        let all: BTreeSet<_> = left.into_iter().chain(right).collect();
+        assert_eq!(all.len(), 100);
+    });
+}
+
+#[test]
+fn what_is_delayed_outlives_its_process() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("queue.db");
+    run(async {
+        let queue = open(&path);
+        queue.create().await.expect("created");
+        let hour = sluicegate_core::Span::from_secs(3_600);
+        queue.send_when(Message::new("x"), When::After(hour)).await.expect("sent");
+        drop(queue);
+        assert_eq!(open(&path).depth().await.expect("a depth").delayed, Some(1));
+    });
+}
+
+#[test]
+fn a_file_that_is_none_of_ours_is_left_alone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("queue.db");
+    std::fs::write(&path, "these are somebody's notes, and no database at all").expect("a file");
+    let error = Embedded::open(&path).expect_err("no database");
+    assert!(
+        matches!(&error, Error::Unusable { queue, .. } if queue.ends_with("queue.db")),
+        "{error}"
+    );
+    let error = Embedded::open(&folder.path().join("no/such/folder.db")).expect_err("no folder");
+    assert!(error.to_string().contains("queue.path"), "{error}");
+}

@@ -1,0 +1,127 @@
+//! Producers that know nothing of us, and queues that were there before us.
+
+use std::sync::Arc;
+
+use lapin::options::{BasicPublishOptions, QueueDeclareOptions};
+use lapin::types::{AMQPValue, FieldTable};
+use lapin::{BasicProperties, Connection, ConnectionProperties};
+use sluicegate_queue::{Message, Options, Queue, When};
+use sluicegate_testkit::queue::run;
+
+use crate::support::{broker, calm};
+
+async fn foreign() -> lapin::Channel {
+    let connection = Connection::connect(&calm().url(), ConnectionProperties::default()).await;
+    connection.expect("a connection").create_channel().await.expect("a channel")
+}
+
+async fn declare(channel: &lapin::Channel, queue: &str, arguments: FieldTable) {
+    let durable = QueueDeclareOptions { durable: true, ..Default::default() };
+    channel.queue_declare(queue.into(), durable, arguments).await.expect("declared");
+}
+
+fn analysis_queue() -> Queue {
+    let options = Options { job_field: Some("AnalysisId".to_owned()), ..Options::default() };
+    Queue::new(Arc::new(broker()), "raw-analysis-queue", options)
+}
+
+/// SPEC C1: bare JSON, identified by its field; the body and what the producer wrote beside it
+/// travel unchanged.
+#[test]
+fn bare_json_of_a_producer_that_knows_nothing_of_us_is_passed_on_unchanged() {
+    run(async {
+        let channel = foreign().await;
+        declare(&channel, "raw-analysis-queue", FieldTable::default()).await;
+        declare(&channel, "gemini-analysis-queue", FieldTable::default()).await;
+        let mut headers = FieldTable::default();
+        headers.insert("tries".into(), AMQPValue::LongInt(7));
+        headers.insert("tenant".into(), AMQPValue::LongString("t1".into()));
+        let properties = BasicProperties::default()
+            .with_content_type("application/json".into())
+            .with_delivery_mode(2)
+            .with_correlation_id("c-1".into())
+            .with_expiration("600000".into())
+            .with_headers(headers);
+        let body = r#"{"AnalysisId":"a-17", "image": "x"}"#;
+        let options = BasicPublishOptions::default();
+        let publish = channel.basic_publish(
+            "".into(),
+            "raw-analysis-queue".into(),
+            options,
+            body.as_bytes(),
+            properties,
+        );
+        publish.await.expect("sent").await.expect("sent");
+
+        let raw = analysis_queue();
+        raw.check().await.expect_err("nobody made its dead letters yet");
+        raw.create().await.expect("what is missing is made, the rest stays");
+        let delivery = raw.consume(1).await.expect("a consumer").receive_one().await.expect("one");
+        assert_eq!(delivery.message().meta.job.as_str(), "a-17");
+        assert_eq!(delivery.message().headers["tenant"], "t1");
+        let target = Queue::new(Arc::new(broker()), "gemini-analysis-queue", Options::default());
+        delivery.forward(&target, When::Now).await.expect("forwarded");
+
+        let get = lapin::options::BasicGetOptions { no_ack: true };
+        let got = channel.basic_get("gemini-analysis-queue".into(), get).await.expect("an answer");
+        let got = got.expect("a message").delivery;
+        assert_eq!(got.data, body.as_bytes());
+        let properties = &got.properties;
+        assert_eq!(properties.correlation_id().as_ref().map(|id| id.as_str()), Some("c-1"));
+        assert_eq!(
+            properties.content_type().as_ref().map(|t| t.as_str()),
+            Some("application/json")
+        );
+        assert_eq!((properties.delivery_mode(), properties.expiration()), (&Some(2), &None));
+        let headers = properties.headers().as_ref().expect("headers").inner();
+        assert_eq!(headers.get("tries"), Some(&AMQPValue::LongInt(7)));
+        assert!(headers.contains_key("sluicegate"));
+    });
+}
+
+/// A quorum queue with a delivery limit throws away what comes back too often: we send it anew.
+#[test]
+fn giving_back_never_trips_a_delivery_limit() {
+    run(async {
+        let channel = foreign().await;
+        let mut arguments = FieldTable::default();
+        arguments.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
+        arguments.insert("x-delivery-limit".into(), AMQPValue::LongInt(2));
+        declare(&channel, "limited", arguments).await;
+        let queue = Queue::new(Arc::new(broker()), "limited", Options::default());
+        let sent = Message::new("precious");
+        queue.send(sent.clone()).await.expect("sent");
+        let mut consumer = queue.consume(1).await.expect("a consumer");
+        for round in 0..20 {
+            let delivery = consumer.receive_one().await.expect("received");
+            assert_eq!(delivery.message().meta.job, sent.meta.job, "round {round}");
+            match round % 3 {
+                0 => drop(delivery),
+                1 => delivery.give_back().await.expect("given back"),
+                _ => delivery.defer(When::Now).await.expect("deferred"),
+            }
+        }
+        consumer.receive_one().await.expect("received").ack().await.expect("acknowledged");
+    });
+}
+
+/// Messages that a consumer has taken along and not handed out are there for the next one.
+#[test]
+fn a_consumer_that_ends_leaves_nothing_behind() {
+    run(async {
+        let queue = Queue::new(Arc::new(broker()), "left", Options::default());
+        queue.create().await.expect("created");
+        for n in 0..10 {
+            queue.send(Message::new(format!("{n}"))).await.expect("sent");
+        }
+        let mut first = queue.consume(10).await.expect("a consumer");
+        let held = first.receive_one().await.expect("received");
+        drop(first);
+        let mut second = queue.consume(10).await.expect("a consumer");
+        for _ in 0..9 {
+            second.receive_one().await.expect("received").ack().await.expect("acknowledged");
+        }
+        held.ack().await.expect("its channel is still open");
+        assert_eq!(queue.depth().await.expect("a depth").ready, 0);
+    });
+}

@@ -1,0 +1,79 @@
+//! Delays by the broker's own means.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sluicegate_core::Span;
+use sluicegate_queue::rabbitmq::delayed_queue;
+use sluicegate_queue::{Broker, Error, Message, Options, Place, Queue, When};
+use sluicegate_testkit::queue::run;
+
+use crate::support::{broker, calm};
+
+/// SPEC C2, to the letter: the name, and exactly three arguments.
+#[test]
+fn a_fixed_delay_is_a_queue_with_exactly_three_arguments() {
+    run(async {
+        let queue = Queue::new(Arc::new(broker()), "c2-gemini", Options::default());
+        queue.create().await.expect("created");
+        let delay = When::After(Span::from_secs(30));
+        queue.send_when(Message::new("x"), delay).await.expect("sent");
+    });
+    let listed = calm().ctl(&["list_queues", "name", "durable", "arguments", "messages"]);
+    let line = listed.lines().find(|line| line.starts_with("c2-gemini-delayed")).expect("a queue");
+    let mut words: Vec<_> = line.split('\t').collect();
+    let arguments = words.remove(2);
+    assert_eq!(words, ["c2-gemini-delayed-30000ms", "true", "1"]);
+    for argument in [
+        r#"{"x-message-ttl",30000}"#,
+        r#"{"x-dead-letter-exchange",[]}"#,
+        r#"{"x-dead-letter-routing-key","c2-gemini"}"#,
+    ] {
+        assert!(arguments.contains(argument), "{argument} in {arguments}");
+    }
+    assert_eq!(arguments.matches("x-").count(), 3, "{arguments}");
+}
+
+#[test]
+fn what_is_parked_comes_without_anybody_waiting_for_it() {
+    run(async {
+        let queue = Queue::new(Arc::new(broker()), "parked", Options::default());
+        queue.create().await.expect("created");
+        let delay = When::After(Span::from_millis(200));
+        queue.send_when(Message::new("x"), delay).await.expect("sent");
+        while queue.depth().await.expect("a depth").ready == 0 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
+}
+
+/// What expires into a queue that does not exist is lost.
+#[test]
+fn nothing_is_parked_for_a_queue_that_does_not_exist() {
+    run(async {
+        let broker = Arc::new(broker());
+        let queue = Queue::new(broker.clone(), "never-made", Options::default());
+        for when in [When::After(Span::from_millis(50)), When::At(sluicegate_core::Timestamp::MAX)]
+        {
+            let error = queue.send_when(Message::new("x"), when).await.expect_err("no queue");
+            assert_eq!(error, Error::NoQueue { queue: "never-made".to_owned() });
+        }
+        let parked = Place::Live(delayed_queue("never-made", Span::from_millis(50)));
+        assert!(matches!(broker.check(&parked).await, Err(Error::NoQueue { .. })));
+    });
+}
+
+/// Somebody removed it: it is made again, and the message is not lost meanwhile.
+#[test]
+fn a_delay_queue_that_was_removed_is_made_again() {
+    run(async {
+        let queue = Queue::new(Arc::new(broker()), "removed", Options::default());
+        queue.create().await.expect("created");
+        let delay = When::After(Span::from_secs(3_600));
+        queue.send_when(Message::new("x"), delay).await.expect("sent");
+        calm().ctl(&["delete_queue", "removed-delayed-3600000ms"]);
+        let told = queue.send_when(Message::new("y"), delay).await;
+        assert!(told.is_err(), "it was not stored, and its sender knows");
+        queue.send_when(Message::new("y"), delay).await.expect("sent");
+    });
+}

@@ -1,0 +1,8 @@
+//! RabbitMQ, on private nodes.
+
+mod compatibility;
+mod crash;
+mod delays;
+mod start;
+mod suite;
+mod support;

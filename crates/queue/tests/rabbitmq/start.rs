@@ -1,0 +1,65 @@
+//! What is said at the start when something is wrong, and what is done when the network is.
+
+use std::sync::Arc;
+
+use sluicegate_queue::rabbitmq::Options as Rabbit;
+use sluicegate_queue::{Error, Message, Options, Queue, RabbitMq};
+use sluicegate_testkit::proxy::{FaultProxy, Weather};
+use sluicegate_testkit::queue::run;
+
+use crate::support::{PATIENCE, calm};
+
+async fn refusal(url: String) -> String {
+    RabbitMq::connect(Rabbit::new(url)).await.expect_err("refused").to_string()
+}
+
+#[test]
+fn a_wrong_address_login_or_virtual_host_is_told_with_what_to_do() {
+    run(async {
+        let port = calm().port;
+        for (url, words) in [
+            ("http://127.0.0.1".to_owned(), "write amqp://user:password@host:5672/"),
+            ("amqp://127.0.0.1:1".to_owned(), "can't connect to 127.0.0.1:1"),
+            (
+                format!("amqp://guest:wrong-secret@127.0.0.1:{port}/%2f"),
+                "check user and password in queue.url",
+            ),
+            (
+                format!("amqp://guest:guest@127.0.0.1:{port}/nowhere"),
+                "check the virtual host in queue.url",
+            ),
+        ] {
+            let said = refusal(url.clone()).await;
+            assert!(said.contains(words), "{url}: {said}");
+            assert!(!said.contains("wrong-secret"), "{said}");
+        }
+    });
+}
+
+/// A network that swallows everything: whoever sends is told in time, and nothing is lost after.
+#[test]
+fn a_black_hole_is_an_error_in_time_and_not_a_loss() {
+    run(async {
+        let network = FaultProxy::start(calm().port);
+        let url = format!("amqp://guest:guest@127.0.0.1:{}/%2f", network.port);
+        let broker = Arc::new(RabbitMq::connect(Rabbit::new(url)).await.expect("connected"));
+        let queue = Queue::new(broker, "black-hole", Options::default());
+        queue.create().await.expect("created");
+        network.set(Weather::BlackHole);
+        let sending = tokio::time::timeout(PATIENCE, queue.send(Message::new("x"))).await;
+        let error = sending.expect("in time").expect_err("nobody answered");
+        assert!(matches!(error, Error::Unavailable { .. }), "{error}");
+        network.set(Weather::Cut);
+        network.set(Weather::Fair);
+        while queue.send(Message::new("y")).await.is_err() {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+        let mut consumer = queue.consume(1).await.expect("a consumer");
+        let mut bodies = vec![];
+        while !bodies.contains(&"y".as_bytes().to_vec()) {
+            let delivery = consumer.receive_one().await.expect("received");
+            bodies.push(delivery.message().body.to_vec());
+            delivery.ack().await.expect("acknowledged");
+        }
+    });
+}

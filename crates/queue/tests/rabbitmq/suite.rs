@@ -1,0 +1,13 @@
+//! The suite, on queues of both types.
+
+mod classic {
+    use crate::support::{Killed, Subject};
+
+    sluicegate_testkit::queue_suite!(Subject<false>, Killed);
+}
+
+mod quorum {
+    use crate::support::{Killed, Subject};
+
+    sluicegate_testkit::queue_suite!(Subject<true>, Killed);
+}

@@ -1,0 +1,121 @@
+//! The nodes, and a network before them that can be cut.
+
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use sluicegate_core::Span;
+use sluicegate_core::time::Clock;
+use sluicegate_queue::rabbitmq::{Options, QueueType};
+use sluicegate_queue::{Broker, RabbitMq, WallClock};
+use sluicegate_testkit::QueueSubject;
+use sluicegate_testkit::proxy::{FaultProxy, Weather};
+use sluicegate_testkit::rabbitmq::RabbitServer;
+
+/// The node of all tests that leave it alone.
+static CALM: LazyLock<RabbitServer> = LazyLock::new(RabbitServer::start);
+/// The node of those that kill it, one after the other.
+static KILLED: LazyLock<Mutex<RabbitServer>> = LazyLock::new(|| Mutex::new(RabbitServer::start()));
+
+/// The node of all tests that leave it alone.
+pub(crate) fn calm() -> &'static RabbitServer {
+    &CALM
+}
+
+/// A broker on it.
+pub(crate) fn broker() -> RabbitMq {
+    RabbitMq::new(Options::new(CALM.url())).expect("an address")
+}
+
+/// A broker behind a network of its own, with queues of one type.
+pub(crate) struct Subject<const QUORUM: bool> {
+    broker: Arc<RabbitMq>,
+    network: FaultProxy,
+}
+
+fn connect(port: u16, quorum: bool) -> (Arc<RabbitMq>, FaultProxy) {
+    let network = FaultProxy::start(port);
+    let mut options = Options::new(format!("amqp://guest:guest@127.0.0.1:{}/%2f", network.port));
+    (options.queue_type, options.priorities) = match quorum {
+        true => (QueueType::Quorum, false),
+        false => (QueueType::Classic, true),
+    };
+    (Arc::new(RabbitMq::new(options).expect("an address")), network)
+}
+
+impl<const QUORUM: bool> QueueSubject for Subject<QUORUM> {
+    const VISIBILITY: Span = Span::from_millis(300);
+    const DELAY: Span = Span::from_millis(700);
+    const FENCES: bool = true;
+
+    fn fresh() -> Self {
+        let (broker, network) = connect(CALM.port, QUORUM);
+        Self { broker, network }
+    }
+
+    fn broker(&self) -> Arc<dyn Broker> {
+        self.broker.clone()
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::new(WallClock)
+    }
+
+    async fn pass(&self, span: Span) {
+        tokio::time::sleep(span.into()).await;
+    }
+
+    async fn end_leases(&self) {
+        self.network.set(Weather::Cut);
+        self.network.set(Weather::Fair);
+    }
+
+    async fn restart(&self) {
+        unreachable!("the node is shared: see Killed");
+    }
+}
+
+/// A broker on the node that is killed.
+pub(crate) struct Killed {
+    subject: Subject<false>,
+    node: Mutex<MutexGuard<'static, RabbitServer>>,
+}
+
+impl QueueSubject for Killed {
+    const VISIBILITY: Span = Subject::<false>::VISIBILITY;
+    const DELAY: Span = Subject::<false>::DELAY;
+    const FENCES: bool = true;
+
+    fn fresh() -> Self {
+        let node = KILLED.lock().unwrap_or_else(PoisonError::into_inner);
+        let (broker, network) = connect(node.port, false);
+        Self { subject: Subject { broker, network }, node: Mutex::new(node) }
+    }
+
+    fn broker(&self) -> Arc<dyn Broker> {
+        self.subject.broker()
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.subject.clock()
+    }
+
+    async fn pass(&self, span: Span) {
+        self.subject.pass(span).await;
+    }
+
+    async fn end_leases(&self) {
+        self.subject.end_leases().await;
+    }
+
+    async fn restart(&self) {
+        let mut node = self.node.lock().unwrap_or_else(PoisonError::into_inner);
+        // RabbitMQ writes down a moment later that a queue exists, and the queues of users are
+        // older than that. Messages it has written when it confirms them.
+        node.ctl(&["eval", "mnesia:sync_log()."]);
+        node.kill();
+        node.restart();
+    }
+}
+
+/// How long a test may wait for a broker.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);

@@ -1,0 +1,89 @@
+//! Producers that know nothing of us.
+
+use std::sync::Arc;
+
+use aws_sdk_sqs::Client;
+use aws_sdk_sqs::types::MessageAttributeValue;
+use sluicegate_core::{Span, Timestamp};
+use sluicegate_queue::{Broker as _, Message, Options, Place, Queue, Sqs, When};
+use sluicegate_testkit::queue::run;
+
+use crate::support::{config, moto};
+
+fn broker() -> Arc<Sqs> {
+    Arc::new(Sqs::with_config(&config(moto().port)).expect("a client"))
+}
+
+#[test]
+fn a_foreign_message_is_passed_on_with_all_that_its_producer_wrote() {
+    run(async {
+        let client = Client::new(&config(moto().port));
+        let url = client.create_queue().queue_name("foreign").send().await.expect("created");
+        let url = url.queue_url.expect("an address");
+        let number = MessageAttributeValue::builder().data_type("Number").string_value("7");
+        let text = MessageAttributeValue::builder().data_type("String").string_value("t1");
+        let send = client.send_message().queue_url(&url).message_body(r#"{"AnalysisId": 17}"#);
+        let send = send.message_attributes("tries", number.build().expect("complete"));
+        let send = send.message_attributes("tenant", text.build().expect("complete"));
+        let id = send.send().await.expect("sent").message_id.expect("an id");
+
+        // By its address, as users of SQS name queues.
+        let options = Options { job_field: Some("AnalysisId".to_owned()), ..Options::default() };
+        let queue = Queue::new(broker(), &url, options);
+        let delivery =
+            queue.consume(1).await.expect("a consumer").receive_one().await.expect("one");
+        assert_eq!(delivery.message().meta.job.as_str(), "17");
+        assert_eq!(delivery.message().headers["tenant"], "t1");
+        delivery.defer(When::Now).await.expect("deferred");
+
+        let got = client.receive_message().queue_url(&url).message_attribute_names("All");
+        let got = got.send().await.expect("received").messages.expect("messages").remove(0);
+        assert_eq!(got.body(), Some(r#"{"AnalysisId": 17}"#));
+        assert_ne!(got.message_id(), Some(id.as_str()), "a message of its own");
+        let attributes = got.message_attributes().expect("attributes");
+        assert_eq!(attributes["tries"].data_type(), "Number");
+        assert_eq!(attributes["tenant"].string_value(), Some("t1"));
+        assert!(
+            attributes["sluicegate"].string_value().is_some_and(|m| m.contains(r#""deferrals":1"#))
+        );
+    });
+}
+
+/// Longer than SQS hides anything: it comes after 15 minutes, is early, and is sent on.
+#[test]
+fn a_delay_of_days_is_sent_as_its_longest_part() {
+    run(async {
+        let queue = Queue::new(broker(), "days", Options::default());
+        queue.create().await.expect("created");
+        let days = When::After(Span::from_secs(5 * 86_400));
+        queue.send_when(Message::new("x"), days).await.expect("SQS refuses more than 900 s");
+        assert_eq!(queue.depth().await.expect("a depth").delayed, Some(1));
+    });
+}
+
+/// The second hop of such a delay, without the 15 minutes before it.
+#[test]
+fn what_comes_before_its_instant_is_sent_on() {
+    run(async {
+        let queue = Queue::new(broker(), "early", Options::default());
+        queue.create().await.expect("created");
+        let mut message = Message::new("x");
+        message.meta.not_before = Some(Timestamp::MAX);
+        let next = sluicegate_queue::broker::Outgoing {
+            message,
+            delay: sluicegate_queue::broker::Delay::None,
+        };
+        let sent = broker().publish(&Place::Live("early".to_owned()), vec![next]).await;
+        assert_eq!(sent, [Ok(())]);
+        let mut consumer = queue.consume(1).await.expect("a consumer");
+        let parked = async {
+            while queue.depth().await.expect("a depth").delayed != Some(1) {
+                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            }
+        };
+        tokio::select! {
+            received = consumer.receive_one() => panic!("{received:?} came too early"),
+            () = parked => {}
+        }
+    });
+}

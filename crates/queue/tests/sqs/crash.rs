@@ -1,0 +1,27 @@
+//! Processes that are killed at every step.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sluicegate_queue::{Broker, Sqs};
+use sluicegate_testkit::queue::crash::{child, nothing_is_lost};
+use sluicegate_testkit::queue::run_for;
+
+use crate::support::{config, moto};
+
+async fn connect(port: String) -> Arc<dyn Broker> {
+    let port = port.parse().expect("a port");
+    Arc::new(Sqs::with_config(&config(port)).expect("a client"))
+}
+
+#[test]
+fn processes_that_are_killed_at_any_step_lose_nothing() {
+    run_for(Duration::from_secs(300), async {
+        if child(connect).await {
+            return;
+        }
+        let port = moto().port.to_string();
+        let test = "crash::processes_that_are_killed_at_any_step_lose_nothing";
+        nothing_is_lost(connect(port.clone()).await, &port, test).await;
+    });
+}

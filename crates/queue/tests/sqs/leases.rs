@@ -1,0 +1,30 @@
+//! Receipts whose lease has ended, on a server that refuses them.
+
+use std::sync::Arc;
+
+use sluicegate_core::Span;
+use sluicegate_queue::{Error, Message, Options, Queue, Sqs};
+use sluicegate_testkit::queue::run;
+
+use crate::support::{config, fauxqs};
+
+#[test]
+fn a_holder_whose_lease_has_ended_can_not_take_the_message_from_the_next() {
+    run(async {
+        let broker = Arc::new(Sqs::with_config(&config(fauxqs().port)).expect("a client"));
+        let options = Options { visibility: Span::from_secs(1), ..Options::default() };
+        let queue = Queue::new(broker, "stale", options);
+        queue.create().await.expect("created");
+        queue.send(Message::new("x")).await.expect("sent");
+        let mut consumer = queue.consume(1).await.expect("a consumer");
+        let first = consumer.receive_one().await.expect("received");
+        // Comes when the lease of the first has ended.
+        let second = consumer.receive_one().await.expect("received again");
+        assert_eq!(second.message().id(), first.message().id());
+        assert_eq!(first.extend().await, Err(Error::Lost));
+        // SQS takes the receipt and does nothing by it: the message stays with who has it.
+        first.ack().await.expect("no answer that we could tell from a good one");
+        second.extend().await.expect("it is ours");
+        second.ack().await.expect("it is ours");
+    });
+}

@@ -1,0 +1,8 @@
+//! SQS, on moto and fauxqs.
+
+mod compatibility;
+mod crash;
+mod leases;
+mod start;
+mod suite;
+mod support;

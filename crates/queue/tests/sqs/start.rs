@@ -1,0 +1,20 @@
+//! What is said at the start when something is wrong.
+
+use sluicegate_queue::{Broker as _, Error, Place, Sqs};
+use sluicegate_testkit::queue::run;
+
+use crate::support::{config, moto};
+
+#[test]
+fn a_server_that_is_not_there_a_fifo_queue_and_a_bad_name_are_told_with_what_to_do() {
+    run(async {
+        let nobody = Sqs::with_config(&config(1)).expect("a client");
+        let error = nobody.check(&Place::Live("q".to_owned())).await.expect_err("nobody there");
+        assert!(error.to_string().contains("queue.endpoint"), "{error}");
+        let moto = Sqs::with_config(&config(moto().port)).expect("a client");
+        let error = moto.check(&Place::Live("q.fifo".to_owned())).await.expect_err("FIFO");
+        assert!(matches!(&error, Error::Unusable { detail, .. } if detail.contains("standard")));
+        let error = moto.create(&Place::Live("a b".to_owned())).await.expect_err("a bad name");
+        assert!(error.to_string().contains("letters, digits"), "{error}");
+    });
+}

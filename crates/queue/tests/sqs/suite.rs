@@ -1,0 +1,5 @@
+//! The suite.
+
+use crate::support::Subject;
+
+sluicegate_testkit::queue_suite!(Subject);

@@ -1,0 +1,79 @@
+//! The servers, and a network before them that can be cut.
+
+use std::sync::{Arc, LazyLock};
+
+use aws_config::{BehaviorVersion, Region, SdkConfig};
+use aws_sdk_sqs::config::{Credentials, SharedCredentialsProvider};
+use aws_smithy_http_client::Builder;
+use aws_smithy_http_client::tls::{Provider, rustls_provider::CryptoMode};
+use sluicegate_core::Span;
+use sluicegate_core::time::Clock;
+use sluicegate_queue::{Broker, Sqs, WallClock};
+use sluicegate_testkit::QueueSubject;
+use sluicegate_testkit::proxy::{FaultProxy, Weather};
+use sluicegate_testkit::sqs::SqsServer;
+
+static MOTO: LazyLock<SqsServer> = LazyLock::new(SqsServer::moto);
+static FAUXQS: LazyLock<SqsServer> = LazyLock::new(SqsServer::fauxqs);
+
+pub(crate) fn moto() -> &'static SqsServer {
+    &MOTO
+}
+
+pub(crate) fn fauxqs() -> &'static SqsServer {
+    &FAUXQS
+}
+
+/// A login that these servers take, and the way to one of them.
+pub(crate) fn config(port: u16) -> SdkConfig {
+    let http = Builder::new().tls_provider(Provider::Rustls(CryptoMode::Ring)).build_https();
+    let login = Credentials::new("test", "test", None, None, "tests");
+    SdkConfig::builder()
+        .behavior_version(BehaviorVersion::latest())
+        .region(Region::new("us-east-1"))
+        .endpoint_url(format!("http://127.0.0.1:{port}"))
+        .http_client(http)
+        .credentials_provider(SharedCredentialsProvider::new(login))
+        .build()
+}
+
+/// A broker behind a network of its own.
+pub(crate) struct Subject {
+    broker: Arc<Sqs>,
+    network: FaultProxy,
+}
+
+impl QueueSubject for Subject {
+    const VISIBILITY: Span = Span::from_secs(2);
+    const DELAY: Span = Span::from_secs(1);
+    const FENCES: bool = false;
+
+    fn fresh() -> Self {
+        let network = FaultProxy::start(MOTO.port);
+        let broker = Arc::new(Sqs::with_config(&config(network.port)).expect("a client"));
+        Self { broker, network }
+    }
+
+    fn broker(&self) -> Arc<dyn Broker> {
+        self.broker.clone()
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::new(WallClock)
+    }
+
+    async fn pass(&self, span: Span) {
+        tokio::time::sleep(span.into()).await;
+    }
+
+    async fn end_leases(&self) {
+        self.pass(Self::VISIBILITY).await;
+    }
+
+    async fn restart(&self) {
+        // The server keeps messages in its memory, and nobody restarts AWS: what fails is the
+        // network.
+        self.network.set(Weather::Cut);
+        self.network.set(Weather::Fair);
+    }
+}

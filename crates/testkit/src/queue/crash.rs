@@ -1,0 +1,163 @@
+//! Processes that are killed (`kill -9`) at every step of a message's way from one queue to the
+//! next.
+//!
+//! A test of an adapter starts itself again as a child with [`VARIABLE`] set; the child passes
+//! messages on until it reaches its step, and kills itself there. Nothing may be lost, and what is
+//! there twice bears the same name twice.
+
+use std::collections::BTreeMap;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use sluicegate_core::Span;
+use sluicegate_queue::step::{self, Step};
+use sluicegate_queue::{Broker, Message, MessageId, Options, Queue, When};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+/// What tells a child its place: `address step count`.
+const VARIABLE: &str = "SLUICEGATE_CRASH";
+/// How many messages a child finds, more than it passes on before it dies.
+const JOBS: usize = 4;
+/// How often a child dies, in the short form.
+const KILLS: usize = 52;
+
+/// The queues of a matrix, on a broker.
+fn queues(broker: &Arc<dyn Broker>) -> [Queue; 2] {
+    let open = |name: &str| {
+        let visibility = Span::from_secs(2);
+        Queue::new(broker.clone(), name, Options { visibility, ..Options::default() })
+    };
+    [open("crash-source"), open("crash-target")]
+}
+
+/// The child: passes messages on until it dies. Returns at once if this process is none.
+pub async fn child<F: Future<Output = Arc<dyn Broker>>>(connect: impl Fn(String) -> F) -> bool {
+    let Ok(place) = std::env::var(VARIABLE) else { return false };
+    let mut words = place.split(' ');
+    let [address, step, count] = [(); 3].map(|()| words.next().expect("three words").to_owned());
+    let step = Step::ALL.into_iter().find(|known| known.word() == step);
+    let [source, target] = queues(&connect(address).await);
+    let mut consumer = source.consume(1).await.expect("a consumer");
+    if let Some(step) = step {
+        let left = AtomicU32::new(count.parse().expect("a number"));
+        tracing::subscriber::set_global_default(Dying { step, left }).expect("the only one");
+    }
+    loop {
+        let received = consumer.receive(1);
+        // Without a step to die at, it ends when there is nothing left, leases included.
+        let Ok(received) = tokio::time::timeout(Duration::from_secs(5), received).await else {
+            return true;
+        };
+        for delivery in received.expect("received") {
+            delivery.forward(&target, When::Now).await.expect("forwarded");
+        }
+    }
+}
+
+/// The parent: kills children at every step, and then counts. `test` is the test that calls
+/// [`child`].
+pub async fn nothing_is_lost(broker: Arc<dyn Broker>, address: &str, test: &str) {
+    let kills = if crate::long() { KILLS * 10 } else { KILLS };
+    let queues = queues(&broker);
+    for queue in &queues {
+        queue.create().await.expect("created");
+    }
+    let [source, target] = queues;
+    let mut sent = Vec::new();
+    for kill in 0..kills {
+        let jobs: Vec<_> = (0..JOBS).map(|_| (Message::new("job"), When::Now)).collect();
+        sent.extend(jobs.iter().map(|(message, _)| message.meta.job.clone()));
+        for result in source.send_batch(jobs).await {
+            result.expect("sent");
+        }
+        let step = Step::ALL[kill % Step::ALL.len()].word();
+        let count = 1 + kill / Step::ALL.len() % (JOBS - 1);
+        let status = spawn(address, &format!("{step} {count}"), test).await;
+        assert_eq!(status.signal(), Some(9), "kill {kill} at {step} {count}: {status}");
+    }
+    let status = spawn(address, "never 0", test).await;
+    assert!(status.success(), "{status}");
+
+    let mut arrived = BTreeMap::<_, Vec<MessageId>>::new();
+    let mut consumer = target.consume(100).await.expect("a consumer");
+    while let Ok(received) =
+        tokio::time::timeout(Duration::from_secs(3), consumer.receive(100)).await
+    {
+        for delivery in received.expect("received") {
+            let id = delivery.message().id();
+            arrived.entry(id.job.clone()).or_default().push(id);
+            delivery.ack().await.expect("acknowledged");
+        }
+    }
+    let lost = sent.iter().filter(|job| !arrived.contains_key(*job)).count();
+    assert_eq!(lost, 0, "of {} jobs", sent.len());
+    let twice: usize = arrived.values().map(|copies| copies.len() - 1).sum();
+    // One message is under way when a process dies.
+    let bound = if target.capabilities().atomic_relay { 0 } else { kills };
+    assert!(twice <= bound, "{twice} duplicates by {kills} kills");
+    for copies in arrived.values() {
+        assert!(copies.iter().all(|copy| *copy == copies[0]), "{copies:?}");
+    }
+}
+
+async fn spawn(address: &str, place: &str, test: &str) -> std::process::ExitStatus {
+    let mut command = Command::new(std::env::current_exe().expect("a path"));
+    command
+        .args(["--exact", test, "--nocapture"])
+        .env(VARIABLE, format!("{address} {place}"))
+        .stdout(Stdio::null())
+        .stderr(Stdio::inherit());
+    let mut child = command.spawn().expect("the test starts itself");
+    tokio::task::spawn_blocking(move || child.wait()).await.expect("no panic").expect("it ends")
+}
+
+/// Watches for the step at which this process is to die.
+struct Dying {
+    step: Step,
+    left: AtomicU32,
+}
+
+impl Subscriber for Dying {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() == step::TARGET
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let mut found = Found { word: self.step.word(), is: false };
+        event.record(&mut found);
+        if found.is && self.left.fetch_sub(1, Ordering::SeqCst) == 1 {
+            let _ = Command::new("kill").args(["-9", &std::process::id().to_string()]).status();
+            // Whoever reached the step goes no further.
+            loop {
+                std::thread::park();
+            }
+        }
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+struct Found {
+    word: &'static str,
+    is: bool,
+}
+
+impl Visit for Found {
+    fn record_str(&mut self, _: &Field, value: &str) {
+        self.is |= value == self.word;
+    }
+
+    fn record_debug(&mut self, _: &Field, _: &dyn std::fmt::Debug) {}
+}

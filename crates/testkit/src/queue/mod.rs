@@ -1,0 +1,198 @@
+//! The suite that every queue has to pass, whatever broker is behind it.
+//!
+//! [`queue_suite!`](crate::queue_suite) makes a test of each function in here for a
+//! [`QueueSubject`]. Nothing sleeps for the sake of it: a subject passes time by its clock, or
+//! waits for the broker.
+
+pub mod crash;
+#[allow(missing_docs, reason = "the name of each test is its sentence")]
+pub mod dead_letters;
+#[allow(missing_docs, reason = "the name of each test is its sentence")]
+pub mod faults;
+#[allow(missing_docs, reason = "the name of each test is its sentence")]
+pub mod sending;
+#[allow(missing_docs, reason = "the name of each test is its sentence")]
+pub mod settling;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use sluicegate_core::time::Clock;
+use sluicegate_core::{Span, Timestamp};
+use sluicegate_queue::{Broker, Consumer, Delivery, Message, Options, Queue};
+
+/// A broker under test.
+pub trait QueueSubject: Sized {
+    /// How long a delivery is kept from others in the tests.
+    const VISIBILITY: Span;
+    /// How long a message lies hidden in the tests of delays.
+    const DELAY: Span;
+    /// Whether a holder whose lease has ended is told so when it settles.
+    const FENCES: bool;
+
+    /// A broker, connected; called inside of a runtime.
+    fn fresh() -> Self;
+
+    /// The broker.
+    fn broker(&self) -> Arc<dyn Broker>;
+
+    /// The clock that it goes by.
+    fn clock(&self) -> Arc<dyn Clock>;
+
+    /// Lets so much time pass.
+    fn pass(&self, span: Span) -> impl Future<Output = ()>;
+
+    /// Ends the leases of whoever holds something and does nothing about it.
+    fn end_leases(&self) -> impl Future<Output = ()>;
+
+    /// Takes the broker away like a power cut, and brings it back.
+    fn restart(&self) -> impl Future<Output = ()>;
+}
+
+/// How long anything may take before a test fails: a hang is a failure with a name.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A queue of its own, with what is around it.
+pub(crate) struct Bench<S> {
+    pub(crate) subject: S,
+    pub(crate) queue: Queue,
+}
+
+impl<S: QueueSubject> Bench<S> {
+    pub(crate) async fn new() -> Self {
+        let subject = S::fresh();
+        let queue = open(&subject).await;
+        Self { subject, queue }
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        self.subject.clock().now()
+    }
+
+    pub(crate) async fn consume(&self) -> Consumer {
+        self.queue.consume(10).await.expect("a consumer")
+    }
+
+    /// Sends bodies and returns when all are confirmed. A broker that was taken away is not there
+    /// at once.
+    pub(crate) async fn send(&self, bodies: &[&str]) {
+        for body in bodies {
+            let message = Message::new(body.to_string());
+            while let Err(error) = self.queue.send(message.clone()).await {
+                assert!(error.is_transient(), "{error}");
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        }
+    }
+
+    /// Waits until the queue has so many messages that can be delivered.
+    pub(crate) async fn wait_for_ready(&self, ready: u64) {
+        loop {
+            if self.queue.depth().await.expect("a depth").ready == ready {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+/// A new queue of a name of its own.
+pub(crate) async fn open<S: QueueSubject>(subject: &S) -> Queue {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let name = format!("suite-{}-{number}", std::process::id());
+    let options = Options {
+        visibility: S::VISIBILITY,
+        job_field: Some("AnalysisId".to_owned()),
+        type_field: Some("type".to_owned()),
+        clock: subject.clock(),
+        ..Options::default()
+    };
+    let queue = Queue::new(subject.broker(), &name, options);
+    queue.create().await.expect("created");
+    queue.check().await.expect("there");
+    queue
+}
+
+/// The body of a delivery.
+pub(crate) fn body(delivery: &Delivery) -> String {
+    String::from_utf8_lossy(&delivery.message().body).into_owned()
+}
+
+/// Runs a case to its end, or fails it.
+pub fn run(case: impl Future<Output = ()>) {
+    run_for(PATIENCE, case);
+}
+
+/// The same, for a case that takes its time.
+pub fn run_for(patience: Duration, case: impl Future<Output = ()>) {
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(2).enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        tokio::time::timeout(patience, case).await.expect("the case ends in time");
+    });
+    runtime.shutdown_timeout(Duration::from_secs(5));
+}
+
+/// Makes a test of every function of the suite, for one [`QueueSubject`]; and for another one, if
+/// there is one, those that take the broker away, which would disturb the others.
+#[macro_export]
+macro_rules! queue_suite {
+    ($subject:ty) => {
+        $crate::queue_suite! { $subject, $subject }
+    };
+    ($subject:ty, $apart:ty) => {
+        $crate::queue_suite! { @ $subject, sending:
+            what_is_sent_is_received_as_it_was
+            every_body_travels_byte_by_byte
+            a_megabyte_travels
+            what_is_too_large_is_refused_with_its_size
+            each_message_of_a_batch_succeeds_or_fails_on_its_own
+            a_delayed_message_comes_at_its_instant
+            a_fixed_delay_is_kept
+            a_message_is_not_delivered_before_its_instant
+            an_instant_that_has_passed_is_now
+            urgent_messages_go_first_where_the_broker_can
+            depth_counts_what_is_there
+            purging_empties_a_queue
+            a_missing_queue_is_named
+        }
+        $crate::queue_suite! { @ $subject, settling:
+            what_is_acknowledged_is_gone
+            a_deferral_is_no_attempt
+            a_retry_is_an_attempt
+            a_message_is_forwarded_whole
+            a_delivery_that_is_dropped_is_given_back
+            giving_back_again_and_again_loses_nothing
+            whoever_stops_waiting_loses_nothing
+            a_lease_that_ends_is_delivered_again
+            extending_keeps_a_delivery_from_others
+            work_that_takes_longer_than_its_lease_stays_ours
+            two_consumers_share_a_queue
+            what_went_through_is_counted
+        }
+        $crate::queue_suite! { @ $subject, dead_letters:
+            a_dead_letter_is_the_original_with_its_error
+            what_can_not_be_parsed_keeps_its_bytes
+            letters_are_found_by_type_error_and_age
+            looking_at_letters_leaves_them_there
+            a_replayed_letter_is_what_its_producer_sent
+            a_deleted_letter_is_gone
+        }
+        $crate::queue_suite! { @ $apart, faults:
+            a_restart_of_the_broker_loses_nothing
+            a_consumer_goes_on_after_a_restart
+        }
+    };
+    (@ $subject:ty, $module:ident: $($test:ident)*) => {
+        mod $module {
+            use super::*;
+
+            $(#[test]
+            fn $test() {
+                $crate::queue::run($crate::queue::$module::$test::<$subject>());
+            })*
+        }
+    };
+}

@@ -1,0 +1,190 @@
+//! What a queue does with what it is sent.
+
+use sluicegate_core::{Span, Timestamp};
+use sluicegate_queue::{Error, Message, Place, When};
+
+use super::{Bench, QueueSubject, body};
+
+pub async fn what_is_sent_is_received_as_it_was<S: QueueSubject>() {
+    let bench = Bench::<S>::new().await;
+    let mut message = Message::new(r#"{"a": 1}"#).of_kind("crawl_repo");
+    message.content_type = Some("application/json".to_owned());
+    message.headers.insert("traceparent".to_owned(), "00-ab-cd-01".to_owned());
+    message.meta.booking = Some("b-1".to_owned());
+    let id = bench.queue.send(message.clone()).await.expect("sent");
+    assert_eq!(id, message.id());
+    let mut consumer = bench.consume().await;
+    let delivery = consumer.receive_one().await.expect("received");
+    let mut received = delivery.message().clone();
+    assert!(received.meta.sent_at.take().is_some());
+    assert_eq!(received, message);
+    assert_eq!(delivery.returns(), 0);
+    delivery.ack().await.expect("acknowledged");
+}
+
+pub async fn every_body_travels_byte_by_byte<S: QueueSubject>() {
+    let bench = Bench::<S>::new().await;
+    let mut consumer = bench.consume().await;
+    let all: Vec<u8> = (0..=255).collect();
+    for body in
+        [&all[..], b"", b"{broken", b"=", b" \n", &[0xff, 0xfe], "größe \u{1f600}".as_bytes()]
+    {
+        bench.queue.send(Message::new(body.to_vec())).await.expect("sent");
+        let delivery = consumer.receive_one().await.expect("received");
+        assert_eq!(delivery.message().body, body);
+        delivery.ack().await.expect("acknowledged");
+    }
+}
+
+pub async fn a_megabyte_travels<S: QueueSubject>() {
+    let bench = Bench::<S>::new().await;
+    let body = "x".repeat(1_000_000);
+    bench.queue.send(Message::new(body.clone())).await.expect("sent");
+    let delivery = bench.consume().await.receive_one().await.expect("received");
+    assert_eq!(delivery.message().body, body);
+    delivery.ack().await.expect("acknowledged");
+}
+
+pub async fn what_is_too_large_is_refused_with_its_size<S: QueueSubject>() {
+    let bench = Bench::<S>::new().await;
+    let max = bench.queue.capabilities().size_max;
+    let error = bench.queue.send(Message::new(vec![b'x'; max + 1])).await.expect_err("too large");
+    assert!(matches!(error, Error::TooLarge { size, .. } if size > max), "{error}");
+    // The way to the broker is none the worse for it.
+    bench.send(&["small"]).await;
+}
+
+pub async fn each_message_of_a_batch_succeeds_or_fails_on_its_own<S: QueueSubject>() {
+    let bench = Bench::<S>::new().await;
+    let max = bench.queue.capabilities().size_max;
+    let mut batch: Vec<_> = (0..25).map(|n| (Message::new(format!("{n}")), When::Now)).collect();
+    batch[7].0 = Message::new(vec![b'x'; max + 1]);
+    let ids: Vec<_> = batch.iter().map(|(message, _)| message.id()).collect();
+    let results = bench.queue.send_batch(batch).await;
+    for (place, (result, id)) in results.into_iter().zip(ids).enumerate() {
+        match place {
+            7 => assert!(matches!(result, Err(Error::TooLarge { .. })), "{result:?}"),
+            _ => assert_eq!(result, Ok(id)),
+        }
+    }
+    let mut consumer = bench.consume().await;
+    let mut bodies = Vec::new();
+    while bodies.len() < 24 {
+        for delivery in consumer.receive(10).await.expect("received") {
+            bodies.push(body(&delivery));
+            delivery.ack().await.expect("acknowledged");
+        }
+    }
+    let mut expected: Vec<_> = (0..25).filter(|n| *n != 7).map(|n| n.to_string()).collect();
+    bodies.sort();
+    expected.sort();
+    assert_eq!(bodies, expected);
+}
+
+pub async fn a_delayed_message_comes_at_its_instant<S: QueueSubject>() {
+    let bench = Bench::<S>::new().await;
+    // Of no length that a broker has by itself.
+    let odd = Span::from_millis(37);
+    let at = bench.now() + S::DELAY + odd;
+    bench.queue.send_when(Message::new("later"), When::At(at)).await.expect("sent");
+    arrives_from::<S>(&bench, at).await;
+}
+
+pub async fn a_fixed_delay_is_kept<S: QueueSubject>() {
+    let bench = Bench::<S>::new().await;
+    let at = bench.now() + S::DELAY;
+    bench.queue.send_when(Message::new("later"), When::After(S::DELAY)).await.expect("sent");
+    arrives_from::<S>(&bench, at).await;
+}
+
+/// Receives the only message: not before `at`, and soon after it.
+async fn arrives_from<S: QueueSubject>(bench: &Bench<S>, at: Timestamp) {
+    let mut consumer = bench.consume().await;
+    let receive = consumer.receive_one();
+    let (delivery, ()) = tokio::join!(receive, bench.subject.pass(at.since(bench.now())));
+    let delivery = delivery.expect("received");
+    let now = bench.now();
+    // A broker counts by its own clock, in whole milliseconds.
+    assert!(now + Span::from_millis(2) >= at, "{now} is before {at}");
+    let late = now.since(at);
+    assert!(late < Span::from_millis(1_500), "late by {late}");
+    delivery.ack().await.expect("acknowledged");
+}
+
+pub async fn a_message_is_not_delivered_before_its_instant<S: QueueSubject>() {
+    let bench = Bench::<S>::new().await;
+    let far = bench.now() + Span::from_secs(100_000);
+    bench.queue.send_when(Message::new("far"), When::At(far)).await.expect("sent");
+    bench.send(&["now"]).await;
+    let mut consumer = bench.consume().await;
+    let delivery = consumer.receive_one().await.expect("received");
+    assert_eq!(body(&delivery), "now");
+    delivery.ack().await.expect("acknowledged");
+    bench.wait_for_ready(0).await;
+    if let Some(delayed) = bench.queue.depth().await.expect("a depth").delayed {
+        assert_eq!(delayed, 1);
+    }
+}
+
+pub async fn an_instant_that_has_passed_is_now<S: QueueSubject>() {
+    let bench = Bench::<S>::new().await;
+    let past = bench.now() - Span::from_secs(5);
+    bench.queue.send_when(Message::new("late"), When::At(past)).await.expect("sent");
+    let delivery = bench.consume().await.receive_one().await.expect("received");
+    assert_eq!(body(&delivery), "late");
+    delivery.ack().await.expect("acknowledged");
+}
+
+pub async fn urgent_messages_go_first_where_the_broker_can<S: QueueSubject>() {
+    let bench = Bench::<S>::new().await;
+    for priority in [0, 5, 9, 1] {
+        let message = Message::new(format!("{priority}")).with_priority(priority);
+        bench.queue.send(message).await.expect("sent");
+    }
+    bench.wait_for_ready(4).await;
+    let mut consumer = bench.consume().await;
+    let mut order = Vec::new();
+    while order.len() < 4 {
+        let delivery = consumer.receive_one().await.expect("received");
+        order.push(body(&delivery));
+        assert_eq!(delivery.message().priority.to_string(), body(&delivery));
+        delivery.ack().await.expect("acknowledged");
+    }
+    if bench.queue.capabilities().priorities {
+        assert_eq!(order, ["9", "5", "1", "0"]);
+    }
+}
+
+pub async fn depth_counts_what_is_there<S: QueueSubject>() {
+    let bench = Bench::<S>::new().await;
+    assert_eq!(bench.queue.depth().await.expect("a depth").ready, 0);
+    bench.send(&["a", "b", "c"]).await;
+    bench.wait_for_ready(3).await;
+    let held = bench.consume().await.receive(1).await.expect("received");
+    if let Some(in_flight) = bench.queue.depth().await.expect("a depth").in_flight {
+        assert_eq!(in_flight, 1);
+    }
+    drop(held);
+}
+
+pub async fn purging_empties_a_queue<S: QueueSubject>() {
+    let bench = Bench::<S>::new().await;
+    bench.send(&["a", "b", "c"]).await;
+    bench.wait_for_ready(3).await;
+    if let Some(purged) = bench.queue.purge().await.expect("purged") {
+        assert_eq!(purged, 3);
+    }
+    bench.wait_for_ready(0).await;
+}
+
+pub async fn a_missing_queue_is_named<S: QueueSubject>() {
+    let bench = Bench::<S>::new().await;
+    let broker = bench.subject.broker();
+    let nowhere = Place::Live("suite-nowhere".to_owned());
+    let missing = Error::NoQueue { queue: "suite-nowhere".to_owned() };
+    assert_eq!(broker.check(&nowhere).await, Err(missing.clone()));
+    assert_eq!(broker.depth(&nowhere).await, Err(missing.clone()));
+    let lost = sluicegate_queue::Queue::new(broker, "suite-nowhere", Default::default());
+    assert_eq!(lost.send(Message::new("x")).await, Err(missing.clone()));
+    assert_eq!(lost.consume(1).await.err(), Some(missing));
+}

@@ -1,0 +1,203 @@
+//! What becomes of a delivery.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use sluicegate_core::Span;
+use sluicegate_queue::{Error, Lease, Message, When};
+
+use super::{Bench, QueueSubject, body, open};
+
+pub async fn what_is_acknowledged_is_gone<S: QueueSubject>() {
+    let bench = Bench::<S>::new().await;
+    bench.send(&["a"]).await;
+    let mut consumer = bench.consume().await;
+    consumer.receive_one().await.expect("received").ack().await.expect("acknowledged");
+    // Some brokers take an acknowledgement without a word; behind an answer it has arrived.
+    bench.wait_for_ready(0).await;
+    bench.subject.end_leases().await;
+    bench.send(&["b"]).await;
+    assert_eq!(body(&consumer.receive_one().await.expect("received")), "b");
+}
+
+pub async fn a_deferral_is_no_attempt<S: QueueSubject>() {
+    let bench = Bench::<S>::new().await;
+    let sent = Message::new("limited").of_kind("k");
+    bench.queue.send(sent.clone()).await.expect("sent");
+    let mut consumer = bench.consume().await;
+    for deferrals in 0..3 {
+        let delivery = consumer.receive_one().await.expect("received");
+        let meta = &delivery.message().meta;
+        assert_eq!(
+            (meta.deferrals, meta.attempt, meta.job.clone()),
+            (deferrals, 0, sent.meta.job.clone())
+        );
+        assert!(meta.hop >= deferrals, "every copy has a name of its own");
+        assert_eq!((&delivery.message().body, &delivery.message().kind), (&sent.body, &sent.kind));
+        let until = bench.now() + Span::from_millis(200);
+        delivery.defer(When::At(until)).await.expect("deferred");
+        bench.subject.pass(Span::from_millis(200)).await;
+    }
+}
+
+pub async fn a_retry_is_an_attempt<S: QueueSubject>() {
+    let bench = Bench::<S>::new().await;
+    bench.send(&["fails"]).await;
+    let mut consumer = bench.consume().await;
+    for attempt in 0..3 {
+        let delivery = consumer.receive_one().await.expect("received");
+        assert_eq!(delivery.message().meta.attempt, attempt);
+        delivery.retry(When::Now).await.expect("retried");
+    }
+    assert_eq!(bench.queue.stats().retried, 3);
+}
+
+pub async fn a_message_is_forwarded_whole<S: QueueSubject>() {
+    let bench = Bench::<S>::new().await;
+    let other = open(&bench.subject).await;
+    let mut sent = Message::new("job").of_kind("k");
+    sent.headers.insert("traceparent".to_owned(), "00-1".to_owned());
+    bench.queue.send(sent.clone()).await.expect("sent");
+    let delivery = bench.consume().await.receive_one().await.expect("received");
+    delivery.forward(&other, When::Now).await.expect("forwarded");
+    let arrived =
+        other.consume(1).await.expect("a consumer").receive_one().await.expect("received");
+    let mut received = arrived.message().clone();
+    assert_eq!(received.meta.hop, 1);
+    (received.meta.hop, received.meta.sent_at) = (0, None);
+    assert_eq!(received, sent);
+    bench.wait_for_ready(0).await;
+    arrived.ack().await.expect("acknowledged");
+}
+
+pub async fn a_delivery_that_is_dropped_is_given_back<S: QueueSubject>() {
+    let bench = Bench::<S>::new().await;
+    bench.send(&["a"]).await;
+    let mut consumer = bench.consume().await;
+    drop(consumer.receive_one().await.expect("received"));
+    let again = consumer.receive_one().await.expect("received");
+    assert_eq!((body(&again).as_str(), again.returns()), ("a", 1));
+    again.ack().await.expect("acknowledged");
+}
+
+pub async fn giving_back_again_and_again_loses_nothing<S: QueueSubject>() {
+    let bench = Bench::<S>::new().await;
+    let sent = Message::new("a");
+    bench.queue.send(sent.clone()).await.expect("sent");
+    let mut consumer = bench.consume().await;
+    for _ in 0..30 {
+        let delivery = consumer.receive_one().await.expect("received");
+        assert_eq!(delivery.message().meta.job, sent.meta.job);
+        delivery.give_back().await.expect("given back");
+    }
+    let delivery = consumer.receive_one().await.expect("received");
+    assert_eq!((delivery.message().meta.attempt, delivery.message().meta.deferrals), (0, 0));
+    delivery.ack().await.expect("acknowledged");
+}
+
+pub async fn whoever_stops_waiting_loses_nothing<S: QueueSubject>() {
+    let bench = Bench::<S>::new().await;
+    let mut consumer = bench.consume().await;
+    for round in 0..20_u64 {
+        let sending = bench.send(&["a"]);
+        let waiting = tokio::time::timeout(Duration::from_micros(round * 300), consumer.receive(1));
+        let (received, ()) = tokio::join!(waiting, sending);
+        let delivery = match received {
+            Ok(received) => received.expect("received").pop().expect("one"),
+            Err(_) => consumer.receive_one().await.expect("received"),
+        };
+        delivery.ack().await.expect("acknowledged");
+    }
+    assert_eq!(bench.queue.stats().acked, 20);
+}
+
+pub async fn a_lease_that_ends_is_delivered_again<S: QueueSubject>() {
+    let bench = Bench::<S>::new().await;
+    bench.send(&["a"]).await;
+    let mut consumer = bench.consume().await;
+    let first = consumer.receive_one().await.expect("received");
+    bench.subject.end_leases().await;
+    let second = consumer.receive_one().await.expect("received again");
+    assert_eq!(second.message().id(), first.message().id());
+    assert_eq!(second.returns(), 1);
+    if S::FENCES {
+        assert_eq!(first.ack().await, Err(Error::Lost));
+    } else {
+        std::mem::forget(first);
+    }
+    second.ack().await.expect("it is ours");
+    bench.wait_for_ready(0).await;
+}
+
+pub async fn extending_keeps_a_delivery_from_others<S: QueueSubject>() {
+    let bench = Bench::<S>::new().await;
+    bench.send(&["a"]).await;
+    let mut consumer = bench.consume().await;
+    let delivery = consumer.receive_one().await.expect("received");
+    if let Lease::Timed(_) = bench.queue.capabilities().lease {
+        let part = Span::from_micros(S::VISIBILITY.as_micros() * 6 / 10);
+        for _ in 0..2 {
+            bench.subject.pass(part).await;
+            delivery.extend().await.expect("extended");
+        }
+    }
+    bench.wait_for_ready(0).await;
+    delivery.ack().await.expect("it is still ours");
+}
+
+pub async fn work_that_takes_longer_than_its_lease_stays_ours<S: QueueSubject>() {
+    let bench = Bench::<S>::new().await;
+    bench.send(&["long"]).await;
+    let mut consumer = bench.consume().await;
+    let delivery = consumer.receive_one().await.expect("received");
+    let work = async {
+        // In parts, so that there is an occasion to prolong in each.
+        for _ in 0..6 {
+            bench.subject.pass(Span::from_micros(S::VISIBILITY.as_micros() / 3)).await;
+            tokio::time::sleep(Duration::from(S::VISIBILITY).min(Duration::from_millis(100))).await;
+        }
+        bench.queue.depth().await.expect("a depth").ready
+    };
+    assert_eq!(delivery.while_held(work).await, 0);
+    delivery.ack().await.expect("it is still ours");
+}
+
+pub async fn two_consumers_share_a_queue<S: QueueSubject>() {
+    const JOBS: usize = 120;
+    let bench = Bench::<S>::new().await;
+    let batch = (0..JOBS).map(|n| (Message::new(format!("{n}")), When::Now)).collect();
+    for result in bench.queue.send_batch(batch).await {
+        result.expect("sent");
+    }
+    let (mut left, mut right) = (bench.consume().await, bench.consume().await);
+    let mut seen = BTreeMap::<String, u32>::new();
+    let mut shares = [0; 2];
+    while seen.len() < JOBS {
+        let (who, received) = tokio::select! {
+            received = left.receive(5) => (0, received),
+            received = right.receive(5) => (1, received),
+        };
+        for delivery in received.expect("received") {
+            *seen.entry(body(&delivery)).or_default() += 1;
+            shares[who] += 1;
+            delivery.ack().await.expect("acknowledged");
+        }
+    }
+    assert!(seen.values().all(|times| *times == 1), "{seen:?}");
+    assert!(shares.iter().all(|share| *share > 0), "{shares:?}");
+}
+
+pub async fn what_went_through_is_counted<S: QueueSubject>() {
+    let bench = Bench::<S>::new().await;
+    for _ in 0..3 {
+        bench.queue.send(Message::new("{}").of_kind("crawl_org")).await.expect("sent");
+    }
+    let mut consumer = bench.consume().await;
+    for _ in 0..2 {
+        consumer.receive_one().await.expect("received").ack().await.expect("acknowledged");
+    }
+    consumer.receive_one().await.expect("received").defer(When::Now).await.expect("deferred");
+    let stats = bench.queue.stats();
+    assert_eq!((stats.sent, stats.received, stats.acked, stats.deferred), (3, 3, 2, 1));
+    assert_eq!(stats.processing["crawl_org"].count, 2);
+}

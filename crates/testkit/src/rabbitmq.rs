@@ -1,0 +1,165 @@
+//! Private RabbitMQ nodes: on free ports, on loopback, with their files in a folder of their own,
+//! gone with the test.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use crate::redis::free_port;
+
+/// What a node is told, besides its port. Memory and disk of a test machine are none of its
+/// business.
+const SETTINGS: &str = "\
+log.file.level = warning
+log.console = false
+disk_free_limit.absolute = 10MB
+vm_memory_high_watermark.absolute = 1GB
+collect_statistics_interval = 60000
+";
+
+/// Starts what follows in a group of its own, and kills the group when its input ends: also when
+/// the test process dies, in whatever way.
+///
+/// Whoever is given a folder removes it, after a moment in which the others end as well: nodes that
+/// all tests of a process share are never dropped.
+const GUARD: &str = "setsid \"$@\" </dev/null >/dev/null 2>&1 & cat; kill -9 -$!; \
+    wait $! 2>/dev/null; if [ -n \"$FOLDER\" ]; then sleep 1; rm -rf \"$FOLDER\"; fi";
+
+/// A running node. What it has stored outlives [`RabbitServer::kill`].
+#[derive(Debug)]
+pub struct RabbitServer {
+    /// Where it listens, on 127.0.0.1.
+    pub port: u16,
+    ports: [u16; 2],
+    folder: PathBuf,
+    node: Child,
+    /// The name service of Erlang, of this node alone; otherwise the node would start one that
+    /// outlives it.
+    names: Child,
+}
+
+impl RabbitServer {
+    /// Starts a node and waits until it answers.
+    pub fn start() -> Self {
+        let folder = tempfile::tempdir().expect("a folder").keep();
+        let (port, ports) = (free_port(), [free_port(), free_port()]);
+        let settings = format!("listeners.tcp.1 = 127.0.0.1:{port}\n{SETTINGS}");
+        std::fs::write(folder.join("rabbitmq.conf"), settings).expect("a file");
+        std::fs::write(folder.join("enabled_plugins"), "[].").expect("a file");
+        std::fs::write(folder.join("env.conf"), "").expect("a file");
+        let [names_port, _] = ports.map(|port| port.to_string());
+        let names = guarded("epmd")
+            .args(["-port", &names_port, "-address", "127.0.0.1"])
+            .env("FOLDER", &folder)
+            .spawn();
+        let names = names.expect("epmd: run `cargo xtask services install`");
+        let node = spawn(&folder, port, ports);
+        Self { port, ports, folder, node, names }
+    }
+
+    /// Its address, with the login that a new node has.
+    pub fn url(&self) -> String {
+        format!("amqp://guest:guest@127.0.0.1:{}/%2f", self.port)
+    }
+
+    /// Ends the node like a power cut.
+    pub fn kill(&mut self) {
+        end(&mut self.node);
+    }
+
+    /// Starts it again, with what it had stored.
+    pub fn restart(&mut self) {
+        self.node = spawn(&self.folder, self.port, self.ports);
+    }
+
+    /// Runs `rabbitmqctl` on it and returns what that prints.
+    pub fn ctl(&self, arguments: &[&str]) -> String {
+        let mut command = Command::new(program("rabbitmqctl"));
+        environment(&mut command, &self.folder, self.port, self.ports);
+        let output = command.arg("-q").args(arguments).output().expect("rabbitmqctl runs");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "rabbitmqctl {arguments:?}: {said}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+}
+
+impl Drop for RabbitServer {
+    fn drop(&mut self) {
+        end(&mut self.node);
+        // Its shell goes on to remove the folder; nobody has to wait for that.
+        drop(self.names.stdin.take());
+    }
+}
+
+fn end(child: &mut Child) {
+    drop(child.stdin.take());
+    let _ = child.wait();
+}
+
+/// A program that ends with us.
+fn guarded(program: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", GUARD, "sh"]).arg(program).stdin(Stdio::piped()).stdout(Stdio::null());
+    shell
+}
+
+fn spawn(folder: &Path, port: u16, ports: [u16; 2]) -> Child {
+    let mut command = guarded(program("rabbitmq-server"));
+    environment(&mut command, folder, port, ports);
+    let node = command.spawn().expect("rabbitmq-server: run `cargo xtask services install`");
+    wait_until_it_answers(port, folder);
+    node
+}
+
+fn environment(command: &mut Command, folder: &Path, port: u16, [names, peers]: [u16; 2]) {
+    let file = |name: &str| folder.join(name);
+    command
+        .env("HOME", folder)
+        .env("RABBITMQ_BASE", folder)
+        .env("RABBITMQ_MNESIA_BASE", file("mnesia"))
+        .env("RABBITMQ_LOG_BASE", file("log"))
+        .env("RABBITMQ_LOGS", file("log/rabbit.log"))
+        .env("RABBITMQ_NODENAME", format!("test{port}@localhost"))
+        .env("RABBITMQ_CONFIG_FILE", file("rabbitmq"))
+        .env("RABBITMQ_CONF_ENV_FILE", file("env.conf"))
+        .env("RABBITMQ_ENABLED_PLUGINS_FILE", file("enabled_plugins"))
+        .env("RABBITMQ_PID_FILE", file("pid"))
+        .env("RABBITMQ_DIST_PORT", peers.to_string())
+        .env("ERL_EPMD_PORT", names.to_string())
+        .env("ERL_EPMD_ADDRESS", "127.0.0.1")
+        .env(
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS",
+            "-kernel inet_dist_use_interface {127,0,0,1} +S 2:2 +sbwt none",
+        );
+}
+
+/// The program itself: what lies in the path would become another user.
+fn program(name: &str) -> PathBuf {
+    let installed = std::fs::read_dir("/usr/lib/rabbitmq/lib");
+    let versions = installed.into_iter().flatten().filter_map(Result::ok).map(|entry| entry.path());
+    let newest = versions.max().expect("no RabbitMQ: run `cargo xtask services install`");
+    newest.join("sbin").join(name)
+}
+
+fn wait_until_it_answers(port: u16, folder: &Path) {
+    for _ in 0..1_200 {
+        if answers(port).unwrap_or(false) {
+            return;
+        }
+        // Nothing tells when a server is ready but the server.
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let log = std::fs::read_to_string(folder.join("log/rabbit.log")).unwrap_or_default();
+    panic!("the RabbitMQ node on port {port} does not answer: {log}");
+}
+
+/// Whether it begins a conversation: the port is open before that.
+fn answers(port: u16) -> std::io::Result<bool> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+    stream.write_all(b"AMQP\x00\x00\x09\x01")?;
+    let mut first = [0; 1];
+    Ok(stream.read(&mut first)? == 1 && first == [1])
+}

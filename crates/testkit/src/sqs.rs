@@ -1,0 +1,86 @@
+//! Private servers that speak SQS: moto, which plays it well, and fauxqs, which refuses receipts
+//! whose lease has ended as AWS may.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use crate::redis::free_port;
+
+/// Serves fauxqs on loopback: its own program listens everywhere.
+const FAUXQS: &str = "
+    import { buildApp } from 'fauxqs';
+    const app = buildApp({ logger: false });
+    await app.listen({ host: '127.0.0.1', port: Number(process.env.PORT) });
+";
+
+/// A running server. It ends when it is dropped, and also when the test process ends in whatever
+/// way: a shell beside it waits for that.
+#[derive(Debug)]
+pub struct SqsServer {
+    /// Where it listens, on 127.0.0.1.
+    pub port: u16,
+    guard: Child,
+}
+
+impl SqsServer {
+    /// Starts moto; a test that can't find it fails.
+    pub fn moto() -> Self {
+        let program = std::env::var_os("SLUICEGATE_MOTO");
+        let program = program.expect("SLUICEGATE_MOTO is not set: run `cargo xtask test sqs`");
+        let port = free_port();
+        let mut command = guarded();
+        command.arg(program).args(["-H", "127.0.0.1", "-p", &port.to_string()]);
+        Self::wait(port, command)
+    }
+
+    /// Starts fauxqs; a test that can't find it fails.
+    pub fn fauxqs() -> Self {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let folder = root.join("target/services/fauxqs");
+        assert!(folder.exists(), "no {}: run `cargo xtask services install`", folder.display());
+        let port = free_port();
+        let mut command = guarded();
+        command.args(["node_modules/.bin/node", "--input-type=module", "--eval", FAUXQS]);
+        command.current_dir(folder).env("PORT", port.to_string());
+        Self::wait(port, command)
+    }
+
+    fn wait(port: u16, mut command: Command) -> Self {
+        let guard = command.spawn().expect("a shell");
+        let server = Self { port, guard };
+        for _ in 0..600 {
+            if server.answers().unwrap_or(false) {
+                return server;
+            }
+            // Nothing tells when a server is ready but the server.
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        panic!("the SQS server on port {port} does not answer");
+    }
+
+    fn answers(&self) -> std::io::Result<bool> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
+        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        stream.write_all(b"GET / HTTP/1.0\r\n\r\n")?;
+        let mut begin = [0; 5];
+        stream.read_exact(&mut begin)?;
+        Ok(&begin == b"HTTP/")
+    }
+}
+
+impl Drop for SqsServer {
+    fn drop(&mut self) {
+        drop(self.guard.stdin.take());
+        let _ = self.guard.wait();
+    }
+}
+
+fn guarded() -> Command {
+    let mut shell = Command::new("sh");
+    let script = "\"$@\" </dev/null >/dev/null 2>&1 & cat; kill -9 $!; wait $! 2>/dev/null";
+    shell.args(["-c", script, "sh"]).stdin(Stdio::piped()).stdout(Stdio::null());
+    shell
+}
