@@ -13,6 +13,7 @@ mod listen;
 mod never;
 mod outage;
 mod prices;
+mod queue;
 mod redis;
 mod rule;
 mod scalar;
@@ -34,11 +35,12 @@ use crate::report::Report;
 use item::{Fields, Item};
 use limits::DraftGroup;
 
-const KNOWN: [&str; 15] = [
+const KNOWN: [&str; 16] = [
     "enabled",
     "listen",
     "auth",
     "store",
+    "queue",
     "dimensions",
     "outage",
     "limits",
@@ -52,7 +54,7 @@ const KNOWN: [&str; 15] = [
     "gateways",
 ];
 /// Other parts of the product, which read the same file.
-const ELSEWHERE: [&str; 3] = ["queue", "dispatch", "workers"];
+const ELSEWHERE: [&str; 2] = ["dispatch", "workers"];
 
 /// The format that a file is in, by its look.
 pub(crate) fn format(root: &Node) -> Format {
@@ -133,6 +135,7 @@ pub(crate) fn config(root: &Node, report: &mut Report) -> Option<Config> {
         listen,
         auth,
         store,
+        queue: part("queue").map(|item| queue::queue(item, report)),
         prices,
         log: part("log").map(|item| service::log(item, report)).unwrap_or_default(),
         metrics: part("metrics").map(|item| service::metrics(item, report)).unwrap_or_default(),
