@@ -35,6 +35,7 @@ const BENCHES: &[Bench] = &[
         measures: "overshoot and false refusals of strict, optimistic, and of check-then-add",
         features: "",
         needs: &[],
+        python: None,
     },
     Bench {
         name: "redis",
