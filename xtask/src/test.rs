@@ -67,6 +67,13 @@ const SUITES: &[Suite] = &[
         python: None,
     },
     Suite {
+        name: "budget",
+        proves: "200 callers on two nodes never overrun a budget; slots of killed holders come back",
+        command: "cargo test --package sluicegate --features redis-tests --test budget --test leases --locked",
+        needs: &[&services::REDIS],
+        python: None,
+    },
+    Suite {
         name: "alerts",
         proves: "each alert of deploy/prometheus fires when it should, and not otherwise",
         command: "promtool test rules deploy/prometheus/alerts.test.yaml",
@@ -91,6 +98,13 @@ const SUITES: &[Suite] = &[
         name: "redis-serve",
         proves: "several `sluicegate serve` share one Redis, and survive it; TLS, users and passwords",
         command: "cargo test --package sluicegate --features redis-tests --test redis --test secured --locked",
+        needs: &[&services::REDIS],
+        python: None,
+    },
+    Suite {
+        name: "gateway",
+        proves: "gateways keep a vendor's contract, judged at the vendor, through every failure of their table",
+        command: "cargo test --package sluicegate --features redis-tests --test gateway --locked",
         needs: &[&services::REDIS],
         python: None,
     },

@@ -246,3 +246,35 @@ fn metrics_are_pushed_to_statsd_before_the_end() {
     assert!(text.contains("sluicegate_decisions_total:1|c|#operation:acquire,result:allowed"));
     assert_eq!(running.end().0, Some(0));
 }
+
+#[test]
+fn prices_are_read_again_when_their_file_changes() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("prices.json");
+    let write = |price: &str| {
+        let text = format!(
+            "{{\"m\": {{\"input_cost_per_token\": {price}, \"output_cost_per_token\": 1e-05}}}}"
+        );
+        let beside = folder.path().join("beside.json");
+        std::fs::write(&beside, text).expect("a file");
+        std::fs::rename(&beside, &path).expect("replaced");
+    };
+    write("2e-07");
+    let budget = "limits: [{name: g, rules: [{name: BUDGET, per: [], limit: 1 USD/day}]}]\n";
+    let prices = format!("{budget}prices: {{file: '{}'}}\n", path.display());
+    let service = Running::start(&prices);
+    let takes = || {
+        let ask = json!({ "dimensions": { "modelId": "m" }, "cost": { "inputTokens": 1000 } });
+        let (_, told) = post(&format!("{}/v1/explain", service.http), &ask, None);
+        told["groups"][0]["matched"][0]["takes"].as_u64().expect("an amount")
+    };
+    assert_eq!(takes(), 200_000);
+    write("3e-07");
+    assert!((0..100_000).any(|_| takes() == 300_000), "the new price is not taken");
+    write("\"much\"");
+    let failed = "rate_limiter_config_load_failures_total 1";
+    let metrics = || get(&format!("{}/metrics", service.admin)).1;
+    assert!((0..100_000).any(|_| metrics().contains(failed)), "{}", metrics());
+    assert!(metrics().contains("sluicegate_config_last_load_successful 0"));
+    assert_eq!(takes(), 300_000, "the old prices stay");
+}

@@ -64,6 +64,8 @@ pub struct RedisStore {
     /// The most limiter nodes that are ever up at the same time: the share of each while Redis
     /// does not answer depends on it. Default: 4.
     pub nodes_max: u32,
+    /// How many connections a node may open: it asks each server over one. Default: 10.
+    pub connections_max: u32,
     /// The dimension by which keys are spread over a cluster: the rules that count by it are
     /// decided in one round trip. Default: none.
     pub partition: Option<String>,
@@ -87,6 +89,7 @@ impl Default for RedisStore {
             retries: 1,
             deadline: Span::from_millis(45),
             nodes_max: 4,
+            connections_max: 10,
             partition: None,
             deny_cache: Self::DENY_CACHE_MAX,
             key_prefix: "sg:".to_owned(),

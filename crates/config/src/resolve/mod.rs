@@ -129,7 +129,7 @@ pub(crate) fn config(root: &Node, report: &mut Report) -> Option<Config> {
     let groups = with_imported(groups, imported, &settings, part("envoy"), report);
     let gateways = part("gateways").map(|item| gateway::gateways(&item, &listen, report));
     let (gateways, of_routes) = gateways.unwrap_or_default();
-    let groups = with_imported(groups, of_routes, &settings, part("gateways"), report);
+    let groups = with_routes(groups, of_routes, &settings, part("gateways"), report);
     Some(Config {
         enabled: fields.read("enabled", true, report, scalar::boolean),
         listen,
@@ -164,6 +164,26 @@ fn with_imported(
         for error in errors {
             item.fail(report, error.to_string(), "rename one of the two");
         }
+    }
+    groups
+}
+
+/// All groups, if those of routes can stand beside the others.
+fn with_routes(
+    mut groups: Vec<Group>,
+    of_routes: Vec<Group>,
+    settings: &Settings,
+    item: Option<Item<'_>>,
+    report: &mut Report,
+) -> Vec<Group> {
+    groups.extend(of_routes);
+    if let Some(item) = item.filter(|_| report.errors() == 0)
+        && Ruleset::new(groups.clone(), settings.clone()).is_err()
+    {
+        // Each was compiled on its own: all that is left are names, which may come from variables.
+        let message =
+            "a route is called <gateway>/<route>, and a group or a rule of limits is, too";
+        item.fail(report, message, "rename one of the two");
     }
     groups
 }

@@ -11,7 +11,7 @@ use crate::raw::Value;
 use crate::report::Report;
 
 const MEMORY: [&str; 4] = ["keys_max", "records_max", "snapshot", "overrides"];
-const REDIS: [&str; 10] = [
+const REDIS: [&str; 11] = [
     "url",
     "cluster",
     "sentinel",
@@ -19,6 +19,7 @@ const REDIS: [&str; 10] = [
     "retries",
     "deadline",
     "nodes_max",
+    "connections_max",
     "partition",
     "deny_cache",
     "key_prefix",
@@ -30,25 +31,34 @@ const BACKOFF_MIN: Span = Span::from_millis(5);
 enum Kind {
     Memory,
     Redis,
+    /// Redis where it is said which, memory otherwise.
+    Auto,
 }
 
 pub(super) fn store(item: Item<'_>, report: &mut Report) -> Store {
     let known: Vec<_> = ["kind"].into_iter().chain(MEMORY).chain(REDIS).collect();
     let Some(fields) = Fields::open(item, &known, report) else { return Store::default() };
-    let kinds = [("memory", Kind::Memory), ("redis", Kind::Redis)];
+    let kinds = [("memory", Kind::Memory), ("redis", Kind::Redis), ("auto", Kind::Auto)];
     let given = fields.get("kind");
     let kind = match &given {
         None => Some(Kind::Memory),
         Some(item) => scalar::word(item, report, &kinds),
     };
     // A variable may choose between the two; then both may be prepared for.
-    let fixed = given.is_none_or(|item| match &item.node.value {
-        Value::Scalar(scalar) => scalar.is_literal(),
-        _ => false,
-    });
+    let fixed = kind != Some(Kind::Auto)
+        && given.is_none_or(|item| match &item.node.value {
+            Value::Scalar(scalar) => scalar.is_literal(),
+            _ => false,
+        });
+    let servers = ["url", "cluster", "sentinel"].iter().any(|key| fields.get(key).is_some());
+    let kind = match kind {
+        Some(Kind::Auto) if servers => Some(Kind::Redis),
+        Some(Kind::Auto) => Some(Kind::Memory),
+        kind => kind,
+    };
     match kind {
         None => Store::default(),
-        Some(Kind::Memory) => {
+        Some(Kind::Memory | Kind::Auto) => {
             if fixed {
                 refuse(&fields, &REDIS, ("redis", "memory"), report);
             }
@@ -110,12 +120,29 @@ fn redis_store(fields: &Fields<'_>, report: &mut Report) -> RedisStore {
         retries: fields.read("retries", default.retries, report, number(0..=5)),
         deadline: fields.read("deadline", default.deadline, report, span),
         nodes_max: fields.read("nodes_max", default.nodes_max, report, number(1..=10_000)),
+        connections_max: fields.read(
+            "connections_max",
+            default.connections_max,
+            report,
+            number(1..=10_000),
+        ),
         partition: fields.read_some("partition", report, super::dimensions::name),
         deny_cache: fields.read("deny_cache", default.deny_cache, report, deny_cache),
         key_prefix: fields.read("key_prefix", default.key_prefix, report, key_prefix),
     };
     check_deadline(fields, &store, report);
+    check_connections(fields, &store, report);
     store
+}
+
+/// Every server is asked over one connection, so there are as many as servers.
+fn check_connections(fields: &Fields<'_>, store: &RedisStore, report: &mut Report) {
+    let RedisTopology::Cluster(servers) = &store.topology else { return };
+    let Some(item) = fields.get("connections_max") else { return };
+    if servers.len() > store.connections_max as usize {
+        let message = format!("is less than the {} servers that are listed", servers.len());
+        item.fail(report, message, "a node asks each server over a connection: allow as many");
+    }
 }
 
 fn topology(fields: &Fields<'_>, report: &mut Report) -> Option<RedisTopology> {

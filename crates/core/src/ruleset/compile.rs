@@ -354,17 +354,23 @@ impl Compiled {
                 unit => query.cost.of(unit).unwrap_or(0),
             };
             let identity = match cell.unit {
-                Unit::Usd if query.cost.money.is_none() => Tokens::expected(query).identity(),
+                Unit::Usd if !cell.gate && query.cost.money.is_none() => {
+                    Tokens::expected(query).identity()
+                }
                 _ => take,
             };
-            if matches!(cell.spec, Spec::Log(_)) && take > log::ENTRIES_PER_CHARGE_MAX {
-                let rule = self.rule.name.clone();
-                return Err(PlanError::TooMany { rule, requests: take });
-            }
             let need = match self.rule.mode {
                 Mode::Strict => take.max(1),
                 Mode::Optimistic => 1,
             };
+            // What can never fit is never written.
+            if let Spec::Log(quotas) = &cell.spec
+                && take > log::ENTRIES_PER_CHARGE_MAX
+                && quotas.iter().all(|quota| need <= quota.limit)
+            {
+                let rule = self.rule.name.clone();
+                return Err(PlanError::TooMany { rule, requests: take });
+            }
             let charge = Charge {
                 key: Key::start(""),
                 meter: cell.spec.meter(clock),

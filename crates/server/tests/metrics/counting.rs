@@ -69,6 +69,9 @@ rate_limiter_requests_total{result="denied",scope="USER_MODEL",model_id="gpt4",t
 # TYPE rate_limiter_usage_ratio gauge
 rate_limiter_usage_ratio{scope="GLOBAL_MODEL",model_id="gpt4",tenant_id="acme"} 0.0002
 rate_limiter_usage_ratio{scope="USER_MODEL",model_id="gpt4",tenant_id="acme"} 1
+# HELP sluicegate_config_last_load_successful Whether the configuration was accepted when it was last read.
+# TYPE sluicegate_config_last_load_successful gauge
+sluicegate_config_last_load_successful 0
 # HELP sluicegate_connections Connections that are open.
 # TYPE sluicegate_connections gauge
 sluicegate_connections{listener="http"} 12
@@ -94,6 +97,40 @@ sluicegate_store_overflow_keys 1
 # HELP sluicegate_store_records Open reservations and remembered ids in the store.
 # TYPE sluicegate_store_records gauge
 sluicegate_store_records 0
+# HELP sluicegate_user_requests Requests of a user in a window, as each of its admissions saw them.
+# TYPE sluicegate_user_requests histogram
+sluicegate_user_requests_bucket{window="hour",le="1"} 1
+sluicegate_user_requests_bucket{window="hour",le="2"} 2
+sluicegate_user_requests_bucket{window="hour",le="5"} 2
+sluicegate_user_requests_bucket{window="hour",le="10"} 2
+sluicegate_user_requests_bucket{window="hour",le="20"} 2
+sluicegate_user_requests_bucket{window="hour",le="50"} 2
+sluicegate_user_requests_bucket{window="hour",le="100"} 2
+sluicegate_user_requests_bucket{window="hour",le="200"} 2
+sluicegate_user_requests_bucket{window="hour",le="500"} 2
+sluicegate_user_requests_bucket{window="hour",le="1000"} 2
+sluicegate_user_requests_bucket{window="hour",le="2000"} 2
+sluicegate_user_requests_bucket{window="hour",le="5000"} 2
+sluicegate_user_requests_bucket{window="hour",le="10000"} 2
+sluicegate_user_requests_bucket{window="hour",le="+Inf"} 2
+sluicegate_user_requests_sum{window="hour"} 3
+sluicegate_user_requests_count{window="hour"} 2
+sluicegate_user_requests_bucket{window="minute",le="1"} 1
+sluicegate_user_requests_bucket{window="minute",le="2"} 2
+sluicegate_user_requests_bucket{window="minute",le="5"} 2
+sluicegate_user_requests_bucket{window="minute",le="10"} 2
+sluicegate_user_requests_bucket{window="minute",le="20"} 2
+sluicegate_user_requests_bucket{window="minute",le="50"} 2
+sluicegate_user_requests_bucket{window="minute",le="100"} 2
+sluicegate_user_requests_bucket{window="minute",le="200"} 2
+sluicegate_user_requests_bucket{window="minute",le="500"} 2
+sluicegate_user_requests_bucket{window="minute",le="1000"} 2
+sluicegate_user_requests_bucket{window="minute",le="2000"} 2
+sluicegate_user_requests_bucket{window="minute",le="5000"} 2
+sluicegate_user_requests_bucket{window="minute",le="10000"} 2
+sluicegate_user_requests_bucket{window="minute",le="+Inf"} 2
+sluicegate_user_requests_sum{window="minute"} 3
+sluicegate_user_requests_count{window="minute"} 2
 "#;
     assert_eq!(metrics.render(), expected);
 }

@@ -1,0 +1,119 @@
+//! Ways to keep a budget: ours in two modes, and what gateways do without reservations.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use sluicegate_core::plan::Handle;
+use sluicegate_core::query::{Cost, Query, RequestId};
+use sluicegate_core::rule::{Group, Mode, Rule};
+use sluicegate_core::ruleset::{Ruleset, Settings};
+use sluicegate_core::store::Local as _;
+use sluicegate_core::time::Clock;
+use sluicegate_core::{Id, Limit, Money, Span, Timestamp};
+use sluicegate_store::memory::{Capacity, Memory};
+
+use crate::traffic::{BEGIN, Work};
+
+/// The budget of every run: 10 dollars in any hour.
+pub(crate) const BUDGET: u64 = 10_000_000_000;
+pub(crate) const WINDOW: Span = Span::from_secs(3_600);
+const LIMIT: &str = "10 USD/h";
+
+/// Whoever decides.
+pub(crate) trait Gate {
+    /// What admits, and hands out what it wants back.
+    fn admit(&mut self, number: usize, work: &Work) -> bool;
+
+    /// It is done, and its cost is known.
+    fn settle(&mut self, number: usize, work: &Work, now: Timestamp);
+}
+
+/// The time of the run, which the store goes by.
+#[derive(Clone)]
+struct Virtual(Arc<AtomicU64>);
+
+impl Clock for Virtual {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_micros(self.0.load(Ordering::Relaxed))
+    }
+}
+
+/// Sluicegate, over its store in memory.
+pub(crate) struct Ours {
+    rules: Ruleset,
+    store: Memory<Virtual>,
+    clock: Virtual,
+    estimates: bool,
+}
+
+impl Ours {
+    /// With an estimate for each piece of work, or none.
+    pub(crate) fn new(mode: Mode, estimates: bool) -> Self {
+        let limit = LIMIT.parse::<Limit>().expect("a limit");
+        let rule = Rule { mode, ..Rule::new("BUDGET", [limit]) };
+        let rules = Ruleset::new(vec![Group::new("g", [rule])], Settings::default());
+        let clock = Virtual(Arc::new(AtomicU64::new(BEGIN.as_micros())));
+        let store = Memory::with_clock(Capacity::default(), clock.clone());
+        Self { rules: rules.expect("rules"), store, clock, estimates }
+    }
+}
+
+impl Gate for Ours {
+    fn admit(&mut self, number: usize, work: &Work) -> bool {
+        self.clock.0.store(work.at.as_micros(), Ordering::Relaxed);
+        let mut query = Query::new(RequestId::ours(Id::from_bits(number as u128 + 1)));
+        query.cost.money = Money::from_nanos(work.estimate).filter(|_| self.estimates);
+        query.hold = Some(Span::from_secs(60));
+        let plan = self.rules.plan(&query, work.at).expect("a plan");
+        self.store.acquire(&plan).expect("a decision").is_allowed()
+    }
+
+    fn settle(&mut self, number: usize, work: &Work, now: Timestamp) {
+        self.clock.0.store(now.as_micros(), Ordering::Relaxed);
+        let id = Id::from_bits(number as u128 + 1);
+        let handle = Handle { id, claimant: None, keys: Vec::new() };
+        let cost = Cost { money: Money::from_nanos(work.actual), ..Cost::default() };
+        self.store.settle(&handle, &cost).expect("it was admitted");
+    }
+}
+
+/// Reads what was spent, lets work through while that is less than the budget, and adds its cost when
+/// it is done.
+pub(crate) struct CheckThenAdd {
+    replicas: Vec<Spent>,
+}
+
+#[derive(Clone, Default)]
+struct Spent {
+    entries: VecDeque<(Timestamp, u64)>,
+    sum: u64,
+}
+
+impl CheckThenAdd {
+    /// With so many replicas, each of which counts on its own.
+    pub(crate) fn new(replicas: usize) -> Self {
+        Self { replicas: vec![Spent::default(); replicas] }
+    }
+}
+
+impl Gate for CheckThenAdd {
+    fn admit(&mut self, number: usize, work: &Work) -> bool {
+        let replica = number % self.replicas.len();
+        let spent = &mut self.replicas[replica];
+        while let Some(&(at, cost)) = spent.entries.front()
+            && at + WINDOW <= work.at
+        {
+            spent.sum -= cost;
+            spent.entries.pop_front();
+        }
+        spent.sum < BUDGET
+    }
+
+    fn settle(&mut self, number: usize, work: &Work, now: Timestamp) {
+        let replica = number % self.replicas.len();
+        let spent = &mut self.replicas[replica];
+        spent.sum += work.actual;
+        spent.entries.push_back((now, work.actual));
+    }
+}

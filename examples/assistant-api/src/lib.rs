@@ -1,0 +1,83 @@
+//! A web API that answers questions with a model, and protects itself and its budget: each question
+//! is admitted by Sluicegate before the model is asked, and settled with what it really cost.
+//!
+//! | | |
+//! |---|---|
+//! | `POST /ask` with `x-user-id` and `{"question": "…"}` | the answer and its metadata, or a 429 |
+//! | `GET /users/{id}/usage` | where a user stands |
+
+mod limits;
+
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+use axum::response::IntoResponse as _;
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use serde::Deserialize;
+use serde_json::json;
+
+use limits::{Limits, Usage};
+
+/// The longest answer that the model is asked for.
+const ANSWER_TOKENS_MAX: usize = 500;
+/// How much the model is given to read with every question.
+const CONTEXT_TOKENS: usize = 856;
+
+/// The service, with a limiter at this address.
+pub fn router(limiter: &str) -> Router {
+    Router::new()
+        .route("/ask", post(ask))
+        .route("/users/{id}/usage", get(usage))
+        .with_state(Limits::new(limiter))
+}
+
+#[derive(Deserialize)]
+struct Question {
+    question: String,
+}
+
+async fn ask(
+    State(limits): State<Limits>,
+    headers: HeaderMap,
+    Json(Question { question }): Json<Question>,
+) -> Response<Body> {
+    let Some(user) = headers.get("x-user-id").and_then(|user| user.to_str().ok()) else {
+        let detail = json!({ "detail": "x-user-id: is required" });
+        return (StatusCode::UNAUTHORIZED, Json(detail)).into_response();
+    };
+    let user = user.to_owned();
+    // On a thread of its own: a client that goes away does not keep its question from being settled.
+    let answered = tokio::task::spawn_blocking(move || answer(&limits, &user, &question)).await;
+    answered.unwrap_or_else(|_| StatusCode::INTERNAL_SERVER_ERROR.into_response())
+}
+
+fn answer(limits: &Limits, user: &str, question: &str) -> Response<Body> {
+    let query_tokens = question.split_whitespace().count();
+    let admitted = limits.acquire(user, query_tokens + CONTEXT_TOKENS, ANSWER_TOKENS_MAX);
+    let admitted = match admitted {
+        Ok(admitted) => admitted,
+        Err(refusal) => return *refusal,
+    };
+    let (answer, output_tokens) = model(question);
+    let usage = Usage { query_tokens, context_tokens: CONTEXT_TOKENS, output_tokens };
+    let metadata = limits.settle(&admitted, usage);
+    Json(json!({ "answer": answer, "metadata": metadata })).into_response()
+}
+
+/// Stands in for a model: what this example is about surrounds it.
+fn model(question: &str) -> (String, usize) {
+    (format!("You asked: {question}"), 145)
+}
+
+async fn usage(State(limits): State<Limits>, Path(user): Path<String>) -> Response<Body> {
+    let told = tokio::task::spawn_blocking(move || limits.usage(&user)).await;
+    match told {
+        Ok(Ok(text)) => {
+            let json = HeaderValue::from_static("application/json");
+            ([(header::CONTENT_TYPE, json)], text).into_response()
+        }
+        Ok(Err(refusal)) => *refusal,
+        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}
