@@ -87,7 +87,8 @@ fn report(servers: &[Server], runs: &[Runs], args: &Args, seconds: u64) {
     }
     let verdict = |met: bool| if met { "met" } else { "missed" };
     let of = |name: &str| servers.iter().position(|server| server.name == name).map(|at| &runs[at]);
-    let (Some(ours), Some(nginx), Some(envoy)) = (of("sluicegate"), of("nginx"), of("envoy")) else {
+    let (Some(ours), Some(nginx), Some(envoy)) = (of("sluicegate"), of("nginx"), of("envoy"))
+    else {
         return;
     };
     println!("\n| goal | target | measured | |\n|---|--:|--:|--:|");

@@ -11,7 +11,8 @@ use crate::server::{Server, free_port};
 pub(crate) fn start(folder: &Path) -> anyhow::Result<Vec<Server>> {
     let ours = build()?;
     let envoy = std::env::var_os("SLUICEGATE_ENVOY").map(PathBuf::from);
-    let envoy = envoy.context("SLUICEGATE_ENVOY names no Envoy: run `cargo xtask bench gateway`")?;
+    let envoy =
+        envoy.context("SLUICEGATE_ENVOY names no Envoy: run `cargo xtask bench gateway`")?;
     let upstream = free_port()?;
     let direct = nginx(folder, "direct", upstream, "location / { return 200 'ok'; }", "")?;
     let port = free_port()?;
@@ -22,7 +23,12 @@ pub(crate) fn start(folder: &Path) -> anyhow::Result<Vec<Server>> {
          upstream up {{ server 127.0.0.1:{upstream}; keepalive 128; }}"
     );
     let nginx = nginx(folder, "nginx", port, location, &zone)?;
-    Ok(vec![direct, sluicegate(folder, &ours, upstream)?, nginx, with_envoy(folder, &envoy, upstream)?])
+    Ok(vec![
+        direct,
+        sluicegate(folder, &ours, upstream)?,
+        nginx,
+        with_envoy(folder, &envoy, upstream)?,
+    ])
 }
 
 fn build() -> anyhow::Result<PathBuf> {
@@ -80,9 +86,14 @@ gateways:
 fn with_envoy(folder: &Path, program: &Path, upstream: u16) -> anyhow::Result<Server> {
     let port = free_port()?;
     let config = folder.join("envoy.yaml");
-    std::fs::write(&config, ENVOY.replace("PORT", &port.to_string()).replace("UPSTREAM", &upstream.to_string()))?;
+    std::fs::write(
+        &config,
+        ENVOY.replace("PORT", &port.to_string()).replace("UPSTREAM", &upstream.to_string()),
+    )?;
     let mut command = Command::new(program);
-    command.args(["--disable-hot-restart", "--concurrency", "1", "--log-level", "off", "-c"]).arg(config);
+    command
+        .args(["--disable-hot-restart", "--concurrency", "1", "--log-level", "off", "-c"])
+        .arg(config);
     Server::start("envoy", command, port)
 }
 
