@@ -11,6 +11,8 @@
 //! | `rate_limiter_fallback_total{mode}` | decisions by an outage policy |
 //! | `rate_limiter_redis_calls_total{operation}`, `…_redis_errors_total{type,operation}`, `…_redis_latency_seconds{operation}` | what the store asked of Redis |
 //! | `sluicegate_redis_up`, `sluicegate_redis_evicts` | whether Redis can be asked, and may throw counters away |
+//! | `sluicegate_queue_depth{queue,state}`, `…_queue_oldest_seconds{queue}` | what lies in a queue |
+//! | `sluicegate_queue_messages_total{queue,event}`, `…_queue_processing_seconds{queue,type}` | what was done with its messages |
 //! | `sluicegate_decisions_total{operation,result}` | every decision once, whatever rules it met |
 //! | `sluicegate_denials_total{scope,unit,window}` | denials, by the limit of the rule that hit |
 //! | `sluicegate_shadow_denials_total{scope}` | admissions that a shadow rule would have denied |
@@ -43,6 +45,7 @@
 mod family;
 mod labels;
 mod operations;
+mod queues;
 mod redis;
 mod scope;
 mod scopes;
@@ -61,6 +64,8 @@ use sluicegate_core::ruleset::Ruleset;
 pub use labels::Options;
 use labels::Who;
 use operations::Operations;
+use queues::Queues;
+pub use queues::{QueueProcessing, QueueStats};
 use redis::Redis;
 pub use redis::{RedisCalls, RedisStats};
 pub use scopes::INLINE;
@@ -84,6 +89,7 @@ struct Inner {
     scopes: Arc<Scopes>,
     operations: Arc<Operations>,
     watched: Arc<Watched>,
+    queues: Arc<Queues>,
     redis: Arc<Redis>,
     users: Users,
     replays: IntCounter,
@@ -132,6 +138,7 @@ impl Metrics {
         let scopes = Arc::new(Scopes::new(options));
         let operations = Arc::new(Operations::default());
         let watched = Arc::new(Watched::default());
+        let queues = Arc::new(Queues::default());
         let redis = Arc::new(Redis::default());
         let fixed = "the names in this file are valid, and each is used once";
         let counter = |name, help| IntCounter::new(name, help).expect(fixed);
@@ -172,6 +179,7 @@ impl Metrics {
             family::collector(&scopes, &scope::FAMILIES, Scopes::collect),
             family::collector(&operations, &operations::FAMILIES, Operations::collect),
             family::collector(&watched, &watched::FAMILIES, Watched::collect),
+            family::collector(&queues, &queues::FAMILIES, Queues::collect),
             family::collector(&redis, &redis::FAMILIES, Redis::collect),
             Box::new(replays.clone()),
             Box::new(fallbacks.clone()),
@@ -189,6 +197,7 @@ impl Metrics {
             scopes,
             operations,
             watched,
+            queues,
             redis,
             users,
             replays,
@@ -225,6 +234,11 @@ impl Metrics {
     /// Shows what the store on Redis has counted, read whenever somebody looks.
     pub fn watch_redis(&self, read: impl Fn() -> RedisStats + Send + Sync + 'static) {
         self.0.redis.watch(Box::new(read));
+    }
+
+    /// Shows what went through queues and what lies in them, read whenever somebody looks.
+    pub fn watch_queues(&self, read: impl Fn() -> Vec<QueueStats> + Send + Sync + 'static) {
+        self.0.queues.watch(Box::new(read));
     }
 
     /// Shows how many connections a listener has open, read whenever somebody looks.

@@ -7,7 +7,7 @@ use sluicegate_core::query::{Cost, RequestId};
 use sluicegate_core::time::Clock;
 use sluicegate_core::{Id, Span, Store};
 use sluicegate_server::answer::Answer;
-use sluicegate_server::metrics::{Metrics, Options, StoreSize};
+use sluicegate_server::metrics::{Metrics, Options, QueueProcessing, QueueStats, StoreSize};
 use sluicegate_server::service::{Decided, Failed, Observer, Operation};
 
 use crate::observed::{Ask, Limiter, all_of, rule};
@@ -368,4 +368,37 @@ fn a_reload_keeps_what_was_counted() {
             r#"{scope="R",unit="requests",window="h"} 1"#,
         ],
     );
+}
+
+#[test]
+fn queues_are_shown_by_name_state_and_type_of_work() {
+    let metrics = Metrics::new(&Options::default());
+    metrics.watch_queues(|| {
+        let processing = QueueProcessing {
+            kind: "crawl_repo".to_owned(),
+            took: vec![(Span::from_millis(100), 2), (Span::from_secs(1), 1)],
+            count: 4,
+            sum: Span::from_millis(9_500),
+        };
+        vec![QueueStats {
+            queue: "jobs".to_owned(),
+            depth: vec![("ready", 7), ("delayed", 2)],
+            oldest: Some(Span::from_millis(1_500)),
+            messages: vec![("sent", 12), ("acked", 4)],
+            processing: vec![processing],
+        }]
+    });
+    let expected = [r#"{queue="jobs",state="delayed"} 2"#, r#"{queue="jobs",state="ready"} 7"#];
+    check(&metrics, "sluicegate_queue_depth", &expected);
+    check(&metrics, "sluicegate_queue_oldest_seconds", &[r#"{queue="jobs"} 1.5"#]);
+    let expected = [r#"{queue="jobs",event="acked"} 4"#, r#"{queue="jobs",event="sent"} 12"#];
+    check(&metrics, "sluicegate_queue_messages_total", &expected);
+    let expected = [
+        r#"{queue="jobs",type="crawl_repo",le="0.1"} 2"#,
+        r#"{queue="jobs",type="crawl_repo",le="1"} 3"#,
+        r#"{queue="jobs",type="crawl_repo",le="+Inf"} 4"#,
+    ];
+    check(&metrics, "sluicegate_queue_processing_seconds_bucket", &expected);
+    let expected = [r#"{queue="jobs",type="crawl_repo"} 9.5"#];
+    check(&metrics, "sluicegate_queue_processing_seconds_sum", &expected);
 }
