@@ -5,6 +5,7 @@
 
 use anyhow::bail;
 
+use crate::python::{self, Tool};
 use crate::services::{self, Service};
 use crate::sh;
 
@@ -17,6 +18,8 @@ struct Bench {
     features: &'static str,
     /// The programs that must be installed before it runs.
     needs: &'static [&'static Service],
+    /// The Python program that it runs.
+    python: Option<&'static Tool>,
 }
 
 const BENCHES: &[Bench] = &[
@@ -25,30 +28,42 @@ const BENCHES: &[Bench] = &[
         measures: "time and memory of a decision in memory, beside governor, throttlecrab and limitador",
         features: "",
         needs: &[],
+        python: None,
     },
     Bench {
         name: "budget",
         measures: "overshoot and false refusals of strict, optimistic, and of check-then-add",
         features: "",
         needs: &[],
+        python: None,
     },
     Bench {
         name: "redis",
         measures: "decisions a second on Redis, beside the plain script of this field and limitador",
         features: "redis",
         needs: &[&services::REDIS],
+        python: None,
     },
     Bench {
         name: "http",
         measures: "a decision over HTTP, beside an axum that decides nothing and throttlecrab-server",
         features: "",
         needs: &[&services::WRK, &services::PROTOC],
+        python: None,
     },
     Bench {
         name: "grpc",
         measures: "Allow and ShouldRateLimit over gRPC, beside a tonic that decides nothing",
         features: "",
         needs: &[&services::H2LOAD],
+        python: None,
+    },
+    Bench {
+        name: "gateway",
+        measures: "a request through a gateway, beside going direct, nginx and Envoy with their own rate limits",
+        features: "",
+        needs: &[&services::WRK, &services::NGINX, &services::PYTHON],
+        python: Some(&python::ENVOY),
     },
 ];
 
@@ -74,12 +89,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<bool> {
         }
         return Ok(true);
     };
-    let Bench { name, features, needs, .. } = find(name)?;
+    let Bench { name, features, needs, python, .. } = find(name)?;
     services::install(needs)?;
+    let tool = python.map(Tool::install).transpose()?;
+    let tool = python.zip(tool.as_deref()).map(|(tool, path)| (tool.variable, path));
+    let env: Vec<_> = tool.into_iter().collect();
     let mut line: Vec<_> =
         CARGO_RUN.split(' ').chain([*name, "--features", features, "--"]).collect();
     line.extend(args.args.iter().map(String::as_str));
-    sh::run(&line, &[])
+    sh::run(&line, &env)
 }
 
 fn find(name: &str) -> anyhow::Result<&'static Bench> {

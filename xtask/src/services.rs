@@ -11,7 +11,7 @@ use crate::sh;
 
 /// Every service that some suite or benchmark needs.
 const SERVICES: &[Service] =
-    &[REDIS, REDIS_6_2, RABBITMQ, PYTHON, NPM, FAUXQS, PROMTOOL, WRK, H2LOAD, PROTOC];
+    &[REDIS, REDIS_6_2, RABBITMQ, PYTHON, NPM, FAUXQS, PROMTOOL, WRK, H2LOAD, PROTOC, NGINX];
 
 pub(crate) const REDIS: Service = Service {
     name: "redis",
@@ -105,6 +105,17 @@ pub(crate) const PROTOC: Service = Service {
     source: Source::Debian("protobuf-compiler"),
     version: &["protoc", "--version"],
     version_min: &[3, 0],
+};
+
+/// A proxy to compare with, and an upstream that answers at once.
+pub(crate) const NGINX: Service = Service {
+    name: "nginx",
+    // Only its program: the package would start a server that the whole network can reach.
+    source: Source::Script(
+        "cd target/services && apt-get update && apt-get download nginx && dpkg -x nginx_*.deb nginx",
+    ),
+    version: &["sh", "-c", "target/services/nginx/usr/sbin/nginx -v 2>&1"],
+    version_min: &[1, 18],
 };
 
 /// A program that a suite or a benchmark needs.

@@ -4,6 +4,7 @@ mod changes;
 mod cli;
 mod configuration;
 mod gateways;
+mod queue;
 mod store;
 mod wire;
 

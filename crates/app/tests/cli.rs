@@ -66,7 +66,7 @@ fn a_configuration_is_checked_as_the_service_would_read_it() {
 
 #[test]
 fn help_has_examples_and_nothing_is_coloured_outside_of_a_terminal() {
-    for command in ["serve", "check", "allow", "explain", "test", "verify"] {
+    for command in ["serve", "check", "allow", "explain", "test", "verify", "queue", "dlq"] {
         let (code, out, _) = run(&[command, "--help"]);
         assert_eq!(code, Some(0), "{command}");
         assert!(out.contains("Examples:"), "{command}: {out}");

@@ -21,8 +21,9 @@ mod source;
 pub use config::{
     Address, Auth, ByteSize, Config, Credentials, Decisions, Envoy, EnvoyClosed, Fair, Gateway,
     Learn, Listen, Listener, Loaded, Log, LogFormat, LogLevel, Login, Metrics, Outage,
-    OutagePolicy, Prices, RedisAddress, RedisStore, RedisTopology, Route, RuleExtras, Secret,
-    SecretSource, Server, Share, SnapshotFile, Store, Tls, TokenHash, Url, Wait,
+    OutagePolicy, Prices, Queue, QueueBroker, RedisAddress, RedisStore, RedisTopology, Route,
+    RuleExtras, Secret, SecretSource, Server, Share, SnapshotFile, Store, Tls, TokenHash, Url,
+    Wait,
 };
 pub use diagnostic::{Diagnostic, Diagnostics, Excerpt, Severity};
 pub use price_file::PriceFileError;

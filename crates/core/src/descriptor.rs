@@ -18,22 +18,28 @@ pub const DOMAIN: &str = "envoy.domain";
 pub const SHAPE: &str = "envoy.descriptor";
 
 /// The keys of a descriptor in their order, as one text.
-pub fn shape<'k>(keys: impl Iterator<Item = &'k str>) -> String {
-    let mut shape = String::new();
+pub fn shape<'k>(keys: impl Iterator<Item = &'k str>) -> Cow<'k, str> {
+    // Most descriptors have one entry.
+    let mut shape = Cow::Borrowed("");
     for (place, key) in keys.enumerate() {
-        if place > 0 {
+        let key = escaped(key);
+        if place == 0 {
+            shape = key;
+        } else {
+            let shape = shape.to_mut();
             shape.push('/');
-        }
-        for c in key.chars() {
-            match c {
-                // So that no two lists of keys have one shape.
-                '/' => shape.push_str("%2F"),
-                '%' => shape.push_str("%25"),
-                c => shape.push(c),
-            }
+            shape.push_str(&key);
         }
     }
     shape
+}
+
+/// A key without `/`, so that no two lists of keys have one shape.
+fn escaped(key: &str) -> Cow<'_, str> {
+    match key.contains(['/', '%']) {
+        true => Cow::Owned(key.replace('%', "%25").replace('/', "%2F")),
+        false => Cow::Borrowed(key),
+    }
 }
 
 /// What the dimension of an entry with this `key` is called, after entries with the keys `before`.

@@ -1,6 +1,6 @@
 //! What a decision means to whoever asked: the same words at every front door.
 
-use std::fmt;
+use std::{fmt, ptr};
 
 use sluicegate_core::algorithm::Reading;
 use sluicegate_core::decision::{Allow, Hit};
@@ -8,6 +8,7 @@ use sluicegate_core::limit::Unit;
 use sluicegate_core::outage::OutagePolicy;
 use sluicegate_core::predict::{self, Expected, Forecast};
 use sluicegate_core::query::Query;
+use sluicegate_core::rule::Mode;
 use sluicegate_core::ruleset::Ruleset;
 use sluicegate_core::store::Usage;
 use sluicegate_core::{Charge, Decision, Limit, Plan, Span, Timestamp};
@@ -19,6 +20,8 @@ pub struct Answer<'a, 'p> {
     plan: &'a Plan<'p>,
     decision: &'a Decision,
     outage: Option<OutagePolicy>,
+    /// The limit beyond which something was counted, if that is a reason to say no.
+    over: Option<Hit>,
     asked: Asked<'a>,
 }
 
@@ -98,13 +101,60 @@ impl<'a, 'p> Answer<'a, 'p> {
     /// Puts a decision beside its plan.
     pub const fn new(rules: &'a Ruleset, plan: &'a Plan<'p>, decision: &'a Decision) -> Self {
         let asked = Asked { model: "", expected: None };
-        Self { rules, plan, decision, outage: None, asked }
+        Self { rules, plan, decision, outage: None, over: None, asked }
     }
 
     /// The same, to whoever asked.
     #[must_use]
     pub const fn to(self, asked: Asked<'a>) -> Self {
         Self { asked, ..self }
+    }
+
+    /// The same as a no, if something was counted beyond its limit. Some rules count what does not
+    /// fit, because it may tell of work that is done, and leave the verdict to the front door.
+    #[must_use]
+    pub fn tallied(self) -> Self {
+        if !self.decision.is_allowed() {
+            return self;
+        }
+        let over = self.scopes().find(|scope| self.is_over(scope)).map(|scope| {
+            let limits = scope.charge.limits().iter();
+            let limit = limits.take_while(|limit| !ptr::eq(*limit, scope.limit)).count();
+            Hit { charge: scope.index, limit }
+        });
+        Self { over, ..self }
+    }
+
+    /// Whether a limit is a reason to say no to what was counted or refused.
+    pub fn is_over(&self, scope: &Scope<'_, '_>) -> bool {
+        let charge = scope.charge;
+        if charge.rule().shadow {
+            return false;
+        }
+        match self.decision {
+            Decision::Allow(allow) => {
+                let is_this = |&place: &u16| usize::from(place) == scope.index;
+                let did_not_fit = charge.take > 0 && allow.shadowed.iter().any(is_this);
+                // There was room for a part of it only.
+                let is_exceeded =
+                    charge.rule().mode == Mode::Optimistic && scope.reading.used > scope.amount();
+                charge.rule().tally && did_not_fit || is_exceeded
+            }
+            Decision::Deny(_) | Decision::Never(_) | Decision::Closed(_) => {
+                let hit = self.hit().is_some_and(|hit| hit.index == scope.index);
+                hit || scope.remaining() < charge.need
+            }
+        }
+    }
+
+    /// Whether the caller is told yes.
+    pub const fn is_allowed(&self) -> bool {
+        self.decision.is_allowed() && self.over.is_none()
+    }
+
+    /// The limit beyond which something was counted, if that is why the caller is told no.
+    pub const fn over(&self) -> Option<Hit> {
+        self.over
     }
 
     /// The same, decided by a policy because the store did not answer.
@@ -149,11 +199,15 @@ impl<'a, 'p> Answer<'a, 'p> {
         })
     }
 
+    /// Every limit that can be a reason to say no.
+    pub fn binding(&self) -> impl Iterator<Item = Scope<'a, 'p>> + use<'a, 'p> {
+        self.scopes().filter(|scope| !scope.charge.rule().shadow)
+    }
+
     /// The limit that leaves least to the caller: of those that count requests if there are any,
     /// because that is what a caller sends more of.
     pub fn tightest(&self) -> Option<Scope<'a, 'p>> {
-        let binding = self.scopes().filter(|scope| !scope.charge.shadow());
-        binding.min_by_key(|scope| {
+        self.binding().min_by_key(|scope| {
             let unit = scope.limit.unit();
             (unit != Unit::Requests, unit, scope.remaining())
         })
@@ -161,15 +215,15 @@ impl<'a, 'p> Answer<'a, 'p> {
 
     /// The limit that the caller goes by: of the effective group, with the longest window.
     pub fn effective(&self) -> Option<Scope<'a, 'p>> {
-        let binding = self.scopes().filter(|scope| !scope.charge.shadow());
-        let effective = binding.filter(|scope| self.rules.is_effective(scope.charge));
+        let effective = self.binding().filter(|scope| self.rules.is_effective(scope.charge));
         effective.max_by_key(|scope| scope.limit.window())
     }
 
     /// The limit that stands in the way.
     pub fn hit(&self) -> Option<Scope<'a, 'p>> {
         let Hit { charge, limit } = match self.decision {
-            Decision::Allow(_) | Decision::Closed(_) => return None,
+            Decision::Allow(_) => self.over?,
+            Decision::Closed(_) => return None,
             Decision::Deny(deny) => deny.hit,
             Decision::Never(never) => never.hit,
         };
@@ -180,8 +234,8 @@ impl<'a, 'p> Answer<'a, 'p> {
     /// `UPSTREAM_CLOSED` if whoever the work goes to wants none, or `STORE_UNAVAILABLE`.
     pub fn reason(&self) -> Option<impl fmt::Display + use<'a, 'p>> {
         let verb = match self.decision {
-            Decision::Allow(_) => return None,
-            Decision::Deny(_) => Some("HIT"),
+            Decision::Allow(_) if self.over.is_none() => return None,
+            Decision::Allow(_) | Decision::Deny(_) => Some("HIT"),
             Decision::Never(_) => Some("EXCEEDS"),
             Decision::Closed(_) => None,
         };

@@ -170,6 +170,8 @@ impl Operation {
 pub enum Question {
     /// May it go now? If so, it is charged.
     Acquire,
+    /// The same, and the answer is no also if rules have counted more than their limit.
+    Tally,
     /// Could it? Nothing is charged.
     Peek,
     /// When may it go? It is charged for then.
@@ -229,7 +231,9 @@ impl<S: Store, C: Clock> Service<S, C> {
         let rules = self.limiter.rules();
         let plan = plan(&rules, queries, &began)?;
         let (verdict, operation) = match question {
-            Question::Acquire => (self.limiter.acquire(&plan).await, Operation::Acquire),
+            Question::Acquire | Question::Tally => {
+                (self.limiter.acquire(&plan).await, Operation::Acquire)
+            }
             Question::Peek => (self.limiter.peek(&plan).await, Operation::Peek),
             Question::Book => (self.limiter.book(&plan).await, Operation::Book),
         };
@@ -241,6 +245,7 @@ impl<S: Store, C: Clock> Service<S, C> {
             }
         };
         let answer = Answer::new(&rules, &plan, &decision).by_policy(outage).to(Asked::by(queries));
+        let answer = if question == Question::Tally { answer.tallied() } else { answer };
         if let Some(query) = queries.first() {
             self.decided(query, answer, operation, None, began);
         }

@@ -179,8 +179,11 @@ impl<S: Store + 'static, C: Clock + 'static> Gateway<S, C> {
             let took = self.service.now().since(began);
             let response = match answered {
                 Ok(response) => response,
-                Err(failed) => {
-                    let refusal = self.failed(failed, pass).await;
+                Err(Failed { refusal, cause, left }) => {
+                    line.cause = Some(cause);
+                    if !left {
+                        pass.give_back().await;
+                    }
                     match spare.filter(|_| refusal != Refusal::Timeout) {
                         None => return Err(refusal),
                         Some(again) => {
@@ -221,9 +224,15 @@ impl<S: Store + 'static, C: Clock + 'static> Gateway<S, C> {
             asked.all(&self.service, waits, route.options.count_if_ok).await
         };
         line.decided = self.service.now().since(began);
-        let (common, hint) = match reserved? {
-            Reserved::Go(pass) => return Ok(pass),
-            Reserved::Wait(common, hint) => (common, hint),
+        let (common, hint) = match reserved {
+            Ok(Reserved::Go(pass)) => {
+                route.lane.answered();
+                return Ok(pass);
+            }
+            Ok(Reserved::Wait(common, hint)) => (common, hint),
+            // Whoever can wait waits for the store, too, for a moment.
+            Err(Refusal::StoreUnavailable) if waits && !route.lane.is_out() => (None, Span::ZERO),
+            Err(refusal) => return Err(refusal),
         };
         let flow = route.lane.by();
         let flow = flow.and_then(|by| asked.dimension(&by).map(str::to_owned)).unwrap_or_default();
@@ -275,17 +284,6 @@ impl<S: Store + 'static, C: Clock + 'static> Gateway<S, C> {
         }
         *request.headers_mut() = headers;
         Some(request)
-    }
-
-    /// What a failure means, for the caller and for the limits.
-    async fn failed(&self, failed: Failed, pass: Pass<S, C>) -> Refusal {
-        match failed {
-            Failed::NeverLeft(refusal) => {
-                pass.give_back().await;
-                refusal
-            }
-            Failed::Left(refusal) => refusal,
-        }
     }
 
     /// Settles, and hands the answer on to the caller.
@@ -364,6 +362,7 @@ impl<S: Store + 'static, C: Clock + 'static> Gateway<S, C> {
             store_up: true,
             status: 0,
             code: None,
+            cause: None,
             began: self.service.now(),
             metrics: None,
         }

@@ -29,6 +29,8 @@ pub(crate) struct Line {
     pub(crate) status: u16,
     /// The word of a refusal of ours.
     pub(crate) code: Option<&'static str>,
+    /// What went wrong on the way to the upstream.
+    pub(crate) cause: Option<String>,
     pub(crate) began: Timestamp,
     pub(crate) metrics: Option<RouteMetrics>,
 }
@@ -51,6 +53,7 @@ impl Line {
             duration_ms = millis(took),
             status = self.status,
             code = self.code,
+            cause = self.cause,
             allowed = self.allowed,
             remaining = self.remaining,
             store = if self.store_up { "up" } else { "down" },

@@ -140,21 +140,21 @@ impl DeadLetters {
             if meant == max {
                 break Ok(meant);
             }
-            let (message, receipt) = match taking.next().await {
-                Ok(Some(next)) => next,
+            let taken = match taking.next().await {
+                Ok(Some(taken)) => taken,
                 Ok(None) => break Ok(meant),
                 Err(error) => break Err(error),
             };
-            let letter = DeadLetter { message };
+            let letter = DeadLetter { message: taken.message.clone() };
             if !filter.matches(&letter) {
-                taking.held.push(receipt);
+                taking.hold(taken);
                 continue;
             }
             let settled = match fate {
-                Fate::Deleted => receipt.ack().await,
+                Fate::Deleted => taken.receipt.ack().await,
                 Fate::Replayed => {
                     let (place, next) = self.again(&letter);
-                    receipt.relay(place, next).await
+                    taken.receipt.relay(place, next).await
                 }
             };
             if let Err(error) = settled {

@@ -1,13 +1,14 @@
 //! A message in somebody's hands, which is settled exactly once: every way to settle it takes it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, FutureExt as _};
 use sluicegate_core::Timestamp;
 use tokio::runtime::Handle;
 use tracing::warn;
 
-use crate::broker::{Lease, Place, Receipt, Received};
+use crate::broker::{Capabilities, Lease, Outgoing, Place, Receipt, Received};
 use crate::{Error, Message, Queue, When, dead, envelope};
 
 /// How often a copy may come back before it is sent anew. Brokers count deliveries, and some throw
@@ -93,12 +94,17 @@ impl Delivery {
         Ok(())
     }
 
-    /// The message goes to another queue of the same broker, as it is.
+    /// The message goes to another queue, as it is: in one step where the broker can do it, and also
+    /// to another broker.
     pub async fn forward(mut self, to: &Queue, when: When) -> Result<(), Error> {
         self.message.meta.hop += 1;
         let receipt = self.take();
         let next = to.inner.outgoing(self.message.clone(), when);
-        settle(receipt.relay(to.inner.live.clone(), next)).await?;
+        if Arc::ptr_eq(&self.queue.inner.broker, &to.inner.broker) {
+            settle(receipt.relay(to.inner.live.clone(), next)).await?;
+        } else {
+            settle(publish_then_ack(to.clone(), next, receipt).boxed()).await?;
+        }
         to.inner.stats.sent(1);
         self.queue.inner.stats.acked(&self.message, self.held_for());
         Ok(())
@@ -161,7 +167,7 @@ impl Delivery {
 
     fn give_back_now(&mut self) -> BoxFuture<'static, Result<(), Error>> {
         let receipt = self.take();
-        if !self.worn() {
+        if !is_worn(self.queue.capabilities(), self.returns) {
             return receipt.give_back();
         }
         let mut message = self.message.clone();
@@ -169,11 +175,6 @@ impl Delivery {
         let not_before = message.meta.not_before;
         let next = self.queue.inner.outgoing(message, not_before.map_or(When::Now, When::At));
         receipt.relay(self.queue.inner.live.clone(), next)
-    }
-
-    /// Whether the broker may throw this copy away if it comes back once more.
-    fn worn(&self) -> bool {
-        self.queue.capabilities().counts_returns && self.returns >= RETURNS_MAX
     }
 
     fn take(&mut self) -> Box<dyn Receipt> {
@@ -190,7 +191,7 @@ impl Drop for Delivery {
         // A receipt gives back by itself. Without a runtime there is no connection either, and the
         // lease ends.
         if self.receipt.is_some()
-            && self.worn()
+            && is_worn(self.queue.capabilities(), self.returns)
             && let Ok(runtime) = Handle::try_current()
         {
             runtime.spawn(self.give_back_now());
@@ -206,6 +207,23 @@ impl std::fmt::Debug for Delivery {
             .field("returns", returns)
             .finish_non_exhaustive()
     }
+}
+
+/// Whether the broker may throw a copy away if it comes back once more.
+pub(crate) const fn is_worn(capabilities: Capabilities, returns: u32) -> bool {
+    capabilities.counts_returns && returns >= RETURNS_MAX
+}
+
+/// From one broker to another. On failure nothing is acknowledged, and dropping the receipt gives
+/// the message back.
+async fn publish_then_ack(
+    to: Queue,
+    next: Outgoing,
+    receipt: Box<dyn Receipt>,
+) -> Result<(), Error> {
+    let published = to.inner.broker.publish(&to.inner.live, vec![next]).await;
+    published.into_iter().collect::<Result<(), Error>>()?;
+    receipt.ack().await
 }
 
 /// Runs it to its end, whether or not somebody waits.

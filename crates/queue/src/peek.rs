@@ -6,10 +6,13 @@ use futures_util::future::join_all;
 use sluicegate_core::Span;
 
 use crate::broker::{Place, Receipt, Received, Source, Terms};
-use crate::{Error, Message, Queue, envelope};
+use crate::delivery::is_worn;
+use crate::{Error, Message, Queue, When, envelope};
 
 /// How many messages are held while others are looked at, where a broker can't show them.
 const HELD_MAX: usize = 10_000;
+/// How much of them is held, where they are sent anew afterwards.
+const HELD_BYTES_MAX: usize = 64 << 20;
 /// How long the next message is waited for before there is none.
 const IDLE: Duration = Duration::from_secs(2);
 /// How long messages are kept from others while they are looked at.
@@ -28,9 +31,10 @@ pub(crate) async fn show(
     let inner = &queue.inner;
     if !inner.broker.capabilities().browse {
         let mut taking = Taking::open(queue, place).await?;
-        while let Some((message, receipt)) = taking.next().await? {
-            taking.held.push(receipt);
-            if show(message) == Seen::Enough {
+        while let Some(taken) = taking.next().await? {
+            let seen = show(taken.message.clone());
+            taking.hold(taken);
+            if seen == Seen::Enough {
                 break;
             }
         }
@@ -61,26 +65,37 @@ pub(crate) enum Seen {
 /// twice.
 pub(crate) struct Taking<'q> {
     queue: &'q Queue,
+    place: Place,
     source: Box<dyn Source>,
     waiting: std::vec::IntoIter<Received>,
-    pub(crate) held: Vec<Box<dyn Receipt>>,
+    held: Vec<(Option<Message>, Box<dyn Receipt>)>,
+    /// What the messages take that are held whole.
+    held_bytes: usize,
+}
+
+/// A message that was taken.
+pub(crate) struct Taken {
+    pub(crate) message: Message,
+    pub(crate) receipt: Box<dyn Receipt>,
+    /// It has come back before.
+    worn: bool,
 }
 
 impl<'q> Taking<'q> {
     pub(crate) async fn open(queue: &'q Queue, place: &Place) -> Result<Self, Error> {
         let terms = Terms { prefetch: u16::MAX, visibility: LOOKING, wait: Span::ZERO };
         let source = queue.inner.broker.consume(place, terms).await?;
-        Ok(Self { queue, source, waiting: Vec::new().into_iter(), held: Vec::new() })
+        let (place, waiting) = (place.clone(), Vec::new().into_iter());
+        Ok(Self { queue, place, source, waiting, held: Vec::new(), held_bytes: 0 })
     }
 
     /// The next message; none if there is no further one, or if too many are held.
-    pub(crate) async fn next(&mut self) -> Result<Option<(Message, Box<dyn Receipt>)>, Error> {
+    pub(crate) async fn next(&mut self) -> Result<Option<Taken>, Error> {
         loop {
-            if let Some(Received { incoming, receipt }) = self.waiting.next() {
-                let message = envelope::read(incoming, &self.queue.inner.fields);
-                return Ok(Some((message, receipt)));
+            if let Some(received) = self.waiting.next() {
+                return Ok(Some(self.taken(received)));
             }
-            if self.held.len() >= HELD_MAX {
+            if self.held.len() >= HELD_MAX || self.held_bytes >= HELD_BYTES_MAX {
                 return Ok(None);
             }
             match tokio::time::timeout(IDLE, self.source.next(10)).await {
@@ -90,10 +105,35 @@ impl<'q> Taking<'q> {
         }
     }
 
-    /// Lets others have what was held, and what was taken along.
-    pub(crate) async fn give_back(self) {
-        let waiting = self.waiting.map(|received| received.receipt);
-        let all = self.held.into_iter().chain(waiting).map(|receipt| receipt.give_back());
+    fn taken(&self, Received { incoming, receipt }: Received) -> Taken {
+        let worn = is_worn(self.queue.capabilities(), incoming.returns);
+        Taken { message: envelope::read(incoming, &self.queue.inner.fields), receipt, worn }
+    }
+
+    /// Keeps a message that is to stay.
+    pub(crate) fn hold(&mut self, Taken { message, receipt, worn }: Taken) {
+        // Only what has to be sent anew is needed whole.
+        let message = worn.then_some(message);
+        self.held_bytes += message.as_ref().map_or(0, |message| message.body.len());
+        self.held.push((message, receipt));
+    }
+
+    /// Lets others have what was held, and what was taken along. What has come back before is sent
+    /// anew, or looking at it too often would make the broker throw it away.
+    pub(crate) async fn give_back(mut self) {
+        let waiting: Vec<_> = self.waiting.by_ref().collect();
+        for received in waiting {
+            let taken = self.taken(received);
+            self.hold(taken);
+        }
+        let all = self.held.into_iter().map(|(message, receipt)| match message {
+            None => receipt.give_back(),
+            Some(mut message) => {
+                message.meta.hop += 1;
+                let when = message.meta.not_before.map_or(When::Now, When::At);
+                receipt.relay(self.place.clone(), self.queue.inner.outgoing(message, when))
+            }
+        });
         // Whatever can't be given back comes back by itself when its lease ends.
         let _ = join_all(all).await;
     }

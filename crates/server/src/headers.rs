@@ -18,41 +18,60 @@ const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
+/// The value of a field.
+pub(crate) enum Field {
+    Number(u64),
+    Text(String),
+}
+
 /// Adds the fields that tell a client where it stands.
 pub fn write(answer: &Answer<'_, '_>, headers: &mut HeaderMap) {
+    each(answer, |name, field| match field {
+        Field::Number(number) => {
+            headers.insert(name, HeaderValue::from(number));
+        }
+        Field::Text(text) => {
+            if let Ok(value) = HeaderValue::try_from(text) {
+                headers.insert(name, value);
+            }
+        }
+    });
+}
+
+/// Tells the fields that tell a client where it stands.
+pub(crate) fn each(answer: &Answer<'_, '_>, mut tell: impl FnMut(HeaderName, Field)) {
     if let Some(scope) = answer.hit().or_else(|| answer.tightest()) {
-        headers.insert(LIMIT, HeaderValue::from(scope.amount()));
-        headers.insert(REMAINING, HeaderValue::from(scope.remaining()));
-        headers.insert(RESET, HeaderValue::from(unix_seconds(scope.reading.reset)));
+        tell(LIMIT, Field::Number(scope.amount()));
+        tell(REMAINING, Field::Number(scope.remaining()));
+        tell(RESET, Field::Number(unix_seconds(scope.reading.reset)));
     }
     if let Some(wait) = answer.retry_after() {
-        headers.insert(header::RETRY_AFTER, HeaderValue::from(wait.as_secs_ceil().max(1)));
+        tell(header::RETRY_AFTER, Field::Number(wait.as_secs_ceil().max(1)));
     }
     let (mut policies, mut limits) = (String::new(), String::new());
-    for scope in answer.scopes().filter(|scope| !scope.charge.shadow()) {
-        if !policies.is_empty() {
-            policies.push_str(", ");
-            limits.push_str(", ");
+    for scope in answer.binding() {
+        for list in [&mut policies, &mut limits] {
+            match list.is_empty() {
+                // As long as that of most rules.
+                true => list.reserve(128),
+                false => list.push_str(", "),
+            }
+            name(&scope, list);
         }
         policy(&scope, &mut policies);
         limit(&scope, answer.at(), &mut limits);
     }
-    for (name, text) in [(RATE_LIMIT_POLICY, policies), (RATE_LIMIT, limits)] {
-        match HeaderValue::try_from(text) {
-            Ok(value) if !value.is_empty() => {
-                headers.insert(name, value);
-            }
-            _ => {}
-        }
+    if !policies.is_empty() {
+        tell(RATE_LIMIT_POLICY, Field::Text(policies));
+        tell(RATE_LIMIT, Field::Text(limits));
     }
 }
 
 fn policy(scope: &Scope<'_, '_>, out: &mut String) {
-    name(scope, out);
-    let _ = write!(out, ";q={}", scope.amount());
+    parameter(";q=", scope.amount(), out);
     let window = scope.limit.window().as_secs_ceil();
     if window > 0 {
-        let _ = write!(out, ";w={window}");
+        parameter(";w=", window, out);
     }
     match scope.limit.unit() {
         Unit::Requests => {}
@@ -65,22 +84,35 @@ fn policy(scope: &Scope<'_, '_>, out: &mut String) {
 }
 
 fn limit(scope: &Scope<'_, '_>, now: Timestamp, out: &mut String) {
-    name(scope, out);
-    let reset = scope.reading.reset.since(now).as_secs_ceil();
-    let _ = write!(out, ";r={};t={reset}", scope.remaining());
+    parameter(";r=", scope.remaining(), out);
+    parameter(";t=", scope.reading.reset.since(now).as_secs_ceil(), out);
+}
+
+fn parameter(name: &str, value: u64, out: &mut String) {
+    out.push_str(name);
+    out.push_str(itoa::Buffer::new().format(value));
 }
 
 /// The rule, and the window where a rule has several. Quoted, as the strings of RFC 9651 are:
 /// what they can't hold is replaced.
 fn name(scope: &Scope<'_, '_>, out: &mut String) {
     out.push('"');
-    let plain = |c: char| if c.is_ascii_graphic() && c != '"' && c != '\\' { c } else { '_' };
-    out.extend(scope.name().chars().map(plain));
+    plain(scope.name(), out);
     if scope.charge.rule().limits.len() > 1 {
         out.push('-');
-        out.extend(scope.limit.to_string().chars().map(plain));
+        plain(&scope.limit.to_string(), out);
     }
     out.push('"');
+}
+
+fn plain(text: &str, out: &mut String) {
+    let is_plain = |byte: u8| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\';
+    if text.bytes().all(is_plain) {
+        out.push_str(text);
+    } else {
+        let replaced = |c: char| if u8::try_from(c).is_ok_and(is_plain) { c } else { '_' };
+        out.extend(text.chars().map(replaced));
+    }
 }
 
 /// Whole Unix seconds, rounded up.

@@ -8,10 +8,11 @@ use axum::http::Request;
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 use sluicegate_core::descriptor::{DOMAIN, SHAPE};
-use sluicegate_core::rule::{Group, Pattern, Rule};
+use sluicegate_core::rule::{Group, Mode, Pattern, Rule};
 use sluicegate_core::ruleset::{Ruleset, Settings};
 use sluicegate_core::time::{Span, Timestamp};
 use sluicegate_core::{Limit, Limiter};
+use sluicegate_server::decision_log::{self, DecisionLog};
 use sluicegate_server::envoy::{self, EnvoyRls};
 use sluicegate_server::grpc;
 use sluicegate_server::grpc::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
@@ -27,7 +28,8 @@ use sluicegate_server::grpc::proto::envoy::service::ratelimit::v3::{
     RateLimitRequest, RateLimitResponse,
 };
 use sluicegate_server::probe::Readiness;
-use sluicegate_server::service::Service;
+use sluicegate_server::metrics::{self, Metrics};
+use sluicegate_server::service::{Observer, Service};
 use sluicegate_store::memory::{Capacity, Memory};
 use sluicegate_testkit::ManualClock;
 use tonic::Status;
@@ -41,6 +43,9 @@ struct Api {
     grpc: Router,
     http: Router,
     clock: Arc<ManualClock>,
+    metrics: Metrics,
+    log: DecisionLog,
+    written: tempfile::NamedTempFile,
 }
 
 impl Api {
@@ -50,12 +55,27 @@ impl Api {
         let rules = Ruleset::new(vec![Group::new("edge", rules)], settings).expect("rules");
         let clock = Arc::new(ManualClock::new(EPOCH));
         let store = Memory::with_clock(Capacity::default(), clock.clone());
-        let service = Service::new(Limiter::new(rules, store), clock.clone(), Vec::new());
+        let metrics = Metrics::new(&metrics::Options::default());
+        metrics.know(&rules);
+        let written = tempfile::NamedTempFile::new().expect("a file");
+        let out = Box::new(written.reopen().expect("the same file"));
+        let options = decision_log::Options::new([0; 32]);
+        let log = DecisionLog::new(out, clock.clone(), options).expect("a log");
+        let observers: Vec<Box<dyn Observer>> =
+            vec![Box::new(metrics.clone()), Box::new(log.clone())];
+        let service = Service::new(Limiter::new(rules, store), clock.clone(), observers);
         let service = Arc::new(service);
         let rls = || EnvoyRls::new(service.clone(), envoy::Options::default());
         let ready = Arc::new(|| Readiness::Ready);
         let grpc = grpc::router(service.clone(), rls(), 64 * 1024, ready, Default::default());
-        Self { grpc, http: envoy::router(rls(), 64 * 1024), clock }
+        Self { grpc, http: envoy::router(rls(), 64 * 1024), clock, metrics, log, written }
+    }
+
+    /// The lines of the decision log; none are written afterwards.
+    fn logged(&self) -> Vec<Value> {
+        self.log.close();
+        let text = std::fs::read_to_string(self.written.path()).expect("a log");
+        text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
     }
 
     async fn ask(&self, request: RateLimitRequest) -> Result<RateLimitResponse, Status> {
@@ -268,8 +288,7 @@ async fn rules_that_set_free_and_rules_that_replace() {
 
 #[tokio::test]
 async fn a_tally_counts_like_envoyproxy_ratelimit() {
-    let tally =
-        |rule: Rule| Rule { tally: true, mode: sluicegate_core::rule::Mode::Optimistic, ..rule };
+    let tally = |rule: Rule| Rule { tally: true, mode: Mode::Optimistic, ..rule };
     let shadow = Rule { shadow: true, ..rule("TEAM", "team", "1/fixed min") };
     let api = Api::of(vec![
         tally(rule("USER", "user", "9/fixed min")),
@@ -285,6 +304,57 @@ async fn a_tally_counts_like_envoyproxy_ratelimit() {
     assert_eq!(api.codes(&[user()]).await.0, OverLimit, "and so is what did not fit");
     api.clock.advance(Span::from_secs(60));
     assert_eq!(api.codes(&[user()]).await, (Fine, vec![(Fine, 8)]));
+}
+
+#[tokio::test]
+async fn what_is_counted_beyond_a_limit_is_a_denial_to_everybody() {
+    let optimistic = |rule: Rule| Rule { mode: Mode::Optimistic, ..rule };
+    let tally = |rule: Rule| optimistic(Rule { tally: true, ..rule });
+    for rule in [
+        tally(rule("USER", "user", "2/fixed min")),
+        optimistic(rule("USER", "user", "2/min windowed")),
+    ] {
+        let api = Api::of(vec![rule]);
+        let ann = [("user", "ann")];
+        assert_eq!(api.codes(&[descriptor(&ann)]).await, (Fine, vec![(Fine, 1)]));
+        let told = api.ask(call(&[hits(5, &ann)])).await.expect("an answer");
+        assert_eq!(told.overall_code(), OverLimit);
+        let header = |name: &str| {
+            let all = &mut told.response_headers_to_add.iter();
+            all.find(|header| header.key == name).map(|header| header.value.as_str())
+        };
+        let expected = ["2", "0", "\"USER\";q=2;w=60"];
+        let names = ["x-ratelimit-limit", "x-ratelimit-remaining", "ratelimit-policy"];
+        assert_eq!(names.map(header), expected.map(Some));
+        let shown = api.metrics.render();
+        for line in [
+            "rate_limiter_requests_total{result=\"allowed\",scope=\"USER\",model_id=\"\",tenant_id=\"\"} 1",
+            "rate_limiter_requests_total{result=\"denied\",scope=\"USER\",model_id=\"\",tenant_id=\"\"} 1",
+            "sluicegate_decisions_total{operation=\"acquire\",result=\"denied\"} 1",
+        ] {
+            assert!(shown.lines().any(|shown| shown == line), "{line} in\n{shown}");
+        }
+        assert!(!shown.contains("sluicegate_shadow_denials_total"), "{shown}");
+        let [first, second] = &api.logged()[..] else { panic!("two lines") };
+        assert_eq!((&first["allowed"], &first["level"]), (&json!(true), &json!("INFO")));
+        assert_eq!((&second["allowed"], &second["level"]), (&json!(false), &json!("WARN")));
+        assert_eq!(second["reason"], "HIT_USER_LIMIT");
+        assert_eq!((&second["scopeHit"], &second["remaining"]), (&json!("USER"), &json!(0)));
+        assert_eq!(second["charges"][0]["take"], 5, "and it is counted");
+    }
+}
+
+#[tokio::test]
+async fn more_hits_than_a_log_takes_are_over_the_limit_and_no_error() {
+    let api = Api::of(vec![rule("USER", "user", "10/min"), rule("PATH", "path", "5000/min")]);
+    let user = hits(1_001, &[("user", "ann")]);
+    let told = api.ask(call(std::slice::from_ref(&user))).await.expect("an answer");
+    assert_eq!((told.overall_code(), told.statuses[0].limit_remaining), (OverLimit, 10));
+    let path = hits(1_001, &[("path", "/")]);
+    assert_eq!(api.codes(&[path]).await, (OverLimit, vec![(OverLimit, 0)]));
+    assert_eq!(api.codes(&[hits(1_000, &[("path", "/")])]).await, (Fine, vec![(Fine, 4_000)]));
+    let refund = RateLimitDescriptor { is_negative_hits: true, ..hits(2_000, &[("path", "/")]) };
+    assert_eq!(api.codes(&[refund]).await, (Fine, vec![(Fine, 5_000)]));
 }
 
 #[tokio::test]

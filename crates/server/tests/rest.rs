@@ -253,7 +253,12 @@ async fn native_mistakes_name_their_path() {
             json!({ "dimensions": ann(), "cost": { "usd": "1e3" } }),
             "cost.usd: \"1e3\" is not an amount",
         ),
-        (json!({ "dimensions": ann(), "cost": { "requests": 1001 } }), "at most 1000 at once"),
+        (
+            json!({ "dimensions": ann(), "cost": { "requests": 1001 }, "limits": [
+                { "name": "X", "key": "k", "limit": "5000/s" },
+            ] }),
+            "at most 1000 at once",
+        ),
         (json!({ "dimensions": ann(), "hold": "soon" }), "hold: \"soon\" is not a time span"),
         (json!({ "dimensions": ann(), "hold": "0s" }), "hold: must be from"),
         (json!({ "dimensions": ann(), "id": "" }), "id: is empty"),

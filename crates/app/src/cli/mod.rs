@@ -8,7 +8,9 @@
 
 mod ask;
 mod check;
+mod dlq;
 mod overrides;
+mod queue;
 mod remote;
 mod serve;
 mod test;
@@ -54,6 +56,12 @@ enum Command {
     /// Prove from a decision log that no limit was exceeded
     #[command(after_help = verify::EXAMPLES)]
     Verify(verify::Verify),
+    /// Look into queues, send to them, empty them
+    #[command(after_help = queue::EXAMPLES)]
+    Queue(queue::QueueCommand),
+    /// Look at dead letters, send them again, throw them away
+    #[command(after_help = dlq::EXAMPLES)]
+    Dlq(dlq::Dlq),
     /// Print the completions of a shell
     Completions(Completions),
 }
@@ -76,6 +84,8 @@ pub(crate) fn run() -> ExitCode {
         Command::Override(overrides) => overrides.run(),
         Command::Test(test) => test.run(),
         Command::Verify(verify) => verify.run(),
+        Command::Queue(queue) => queue.run(),
+        Command::Dlq(dlq) => dlq.run(),
         Command::Completions(Completions { shell }) => {
             let command = &mut Cli::command();
             clap_complete::generate(shell, command, "sluicegate", &mut std::io::stdout());

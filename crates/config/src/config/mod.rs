@@ -6,6 +6,7 @@ mod envoy;
 mod gateway;
 mod listen;
 mod prices;
+mod queue;
 mod service;
 mod store;
 
@@ -21,6 +22,7 @@ pub use envoy::{Envoy, EnvoyClosed};
 pub use gateway::{Credentials, Fair, Gateway, Learn, Login, Route, SecretSource, Url, Wait};
 pub use listen::{Address, Listen, Listener, Tls};
 pub use prices::Prices;
+pub use queue::{Queue, QueueBroker};
 pub use service::{ByteSize, Decisions, Log, LogFormat, LogLevel, Metrics, Server, Share};
 pub use store::{RedisAddress, RedisStore, RedisTopology, Secret, SnapshotFile, Store};
 
@@ -48,6 +50,8 @@ pub struct Config {
     pub auth: Auth,
     /// Where usage is kept.
     pub store: Store,
+    /// Where jobs wait. Default: no queue is used.
+    pub queue: Option<Queue>,
     /// Where further prices come from.
     pub prices: Prices,
     /// What is logged.

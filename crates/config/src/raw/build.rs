@@ -20,7 +20,7 @@ const COPIED_BYTES_MAX: usize = 4 << 20;
 
 /// The keys at the top of a file whose values a message may show. Below any other key (`auth`, or
 /// a slip of the pen for it) there may be secrets.
-const SHOWN: [&str; 11] = [
+const SHOWN: [&str; 12] = [
     "booking",
     "dimensions",
     "enabled",
@@ -30,6 +30,7 @@ const SHOWN: [&str; 11] = [
     "metrics",
     "outage",
     "prices",
+    "queue",
     "server",
     "store",
 ];

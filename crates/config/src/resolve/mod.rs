@@ -13,6 +13,7 @@ mod listen;
 mod never;
 mod outage;
 mod prices;
+mod queue;
 mod redis;
 mod rule;
 mod scalar;
@@ -34,11 +35,12 @@ use crate::report::Report;
 use item::{Fields, Item};
 use limits::DraftGroup;
 
-const KNOWN: [&str; 15] = [
+const KNOWN: [&str; 16] = [
     "enabled",
     "listen",
     "auth",
     "store",
+    "queue",
     "dimensions",
     "outage",
     "limits",
@@ -52,7 +54,7 @@ const KNOWN: [&str; 15] = [
     "gateways",
 ];
 /// Other parts of the product, which read the same file.
-const ELSEWHERE: [&str; 3] = ["queue", "dispatch", "workers"];
+const ELSEWHERE: [&str; 2] = ["dispatch", "workers"];
 
 /// The format that a file is in, by its look.
 pub(crate) fn format(root: &Node) -> Format {
@@ -127,12 +129,13 @@ pub(crate) fn config(root: &Node, report: &mut Report) -> Option<Config> {
     let groups = with_imported(groups, imported, &settings, part("envoy"), report);
     let gateways = part("gateways").map(|item| gateway::gateways(&item, &listen, report));
     let (gateways, of_routes) = gateways.unwrap_or_default();
-    let groups = with_imported(groups, of_routes, &settings, part("gateways"), report);
+    let groups = with_routes(groups, of_routes, &settings, part("gateways"), report);
     Some(Config {
         enabled: fields.read("enabled", true, report, scalar::boolean),
         listen,
         auth,
         store,
+        queue: part("queue").map(|item| queue::queue(item, report)),
         prices,
         log: part("log").map(|item| service::log(item, report)).unwrap_or_default(),
         metrics: part("metrics").map(|item| service::metrics(item, report)).unwrap_or_default(),
@@ -161,6 +164,26 @@ fn with_imported(
         for error in errors {
             item.fail(report, error.to_string(), "rename one of the two");
         }
+    }
+    groups
+}
+
+/// All groups, if those of routes can stand beside the others.
+fn with_routes(
+    mut groups: Vec<Group>,
+    of_routes: Vec<Group>,
+    settings: &Settings,
+    item: Option<Item<'_>>,
+    report: &mut Report,
+) -> Vec<Group> {
+    groups.extend(of_routes);
+    if let Some(item) = item.filter(|_| report.errors() == 0)
+        && Ruleset::new(groups.clone(), settings.clone()).is_err()
+    {
+        // Each was compiled on its own: all that is left are names, which may come from variables.
+        let message =
+            "a route is called <gateway>/<route>, and a group or a rule of limits is, too";
+        item.fail(report, message, "rename one of the two");
     }
     groups
 }

@@ -31,25 +31,34 @@ const BACKOFF_MIN: Span = Span::from_millis(5);
 enum Kind {
     Memory,
     Redis,
+    /// Redis where it is said which, memory otherwise.
+    Auto,
 }
 
 pub(super) fn store(item: Item<'_>, report: &mut Report) -> Store {
     let known: Vec<_> = ["kind"].into_iter().chain(MEMORY).chain(REDIS).collect();
     let Some(fields) = Fields::open(item, &known, report) else { return Store::default() };
-    let kinds = [("memory", Kind::Memory), ("redis", Kind::Redis)];
+    let kinds = [("memory", Kind::Memory), ("redis", Kind::Redis), ("auto", Kind::Auto)];
     let given = fields.get("kind");
     let kind = match &given {
         None => Some(Kind::Memory),
         Some(item) => scalar::word(item, report, &kinds),
     };
     // A variable may choose between the two; then both may be prepared for.
-    let fixed = given.is_none_or(|item| match &item.node.value {
-        Value::Scalar(scalar) => scalar.is_literal(),
-        _ => false,
-    });
+    let fixed = kind != Some(Kind::Auto)
+        && given.is_none_or(|item| match &item.node.value {
+            Value::Scalar(scalar) => scalar.is_literal(),
+            _ => false,
+        });
+    let servers = ["url", "cluster", "sentinel"].iter().any(|key| fields.get(key).is_some());
+    let kind = match kind {
+        Some(Kind::Auto) if servers => Some(Kind::Redis),
+        Some(Kind::Auto) => Some(Kind::Memory),
+        kind => kind,
+    };
     match kind {
         None => Store::default(),
-        Some(Kind::Memory) => {
+        Some(Kind::Memory | Kind::Auto) => {
             if fixed {
                 refuse(&fields, &REDIS, ("redis", "memory"), report);
             }

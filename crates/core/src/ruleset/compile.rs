@@ -359,14 +359,18 @@ impl Compiled {
                 }
                 _ => take,
             };
-            if matches!(cell.spec, Spec::Log(_)) && take > log::ENTRIES_PER_CHARGE_MAX {
-                let rule = self.rule.name.clone();
-                return Err(PlanError::TooMany { rule, requests: take });
-            }
             let need = match self.rule.mode {
                 Mode::Strict => take.max(1),
                 Mode::Optimistic => 1,
             };
+            // What can never fit is never written.
+            if let Spec::Log(quotas) = &cell.spec
+                && take > log::ENTRIES_PER_CHARGE_MAX
+                && quotas.iter().all(|quota| need <= quota.limit)
+            {
+                let rule = self.rule.name.clone();
+                return Err(PlanError::TooMany { rule, requests: take });
+            }
             let charge = Charge {
                 key: Key::start(""),
                 meter: cell.spec.meter(clock),

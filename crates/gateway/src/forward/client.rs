@@ -58,11 +58,13 @@ pub enum CaError {
 
 /// Why there is no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Failed {
-    /// There was no connection: nothing left.
-    NeverLeft(Refusal),
-    /// Something left.
-    Left(Refusal),
+pub(crate) struct Failed {
+    /// What the caller is told.
+    pub(crate) refusal: Refusal,
+    /// What went wrong, for the log.
+    pub(crate) cause: String,
+    /// Whether anything was sent.
+    pub(crate) left: bool,
 }
 
 impl Upstream {
@@ -99,7 +101,10 @@ impl Upstream {
         patience: Duration,
     ) -> Result<Response<Incoming>, Failed> {
         match timeout(patience, self.client.request(request)).await {
-            Err(_) => Err(Failed::Left(Refusal::Timeout)),
+            Err(_) => {
+                let cause = format!("no answer within {patience:?}");
+                Err(Failed { refusal: Refusal::Timeout, cause, left: true })
+            }
             Ok(Ok(response)) => Ok(response),
             Ok(Err(error)) => Err(failed(&error)),
         }
@@ -107,17 +112,17 @@ impl Upstream {
 }
 
 fn failed(error: &legacy::Error) -> Failed {
-    if error.is_connect() {
-        return Failed::NeverLeft(Refusal::Unreachable);
-    }
+    let mut cause = error.to_string();
+    let mut refusal = if error.is_connect() { Refusal::Unreachable } else { Refusal::Broken };
     let mut source = error.source();
-    while let Some(cause) = source {
-        if let Some(TooLong(limit)) = cause.downcast_ref() {
-            return Failed::Left(Refusal::TooLarge(*limit));
+    while let Some(error) = source {
+        cause = format!("{cause}: {error}");
+        if let Some(TooLong(limit)) = error.downcast_ref() {
+            refusal = Refusal::TooLarge(*limit);
         }
-        source = cause.source();
+        source = error.source();
     }
-    Failed::Left(Refusal::Broken)
+    Failed { refusal, cause, left: !error.is_connect() }
 }
 
 fn authorities(path: &Path) -> Result<RootCertStore, CaError> {

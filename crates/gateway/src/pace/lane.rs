@@ -1,6 +1,7 @@
 //! Those who wait for one route, and the pump that brings their turns.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -85,7 +86,8 @@ impl<S: Store + 'static, C: Clock + 'static> Lane<S, C> {
             max: wait.max,
             pumping: false,
         };
-        let booker = Booker { service, key, stream: tokio::sync::Mutex::new(()) };
+        let stream = tokio::sync::Mutex::new(());
+        let booker = Booker { service, key, stream, unanswered: AtomicU64::new(0) };
         Arc::new(Self { booker, state: Mutex::new(state), changed: Notify::new() })
     }
 
@@ -112,6 +114,16 @@ impl<S: Store + 'static, C: Clock + 'static> Lane<S, C> {
     pub(crate) fn is_busy(&self) -> bool {
         let state = self.lock();
         state.room.len() > 0 || !state.slots.is_empty()
+    }
+
+    /// The store has answered.
+    pub(crate) fn answered(&self) {
+        self.booker.answered();
+    }
+
+    /// The store has not answered; says whether it has not for too long to be waited for.
+    pub(crate) fn is_out(&self) -> bool {
+        self.booker.is_out()
     }
 
     /// The dimension that tells flows apart.

@@ -6,10 +6,11 @@
 //! | go | is a turn |
 //! | early, made anew | sleeps until the new start |
 //! | the booking is unknown or spent | books again |
-//! | it does not answer | asks the outage policy, which may let a share through |
+//! | it does not answer | asks the outage policy, which may let a share through; if not, tries again for a while |
 //! | it has no room for bookings | asks for turns one at a time |
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use sluicegate_core::plan::Handle;
@@ -31,6 +32,11 @@ use crate::reserve::admitted;
 const AGAIN: Span = Span::from_millis(10);
 /// How soon, at the latest, after one that is far away: it may come nearer.
 const FAR: Span = Span::from_secs(1);
+/// How soon a store is asked again that did not answer.
+const UNANSWERED: Span = Span::from_millis(50);
+/// How long those who wait bear a store that does not answer, where nobody may go without it. A
+/// Redis that restarts, or is slow for a moment, is none of their business.
+const OUTAGE: Span = Span::from_secs(2);
 
 /// What a slot came to.
 pub(super) enum Outcome<S: Store + 'static, C: Clock + 'static> {
@@ -49,6 +55,8 @@ pub(super) struct Booker<S, C> {
     pub(super) key: String,
     /// Bookings are made one after the other.
     pub(super) stream: Mutex<()>,
+    /// Since when the store has not answered, in microseconds; 0 if it has.
+    pub(super) unanswered: AtomicU64,
 }
 
 enum Booked<S: Store + 'static, C: Clock + 'static> {
@@ -124,7 +132,10 @@ impl<S: Store + 'static, C: Clock + 'static> Booker<S, C> {
             }
         });
         match booked.await {
-            Ok(booked) => booked,
+            Ok(booked) => {
+                self.answered();
+                booked
+            }
             Err(Failure::Store(Error::Unavailable(_) | Error::Full | Error::Spread)) => {
                 drop(one_at_a_time);
                 self.alone().await
@@ -145,7 +156,25 @@ impl<S: Store + 'static, C: Clock + 'static> Booker<S, C> {
                 Decision::Deny(deny) => Booked::Later(deny.start.since(deny.at).max(AGAIN)),
                 Decision::Never(_) | Decision::Closed(_) => Booked::Closed,
             });
-        decided.await.unwrap_or(Booked::Closed)
+        match decided.await.unwrap_or(Booked::Closed) {
+            Booked::Closed if !self.is_out() => Booked::Later(UNANSWERED),
+            booked => booked,
+        }
+    }
+
+    /// The store has answered.
+    pub(super) fn answered(&self) {
+        if self.unanswered.load(Ordering::Relaxed) != 0 {
+            self.unanswered.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// The store has not answered; says whether it has not for too long.
+    pub(super) fn is_out(&self) -> bool {
+        let now = self.service.now().as_micros();
+        let first = self.unanswered.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
+        let since = first.err().unwrap_or(now);
+        now.saturating_sub(since) >= OUTAGE.as_micros()
     }
 
     async fn claim(&self, id: RequestId, handle: &Handle) -> Claimed<S, C> {

@@ -1,6 +1,7 @@
 //! The connection. It is made when it is needed, and made anew when it was lost.
 
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex as Lock, PoisonError};
 use std::time::Duration;
 
@@ -19,7 +20,18 @@ const HEARTBEAT: u16 = 10;
 
 pub(super) struct Link {
     uri: AMQPUri,
-    current: Mutex<Option<Arc<Live>>>,
+    current: Mutex<State>,
+    /// How many attempts to connect there were.
+    attempts: AtomicU64,
+}
+
+/// The connection, or why there is none.
+#[derive(Default)]
+enum State {
+    #[default]
+    New,
+    Up(Arc<Live>),
+    Down(Error),
 }
 
 /// A connection, with the channel that all messages are published on.
@@ -38,19 +50,28 @@ impl Link {
             Error::Invalid(form.to_owned())
         })?;
         uri.query.heartbeat.get_or_insert(HEARTBEAT);
-        Ok(Self { uri, current: Mutex::new(None) })
+        Ok(Self { uri, current: Mutex::default(), attempts: AtomicU64::new(0) })
     }
 
-    /// The connection, as it is or made anew. One at a time makes it, the others wait for that.
+    /// The connection, as it is or made anew. One at a time makes it; those who wait for that share
+    /// its outcome, so that they don't wait for one failure after the other.
     pub(super) async fn live(&self) -> Result<Arc<Live>, Error> {
+        let before = self.attempts.load(Ordering::SeqCst);
         let mut current = self.current.lock().await;
-        if let Some(live) = current.as_ref().filter(|live| live.is_up()) {
-            return Ok(live.clone());
+        match &*current {
+            State::Up(live) if live.is_up() => return Ok(live.clone()),
+            State::Down(error) if self.attempts.load(Ordering::SeqCst) > before => {
+                return Err(error.clone());
+            }
+            _ => {}
         }
-        *current = None;
-        let live = Arc::new(self.connect().await?);
-        *current = Some(live.clone());
-        Ok(live)
+        let outcome = self.connect().await.map(Arc::new);
+        self.attempts.fetch_add(1, Ordering::SeqCst);
+        *current = match &outcome {
+            Ok(live) => State::Up(live.clone()),
+            Err(error) => State::Down(error.clone()),
+        };
+        outcome
     }
 
     /// A channel for one question, whose answer may close it.

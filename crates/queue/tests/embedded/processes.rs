@@ -46,6 +46,23 @@ fn users_of_one_file_share_its_queues() {
 }
 
 #[test]
+fn a_message_is_forwarded_from_one_broker_to_another() {
+    let folder = tempfile::tempdir().expect("a folder");
+    run(async {
+        let [here, there] = ["here.db", "there.db"].map(|name| open(&folder.path().join(name)));
+        for queue in [&here, &there] {
+            queue.create().await.expect("created");
+        }
+        let id = here.send(Message::new("x")).await.expect("sent");
+        let delivery = here.consume(1).await.expect("a consumer").receive_one().await.expect("one");
+        delivery.forward(&there, When::Now).await.expect("forwarded");
+        let arrived = there.consume(1).await.expect("a consumer").receive_one().await.expect("one");
+        assert_eq!((&arrived.message().meta.job, arrived.message().meta.hop), (&id.job, 1));
+        assert_eq!(here.depth().await.expect("a depth").in_flight, Some(0));
+    });
+}
+
+#[test]
 fn what_is_delayed_outlives_its_process() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("queue.db");

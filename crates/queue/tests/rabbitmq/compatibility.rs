@@ -5,7 +5,7 @@ use std::sync::Arc;
 use lapin::options::{BasicPublishOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Connection, ConnectionProperties};
-use sluicegate_queue::{Message, Options, Queue, When};
+use sluicegate_queue::{Filter, Message, Options, Queue, Reason, When};
 use sluicegate_testkit::queue::run;
 
 use crate::support::{broker, calm};
@@ -18,11 +18,6 @@ async fn foreign() -> lapin::Channel {
 async fn declare(channel: &lapin::Channel, queue: &str, arguments: FieldTable) {
     let durable = QueueDeclareOptions { durable: true, ..Default::default() };
     channel.queue_declare(queue.into(), durable, arguments).await.expect("declared");
-}
-
-fn analysis_queue() -> Queue {
-    let options = Options { job_field: Some("AnalysisId".to_owned()), ..Options::default() };
-    Queue::new(Arc::new(broker()), "raw-analysis-queue", options)
 }
 
 /// SPEC C1: bare JSON, identified by its field; the body and what the producer wrote beside it
@@ -53,13 +48,15 @@ fn bare_json_of_a_producer_that_knows_nothing_of_us_is_passed_on_unchanged() {
         );
         publish.await.expect("sent").await.expect("sent");
 
-        let raw = analysis_queue();
+        let broker = Arc::new(broker());
+        let options = Options { job_field: Some("AnalysisId".to_owned()), ..Options::default() };
+        let raw = Queue::new(broker.clone(), "raw-analysis-queue", options);
         raw.check().await.expect_err("nobody made its dead letters yet");
         raw.create().await.expect("what is missing is made, the rest stays");
         let delivery = raw.consume(1).await.expect("a consumer").receive_one().await.expect("one");
         assert_eq!(delivery.message().meta.job.as_str(), "a-17");
         assert_eq!(delivery.message().headers["tenant"], "t1");
-        let target = Queue::new(Arc::new(broker()), "gemini-analysis-queue", Options::default());
+        let target = Queue::new(broker, "gemini-analysis-queue", Options::default());
         delivery.forward(&target, When::Now).await.expect("forwarded");
 
         let get = lapin::options::BasicGetOptions { no_ack: true };
@@ -79,15 +76,36 @@ fn bare_json_of_a_producer_that_knows_nothing_of_us_is_passed_on_unchanged() {
     });
 }
 
-/// A quorum queue with a delivery limit throws away what comes back too often: we send it anew.
+/// A quorum queue that throws away what comes back for the third time.
+async fn declare_limited(channel: &lapin::Channel, queue: &str) {
+    let mut arguments = FieldTable::default();
+    arguments.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
+    arguments.insert("x-delivery-limit".into(), AMQPValue::LongInt(2));
+    declare(channel, queue, arguments).await;
+}
+
+#[test]
+fn looking_at_dead_letters_never_trips_a_delivery_limit() {
+    run(async {
+        declare_limited(&foreign().await, "watched-dlq").await;
+        let queue = Queue::new(Arc::new(broker()), "watched", Options::default());
+        queue.create().await.expect("created");
+        queue.send(Message::new("precious")).await.expect("sent");
+        let delivery =
+            queue.consume(1).await.expect("a consumer").receive_one().await.expect("one");
+        delivery.dead_letter(Reason::new("no luck")).await.expect("buried");
+        for round in 0..6 {
+            let seen = queue.dead_letters().list(&Filter::default(), 10, |_| {}).await;
+            assert_eq!(seen, Ok(1), "round {round}");
+        }
+    });
+}
+
+/// We send anew what has come back once.
 #[test]
 fn giving_back_never_trips_a_delivery_limit() {
     run(async {
-        let channel = foreign().await;
-        let mut arguments = FieldTable::default();
-        arguments.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
-        arguments.insert("x-delivery-limit".into(), AMQPValue::LongInt(2));
-        declare(&channel, "limited", arguments).await;
+        declare_limited(&foreign().await, "limited").await;
         let queue = Queue::new(Arc::new(broker()), "limited", Options::default());
         let sent = Message::new("precious");
         queue.send(sent.clone()).await.expect("sent");

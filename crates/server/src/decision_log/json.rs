@@ -24,7 +24,7 @@ pub(super) fn decided(decided: &Decided<'_, '_, '_>, context: &Context<'_>, out:
     let answer = &decided.answer;
     let mut line = Object::begin(out);
     line.instant("timestamp", context.now);
-    line.word("level", level(answer.decision()));
+    line.word("level", level(answer));
     line.quoted("requestId", answer.plan().id.id);
     line.word("operation", decided.operation.name());
     who(decided.query, context, &mut line);
@@ -129,7 +129,7 @@ fn who(query: &Query<'_>, context: &Context<'_>, line: &mut Object<'_>) {
 
 fn outcome(answer: &Answer<'_, '_>, line: &mut Object<'_>) {
     let decision = answer.decision();
-    line.boolean("allowed", decision.is_allowed());
+    line.boolean("allowed", answer.is_allowed());
     if matches!(decision, Decision::Allow(allow) if allow.replayed) {
         line.raw("replayed", true);
     }

@@ -20,8 +20,8 @@ pub(super) struct Context<'l> {
     pub(super) dropped: u64,
 }
 
-pub(super) const fn level(decision: &Decision) -> &'static str {
-    if decision.is_allowed() { "INFO" } else { "WARN" }
+pub(super) const fn level(answer: &Answer<'_, '_>) -> &'static str {
+    if answer.is_allowed() { "INFO" } else { "WARN" }
 }
 
 /// A number; of money, dollars as a decimal.
@@ -35,7 +35,7 @@ pub(super) fn amount(number: u64, unit: Unit) -> impl Display {
 
 /// The limit that `remaining` and `windowResetAt` speak of: the one that hit, or else the tightest.
 pub(super) fn foremost<'a, 'p>(answer: &Answer<'a, 'p>) -> Option<Scope<'a, 'p>> {
-    if answer.decision().is_allowed() { answer.tightest() } else { answer.hit() }
+    if answer.is_allowed() { answer.tightest() } else { answer.hit() }
 }
 
 /// What was written by this decision: nothing by a peek or a replay, and no lease by a booking,
@@ -68,7 +68,8 @@ pub(super) fn shadowed<'a>(answer: &Answer<'a, '_>) -> impl Iterator<Item = &'a 
         Decision::Deny(_) | Decision::Never(_) | Decision::Closed(_) => &[],
     };
     let charges = answer.plan().charges();
-    indexes.iter().map(|&index| charges[usize::from(index)].rule().name.as_str())
+    let rules = indexes.iter().map(|&index| charges[usize::from(index)].rule());
+    rules.filter(|rule| rule.shadow).map(|rule| rule.name.as_str())
 }
 
 /// The dimension that is secret whatever the configuration says.

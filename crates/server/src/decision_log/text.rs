@@ -18,11 +18,11 @@ use crate::service::{Decided, Effect, Followed};
 pub(super) fn decided(decided: &Decided<'_, '_, '_>, context: &Context<'_>, out: &mut Vec<u8>) {
     let answer = &decided.answer;
     let decision = answer.decision();
-    plain(out, format_args!("{} {}", context.now, level(decision)));
+    plain(out, format_args!("{} {}", context.now, level(answer)));
     plain(out, format_args!(" {} ", decided.operation.name()));
     match (decision, answer.reason()) {
         (Decision::Allow(allow), _) if allow.replayed => plain(out, "allowed before"),
-        (Decision::Allow(_), _) => plain(out, "allowed"),
+        (Decision::Allow(_), None) => plain(out, "allowed"),
         (_, Some(reason)) => word(&reason.to_string(), out),
         (_, None) => plain(out, "denied"),
     }

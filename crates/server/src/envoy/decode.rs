@@ -48,7 +48,8 @@ impl<'r> Call<'r> {
                 return Err(Refusal::field("descriptors", right));
             }
         }
-        let mut call = Self { charges: Vec::new(), refunds: Vec::new() };
+        let charges = Vec::with_capacity(request.descriptors.len());
+        let mut call = Self { charges, refunds: Vec::new() };
         for (place, descriptor) in request.descriptors.iter().enumerate() {
             let query = query(request, descriptor, id());
             let query =

@@ -1,18 +1,16 @@
 //! From a decision to the statuses of descriptors.
 
-use axum::http::HeaderMap;
-use sluicegate_core::rule::Mode;
 use sluicegate_core::{Decision, Span};
 
 use super::{Closed, Options};
-use crate::answer::{Answer, Scope};
+use crate::answer::Answer;
 use crate::grpc::proto::envoy::config::core::v3::HeaderValue;
 use crate::grpc::proto::envoy::service::ratelimit::v3::RateLimitResponse;
 use crate::grpc::proto::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
 use crate::grpc::proto::envoy::service::ratelimit::v3::rate_limit_response::{
     Code, DescriptorStatus, RateLimit,
 };
-use crate::headers;
+use crate::headers::{self, Field};
 use crate::refusal::{Kind, Refusal};
 
 pub(super) const OK: Code = Code::Ok;
@@ -27,21 +25,18 @@ pub(super) fn decision(
     }
     let statuses: Vec<_> =
         (0..answer.plan().queries()).map(|query| status(answer, query)).collect();
-    let over = |status: &DescriptorStatus| status.code() == Code::OverLimit;
-    let overall = match answer.decision() {
-        // Some rules count what is over their limit, and leave the verdict to us.
-        Decision::Allow(_) if !statuses.iter().any(over) => Code::Ok,
-        _ => Code::OverLimit,
-    };
+    let overall = if answer.is_allowed() { Code::Ok } else { Code::OverLimit };
     let mut response_headers_to_add = Vec::new();
     if options.headers {
-        let mut headers = HeaderMap::new();
-        headers::write(answer, &mut headers);
-        response_headers_to_add.extend(headers.iter().map(|(name, value)| HeaderValue {
-            key: name.as_str().to_owned(),
-            value: String::from_utf8_lossy(value.as_bytes()).into_owned(),
-            raw_value: Vec::new(),
-        }));
+        response_headers_to_add.reserve_exact(6);
+        headers::each(answer, |name, field| {
+            let value = match field {
+                Field::Number(number) => itoa::Buffer::new().format(number).to_owned(),
+                Field::Text(text) => text,
+            };
+            let key = name.as_str().to_owned();
+            response_headers_to_add.push(HeaderValue { key, value, raw_value: Vec::new() });
+        });
     }
     Ok(RateLimitResponse {
         overall_code: overall.into(),
@@ -49,6 +44,14 @@ pub(super) fn decision(
         response_headers_to_add,
         request_headers_to_add: Vec::new(),
     })
+}
+
+/// So many descriptors, with more hits than can be counted.
+pub(super) fn too_many(descriptors: usize) -> RateLimitResponse {
+    let code = Code::OverLimit.into();
+    let status = DescriptorStatus { code, ..DescriptorStatus::default() };
+    let statuses = vec![status; descriptors];
+    RateLimitResponse { overall_code: code, statuses, ..RateLimitResponse::default() }
 }
 
 /// The status of a descriptor whose hits were given back.
@@ -68,7 +71,7 @@ pub(super) fn unknown() -> DescriptorStatus {
 fn status(answer: &Answer<'_, '_>, query: usize) -> DescriptorStatus {
     let part = answer.plan().part(query);
     let scopes = answer.scopes().filter(|scope| part.charges.contains(&scope.place()));
-    let told = scopes.min_by_key(|scope| (!is_over(answer, scope), scope.remaining()));
+    let told = scopes.min_by_key(|scope| (!answer.is_over(scope), scope.remaining()));
     let Some(scope) = told else {
         // Nobody knows what limits show, and all that there are refuse.
         let is_closed = matches!(answer.decision(), Decision::Closed(_));
@@ -84,7 +87,7 @@ fn status(answer: &Answer<'_, '_>, query: usize) -> DescriptorStatus {
             ..DescriptorStatus::default()
         };
     };
-    let code = if is_over(answer, &scope) { Code::OverLimit } else { Code::Ok };
+    let code = if answer.is_over(&scope) { Code::OverLimit } else { Code::Ok };
     DescriptorStatus {
         code: code.into(),
         current_limit: Some(RateLimit {
@@ -94,29 +97,6 @@ fn status(answer: &Answer<'_, '_>, query: usize) -> DescriptorStatus {
         }),
         limit_remaining: saturated(scope.remaining()),
         duration_until_reset: Some(duration(scope.reading.reset.since(answer.at()))),
-    }
-}
-
-/// Whether a limit is a reason to say no.
-fn is_over(answer: &Answer<'_, '_>, scope: &Scope<'_, '_>) -> bool {
-    let charge = scope.charge;
-    if charge.rule().shadow {
-        return false;
-    }
-    match answer.decision() {
-        Decision::Allow(allow) => {
-            let is_this = |&place: &u16| usize::from(place) == scope.place();
-            let did_not_fit = charge.take > 0 && allow.shadowed.iter().any(is_this);
-            // Hits that were counted although there was room for a part of them only: they may
-            // tell of work that is done, and must count; if they ask, the answer is no.
-            let is_exceeded =
-                charge.rule().mode == Mode::Optimistic && scope.reading.used > scope.amount();
-            charge.rule().tally && did_not_fit || is_exceeded
-        }
-        Decision::Deny(_) | Decision::Never(_) | Decision::Closed(_) => {
-            let hit = answer.hit().is_some_and(|hit| hit.place() == scope.place());
-            hit || scope.remaining() < charge.need
-        }
     }
 }
 

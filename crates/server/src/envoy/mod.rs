@@ -9,12 +9,18 @@ mod json;
 
 use std::sync::Arc;
 
+use sluicegate_core::Plan;
+use sluicegate_core::algorithm::log::ENTRIES_PER_CHARGE_MAX;
+use sluicegate_core::query::Query;
+use sluicegate_core::ruleset::{PlanError, Ruleset};
 use sluicegate_core::store::{self, Store};
 use sluicegate_core::time::Clock;
 use tonic::{Request, Response, Status};
+use tracing::debug;
 
 use self::decode::Call;
 use crate::answer::{self, Answer};
+use crate::grpc::proto::envoy::service::ratelimit::v3::rate_limit_response::DescriptorStatus;
 use crate::grpc::proto::envoy::service::ratelimit::v3::rate_limit_service_server::{
     RateLimitService, RateLimitServiceServer,
 };
@@ -72,16 +78,27 @@ impl<S: Store + 'static, C: Clock + 'static> EnvoyRls<S, C> {
         let call = Call::read(request, || self.service.request_id())?;
         let mut told = RateLimitResponse::default();
         if !call.charges.is_empty() {
-            let decided = self.service.decide(&call.charges, Question::Acquire, |answer| {
+            let decided = self.service.decide(&call.charges, Question::Tally, |answer| {
                 encode::decision(answer, self.options)
             });
-            told = decided.await??;
+            told = match decided.await {
+                // An error would let them through where Envoy fails open.
+                Err(Failure::Plan(PlanError::TooMany { rule, requests })) => {
+                    debug!(rule, requests, "more hits at once than an exact log takes");
+                    encode::too_many(call.charges.len())
+                }
+                decided => decided??,
+            };
         }
         for (place, query) in &call.refunds {
-            let refunded = self.service.refund(query, |rules, plan, usage| {
-                encode::refund(&Answer::new(rules, plan, &answer::shown(usage)))
-            });
-            let status = match refunded.await {
+            let mut refunded = self.refund(query).await;
+            if let Err(Failure::Plan(PlanError::TooMany { .. })) = refunded {
+                // No log has got more at once.
+                let mut fewer = query.clone();
+                fewer.cost.requests = Some(ENTRIES_PER_CHARGE_MAX);
+                refunded = self.refund(&fewer).await;
+            }
+            let status = match refunded {
                 // What is not given back stays counted, which is no reason to refuse anything.
                 Err(Failure::Store(store::Error::Unavailable(_))) => encode::unknown(),
                 status => status?,
@@ -94,6 +111,13 @@ impl<S: Store + 'static, C: Clock + 'static> EnvoyRls<S, C> {
             told.set_overall_code(encode::OK);
         }
         Ok(told)
+    }
+
+    async fn refund(&self, query: &Query<'_>) -> Result<DescriptorStatus, Failure> {
+        let tell = |rules: &Ruleset, plan: &Plan<'_>, usage| {
+            encode::refund(&Answer::new(rules, plan, &answer::shown(usage)))
+        };
+        self.service.refund(query, tell).await
     }
 }
 

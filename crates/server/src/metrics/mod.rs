@@ -28,6 +28,7 @@
 //! | allowed | `allowed` for each rule that it passed and was charged to, shadow rules included |
 //! | allowed, but replayed or only peeked at | nothing: nothing was charged |
 //! | denied, never | `denied`, `never` for the rule that hit, and for no other |
+//! | told no for what was counted beyond a limit | `denied` for the rule of that limit, and for no other |
 //! | denied, never, only peeked at | nothing: nothing was refused |
 //! | no answer from the store | `error` for each rule that would have been charged |
 //!
@@ -68,6 +69,7 @@ use users::Users;
 pub use watched::StoreSize;
 use watched::Watched;
 
+use crate::answer::Answer;
 use crate::service::{Decided, Failed, Followed, Observer, Operation};
 
 /// The media type of [`Metrics::render`].
@@ -103,8 +105,9 @@ enum Outcome {
 impl Outcome {
     const ALL: [Self; 4] = [Self::Allowed, Self::Denied, Self::Never, Self::Error];
 
-    const fn of(decision: &Decision) -> Self {
-        match decision {
+    const fn of(answer: &Answer<'_, '_>) -> Self {
+        match answer.decision() {
+            Decision::Allow(_) if !answer.is_allowed() => Self::Denied,
             Decision::Allow(_) => Self::Allowed,
             Decision::Deny(_) => Self::Denied,
             Decision::Never(_) => Self::Never,
@@ -256,7 +259,7 @@ impl Observer for Metrics {
     fn decided(&self, decided: &Decided<'_, '_, '_>) {
         let Decided { query, answer, operation, latency, .. } = *decided;
         let decision = answer.decision();
-        self.0.operations.decided(operation, Outcome::of(decision), latency);
+        self.0.operations.decided(operation, Outcome::of(&answer), latency);
         if matches!(decision, Decision::Allow(allow) if allow.replayed) {
             self.0.replays.inc();
         }
@@ -265,7 +268,7 @@ impl Observer for Metrics {
             let who = Who::asks(query);
             match decision {
                 Decision::Closed(_) => self.0.scopes.failed(answer.plan(), who),
-                _ => self.0.scopes.decided(answer.plan(), decision, who),
+                _ => self.0.scopes.decided(&answer, who),
             }
             if matches!(decision, Decision::Allow(allow) if !allow.replayed) {
                 self.0.users.admitted(answer.plan(), decision);

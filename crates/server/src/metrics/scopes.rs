@@ -16,6 +16,7 @@ use super::Outcome;
 use super::family::{Family, Gathering};
 use super::labels::{Labels, Options, Who};
 use super::scope::{FAMILIES, Scope};
+use crate::answer::Answer;
 
 /// The scope of all rules that queries bring along: clients name them, so names don't tell them
 /// apart.
@@ -49,10 +50,10 @@ impl Scopes {
         });
     }
 
-    pub(super) fn decided(&self, plan: &Plan<'_>, decision: &Decision, who: Who<'_>) {
+    pub(super) fn decided(&self, answer: &Answer<'_, '_>, who: Who<'_>) {
         let directory = self.0.load();
         let place = directory.labels.find(who).unwrap_or_else(|| self.learn(who));
-        directory.decided(plan.charges(), decision, place);
+        directory.decided(answer, place);
     }
 
     pub(super) fn failed(&self, plan: &Plan<'_>, who: Who<'_>) {
@@ -102,7 +103,8 @@ impl Directory {
         self.rules = Arc::new(known);
     }
 
-    fn decided(&self, charges: &[Charge<'_>], decision: &Decision, place: usize) {
+    fn decided(&self, answer: &Answer<'_, '_>, place: usize) {
+        let (charges, decision) = (answer.plan().charges(), answer.decision());
         let charged = match decision {
             Decision::Allow(allow) => !allow.replayed,
             Decision::Deny(_) | Decision::Never(_) | Decision::Closed(_) => false,
@@ -125,14 +127,18 @@ impl Directory {
             if let Some(usage) = usage {
                 slot.show(usage);
             }
-            if charged && is_new(charges, first) {
+            if charged && answer.over().is_none() && is_new(charges, first) {
                 slot.count(Outcome::Allowed);
             }
         }
         match decision {
             Decision::Allow(allow) if charged => {
-                for &index in &allow.shadowed {
-                    self.scope(&charges[usize::from(index)]).shadow_denied();
+                let shadowed = allow.shadowed.iter().map(|&index| &charges[usize::from(index)]);
+                for charge in shadowed.filter(|charge| charge.rule().shadow) {
+                    self.scope(charge).shadow_denied();
+                }
+                if let Some(hit) = answer.over() {
+                    self.denied(charges, hit, Outcome::Denied, place);
                 }
             }
             // Whoever is refused by a policy is counted as failed.

@@ -51,7 +51,7 @@ pub trait QueueSubject: Sized {
 }
 
 /// How long anything may take before a test fails: a hang is a failure with a name.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// A queue of its own, with what is around it.
 pub(crate) struct Bench<S> {

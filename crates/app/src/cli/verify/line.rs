@@ -137,7 +137,9 @@ impl Fields<'_> {
     fn decision(self) -> Result<Decision, String> {
         let at = instant("at", &self.at)?;
         let start = self.start.as_deref().map(|start| instant("start", start)).transpose()?;
-        let sampled = self.allowed.filter(|&allowed| allowed).and(self.sample_ppm);
+        // What is told no may have been counted.
+        let written = self.allowed == Some(true) || !self.charges.is_empty();
+        let sampled = self.sample_ppm.filter(|_| written);
         Ok(Decision {
             id: self.request_id,
             claimant: self.claimant,

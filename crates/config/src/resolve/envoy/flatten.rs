@@ -90,7 +90,7 @@ impl<'d> Flat<'d> {
     /// a rule of its own does.
     fn block(&mut self, path: &Path<'_>, rest: &[&str]) {
         let keys = || path.iter().map(|branch| branch.key.as_str()).chain(rest.iter().copied());
-        let shape = descriptor::shape(keys());
+        let shape = descriptor::shape(keys()).into_owned();
         let name = self.name(&format!("{}.*", full_name(self.domain, path, rest)), &shape);
         let rules = self.rules.entry(shape).or_default();
         let free = Rule { when: conditions(self.domain, path, rest), ..Rule::unlimited(name) };
@@ -154,7 +154,7 @@ fn shapes_of<'b>(branch: &'b Branch, keys: &mut Vec<&'b str>, shapes: &mut Vec<V
 }
 
 fn shape(path: &Path<'_>) -> String {
-    descriptor::shape(path.iter().map(|branch| branch.key.as_str()))
+    descriptor::shape(path.iter().map(|branch| branch.key.as_str())).into_owned()
 }
 
 /// What the dimension of each key of a path is called.

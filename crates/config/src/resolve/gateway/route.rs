@@ -1,7 +1,8 @@
 //! One route.
 
 use sluicegate_core::rule::Pattern;
-use sluicegate_core::{Group, Limit, Rule, Span};
+use sluicegate_core::ruleset::Settings;
+use sluicegate_core::{Group, Limit, Rule, Ruleset, Span};
 
 use super::super::item::{Fields, Item};
 use super::super::{dimensions, rule, scalar};
@@ -42,6 +43,7 @@ pub(super) fn route(
     gateway: &str,
     report: &mut Report,
 ) -> Option<(Route, Vec<Group>)> {
+    let before = report.errors();
     let fields = Fields::open(item.clone(), &KNOWN, report)?;
     let path = fields.require("path", "write one, such as /graphql or /v1/*", report);
     let path = path.and_then(|item| path_of(&item, report))?;
@@ -77,6 +79,10 @@ pub(super) fn route(
         let name = format!("{key}/{}", number + 1);
         let per: Vec<&str> = std::iter::once(ROUTE).chain(per.iter().map(String::as_str)).collect();
         groups.push(Group::new(name.clone(), [own(Rule::new(name, limits).per(&per))]));
+    }
+    if report.errors() == before && Ruleset::new(groups.clone(), Settings::default()).is_err() {
+        let message = "two of its limits are for the same window";
+        item.fail(report, message, "keep the smaller one");
     }
     let span = |key: &str, default: u64, report: &mut Report| {
         let least = |item: &Item<'_>, report: &mut Report| {

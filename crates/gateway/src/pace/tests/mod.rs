@@ -294,6 +294,29 @@ async fn without_the_store_a_closed_route_refuses_those_who_wait() {
     sleep(Duration::from_millis(100)).await;
     world.store.turn(false);
     assert_eq!(waiting.await.expect("it runs"), Some(Refusal::StoreUnavailable));
+    // From then on nobody waits for it in vain.
+    let now = world.clock.now();
+    let refusal = lane.wait("", Span::ZERO, MINUTE).await.err();
+    assert_eq!((refusal, world.clock.now()), (Some(Refusal::StoreUnavailable), now));
+    world.store.turn(true);
+    assert!(lane.wait("", Span::ZERO, MINUTE).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_gone_for_a_moment_costs_nobody_a_turn() {
+    let world = World::new("10/s");
+    let lane = world.lane();
+    let store = world.store.clone();
+    let blink = tokio::spawn(async move {
+        sleep(Duration::from_millis(500)).await;
+        store.turn(false);
+        sleep(Duration::from_millis(1_500)).await;
+        store.turn(true);
+    });
+    let went = world.all(&[lane], 50).await;
+    assert_eq!(went.len(), 50);
+    world.prove(&went);
+    blink.await.expect("it runs");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,0 +1,57 @@
+//! A server under measurement.
+
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::thread::{self, sleep};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+
+/// A running server; it is killed when it is dropped.
+pub(crate) struct Server {
+    pub(crate) name: &'static str,
+    pub(crate) port: u16,
+    child: Child,
+}
+
+impl Server {
+    pub(crate) fn start(name: &'static str, command: Command, port: u16) -> anyhow::Result<Self> {
+        let mut command = pinned(command, 0);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let child = command.spawn().with_context(|| format!("can't start {name}"))?;
+        let mut server = Self { name, port, child };
+        let begun = Instant::now();
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            if let Some(status) = server.child.try_wait()? {
+                bail!("{name} ended before it listened: {status}");
+            }
+            if begun.elapsed() > Duration::from_secs(30) {
+                bail!("{name} does not listen on {port}");
+            }
+            sleep(Duration::from_millis(20));
+        }
+        Ok(server)
+    }
+}
+
+impl Drop for Server {
+    /// In good order: an nginx that is killed leaves its workers behind.
+    fn drop(&mut self) {
+        let _ = Command::new("kill").arg(self.child.id().to_string()).status();
+        let _ = self.child.wait();
+    }
+}
+
+/// The command on one core, if there is another for the other side.
+pub(crate) fn pinned(command: Command, core: usize) -> Command {
+    if thread::available_parallelism().map_or(1, usize::from) < 2 {
+        return command;
+    }
+    let mut pinned = Command::new("taskset");
+    pinned.arg("-c").arg(core.to_string()).arg(command.get_program()).args(command.get_args());
+    pinned
+}
+
+pub(crate) fn free_port() -> anyhow::Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}

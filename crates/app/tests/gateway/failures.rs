@@ -1,0 +1,222 @@
+//! The table of failures in docs/gateway.md, a test for each row.
+
+use std::time::Duration;
+
+use sluicegate_testkit::proxy::{FaultProxy, Weather};
+use sluicegate_testkit::redis::{RedisServer, Version};
+
+use crate::replica::{Replica, TOKEN, ask, flood, gateway, prove, redis, wait_until};
+use crate::vendor::Vendor;
+
+const CLOSED: (u16, &str) = (503, "STORE_UNAVAILABLE");
+
+fn assert_refused((status, code): (u16, String), expected: (u16, &str)) {
+    assert_eq!((status, code.as_str()), expected);
+}
+
+/// A store behind a network that can fail, with short patience.
+fn behind(network: &FaultProxy) -> String {
+    format!(
+        "store: {{kind: redis, url: 'redis://127.0.0.1:{}', timeout: 200ms, deadline: 450ms, nodes_max: 1}}\nbooking: {{slack: 100ms}}\n",
+        network.port
+    )
+}
+
+#[test]
+fn a_proxy_that_is_killed_takes_only_its_own_requests_with_it() {
+    let server = RedisServer::start(Version::System, &[]);
+    let vendor = Vendor::start();
+    let config = redis(server.port) + &gateway(&vendor, &["limit: 25/s", "wait: {max: 40s}"]);
+    let mut replicas: Vec<_> = (0..3).map(|_| Replica::start(&config)).collect();
+    replicas.iter().for_each(|replica| replica.wait_for(200));
+    let mut victim = replicas.pop().expect("three");
+    let doomed: Vec<_> = (0..40)
+        .map(|_| {
+            let url = victim.url.clone();
+            std::thread::spawn(move || ask(&url, TOKEN).0)
+        })
+        .collect();
+    let before = vendor.arrivals().len();
+    wait_until(|| vendor.arrivals().len() > before);
+    victim.kill();
+    let lost = doomed.into_iter().map(|asking| asking.join().expect("no panic"));
+    assert!(lost.filter(|status| *status == 0).count() > 0, "it was killed while it was asked");
+    let answers = flood(&replicas, 60);
+    assert!(answers.iter().all(|(status, ..)| *status == 200), "{answers:?}");
+    // It comes back, and all three go on.
+    replicas.push(Replica::start(&config));
+    replicas[2].wait_for(200);
+    assert!(flood(&replicas, 30).iter().all(|(status, ..)| *status == 200));
+    // What the killed one had not yet written of its decisions is lost, so only arrivals count.
+    let arrivals = vendor.arrivals();
+    for (number, at) in arrivals.iter().enumerate() {
+        let later =
+            arrivals[number..].iter().take_while(|other| other.since(*at).as_micros() < 700_000);
+        assert!(later.count() <= 25, "more than the contract allows");
+    }
+}
+
+#[test]
+fn overload_is_refused_and_the_limit_holds() {
+    let vendor = Vendor::start();
+    let replica = Replica::start(&gateway(&vendor, &["limit: 5/s", "wait: {max: 3s, depth: 10}"]));
+    let answers = flood(std::slice::from_ref(&replica), 100);
+    let passed = answers.iter().filter(|(status, ..)| *status == 200).count();
+    assert!((10..=40).contains(&passed), "{passed}");
+    for (status, retry, code) in answers.into_iter().filter(|(status, ..)| *status != 200) {
+        assert_eq!((status, code.as_str()), (429, "TOO_MANY_REQUESTS"));
+        assert!(retry.is_some());
+    }
+    prove("5/s", &[replica.end()], &vendor);
+}
+
+#[test]
+fn an_upstream_that_is_down_is_told_and_found_again() {
+    let vendor = Vendor::start();
+    let replica = Replica::start(&gateway(&vendor, &["limit: 100/s", "wait: {max: 5s}"]));
+    replica.wait_for(200);
+    vendor.set_down(true);
+    assert_refused(replica.ask(), (502, "UPSTREAM_BROKEN"));
+    vendor.set_down(false);
+    replica.wait_for(200);
+}
+
+#[test]
+fn a_leaked_token_is_replaced_while_it_runs() {
+    let vendor = Vendor::start();
+    let config = gateway(&vendor, &["limit: 1000/s"]);
+    let replica = Replica::start(&config);
+    replica.wait_for(200);
+    let next = "another-token-of-the-service";
+    replica.write(&config.replace(TOKEN, next));
+    wait_until(|| replica.ask_with(next).0 == 200);
+    assert_refused(replica.ask(), (401, "UNAUTHORIZED"));
+    // A file that is wrong changes nothing.
+    replica.write(&config.replace(TOKEN, "short"));
+    assert_eq!(replica.ask_with(next).0, 200);
+}
+
+#[test]
+fn a_partition_closes_the_route_and_opens_it_again() {
+    let server = RedisServer::start(Version::System, &[]);
+    let network = FaultProxy::start(server.port);
+    let vendor = Vendor::start();
+    let config = behind(&network) + &gateway(&vendor, &["limit: 1000/s", "wait: {max: 0s}"]);
+    let replica = Replica::start(&config);
+    replica.wait_for(200);
+    for weather in [Weather::BlackHole, Weather::Cut] {
+        network.set(weather);
+        replica.wait_for(503);
+        assert_refused(replica.ask(), CLOSED);
+        let unhealthy = r#"{"status":"unhealthy","reason":"redis"}"#;
+        wait_until(|| replica.ready() == (503, unhealthy.to_owned()));
+        network.set(Weather::Fair);
+        replica.wait_for(200);
+        wait_until(|| replica.ready().0 == 200);
+    }
+}
+
+#[test]
+fn a_local_share_is_paced_while_redis_is_away() {
+    let server = RedisServer::start(Version::System, &[]);
+    let network = FaultProxy::start(server.port);
+    let vendor = Vendor::start();
+    let route = ["limit: 20/s", "outage: local", "wait: {max: 20s}"];
+    let replica = Replica::start(&(behind(&network) + &gateway(&vendor, &route)));
+    replica.wait_for(200);
+    network.set(Weather::Cut);
+    let degraded = r#"{"status":"degraded","reason":"redis"}"#;
+    wait_until(|| {
+        replica.ask();
+        replica.ready() == (200, degraded.to_owned())
+    });
+    let answers = flood(std::slice::from_ref(&replica), 30);
+    assert!(answers.iter().all(|(status, ..)| *status == 200), "{answers:?}");
+    let down = replica.requests().iter().filter(|line| line["store"] == "down").count();
+    assert!(down >= 30, "{down}");
+}
+
+#[test]
+fn a_redis_that_is_killed_and_restarted_is_waited_for() {
+    let mut server = RedisServer::start(Version::System, &[]);
+    let vendor = Vendor::start();
+    let config = redis(server.port) + &gateway(&vendor, &["limit: 25/s", "wait: {max: 40s}"]);
+    let replicas: Vec<_> = (0..2).map(|_| Replica::start(&config)).collect();
+    replicas.iter().for_each(|replica| replica.wait_for(200));
+    let urls: Vec<_> = replicas.iter().map(|replica| replica.url.clone()).collect();
+    let asking: Vec<_> = (0..100)
+        .map(|number| {
+            let url = urls[number % 2].clone();
+            std::thread::spawn(move || ask(&url, TOKEN))
+        })
+        .collect();
+    let before = vendor.arrivals().len();
+    wait_until(|| vendor.arrivals().len() > before + 10);
+    server.kill_and_restart();
+    let answers: Vec<_> =
+        asking.into_iter().map(|asking| asking.join().expect("no panic")).collect();
+    for (status, _, code) in &answers {
+        assert!(*status == 200 || (*status, code.as_str()) == CLOSED, "{status} {code}");
+    }
+    let passed = answers.iter().filter(|(status, ..)| *status == 200).count();
+    assert!(passed >= 50, "{passed} of 100 passed");
+    replicas.iter().for_each(|replica| replica.wait_for(200));
+    // An empty Redis knows nothing of the window before: twice the limit, and not more.
+    let arrivals = vendor.arrivals();
+    for (number, at) in arrivals.iter().enumerate() {
+        let later =
+            arrivals[number..].iter().take_while(|other| other.since(*at).as_micros() < 700_000);
+        assert!(later.count() <= 50, "more than the bound for a Redis that lost its memory");
+    }
+}
+
+#[test]
+fn a_redis_that_is_overloaded_closes_the_route_until_it_answers_in_time() {
+    let server = RedisServer::start(Version::System, &[]);
+    let network = FaultProxy::start(server.port);
+    let vendor = Vendor::start();
+    let config = behind(&network) + &gateway(&vendor, &["limit: 1000/s", "wait: {max: 0s}"]);
+    let replica = Replica::start(&config);
+    replica.wait_for(200);
+    network.delay(Duration::from_secs(2));
+    replica.wait_for(503);
+    network.delay(Duration::ZERO);
+    replica.wait_for(200);
+}
+
+#[test]
+fn a_script_that_fails_lets_nothing_through() {
+    let server = RedisServer::start(Version::System, &[]);
+    let vendor = Vendor::start();
+    let config = redis(server.port) + &gateway(&vendor, &["limit: 1000/s", "wait: {max: 0s}"]);
+    let replica = Replica::start(&config);
+    replica.wait_for(200);
+    // A script that is not there is loaded again.
+    server.command(&["SCRIPT", "FLUSH"]);
+    assert_eq!(replica.ask().0, 200);
+    // One that finds a counter of another kind fails, as one with a mistake in it would.
+    let counter = "sg:nivoda%2Fgraphql:{nivoda%2Fgraphql}#requests";
+    server.command(&["DEL", counter]);
+    server.command(&["SET", counter, "nonsense"]);
+    let before = vendor.arrivals().len();
+    assert_refused(replica.ask(), CLOSED);
+    assert_eq!(vendor.arrivals().len(), before);
+    server.command(&["DEL", counter]);
+    replica.wait_for(200);
+}
+
+#[test]
+fn connections_that_are_used_up_are_refused_and_come_back() {
+    let vendor = Vendor::start();
+    let config = format!(
+        "server: {{connections_max: 4}}\n{}",
+        gateway(&vendor, &["limit: 10/s", "wait: {max: 20s}"])
+    );
+    let replica = Replica::start(&config);
+    replica.wait_for(200);
+    let answers = flood(std::slice::from_ref(&replica), 40);
+    let refused = answers.iter().filter(|(status, ..)| *status == 0).count();
+    let passed = answers.iter().filter(|(status, ..)| *status == 200).count();
+    assert!(refused > 0 && passed > 0 && refused + passed == 40, "{answers:?}");
+    replica.wait_for(200);
+}

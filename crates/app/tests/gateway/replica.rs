@@ -1,0 +1,249 @@
+//! One replica: `sluicegate serve --only gateway`.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use serde_json::Value;
+use sluicegate_core::Timestamp;
+use sluicegate_core::checker::Checker;
+
+use crate::vendor::Vendor;
+
+pub(crate) const TOKEN: &str = "the-internal-token-of-the-test";
+
+/// A running replica. It is killed when it is dropped.
+pub(crate) struct Replica {
+    pub(crate) url: String,
+    pub(crate) config: PathBuf,
+    child: Child,
+    log: Arc<Mutex<Vec<Value>>>,
+    decisions: Arc<Mutex<String>>,
+    reading: Vec<thread::JoinHandle<()>>,
+    _folder: tempfile::TempDir,
+}
+
+/// The part of a configuration that says where usage is kept.
+pub(crate) fn redis(port: u16) -> String {
+    // Longer than production would wait: tests share their machine.
+    format!(
+        "store: {{kind: redis, url: 'redis://127.0.0.1:{port}', timeout: 1s, deadline: 2500ms, nodes_max: 3}}\nbooking: {{slack: 100ms}}\n"
+    )
+}
+
+/// A gateway before a vendor; `route` are further lines of its route.
+pub(crate) fn gateway(vendor: &Vendor, route: &[&str]) -> String {
+    let lines: String = route.iter().map(|line| format!("        {line}\n")).collect();
+    format!(
+        "gateways:
+  - name: nivoda
+    listen: 127.0.0.1:0
+    event: ingestion_proxy_request
+    auth:
+      tokens:
+        internal: {TOKEN}
+    routes:
+      - path: /graphql
+        upstream: http://127.0.0.1:{}/
+{lines}",
+        vendor.port
+    )
+}
+
+impl Replica {
+    pub(crate) fn start(config: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("sluicegate.yaml");
+        std::fs::write(&path, with_admin(config)).expect("a file");
+        let mut child = Command::new(env!("CARGO_BIN_EXE_sluicegate"))
+            .args(["serve", "--only", "gateway", "--config"])
+            .arg(&path)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary starts");
+        let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let mut url = String::new();
+        while url.is_empty() {
+            let line = lines.next().expect("it listens before it ends").expect("text");
+            let event: Value = serde_json::from_str(&line).unwrap_or_else(|_| panic!("{line}"));
+            if event["listener"] == "gateways.nivoda" {
+                url = format!("http://{}", event["address"].as_str().expect("an address"));
+            }
+        }
+        let logged = log.clone();
+        let logging = thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                let event = serde_json::from_str(&line).unwrap_or(Value::String(line));
+                logged.lock().expect("the log").push(event);
+            }
+        });
+        let mut out = child.stdout.take().expect("piped");
+        let decisions = Arc::new(Mutex::new(String::new()));
+        let decided = decisions.clone();
+        let deciding = thread::spawn(move || {
+            let mut text = String::new();
+            let _ = out.read_to_string(&mut text);
+            *decided.lock().expect("the lock") = text;
+        });
+        let reading = vec![logging, deciding];
+        Self { url, config: path, child, log, decisions, reading, _folder: folder }
+    }
+
+    /// Changes the configuration, as an editor would.
+    pub(crate) fn write(&self, config: &str) {
+        let beside = self.config.with_extension("new");
+        std::fs::write(&beside, with_admin(config)).expect("a file");
+        std::fs::rename(&beside, &self.config).expect("replaced");
+    }
+
+    /// A request; its status, and its code if it is a refusal.
+    pub(crate) fn ask(&self) -> (u16, String) {
+        self.ask_with(TOKEN)
+    }
+
+    pub(crate) fn ask_with(&self, token: &str) -> (u16, String) {
+        let (status, _, code) = ask(&self.url, token);
+        (status, code)
+    }
+
+    /// Asks until the answer has this status.
+    pub(crate) fn wait_for(&self, status: u16) {
+        wait_until(|| self.ask().0 == status);
+    }
+
+    /// What `/ready` says.
+    pub(crate) fn ready(&self) -> (u16, String) {
+        let answer = agent().get(format!("{}/ready", self.url)).call();
+        let mut answer = answer.expect("an answer");
+        (answer.status().as_u16(), answer.body_mut().read_to_string().expect("a body"))
+    }
+
+    /// The lines of requests in its log.
+    pub(crate) fn requests(&self) -> Vec<Value> {
+        let log = self.log.lock().expect("the log");
+        log.iter().filter(|line| line["event"] == "ingestion_proxy_request").cloned().collect()
+    }
+
+    /// Ends it like a power cut.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().expect("killed");
+        self.child.wait().expect("it ends");
+    }
+
+    /// Ends it in good order, and returns its decision log.
+    pub(crate) fn end(mut self) -> String {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").arg(pid).status().expect("kill").success());
+        self.child.wait().expect("it ends");
+        self.decisions()
+    }
+
+    /// What it had decided when it ended.
+    pub(crate) fn decisions(&mut self) -> String {
+        for thread in self.reading.drain(..) {
+            thread.join().expect("no panic");
+        }
+        self.decisions.lock().expect("the lock").clone()
+    }
+}
+
+impl Drop for Replica {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn with_admin(config: &str) -> String {
+    format!("listen: {{admin: '127.0.0.1:0'}}\nlog: {{format: json}}\n{config}")
+}
+
+fn agent() -> ureq::Agent {
+    let patience = Some(Duration::from_secs(60));
+    ureq::Agent::config_builder()
+        .http_status_as_error(false)
+        .timeout_global(patience)
+        .build()
+        .into()
+}
+
+/// A request; status, Retry-After and the code of a refusal. Status 0 if there is no answer.
+pub(crate) fn ask(url: &str, token: &str) -> (u16, Option<u64>, String) {
+    let body = r#"{"operationName":"Diamonds","query":"{a}"}"#;
+    let request = agent().post(format!("{url}/graphql")).header("x-internal-token", token);
+    let Ok(mut answer) = request.send(body) else { return (0, None, String::new()) };
+    let retry =
+        answer.headers().get("retry-after").and_then(|value| value.to_str().ok()?.parse().ok());
+    let text = answer.body_mut().read_to_string().unwrap_or_default();
+    let parsed: Value = serde_json::from_str(&text).unwrap_or_default();
+    let code = parsed["error"]["code"].as_str().unwrap_or_default().to_owned();
+    (answer.status().as_u16(), retry, code)
+}
+
+/// Asks as often at once, round the replicas; returns every answer.
+pub(crate) fn flood(replicas: &[Replica], count: usize) -> Vec<(u16, Option<u64>, String)> {
+    let urls: Vec<_> = replicas.iter().map(|replica| replica.url.clone()).collect();
+    let asking = (0..count).map(|number| {
+        let url = urls[number % urls.len()].clone();
+        thread::spawn(move || ask(&url, TOKEN))
+    });
+    let asking: Vec<_> = asking.collect();
+    asking.into_iter().map(|asking| asking.join().expect("no panic")).collect()
+}
+
+/// Waits until `holds`, looking again and again.
+pub(crate) fn wait_until(holds: impl Fn() -> bool) {
+    // Nobody sends: what is received is that a moment has passed.
+    let (_nobody, moment) = std::sync::mpsc::sync_channel::<()>(1);
+    for _ in 0..12_000 {
+        if holds() {
+            return;
+        }
+        let _ = moment.recv_timeout(Duration::from_millis(5));
+    }
+    panic!("it did not come about");
+}
+
+/// Proves from the decision logs that the store let no more through than the limit, and from what
+/// the vendor saw that no more arrived: in any window that is shorter by the longest way from
+/// the one to the other. Returns that way in microseconds.
+pub(crate) fn prove(limit: &str, logs: &[String], vendor: &Vendor) -> u64 {
+    let mut admits: Vec<Timestamp> = Vec::new();
+    for line in logs.iter().flat_map(|log| log.lines()) {
+        let line: Value = serde_json::from_str(line).unwrap_or_default();
+        let went = matches!(line["operation"].as_str(), Some("acquire" | "claim"));
+        if went && line["allowed"] == true {
+            let at: jiff::Timestamp = line["at"].as_str().expect("a time").parse().expect("a time");
+            admits.push(Timestamp::from_micros(at.as_microsecond() as u64));
+        }
+    }
+    admits.sort_unstable();
+    let arrivals = vendor.arrivals();
+    assert_eq!(admits.len(), arrivals.len(), "each that was let through arrived, and no other");
+    judge(limit, &admits);
+    let way =
+        admits.iter().zip(&arrivals).map(|(admit, arrival)| arrival.since(*admit).as_micros());
+    let way = way.max().unwrap_or(0);
+    let (amount, _) = limit.split_once("/s").expect("a limit per second");
+    if !limit.contains("burst") {
+        assert!(way < 900_000, "{way} µs from the store to the vendor leave nothing to prove");
+        judge(&format!("{amount}/{}us", 1_000_000 - way), &arrivals);
+    }
+    way
+}
+
+fn judge(limit: &str, times: &[Timestamp]) {
+    let limit: sluicegate_core::Limit =
+        limit.parse().unwrap_or_else(|error| panic!("{limit}: {error}"));
+    let mut checker = Checker::new();
+    checker.scope("vendor", limit).expect("a scope");
+    for at in times {
+        checker.admit("vendor", *at, 1).expect("an event");
+    }
+    checker.check().expect("events").proven().unwrap_or_else(|violation| panic!("{violation}"));
+}

@@ -1,0 +1,131 @@
+//! `sluicegate queue` and `sluicegate dlq`, as they are typed, on the embedded queue.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use common::sluicegate;
+use serde_json::Value;
+use sluicegate_queue::{Embedded, Options, Queue, Reason};
+
+/// A folder in which commands are typed.
+struct Shell(tempfile::TempDir);
+
+impl Shell {
+    fn new() -> Self {
+        Self(tempfile::tempdir().expect("a folder"))
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn run(&self, arguments: &[&str]) -> (Option<i32>, String, String) {
+        let output =
+            sluicegate().args(arguments).current_dir(self.path()).output().expect("it ran");
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
+        (output.status.code(), text(output.stdout), text(output.stderr))
+    }
+
+    /// What is printed by a command that succeeds.
+    fn says(&self, arguments: &[&str]) -> String {
+        let (code, out, said) = self.run(arguments);
+        assert_eq!(code, Some(0), "{arguments:?}: {said}");
+        out
+    }
+
+    /// Lets every message of a queue die.
+    fn bury(&self, name: &str, count: usize, reason: &str) {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+        runtime.expect("a runtime").block_on(async {
+            let broker = Embedded::open(&self.path().join("sluicegate-queue.db")).expect("a file");
+            let queue = Queue::new(Arc::new(broker), name, Options::default());
+            let mut consumer = queue.consume(1).await.expect("a consumer");
+            for _ in 0..count {
+                let delivery = consumer.receive_one().await.expect("received");
+                delivery.dead_letter(Reason::new(reason)).await.expect("buried");
+            }
+        });
+    }
+}
+
+#[test]
+fn messages_are_sent_counted_looked_at_and_thrown_away() {
+    let shell = Shell::new();
+    let (code, _, said) = shell.run(&["queue", "depth", "jobs"]);
+    assert_eq!(code, Some(2));
+    assert!(
+        said.contains("queue jobs does not exist: create it, or let `--create` do it"),
+        "{said}"
+    );
+    let id = shell.says(&["queue", "send", "jobs", "{\"n\":1}", "--create", "--job", "j-1"]);
+    assert_eq!(id, "j-1/0\n");
+    shell.says(&["queue", "send", "jobs", "later", "--in", "1h", "--type", "crawl_org"]);
+    let depth = shell.says(&["queue", "depth", "jobs"]);
+    let row: Vec<_> = depth.lines().nth(1).expect("a row").split_whitespace().collect();
+    assert_eq!(row[..4], ["jobs", "1", "1", "0"], "{depth}");
+    let peeked = shell.says(&["queue", "peek", "jobs"]);
+    let first: Value = serde_json::from_str(peeked.lines().next().expect("a line")).expect("JSON");
+    assert_eq!((&first["id"], &first["body"]["n"]), (&"j-1/0".into(), &1.into()));
+    assert_eq!(peeked.lines().count(), 2);
+    let (code, _, said) = shell.run(&["queue", "purge", "jobs"]);
+    assert_eq!(code, Some(2));
+    assert!(said.contains("say --yes"), "{said}");
+    assert_eq!(shell.says(&["queue", "purge", "jobs", "--yes"]), "2 messages thrown away\n");
+    assert_eq!(shell.run(&["queue", "peek", "jobs"]).0, Some(1), "nothing to see");
+}
+
+#[test]
+fn dead_letters_are_listed_shown_replayed_and_deleted() {
+    let shell = Shell::new();
+    for (job, kind) in [("a", "crawl_org"), ("b", "crawl_repo"), ("c", "crawl_repo")] {
+        let body = format!("{{\"job\":\"{job}\"}}");
+        shell.says(&["queue", "send", "jobs", &body, "--job", job, "--type", kind, "--create"]);
+    }
+    shell.bury("jobs", 2, "HTTP 503 from upstream");
+    shell.bury("jobs", 1, "HTTP 404");
+    let listed = shell.says(&["dlq", "list", "jobs"]);
+    assert!(
+        listed.ends_with("\n3 letters\n") && listed.contains("HTTP 503 from upstream"),
+        "{listed}"
+    );
+    let repos = ["dlq", "list", "jobs", "--type", "crawl_repo", "--json"];
+    assert_eq!(shell.says(&repos).lines().count(), 2);
+    assert!(shell.says(&["dlq", "list", "jobs", "--older-than", "1h"]).ends_with("\n0 letters\n"));
+    let letter: Value =
+        serde_json::from_str(&shell.says(&["dlq", "show", "jobs", "c"])).expect("JSON");
+    assert_eq!(
+        (&letter["died"]["message"], &letter["body"]["job"]),
+        (&"HTTP 404".into(), &"c".into())
+    );
+    assert_eq!(shell.run(&["dlq", "show", "jobs", "nobody"]).0, Some(1));
+
+    let replay = ["dlq", "replay", "jobs", "--error", "503"];
+    let dry = [&replay[..], &["--dry-run"]].concat();
+    assert_eq!(shell.says(&dry), "2 letters would be sent again\n");
+    assert_eq!(shell.says(&replay), "2 letters sent again\n");
+    let (code, _, said) = shell.run(&["dlq", "delete", "jobs"]);
+    assert!(code == Some(2) && said.contains("--yes"), "{said}");
+    assert_eq!(shell.says(&["dlq", "delete", "jobs", "--yes"]), "1 letter thrown away\n");
+    let depth = shell.says(&["queue", "depth", "jobs"]);
+    assert!(depth.lines().nth(1).is_some_and(|row| row.starts_with("jobs   2")), "{depth}");
+}
+
+#[test]
+fn a_configuration_that_can_not_be_used_is_told_at_the_start() {
+    let shell = Shell::new();
+    let with = |text: &str| {
+        let path: PathBuf = shell.path().join("c.yaml");
+        std::fs::write(&path, text).expect("a file");
+        let (code, _, said) = shell.run(&["queue", "depth", "jobs", "--config", "c.yaml"]);
+        assert_eq!(code, Some(2), "{text}");
+        said
+    };
+    let said = with("queue: {kind: kafka}");
+    assert!(said.contains("write embedded, rabbitmq or sqs"), "{said}");
+    let said = with("queue: {kind: rabbitmq, url: 'amqp://dev:geheim@127.0.0.1:1/'}");
+    assert!(said.contains("can't connect to 127.0.0.1:1") && !said.contains("geheim"), "{said}");
+    let said = with("queue: {path: no/such/folder/queue.db}");
+    assert!(said.contains("queue.path"), "{said}");
+}
