@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 
@@ -164,4 +165,36 @@ fn per_replica_counters_do_not_multiply_the_limit_by_the_number_of_nodes() {
     let ask = json!({ "dimensions": {}, "cost": { "usd": "0.0001" } });
     let allowed = (0..80).filter(|&n| nodes.post(n, "/v1/acquire", &ask)["allowed"] == true);
     assert_eq!(allowed.count(), 30);
+}
+
+#[test]
+fn the_assistant_fails_open_without_redis_and_comes_back_by_itself() {
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/assistant-api");
+    let text = std::fs::read_to_string(format!("{example}/sluicegate.yaml")).expect("the example");
+    let (before, rest) = text.split_once("listen:\n").expect("listeners");
+    let (_, after) = rest.split_once("\n\n").expect("more after the listeners");
+    let mut redis = RedisServer::start(Version::System, &[]);
+    let port = redis.port.to_string();
+    let environment = [("REDIS_HOST", "127.0.0.1"), ("REDIS_PORT", &port)];
+    let environment = environment.map(|(name, value)| (name, Path::new(value)));
+    let node = Running::start_with(&format!("{before}{after}"), &environment);
+    let ready = |word: &str| {
+        while !get(&format!("{}/ready", node.admin)).1.contains(word) {
+            thread::yield_now();
+        }
+    };
+    let ask = json!({ "dimensions": { "userId": "ann" }, "cost": { "inputTokens": 868 } });
+    let asks = || post(&format!("{}/v1/acquire?status=429", node.http), &ask, None);
+    ready("\"ready\"");
+    assert_eq!(asks().0, 200);
+    redis.kill();
+    ready("degraded");
+    // Ten times ten a minute, of which one node of four has a quarter.
+    let allowed = (0..40).filter(|_| asks().0 == 200).count();
+    assert_eq!(allowed, 25);
+    let (_, shown) = get(&format!("{}/metrics", node.admin));
+    assert!(shown.contains("rate_limiter_fallback_total{mode=\"open\"} 40"), "{shown}");
+    redis.restart();
+    ready("\"ready\"");
+    assert_eq!(asks().0, 200);
 }
