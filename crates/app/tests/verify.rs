@@ -235,10 +235,16 @@ fn what_is_settled_refunded_cancelled_or_reset_counts_as_what_it_was() {
     let exceeded = "not proven: 2 admits on 1 counter under 1 limit, 1 exceeded";
     let charge =
         r#","charges":[{"key":"T:u1#tokens","limits":["100 tokens/h"],"take":30,"unit":"tokens"}]"#;
+    let firm = held.replace(until, "");
     for (between, take, code) in [
         (follow(5, 8, "refund", charge), 50, 0),
         (follow(5, 8, "refund", charge), 51, 1),
         (follow(5, 8, "refund", &charge.replace("u1", "u2")), 21, 1),
+    ] {
+        let said = if code == 0 { proven } else { exceeded };
+        ends(&[firm.clone() + &between + &more(take)], &[], code, said);
+    }
+    for (between, take, code) in [
         (follow(5, 0, "settle", r#","cost":{"tokens":30}"#), 70, 0),
         (follow(5, 0, "settle", r#","cost":{"tokens":30}"#), 71, 1),
         // What is not known stays as it was estimated, and a debt was not admitted.

@@ -149,7 +149,7 @@ impl std::str::FromStr for Timestamp {
 
 /// Not an instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("is not an instant: write it as 2026-11-16T08:30:00Z")]
+#[error("is not an instant since 1970: write it as 2026-11-16T08:30:00Z")]
 pub struct InstantError;
 
 /// Year, month and day, by the days since the epoch.
