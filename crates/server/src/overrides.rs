@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use sluicegate_core::overrides::Override;
 use sluicegate_core::query::VALUE_BYTES_MAX;
 use sluicegate_core::rule::Pattern;
+use sluicegate_core::ruleset::Problem;
 use sluicegate_core::shelf::{Shelf, Version};
 use sluicegate_core::store::{self, Store};
 use sluicegate_core::time::Clock;
@@ -168,7 +169,11 @@ impl<S: Store, C: Clock> Overrides<S, C> {
         let meaning = document.meaning()?;
         let rules = self.service.limiter().rules().with_overrides(&[meaning]);
         if let Some((_, error)) = rules.misfits().first() {
-            return Err(Refusal::invalid(error.to_string()));
+            let kind = match error.problem {
+                Problem::NoSuchRule => Kind::Unknown,
+                _ => Kind::Invalid,
+            };
+            return Err(Refusal::new(kind, error.to_string()));
         }
         let text = serde_json::to_string(&document).map_err(|error| {
             Refusal::new(Kind::Internal, format!("the override can't be written: {error}"))
