@@ -1,21 +1,22 @@
 //! From rules as they are written to rules that can be charged.
 
-use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
+use super::cells::{CellSpec, Spec, cells};
+use super::problem::{Problem, RulesetError};
 use super::{CompiledGroup, Index, PlanError, Ruleset, Settings, Values};
-use crate::algorithm::{Meter, bucket, concurrency, log, window};
+use crate::algorithm::log;
 use crate::id::Id;
 use crate::key::Key;
-use crate::limit::{Calendar, Limit, Unit};
+use crate::limit::Unit;
 use crate::money::Money;
 use crate::overrides::Override;
 use crate::plan::{Charge, Plan};
 use crate::price::Tokens;
 use crate::query::{OWN, Query, Subject};
 use crate::rule::{Group, InlineRule, Mode, Pattern, Rule};
-use crate::time::{Clock, Span};
+use crate::time::Clock;
 
 /// A rule whose dimensions are places, with the cells that it charges.
 #[derive(Clone, Debug)]
@@ -41,103 +42,6 @@ struct Overrides {
 enum Piece {
     Text(String),
     Value { dimension: usize, secret: bool },
-}
-
-/// One state that a rule charges: all exact windows of a rule together, or one other limit.
-#[derive(Clone, Debug)]
-pub(crate) struct CellSpec {
-    pub(crate) unit: Unit,
-    pub(crate) limits: Vec<Limit>,
-    /// A hundredth of its shortest window: how late a booking may be used unless configured
-    /// otherwise. `None` if it can't be booked.
-    pub(crate) slack: Option<Span>,
-    /// The limits as they are written: every answer repeats them.
-    pub(crate) texts: Vec<Box<str>>,
-    /// What its key begins with, beside what the rule counts by; only a gate's does.
-    prefix: &'static str,
-    /// What tells the cells of one rule apart; empty for a literal key.
-    suffix: String,
-    /// It is not charged: it only has to be open.
-    pub(crate) gate: bool,
-    /// The name of the cell that takes what no longer has room for a key of its own.
-    pub(crate) overflow: String,
-    spec: Spec,
-}
-
-#[derive(Clone, Debug)]
-pub(crate) enum Spec {
-    Log(Vec<log::Quota>),
-    Windowed(window::Quota),
-    Calendar(u64, Calendar),
-    Bucket(bucket::Quota),
-    Leases(concurrency::Quota),
-}
-
-/// What is wrong with a rule or a group.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{place}: {problem}")]
-pub struct RulesetError {
-    /// `rule NAME` or `group NAME`.
-    pub place: String,
-    /// What is wrong.
-    pub problem: Problem,
-}
-
-/// What can be wrong with a rule or a group.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Problem {
-    /// The name is missing or long.
-    #[error("a name has 1 to 64 bytes")]
-    Name,
-    /// The name is taken.
-    #[error("this name is taken: counters are kept by it, give each its own")]
-    Duplicate,
-    /// A rule without limits.
-    #[error("has no limit: write at least one, such as limit: 100/h")]
-    NoLimits,
-    /// A group without rules.
-    #[error("has no rules: write at least one, or leave the group out")]
-    NoRules,
-    /// Two groups claim `effectiveLimit`.
-    #[error("only one group can be effective, and {0} already is")]
-    Effective(String),
-    /// Two limits of which one can never bind.
-    #[error("{0} and {1} limit the same window: keep the smaller one")]
-    SameWindow(String, String),
-    /// A lease of no length.
-    #[error("lease: a slot that is held for no time limits nothing: write at least 1s")]
-    Lease,
-    /// `<` without `>` or without a name.
-    #[error("key: {0:?} is not a template: write dimensions as <name>")]
-    Template(String),
-    /// What the keys of rules without a template have, and only they.
-    #[error("key: {0:?} contains #, which marks keys that are not literal: choose another sign")]
-    TemplateMark(String),
-    /// The template would merge counters that `per` keeps apart.
-    #[error("key: {key:?} leaves out {dimension}, by which the rule counts: add <{dimension}>")]
-    TemplateDimension {
-        /// The template.
-        key: String,
-        /// What it leaves out.
-        dimension: String,
-    },
-    /// A literal key can hold one counter.
-    #[error("key: a literal key holds one counter, but these limits need {0}: split the rule")]
-    TemplateCells(usize),
-    /// Two rules count under one literal key, differently.
-    #[error("key: {key:?} is the key of rule {other} too, which has other limits")]
-    TemplateShared {
-        /// The template.
-        key: String,
-        /// The other rule.
-        other: String,
-    },
-    /// An override of a rule that there isn't.
-    #[error("there is no rule of this name: see the rules of the configuration")]
-    NoSuchRule,
-    /// A condition that nothing can fulfil.
-    #[error("when {0}: an empty list matches nothing")]
-    NoValues(String),
 }
 
 /// Compiles everything, or reports everything.
@@ -461,133 +365,9 @@ fn pieces(
     Ok(pieces)
 }
 
-/// The cells of a rule: one log for all exact windows of a unit, one cell for any other limit.
-fn cells(rule: &Rule) -> Result<Vec<CellSpec>, RulesetError> {
-    let fail = |problem| Err(RulesetError { place: format!("rule {}", rule.name), problem });
-    if rule.limits.is_empty() && !rule.unlimited {
-        return fail(Problem::NoLimits);
-    }
-    if let Some((name, _)) = rule.when.iter().find(|(_, pattern)| match pattern {
-        Pattern::OneOf(values) => values.is_empty(),
-        Pattern::Glob(_) => false,
-    }) {
-        return fail(Problem::NoValues(name.clone()));
-    }
-    let mut cells: Vec<CellSpec> = Vec::new();
-    for limit in &rule.limits {
-        let unit = limit.unit();
-        let spec = Spec::new(limit, rule);
-        if let Spec::Leases(quota) = &spec
-            && quota.lease.as_micros() == 0
-        {
-            return fail(Problem::Lease);
-        }
-        if let Spec::Log(quotas) = &spec
-            && let Some(log) = cells.iter_mut().find(|cell| matches!(cell.spec, Spec::Log(_)))
-        {
-            if let Some(twin) = log.limits.iter().find(|l| l.window() == limit.window()) {
-                return fail(Problem::SameWindow(twin.to_string(), limit.to_string()));
-            }
-            log.limits.push(limit.clone());
-            log.texts.push(limit.to_string().into());
-            if let Spec::Log(known) = &mut log.spec {
-                known.extend(quotas);
-            }
-            continue;
-        }
-        let suffix = match (&rule.key, limit) {
-            (Some(_), _) => String::new(),
-            (None, Limit::Exact(_)) => format!("#{unit}"),
-            (None, Limit::Windowed(rate)) => format!("#{unit}/{}", rate.window),
-            (None, Limit::Calendar { calendar, .. }) => format!("#{unit}/{calendar}"),
-            (None, Limit::Bucket { rate, .. }) => format!("#{unit}~{}", rate.window),
-            (None, Limit::Concurrent(_)) => format!("#{unit}"),
-        };
-        if rule.key.is_none()
-            && let Some(twin) = cells.iter().find(|cell| cell.suffix == suffix)
-        {
-            return fail(Problem::SameWindow(twin.limits[0].to_string(), limit.to_string()));
-        }
-        let overflow = format!("{}#overflow{suffix}", rule.name);
-        let (limits, texts) = (vec![limit.clone()], vec![limit.to_string().into()]);
-        let slack = None;
-        let (prefix, gate) = ("", false);
-        cells.push(CellSpec { unit, limits, slack, texts, prefix, suffix, gate, overflow, spec });
-    }
-    if rule.key.is_some() && cells.len() > 1 {
-        return fail(Problem::TemplateCells(cells.len()));
-    }
-    if rule.gate {
-        cells.push(CellSpec::gate(rule));
-    }
-    for cell in cells.iter_mut().filter(|cell| !cell.gate && !matches!(cell.spec, Spec::Leases(_)))
-    {
-        let shortest = cell.limits.iter().map(Limit::window).min().unwrap_or_default();
-        cell.slack = Some(Span::from_micros(shortest.as_micros() / 100));
-    }
-    Ok(cells)
-}
-
-impl CellSpec {
-    /// What has to be open for the work of a rule. It lies where the counter of the rule lies: a
-    /// literal key has no braces around what Redis hashes, so the gate's has.
-    fn gate(rule: &Rule) -> Self {
-        let braces = rule.key.as_ref().is_some_and(|key| !key.contains('{'));
-        let (prefix, suffix) = if braces { ("{", "}#closed") } else { ("", "#closed") };
-        Self {
-            unit: Limit::GATE.unit(),
-            limits: vec![Limit::GATE],
-            slack: None,
-            texts: vec!["closed".into()],
-            prefix,
-            suffix: suffix.to_owned(),
-            gate: true,
-            overflow: format!("{}#overflow{suffix}", rule.name),
-            spec: Spec::new(&Limit::GATE, rule),
-        }
-    }
-}
-
 /// The dimension by which the counters of a rule are kept together: one of our own if there is
 /// one, because what is paced has to be booked in one place.
 fn partition<'r>(rule: &'r Rule, settings: &'r Settings) -> Option<&'r String> {
     let own = rule.per.iter().find(|name| name.starts_with(OWN));
     own.or(settings.partition.as_ref())
-}
-
-impl Spec {
-    fn new(limit: &Limit, rule: &Rule) -> Self {
-        match limit {
-            Limit::Exact(rate) => {
-                Self::Log(vec![log::Quota { limit: rate.amount.get(), window: rate.window.span() }])
-            }
-            Limit::Windowed(rate) => Self::Windowed(window::Quota {
-                limit: rate.amount.get(),
-                window: rate.window.span(),
-            }),
-            Limit::Calendar { amount, calendar, .. } => {
-                Self::Calendar(amount.get(), calendar.clone())
-            }
-            Limit::Bucket { rate, capacity } => Self::Bucket(
-                bucket::Quota::new(*rate, *capacity)
-                    .expect("a limit that can't be metered is refused by its parser"),
-            ),
-            Limit::Concurrent(amount) => {
-                Self::Leases(concurrency::Quota { limit: amount.get(), lease: rule.lease })
-            }
-        }
-    }
-
-    fn meter(&self, clock: &impl Clock) -> Meter<'_> {
-        match self {
-            Self::Log(quotas) => Meter::Log(Cow::Borrowed(quotas)),
-            Self::Windowed(quota) => Meter::Windowed(*quota),
-            Self::Calendar(limit, calendar) => Meter::Calendar(window::CalendarQuota {
-                limit: *limit,
-                boundaries: calendar.boundaries(clock.now()),
-            }),
-            Self::Bucket(quota) => Meter::Bucket(*quota),
-            Self::Leases(quota) => Meter::Leases(*quota),
-        }
-    }
 }

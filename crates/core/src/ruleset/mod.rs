@@ -3,14 +3,17 @@
 //! Every limit of the product becomes a rule here, wherever it was written, so that metrics,
 //! explanations and overrides treat all alike. A reload swaps the whole; a decision sees one.
 
+mod cells;
 mod compile;
 mod index;
+mod problem;
 
 use std::sync::Arc;
 
-pub(crate) use compile::{CellSpec, Compiled};
-pub use compile::{Problem, RulesetError};
+pub(crate) use cells::CellSpec;
+pub(crate) use compile::Compiled;
 use index::Index;
+pub use problem::{Problem, RulesetError};
 
 use crate::id::Id;
 use crate::key::Part;

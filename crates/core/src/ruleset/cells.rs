@@ -1,0 +1,164 @@
+//! The counters that a rule charges: one log for all its exact windows, one for any other limit, and
+//! its gate.
+
+use std::borrow::Cow;
+
+use super::problem::{Problem, RulesetError};
+use crate::algorithm::{Meter, bucket, concurrency, log, window};
+use crate::limit::{Calendar, Limit, Unit};
+use crate::rule::{Pattern, Rule};
+use crate::time::{Clock, Span};
+
+/// One state that a rule charges: all exact windows of a rule together, or one other limit.
+#[derive(Clone, Debug)]
+pub(crate) struct CellSpec {
+    pub(crate) unit: Unit,
+    pub(crate) limits: Vec<Limit>,
+    /// A hundredth of its shortest window: how late a booking may be used unless configured
+    /// otherwise. `None` if it can't be booked.
+    pub(crate) slack: Option<Span>,
+    /// The limits as they are written: every answer repeats them.
+    pub(crate) texts: Vec<Box<str>>,
+    /// What its key begins with, beside what the rule counts by; only a gate's does.
+    pub(super) prefix: &'static str,
+    /// What tells the cells of one rule apart; empty for a literal key.
+    pub(super) suffix: String,
+    /// It is not charged: it only has to be open.
+    pub(crate) gate: bool,
+    /// The name of the cell that takes what no longer has room for a key of its own.
+    pub(crate) overflow: String,
+    pub(super) spec: Spec,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Spec {
+    Log(Vec<log::Quota>),
+    Windowed(window::Quota),
+    Calendar(u64, Calendar),
+    Bucket(bucket::Quota),
+    Leases(concurrency::Quota),
+}
+
+/// The cells of a rule: one log for all exact windows of a unit, one cell for any other limit.
+pub(super) fn cells(rule: &Rule) -> Result<Vec<CellSpec>, RulesetError> {
+    let fail = |problem| Err(RulesetError { place: format!("rule {}", rule.name), problem });
+    if rule.limits.is_empty() && !rule.unlimited {
+        return fail(Problem::NoLimits);
+    }
+    if let Some((name, _)) = rule.when.iter().find(|(_, pattern)| match pattern {
+        Pattern::OneOf(values) => values.is_empty(),
+        Pattern::Glob(_) => false,
+    }) {
+        return fail(Problem::NoValues(name.clone()));
+    }
+    let mut cells: Vec<CellSpec> = Vec::new();
+    for limit in &rule.limits {
+        let unit = limit.unit();
+        let spec = Spec::new(limit, rule);
+        if let Spec::Leases(quota) = &spec
+            && quota.lease.as_micros() == 0
+        {
+            return fail(Problem::Lease);
+        }
+        if let Spec::Log(quotas) = &spec
+            && let Some(log) = cells.iter_mut().find(|cell| matches!(cell.spec, Spec::Log(_)))
+        {
+            if let Some(twin) = log.limits.iter().find(|l| l.window() == limit.window()) {
+                return fail(Problem::SameWindow(twin.to_string(), limit.to_string()));
+            }
+            log.limits.push(limit.clone());
+            log.texts.push(limit.to_string().into());
+            if let Spec::Log(known) = &mut log.spec {
+                known.extend(quotas);
+            }
+            continue;
+        }
+        let suffix = match (&rule.key, limit) {
+            (Some(_), _) => String::new(),
+            (None, Limit::Exact(_)) => format!("#{unit}"),
+            (None, Limit::Windowed(rate)) => format!("#{unit}/{}", rate.window),
+            (None, Limit::Calendar { calendar, .. }) => format!("#{unit}/{calendar}"),
+            (None, Limit::Bucket { rate, .. }) => format!("#{unit}~{}", rate.window),
+            (None, Limit::Concurrent(_)) => format!("#{unit}"),
+        };
+        if rule.key.is_none()
+            && let Some(twin) = cells.iter().find(|cell| cell.suffix == suffix)
+        {
+            return fail(Problem::SameWindow(twin.limits[0].to_string(), limit.to_string()));
+        }
+        let overflow = format!("{}#overflow{suffix}", rule.name);
+        let (limits, texts) = (vec![limit.clone()], vec![limit.to_string().into()]);
+        let slack = None;
+        let (prefix, gate) = ("", false);
+        cells.push(CellSpec { unit, limits, slack, texts, prefix, suffix, gate, overflow, spec });
+    }
+    if rule.key.is_some() && cells.len() > 1 {
+        return fail(Problem::TemplateCells(cells.len()));
+    }
+    if rule.gate {
+        cells.push(CellSpec::gate(rule));
+    }
+    for cell in cells.iter_mut().filter(|cell| !cell.gate && !matches!(cell.spec, Spec::Leases(_)))
+    {
+        let shortest = cell.limits.iter().map(Limit::window).min().unwrap_or_default();
+        cell.slack = Some(Span::from_micros(shortest.as_micros() / 100));
+    }
+    Ok(cells)
+}
+
+impl CellSpec {
+    /// What has to be open for the work of a rule. It lies where the counter of the rule lies: a
+    /// literal key has no braces around what Redis hashes, so the gate's has.
+    fn gate(rule: &Rule) -> Self {
+        let braces = rule.key.as_ref().is_some_and(|key| !key.contains('{'));
+        let (prefix, suffix) = if braces { ("{", "}#closed") } else { ("", "#closed") };
+        Self {
+            unit: Limit::GATE.unit(),
+            limits: vec![Limit::GATE],
+            slack: None,
+            texts: vec!["closed".into()],
+            prefix,
+            suffix: suffix.to_owned(),
+            gate: true,
+            overflow: format!("{}#overflow{suffix}", rule.name),
+            spec: Spec::new(&Limit::GATE, rule),
+        }
+    }
+}
+
+impl Spec {
+    fn new(limit: &Limit, rule: &Rule) -> Self {
+        match limit {
+            Limit::Exact(rate) => {
+                Self::Log(vec![log::Quota { limit: rate.amount.get(), window: rate.window.span() }])
+            }
+            Limit::Windowed(rate) => Self::Windowed(window::Quota {
+                limit: rate.amount.get(),
+                window: rate.window.span(),
+            }),
+            Limit::Calendar { amount, calendar, .. } => {
+                Self::Calendar(amount.get(), calendar.clone())
+            }
+            Limit::Bucket { rate, capacity } => Self::Bucket(
+                bucket::Quota::new(*rate, *capacity)
+                    .expect("a limit that can't be metered is refused by its parser"),
+            ),
+            Limit::Concurrent(amount) => {
+                Self::Leases(concurrency::Quota { limit: amount.get(), lease: rule.lease })
+            }
+        }
+    }
+
+    pub(super) fn meter(&self, clock: &impl Clock) -> Meter<'_> {
+        match self {
+            Self::Log(quotas) => Meter::Log(Cow::Borrowed(quotas)),
+            Self::Windowed(quota) => Meter::Windowed(*quota),
+            Self::Calendar(limit, calendar) => Meter::Calendar(window::CalendarQuota {
+                limit: *limit,
+                boundaries: calendar.boundaries(clock.now()),
+            }),
+            Self::Bucket(quota) => Meter::Bucket(*quota),
+            Self::Leases(quota) => Meter::Leases(*quota),
+        }
+    }
+}
