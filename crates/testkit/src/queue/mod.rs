@@ -61,8 +61,13 @@ pub(crate) struct Bench<S> {
 
 impl<S: QueueSubject> Bench<S> {
     pub(crate) async fn new() -> Self {
+        Self::with_leases_of(S::VISIBILITY).await
+    }
+
+    /// For a case in which no lease may end, however slow the machine is.
+    pub(crate) async fn with_leases_of(visibility: Span) -> Self {
         let subject = S::fresh();
-        let queue = open(&subject).await;
+        let queue = open_with(&subject, visibility).await;
         Self { subject, queue }
     }
 
@@ -99,11 +104,15 @@ impl<S: QueueSubject> Bench<S> {
 
 /// A new queue of a name of its own.
 pub(crate) async fn open<S: QueueSubject>(subject: &S) -> Queue {
+    open_with(subject, S::VISIBILITY).await
+}
+
+async fn open_with<S: QueueSubject>(subject: &S, visibility: Span) -> Queue {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let name = format!("suite-{}-{number}", std::process::id());
     let options = Options {
-        visibility: S::VISIBILITY,
+        visibility,
         job_field: Some("AnalysisId".to_owned()),
         type_field: Some("type".to_owned()),
         clock: subject.clock(),

@@ -164,7 +164,7 @@ pub async fn work_that_takes_longer_than_its_lease_stays_ours<S: QueueSubject>()
 
 pub async fn two_consumers_share_a_queue<S: QueueSubject>() {
     const JOBS: usize = 120;
-    let bench = Bench::<S>::new().await;
+    let bench = Bench::<S>::with_leases_of(Span::from_secs(60)).await;
     let batch = (0..JOBS).map(|n| (Message::new(format!("{n}")), When::Now)).collect();
     for result in bench.queue.send_batch(batch).await {
         result.expect("sent");
