@@ -4,8 +4,11 @@ mod changes;
 mod cli;
 mod configuration;
 mod gateways;
+#[expect(dead_code, reason = "made for the workers of a file")]
+mod handlers;
 mod queue;
 mod store;
+mod upstream;
 mod wire;
 
 use std::process::ExitCode;

@@ -4,6 +4,7 @@
 mod auth;
 mod envoy;
 mod gateway;
+mod handler;
 mod listen;
 mod prices;
 mod queue;
@@ -20,6 +21,10 @@ use sluicegate_core::{Group, Ruleset};
 pub use auth::{Auth, TokenHash};
 pub use envoy::{Envoy, EnvoyClosed};
 pub use gateway::{Credentials, Fair, Gateway, Learn, Login, Route, SecretSource, Url, Wait};
+pub use handler::{
+    AnswerCondition, ChatProvider, ChatWork, CommandWork, Emit, Handler, HttpContent, HttpWork,
+    Statuses, Work,
+};
 pub use listen::{Address, Listen, Listener, Tls};
 pub use prices::Prices;
 pub use queue::{Queue, QueueBroker};

@@ -7,6 +7,8 @@ mod compile;
 mod dimensions;
 mod envoy;
 mod gateway;
+#[cfg_attr(not(test), expect(dead_code, reason = "read by the workers of a file"))]
+mod handler;
 mod item;
 mod limits;
 mod listen;
@@ -19,6 +21,7 @@ mod rule;
 mod scalar;
 mod service;
 mod store;
+mod upstream;
 mod wording;
 
 use std::collections::HashMap;
