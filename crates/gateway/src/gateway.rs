@@ -21,6 +21,7 @@ use sluicegate_door::listener::Peer;
 use sluicegate_door::probe::{self, Probe};
 use sluicegate_door::service::Service;
 use sluicegate_door::tokens::Caller;
+use sluicegate_door::upstream::LoginFailed;
 
 use crate::forward::headers::{Before, for_upstream, strip};
 use crate::forward::streamed::Streamed;
@@ -170,12 +171,14 @@ impl<S: Store + 'static, C: Clock + 'static> Gateway<S, C> {
             let sent =
                 self.outgoing(settings, &known, &parts, line, upgrade.as_ref().map(|u| &u.0));
             let mut sent = sent.ok_or(Refusal::BadRequest("the path can't be sent on"))?;
-            route.signer.sign(sent.headers_mut(), &route.upstream, &ClockOf(&self.service)).await?;
+            let clock = ClockOf(&self.service);
+            let signed = route.signer.sign(sent.headers_mut(), &route.upstream, &clock).await;
+            signed.map_err(|LoginFailed| Refusal::Login)?;
             let patience = self.patience(route, line, route.options.timeouts.first_byte);
             let began = self.service.now();
             pass.left();
             let sent = sent.map(|()| Body::new(body));
-            let answered = route.upstream.send(sent, patience).await;
+            let answered = route.upstream.send(sent, patience).await.map_err(Failed::from);
             let took = self.service.now().since(began);
             let response = match answered {
                 Ok(response) => response,

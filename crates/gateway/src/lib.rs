@@ -21,9 +21,8 @@ mod reserve;
 mod route;
 mod settle;
 
-pub use forward::client::CaError;
-pub use forward::credentials::CredentialsError;
 pub use gateway::{Gateway, Prepared, StartError};
 pub use metrics::Metrics;
 pub use options::Options;
 pub use route::RouteError;
+pub use sluicegate_door::upstream::{CaError, CredentialsError};

@@ -11,13 +11,11 @@ use sluicegate_core::Store;
 use sluicegate_core::time::Clock;
 use sluicegate_core::upstream::{self, Answer, Watch};
 use sluicegate_door::service::Service;
+use sluicegate_door::upstream::{CaError, CredentialsError, Signer, Upstream, Ways, is_address};
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-use crate::forward::client::{CaError, Ways, is_address};
-use crate::forward::credentials::{CredentialsError, Signer};
-use crate::forward::target;
-use crate::forward::{Parked, Upstream};
+use crate::forward::{Parked, target};
 use crate::metrics::{Metrics, RouteMetrics};
 use crate::options::{self, route_key};
 use crate::pace::Lane;

@@ -3,11 +3,12 @@
 //! A token that is asked for is kept until nine tenths of its life are over, or the upstream says
 //! that it is not good any more. However many requests need a new one, it is asked for once.
 
+use std::fmt;
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::header::{AUTHORIZATION, CONTENT_TYPE};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Request};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, Uri};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use http_body_util::{BodyExt, Limited};
@@ -16,16 +17,62 @@ use tokio::sync::Mutex;
 use tracing::warn;
 
 use super::client::Upstream;
-use crate::options::{Credentials, Login, Unreadable};
-use crate::refusal::Refusal;
+use super::secret::{Secret, Secrets, Unreadable};
 
 /// More than any token takes.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// What the upstream wants to see. Nothing of it is ever printed.
+#[derive(Clone)]
+pub enum Credentials {
+    /// `Authorization: Basic`.
+    Basic {
+        /// Who.
+        user: Secret,
+        /// The password.
+        password: Secret,
+    },
+    /// `Authorization: Bearer`.
+    Bearer(Secret),
+    /// Header fields of the vendor's choice.
+    Headers(Vec<(HeaderName, Secret)>),
+    /// A token that is asked for, kept and renewed.
+    Login(Box<Login>),
+}
+
+/// How a token is asked for.
+#[derive(Clone)]
+pub struct Login {
+    /// Where, by POST.
+    pub url: Uri,
+    /// What is sent.
+    pub body: Secret,
+    /// Its media type.
+    pub content_type: String,
+    /// Where the token is in the JSON of the answer, as a JSON pointer.
+    pub token: String,
+    /// Where the answer says for how many seconds it is good.
+    pub expires_in: Option<String>,
+    /// How long it is good where the answer does not say.
+    pub ttl: Duration,
+    /// The header field that carries it.
+    pub header: HeaderName,
+    /// What stands before it, such as `Bearer`; nothing, if it is empty.
+    pub scheme: String,
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Credentials(…)")
+    }
+}
+
 /// Adds credentials to requests.
-pub(crate) struct Signer {
+pub struct Signer {
     kind: Kind,
+    /// What an answer may repeat and nobody should read.
+    secrets: Secrets,
 }
 
 enum Kind {
@@ -52,40 +99,63 @@ pub enum CredentialsError {
     Unsendable,
 }
 
+/// The upstream gave no token to log in with; the log says why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the upstream gave no token to log in with")]
+pub struct LoginFailed;
+
 impl Signer {
-    pub(crate) fn new(credentials: Option<&Credentials>) -> Result<Self, CredentialsError> {
+    /// Reads the credentials, whichever files they are in.
+    pub fn new(credentials: Option<&Credentials>) -> Result<Self, CredentialsError> {
+        let mut secrets = Secrets::default();
+        let mut read = |secret: &Secret| -> Result<String, CredentialsError> {
+            let text = secret.read()?;
+            secrets.add(&text);
+            Ok(text)
+        };
         let kind = match credentials {
             None => Kind::Nothing,
             Some(Credentials::Basic { user, password }) => {
-                let pair = format!("{}:{}", user.read()?, password.read()?);
-                let value = format!("Basic {}", BASE64_STANDARD.encode(pair));
-                Kind::Fixed(vec![(AUTHORIZATION, secret(&value)?)])
+                let pair = format!("{}:{}", user.read()?, read(password)?);
+                let encoded = read(&Secret::Text(BASE64_STANDARD.encode(pair)))?;
+                Kind::Fixed(vec![(AUTHORIZATION, sensitive(&format!("Basic {encoded}"))?)])
             }
             Some(Credentials::Bearer(token)) => {
-                Kind::Fixed(vec![(AUTHORIZATION, secret(&format!("Bearer {}", token.read()?))?)])
+                let value = format!("Bearer {}", read(token)?);
+                Kind::Fixed(vec![(AUTHORIZATION, sensitive(&value)?)])
             }
             Some(Credentials::Headers(fields)) => {
-                let field = |(name, value): &(HeaderName, _)| {
-                    let value: &crate::options::Secret = value;
-                    Ok((name.clone(), secret(&value.read()?)?))
+                let mut field = |(name, value): &(HeaderName, Secret)| {
+                    Ok((name.clone(), sensitive(&read(value)?)?))
                 };
-                Kind::Fixed(fields.iter().map(field).collect::<Result<_, CredentialsError>>()?)
+                Kind::Fixed(fields.iter().map(&mut field).collect::<Result<_, CredentialsError>>()?)
             }
             Some(Credentials::Login(login)) => {
-                let body = login.body.read()?;
+                let body = read(&login.body)?;
                 Kind::Login { login: login.clone(), body, token: Mutex::new(None) }
             }
         };
-        Ok(Self { kind })
+        Ok(Self { kind, secrets })
+    }
+
+    /// What the upstream is told, so that nobody reads it in its answers. Tokens that were asked
+    /// for are not in it.
+    pub fn secrets(&self) -> &Secrets {
+        &self.secrets
+    }
+
+    /// Whether a token is asked for, so that one which is refused can be replaced.
+    pub fn logs_in(&self) -> bool {
+        matches!(self.kind, Kind::Login { .. })
     }
 
     /// Puts the credentials in, in the place of whatever a caller sent there.
-    pub(crate) async fn sign(
+    pub async fn sign(
         &self,
         headers: &mut HeaderMap,
         upstream: &Upstream,
-        clock: &impl Clock,
-    ) -> Result<(), Refusal> {
+        clock: &dyn Clock,
+    ) -> Result<(), LoginFailed> {
         match &self.kind {
             Kind::Nothing => {}
             Kind::Fixed(fields) => {
@@ -111,14 +181,14 @@ impl Signer {
     }
 
     /// The upstream did not accept them: the next request asks for a new token.
-    pub(crate) async fn refused(&self) {
+    pub async fn refused(&self) {
         if let Kind::Login { token, .. } = &self.kind {
             *token.lock().await = None;
         }
     }
 }
 
-fn secret(text: &str) -> Result<HeaderValue, CredentialsError> {
+fn sensitive(text: &str) -> Result<HeaderValue, CredentialsError> {
     let mut value = HeaderValue::from_str(text).map_err(|_| CredentialsError::Unsendable)?;
     value.set_sensitive(true);
     Ok(value)
@@ -130,11 +200,11 @@ async fn log_in(
     body: &str,
     upstream: &Upstream,
     now: Timestamp,
-) -> Result<Token, Refusal> {
+) -> Result<Token, LoginFailed> {
     let failed = |why: &'static str| {
         // Neither what was sent nor what was answered: both hold secrets.
         warn!(url = %login.url, why, "no token to log in with");
-        Refusal::Login
+        LoginFailed
     };
     let request = Request::post(login.url.clone())
         .header(CONTENT_TYPE, login.content_type.as_str())
@@ -157,7 +227,7 @@ async fn log_in(
         "" => token.to_owned(),
         scheme => format!("{scheme} {token}"),
     };
-    let value = secret(&text).map_err(|_| failed("the token can't be sent"))?;
+    let value = sensitive(&text).map_err(|_| failed("the token can't be sent"))?;
     let said = login.expires_in.as_deref().and_then(|place| answer.pointer(place)?.as_u64());
     let life = said.map_or(Span::from(login.ttl), Span::from_secs);
     let renew_at = now + Span::from_micros(life.as_micros() / 10 * 9);
