@@ -217,8 +217,12 @@ impl Node {
             let made = self.gateways.add(gateway, &self.service, &metrics)?;
             let router = made.router(gateways::probe(gateway, &self.service));
             // A body may take as long as its route lets it.
-            let options =
-                listener::Options { tell_peer: true, body_timeout: None, ..options(config) };
+            let options = listener::Options {
+                tell_peer: true,
+                tell_doubts: true,
+                body_timeout: None,
+                ..options(config)
+            };
             Ok((format!("gateways.{}", gateway.name), &gateway.listen, router, options))
         };
         config.gateways.iter().map(gateway).collect()
