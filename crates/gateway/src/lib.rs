@@ -20,6 +20,7 @@ mod refusal;
 mod reserve;
 mod route;
 mod settle;
+mod turn;
 
 pub use forward::client::CaError;
 pub use forward::credentials::CredentialsError;
