@@ -115,6 +115,13 @@ const SUITES: &[Suite] = &[
         needs: &[&services::REDIS],
         python: None,
     },
+    Suite {
+        name: "examples",
+        proves: "the scripts that show the examples at work do what their READMEs say",
+        command: "cargo test --package sluicegate --features redis-tests --test examples --locked",
+        needs: &[&services::REDIS, &services::PYTHON, &services::CURL],
+        python: None,
+    },
 ];
 
 #[derive(clap::Args)]

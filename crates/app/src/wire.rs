@@ -63,6 +63,17 @@ pub(crate) struct Node {
     version: AtomicI64,
 }
 
+/// A listener, and what answers on it.
+struct Door<'c> {
+    /// What logs and metrics call it.
+    name: String,
+    /// The option that says where it listens.
+    option: String,
+    listen: &'c Listener,
+    app: Router,
+    options: listener::Options,
+}
+
 /// What a process does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Part {
@@ -179,20 +190,25 @@ impl Node {
         let admin = admin.merge(why::router(jobs.shown.tracker.clone()));
 
         let mut listeners = JoinSet::new();
-        let mut all = vec![("admin".to_owned(), &config.listen.admin, admin.layer(guard.clone()))];
+        let door = |name: &str, listen, app| Door {
+            name: name.to_owned(),
+            option: format!("listen.{name}"),
+            listen,
+            app,
+            options: options(config),
+        };
+        let mut doors = vec![door("admin", &config.listen.admin, admin.layer(guard.clone()))];
         if parts.contains(&Part::Limiter) {
             let grpc = grpc.merge(probes()).layer(guard.clone());
-            all.push(("http".to_owned(), &config.listen.http, rest.layer(guard)));
-            all.push(("grpc".to_owned(), &config.listen.grpc, grpc));
+            doors.push(door("http", &config.listen.http, rest.layer(guard)));
+            doors.push(door("grpc", &config.listen.grpc, grpc));
         }
-        let mut gateways = Vec::new();
         if parts.contains(&Part::Gateway) {
-            gateways = self.gateways(config)?;
+            doors.extend(self.gateways(config)?);
         }
-        let all = all.into_iter().map(|(name, listen, app)| (name, listen, app, options(config)));
-        for (name, listen, app, options) in all.chain(gateways) {
-            let socket = bind(&name, listen).await?;
-            let tls = self.tls(&name, listen)?;
+        for Door { name, option, listen, app, options } in doors {
+            let socket = bind(&option, listen).await?;
+            let tls = self.tls(&option, listen)?;
             let stats = Arc::new(Stats::default());
             let counted = stats.clone();
             self.metrics.watch_connections(&name, move || counted.counts().active);
@@ -258,31 +274,34 @@ impl Node {
     }
 
     /// What the gateways listen with, each on a listener of its own.
-    fn gateways<'c>(
-        &self,
-        config: &'c Config,
-    ) -> anyhow::Result<Vec<(String, &'c Listener, Router, listener::Options)>> {
+    fn gateways<'c>(&self, config: &'c Config) -> anyhow::Result<Vec<Door<'c>>> {
         let metrics = sluicegate_gateway::Metrics::new();
         metrics.register(self.metrics.registry()).context("metrics of gateways")?;
-        let gateway = |gateway: &'c sluicegate_config::Gateway| {
+        let gateway = |(number, gateway): (usize, &'c sluicegate_config::Gateway)| {
             let made = self.gateways.add(gateway, &self.service, &metrics)?;
-            let router = made.router(gateways::probe(gateway, &self.service));
+            let app = made.router(gateways::probe(gateway, &self.service));
             // A body may take as long as its route lets it.
-            let options =
-                listener::Options { tell_peer: true, body_timeout: None, ..options(config) };
-            Ok((format!("gateways.{}", gateway.name), &gateway.listen, router, options))
+            let options = listener::Options {
+                tell_peer: true,
+                tell_doubts: true,
+                body_timeout: None,
+                ..options(config)
+            };
+            let name = format!("gateways.{}", gateway.name);
+            let option = format!("gateways[{number}].listen");
+            Ok(Door { name, option, listen: &gateway.listen, app, options })
         };
-        config.gateways.iter().map(gateway).collect()
+        config.gateways.iter().enumerate().map(gateway).collect()
     }
 
-    fn tls(&self, name: &str, listen: &Listener) -> anyhow::Result<Option<Arc<Tls>>> {
+    fn tls(&self, option: &str, listen: &Listener) -> anyhow::Result<Option<Arc<Tls>>> {
         let Some(tls) = &listen.tls else { return Ok(None) };
         let files = Files {
             certificate: tls.cert.clone(),
             key: tls.key.clone(),
             client_ca: tls.client_ca.clone(),
         };
-        let tls = Arc::new(Tls::load(files).with_context(|| format!("listen.{name}.tls"))?);
+        let tls = Arc::new(Tls::load(files).with_context(|| format!("{option}.tls"))?);
         self.tls.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(tls.clone());
         Ok(Some(tls))
     }
@@ -467,9 +486,9 @@ fn envoy_options(config: &Config) -> envoy::Options {
     }
 }
 
-async fn bind(name: &str, listen: &Listener) -> anyhow::Result<TcpListener> {
+async fn bind(option: &str, listen: &Listener) -> anyhow::Result<TcpListener> {
     let address = &listen.address;
-    TcpListener::bind((address.host.as_str(), address.port)).await.with_context(|| {
-        format!("can't listen on {address}: choose another address with listen.{name}")
-    })
+    TcpListener::bind((address.host.as_str(), address.port))
+        .await
+        .with_context(|| format!("can't listen on {address}: choose another address with {option}"))
 }
