@@ -24,7 +24,7 @@ use lapin::options::{QueueDeclareOptions, QueuePurgeOptions};
 use lapin::types::{AMQPValue, FieldTable};
 
 use crate::Error;
-use crate::broker::{Broker, Capabilities, Depth, Incoming, Lease, Outgoing, Place, Source, Terms};
+use crate::broker::{Broker, Capabilities, Depth, Lease, Outgoing, Place, Source, Terms};
 pub use delay::delayed_queue;
 use link::Link;
 use source::Consuming;
@@ -163,28 +163,12 @@ impl Broker for RabbitMq {
         .boxed()
     }
 
-    fn browse<'a>(
-        &'a self,
-        _: &'a Place,
-        _: u64,
-        _: usize,
-    ) -> BoxFuture<'a, Result<Vec<(u64, Incoming)>, Error>> {
-        let cant = "RabbitMQ can't show messages where they lie".to_owned();
-        std::future::ready(Err(Error::Invalid(cant))).boxed()
-    }
-
     fn check<'a>(&'a self, place: &'a Place) -> BoxFuture<'a, Result<(), Error>> {
         async move { self.look(place).await.map(drop) }.boxed()
     }
 
     fn create<'a>(&'a self, place: &'a Place) -> BoxFuture<'a, Result<(), Error>> {
         async move {
-            match self.look(place).await {
-                // Whatever it is made of: it is not ours to judge.
-                Ok(_) => return Ok(()),
-                Err(Error::NoQueue { .. }) => {}
-                Err(error) => return Err(error),
-            }
             let channel = self.link.throwaway().await?;
             let durable = QueueDeclareOptions { durable: true, ..Default::default() };
             let name = failure::name(place.name())?;

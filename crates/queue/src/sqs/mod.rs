@@ -18,7 +18,7 @@ use futures_util::future::{BoxFuture, FutureExt as _};
 use sluicegate_core::Span;
 
 use crate::Error;
-use crate::broker::{Broker, Capabilities, Depth, Incoming, Lease, Outgoing, Place, Source, Terms};
+use crate::broker::{Broker, Capabilities, Depth, Lease, Outgoing, Place, Source, Terms};
 use client::Link;
 use source::Polling;
 
@@ -131,26 +131,12 @@ impl Broker for Sqs {
         .boxed()
     }
 
-    fn browse<'a>(
-        &'a self,
-        _: &'a Place,
-        _: u64,
-        _: usize,
-    ) -> BoxFuture<'a, Result<Vec<(u64, Incoming)>, Error>> {
-        let cant = "SQS can't show messages where they lie".to_owned();
-        std::future::ready(Err(Error::Invalid(cant))).boxed()
-    }
-
     fn check<'a>(&'a self, place: &'a Place) -> BoxFuture<'a, Result<(), Error>> {
         async move { self.attributes(place, &[Attribute::QueueArn]).await.map(drop) }.boxed()
     }
 
     fn create<'a>(&'a self, place: &'a Place) -> BoxFuture<'a, Result<(), Error>> {
         async move {
-            match self.check(place).await {
-                Err(Error::NoQueue { .. }) => {}
-                other => return other,
-            }
             let create = self.link.client.create_queue().queue_name(client::name(place)?);
             let create = create.attributes(Attribute::MessageRetentionPeriod, RETENTION);
             create.send().await.map(drop).map_err(|error| failure::of_queue(place, &error))
