@@ -7,6 +7,7 @@
 mod attributes;
 mod client;
 mod failure;
+mod gather;
 mod receipt;
 mod send;
 mod source;
@@ -76,8 +77,8 @@ impl Sqs {
         place: &Place,
         names: &[Attribute],
     ) -> Result<impl Fn(&Attribute) -> Option<u64> + use<>, Error> {
-        let url = self.link.url(place).await?;
-        let ask = self.link.client.get_queue_attributes().queue_url(url);
+        let line = self.link.line(place).await?;
+        let ask = self.link.client.get_queue_attributes().queue_url(&line.queue.url);
         let asked = ask.set_attribute_names(Some(names.to_vec())).send().await;
         let answer = asked.map_err(|error| failure::of_queue(place, &error))?;
         let attributes = answer.attributes.unwrap_or_default();
@@ -105,9 +106,8 @@ impl Broker for Sqs {
         terms: Terms,
     ) -> BoxFuture<'a, Result<Box<dyn Source>, Error>> {
         async move {
-            let url = self.link.url(place).await?;
-            let source = Polling::new(self.link.clone(), place.clone(), url, terms);
-            let source: Box<dyn Source> = Box::new(source);
+            let line = self.link.line(place).await?;
+            let source: Box<dyn Source> = Box::new(Polling::new(self.link.clone(), line, terms));
             Ok(source)
         }
         .boxed()
@@ -146,8 +146,8 @@ impl Broker for Sqs {
 
     fn purge<'a>(&'a self, place: &'a Place) -> BoxFuture<'a, Result<Option<u64>, Error>> {
         async move {
-            let url = self.link.url(place).await?;
-            let purge = self.link.client.purge_queue().queue_url(url).send().await;
+            let line = self.link.line(place).await?;
+            let purge = self.link.client.purge_queue().queue_url(&line.queue.url).send().await;
             purge.map(|_| None).map_err(|error| failure::of_queue(place, &error))
         }
         .boxed()
