@@ -12,7 +12,8 @@ use sluicegate_testkit::proxy::{FaultProxy, Weather};
 use sluicegate_testkit::rabbitmq::RabbitServer;
 
 /// The node of all tests that leave it alone.
-static CALM: LazyLock<RabbitServer> = LazyLock::new(RabbitServer::start);
+static CALM: LazyLock<RabbitServer> =
+    LazyLock::new(|| RabbitServer::start_with(crate::tls::settings));
 /// The node of those that kill it, one after the other.
 static KILLED: LazyLock<Mutex<RabbitServer>> = LazyLock::new(|| Mutex::new(RabbitServer::start()));
 
