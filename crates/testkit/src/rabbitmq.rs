@@ -150,7 +150,7 @@ fn program(name: &str) -> PathBuf {
 }
 
 fn wait_until_it_answers(port: u16, folder: &Path) {
-    for _ in 0..1_200 {
+    for _ in 0..3_600 {
         if answers(port).unwrap_or(false) {
             return;
         }

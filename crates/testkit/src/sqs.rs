@@ -61,7 +61,7 @@ impl SqsServer {
     fn wait(port: u16, mut command: Command) -> Self {
         let guard = command.spawn().expect("a shell");
         let server = Self { port, guard };
-        for _ in 0..600 {
+        for _ in 0..2_400 {
             if server.answers().unwrap_or(false) {
                 return server;
             }
