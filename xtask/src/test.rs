@@ -83,14 +83,14 @@ const SUITES: &[Suite] = &[
     Suite {
         name: "rabbitmq",
         proves: "RabbitMQ, built alone, keeps every promise of a queue, classic and quorum, and loses nothing",
-        command: "cargo test --package sluicegate-queue --no-default-features --features rabbitmq-tests --test rabbitmq --locked",
+        command: "cargo test --package sluicegate-queue --no-default-features --features rabbitmq-tests --test rabbitmq --locked -- --test-threads 8",
         needs: &[&services::RABBITMQ],
         python: None,
     },
     Suite {
         name: "sqs",
         proves: "SQS, built alone, keeps every promise of a queue, as moto and fauxqs play it",
-        command: "cargo test --package sluicegate-queue --no-default-features --features sqs-tests --test sqs --locked",
+        command: "cargo test --package sluicegate-queue --no-default-features --features sqs-tests --test sqs --locked -- --test-threads 8",
         needs: &[&services::PYTHON, &services::NPM, &services::FAUXQS],
         python: Some(&python::MOTO),
     },
