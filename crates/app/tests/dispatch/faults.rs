@@ -8,6 +8,10 @@ use sluicegate_queue::{Filter, Message, When};
 
 use crate::support::{Ground, Stand, eventually_within, lock, long, metric, patient};
 
+/// Windows at the provider are judged by this much: those of the limits are 4 s, and on a busy
+/// machine a call may arrive long after its turn.
+const JUDGED: Duration = Duration::from_secs(3);
+
 fn config(stand: &Stand, url: &str, limit: &str) -> String {
     let name = &stand.name;
     format!(
@@ -29,15 +33,19 @@ workers:
     )
 }
 
-/// Every job, by how often its result is there; the dead ones apart.
-fn outcomes(stand: &Stand) -> (HashMap<String, usize>, u64) {
-    let mut results = HashMap::new();
+/// Takes the results that are there, and counts them by their jobs.
+fn collect(stand: &Stand, results: &mut HashMap<String, usize>) {
     let queue = stand.queue("results");
-    let peeked = queue.peek(1_000_000, |message| {
-        *results.entry(message.meta.job.to_string()).or_default() += 1;
+    stand.runtime.block_on(async {
+        let mut consumer = queue.consume(500).await.expect("a consumer");
+        let moment = Duration::from_millis(500);
+        while let Ok(taken) = tokio::time::timeout(moment, consumer.receive(500)).await {
+            for delivery in taken.expect("received") {
+                *results.entry(delivery.message().meta.job.to_string()).or_default() += 1;
+                delivery.ack().await.expect("acknowledged");
+            }
+        }
     });
-    stand.runtime.block_on(peeked).expect("peeked");
-    (results, stand.dead("p"))
 }
 
 /// 10,000 jobs, of which one in twenty calls fails, while processes are killed.
@@ -46,7 +54,7 @@ fn every_job_has_a_result_or_a_dead_letter(stand: &Stand, limit: usize, processe
     stand.produce("raw", jobs);
     let provider = Provider { failures_percent: 5, ..patient(10) };
     let (url, record) = stand.provider(provider);
-    let config = config(stand, &url, &format!("{limit}/s"));
+    let config = config(stand, &url, &format!("{limit}/4s"));
     let mut running: Vec<_> =
         (0..processes).map(|_| stand.run("dispatch,worker", &config)).collect();
     let (_nobody, moment) = std::sync::mpsc::sync_channel::<()>(1);
@@ -54,25 +62,15 @@ fn every_job_has_a_result_or_a_dead_letter(stand: &Stand, limit: usize, processe
         let _ = moment.recv_timeout(Duration::from_millis(900));
         running[number % processes] = stand.run("dispatch,worker", &config);
     }
-    let left = || {
-        let waiting = |queue: &str| {
-            let depth = stand.depth(queue);
-            depth.ready + depth.delayed.unwrap_or_default() + depth.in_flight.unwrap_or_default()
-        };
-        waiting("raw") + waiting("p")
-    };
-    let patience = Duration::from_secs(240);
-    eventually_within(patience, || {
-        let left = left();
-        if left > 0 {
-            return (false, (left, 0, 0));
-        }
-        let (results, dead) = outcomes(stand);
-        (results.len() as u64 + dead >= jobs as u64, (left, results.len(), dead))
+    let mut results = HashMap::new();
+    eventually_within(Duration::from_secs(240), || {
+        collect(stand, &mut results);
+        let dead = stand.dead("p");
+        (results.len() as u64 + dead >= jobs as u64, (results.len(), dead))
     });
-    let (results, dead) = outcomes(stand);
+    let dead = stand.dead("p");
     let doubled: usize = results.values().map(|times| times - 1).sum();
-    let report = record.report(Duration::from_millis(900));
+    let report = record.report(JUDGED);
     // A job may have a result and, from a second delivery, a dead letter: never neither.
     assert!(results.len() as u64 + dead >= jobs as u64, "{} {dead}", results.len());
     assert!(doubled < 400, "{doubled} results are there twice: {report:?}");
@@ -87,23 +85,24 @@ fn every_job_has_its_end_alone() {
     let stand = Stand::alone("ends");
     stand.produce("raw", 2_000);
     let (url, record) = stand.provider(Provider { failures_percent: 5, ..patient(10) });
-    let running = stand.run("dispatch,worker", &config(&stand, &url, "400/s"));
-    let patience = Duration::from_secs(120);
-    eventually_within(patience, || {
-        let (results, dead) = outcomes(&stand);
+    let running = stand.run("dispatch,worker", &config(&stand, &url, "1600/4s"));
+    let mut results = HashMap::new();
+    eventually_within(Duration::from_secs(120), || {
+        collect(&stand, &mut results);
+        let dead = stand.dead("p");
         (results.len() as u64 + dead == 2_000, (results.len(), dead))
     });
-    let (results, dead) = outcomes(&stand);
+    let dead = stand.dead("p");
     assert!(results.values().all(|times| *times == 1));
     assert!(dead < 40, "{dead}");
-    let report = record.report(Duration::from_millis(900));
-    assert!(report.most_in_window <= 400, "{report:?}");
+    let report = record.report(JUDGED);
+    assert!(report.most_in_window <= 1_600, "{report:?}");
     assert!(metric(&running, "sluicegate_worker_failed_total{provider=\"p\"}") > 50);
 }
 
 #[test]
 fn every_job_has_its_end_although_processes_are_killed() {
-    every_job_has_a_result_or_a_dead_letter(&Stand::shared("killed"), 600, 2);
+    every_job_has_a_result_or_a_dead_letter(&Stand::shared("killed"), 2_400, 2);
 }
 
 #[test]

@@ -22,6 +22,15 @@ pub(super) enum Failure {
     Late,
 }
 
+impl Failure {
+    /// Whether it is about one queue, and not about the connection.
+    pub(super) fn is_about_a_queue(&self) -> bool {
+        let Self::Client(error) = self else { return false };
+        let about = [NOT_FOUND, RESOURCE_LOCKED, PRECONDITION_FAILED];
+        reply(error).is_some_and(|(code, _)| about.contains(&code))
+    }
+}
+
 impl From<Failure> for Error {
     fn from(failure: Failure) -> Self {
         match failure {

@@ -15,6 +15,8 @@ use crate::Error;
 
 /// How long an answer is waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How often another channel is asked for.
+const CHANNEL_TRIES: u32 = 5;
 /// How often the two sides show each other that they are there, in seconds.
 const HEARTBEAT: u16 = 10;
 
@@ -78,9 +80,18 @@ impl Link {
     }
 
     /// A channel for one question, whose answer may close it.
+    ///
+    /// Channels have numbers, which are used again: a new one may be told why the one before it was
+    /// closed. That is none of its business, and the next is another.
     pub(super) async fn throwaway(&self) -> Result<Channel, Error> {
-        let live = self.live().await?;
-        Ok(in_time(live.connection.create_channel()).await?)
+        let mut tries = CHANNEL_TRIES;
+        loop {
+            let live = self.live().await?;
+            match in_time(live.connection.create_channel()).await {
+                Err(failure) if tries > 0 && failure.is_about_a_queue() => tries -= 1,
+                channel => return Ok(channel?),
+            }
+        }
     }
 
     /// The delay queues before a queue, as far as this process has used them.
