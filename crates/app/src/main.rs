@@ -4,8 +4,8 @@ mod changes;
 mod cli;
 mod configuration;
 mod gateways;
-#[expect(dead_code, reason = "made for the workers of a file")]
 mod handlers;
+mod jobs;
 mod queue;
 mod store;
 mod upstream;

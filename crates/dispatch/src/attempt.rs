@@ -44,8 +44,9 @@ enum Next {
 impl<S: Store + 'static, C: Clock + 'static> Worker<S, C> {
     /// Sees a message through.
     pub(crate) async fn work(&self, mut delivery: Delivery, stop: &Stop) -> Result<(), Error> {
+        let enabled = self.is_enabled();
         // Whoever has booked waits for the moment first, so that it does not keep others from work.
-        if let Some(booking) = Booking::of(delivery.message()).filter(|_| self.options.enabled) {
+        if let Some(booking) = Booking::of(delivery.message()).filter(|_| enabled) {
             let wait = booking.wait(self.clock.now());
             if wait > HOLD {
                 return self.send_back(delivery, wait).await;
@@ -63,7 +64,7 @@ impl<S: Store + 'static, C: Clock + 'static> Worker<S, C> {
         let provider = self.options.provider.as_str();
         let mut first = true;
         loop {
-            let next = match self.options.enabled {
+            let next = match enabled {
                 true => {
                     if first {
                         self.metrics.count(provider, Count::Checked);
@@ -91,7 +92,7 @@ impl<S: Store + 'static, C: Clock + 'static> Worker<S, C> {
                 }
             }
         }
-        if self.options.enabled {
+        if enabled {
             self.metrics.count(provider, Count::Allowed);
         }
         self.saw(&delivery, Event::InWork, |seen| seen);

@@ -5,7 +5,7 @@
 //! holds up nobody else's messages.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use futures_util::future::join_all;
 use serde_json::Value;
@@ -54,6 +54,7 @@ pub struct Options {
 /// A dispatcher. Any number of them may work side by side.
 pub struct Dispatcher<S, C> {
     options: Options,
+    enabled: AtomicBool,
     source: Queue,
     lanes: Vec<Lane<S, C>>,
     clock: Arc<dyn Clock>,
@@ -101,7 +102,13 @@ impl<S: Store + 'static, C: Clock + 'static> Dispatcher<S, C> {
             full_until: AtomicU64::new(0),
         };
         let lanes = providers.into_iter().map(lane).collect();
-        Arc::new(Self { options, source, lanes, clock, metrics, tracker })
+        let enabled = AtomicBool::new(options.enabled);
+        Arc::new(Self { options, enabled, source, lanes, clock, metrics, tracker })
+    }
+
+    /// Asks limits from now on, or does not.
+    pub fn enable(&self, enabled: bool) {
+        self.enabled.store(enabled, Ordering::Relaxed);
     }
 
     /// Works until it is told to stop.
@@ -204,7 +211,7 @@ impl<S: Store + 'static, C: Clock + 'static> Dispatcher<S, C> {
                 return Err(Stuck::Rejected(Reason::new(reason)));
             }
         };
-        if !self.options.enabled {
+        if !self.enabled.load(Ordering::Relaxed) {
             return Ok(Way::at_once(lane));
         }
         self.metrics.checked(self.lanes[lane].pace.provider());
@@ -224,7 +231,7 @@ impl<S: Store + 'static, C: Clock + 'static> Dispatcher<S, C> {
     async fn any(&self, message: &Message) -> Result<Way, Stuck> {
         let order = self.options.selector.order();
         let first = order.first().copied().unwrap_or_default();
-        if !self.options.enabled {
+        if !self.enabled.load(Ordering::Relaxed) {
             return Ok(Way::at_once(first));
         }
         match self.options.delay {

@@ -5,7 +5,7 @@
 //! meanwhile: what is not in hand stays where it is, so that nothing goes round in circles.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use sluicegate_core::Store;
 use sluicegate_core::time::{Clock, Span, Timestamp};
@@ -60,6 +60,7 @@ pub struct Queues {
 /// A worker. Any number of them may work side by side.
 pub struct Worker<S, C> {
     pub(crate) options: Options,
+    enabled: AtomicBool,
     pub(crate) queues: Queues,
     pub(crate) pace: Pace<S, C>,
     pub(crate) handler: Arc<dyn Handler>,
@@ -88,8 +89,10 @@ impl<S: Store + 'static, C: Clock + 'static> Worker<S, C> {
         let slots = Semaphore::new(options.concurrency.max(1).into());
         let ear = Ear::new(options.learn);
         let closed_until = AtomicU64::new(0);
+        let enabled = AtomicBool::new(options.enabled);
         Arc::new(Self {
             options,
+            enabled,
             queues,
             pace,
             handler,
@@ -100,6 +103,15 @@ impl<S: Store + 'static, C: Clock + 'static> Worker<S, C> {
             slots,
             closed_until,
         })
+    }
+
+    /// Asks limits from now on, or does not.
+    pub fn enable(&self, enabled: bool) {
+        self.enabled.store(enabled, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_enabled(&self) -> bool {
+        self.enabled.load(Ordering::Relaxed)
     }
 
     /// Works until it is told to stop.

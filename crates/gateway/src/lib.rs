@@ -20,6 +20,7 @@ mod refusal;
 mod reserve;
 mod route;
 mod settle;
+mod turn;
 
 pub use gateway::{Gateway, Prepared, StartError};
 pub use metrics::Metrics;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use bytes::Bytes;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, FutureExt as _};
 use sluicegate_core::{Span, Timestamp};
 
 use crate::{Error, Message};
@@ -38,15 +38,19 @@ pub trait Broker: Send + Sync + 'static {
     /// Only where [`Capabilities::browse`] says so; elsewhere they are received and given back.
     fn browse<'a>(
         &'a self,
-        place: &'a Place,
-        after: u64,
-        max: usize,
-    ) -> BoxFuture<'a, Result<Vec<(u64, Incoming)>, Error>>;
+        _place: &'a Place,
+        _after: u64,
+        _max: usize,
+    ) -> BoxFuture<'a, Result<Vec<(u64, Incoming)>, Error>> {
+        let broker = self.capabilities().broker;
+        let cant = Error::Invalid(format!("{broker} can't show messages where they lie"));
+        std::future::ready(Err(cant)).boxed()
+    }
 
     /// Says what is wrong with a queue before anybody depends on it.
     fn check<'a>(&'a self, place: &'a Place) -> BoxFuture<'a, Result<(), Error>>;
 
-    /// Makes the queue unless there is one; one that exists stays as it is.
+    /// Makes a queue that [`Broker::check`] did not find.
     fn create<'a>(&'a self, place: &'a Place) -> BoxFuture<'a, Result<(), Error>>;
 
     /// Throws away everything that nobody holds; returns how much that was, where that is known.

@@ -13,8 +13,13 @@ use crate::{Error, Message, Queue, When, envelope};
 const HELD_MAX: usize = 10_000;
 /// How much of them is held, where they are sent anew afterwards.
 const HELD_BYTES_MAX: usize = 64 << 20;
-/// How long the next message is waited for before there is none.
-const IDLE: Duration = Duration::from_secs(2);
+/// How long the next message is waited for before the broker is asked whether there is one.
+const PAUSE: Duration = Duration::from_millis(300);
+/// How often the broker has to say in a row that there is none: what was given back a moment ago
+/// may be under way.
+const NONE_MAX: u32 = 2;
+/// How often it is believed that there is one which does not come: somebody else may have it.
+const VAIN_MAX: u32 = 10;
 /// How long messages are kept from others while they are looked at.
 const LOOKING: Span = Span::from_secs(60);
 /// How many are asked for at once.
@@ -91,18 +96,24 @@ impl<'q> Taking<'q> {
 
     /// The next message; none if there is no further one, or if too many are held.
     pub(crate) async fn next(&mut self) -> Result<Option<Taken>, Error> {
-        loop {
+        let (mut none, mut vain) = (0, 0);
+        while none < NONE_MAX && vain < VAIN_MAX {
             if let Some(received) = self.waiting.next() {
                 return Ok(Some(self.taken(received)));
             }
             if self.held.len() >= HELD_MAX || self.held_bytes >= HELD_BYTES_MAX {
                 return Ok(None);
             }
-            match tokio::time::timeout(IDLE, self.source.next(10)).await {
+            match tokio::time::timeout(PAUSE, self.source.next(10)).await {
                 Ok(received) => self.waiting = received?.into_iter(),
-                Err(_) => return Ok(None),
+                Err(_) => {
+                    let ready = self.queue.inner.broker.depth(&self.place).await?.ready;
+                    none = if ready == 0 { none + 1 } else { 0 };
+                    vain += 1;
+                }
             }
         }
+        Ok(None)
     }
 
     fn taken(&self, Received { incoming, receipt }: Received) -> Taken {

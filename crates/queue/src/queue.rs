@@ -99,8 +99,14 @@ impl Queue {
     /// Makes the queue and that of its dead letters, where they are missing.
     pub async fn create(&self) -> Result<(), Error> {
         // Dead letters first: a queue must not work before there is a place for what fails.
-        self.inner.broker.create(&self.inner.dead).await?;
-        self.inner.broker.create(&self.inner.live).await
+        for place in [&self.inner.dead, &self.inner.live] {
+            match self.inner.broker.check(place).await {
+                Err(Error::NoQueue { .. }) => self.inner.broker.create(place).await?,
+                // One that exists stays as it is, whatever it is made of.
+                checked => checked?,
+            }
+        }
+        Ok(())
     }
 
     /// Says what is wrong with the queue or with that of its dead letters.

@@ -43,9 +43,15 @@ pub struct RabbitServer {
 impl RabbitServer {
     /// Starts a node and waits until it answers.
     pub fn start() -> Self {
+        Self::start_with(|_| String::new())
+    }
+
+    /// The same, with further settings, which may name files in the folder of the node.
+    pub fn start_with(further: impl FnOnce(&Path) -> String) -> Self {
         let folder = tempfile::tempdir().expect("a folder").keep();
         let (port, ports) = (free_port(), [free_port(), free_port()]);
-        let settings = format!("listeners.tcp.1 = 127.0.0.1:{port}\n{SETTINGS}");
+        let further = further(&folder);
+        let settings = format!("listeners.tcp.1 = 127.0.0.1:{port}\n{SETTINGS}{further}");
         std::fs::write(folder.join("rabbitmq.conf"), settings).expect("a file");
         std::fs::write(folder.join("enabled_plugins"), "[].").expect("a file");
         std::fs::write(folder.join("env.conf"), "").expect("a file");
@@ -144,7 +150,7 @@ fn program(name: &str) -> PathBuf {
 }
 
 fn wait_until_it_answers(port: u16, folder: &Path) {
-    for _ in 0..1_200 {
+    for _ in 0..3_600 {
         if answers(port).unwrap_or(false) {
             return;
         }

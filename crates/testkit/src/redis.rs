@@ -127,7 +127,7 @@ impl RedisServer {
 }
 
 /// A port that nobody listens on.
-pub(crate) fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     let free = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
     free.local_addr().expect("an address").port()
 }

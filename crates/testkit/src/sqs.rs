@@ -28,11 +28,21 @@ pub struct SqsServer {
 impl SqsServer {
     /// Starts moto; a test that can't find it fails.
     pub fn moto() -> Self {
+        Self::moto_with(&[])
+    }
+
+    /// The same, which knows no login and takes none but those that it knows.
+    pub fn wary_moto() -> Self {
+        Self::moto_with(&[("INITIAL_NO_AUTH_ACTION_COUNT", "0")])
+    }
+
+    fn moto_with(settings: &[(&str, &str)]) -> Self {
         let program = std::env::var_os("SLUICEGATE_MOTO");
         let program = program.expect("SLUICEGATE_MOTO is not set: run `cargo xtask test sqs`");
         let port = free_port();
         let mut command = guarded();
         command.arg(program).args(["-H", "127.0.0.1", "-p", &port.to_string()]);
+        command.envs(settings.iter().copied());
         Self::wait(port, command)
     }
 
@@ -51,7 +61,7 @@ impl SqsServer {
     fn wait(port: u16, mut command: Command) -> Self {
         let guard = command.spawn().expect("a shell");
         let server = Self { port, guard };
-        for _ in 0..600 {
+        for _ in 0..2_400 {
             if server.answers().unwrap_or(false) {
                 return server;
             }

@@ -2,6 +2,7 @@
 //! out.
 
 mod auth;
+mod dispatch;
 mod envoy;
 mod gateway;
 mod handler;
@@ -19,6 +20,7 @@ use sluicegate_core::ruleset::Settings;
 use sluicegate_core::{Group, Ruleset};
 
 pub use auth::{Auth, TokenHash};
+pub use dispatch::{Delay, Dispatch, Provider, Strategy, Worker};
 pub use envoy::{Envoy, EnvoyClosed};
 pub use gateway::{Credentials, Fair, Gateway, Learn, Login, Route, SecretSource, Url, Wait};
 pub use handler::{
@@ -69,6 +71,10 @@ pub struct Config {
     pub envoy: Envoy,
     /// What goes to upstreams, how fast. Default: nothing.
     pub gateways: Vec<Gateway>,
+    /// What is sent to providers. Default: nothing.
+    pub dispatch: Option<Dispatch>,
+    /// Who works on it. Default: nobody.
+    pub workers: Vec<Worker>,
     pub(crate) groups: Vec<Group>,
     pub(crate) settings: Settings,
     pub(crate) extras: HashMap<String, RuleExtras>,

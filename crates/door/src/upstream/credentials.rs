@@ -149,6 +149,20 @@ impl Signer {
         matches!(self.kind, Kind::Login { .. })
     }
 
+    /// Gets ready what takes time, so that signing right after it takes none.
+    pub(crate) async fn prepare(
+        &self,
+        upstream: &Upstream,
+        clock: &impl Clock,
+    ) -> Result<(), Refusal> {
+        match &self.kind {
+            Kind::Nothing | Kind::Fixed(_) => Ok(()),
+            Kind::Login { login, body, token } => {
+                current(login, body, token, upstream, clock).await.map(drop)
+            }
+        }
+    }
+
     /// Puts the credentials in, in the place of whatever a caller sent there.
     pub async fn sign(
         &self,
@@ -164,16 +178,7 @@ impl Signer {
                 }
             }
             Kind::Login { login, body, token } => {
-                let mut token = token.lock().await;
-                let now = clock.now();
-                let good = token.as_ref().filter(|token| token.renew_at > now);
-                let value = match good {
-                    Some(token) => token.value.clone(),
-                    None => {
-                        let new = log_in(login, body, upstream, now).await?;
-                        token.insert(new).value.clone()
-                    }
-                };
+                let value = current(login, body, token, upstream, clock).await?;
                 headers.insert(&login.header, value);
             }
         }
@@ -192,6 +197,23 @@ fn sensitive(text: &str) -> Result<HeaderValue, CredentialsError> {
     let mut value = HeaderValue::from_str(text).map_err(|_| CredentialsError::Unsendable)?;
     value.set_sensitive(true);
     Ok(value)
+}
+
+/// The token that is good now.
+async fn current(
+    login: &Login,
+    body: &str,
+    token: &Mutex<Option<Token>>,
+    upstream: &Upstream,
+    clock: &impl Clock,
+) -> Result<HeaderValue, Refusal> {
+    let mut token = token.lock().await;
+    let now = clock.now();
+    if let Some(token) = token.as_ref().filter(|token| token.renew_at > now) {
+        return Ok(token.value.clone());
+    }
+    let new = log_in(login, body, upstream, now).await?;
+    Ok(token.insert(new).value.clone())
 }
 
 /// Asks for a token.

@@ -62,6 +62,12 @@ pub(super) fn of_connecting(host: &str, failure: Failure) -> Error {
         Failure::Late => unavailable(&format!(
             "no answer from {host} in time: is queue.url right, and is RabbitMQ there?"
         )),
+        Failure::Client(error) if error.to_string().contains("certificate") => {
+            unavailable(&format!(
+                "can't trust {host} ({error}): SSL_CERT_FILE names a file with the certificates of \
+             authorities that this system does not know"
+            ))
+        }
         Failure::Client(error) if error.is_io_error() => unavailable(&format!(
             "can't connect to {host} ({error}): is queue.url right, and is RabbitMQ running?"
         )),

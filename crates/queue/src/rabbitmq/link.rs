@@ -1,6 +1,6 @@
 //! The connection. It is made when it is needed, and made anew when it was lost.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex as Lock, PoisonError};
 use std::time::Duration;
@@ -23,6 +23,8 @@ pub(super) struct Link {
     current: Mutex<State>,
     /// How many attempts to connect there were.
     attempts: AtomicU64,
+    /// Delay queues that this process has used, by the queue that they lead to.
+    delays: Lock<HashMap<String, BTreeSet<String>>>,
 }
 
 /// The connection, or why there is none.
@@ -50,7 +52,8 @@ impl Link {
             Error::Invalid(form.to_owned())
         })?;
         uri.query.heartbeat.get_or_insert(HEARTBEAT);
-        Ok(Self { uri, current: Mutex::default(), attempts: AtomicU64::new(0) })
+        let (current, attempts) = (Mutex::default(), AtomicU64::new(0));
+        Ok(Self { uri, current, attempts, delays: Lock::default() })
     }
 
     /// The connection, as it is or made anew. One at a time makes it; those who wait for that share
@@ -78,6 +81,17 @@ impl Link {
     pub(super) async fn throwaway(&self) -> Result<Channel, Error> {
         let live = self.live().await?;
         Ok(in_time(live.connection.create_channel()).await?)
+    }
+
+    /// The delay queues before a queue, as far as this process has used them.
+    pub(super) fn delays(&self, target: &str) -> BTreeSet<String> {
+        let delays = self.delays.lock().unwrap_or_else(PoisonError::into_inner);
+        delays.get(target).cloned().unwrap_or_default()
+    }
+
+    pub(super) fn use_delay(&self, target: &str, queue: String) {
+        let mut delays = self.delays.lock().unwrap_or_else(PoisonError::into_inner);
+        delays.entry(target.to_owned()).or_default().insert(queue);
     }
 
     async fn connect(&self) -> Result<Live, Error> {

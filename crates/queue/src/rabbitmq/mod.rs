@@ -24,7 +24,7 @@ use lapin::options::{QueueDeclareOptions, QueuePurgeOptions};
 use lapin::types::{AMQPValue, FieldTable};
 
 use crate::Error;
-use crate::broker::{Broker, Capabilities, Depth, Incoming, Lease, Outgoing, Place, Source, Terms};
+use crate::broker::{Broker, Capabilities, Depth, Lease, Outgoing, Place, Source, Terms};
 pub use delay::delayed_queue;
 use link::Link;
 use source::Consuming;
@@ -105,6 +105,22 @@ impl RabbitMq {
         arguments
     }
 
+    /// How much waits in the delay queues that this process has used. RabbitMQ tells of a queue
+    /// only to whoever can name it: without any, nothing is known.
+    async fn parked(&self, place: &Place) -> Result<Option<u64>, Error> {
+        let mut parked = None;
+        for queue in self.link.delays(place.name()) {
+            let found = match self.look(&Place::Live(queue)).await {
+                Ok(found) => found.message_count(),
+                // Somebody removed it.
+                Err(Error::NoQueue { .. }) => 0,
+                Err(error) => return Err(error),
+            };
+            parked = Some(parked.unwrap_or(0) + u64::from(found));
+        }
+        Ok(parked)
+    }
+
     /// Asks for a queue by its name only. The channel of the question does not survive a no.
     async fn look(&self, place: &Place) -> Result<lapin::Queue, Error> {
         let channel = self.link.throwaway().await?;
@@ -158,19 +174,10 @@ impl Broker for RabbitMq {
     fn depth<'a>(&'a self, place: &'a Place) -> BoxFuture<'a, Result<Depth, Error>> {
         async move {
             let ready = u64::from(self.look(place).await?.message_count());
-            Ok(Depth { ready, ..Depth::default() })
+            let delayed = self.parked(place).await?;
+            Ok(Depth { ready, delayed, ..Depth::default() })
         }
         .boxed()
-    }
-
-    fn browse<'a>(
-        &'a self,
-        _: &'a Place,
-        _: u64,
-        _: usize,
-    ) -> BoxFuture<'a, Result<Vec<(u64, Incoming)>, Error>> {
-        let cant = "RabbitMQ can't show messages where they lie".to_owned();
-        std::future::ready(Err(Error::Invalid(cant))).boxed()
     }
 
     fn check<'a>(&'a self, place: &'a Place) -> BoxFuture<'a, Result<(), Error>> {
@@ -179,12 +186,6 @@ impl Broker for RabbitMq {
 
     fn create<'a>(&'a self, place: &'a Place) -> BoxFuture<'a, Result<(), Error>> {
         async move {
-            match self.look(place).await {
-                // Whatever it is made of: it is not ours to judge.
-                Ok(_) => return Ok(()),
-                Err(Error::NoQueue { .. }) => {}
-                Err(error) => return Err(error),
-            }
             let channel = self.link.throwaway().await?;
             let durable = QueueDeclareOptions { durable: true, ..Default::default() };
             let name = failure::name(place.name())?;

@@ -72,6 +72,7 @@ async fn prepare(
         in_time(channel.queue_declare(failure::name(&queue)?, durable, arguments))
             .await
             .map_err(|error| failure::of_queue(&queue, error))?;
+        link.use_delay(target.name(), queue.clone());
         live.remember(queue);
     }
     Ok(())

@@ -1,7 +1,7 @@
 //! The client of AWS, and the addresses of queues.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use aws_config::timeout::TimeoutConfig;
@@ -10,19 +10,40 @@ use aws_sdk_sqs::Client;
 use aws_smithy_http_client::Builder;
 use aws_smithy_http_client::tls::{Provider, rustls_provider::CryptoMode};
 
+use super::gather::Gather;
+use super::receipt::{Delete, Hide};
+use super::send::Sending;
 use super::{Options, failure};
 use crate::Error;
 use crate::broker::Place;
 
-/// How long an attempt may take, longer than any question waits. Long polls have been seen to hang, so they have an end, too.
+/// How long an attempt may take, longer than any question waits. Long polls have been seen to hang,
+/// so they have an end, too.
 const ATTEMPT: Duration = Duration::from_secs(26);
 const CONNECT: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) client: Client,
-    /// Addresses of queues, which do not change.
-    urls: Mutex<HashMap<String, String>>,
+    /// By the names of queues, whose addresses do not change.
+    lines: Mutex<HashMap<String, Arc<Line>>>,
+}
+
+/// Where a queue is.
+#[derive(Debug)]
+pub(super) struct Address {
+    pub(super) client: Client,
+    pub(super) place: Place,
+    pub(super) url: String,
+}
+
+/// A queue, with what is asked of it together.
+#[derive(Debug)]
+pub(super) struct Line {
+    pub(super) queue: Arc<Address>,
+    pub(super) sends: Gather<Sending>,
+    pub(super) deletes: Gather<Delete>,
+    pub(super) hides: Gather<Hide>,
 }
 
 impl Link {
@@ -50,11 +71,25 @@ impl Link {
             let remedy = "SQS needs a region: write queue.region, or set AWS_REGION";
             return Err(Error::Invalid(remedy.to_owned()));
         }
-        Ok(Self { client: Client::new(config), urls: Mutex::default() })
+        Ok(Self { client: Client::new(config), lines: Mutex::default() })
+    }
+
+    /// The way to a queue, which is looked for once.
+    pub(super) async fn line(&self, place: &Place) -> Result<Arc<Line>, Error> {
+        let known = || self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(line) = known().get(place.name()) {
+            return Ok(line.clone());
+        }
+        let (client, url) = (self.client.clone(), self.url(place).await?);
+        let queue = Arc::new(Address { client, place: place.clone(), url });
+        let (sends, deletes, hides) =
+            (Gather::start(&queue), Gather::start(&queue), Gather::start(&queue));
+        let line = Arc::new(Line { queue, sends, deletes, hides });
+        Ok(known().entry(place.name().to_owned()).or_insert(line).clone())
     }
 
     /// The address of a queue. One that is named by its address is taken at its word.
-    pub(super) async fn url(&self, place: &Place) -> Result<String, Error> {
+    async fn url(&self, place: &Place) -> Result<String, Error> {
         let name = place.name();
         if name.ends_with(".fifo") {
             let detail = "FIFO queues know no delay of a single message: use a standard queue";
@@ -64,15 +99,9 @@ impl Link {
         if name.contains("://") {
             return Ok(name.to_owned());
         }
-        let known = || self.urls.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(url) = known().get(name) {
-            return Ok(url.clone());
-        }
         let found = self.client.get_queue_url().queue_name(name).send().await;
         let found = found.map_err(|error| failure::of_queue(place, &error))?;
-        let url = found.queue_url.ok_or_else(|| Error::NoQueue { queue: name.to_owned() })?;
-        known().insert(name.to_owned(), url.clone());
-        Ok(url)
+        found.queue_url.ok_or_else(|| Error::NoQueue { queue: name.to_owned() })
     }
 }
 

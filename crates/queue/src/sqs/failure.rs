@@ -22,13 +22,18 @@ const LOST: [&str; 4] =
     ["InvalidParameterValue", "MessageNotInflight", "ReceiptHandleIsInvalid", "InvalidIdFormat"];
 
 /// A question about a queue that was not answered.
-pub(super) fn of_queue<E, R>(place: &Place, error: &SdkError<E, R>) -> Error
+pub(super) fn of_queue<E>(place: &Place, error: &SdkError<E>) -> Error
 where
     E: ProvideErrorMetadata + std::error::Error + 'static,
-    R: std::fmt::Debug,
 {
     let SdkError::ServiceError(service) = error else { return unanswered(error) };
-    let code = service.err().code().unwrap_or_default();
+    let status = service.raw().status().as_u16();
+    let code = match service.err().code() {
+        Some(code) => code,
+        // Whoever stands before AWS has other words for it, if any.
+        None if matches!(status, 401 | 403) => "AccessDenied",
+        None => "an answer without a reason",
+    };
     let words = service.err().message().unwrap_or(code);
     of_code(place, code, words)
 }
@@ -48,29 +53,17 @@ pub(super) fn of_code(place: &Place, code: &str, words: &str) -> Error {
     Error::Unavailable { broker: NAME, detail: format!("{code}: {words}") }
 }
 
-/// Settling that did not succeed.
-pub(super) fn of_receipt<E, R>(place: &Place, error: &SdkError<E, R>) -> Error
-where
-    E: ProvideErrorMetadata + std::error::Error + 'static,
-    R: std::fmt::Debug,
-{
-    let code = match error {
-        SdkError::ServiceError(service) => service.err().code().unwrap_or_default(),
-        _ => return unanswered(error),
-    };
-    let code = code.rsplit('.').next().unwrap_or_default();
-    if LOST.iter().any(|lost| code.starts_with(lost)) {
+/// Settling one message that did not succeed.
+pub(super) fn of_receipt(place: &Place, code: &str, words: &str) -> Error {
+    let last = code.rsplit('.').next().unwrap_or_default();
+    if LOST.iter().any(|lost| last.starts_with(lost)) {
         return Error::Lost;
     }
-    of_queue(place, error)
+    of_code(place, code, words)
 }
 
 /// No answer at all, or none that can be read.
-fn unanswered<E, R>(error: &SdkError<E, R>) -> Error
-where
-    E: std::error::Error + 'static,
-    R: std::fmt::Debug,
-{
+fn unanswered<E: std::error::Error + 'static>(error: &SdkError<E>) -> Error {
     let detail = DisplayErrorContext(error).to_string();
     if detail.contains("credentials") {
         let detail = "found no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, \

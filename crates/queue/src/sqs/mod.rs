@@ -7,6 +7,7 @@
 mod attributes;
 mod client;
 mod failure;
+mod gather;
 mod receipt;
 mod send;
 mod source;
@@ -18,7 +19,7 @@ use futures_util::future::{BoxFuture, FutureExt as _};
 use sluicegate_core::Span;
 
 use crate::Error;
-use crate::broker::{Broker, Capabilities, Depth, Incoming, Lease, Outgoing, Place, Source, Terms};
+use crate::broker::{Broker, Capabilities, Depth, Lease, Outgoing, Place, Source, Terms};
 use client::Link;
 use source::Polling;
 
@@ -76,8 +77,8 @@ impl Sqs {
         place: &Place,
         names: &[Attribute],
     ) -> Result<impl Fn(&Attribute) -> Option<u64> + use<>, Error> {
-        let url = self.link.url(place).await?;
-        let ask = self.link.client.get_queue_attributes().queue_url(url);
+        let line = self.link.line(place).await?;
+        let ask = self.link.client.get_queue_attributes().queue_url(&line.queue.url);
         let asked = ask.set_attribute_names(Some(names.to_vec())).send().await;
         let answer = asked.map_err(|error| failure::of_queue(place, &error))?;
         let attributes = answer.attributes.unwrap_or_default();
@@ -105,9 +106,8 @@ impl Broker for Sqs {
         terms: Terms,
     ) -> BoxFuture<'a, Result<Box<dyn Source>, Error>> {
         async move {
-            let url = self.link.url(place).await?;
-            let source = Polling::new(self.link.clone(), place.clone(), url, terms);
-            let source: Box<dyn Source> = Box::new(source);
+            let line = self.link.line(place).await?;
+            let source: Box<dyn Source> = Box::new(Polling::new(self.link.clone(), line, terms));
             Ok(source)
         }
         .boxed()
@@ -131,26 +131,12 @@ impl Broker for Sqs {
         .boxed()
     }
 
-    fn browse<'a>(
-        &'a self,
-        _: &'a Place,
-        _: u64,
-        _: usize,
-    ) -> BoxFuture<'a, Result<Vec<(u64, Incoming)>, Error>> {
-        let cant = "SQS can't show messages where they lie".to_owned();
-        std::future::ready(Err(Error::Invalid(cant))).boxed()
-    }
-
     fn check<'a>(&'a self, place: &'a Place) -> BoxFuture<'a, Result<(), Error>> {
         async move { self.attributes(place, &[Attribute::QueueArn]).await.map(drop) }.boxed()
     }
 
     fn create<'a>(&'a self, place: &'a Place) -> BoxFuture<'a, Result<(), Error>> {
         async move {
-            match self.check(place).await {
-                Err(Error::NoQueue { .. }) => {}
-                other => return other,
-            }
             let create = self.link.client.create_queue().queue_name(client::name(place)?);
             let create = create.attributes(Attribute::MessageRetentionPeriod, RETENTION);
             create.send().await.map(drop).map_err(|error| failure::of_queue(place, &error))
@@ -160,8 +146,8 @@ impl Broker for Sqs {
 
     fn purge<'a>(&'a self, place: &'a Place) -> BoxFuture<'a, Result<Option<u64>, Error>> {
         async move {
-            let url = self.link.url(place).await?;
-            let purge = self.link.client.purge_queue().queue_url(url).send().await;
+            let line = self.link.line(place).await?;
+            let purge = self.link.client.purge_queue().queue_url(&line.queue.url).send().await;
             purge.map(|_| None).map_err(|error| failure::of_queue(place, &error))
         }
         .boxed()

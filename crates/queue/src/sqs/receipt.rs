@@ -2,11 +2,16 @@
 
 use std::sync::Arc;
 
+use aws_sdk_sqs::error::{ProvideErrorMetadata, SdkError};
+use aws_sdk_sqs::types::{
+    BatchResultErrorEntry, ChangeMessageVisibilityBatchRequestEntry, DeleteMessageBatchRequestEntry,
+};
 use futures_util::future::{BoxFuture, FutureExt as _};
 use sluicegate_core::Span;
 
 use super::attributes::Attributes;
-use super::client::Link;
+use super::client::{Address, Line, Link};
+use super::gather::{Entry, results};
 use super::send::send;
 use super::{LEASE_MAX, failure};
 use crate::Error;
@@ -14,32 +19,12 @@ use crate::broker::{Outgoing, Place, Receipt};
 use crate::step::Step;
 
 pub(super) struct Held {
-    pub(super) way: Arc<Way>,
+    pub(super) link: Arc<Link>,
+    /// Where the delivery came from.
+    pub(super) line: Arc<Line>,
     /// Taken by whatever settles it.
     pub(super) handle: Option<String>,
     pub(super) attributes: Option<Attributes>,
-}
-
-/// Where the delivery came from.
-pub(super) struct Way {
-    pub(super) link: Arc<Link>,
-    pub(super) place: Place,
-    pub(super) url: String,
-}
-
-impl Way {
-    async fn delete(&self, handle: String) -> Result<(), Error> {
-        let delete = self.link.client.delete_message().queue_url(&self.url).receipt_handle(handle);
-        let deleted = delete.send().await;
-        Step::Acknowledged.reached();
-        deleted.map(drop).map_err(|error| failure::of_receipt(&self.place, &error))
-    }
-
-    async fn hide(&self, handle: String, seconds: i32) -> Result<(), Error> {
-        let change = self.link.client.change_message_visibility().queue_url(&self.url);
-        let changed = change.receipt_handle(handle).visibility_timeout(seconds).send().await;
-        changed.map(drop).map_err(|error| failure::of_receipt(&self.place, &error))
-    }
 }
 
 impl Held {
@@ -50,8 +35,8 @@ impl Held {
 
 impl Receipt for Held {
     fn ack(mut self: Box<Self>) -> BoxFuture<'static, Result<(), Error>> {
-        let (way, handle) = (self.way.clone(), self.handle());
-        async move { way.delete(handle).await }.boxed()
+        let handle = self.handle();
+        self.line.deletes.ask(Delete(handle)).boxed()
     }
 
     fn relay(
@@ -61,37 +46,103 @@ impl Receipt for Held {
     ) -> BoxFuture<'static, Result<(), Error>> {
         async move {
             let came = self.attributes.take();
-            let results = send(&self.way.link, &place, vec![(next, came)]).await;
+            let results = send(&self.link, &place, vec![(next, came)]).await;
             // On failure nothing is deleted, and dropping the receipt gives the message back.
             results.into_iter().collect::<Result<(), Error>>()?;
-            let handle = self.handle();
-            self.way.delete(handle).await
+            self.ack().await
         }
         .boxed()
     }
 
     fn give_back(mut self: Box<Self>) -> BoxFuture<'static, Result<(), Error>> {
-        let (way, handle) = (self.way.clone(), self.handle());
-        async move { way.hide(handle, 0).await }.boxed()
+        let handle = self.handle();
+        self.line.hides.ask(Hide { handle, seconds: 0 }).boxed()
     }
 
     fn extend(&self, visibility: Span) -> BoxFuture<'_, Result<(), Error>> {
         let Some(handle) = self.handle.clone() else {
             return std::future::ready(Err(Error::Lost)).boxed();
         };
-        self.way.hide(handle, seconds(visibility)).boxed()
+        self.line.hides.ask(Hide { handle, seconds: seconds(visibility) }).boxed()
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        if let Some(handle) = self.handle.take()
-            && let Ok(runtime) = tokio::runtime::Handle::try_current()
-        {
-            let way = self.way.clone();
-            runtime.spawn(async move { way.hide(handle, 0).await });
+        if let Some(handle) = self.handle.take() {
+            drop(self.line.hides.ask(Hide { handle, seconds: 0 }));
         }
     }
+}
+
+/// A message whose work is done.
+#[derive(Debug)]
+pub(super) struct Delete(String);
+
+impl Entry for Delete {
+    async fn request(entries: Vec<Self>, queue: &Address) -> Vec<Result<(), Error>> {
+        let count = entries.len();
+        let entry = |(number, Self(handle)): (usize, Self)| {
+            let entry = DeleteMessageBatchRequestEntry::builder().id(number.to_string());
+            entry.receipt_handle(handle).build().expect("it has an id and a receipt")
+        };
+        let entries = entries.into_iter().enumerate().map(entry).collect();
+        let delete = queue.client.delete_message_batch().queue_url(&queue.url);
+        let deleted = delete.set_entries(Some(entries)).send().await;
+        Step::Acknowledged.reached();
+        match deleted {
+            Ok(answer) => {
+                let done = answer.successful.iter().map(|done| done.id());
+                results(count, done, failed(&queue.place, &answer.failed))
+            }
+            Err(error) => unsettled(count, &queue.place, &error),
+        }
+    }
+}
+
+/// A message that is kept from others for so long from now, or no longer.
+#[derive(Debug)]
+pub(super) struct Hide {
+    handle: String,
+    seconds: i32,
+}
+
+impl Entry for Hide {
+    async fn request(entries: Vec<Self>, queue: &Address) -> Vec<Result<(), Error>> {
+        let count = entries.len();
+        let entry = |(number, Self { handle, seconds }): (usize, Self)| {
+            let entry = ChangeMessageVisibilityBatchRequestEntry::builder().id(number.to_string());
+            let entry = entry.receipt_handle(handle).visibility_timeout(seconds);
+            entry.build().expect("it has an id and a receipt")
+        };
+        let entries = entries.into_iter().enumerate().map(entry).collect();
+        let change = queue.client.change_message_visibility_batch().queue_url(&queue.url);
+        match change.set_entries(Some(entries)).send().await {
+            Ok(answer) => {
+                let done = answer.successful.iter().map(|done| done.id());
+                results(count, done, failed(&queue.place, &answer.failed))
+            }
+            Err(error) => unsettled(count, &queue.place, &error),
+        }
+    }
+}
+
+fn failed<'a>(
+    place: &'a Place,
+    failed: &'a [BatchResultErrorEntry],
+) -> impl Iterator<Item = (&'a str, Error)> {
+    failed.iter().map(|failed| {
+        let words = failed.message().unwrap_or_default();
+        (failed.id(), failure::of_receipt(place, failed.code(), words))
+    })
+}
+
+/// A request that was not answered, or refused as a whole.
+fn unsettled<E>(count: usize, place: &Place, error: &SdkError<E>) -> Vec<Result<(), Error>>
+where
+    E: ProvideErrorMetadata + std::error::Error + 'static,
+{
+    vec![Err(failure::of_queue(place, error)); count]
 }
 
 /// Whole seconds, rounded up: a lease is not shorter than it says.

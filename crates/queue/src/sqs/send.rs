@@ -1,16 +1,15 @@
-//! Sending, in batches as large as SQS takes. A batch that is answered may hold failures.
+//! Sending, together with what others send at the same time. A request that is answered may hold
+//! failures.
 
-use aws_sdk_sqs::types::SendMessageBatchRequestEntry as Entry;
+use aws_sdk_sqs::types::SendMessageBatchRequestEntry;
 
 use super::attributes::{self, Attributes, Encoded};
-use super::client::Link;
-use super::{SIZE_MAX, failure};
+use super::client::{Address, Link};
+use super::failure;
+use super::gather::{Entry, results};
 use crate::Error;
 use crate::broker::{Delay, Outgoing, Place};
 use crate::step::Step;
-
-/// The most messages in a batch.
-const BATCH_MAX: usize = 10;
 
 /// A message, and the attributes with which it came if it was somewhere else before.
 pub(super) type Leaving = (Outgoing, Option<Attributes>);
@@ -20,73 +19,61 @@ pub(super) async fn send(
     place: &Place,
     batch: Vec<Leaving>,
 ) -> Vec<Result<(), Error>> {
-    let mut results: Vec<Result<(), Error>> = Vec::with_capacity(batch.len());
-    let url = link.url(place).await;
-    let mut chunk = Chunk::default();
-    for (place_in_batch, (next, came)) in batch.into_iter().enumerate() {
-        let encoded = match &url {
-            Ok(_) => attributes::write(&next.message, came.as_ref()),
-            Err(error) => Err(error.clone()),
-        };
-        // What is sent is judged when its chunk is.
-        results.push(encoded.as_ref().map(drop).map_err(Error::clone));
-        let (Ok(encoded), Ok(url)) = (encoded, &url) else { continue };
-        if chunk.entries.len() == BATCH_MAX || chunk.size + encoded.size > SIZE_MAX {
-            std::mem::take(&mut chunk).send(link, place, url, &mut results).await;
-        }
-        chunk.add(place_in_batch, encoded, next.delay);
-    }
-    if let Ok(url) = &url {
-        chunk.send(link, place, url, &mut results).await;
+    let line = match link.line(place).await {
+        Ok(line) => line,
+        Err(error) => return vec![Err(error); batch.len()],
+    };
+    // All of them are asked for before the first is waited for, so that they go together.
+    let ask = |(next, came): Leaving| {
+        let encoded = attributes::write(&next.message, came.as_ref())?;
+        Ok(line.sends.ask(Sending { encoded, seconds: seconds(next.delay) }))
+    };
+    let asked: Vec<Result<_, Error>> = batch.into_iter().map(ask).collect();
+    let mut results = Vec::with_capacity(asked.len());
+    for asked in asked {
+        results.push(match asked {
+            Ok(asked) => asked.await,
+            Err(error) => Err(error),
+        });
     }
     results
 }
 
-/// Messages that go together.
-#[derive(Default)]
-struct Chunk {
-    entries: Vec<(usize, Entry)>,
-    size: usize,
+/// A message as it is sent, and how long it is to lie hidden.
+#[derive(Debug)]
+pub(super) struct Sending {
+    encoded: Encoded,
+    seconds: i32,
 }
 
-impl Chunk {
-    fn add(&mut self, number: usize, encoded: Encoded, delay: Delay) {
-        let entry = Entry::builder()
-            .id(number.to_string())
-            .message_body(encoded.body)
-            .set_message_attributes(Some(encoded.attributes))
-            .delay_seconds(seconds(delay))
-            .build();
-        self.entries.push((number, entry.expect("it has an id and a body")));
-        self.size += encoded.size;
+impl Entry for Sending {
+    fn size(&self) -> usize {
+        self.encoded.size
     }
 
-    async fn send(self, link: &Link, place: &Place, url: &str, results: &mut [Result<(), Error>]) {
-        if self.entries.is_empty() {
-            return;
-        }
-        let (numbers, entries): (Vec<_>, Vec<_>) = self.entries.into_iter().unzip();
-        let batch = link.client.send_message_batch().queue_url(url).set_entries(Some(entries));
+    async fn request(entries: Vec<Self>, queue: &Address) -> Vec<Result<(), Error>> {
+        let count = entries.len();
+        let entry = |(number, Self { encoded, seconds }): (usize, Self)| {
+            let entry = SendMessageBatchRequestEntry::builder().id(number.to_string());
+            let entry = entry.message_body(encoded.body).delay_seconds(seconds);
+            let entry = entry.set_message_attributes(Some(encoded.attributes));
+            entry.build().expect("it has an id and a body")
+        };
+        let entries = entries.into_iter().enumerate().map(entry).collect();
+        let batch = queue.client.send_message_batch().queue_url(&queue.url);
         Step::Published.reached();
-        let sent = batch.send().await;
+        let sent = batch.set_entries(Some(entries)).send().await;
         Step::Confirmed.reached();
         match sent {
             Ok(answer) => {
-                for failed in answer.failed() {
+                let done = answer.successful.iter().map(|done| done.id());
+                let failed = answer.failed.iter().map(|failed| {
                     let words = failed.message().unwrap_or_default();
-                    let error = failure::of_code(place, failed.code(), words);
-                    let number = failed.id().parse().ok().filter(|n| numbers.contains(n));
-                    for number in number.map_or(numbers.clone(), |number| vec![number]) {
-                        results[number] = Err(error.clone());
-                    }
-                }
+                    (failed.id(), failure::of_code(&queue.place, failed.code(), words))
+                });
+                results(count, done, failed)
             }
-            Err(error) => {
-                let error = failure::of_queue(place, &error);
-                for number in numbers {
-                    results[number] = Err(error.clone());
-                }
-            }
+            Err(error) => vec![Err(failure::of_queue(&queue.place, &error)); count],
         }
     }
 }

@@ -10,11 +10,11 @@ use sluicegate_core::Span;
 use tokio::task::JoinHandle;
 use tracing::warn;
 
-use super::client::Link;
-use super::receipt::{Held, Way, seconds};
+use super::client::{Line, Link};
+use super::receipt::{Held, seconds};
 use super::{attributes, failure};
 use crate::Error;
-use crate::broker::{Place, Received, Source, Terms};
+use crate::broker::{Received, Source, Terms};
 
 /// The most messages that SQS hands out at once.
 const BATCH_MAX: usize = 10;
@@ -23,7 +23,8 @@ const WAIT_MIN: Duration = Duration::from_millis(100);
 const WAIT_MAX: Duration = Duration::from_secs(5);
 
 pub(super) struct Polling {
-    way: Arc<Way>,
+    link: Arc<Link>,
+    line: Arc<Line>,
     terms: Terms,
     asked: Option<JoinHandle<Result<Vec<Received>, Error>>>,
     /// More than somebody asked for who came after the question.
@@ -31,19 +32,17 @@ pub(super) struct Polling {
 }
 
 impl Polling {
-    pub(super) fn new(link: Arc<Link>, place: Place, url: String, terms: Terms) -> Self {
-        let way = Arc::new(Way { link, place, url });
-        Self { way, terms, asked: None, over: Vec::new() }
+    pub(super) const fn new(link: Arc<Link>, line: Arc<Line>, terms: Terms) -> Self {
+        Self { link, line, terms, asked: None, over: Vec::new() }
     }
 
     fn ask(&self, max: usize) -> JoinHandle<Result<Vec<Received>, Error>> {
-        let way = self.way.clone();
+        let (link, line) = (self.link.clone(), self.line.clone());
         let most = max.min(usize::from(self.terms.prefetch.max(1))).clamp(1, BATCH_MAX);
-        let question = way
-            .link
+        let question = link
             .client
             .receive_message()
-            .queue_url(&way.url)
+            .queue_url(&line.queue.url)
             .max_number_of_messages(most as i32)
             .wait_time_seconds(seconds(self.terms.wait.min(Terms::WAIT_MAX)))
             .visibility_timeout(seconds(self.terms.visibility))
@@ -51,17 +50,18 @@ impl Polling {
             .message_system_attribute_names(MessageSystemAttributeName::ApproximateReceiveCount);
         tokio::spawn(async move {
             let answer = question.send().await;
-            let answer = answer.map_err(|error| failure::of_queue(&way.place, &error))?;
-            let receive = |native| receive(&way, native);
+            let answer = answer.map_err(|error| failure::of_queue(&line.queue.place, &error))?;
+            let receive = |native| receive(&link, &line, native);
             Ok(answer.messages.unwrap_or_default().into_iter().map(receive).collect())
         })
     }
 }
 
-fn receive(way: &Arc<Way>, mut native: Native) -> Received {
+fn receive(link: &Arc<Link>, line: &Arc<Line>, mut native: Native) -> Received {
     let incoming = attributes::read(&native);
     let (handle, attributes) = (native.receipt_handle.take(), native.message_attributes.take());
-    Received { incoming, receipt: Box::new(Held { way: way.clone(), handle, attributes }) }
+    let (link, line) = (link.clone(), line.clone());
+    Received { incoming, receipt: Box::new(Held { link, line, handle, attributes }) }
 }
 
 impl Source for Polling {
@@ -89,7 +89,7 @@ impl Source for Polling {
                     }
                     Ok(Err(error)) if !error.is_transient() => return Err(error),
                     Ok(Err(error)) => {
-                        warn!(queue = %self.way.place, %error, "can't receive yet");
+                        warn!(queue = %self.line.queue.place, %error, "can't receive yet");
                         tokio::time::sleep(wait).await;
                         wait = (wait * 2).min(WAIT_MAX);
                     }

@@ -47,6 +47,23 @@ fn what_is_parked_comes_without_anybody_waiting_for_it() {
     });
 }
 
+#[test]
+fn what_is_parked_is_counted_as_delayed_by_whoever_parked_it() {
+    run(async {
+        let queue = Queue::new(Arc::new(broker()), "counted", Options::default());
+        queue.create().await.expect("created");
+        assert_eq!(queue.depth().await.expect("a depth").delayed, None, "nothing is known");
+        let hour = When::After(Span::from_secs(3_600));
+        for when in [hour, hour, When::At(sluicegate_core::Timestamp::MAX)] {
+            queue.send_when(Message::new("x"), when).await.expect("sent");
+        }
+        let depth = queue.depth().await.expect("a depth");
+        assert_eq!((depth.ready, depth.delayed), (0, Some(3)));
+        calm().ctl(&["delete_queue", "counted-delayed-3600000ms"]);
+        assert_eq!(queue.depth().await.expect("a depth").delayed, Some(1));
+    });
+}
+
 /// What expires into a queue that does not exist is lost.
 #[test]
 fn nothing_is_parked_for_a_queue_that_does_not_exist() {

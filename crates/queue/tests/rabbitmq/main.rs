@@ -6,3 +6,4 @@ mod delays;
 mod start;
 mod suite;
 mod support;
+mod tls;

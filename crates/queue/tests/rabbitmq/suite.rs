@@ -3,11 +3,11 @@
 mod classic {
     use crate::support::{Killed, Subject};
 
-    sluicegate_testkit::queue_suite!(Subject<false>, Killed);
+    sluicegate_testkit::queue_suite!(Subject<false>, Killed<false>);
 }
 
 mod quorum {
     use crate::support::{Killed, Subject};
 
-    sluicegate_testkit::queue_suite!(Subject<true>, Killed);
+    sluicegate_testkit::queue_suite!(Subject<true>, Killed<true>);
 }

@@ -12,7 +12,8 @@ use sluicegate_testkit::proxy::{FaultProxy, Weather};
 use sluicegate_testkit::rabbitmq::RabbitServer;
 
 /// The node of all tests that leave it alone.
-static CALM: LazyLock<RabbitServer> = LazyLock::new(RabbitServer::start);
+static CALM: LazyLock<RabbitServer> =
+    LazyLock::new(|| RabbitServer::start_with(crate::tls::settings));
 /// The node of those that kill it, one after the other.
 static KILLED: LazyLock<Mutex<RabbitServer>> = LazyLock::new(|| Mutex::new(RabbitServer::start()));
 
@@ -75,19 +76,19 @@ impl<const QUORUM: bool> QueueSubject for Subject<QUORUM> {
 }
 
 /// A broker on the node that is killed.
-pub(crate) struct Killed {
-    subject: Subject<false>,
+pub(crate) struct Killed<const QUORUM: bool> {
+    subject: Subject<QUORUM>,
     node: Mutex<MutexGuard<'static, RabbitServer>>,
 }
 
-impl QueueSubject for Killed {
-    const VISIBILITY: Span = Subject::<false>::VISIBILITY;
-    const DELAY: Span = Subject::<false>::DELAY;
+impl<const QUORUM: bool> QueueSubject for Killed<QUORUM> {
+    const VISIBILITY: Span = Subject::<QUORUM>::VISIBILITY;
+    const DELAY: Span = Subject::<QUORUM>::DELAY;
     const FENCES: bool = true;
 
     fn fresh() -> Self {
         let node = KILLED.lock().unwrap_or_else(PoisonError::into_inner);
-        let (broker, network) = connect(node.port, false);
+        let (broker, network) = connect(node.port, QUORUM);
         Self { subject: Subject { broker, network }, node: Mutex::new(node) }
     }
 
@@ -118,4 +119,4 @@ impl QueueSubject for Killed {
 }
 
 /// How long a test may wait for a broker.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);

@@ -12,16 +12,21 @@ use crate::support::{config, fauxqs};
 fn a_holder_whose_lease_has_ended_can_not_take_the_message_from_the_next() {
     run(async {
         let broker = Arc::new(Sqs::with_config(&config(fauxqs().port)).expect("a client"));
-        let options = Options { visibility: Span::from_secs(1), ..Options::default() };
-        let queue = Queue::new(broker, "stale", options);
-        queue.create().await.expect("created");
-        queue.send(Message::new("x")).await.expect("sent");
-        let mut consumer = queue.consume(1).await.expect("a consumer");
+        let of = |visibility| {
+            Queue::new(broker.clone(), "stale", Options { visibility, ..Options::default() })
+        };
+        let (hasty, patient) = (of(Span::from_secs(1)), of(Span::from_secs(600)));
+        hasty.create().await.expect("created");
+        hasty.send(Message::new("x")).await.expect("sent");
+        let mut consumer = hasty.consume(1).await.expect("a consumer");
         let first = consumer.receive_one().await.expect("received");
         // Comes when the lease of the first has ended.
+        let mut consumer = patient.consume(1).await.expect("a consumer");
         let second = consumer.receive_one().await.expect("received again");
         assert_eq!(second.message().id(), first.message().id());
-        assert_eq!(first.extend().await, Err(Error::Lost));
+        // In one request, of which a part fails.
+        let extended = tokio::join!(first.extend(), second.extend());
+        assert_eq!(extended, (Err(Error::Lost), Ok(())));
         // SQS takes the receipt and does nothing by it: the message stays with who has it.
         first.ack().await.expect("no answer that we could tell from a good one");
         second.extend().await.expect("it is ours");

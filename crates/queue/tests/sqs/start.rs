@@ -2,6 +2,7 @@
 
 use sluicegate_queue::{Broker as _, Error, Place, Sqs};
 use sluicegate_testkit::queue::run;
+use sluicegate_testkit::sqs::SqsServer;
 
 use crate::support::{config, moto};
 
@@ -16,5 +17,20 @@ fn a_server_that_is_not_there_a_fifo_queue_and_a_bad_name_are_told_with_what_to_
         assert!(matches!(&error, Error::Unusable { detail, .. } if detail.contains("standard")));
         let error = moto.create(&Place::Live("a b".to_owned())).await.expect_err("a bad name");
         assert!(error.to_string().contains("letters, digits"), "{error}");
+    });
+}
+
+#[test]
+fn a_login_that_is_refused_is_told_with_what_to_do() {
+    run(async {
+        let server = SqsServer::wary_moto();
+        let sqs = Sqs::with_config(&config(server.port)).expect("a client");
+        let place = Place::Live("q".to_owned());
+        for refused in [sqs.check(&place).await, sqs.create(&place).await] {
+            let error = refused.expect_err("nobody knows this login");
+            assert!(matches!(error, Error::Refused { .. }), "{error}");
+            assert!(error.to_string().contains("check the credentials"), "{error}");
+            assert!(!error.is_transient(), "{error}");
+        }
     });
 }

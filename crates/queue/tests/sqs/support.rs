@@ -44,7 +44,7 @@ pub(crate) struct Subject {
 }
 
 impl QueueSubject for Subject {
-    const VISIBILITY: Span = Span::from_secs(2);
+    const VISIBILITY: Span = Span::from_secs(6);
     const DELAY: Span = Span::from_secs(1);
     const FENCES: bool = false;
 

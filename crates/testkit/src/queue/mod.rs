@@ -24,7 +24,8 @@ use sluicegate_queue::{Broker, Consumer, Delivery, Message, Options, Queue};
 
 /// A broker under test.
 pub trait QueueSubject: Sized {
-    /// How long a delivery is kept from others in the tests.
+    /// How long a delivery is kept from others in the cases in which leases end. By a clock that
+    /// can't be held, long enough for a slow machine to do what such a case does in it.
     const VISIBILITY: Span;
     /// How long a message lies hidden in the tests of delays.
     const DELAY: Span;
@@ -52,6 +53,8 @@ pub trait QueueSubject: Sized {
 
 /// How long anything may take before a test fails: a hang is a failure with a name.
 const PATIENCE: Duration = Duration::from_secs(180);
+/// Longer than that.
+pub(crate) const LEASE: Span = Span::from_secs(3_600);
 
 /// A queue of its own, with what is around it.
 pub(crate) struct Bench<S> {
@@ -60,12 +63,17 @@ pub(crate) struct Bench<S> {
 }
 
 impl<S: QueueSubject> Bench<S> {
+    /// No lease ends by itself, however slow the machine is.
     pub(crate) async fn new() -> Self {
+        Self::with_leases_of(LEASE).await
+    }
+
+    /// For a case in which leases end.
+    pub(crate) async fn with_leases_that_end() -> Self {
         Self::with_leases_of(S::VISIBILITY).await
     }
 
-    /// For a case in which no lease may end, however slow the machine is.
-    pub(crate) async fn with_leases_of(visibility: Span) -> Self {
+    async fn with_leases_of(visibility: Span) -> Self {
         let subject = S::fresh();
         let queue = open_with(&subject, visibility).await;
         Self { subject, queue }
@@ -104,7 +112,7 @@ impl<S: QueueSubject> Bench<S> {
 
 /// A new queue of a name of its own.
 pub(crate) async fn open<S: QueueSubject>(subject: &S) -> Queue {
-    open_with(subject, S::VISIBILITY).await
+    open_with(subject, LEASE).await
 }
 
 async fn open_with<S: QueueSubject>(subject: &S, visibility: Span) -> Queue {

@@ -81,34 +81,40 @@ pub async fn each_message_of_a_batch_succeeds_or_fails_on_its_own<S: QueueSubjec
     assert_eq!(bodies, expected);
 }
 
+/// How late a message may come to a machine that has nothing else to do, and how often one is tried
+/// that has.
+const LATE_MAX: Span = Span::from_millis(1_500);
+const TRIES: usize = 10;
+
 pub async fn a_delayed_message_comes_at_its_instant<S: QueueSubject>() {
-    let bench = Bench::<S>::new().await;
     // Of no length that a broker has by itself.
-    let odd = Span::from_millis(37);
-    let at = bench.now() + S::DELAY + odd;
-    bench.queue.send_when(Message::new("later"), When::At(at)).await.expect("sent");
-    arrives_from::<S>(&bench, at).await;
+    let delay = S::DELAY + Span::from_millis(37);
+    comes_after::<S>(delay, |now| When::At(now + delay)).await;
 }
 
 pub async fn a_fixed_delay_is_kept<S: QueueSubject>() {
-    let bench = Bench::<S>::new().await;
-    let at = bench.now() + S::DELAY;
-    bench.queue.send_when(Message::new("later"), When::After(S::DELAY)).await.expect("sent");
-    arrives_from::<S>(&bench, at).await;
+    comes_after::<S>(S::DELAY, |_| When::After(S::DELAY)).await;
 }
 
-/// Receives the only message: not before `at`, and soon after it.
-async fn arrives_from<S: QueueSubject>(bench: &Bench<S>, at: Timestamp) {
+/// Whatever is sent to come then never comes before, and comes soon after unless the machine is
+/// busy.
+async fn comes_after<S: QueueSubject>(delay: Span, when: impl Fn(Timestamp) -> When) {
+    let bench = Bench::<S>::new().await;
     let mut consumer = bench.consume().await;
-    let receive = consumer.receive_one();
-    let (delivery, ()) = tokio::join!(receive, bench.subject.pass(at.since(bench.now())));
-    let delivery = delivery.expect("received");
-    let now = bench.now();
-    // A broker counts by its own clock, in whole milliseconds.
-    assert!(now + Span::from_millis(2) >= at, "{now} is before {at}");
-    let late = now.since(at);
-    assert!(late < Span::from_millis(1_500), "late by {late}");
-    delivery.ack().await.expect("acknowledged");
+    let mut late = Vec::new();
+    while late.last().is_none_or(|late| *late >= LATE_MAX) {
+        assert!(late.len() < TRIES, "always late: {late:?}");
+        let now = bench.now();
+        let at = now + delay;
+        bench.queue.send_when(Message::new("later"), when(now)).await.expect("sent");
+        let receive = consumer.receive_one();
+        let (delivery, ()) = tokio::join!(receive, bench.subject.pass(at.since(bench.now())));
+        let now = bench.now();
+        // A broker counts by its own clock, in whole milliseconds.
+        assert!(now + Span::from_millis(2) >= at, "{now} is before {at}");
+        late.push(now.since(at));
+        delivery.expect("received").ack().await.expect("acknowledged");
+    }
 }
 
 pub async fn a_message_is_not_delivered_before_its_instant<S: QueueSubject>() {

@@ -12,6 +12,7 @@ use super::upstream::header;
 use super::{auth, dimensions, listen, scalar};
 use crate::config::{Gateway, Listen, Route};
 use crate::report::Report;
+pub(super) use route::learn;
 
 const KNOWN: [&str; 7] =
     ["name", "listen", "auth", "dimensions", "trusted_hops", "event", "routes"];

@@ -164,7 +164,11 @@ fn further(item: &Item<'_>, report: &mut Report) -> Vec<(Vec<String>, Vec<Limit>
 }
 
 /// What is learned: nothing where there is no limit, unless it is written.
-fn learn(fields: &Fields<'_>, limited: bool, report: &mut Report) -> Option<Learn> {
+pub(in super::super) fn learn(
+    fields: &Fields<'_>,
+    limited: bool,
+    report: &mut Report,
+) -> Option<Learn> {
     let default = Learn { below: 1, pause_max: Span::from_secs(3_600) };
     let Some(item) = fields.get("learn") else { return limited.then_some(default) };
     if !matches!(item.node.value, Value::Map(_)) {
