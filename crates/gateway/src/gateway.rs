@@ -21,7 +21,6 @@ use sluicegate_door::listener::Peer;
 use sluicegate_door::probe::{self, Probe};
 use sluicegate_door::service::Service;
 use sluicegate_door::tokens::Caller;
-use sluicegate_door::upstream::LoginFailed;
 
 use crate::forward::headers::{Before, for_upstream, strip};
 use crate::forward::streamed::Streamed;
@@ -175,9 +174,7 @@ impl<S: Store + 'static, C: Clock + 'static> Gateway<S, C> {
             let sent =
                 self.outgoing(settings, &known, &parts, line, upgrade.as_ref().map(|u| &u.0));
             let mut sent = sent.ok_or(Refusal::BadRequest("the path can't be sent on"))?;
-            let clock = ClockOf(&self.service);
-            let signed = route.signer.sign(sent.headers_mut(), &route.upstream, &clock).await;
-            signed.map_err(|LoginFailed| Refusal::Login)?;
+            route.signer.sign(sent.headers_mut(), &route.upstream, &ClockOf(&self.service)).await?;
             while pass.is_late(self.service.now()) {
                 pass = self.another_turn(route, pass, line).await?;
             }

@@ -103,8 +103,8 @@ fn limits_are_turned_off_at_once(stand: &Stand) {
         limited.replace("dispatch:\n", "dispatch:\n  enabled: false\n")
     ));
     eventually(|| {
-        let (_, text) = crate::common::get(&format!("{}/metrics", dispatcher.admin));
-        (text.contains("sluicegate_config_version 2"), ())
+        let log = dispatcher.logged();
+        (log.iter().any(|line| line["message"] == "configuration reloaded"), log.len())
     });
     stand.produce("raw", 600);
     eventually(|| (stand.depth("gemini").ready == 1_100, stand.depth("gemini")));

@@ -63,7 +63,7 @@ impl Stand {
     pub(crate) fn config(&self) -> String {
         let queue = match &self.ground {
             Ground::Alone(folder) => format!(
-                "queue: {{kind: embedded, path: {}, job_id: AnalysisId}}\n",
+                "queue: {{kind: embedded, path: {}, job_id: AnalysisId, visibility: 2s}}\n",
                 folder.path().join("queue.db").display()
             ),
             Ground::Shared(_) => rabbit(&RABBIT.url()),

@@ -150,11 +150,7 @@ impl Signer {
     }
 
     /// Gets ready what takes time, so that signing right after it takes none.
-    pub(crate) async fn prepare(
-        &self,
-        upstream: &Upstream,
-        clock: &impl Clock,
-    ) -> Result<(), Refusal> {
+    pub async fn prepare(&self, upstream: &Upstream, clock: &dyn Clock) -> Result<(), LoginFailed> {
         match &self.kind {
             Kind::Nothing | Kind::Fixed(_) => Ok(()),
             Kind::Login { login, body, token } => {
@@ -205,8 +201,8 @@ async fn current(
     body: &str,
     token: &Mutex<Option<Token>>,
     upstream: &Upstream,
-    clock: &impl Clock,
-) -> Result<HeaderValue, Refusal> {
+    clock: &dyn Clock,
+) -> Result<HeaderValue, LoginFailed> {
     let mut token = token.lock().await;
     let now = clock.now();
     if let Some(token) = token.as_ref().filter(|token| token.renew_at > now) {
