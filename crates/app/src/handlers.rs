@@ -121,3 +121,55 @@ fn emit(emit: &config::Emit) -> Emit {
 fn bytes(size: config::ByteSize) -> usize {
     usize::try_from(size.0).unwrap_or(usize::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sluicegate_config::{ByteSize, ChatWork, Secret, SecretSource, Url};
+    use sluicegate_core::Span;
+
+    fn asking(provider: ChatProvider, base_url: Option<&str>) -> ChatWork {
+        let base_url =
+            base_url.map(|text| Url { text: text.to_owned(), has_path: text.ends_with('/') });
+        ChatWork {
+            provider,
+            model: "m-1".to_owned(),
+            api_key: Some(SecretSource::Value(Secret::new("k3y-of-ours"))),
+            base_url,
+            system: None,
+            prompt: Text::from("hello".to_owned()),
+            images: None,
+            max_tokens: None,
+            options: None,
+            idempotency_header: None,
+            response_limit: ByteSize(1 << 20),
+            connect_timeout: Span::from_secs(1),
+            ca: None,
+        }
+    }
+
+    #[test]
+    fn a_question_goes_to_its_provider_or_where_the_file_says() {
+        for (provider, base, expected) in [
+            (ChatProvider::OpenAi, None, "https://api.openai.com/v1/chat/completions"),
+            (ChatProvider::Anthropic, None, "https://api.anthropic.com/v1/messages"),
+            (
+                ChatProvider::Gemini,
+                None,
+                "https://generativelanguage.googleapis.com/v1beta/models/m-1:generateContent",
+            ),
+            (
+                ChatProvider::OpenAi,
+                Some("http://127.0.0.1:9000/"),
+                "http://127.0.0.1:9000/chat/completions",
+            ),
+            (ChatProvider::Anthropic, Some("http://proxy/a"), "http://proxy/a/v1/messages"),
+        ] {
+            let options = chat(&asking(provider, base)).unwrap();
+            assert_eq!(options.url.fixed().collect::<String>(), expected);
+            let bearer = matches!(options.credentials, Some(Credentials::Bearer(_)));
+            assert_eq!(bearer, provider == ChatProvider::OpenAi);
+            assert!(!format!("{options:?}").contains("k3y"), "{options:?}");
+        }
+    }
+}

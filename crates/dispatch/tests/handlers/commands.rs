@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
 use sluicegate_dispatch::Handler as _;
 use sluicegate_dispatch::handler::{CommandHandler, CommandOptions};
 use sluicegate_door::upstream::Secret;
@@ -126,19 +127,21 @@ async fn written(path: &Path) -> String {
     }
 }
 
-/// Waits until there is no such process, or only what is left of one that nobody has fetched.
-async fn gone(pid: &str) {
-    let running = || {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        let state = stat.rsplit_once(") ")?.1.chars().next()?;
-        (!"ZX".contains(state)).then_some(())
-    };
+/// Whether a process runs, and is not only what is left of one that nobody has fetched.
+fn runs(pid: &str) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+    state.is_some_and(|state| !"ZX".contains(state))
+}
+
+/// Waits until something does not hold any more.
+async fn until_not(holds: impl Fn() -> bool) {
     let wait = async {
-        while running().is_some() {
+        while holds() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), wait).await.expect("the process is gone");
+    tokio::time::timeout(Duration::from_secs(20), wait).await.expect("it ends");
 }
 
 #[tokio::test]
@@ -150,11 +153,12 @@ async fn a_program_that_nobody_waits_for_any_more_is_killed_with_all_that_it_sta
     let running = tokio::spawn(async move { handler.handle(&job("{}")).await.outcome.is_ok() });
     let child = written(&folder.path().join("child")).await;
     let itself = written(&folder.path().join("self")).await;
-    assert!(Path::new(&format!("/proc/{child}")).exists());
+    assert!(runs(&child) && runs(&itself));
     running.abort();
     assert!(running.await.unwrap_err().is_cancelled());
-    gone(&itself).await;
-    gone(&child).await;
+    until_not(|| runs(&itself) || runs(&child)).await;
+    // Fetched, too: what stays in the table of processes fills it one day.
+    until_not(|| Path::new(&format!("/proc/{itself}")).exists()).await;
 }
 
 #[tokio::test]
@@ -165,5 +169,22 @@ async fn what_a_program_leaves_behind_is_ended_and_does_not_keep_the_job() {
     // The child holds the pipe open: nothing but its end ends the output.
     let done = done(&handler(options), &job("{}")).await;
     assert_eq!(body(&done), "done\n");
-    gone(&written(&folder.path().join("child")).await).await;
+    let child = written(&folder.path().join("child")).await;
+    until_not(|| runs(&child)).await;
+}
+
+/// The clock stands still, and jumps when nothing is left to do but to wait.
+#[tokio::test(start_paused = true)]
+async fn a_process_that_left_the_group_does_not_keep_the_job() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut options = sh(
+        "setsid sh -c 'echo $$ > child; exec sleep 1000' & while ! [ -s child ]; do :; done; echo done",
+    );
+    options.dir = Some(folder.path().to_owned());
+    let done = done(&handler(options), &job("{}")).await;
+    assert_eq!(body(&done), "done\n");
+    let child = written(&folder.path().join("child")).await;
+    assert!(runs(&child), "nothing but this test ends it");
+    let child = Pid::from_raw(child.parse().unwrap()).unwrap();
+    kill_process(child, Signal::KILL).unwrap();
 }

@@ -60,12 +60,9 @@ pub(super) fn chat(
         }
     });
     Some(ChatWork {
-        provider: provider?,
-        model: model?,
         api_key,
         base_url,
         system: fields.read_some("system", report, text),
-        prompt: prompt?,
         images: fields
             .read_some("images", report, |item, report| template::tree(item, Root::BEFORE, report)),
         max_tokens: fields.read_some("max_tokens", report, tokens),
@@ -74,6 +71,10 @@ pub(super) fn chat(
         response_limit: http::response_limit(fields, report),
         connect_timeout: http::connect_timeout(fields, report),
         ca: fields.read_some("ca", report, scalar::path),
+        // Last, so that the others were read: all mistakes are told at once.
+        provider: provider?,
+        model: model?,
+        prompt: prompt?,
     })
 }
 

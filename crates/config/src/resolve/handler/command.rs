@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use sluicegate_core::template::Text;
+
 use super::super::item::{Fields, Item};
 use super::super::scalar;
 use super::super::upstream::secret;
@@ -48,12 +50,15 @@ fn word(item: &Item<'_>, report: &mut Report) -> Option<String> {
         item.fail(report, "has a NUL in it", "remove it");
         return None;
     }
-    if text.contains("{{") {
+    // Nothing is known here: whatever is read has no places, and its braces are as they are meant.
+    let Ok(text) = Text::parse(text, &[]) else {
         let message = "has a place in it, and no part of a message can be an argument";
-        item.fail(report, message, "let the program read the message from its standard input");
+        let remedy =
+            "let the program read the message from its standard input; two braces are {{{{";
+        item.fail(report, message, remedy);
         return None;
-    }
-    Some(text.to_owned())
+    };
+    Some(text.fixed().collect())
 }
 
 fn env(item: &Item<'_>, report: &mut Report) -> Option<BTreeMap<String, SecretSource>> {

@@ -59,7 +59,6 @@ pub(super) fn http(item: Item<'_>, report: &mut Report) -> Option<HttpWork> {
     let (success, condition) = success(&fields, report);
     Some(HttpWork {
         method: method.to_owned(),
-        url: url?,
         headers,
         content,
         credentials: fields.read_some("credentials", report, credentials),
@@ -72,6 +71,8 @@ pub(super) fn http(item: Item<'_>, report: &mut Report) -> Option<HttpWork> {
         connect_timeout: connect_timeout(&fields, report),
         http2: fields.read("http2", false, report, scalar::boolean),
         ca: fields.read_some("ca", report, scalar::path),
+        // Last, so that the others were read: all mistakes are told at once.
+        url: url?,
     })
 }
 

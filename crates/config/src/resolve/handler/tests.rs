@@ -129,6 +129,10 @@ impl sluicegate_core::template::Scope for Message {
 fn a_command_is_a_list_or_a_map() {
     let Work::Command(short) = work("command: [python3, crawl.py, -v]") else { panic!("command") };
     assert_eq!((short.program.as_str(), short.args.len()), ("python3", 2));
+    let Work::Command(braces) = work("command: [docker, ps, --format, '{{{{.ID}}']") else {
+        panic!("command")
+    };
+    assert_eq!(braces.args[2], "{{.ID}}");
     let text = "command: {program: ./x, args: ['1'], dir: /tmp, env: {A: '${KEY}', B: {file: k}, C: '${N:-x}'}, output_limit: 1KB}";
     let Work::Command(long) = work(text) else { panic!("command") };
     assert_eq!((long.env.len(), long.output_limit.0), (3, 1_024));

@@ -30,7 +30,7 @@ pub(super) struct Ran {
 /// Runs a program to its end. Dropping the future kills it.
 pub(super) async fn run(mut command: Command, input: &[u8], output_max: usize) -> io::Result<Ran> {
     let mut child = command.process_group(0).spawn()?;
-    let group = Group::of(&child);
+    let mut group = Group::of(&child);
     let pipes = child.stdin.take().zip(child.stdout.take()).zip(child.stderr.take());
     let ((stdin, stdout), stderr) = pipes.ok_or(io::ErrorKind::BrokenPipe)?;
 
@@ -61,7 +61,9 @@ pub(super) async fn run(mut command: Command, input: &[u8], output_max: usize) -
             if within.is_err() {
                 group.kill();
             }
-            (child.wait().await?, within)
+            let status = child.wait().await?;
+            group.kill();
+            (status, within)
         }
     };
     Ok(Ran {
@@ -110,8 +112,9 @@ impl Group {
         Self(id.and_then(Pid::from_raw))
     }
 
-    fn kill(&self) {
-        if let Some(leader) = self.0 {
+    /// Kills them, once: when its leader was waited for, the number may soon be somebody else's.
+    fn kill(&mut self) {
+        if let Some(leader) = self.0.take() {
             // Where all have ended there is nobody left to kill.
             let _ = kill_process_group(leader, Signal::KILL);
         }
