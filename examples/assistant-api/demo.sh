@@ -1,19 +1,32 @@
 #!/bin/sh
 # Fifteen questions of one user at once: ten are answered, five are told when to come again.
+#
+# SLUICEGATE and ASSISTANT name programs that are built already. LIMITER_PORT, LIMITER_GRPC_PORT, LIMITER_ADMIN_PORT and
+# ASSISTANT_LISTEN are where they listen.
 set -eu
 cd "$(dirname "$0")/../.."
-cargo build --quiet --package sluicegate --package assistant-api
-programs=${CARGO_TARGET_DIR:-target}/debug
+if [ -z "${SLUICEGATE:-}" ] || [ -z "${ASSISTANT:-}" ]; then
+    cargo build --quiet --package sluicegate --package assistant-api
+    programs=${CARGO_TARGET_DIR:-target}/debug
+    SLUICEGATE=$programs/sluicegate ASSISTANT=$programs/assistant-api
+fi
 export STORE="${STORE:-memory}" LIMITER_PORT="${LIMITER_PORT:-8080}"
 export LIMITER_URL="http://127.0.0.1:$LIMITER_PORT" ASSISTANT_LISTEN="${ASSISTANT_LISTEN:-127.0.0.1:8000}"
 
-"$programs/sluicegate" serve --config examples/assistant-api/sluicegate.yaml >/dev/null 2>&1 &
+"$SLUICEGATE" serve --config examples/assistant-api/sluicegate.yaml >/dev/null 2>&1 &
 limiter=$!
-"$programs/assistant-api" &
+"$ASSISTANT" &
 service=$!
 trap 'kill $limiter $service' EXIT
-until curl -s "$LIMITER_URL/ready" | grep -q '"ready"' &&
-    curl -s -o /dev/null "http://$ASSISTANT_LISTEN/"; do sleep 0.1; done
+tries=0
+until curl -s "$LIMITER_URL/ready" | grep -q '"ready"' && curl -s -o /dev/null "http://$ASSISTANT_LISTEN/"; do
+    tries=$((tries + 1))
+    if [ $tries -gt 300 ]; then
+        echo "no answer on $LIMITER_URL or $ASSISTANT_LISTEN: is a port taken?" >&2
+        exit 1
+    fi
+    sleep 0.1
+done
 
 ask() {
     curl -s -o /dev/null -w '%{http_code} retry-after=%header{retry-after}\n' \

@@ -3,6 +3,8 @@
 # and 100 requests at once. Everything listens on this machine only and ends with the script.
 #
 #   SLUICEGATE=path/to/sluicegate ./show.sh
+#
+# Where the ports are taken: PORTS (of the replicas), VENDOR_PORT and REDIS_PORT.
 set -eu
 cd "$(dirname "$0")"
 sluicegate=${SLUICEGATE:-sluicegate}
@@ -15,20 +17,23 @@ stop() {
 }
 trap stop EXIT INT TERM
 
-export NIVODA_ENDPOINT=http://127.0.0.1:3999/graphql NIVODA_USERNAME=demo NIVODA_PASSWORD=demo
+vendor=127.0.0.1:${VENDOR_PORT:-3999}
+export NIVODA_ENDPOINT="http://$vendor/graphql" NIVODA_USERNAME=demo NIVODA_PASSWORD=demo
 export INTERNAL_SERVICE_TOKEN=an-internal-token-for-the-demo
 
-python3 upstream.py 3999 & started="$started $!"
-ports=3001
+python3 upstream.py "${vendor#*:}" & started="$started $!"
+ports=${PORTS:-3001 3002 3003}
 if command -v redis-server >/dev/null; then
-    redis-server --port 3998 --bind 127.0.0.1 --save '' --loglevel warning >/dev/null & started="$started $!"
-    export REDIS_CONNECTION_STRING=127.0.0.1:3998,ssl=False
-    ports="3001 3002 3003"
+    redis=${REDIS_PORT:-3998}
+    redis-server --port "$redis" --bind 127.0.0.1 --save '' --loglevel warning >/dev/null & started="$started $!"
+    export REDIS_CONNECTION_STRING="127.0.0.1:$redis,ssl=False"
+else
+    ports=${ports%% *}
 fi
 for port in $ports; do
-    # Each replica with a listener of its own for its metrics.
+    # Each replica with a listener of its own for its metrics, on any port.
     sed "s/0\.0\.0\.0/127.0.0.1/" sluicegate.yaml > "$folder/$port.yaml"
-    echo "listen: {admin: '127.0.0.1:1$port'}" >> "$folder/$port.yaml"
+    echo "listen: {admin: '127.0.0.1:0'}" >> "$folder/$port.yaml"
     PORT=$port "$sluicegate" serve --only gateway --config "$folder/$port.yaml" \
         >/dev/null 2>"$folder/$port.log" & started="$started $!"
 done
@@ -44,7 +49,7 @@ wait_for() {
         sleep 0.1
     done
 }
-wait_for http://127.0.0.1:3999/arrivals
+wait_for "http://$vendor/arrivals"
 for port in $ports; do wait_for "http://127.0.0.1:$port/ready"; done
 
 echo "100 requests at once, through ports $ports:"
@@ -61,7 +66,7 @@ while [ $number -lt 100 ]; do
 done
 for pid in $requests; do wait "$pid"; done
 sort "$folder/codes" | uniq -c
-curl -s http://127.0.0.1:3999/arrivals | python3 -c '
+curl -s "http://$vendor/arrivals" | python3 -c '
 import bisect, json, sys
 times = sorted(json.load(sys.stdin))
 # A connection that is made anew takes a few milliseconds: that much the arrivals may be closer than the turns.
@@ -69,4 +74,4 @@ most = max(bisect.bisect_left(times, t + 980) - i for i, t in enumerate(times))
 print(f"the vendor saw {len(times)} in {(times[-1] - times[0]) / 1000:.1f} s, at most {most} in any 980 ms")
 '
 echo "the last line of a replica's log:"
-grep ingestion_proxy_request "$folder/3001.log" | tail -1
+grep ingestion_proxy_request "$folder/${ports%% *}.log" | tail -1

@@ -11,7 +11,7 @@ use crate::sh;
 
 /// Every service that some suite or benchmark needs.
 const SERVICES: &[Service] =
-    &[REDIS, REDIS_6_2, RABBITMQ, PYTHON, NPM, FAUXQS, PROMTOOL, WRK, H2LOAD, PROTOC, NGINX];
+    &[REDIS, REDIS_6_2, RABBITMQ, PYTHON, CURL, NPM, FAUXQS, PROMTOOL, WRK, H2LOAD, PROTOC, NGINX];
 
 pub(crate) const REDIS: Service = Service {
     name: "redis",
@@ -41,6 +41,14 @@ pub(crate) const PYTHON: Service = Service {
     source: Source::Debian("python3-venv"),
     version: &["python3", "-c", "import ensurepip, sys; print(sys.version)"],
     version_min: &[3, 10],
+};
+
+/// What the scripts of the examples ask with; older ones can't print a header field.
+pub(crate) const CURL: Service = Service {
+    name: "curl",
+    source: Source::Debian("curl"),
+    version: &["curl", "--version"],
+    version_min: &[7, 84],
 };
 
 /// Its command line asks a running node for the version, so the package is asked.

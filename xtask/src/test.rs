@@ -102,10 +102,24 @@ const SUITES: &[Suite] = &[
         python: None,
     },
     Suite {
+        name: "dispatch",
+        proves: "dispatchers and workers keep providers' limits and lose no job, in their real windows and through kills",
+        command: "cargo test --package sluicegate --features redis-tests --test dispatch --locked",
+        needs: &[&services::REDIS, &services::RABBITMQ],
+        python: None,
+    },
+    Suite {
         name: "gateway",
         proves: "gateways keep a vendor's contract, judged at the vendor, through every failure of their table",
         command: "cargo test --package sluicegate --features redis-tests --test gateway --locked",
         needs: &[&services::REDIS],
+        python: None,
+    },
+    Suite {
+        name: "examples",
+        proves: "the scripts that show the examples at work do what their READMEs say",
+        command: "cargo test --package sluicegate --features redis-tests --test examples --locked",
+        needs: &[&services::REDIS, &services::PYTHON, &services::CURL],
         python: None,
     },
 ];

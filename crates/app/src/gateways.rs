@@ -3,13 +3,12 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Context as _;
-use axum::http::{HeaderName, Method, Uri};
-use sluicegate_config::{self as config, Config, SecretSource};
+use axum::http::Method;
+use sluicegate_config::{self as config, Config};
 use sluicegate_core::Ruleset;
 use sluicegate_core::outage::OutagePolicy;
 use sluicegate_gateway::options::{
-    Auth, Credentials, Learn, Login, Options, Order, PathPattern, Route, Secret, Timeouts, Wait,
-    route_key,
+    Auth, Learn, Options, Order, PathPattern, Route, Timeouts, Wait, route_key,
 };
 use sluicegate_gateway::{Gateway, Metrics, Prepared};
 use sluicegate_server::auth::Tokens;
@@ -19,6 +18,7 @@ use sluicegate_store::MonotonicClock;
 use tracing::warn;
 
 use crate::store::Chosen;
+use crate::upstream::{credentials, header, uri};
 
 type TheGateway = Gateway<Chosen, MonotonicClock>;
 type TheService = Service<Chosen, MonotonicClock>;
@@ -153,44 +153,4 @@ fn route(route: &config::Route) -> anyhow::Result<Route> {
             .learn
             .map(|learn| Learn { below: learn.below, pause_max: learn.pause_max.into() }),
     })
-}
-
-fn credentials(credentials: &config::Credentials) -> anyhow::Result<Credentials> {
-    Ok(match credentials {
-        config::Credentials::Basic { user, password } => {
-            Credentials::Basic { user: secret(user), password: secret(password) }
-        }
-        config::Credentials::Bearer(token) => Credentials::Bearer(secret(token)),
-        config::Credentials::Headers(fields) => {
-            let field =
-                |(name, value): (&String, &SecretSource)| Ok((header(name)?, secret(value)));
-            Credentials::Headers(fields.iter().map(field).collect::<anyhow::Result<_>>()?)
-        }
-        config::Credentials::Login(login) => Credentials::Login(Box::new(Login {
-            url: uri(&login.url)?,
-            body: secret(&login.body),
-            content_type: login.content_type.clone(),
-            token: login.token.clone(),
-            expires_in: Some(login.expires_in.clone()),
-            ttl: login.ttl.into(),
-            header: header(&login.header)?,
-            scheme: login.scheme.clone(),
-        })),
-    })
-}
-
-fn secret(source: &SecretSource) -> Secret {
-    match source {
-        SecretSource::Value(secret) => Secret::Text(secret.expose().to_owned()),
-        SecretSource::File(path) => Secret::File(path.clone()),
-    }
-}
-
-fn header(name: &str) -> anyhow::Result<HeaderName> {
-    name.parse().with_context(|| format!("{name:?} is not the name of a header field"))
-}
-
-fn uri(url: &config::Url) -> anyhow::Result<Uri> {
-    // Not what is written: it may come from a variable.
-    url.text.parse().context("an upstream has an address that can't be used")
 }

@@ -4,8 +4,11 @@ mod changes;
 mod cli;
 mod configuration;
 mod gateways;
+mod handlers;
+mod jobs;
 mod queue;
 mod store;
+mod upstream;
 mod wire;
 
 use std::process::ExitCode;

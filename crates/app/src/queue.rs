@@ -40,7 +40,19 @@ impl Queues {
 
     /// The queue of this name, which has to exist, or is made.
     pub(crate) async fn queue(&self, name: &str, missing: Missing) -> anyhow::Result<Queue> {
-        let queue = Queue::new(self.broker.clone(), name, self.options.clone());
+        self.queue_with(name, None, missing).await
+    }
+
+    /// The same, with another place for its dead letters than the configuration says.
+    pub(crate) async fn queue_with(
+        &self,
+        name: &str,
+        dead_letter: Option<&str>,
+        missing: Missing,
+    ) -> anyhow::Result<Queue> {
+        let mut options = self.options.clone();
+        options.dead_letter = dead_letter.map(str::to_owned).or(options.dead_letter);
+        let queue = Queue::new(self.broker.clone(), name, options);
         match missing {
             Missing::Make => queue.create().await?,
             // Not that of its dead letters: it may be one itself.

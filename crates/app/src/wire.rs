@@ -10,10 +10,12 @@ use std::time::Duration;
 use anyhow::Context as _;
 use arc_swap::ArcSwapOption;
 use axum::Router;
+use indicatif::ProgressBar;
 use sluicegate_config::{Config, EnvoyClosed, Listener, LogFormat, SnapshotFile, Store};
 use sluicegate_core::ruleset::{Ruleset, Settings};
 use sluicegate_core::shelf::Shelf;
 use sluicegate_core::{Limiter, Span};
+use sluicegate_dispatch::Stop;
 use sluicegate_server::admin::{self, Operations};
 use sluicegate_server::auth::{self, Tokens};
 use sluicegate_server::decision_log::{self, DecisionLog, Format, Share};
@@ -36,6 +38,8 @@ use tracing::{error, info, warn};
 use crate::changes;
 use crate::configuration::Source;
 use crate::gateways::{self, Gateways};
+use crate::jobs::{self, Jobs, progress, why};
+use crate::queue::Missing;
 use crate::store::{self, Chosen};
 
 /// How soon other nodes know of an override: a second, with what it takes to ask.
@@ -54,7 +58,20 @@ pub(crate) struct Node {
     tokens: Arc<ArcSwapOption<Tokens>>,
     tls: std::sync::Mutex<Vec<Arc<Tls>>>,
     gateways: Gateways,
+    /// With the configuration that they were started by.
+    jobs: std::sync::Mutex<Option<(Arc<Jobs>, Config)>>,
     version: AtomicI64,
+}
+
+/// A listener, and what answers on it.
+struct Door<'c> {
+    /// What logs and metrics call it.
+    name: String,
+    /// The option that says where it listens.
+    option: String,
+    listen: &'c Listener,
+    app: Router,
+    options: listener::Options,
 }
 
 /// What a process does.
@@ -64,6 +81,27 @@ pub(crate) enum Part {
     Limiter,
     /// Paces what goes to upstreams
     Gateway,
+    /// Sends messages to the queues of providers
+    Dispatch,
+    /// Works on messages
+    Worker,
+}
+
+impl Part {
+    /// All of them.
+    pub(crate) const ALL: [Self; 4] = [Self::Limiter, Self::Gateway, Self::Dispatch, Self::Worker];
+}
+
+/// How a node is run.
+pub(crate) struct Run<'a> {
+    /// What it does.
+    pub(crate) parts: &'a [Part],
+    /// What is done about queues that do not exist.
+    pub(crate) missing: Missing,
+    /// Where to show how jobs get on, if anywhere.
+    pub(crate) progress: Option<ProgressBar>,
+    /// Ends it.
+    pub(crate) stop: Stop,
 }
 
 impl Node {
@@ -123,17 +161,16 @@ impl Node {
             tokens,
             tls: std::sync::Mutex::default(),
             gateways: Gateways::default(),
+            jobs: std::sync::Mutex::default(),
             version: AtomicI64::new(1),
         }))
     }
 
     /// Binds every listener and serves until `shutdown`; then ends in good order.
-    pub(crate) async fn run(
-        self: &Arc<Self>,
-        config: &Config,
-        parts: &[Part],
-        shutdown: CancellationToken,
-    ) -> anyhow::Result<()> {
+    pub(crate) async fn run(self: &Arc<Self>, config: &Config, run: Run<'_>) -> anyhow::Result<()> {
+        let Run { parts, missing, progress, stop } = run;
+        let shutdown = stop.drain.clone();
+        let jobs = Arc::new(Jobs::open(config, parts, missing, &self.service).await?);
         let guard = auth::require(self.tokens.clone());
         let probed = self.service.clone();
         let ready: Probe = Arc::new(move || {
@@ -150,22 +187,28 @@ impl Node {
         let grpc = grpc::router(self.service.clone(), rls(), body_limit, ready.clone(), streams);
         let operations: Arc<dyn Operations> = Arc::new(Admin(self.clone()));
         let admin = admin::router(operations).merge(overrides()).merge(probes());
+        let admin = admin.merge(why::router(jobs.shown.tracker.clone()));
 
         let mut listeners = JoinSet::new();
-        let mut all = vec![("admin".to_owned(), &config.listen.admin, admin.layer(guard.clone()))];
+        let door = |name: &str, listen, app| Door {
+            name: name.to_owned(),
+            option: format!("listen.{name}"),
+            listen,
+            app,
+            options: options(config),
+        };
+        let mut doors = vec![door("admin", &config.listen.admin, admin.layer(guard.clone()))];
         if parts.contains(&Part::Limiter) {
             let grpc = grpc.merge(probes()).layer(guard.clone());
-            all.push(("http".to_owned(), &config.listen.http, rest.layer(guard)));
-            all.push(("grpc".to_owned(), &config.listen.grpc, grpc));
+            doors.push(door("http", &config.listen.http, rest.layer(guard)));
+            doors.push(door("grpc", &config.listen.grpc, grpc));
         }
-        let mut gateways = Vec::new();
         if parts.contains(&Part::Gateway) {
-            gateways = self.gateways(config)?;
+            doors.extend(self.gateways(config)?);
         }
-        let all = all.into_iter().map(|(name, listen, app)| (name, listen, app, options(config)));
-        for (name, listen, app, options) in all.chain(gateways) {
-            let socket = bind(&name, listen).await?;
-            let tls = self.tls(&name, listen)?;
+        for Door { name, option, listen, app, options } in doors {
+            let socket = bind(&option, listen).await?;
+            let tls = self.tls(&option, listen)?;
             let stats = Arc::new(Stats::default());
             let counted = stats.clone();
             self.metrics.watch_connections(&name, move || counted.counts().active);
@@ -178,6 +221,7 @@ impl Node {
             let shutdown = shutdown.clone();
             listeners.spawn(listener::serve(socket, app, options, tls, stats, shutdown));
         }
+        let working = self.start_jobs(&jobs, config, &stop, progress)?;
         let housekeeping = tokio::spawn(self.clone().keep_house(shutdown.clone()));
         let overriding = tokio::spawn(self.clone().keep_overrides(shutdown.clone()));
         let counted = CancellationToken::new();
@@ -195,6 +239,7 @@ impl Node {
             // One that ends on its own takes the others with it.
             shutdown.cancel();
         }
+        jobs::finish(working).await;
         let _ = tokio::join!(housekeeping, overriding);
         // Only now, so that the last push has the last decisions.
         counted.cancel();
@@ -206,32 +251,57 @@ impl Node {
         Ok(())
     }
 
-    /// What the gateways listen with, each on a listener of its own.
-    fn gateways<'c>(
+    /// Starts dispatcher and workers, and shows what they do.
+    fn start_jobs(
         &self,
-        config: &'c Config,
-    ) -> anyhow::Result<Vec<(String, &'c Listener, Router, listener::Options)>> {
-        let metrics = sluicegate_gateway::Metrics::new();
-        metrics.register(self.metrics.registry()).context("metrics of gateways")?;
-        let gateway = |gateway: &'c sluicegate_config::Gateway| {
-            let made = self.gateways.add(gateway, &self.service, &metrics)?;
-            let router = made.router(gateways::probe(gateway, &self.service));
-            // A body may take as long as its route lets it.
-            let options =
-                listener::Options { tell_peer: true, body_timeout: None, ..options(config) };
-            Ok((format!("gateways.{}", gateway.name), &gateway.listen, router, options))
-        };
-        config.gateways.iter().map(gateway).collect()
+        jobs: &Arc<Jobs>,
+        config: &Config,
+        stop: &Stop,
+        progress: Option<ProgressBar>,
+    ) -> anyhow::Result<JoinSet<()>> {
+        let mut working = jobs.start(stop);
+        if !jobs.is_empty() {
+            jobs.shown.metrics.register(self.metrics.registry()).context("metrics of jobs")?;
+            let watch = jobs.shown.watch.clone();
+            self.metrics.watch_queues(move || watch.stats());
+            if let Some(bar) = progress {
+                working.spawn(progress::show(bar, jobs.shown.clone(), stop.drain.clone()));
+            }
+        }
+        let mut running = self.jobs.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        *running = Some((jobs.clone(), config.clone()));
+        Ok(working)
     }
 
-    fn tls(&self, name: &str, listen: &Listener) -> anyhow::Result<Option<Arc<Tls>>> {
+    /// What the gateways listen with, each on a listener of its own.
+    fn gateways<'c>(&self, config: &'c Config) -> anyhow::Result<Vec<Door<'c>>> {
+        let metrics = sluicegate_gateway::Metrics::new();
+        metrics.register(self.metrics.registry()).context("metrics of gateways")?;
+        let gateway = |(number, gateway): (usize, &'c sluicegate_config::Gateway)| {
+            let made = self.gateways.add(gateway, &self.service, &metrics)?;
+            let app = made.router(gateways::probe(gateway, &self.service));
+            // A body may take as long as its route lets it.
+            let options = listener::Options {
+                tell_peer: true,
+                tell_doubts: true,
+                body_timeout: None,
+                ..options(config)
+            };
+            let name = format!("gateways.{}", gateway.name);
+            let option = format!("gateways[{number}].listen");
+            Ok(Door { name, option, listen: &gateway.listen, app, options })
+        };
+        config.gateways.iter().enumerate().map(gateway).collect()
+    }
+
+    fn tls(&self, option: &str, listen: &Listener) -> anyhow::Result<Option<Arc<Tls>>> {
         let Some(tls) = &listen.tls else { return Ok(None) };
         let files = Files {
             certificate: tls.cert.clone(),
             key: tls.key.clone(),
             client_ca: tls.client_ca.clone(),
         };
-        let tls = Arc::new(Tls::load(files).with_context(|| format!("listen.{name}.tls"))?);
+        let tls = Arc::new(Tls::load(files).with_context(|| format!("{option}.tls"))?);
         self.tls.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(tls.clone());
         Ok(Some(tls))
     }
@@ -260,6 +330,11 @@ impl Node {
         for (gateway, prepared) in changed {
             gateway.apply(prepared);
         }
+        let jobs = self.jobs.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some((jobs, before)) = &*jobs {
+            jobs.reload(before, &loaded.config);
+        }
+        drop(jobs);
         let version = self.version.fetch_add(1, Ordering::SeqCst) + 1;
         self.metrics.config_loaded(&self.source.name(), version);
         let changes = changes::between(&before, &self.service.limiter().rules());
@@ -411,9 +486,9 @@ fn envoy_options(config: &Config) -> envoy::Options {
     }
 }
 
-async fn bind(name: &str, listen: &Listener) -> anyhow::Result<TcpListener> {
+async fn bind(option: &str, listen: &Listener) -> anyhow::Result<TcpListener> {
     let address = &listen.address;
-    TcpListener::bind((address.host.as_str(), address.port)).await.with_context(|| {
-        format!("can't listen on {address}: choose another address with listen.{name}")
-    })
+    TcpListener::bind((address.host.as_str(), address.port))
+        .await
+        .with_context(|| format!("can't listen on {address}: choose another address with {option}"))
 }

@@ -210,7 +210,19 @@ fn what_can_not_start_says_why_and_exits_with_2() {
         ("auth: {tokens: {a: short}}", "auth.tokens.a"),
         (
             "listen: {http: {address: '127.0.0.1:0', tls: {cert: /nowhere, key: /nowhere}}, admin: '127.0.0.1:0'}",
-            "can't read /nowhere",
+            "listen.http.tls: can't read /nowhere",
+        ),
+        (
+            "listen: {http: '127.0.0.1:0', grpc: '127.0.0.1:0', admin: '127.0.0.1:0'}\ngateways:\n\
+             - {name: a, listen: '127.0.0.1:0', routes: [{path: /, upstream: 'http://a'}]}\n\
+             - {name: b, listen: {address: '127.0.0.1:0', tls: {cert: /nowhere, key: /nowhere}}, \
+             routes: [{path: /, upstream: 'http://b'}]}\n",
+            "gateways[1].listen.tls: can't read /nowhere",
+        ),
+        (
+            "listen: {http: '127.0.0.1:0', grpc: '127.0.0.1:0', admin: '127.0.0.1:0'}\ngateways:\n\
+             - {name: a, listen: {address: '192.0.2.1:1', insecure: true}, routes: [{path: /, upstream: 'http://a'}]}\n",
+            "choose another address with gateways[0].listen",
         ),
     ] {
         std::fs::write(&path, config).expect("a file");

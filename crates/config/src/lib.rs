@@ -19,11 +19,12 @@ mod resolve;
 mod source;
 
 pub use config::{
-    Address, Auth, ByteSize, Config, Credentials, Decisions, Envoy, EnvoyClosed, Fair, Gateway,
-    Learn, Listen, Listener, Loaded, Log, LogFormat, LogLevel, Login, Metrics, Outage,
-    OutagePolicy, Prices, Queue, QueueBroker, RedisAddress, RedisStore, RedisTopology, Route,
-    RuleExtras, Secret, SecretSource, Server, Share, SnapshotFile, Store, Tls, TokenHash, Url,
-    Wait,
+    Address, AnswerCondition, Auth, ByteSize, ChatProvider, ChatWork, CommandWork, Config,
+    Credentials, Decisions, Delay, Dispatch, Emit, Envoy, EnvoyClosed, Fair, Gateway, Handler,
+    HttpContent, HttpWork, Learn, Listen, Listener, Loaded, Log, LogFormat, LogLevel, Login,
+    Metrics, Outage, OutagePolicy, Prices, Provider, Queue, QueueBroker, RedisAddress, RedisStore,
+    RedisTopology, Route, RuleExtras, Secret, SecretSource, Server, Share, SnapshotFile, Statuses,
+    Store, Strategy, Tls, TokenHash, Url, Wait, Work, Worker,
 };
 pub use diagnostic::{Diagnostic, Diagnostics, Excerpt, Severity};
 pub use price_file::PriceFileError;

@@ -27,6 +27,7 @@ pub mod rule;
 pub mod ruleset;
 pub mod shelf;
 pub mod store;
+pub mod template;
 pub mod time;
 pub mod upstream;
 

@@ -9,6 +9,26 @@
 //! Nothing is lost: the next message is confirmed before the previous one is acknowledged. Waiting
 //! for a limit is a deferral and never an attempt.
 
+mod attempt;
+pub mod dispatcher;
 pub mod handler;
+mod learn;
+mod metrics;
+mod pace;
+mod retry;
+mod select;
+mod stop;
+mod tier;
+mod tracker;
+pub mod worker;
 
+pub use dispatcher::{Delay, Dispatcher};
 pub use handler::{Done, Failure, Handled, Handler, Heard, Job};
+pub use learn::Learn;
+pub use metrics::{Count, Metrics};
+pub use retry::Backoff;
+pub use select::{Candidate, Choice, Selector, Strategy};
+pub use stop::Stop;
+pub use tier::{PROVIDER, TIER, Tier};
+pub use tracker::{Event, Sighting, Tracker};
+pub use worker::Worker;

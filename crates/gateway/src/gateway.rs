@@ -31,9 +31,10 @@ use crate::metrics::Metrics;
 use crate::options::{Auth, Options};
 use crate::pass::Pass;
 use crate::refusal::Refusal;
-use crate::reserve::{Asked, Reserved};
+use crate::reserve::Asked;
 use crate::route::{Route, RouteError};
 use crate::settle::{Ending, settle};
+use crate::turn::broken_off;
 
 /// What the bodies of all who wait may take.
 const PARKED_BYTES: usize = 64 << 20;
@@ -44,10 +45,10 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// A gateway: what comes in on one listener and goes out to upstreams.
 pub struct Gateway<S: Store + 'static, C: Clock + 'static> {
-    service: Arc<Service<S, C>>,
+    pub(crate) service: Arc<Service<S, C>>,
     settings: ArcSwap<Settings<S, C>>,
     metrics: Metrics,
-    parked: Budget,
+    pub(crate) parked: Budget,
     tls: bool,
 }
 
@@ -154,6 +155,9 @@ impl<S: Store + 'static, C: Clock + 'static> Gateway<S, C> {
         let mut retries = if is_idempotent(&parts.method) { route.options.retries } else { 0 };
 
         loop {
+            // A login takes longer than a turn is good: it comes first.
+            route.signer.prepare(&route.upstream, &ClockOf(&self.service)).await?;
+
             // Reserve, and pace: from here on it has a turn, or it is refused.
             let asked = Asked {
                 key: &route.key,
@@ -171,11 +175,14 @@ impl<S: Store + 'static, C: Clock + 'static> Gateway<S, C> {
                 self.outgoing(settings, &known, &parts, line, upgrade.as_ref().map(|u| &u.0));
             let mut sent = sent.ok_or(Refusal::BadRequest("the path can't be sent on"))?;
             route.signer.sign(sent.headers_mut(), &route.upstream, &ClockOf(&self.service)).await?;
+            while pass.is_late(self.service.now()) {
+                pass = self.another_turn(route, pass, line).await?;
+            }
             let patience = self.patience(route, line, route.options.timeouts.first_byte);
             let began = self.service.now();
             pass.left();
             let sent = sent.map(|()| Body::new(body));
-            let answered = route.upstream.send(sent, patience).await;
+            let answered = route.upstream.send(sent, patience).await.map_err(Failed::from);
             let took = self.service.now().since(began);
             let response = match answered {
                 Ok(response) => response,
@@ -205,50 +212,8 @@ impl<S: Store + 'static, C: Clock + 'static> Gateway<S, C> {
         }
     }
 
-    /// A turn for a request: at once where nobody waits, or after waiting.
-    async fn turn<B>(
-        &self,
-        route: &Route<S, C>,
-        asked: &Asked<'_>,
-        body: &mut Parked<B>,
-        line: &mut Line,
-    ) -> Result<Pass<S, C>, Refusal>
-    where
-        B: http_body::Body<Data = bytes::Bytes, Error: Into<axum::BoxError>> + Unpin,
-    {
-        let waits = !route.options.wait.max.is_zero();
-        let began = self.service.now();
-        let reserved = if waits && route.lane.is_busy() {
-            asked.common(&self.service).await.map(|common| Reserved::Wait(common, Span::ZERO))
-        } else {
-            asked.all(&self.service, waits, route.options.count_if_ok).await
-        };
-        line.decided = self.service.now().since(began);
-        let (common, hint) = match reserved {
-            Ok(Reserved::Go(pass)) => {
-                route.lane.answered();
-                return Ok(pass);
-            }
-            Ok(Reserved::Wait(common, hint)) => (common, hint),
-            // Whoever can wait waits for the store, too, for a moment.
-            Err(Refusal::StoreUnavailable) if waits && !route.lane.is_out() => (None, Span::ZERO),
-            Err(refusal) => return Err(refusal),
-        };
-        let flow = route.lane.by();
-        let flow = flow.and_then(|by| asked.dimension(&by).map(str::to_owned)).unwrap_or_default();
-        let patience = self.patience(route, line, route.options.wait.max);
-        let wait = std::pin::pin!(route.lane.wait(&flow, hint, patience));
-        let waited = with_body(wait, body, &self.parked, route.options.body_limit).await?;
-        line.waited = waited.took;
-        route.metrics.waited(waited.took);
-        Ok(match common {
-            None => waited.pass,
-            Some(common) => waited.pass.joined(common),
-        })
-    }
-
     /// How long something may take, of what the request has left.
-    fn patience(&self, route: &Route<S, C>, line: &Line, most: Duration) -> Duration {
+    pub(crate) fn patience(&self, route: &Route<S, C>, line: &Line, most: Duration) -> Duration {
         let Some(total) = route.options.timeouts.total else { return most };
         let gone = Duration::from(self.service.now().since(line.began));
         most.min(total.saturating_sub(gone))
@@ -408,35 +373,6 @@ impl<S: Store + 'static, C: Clock + 'static> Settings<S, C> {
         identify::check_route(&route.options, parts)?;
         Ok(Known { route, caller, rest: rest.to_owned() })
     }
-}
-
-/// Waits, and reads the body meanwhile, so that a caller who goes away is noticed.
-async fn with_body<B, T>(
-    mut wait: std::pin::Pin<&mut impl Future<Output = Result<T, Refusal>>>,
-    body: &mut Parked<B>,
-    budget: &Budget,
-    limit: u64,
-) -> Result<T, Refusal>
-where
-    B: http_body::Body<Data = bytes::Bytes, Error: Into<axum::BoxError>> + Unpin,
-{
-    tokio::select! {
-        biased;
-        waited = wait.as_mut() => return waited,
-        filled = body.fill(budget) => filled.map_err(|error| broken_off(&error, limit))?,
-    }
-    wait.await
-}
-
-fn broken_off(error: &axum::BoxError, limit: u64) -> Refusal {
-    let mut source: Option<&dyn std::error::Error> = Some(&**error);
-    while let Some(error) = source {
-        if error.is::<crate::forward::parked::TooLong>() {
-            return Refusal::TooLarge(limit);
-        }
-        source = error.source();
-    }
-    Refusal::BadRequest("the body broke off")
 }
 
 /// Whether doing it twice does what doing it once does (RFC 9110, 9.2.2).

@@ -1,12 +1,11 @@
 //! The first step: whose request is this, and for which route?
 //!
-//! What proxies are known to disagree about is refused here, before anything else is read. (A
-//! request with both Content-Length and Transfer-Encoding never arrives with both: hyper goes by
-//! the chunks, drops the length, and closes the connection after the answer, as RFC 9112 asks.)
+//! What proxies are known to disagree about is refused here, before anything else is read.
 
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, Version, header};
 use percent_encoding::percent_decode_str;
+use sluicegate_door::listener::Doubtful;
 use sluicegate_door::tokens::Caller;
 
 use crate::options::{Auth, PathPattern, Route};
@@ -23,6 +22,10 @@ pub(crate) fn check_form(parts: &Parts) -> Result<(), Refusal> {
     }
     if !parts.uri.path().starts_with('/') {
         return Err(Refusal::BadRequest("send a path that begins with /"));
+    }
+    // hyper has dropped the one of the two by which it does not go: the listener tells.
+    if parts.extensions.get::<Doubtful>().is_some() {
+        return Err(Refusal::BadRequest("send either Content-Length or Transfer-Encoding"));
     }
     let mut codings = parts.headers.get_all(header::TRANSFER_ENCODING).iter();
     let coding = codings.next().map(|value| value.as_bytes());

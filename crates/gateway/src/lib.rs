@@ -20,10 +20,10 @@ mod refusal;
 mod reserve;
 mod route;
 mod settle;
+mod turn;
 
-pub use forward::client::CaError;
-pub use forward::credentials::CredentialsError;
 pub use gateway::{Gateway, Prepared, StartError};
 pub use metrics::Metrics;
 pub use options::Options;
 pub use route::RouteError;
+pub use sluicegate_door::upstream::{CaError, CredentialsError};

@@ -8,6 +8,7 @@ use std::time::Duration;
 use axum::http::{HeaderName, Method, Uri};
 use sluicegate_core::limit::Limit;
 use sluicegate_door::tokens::Tokens;
+pub use sluicegate_door::upstream::{Credentials, Login, Secret};
 
 /// One gateway: a listener with routes behind it.
 #[derive(Clone, Debug)]
@@ -134,87 +135,6 @@ pub struct Timeouts {
     pub idle: Duration,
     /// From the arrival of a request to the head of its answer, waiting included.
     pub total: Option<Duration>,
-}
-
-/// What the upstream wants to see. Nothing of it is ever printed.
-#[derive(Clone)]
-pub enum Credentials {
-    /// `Authorization: Basic`.
-    Basic {
-        /// Who.
-        user: Secret,
-        /// The password.
-        password: Secret,
-    },
-    /// `Authorization: Bearer`.
-    Bearer(Secret),
-    /// Header fields of the vendor's choice.
-    Headers(Vec<(HeaderName, Secret)>),
-    /// A token that is asked for, kept and renewed.
-    Login(Box<Login>),
-}
-
-/// How a token is asked for.
-#[derive(Clone)]
-pub struct Login {
-    /// Where, by POST.
-    pub url: Uri,
-    /// What is sent.
-    pub body: Secret,
-    /// Its media type.
-    pub content_type: String,
-    /// Where the token is in the JSON of the answer, as a JSON pointer.
-    pub token: String,
-    /// Where the answer says for how many seconds it is good.
-    pub expires_in: Option<String>,
-    /// How long it is good where the answer does not say.
-    pub ttl: Duration,
-    /// The header field that carries it.
-    pub header: HeaderName,
-    /// What stands before it, such as `Bearer`; nothing, if it is empty.
-    pub scheme: String,
-}
-
-/// A text that does not print, or the file that holds it.
-#[derive(Clone, PartialEq, Eq)]
-pub enum Secret {
-    /// The text.
-    Text(String),
-    /// The file, read when the gateway starts and when its configuration is read again.
-    File(PathBuf),
-}
-
-impl Secret {
-    /// The text. A line break at the end of a file is not part of it.
-    pub(crate) fn read(&self) -> Result<String, Unreadable> {
-        match self {
-            Self::Text(text) => Ok(text.clone()),
-            Self::File(path) => match std::fs::read_to_string(path) {
-                Ok(text) => Ok(text.trim_end_matches(['\r', '\n']).to_owned()),
-                Err(source) => Err(Unreadable { path: path.clone(), source }),
-            },
-        }
-    }
-}
-
-/// A secret that can't be read.
-#[derive(Debug, thiserror::Error)]
-#[error("can't read the secret in {}: {source}: does it exist, and may this user read it?", path.display())]
-pub struct Unreadable {
-    path: PathBuf,
-    source: std::io::Error,
-}
-
-impl std::fmt::Debug for Secret {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Secret(…)")
-    }
-}
-
-impl std::fmt::Debug for Credentials {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Credentials(…)")
-    }
 }
 
 /// What is learned from answers.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use sluicegate_core::Store;
 use sluicegate_core::outage::OutagePolicy;
 use sluicegate_core::plan::Handle;
-use sluicegate_core::time::{Clock, Span};
+use sluicegate_core::time::{Clock, Span, Timestamp};
 use sluicegate_door::service::Service;
 use tokio::task::AbortHandle;
 use tokio::time::sleep;
@@ -17,6 +17,8 @@ pub(crate) struct Pass<S: Store + 'static, C: Clock + 'static> {
     service: Arc<Service<S, C>>,
     /// What it was charged under, where that can be given back.
     handles: Vec<Handle>,
+    /// The turn that was booked for it, if it had to wait.
+    turn: Option<Turn>,
     /// What the tightest limit has left.
     pub(crate) remaining: Option<u64>,
     /// The policy that decided, if the store did not answer.
@@ -27,11 +29,18 @@ pub(crate) struct Pass<S: Store + 'static, C: Clock + 'static> {
     renewal: Option<AbortHandle>,
 }
 
+/// A booking that was claimed. It is good for a moment: the store spaces turns by no more.
+struct Turn {
+    handle: Handle,
+    good_until: Timestamp,
+}
+
 impl<S: Store + 'static, C: Clock + 'static> Pass<S, C> {
     pub(crate) fn new(service: &Arc<Service<S, C>>) -> Self {
         Self {
             service: service.clone(),
             handles: Vec::new(),
+            turn: None,
             remaining: None,
             outage: None,
             lease: None,
@@ -47,9 +56,29 @@ impl<S: Store + 'static, C: Clock + 'static> Pass<S, C> {
         self
     }
 
-    /// Also gives back what another pass would.
+    /// It is for a turn that was booked, and good until then by the clock of this node.
+    #[must_use]
+    pub(crate) fn booked(mut self, handle: Handle, good_until: Timestamp) -> Self {
+        self.turn = Some(Turn { handle, good_until });
+        self
+    }
+
+    /// Whether its turn is over, so that sending now could break the limit.
+    pub(crate) fn is_late(&self, now: Timestamp) -> bool {
+        self.turn.as_ref().is_some_and(|turn| now > turn.good_until)
+    }
+
+    /// Gives the turn back, and keeps what else it was charged.
+    pub(crate) async fn give_turn_back(&mut self) {
+        if let Some(Turn { handle, .. }) = self.turn.take() {
+            cancel(&self.service, &handle).await;
+        }
+    }
+
+    /// Also gives back what another pass, which has no turn, would.
     #[must_use]
     pub(crate) fn joined(mut self, mut other: Self) -> Self {
+        debug_assert!(other.turn.is_none());
         self.handles.append(&mut other.handles);
         self.lease = self.lease.into_iter().chain(other.lease).min();
         self
@@ -60,7 +89,9 @@ impl<S: Store + 'static, C: Clock + 'static> Pass<S, C> {
     pub(crate) fn left(&mut self) {
         self.left = true;
         if let Some(lease) = self.lease {
-            let (service, handles) = (self.service.clone(), self.handles.clone());
+            let turn = self.turn.iter().map(|turn| &turn.handle);
+            let handles: Vec<_> = turn.chain(&self.handles).cloned().collect();
+            let service = self.service.clone();
             let renewing = async move {
                 loop {
                     sleep(Duration::from(lease) / 3).await;
@@ -79,9 +110,7 @@ impl<S: Store + 'static, C: Clock + 'static> Pass<S, C> {
     pub(crate) async fn give_back(mut self) {
         let handles = self.end();
         for handle in handles {
-            if let Err(error) = self.service.cancel(&handle).await {
-                debug!(%error, "a turn could not be given back");
-            }
+            cancel(&self.service, &handle).await;
         }
     }
 
@@ -90,7 +119,14 @@ impl<S: Store + 'static, C: Clock + 'static> Pass<S, C> {
         if let Some(renewal) = self.renewal.take() {
             renewal.abort();
         }
-        std::mem::take(&mut self.handles)
+        let turn = self.turn.take().map(|turn| turn.handle);
+        turn.into_iter().chain(std::mem::take(&mut self.handles)).collect()
+    }
+}
+
+async fn cancel<S: Store, C: Clock>(service: &Service<S, C>, handle: &Handle) {
+    if let Err(error) = service.cancel(handle).await {
+        debug!(%error, "a turn could not be given back");
     }
 }
 

@@ -19,6 +19,7 @@
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use sluicegate_core::Span;
+use sluicegate_door::upstream::LoginFailed;
 
 /// Why not.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -56,6 +57,12 @@ fn limited(retry_after: Option<Span>, rule: Option<&str>) -> String {
     match retry_after {
         None => format!("{limit} is reached"),
         Some(span) => format!("{limit} is reached: try again in {} s", span.as_secs_ceil()),
+    }
+}
+
+impl From<LoginFailed> for Refusal {
+    fn from(_: LoginFailed) -> Self {
+        Self::Login
     }
 }
 

@@ -1,5 +1,6 @@
 //! A route with all that it needs to be walked.
 
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -7,16 +8,14 @@ use std::time::Duration;
 use axum::http::response::Parts;
 use hyper::body::Incoming;
 use sluicegate_core::Store;
-use sluicegate_core::time::{Clock, Span};
-use sluicegate_core::upstream::{self, Advice, Answer, Watch};
+use sluicegate_core::time::Clock;
+use sluicegate_core::upstream::{self, Answer, Watch};
 use sluicegate_door::service::Service;
+use sluicegate_door::upstream::{CaError, CredentialsError, Signer, Upstream, Ways, is_address};
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-use crate::forward::client::{CaError, Ways, is_address};
-use crate::forward::credentials::{CredentialsError, Signer};
-use crate::forward::target;
-use crate::forward::{Parked, Upstream};
+use crate::forward::{Parked, target};
 use crate::metrics::{Metrics, RouteMetrics};
 use crate::options::{self, route_key};
 use crate::pace::Lane;
@@ -127,11 +126,10 @@ impl<S: Store + 'static, C: Clock + 'static> Route<S, C> {
             true => self.refusals.fetch_add(1, Ordering::Relaxed),
             false => self.refusals.swap(0, Ordering::Relaxed),
         };
-        let span = match upstream::advice(&answer, Watch { below: learn.below, refusals }) {
-            None => return,
-            Some(Advice::Closed(span)) => jittered(span.min(learn.pause_max.into())),
-            Some(Advice::Slow { every }) => every.min(learn.pause_max.into()),
-        };
+        let watch = Watch { below: learn.below, refusals };
+        let chance = RandomState::new().build_hasher().finish();
+        let span = upstream::pause(&answer, watch, learn.pause_max.into(), chance);
+        let Some(span) = span else { return };
         self.metrics.paused();
         match self.lane.close(span).await {
             Ok(shut) => {
@@ -140,12 +138,4 @@ impl<S: Store + 'static, C: Clock + 'static> Route<S, C> {
             Err(error) => warn!(route = self.key, %error, "a pause could not be shared"),
         }
     }
-}
-
-/// A little longer, by chance: those who were told the same do not all come back at once.
-fn jittered(span: Span) -> Span {
-    use std::hash::{BuildHasher, Hasher, RandomState};
-    let random = RandomState::new().build_hasher().finish();
-    let most = (span.as_micros() / 20).min(1_000_000);
-    span + Span::from_micros(random % (most + 1))
 }

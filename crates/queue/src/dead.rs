@@ -175,6 +175,7 @@ impl DeadLetters {
         message.meta.hop += 1;
         message.meta.attempt = 0;
         message.meta.deferrals = 0;
+        message.meta.booking = None;
         let next = self.queue.inner.outgoing(message, When::Now);
         (home.unwrap_or_else(|| self.queue.inner.live.clone()), next)
     }
@@ -184,7 +185,11 @@ impl DeadLetters {
 pub(crate) fn bury(mut message: Message, queue: &str, reason: Reason, now: Timestamp) -> Message {
     let told = cut(&reason.message, MESSAGE_MAX);
     let mut stack = reason.stack.map(|stack| cut(&stack, STACK_MAX));
-    let error = json!({ "message": told, "stack": stack, "timestamp": now.to_string() });
+    let mut error = json!({ "message": told, "stack": stack, "timestamp": now.to_string() });
+    for (name, value) in reason.details {
+        // Those of its own come first: none is replaced.
+        error.as_object_mut().expect("it is one").entry(name).or_insert(value);
+    }
     let spliced = splice(&message.body, &error.to_string());
     let splice = spliced.map(|(body, at, length)| {
         message.body = body.into();
@@ -230,7 +235,7 @@ mod tests {
     use super::*;
 
     fn letter(body: &'static str) -> Message {
-        let reason = Reason { message: "no \"luck\"".to_owned(), stack: Some("at x".to_owned()) };
+        let reason = Reason { stack: Some("at x".to_owned()), ..Reason::new("no \"luck\"") };
         bury(Message::new(body), "jobs", reason, Timestamp::from_secs(1_800_000_000))
     }
 

@@ -35,12 +35,21 @@ pub struct Reason {
     pub message: String,
     /// Where, if that is known.
     pub stack: Option<String>,
+    /// What else whoever reads the letter should know, beside these in its `error`.
+    pub details: Vec<(&'static str, serde_json::Value)>,
 }
 
 impl Reason {
     /// A reason in words.
     pub fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), stack: None }
+        Self { message: message.into(), stack: None, details: Vec::new() }
+    }
+
+    /// The same, with something else to know.
+    #[must_use]
+    pub fn with(mut self, name: &'static str, value: impl Into<serde_json::Value>) -> Self {
+        self.details.push((name, value.into()));
+        self
     }
 }
 
@@ -66,6 +75,16 @@ impl Delivery {
     /// How often somebody had it before and did not settle it, as far as the broker tells.
     pub const fn returns(&self) -> u32 {
         self.returns
+    }
+
+    /// Puts down what was booked for it, which travels with it from now on; none forgets it.
+    pub fn book(&mut self, booking: Option<String>) {
+        self.message.meta.booking = booking;
+    }
+
+    /// Notes that it had to wait for a limit, in the hands of who holds it.
+    pub const fn waited(&mut self) {
+        self.message.meta.deferrals += 1;
     }
 
     /// The work is done.

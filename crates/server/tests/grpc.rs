@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use prost::Message as _;
+use sluicegate_core::price::{ModelPrices, PriceBook, Rates, Unknown};
 use sluicegate_core::rule::{Group, Rule};
 use sluicegate_core::ruleset::{Ruleset, Settings};
 use sluicegate_core::time::{Span, Timestamp};
@@ -47,6 +48,17 @@ impl Api {
         let limits = limits.iter().map(|text| text.parse::<Limit>().expect(text));
         let group = Group::new("g", [Rule::new("USER", limits).per(&["userId"])]);
         Self::new(Ruleset::new(vec![group], Settings::default()).expect("rules"))
+    }
+
+    /// With prices of 0.20 and 0.60 dollars for a million tokens in and out.
+    fn priced(limits: &[&str]) -> Self {
+        let price = |text: &str| text.parse().expect("a price");
+        let rates = Rates::new(price("0.20 USD/1M"), price("0.60 USD/1M"));
+        let book = PriceBook::new(Unknown::Default(ModelPrices::new(rates, Vec::new())));
+        let limits = limits.iter().map(|text| text.parse::<Limit>().expect(text));
+        let group = Group::new("g", [Rule::new("USER", limits).per(&["userId"])]);
+        let settings = Settings { prices: Arc::new(book), ..Settings::default() };
+        Self::new(Ruleset::new(vec![group], settings).expect("rules"))
     }
 
     fn guarded(rules: Ruleset, readiness: Readiness, tokens: Option<Tokens>) -> Self {
@@ -222,6 +234,78 @@ async fn an_estimate_is_held_settled_and_replayed() {
     let other = pb::Query { cost: cost(1), hold: "30s".to_owned(), ..query("job-1") };
     let conflict = api.acquire(vec![other]).await.expect_err("an id is good for one thing");
     assert_eq!(conflict.code(), Code::AlreadyExists);
+}
+
+#[tokio::test]
+async fn an_estimate_is_priced_and_settling_tells_what_it_came_to() {
+    let api = Api::priced(&["5.00 USD/day", "20000 tokens/min"]);
+    let estimate = pb::Estimate {
+        input_chars: Some(3_000),
+        max_tokens: Some(1),
+        max_completion_tokens: Some(500),
+        n: Some(2),
+        ..Default::default()
+    };
+    let request = pb::Query { cost: Some(estimate), hold: "30s".to_owned(), ..query("job-1") };
+    let held = api.acquire(vec![request]).await.expect("an answer");
+    // 1,000 tokens for the text, and 500 for each of two answers.
+    let used: Vec<_> = held.scopes.iter().map(|scope| scope.current).collect();
+    assert_eq!(used, [800_000, 2_000]);
+
+    api.clock.advance(Span::from_millis(1_250));
+    let actual = pb::Cost {
+        query_tokens: Some(12),
+        context_tokens: Some(856),
+        output_tokens: Some(145),
+        ..Default::default()
+    };
+    let settle = pb::SettleRequest { handle: held.handle, cost: Some(actual) };
+    let expected = pb::Metadata {
+        request_duration_seconds: Some(1.25),
+        api_cost_usd: Some("0.0002606".to_owned()),
+        rate_limited: false,
+        query_tokens: Some(12),
+        context_tokens: Some(856),
+        output_tokens: Some(145),
+    };
+    for replayed in [false, true] {
+        let settled = api.client().settle(settle.clone()).await.expect("settled").into_inner();
+        assert_eq!(settled, pb::Settled { replayed, metadata: Some(expected.clone()) });
+    }
+    let check = pb::CheckRequest { requests: vec![query("")] };
+    let shown = api.client().check(check).await.expect("an answer").into_inner();
+    let used: Vec<_> = shown.scopes.iter().map(|scope| scope.current).collect();
+    assert_eq!(used, [260_600, 1_013]);
+}
+
+#[tokio::test]
+async fn a_denial_says_which_answer_would_fit() {
+    let api = Api::priced(&["0.001 USD/day"]);
+    let ask = |id: &str, input, cap| {
+        let (input_tokens, max_output_tokens) = (Some(input), Some(cap));
+        let cost = pb::Estimate { input_tokens, max_output_tokens, ..Default::default() };
+        vec![pb::Query { cost: Some(cost), ..query(id) }]
+    };
+    // 0.001 dollars are 2,000 tokens in and 1,000 out.
+    let never = api.acquire(ask("a", 2_000, 4_096)).await.expect("an answer");
+    assert_eq!((never.allowed, never.reason.as_str()), (false, "EXCEEDS_USER_LIMIT"));
+    assert_eq!((never.max_output_tokens, never.max_output_tokens_ever), (Some(1_000), Some(1_000)));
+    assert_eq!(never.advice, "it will never fit: an answer of at most 1000 tokens would now");
+
+    assert!(api.acquire(ask("b", 1_000, 0)).await.expect("an answer").allowed);
+    let later = api.acquire(ask("c", 1_000, 1_200)).await.expect("an answer");
+    assert_eq!((later.allowed, later.reason.as_str()), (false, "HIT_USER_LIMIT"));
+    assert_eq!((later.max_output_tokens, later.max_output_tokens_ever), (Some(1_000), None));
+    assert!(later.advice.contains("an answer of at most 1000 tokens would fit now"), "{later:?}");
+    assert!(!api.acquire(ask("d", 1_000, 1_001)).await.expect("an answer").allowed);
+    assert!(api.acquire(ask("e", 1_000, 1_000)).await.expect("an answer").allowed);
+    // What has no cap has no answer that could be shorter.
+    let bare = api.acquire(vec![pb::Query {
+        cost: Some(pb::Estimate { usd: Some("0.5".to_owned()), ..Default::default() }),
+        ..query("f")
+    }]);
+    let bare = bare.await.expect("an answer");
+    assert_eq!((bare.max_output_tokens, bare.max_output_tokens_ever), (None, None));
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@
 
 mod limits;
 
+use anyhow::Context as _;
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
@@ -23,6 +24,17 @@ use limits::{Limits, Usage};
 const ANSWER_TOKENS_MAX: usize = 500;
 /// How much the model is given to read with every question.
 const CONTEXT_TOKENS: usize = 856;
+
+/// Serves it: `ASSISTANT_LISTEN` (127.0.0.1:8000) is where, `LIMITER_URL` (http://127.0.0.1:8080) is
+/// who limits it.
+pub async fn serve() -> anyhow::Result<()> {
+    let variable = |name: &str, default: &str| std::env::var(name).unwrap_or(default.to_owned());
+    let address = variable("ASSISTANT_LISTEN", "127.0.0.1:8000");
+    let limiter = variable("LIMITER_URL", "http://127.0.0.1:8080");
+    let listener = tokio::net::TcpListener::bind(&address).await;
+    let listener = listener.with_context(|| format!("can't listen on {address}"))?;
+    axum::serve(listener, router(&limiter)).await.context("can't serve")
+}
 
 /// The service, with a limiter at this address.
 pub fn router(limiter: &str) -> Router {

@@ -62,7 +62,7 @@ impl RateLimiterService for Floor {
     async fn claim(&self, _: Request<pb::ClaimRequest>) -> Answered<pb::ClaimResponse> {
         nothing()
     }
-    async fn settle(&self, _: Request<pb::SettleRequest>) -> Answered<pb::Ended> {
+    async fn settle(&self, _: Request<pb::SettleRequest>) -> Answered<pb::Settled> {
         nothing()
     }
     async fn release(&self, _: Request<pb::ReleaseRequest>) -> Answered<pb::Ended> {

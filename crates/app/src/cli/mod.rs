@@ -9,6 +9,7 @@
 mod ask;
 mod check;
 mod dlq;
+mod jobs;
 mod overrides;
 mod queue;
 mod remote;
@@ -62,6 +63,9 @@ enum Command {
     /// Look at dead letters, send them again, throw them away
     #[command(after_help = dlq::EXAMPLES)]
     Dlq(dlq::Dlq),
+    /// Say where a job is, and what it waits for
+    #[command(after_help = jobs::EXAMPLES)]
+    Jobs(jobs::Jobs),
     /// Print the completions of a shell
     Completions(Completions),
 }
@@ -86,6 +90,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Verify(verify) => verify.run(),
         Command::Queue(queue) => queue.run(),
         Command::Dlq(dlq) => dlq.run(),
+        Command::Jobs(jobs) => jobs.run(),
         Command::Completions(Completions { shell }) => {
             let command = &mut Cli::command();
             clap_complete::generate(shell, command, "sluicegate", &mut std::io::stdout());

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
+use indicatif::ProgressBar;
 use sluicegate_core::Span;
 use sluicegate_queue::{Error, JobId, Message, Queue, When};
 
@@ -18,6 +19,7 @@ Examples:
   sluicegate queue depth jobs results                how much is in each
   sluicegate queue send jobs '{\"repo\": \"a/b\"}' --type crawl_repo --create
   sluicegate queue send jobs --in 10min - < job.json
+  sluicegate queue send jobs --lines - < jobs.ndjson each line is a message
   sluicegate queue peek jobs --max 3                 looks, and leaves them there
   sluicegate queue purge jobs --yes                  throws all of it away
 
@@ -96,7 +98,13 @@ struct Send {
     /// Deliver it so much later, such as 30s
     #[arg(long = "in", value_name = "SPAN")]
     delay: Option<Span>,
+    /// Each line of the body is a message of its own
+    #[arg(long, conflicts_with = "job")]
+    lines: bool,
 }
+
+/// How many messages are sent at once.
+const BATCH: usize = 500;
 
 impl QueueCommand {
     pub(super) fn run(self) -> anyhow::Result<bool> {
@@ -114,8 +122,7 @@ impl QueueCommand {
                 }
                 Action::Send(send) => {
                     let queue = queues.queue(&send.queue, missing).await?;
-                    let (message, when) = send.message()?;
-                    say(&queue.send_when(message, when).await?.to_string());
+                    send.run(&queue).await?;
                 }
                 Action::Peek { queue, max } => {
                     let queue = queues.queue(&queue, missing).await?;
@@ -140,21 +147,46 @@ impl QueueCommand {
 }
 
 impl Send {
-    fn message(self) -> anyhow::Result<(Message, When)> {
-        let body = match self.body.as_str() {
-            "-" => {
-                let mut body = Vec::new();
-                std::io::stdin().read_to_end(&mut body).context("can't read standard input")?;
-                body
+    async fn run(&self, queue: &Queue) -> anyhow::Result<()> {
+        let body = self.body()?;
+        let when = self.delay.map_or(When::Now, When::After);
+        if !self.lines {
+            say(&queue.send_when(self.message(body)?, when).await?.to_string());
+            return Ok(());
+        }
+        let lines = body.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
+        let lines: Vec<_> = lines.filter(|line| !line.is_empty()).collect();
+        let bar = ProgressBar::new(lines.len() as u64);
+        for part in lines.chunks(BATCH) {
+            let batch = part.iter().map(|line| Ok((self.message(line.to_vec())?, when)));
+            let sent = queue.send_batch(batch.collect::<anyhow::Result<_>>()?).await;
+            for (sent, line) in sent.into_iter().zip(part) {
+                let shown = String::from_utf8_lossy(line);
+                sent.with_context(|| format!("{} were sent, and then {shown}", bar.position()))?;
+                bar.inc(1);
             }
-            _ => self.body.into_bytes(),
-        };
-        let job = self.job.map(JobId::try_from).transpose().context("--job")?;
+        }
+        bar.finish_and_clear();
+        say(&format!("{} messages sent", lines.len()));
+        Ok(())
+    }
+
+    fn body(&self) -> anyhow::Result<Vec<u8>> {
+        if self.body != "-" {
+            return Ok(self.body.clone().into_bytes());
+        }
+        let mut body = Vec::new();
+        std::io::stdin().read_to_end(&mut body).context("can't read standard input")?;
+        Ok(body)
+    }
+
+    fn message(&self, body: Vec<u8>) -> anyhow::Result<Message> {
+        let job = self.job.clone().map(JobId::try_from).transpose().context("--job")?;
         let mut message = Message::of_job(job.unwrap_or_else(JobId::random), body);
-        message.kind = self.kind;
+        message.kind.clone_from(&self.kind);
         let is_json = serde_json::from_slice::<serde::de::IgnoredAny>(&message.body).is_ok();
         message.content_type = is_json.then(|| "application/json".to_owned());
-        Ok((message.with_priority(self.priority), self.delay.map_or(When::Now, When::After)))
+        Ok(message.with_priority(self.priority))
     }
 }
 

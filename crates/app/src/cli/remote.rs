@@ -25,6 +25,11 @@ pub(super) struct Remote {
 }
 
 impl Remote {
+    /// A service at another place than where questions are answered.
+    pub(super) const fn new(url: String, token: Option<String>, json: bool) -> Self {
+        Self { url, token, json }
+    }
+
     /// Prints an answer: in words, or as it came.
     pub(super) fn show(&self, answer: &Value, words: impl FnOnce(&Value) -> String) {
         if self.json {

@@ -8,16 +8,18 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
+use indicatif::ProgressBar;
 use notify::{RecursiveMode, Watcher};
 use sluicegate_config::{Config, LogFormat, LogLevel};
+use sluicegate_dispatch::Stop;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use tracing_subscriber::EnvFilter;
 
 use crate::configuration::Source;
-use crate::wire::{Node, Part};
+use crate::queue::Missing;
+use crate::wire::{Node, Part, Run};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -25,6 +27,7 @@ Examples:
   sluicegate serve --config limits.yaml     what the file says
   sluicegate serve --config ratelimit.yaml  the same, of a file of envoyproxy/ratelimit
   sluicegate serve --config F --only gateway  its gateways, and nothing else of it
+  sluicegate serve --config F --only worker --create  its workers, making queues that are missing
   kill -HUP PID                             read the file again (as a change of it does)";
 
 #[derive(Args)]
@@ -35,38 +38,64 @@ pub(super) struct Serve {
     /// Start only these parts of the configuration; metrics and administration are always there
     #[arg(long, value_enum, value_delimiter = ',', value_name = "PARTS")]
     only: Vec<Part>,
+    /// Make queues that do not exist
+    #[arg(long)]
+    create: bool,
+    /// Show how jobs get on, in a line below the log
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t = Progress::Auto)]
+    progress: Progress,
+}
+
+/// When to show how jobs get on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Progress {
+    /// On a terminal
+    Auto,
+    /// Whatever standard error is
+    Always,
+    /// Not at all
+    Never,
 }
 
 impl Serve {
     pub(super) fn run(self) -> anyhow::Result<bool> {
         let source = Source::new(self.config);
         let loaded = source.load()?;
-        start_logging(&loaded.config);
+        let bar = match self.progress {
+            Progress::Auto if !std::io::stderr().is_terminal() => None,
+            Progress::Never => None,
+            Progress::Auto | Progress::Always => Some(ProgressBar::new_spinner()),
+        };
+        start_logging(&loaded.config, bar.clone());
         for warning in &loaded.warnings {
             warn!("{warning}");
         }
         let parts = match self.only.is_empty() {
-            true => vec![Part::Limiter, Part::Gateway],
+            true => Part::ALL.to_vec(),
             false => self.only,
         };
+        let missing = if self.create { Missing::Make } else { Missing::Refuse };
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-        let outcome = runtime.block_on(serve(source, &loaded.config, &parts));
+        let outcome = runtime.block_on(async {
+            let stop = Stop::default();
+            let run = Run { parts: &parts, missing, progress: bar, stop };
+            serve(source, &loaded.config, run).await
+        });
         // A name that is still being resolved is not waited for.
         runtime.shutdown_timeout(Duration::from_secs(1));
         outcome.map(|()| true)
     }
 }
 
-async fn serve(source: Source, config: &Config, parts: &[Part]) -> anyhow::Result<()> {
+async fn serve(source: Source, config: &Config, run: Run<'_>) -> anyhow::Result<()> {
     let node = Node::new(source.clone(), config)?;
-    let shutdown = CancellationToken::new();
     // Before anything can take long: a signal that comes early must not be lost.
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut hangup = signal(SignalKind::hangup())?;
     let mut changed = watch(&source)?;
 
-    let stop = shutdown.clone();
+    let stop = run.stop.clone();
     let reloading = node.clone();
     let signals = tokio::spawn(async move {
         loop {
@@ -77,10 +106,16 @@ async fn serve(source: Source, config: &Config, parts: &[Part]) -> anyhow::Resul
                 Some(()) = changed.recv() => reload(&reloading).await,
             }
         }
-        info!("stopping: what is in flight is finished first");
-        stop.cancel();
+        info!("stopping: what is in flight is finished first; a second signal ends it at once");
+        stop.drain.cancel();
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+        info!("stopping at once: what is in work is given back");
+        stop.now.cancel();
     });
-    let outcome = node.run(config, parts, shutdown).await;
+    let outcome = node.run(config, run).await;
     signals.abort();
     info!("stopped");
     outcome
@@ -151,8 +186,25 @@ fn watch_folder(watcher: &mut impl Watcher, path: &Path) -> anyhow::Result<()> {
         .with_context(|| format!("can't watch {}", folder.display()))
 }
 
+/// Standard error, which a line of progress shares with the log.
+#[derive(Clone)]
+struct Below(Option<ProgressBar>);
+
+impl std::io::Write for Below {
+    fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
+        match &self.0 {
+            Some(bar) => bar.suspend(|| std::io::stderr().write(text)),
+            None => std::io::stderr().write(text),
+        }
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        std::io::stderr().flush()
+    }
+}
+
 /// Logs go to standard error; standard output is for decisions.
-fn start_logging(config: &Config) {
+fn start_logging(config: &Config, bar: Option<ProgressBar>) {
     let level = match config.log.level {
         LogLevel::Error => "error",
         LogLevel::Warn => "warn",
@@ -170,7 +222,7 @@ fn start_logging(config: &Config) {
     };
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+        .with_writer(move || Below(bar.clone()))
         .with_target(false);
     if json {
         builder.json().flatten_event(true).init();

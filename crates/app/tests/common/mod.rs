@@ -43,21 +43,33 @@ impl Running {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("sluicegate.yaml");
         std::fs::write(&path, format!("{ANYWHERE}{config}")).expect("a file");
-        let mut running = Self::spawn(&path, environment);
+        let mut running = Self::spawn(&path, environment, &[]);
+        running._folder = Some(folder);
+        running
+    }
+
+    /// Starts only some parts of it, with queues made where they are missing; of its listeners only
+    /// that for administration is waited for.
+    pub(crate) fn start_only(config: &str, parts: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("sluicegate.yaml");
+        std::fs::write(&path, format!("{ANYWHERE}{config}")).expect("a file");
+        let mut running = Self::spawn(&path, &[], &["--create", "--only", parts]);
         running._folder = Some(folder);
         running
     }
 
     /// Starts the service with a file that is there.
     pub(crate) fn with_file(config: &Path) -> Self {
-        Self::spawn(config, &[])
+        Self::spawn(config, &[], &[])
     }
 
-    fn spawn(config: &Path, environment: &[(&str, &Path)]) -> Self {
+    fn spawn(config: &Path, environment: &[(&str, &Path)], arguments: &[&str]) -> Self {
         let mut child = sluicegate()
             .envs(environment.iter().copied())
             .args(["serve", "--config"])
             .arg(config)
+            .args(arguments)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -71,7 +83,8 @@ impl Running {
         let log = Arc::new(Mutex::new(Vec::new()));
         let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
         let [mut http, mut grpc, mut admin] = [const { String::new() }; 3];
-        while http.is_empty() || grpc.is_empty() || admin.is_empty() {
+        let only = arguments.contains(&"--only");
+        while admin.is_empty() || !only && (http.is_empty() || grpc.is_empty()) {
             let line = lines.next().expect("it listens before it ends").expect("text");
             let event: Value = serde_json::from_str(&line).unwrap_or_else(|_| panic!("{line}"));
             if event["message"] == "listening" {

@@ -96,11 +96,10 @@ impl Gateway {
         self.folder.path().join("sluicegate.yaml")
     }
 
-    /// How many tokens the limiter has counted for a tenant.
-    pub(crate) fn tokens_used(&self, tenant: &str) -> u64 {
+    /// How many tokens the limiter has counted for a tenant, an account or whatever `key` says.
+    pub(crate) fn tokens_used(&self, key: &str, value: &str) -> u64 {
         let limiter = self.limiter.as_ref().expect("it runs");
-        let dimensions =
-            json!({ "envoy.domain": "edge", "envoy.descriptor": "tenant", "tenant": tenant });
+        let dimensions = json!({ "envoy.domain": "edge", "envoy.descriptor": key, key: value });
         let usage = json!({ "dimensions": dimensions });
         let (status, told) = post(&format!("{}/v1/usage", limiter.http), &usage, None);
         assert_eq!(status, 200, "{told}");
@@ -162,7 +161,8 @@ impl Answer {
     }
 }
 
-/// What Envoy stands before: it answers everything, counts, and says that each cost 300 tokens.
+/// What Envoy stands before: it answers everything, counts, and says that each cost 300 tokens and
+/// that it did not use 200.
 pub(crate) struct Upstream {
     port: u16,
     requests: Arc<AtomicUsize>,
@@ -195,7 +195,7 @@ fn answer(stream: TcpStream, count: &AtomicUsize) -> Option<()> {
     for line in lines.map_while(Result::ok).filter(String::is_empty) {
         drop(line);
         count.fetch_add(1, Ordering::SeqCst);
-        let told = b"HTTP/1.1 200 OK\r\nx-tokens: 300\r\ncontent-length: 2\r\n\r\nok";
+        let told = b"HTTP/1.1 200 OK\r\nx-tokens: 300\r\nx-unused-tokens: 200\r\ncontent-length: 2\r\n\r\nok";
         writer.write_all(told).ok()?;
     }
     Some(())

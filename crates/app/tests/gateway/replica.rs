@@ -1,5 +1,6 @@
 //! One replica: `sluicegate serve --only gateway`.
 
+use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -14,6 +15,8 @@ use sluicegate_core::checker::Checker;
 use crate::vendor::Vendor;
 
 pub(crate) const TOKEN: &str = "the-internal-token-of-the-test";
+/// The header field by which a vendor knows through which replica a request came.
+pub(crate) const THROUGH: &str = "x-through";
 
 /// A running replica. It is killed when it is dropped.
 pub(crate) struct Replica {
@@ -28,9 +31,14 @@ pub(crate) struct Replica {
 
 /// The part of a configuration that says where usage is kept.
 pub(crate) fn redis(port: u16) -> String {
+    redis_with(port, "100ms")
+}
+
+/// The same, with turns that may be taken so much late.
+pub(crate) fn redis_with(port: u16, slack: &str) -> String {
     // Longer than production would wait: tests share their machine.
     format!(
-        "store: {{kind: redis, url: 'redis://127.0.0.1:{port}', timeout: 1s, deadline: 2500ms, nodes_max: 3}}\nbooking: {{slack: 100ms}}\n"
+        "store: {{kind: redis, url: 'redis://127.0.0.1:{port}', timeout: 1s, deadline: 2500ms, nodes_max: 3}}\nbooking: {{slack: {slack}}}\n"
     )
 }
 
@@ -175,7 +183,8 @@ fn agent() -> ureq::Agent {
 /// A request; status, Retry-After and the code of a refusal. Status 0 if there is no answer.
 pub(crate) fn ask(url: &str, token: &str) -> (u16, Option<u64>, String) {
     let body = r#"{"operationName":"Diamonds","query":"{a}"}"#;
-    let request = agent().post(format!("{url}/graphql")).header("x-internal-token", token);
+    let request = agent().post(format!("{url}/graphql"));
+    let request = request.header("x-internal-token", token).header(THROUGH, url);
     let Ok(mut answer) = request.send(body) else { return (0, None, String::new()) };
     let retry =
         answer.headers().get("retry-after").and_then(|value| value.to_str().ok()?.parse().ok());
@@ -210,31 +219,56 @@ pub(crate) fn wait_until(holds: impl Fn() -> bool) {
 }
 
 /// Proves from the decision logs that the store let no more through than the limit, and from what
-/// the vendor saw that no more arrived: in any window that is shorter by the longest way from
-/// the one to the other. Returns that way in microseconds.
+/// the vendor saw that no more arrived. Returns the longest way from the one to the other, in
+/// microseconds.
 pub(crate) fn prove(limit: &str, logs: &[String], vendor: &Vendor) -> u64 {
-    let mut admits: Vec<Timestamp> = Vec::new();
-    for line in logs.iter().flat_map(|log| log.lines()) {
-        let line: Value = serde_json::from_str(line).unwrap_or_default();
-        let went = matches!(line["operation"].as_str(), Some("acquire" | "claim"));
-        if went && line["allowed"] == true {
-            let at: jiff::Timestamp = line["at"].as_str().expect("a time").parse().expect("a time");
-            admits.push(Timestamp::from_micros(at.as_microsecond() as u64));
-        }
-    }
-    admits.sort_unstable();
-    let arrivals = vendor.arrivals();
-    assert_eq!(admits.len(), arrivals.len(), "each that was let through arrived, and no other");
+    let (admits, arrivals) = (admits(logs), vendor.arrivals());
     judge(limit, &admits);
-    let way =
-        admits.iter().zip(&arrivals).map(|(admit, arrival)| arrival.since(*admit).as_micros());
-    let way = way.max().unwrap_or(0);
-    let (amount, _) = limit.split_once("/s").expect("a limit per second");
+    let way = longest_way(&admits, &arrivals);
     if !limit.contains("burst") {
-        assert!(way < 900_000, "{way} µs from the store to the vendor leave nothing to prove");
-        judge(&format!("{amount}/{}us", 1_000_000 - way), &arrivals);
+        judge_arrivals(limit, way, &arrivals);
     }
     way
+}
+
+/// When the store let requests through that went, by its own clock, in order.
+pub(crate) fn admits(logs: &[String]) -> Vec<Timestamp> {
+    let lines = logs.iter().flat_map(|log| log.lines());
+    let lines: Vec<Value> =
+        lines.map(|line| serde_json::from_str(line).unwrap_or_default()).collect();
+    // What was held up until its turn was over has given it back.
+    let cancelled: HashSet<_> = lines
+        .iter()
+        .filter(|line| line["operation"] == "cancel")
+        .filter_map(|line| line["requestId"].as_str())
+        .collect();
+    let went = lines.iter().filter(|line| {
+        line["allowed"] == true
+            && matches!(line["operation"].as_str(), Some("acquire" | "claim"))
+            && !line["requestId"].as_str().is_some_and(|id| cancelled.contains(id))
+    });
+    let at = |line: &Value| {
+        let at: jiff::Timestamp = line["at"].as_str().expect("a time").parse().expect("a time");
+        Timestamp::from_micros(at.as_microsecond() as u64)
+    };
+    let mut admits: Vec<_> = went.map(at).collect();
+    admits.sort_unstable();
+    admits
+}
+
+/// The longest way from the store to the vendor, in microseconds.
+pub(crate) fn longest_way(admits: &[Timestamp], arrivals: &[Timestamp]) -> u64 {
+    assert_eq!(admits.len(), arrivals.len(), "each that was let through arrived, and no other");
+    let ways = admits.iter().zip(arrivals).map(|(admit, arrival)| arrival.since(*admit));
+    ways.map(|way| way.as_micros()).max().unwrap_or(0)
+}
+
+/// Proves that no more arrived than a limit per second allows: in any window of the contract that
+/// is shorter by the longest way, because one that took it may be followed by one that took none.
+pub(crate) fn judge_arrivals(limit: &str, way: u64, arrivals: &[Timestamp]) {
+    let (amount, _) = limit.split_once("/s").expect("a limit per second");
+    assert!(way < 900_000, "{way} µs from the store to the vendor leave nothing to prove");
+    judge(&format!("{amount}/{}us", 1_000_000 - way), arrivals);
 }
 
 fn judge(limit: &str, times: &[Timestamp]) {

@@ -10,12 +10,21 @@ use sluicegate_core::Timestamp;
 use sluicegate_core::time::Clock;
 use sluicegate_store::MonotonicClock;
 
+use crate::replica::THROUGH;
+
 /// A running vendor, for as long as the test runs.
 #[derive(Clone)]
 pub(crate) struct Vendor {
     pub(crate) port: u16,
-    arrivals: Arc<Mutex<Vec<Timestamp>>>,
+    arrivals: Arc<Mutex<Vec<Arrival>>>,
     down: Arc<AtomicBool>,
+}
+
+/// A request that came.
+struct Arrival {
+    at: Timestamp,
+    /// The replica that it came through: see [`crate::replica::THROUGH`].
+    through: String,
 }
 
 impl Vendor {
@@ -41,16 +50,34 @@ impl Vendor {
 
     /// When requests came, in order.
     pub(crate) fn arrivals(&self) -> Vec<Timestamp> {
-        let mut arrivals = self.arrivals.lock().expect("the lock").clone();
-        arrivals.sort_unstable();
-        arrivals
+        self.arrivals_if(|_| true)
+    }
+
+    /// When requests came that did not come through this replica, in order.
+    pub(crate) fn arrivals_not_through(&self, url: &str) -> Vec<Timestamp> {
+        self.arrivals_if(|arrival| arrival.through != url)
+    }
+
+    fn arrivals_if(&self, counts: impl Fn(&Arrival) -> bool) -> Vec<Timestamp> {
+        let arrivals = self.arrivals.lock().expect("the lock");
+        let counted = arrivals.iter().filter(|arrival| counts(arrival));
+        let mut times: Vec<_> = counted.map(|arrival| arrival.at).collect();
+        times.sort_unstable();
+        times
+    }
+
+    /// Remembers a request; returns its number.
+    fn arrived(&self, at: Timestamp) -> usize {
+        let mut arrivals = self.arrivals.lock().expect("the lock");
+        arrivals.push(Arrival { at, through: String::new() });
+        arrivals.len() - 1
     }
 
     fn serve(&self, stream: TcpStream, clock: MonotonicClock) {
         let _ = stream.set_nodelay(true);
         let mut reader = BufReader::new(stream);
         loop {
-            let (mut line, mut length, mut first) = (String::new(), 0, true);
+            let (mut line, mut length, mut number) = (String::new(), 0, None);
             loop {
                 line.clear();
                 if !matches!(reader.read_line(&mut line), Ok(1..)) {
@@ -59,10 +86,12 @@ impl Vendor {
                 if self.down.load(Ordering::SeqCst) {
                     return;
                 }
-                if std::mem::take(&mut first) {
-                    self.arrivals.lock().expect("the lock").push(clock.now());
-                }
+                let number = *number.get_or_insert_with(|| self.arrived(clock.now()));
                 let field = line.trim().to_ascii_lowercase();
+                if let Some(value) = field.strip_prefix(THROUGH).and_then(|v| v.strip_prefix(':')) {
+                    self.arrivals.lock().expect("the lock")[number].through =
+                        value.trim().to_owned();
+                }
                 if let Some(value) = field.strip_prefix("content-length:") {
                     length = value.trim().parse().unwrap_or(0);
                 }

@@ -2,8 +2,10 @@
 //! out.
 
 mod auth;
+mod dispatch;
 mod envoy;
 mod gateway;
+mod handler;
 mod listen;
 mod prices;
 mod queue;
@@ -18,8 +20,13 @@ use sluicegate_core::ruleset::Settings;
 use sluicegate_core::{Group, Ruleset};
 
 pub use auth::{Auth, TokenHash};
+pub use dispatch::{Delay, Dispatch, Provider, Strategy, Worker};
 pub use envoy::{Envoy, EnvoyClosed};
 pub use gateway::{Credentials, Fair, Gateway, Learn, Login, Route, SecretSource, Url, Wait};
+pub use handler::{
+    AnswerCondition, ChatProvider, ChatWork, CommandWork, Emit, Handler, HttpContent, HttpWork,
+    Statuses, Work,
+};
 pub use listen::{Address, Listen, Listener, Tls};
 pub use prices::Prices;
 pub use queue::{Queue, QueueBroker};
@@ -64,6 +71,10 @@ pub struct Config {
     pub envoy: Envoy,
     /// What goes to upstreams, how fast. Default: nothing.
     pub gateways: Vec<Gateway>,
+    /// What is sent to providers. Default: nothing.
+    pub dispatch: Option<Dispatch>,
+    /// Who works on it. Default: nobody.
+    pub workers: Vec<Worker>,
     pub(crate) groups: Vec<Group>,
     pub(crate) settings: Settings,
     pub(crate) extras: HashMap<String, RuleExtras>,

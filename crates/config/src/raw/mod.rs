@@ -57,6 +57,11 @@ impl Scalar {
         &self.text
     }
 
+    /// Whether it is written without quotes, so that it may be a number or a switch.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.plain
+    }
+
     /// Replaces what is written by what it stands for.
     pub(crate) fn replace(&mut self, text: String) {
         self.template = Some(std::mem::replace(&mut self.text, text));
@@ -100,7 +105,8 @@ fn has_credentials(text: &str) -> bool {
 /// Whether a key, or a line with a key in it, announces a secret.
 fn announces_secret(text: &str) -> bool {
     let text = text.to_ascii_lowercase();
-    ["password", "passwd", "secret", "token", "credential"].iter().any(|word| text.contains(word))
+    let words = ["password", "passwd", "secret", "token", "credential", "api_key"];
+    words.iter().any(|word| text.contains(word))
 }
 
 #[cfg(test)]

@@ -5,8 +5,10 @@ mod advice;
 mod auth;
 mod compile;
 mod dimensions;
+mod dispatch;
 mod envoy;
 mod gateway;
+mod handler;
 mod item;
 mod limits;
 mod listen;
@@ -19,6 +21,7 @@ mod rule;
 mod scalar;
 mod service;
 mod store;
+mod upstream;
 mod wording;
 
 use std::collections::HashMap;
@@ -35,7 +38,7 @@ use crate::report::Report;
 use item::{Fields, Item};
 use limits::DraftGroup;
 
-const KNOWN: [&str; 16] = [
+const KNOWN: [&str; 18] = [
     "enabled",
     "listen",
     "auth",
@@ -52,9 +55,9 @@ const KNOWN: [&str; 16] = [
     "envoy",
     "compat",
     "gateways",
+    "dispatch",
+    "workers",
 ];
-/// Other parts of the product, which read the same file.
-const ELSEWHERE: [&str; 2] = ["dispatch", "workers"];
 
 /// The format that a file is in, by its look.
 pub(crate) fn format(root: &Node) -> Format {
@@ -82,7 +85,7 @@ pub(crate) fn config(root: &Node, report: &mut Report) -> Option<Config> {
     let is_nothing = matches!(&root.value, Value::Scalar(scalar) if scalar.is_null());
     let node = if is_nothing { &empty } else { root };
     let item = Item { node, path: Path::default() };
-    let fields = Fields::open_besides(item, &KNOWN, &ELSEWHERE, report)?;
+    let fields = Fields::open(item, &KNOWN, report)?;
     let part = |key: &str| fields.get(key);
 
     let auth = part("auth").map(|item| auth::auth(item, report)).unwrap_or_default();
@@ -129,7 +132,18 @@ pub(crate) fn config(root: &Node, report: &mut Report) -> Option<Config> {
     let groups = with_imported(groups, imported, &settings, part("envoy"), report);
     let gateways = part("gateways").map(|item| gateway::gateways(&item, &listen, report));
     let (gateways, of_routes) = gateways.unwrap_or_default();
-    let groups = with_routes(groups, of_routes, &settings, part("gateways"), report);
+    let names = "a route is called <gateway>/<route>, and a group or a rule of limits is, too";
+    let groups = with_own(groups, of_routes, &settings, part("gateways"), names, report);
+    let dispatch = part("dispatch")
+        .and_then(|item| dispatch::dispatch(&item, &store, part("workers").as_ref(), report));
+    let (dispatch, of_providers) = dispatch.unzip();
+    let workers = part("workers").map(|item| dispatch::workers(&item, dispatch.as_ref(), report));
+    let (workers, of_workers) = workers.unwrap_or_default();
+    let own = of_providers.unwrap_or_default().into_iter().chain(of_workers).collect();
+    let names = "its rules are called dispatch/<provider> and worker/<provider>, and another rule \
+                 or key of the file is, too";
+    let groups =
+        with_own(groups, own, &settings, part("dispatch").or(part("workers")), names, report);
     Some(Config {
         enabled: fields.read("enabled", true, report, scalar::boolean),
         listen,
@@ -141,6 +155,8 @@ pub(crate) fn config(root: &Node, report: &mut Report) -> Option<Config> {
         metrics: part("metrics").map(|item| service::metrics(item, report)).unwrap_or_default(),
         envoy,
         gateways,
+        dispatch,
+        workers,
         server: part("server").map(|item| service::server(item, report)).unwrap_or_default(),
         groups,
         settings,
@@ -168,21 +184,20 @@ fn with_imported(
     groups
 }
 
-/// All groups, if those of routes can stand beside the others.
-fn with_routes(
+/// All groups, if those of another part can stand beside the others.
+fn with_own(
     mut groups: Vec<Group>,
-    of_routes: Vec<Group>,
+    own: Vec<Group>,
     settings: &Settings,
     item: Option<Item<'_>>,
+    message: &str,
     report: &mut Report,
 ) -> Vec<Group> {
-    groups.extend(of_routes);
+    groups.extend(own);
     if let Some(item) = item.filter(|_| report.errors() == 0)
         && Ruleset::new(groups.clone(), settings.clone()).is_err()
     {
         // Each was compiled on its own: all that is left are names, which may come from variables.
-        let message =
-            "a route is called <gateway>/<route>, and a group or a rule of limits is, too";
         item.fail(report, message, "rename one of the two");
     }
     groups

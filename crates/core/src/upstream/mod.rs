@@ -94,10 +94,24 @@ pub fn is_refusal(answer: &Answer<'_>) -> bool {
 /// What an answer asks for, if anything.
 pub fn advice(answer: &Answer<'_>, watch: Watch) -> Option<Advice> {
     if is_refusal(answer) {
-        return Some(Advice::Closed(pause(answer, watch)));
+        return Some(Advice::Closed(refused_for(answer, watch)));
     }
     let advised = fields::windows(answer).into_iter().filter_map(|window| react(&window, watch));
     advised.reduce(stronger)
+}
+
+/// How long an answer keeps the upstream closed, if it does: what it asks for, at most `longest`,
+/// and a little more by `chance`, any number, so that those who were told the same do not all come
+/// back at once.
+pub fn pause(answer: &Answer<'_>, watch: Watch, longest: Span, chance: u64) -> Option<Span> {
+    match advice(answer, watch)? {
+        Advice::Closed(span) => {
+            let span = span.min(longest);
+            let most = (span.as_micros() / 20).min(1_000_000);
+            Some(span + Span::from_micros(chance % (most + 1)))
+        }
+        Advice::Slow { every } => Some(every.min(longest)),
+    }
 }
 
 impl<'a> Answer<'a> {
@@ -107,7 +121,7 @@ impl<'a> Answer<'a> {
 }
 
 /// How long a refusal closes the upstream.
-fn pause(answer: &Answer<'_>, watch: Watch) -> Span {
+fn refused_for(answer: &Answer<'_>, watch: Watch) -> Span {
     let millis = |name: &str| {
         answer.field(name).and_then(|value| moment::number(value, Span::from_millis(1)))
     };

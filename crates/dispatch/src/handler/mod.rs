@@ -1,4 +1,19 @@
-//! What is done with a job: the port of everything that works for a living.
+//! What is done with a job: the port of everything that works for a living, and the handlers that
+//! need no Rust: a call over HTTP, a program, a question to a model.
+
+mod chat;
+mod command;
+mod emit;
+mod excerpt;
+mod facts;
+mod http;
+
+pub use chat::{Chat, ChatProvider};
+pub use command::{CommandHandler, CommandOptions};
+pub use emit::{Emit, Emitting};
+pub use http::{
+    Condition, Content, Extract, HttpError, HttpHandler, HttpOptions, Statuses, Success,
+};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -63,6 +78,25 @@ pub struct Failure {
     pub message: String,
     /// The beginning of what the provider answered.
     pub response: Option<String>,
+}
+
+impl Failure {
+    /// It may work the next time.
+    pub fn transient(message: impl Into<String>) -> Self {
+        Self { kind: FailureKind::Transient, message: message.into(), response: None }
+    }
+
+    /// It will never work.
+    pub fn permanent(message: impl Into<String>) -> Self {
+        Self { kind: FailureKind::Permanent, ..Self::transient(message) }
+    }
+}
+
+/// A failure of which no provider has said anything.
+impl From<Failure> for Handled {
+    fn from(failure: Failure) -> Self {
+        Self { outcome: Err(failure), heard: None }
+    }
 }
 
 /// What to do about a failure.

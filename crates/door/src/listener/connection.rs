@@ -14,6 +14,7 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
+use super::framing::Inspected;
 use super::pulse::Pulse;
 use super::service::App;
 use super::{Options, Peer, Stats};
@@ -96,7 +97,9 @@ impl Connector {
         let Options { header_timeout, idle_timeout, body_timeout, .. } = self.options;
         let peer = self.options.tell_peer.then_some(peer);
         let pulse = Arc::new(Pulse::default());
-        let app = App { router: self.app.clone(), body_timeout, peer, pulse: Arc::clone(&pulse) };
+        let (stream, findings) = Inspected::new(stream, self.options.tell_doubts);
+        let router = self.app.clone();
+        let app = App { router, body_timeout, peer, findings, pulse: Arc::clone(&pulse) };
         let io = TokioIo::new(stream);
         // An application that answers 101 takes the connection over; most never do.
         let mut connection = pin!(self.http.serve_connection_with_upgrades(io, app));

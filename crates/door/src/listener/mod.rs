@@ -22,6 +22,7 @@
 mod accept;
 mod body;
 mod connection;
+mod framing;
 mod pulse;
 mod service;
 mod stats;
@@ -38,6 +39,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
 pub use self::body::BodyTimeout;
+pub use self::framing::Doubtful;
 pub use self::stats::{Counts, Stats};
 
 use self::accept::{Troubles, accept};
@@ -65,6 +67,8 @@ pub struct Options {
     pub shutdown_grace: Duration,
     /// Whether the extensions of a request tell its [`Peer`].
     pub tell_peer: bool,
+    /// Whether the extensions of a request tell that it is [`Doubtful`].
+    pub tell_doubts: bool,
 }
 
 /// Who is at the other end of a request's connection, in its extensions.
@@ -87,6 +91,7 @@ impl Default for Options {
             streams_max: 256,
             shutdown_grace: Duration::from_secs(30),
             tell_peer: false,
+            tell_doubts: false,
         }
     }
 }

@@ -16,12 +16,14 @@ use tower_service::Service as _;
 
 use super::Peer;
 use super::body::{Timed, Watched};
+use super::framing::Findings;
 use super::pulse::{Pulse, Work};
 
 pub(super) struct App {
     pub(super) router: Router,
     pub(super) body_timeout: Option<Duration>,
     pub(super) peer: Option<Peer>,
+    pub(super) findings: Option<Arc<Findings>>,
     pub(super) pulse: Arc<Pulse>,
 }
 
@@ -35,6 +37,9 @@ impl hyper::service::Service<Request<Incoming>> for App {
         let mut request = request.map(|body| Timed::new(body, self.body_timeout));
         if let Some(peer) = self.peer {
             request.extensions_mut().insert(peer);
+        }
+        if let Some(doubt) = self.findings.as_ref().and_then(|findings| findings.next()) {
+            request.extensions_mut().insert(doubt);
         }
         // A router is always ready, so that it needs no asking; a clone is a pointer.
         Answer { inner: self.router.clone().call(request), work }

@@ -151,11 +151,39 @@ impl<S: Store + 'static, C: Clock + 'static> Lane<S, C> {
             }
             Ok(Ok(Turn::Closed)) => Err(Refusal::StoreUnavailable),
             // Displaced, out of time, or the pump is gone with its runtime.
-            Ok(Ok(Turn::Displaced) | Err(_)) | Err(_) => {
-                let retry_after = self.lock().wait_of(flow, since, Span::ZERO);
-                Err(Refusal::Limited { retry_after: Some(retry_after), rule: None })
-            }
+            Ok(Ok(Turn::Displaced) | Err(_)) | Err(_) => Err(self.refusal(flow, since)),
         }
+    }
+
+    /// Waits for another turn in the place of one that was missed, at most for `patience`.
+    ///
+    /// Whoever had a turn does not stand at the end again: this one is booked right behind those
+    /// that are booked already, and belongs to nobody else. Dropped, it is given back.
+    pub(crate) async fn wait_again(
+        self: &Arc<Self>,
+        patience: Duration,
+    ) -> Result<Waited<S, C>, Refusal> {
+        let since = self.booker.service.now();
+        // Dropped with this future, it tells the slot to quit.
+        let (_quit, quits) = oneshot::channel();
+        let lane = self.clone();
+        let slot = tokio::spawn(async move { lane.booker.slot(quits, |_| {}).await });
+        match timeout(patience, slot).await {
+            Ok(Ok(Outcome::Turn(pass))) => {
+                Ok(Waited { pass, took: self.booker.service.now().since(since) })
+            }
+            Ok(Ok(Outcome::Closed)) => Err(Refusal::StoreUnavailable),
+            Ok(Ok(Outcome::Quit) | Err(_)) | Err(_) => Err(self.refusal("", since)),
+        }
+    }
+
+    /// What those are told who waited in vain.
+    fn refusal(&self, flow: &str, now: Timestamp) -> Refusal {
+        if self.booker.is_unanswered() {
+            return Refusal::StoreUnavailable;
+        }
+        let retry_after = self.lock().wait_of(flow, now, Span::ZERO);
+        Refusal::Limited { retry_after: Some(retry_after), rule: None }
     }
 
     /// Goes into the room, unless the wait is known to be too long.

@@ -164,9 +164,14 @@ impl<S: Store + 'static, C: Clock + 'static> Booker<S, C> {
 
     /// The store has answered.
     pub(super) fn answered(&self) {
-        if self.unanswered.load(Ordering::Relaxed) != 0 {
+        if self.is_unanswered() {
             self.unanswered.store(0, Ordering::Relaxed);
         }
+    }
+
+    /// Whether the last that is known of the store is that it did not answer.
+    pub(super) fn is_unanswered(&self) -> bool {
+        self.unanswered.load(Ordering::Relaxed) != 0
     }
 
     /// The store has not answered; says whether it has not for too long.
@@ -183,11 +188,14 @@ impl<S: Store + 'static, C: Clock + 'static> Booker<S, C> {
         let asked = self.service.now();
         let claimed = self.service.claim(&query, claimant, |rules, plan, claim| {
             match claim {
-                Claim::Go { allow, .. } => {
+                Claim::Go { allow, good_until } => {
+                    // Counted from when it was asked, which is before it was answered.
+                    let good_until = asked + good_until.since(allow.at);
                     let decision = Decision::Allow(allow);
                     let answer = Answer::new(rules, plan, &decision);
                     let handle = handle.clone().claimed_by(claimant);
-                    Claimed::Turn(admitted(&self.service, &answer, Some(handle)))
+                    let pass = admitted(&self.service, &answer, None);
+                    Claimed::Turn(pass.booked(handle, good_until))
                 }
                 Claim::Early { at, start } | Claim::Rebooked { at, start } => {
                     Claimed::At(asked + start.since(at))

@@ -1,5 +1,6 @@
 //! What passes, in both directions, and who is let in.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use sluicegate_gateway::options::{Auth, Credentials, Login, PathPattern, Secret}
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::support::{Proxy, TOKEN, Upstream, odd_upstream, options, route, soon, tokens};
+use crate::support::{Proxy, TOKEN, Upstream, limited, odd_upstream, options, route, soon, tokens};
 
 #[tokio::test]
 async fn a_request_and_its_answer_pass_unchanged() {
@@ -122,6 +123,47 @@ async fn credentials_are_added_in_the_place_of_the_callers() {
     }
 }
 
+/// A login that this address answers.
+fn login_at(address: SocketAddr) -> Credentials {
+    Credentials::Login(Box::new(Login {
+        url: format!("http://{address}/login").parse().expect("an address"),
+        body: Secret::Text(r#"{"user":"ann","password":"pass"}"#.to_owned()),
+        content_type: "application/json".to_owned(),
+        token: "/data/token".to_owned(),
+        expires_in: Some("/expires_in".to_owned()),
+        ttl: Duration::from_secs(60),
+        header: "authorization".parse().expect("a name"),
+        scheme: "Bearer".to_owned(),
+    }))
+}
+
+/// A turn is good for a moment: those who wait for a login have none yet.
+#[tokio::test]
+async fn a_login_comes_before_a_turn_is_taken() {
+    let upstream = Upstream::start().await;
+    // The first login fails.
+    let failed = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let login = odd_upstream(move |mut stream: TcpStream| {
+        let fails = !failed.swap(true, std::sync::atomic::Ordering::SeqCst);
+        async move {
+            let status = if fails { "500 Oh" } else { "200 OK" };
+            let body = r#"{"data":{"token":"t"}}"#;
+            let head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n", body.len());
+            let answer = format!("{head}connection: close\r\n\r\n{body}");
+            let _ = stream.write_all(answer.as_bytes()).await;
+            let _ = stream.read(&mut [0; 1024]).await;
+        }
+    })
+    .await;
+    let mut to = limited(upstream.address, "1/h", Duration::ZERO);
+    to.credentials = Some(login_at(login));
+    let proxy = Proxy::start(to).await;
+    let refused = proxy.get("/").await;
+    assert_eq!((refused.status, refused.code().as_str()), (502, "LOGIN_FAILED"));
+    assert_eq!(proxy.get("/").await.status, 200, "nothing was charged for the first");
+    assert_eq!(proxy.get("/").await.status, 429);
+}
+
 #[tokio::test]
 async fn a_login_is_kept_and_made_anew_when_it_is_refused() {
     let upstream = Upstream::start().await;
@@ -143,16 +185,7 @@ async fn a_login_is_kept_and_made_anew_when_it_is_refused() {
     })
     .await;
     let mut to = route(upstream.address);
-    to.credentials = Some(Credentials::Login(Box::new(Login {
-        url: format!("http://{login}/login").parse().expect("an address"),
-        body: Secret::Text(r#"{"user":"ann","password":"pass"}"#.to_owned()),
-        content_type: "application/json".to_owned(),
-        token: "/data/token".to_owned(),
-        expires_in: Some("/expires_in".to_owned()),
-        ttl: Duration::from_secs(60),
-        header: "authorization".parse().expect("a name"),
-        scheme: "Bearer".to_owned(),
-    })));
+    to.credentials = Some(login_at(login));
     let proxy = Proxy::start(to).await;
     let many = futures_util::future::join_all((0..20).map(|_| proxy.get("/")));
     assert!(many.await.iter().all(|answer| answer.status == 200));

@@ -5,7 +5,7 @@ use crate::support::{Proxy, TOKEN, Upstream, route};
 
 /// What is sent, with `TOKEN` for the header field of the token; the status of the first answer,
 /// or none if the connection is just closed; how many requests the upstream may see at most.
-const CORPUS: [(&str, &str, usize); 20] = [
+const CORPUS: [(&str, &str, usize); 26] = [
     // Absolute form, CONNECT, odd targets.
     ("GET http://evil/ HTTP/1.1\r\nhost: a\r\nTOKEN\r\n\r\n", "400", 0),
     ("CONNECT evil:443 HTTP/1.1\r\nhost: a\r\nTOKEN\r\n\r\n", "400", 0),
@@ -41,16 +41,46 @@ const CORPUS: [(&str, &str, usize); 20] = [
         "400",
         0,
     ),
-    // Both lengths, in both orders: the chunks count, and what follows is not a request.
+    (
+        "POST / HTTP/1.1\r\nhost: a\r\nTOKEN\r\ntransfer-encoding: chunked, identity\r\n\r\n0\r\n\r\n",
+        "400",
+        0,
+    ),
+    (
+        "POST / HTTP/1.1\r\nhost: a\r\nTOKEN\r\ntransfer-encoding: \x0bchunked\r\n\r\n0\r\n\r\n",
+        "400",
+        0,
+    ),
+    // Both lengths, in both orders, and what could hide one of them.
     (
         "POST / HTTP/1.1\r\nhost: a\r\nTOKEN\r\ncontent-length: 6\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\nGET /smuggled HTTP/1.1\r\nhost: a\r\nTOKEN\r\n\r\n",
-        "200",
-        1,
+        "400",
+        0,
     ),
     (
         "POST / HTTP/1.1\r\nhost: a\r\nTOKEN\r\ntransfer-encoding: chunked\r\ncontent-length: 4\r\n\r\n0\r\n\r\nGET /smuggled HTTP/1.1\r\nhost: a\r\nTOKEN\r\n\r\n",
-        "200",
-        1,
+        "400",
+        0,
+    ),
+    (
+        "POST / HTTP/1.1\r\nhost: a\r\nTOKEN\r\ncontent-length: 5\r\ncontent-length: 5\r\nTransfer-Encoding:\tChunked\r\n\r\n0\r\n\r\n",
+        "400",
+        0,
+    ),
+    (
+        "POST / HTTP/1.1\r\nhost: a\r\nTOKEN\r\ntransfer-encoding: chunked\r\ncontent-length: none\r\n\r\n0\r\n\r\n",
+        "400",
+        0,
+    ),
+    (
+        "POST / HTTP/1.1\nhost: a\nTOKEN\ncontent-length: 5\ntransfer-encoding: chunked\n\n0\r\n\r\n",
+        "400",
+        0,
+    ),
+    (
+        "POST / HTTP/1.0\r\nhost: a\r\nTOKEN\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        "400",
+        0,
     ),
     // Lengths that contradict each other, or are none.
     (
@@ -86,6 +116,28 @@ async fn no_request_is_smuggled() {
         assert!(seen.iter().all(|seen| seen.header("content-length").is_none()
             || seen.header("transfer-encoding").is_none()));
     }
+}
+
+#[tokio::test]
+async fn a_request_with_two_lengths_is_refused_behind_those_that_have_one() {
+    let upstream = Upstream::start().await;
+    let proxy = Proxy::start(route(upstream.address)).await;
+    let head = format!("host: a\r\nx-internal-token: {TOKEN}\r\n");
+    let one = format!("POST /1 HTTP/1.1\r\n{head}content-length: 3\r\n\r\none");
+    let two = format!(
+        "POST /2 HTTP/1.1\r\n{head}transfer-encoding: chunked\r\n\r\n3\r\ntwo\r\n0\r\n\r\n"
+    );
+    let both = format!(
+        "POST /3 HTTP/1.1\r\n{head}content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n"
+    );
+    let answer = proxy.raw(format!("{one}{two}{both}{one}").as_bytes()).await;
+    let statuses: Vec<_> =
+        answer.split("HTTP/1.1 ").skip(1).filter_map(|answer| answer.get(..3)).collect();
+    assert_eq!(statuses, ["200", "200", "400"], "{answer}");
+    let refusal = answer.rsplit("HTTP/1.1 ").next().expect("the last");
+    assert!(refusal.contains("BAD_REQUEST") && refusal.contains("Content-Length"), "{refusal}");
+    assert!(refusal.contains("connection: close"), "{refusal}");
+    assert_eq!(upstream.count(), 2);
 }
 
 #[tokio::test]

@@ -282,6 +282,7 @@ impl Proxy {
         let app = gateway.router(Arc::new(|| Readiness::Ready));
         let bounds = listener::Options {
             tell_peer: true,
+            tell_doubts: true,
             body_timeout: None,
             ..listener::Options::default()
         };

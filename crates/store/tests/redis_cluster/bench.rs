@@ -7,7 +7,7 @@ use sluicegate_core::rule::{Group, Rule};
 use sluicegate_core::ruleset::{Ruleset, Settings};
 use sluicegate_core::store::Error;
 use sluicegate_core::time::Clock as _;
-use sluicegate_core::{Decision, Id, Limit, Plan, Span, Store};
+use sluicegate_core::{Decision, Id, Limit, Money, Plan, Span, Store};
 use sluicegate_store::MonotonicClock;
 use sluicegate_store::redis::{Options, Patience, Redis, Server, Topology};
 use sluicegate_testkit::redis::RedisCluster;
@@ -33,10 +33,12 @@ pub(crate) struct Ask {
     pub(crate) id: RequestId,
     pub(crate) user: &'static str,
     pub(crate) hold: Option<Span>,
+    /// What it may cost, in nano-dollars.
+    pub(crate) nanos: u64,
 }
 
 pub(crate) fn ours(id: u128) -> Ask {
-    Ask { id: RequestId::ours(Id::from_bits(id)), user: "ann", hold: None }
+    Ask { id: RequestId::ours(Id::from_bits(id)), user: "ann", hold: None, nanos: 0 }
 }
 
 pub(crate) fn of_caller(id: u128) -> Ask {
@@ -52,9 +54,14 @@ impl Ask {
         Self { hold: Some(Span::from_secs(seconds)), ..self }
     }
 
+    pub(crate) fn money(self, nanos: u64) -> Self {
+        Self { nanos, ..self }
+    }
+
     fn query(self) -> Query<'static> {
         let mut query = Query::new(self.id).with("user", self.user).expect("a value");
-        query.cost = Cost { input_tokens: Some(1), ..Cost::default() };
+        let money = Money::from_nanos(self.nanos);
+        query.cost = Cost { input_tokens: Some(1), money, ..Cost::default() };
         query.hold = self.hold;
         query
     }

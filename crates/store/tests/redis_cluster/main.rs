@@ -2,6 +2,7 @@
 
 mod bench;
 mod faults;
+mod ledger;
 mod network;
 mod plans;
 mod sentinel;

@@ -9,7 +9,7 @@ use super::{Bench, QueueSubject, body};
 async fn bury<S: QueueSubject>(bench: &Bench<S>, message: Message, reason: &str) {
     bench.queue.send(message).await.expect("sent");
     let delivery: Delivery = bench.consume().await.receive_one().await.expect("received");
-    let reason = Reason { message: reason.to_owned(), stack: Some("at work".to_owned()) };
+    let reason = Reason { stack: Some("at work".to_owned()), ..Reason::new(reason) };
     delivery.dead_letter(reason).await.expect("buried");
 }
 

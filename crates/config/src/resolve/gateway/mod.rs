@@ -1,6 +1,5 @@
 //! Gateways: their listeners and routes, and the rules that the limits of routes become.
 
-mod credentials;
 mod route;
 mod wait;
 
@@ -9,9 +8,11 @@ use std::collections::{BTreeMap, HashSet};
 use sluicegate_core::Group;
 
 use super::item::{Fields, Item};
+use super::upstream::header;
 use super::{auth, dimensions, listen, scalar};
 use crate::config::{Gateway, Listen, Route};
 use crate::report::Report;
+pub(super) use route::learn;
 
 const KNOWN: [&str; 7] =
     ["name", "listen", "auth", "dimensions", "trusted_hops", "event", "routes"];
@@ -104,18 +105,6 @@ fn tokens(item: Item<'_>, report: &mut Report) -> (String, crate::config::Auth) 
     };
     let header = fields.read("header", default, report, header);
     (header, auth::tokens_of(&fields, report))
-}
-
-/// The name of a header field, in lower case.
-pub(super) fn header(item: &Item<'_>, report: &mut Report) -> Option<String> {
-    let form = "write the name of a header field, such as x-tenant-id";
-    let name = item.scalar(report, form)?.text().to_ascii_lowercase();
-    let in_name = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
-    if name.is_empty() || name.len() > 100 || !name.chars().all(in_name) {
-        item.fail(report, "is not the name of a header field", form);
-        return None;
-    }
-    Some(name)
 }
 
 fn from_headers(item: &Item<'_>, report: &mut Report) -> Option<BTreeMap<String, String>> {

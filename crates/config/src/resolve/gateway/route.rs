@@ -5,9 +5,10 @@ use sluicegate_core::ruleset::Settings;
 use sluicegate_core::{Group, Limit, Rule, Ruleset, Span};
 
 use super::super::item::{Fields, Item};
+use super::super::upstream::{credentials, url};
 use super::super::{dimensions, rule, scalar};
-use super::{credentials, name_of, wait};
-use crate::config::{ByteSize, Learn, Route, Url};
+use super::{name_of, wait};
+use crate::config::{ByteSize, Learn, Route};
 use crate::raw::Value;
 use crate::report::Report;
 
@@ -98,7 +99,7 @@ pub(super) fn route(
         upstream: upstream?,
         http2: fields.read("http2", false, report, scalar::boolean),
         ca: fields.read_some("ca", report, scalar::path),
-        credentials: fields.read_some("credentials", report, credentials::credentials),
+        credentials: fields.read_some("credentials", report, credentials),
         limits,
         wait: wait::wait(fields.get("wait"), report),
         connect_timeout: span("connect_timeout", 5, report),
@@ -135,27 +136,6 @@ fn path_of(item: &Item<'_>, report: &mut Report) -> Option<String> {
     Some(path)
 }
 
-/// An address with http:// or https://.
-pub(super) fn url(item: &Item<'_>, report: &mut Report) -> Option<Url> {
-    let form = "write http://host or https://host, with a port and a path if it has them";
-    let text = scalar::text(item, report)?;
-    let parsed = url::Url::parse(&text).ok();
-    let sound = parsed.filter(|url| {
-        matches!(url.scheme(), "http" | "https") && url.has_host() && url.fragment().is_none()
-    });
-    let Some(sound) = sound else {
-        item.fail(report, "is not the address of an upstream", form);
-        return None;
-    };
-    if !sound.username().is_empty() || sound.password().is_some() || sound.query().is_some() {
-        item.fail(report, "has a user, a password or a query in it", "write them as credentials");
-        return None;
-    }
-    let after_scheme = text.split_once("://").map_or("", |(_, rest)| rest);
-    let has_path = after_scheme.contains('/');
-    Some(Url { text, has_path })
-}
-
 fn methods(item: &Item<'_>, report: &mut Report) -> Option<Vec<String>> {
     let known = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
     let known = known.map(|method| (method, method));
@@ -184,7 +164,11 @@ fn further(item: &Item<'_>, report: &mut Report) -> Vec<(Vec<String>, Vec<Limit>
 }
 
 /// What is learned: nothing where there is no limit, unless it is written.
-fn learn(fields: &Fields<'_>, limited: bool, report: &mut Report) -> Option<Learn> {
+pub(in super::super) fn learn(
+    fields: &Fields<'_>,
+    limited: bool,
+    report: &mut Report,
+) -> Option<Learn> {
     let default = Learn { below: 1, pause_max: Span::from_secs(3_600) };
     let Some(item) = fields.get("learn") else { return limited.then_some(default) };
     if !matches!(item.node.value, Value::Map(_)) {

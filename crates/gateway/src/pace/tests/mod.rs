@@ -217,6 +217,49 @@ async fn a_turn_that_nobody_takes_is_given_back() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn whoever_is_held_up_until_its_turn_is_over_gets_another_soon() {
+    let world = World::new("10/s");
+    let lane = world.lane();
+    let mut went = world.all(std::slice::from_ref(&lane), 10).await;
+    let held_up = {
+        let (lane, clock) = (lane.clone(), world.clock);
+        tokio::spawn(async move {
+            let mut pass = lane.wait("", Span::ZERO, MINUTE).await.expect("a turn").pass;
+            assert!(!pass.is_late(clock.now()));
+            sleep(Duration::from_millis(300)).await;
+            assert!(pass.is_late(clock.now()));
+            pass.give_turn_back().await;
+            let waited = lane.wait_again(MINUTE).await.expect("another");
+            let mut pass = waited.pass.joined(pass);
+            assert!(!pass.is_late(clock.now()));
+            pass.left();
+            (waited.took, clock.now())
+        })
+    };
+    tokio::task::yield_now().await;
+    went.extend(world.all(&[lane], 100).await);
+    let (took, at) = held_up.await.expect("it runs");
+    // Behind those that were booked, and before all others.
+    assert!(took < Span::from_secs(5), "{took}");
+    went.push(at);
+    world.prove(&went);
+    assert_eq!(went.len(), 111);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_wait_that_ends_early_gives_its_booking_back() {
+    let world = World::new("1/s");
+    let lane = world.lane();
+    lane.wait("", Span::ZERO, MINUTE).await.expect("the first").pass.left();
+    let began = world.clock.now();
+    let refusal = lane.wait_again(Duration::from_millis(100)).await.err();
+    assert!(matches!(refusal, Some(Refusal::Limited { .. })), "{refusal:?}");
+    lane.wait("", Span::ZERO, MINUTE).await.expect("the next").pass.left();
+    let waited = millis(began, world.clock.now());
+    assert!((900..1_100).contains(&waited), "{waited}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn ten_thousand_wait_and_a_third_leaves() {
     let world = World::new("1000/s");
     let lane = world.lane();
@@ -300,6 +343,15 @@ async fn without_the_store_a_closed_route_refuses_those_who_wait() {
     assert_eq!((refusal, world.clock.now()), (Some(Refusal::StoreUnavailable), now));
     world.store.turn(true);
     assert!(lane.wait("", Span::ZERO, MINUTE).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_short_wait_for_a_store_that_is_gone_is_no_limit() {
+    let world = World::new("10/s");
+    let lane = world.lane();
+    world.store.turn(false);
+    let refusal = lane.wait("", Span::ZERO, Duration::from_millis(500)).await.err();
+    assert_eq!(refusal, Some(Refusal::StoreUnavailable));
 }
 
 #[tokio::test(start_paused = true)]

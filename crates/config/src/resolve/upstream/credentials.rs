@@ -6,14 +6,13 @@ use sluicegate_core::Span;
 
 use super::super::item::{Fields, Item};
 use super::super::scalar;
-use super::{header, route};
-use crate::config::{Credentials, Login, Secret, SecretSource};
-use crate::raw::Value;
+use super::{header, is_header, secret, url};
+use crate::config::{Credentials, Login};
 use crate::report::Report;
 
 const KINDS: [&str; 4] = ["basic", "bearer", "headers", "login"];
 
-pub(super) fn credentials(item: &Item<'_>, report: &mut Report) -> Option<Credentials> {
+pub(in super::super) fn credentials(item: &Item<'_>, report: &mut Report) -> Option<Credentials> {
     let fields = Fields::open(item.clone(), &KINDS, report)?;
     let given: Vec<_> =
         KINDS.into_iter().filter_map(|kind| Some((kind, fields.get(kind)?))).collect();
@@ -35,16 +34,10 @@ pub(super) fn credentials(item: &Item<'_>, report: &mut Report) -> Option<Creden
             let form = "write a map of header fields and their values";
             let mut fields = BTreeMap::new();
             for (key, item) in item.names(report, form)? {
-                let name = Item { node: item.node, path: item.path.clone() };
                 let Some(value) = secret(&item, report) else { continue };
-                let sound =
-                    key.text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b));
-                if key.text.is_empty() || !sound {
-                    name.fail(
-                        report,
-                        "is not the name of a header field",
-                        "write one, such as x-api-key",
-                    );
+                if !is_header(&key.text) {
+                    let remedy = "write one, such as x-api-key";
+                    item.fail(report, "is not the name of a header field", remedy);
                 }
                 fields.insert(key.text.to_ascii_lowercase(), value);
             }
@@ -59,7 +52,7 @@ fn login(item: &Item<'_>, report: &mut Report) -> Option<Login> {
     let fields = Fields::open(item.clone(), &known, report)?;
     let url = fields.require("url", "write where tokens are given", report);
     let body = fields.require("body", "write what is sent there, or file:", report);
-    let url = url.and_then(|item| route::url(&item, report));
+    let url = url.and_then(|item| self::url(&item, report));
     let body = body.and_then(|item| secret(&item, report));
     let text = |key: &str, default: &str, report: &mut Report| {
         fields.read(key, default.to_owned(), report, scalar::text)
@@ -97,20 +90,4 @@ fn pointer(fields: &Fields<'_>, key: &str, default: &str, report: &mut Report) -
         Some(text)
     };
     fields.read(key, default.to_owned(), report, read)
-}
-
-/// A secret, or the file that holds it.
-fn secret(item: &Item<'_>, report: &mut Report) -> Option<SecretSource> {
-    if matches!(item.node.value, Value::Map(_)) {
-        let fields = Fields::open(item.clone(), &["file"], report)?;
-        let file = fields.require("file", "name the file", report)?;
-        return scalar::path(&file, report).map(SecretSource::File);
-    }
-    let form = "write the secret, such as ${PASSWORD:?}, or file: and its path";
-    let text = item.scalar(report, form)?.text();
-    if text.is_empty() || text.contains(['\r', '\n']) {
-        item.fail(report, "is empty, or has line breaks", form);
-        return None;
-    }
-    Some(SecretSource::Value(Secret::new(text)))
 }

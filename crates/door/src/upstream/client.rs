@@ -17,24 +17,25 @@ use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
 use tokio::time::timeout;
 
-use super::parked::TooLong;
-use crate::refusal::Refusal;
-
 /// How long a connection that nobody uses is kept; shorter than what servers usually keep theirs.
 const POOL_IDLE: Duration = Duration::from_secs(30);
 
 /// A way to an upstream.
 #[derive(Clone, Debug)]
-pub(crate) struct Upstream {
+pub struct Upstream {
     client: Client<HttpsConnector<HttpConnector>, Body>,
 }
 
 /// What a client is made of; where it stays the same, so do its connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Ways {
-    pub(crate) connect_timeout: Duration,
-    pub(crate) http2_only: bool,
-    pub(crate) ca: Option<PathBuf>,
+pub struct Ways {
+    /// How long a connection may take to be made.
+    pub connect_timeout: Duration,
+    /// HTTP/2 without asking, also in the clear.
+    pub http2_only: bool,
+    /// The authorities that its certificate is checked against, in PEM; without them, those of the
+    /// system.
+    pub ca: Option<PathBuf>,
 }
 
 /// A file of authorities that can't be used.
@@ -57,18 +58,22 @@ pub enum CaError {
 }
 
 /// Why there is no answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Failed {
-    /// What the caller is told.
-    pub(crate) refusal: Refusal,
-    /// What went wrong, for the log.
-    pub(crate) cause: String,
-    /// Whether anything was sent.
-    pub(crate) left: bool,
+#[derive(Debug, thiserror::Error)]
+pub enum SendError {
+    /// It took too long.
+    #[error("no answer within {0:?}")]
+    Timeout(Duration),
+    /// There is no connection: nothing was sent.
+    #[error("{}", with_causes(.0))]
+    Unreachable(#[source] legacy::Error),
+    /// The connection broke, or what came is not HTTP.
+    #[error("{}", with_causes(.0))]
+    Broken(#[source] legacy::Error),
 }
 
 impl Upstream {
-    pub(crate) fn new(ways: &Ways) -> Result<Self, CaError> {
+    /// A way to whatever addresses its requests have.
+    pub fn new(ways: &Ways) -> Result<Self, CaError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config =
             ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
@@ -95,34 +100,34 @@ impl Upstream {
     }
 
     /// Sends a request and waits for the head of its answer, at most for `patience`.
-    pub(crate) async fn send(
+    pub async fn send(
         &self,
         request: Request<Body>,
         patience: Duration,
-    ) -> Result<Response<Incoming>, Failed> {
-        match timeout(patience, self.client.request(request)).await {
-            Err(_) => {
-                let cause = format!("no answer within {patience:?}");
-                Err(Failed { refusal: Refusal::Timeout, cause, left: true })
-            }
-            Ok(Ok(response)) => Ok(response),
-            Ok(Err(error)) => Err(failed(&error)),
-        }
+    ) -> Result<Response<Incoming>, SendError> {
+        let answered = timeout(patience, self.request(request)).await;
+        answered.unwrap_or(Err(SendError::Timeout(patience)))
+    }
+
+    /// The same, for as long as the caller waits: dropping the future ends the request.
+    pub async fn request(&self, request: Request<Body>) -> Result<Response<Incoming>, SendError> {
+        let answered = self.client.request(request).await;
+        answered.map_err(|error| match error.is_connect() {
+            true => SendError::Unreachable(error),
+            false => SendError::Broken(error),
+        })
     }
 }
 
-fn failed(error: &legacy::Error) -> Failed {
-    let mut cause = error.to_string();
-    let mut refusal = if error.is_connect() { Refusal::Unreachable } else { Refusal::Broken };
+/// What went wrong, down to its cause.
+fn with_causes(error: &legacy::Error) -> String {
+    let mut text = error.to_string();
     let mut source = error.source();
     while let Some(error) = source {
-        cause = format!("{cause}: {error}");
-        if let Some(TooLong(limit)) = error.downcast_ref() {
-            refusal = Refusal::TooLarge(*limit);
-        }
+        text = format!("{text}: {error}");
         source = error.source();
     }
-    Failed { refusal, cause, left: !error.is_connect() }
+    text
 }
 
 fn authorities(path: &Path) -> Result<RootCertStore, CaError> {
@@ -135,6 +140,6 @@ fn authorities(path: &Path) -> Result<RootCertStore, CaError> {
 }
 
 /// Whether an address is one that a client can go to.
-pub(crate) fn is_address(uri: &Uri) -> bool {
+pub fn is_address(uri: &Uri) -> bool {
     matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some()
 }

@@ -1,0 +1,123 @@
+//! Handlers: from what a configuration says of them to what works on jobs.
+
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use sluicegate_config::{self as config, ChatProvider, HttpContent, Work};
+use sluicegate_core::template::Text;
+use sluicegate_dispatch::Handler;
+use sluicegate_dispatch::handler::{
+    self, Chat, CommandHandler, CommandOptions, Condition, Content, Emit, Emitting, Extract,
+    HttpHandler, HttpOptions, Statuses, Success,
+};
+use sluicegate_door::upstream::Credentials;
+use sluicegate_queue::WallClock;
+
+use crate::upstream::{credentials, header, secret};
+
+/// Makes a handler. Secrets in files are read here.
+pub(crate) fn handler(handler: &config::Handler) -> anyhow::Result<Arc<dyn Handler>> {
+    let made: Arc<dyn Handler> = match &handler.work {
+        Work::Http(work) => Arc::new(called(http(work)?)?),
+        Work::Chat(work) => Arc::new(called(chat(work)?)?),
+        Work::Command(work) => Arc::new(CommandHandler::new(command(work))?),
+    };
+    Ok(match handler.emit.is_empty() {
+        true => made,
+        false => Arc::new(Emitting::new(made, handler.emit.iter().map(emit).collect())),
+    })
+}
+
+fn called(options: HttpOptions) -> anyhow::Result<HttpHandler> {
+    Ok(HttpHandler::new(options, Arc::new(WallClock))?)
+}
+
+fn http(work: &config::HttpWork) -> anyhow::Result<HttpOptions> {
+    let headers = work.headers.iter().map(|(name, text)| Ok((header(name)?, text.clone())));
+    let condition = work.condition.as_ref();
+    Ok(HttpOptions {
+        method: work.method.parse().context("method")?,
+        url: work.url.clone(),
+        headers: headers.collect::<anyhow::Result<_>>()?,
+        content: match &work.content {
+            HttpContent::Nothing => Content::Nothing,
+            HttpContent::Message => Content::Message,
+            HttpContent::Json(tree) => Content::Json(tree.clone()),
+            HttpContent::Text(text) => Content::Text(text.clone()),
+        },
+        credentials: work.credentials.as_ref().map(credentials).transpose()?,
+        idempotency_header: work.idempotency_header.as_deref().map(header).transpose()?,
+        success: Success {
+            statuses: Statuses(work.success.clone()),
+            condition: condition.map(|condition| Condition {
+                member: condition.path.clone(),
+                values: condition.values.clone(),
+            }),
+        },
+        retry: Statuses(work.retry.clone()),
+        result: work.result.clone().map_or(Extract::Whole, Extract::Member),
+        response_bytes_max: bytes(work.response_limit),
+        connect_timeout: work.connect_timeout.into(),
+        http2_only: work.http2,
+        ca: work.ca.clone(),
+    })
+}
+
+/// A question to a model is a call over HTTP, with what its provider wants to see.
+fn chat(work: &config::ChatWork) -> anyhow::Result<HttpOptions> {
+    let provider = match work.provider {
+        ChatProvider::OpenAi => handler::ChatProvider::OpenAi,
+        ChatProvider::Anthropic => handler::ChatProvider::Anthropic,
+        ChatProvider::Gemini => handler::ChatProvider::Gemini,
+    };
+    let base = work.base_url.as_ref().map_or(provider.base_url(), |url| url.text.as_str());
+    let url = format!("{}{}", base.trim_end_matches('/'), provider.path(&work.model));
+    let key = work.api_key.as_ref().map(secret);
+    let credentials = key.map(|key| match provider.key_header() {
+        None => Ok(Credentials::Bearer(key)),
+        Some(name) => header(name).map(|name| Credentials::Headers(vec![(name, key)])),
+    });
+    let field = |(name, value): &(&str, &str)| Ok((header(name)?, Text::from((*value).to_owned())));
+    Ok(HttpOptions {
+        method: "POST".parse().context("method")?,
+        url: Text::from(url),
+        headers: provider.headers().iter().map(field).collect::<anyhow::Result<_>>()?,
+        content: Content::Chat(Box::new(Chat {
+            provider,
+            model: work.model.clone(),
+            system: work.system.clone(),
+            prompt: work.prompt.clone(),
+            images: work.images.clone(),
+            max_tokens: work.max_tokens,
+            options: work.options.clone(),
+        })),
+        credentials: credentials.transpose()?,
+        idempotency_header: work.idempotency_header.as_deref().map(header).transpose()?,
+        success: Success { statuses: Statuses(vec![200..=299]), condition: None },
+        retry: Statuses::default(),
+        result: Extract::Chat(provider),
+        response_bytes_max: bytes(work.response_limit),
+        connect_timeout: work.connect_timeout.into(),
+        http2_only: false,
+        ca: work.ca.clone(),
+    })
+}
+
+fn command(work: &config::CommandWork) -> CommandOptions {
+    CommandOptions {
+        program: work.program.clone(),
+        args: work.args.clone(),
+        dir: work.dir.clone(),
+        env: work.env.iter().map(|(name, value)| (name.clone(), secret(value))).collect(),
+        output_bytes_max: bytes(work.output_limit),
+    }
+}
+
+fn emit(emit: &config::Emit) -> Emit {
+    let config::Emit { each, when, queue, kind, body, id } = emit.clone();
+    Emit { each, when, queue, kind, body, id }
+}
+
+fn bytes(size: config::ByteSize) -> usize {
+    usize::try_from(size.0).unwrap_or(usize::MAX)
+}

@@ -1,0 +1,276 @@
+//! Dispatchers and workers: from what a configuration says of them to what runs.
+
+pub(crate) mod progress;
+mod watch;
+pub(crate) mod why;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use sluicegate_config::{self as config, Config, QueueBroker};
+use sluicegate_core::time::Clock;
+use sluicegate_dispatch::{
+    Backoff, Candidate, Delay, Dispatcher, Learn, Metrics, Selector, Stop, Strategy, Tracker,
+    Worker, dispatcher, worker,
+};
+use sluicegate_queue::{Queue, WallClock};
+use sluicegate_server::service::Service;
+use sluicegate_store::MonotonicClock;
+use tokio::task::JoinSet;
+use tracing::{error, warn};
+
+use crate::handlers;
+use crate::queue::{Missing, Queues};
+use crate::store::Chosen;
+use crate::wire::Part;
+
+pub(crate) use watch::Watch;
+
+type TheService = Arc<Service<Chosen, MonotonicClock>>;
+
+/// The dispatcher and the workers of a process; there may be none.
+pub(crate) struct Jobs {
+    dispatcher: Option<Arc<Dispatcher<Chosen, MonotonicClock>>>,
+    workers: Vec<Arc<Worker<Chosen, MonotonicClock>>>,
+    /// What is shown of them.
+    pub(crate) shown: Shown,
+}
+
+/// What others may see of jobs.
+#[derive(Clone)]
+pub(crate) struct Shown {
+    pub(crate) metrics: Metrics,
+    pub(crate) tracker: Tracker,
+    pub(crate) watch: Watch,
+    pub(crate) providers: Vec<String>,
+}
+
+impl Jobs {
+    /// Connects to the broker and makes everything ready: what is wrong with queues, their login or
+    /// a handler is told here.
+    pub(crate) async fn open(
+        config: &Config,
+        parts: &[Part],
+        missing: Missing,
+        service: &TheService,
+    ) -> anyhow::Result<Self> {
+        let clock: Arc<dyn Clock> = Arc::new(WallClock);
+        let dispatch = config.dispatch.as_ref().filter(|_| parts.contains(&Part::Dispatch));
+        let workers = config.workers.iter().filter(|_| parts.contains(&Part::Worker));
+        let workers: Vec<_> = workers.collect();
+        let mut jobs = Self {
+            dispatcher: None,
+            workers: Vec::new(),
+            shown: Shown {
+                metrics: Metrics::new(clock.clone()),
+                tracker: Tracker::default(),
+                watch: Watch::default(),
+                providers: providers(config),
+            },
+        };
+        if dispatch.is_none() && workers.is_empty() {
+            return Ok(jobs);
+        }
+        let broker = config.queue.clone().unwrap_or_default();
+        // A file of ours is made with whatever is in it: nobody else could have.
+        let missing = match &broker.broker {
+            QueueBroker::Embedded { .. } => Missing::Make,
+            _ => missing,
+        };
+        let mut queues =
+            Opened { queues: Queues::open(&broker).await?, missing, open: BTreeMap::new() };
+        if let Some(dispatch) = dispatch {
+            let made = jobs.dispatcher(dispatch, &mut queues, service, clock.clone()).await;
+            jobs.dispatcher = Some(made.context("dispatch")?);
+        }
+        for (number, worker) in workers.into_iter().enumerate() {
+            let booked = config.dispatch.as_ref().is_some_and(|dispatch| {
+                dispatch.delay == config::Delay::Booked
+                    && dispatch.providers.iter().any(|other| other.name == worker.provider)
+            });
+            let made = jobs.worker(worker, booked, &mut queues, service, clock.clone()).await;
+            jobs.workers.push(made.with_context(|| format!("workers[{number}]"))?);
+        }
+        jobs.shown.watch.add(queues.open.into_values());
+        Ok(jobs)
+    }
+
+    /// Whether there is anything to do.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.dispatcher.is_none() && self.workers.is_empty()
+    }
+
+    /// Starts all of it.
+    pub(crate) fn start(&self, stop: &Stop) -> JoinSet<()> {
+        let mut running = JoinSet::new();
+        if let Some(dispatcher) = self.dispatcher.clone() {
+            running.spawn(dispatcher.run(stop.clone()));
+        }
+        for worker in self.workers.iter().cloned() {
+            running.spawn(worker.run(stop.clone()));
+        }
+        if !self.is_empty() {
+            running.spawn(self.shown.watch.clone().run(stop.drain.clone()));
+        }
+        running
+    }
+
+    /// Takes over from a new configuration what can be changed while it runs.
+    pub(crate) fn reload(&self, before: &Config, after: &Config) {
+        if let (Some(dispatcher), Some(dispatch)) = (&self.dispatcher, &after.dispatch) {
+            dispatcher.enable(dispatch.enabled);
+        }
+        for (worker, config) in self.workers.iter().zip(&after.workers) {
+            worker.enable(config.enabled);
+        }
+        if before.dispatch.as_ref().map(standing) != after.dispatch.as_ref().map(standing)
+            || before.workers.len() != after.workers.len()
+            || before.workers.iter().zip(&after.workers).any(|(a, b)| resting(a) != resting(b))
+            || before.queue != after.queue
+        {
+            warn!("other queues, providers or handlers are taken with the next start");
+        }
+    }
+
+    async fn dispatcher(
+        &self,
+        config: &config::Dispatch,
+        queues: &mut Opened,
+        service: &TheService,
+        clock: Arc<dyn Clock>,
+    ) -> anyhow::Result<Arc<Dispatcher<Chosen, MonotonicClock>>> {
+        let mut providers = Vec::new();
+        // Targets before the source: whatever is taken must have somewhere to go.
+        for provider in &config.providers {
+            let candidate = Candidate {
+                name: provider.name.clone(),
+                cost: provider.cost,
+                quality: provider.quality,
+                weight: provider.weight,
+            };
+            providers.push((candidate, queues.queue(&provider.queue, None).await?));
+        }
+        let source = queues.queue(&config.source, config.dead_letter.as_deref()).await?;
+        let candidates: Vec<_> = providers.iter().map(|(candidate, _)| candidate.clone()).collect();
+        let selector = Selector::new(
+            strategy(&config.strategy),
+            &candidates,
+            config.fixed.as_deref(),
+            &config.priority,
+        );
+        let options = dispatcher::Options {
+            id: config.id.clone(),
+            enabled: config.enabled,
+            delay: match config.delay {
+                config::Delay::Fixed(span) => Delay::Fixed(span),
+                config::Delay::Booked => Delay::Booked,
+            },
+            selector,
+            prefetch: config.prefetch,
+        };
+        let (metrics, tracker) = (self.shown.metrics.clone(), self.shown.tracker.clone());
+        Ok(Dispatcher::new(options, source, providers, service, clock, metrics, tracker))
+    }
+
+    async fn worker(
+        &self,
+        config: &config::Worker,
+        booked: bool,
+        queues: &mut Opened,
+        service: &TheService,
+        clock: Arc<dyn Clock>,
+    ) -> anyhow::Result<Arc<Worker<Chosen, MonotonicClock>>> {
+        let results = match &config.results {
+            Some(name) => Some(queues.queue(name, None).await?),
+            None => None,
+        };
+        let mut further = Vec::new();
+        for emit in &config.handler.emit {
+            further.push(queues.queue(&emit.queue, None).await?);
+        }
+        let jobs = queues.queue(&config.queue, config.dead_letter.as_deref()).await?;
+        let options = worker::Options {
+            provider: config.provider.clone(),
+            concurrency: config.concurrency,
+            prefetch: config.prefetch,
+            attempts: config.attempts,
+            backoff: Backoff { from: config.backoff_from, to: config.backoff_to },
+            timeout: config.timeout,
+            enabled: config.enabled,
+            booked,
+            learn: config
+                .learn
+                .map(|learn| Learn { below: learn.below, pause_max: learn.pause_max }),
+        };
+        let queues = worker::Queues { jobs, results, further };
+        let handler = handlers::handler(&config.handler).context("handler")?;
+        let (metrics, tracker) = (self.shown.metrics.clone(), self.shown.tracker.clone());
+        Ok(Worker::new(options, queues, handler, service, clock, metrics, tracker))
+    }
+}
+
+/// Waits for everything that was started.
+pub(crate) async fn finish(mut running: JoinSet<()>) {
+    while let Some(ended) = running.join_next().await {
+        if let Err(panicked) = ended {
+            error!(%panicked, "a dispatcher or a worker died");
+        }
+    }
+}
+
+/// Queues that were opened, each once: what goes through one is counted together.
+struct Opened {
+    queues: Queues,
+    missing: Missing,
+    open: BTreeMap<String, Queue>,
+}
+
+impl Opened {
+    async fn queue(&mut self, name: &str, dead_letter: Option<&str>) -> anyhow::Result<Queue> {
+        if let Some(queue) = self.open.get(name).filter(|_| dead_letter.is_none()) {
+            return Ok(queue.clone());
+        }
+        let queue = self.queues.queue_with(name, dead_letter, self.missing).await?;
+        self.open.insert(name.to_owned(), queue.clone());
+        Ok(queue)
+    }
+}
+
+/// Everybody who has a name here.
+fn providers(config: &Config) -> Vec<String> {
+    let dispatched = config.dispatch.iter().flat_map(|dispatch| &dispatch.providers);
+    let mut names: Vec<String> = dispatched.map(|provider| provider.name.clone()).collect();
+    for worker in &config.workers {
+        if !names.contains(&worker.provider) {
+            names.push(worker.provider.clone());
+        }
+    }
+    names
+}
+
+/// What does not change while it runs.
+fn standing(dispatch: &config::Dispatch) -> config::Dispatch {
+    let mut standing = config::Dispatch { enabled: true, ..dispatch.clone() };
+    for provider in &mut standing.providers {
+        provider.limits.clear();
+    }
+    standing
+}
+
+fn resting(worker: &config::Worker) -> config::Worker {
+    config::Worker { enabled: true, limits: Vec::new(), ..worker.clone() }
+}
+
+fn strategy(strategy: &config::Strategy) -> Strategy {
+    match strategy {
+        config::Strategy::Fixed => Strategy::Fixed,
+        config::Strategy::RoundRobin => Strategy::RoundRobin,
+        config::Strategy::Weighted => Strategy::Weighted,
+        config::Strategy::CostOptimized => Strategy::CostOptimized,
+        config::Strategy::QualityFirst => Strategy::QualityFirst,
+        config::Strategy::PriorityOrder => Strategy::PriorityOrder,
+        config::Strategy::MessageBased { field } => Strategy::MessageBased { field: field.clone() },
+        config::Strategy::Headroom => Strategy::Headroom,
+    }
+}

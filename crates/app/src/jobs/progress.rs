@@ -1,0 +1,80 @@
+//! How jobs get on, in a line on the terminal: how many lie where, how fast they go, what went
+//! wrong, and how long the rest takes.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use sluicegate_core::Span;
+use sluicegate_dispatch::Count;
+use tokio_util::sync::CancellationToken;
+
+use super::Shown;
+
+const EVERY: Duration = Duration::from_secs(1);
+/// Over how many lines the rate is taken.
+const RATE_OVER: usize = 10;
+
+/// Shows the line until it is stopped. The bar knows how to stay below what is logged.
+pub(crate) async fn show(bar: ProgressBar, shown: Shown, stop: CancellationToken) {
+    bar.set_style(
+        ProgressStyle::with_template("{spinner} {wide_msg}")
+            .unwrap_or_else(|_| ProgressStyle::default_spinner()),
+    );
+    let mut tick = tokio::time::interval(EVERY);
+    let mut done = Vec::new();
+    while stop.run_until_cancelled(tick.tick()).await.is_some() {
+        let finished = shown.count(Count::Done) + shown.count(Count::Dead);
+        done.push(finished);
+        if done.len() > RATE_OVER {
+            done.remove(0);
+        }
+        let rate = (finished - done[0]) as f64 / (done.len().max(2) - 1) as f64;
+        bar.set_message(line(&shown, rate));
+        bar.tick();
+    }
+    bar.finish_and_clear();
+}
+
+impl Shown {
+    fn count(&self, count: Count) -> u64 {
+        self.providers.iter().map(|provider| self.metrics.worker(provider, count)).sum()
+    }
+}
+
+fn line(shown: &Shown, rate: f64) -> String {
+    let mut line = String::new();
+    let mut left = 0;
+    for (queue, depth, dead) in shown.watch.depths() {
+        let delayed = depth.delayed.unwrap_or_default();
+        let waiting = depth.ready + delayed + depth.in_flight.unwrap_or_default();
+        left += waiting;
+        if waiting > 0 || dead > 0 {
+            let _ = write!(line, "{queue} {}", depth.ready);
+            if delayed > 0 {
+                let _ = write!(line, "+{delayed} delayed");
+            }
+            line.push_str(" · ");
+        }
+    }
+    for provider in &shown.providers {
+        let per_minute = shown.metrics.per_minute(provider, sluicegate_dispatch::Tier::Worker);
+        if per_minute > 0 {
+            let _ = write!(line, "{provider} {per_minute}/min · ");
+        }
+    }
+    let _ = write!(line, "done {}", shown.count(Count::Done));
+    for (count, word) in
+        [(Count::Requeued, "deferred"), (Count::Failed, "failed"), (Count::Dead, "dead")]
+    {
+        let number = shown.count(count);
+        if number > 0 {
+            let _ = write!(line, " · {word} {number}");
+        }
+    }
+    if rate > 0.0 && left > 0 {
+        let seconds = (left as f64 / rate).ceil();
+        let _ = write!(line, " · {rate:.1}/s · {} left", Span::from_secs(seconds as u64));
+    }
+    line
+}

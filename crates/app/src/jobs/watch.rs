@@ -1,0 +1,107 @@
+//! How much lies in queues. Brokers are asked now and then, and not by whoever looks.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use sluicegate_queue::{Depth, Processing, Queue};
+use sluicegate_server::metrics::{QueueProcessing, QueueStats};
+use tokio_util::sync::CancellationToken;
+use tracing::debug;
+
+const EVERY: Duration = Duration::from_secs(2);
+
+/// Watches queues. Clones watch the same.
+#[derive(Clone, Default)]
+pub(crate) struct Watch(Arc<Mutex<Vec<Watched>>>);
+
+struct Watched {
+    queue: Queue,
+    depth: Option<Depth>,
+    dead: Option<u64>,
+}
+
+impl Watch {
+    pub(super) fn add(&self, queues: impl Iterator<Item = Queue>) {
+        let watched = queues.map(|queue| Watched { queue, depth: None, dead: None });
+        self.lock().extend(watched);
+    }
+
+    /// Asks brokers until it is stopped.
+    pub(super) async fn run(self, stop: CancellationToken) {
+        let mut look = tokio::time::interval(EVERY);
+        look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        while stop.run_until_cancelled(look.tick()).await.is_some() {
+            if stop.run_until_cancelled(self.look()).await.is_none() {
+                return;
+            }
+        }
+    }
+
+    async fn look(&self) {
+        let queues: Vec<_> = self.lock().iter().map(|watched| watched.queue.clone()).collect();
+        for (number, queue) in queues.into_iter().enumerate() {
+            let (depth, dead) = tokio::join!(queue.depth(), queue.dead_depth());
+            if let Err(error) = &depth {
+                debug!(queue = queue.name(), %error, "how much is in it is not known");
+            }
+            if let Some(watched) = self.lock().get_mut(number) {
+                watched.depth = depth.ok();
+                watched.dead = dead.ok().map(|dead| dead.ready);
+            }
+        }
+    }
+
+    /// How much is in each queue, where that is known: ready, delayed, in somebody's hands, dead.
+    pub(crate) fn depths(&self) -> Vec<(String, Depth, u64)> {
+        let known = |watched: &Watched| {
+            let name = watched.queue.name().to_owned();
+            Some((name, watched.depth?, watched.dead.unwrap_or_default()))
+        };
+        self.lock().iter().filter_map(known).collect()
+    }
+
+    /// What metrics show.
+    pub(crate) fn stats(&self) -> Vec<QueueStats> {
+        self.lock().iter().map(Watched::stats).collect()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Watched>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Watched {
+    fn stats(&self) -> QueueStats {
+        let depth = self.depth.unwrap_or_default();
+        let states = [
+            ("ready", self.depth.map(|depth| depth.ready)),
+            ("delayed", depth.delayed),
+            ("in_flight", depth.in_flight),
+            ("dead", self.dead),
+        ];
+        let counts = self.queue.stats();
+        QueueStats {
+            queue: self.queue.name().to_owned(),
+            depth: states.into_iter().filter_map(|(word, count)| Some((word, count?))).collect(),
+            oldest: depth.oldest,
+            messages: vec![
+                ("sent", counts.sent),
+                ("received", counts.received),
+                ("acked", counts.acked),
+                ("deferred", counts.deferred),
+                ("retried", counts.retried),
+                ("dead_lettered", counts.dead_lettered),
+            ],
+            processing: counts.processing.iter().map(processing).collect(),
+        }
+    }
+}
+
+fn processing((kind, took): (&String, &Processing)) -> QueueProcessing {
+    QueueProcessing {
+        kind: kind.clone(),
+        took: Processing::BOUNDS.into_iter().zip(took.buckets).collect(),
+        count: took.count,
+        sum: took.sum,
+    }
+}

@@ -1,0 +1,39 @@
+//! Where a job is, as the admin listener tells it.
+
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use serde_json::json;
+use sluicegate_dispatch::{Sighting, Tracker};
+
+/// `GET /v1/jobs/{id}`.
+pub(crate) fn router(tracker: Tracker) -> Router {
+    Router::new().route("/v1/jobs/{id}", get(find)).with_state(tracker)
+}
+
+async fn find(State(tracker): State<Tracker>, Path(id): Path<String>) -> Response {
+    match tracker.find(&id) {
+        Some(seen) => Json(shown(&id, &seen)).into_response(),
+        None => {
+            let detail = "this process has not seen the job, or it was too long ago";
+            let body = json!({"title": "not found", "status": 404, "detail": detail});
+            (StatusCode::NOT_FOUND, Json(body)).into_response()
+        }
+    }
+}
+
+fn shown(id: &str, seen: &Sighting) -> serde_json::Value {
+    json!({
+        "job": id,
+        "event": seen.event.word(),
+        "at": seen.at.to_string(),
+        "queue": seen.queue,
+        "provider": seen.provider,
+        "until": seen.until.map(|until| until.to_string()),
+        "error": seen.error,
+        "attempt": seen.attempt,
+        "deferrals": seen.deferrals,
+    })
+}

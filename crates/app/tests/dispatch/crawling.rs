@@ -1,0 +1,85 @@
+//! An organisation fans out, and workers die in the middle.
+
+use std::time::Duration;
+
+use simulators::GitHub;
+use sluicegate_queue::Message;
+
+use crate::support::{Stand, eventually, long};
+
+fn config(stand: &Stand, url: &str) -> String {
+    let name = &stand.name;
+    format!(
+        "workers:
+  - provider: github
+    queue: {name}-org
+    learn: {{below: 100}}
+    handler:
+      http: {{method: GET, url: '{url}/orgs/{{{{org}}}}/repos'}}
+      emit:
+        - {{each: ., queue: '{name}-repo', type: crawl_repo, id: '{{{{item.full_name}}}}', body: {{org: '{{{{org}}}}', name: '{{{{item.name}}}}'}}}}
+  - provider: github
+    queue: {name}-repo
+    concurrency: 20
+    attempts: 3
+    results: {name}-documents
+    learn: {{below: 100}}
+    handler:
+      http: {{method: GET, url: '{url}/repos/{{{{org}}}}/{{{{name}}}}'}}
+"
+    )
+}
+
+/// D7: 600 repositories, workers killed every second, a GitHub that gives 300 in 4 s.
+fn every_repository_is_crawled_whatever_happens_to_workers(stand: &Stand) {
+    const REPOSITORIES: usize = 600;
+    let github = GitHub {
+        repositories: REPOSITORIES,
+        limit: 300,
+        window: Duration::from_secs(4),
+        latency: Duration::from_millis(20),
+    };
+    let (url, record) = stand.github(github);
+    let org = stand.queue("org");
+    let message = Message::new("{\"org\":\"acme\"}").of_kind("crawl_org");
+    stand.runtime.block_on(org.send(message)).expect("sent");
+    let config = config(stand, &url);
+    let mut workers = vec![stand.run("worker", &config), stand.run("worker", &config)];
+    let kills = if long() { 60 } else { 8 };
+    let (_nobody, moment) = std::sync::mpsc::sync_channel::<()>(1);
+    for number in 0..kills {
+        let _ = moment.recv_timeout(Duration::from_millis(700));
+        workers[number % 2] = stand.run("worker", &config);
+    }
+    let crawled = || {
+        let documents = stand.queue("documents");
+        let mut seen = std::collections::HashSet::new();
+        let peeked = documents.peek(10_000, |message| {
+            let body: serde_json::Value =
+                serde_json::from_slice(&message.body).expect("a document is JSON");
+            seen.insert(body["full_name"].as_str().expect("a name").to_owned());
+        });
+        stand.runtime.block_on(peeked).expect("peeked");
+        seen.len()
+    };
+    eventually(|| {
+        let waiting = stand.depth("repo");
+        let waiting = waiting.ready + waiting.delayed.unwrap_or_default();
+        let done = waiting == 0 && record.report(Duration::from_secs(4)).jobs > REPOSITORIES;
+        (done && crawled() == REPOSITORIES, (waiting, record.report(Duration::from_secs(4))))
+    });
+    assert_eq!(stand.dead("repo") + stand.dead("org"), 0);
+    // All pause below 100 left, so nobody is ever refused, but for what was under way.
+    let report = record.report(Duration::from_secs(4));
+    assert!(report.refused <= 40, "{report:?}");
+}
+
+#[test]
+fn every_repository_is_crawled_on_rabbitmq_and_redis() {
+    every_repository_is_crawled_whatever_happens_to_workers(&Stand::shared("crawl"));
+}
+
+#[test]
+fn every_repository_is_crawled_alone() {
+    every_repository_is_crawled_whatever_happens_to_workers(&Stand::alone("crawl"));
+}

@@ -1,0 +1,82 @@
+//! The scripts that show the examples at work do what their READMEs say.
+//!
+//! The program is also the service that the assistant's script starts: `examples assistant`. That is
+//! why it has a `main` of its own.
+
+use std::fs::Permissions;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+fn main() -> ExitCode {
+    if std::env::args().nth(1).as_deref() == Some("assistant") {
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        runtime.block_on(assistant_api::serve()).expect("it serves until it is killed");
+        return ExitCode::SUCCESS;
+    }
+    three_replicas_keep_the_contract_of_a_vendor();
+    ten_questions_are_answered_and_five_are_told_when_to_come_again();
+    ExitCode::SUCCESS
+}
+
+/// A script of an example, with the program that is tested.
+fn script(path: &str) -> (PathBuf, Command) {
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(path);
+    let mut command = Command::new(&example);
+    command.env("SLUICEGATE", env!("CARGO_BIN_EXE_sluicegate"));
+    (example, command)
+}
+
+/// Runs it to its end; returns the lines that it printed.
+fn lines((script, mut command): (PathBuf, Command)) -> Vec<String> {
+    let output = command.output().unwrap_or_else(|error| panic!("{}: {error}", script.display()));
+    let [out, err] =
+        [output.stdout, output.stderr].map(|text| String::from_utf8(text).expect("text"));
+    assert!(output.status.success(), "{}: {}\n{out}{err}", script.display(), output.status);
+    out.lines().map(|line| line.trim().to_owned()).collect()
+}
+
+/// Ports that nobody has. They are all held until all are known.
+fn free_ports<const N: usize>() -> [String; N] {
+    let held = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port"));
+    held.map(|socket| socket.local_addr().expect("an address").port().to_string())
+}
+
+fn three_replicas_keep_the_contract_of_a_vendor() {
+    let mut show = script("ingestion-proxy/show.sh");
+    let [first, second, third, vendor, redis] = free_ports();
+    show.1.env("PORTS", format!("{first} {second} {third}"));
+    show.1.env("VENDOR_PORT", vendor).env("REDIS_PORT", redis);
+    let lines = lines(show);
+    let [asked, answered, seen, _, logged] = lines.as_slice() else { panic!("{lines:#?}") };
+    assert_eq!(*asked, format!("100 requests at once, through ports {first} {second} {third}:"));
+    assert_eq!(answered, "100 200", "all are answered");
+    // At most 25, where nothing else keeps the machine busy; tests/gateway has the proof.
+    let words =
+        seen.strip_prefix("the vendor saw 100 in ").and_then(|seen| seen.split_once(" s, "));
+    let seconds: f64 = words.and_then(|(seconds, _)| seconds.parse().ok()).expect(seen);
+    assert!(seconds >= 2.9, "{seen}");
+    assert!(logged.contains("ingestion_proxy_request"), "{logged}");
+}
+
+fn ten_questions_are_answered_and_five_are_told_when_to_come_again() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let assistant = folder.path().join("assistant");
+    let this = std::env::current_exe().expect("this program");
+    std::fs::write(&assistant, format!("#!/bin/sh\nexec '{}' assistant\n", this.display()))
+        .expect("a file");
+    std::fs::set_permissions(&assistant, Permissions::from_mode(0o755)).expect("a program");
+    let mut demo = script("assistant-api/demo.sh");
+    let [http, grpc, admin, listen] = free_ports();
+    demo.1.env("LIMITER_PORT", http).env("LIMITER_GRPC_PORT", grpc);
+    demo.1.env("LIMITER_ADMIN_PORT", admin).env("ASSISTANT", &assistant);
+    demo.1.env("ASSISTANT_LISTEN", format!("127.0.0.1:{listen}"));
+    let lines = lines(demo);
+    let [answered, refused, usage] = lines.as_slice() else { panic!("{lines:#?}") };
+    assert_eq!(answered, "10 200 retry-after=");
+    assert!(refused.starts_with("5 429 retry-after="), "{refused}");
+    let usage: serde_json::Value = serde_json::from_str(usage).expect("JSON");
+    assert_eq!(usage["limits"]["minute"]["current"], 10);
+    assert_eq!(usage["cost"]["today"].to_string(), "0.002606");
+}

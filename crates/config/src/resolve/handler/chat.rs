@@ -1,0 +1,94 @@
+//! A question to a model.
+
+use sluicegate_core::template::{Root, Text};
+
+use super::super::item::{Fields, Item};
+use super::super::scalar;
+use super::super::upstream::{secret, url};
+use super::{http, template};
+use crate::config::{ChatProvider, ChatWork};
+use crate::raw::Value;
+use crate::report::Report;
+
+/// What stands beside `preset`.
+pub(super) const KNOWN: [&str; 12] = [
+    "model",
+    "api_key",
+    "base_url",
+    "system",
+    "prompt",
+    "images",
+    "max_tokens",
+    "options",
+    "idempotency_key",
+    "response_limit",
+    "connect_timeout",
+    "ca",
+];
+const PROVIDERS: [(&str, ChatProvider); 3] = [
+    ("openai", ChatProvider::OpenAi),
+    ("anthropic", ChatProvider::Anthropic),
+    ("gemini", ChatProvider::Gemini),
+];
+
+pub(super) fn chat(
+    preset: &Item<'_>,
+    fields: &Fields<'_>,
+    report: &mut Report,
+) -> Option<ChatWork> {
+    let provider = scalar::word(preset, report, &PROVIDERS);
+    let model = fields.require("model", "write which, such as model: gpt-4o-mini", report);
+    let model = model.and_then(|item| model_of(&item, report));
+    let prompt =
+        fields.require("prompt", "write what is asked, such as prompt: \"{{text}}\"", report);
+    let prompt = prompt.and_then(|item| text(&item, report));
+    let base_url = fields.read_some("base_url", report, url);
+    let api_key = fields.read_some("api_key", report, secret);
+    if fields.get("api_key").is_none() && fields.get("base_url").is_none() {
+        let remedy = "write the key, such as api_key: ${API_KEY:?}, or file: and its path";
+        report.error(&fields.place(), "has no api_key", remedy);
+    }
+    let tokens = |item: &Item<'_>, report: &mut Report| {
+        let number = scalar::whole(item, report, 1..=u64::from(u32::MAX))?;
+        u32::try_from(number).ok()
+    };
+    let options = fields.get("options").and_then(|item| match &item.node.value {
+        Value::Map(_) => template::tree(&item, Root::BEFORE, report),
+        _ => {
+            item.fail(report, "is not a map", "write members of the body, such as temperature: 0");
+            None
+        }
+    });
+    Some(ChatWork {
+        provider: provider?,
+        model: model?,
+        api_key,
+        base_url,
+        system: fields.read_some("system", report, text),
+        prompt: prompt?,
+        images: fields
+            .read_some("images", report, |item, report| template::tree(item, Root::BEFORE, report)),
+        max_tokens: fields.read_some("max_tokens", report, tokens),
+        options,
+        idempotency_header: http::idempotency(fields, report),
+        response_limit: http::response_limit(fields, report),
+        connect_timeout: http::connect_timeout(fields, report),
+        ca: fields.read_some("ca", report, scalar::path),
+    })
+}
+
+fn text(item: &Item<'_>, report: &mut Report) -> Option<Text> {
+    scalar::text(item, report)?;
+    template::text(item, Root::BEFORE, report)
+}
+
+/// A name that can be a part of an address.
+fn model_of(item: &Item<'_>, report: &mut Report) -> Option<String> {
+    let model = scalar::text(item, report)?;
+    let sound = |c: char| c.is_ascii_alphanumeric() || "-._:/@".contains(c);
+    if !model.chars().all(sound) || model.split('/').any(|part| matches!(part, "" | "." | "..")) {
+        item.fail(report, "is not the name of a model", "write one, such as gpt-4o-mini");
+        return None;
+    }
+    Some(model)
+}

@@ -1,0 +1,32 @@
+//! Further messages that a result calls for.
+
+use sluicegate_core::template::Root;
+
+use super::super::item::{Fields, Item};
+use super::super::scalar;
+use super::template;
+use crate::config::Emit;
+use crate::report::Report;
+
+const KNOWN: [&str; 6] = ["each", "when", "queue", "type", "body", "id"];
+
+pub(super) fn emit(item: &Item<'_>, report: &mut Report) -> Vec<Emit> {
+    let form = "write a list of messages, each with a queue";
+    let items = item.list(report, form).unwrap_or_default();
+    items.into_iter().filter_map(|item| one(item, report)).collect()
+}
+
+fn one(item: Item<'_>, report: &mut Report) -> Option<Emit> {
+    let fields = Fields::open(item, &KNOWN, report)?;
+    let known = if fields.get("each").is_some() { Root::EACH } else { Root::AFTER };
+    let queue = fields.require("queue", "write where to, such as queue: crawl-repos", report);
+    let queue = queue.and_then(|item| scalar::text(&item, report));
+    Some(Emit {
+        each: fields.read_some("each", report, template::member),
+        when: fields.read_some("when", report, template::member),
+        kind: fields.read_some("type", report, scalar::text),
+        body: fields.read_some("body", report, |item, report| template::tree(item, known, report)),
+        id: fields.read_some("id", report, |item, report| template::text(item, known, report)),
+        queue: queue?,
+    })
+}

@@ -1,0 +1,235 @@
+//! A call over HTTP.
+
+use std::collections::BTreeMap;
+
+use sluicegate_core::Span;
+use sluicegate_core::template::{Root, Text};
+
+use super::super::item::{Fields, Item};
+use super::super::scalar;
+use super::super::upstream::{credentials, header, is_header};
+use super::template;
+use crate::config::{AnswerCondition, ByteSize, HttpContent, HttpWork, Statuses};
+use crate::report::Report;
+
+const KNOWN: [&str; 14] = [
+    "method",
+    "url",
+    "headers",
+    "body",
+    "text",
+    "credentials",
+    "idempotency_key",
+    "success",
+    "retry",
+    "result",
+    "response_limit",
+    "connect_timeout",
+    "http2",
+    "ca",
+];
+const METHODS: [&str; 5] = ["GET", "POST", "PUT", "PATCH", "DELETE"];
+/// Header fields that say where a request ends or whom it is for.
+const OURS: [&str; 9] = [
+    "host",
+    "content-length",
+    "transfer-encoding",
+    "connection",
+    "keep-alive",
+    "te",
+    "trailer",
+    "upgrade",
+    "expect",
+];
+
+pub(super) fn http(item: Item<'_>, report: &mut Report) -> Option<HttpWork> {
+    let fields = Fields::open(item, &KNOWN, report)?;
+    let methods = METHODS.map(|method| (method, method));
+    let method = fields.read("method", "POST", report, |i, r| scalar::word(i, r, &methods));
+    let url = fields.require("url", "write where to, such as https://api.example/jobs", report);
+    let url = url.and_then(|item| address(&item, report));
+    let headers = fields.read("headers", BTreeMap::new(), report, headers);
+    let content = content(&fields, method, &headers, report);
+    let idempotency_header = idempotency(&fields, report);
+    if let Some(name) = idempotency_header.as_ref().filter(|name| headers.contains_key(*name)) {
+        let message = format!("headers has a field {name}, too");
+        let remedy = "remove it there, or write idempotency_key: false";
+        report.error(&fields.place(), message, remedy);
+    }
+    let (success, condition) = success(&fields, report);
+    Some(HttpWork {
+        method: method.to_owned(),
+        url: url?,
+        headers,
+        content,
+        credentials: fields.read_some("credentials", report, credentials),
+        idempotency_header,
+        success,
+        condition,
+        retry: fields.read("retry", Vec::new(), report, statuses),
+        result: fields.read_some("result", report, template::member),
+        response_limit: response_limit(&fields, report),
+        connect_timeout: connect_timeout(&fields, report),
+        http2: fields.read("http2", false, report, scalar::boolean),
+        ca: fields.read_some("ca", report, scalar::path),
+    })
+}
+
+/// The longest answer.
+pub(super) fn response_limit(fields: &Fields<'_>, report: &mut Report) -> ByteSize {
+    fields.read("response_limit", ByteSize(10 << 20), report, scalar::size)
+}
+
+pub(super) fn connect_timeout(fields: &Fields<'_>, report: &mut Report) -> Span {
+    let least = |item: &Item<'_>, report: &mut Report| {
+        scalar::span_from(item, report, Span::from_millis(1), "nobody connects in less")
+    };
+    fields.read("connect_timeout", Span::from_secs(5), report, least)
+}
+
+/// The header field that carries the id of the job; `false` turns it off.
+pub(super) fn idempotency(fields: &Fields<'_>, report: &mut Report) -> Option<String> {
+    let default = Some("idempotency-key".to_owned());
+    let read = |item: &Item<'_>, report: &mut Report| {
+        let form = "write the name of a header field, or false";
+        match item.scalar(report, form)?.text() {
+            "false" => Some(None),
+            "true" => Some(default.clone()),
+            _ => header(item, report).map(Some),
+        }
+    };
+    fields.read("idempotency_key", default.clone(), report, read)
+}
+
+/// An address whose host does not depend on messages. It is not repeated: it may hold a variable.
+fn address(item: &Item<'_>, report: &mut Report) -> Option<Text> {
+    let form = "write http:// or https://, a host and a path, such as https://api.example/{{id}}";
+    let url = template::text(item, Root::BEFORE, report)?;
+    let beginning = url.beginning();
+    let parsed = url::Url::parse(beginning)
+        .ok()
+        .filter(|parsed| matches!(parsed.scheme(), "http" | "https") && parsed.has_host());
+    let Some(parsed) = parsed else {
+        item.fail(report, "is not an address", form);
+        return None;
+    };
+    if !parsed.username().is_empty() || parsed.password().is_some() {
+        item.fail(report, "has a user or a password in it", "write them as credentials");
+        return None;
+    }
+    let after_scheme = beginning.split_once("://").map_or("", |(_, rest)| rest);
+    if !url.is_fixed() && !after_scheme.contains(['/', '?']) {
+        let message = "has a place in its host, and credentials would go wherever a message says";
+        item.fail(report, message, "write the host out; places stand in the path and the query");
+        return None;
+    }
+    let written: Vec<_> = url.fixed().collect();
+    let odd = |c: char| !c.is_ascii_graphic() || "#\"<>\\^`{|}".contains(c);
+    if written.iter().any(|part| part.contains(odd)) {
+        let message = "has characters that no address can have";
+        item.fail(report, message, "write them as %20, and leave a # and what follows it out");
+        return None;
+    }
+    let whole = written.join("x");
+    let path = whole.split('?').next().unwrap_or_default();
+    if path.split('/').any(|part| part == "." || part == "..") {
+        item.fail(report, "has . or .. in its path", "write the path that is meant");
+        return None;
+    }
+    Some(url)
+}
+
+fn headers(item: &Item<'_>, report: &mut Report) -> Option<BTreeMap<String, Text>> {
+    let form = "write a map of header fields and their values";
+    let mut found = BTreeMap::new();
+    for (key, item) in item.names(report, form)? {
+        let name = key.text.to_ascii_lowercase();
+        if !is_header(&name) {
+            let remedy = "write one, such as x-request-id";
+            item.fail(report, "is not the name of a header field", remedy);
+        } else if OURS.contains(&name.as_str()) || name.starts_with("proxy-") {
+            item.fail(report, "is a header field that the connection decides on", "remove it");
+        }
+        let Some(text) = template::text(&item, Root::BEFORE, report) else { continue };
+        if text.fixed().any(|part| part.contains(char::is_control)) {
+            item.fail(report, "has control characters", "write the value in one line");
+        }
+        found.insert(name, text);
+    }
+    Some(found)
+}
+
+/// What is sent: one of body and text, or the message as it is.
+fn content(
+    fields: &Fields<'_>,
+    method: &str,
+    headers: &BTreeMap<String, Text>,
+    report: &mut Report,
+) -> HttpContent {
+    let (body, text) = (fields.get("body"), fields.get("text"));
+    let without = matches!(method, "GET" | "DELETE");
+    for item in [&body, &text].into_iter().flatten().filter(|_| method == "GET") {
+        item.fail(report, "is not sent by GET", "remove it, or write method: POST");
+    }
+    let of_json = |text: &Text| text.fixed().any(|part| part.to_ascii_lowercase().contains("json"));
+    match (body, text) {
+        (None, None) if without => HttpContent::Nothing,
+        (None, None) => HttpContent::Message,
+        (Some(body), None) => {
+            let tree = template::tree(&body, Root::BEFORE, report);
+            tree.map_or(HttpContent::Nothing, HttpContent::Json)
+        }
+        (None, Some(text)) => {
+            if headers.get("content-type").is_some_and(of_json) {
+                let message = "is said to be JSON, and a value could end a string in it";
+                text.fail(report, message, "write it as a tree under body");
+            }
+            let text = template::text(&text, Root::BEFORE, report);
+            text.map_or(HttpContent::Nothing, HttpContent::Text)
+        }
+        (Some(_), Some(text)) => {
+            text.fail(report, "stands beside body, and one of them is sent", "remove one of them");
+            HttpContent::Nothing
+        }
+    }
+}
+
+fn success(fields: &Fields<'_>, report: &mut Report) -> (Statuses, Option<AnswerCondition>) {
+    let default = vec![200..=299];
+    let known = ["status", "path", "is"];
+    let Some(fields) = fields.get("success").and_then(|item| Fields::open(item, &known, report))
+    else {
+        return (default, None);
+    };
+    let status = fields.read("status", default, report, statuses);
+    let values = fields.read("is", Vec::new(), report, |item, report| {
+        item.one_or_more().iter().map(|item| template::value(item, report)).collect()
+    });
+    let path = fields.read_some("path", report, template::member);
+    if path.is_none()
+        && let Some(item) = fields.get("is")
+    {
+        item.fail(report, "is what path of the answer has to be", "write path, too");
+    }
+    (status, path.map(|path| AnswerCondition { path, values }))
+}
+
+/// `200`, `2xx`, or a list of them.
+fn statuses(item: &Item<'_>, report: &mut Report) -> Option<Statuses> {
+    let form = "write statuses such as 200 or 2xx, or a list of them";
+    let mut found = Vec::new();
+    for item in item.one_or_more() {
+        let Some(scalar) = item.scalar(report, form) else { continue };
+        let text = scalar.text();
+        let class = text.strip_suffix("xx").and_then(|class| class.parse::<u16>().ok());
+        let one = text.parse::<u16>().ok().filter(|status| (100..=599).contains(status));
+        match (class, one) {
+            (Some(class @ 1..=5), _) if text.len() == 3 => {
+                found.push(class * 100..=class * 100 + 99);
+            }
+            (None, Some(status)) => found.push(status..=status),
+            _ => item.fail(report, format!("{:?} is not a status", scalar.shown()), form),
+        }
+    }
+    Some(found)
+}

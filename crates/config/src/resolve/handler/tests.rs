@@ -1,0 +1,294 @@
+use super::*;
+use crate::config::{ChatProvider, Config, HttpContent};
+use crate::place::Path;
+use crate::source::Source;
+use crate::{interpolate, raw};
+
+fn env(name: &str) -> Option<String> {
+    (name == "KEY").then(|| "pl4nted-s3cret {{".to_owned())
+}
+
+/// What a text means, or all that is said of it.
+fn read(text: &str) -> Result<Handler, String> {
+    read_with(text, &env)
+}
+
+fn read_with(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<Handler, String> {
+    let mut report = Report::default();
+    let (tree, hidden) = raw::parse(text, &mut report);
+    let mut tree = tree.expect("a text");
+    interpolate::tree(&mut tree, env, &mut report);
+    let found = handler(&Item { node: &tree, path: Path::default().key("handler") }, &mut report);
+    match (found, report.errors()) {
+        (Some(found), 0) => Ok(found),
+        _ => {
+            let said = report.finish(&Source::new("f", text, hidden), None::<Config>);
+            Err(said.map(|_| ()).unwrap_err().to_string())
+        }
+    }
+}
+
+fn work(text: &str) -> Work {
+    read(text).unwrap_or_else(|said| panic!("{text}\n{said}")).work
+}
+
+#[track_caller]
+fn refused(text: &str, expected: &str) {
+    let said = read(text).err().unwrap_or_else(|| panic!("{text} was not refused"));
+    assert!(said.contains(expected), "{text}\n{said}");
+    assert!(!said.contains("s3cret"), "{said}");
+}
+
+#[test]
+fn a_call_has_every_default() {
+    let Work::Http(http) = work("http: {url: 'https://api.example/x'}") else { panic!("http") };
+    assert_eq!((http.method.as_str(), &http.content), ("POST", &HttpContent::Message));
+    assert_eq!(http.idempotency_header.as_deref(), Some("idempotency-key"));
+    assert_eq!((http.success, http.retry, http.condition), (vec![200..=299], vec![], None));
+    assert_eq!(
+        (http.response_limit.0, http.connect_timeout.to_string()),
+        (10 << 20, "5s".to_owned())
+    );
+    assert!(
+        http.credentials.is_none() && http.result.is_none() && !http.http2 && http.ca.is_none()
+    );
+    let Work::Http(get) = work("http: {url: 'http://a/', method: GET}") else { panic!("http") };
+    assert_eq!(get.content, HttpContent::Nothing);
+}
+
+#[test]
+fn every_option_of_a_call_arrives() {
+    let text = r#"
+http:
+  method: PUT
+  url: https://api.example/users/{{user.id}}?page={{page:-1}}
+  headers:
+    X-Kind: "{{job.type}}"
+  body:
+    a: "{{a}}"
+    n: 5
+    f: 0.5
+    id: 12345678901234567890123
+    quoted: "5"
+    on: true
+    none: null
+    left: ${NOTHING:-}
+    list: [x, "{{b}} c"]
+  credentials:
+    bearer: ${KEY}
+  idempotency_key: X-Job
+  success:
+    status: [200, 3xx]
+    path: data.state
+    is: [done, 1]
+  retry: 404
+  result: data.items
+  response_limit: 1MB
+  connect_timeout: 1s
+  http2: true
+  ca: ca.pem
+emit:
+  - each: .
+    when: next
+    queue: repos
+    type: crawl_repo
+    body: {repo: "{{item.name}}", org: "{{org}}", all: "{{result.total}}"}
+    id: "{{job.id}}-{{item.id}}"
+"#;
+    let handler = read(text).unwrap();
+    let printed = format!("{handler:?}");
+    assert!(!printed.contains("s3cret") && printed.contains("{{user.id}}"), "{printed}");
+    let Work::Http(http) = handler.work else { panic!("http") };
+    assert_eq!((http.success, http.retry), (vec![200..=200, 300..=399], vec![404..=404]));
+    let condition = http.condition.unwrap();
+    assert_eq!(condition.path.to_string(), "data.state");
+    assert_eq!(condition.values, [serde_json::json!("done"), serde_json::json!(1)]);
+    assert_eq!(http.idempotency_header.as_deref(), Some("x-job"));
+    assert!(http.headers.contains_key("x-kind"));
+    let HttpContent::Json(body) = http.content else { panic!("a body") };
+    let rendered = body.render(&Message(serde_json::json!({"a": [1], "b": "B"}))).unwrap();
+    let expected = serde_json::json!({
+        "a": [1], "n": 5, "f": 0.5, "id": "12345678901234567890123", "quoted": "5", "on": true,
+        "none": null, "list": ["x", "B c"],
+    });
+    assert_eq!(rendered, expected);
+    let [emit] = &handler.emit[..] else { panic!("one") };
+    assert_eq!((emit.queue.as_str(), emit.kind.as_deref()), ("repos", Some("crawl_repo")));
+    assert!(emit.each.as_ref().unwrap().is_whole() && emit.when.is_some() && emit.id.is_some());
+}
+
+struct Message(serde_json::Value);
+
+impl sluicegate_core::template::Scope for Message {
+    fn value(&self, _: sluicegate_core::template::Root) -> Option<&serde_json::Value> {
+        Some(&self.0)
+    }
+}
+
+#[test]
+fn a_command_is_a_list_or_a_map() {
+    let Work::Command(short) = work("command: [python3, crawl.py, -v]") else { panic!("command") };
+    assert_eq!((short.program.as_str(), short.args.len()), ("python3", 2));
+    let text = "command: {program: ./x, args: ['1'], dir: /tmp, env: {A: '${KEY}', B: {file: k}, C: '${N:-x}'}, output_limit: 1KB}";
+    let Work::Command(long) = work(text) else { panic!("command") };
+    assert_eq!((long.env.len(), long.output_limit.0), (3, 1_024));
+    assert!(!format!("{long:?}").contains("s3cret"));
+}
+
+#[test]
+fn a_preset_is_a_question() {
+    let text = "
+preset: anthropic
+model: claude-sonnet-4-5
+api_key: ${KEY}
+system: you are a plant doctor
+prompt: 'look at {{AnalysisId}}'
+images: '{{ImageUrls}}'
+max_tokens: 500
+options:
+  temperature: 0
+base_url: http://127.0.0.1:9000/proxy
+";
+    let Work::Chat(chat) = work(text) else { panic!("a chat") };
+    assert_eq!((chat.provider, chat.max_tokens), (ChatProvider::Anthropic, Some(500)));
+    assert!(chat.system.is_some() && chat.images.is_some() && chat.options.is_some());
+    assert!(!format!("{chat:?}").contains("s3cret"));
+    let Work::Chat(local) = work("{preset: openai, model: a/b, prompt: x, base_url: 'http://a'}")
+    else {
+        panic!("a chat")
+    };
+    assert!(local.api_key.is_none(), "a server of one's own may need none");
+}
+
+#[test]
+fn one_kind_of_work_is_chosen() {
+    let one = "handler: is one of http, command or preset: write one of them";
+    refused("{}", one);
+    refused("{http: {url: 'http://a/'}, command: [x]}", one);
+    refused("{htp: {url: 'http://a/'}}", "handler.htp: unknown key: did you mean http?");
+    refused(
+        "{command: [x], prompt: y}",
+        "handler.prompt: belongs to preset, and this handler is command",
+    );
+    refused("{preset: opnai, model: x, prompt: y, api_key: k}", "did you mean openai?");
+}
+
+#[test]
+fn an_address_leads_where_the_file_says() {
+    let url = |url: &str| format!("http: {{url: '{url}'}}");
+    refused("http: {}", "handler.http: has no url");
+    for (written, expected) in [
+        ("{{url}}", "is not an address"),
+        ("ftp://a/", "is not an address"),
+        ("https://{{host}}/x", "is not an address"),
+        ("https://api.{{host}}/x", "has a place in its host"),
+        ("https://ann:pw@a/", "has a user or a password in it"),
+        ("https://a/b c", "has characters that no address can have"),
+        ("https://a/#x", "has characters that no address can have"),
+        ("https://a/ü", "has characters that no address can have"),
+        ("https://a/../b", "has . or .. in its path"),
+        ("https://a/{{x}", "has no end: write }}"),
+        ("https://a/{{x | y}}", "{{x | y}} is not a place"),
+        ("https://a/{{item}}", "is not known here: item is known in emit only"),
+        ("https://a/{{job.name}}", "job has id, attempt, type and provider"),
+    ] {
+        refused(&url(written), expected);
+    }
+    refused("http: {url: 'https://a/${KEY}'}", "a place in it has no end");
+}
+
+#[test]
+fn what_would_not_be_sent_is_refused() {
+    for (rest, expected) in [
+        (
+            "headers: {host: x}",
+            "handler.http.headers.host: is a header field that the connection decides on",
+        ),
+        ("headers: {'a b': x}", "is not the name of a header field"),
+        ("headers: {a: \"x\\r\\ny\"}", "has control characters"),
+        ("headers: {Idempotency-Key: x}", "headers has a field idempotency-key, too"),
+        ("body: {a: 1}, text: x", "stands beside body"),
+        ("body: {a: 1}, method: GET", "is not sent by GET"),
+        (
+            "text: '{\"a\": \"{{x}}\"}', headers: {content-type: application/json}",
+            "is said to be JSON",
+        ),
+        ("body: {'{{a}}': 1}", "has a place in its name"),
+        ("body: ['{{a']", "handler.http.body[0]: {{a}} has no end"),
+        ("success: {status: 2x}", "\"2x\" is not a status"),
+        ("success: {status: 99}", "\"99\" is not a status"),
+        ("success: {is: 1}", "is what path of the answer has to be"),
+        ("result: 'a[0]'", "\"a[0]\" is not a path"),
+        ("retry: [600]", "\"600\" is not a status"),
+        ("response_limit: 2GB", "is not a size"),
+        ("connect_timeout: 0s", "nobody connects in less"),
+        ("credentials: {}", "is one of basic, bearer, headers or login"),
+        ("timeout: 5s", "handler.http.timeout: unknown key"),
+        ("idempotency_key: 'a b'", "is not the name of a header field"),
+    ] {
+        refused(&format!("http: {{url: 'http://a/', {rest}}}"), expected);
+    }
+}
+
+#[test]
+fn a_command_takes_nothing_from_messages() {
+    for (command, expected) in [
+        ("[]", "handler.command: is empty"),
+        ("rm -rf x", "handler.command: is a single value: write a list of the program"),
+        ("[sh, -c, 'echo {{a}}']", "handler.command[2]: has a place in it"),
+        ("[\"a\\0b\"]", "has a NUL in it"),
+        ("{args: [a]}", "handler.command: has no program"),
+        ("{program: x, env: {'A-B': x}}", "is not the name of a variable"),
+        ("{program: x, env: {SLUICEGATE_JOB_ID: x}}", "choose another name"),
+        ("{program: x, shell: true}", "unknown key"),
+    ] {
+        refused(&format!("command: {command}"), expected);
+    }
+}
+
+#[test]
+fn a_question_needs_a_model_a_prompt_and_a_key() {
+    refused("preset: gemini", "handler: has no model");
+    refused("preset: gemini", "handler: has no prompt");
+    refused("preset: gemini", "handler: has no api_key");
+    let rest = "model: m, prompt: p, api_key: k";
+    for (more, expected) in [
+        ("model: 'a b', prompt: p, api_key: k", "is not the name of a model"),
+        ("model: ../x, prompt: p, api_key: k", "is not the name of a model"),
+        ("model: m, prompt: '', api_key: k", "handler.prompt: is empty"),
+        ("model: m, prompt: '{{', api_key: k", "has no end"),
+        (&format!("{rest}, max_tokens: 0"), "handler.max_tokens"),
+        (&format!("{rest}, options: [a]"), "handler.options: is not a map"),
+        (&format!("{rest}, base_url: 'a'"), "is not the address of an upstream"),
+    ] {
+        refused(&format!("{{preset: openai, {more}}}"), expected);
+    }
+}
+
+#[test]
+fn emit_names_a_queue_and_knows_items_of_a_list_only() {
+    for (emit, expected) in [
+        ("x", "handler.emit: is a single value: write a list of messages"),
+        ("[{}]", "handler.emit[0]: has no queue"),
+        ("[{queue: q, body: '{{item}}'}]", "item is one of the list that `each` names"),
+        ("[{queue: q, each: 'a b'}]", "is not a path"),
+        ("[{queue: q, to: x}]", "handler.emit[0].to: unknown key"),
+    ] {
+        refused(&format!("{{command: [x], emit: {emit}}}"), expected);
+    }
+}
+
+#[test]
+fn the_examples_of_the_page_are_handlers() {
+    let page = include_str!("../../../../../docs/handlers.md");
+    let blocks = page.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let mut examples = 0;
+    for example in blocks {
+        let lines = example.strip_prefix("handler:\n").expect("a handler").lines();
+        let inside: Vec<_> = lines.map(|line| line.strip_prefix("  ").expect("is below")).collect();
+        let read = read_with(&inside.join("\n"), &|name| Some(format!("the-value-of-{name}")));
+        read.unwrap_or_else(|said| panic!("{example}\n{said}"));
+        examples += 1;
+    }
+    assert_eq!(examples, 5);
+}

@@ -1,0 +1,65 @@
+//! What is said of an upstream, whoever goes there: addresses, header fields, credentials.
+
+mod credentials;
+
+use super::item::{Fields, Item};
+use super::scalar;
+use crate::config::{Secret, SecretSource, Url};
+use crate::raw::Value;
+use crate::report::Report;
+
+pub(super) use credentials::credentials;
+
+/// An address with http:// or https://.
+pub(super) fn url(item: &Item<'_>, report: &mut Report) -> Option<Url> {
+    let form = "write http://host or https://host, with a port and a path if it has them";
+    let text = scalar::text(item, report)?;
+    let parsed = url::Url::parse(&text).ok();
+    let sound = parsed.filter(|url| {
+        matches!(url.scheme(), "http" | "https") && url.has_host() && url.fragment().is_none()
+    });
+    let Some(sound) = sound else {
+        item.fail(report, "is not the address of an upstream", form);
+        return None;
+    };
+    if !sound.username().is_empty() || sound.password().is_some() || sound.query().is_some() {
+        item.fail(report, "has a user, a password or a query in it", "write them as credentials");
+        return None;
+    }
+    let after_scheme = text.split_once("://").map_or("", |(_, rest)| rest);
+    let has_path = after_scheme.contains('/');
+    Some(Url { text, has_path })
+}
+
+/// The name of a header field, in lower case.
+pub(super) fn header(item: &Item<'_>, report: &mut Report) -> Option<String> {
+    let form = "write the name of a header field, such as x-tenant-id";
+    let name = item.scalar(report, form)?.text().to_ascii_lowercase();
+    if !is_header(&name) {
+        item.fail(report, "is not the name of a header field", form);
+        return None;
+    }
+    Some(name)
+}
+
+/// Whether a header field can be called so.
+pub(super) fn is_header(name: &str) -> bool {
+    let in_name = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
+    (1..=100).contains(&name.len()) && name.chars().all(in_name)
+}
+
+/// A secret, or the file that holds it.
+pub(super) fn secret(item: &Item<'_>, report: &mut Report) -> Option<SecretSource> {
+    if matches!(item.node.value, Value::Map(_)) {
+        let fields = Fields::open(item.clone(), &["file"], report)?;
+        let file = fields.require("file", "name the file", report)?;
+        return scalar::path(&file, report).map(SecretSource::File);
+    }
+    let form = "write the secret, such as ${PASSWORD:?}, or file: and its path";
+    let text = item.scalar(report, form)?.text();
+    if text.is_empty() || text.contains(['\r', '\n']) {
+        item.fail(report, "is empty, or has line breaks", form);
+        return None;
+    }
+    Some(SecretSource::Value(Secret::new(text)))
+}

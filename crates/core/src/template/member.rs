@@ -1,0 +1,71 @@
+//! Where something is in a JSON value: `data.items.0.name`, or `.` for all of it.
+
+use std::fmt;
+
+use serde_json::Value;
+
+use super::parse::{self, Problem};
+
+/// Where something is in a JSON value.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Member(Vec<String>);
+
+impl Member {
+    /// Reads `data.items.0.name`; `.` is the whole value.
+    pub fn parse(text: &str) -> Result<Self, Problem> {
+        if text.trim() == "." {
+            return Ok(Self::default());
+        }
+        let steps = parse::steps(text)?;
+        Ok(Self(steps.into_iter().map(|step| step.name).collect()))
+    }
+
+    pub(super) fn new(steps: Vec<String>) -> Self {
+        Self(steps)
+    }
+
+    /// What is there, if anything is.
+    pub fn of<'v>(&self, value: &'v Value) -> Option<&'v Value> {
+        self.0.iter().try_fold(value, |value, step| match value {
+            Value::Object(members) => members.get(step),
+            Value::Array(items) => items.get(index(step)?),
+            _ => None,
+        })
+    }
+
+    /// Whether it is the whole value.
+    pub fn is_whole(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn only(&self) -> Option<&str> {
+        match self.0.as_slice() {
+            [one] => Some(one),
+            _ => None,
+        }
+    }
+}
+
+/// A number as people write it: `+1` and `01` are names.
+fn index(step: &str) -> Option<usize> {
+    let number: usize = step.parse().ok()?;
+    (number.to_string() == step).then_some(number)
+}
+
+impl fmt::Display for Member {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_whole() {
+            return f.write_str(".");
+        }
+        for (number, step) in self.0.iter().enumerate() {
+            if number > 0 {
+                f.write_str(".")?;
+            }
+            match !step.is_empty() && step.chars().all(parse::in_word) {
+                true => f.write_str(step)?,
+                false => write!(f, "{}", Value::from(step.as_str()))?,
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,196 @@
+//! From what is written to texts, trees and the places in them.
+
+use serde_json::Value;
+
+use super::{Member, Part, Place, Root, Text, Tree};
+
+const OPEN: &str = "{{";
+const CLOSE: &str = "}}";
+/// What is known of a job.
+const JOB: [&str; 4] = ["id", "attempt", "type", "provider"];
+
+/// A place that can't be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{{{{{written}}}}} {problem}")]
+pub struct SyntaxError {
+    /// What stands between the braces.
+    pub written: String,
+    /// What is wrong with it; unlike what is written, this may always be shown.
+    pub problem: Problem,
+}
+
+/// What is wrong with a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Problem {
+    /// The braces are not closed.
+    #[error("has no end: write }}}}, or {{{{{{{{ where two braces are meant")]
+    Open,
+    /// It is not a path.
+    #[error(
+        "is not a place: write names with dots between them, such as {{{{user.name}}}}, with quotes \
+         around names that are no plain words, and :- before a default"
+    )]
+    Path,
+    /// Its default has braces.
+    #[error("has braces in its default: write one without")]
+    Default,
+    /// There is no such value here.
+    #[error(
+        "is not known here: {0} is known in emit only; a member of the message is {{{{message.{0}}}}}"
+    )]
+    Unknown(Root),
+    /// There is no item without a list.
+    #[error("is not known here: item is one of the list that `each` names")]
+    Item,
+    /// Nobody knows this of a job.
+    #[error(
+        "is not known: job has id, attempt, type and provider; a member of the message is {{{{message.job…}}}}"
+    )]
+    Job,
+}
+
+impl Text {
+    /// Reads a text whose places may begin with what is `known`.
+    pub fn parse(text: &str, known: &[Root]) -> Result<Self, SyntaxError> {
+        let mut parts = Vec::new();
+        let mut fixed = String::new();
+        let mut rest = text;
+        while let Some((before, after)) = rest.split_once(OPEN) {
+            fixed.push_str(before);
+            if let Some(after) = after.strip_prefix(OPEN) {
+                fixed.push_str(OPEN);
+                rest = after;
+                continue;
+            }
+            let failed = |written: &str, problem| SyntaxError {
+                written: written.chars().take(60).collect(),
+                problem,
+            };
+            let (inside, after) =
+                after.split_once(CLOSE).ok_or_else(|| failed(after, Problem::Open))?;
+            let place = place(inside, known).map_err(|problem| failed(inside, problem))?;
+            if !fixed.is_empty() {
+                parts.push(Part::Fixed(std::mem::take(&mut fixed)));
+            }
+            parts.push(Part::Place(place));
+            rest = after;
+        }
+        fixed.push_str(rest);
+        if !fixed.is_empty() {
+            parts.push(Part::Fixed(fixed));
+        }
+        Ok(Self { parts })
+    }
+}
+
+impl Tree {
+    /// Reads a text of a tree: one place and nothing else is the value itself.
+    pub fn text(text: &str, known: &[Root]) -> Result<Self, SyntaxError> {
+        let mut text = Text::parse(text, known)?;
+        Ok(match (text.parts.pop(), text.parts.is_empty()) {
+            (None, _) => Self::Fixed(Value::from("")),
+            (Some(Part::Place(place)), true) => Self::Place(place),
+            (Some(Part::Fixed(fixed)), true) => Self::Fixed(Value::from(fixed)),
+            (Some(last), false) => {
+                text.parts.push(last);
+                Self::Text(text)
+            }
+        })
+    }
+}
+
+/// What stands between the braces.
+fn place(inside: &str, known: &[Root]) -> Result<Place, Problem> {
+    let (path, default) = split_default(inside);
+    let default = match default {
+        Some(text) if text.contains(['{', '}']) => return Err(Problem::Default),
+        // JSON if it is some, so that a number is a number; otherwise a text as it is.
+        Some(text) => Some(serde_json::from_str(text).unwrap_or_else(|_| Value::from(text))),
+        None => None,
+    };
+    let mut steps = steps(path)?;
+    let root = steps.first().filter(|step| !step.quoted).and_then(|step| {
+        Root::ALL.iter().find(|(name, _)| *name == step.name).map(|(_, root)| *root)
+    });
+    if root.is_some() {
+        steps.remove(0);
+    }
+    let root = root.unwrap_or(Root::Message);
+    match root {
+        _ if known.contains(&root) => {}
+        Root::Item if known.contains(&Root::Result) => return Err(Problem::Item),
+        _ => return Err(Problem::Unknown(root)),
+    }
+    let member = Member::new(steps.into_iter().map(|step| step.name).collect());
+    if root == Root::Job && !member.only().is_some_and(|name| JOB.contains(&name)) {
+        return Err(Problem::Job);
+    }
+    Ok(Place { root, member, default })
+}
+
+/// The path and the default, which begins at the first `:-` outside of quotes.
+fn split_default(inside: &str) -> (&str, Option<&str>) {
+    let (mut quoted, mut escaped) = (false, false);
+    for (at, c) in inside.char_indices() {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = quoted,
+            '"' => quoted = !quoted,
+            ':' if !quoted && inside[at..].starts_with(":-") => {
+                return (&inside[..at], Some(inside[at + 2..].trim()));
+            }
+            _ => {}
+        }
+    }
+    (inside, None)
+}
+
+/// A part of a path.
+pub(super) struct Step {
+    pub(super) name: String,
+    quoted: bool,
+}
+
+/// The names of a path, at least one.
+pub(super) fn steps(path: &str) -> Result<Vec<Step>, Problem> {
+    let mut steps = Vec::new();
+    let mut rest = path.trim();
+    loop {
+        let end = match rest.starts_with('"') {
+            true => quote_end(rest).ok_or(Problem::Path)?,
+            false => rest.find(|c| !in_word(c)).unwrap_or(rest.len()),
+        };
+        let (word, after) = rest.split_at(end);
+        let quoted = word.starts_with('"');
+        let name = match quoted {
+            true => serde_json::from_str(word).map_err(|_| Problem::Path)?,
+            false if word.is_empty() => return Err(Problem::Path),
+            false => word.to_owned(),
+        };
+        steps.push(Step { name, quoted });
+        match after.strip_prefix('.') {
+            Some(next) => rest = next,
+            None if after.is_empty() => return Ok(steps),
+            None => return Err(Problem::Path),
+        }
+    }
+}
+
+/// Where a quoted name that begins here ends.
+fn quote_end(text: &str) -> Option<usize> {
+    let mut escaped = false;
+    for (at, c) in text.char_indices().skip(1) {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            '"' => return Some(at + 1),
+            _ => {}
+        }
+    }
+    None
+}
+
+/// What a name without quotes is made of.
+pub(super) fn in_word(c: char) -> bool {
+    c.is_alphanumeric() || "_-@$".contains(c)
+}

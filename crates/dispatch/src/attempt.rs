@@ -1,0 +1,312 @@
+//! One message in the hands of a worker: its turn, the work, and what becomes of it.
+//!
+//! ```text
+//! turn ─→ work ─→ done:      results and further work, each confirmed, then the ack
+//!   │               failed:    again after a while; after the last attempt, to the dead letters
+//!   │               hopeless:  to the dead letters
+//!   │               refused:   back to the queue until the provider has room; no attempt
+//!   └─ not soon: back to the queue until its moment; no attempt
+//! ```
+
+use std::time::Duration;
+
+use sluicegate_core::Store;
+use sluicegate_core::time::{Clock, Span};
+use sluicegate_queue::{Delivery, Error, Message, Reason, When};
+use tokio::time::timeout;
+use tracing::{info, warn};
+
+use crate::handler::{Done, Failure, FailureKind, Handled, Job};
+use crate::metrics::Count;
+use crate::pace::{Claimed, Turn};
+use crate::stop::Stop;
+use crate::tier::{Booking, Tier, turn};
+use crate::tracker::{Event, Sighting};
+use crate::worker::Worker;
+
+/// How long a message is held that waits for its turn; longer waits are for the queue.
+const HOLD: Span = Span::from_secs(5);
+/// The least that a message goes back for.
+const BACK: Span = Span::from_millis(10);
+
+/// What to do with a message.
+enum Next {
+    /// Work on it.
+    Go,
+    /// Ask again after so long.
+    Wait(Span),
+    /// Send it back for so long.
+    Back(Span),
+    /// It never goes, by the limits of this rule.
+    Never(String),
+}
+
+impl<S: Store + 'static, C: Clock + 'static> Worker<S, C> {
+    /// Sees a message through.
+    pub(crate) async fn work(&self, mut delivery: Delivery, stop: &Stop) -> Result<(), Error> {
+        let enabled = self.is_enabled();
+        // Whoever has booked waits for the moment first, so that it does not keep others from work.
+        if let Some(booking) = Booking::of(delivery.message()).filter(|_| enabled) {
+            let wait = booking.wait(self.clock.now());
+            if wait > HOLD {
+                return self.send_back(delivery, wait).await;
+            }
+            if wait > Span::ZERO && !delivery.while_held(stop.sleep(wait.into())).await {
+                return delivery.give_back().await;
+            }
+        }
+        let slot = tokio::select! {
+            biased;
+            () = stop.drain.cancelled() => return delivery.give_back().await,
+            slot = delivery.while_held(self.slots.acquire()) => slot,
+        };
+        let _slot = slot.unwrap_or_else(|_| unreachable!("nobody closes it"));
+        let provider = self.options.provider.as_str();
+        let mut first = true;
+        loop {
+            let next = match enabled {
+                true => {
+                    if first {
+                        self.metrics.count(provider, Count::Checked);
+                    }
+                    self.turn(&mut delivery).await
+                }
+                false => Next::Go,
+            };
+            if first && !matches!(next, Next::Go) {
+                self.metrics.count(provider, Count::Blocked);
+            }
+            first = false;
+            match next {
+                Next::Go => break,
+                Next::Wait(span) => {
+                    self.saw(&delivery, Event::Waiting, |seen| seen.until(self.clock.now() + span));
+                    if !delivery.while_held(stop.sleep(span.into())).await {
+                        return delivery.give_back().await;
+                    }
+                }
+                Next::Back(span) => return self.send_back(delivery, span).await,
+                Next::Never(rule) => {
+                    let reason = format!("the limits of {rule} never let it go");
+                    return self.bury(delivery, Reason::new(reason)).await;
+                }
+            }
+        }
+        if enabled {
+            self.metrics.count(provider, Count::Allowed);
+        }
+        self.saw(&delivery, Event::InWork, |seen| seen);
+        self.metrics.busy(provider, 1);
+        let busy = Busy(|| self.metrics.busy(provider, -1));
+        let job = Job { message: delivery.message().clone(), provider: provider.to_owned() };
+        let handled = delivery.while_held(self.call(&job)).await;
+        drop(busy);
+        let pause = self.learn(&handled).await;
+        match handled.outcome {
+            Ok(done) => self.done(delivery, done).await,
+            Err(failure) => self.failed(delivery, failure, pause).await,
+        }
+    }
+
+    /// Asks whether a message may go.
+    async fn turn(&self, delivery: &mut Delivery) -> Next {
+        if self.options.booked {
+            return self.claim(delivery).await;
+        }
+        // Not under the name of the job: a message that was in somebody's hands before may have
+        // been worked on, and what goes twice has to be counted twice.
+        match self.pace.acquire(Tier::Worker, None).await {
+            Turn::Now => Next::Go,
+            Turn::Later(span) if span > HOLD => {
+                // Whatever else lies in the queue would have to wait as well.
+                self.close_for(span);
+                Next::Back(span)
+            }
+            Turn::Later(span) | Turn::Closed(span) => Next::Wait(span),
+            Turn::Never(rule) => Next::Never(rule),
+        }
+    }
+
+    /// Claims the booking of a message, or makes one.
+    async fn claim(&self, delivery: &mut Delivery) -> Next {
+        let Some(booking) = Booking::of(delivery.message()) else {
+            let id = turn(delivery.message(), Tier::Booked);
+            let asked = self.clock.now();
+            return match self.pace.book(id, Tier::Worker).await {
+                Ok((id, wait)) => {
+                    let start = asked + wait;
+                    delivery.book(Some(Booking { id, start }.to_string()));
+                    soon(wait)
+                }
+                Err(Turn::Now) => Next::Go,
+                Err(Turn::Later(span)) => soon(span),
+                Err(Turn::Closed(span)) => Next::Wait(span),
+                Err(Turn::Never(rule)) => Next::Never(rule),
+            };
+        };
+        let asked = self.clock.now();
+        match self.pace.claim(booking.id).await {
+            Claimed::Go => Next::Go,
+            Claimed::Later(span) => {
+                delivery.book(Some(Booking { start: asked + span, ..booking }.to_string()));
+                soon(span)
+            }
+            // Under a name of its own from now on: that of the turn may have been used.
+            Claimed::Gone(span) => {
+                delivery.book(None);
+                delivery.waited();
+                soon(span)
+            }
+        }
+    }
+
+    /// Lets the handler work, for as long as it may.
+    async fn call(&self, job: &Job) -> Handled {
+        let patience = Duration::from(self.options.timeout);
+        match timeout(patience, self.handler.handle(job)).await {
+            Ok(handled) => handled,
+            Err(_) => Handled {
+                outcome: Err(Failure {
+                    kind: FailureKind::Transient,
+                    message: format!("it took longer than {}", self.options.timeout),
+                    response: None,
+                }),
+                heard: None,
+            },
+        }
+    }
+
+    /// Closes the provider for everybody if its answer asks for that; says for how long.
+    async fn learn(&self, handled: &Handled) -> Option<Span> {
+        let heard = handled.heard.as_ref()?;
+        let pause = self.ear.pause(heard, self.clock.now())?;
+        let provider = self.options.provider.as_str();
+        self.pace.close(pause).await;
+        self.metrics.count(provider, Count::Paused);
+        info!(provider, status = heard.status, pause = %pause, "the provider asked for a pause");
+        if !self.options.booked && pause > HOLD {
+            self.close_for(pause);
+        }
+        Some(pause)
+    }
+
+    async fn done(&self, delivery: Delivery, done: Done) -> Result<(), Error> {
+        let message = delivery.message().clone();
+        let Done { result, further } = done;
+        if let (Some(output), Some(results)) = (result, &self.queues.results) {
+            let mut result = Message::of_job(message.meta.job.clone(), output.body);
+            result.content_type = output.content_type;
+            result.kind.clone_from(&message.kind);
+            result.headers.clone_from(&message.headers);
+            result.headers.insert("provider".to_owned(), self.options.provider.clone());
+            result.meta.hop = message.meta.hop + 1;
+            delivery.while_held(results.send(result)).await?;
+        }
+        for (queue, batch) in by_queue(further) {
+            let Some(queue) = self.queues.further.iter().find(|other| other.name() == queue) else {
+                let reason = format!("it sends work to {queue}, a queue that nobody declared");
+                return self.bury(delivery, Reason::new(reason)).await;
+            };
+            let batch = batch.into_iter().map(|message| (message, When::Now)).collect();
+            let sent = delivery.while_held(queue.send_batch(batch)).await;
+            sent.into_iter().try_for_each(|sent| sent.map(drop))?;
+        }
+        delivery.ack().await?;
+        self.metrics.count(&self.options.provider, Count::Done);
+        self.saw_message(&message, Event::Done, |seen| seen);
+        Ok(())
+    }
+
+    async fn failed(
+        &self,
+        mut delivery: Delivery,
+        failure: Failure,
+        pause: Option<Span>,
+    ) -> Result<(), Error> {
+        let provider = self.options.provider.as_str();
+        let failures = delivery.message().meta.attempt + 1;
+        if failure.kind == FailureKind::Limited {
+            let wait = pause.unwrap_or_else(|| self.options.backoff.most(1));
+            delivery.book(None);
+            return self.send_back(delivery, wait).await;
+        }
+        self.metrics.count(provider, Count::Failed);
+        let Failure { kind, message: error, response } = failure;
+        if kind == FailureKind::Permanent || failures >= self.options.attempts.max(1) {
+            let reason = Reason::new(error)
+                .with("attempts", failures)
+                .with("provider", provider)
+                .with("response", response);
+            return self.bury(delivery, reason).await;
+        }
+        let wait = self.options.backoff.wait(failures);
+        let until = self.clock.now() + wait;
+        let message = delivery.message().clone();
+        warn!(job = %message.meta.job, provider, failures, error, "an attempt failed");
+        delivery.book(None);
+        delivery.retry(When::At(until)).await?;
+        self.saw_message(&message, Event::Retried, |seen| seen.until(until).because(&error));
+        Ok(())
+    }
+
+    /// Gives a message back until its moment.
+    async fn send_back(&self, delivery: Delivery, wait: Span) -> Result<(), Error> {
+        let message = delivery.message().clone();
+        let until = self.clock.now() + wait.max(BACK);
+        delivery.defer(When::At(until)).await?;
+        self.metrics.count(&self.options.provider, Count::Requeued);
+        self.saw_message(&message, Event::Deferred, |seen| seen.until(until));
+        Ok(())
+    }
+
+    async fn bury(&self, delivery: Delivery, reason: Reason) -> Result<(), Error> {
+        let message = delivery.message().clone();
+        let provider = self.options.provider.as_str();
+        let error = reason.message.clone();
+        warn!(job = %message.meta.job, provider, error, "a job goes to the dead letters");
+        delivery.dead_letter(reason).await?;
+        self.metrics.count(provider, Count::Dead);
+        self.saw_message(&message, Event::Dead, |seen| seen.because(&error));
+        Ok(())
+    }
+
+    fn saw(&self, delivery: &Delivery, event: Event, with: impl FnOnce(Sighting) -> Sighting) {
+        self.saw_message(delivery.message(), event, with);
+    }
+
+    fn saw_message(
+        &self,
+        message: &Message,
+        event: Event,
+        with: impl FnOnce(Sighting) -> Sighting,
+    ) {
+        let seen = Sighting::new(message, event, self.queues.jobs.name(), self.clock.now());
+        self.tracker.saw(&message.meta.job, with(seen.of(&self.options.provider)));
+    }
+}
+
+/// A short wait is waited, a long one is for the queue.
+fn soon(span: Span) -> Next {
+    if span > HOLD { Next::Back(span) } else { Next::Wait(span) }
+}
+
+/// Batches of one queue each, in the order in which the queues are first named.
+fn by_queue(further: Vec<(String, Message)>) -> Vec<(String, Vec<Message>)> {
+    let mut batches: Vec<(String, Vec<Message>)> = Vec::new();
+    for (queue, message) in further {
+        match batches.iter_mut().find(|(other, _)| *other == queue) {
+            Some((_, batch)) => batch.push(message),
+            None => batches.push((queue, vec![message])),
+        }
+    }
+    batches
+}
+
+/// Does something when it goes, also if the work is dropped in the middle.
+struct Busy<F: Fn()>(F);
+
+impl<F: Fn()> Drop for Busy<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}

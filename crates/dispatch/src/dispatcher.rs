@@ -1,0 +1,358 @@
+//! The first tier: takes messages as their producers sent them, chooses a provider for each, and
+//! sends it to that provider's queue, now or for the moment at which there is room.
+//!
+//! Whatever has to wait lies in the broker, delayed, and not with us: a provider that is throttled
+//! holds up nobody else's messages.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use futures_util::future::join_all;
+use serde_json::Value;
+use sluicegate_core::Store;
+use sluicegate_core::time::{Clock, Span, Timestamp};
+use sluicegate_door::service::Service;
+use sluicegate_queue::{Delivery, Error, Message, Queue, Reason, When};
+use tokio::task::JoinSet;
+use tracing::{info, warn};
+
+use crate::metrics::Metrics;
+use crate::pace::{Pace, Turn};
+use crate::select::{Candidate, Choice, Selector};
+use crate::stop::{PAUSE, Stop};
+use crate::tier::{Booking, Tier, turn};
+use crate::tracker::{Event, Sighting, Tracker};
+
+/// How much sooner than its moment a booked message is at its worker, which waits the rest: brokers
+/// are not as exact as bookings.
+const LEAD: Span = Span::from_millis(500);
+
+/// How messages over the limit of their provider wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delay {
+    /// So long, all alike.
+    Fixed(Span),
+    /// Until a moment that is booked in the store, which the worker claims.
+    Booked,
+}
+
+/// What a dispatcher is told to do.
+#[derive(Debug)]
+pub struct Options {
+    /// What it is called in the log.
+    pub id: String,
+    /// Whether limits are asked. If not, everything goes straight to the queues of its providers.
+    pub enabled: bool,
+    /// How messages wait.
+    pub delay: Delay,
+    /// How a provider is chosen.
+    pub selector: Selector,
+    /// The most messages in hand at the same time.
+    pub prefetch: u16,
+}
+
+/// A dispatcher. Any number of them may work side by side.
+pub struct Dispatcher<S, C> {
+    options: Options,
+    enabled: AtomicBool,
+    source: Queue,
+    lanes: Vec<Lane<S, C>>,
+    clock: Arc<dyn Clock>,
+    metrics: Metrics,
+    tracker: Tracker,
+}
+
+/// The way to one provider.
+struct Lane<S, C> {
+    pace: Pace<S, C>,
+    queue: Queue,
+    /// Until when there is no room, in microseconds by the clock of the queue, as far as is known.
+    full_until: AtomicU64,
+}
+
+/// Where a message goes, and when.
+struct Way {
+    lane: usize,
+    when: When,
+    booking: Option<Booking>,
+    /// How much later, if it has to wait.
+    later: Option<Span>,
+}
+
+impl Way {
+    const fn at_once(lane: usize) -> Self {
+        Self { lane, when: When::Now, booking: None, later: None }
+    }
+}
+
+impl<S: Store + 'static, C: Clock + 'static> Dispatcher<S, C> {
+    /// A dispatcher from a queue to those of these providers, in the order of its selector.
+    pub fn new(
+        options: Options,
+        source: Queue,
+        providers: Vec<(Candidate, Queue)>,
+        service: &Arc<Service<S, C>>,
+        clock: Arc<dyn Clock>,
+        metrics: Metrics,
+        tracker: Tracker,
+    ) -> Arc<Self> {
+        let lane = |(candidate, queue): (Candidate, Queue)| Lane {
+            pace: Pace::new(service.clone(), candidate.name),
+            queue,
+            full_until: AtomicU64::new(0),
+        };
+        let lanes = providers.into_iter().map(lane).collect();
+        let enabled = AtomicBool::new(options.enabled);
+        Arc::new(Self { options, enabled, source, lanes, clock, metrics, tracker })
+    }
+
+    /// Asks limits from now on, or does not.
+    pub fn enable(&self, enabled: bool) {
+        self.enabled.store(enabled, Ordering::Relaxed);
+    }
+
+    /// Works until it is told to stop.
+    pub async fn run(self: Arc<Self>, stop: Stop) {
+        let most = self.options.prefetch.max(1);
+        info!(dispatcher = self.options.id, queue = self.source.name(), "dispatching");
+        let mut tasks = JoinSet::new();
+        while !stop.drain.is_cancelled() {
+            let consumer = tokio::select! {
+                biased;
+                () = stop.drain.cancelled() => break,
+                consumer = self.source.consume(most) => consumer,
+            };
+            let error = match consumer {
+                Ok(mut consumer) => loop {
+                    stop.room(&mut tasks, most.into()).await;
+                    let room = usize::from(most) - tasks.len();
+                    let received = tokio::select! {
+                        biased;
+                        () = stop.drain.cancelled() => break None,
+                        received = consumer.receive(room) => received,
+                    };
+                    match received {
+                        Ok(received) => {
+                            for delivery in received {
+                                tasks.spawn(self.clone().take(delivery, stop.clone()));
+                            }
+                        }
+                        Err(error) => break Some(error),
+                    }
+                },
+                Err(error) => Some(error),
+            };
+            if let Some(error) = error {
+                warn!(queue = self.source.name(), %error, "messages can't be taken: trying again");
+                stop.sleep(PAUSE).await;
+            }
+        }
+        stop.finish(tasks).await;
+        info!(dispatcher = self.options.id, "stopped dispatching");
+    }
+
+    async fn take(self: Arc<Self>, delivery: Delivery, stop: Stop) {
+        let job = delivery.message().id();
+        if let Err(error) = self.dispatch(delivery, &stop).await {
+            // It is given back, and comes again: not at once, whatever is wrong with the broker.
+            warn!(%job, %error, "a message could not be dispatched");
+            stop.sleep(PAUSE).await;
+        }
+    }
+
+    async fn dispatch(&self, mut delivery: Delivery, stop: &Stop) -> Result<(), Error> {
+        let Ok(body) = serde_json::from_slice::<Value>(&delivery.message().body) else {
+            return self.reject(delivery, Reason::new("the body is no JSON")).await;
+        };
+        let choice = self.options.selector.choose(&body);
+        let way = loop {
+            let asked = delivery.while_held(self.way(&choice, delivery.message())).await;
+            match asked {
+                Ok(way) => break way,
+                Err(Stuck::Rejected(reason)) => return self.reject(delivery, reason).await,
+                Err(Stuck::Again(span)) => {
+                    if !delivery.while_held(stop.sleep(span.into())).await {
+                        return delivery.give_back().await;
+                    }
+                }
+                // Past what can be booked: it waits where it is.
+                Err(Stuck::Later(span)) => {
+                    return delivery.defer(When::At(self.clock.now() + span)).await;
+                }
+            }
+        };
+        let lane = &self.lanes[way.lane];
+        let provider = lane.pace.provider();
+        delivery.book(way.booking.map(|booking| booking.to_string()));
+        let now = self.clock.now();
+        let (event, until) = match way.later {
+            None => (Event::Dispatched, None),
+            Some(span) => (Event::Delayed, Some(now + span)),
+        };
+        let job = delivery.message().meta.job.clone();
+        let mut seen =
+            Sighting::new(delivery.message(), event, lane.queue.name(), now).of(provider);
+        seen.until = until;
+        delivery.forward(&lane.queue, way.when).await?;
+        self.metrics.sent(provider, way.later);
+        self.tracker.saw(&job, seen);
+        Ok(())
+    }
+
+    /// Finds out where a message goes, and when.
+    async fn way(&self, choice: &Choice, message: &Message) -> Result<Way, Stuck> {
+        let lane = match choice {
+            Choice::One(lane) => *lane,
+            Choice::Any => return self.any(message).await,
+            Choice::Unknown(name) => {
+                let known: Vec<_> = self.lanes.iter().map(|lane| lane.pace.provider()).collect();
+                let known = known.join(", ");
+                let reason = format!("there is no provider {name:?}: write one of {known}");
+                return Err(Stuck::Rejected(Reason::new(reason)));
+            }
+        };
+        if !self.enabled.load(Ordering::Relaxed) {
+            return Ok(Way::at_once(lane));
+        }
+        self.metrics.checked(self.lanes[lane].pace.provider());
+        match self.options.delay {
+            Delay::Fixed(delay) => {
+                let turn = self.lanes[lane]
+                    .pace
+                    .acquire(Tier::Dispatch, Some(turn(message, Tier::Dispatch)))
+                    .await;
+                self.fixed(lane, turn, delay)
+            }
+            Delay::Booked => self.book(lane, message).await,
+        }
+    }
+
+    /// The provider with most room; if none has any, the one that has some first.
+    async fn any(&self, message: &Message) -> Result<Way, Stuck> {
+        let order = self.options.selector.order();
+        let first = order.first().copied().unwrap_or_default();
+        if !self.enabled.load(Ordering::Relaxed) {
+            return Ok(Way::at_once(first));
+        }
+        match self.options.delay {
+            Delay::Fixed(delay) => self.any_at_once(order, message, delay).await,
+            Delay::Booked => {
+                let asked = order.iter().map(|&lane| async move {
+                    let pace = &self.lanes[lane].pace;
+                    self.metrics.checked(pace.provider());
+                    let wait = match pace.soonest().await {
+                        Turn::Now => Span::ZERO,
+                        Turn::Later(span) | Turn::Closed(span) => span,
+                        Turn::Never(_) => Span::from_micros(u64::MAX),
+                    };
+                    (lane, wait, pace.left())
+                });
+                let asked = join_all(asked).await;
+                let best = asked.into_iter().min_by(|(_, wait, left), (_, other, more)| {
+                    wait.cmp(other).then(more.total_cmp(left))
+                });
+                self.book(best.map_or(first, |(lane, ..)| lane), message).await
+            }
+        }
+    }
+
+    async fn any_at_once(
+        &self,
+        order: &[usize],
+        message: &Message,
+        delay: Span,
+    ) -> Result<Way, Stuck> {
+        let now = self.clock.now();
+        let mut lanes: Vec<usize> =
+            order.iter().copied().filter(|&lane| !self.lanes[lane].is_full(now)).collect();
+        // Sorting is stable: of equals the most wanted goes first.
+        lanes.sort_by(|&a, &b| self.lanes[b].pace.left().total_cmp(&self.lanes[a].pace.left()));
+        for lane in lanes {
+            let pace = &self.lanes[lane].pace;
+            self.metrics.checked(pace.provider());
+            match pace.acquire(Tier::Dispatch, Some(turn(message, Tier::Dispatch))).await {
+                Turn::Now => return Ok(Way::at_once(lane)),
+                Turn::Later(span) => self.lanes[lane].full_for(span, now),
+                Turn::Never(_) => {}
+                Turn::Closed(span) => return Err(Stuck::Again(span)),
+            }
+        }
+        let soonest = order.iter().copied().min_by_key(|&lane| self.lanes[lane].full_until(now));
+        self.fixed(soonest.unwrap_or_default(), Turn::Later(delay), delay)
+    }
+
+    fn fixed(&self, lane: usize, turn: Turn, delay: Span) -> Result<Way, Stuck> {
+        match turn {
+            Turn::Now => Ok(Way::at_once(lane)),
+            Turn::Later(_) => {
+                Ok(Way { lane, when: When::After(delay), booking: None, later: Some(delay) })
+            }
+            turn => Err(turn.into()),
+        }
+    }
+
+    /// Books the moment at which the message may go.
+    async fn book(&self, lane: usize, message: &Message) -> Result<Way, Stuck> {
+        let id = turn(message, Tier::Booked);
+        let asked = self.clock.now();
+        match self.lanes[lane].pace.book(id, Tier::Dispatch).await {
+            Ok((id, wait)) => {
+                let start = asked + wait;
+                let booking = Some(Booking { id, start });
+                let now = wait == Span::ZERO;
+                let when = if wait > LEAD { When::At(start - LEAD) } else { When::Now };
+                Ok(Way { lane, when, booking, later: (!now).then_some(wait) })
+            }
+            Err(Turn::Now) => Ok(Way::at_once(lane)),
+            Err(turn) => Err(turn.into()),
+        }
+    }
+
+    async fn reject(&self, delivery: Delivery, reason: Reason) -> Result<(), Error> {
+        let message = delivery.message().clone();
+        let seen = Sighting::new(&message, Event::Dead, self.source.name(), self.clock.now());
+        let seen = seen.because(&reason.message);
+        warn!(job = %message.meta.job, reason = reason.message, "a message can't be dispatched");
+        delivery.dead_letter(reason.with("dispatcher", self.options.id.as_str())).await?;
+        self.metrics.rejected();
+        self.tracker.saw(&message.meta.job, seen);
+        Ok(())
+    }
+}
+
+/// Why a message does not go on.
+enum Stuck {
+    /// It never will.
+    Rejected(Reason),
+    /// Nobody knows: ask again after so long.
+    Again(Span),
+    /// Not before so much later.
+    Later(Span),
+}
+
+impl From<Turn> for Stuck {
+    fn from(turn: Turn) -> Self {
+        match turn {
+            Turn::Now => Self::Again(Span::ZERO),
+            Turn::Later(span) => Self::Later(span),
+            Turn::Closed(span) => Self::Again(span),
+            Turn::Never(rule) => {
+                Self::Rejected(Reason::new(format!("the limits of {rule} never let it go")))
+            }
+        }
+    }
+}
+
+impl<S, C> Lane<S, C> {
+    fn is_full(&self, now: Timestamp) -> bool {
+        self.full_until(now) > now
+    }
+
+    fn full_until(&self, now: Timestamp) -> Timestamp {
+        Timestamp::from_micros(self.full_until.load(Ordering::Relaxed)).max(now)
+    }
+
+    fn full_for(&self, span: Span, now: Timestamp) {
+        self.full_until.store((now + span).as_micros(), Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,186 @@
+//! Further messages that the result of a job calls for: one, or one for each of a list in it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use serde_json::Value;
+use sluicegate_core::template::{Member, Root, Scope, Text, Tree};
+use sluicegate_queue::{JobId, Message};
+
+use super::facts::Facts;
+use super::{Done, Failure, Handled, Handler, Job};
+
+/// The most messages that one job may call for.
+const MESSAGES_MAX: usize = 10_000;
+/// The most that their bodies may take together.
+const BYTES_MAX: usize = 64 << 20;
+/// What travels from a message to those that come of it.
+const TRACE: [&str; 2] = ["traceparent", "tracestate"];
+
+/// What is sent when a job is done.
+#[derive(Clone, Debug)]
+pub struct Emit {
+    /// A list in the result, of which each calls for a message; without it there is one.
+    pub each: Option<Member>,
+    /// Only if the result has something here, and not null, false or empty.
+    pub when: Option<Member>,
+    /// Where to.
+    pub queue: String,
+    /// What kind of work it is.
+    pub kind: Option<String>,
+    /// What it says; without it, the item or the result as it is.
+    pub body: Option<Tree>,
+    /// What the job is called; without it, a name that is the same whenever the same is sent.
+    pub id: Option<Text>,
+}
+
+/// A handler whose results call for further messages.
+pub struct Emitting {
+    handler: Arc<dyn Handler>,
+    emit: Vec<Emit>,
+}
+
+impl Emitting {
+    /// The handler, with what is sent when it is done.
+    pub fn new(handler: Arc<dyn Handler>, emit: Vec<Emit>) -> Self {
+        Self { handler, emit }
+    }
+
+    fn further(&self, job: &Job, done: &Done) -> Result<Vec<(String, Message)>, Failure> {
+        let facts = Facts::new(job);
+        let result = done.result.as_ref();
+        let result: Option<Value> =
+            result.and_then(|output| serde_json::from_slice(&output.body).ok());
+        let mut sent = Sent { parent: job, messages: Vec::new(), bytes: 0, seen: HashMap::new() };
+        for (number, emit) in self.emit.iter().enumerate() {
+            let failed = |what: String| Failure::permanent(format!("emit[{number}]{what}"));
+            if !emit.applies(result.as_ref()) {
+                continue;
+            }
+            let known = Known { facts: &facts, result: result.as_ref(), item: None };
+            let Some(each) = &emit.each else {
+                sent.push(emit, &known).map_err(failed)?;
+                continue;
+            };
+            let list = result.as_ref().and_then(|result| each.of(result)).and_then(Value::as_array);
+            let list =
+                list.ok_or_else(|| failed(format!(".each: the result has no list {each}")))?;
+            for item in list {
+                sent.push(emit, &Known { item: Some(item), ..known }).map_err(failed)?;
+            }
+        }
+        Ok(sent.messages)
+    }
+}
+
+impl Handler for Emitting {
+    fn handle<'a>(&'a self, job: &'a Job) -> BoxFuture<'a, Handled> {
+        Box::pin(async move {
+            let Handled { outcome, heard } = self.handler.handle(job).await;
+            let outcome = outcome.and_then(|mut done| {
+                done.further.extend(self.further(job, &done)?);
+                Ok(done)
+            });
+            Handled { outcome, heard }
+        })
+    }
+}
+
+impl Emit {
+    fn applies(&self, result: Option<&Value>) -> bool {
+        let Some(when) = &self.when else { return true };
+        match result.and_then(|result| when.of(result)) {
+            None | Some(Value::Null | Value::Bool(false)) => false,
+            Some(Value::String(text)) => !text.is_empty(),
+            Some(Value::Array(items)) => !items.is_empty(),
+            Some(_) => true,
+        }
+    }
+}
+
+/// What is known when a job is done.
+#[derive(Clone, Copy)]
+struct Known<'a> {
+    facts: &'a Facts<'a>,
+    result: Option<&'a Value>,
+    item: Option<&'a Value>,
+}
+
+impl Scope for Known<'_> {
+    fn value(&self, root: Root) -> Option<&Value> {
+        match root {
+            Root::Result => self.result,
+            Root::Item => self.item,
+            Root::Message | Root::Job => self.facts.value(root),
+        }
+    }
+}
+
+/// The messages that a job calls for.
+struct Sent<'j> {
+    parent: &'j Job,
+    messages: Vec<(String, Message)>,
+    bytes: usize,
+    /// How often the same was sent.
+    seen: HashMap<blake3::Hash, u32>,
+}
+
+impl Sent<'_> {
+    /// Adds a message; an error begins with the option that is to blame.
+    fn push(&mut self, emit: &Emit, known: &Known<'_>) -> Result<(), String> {
+        let body = match &emit.body {
+            Some(tree) => tree.render(known).map_err(|error| format!(".body: {error}"))?,
+            None => {
+                let value = known.item.or(known.result).cloned();
+                value.ok_or(".body: there is none, and the result is not JSON")?
+            }
+        };
+        let body = Bytes::from(body.to_string());
+        self.bytes += body.len();
+        if self.messages.len() == MESSAGES_MAX || self.bytes > BYTES_MAX {
+            return Err(format!(
+                ": more than {MESSAGES_MAX} messages, or {BYTES_MAX} bytes of them"
+            ));
+        }
+        let id = match &emit.id {
+            Some(text) => {
+                let text = text.render(known).map_err(|error| format!(".id: {error}"))?;
+                JobId::try_from(text).map_err(|error| format!(".id: {error}"))?
+            }
+            None => self.id(emit, &body),
+        };
+        let of_parent = &self.parent.message;
+        let traced = TRACE.iter().filter_map(|&name| of_parent.headers.get_key_value(name));
+        let mut message = Message::of_job(id, body).with_priority(of_parent.priority);
+        message.headers = traced.map(|(name, value)| (name.clone(), value.clone())).collect();
+        message.content_type = Some("application/json".to_owned());
+        message.kind.clone_from(&emit.kind);
+        self.messages.push((emit.queue.clone(), message));
+        Ok(())
+    }
+
+    /// The parent's name and what is said, as a number.
+    ///
+    /// By content, not by position: when a job is repeated after a crash, its list may have changed,
+    /// and what has the name of something else would be taken for it.
+    fn id(&mut self, emit: &Emit, body: &[u8]) -> JobId {
+        let mut hasher = blake3::Hasher::new();
+        for part in [emit.queue.as_bytes(), emit.kind.as_deref().unwrap_or_default().as_bytes()] {
+            hasher.update(&part.len().to_le_bytes()).update(part);
+        }
+        let content = hasher.update(body).finalize();
+        let times = self.seen.entry(content).or_default();
+        *times += 1;
+        let again = if *times > 1 { format!("-{times}") } else { String::new() };
+        let parent = self.parent.key();
+        let short = format!("{parent}.{}{again}", &content.to_hex()[..16]);
+        JobId::try_from(short).unwrap_or_else(|_| {
+            // Names grow by generations, and have an end.
+            let parent = blake3::hash(parent.as_bytes()).to_hex();
+            let long = format!("{}.{}{again}", &parent[..32], &content.to_hex()[..16]);
+            JobId::try_from(long).expect("hexadecimal digits and a number make a short name")
+        })
+    }
+}

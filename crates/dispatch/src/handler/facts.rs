@@ -1,0 +1,45 @@
+//! What templates are filled from: a job and its message, which is read as JSON when it is first
+//! asked for.
+
+use std::sync::OnceLock;
+
+use serde_json::{Value, json};
+use sluicegate_core::template::{Root, Scope};
+
+use super::Job;
+
+/// What is known of a job before the work is done.
+pub(super) struct Facts<'j> {
+    pub(super) job: &'j Job,
+    about: Value,
+    body: OnceLock<Option<Value>>,
+}
+
+impl<'j> Facts<'j> {
+    pub(super) fn new(job: &'j Job) -> Self {
+        let mut about = json!({
+            "id": job.key(),
+            "attempt": job.message.meta.attempt,
+            "provider": job.provider,
+        });
+        if let Some(kind) = &job.message.kind {
+            about["type"] = Value::from(kind.as_str());
+        }
+        Self { job, about, body: OnceLock::new() }
+    }
+
+    /// The message, if it is JSON.
+    pub(super) fn body(&self) -> Option<&Value> {
+        self.body.get_or_init(|| serde_json::from_slice(&self.job.message.body).ok()).as_ref()
+    }
+}
+
+impl Scope for Facts<'_> {
+    fn value(&self, root: Root) -> Option<&Value> {
+        match root {
+            Root::Message => self.body(),
+            Root::Job => Some(&self.about),
+            Root::Result | Root::Item => None,
+        }
+    }
+}

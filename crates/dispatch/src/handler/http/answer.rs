@@ -1,0 +1,176 @@
+//! From an answer to what becomes of the job.
+
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{Response, StatusCode};
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt as _;
+use hyper::body::{Body as _, Incoming};
+use serde_json::Value;
+use sluicegate_core::Timestamp;
+use sluicegate_core::upstream::{self, Answer};
+
+use super::super::{Done, FailureKind, Handled, Heard, Output, chat, excerpt};
+use super::{Condition, Extract, Failure, HttpHandler};
+
+/// How much of an answer is read that is no result: enough for its hint and for an excerpt.
+const BEGINNING_BYTES: usize = 8 << 10;
+
+impl HttpHandler {
+    pub(super) async fn judge(&self, response: Response<Incoming>) -> Handled {
+        let (head, mut body) = response.into_parts();
+        let fields =
+            head.headers.iter().filter(|(name, _)| upstream::speaks_of_limits(name.as_str()));
+        let fields = fields
+            .filter_map(|(name, value)| Some((name.to_string(), value.to_str().ok()?.to_owned())));
+        let status = head.status.as_u16();
+        let mut heard = Heard { status, headers: fields.collect(), body: Bytes::new() };
+
+        if !self.options.success.statuses.contains(status) {
+            let said = read(&mut body, BEGINNING_BYTES).await.bytes;
+            if head.status == StatusCode::UNAUTHORIZED {
+                self.signer.refused().await;
+            }
+            let kind = self.kind(head.status, &heard);
+            if kind == FailureKind::Limited {
+                heard.body = said.clone();
+            }
+            let message = format!("HTTP {} from {}", head.status, self.host);
+            return self.failed(kind, message, &said, heard);
+        }
+
+        let read = read(&mut body, self.options.response_bytes_max).await;
+        let said = read.bytes;
+        let outcome = match read.end {
+            End::Whole => {
+                let content_type = head.headers.get(CONTENT_TYPE);
+                let content_type = content_type.and_then(|value| value.to_str().ok());
+                self.result(&said, content_type)
+            }
+            End::Cut => {
+                let max = self.options.response_bytes_max;
+                let message = format!("the answer has more than {max} bytes: raise response_limit");
+                Err((FailureKind::Permanent, message))
+            }
+            End::Broken(error) => {
+                Err((FailureKind::Transient, format!("the answer broke off: {error}")))
+            }
+        };
+        match outcome {
+            Ok(output) => {
+                let done = Done { result: Some(output), further: Vec::new() };
+                Handled { outcome: Ok(done), heard: Some(heard) }
+            }
+            Err((kind, message)) => {
+                self.failed(kind, format!("{}: {message}", self.host), &said, heard)
+            }
+        }
+    }
+
+    fn failed(&self, kind: FailureKind, message: String, said: &[u8], heard: Heard) -> Handled {
+        let response = excerpt::beginning(said, self.signer.secrets());
+        Handled { outcome: Err(Failure { kind, message, response }), heard: Some(heard) }
+    }
+
+    /// What to do about an answer that is none of the good ones.
+    fn kind(&self, status: StatusCode, heard: &Heard) -> FailureKind {
+        let headers: Vec<_> =
+            heard.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        // Whether it refuses does not depend on the time; for how long is the worker's question.
+        let at = Timestamp::ZERO;
+        let answer = Answer { status: heard.status, headers: &headers, body: &[], at };
+        if upstream::is_refusal(&answer) {
+            return FailureKind::Limited;
+        }
+        let retried = match status.as_u16() {
+            408 | 409 | 425 => true,
+            // A token may have ended before its time; the next attempt has a new one.
+            401 => self.signer.logs_in(),
+            // A good answer, but not one of those that were asked for: not ready yet.
+            code => code >= 500 || status.is_success(),
+        };
+        match retried || self.options.retry.contains(status.as_u16()) {
+            true => FailureKind::Transient,
+            false => FailureKind::Permanent,
+        }
+    }
+
+    /// What a good answer holds.
+    fn result(
+        &self,
+        said: &Bytes,
+        content_type: Option<&str>,
+    ) -> Result<Output, (FailureKind, String)> {
+        let transient = |message: &str| (FailureKind::Transient, message.to_owned());
+        let permanent = |message: String| (FailureKind::Permanent, message);
+        let whole = || Output { body: said.clone(), content_type: content_type.map(str::to_owned) };
+        let condition = self.options.success.condition.as_ref();
+        if condition.is_none() && self.options.result == Extract::Whole {
+            return Ok(whole());
+        }
+        let answer: Value = serde_json::from_slice(said)
+            .map_err(|_| transient("the answer is not JSON, and should be"))?;
+        if let Some(condition) = condition.filter(|condition| !condition.holds(&answer)) {
+            let message =
+                format!("{} of the answer is not what success asks for", condition.member);
+            return Err(transient(&message));
+        }
+        let body = match &self.options.result {
+            Extract::Whole => return Ok(whole()),
+            Extract::Member(member) => {
+                let found = member.of(&answer);
+                found.ok_or_else(|| permanent(format!("the answer has no {member}")))?.to_string()
+            }
+            Extract::Chat(provider) => {
+                chat::read(*provider, &answer).map_err(permanent)?.to_string()
+            }
+        };
+        Ok(Output { body: body.into(), content_type: Some("application/json".to_owned()) })
+    }
+}
+
+impl Condition {
+    /// Whether an answer says so.
+    fn holds(&self, answer: &Value) -> bool {
+        match self.member.of(answer) {
+            None => false,
+            Some(Value::Null | Value::Bool(false)) if self.values.is_empty() => false,
+            Some(value) => self.values.is_empty() || self.values.contains(value),
+        }
+    }
+}
+
+/// What was read of a body.
+struct Read {
+    bytes: Bytes,
+    end: End,
+}
+
+/// Where reading ended.
+enum End {
+    Whole,
+    /// There is more than may be read.
+    Cut,
+    Broken(hyper::Error),
+}
+
+/// Reads a body, at most so much of it.
+async fn read(body: &mut Incoming, bytes_max: usize) -> Read {
+    let hint = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+    // What a server announces is not yet there: memory grows with what comes.
+    let mut bytes = BytesMut::with_capacity(hint.min(bytes_max).min(64 << 10));
+    let end = loop {
+        match body.frame().await {
+            None => break End::Whole,
+            Some(Err(error)) => break End::Broken(error),
+            Some(Ok(frame)) => {
+                let Ok(data) = frame.into_data() else { continue };
+                let room = bytes_max - bytes.len();
+                bytes.extend_from_slice(&data[..data.len().min(room)]);
+                if data.len() > room {
+                    break End::Cut;
+                }
+            }
+        }
+    };
+    Read { bytes: bytes.freeze(), end }
+}

@@ -1,0 +1,50 @@
+//! How long to wait before work is tried again: longer each time, and by chance, so that what
+//! failed together does not come back together.
+
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+
+use sluicegate_core::Span;
+
+/// How attempts are spaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Backoff {
+    /// The longest wait before the second attempt.
+    pub from: Span,
+    /// The longest wait before any.
+    pub to: Span,
+}
+
+impl Backoff {
+    /// The longest wait after so many failures: it doubles each time.
+    pub fn most(&self, failures: u32) -> Span {
+        let factor = 1_u64 << failures.saturating_sub(1).min(40);
+        Span::from_micros(self.from.as_micros().saturating_mul(factor)).min(self.to)
+    }
+
+    /// A wait after so many failures: anything up to the longest.
+    pub fn wait(&self, failures: u32) -> Span {
+        let random = RandomState::new().build_hasher().finish();
+        Span::from_micros(random % self.most(failures).as_micros().saturating_add(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_double_up_to_their_bound() {
+        let backoff = Backoff { from: Span::from_secs(1), to: Span::from_secs(60) };
+        let most = [0, 1, 2, 3, 6, 7, 64, u32::MAX].map(|n| backoff.most(n).as_secs_ceil());
+        assert_eq!(most, [1, 1, 2, 4, 32, 60, 60, 60]);
+    }
+
+    #[test]
+    fn waits_are_spread_over_all_of_it() {
+        let backoff = Backoff { from: Span::from_secs(8), to: Span::from_secs(8) };
+        let waits: Vec<_> = (0..200).map(|_| backoff.wait(1)).collect();
+        assert!(waits.iter().all(|wait| *wait <= Span::from_secs(8)));
+        assert!(waits.iter().any(|wait| *wait < Span::from_secs(2)));
+        assert!(waits.iter().any(|wait| *wait > Span::from_secs(6)));
+    }
+}

@@ -1,0 +1,258 @@
+//! Which provider a message goes to.
+//!
+//! | strategy | the provider |
+//! |---|---|
+//! | `FIXED` | always the same |
+//! | `ROUND_ROBIN` | one after the other |
+//! | `WEIGHTED` | as often as its weight says, evenly mixed |
+//! | `COST_OPTIMIZED` | the first of the order, or else the cheapest |
+//! | `QUALITY_FIRST` | the best |
+//! | `PRIORITY_ORDER` | the first of the order |
+//! | `MESSAGE_BASED` | the one that the message names; the fixed one if it names none |
+//! | `HEADROOM` | the one with most room, then the next: it alone moves on before it delays |
+
+use std::sync::{Mutex, PoisonError};
+
+use serde_json::Value;
+
+/// How a provider is chosen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Strategy {
+    /// Always the same.
+    Fixed,
+    /// One after the other.
+    RoundRobin,
+    /// By weight.
+    Weighted,
+    /// By the order, or else by cost.
+    CostOptimized,
+    /// By quality.
+    QualityFirst,
+    /// By the order.
+    PriorityOrder,
+    /// By this member of the message.
+    MessageBased {
+        /// The path to it, such as `provider` or `options.provider`.
+        field: String,
+    },
+    /// By what is left of its limits.
+    Headroom,
+}
+
+/// What is known of a provider.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Candidate {
+    /// Its name.
+    pub name: String,
+    /// What a call costs, in any unit.
+    pub cost: f64,
+    /// How good its answers are, in any unit.
+    pub quality: f64,
+    /// How often it is taken under [`Strategy::Weighted`].
+    pub weight: u32,
+}
+
+/// Chooses among providers, by their numbers.
+#[derive(Debug)]
+pub struct Selector {
+    strategy: Strategy,
+    names: Vec<String>,
+    fixed: usize,
+    /// Best first, for the strategies with a standing order.
+    order: Vec<usize>,
+    turns: Mutex<Turns>,
+}
+
+/// Whose turn it is.
+#[derive(Debug)]
+struct Turns {
+    next: usize,
+    /// Of each, its weight and what it has saved up.
+    saved: Vec<(i64, i64)>,
+}
+
+/// What was chosen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// This one, whatever its limits say.
+    One(usize),
+    /// Any of them that has room.
+    Any,
+    /// The message names one that there is not.
+    Unknown(String),
+}
+
+impl Selector {
+    /// A selector over providers, of which there is at least one. `order` names some of them, most
+    /// wanted first; `fixed` is the one that is taken without another reason.
+    pub fn new(
+        strategy: Strategy,
+        candidates: &[Candidate],
+        fixed: Option<&str>,
+        order: &[String],
+    ) -> Self {
+        let names: Vec<_> = candidates.iter().map(|candidate| candidate.name.clone()).collect();
+        let place = |name: &str| names.iter().position(|other| other == name);
+        let fixed = fixed.and_then(place).unwrap_or_default();
+        let wanted = |number: usize| {
+            order.iter().position(|name| *name == names[number]).unwrap_or(order.len())
+        };
+        let mut sorted: Vec<usize> = (0..names.len()).collect();
+        // Sorting is stable: of equals the first in the configuration goes first.
+        match strategy {
+            Strategy::CostOptimized => sorted.sort_by(|&a, &b| {
+                let by_cost = candidates[a].cost.total_cmp(&candidates[b].cost);
+                wanted(a).cmp(&wanted(b)).then(by_cost)
+            }),
+            Strategy::QualityFirst => {
+                sorted.sort_by(|&a, &b| candidates[b].quality.total_cmp(&candidates[a].quality));
+            }
+            _ => sorted.sort_by_key(|&number| wanted(number)),
+        }
+        let saved = candidates.iter().map(|candidate| (i64::from(candidate.weight), 0)).collect();
+        let turns = Mutex::new(Turns { next: 0, saved });
+        Self { strategy, names, fixed, order: sorted, turns }
+    }
+
+    /// The choice for the message with this body.
+    pub fn choose(&self, body: &Value) -> Choice {
+        match &self.strategy {
+            Strategy::Fixed => Choice::One(self.fixed),
+            Strategy::RoundRobin => Choice::One(self.turns().next(self.names.len())),
+            Strategy::Weighted => Choice::One(self.turns().heaviest()),
+            Strategy::CostOptimized | Strategy::QualityFirst | Strategy::PriorityOrder => {
+                Choice::One(self.order.first().copied().unwrap_or(self.fixed))
+            }
+            Strategy::MessageBased { field } => self.named(body, field),
+            Strategy::Headroom => Choice::Any,
+        }
+    }
+
+    /// Every provider, most wanted first.
+    pub fn order(&self) -> &[usize] {
+        &self.order
+    }
+
+    fn named(&self, body: &Value, field: &str) -> Choice {
+        let found = field.split('.').try_fold(body, |value, member| value.get(member));
+        match found {
+            None | Some(Value::Null) => Choice::One(self.fixed),
+            Some(value) => {
+                let name = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+                let known = self.names.iter().position(|other| other.eq_ignore_ascii_case(&name));
+                known.map_or(Choice::Unknown(name), Choice::One)
+            }
+        }
+    }
+
+    fn turns(&self) -> std::sync::MutexGuard<'_, Turns> {
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Turns {
+    fn next(&mut self, count: usize) -> usize {
+        let next = self.next % count.max(1);
+        self.next = next + 1;
+        next
+    }
+
+    /// Everybody saves up as much as its weight; who has most goes, and pays for all. So heavy ones
+    /// go more often, and nobody goes in a row for long.
+    fn heaviest(&mut self) -> usize {
+        let mut total = 0;
+        let mut heaviest = 0;
+        for number in 0..self.saved.len() {
+            let (weight, saved) = &mut self.saved[number];
+            *saved += *weight;
+            total += *weight;
+            if self.saved[number].1 > self.saved[heaviest].1 {
+                heaviest = number;
+            }
+        }
+        if let Some((_, saved)) = self.saved.get_mut(heaviest) {
+            *saved -= total;
+        }
+        heaviest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn candidates() -> Vec<Candidate> {
+        let candidate = |name: &str, cost, quality, weight| Candidate {
+            name: name.to_owned(),
+            cost,
+            quality,
+            weight,
+        };
+        vec![
+            candidate("openai", 3.0, 8.0, 50),
+            candidate("gemini", 1.0, 7.0, 30),
+            candidate("anthropic", 5.0, 9.0, 20),
+        ]
+    }
+
+    fn check(strategy: Strategy, order: &[&str], bodies: &[Value], expected: &[&str]) {
+        let order: Vec<_> = order.iter().map(|name| (*name).to_owned()).collect();
+        let candidates = candidates();
+        let selector = Selector::new(strategy.clone(), &candidates, Some("gemini"), &order);
+        let chosen: Vec<_> = bodies
+            .iter()
+            .map(|body| match selector.choose(body) {
+                Choice::One(number) => candidates[number].name.clone(),
+                Choice::Any => "any".to_owned(),
+                Choice::Unknown(name) => format!("no {name}"),
+            })
+            .collect();
+        assert_eq!(chosen, expected, "{strategy:?}");
+    }
+
+    #[test]
+    fn every_strategy_chooses_as_its_table_says() {
+        let four = vec![Value::Null; 4];
+        check(Strategy::Fixed, &[], &four[..2], &["gemini", "gemini"]);
+        check(Strategy::RoundRobin, &[], &four, &["openai", "gemini", "anthropic", "openai"]);
+        check(Strategy::CostOptimized, &[], &four[..1], &["gemini"]);
+        check(Strategy::CostOptimized, &["anthropic", "openai"], &four[..1], &["anthropic"]);
+        check(Strategy::QualityFirst, &["gemini"], &four[..1], &["anthropic"]);
+        check(Strategy::PriorityOrder, &["gemini", "openai"], &four[..2], &["gemini", "gemini"]);
+        check(Strategy::PriorityOrder, &[], &four[..1], &["openai"]);
+        check(Strategy::Headroom, &[], &four[..1], &["any"]);
+    }
+
+    #[test]
+    fn a_message_names_its_provider() {
+        let bodies = [
+            json!({"options": {"provider": "openai"}}),
+            json!({"options": {"provider": "Anthropic"}}),
+            json!({"options": {}}),
+            json!([1]),
+            json!({"options": {"provider": "mistral"}}),
+            json!({"options": {"provider": 7}}),
+        ];
+        let field = "options.provider".to_owned();
+        let expected = ["openai", "anthropic", "gemini", "gemini", "no mistral", "no 7"];
+        check(Strategy::MessageBased { field }, &[], &bodies, &expected);
+    }
+
+    #[test]
+    fn weights_hold_over_any_hundred_messages_and_are_mixed() {
+        let selector = Selector::new(Strategy::Weighted, &candidates(), None, &[]);
+        let mut counts = [0; 3];
+        let mut row = 0;
+        let mut last = None;
+        for _ in 0..1_000 {
+            let Choice::One(chosen) = selector.choose(&Value::Null) else { panic!("one of three") };
+            counts[chosen] += 1;
+            row = if last == Some(chosen) { row + 1 } else { 1 };
+            last = Some(chosen);
+            assert!(row <= 2, "{counts:?}");
+        }
+        assert_eq!(counts, [500, 300, 200]);
+    }
+}

@@ -1,0 +1,192 @@
+//! The second tier: takes the messages of one provider, waits for the turn of each, and lets a
+//! handler do the work.
+//!
+//! Who has to wait for long goes back to the queue until its moment, and nothing further is taken
+//! meanwhile: what is not in hand stays where it is, so that nothing goes round in circles.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use sluicegate_core::Store;
+use sluicegate_core::time::{Clock, Span, Timestamp};
+use sluicegate_door::service::Service;
+use sluicegate_queue::{Delivery, Queue};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tracing::{info, warn};
+
+use crate::handler::Handler;
+use crate::learn::{Ear, Learn};
+use crate::metrics::Metrics;
+use crate::pace::Pace;
+use crate::retry::Backoff;
+use crate::stop::{PAUSE, Stop};
+use crate::tracker::Tracker;
+
+/// What a worker is told to do.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Whom the work is for.
+    pub provider: String,
+    /// How many jobs are in work at the same time.
+    pub concurrency: u16,
+    /// How many messages are taken beyond these.
+    pub prefetch: u16,
+    /// How often a job may fail before it goes to the dead letters, at least once.
+    pub attempts: u32,
+    /// How attempts are spaced.
+    pub backoff: Backoff,
+    /// How long one attempt may take.
+    pub timeout: Span,
+    /// Whether limits are asked.
+    pub enabled: bool,
+    /// Whether work that comes without a booking gets one: where dispatchers book, too.
+    pub booked: bool,
+    /// What is learned from answers; nothing, without it.
+    pub learn: Option<Learn>,
+}
+
+/// Where the messages of a worker come from, and where what comes of them goes.
+#[derive(Clone, Debug)]
+pub struct Queues {
+    /// The jobs.
+    pub jobs: Queue,
+    /// What came of them, if anybody wants to know.
+    pub results: Option<Queue>,
+    /// Queues for further work, by their names.
+    pub further: Vec<Queue>,
+}
+
+/// A worker. Any number of them may work side by side.
+pub struct Worker<S, C> {
+    pub(crate) options: Options,
+    enabled: AtomicBool,
+    pub(crate) queues: Queues,
+    pub(crate) pace: Pace<S, C>,
+    pub(crate) handler: Arc<dyn Handler>,
+    pub(crate) ear: Ear,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) metrics: Metrics,
+    pub(crate) tracker: Tracker,
+    /// A job in work holds one.
+    pub(crate) slots: Semaphore,
+    /// Nothing is taken before this, in microseconds by the clock of the queue.
+    closed_until: AtomicU64,
+}
+
+impl<S: Store + 'static, C: Clock + 'static> Worker<S, C> {
+    /// A worker for the jobs of a queue. The clock is that of the queues.
+    pub fn new(
+        options: Options,
+        queues: Queues,
+        handler: Arc<dyn Handler>,
+        service: &Arc<Service<S, C>>,
+        clock: Arc<dyn Clock>,
+        metrics: Metrics,
+        tracker: Tracker,
+    ) -> Arc<Self> {
+        let pace = Pace::new(service.clone(), options.provider.clone());
+        let slots = Semaphore::new(options.concurrency.max(1).into());
+        let ear = Ear::new(options.learn);
+        let closed_until = AtomicU64::new(0);
+        let enabled = AtomicBool::new(options.enabled);
+        Arc::new(Self {
+            options,
+            enabled,
+            queues,
+            pace,
+            handler,
+            ear,
+            clock,
+            metrics,
+            tracker,
+            slots,
+            closed_until,
+        })
+    }
+
+    /// Asks limits from now on, or does not.
+    pub fn enable(&self, enabled: bool) {
+        self.enabled.store(enabled, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_enabled(&self) -> bool {
+        self.enabled.load(Ordering::Relaxed)
+    }
+
+    /// Works until it is told to stop.
+    pub async fn run(self: Arc<Self>, stop: Stop) {
+        let Options { provider, concurrency, prefetch, .. } = &self.options;
+        let most = concurrency.max(&1).saturating_add(*prefetch);
+        let queue = self.queues.jobs.name();
+        info!(provider, queue, concurrency, "working");
+        let mut tasks = JoinSet::new();
+        while !stop.drain.is_cancelled() {
+            let consumer = tokio::select! {
+                biased;
+                () = stop.drain.cancelled() => break,
+                consumer = self.queues.jobs.consume(most) => consumer,
+            };
+            let error = match consumer {
+                Ok(mut consumer) => loop {
+                    stop.room(&mut tasks, most.into()).await;
+                    if !self.open(&stop).await {
+                        break None;
+                    }
+                    let received = tokio::select! {
+                        biased;
+                        () = stop.drain.cancelled() => break None,
+                        received = consumer.receive(usize::from(most) - tasks.len()) => received,
+                    };
+                    match received {
+                        Ok(received) => {
+                            for delivery in received {
+                                tasks.spawn(self.clone().take(delivery, stop.clone()));
+                            }
+                        }
+                        Err(error) => break Some(error),
+                    }
+                },
+                Err(error) => Some(error),
+            };
+            if let Some(error) = error {
+                warn!(queue, %error, "messages can't be taken: trying again");
+                stop.sleep(PAUSE).await;
+            }
+        }
+        stop.finish(tasks).await;
+        info!(provider, queue, "stopped working");
+    }
+
+    async fn take(self: Arc<Self>, delivery: Delivery, stop: Stop) {
+        let job = delivery.message().id();
+        if let Err(error) = self.work(delivery, &stop).await {
+            // It comes again: not at once, whatever is wrong with the broker.
+            warn!(%job, %error, "a message could not be settled: it is delivered again");
+            stop.sleep(PAUSE).await;
+        }
+    }
+
+    /// Waits until something may be taken; says whether there is anything left to do.
+    async fn open(&self, stop: &Stop) -> bool {
+        loop {
+            let left = self.closed_until().since(self.clock.now());
+            if left == Span::ZERO {
+                return !stop.drain.is_cancelled();
+            }
+            if !stop.sleep(left.into()).await {
+                return false;
+            }
+        }
+    }
+
+    /// Takes nothing for so long.
+    pub(crate) fn close_for(&self, span: Span) {
+        let until = (self.clock.now() + span).as_micros();
+        self.closed_until.fetch_max(until, Ordering::Relaxed);
+    }
+
+    fn closed_until(&self) -> Timestamp {
+        Timestamp::from_micros(self.closed_until.load(Ordering::Relaxed))
+    }
+}

@@ -1,0 +1,120 @@
+//! The first tier alone.
+
+use sluicegate_core::Span;
+use sluicegate_dispatch::{Delay, Event, Strategy, Tier};
+
+use crate::support::{BOOKED, Bench, DISPATCH, eventually};
+
+fn numbered(number: usize) -> String {
+    format!("{{\"id\":\"job-{number}\"}}")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_over_the_limit_is_delayed_and_comes_after_the_delay() {
+    let mut bench = Bench::new(&[("gemini", DISPATCH, "20/min")]);
+    bench.produce("raw", numbered, 50).await;
+    let delay = Delay::Fixed(Span::from_millis(1_500));
+    bench.dispatch(Strategy::Fixed, &["gemini"], delay).await;
+    bench.wait_for("gemini", 20, 30).await;
+    bench.wait_for("raw", 0, 0).await;
+    assert_eq!(bench.metrics.dispatched("gemini"), (20, 30));
+    assert_eq!(bench.metrics.per_minute("gemini", Tier::Dispatch), 20);
+    let seen = bench.tracker.find("job-0").expect("it was there");
+    assert_eq!((seen.event, seen.queue.as_str()), (Event::Dispatched, "gemini"));
+    let later = (0..50).filter_map(|n| bench.tracker.find(&format!("job-{n}")));
+    assert_eq!(
+        later.filter(|seen| seen.event == Event::Delayed && seen.until.is_some()).count(),
+        30
+    );
+    bench.wait_for("gemini", 50, 0).await;
+    bench.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_provider_that_is_throttled_holds_up_nobody_else() {
+    let limits = [("slow", DISPATCH, "1/h"), ("fast", DISPATCH, "1000/s")];
+    let mut bench = Bench::new(&limits);
+    let body = |number| {
+        let provider = if number < 100 { "slow" } else { "fast" };
+        format!("{{\"id\":\"job-{number}\",\"provider\":\"{provider}\"}}")
+    };
+    bench.produce("raw", body, 120).await;
+    let strategy = Strategy::MessageBased { field: "provider".to_owned() };
+    bench.dispatch(strategy, &["slow", "fast"], Delay::Fixed(Span::from_secs(3_000))).await;
+    bench.wait_for("fast", 20, 0).await;
+    bench.wait_for("slow", 1, 99).await;
+    bench.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_no_provider_can_take_is_a_dead_letter_with_its_reason() {
+    let mut bench = Bench::new(&[("gemini", DISPATCH, "100/s")]);
+    let body = |number| match number {
+        0 => "no json".to_owned(),
+        1 => "{\"provider\":\"mistral\"}".to_owned(),
+        _ => "{\"provider\":\"gemini\"}".to_owned(),
+    };
+    bench.produce("raw", body, 3).await;
+    let strategy = Strategy::MessageBased { field: "provider".to_owned() };
+    bench.dispatch(strategy, &["gemini"], Delay::Fixed(Span::from_secs(1))).await;
+    bench.wait_for("gemini", 1, 0).await;
+    bench.wait_for("raw", 0, 0).await;
+    let raw = bench.queue("raw").await;
+    eventually(async || {
+        let dead = raw.dead_depth().await.expect("a depth").ready;
+        (dead == 2).then_some(()).ok_or(format!("{dead} letters"))
+    })
+    .await;
+    let mut letters = Vec::new();
+    raw.dead_letters()
+        .list(&Default::default(), 10, |letter| {
+            letters.push((letter.original(), letter.died().expect("a reason").message.clone()));
+        })
+        .await
+        .expect("letters");
+    letters.sort();
+    let expected = [
+        (b"no json".to_vec(), "the body is no JSON".to_owned()),
+        (
+            b"{\"provider\":\"mistral\"}".to_vec(),
+            "there is no provider \"mistral\": write one of gemini".to_owned(),
+        ),
+    ];
+    assert_eq!(letters, expected);
+    bench.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn headroom_moves_on_before_it_delays() {
+    let limits = [("a", DISPATCH, "20/min"), ("b", DISPATCH, "10/min")];
+    let mut bench = Bench::new(&limits);
+    bench.produce("raw", numbered, 40).await;
+    bench.dispatch(Strategy::Headroom, &["a", "b"], Delay::Fixed(Span::from_secs(600))).await;
+    bench.wait_for("raw", 0, 0).await;
+    eventually(async || {
+        let (a, b) = (bench.metrics.dispatched("a"), bench.metrics.dispatched("b"));
+        let all = a.0 + a.1 + b.0 + b.1 == 40;
+        all.then_some(()).ok_or(format!("{a:?} {b:?}"))
+    })
+    .await;
+    assert_eq!((bench.metrics.dispatched("a").0, bench.metrics.dispatched("b").0), (20, 10));
+    bench.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn headroom_books_where_it_is_soonest() {
+    let limits = [("a", BOOKED, "10/min"), ("b", BOOKED, "10/s")];
+    let mut bench = Bench::new(&limits);
+    bench.produce("raw", numbered, 40).await;
+    bench.dispatch(Strategy::Headroom, &["a", "b"], Delay::Booked).await;
+    bench.wait_for("raw", 0, 0).await;
+    eventually(async || {
+        let (a, b) = (bench.metrics.dispatched("a"), bench.metrics.dispatched("b"));
+        (a.0 + a.1 + b.0 + b.1 == 40).then_some(()).ok_or(format!("{a:?} {b:?}"))
+    })
+    .await;
+    // Messages are asked for side by side, so a few may be booked where it was soonest just before.
+    let slow = bench.metrics.dispatched("a");
+    assert!(slow.0 <= 10 && slow.1 < 30, "{slow:?}");
+    bench.finish().await;
+}

@@ -1,0 +1,257 @@
+//! A dispatcher, workers and providers that live in one process.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::{BoxFuture, FutureExt as _};
+use sluicegate_core::rule::Pattern;
+use sluicegate_core::ruleset::Settings;
+use sluicegate_core::time::Clock;
+use sluicegate_core::{Group, Limiter, Rule, Ruleset, Span, Timestamp};
+use sluicegate_dispatch::handler::{FailureKind, Output};
+use sluicegate_dispatch::{
+    Backoff, Candidate, Delay, Dispatcher, Done, Failure, Handled, Handler, Heard, Job, Learn,
+    Metrics, PROVIDER, Selector, Stop, Strategy, TIER, Tier, Tracker, Worker, dispatcher, worker,
+};
+use sluicegate_door::service::Service;
+use sluicegate_queue::{Embedded, JobId, Message, Options, Queue, WallClock, When};
+use sluicegate_store::memory::Capacity;
+use sluicegate_store::{Memory, MonotonicClock};
+use tokio::task::JoinSet;
+
+type TheService = Service<Memory, MonotonicClock>;
+
+/// Everything that a flow needs.
+pub(crate) struct Bench {
+    pub(crate) service: Arc<TheService>,
+    pub(crate) broker: Arc<Embedded>,
+    pub(crate) metrics: Metrics,
+    pub(crate) tracker: Tracker,
+    pub(crate) stop: Stop,
+    pub(crate) running: JoinSet<()>,
+    _folder: tempfile::TempDir,
+}
+
+/// A limit of a tier of a provider.
+pub(crate) type Limited<'a> = (&'a str, &'a [Tier], &'a str);
+
+pub(crate) const DISPATCH: &[Tier] = &[Tier::Dispatch, Tier::Booked];
+pub(crate) const WORKER: &[Tier] = &[Tier::Worker, Tier::Booked];
+pub(crate) const BOOKED: &[Tier] = &[Tier::Booked];
+
+impl Bench {
+    pub(crate) fn new(limits: &[Limited<'_>]) -> Self {
+        let groups = limits.iter().enumerate().map(|(number, (provider, tiers, limit))| {
+            let name = format!("{provider}/{number}");
+            let tiers = tiers.iter().map(|tier| tier.word().to_owned()).collect();
+            let rule = Rule::new(name.clone(), [limit.parse().expect("a limit")])
+                .per(&[PROVIDER])
+                .when(PROVIDER, Pattern::exactly(*provider))
+                .when(TIER, Pattern::OneOf(tiers))
+                .gated();
+            Group::new(name, [rule])
+        });
+        let rules = Ruleset::new(groups.collect(), Settings::default()).expect("rules");
+        let capacity = Capacity { keys_max: 1_000, records_max: 100_000 };
+        let limiter = Limiter::new(rules, Memory::new(capacity));
+        let folder = tempfile::tempdir().expect("a folder");
+        let broker = Embedded::open(&folder.path().join("queue.db")).expect("a file");
+        Self {
+            service: Arc::new(Service::new(limiter, MonotonicClock::new(), Vec::new())),
+            broker: Arc::new(broker),
+            metrics: Metrics::new(Arc::new(WallClock)),
+            tracker: Tracker::default(),
+            stop: Stop::default(),
+            running: JoinSet::new(),
+            _folder: folder,
+        }
+    }
+
+    /// A queue, which is made.
+    pub(crate) async fn queue(&self, name: &str) -> Queue {
+        let options = Options { job_field: Some("id".to_owned()), ..Options::default() };
+        let queue = Queue::new(self.broker.clone(), name, options);
+        queue.create().await.expect("created");
+        queue
+    }
+
+    /// Sends so many jobs to a queue; their bodies are made of their numbers.
+    pub(crate) async fn produce(&self, queue: &str, body: impl Fn(usize) -> String, count: usize) {
+        let batch = (0..count).map(|number| {
+            let job = JobId::try_from(format!("job-{number}")).expect("a job id");
+            (Message::of_job(job, body(number)), When::Now)
+        });
+        for sent in self.queue(queue).await.send_batch(batch.collect()).await {
+            sent.expect("sent");
+        }
+    }
+
+    /// Starts a dispatcher from `raw` to the queues that are called like their providers.
+    pub(crate) async fn dispatch(&mut self, strategy: Strategy, names: &[&str], delay: Delay) {
+        let candidates: Vec<_> = names.iter().map(|name| candidate(name)).collect();
+        let mut providers = Vec::new();
+        for candidate in &candidates {
+            providers.push((candidate.clone(), self.queue(&candidate.name).await));
+        }
+        let options = dispatcher::Options {
+            id: "d1".to_owned(),
+            enabled: true,
+            delay,
+            selector: Selector::new(strategy, &candidates, None, &[]),
+            prefetch: 50,
+        };
+        let source = self.queue("raw").await;
+        let (metrics, tracker) = (self.metrics.clone(), self.tracker.clone());
+        let clock = Arc::new(WallClock);
+        let dispatcher =
+            Dispatcher::new(options, source, providers, &self.service, clock, metrics, tracker);
+        self.running.spawn(dispatcher.run(self.stop.clone()));
+    }
+
+    /// Starts a worker on the queue that is called like its provider.
+    pub(crate) async fn work(&mut self, options: worker::Options, handler: Arc<dyn Handler>) {
+        let queues = worker::Queues {
+            jobs: self.queue(&options.provider).await,
+            results: Some(self.queue("results").await),
+            further: vec![self.queue("further").await],
+        };
+        let (metrics, tracker) = (self.metrics.clone(), self.tracker.clone());
+        let clock = Arc::new(WallClock);
+        let worker = Worker::new(options, queues, handler, &self.service, clock, metrics, tracker);
+        self.running.spawn(worker.run(self.stop.clone()));
+    }
+
+    /// Waits until a queue holds so many messages that are ready, and so many that are delayed.
+    pub(crate) async fn wait_for(&self, queue: &str, ready: u64, delayed: u64) {
+        let queue = self.queue(queue).await;
+        eventually(async || {
+            let depth = queue.depth().await.expect("a depth");
+            let found = (depth.ready, depth.delayed.unwrap_or_default());
+            (found == (ready, delayed))
+                .then_some(())
+                .ok_or(format!("{} has {found:?}", queue.name()))
+        })
+        .await;
+    }
+
+    /// Ends everything in good order.
+    pub(crate) async fn finish(&mut self) {
+        self.stop.drain.cancel();
+        while let Some(ended) = self.running.join_next().await {
+            ended.expect("nothing panics");
+        }
+    }
+}
+
+/// Waits until something is so; a test that waits too long says what it found instead.
+pub(crate) async fn eventually(mut look: impl AsyncFnMut() -> Result<(), String>) {
+    let mut found = String::new();
+    for _ in 0..6_000 {
+        match look().await {
+            Ok(()) => return,
+            Err(instead) => found = instead,
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("it never came to it: {found}");
+}
+
+fn candidate(name: &str) -> Candidate {
+    Candidate { name: name.to_owned(), cost: 1.0, quality: 1.0, weight: 1 }
+}
+
+pub(crate) fn worker_of(provider: &str) -> worker::Options {
+    worker::Options {
+        provider: provider.to_owned(),
+        concurrency: 20,
+        prefetch: 5,
+        attempts: 3,
+        backoff: Backoff { from: Span::from_millis(10), to: Span::from_millis(40) },
+        timeout: Span::from_secs(10),
+        enabled: true,
+        booked: false,
+        learn: Some(Learn { below: 1, pause_max: Span::from_secs(60) }),
+    }
+}
+
+/// A provider that writes down when it was called, and answers as it is told.
+pub(crate) struct Provider<F> {
+    pub(crate) calls: Mutex<Vec<(String, Timestamp)>>,
+    pub(crate) in_work: AtomicU64,
+    answer: F,
+}
+
+impl<F: Fn(&Job, usize) -> Handled + Send + Sync> Provider<F> {
+    /// Answers by the job and by how often it was called for it before.
+    pub(crate) fn new(answer: F) -> Arc<Self> {
+        Arc::new(Self { calls: Mutex::default(), in_work: AtomicU64::new(0), answer })
+    }
+
+    pub(crate) fn calls(&self) -> Vec<(String, Timestamp)> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// How often each job was worked on.
+    pub(crate) fn times(&self) -> HashMap<String, usize> {
+        let mut times = HashMap::new();
+        for (job, _) in self.calls() {
+            *times.entry(job).or_default() += 1;
+        }
+        times
+    }
+
+    /// The most calls within any window that is shorter than `window` by what it takes from a turn
+    /// to the call.
+    pub(crate) fn most_within(&self, window: Span) -> usize {
+        let spread = Span::from_millis(60);
+        let window = Span::from_micros(window.as_micros() - spread.as_micros());
+        let mut at: Vec<_> = self.calls().into_iter().map(|(_, at)| at).collect();
+        at.sort_unstable();
+        let mut most = 0;
+        let mut first = 0;
+        for (last, now) in at.iter().enumerate() {
+            while now.since(at[first]) >= window {
+                first += 1;
+            }
+            most = most.max(last + 1 - first);
+        }
+        most
+    }
+}
+
+impl<F: Fn(&Job, usize) -> Handled + Send + Sync> Handler for Provider<F> {
+    fn handle<'a>(&'a self, job: &'a Job) -> BoxFuture<'a, Handled> {
+        async move {
+            self.in_work.fetch_add(1, Ordering::SeqCst);
+            let before = {
+                let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+                let before = calls.iter().filter(|(other, _)| other == job.key()).count();
+                calls.push((job.key().to_owned(), WallClock.now()));
+                before
+            };
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            let handled = (self.answer)(job, before);
+            self.in_work.fetch_sub(1, Ordering::SeqCst);
+            handled
+        }
+        .boxed()
+    }
+}
+
+pub(crate) fn done() -> Handled {
+    let result = Output { body: "{\"ok\":true}".into(), content_type: None };
+    Handled { outcome: Ok(Done { result: Some(result), further: Vec::new() }), heard: None }
+}
+
+pub(crate) fn failed(kind: FailureKind, message: &str) -> Handled {
+    let response = Some("<html>no</html>".to_owned());
+    Handled { outcome: Err(Failure { kind, message: message.to_owned(), response }), heard: None }
+}
+
+pub(crate) fn refused(after_ms: u64) -> Handled {
+    let headers = vec![("retry-after-ms".to_owned(), after_ms.to_string())];
+    let heard = Some(Heard { status: 429, headers, ..Heard::default() });
+    Handled { heard, ..failed(FailureKind::Limited, "too many requests") }
+}

@@ -1,0 +1,230 @@
+//! The second tier, and both together.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use sluicegate_core::Span;
+use sluicegate_dispatch::handler::FailureKind;
+use sluicegate_dispatch::{Count, Delay, Done, Event, Handled, Strategy, worker};
+use sluicegate_queue::{JobId, Message};
+
+use crate::support::{
+    BOOKED, Bench, DISPATCH, Provider, WORKER, done, eventually, failed, refused, worker_of,
+};
+
+fn numbered(number: usize) -> String {
+    format!("{{\"id\":\"job-{number}\"}}")
+}
+
+impl Bench {
+    async fn wait_for_done(&self, provider: &str, count: u64) {
+        eventually(async || {
+            let done = self.metrics.worker(provider, Count::Done);
+            (done == count).then_some(()).ok_or(format!("{done} are done"))
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn booked_work_goes_at_its_moment_and_nothing_goes_back() {
+    let limits = [("p", DISPATCH, "30/2s"), ("p", WORKER, "30/2s"), ("p", BOOKED, "30/2s burst 5")];
+    let mut bench = Bench::new(&limits);
+    let provider = Provider::new(|_, _| done());
+    bench.produce("raw", numbered, 90).await;
+    let options = worker::Options { booked: true, ..worker_of("p") };
+    bench.work(options, provider.clone()).await;
+    bench.dispatch(Strategy::Fixed, &["p"], Delay::Booked).await;
+    bench.wait_for_done("p", 90).await;
+    assert_eq!(bench.metrics.worker("p", Count::Requeued), 0);
+    assert!(provider.most_within(Span::from_secs(2)) <= 30);
+    assert_eq!(provider.times().values().copied().max(), Some(1));
+    bench.wait_for("results", 90, 0).await;
+    bench.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn workers_that_stalled_never_exceed_the_limit_afterwards() {
+    let limits = [("p", DISPATCH, "10/s"), ("p", WORKER, "10/s"), ("p", BOOKED, "10/s burst 5")];
+    let mut bench = Bench::new(&limits);
+    bench.produce("raw", numbered, 40).await;
+    bench.dispatch(Strategy::Fixed, &["p"], Delay::Booked).await;
+    bench.wait_for("raw", 0, 0).await;
+    // Half of the moments pass before anybody works.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let provider = Provider::new(|_, _| done());
+    let options = worker::Options { booked: true, ..worker_of("p") };
+    bench.work(options, provider.clone()).await;
+    bench.wait_for_done("p", 40).await;
+    assert!(provider.most_within(Span::from_secs(1)) <= 10, "{:?}", provider.calls());
+    bench.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_over_its_limit_waits_and_loses_nothing() {
+    let mut bench = Bench::new(&[("p", WORKER, "20/s")]);
+    let provider = Provider::new(|_, _| done());
+    bench.produce("p", numbered, 60).await;
+    bench.work(worker_of("p"), provider.clone()).await;
+    bench.wait_for_done("p", 60).await;
+    assert!(provider.most_within(Span::from_secs(1)) <= 20);
+    assert_eq!(provider.times().len(), 60);
+    assert!(bench.metrics.worker("p", Count::Blocked) > 0);
+    bench.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_wait_is_for_the_queue_and_what_is_not_in_hand_stays_there() {
+    let mut bench = Bench::new(&[("p", WORKER, "10/min")]);
+    let provider = Provider::new(|_, _| done());
+    bench.produce("p", numbered, 200).await;
+    bench.work(worker_of("p"), provider.clone()).await;
+    bench.wait_for_done("p", 10).await;
+    eventually(async || {
+        let depth = bench.queue("p").await.depth().await.expect("a depth");
+        let all = depth.ready + depth.delayed.unwrap_or_default();
+        (all == 190 && depth.in_flight == Some(0)).then_some(()).ok_or(format!("{depth:?}"))
+    })
+    .await;
+    let requeued = bench.metrics.worker("p", Count::Requeued);
+    assert!((1..=50).contains(&requeued), "{requeued} went back");
+    bench.finish().await;
+    assert_eq!(provider.calls().len(), 10);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn failures_are_tried_again_and_end_as_dead_letters_with_all_that_is_known() {
+    let mut bench = Bench::new(&[("p", WORKER, "1000/s")]);
+    let provider = Provider::new(|job, before| match job.key() {
+        "job-0" => failed(FailureKind::Transient, "500 from p"),
+        "job-1" => failed(FailureKind::Permanent, "400 from p"),
+        "job-2" if before == 0 => failed(FailureKind::Transient, "once"),
+        _ => done(),
+    });
+    bench.produce("p", numbered, 4).await;
+    bench.work(worker_of("p"), provider.clone()).await;
+    bench.wait_for_done("p", 2).await;
+    eventually(async || {
+        let dead = bench.metrics.worker("p", Count::Dead);
+        (dead == 2).then_some(()).ok_or(format!("{dead} are dead"))
+    })
+    .await;
+    let times = provider.times();
+    assert_eq!((times["job-0"], times["job-1"], times["job-2"], times["job-3"]), (3, 1, 2, 1));
+    let mut letters = Vec::new();
+    let dead = bench.queue("p").await.dead_letters();
+    dead.list(&Default::default(), 10, |letter| letters.push(letter.message.body.clone()))
+        .await
+        .expect("letters");
+    let letters: Vec<serde_json::Value> =
+        letters.iter().map(|body| serde_json::from_slice(body).expect("JSON")).collect();
+    let letter = letters.iter().find(|letter| letter["id"] == "job-0").expect("job 0");
+    assert_eq!(letter["error"]["message"], "500 from p");
+    assert_eq!(letter["error"]["attempts"], 3);
+    assert_eq!(letter["error"]["provider"], "p");
+    assert_eq!(letter["error"]["response"], "<html>no</html>");
+    assert!(letter["error"]["timestamp"].as_str().is_some_and(|at| at.ends_with('Z')));
+    let seen = bench.tracker.find("job-0").expect("it was there");
+    assert_eq!((seen.event, seen.error.as_deref()), (Event::Dead, Some("500 from p")));
+    bench.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_takes_too_long_is_a_failure() {
+    struct Sleeper;
+    impl sluicegate_dispatch::Handler for Sleeper {
+        fn handle<'a>(
+            &'a self,
+            _: &'a sluicegate_dispatch::Job,
+        ) -> futures_util::future::BoxFuture<'a, Handled> {
+            Box::pin(std::future::pending())
+        }
+    }
+    let mut bench = Bench::new(&[]);
+    bench.produce("p", numbered, 1).await;
+    let options = worker::Options { timeout: Span::from_millis(20), attempts: 2, ..worker_of("p") };
+    bench.work(options, Arc::new(Sleeper)).await;
+    eventually(async || {
+        let dead = bench.metrics.worker("p", Count::Dead);
+        (dead == 1).then_some(()).ok_or(format!("{dead} are dead"))
+    })
+    .await;
+    let seen = bench.tracker.find("job-0").expect("it was there");
+    assert_eq!(seen.error.as_deref(), Some("it took longer than 20ms"));
+    bench.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_closes_the_provider_for_everybody_and_is_no_attempt() {
+    for booked in [false, true] {
+        let limits = [("p", DISPATCH, "1000/s"), ("p", WORKER, "1000/s")];
+        let mut bench = Bench::new(&limits);
+        let provider = Provider::new(|job, before| match (job.key(), before) {
+            ("job-0", 0) => refused(700),
+            _ => done(),
+        });
+        let options = worker::Options { booked, attempts: 1, ..worker_of("p") };
+        bench.work(options.clone(), provider.clone()).await;
+        bench.work(options, provider.clone()).await;
+        bench.produce("p", numbered, 1).await;
+        eventually(async || {
+            let paused = bench.metrics.worker("p", Count::Paused);
+            (paused == 1).then_some(()).ok_or(format!("{paused} pauses"))
+        })
+        .await;
+        bench.produce("p", numbered, 20).await;
+        bench.wait_for_done("p", 21).await;
+        let calls = provider.calls();
+        let first = calls[0].1;
+        assert!(calls[1..].iter().all(|(_, at)| at.since(first) >= Span::from_millis(690)));
+        assert_eq!(bench.metrics.worker("p", Count::Dead), 0);
+        bench.finish().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn work_makes_further_work_before_it_is_acknowledged() {
+    let mut bench = Bench::new(&[]);
+    let provider = Provider::new(|job, _| {
+        let further = (0..3).map(|n| {
+            let id = JobId::try_from(format!("{}.{n}", job.key())).expect("a job id");
+            ("further".to_owned(), Message::of_job(id, "{}").of_kind("crawl_repo"))
+        });
+        let outcome = Ok(Done { result: None, further: further.collect() });
+        Handled { outcome, heard: None }
+    });
+    bench.produce("p", numbered, 5).await;
+    bench.work(worker_of("p"), provider).await;
+    bench.wait_for_done("p", 5).await;
+    let mut seen = HashSet::new();
+    let further = bench.queue("further").await;
+    let peeked = further.peek(100, |message| {
+        seen.insert(message.meta.job.clone());
+    });
+    peeked.await.expect("peeked");
+    assert_eq!(seen.len(), 15);
+    bench.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn draining_finishes_what_is_in_work_and_gives_back_the_rest() {
+    let mut bench = Bench::new(&[("p", WORKER, "10/min")]);
+    let provider = Provider::new(|_, _| done());
+    bench.produce("p", numbered, 100).await;
+    bench.work(worker_of("p"), provider.clone()).await;
+    eventually(async || {
+        let calls = provider.calls().len();
+        (calls > 0).then_some(()).ok_or("nothing is in work".to_owned())
+    })
+    .await;
+    bench.finish().await;
+    assert_eq!(provider.in_work.load(Ordering::SeqCst), 0);
+    let done = bench.metrics.worker("p", Count::Done);
+    assert_eq!(done, provider.calls().len() as u64);
+    let depth = bench.queue("p").await.depth().await.expect("a depth");
+    let left =
+        depth.ready + depth.delayed.unwrap_or_default() + depth.in_flight.unwrap_or_default();
+    assert_eq!(done + left, 100);
+}

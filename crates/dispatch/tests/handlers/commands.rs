@@ -1,0 +1,169 @@
+//! Programs at work.
+
+use std::path::Path;
+use std::time::Duration;
+
+use sluicegate_dispatch::Handler as _;
+use sluicegate_dispatch::handler::{CommandHandler, CommandOptions};
+use sluicegate_door::upstream::Secret;
+
+use crate::support::{PERMANENT, TRANSIENT, body, done, failed, job};
+
+/// A program that is a script of a shell.
+fn sh(script: &str) -> CommandOptions {
+    CommandOptions {
+        program: "sh".to_owned(),
+        args: vec!["-c".to_owned(), script.to_owned()],
+        dir: None,
+        env: Vec::new(),
+        output_bytes_max: 1 << 20,
+    }
+}
+
+fn handler(options: CommandOptions) -> CommandHandler {
+    CommandHandler::new(options).unwrap()
+}
+
+#[tokio::test]
+async fn the_message_comes_in_and_what_is_printed_is_the_result() {
+    let done = done(&handler(sh("cat; echo not this >&2")), &job(r#"{"a": 1}"#)).await;
+    assert_eq!(body(&done), r#"{"a": 1}"#);
+    assert_eq!(done.result.unwrap().content_type.as_deref(), Some("application/json"));
+}
+
+#[tokio::test]
+async fn a_program_knows_its_job_and_little_else() {
+    let mut options = sh("env | sort; pwd");
+    options.env = vec![("API_KEY".to_owned(), Secret::Text("k3y-of-ours".to_owned()))];
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().canonicalize().unwrap();
+    options.dir = Some(folder.clone());
+    let done = done(&handler(options), &job("{}")).await;
+    let lines: Vec<_> = body(&done).lines().collect();
+    for expected in [
+        "API_KEY=k3y-of-ours",
+        "SLUICEGATE_JOB_ATTEMPT=1",
+        "SLUICEGATE_JOB_ID=a-17",
+        "SLUICEGATE_JOB_PROVIDER=openai",
+        "SLUICEGATE_JOB_TYPE=crawl_org",
+    ] {
+        assert!(lines.contains(&expected), "{lines:?}");
+    }
+    assert_eq!(lines.last(), folder.to_str().as_ref());
+    // Cargo sets many variables for its tests; a program gets none of them.
+    assert!(!lines.iter().any(|line| line.starts_with("CARGO")), "{lines:?}");
+}
+
+#[tokio::test]
+async fn its_exit_code_says_what_to_do() {
+    for (script, kind, message) in [
+        ("exit 65", PERMANENT, "sh ended with exit status: 65"),
+        ("exit 75", TRANSIENT, "sh ended with exit status: 75"),
+        (
+            "echo a >&2; echo the reason >&2; exit 3",
+            TRANSIENT,
+            "sh ended with exit status: 3: the reason",
+        ),
+        ("kill -9 $$", TRANSIENT, "sh ended with signal: 9 (SIGKILL)"),
+    ] {
+        let failure = failed(&handler(sh(script)), &job("{}")).await;
+        assert_eq!((failure.kind, failure.message.as_str()), (kind, message), "{script}");
+    }
+}
+
+#[tokio::test]
+async fn the_end_of_its_complaints_is_told_without_secrets() {
+    let script = "i=0; while [ $i -lt 2000 ]; do echo line $i >&2; i=$((i+1)); done; echo \"key $KEY\" >&2; exit 1";
+    let mut options = sh(script);
+    options.env = vec![("KEY".to_owned(), Secret::Text("k3y-of-ours".to_owned()))];
+    let failure = failed(&handler(options), &job("{}")).await;
+    assert_eq!(failure.message, "sh ended with exit status: 1: key …");
+    let told = failure.response.unwrap();
+    assert!(told.ends_with("line 1999\nkey …") && told.len() <= 1_024, "{told}");
+}
+
+#[tokio::test]
+async fn a_program_that_is_not_there_is_no_fault_of_the_message() {
+    let failure =
+        failed(&handler(CommandOptions { program: "./no-such".to_owned(), ..sh("") }), &job(""))
+            .await;
+    assert_eq!(failure.kind, TRANSIENT);
+    assert!(failure.message.starts_with("./no-such can't be run: "), "{}", failure.message);
+}
+
+#[tokio::test]
+async fn neither_input_nor_output_of_any_length_gets_stuck() {
+    let long = vec![b'x'; 1 << 20];
+    let echoed = done(&handler(sh("cat")), &job(long.clone())).await;
+    assert_eq!(echoed.result.unwrap().body.len(), long.len());
+    // It need not read what it is given.
+    assert_eq!(body(&done(&handler(sh("echo done")), &job(long)).await), "done\n");
+}
+
+#[tokio::test]
+async fn a_program_that_prints_without_end_is_stopped() {
+    let failure = failed(&handler(sh("exec yes")), &job("")).await;
+    assert_eq!(failure.kind, PERMANENT);
+    assert_eq!(failure.message, "sh printed more than 1048576 bytes: raise output_limit");
+}
+
+#[tokio::test]
+async fn a_type_with_a_nul_is_refused() {
+    let mut job = job("{}");
+    job.message.kind = Some("a\0b".to_owned());
+    let failure = failed(&handler(sh("true")), &job).await;
+    assert_eq!(failure.kind, PERMANENT);
+    assert_eq!(failure.message, "SLUICEGATE_JOB_TYPE would have a NUL in it");
+}
+
+/// Waits until a file has a line in it, and reads that.
+async fn written(path: &Path) -> String {
+    loop {
+        match std::fs::read_to_string(path) {
+            Ok(text) if text.ends_with('\n') => return text.trim().to_owned(),
+            _ => tokio::time::sleep(Duration::from_millis(5)).await,
+        }
+    }
+}
+
+/// Waits until there is no such process, or only what is left of one that nobody has fetched.
+async fn gone(pid: &str) {
+    let running = || {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let state = stat.rsplit_once(") ")?.1.chars().next()?;
+        (!"ZX".contains(state)).then_some(())
+    };
+    let wait = async {
+        while running().is_some() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), wait).await.expect("the process is gone");
+}
+
+#[tokio::test]
+async fn a_program_that_nobody_waits_for_any_more_is_killed_with_all_that_it_started() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut options = sh("trap '' TERM HUP; sleep 1000 & echo $! > child; echo $$ > self; wait");
+    options.dir = Some(folder.path().to_owned());
+    let handler = handler(options);
+    let running = tokio::spawn(async move { handler.handle(&job("{}")).await.outcome.is_ok() });
+    let child = written(&folder.path().join("child")).await;
+    let itself = written(&folder.path().join("self")).await;
+    assert!(Path::new(&format!("/proc/{child}")).exists());
+    running.abort();
+    assert!(running.await.unwrap_err().is_cancelled());
+    gone(&itself).await;
+    gone(&child).await;
+}
+
+#[tokio::test]
+async fn what_a_program_leaves_behind_is_ended_and_does_not_keep_the_job() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut options = sh("sleep 1000 & echo $! > child; echo done");
+    options.dir = Some(folder.path().to_owned());
+    // The child holds the pipe open: nothing but its end ends the output.
+    let done = done(&handler(options), &job("{}")).await;
+    assert_eq!(body(&done), "done\n");
+    gone(&written(&folder.path().join("child")).await).await;
+}

@@ -1,0 +1,168 @@
+//! Further messages that results call for.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use serde_json::{Value, json};
+use sluicegate_core::template::Member;
+use sluicegate_dispatch::handler::{Emit, Emitting, Output};
+use sluicegate_dispatch::{Done, Handled, Handler, Job};
+use sluicegate_queue::Message;
+
+use crate::support::{PERMANENT, done, failed, job, map, text, tree};
+
+/// A handler in Rust that always comes to this result.
+struct Results(String);
+
+impl Handler for Results {
+    fn handle<'a>(&'a self, _job: &'a Job) -> BoxFuture<'a, Handled> {
+        let output = Output { body: Bytes::from(self.0.clone()), content_type: None };
+        let own = ("own".to_owned(), Message::new("by the handler itself"));
+        let done = Done { result: Some(output), further: vec![own] };
+        Box::pin(async { Handled { outcome: Ok(done), heard: None } })
+    }
+}
+
+fn emitting(result: &str, emit: Emit) -> Emitting {
+    Emitting::new(Arc::new(Results(result.to_owned())), vec![emit])
+}
+
+fn plain() -> Emit {
+    Emit { each: None, when: None, queue: "next".to_owned(), kind: None, body: None, id: None }
+}
+
+fn each(path: &str) -> Emit {
+    Emit {
+        each: Some(Member::parse(path).unwrap()),
+        kind: Some("crawl_repo".to_owned()),
+        ..plain()
+    }
+}
+
+async fn sent(handler: &Emitting, job: &Job) -> Vec<(String, Message)> {
+    let mut further = done(handler, job).await.further;
+    assert_eq!(further.remove(0).0, "own", "what the handler sends itself stays");
+    further
+}
+
+fn bodies(sent: &[(String, Message)]) -> Vec<Value> {
+    sent.iter().map(|(_, message)| serde_json::from_slice(&message.body).unwrap()).collect()
+}
+
+#[tokio::test]
+async fn each_of_a_list_calls_for_a_message() {
+    let result = r#"{"repos": [{"name": "a", "id": 1}, {"name": "b", "id": 2}]}"#;
+    let mut emit = each("repos");
+    emit.body =
+        Some(map([("org", "{{message.org}}"), ("repo", "{{item.name}}"), ("by", "{{job.id}}")]));
+    emit.id = Some(text("repo-{{item.id}}"));
+    let mut parent = job(r#"{"org": "acme"}"#);
+    parent.message.priority = 7;
+    parent.message.headers.insert("traceparent".to_owned(), "00-1".to_owned());
+    parent.message.headers.insert("x-else".to_owned(), "no".to_owned());
+    let sent = sent(&emitting(result, emit), &parent).await;
+    let expected = ["a", "b"].map(|repo| json!({"org": "acme", "repo": repo, "by": "a-17"}));
+    assert_eq!(bodies(&sent), expected);
+    for ((queue, message), id) in sent.iter().zip(["repo-1", "repo-2"]) {
+        assert_eq!((queue.as_str(), message.meta.job.as_str()), ("next", id));
+        assert_eq!((message.kind.as_deref(), message.priority), (Some("crawl_repo"), 7));
+        assert_eq!(message.content_type.as_deref(), Some("application/json"));
+        assert_eq!(message.headers.keys().collect::<Vec<_>>(), ["traceparent"]);
+        assert_eq!((message.meta.attempt, message.meta.hop), (0, 0));
+    }
+}
+
+#[tokio::test]
+async fn without_a_body_the_item_or_the_result_is_sent() {
+    let sent_each = sent(&emitting(r#"["x", {"y": 1}]"#, each(".")), &job("{}")).await;
+    assert_eq!(bodies(&sent_each), [json!("x"), json!({"y": 1})]);
+    let sent_once = sent(&emitting(r#"{"a": 1}"#, plain()), &job("{}")).await;
+    assert_eq!(bodies(&sent_once), [json!({"a": 1})]);
+}
+
+#[tokio::test]
+async fn a_condition_can_hold_it_back() {
+    for (result, count) in [
+        (r#"{"next": "c-2"}"#, 1),
+        (r#"{"next": 0}"#, 1),
+        (r#"{"next": ""}"#, 0),
+        (r#"{"next": null}"#, 0),
+        (r#"{"next": []}"#, 0),
+        (r#"{}"#, 0),
+        ("no JSON", 0),
+    ] {
+        let mut emit = plain();
+        emit.when = Some(Member::parse("next").unwrap());
+        emit.body = Some(tree("{{result.next}}"));
+        assert_eq!(sent(&emitting(result, emit), &job("{}")).await.len(), count, "{result}");
+    }
+}
+
+#[tokio::test]
+async fn the_same_run_again_sends_the_same_names() {
+    let names = async |result: &str| {
+        let sent = sent(&emitting(result, each(".")), &job("{}")).await;
+        let names = sent.into_iter().map(|(_, message)| message.meta.job.to_string());
+        names.collect::<Vec<_>>()
+    };
+    let first = names(r#"["a", "b", "a"]"#).await;
+    assert_eq!(first, names(r#"["a", "b", "a"]"#).await);
+    assert!(first.iter().all(|name| name.starts_with("a-17.")), "{first:?}");
+    assert_eq!(first.iter().collect::<HashSet<_>>().len(), 3, "two that are alike stay two");
+    // A list that changed between two runs: what is the same keeps its name, and only that.
+    let changed = names(r#"["new", "b", "a"]"#).await;
+    assert_eq!((&changed[1], &changed[2]), (&first[1], &first[0]));
+    assert!(!first.contains(&changed[0]));
+}
+
+#[tokio::test]
+async fn names_of_generations_stay_names() {
+    let handler = emitting(r#"["a"]"#, each("."));
+    let mut parent = job("{}");
+    let mut seen = HashSet::new();
+    for _ in 0..40 {
+        let (_, child) = sent(&handler, &parent).await.remove(0);
+        assert!(seen.insert(child.meta.job.clone()), "{}", child.meta.job);
+        parent.message = child;
+    }
+}
+
+#[tokio::test]
+async fn what_can_not_be_sent_is_a_dead_letter_that_names_the_option() {
+    let mut without_member = each("repos");
+    without_member.body = Some(tree("{{item.name}}"));
+    let mut with_bad_id = each("repos");
+    with_bad_id.id = Some(text("{{item.id}}"));
+    let repos = r#"{"repos": [{"id": ""}]}"#;
+    for (result, emit, expected) in [
+        (repos, each("gone"), "emit[0].each: the result has no list gone"),
+        ("no JSON", each("."), "emit[0].each: the result has no list ."),
+        (repos, without_member, "emit[0].body: {{item.name}} can't be filled: it is missing"),
+        (repos, with_bad_id, "emit[0].id: "),
+        ("no JSON", plain(), "emit[0].body: there is none, and the result is not JSON"),
+    ] {
+        let failure = failed(&emitting(result, emit), &job("{}")).await;
+        assert_eq!(failure.kind, PERMANENT);
+        assert!(failure.message.starts_with(expected), "{}", failure.message);
+    }
+}
+
+#[tokio::test]
+async fn one_job_can_not_call_for_any_number_of_messages() {
+    let numbers: Vec<_> = (0..10_001).collect();
+    let failure = failed(&emitting(&json!(numbers).to_string(), each(".")), &job("{}")).await;
+    assert!(failure.message.contains("more than 10000 messages"), "{}", failure.message);
+    let numbers = &numbers[..10_000];
+    assert_eq!(
+        sent(&emitting(&json!(numbers).to_string(), each(".")), &job("{}")).await.len(),
+        10_000
+    );
+    // Small items, but each repeats a large message.
+    let mut emit = each(".");
+    emit.body = Some(tree("{{message}}"));
+    let large = json!("x".repeat(1 << 20)).to_string();
+    let failure = failed(&emitting(&json!(vec![1; 100]).to_string(), emit), &job(large)).await;
+    assert!(failure.message.contains("67108864 bytes"), "{}", failure.message);
+}

@@ -1,0 +1,176 @@
+//! A server that remembers what it was asked and answers what it is told to, and jobs for it.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::extract::Request;
+use axum::http::{HeaderMap, Method, Response, StatusCode};
+use axum::routing::any;
+use bytes::Bytes;
+use serde_json::Value;
+use sluicegate_core::template::{Root, Text, Tree};
+use sluicegate_dispatch::handler::{
+    Content, Extract, FailureKind, HttpHandler, HttpOptions, Statuses, Success,
+};
+use sluicegate_dispatch::{Done, Failure, Handled, Handler, Job};
+use sluicegate_queue::{JobId, Message, WallClock};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+/// What a server was asked.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    pub(crate) method: Method,
+    pub(crate) uri: String,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+}
+
+impl Asked {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).map(|value| value.to_str().unwrap())
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap()
+    }
+}
+
+/// A server on a port of its own.
+pub(crate) struct Server {
+    pub(crate) url: String,
+    asked: Arc<Mutex<Vec<Asked>>>,
+    task: JoinHandle<()>,
+}
+
+impl Server {
+    /// A server that answers everybody with what `answer` makes of the request.
+    pub(crate) async fn start(
+        answer: impl Fn(&Asked) -> Response<Body> + Clone + Send + Sync + 'static,
+    ) -> Self {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let remembered = asked.clone();
+        let router = Router::new().fallback(any(move |request: Request| {
+            let (answer, remembered) = (answer.clone(), remembered.clone());
+            async move {
+                let (head, body) = request.into_parts();
+                let asked = Asked {
+                    method: head.method,
+                    uri: head.uri.to_string(),
+                    headers: head.headers,
+                    body: to_bytes(body, usize::MAX).await.unwrap_or_default(),
+                };
+                remembered.lock().unwrap().push(asked.clone());
+                answer(&asked)
+            }
+        }));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let task = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+        Self { url, asked, task }
+    }
+
+    /// The same answer for everybody.
+    pub(crate) async fn answering(
+        status: u16,
+        headers: &'static [(&'static str, &'static str)],
+        body: &'static str,
+    ) -> Self {
+        Self::start(move |_| response(status, headers, body)).await
+    }
+
+    /// What it was asked so far.
+    pub(crate) fn asked(&self) -> Vec<Asked> {
+        self.asked.lock().unwrap().clone()
+    }
+
+    /// The only thing that it was asked.
+    pub(crate) fn asked_once(&self) -> Asked {
+        let asked = self.asked();
+        assert_eq!(asked.len(), 1, "{asked:?}");
+        asked.into_iter().next().unwrap()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+pub(crate) fn response(
+    status: u16,
+    headers: &[(&'static str, &'static str)],
+    body: impl Into<Body>,
+) -> Response<Body> {
+    let mut response = Response::new(body.into());
+    *response.status_mut() = StatusCode::from_u16(status).unwrap();
+    for (name, value) in headers {
+        response.headers_mut().insert(*name, value.parse().unwrap());
+    }
+    response
+}
+
+/// A call of this address with nothing special about it.
+pub(crate) fn options(url: &str) -> HttpOptions {
+    HttpOptions {
+        method: Method::POST,
+        url: text(url),
+        headers: Vec::new(),
+        content: Content::Message,
+        credentials: None,
+        idempotency_header: Some("idempotency-key".parse().unwrap()),
+        success: Success { statuses: Statuses(vec![200..=299]), condition: None },
+        retry: Statuses::default(),
+        result: Extract::Whole,
+        response_bytes_max: 10 << 20,
+        connect_timeout: Duration::from_secs(5),
+        http2_only: false,
+        ca: None,
+    }
+}
+
+pub(crate) fn handler(options: HttpOptions) -> HttpHandler {
+    HttpHandler::new(options, Arc::new(WallClock)).unwrap()
+}
+
+pub(crate) fn text(text: &str) -> Text {
+    Text::parse(text, Root::EACH).unwrap()
+}
+
+pub(crate) fn tree(text: &str) -> Tree {
+    Tree::text(text, Root::EACH).unwrap()
+}
+
+/// A map of a tree.
+pub(crate) fn map<const N: usize>(members: [(&str, &str); N]) -> Tree {
+    Tree::Map(members.map(|(name, text)| (name.to_owned(), tree(text))).into())
+}
+
+/// A job with this body, the second attempt of `a-17` for openai.
+pub(crate) fn job(body: impl Into<Bytes>) -> Job {
+    let id = JobId::try_from("a-17".to_owned()).unwrap();
+    let mut message = Message::of_job(id, body).of_kind("crawl_org");
+    message.meta.attempt = 1;
+    Job { message, provider: "openai".to_owned() }
+}
+
+pub(crate) async fn done(handler: &dyn Handler, job: &Job) -> Done {
+    handler.handle(job).await.outcome.unwrap_or_else(|failure| panic!("{failure:?}"))
+}
+
+pub(crate) async fn failed(handler: &dyn Handler, job: &Job) -> Failure {
+    let Handled { outcome, .. } = handler.handle(job).await;
+    outcome.expect_err("it should have failed")
+}
+
+pub(crate) fn body(done: &Done) -> &str {
+    let output = done.result.as_ref().expect("a result");
+    std::str::from_utf8(&output.body).unwrap()
+}
+
+pub(crate) const TRANSIENT: FailureKind = FailureKind::Transient;
+pub(crate) const PERMANENT: FailureKind = FailureKind::Permanent;
+pub(crate) const LIMITED: FailureKind = FailureKind::Limited;

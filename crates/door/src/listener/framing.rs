@@ -1,0 +1,350 @@
+//! Finds HTTP/1 requests that state their length twice, by Content-Length and by
+//! Transfer-Encoding.
+//!
+//! hyper reads such a request by its chunks and drops the length, so that an application never
+//! learns of it. RFC 9112 allows that, but two proxies that choose differently see different
+//! requests in the same bytes. So the bytes are looked at on their way to hyper: they are never
+//! changed, bodies are skipped, and of a head no more than one line is kept.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// How much of a line is kept: more than a name and a length take.
+const LINE_BYTES_MAX: usize = 128;
+/// The first line of an HTTP/2 connection, which has framing of its own.
+const HTTP2: &[u8] = b"PRI * HTTP/2.0";
+
+/// In the extensions of a request that states its length twice, or comes after bytes that were not
+/// understood.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Doubtful;
+
+/// What an [`Inspected`] stream has found, for the application on the same connection.
+#[derive(Debug)]
+pub(super) struct Findings {
+    /// The number of the first request that is in doubt.
+    doubtful_from: AtomicU64,
+    /// How many requests the application has got.
+    requests: AtomicU64,
+}
+
+impl Findings {
+    /// The next request of the connection: whether it is in doubt. Heads are parsed after they are
+    /// read, and in their order.
+    pub(super) fn next(&self) -> Option<Doubtful> {
+        let number = self.requests.fetch_add(1, Relaxed);
+        (number >= self.doubtful_from.load(Relaxed)).then_some(Doubtful)
+    }
+}
+
+/// A stream whose requests are looked at, if anybody wants to know.
+pub(super) struct Inspected<S> {
+    stream: S,
+    inspector: Option<Inspector>,
+}
+
+impl<S> Inspected<S> {
+    pub(super) fn new(stream: S, inspects: bool) -> (Self, Option<Arc<Findings>>) {
+        let inspector = inspects.then(Inspector::new);
+        let findings = inspector.as_ref().map(|inspector| Arc::clone(&inspector.findings));
+        (Self { stream, inspector }, findings)
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Inspected<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
+        if let Some(inspector) = &mut self.inspector {
+            inspector.read(&buffer.filled()[before..]);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Inspected<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bytes)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+/// Where in a connection the next byte is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Before a request: empty lines don't count.
+    Between,
+    Head(Head),
+    /// So many bytes of a body, or of a chunk and its line break.
+    Skip(u64, After),
+    ChunkSize,
+    Trailer,
+    /// Nothing more is looked at.
+    Off,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum After {
+    Body,
+    Chunk,
+}
+
+/// What a head has said so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Head {
+    length: Option<u64>,
+    chunked: bool,
+}
+
+/// What was not understood. hyper refuses it as well; if it did not, what follows would be in doubt.
+struct Odd;
+
+struct Inspector {
+    state: State,
+    /// The beginning of a line whose end is still to come.
+    line: Vec<u8>,
+    heads: u64,
+    findings: Arc<Findings>,
+}
+
+impl Inspector {
+    fn new() -> Self {
+        let findings = Findings { doubtful_from: u64::MAX.into(), requests: 0.into() };
+        let (state, line) = (State::Between, Vec::new());
+        Self { state, line, heads: 0, findings: Arc::new(findings) }
+    }
+
+    fn read(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() && self.state != State::Off {
+            bytes = match self.state {
+                State::Skip(left, after) => self.skip(left, after, bytes),
+                _ => self.gather(bytes),
+            };
+        }
+    }
+
+    fn skip<'b>(&mut self, left: u64, after: After, bytes: &'b [u8]) -> &'b [u8] {
+        let here = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len());
+        self.state = match (left - here as u64, after) {
+            (0, After::Body) => State::Between,
+            (0, After::Chunk) => State::ChunkSize,
+            (left, after) => State::Skip(left, after),
+        };
+        &bytes[here..]
+    }
+
+    /// Takes the next line, or the part of it that is here.
+    fn gather<'b>(&mut self, bytes: &'b [u8]) -> &'b [u8] {
+        let Some(end) = memchr::memchr(b'\n', bytes) else {
+            self.keep(bytes);
+            return &[];
+        };
+        let (line, rest) = (&bytes[..end], &bytes[end + 1..]);
+        let next = if self.line.is_empty() {
+            self.next(line)
+        } else {
+            self.keep(line);
+            let line = std::mem::take(&mut self.line);
+            let next = self.next(&line);
+            self.line = line;
+            self.line.clear();
+            next
+        };
+        self.state = next.unwrap_or_else(|Odd| {
+            self.findings.doubtful_from.store(self.heads, Relaxed);
+            State::Off
+        });
+        rest
+    }
+
+    /// Keeps the beginning of a line, and its last byte: that may be half of a line break.
+    fn keep(&mut self, part: &[u8]) {
+        let room = LINE_BYTES_MAX.saturating_sub(self.line.len());
+        match part.split_at_checked(room) {
+            Some((kept, &[.., last])) => {
+                self.line.extend_from_slice(kept);
+                self.line.truncate(LINE_BYTES_MAX - 1);
+                self.line.push(last);
+            }
+            _ => self.line.extend_from_slice(part),
+        }
+    }
+
+    /// What comes after a line, which is given without its `\n`.
+    fn next(&mut self, line: &[u8]) -> Result<State, Odd> {
+        let (text, crlf) = match line.strip_suffix(b"\r") {
+            Some(text) => (text, true),
+            None => (line, false),
+        };
+        match self.state {
+            State::Between if text.is_empty() => Ok(State::Between),
+            State::Between if self.heads == 0 && text == HTTP2 => Ok(State::Off),
+            State::Between => Ok(State::Head(Head::default())),
+            State::Head(head) if text.is_empty() => self.end(head),
+            State::Head(head) => head.with(text).map(State::Head),
+            // From here on only whole line breaks count.
+            _ if !crlf => Err(Odd),
+            State::ChunkSize => match chunk_size(text)? {
+                0 => Ok(State::Trailer),
+                size => Ok(State::Skip(size.checked_add(2).ok_or(Odd)?, After::Chunk)),
+            },
+            State::Trailer if text.is_empty() => Ok(State::Between),
+            State::Trailer => Ok(State::Trailer),
+            State::Skip(..) | State::Off => Ok(self.state),
+        }
+    }
+
+    fn end(&mut self, head: Head) -> Result<State, Odd> {
+        let next = match head {
+            Head { length: Some(_), chunked: true } => return Err(Odd),
+            Head { length: None, chunked: true } => State::ChunkSize,
+            Head { length: None | Some(0), chunked: false } => State::Between,
+            Head { length: Some(length), chunked: false } => State::Skip(length, After::Body),
+        };
+        self.heads += 1;
+        Ok(next)
+    }
+}
+
+impl Head {
+    fn with(mut self, field: &[u8]) -> Result<Self, Odd> {
+        let colon = memchr::memchr(b':', field);
+        // A name that is longer than what is kept is none of ours.
+        let Some(colon) = colon else { return Ok(self) };
+        let (name, value) = (&field[..colon], field[colon + 1..].trim_ascii());
+        if name.eq_ignore_ascii_case(b"transfer-encoding") {
+            self.chunked = true;
+        } else if name.eq_ignore_ascii_case(b"content-length") {
+            if field.len() >= LINE_BYTES_MAX - 1 {
+                return Err(Odd);
+            }
+            let digits = std::str::from_utf8(value).ok().filter(|text| !text.starts_with('+'));
+            let length = digits.and_then(|text| text.parse().ok()).ok_or(Odd)?;
+            if self.length.replace(length).is_some_and(|before| before != length) {
+                return Err(Odd);
+            }
+        }
+        Ok(self)
+    }
+}
+
+fn chunk_size(line: &[u8]) -> Result<u64, Odd> {
+    let digits = line.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
+    let digits = std::str::from_utf8(&line[..digits]).map_err(|_| Odd)?;
+    u64::from_str_radix(digits, 16).map_err(|_| Odd)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Which of the first eight requests on a connection with these bytes are in doubt: `.` for
+    /// those that are not. However the bytes are cut, it is the same.
+    #[track_caller]
+    fn check(bytes: &str, expected: &str) {
+        for step in 1..=bytes.len() {
+            let mut inspector = Inspector::new();
+            bytes.as_bytes().chunks(step).for_each(|part| inspector.read(part));
+            let findings = inspector.findings;
+            let found: String =
+                (0..8).map(|_| if findings.next().is_some() { '!' } else { '.' }).collect();
+            assert_eq!(found, expected, "{bytes:?} in steps of {step}");
+            assert!(inspector.line.len() <= LINE_BYTES_MAX);
+        }
+    }
+
+    const GET: &str = "GET / HTTP/1.1\r\nhost: a\r\n\r\n";
+    const BOTH: &str = "POST / HTTP/1.1\r\ncontent-length: 6\r\ntransfer-encoding: chunked\r\n\r\n";
+    const CHUNKED: &str = "POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n";
+
+    #[test]
+    fn both_lengths_are_found_in_either_order_and_however_they_are_written() {
+        check(BOTH, "!!!!!!!!");
+        check(
+            "P / HTTP/1.1\r\nTransfer-Encoding:chunked\r\nCONTENT-length:\t4\r\n\r\n",
+            "!!!!!!!!",
+        );
+        check("P / HTTP/1.1\ncontent-length: 4\ntransfer-encoding: x\n\n", "!!!!!!!!");
+    }
+
+    #[test]
+    fn they_are_found_behind_requests_of_every_kind() {
+        check(&format!("{GET}{GET}{BOTH}"), "..!!!!!!");
+        check(&format!("\r\n\r\n{GET}\r\n\n{BOTH}"), ".!!!!!!!");
+        check(&format!("P / HTTP/1.1\r\ncontent-length: 5\r\n\r\n\r\n\r\n:{BOTH}"), ".!!!!!!!");
+        check(&format!("P / HTTP/1.1\r\ncontent-length: 00\r\n\r\n{BOTH}"), ".!!!!!!!");
+        let chunks = "a;x=y\r\n0\r\n\r\n01234\r\n3 \r\n\r\n\r\r\n0\r\n";
+        check(&format!("{CHUNKED}{chunks}\r\n{BOTH}"), ".!!!!!!!");
+        check(&format!("{CHUNKED}{chunks}a: b\r\ncontent-length: 3\r\n\r\n{BOTH}"), ".!!!!!!!");
+    }
+
+    #[test]
+    fn bodies_may_say_what_they_like() {
+        check(
+            &format!("P / HTTP/1.1\r\ncontent-length: {}\r\n\r\n{BOTH}{GET}", BOTH.len()),
+            "........",
+        );
+        check(&format!("{CHUNKED}{:x}\r\n{BOTH}\r\n0\r\n\r\n{GET}", BOTH.len()), "........");
+    }
+
+    #[test]
+    fn long_lines_are_not_kept() {
+        let long = "x".repeat(300);
+        check(
+            &format!("GET /{long} HTTP/1.1\r\n{long}: {long}\r\na: {long}\r\n\r\n{BOTH}"),
+            ".!!!!!!!",
+        );
+        check(
+            &format!("P / HTTP/1.1\r\ncontent-length: {}1\r\n\r\nx", "0".repeat(300)),
+            "!!!!!!!!",
+        );
+    }
+
+    #[test]
+    fn what_is_not_understood_is_in_doubt() {
+        for length in ["+1", "1,1", "0x1", "-1", "", "99999999999999999999"] {
+            check(&format!("{GET}P / HTTP/1.1\r\ncontent-length: {length}\r\n\r\n"), ".!!!!!!!");
+        }
+        check("P / HTTP/1.1\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n", "!!!!!!!!");
+        for chunks in ["\r\n", "x\r\n", "0\n\r\n", "ffffffffffffffff\r\n", "0\r\na: b\n\r\n"] {
+            check(&format!("{CHUNKED}{chunks}"), ".!!!!!!!");
+        }
+    }
+
+    #[test]
+    fn http2_is_left_alone() {
+        check(&format!("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n{BOTH}{BOTH}"), "........");
+    }
+}
