@@ -65,6 +65,13 @@ const BENCHES: &[Bench] = &[
         needs: &[&services::WRK, &services::NGINX, &services::PYTHON],
         python: Some(&python::ENVOY),
     },
+    Bench {
+        name: "queue",
+        measures: "send, receive and delayed send through the queue port, beside the client of each broker",
+        features: "",
+        needs: &[&services::RABBITMQ, &services::PYTHON],
+        python: Some(&python::MOTO),
+    },
 ];
 
 const CARGO_RUN: &str = "cargo run --release --locked --manifest-path bench/Cargo.toml --bin";

@@ -246,7 +246,12 @@ async fn publish_then_ack(
 }
 
 /// Runs it to its end, whether or not somebody waits.
-async fn settle(work: BoxFuture<'static, Result<(), Error>>) -> Result<(), Error> {
+async fn settle(mut work: BoxFuture<'static, Result<(), Error>>) -> Result<(), Error> {
+    // What needs no waiting needs no task, and what does has got in line before its caller goes on:
+    // brokers do together what is asked for together.
+    if let Some(outcome) = (&mut work).now_or_never() {
+        return outcome;
+    }
     match tokio::spawn(work).await {
         Ok(outcome) => outcome,
         Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),

@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use rusqlite::{Connection, OptionalExtension as _, params};
 use sluicegate_core::{Span, Timestamp};
 
-use super::row::{self, COLUMNS, Written};
+use super::open::sql;
+use super::row::{self, SELECT, Written};
 use super::{NAME, SIZE_MAX, open};
 use crate::broker::{Depth, Incoming, Outgoing, Place};
 use crate::{Error, Message};
@@ -47,7 +48,8 @@ impl Work<'_> {
         Ok(batch.into_iter().map(insert).collect())
     }
 
-    /// Leases messages: the most urgent first, then the oldest.
+    /// Leases messages: the most urgent first, then the oldest. One that is leased in vain, because
+    /// the next can't be, comes back when its lease ends.
     pub(super) fn take(
         &mut self,
         place: &Place,
@@ -57,35 +59,37 @@ impl Work<'_> {
         let (queue, dead) = (self.number(place)?, is_dead(place));
         let mut taken = Taken { rows: Vec::new(), next_at: None };
         let failed = |error: rusqlite::Error| open::failed(&error);
-        let urgent = sql(dead, "SELECT max(priority) FROM TABLE WHERE queue = ?1");
+        let urgent = sql(dead, "SELECT max(priority) FROM $t WHERE queue = ?1");
         let urgent: Option<u8> = self
             .connection
             .prepare_cached(&urgent)
             .and_then(|mut s| s.query_row([queue], |r| r.get(0)))
             .map_err(failed)?;
         let Some(urgent) = urgent else { return Ok(taken) };
+        // In the order of the index: nothing is sorted, whatever lies there.
         let ready = format!(
-            "SELECT {COLUMNS} FROM TABLE WHERE queue = ?1 AND priority = ?2 AND ready_at <= ?3 \
-             ORDER BY ready_at, id LIMIT ?4"
+            "{SELECT} WHERE queue = ?1 AND priority = ?2 AND ready_at <= ?3 \
+             ORDER BY ready_at, leased, id LIMIT ?4"
         );
         let mut ready = self.connection.prepare_cached(&sql(dead, &ready)).map_err(failed)?;
+        let fence = fence();
         for priority in (0..=urgent.min(Message::PRIORITY_MAX)).rev() {
             let left = max - taken.rows.len();
             let arguments = params![queue, priority, micros(now), left];
             let rows = ready.query_map(arguments, row::read).map_err(failed)?;
             for row in rows {
-                let (id, fence, incoming) = row.map_err(failed)?;
-                taken.rows.push((Leased { id, fence: fence + 1 }, incoming));
+                let (id, incoming) = row.map_err(failed)?;
+                taken.rows.push((Leased { id, fence }, incoming));
             }
             if taken.rows.len() == max {
                 break;
             }
         }
-        let lease = "UPDATE TABLE SET ready_at = ?2, returns = returns + leased, leased = 1, \
-                     fence = fence + 1 WHERE id = ?1";
+        let lease = "UPDATE $t SET ready_at = ?2, returns = returns + leased, leased = 1, \
+                     fence = ?3 WHERE id = ?1";
         let mut lease = self.connection.prepare_cached(&sql(dead, lease)).map_err(failed)?;
         for (row, _) in &taken.rows {
-            lease.execute(params![row.id, micros(until)]).map_err(failed)?;
+            lease.execute(params![row.id, micros(until), fence]).map_err(failed)?;
         }
         if taken.rows.is_empty() {
             taken.next_at = self.next_at(dead, queue, urgent)?;
@@ -95,7 +99,7 @@ impl Work<'_> {
 
     /// When the next message will be ready, or the next lease ends.
     fn next_at(&self, dead: bool, queue: i64, urgent: u8) -> Result<Option<Timestamp>, Error> {
-        let next = "SELECT min(ready_at) FROM TABLE WHERE queue = ?1 AND priority = ?2";
+        let next = "SELECT min(ready_at) FROM $t WHERE queue = ?1 AND priority = ?2";
         let failed = |error: rusqlite::Error| open::failed(&error);
         let mut next = self.connection.prepare_cached(&sql(dead, next)).map_err(failed)?;
         let mut first: Option<i64> = None;
@@ -108,8 +112,11 @@ impl Work<'_> {
     }
 
     pub(super) fn ack(&mut self, place: &Place, leased: Leased) -> Result<(), Error> {
-        let sql = sql(is_dead(place), "DELETE FROM TABLE WHERE id = ?1 AND fence = ?2");
-        self.settle(&sql, params![leased.id, leased.fence])
+        let dead = is_dead(place);
+        let delete = sql(dead, "DELETE FROM $t WHERE id = ?1 AND fence = ?2");
+        self.settle(&delete, params![leased.id, leased.fence])?;
+        self.execute(&sql(dead, "DELETE FROM $t_content WHERE id = ?1"), params![leased.id])
+            .map(drop)
     }
 
     /// One step: there is never a moment in which the message is nowhere or twice.
@@ -121,14 +128,28 @@ impl Work<'_> {
         now: Timestamp,
     ) -> Result<(), Error> {
         let queue = self.number(to)?;
-        self.ack(from, leased)?;
-        self.insert(is_dead(to), queue, next, now)
+        self.whole(|work| {
+            work.ack(from, leased)?;
+            work.insert(is_dead(to), queue, next, now)
+        })
+    }
+
+    /// Several statements or none of them; a single one is that by itself. Whatever fails leaves
+    /// the others of its transaction alone.
+    fn whole<T>(&mut self, job: impl FnOnce(&mut Self) -> Result<T, Error>) -> Result<T, Error> {
+        self.execute("SAVEPOINT job", params![])?;
+        let outcome = job(self);
+        if outcome.is_err() {
+            self.execute("ROLLBACK TO job", params![])?;
+        }
+        self.execute("RELEASE job", params![])?;
+        outcome
     }
 
     pub(super) fn give_back(&mut self, place: &Place, leased: Leased) -> Result<(), Error> {
         let sql = sql(
             is_dead(place),
-            "UPDATE TABLE SET ready_at = due, leased = 0, returns = returns + 1 \
+            "UPDATE $t SET ready_at = due, leased = 0, returns = returns + 1 \
              WHERE id = ?1 AND fence = ?2",
         );
         self.settle(&sql, params![leased.id, leased.fence])
@@ -142,18 +163,22 @@ impl Work<'_> {
     ) -> Result<(), Error> {
         let sql = sql(
             is_dead(place),
-            "UPDATE TABLE SET ready_at = ?3 WHERE id = ?1 AND fence = ?2 AND leased = 1",
+            "UPDATE $t SET ready_at = ?3 WHERE id = ?1 AND fence = ?2 AND leased = 1",
         );
         self.settle(&sql, params![leased.id, leased.fence, micros(until)])
     }
 
     pub(super) fn purge(&mut self, place: &Place, now: Timestamp) -> Result<u64, Error> {
-        let queue = self.number(place)?;
-        let sql = sql(
-            is_dead(place),
-            "DELETE FROM TABLE WHERE queue = ?1 AND NOT (leased AND ready_at > ?2)",
-        );
-        self.execute(&sql, params![queue, micros(now)]).map(|purged| purged as u64)
+        let (queue, dead) = (self.number(place)?, is_dead(place));
+        let those = "queue = ?1 AND NOT (leased AND ready_at > ?2)";
+        let content =
+            format!("DELETE FROM $t_content WHERE id IN (SELECT id FROM $t WHERE {those})");
+        let rows = format!("DELETE FROM $t WHERE {those}");
+        self.whole(|work| {
+            work.execute(&sql(dead, &content), params![queue, micros(now)])?;
+            let purged = work.execute(&sql(dead, &rows), params![queue, micros(now)])?;
+            Ok(purged as u64)
+        })
     }
 
     fn insert(
@@ -169,17 +194,16 @@ impl Work<'_> {
             return Err(Error::TooLarge { broker: NAME, size, max: SIZE_MAX });
         }
         let due = micros(message.meta.not_before.unwrap_or_else(|| now + delay.span()).max(now));
-        let sql = sql(
-            dead,
-            "INSERT INTO TABLE (queue, priority, ready_at, due, envelope, content_type, headers, body) \
-             VALUES (?1, ?2, ?3, ?3, ?4, ?5, ?6, ?7)",
-        );
+        // The row last: nobody finds content without one.
+        let content = "INSERT INTO $t_content (envelope, content_type, headers, body) \
+                       VALUES (?1, ?2, ?3, ?4)";
         let Written { envelope, headers } = &written;
-        let content_type = &message.content_type;
-        let body = message.body.as_ref();
+        let (content_type, body) = (&message.content_type, message.body.as_ref());
+        self.execute(&sql(dead, content), params![envelope, content_type, headers, body])?;
+        let id = self.connection.last_insert_rowid();
+        let row = "INSERT INTO $t (id, queue, priority, ready_at, due) VALUES (?1, ?2, ?3, ?4, ?4)";
         let priority = message.priority.min(Message::PRIORITY_MAX);
-        let row = params![queue, priority, due, envelope, content_type, headers, body];
-        self.execute(&sql, row).map(drop)
+        self.execute(&sql(dead, row), params![id, queue, priority, due]).map(drop)
     }
 
     fn settle(&self, sql: &str, arguments: &[&dyn rusqlite::ToSql]) -> Result<(), Error> {
@@ -228,7 +252,7 @@ pub(super) fn depth(
                 count(*) FILTER (WHERE ready_at > ?2 AND NOT leased), \
                 count(*) FILTER (WHERE ready_at > ?2 AND leased), \
                 min(ready_at) FILTER (WHERE ready_at <= ?2) \
-         FROM TABLE WHERE queue = ?1",
+         FROM $t WHERE queue = ?1",
     );
     reader.prepare_cached(&sql)?.query_row(params![queue, micros(now)], |row| {
         let count = |column: usize| row.get::<_, i64>(column).map(|count| count.unsigned_abs());
@@ -249,17 +273,17 @@ pub(super) fn browse(
     after: u64,
     max: usize,
 ) -> rusqlite::Result<Vec<(u64, Incoming)>> {
-    let text =
-        format!("SELECT {COLUMNS} FROM TABLE WHERE queue = ?1 AND id > ?2 ORDER BY id LIMIT ?3");
+    // By number, and not by the index, whose rows would be sorted anew for every page.
+    let text = format!("{SELECT} WHERE +queue = ?1 AND id > ?2 ORDER BY id LIMIT ?3");
     let mut statement = reader.prepare_cached(&sql(dead, &text))?;
     let after = i64::try_from(after).unwrap_or(i64::MAX);
     let rows = statement.query_map(params![queue, after, max], row::read)?;
-    rows.map(|row| row.map(|(id, _, incoming)| (id.unsigned_abs(), incoming))).collect()
+    rows.map(|row| row.map(|(id, incoming)| (id.unsigned_abs(), incoming))).collect()
 }
 
-/// Dead letters have a table of their own, of the same columns.
-fn sql(dead: bool, template: &str) -> String {
-    template.replace("TABLE", if dead { "dead_letter" } else { "message" })
+/// The mark of a lease that no other one has, by whichever process.
+fn fence() -> i64 {
+    (uuid::Uuid::new_v4().as_u64_pair().1 >> 1) as i64
 }
 
 pub(super) const fn is_dead(place: &Place) -> bool {

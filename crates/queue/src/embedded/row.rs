@@ -7,25 +7,25 @@ use rusqlite::Row;
 use crate::broker::Incoming;
 use crate::{Message, envelope};
 
-/// The columns that [`read`] reads, in this order.
-pub(super) const COLUMNS: &str =
-    "id, fence, priority, returns + leased, envelope, content_type, headers, body";
+/// The beginning of a question whose answers [`read`] reads.
+pub(super) const SELECT: &str = "SELECT id, priority, returns + leased, envelope, content_type, \
+                                 headers, body FROM $t JOIN $t_content USING (id)";
 
-/// A row that was read: its number, its fence, and the message.
-pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<(i64, i64, Incoming)> {
-    let headers: Option<String> = row.get(6)?;
+/// A row that was read: its number and the message.
+pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<(i64, Incoming)> {
+    let headers: Option<String> = row.get(5)?;
     let headers = headers.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
     let incoming = Incoming {
-        body: row.get::<_, Vec<u8>>(7)?.into(),
-        content_type: row.get(5)?,
+        body: row.get::<_, Vec<u8>>(6)?.into(),
+        content_type: row.get(4)?,
         kind: None,
-        priority: row.get(2)?,
+        priority: row.get(1)?,
         headers,
-        envelope: Some(row.get(4)?),
+        envelope: Some(row.get(3)?),
         foreign_id: None,
-        returns: row.get(3)?,
+        returns: row.get(2)?,
     };
-    Ok((row.get(0)?, row.get(1)?, incoming))
+    Ok((row.get(0)?, incoming))
 }
 
 /// What is written beside the body.

@@ -60,7 +60,7 @@ impl Writer {
     ) -> BoxFuture<'static, Result<U, Error>> {
         let (tell, told) = oneshot::channel();
         let job: Job = Box::new(move |work| {
-            let outcome = within_savepoint(work, job);
+            let outcome = job(work);
             Box::new(move |written| {
                 // Whoever asked may be gone.
                 let _ = tell.send(written.and(outcome).map(then));
@@ -81,35 +81,17 @@ impl Writer {
         job: impl FnOnce(&mut Work<'_>) -> Result<(), Error> + Send + 'static,
     ) {
         let _ = self.jobs.try_send(Box::new(move |work| {
-            let _ = within_savepoint(work, job);
+            let _ = job(work);
             Box::new(|_| {})
         }));
     }
-}
-
-/// An operation that fails leaves the others of its transaction alone.
-fn within_savepoint<T>(
-    work: &mut Work<'_>,
-    job: impl FnOnce(&mut Work<'_>) -> Result<T, Error>,
-) -> Result<T, Error> {
-    let connection = work.connection;
-    let run = |sql: &str| -> Result<(), Error> {
-        let done = connection.prepare_cached(sql).and_then(|mut statement| statement.execute([]));
-        done.map(drop).map_err(|error| open::failed(&error))
-    };
-    run("SAVEPOINT job")?;
-    let outcome = job(work);
-    if outcome.is_err() {
-        run("ROLLBACK TO job")?;
-    }
-    run("RELEASE job")?;
-    outcome
 }
 
 fn write(connection: &Connection, mut waiting: mpsc::Receiver<Job>, written: &Notify) {
     let mut numbers = HashMap::<Place, i64>::new();
     let mut jobs = Vec::with_capacity(TOGETHER_MAX);
     while waiting.blocking_recv_many(&mut jobs, TOGETHER_MAX) > 0 {
+        gather(&mut waiting, &mut jobs);
         let outcome = transaction(connection, &mut numbers, &mut jobs);
         if let Err((error, untold)) = outcome {
             // A queue that was made in vain must not be remembered.
@@ -119,6 +101,23 @@ fn write(connection: &Connection, mut waiting: mpsc::Receiver<Job>, written: &No
             }
         }
         written.notify_waiters();
+    }
+}
+
+/// Takes what comes along as long as something does: those who ask at the same time, as for every
+/// delivery of a batch, are served by one write. Whoever is alone waits for nobody.
+fn gather(waiting: &mut mpsc::Receiver<Job>, jobs: &mut Vec<Job>) {
+    loop {
+        let before = jobs.len();
+        std::thread::yield_now();
+        while jobs.len() < TOGETHER_MAX
+            && let Ok(job) = waiting.try_recv()
+        {
+            jobs.push(job);
+        }
+        if jobs.len() == before {
+            return;
+        }
     }
 }
 

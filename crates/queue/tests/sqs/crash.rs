@@ -16,7 +16,7 @@ async fn connect(port: String) -> Arc<dyn Broker> {
 
 #[test]
 fn processes_that_are_killed_at_any_step_lose_nothing() {
-    run_for(Duration::from_secs(300), async {
+    run_for(Duration::from_secs(1_200), async {
         if child(connect).await {
             return;
         }

@@ -52,7 +52,7 @@ pub trait QueueSubject: Sized {
 }
 
 /// How long anything may take before a test fails: a hang is a failure with a name.
-const PATIENCE: Duration = Duration::from_secs(180);
+const PATIENCE: Duration = Duration::from_secs(600);
 /// Longer than that.
 pub(crate) const LEASE: Span = Span::from_secs(3_600);
 

@@ -1,0 +1,110 @@
+//! `cargo xtask bench queue`: send, receive and acknowledge, and send delayed, through the port and
+//! by the client of each broker doing the same on the same broker, as durably.
+//!
+//! Ours and the raw client are measured in turns: whatever else the machine does falls on both.
+//! Client and broker share the machine.
+
+#[path = "../../src/machine.rs"]
+mod machine;
+mod ours;
+mod raw;
+#[path = "../../src/report.rs"]
+#[allow(dead_code, reason = "the engine prints nanoseconds and goals, too")]
+mod report;
+#[path = "../../src/rounds.rs"]
+#[allow(dead_code, reason = "the engine measures single calls, too")]
+mod rounds;
+#[path = "../../src/stopwatch.rs"]
+#[allow(dead_code, reason = "the engine measures single calls, too")]
+mod stopwatch;
+mod turns;
+
+use anyhow::Context as _;
+use clap::{Parser, ValueEnum};
+use sluicegate_testkit::rabbitmq::RabbitServer;
+use sluicegate_testkit::sqs::SqsServer;
+
+use ours::Ours;
+use turns::Case;
+
+#[derive(Parser)]
+#[command(about = "The queue port, beside the client of each broker")]
+struct Args {
+    /// Which brokers (default: all)
+    #[arg(value_enum)]
+    brokers: Vec<Kind>,
+    /// A tenth of the jobs
+    #[arg(long)]
+    quick: bool,
+    /// How often each is measured; at least 5
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(5..))]
+    rounds: u8,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    Embedded,
+    Rabbitmq,
+    Sqs,
+}
+
+/// About what a job is that has its work in it, and one that names it only.
+const WHOLE: usize = 2_000;
+const NAMED: usize = 100;
+
+fn main() -> anyhow::Result<()> {
+    let args = Args::parse();
+    let chosen = if args.brokers.is_empty() { Kind::value_variants() } else { &args.brokers };
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    println!("# queue: {} rounds in turns\n\n{}", args.rounds, machine::Machine::now());
+    for kind in chosen {
+        runtime.block_on(measure(*kind, &args))?;
+    }
+    Ok(())
+}
+
+async fn measure(kind: Kind, args: &Args) -> anyhow::Result<()> {
+    let case = |name, jobs: usize, bytes, batch| Case {
+        name,
+        rounds: args.rounds,
+        jobs: if args.quick { jobs / 10 } else { jobs },
+        body: body(bytes),
+        batch,
+        rate_goal: None,
+    };
+    match kind {
+        Kind::Embedded => {
+            // Durable jobs a second, which others publish for jobs without work.
+            for (bytes, rate_goal) in [(WHOLE, None), (NAMED, Some(30_000.0))] {
+                // Beside this program: a temporary folder may be in memory, where nothing is durable.
+                let program = std::env::current_exe()?;
+                let folder = tempfile::tempdir_in(program.parent().context("no folder")?)?;
+                let case = Case { rate_goal, ..case("embedded", 50_000, bytes, 1_000) };
+                let ours = Ours::embedded(&folder.path().join("ours.db"), &case).await?;
+                let raw = raw::Sqlite::open(&folder.path().join("raw.db"), &case)?;
+                turns::measure(&case, "rusqlite", ours, raw).await?;
+            }
+            Ok(())
+        }
+        Kind::Rabbitmq => {
+            let server = RabbitServer::start();
+            let case = case("RabbitMQ", 20_000, WHOLE, 500);
+            let ours = Ours::rabbitmq(server.url(), &case).await?;
+            let raw = raw::Lapin::open(&server.url(), &case).await?;
+            turns::measure(&case, "lapin", ours, raw).await
+        }
+        Kind::Sqs => {
+            let server = SqsServer::moto();
+            let config = raw::sdk_config(server.port);
+            let case = case("SQS on moto", 1_000, WHOLE, 10);
+            let ours = Ours::sqs(&config, &case).await?;
+            let raw = raw::Sdk::open(&config, &case).await?;
+            turns::measure(&case, "aws-sdk-sqs", ours, raw).await
+        }
+    }
+}
+
+/// A JSON object of so many bytes.
+fn body(bytes: usize) -> String {
+    format!(r#"{{"job":"{}"}}"#, "x".repeat(bytes - r#"{"job":""}"#.len()))
+}

@@ -1,0 +1,94 @@
+//! The port, as a program uses it.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use aws_config::SdkConfig;
+use futures_util::future::try_join_all;
+use sluicegate_core::Span;
+use sluicegate_queue::rabbitmq::{self, RabbitMq, delayed_queue};
+use sluicegate_queue::{Broker, Consumer, Embedded, Message, Options, Queue, Sqs, When};
+
+use crate::turns::{Case, Subject};
+
+const NAME: &str = "ours";
+const LATER: &str = "ours-later";
+/// The longest that all of them hide a message at once.
+const DELAY: Span = Span::from_secs(900);
+
+pub(crate) struct Ours {
+    queue: Queue,
+    consumer: Consumer,
+    /// Where delayed jobs are sent, and where they lie if that can be emptied: SQS does it once a
+    /// minute.
+    later: Queue,
+    parked: Option<Queue>,
+    body: Vec<u8>,
+    batch: usize,
+}
+
+impl Ours {
+    pub(crate) async fn embedded(path: &Path, case: &Case) -> anyhow::Result<Self> {
+        Self::on(Arc::new(Embedded::open(path)?), Some(LATER), case).await
+    }
+
+    pub(crate) async fn rabbitmq(url: String, case: &Case) -> anyhow::Result<Self> {
+        let broker = RabbitMq::connect(rabbitmq::Options::new(url)).await?;
+        Self::on(Arc::new(broker), Some(&delayed_queue(LATER, DELAY)), case).await
+    }
+
+    pub(crate) async fn sqs(config: &SdkConfig, case: &Case) -> anyhow::Result<Self> {
+        Self::on(Arc::new(Sqs::with_config(config)?), None, case).await
+    }
+
+    async fn on(
+        broker: Arc<dyn Broker>,
+        parked: Option<&str>,
+        case: &Case,
+    ) -> anyhow::Result<Self> {
+        let open = |name: &str| Queue::new(broker.clone(), name, Options::default());
+        let (queue, later, parked) = (open(NAME), open(LATER), parked.map(open));
+        queue.create().await?;
+        later.create().await?;
+        let consumer = queue.consume(u16::try_from(case.batch)?).await?;
+        let body = case.body.clone().into_bytes();
+        Ok(Self { queue, consumer, later, parked, body, batch: case.batch })
+    }
+
+    async fn send(&self, jobs: usize, queue: &Queue, when: When) -> anyhow::Result<()> {
+        for _ in 0..jobs / self.batch {
+            let job = || (Message::new(self.body.clone()), when);
+            for sent in queue.send_batch((0..self.batch).map(|_| job()).collect()).await {
+                sent?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Subject for Ours {
+    async fn send(&mut self, jobs: usize) -> anyhow::Result<()> {
+        Self::send(self, jobs, &self.queue, When::Now).await
+    }
+
+    async fn receive(&mut self, jobs: usize) -> anyhow::Result<()> {
+        let mut left = jobs;
+        while left > 0 {
+            let received = self.consumer.receive(self.batch.min(left)).await?;
+            left -= received.len();
+            try_join_all(received.into_iter().map(|delivery| delivery.ack())).await?;
+        }
+        Ok(())
+    }
+
+    async fn delay(&mut self, jobs: usize) -> anyhow::Result<()> {
+        Self::send(self, jobs, &self.later, When::After(DELAY)).await
+    }
+
+    async fn clear(&mut self) -> anyhow::Result<()> {
+        if let Some(parked) = &self.parked {
+            parked.purge().await?;
+        }
+        Ok(())
+    }
+}

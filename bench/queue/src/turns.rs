@@ -1,0 +1,107 @@
+//! Turns, and the table of what came of them.
+
+use std::time::Instant;
+
+use crate::report::{Table, grouped};
+use crate::rounds::Figure;
+
+/// What is measured.
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    pub(crate) rounds: u8,
+    /// How many jobs a round has, in whole batches.
+    pub(crate) jobs: usize,
+    pub(crate) body: String,
+    pub(crate) batch: usize,
+    /// How many jobs a second are to go the whole way.
+    pub(crate) rate_goal: Option<f64>,
+}
+
+/// Who is measured. Each sends, receives and acknowledges in batches of the same size.
+pub(crate) trait Subject {
+    /// Sends so many jobs, all of them durable when it returns.
+    async fn send(&mut self, jobs: usize) -> anyhow::Result<()>;
+    /// Receives as many and acknowledges each.
+    async fn receive(&mut self, jobs: usize) -> anyhow::Result<()>;
+    /// Sends as many that are to come later than this run ends.
+    async fn delay(&mut self, jobs: usize) -> anyhow::Result<()>;
+    /// Throws away what was delayed.
+    async fn clear(&mut self) -> anyhow::Result<()>;
+}
+
+/// What is measured of a subject.
+const PARTS: [&str; 4] = ["send", "receive + ack", "send, receive + ack", "send delayed"];
+const WHOLE_WAY: usize = 2;
+/// Jobs a second of each part.
+type Rates = [f64; PARTS.len()];
+
+/// What the port may cost: ours of the raw client.
+const RATIO: f64 = 0.85;
+
+pub(crate) async fn measure(
+    case: &Case,
+    client: &str,
+    mut ours: impl Subject,
+    mut raw: impl Subject,
+) -> anyhow::Result<()> {
+    // Once unmeasured: connections are made and files grow.
+    turn(&mut ours, case.jobs).await?;
+    turn(&mut raw, case.jobs).await?;
+    let (mut of_ours, mut of_raw) = (Vec::new(), Vec::new());
+    for _ in 0..case.rounds {
+        of_ours.push(turn(&mut ours, case.jobs).await?);
+        of_raw.push(turn(&mut raw, case.jobs).await?);
+    }
+    println!(
+        "\n## {}: {} jobs of {} bytes a round, in batches of {}\n",
+        case.name,
+        grouped(case.jobs as f64),
+        grouped(case.body.len() as f64),
+        case.batch
+    );
+    let theirs = format!("{client}, jobs/s");
+    let head = ["", "ours, jobs/s", "min–max", &theirs, "min–max", "ours / raw", "min–max", "goal"];
+    let mut table = Table::new(&head);
+    for (part, name) in PARTS.iter().enumerate() {
+        let figure = |rates: &[Rates]| Figure::of(rates.iter().map(|rates| rates[part]));
+        let (ours, raw) = (figure(&of_ours), figure(&of_raw));
+        // Round by round, so that a slow one is slow for both.
+        let ratio = Figure::of(of_ours.iter().zip(&of_raw).map(|(o, r)| o[part] / r[part]));
+        let spread = |figure: Figure| format!("{}–{}", grouped(figure.min), grouped(figure.max));
+        let goal = match (part, case.rate_goal) {
+            (WHOLE_WAY, Some(rate)) => verdict(ours.median, rate, format!("{}/s", grouped(rate))),
+            (WHOLE_WAY, None) => String::new(),
+            _ => verdict(ratio.median, RATIO, RATIO.to_string()),
+        };
+        table.row([
+            (*name).to_owned(),
+            grouped(ours.median),
+            spread(ours),
+            grouped(raw.median),
+            spread(raw),
+            format!("{:.2}", ratio.median),
+            format!("{:.2}–{:.2}", ratio.min, ratio.max),
+            goal,
+        ]);
+    }
+    print!("{table}");
+    Ok(())
+}
+
+fn verdict(measured: f64, goal: f64, shown: String) -> String {
+    format!("≥ {shown} {}", if measured >= goal { "met" } else { "missed" })
+}
+
+async fn turn(subject: &mut impl Subject, jobs: usize) -> anyhow::Result<Rates> {
+    let start = Instant::now();
+    subject.send(jobs).await?;
+    let sent = start.elapsed();
+    let start = Instant::now();
+    subject.receive(jobs).await?;
+    let received = start.elapsed();
+    let start = Instant::now();
+    subject.delay(jobs).await?;
+    let delayed = start.elapsed();
+    subject.clear().await?;
+    Ok([sent, received, sent + received, delayed].map(|took| jobs as f64 / took.as_secs_f64()))
+}
