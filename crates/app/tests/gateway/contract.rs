@@ -1,8 +1,14 @@
 //! The contract with the vendor, with one replica and with three.
 
+use std::io::Write as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use sluicegate_core::time::{Clock as _, Span, Timestamp};
+use sluicegate_store::MonotonicClock;
 use sluicegate_testkit::redis::{RedisServer, Version};
 
-use crate::replica::{Replica, flood, gateway, prove, redis};
+use crate::replica::{Replica, TOKEN, ask, flood, gateway, prove, redis, redis_with, wait_until};
 use crate::vendor::Vendor;
 
 const PROFILES: [&str; 2] = ["25/s", "25/s burst 25"];
@@ -69,4 +75,60 @@ fn three_replicas_under_overload_keep_the_contract() {
         let logs: Vec<_> = replicas.into_iter().map(Replica::end).collect();
         prove(profile, &logs, &vendor);
     }
+}
+
+/// More callers than turns, all the time: the contract is kept, and used.
+#[test]
+fn three_replicas_use_the_whole_contract_under_lasting_overload() {
+    // A machine that others keep busy misses turns, and what is missed is lost. So the long form,
+    // which is run on a quiet one, has to use 97 %, and the short one most of it.
+    let (seconds, least) = if sluicegate_testkit::long() { (60, 97.0) } else { (12, 75.0) };
+    let server = RedisServer::start(Version::System, &[]);
+    let vendor = Vendor::start();
+    // The slack of the example: between two windows that much is lost.
+    let route = [&limit("25/s"), "wait: {max: 60s}"];
+    let config = redis_with(server.port, "20ms") + &gateway(&vendor, &route);
+    let replicas: Vec<_> = (0..3).map(|_| Replica::start(&config)).collect();
+    replicas.iter().for_each(|replica| replica.wait_for(200));
+    let (over, clock) = (AtomicBool::new(false), MonotonicClock::new());
+    let (began, ended) = std::thread::scope(|scope| {
+        for number in 0..120 {
+            let (url, over) = (&replicas[number % 3].url, &over);
+            scope.spawn(move || {
+                while !over.load(Ordering::Relaxed) {
+                    let (status, _, code) = ask(url, TOKEN);
+                    assert_eq!(status, 200, "{code}");
+                }
+            });
+        }
+        wait_until(|| vendor.arrivals().len() >= 50);
+        let began = clock.now();
+        // Nobody sends: what is received is that the time is over.
+        let (_nobody, time) = std::sync::mpsc::sync_channel::<()>(1);
+        let _ = time.recv_timeout(Duration::from_secs(seconds));
+        over.store(true, Ordering::Relaxed);
+        (began, clock.now())
+    });
+    let used = used(&vendor.arrivals(), began, ended) * 100.0;
+    let logs: Vec<_> = replicas.into_iter().map(Replica::end).collect();
+    let way = prove("25/s", &logs, &vendor);
+    let missed: usize = logs.iter().map(|log| log.matches(r#""effect":"rebooked""#).count()).sum();
+    let _ = writeln!(
+        std::io::stdout(),
+        "{seconds} s of overload: {used:.2} % of 25/s used, no window above it; {missed} turns were missed, \
+         {way} µs at most from the store to the vendor"
+    );
+    assert!(used >= least, "{used:.2} % used");
+}
+
+/// The share of 25 a second that arrived between two instants.
+///
+/// A contract lets a window's worth go at a time, so a plain count would depend on which of them
+/// the instants cut. Averaged over all counts that begin up to a second later, it does not: that is
+/// what arrivals near the ends weigh less for.
+fn used(arrivals: &[Timestamp], began: Timestamp, ended: Timestamp) -> f64 {
+    let seconds = |span: Span| span.as_micros() as f64 / 1e6;
+    let weight = |at: &Timestamp| seconds(at.since(began).min(ended.since(*at))).min(1.0);
+    let weights: f64 = arrivals.iter().map(weight).sum();
+    weights / 25.0 / (seconds(ended.since(began)) - 1.0)
 }
