@@ -72,6 +72,13 @@ const BENCHES: &[Bench] = &[
         needs: &[&services::RABBITMQ, &services::PYTHON],
         python: Some(&python::MOTO),
     },
+    Bench {
+        name: "dispatch",
+        measures: "a backlog in three ways to wait, and the dispatcher beside a bare confirmed loop",
+        features: "",
+        needs: &[&services::RABBITMQ, &services::REDIS],
+        python: None,
+    },
 ];
 
 const CARGO_RUN: &str = "cargo run --release --locked --manifest-path bench/Cargo.toml --bin";

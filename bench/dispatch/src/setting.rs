@@ -1,0 +1,147 @@
+//! A limit on a Redis, queues on a RabbitMQ, and who works between them.
+
+use std::sync::Arc;
+
+use sluicegate_core::rule::Pattern;
+use sluicegate_core::ruleset::Settings;
+use sluicegate_core::time::Clock;
+use sluicegate_core::{Group, Limiter, Rule, Ruleset, Span};
+use sluicegate_dispatch::{
+    Backoff, Candidate, Delay, Dispatcher, Handler, Metrics, PROVIDER, Selector, Stop, Strategy,
+    TIER, Tracker, Worker, dispatcher, worker,
+};
+use sluicegate_door::service::Service;
+use sluicegate_queue::{Broker, Message, Options, Queue, RabbitMq, WallClock, When, rabbitmq};
+use sluicegate_store::redis::{Options as RedisOptions, Server};
+use sluicegate_store::{MonotonicClock, Redis};
+use sluicegate_testkit::redis::RedisServer;
+use tokio::task::JoinSet;
+
+pub(crate) type TheService = Service<Redis, MonotonicClock>;
+
+/// About what an analysis is.
+const BODY_BYTES: usize = 2_000;
+
+pub(crate) struct Setting {
+    pub(crate) service: Arc<TheService>,
+    pub(crate) redis: RedisServer,
+    pub(crate) metrics: Metrics,
+    broker: Arc<dyn Broker>,
+    name: String,
+    stop: Stop,
+    running: JoinSet<()>,
+}
+
+impl Setting {
+    /// Queues under a name of their own; both tiers have the limit.
+    pub(crate) async fn new(url: &str, name: &str, limit: &str) -> anyhow::Result<Self> {
+        let redis = RedisServer::start(sluicegate_testkit::redis::Version::System, &[]);
+        let rule = |tier: &str| {
+            let tiers = vec![tier.to_owned(), "booked".to_owned()];
+            let rule = Rule::new(tier, [limit.parse().expect("a limit")])
+                .per(&[PROVIDER])
+                .when(PROVIDER, Pattern::exactly("p"))
+                .when(TIER, Pattern::OneOf(tiers))
+                .gated();
+            Group::new(tier, [rule])
+        };
+        let groups = vec![rule("dispatch"), rule("worker")];
+        let rules = Ruleset::new(groups, Settings::default()).expect("the rules are sound");
+        let store = Redis::new(RedisOptions::new(Server::at("127.0.0.1", redis.port)));
+        let service = Service::new(Limiter::new(rules, store), MonotonicClock::new(), Vec::new());
+        Ok(Self {
+            service: Arc::new(service),
+            redis,
+            metrics: Metrics::new(clock()),
+            broker: Arc::new(RabbitMq::connect(rabbitmq::Options::new(url)).await?),
+            name: name.to_owned(),
+            stop: Stop::default(),
+            running: JoinSet::new(),
+        })
+    }
+
+    pub(crate) async fn queue(&self, name: &str) -> anyhow::Result<Queue> {
+        let name = format!("{}-{name}", self.name);
+        let queue = Queue::new(self.broker.clone(), &name, Options::default());
+        queue.create().await?;
+        Ok(queue)
+    }
+
+    pub(crate) async fn produce(&self, queue: &str, count: usize) -> anyhow::Result<()> {
+        let queue = self.queue(queue).await?;
+        let body = format!(r#"{{"image":"{}"}}"#, "x".repeat(BODY_BYTES - 12));
+        for begin in (0..count).step_by(500) {
+            let batch =
+                (begin..count.min(begin + 500)).map(|_| (Message::new(body.clone()), When::Now));
+            for sent in queue.send_batch(batch.collect()).await {
+                sent?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn dispatch(&mut self, delay: Delay, enabled: bool) -> anyhow::Result<()> {
+        let candidate = Candidate { name: "p".to_owned(), cost: 1.0, quality: 1.0, weight: 1 };
+        let candidates = [candidate.clone()];
+        let options = dispatcher::Options {
+            id: "bench".to_owned(),
+            enabled,
+            delay,
+            selector: Selector::new(Strategy::Fixed, &candidates, None, &[]),
+            prefetch: 500,
+        };
+        let (source, target) = (self.queue("raw").await?, self.queue("p").await?);
+        let (metrics, tracker) = (self.metrics.clone(), Tracker::default());
+        let providers = vec![(candidate, target)];
+        let dispatcher =
+            Dispatcher::new(options, source, providers, &self.service, clock(), metrics, tracker);
+        self.running.spawn(dispatcher.run(self.stop.clone()));
+        Ok(())
+    }
+
+    pub(crate) async fn work(
+        &mut self,
+        booked: bool,
+        handler: Arc<dyn Handler>,
+    ) -> anyhow::Result<()> {
+        let options = worker::Options {
+            provider: "p".to_owned(),
+            concurrency: 200,
+            prefetch: 300,
+            attempts: 3,
+            backoff: Backoff { from: Span::from_secs(1), to: Span::from_secs(60) },
+            timeout: Span::from_secs(60),
+            enabled: true,
+            booked,
+            learn: None,
+        };
+        let queues =
+            worker::Queues { jobs: self.queue("p").await?, results: None, further: Vec::new() };
+        let (metrics, tracker) = (self.metrics.clone(), Tracker::default());
+        let worker =
+            Worker::new(options, queues, handler, &self.service, clock(), metrics, tracker);
+        self.running.spawn(worker.run(self.stop.clone()));
+        Ok(())
+    }
+
+    pub(crate) async fn finish(&mut self) {
+        self.stop.drain.cancel();
+        while self.running.join_next().await.is_some() {}
+        self.stop = Stop::default();
+    }
+
+    /// How many scripts Redis has run so far.
+    pub(crate) fn scripts(&self) -> u64 {
+        let stats = self.redis.command(&["INFO", "commandstats"]);
+        let calls = |name: &str| -> u64 {
+            let line = stats.lines().find(|line| line.contains(name));
+            let calls = line.and_then(|line| line.split("calls=").nth(1)?.split(',').next());
+            calls.and_then(|calls| calls.parse().ok()).unwrap_or_default()
+        };
+        calls("cmdstat_evalsha:") + calls("cmdstat_eval:")
+    }
+}
+
+pub(crate) fn clock() -> Arc<dyn Clock> {
+    Arc::new(WallClock)
+}
