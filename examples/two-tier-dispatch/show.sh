@@ -1,11 +1,14 @@
 #!/bin/sh
 # 300 analyses for a provider that takes 100 in 10 s, once with a fixed delay and once booked, and what the provider
 # saw of it. Everything listens on this machine only and ends with the script.
+#
+# Where programs are built already: SLUICEGATE and SIMULATORS. Where ports are taken: PROVIDER_PORT, HTTP_PORT, GRPC_PORT, ADMIN_PORT.
 set -eu
 cd "$(dirname "$0")/../.."
-cargo build --quiet --package sluicegate --package simulators
-programs=$PWD/${CARGO_TARGET_DIR:-target}/debug
-[ -x "$programs/sluicegate" ] || programs=$CARGO_TARGET_DIR/debug
+if [ -z "${SLUICEGATE:-}" ]; then
+    cargo build --quiet --package sluicegate --package simulators
+    SLUICEGATE=${CARGO_TARGET_DIR:-target}/debug/sluicegate SIMULATORS=${CARGO_TARGET_DIR:-target}/debug/simulators
+fi
 folder=$(mktemp -d)
 started=
 stop() {
@@ -15,22 +18,24 @@ stop() {
 }
 trap 'stop; rm -rf "$folder"' EXIT INT TERM
 
-export HTTP_PORT=18180 GRPC_PORT=18181 ADMIN_PORT=18190 PROVIDER_URL=http://127.0.0.1:18189 CONCURRENCY=20
+export HTTP_PORT="${HTTP_PORT:-18180}" GRPC_PORT="${GRPC_PORT:-18181}" ADMIN_PORT="${ADMIN_PORT:-18190}" CONCURRENCY=20
+port=${PROVIDER_PORT:-18189}
+export PROVIDER_URL=http://127.0.0.1:$port
 for delay in 5000ms booked; do
     sed -e "s/^  delay: .*/  delay: $delay/" -e 's#}/min#}/10s#' -e 's#:-5000}#:-100}#' \
         examples/two-tier-dispatch/sluicegate.yaml > "$folder/$delay.yaml"
     export QUEUE_FILE="$folder/$delay.db"
-    "$programs/simulators" --port 18189 provider --limit 100 --window 10 >/dev/null & started="$started $!"
-    "$programs/sluicegate" serve --config "$folder/$delay.yaml" --progress never >/dev/null 2>"$folder/$delay.log" & started="$started $!"
+    $SIMULATORS --port "$port" provider --limit 100 --window 10 >/dev/null & started="$started $!"
+    "$SLUICEGATE" serve --config "$folder/$delay.yaml" --progress never >/dev/null 2>"$folder/$delay.log" & started="$started $!"
     seq 300 | sed 's/.*/{"AnalysisId": "a-&", "ImageUrls": ["http:\/\/x\/&.jpg"]}/' |
-        "$programs/sluicegate" queue send raw-analysis-queue --lines - --create --config "$folder/$delay.yaml"
+        "$SLUICEGATE" queue send raw-analysis-queue --lines - --create --config "$folder/$delay.yaml"
     while :; do
-        row=$("$programs/sluicegate" queue depth analysis-results --config "$folder/$delay.yaml" | tail -1)
+        row=$("$SLUICEGATE" queue depth analysis-results --config "$folder/$delay.yaml" | tail -1)
         case $row in *" 300 "*) break ;; esac
         sleep 1
     done
-    printf 'delay: %-7s provider: %s\n' "$delay" "$(curl -s http://127.0.0.1:18189/report)"
-    printf '%16s worker:   %s went back\n' '' "$(curl -s http://127.0.0.1:18190/metrics |
+    printf 'delay: %-7s provider: %s\n' "$delay" "$(curl -s $PROVIDER_URL/report)"
+    printf '%16s worker:   %s went back\n' '' "$(curl -s "http://127.0.0.1:$ADMIN_PORT/metrics" |
         sed -n 's/^sluicegate_worker_requeued_total{provider="openai"} //p' | grep . || echo 0)"
     stop
 done

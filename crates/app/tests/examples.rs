@@ -1,7 +1,7 @@
 //! The scripts that show the examples at work do what their READMEs say.
 //!
-//! The program is also the service that the assistant's script starts: `examples assistant`. That is
-//! why it has a `main` of its own.
+//! The program is also what the scripts start besides: `examples assistant`, `examples simulators`.
+//! That is why it has a `main` of its own.
 
 use std::fs::Permissions;
 use std::net::TcpListener;
@@ -15,7 +15,15 @@ fn main() -> ExitCode {
         runtime.block_on(assistant_api::serve()).expect("it serves until it is killed");
         return ExitCode::SUCCESS;
     }
+    if std::env::args().nth(1).as_deref() == Some("simulators") {
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        let cli = <simulators::Cli as clap::Parser>::parse_from(std::env::args().skip(1));
+        runtime.block_on(cli.run()).expect("it serves until it is killed");
+        return ExitCode::SUCCESS;
+    }
     three_replicas_keep_the_contract_of_a_vendor();
+    both_ways_to_wait_get_every_analysis_done();
+    every_repository_is_crawled_whoever_is_killed();
     ten_questions_are_answered_and_five_are_told_when_to_come_again();
     ExitCode::SUCCESS
 }
@@ -58,6 +66,44 @@ fn three_replicas_keep_the_contract_of_a_vendor() {
     let seconds: f64 = words.and_then(|(seconds, _)| seconds.parse().ok()).expect(seen);
     assert!(seconds >= 2.9, "{seen}");
     assert!(logged.contains("ingestion_proxy_request"), "{logged}");
+}
+
+/// This program, as the servers that the scripts try the product on.
+fn simulators() -> String {
+    let this = std::env::current_exe().expect("this program");
+    format!("{} simulators", this.display())
+}
+
+fn both_ways_to_wait_get_every_analysis_done() {
+    let mut show = script("two-tier-dispatch/show.sh");
+    let [http, grpc, admin, provider] = free_ports();
+    show.1.env("HTTP_PORT", http).env("GRPC_PORT", grpc).env("ADMIN_PORT", admin);
+    show.1.env("PROVIDER_PORT", provider).env("SIMULATORS", simulators());
+    let lines = lines(show);
+    let [sent, fixed, _, sent_again, booked, went_back] = lines.as_slice() else {
+        panic!("{lines:#?}")
+    };
+    assert_eq!((sent.as_str(), sent), ("300 messages sent", sent_again));
+    for (line, delay) in [(fixed, "delay: 5000ms"), (booked, "delay: booked")] {
+        let report = line.strip_prefix(delay).and_then(|line| line.split_once("provider: "));
+        let (_, report) = report.unwrap_or_else(|| panic!("{line}"));
+        let report: serde_json::Value = serde_json::from_str(report).expect("JSON");
+        assert_eq!(report["jobs"], 300, "{line}");
+    }
+    assert_eq!(went_back, "worker:   0 went back");
+}
+
+fn every_repository_is_crawled_whoever_is_killed() {
+    let mut show = script("crawler-queue/show.sh");
+    let [admin, github] = free_ports();
+    show.1.env("ADMIN_PORT", admin).env("GITHUB_PORT", github).env("SIMULATORS", simulators());
+    let lines = lines(show);
+    let last = lines.last().expect("a line");
+    let report =
+        last.strip_prefix("killed 5 times; GitHub saw ").unwrap_or_else(|| panic!("{last}"));
+    let report: serde_json::Value = serde_json::from_str(report).expect("JSON");
+    // The organisation, and each of its repositories.
+    assert_eq!(report["jobs"], 601, "{last}");
 }
 
 fn ten_questions_are_answered_and_five_are_told_when_to_come_again() {

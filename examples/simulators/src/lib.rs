@@ -3,7 +3,9 @@
 //! matters is what arrives there.
 
 #![allow(clippy::disallowed_methods, reason = "a server of its own, whose time is the wall's")]
+#![allow(clippy::print_stdout, reason = "it tells whoever started it where it listens")]
 
+mod cli;
 mod github;
 mod provider;
 mod record;
@@ -14,6 +16,7 @@ use axum::Router;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
+pub use cli::Cli;
 pub use github::GitHub;
 pub use provider::Provider;
 pub use record::{Record, Report};
