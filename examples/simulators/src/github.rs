@@ -2,7 +2,7 @@
 //! nothing is.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
@@ -12,6 +12,7 @@ use axum::{Json, Router};
 use serde_json::{Value, json};
 
 use crate::Record;
+use crate::clock::since_epoch;
 
 /// A GitHub of this size.
 #[derive(Clone, Debug)]
@@ -77,8 +78,7 @@ impl Running {
         let status = if remaining.is_none() { StatusCode::FORBIDDEN } else { StatusCode::OK };
         self.record.add(now, what, status.as_u16());
         tokio::time::sleep(self.github.latency).await;
-        let reset = SystemTime::now() + reset;
-        let reset = reset.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let reset = since_epoch() + reset;
         let mut headers = HeaderMap::new();
         let fields = [
             ("x-ratelimit-limit", self.github.limit),

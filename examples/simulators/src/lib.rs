@@ -6,6 +6,7 @@
 #![allow(clippy::print_stdout, reason = "it tells whoever started it where it listens")]
 
 mod cli;
+mod clock;
 mod github;
 mod provider;
 mod record;

@@ -2,14 +2,16 @@
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
+
+use crate::clock::Clock;
 
 /// Calls, in the order of their arrival.
 #[derive(Debug)]
 pub struct Record {
-    began: Instant,
+    clock: Clock,
     calls: Mutex<Vec<Call>>,
 }
 
@@ -43,12 +45,12 @@ pub struct Report {
 
 impl Record {
     pub(crate) fn new() -> Self {
-        Self { began: Instant::now(), calls: Mutex::default() }
+        Self { clock: Clock::start(), calls: Mutex::default() }
     }
 
     /// The time since it began.
     pub(crate) fn now(&self) -> Duration {
-        self.began.elapsed()
+        self.clock.elapsed()
     }
 
     pub(crate) fn add(&self, at: Duration, job: &str, status: u16) {

@@ -44,7 +44,7 @@ fn every_repository_is_crawled_whatever_happens_to_workers(stand: &Stand) {
     let message = Message::new("{\"org\":\"acme\"}").of_kind("crawl_org");
     stand.runtime.block_on(org.send(message)).expect("sent");
     let config = config(stand, &url);
-    let mut workers = vec![stand.run("worker", &config), stand.run("worker", &config)];
+    let mut workers = [stand.run("worker", &config), stand.run("worker", &config)];
     let kills = if long() { 60 } else { 8 };
     let (_nobody, moment) = std::sync::mpsc::sync_channel::<()>(1);
     for number in 0..kills {

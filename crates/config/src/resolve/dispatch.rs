@@ -271,7 +271,8 @@ fn worker(
         (None, Some(known)) => Some(known.queue.clone()),
         (None, None) => {
             let remedy = "write the queue of its work, such as queue: jobs";
-            fields.require("queue", remedy, report).map(drop);
+            // Says that there is none.
+            let _ = fields.require("queue", remedy, report);
             None
         }
     };
