@@ -13,13 +13,13 @@ use sluicegate_core::Store;
 use sluicegate_core::time::{Clock, Span, Timestamp};
 use sluicegate_door::service::Service;
 use sluicegate_queue::{Delivery, Error, Message, Queue, Reason, When};
-use tokio::task::JoinSet;
 use tracing::{info, warn};
 
+use crate::intake;
 use crate::metrics::Metrics;
 use crate::pace::{Pace, Turn};
 use crate::select::{Candidate, Choice, Selector};
-use crate::stop::{PAUSE, Stop};
+use crate::stop::Stop;
 use crate::tier::{Booking, Tier, turn};
 use crate::tracker::{Event, Sighting, Tracker};
 
@@ -113,51 +113,15 @@ impl<S: Store + 'static, C: Clock + 'static> Dispatcher<S, C> {
 
     /// Works until it is told to stop.
     pub async fn run(self: Arc<Self>, stop: Stop) {
+        let id = self.options.id.as_str();
+        info!(dispatcher = id, queue = self.source.name(), "dispatching");
+        let see_through = |delivery: Delivery| {
+            let (dispatcher, stop) = (self.clone(), stop.clone());
+            async move { dispatcher.dispatch(delivery, &stop).await }
+        };
         let most = self.options.prefetch.max(1);
-        info!(dispatcher = self.options.id, queue = self.source.name(), "dispatching");
-        let mut tasks = JoinSet::new();
-        while !stop.drain.is_cancelled() {
-            let consumer = tokio::select! {
-                biased;
-                () = stop.drain.cancelled() => break,
-                consumer = self.source.consume(most) => consumer,
-            };
-            let error = match consumer {
-                Ok(mut consumer) => loop {
-                    stop.room(&mut tasks, most.into()).await;
-                    let room = usize::from(most) - tasks.len();
-                    let received = tokio::select! {
-                        biased;
-                        () = stop.drain.cancelled() => break None,
-                        received = consumer.receive(room) => received,
-                    };
-                    match received {
-                        Ok(received) => {
-                            for delivery in received {
-                                tasks.spawn(self.clone().take(delivery, stop.clone()));
-                            }
-                        }
-                        Err(error) => break Some(error),
-                    }
-                },
-                Err(error) => Some(error),
-            };
-            if let Some(error) = error {
-                warn!(queue = self.source.name(), %error, "messages can't be taken: trying again");
-                stop.sleep(PAUSE).await;
-            }
-        }
-        stop.finish(tasks).await;
-        info!(dispatcher = self.options.id, "stopped dispatching");
-    }
-
-    async fn take(self: Arc<Self>, delivery: Delivery, stop: Stop) {
-        let job = delivery.message().id();
-        if let Err(error) = self.dispatch(delivery, &stop).await {
-            // It is given back, and comes again: not at once, whatever is wrong with the broker.
-            warn!(%job, %error, "a message could not be dispatched");
-            stop.sleep(PAUSE).await;
-        }
+        intake::run(&self.source, most, &stop, || std::future::ready(()), see_through).await;
+        info!(dispatcher = id, "stopped dispatching");
     }
 
     async fn dispatch(&self, mut delivery: Delivery, stop: &Stop) -> Result<(), Error> {

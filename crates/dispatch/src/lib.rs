@@ -12,6 +12,7 @@
 mod attempt;
 pub mod dispatcher;
 pub mod handler;
+mod intake;
 mod learn;
 mod metrics;
 mod pace;

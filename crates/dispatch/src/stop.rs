@@ -6,9 +6,6 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::error;
 
-/// How long a broker is left alone after it refused something.
-pub(crate) const PAUSE: Duration = Duration::from_secs(1);
-
 /// Two wishes: to come to an end, and to end now. Clones are the same.
 #[derive(Clone, Debug, Default)]
 pub struct Stop {

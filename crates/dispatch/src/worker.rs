@@ -12,15 +12,15 @@ use sluicegate_core::time::{Clock, Span, Timestamp};
 use sluicegate_door::service::Service;
 use sluicegate_queue::{Delivery, Queue};
 use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
-use tracing::{info, warn};
+use tracing::info;
 
 use crate::handler::Handler;
+use crate::intake;
 use crate::learn::{Ear, Learn};
 use crate::metrics::Metrics;
 use crate::pace::Pace;
 use crate::retry::Backoff;
-use crate::stop::{PAUSE, Stop};
+use crate::stop::Stop;
 use crate::tracker::Tracker;
 
 /// What a worker is told to do.
@@ -117,66 +117,29 @@ impl<S: Store + 'static, C: Clock + 'static> Worker<S, C> {
     /// Works until it is told to stop.
     pub async fn run(self: Arc<Self>, stop: Stop) {
         let Options { provider, concurrency, prefetch, .. } = &self.options;
+        let queue = &self.queues.jobs;
+        info!(provider, queue = queue.name(), concurrency, "working");
+        let see_through = |delivery: Delivery| {
+            let (worker, stop) = (self.clone(), stop.clone());
+            async move { worker.work(delivery, &stop).await }
+        };
+        let open = || {
+            let worker = self.clone();
+            async move { worker.open().await }
+        };
         let most = concurrency.max(&1).saturating_add(*prefetch);
-        let queue = self.queues.jobs.name();
-        info!(provider, queue, concurrency, "working");
-        let mut tasks = JoinSet::new();
-        while !stop.drain.is_cancelled() {
-            let consumer = tokio::select! {
-                biased;
-                () = stop.drain.cancelled() => break,
-                consumer = self.queues.jobs.consume(most) => consumer,
-            };
-            let error = match consumer {
-                Ok(mut consumer) => loop {
-                    stop.room(&mut tasks, most.into()).await;
-                    if !self.open(&stop).await {
-                        break None;
-                    }
-                    let received = tokio::select! {
-                        biased;
-                        () = stop.drain.cancelled() => break None,
-                        received = consumer.receive(usize::from(most) - tasks.len()) => received,
-                    };
-                    match received {
-                        Ok(received) => {
-                            for delivery in received {
-                                tasks.spawn(self.clone().take(delivery, stop.clone()));
-                            }
-                        }
-                        Err(error) => break Some(error),
-                    }
-                },
-                Err(error) => Some(error),
-            };
-            if let Some(error) = error {
-                warn!(queue, %error, "messages can't be taken: trying again");
-                stop.sleep(PAUSE).await;
-            }
-        }
-        stop.finish(tasks).await;
-        info!(provider, queue, "stopped working");
+        intake::run(queue, most, &stop, open, see_through).await;
+        info!(provider, queue = queue.name(), "stopped working");
     }
 
-    async fn take(self: Arc<Self>, delivery: Delivery, stop: Stop) {
-        let job = delivery.message().id();
-        if let Err(error) = self.work(delivery, &stop).await {
-            // It comes again: not at once, whatever is wrong with the broker.
-            warn!(%job, %error, "a message could not be settled: it is delivered again");
-            stop.sleep(PAUSE).await;
-        }
-    }
-
-    /// Waits until something may be taken; says whether there is anything left to do.
-    async fn open(&self, stop: &Stop) -> bool {
+    /// Waits until something may be taken.
+    async fn open(&self) {
         loop {
             let left = self.closed_until().since(self.clock.now());
             if left == Span::ZERO {
-                return !stop.drain.is_cancelled();
+                return;
             }
-            if !stop.sleep(left.into()).await {
-                return false;
-            }
+            tokio::time::sleep(left.into()).await;
         }
     }
 
