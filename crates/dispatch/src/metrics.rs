@@ -71,25 +71,27 @@ pub enum Count {
 }
 
 const COUNTS: [(Count, &str, &str); 8] = [
-    (Count::Checked, "checked", "Turns that workers asked for."),
-    (Count::Allowed, "allowed", "Turns that workers got."),
-    (Count::Blocked, "blocked", "Turns that workers did not get at once."),
-    (Count::Requeued, "requeued", "Messages that went back until there is room."),
-    (Count::Done, "done", "Jobs that were done."),
-    (Count::Failed, "failed", "Attempts that failed."),
-    (Count::Dead, "dead", "Jobs that went to the dead letters."),
-    (Count::Paused, "pauses", "Times that a provider asked for a pause."),
+    (Count::Checked, "sluicegate_worker_checked_total", "Turns that workers asked for."),
+    (Count::Allowed, "sluicegate_worker_allowed_total", "Turns that workers got."),
+    (Count::Blocked, "sluicegate_worker_blocked_total", "Turns that workers did not get at once."),
+    (
+        Count::Requeued,
+        "sluicegate_worker_requeued_total",
+        "Messages that went back until there is room.",
+    ),
+    (Count::Done, "sluicegate_worker_done_total", "Jobs that were done."),
+    (Count::Failed, "sluicegate_worker_failed_total", "Attempts that failed."),
+    (Count::Dead, "sluicegate_worker_dead_total", "Jobs that went to the dead letters."),
+    (Count::Paused, "sluicegate_worker_pauses_total", "Times that a provider asked for a pause."),
 ];
 
 impl Metrics {
     /// Metrics that nothing was counted in yet.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         let fixed = "the names in this file are valid, and each is used once";
-        let counter = |name: String, help: &str| {
+        let counter = |name: &str, help: &str| {
             IntCounterVec::new(Opts::new(name, help), &PROVIDER).expect(fixed)
         };
-        let dispatch =
-            |name: &str, help: &str| counter(format!("sluicegate_dispatch_{name}_total"), help);
         let delay = HistogramOpts::new(
             "sluicegate_dispatch_delay_seconds",
             "For how much later messages were sent.",
@@ -97,13 +99,18 @@ impl Metrics {
         let rejected = "Messages that no provider can take.";
         let busy = Opts::new("sluicegate_worker_busy", "Jobs that are in work now.");
         Self {
-            checked: dispatch("checked", "Messages whose provider's limit was asked."),
-            allowed: dispatch("allowed", "Messages that went on at once."),
-            delayed: dispatch("delayed", "Messages that were sent for later."),
+            checked: counter(
+                "sluicegate_dispatch_checked_total",
+                "Messages whose provider's limit was asked.",
+            ),
+            allowed: counter("sluicegate_dispatch_allowed_total", "Messages that went on at once."),
+            delayed: counter(
+                "sluicegate_dispatch_delayed_total",
+                "Messages that were sent for later.",
+            ),
             delay: HistogramVec::new(delay.buckets(BUCKETS.to_vec()), &PROVIDER).expect(fixed),
             rejected: IntCounter::new("sluicegate_dispatch_rejected_total", rejected).expect(fixed),
-            worker: COUNTS
-                .map(|(_, name, help)| counter(format!("sluicegate_worker_{name}_total"), help)),
+            worker: COUNTS.map(|(_, name, help)| counter(name, help)),
             busy: IntGaugeVec::new(busy, &PROVIDER).expect(fixed),
             rpm: Rates::new(clock),
         }

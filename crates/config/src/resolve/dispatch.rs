@@ -6,6 +6,7 @@
 
 use std::collections::HashSet;
 
+use sluicegate_core::limit::Unit;
 use sluicegate_core::rule::Pattern;
 use sluicegate_core::ruleset::Settings;
 use sluicegate_core::{Group, Limit, Rule, Ruleset, Span};
@@ -224,7 +225,7 @@ fn provider<'k>(
     }
     let fields = Fields::open(item.clone(), &PROVIDER, report)?;
     let limits = match fields.get("limit") {
-        Some(item) => rule::limits(&item, report),
+        Some(item) => limits(&item, report),
         None => vec![LIMIT.parse().expect("this is a limit")],
     };
     let before = report.errors();
@@ -276,7 +277,7 @@ fn worker(
             None
         }
     };
-    let limits = fields.get("limit").map(|item| rule::limits(&item, report)).unwrap_or_default();
+    let limits = fields.get("limit").map(|item| limits(&item, report)).unwrap_or_default();
     let tier = Tier {
         name: format!("worker/{provider}"),
         provider: &provider,
@@ -350,6 +351,17 @@ fn checked<'a>(tier: Tier<'a>, item: &Item<'_>, before: usize, report: &mut Repo
         }
     }
     tier
+}
+
+/// The limits of a tier. A message is one request, and what else it will cost nobody knows.
+fn limits(item: &Item<'_>, report: &mut Report) -> Vec<Limit> {
+    let limits = rule::limits(item, report);
+    if limits.iter().any(|limit| limit.unit() != Unit::Requests) {
+        let message =
+            "counts something else than messages, of which nobody says how much one takes";
+        item.fail(report, message, "write limits of requests, such as 500/min");
+    }
+    limits
 }
 
 /// How evenly booked moments are spread: an exact window that was used at once is free at once, and
