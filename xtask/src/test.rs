@@ -27,7 +27,7 @@ const SUITES: &[Suite] = &[
     Suite {
         name: "workspace",
         proves: "every crate keeps its promises: unit, integration and documentation tests",
-        command: "cargo test --workspace --locked",
+        command: "cargo test --workspace --locked --no-fail-fast",
         needs: &[],
         python: None,
     },
