@@ -129,3 +129,57 @@ fn a_configuration_that_can_not_be_used_is_told_at_the_start() {
     let said = with("queue: {path: no/such/folder/queue.db}");
     assert!(said.contains("queue.path"), "{said}");
 }
+
+#[test]
+fn every_line_is_a_message_and_its_job_is_what_its_body_says() {
+    let shell = Shell::new();
+    std::fs::write(shell.path().join("c.yaml"), "queue: {job_id: AnalysisId}\n").expect("a file");
+    let lines = "{\"AnalysisId\":\"a-1\"}\n\n{\"AnalysisId\":7}\nno json\n";
+    let said = shell.says(&["queue", "send", "jobs", lines, "--lines", "--create", "-c", "c.yaml"]);
+    assert_eq!(said, "3 messages sent\n");
+    let peeked = shell.says(&["queue", "peek", "jobs", "-c", "c.yaml"]);
+    let ids: Vec<String> = peeked
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).expect("JSON")["id"].to_string())
+        .collect();
+    assert_eq!(ids[..2], ["\"a-1/0\"", "\"7/0\""]);
+    assert_eq!(ids.len(), 3);
+}
+
+#[test]
+fn a_job_is_found_wherever_it_lies() {
+    let shell = Shell::new();
+    let config = "queue: {job_id: id}
+listen: {admin: '127.0.0.1:1'}
+dispatch: {source: raw, providers: {p: {}}}
+workers: [{provider: p, handler: {command: [cat]}}]
+";
+    std::fs::write(shell.path().join("c.yaml"), config).expect("a file");
+    for queue in ["raw", "p-queue"] {
+        shell.says(&["queue", "send", queue, "{}", "--job", "x", "--create", "-c", "c.yaml"]);
+        shell.says(&["queue", "purge", queue, "--yes", "-c", "c.yaml"]);
+    }
+    shell.says(&["queue", "send", "raw", "{\"id\":\"j-1\"}", "-c", "c.yaml"]);
+    shell.says(&["queue", "send", "p-queue", "{\"id\":\"j-2\"}", "--in", "1h", "-c", "c.yaml"]);
+    shell.says(&["queue", "send", "p-queue", "{\"id\":\"j-3\"}", "-c", "c.yaml"]);
+    shell.bury("p-queue", 1, "it said 400");
+    let why = |job: &str| {
+        let (code, out, said) = shell.run(&["jobs", "why", job, "-c", "c.yaml"]);
+        assert!(said.contains("no answer from http://127.0.0.1:1/v1/jobs/"), "{said}");
+        (code, out)
+    };
+    let (code, said) = why("j-1");
+    assert_eq!(code, Some(0));
+    assert!(said.starts_with("it is in raw: it waits to be taken"), "{said}");
+    let (_, said) = why("j-2");
+    assert!(
+        said.starts_with("it is in p-queue: it waits for its provider's limit, until "),
+        "{said}"
+    );
+    let (_, said) = why("j-3");
+    assert!(said.starts_with("it lies with the dead letters of p-queue: it said 400"), "{said}");
+    assert!(said.contains("sluicegate dlq replay p-queue --job j-3"), "{said}");
+    let (code, said) = why("j-4");
+    assert_eq!(code, Some(1));
+    assert!(said.starts_with("nobody has seen it"), "{said}");
+}

@@ -12,7 +12,7 @@ use crate::dead::DeadLetters;
 use crate::fields::Fields;
 use crate::peek::{self, Seen};
 use crate::stats::{Snapshot, Stats};
-use crate::{Error, Message, MessageId, WallClock, When};
+use crate::{Error, JobId, Message, MessageId, WallClock, When};
 
 /// How a queue is used.
 #[derive(Clone)]
@@ -113,6 +113,11 @@ impl Queue {
     pub async fn check(&self) -> Result<(), Error> {
         self.inner.broker.check(&self.inner.live).await?;
         self.inner.broker.check(&self.inner.dead).await
+    }
+
+    /// The job that a body names, where [`Options::job_field`] says how.
+    pub fn job_in(&self, body: &[u8]) -> Option<JobId> {
+        self.inner.fields.find(body).job.and_then(|job| JobId::try_from(job).ok())
     }
 
     /// Sends a message. It survives a crash of the broker when this returns.

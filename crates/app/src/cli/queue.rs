@@ -89,7 +89,7 @@ struct Send {
     /// What kind of work it is
     #[arg(long = "type", value_name = "WORD")]
     kind: Option<String>,
-    /// The id of the job; without one, a new one
+    /// The id of the job; without one, what the body says where queue.job_id is set, or a new one
     #[arg(long, value_name = "ID")]
     job: Option<String>,
     /// From 0 to 9; 9 goes first where the broker can do it
@@ -151,14 +151,15 @@ impl Send {
         let body = self.body()?;
         let when = self.delay.map_or(When::Now, When::After);
         if !self.lines {
-            say(&queue.send_when(self.message(body)?, when).await?.to_string());
+            let message = self.message(queue, body)?;
+            say(&queue.send_when(message, when).await?.to_string());
             return Ok(());
         }
         let lines = body.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
         let lines: Vec<_> = lines.filter(|line| !line.is_empty()).collect();
         let bar = ProgressBar::new(lines.len() as u64);
         for part in lines.chunks(BATCH) {
-            let batch = part.iter().map(|line| Ok((self.message(line.to_vec())?, when)));
+            let batch = part.iter().map(|line| Ok((self.message(queue, line.to_vec())?, when)));
             let sent = queue.send_batch(batch.collect::<anyhow::Result<_>>()?).await;
             for (sent, line) in sent.into_iter().zip(part) {
                 let shown = String::from_utf8_lossy(line);
@@ -180,8 +181,9 @@ impl Send {
         Ok(body)
     }
 
-    fn message(&self, body: Vec<u8>) -> anyhow::Result<Message> {
+    fn message(&self, queue: &Queue, body: Vec<u8>) -> anyhow::Result<Message> {
         let job = self.job.clone().map(JobId::try_from).transpose().context("--job")?;
+        let job = job.or_else(|| queue.job_in(&body));
         let mut message = Message::of_job(job.unwrap_or_else(JobId::random), body);
         message.kind.clone_from(&self.kind);
         let is_json = serde_json::from_slice::<serde::de::IgnoredAny>(&message.body).is_ok();
