@@ -179,6 +179,9 @@ workers: [{provider: p, handler: {command: [cat]}}]
     let (_, said) = why("j-3");
     assert!(said.starts_with("it lies with the dead letters of p-queue: it said 400"), "{said}");
     assert!(said.contains("sluicegate dlq replay p-queue --job j-3"), "{said}");
+    let replayed = shell.says(&["dlq", "replay", "p-queue", "--job", "j-3", "-c", "c.yaml"]);
+    assert!(replayed.contains('1'), "{replayed}");
+    assert!(why("j-3").1.starts_with("it is in p-queue: it waits to be taken"));
     let (code, said) = why("j-4");
     assert_eq!(code, Some(1));
     assert!(said.starts_with("nobody has seen it"), "{said}");

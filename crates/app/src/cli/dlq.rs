@@ -82,6 +82,9 @@ struct Which {
     /// Those in whose error this text is
     #[arg(long, value_name = "TEXT")]
     error: Option<String>,
+    /// Those of this job
+    #[arg(long, value_name = "ID")]
+    job: Option<String>,
     /// Those that died longer ago, such as 1h
     #[arg(long, value_name = "SPAN")]
     older_than: Option<Span>,
@@ -94,7 +97,7 @@ impl Which {
     fn filter(&self) -> Filter {
         let (kind, error) = (self.kind.clone(), self.error.clone());
         let until = self.older_than.map(|span| WallClock.now() - span);
-        Filter { job: None, kind, error, until }
+        Filter { job: self.job.clone(), kind, error, until }
     }
 }
 
