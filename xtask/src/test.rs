@@ -104,7 +104,7 @@ const SUITES: &[Suite] = &[
     Suite {
         name: "dispatch",
         proves: "dispatchers and workers keep providers' limits and lose no job, in their real windows and through kills",
-        command: "cargo test --package sluicegate --features redis-tests --test dispatch --locked -- --test-threads=10",
+        command: "cargo test --package sluicegate --features redis-tests --test dispatch --locked -- --test-threads=5",
         needs: &[&services::REDIS, &services::RABBITMQ],
         python: None,
     },

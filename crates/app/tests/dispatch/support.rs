@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use simulators::{GitHub, Provider, Record};
 use sluicegate_queue::{
-    Broker, Depth, Embedded, JobId, Message, Options, Queue, RabbitMq, When, rabbitmq,
+    Broker, Depth, Embedded, Error, JobId, Message, Options, Queue, RabbitMq, When, rabbitmq,
 };
 use sluicegate_testkit::rabbitmq::RabbitServer;
 use sluicegate_testkit::redis::{RedisServer, Version};
@@ -92,8 +92,21 @@ impl Stand {
     pub(crate) fn queue(&self, name: &str) -> Queue {
         let options = Options { job_field: Some("AnalysisId".to_owned()), ..Options::default() };
         let queue = Queue::new(self.broker.clone(), &format!("{}-{name}", self.name), options);
-        self.runtime.block_on(queue.create()).expect("created");
+        self.insist(async || queue.create().await);
         queue
+    }
+
+    /// Asks until there is an answer: on a busy machine a broker may take its time.
+    fn insist<T>(&self, ask: impl AsyncFn() -> Result<T, Error>) -> T {
+        self.runtime.block_on(async {
+            for _ in 0..12 {
+                match ask().await {
+                    Err(error) if error.is_transient() => {}
+                    answer => return answer.expect("an answer"),
+                }
+            }
+            panic!("the broker does not answer");
+        })
     }
 
     /// Sends so many analyses.
@@ -105,21 +118,25 @@ impl Stand {
             (Message::of_job(JobId::try_from(id).expect("a job id"), body), When::Now)
         });
         let batch: Vec<_> = batch.collect();
-        self.runtime.block_on(async {
-            for part in batch.chunks(500) {
-                for sent in queue.send_batch(part.to_vec()).await {
-                    sent.expect("sent");
+        for part in batch.chunks(500) {
+            let sent = self.runtime.block_on(queue.send_batch(part.to_vec()));
+            for (sent, (message, when)) in sent.into_iter().zip(part) {
+                if sent.is_err() {
+                    // Perhaps a second time, under the same name.
+                    self.insist(async || queue.send_when(message.clone(), *when).await);
                 }
             }
-        });
+        }
     }
 
     pub(crate) fn depth(&self, queue: &str) -> Depth {
-        self.runtime.block_on(self.queue(queue).depth()).expect("a depth")
+        let queue = self.queue(queue);
+        self.insist(async || queue.depth().await)
     }
 
     pub(crate) fn dead(&self, queue: &str) -> u64 {
-        self.runtime.block_on(self.queue(queue).dead_depth()).expect("a depth").ready
+        let queue = self.queue(queue);
+        self.insist(async || queue.dead_depth().await).ready
     }
 
     /// A provider, and where it is.
