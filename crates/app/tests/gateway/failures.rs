@@ -25,6 +25,9 @@ fn behind(network: &FaultProxy) -> String {
     )
 }
 
+/// The longest way from the store to the vendor, in microseconds, where nobody has told it.
+const UNTOLD_WAY: u64 = 300_000;
+
 #[test]
 fn a_proxy_that_is_killed_takes_only_its_own_requests_with_it() {
     let server = RedisServer::start(Version::System, &[]);
@@ -50,11 +53,12 @@ fn a_proxy_that_is_killed_takes_only_its_own_requests_with_it() {
     replicas.push(Replica::start(&config));
     replicas[2].wait_for(200);
     assert!(flood(&replicas, 30).iter().all(|(status, ..)| *status == 200));
-    // What the killed one had not yet written of its decisions is lost: how long the way to the
-    // vendor is, the others tell.
+    // What the killed one had not yet written of its decisions is lost. How long the way to the
+    // vendor is, the others tell; its own may have been longer, with forty at once.
     let others = vendor.arrivals_not_through(&victim.url);
     let logs: Vec<_> = replicas.into_iter().map(Replica::end).collect();
-    judge_arrivals("25/s", longest_way(&admits(&logs), &others), &vendor.arrivals());
+    let way = longest_way(&admits(&logs), &others).max(UNTOLD_WAY);
+    judge_arrivals("25/s", way, &vendor.arrivals());
 }
 
 #[test]
