@@ -20,11 +20,12 @@ collect_statistics_interval = 60000
 ";
 
 /// Starts what follows in a group of its own, and kills the group when its input ends: also when
-/// the test process dies, in whatever way.
+/// the test process dies, in whatever way. It outlives what ends the tests as a whole, such as
+/// Ctrl-C.
 ///
 /// Whoever is given a folder removes it, after a moment in which the others end as well: nodes that
 /// all tests of a process share are never dropped.
-const GUARD: &str = "setsid \"$@\" </dev/null >/dev/null 2>&1 & cat; kill -9 -$!; \
+const GUARD: &str = "trap '' HUP INT TERM; setsid \"$@\" </dev/null >/dev/null 2>&1 & cat; kill -9 -$!; \
     wait $! 2>/dev/null; if [ -n \"$FOLDER\" ]; then sleep 1; rm -rf \"$FOLDER\"; fi";
 
 /// A running node. What it has stored outlives [`RabbitServer::kill`].
@@ -70,8 +71,13 @@ impl RabbitServer {
         format!("amqp://guest:guest@127.0.0.1:{}/%2f", self.port)
     }
 
-    /// Ends the node like a power cut.
+    /// Ends the node like a power cut, some time after its queues were made.
+    ///
+    /// RabbitMQ has written a message when it confirms it. That a queue exists, in Mnesia and in the
+    /// directory of Raft logs, it writes seconds later, and loses the queue if it dies before that;
+    /// but the queues of users are older.
     pub fn kill(&mut self) {
+        self.ctl(&["eval", "mnesia:sync_log(), [dets:sync(Table) || Table <- dets:all()]."]);
         end(&mut self.node);
     }
 

@@ -110,9 +110,6 @@ impl<const QUORUM: bool> QueueSubject for Killed<QUORUM> {
 
     async fn restart(&self) {
         let mut node = self.node.lock().unwrap_or_else(PoisonError::into_inner);
-        // RabbitMQ writes down a moment later that a queue exists, and the queues of users are
-        // older than that. Messages it has written when it confirms them.
-        node.ctl(&["eval", "mnesia:sync_log()."]);
         node.kill();
         node.restart();
     }
