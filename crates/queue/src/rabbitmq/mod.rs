@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! target-delayed-30000ms ─ttl→ target          a fixed delay, in a queue of its own
-//! target-delayed-512ms ─ttl→ target ─early→ target-delayed-64ms ─ttl→ target     any instant
+//! target-rung-512ms ─ttl→ target ─early→ target-rung-64ms ─ttl→ target     any instant
 //! ```
 //!
 //! An instant is reached over rungs whose lengths are powers of two: always the longest that is not

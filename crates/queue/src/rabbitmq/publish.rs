@@ -6,8 +6,9 @@ use lapin::options::{BasicPublishOptions, QueueDeclareOptions};
 use lapin::types::FieldTable;
 use lapin::{BasicProperties, Confirmation, PublisherConfirm};
 
+use super::delay::Wait;
 use super::link::{Link, Live, in_time};
-use super::{delay, failure, properties};
+use super::{failure, properties};
 use crate::Error;
 use crate::broker::{Outgoing, Place};
 use crate::step::Step;
@@ -26,10 +27,9 @@ pub(super) async fn publish(
         Ok(live) => live,
         Err(error) => return all_fail(error, count),
     };
-    let delays: BTreeSet<_> =
-        batch.iter().filter_map(|(next, _)| delay::queue(place.name(), next.delay)).collect();
-    if !delays.is_empty()
-        && let Err(error) = prepare(link, &live, place, delays).await
+    let waits: BTreeSet<_> = batch.iter().filter_map(|(next, _)| Wait::of(next.delay)).collect();
+    if !waits.is_empty()
+        && let Err(error) = prepare(link, &live, place, waits).await
     {
         return all_fail(error, count);
     }
@@ -50,12 +50,13 @@ pub(super) async fn publish(
 }
 
 /// Sees to it that there is a queue to wait in, and one to come out into: what expires into a
-/// queue that does not exist is lost.
+/// queue that does not exist is lost. Together with a rung those below it are made, since a queue
+/// that RabbitMQ has just made is not yet safe from a power cut.
 async fn prepare(
     link: &Link,
     live: &Live,
     target: &Place,
-    delays: BTreeSet<(String, u64)>,
+    waits: BTreeSet<Wait>,
 ) -> Result<(), Error> {
     let channel = link.throwaway().await?;
     let name = failure::name(target.name())?;
@@ -63,12 +64,15 @@ async fn prepare(
     in_time(channel.queue_declare(name, passive, FieldTable::default()))
         .await
         .map_err(|error| failure::of_queue(target.name(), error))?;
-    for (queue, ttl_ms) in delays {
+    let waits = waits.into_iter().filter(|wait| live.is_new(&wait.queue(target.name())));
+    let waits: BTreeSet<_> = waits.flat_map(Wait::and_below).collect();
+    for wait in waits {
+        let queue = wait.queue(target.name());
         if !live.is_new(&queue) {
             continue;
         }
         let durable = QueueDeclareOptions { durable: true, ..Default::default() };
-        let arguments = delay::arguments(target.name(), ttl_ms);
+        let arguments = wait.arguments(target.name());
         in_time(channel.queue_declare(failure::name(&queue)?, durable, arguments))
             .await
             .map_err(|error| failure::of_queue(&queue, error))?;
@@ -85,8 +89,8 @@ async fn send(
     came: Option<&BasicProperties>,
 ) -> Result<(String, PublisherConfirm), Error> {
     let properties = properties::write(message, came)?;
-    let queue =
-        delay::queue(place.name(), *delay).map_or_else(|| place.name().to_owned(), |(q, _)| q);
+    let target = place.name();
+    let queue = Wait::of(*delay).map_or_else(|| target.to_owned(), |wait| wait.queue(target));
     let mandatory = BasicPublishOptions { mandatory: true, ..Default::default() };
     let name = failure::name(&queue)?;
     let publish =
