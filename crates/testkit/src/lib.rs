@@ -2,6 +2,7 @@
 //! store and every queue has to pass, and the simulation of the distributed protocols.
 
 pub mod clock;
+mod guard;
 pub mod proxy;
 pub mod queue;
 pub mod rabbitmq;

@@ -4,9 +4,10 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::time::Duration;
 
+use crate::guard::guarded;
 use crate::redis::free_port;
 
 /// What a node is told, besides its port. Memory and disk of a test machine are none of its
@@ -18,15 +19,6 @@ disk_free_limit.absolute = 10MB
 vm_memory_high_watermark.absolute = 1GB
 collect_statistics_interval = 60000
 ";
-
-/// Starts what follows in a group of its own, and kills the group when its input ends: also when
-/// the test process dies, in whatever way. It outlives what ends the tests as a whole, such as
-/// Ctrl-C.
-///
-/// Whoever is given a folder removes it, after a moment in which the others end as well: nodes that
-/// all tests of a process share are never dropped.
-const GUARD: &str = "trap '' HUP INT TERM; setsid \"$@\" </dev/null >/dev/null 2>&1 & cat; kill -9 -$!; \
-    wait $! 2>/dev/null; if [ -n \"$FOLDER\" ]; then sleep 1; rm -rf \"$FOLDER\"; fi";
 
 /// A running node. What it has stored outlives [`RabbitServer::kill`].
 #[derive(Debug)]
@@ -108,13 +100,6 @@ impl Drop for RabbitServer {
 fn end(child: &mut Child) {
     drop(child.stdin.take());
     let _ = child.wait();
-}
-
-/// A program that ends with us.
-fn guarded(program: impl AsRef<std::ffi::OsStr>) -> Command {
-    let mut shell = Command::new("sh");
-    shell.args(["-c", GUARD, "sh"]).arg(program).stdin(Stdio::piped()).stdout(Stdio::null());
-    shell
 }
 
 fn spawn(folder: &Path, port: u16, ports: [u16; 2]) -> Child {

@@ -9,8 +9,10 @@ pub use sentinel::{MASTER, RedisSentinel};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::time::Duration;
+
+use crate::guard::guarded;
 
 /// Which server program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,16 +150,8 @@ fn spawn(version: Version, port: u16, more: &[String]) -> Child {
     }
     // The name of a file comes before all options.
     let (file, more) = more.split_at(usize::from(is_sentinel));
-    let mut shell = Command::new("sh");
-    shell
-        .args(["-c", "\"$@\" </dev/null >/dev/null & cat; kill -9 $!; wait $! 2>/dev/null", "sh"])
-        .arg(version.program())
-        .args(file)
-        .args(options)
-        .args(more)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null());
-    let guard = shell.spawn().expect("a shell");
+    let mut server = guarded(version.program());
+    let guard = server.args(file).args(options).args(more).spawn().expect("a shell");
     wait_until_it_answers(port);
     guard
 }

@@ -4,9 +4,10 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::time::Duration;
 
+use crate::guard::guarded;
 use crate::redis::free_port;
 
 /// Serves fauxqs on loopback: its own program listens everywhere.
@@ -40,8 +41,8 @@ impl SqsServer {
         let program = std::env::var_os("SLUICEGATE_MOTO");
         let program = program.expect("SLUICEGATE_MOTO is not set: run `cargo xtask test sqs`");
         let port = free_port();
-        let mut command = guarded();
-        command.arg(program).args(["-H", "127.0.0.1", "-p", &port.to_string()]);
+        let mut command = guarded(program);
+        command.args(["-H", "127.0.0.1", "-p", &port.to_string()]);
         command.envs(settings.iter().copied());
         Self::wait(port, command)
     }
@@ -52,8 +53,8 @@ impl SqsServer {
         let folder = root.join("target/services/fauxqs");
         assert!(folder.exists(), "no {}: run `cargo xtask services install`", folder.display());
         let port = free_port();
-        let mut command = guarded();
-        command.args(["node_modules/.bin/node", "--input-type=module", "--eval", FAUXQS]);
+        let mut command = guarded("node_modules/.bin/node");
+        command.args(["--input-type=module", "--eval", FAUXQS]);
         command.current_dir(folder).env("PORT", port.to_string());
         Self::wait(port, command)
     }
@@ -86,11 +87,4 @@ impl Drop for SqsServer {
         drop(self.guard.stdin.take());
         let _ = self.guard.wait();
     }
-}
-
-fn guarded() -> Command {
-    let mut shell = Command::new("sh");
-    let script = "\"$@\" </dev/null >/dev/null 2>&1 & cat; kill -9 $!; wait $! 2>/dev/null";
-    shell.args(["-c", script, "sh"]).stdin(Stdio::piped()).stdout(Stdio::null());
-    shell
 }
