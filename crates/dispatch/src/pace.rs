@@ -22,6 +22,9 @@ const KEEP: Span = Span::from_secs(600);
 const UNANSWERED: Span = Span::from_millis(500);
 /// The shortest wait: a store that says "now" twice must not be asked in a loop.
 const AGAIN: Span = Span::from_millis(5);
+/// The longest pause before an unanswered question is asked once more. All together last a second:
+/// a job has more time than a request, whose times are those of the store.
+const AGAIN_MAX: Span = Span::from_millis(640);
 
 /// The limits of one provider.
 pub(crate) struct Pace<S, C> {
@@ -102,12 +105,18 @@ impl<S: Store, C: Clock> Pace<S, C> {
 
     async fn book_as(&self, id: Id) -> Result<Result<Span, Turn>, Failure> {
         let query = [Tier::Booked.query(&self.provider, RequestId::of_caller(id, KEEP))];
-        let booked =
-            self.service.decide(&query, Question::Book, |answer| match answer.decision() {
-                Decision::Allow(allow) => Ok(allow.start.since(allow.at)),
-                _ => Err(turn(answer)),
-            });
-        booked.await
+        let mut insisting = Insisting::default();
+        loop {
+            let booked =
+                self.service.decide(&query, Question::Book, |answer| match answer.decision() {
+                    Decision::Allow(allow) => Ok(allow.start.since(allow.at)),
+                    _ => Err(turn(answer)),
+                });
+            let booked = booked.await;
+            if !insisting.asks_again(booked.as_ref().err()).await {
+                return booked;
+            }
+        }
     }
 
     async fn booked(
@@ -135,23 +144,28 @@ impl<S: Store, C: Clock> Pace<S, C> {
         }
     }
 
-    /// Claims a booking immediately before the work goes.
+    /// Claims a booking immediately before the work goes. A claimant whose answer was lost asks
+    /// again as the same: another would get a new moment.
     pub(crate) async fn claim(&self, booking: Id) -> Claimed {
         let query = Tier::Booked.query(&self.provider, RequestId::of_caller(booking, KEEP));
         let claimant = self.service.request_id().id;
-        let claimed = self.service.claim(&query, claimant, |_, _, claim| match claim {
-            Claim::Go { .. } => Claimed::Go,
-            Claim::Early { at, start } | Claim::Rebooked { at, start } => {
-                Claimed::Later(start.since(at))
+        let mut insisting = Insisting::default();
+        loop {
+            let claimed = self.service.claim(&query, claimant, |_, _, claim| match claim {
+                Claim::Go { .. } => Claimed::Go,
+                Claim::Early { at, start } | Claim::Rebooked { at, start } => {
+                    Claimed::Later(start.since(at))
+                }
+                Claim::Deny(deny) => Claimed::Gone(deny.start.since(deny.at)),
+                Claim::Spent => Claimed::Gone(Span::ZERO),
+            });
+            match claimed.await {
+                Ok(claimed) => return claimed,
+                Err(failure) if insisting.asks_again(Some(&failure)).await => {}
+                Err(Failure::Store(Error::Unavailable(_))) => return Claimed::Later(UNANSWERED),
+                // Rules have changed since, it lapsed, or somebody cancelled it.
+                Err(_) => return Claimed::Gone(Span::ZERO),
             }
-            Claim::Deny(deny) => Claimed::Gone(deny.start.since(deny.at)),
-            Claim::Spent => Claimed::Gone(Span::ZERO),
-        });
-        match claimed.await {
-            Ok(claimed) => claimed,
-            Err(Failure::Store(Error::Unavailable(_))) => Claimed::Later(UNANSWERED),
-            // Rules have changed since, it lapsed, or somebody cancelled it.
-            Err(_) => Claimed::Gone(Span::ZERO),
         }
     }
 
@@ -179,6 +193,31 @@ impl<S: Store, C: Clock> Pace<S, C> {
             warn!(provider = self.provider, %error, "a turn could not be asked for");
         }
         Turn::Closed(UNANSWERED)
+    }
+}
+
+/// Asking again for what is the same however often it is asked, until the store answers, or for a
+/// second.
+struct Insisting {
+    pause: Span,
+}
+
+impl Default for Insisting {
+    fn default() -> Self {
+        Self { pause: AGAIN }
+    }
+}
+
+impl Insisting {
+    /// Whether to ask again, after a pause.
+    async fn asks_again(&mut self, failure: Option<&Failure>) -> bool {
+        let unanswered = matches!(failure, Some(Failure::Store(Error::Unavailable(_))));
+        if !unanswered || self.pause > AGAIN_MAX {
+            return false;
+        }
+        tokio::time::sleep(self.pause.into()).await;
+        self.pause = self.pause + self.pause;
+        true
     }
 }
 

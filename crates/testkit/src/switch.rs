@@ -1,4 +1,4 @@
-//! A store that can be cut off.
+//! A store that can be cut off, or whose answers are lost.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -8,8 +8,9 @@ use sluicegate_core::query::Cost;
 use sluicegate_core::store::{Claim, Ended, Error, Renewed, Shut, Usage};
 use sluicegate_core::{Decision, Id, Plan, Span, Store, Timestamp};
 
-/// A store behind a switch: while it is off, nothing answers and nothing is changed. A clone is
-/// another way to the same store, by the same switch.
+/// A store behind a switch: while it is off, nothing answers and nothing is changed. Answers can
+/// also be lost one by one, after the store has done what was asked. A clone is another way to the
+/// same store, by the same switch.
 #[derive(Debug)]
 pub struct Switch<S>(Arc<Inner<S>>);
 
@@ -18,6 +19,9 @@ struct Inner<S> {
     store: S,
     on: AtomicBool,
     nodes: AtomicU32,
+    /// Every so manieth answer is lost; none if it is 0.
+    lost: AtomicU32,
+    answers: AtomicU32,
 }
 
 impl<S> Clone for Switch<S> {
@@ -30,7 +34,8 @@ impl<S> Switch<S> {
     /// Switched on.
     pub fn new(store: S) -> Self {
         let (on, nodes) = (AtomicBool::new(true), AtomicU32::new(1));
-        Self(Arc::new(Inner { store, on, nodes }))
+        let (lost, answers) = (AtomicU32::new(0), AtomicU32::new(0));
+        Self(Arc::new(Inner { store, on, nodes, lost, answers }))
     }
 
     /// So many nodes were seen lately.
@@ -41,6 +46,19 @@ impl<S> Switch<S> {
     /// Switches it on or off.
     pub fn turn(&self, on: bool) {
         self.0.on.store(on, Ordering::SeqCst);
+    }
+
+    /// Loses every `nth` answer from now on to who wants to go: to acquire, book and claim.
+    pub fn lose_every(&self, nth: u32) {
+        self.0.lost.store(nth, Ordering::SeqCst);
+    }
+
+    fn on_its_way<T>(&self, answer: Result<T, Error>) -> Result<T, Error> {
+        let number = self.0.answers.fetch_add(1, Ordering::SeqCst) + 1;
+        match number.checked_rem(self.0.lost.load(Ordering::SeqCst)) {
+            Some(0) => Err(Error::Unavailable("the answer was lost".to_owned())),
+            _ => answer,
+        }
     }
 
     fn store(&self) -> Result<&S, Error> {
@@ -54,7 +72,7 @@ impl<S> Switch<S> {
 
 impl<S: Store> Store for Switch<S> {
     async fn acquire(&self, plan: &Plan<'_>) -> Result<Decision, Error> {
-        self.store()?.acquire(plan).await
+        self.on_its_way(self.store()?.acquire(plan).await)
     }
 
     async fn peek(&self, plan: &Plan<'_>) -> Result<Decision, Error> {
@@ -62,11 +80,11 @@ impl<S: Store> Store for Switch<S> {
     }
 
     async fn book(&self, plan: &Plan<'_>) -> Result<Decision, Error> {
-        self.store()?.book(plan).await
+        self.on_its_way(self.store()?.book(plan).await)
     }
 
     async fn claim(&self, plan: &Plan<'_>, claimant: Id) -> Result<Claim, Error> {
-        self.store()?.claim(plan, claimant).await
+        self.on_its_way(self.store()?.claim(plan, claimant).await)
     }
 
     async fn cancel(&self, handle: &Handle) -> Result<Ended, Error> {

@@ -19,12 +19,14 @@ use sluicegate_door::service::Service;
 use sluicegate_queue::{Embedded, JobId, Message, Options, Queue, WallClock, When};
 use sluicegate_store::memory::Capacity;
 use sluicegate_store::{Memory, MonotonicClock};
+use sluicegate_testkit::Switch;
 use tokio::task::JoinSet;
 
-type TheService = Service<Memory, MonotonicClock>;
+type TheService = Service<Switch<Memory>, MonotonicClock>;
 
 /// Everything that a flow needs.
 pub(crate) struct Bench {
+    pub(crate) store: Switch<Memory>,
     pub(crate) service: Arc<TheService>,
     pub(crate) broker: Arc<Embedded>,
     pub(crate) metrics: Metrics,
@@ -57,10 +59,12 @@ impl Bench {
         let settings = Settings { slack: Some(Span::from_millis(400)), ..Settings::default() };
         let rules = Ruleset::new(groups.collect(), settings).expect("rules");
         let capacity = Capacity { keys_max: 1_000, records_max: 100_000 };
-        let limiter = Limiter::new(rules, Memory::new(capacity));
+        let store = Switch::new(Memory::new(capacity));
+        let limiter = Limiter::new(rules, store.clone());
         let folder = tempfile::tempdir().expect("a folder");
         let broker = Embedded::open(&folder.path().join("queue.db")).expect("a file");
         Self {
+            store,
             service: Arc::new(Service::new(limiter, MonotonicClock::new(), Vec::new())),
             broker: Arc::new(broker),
             metrics: Metrics::new(Arc::new(WallClock)),

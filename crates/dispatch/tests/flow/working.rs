@@ -45,6 +45,25 @@ async fn booked_work_goes_at_its_moment_and_nothing_goes_back() {
     bench.finish().await;
 }
 
+/// A store that has booked or admitted, but whose answer came too late or not at all, is asked
+/// again for the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_of_the_store_that_are_lost_cost_no_moment() {
+    let limits = [("p", DISPATCH, "30/2s"), ("p", WORKER, "30/2s"), ("p", BOOKED, "30/2s burst 5")];
+    let mut bench = Bench::new(&limits);
+    bench.store.lose_every(3);
+    let provider = Provider::new(|_, _| done());
+    bench.produce("raw", numbered, 60).await;
+    let options = worker::Options { booked: true, ..worker_of("p") };
+    bench.work(options, provider.clone()).await;
+    bench.dispatch(Strategy::Fixed, &["p"], Delay::Booked).await;
+    bench.wait_for_done("p", 60).await;
+    assert_eq!(bench.metrics.worker("p", Count::Requeued), 0);
+    assert!(provider.most_within(Span::from_secs(2)) <= 30);
+    assert_eq!(provider.times().values().copied().max(), Some(1));
+    bench.finish().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn workers_that_stalled_never_exceed_the_limit_afterwards() {
     let limits = [("p", DISPATCH, "10/s"), ("p", WORKER, "10/s"), ("p", BOOKED, "10/s burst 5")];
