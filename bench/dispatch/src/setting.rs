@@ -1,7 +1,6 @@
 //! A limit on a Redis, queues on a RabbitMQ, and who works between them.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use sluicegate_core::rule::Pattern;
 use sluicegate_core::ruleset::Settings;
@@ -13,7 +12,7 @@ use sluicegate_dispatch::{
 };
 use sluicegate_door::service::Service;
 use sluicegate_queue::{Broker, Message, Options, Queue, RabbitMq, WallClock, When, rabbitmq};
-use sluicegate_store::redis::{Options as RedisOptions, Patience, Server};
+use sluicegate_store::redis::{Options as RedisOptions, Server};
 use sluicegate_store::{MonotonicClock, Redis};
 use sluicegate_testkit::redis::RedisServer;
 use tokio::task::JoinSet;
@@ -48,14 +47,8 @@ impl Setting {
         };
         let groups = vec![rule("dispatch"), rule("worker")];
         let rules = Ruleset::new(groups, Settings::default()).expect("the rules are sound");
-        // Jobs can wait for an answer; a decision service can't.
-        let patience = Patience {
-            timeout: Duration::from_secs(1),
-            retries: 1,
-            deadline: Duration::from_millis(2_500),
-        };
         let server = Server::at("127.0.0.1", redis.port);
-        let store = Redis::new(RedisOptions { patience, ..RedisOptions::new(server) });
+        let store = Redis::new(RedisOptions::new(server));
         let service = Service::new(Limiter::new(rules, store), MonotonicClock::new(), Vec::new());
         Ok(Self {
             service: Arc::new(service),
@@ -89,7 +82,13 @@ impl Setting {
     }
 
     pub(crate) async fn dispatch(&mut self, delay: Delay, enabled: bool) -> anyhow::Result<()> {
-        let candidate = Candidate { name: "p".to_owned(), cost: 1.0, quality: 1.0, weight: 1 };
+        let candidate = Candidate {
+            name: "p".to_owned(),
+            cost: 1.0,
+            quality: 1.0,
+            weight: 1,
+            estimate: Default::default(),
+        };
         let candidates = [candidate.clone()];
         let options = dispatcher::Options {
             id: "bench".to_owned(),
@@ -114,6 +113,7 @@ impl Setting {
     ) -> anyhow::Result<()> {
         let options = worker::Options {
             provider: "p".to_owned(),
+            estimate: Default::default(),
             concurrency: 200,
             prefetch: 300,
             attempts: 3,

@@ -97,7 +97,7 @@ impl<S: Store + 'static, C: Clock + 'static> Dispatcher<S, C> {
         tracker: Tracker,
     ) -> Arc<Self> {
         let lane = |(candidate, queue): (Candidate, Queue)| Lane {
-            pace: Pace::new(service.clone(), candidate.name),
+            pace: Pace::new(service.clone(), candidate.name, candidate.estimate),
             queue,
             full_until: AtomicU64::new(0),
         };

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use sluicegate_core::query::RequestId;
+use sluicegate_core::query::{Cost, Query, RequestId};
 use sluicegate_core::store::{Claim, Error};
 use sluicegate_core::time::{Clock, Span};
 use sluicegate_core::{Decision, Id, Store};
@@ -30,6 +30,8 @@ const AGAIN_MAX: Span = Span::from_millis(640);
 pub(crate) struct Pace<S, C> {
     service: Arc<Service<S, C>>,
     provider: String,
+    /// What a piece of work is taken for.
+    estimate: Cost,
     /// What was left of the tightest limit when it was last asked, as the bits of a number from 0
     /// to 1.
     left: AtomicU64,
@@ -60,8 +62,12 @@ pub(crate) enum Claimed {
 }
 
 impl<S: Store, C: Clock> Pace<S, C> {
-    pub(crate) const fn new(service: Arc<Service<S, C>>, provider: String) -> Self {
-        Self { service, provider, left: AtomicU64::new(1.0_f64.to_bits()) }
+    pub(crate) const fn new(service: Arc<Service<S, C>>, provider: String, estimate: Cost) -> Self {
+        Self { service, provider, estimate, left: AtomicU64::new(1.0_f64.to_bits()) }
+    }
+
+    fn query(&self, tier: Tier, id: RequestId) -> Query<'_> {
+        tier.query(&self.provider, self.estimate, id)
     }
 
     pub(crate) fn provider(&self) -> &str {
@@ -74,7 +80,7 @@ impl<S: Store, C: Clock> Pace<S, C> {
         let ours = || self.service.request_id();
         let mut id = id.map_or_else(ours, |id| RequestId::of_caller(id, KEEP));
         loop {
-            let query = [tier.query(&self.provider, id)];
+            let query = [self.query(tier, id)];
             match self.service.decide(&query, Question::Acquire, |answer| self.heard(answer)).await
             {
                 Ok(turn) => return turn,
@@ -104,7 +110,7 @@ impl<S: Store, C: Clock> Pace<S, C> {
     }
 
     async fn book_as(&self, id: Id) -> Result<Result<Span, Turn>, Failure> {
-        let query = [Tier::Booked.query(&self.provider, RequestId::of_caller(id, KEEP))];
+        let query = [self.query(Tier::Booked, RequestId::of_caller(id, KEEP))];
         let mut insisting = Insisting::default();
         loop {
             let booked =
@@ -137,7 +143,7 @@ impl<S: Store, C: Clock> Pace<S, C> {
 
     /// How soon something could be booked. Writes nothing.
     pub(crate) async fn soonest(&self) -> Turn {
-        let query = [Tier::Booked.query(&self.provider, self.service.request_id())];
+        let query = [self.query(Tier::Booked, self.service.request_id())];
         match self.service.decide(&query, Question::Peek, |answer| self.heard(answer)).await {
             Ok(turn) => turn,
             Err(error) => self.failed(&error),
@@ -147,7 +153,7 @@ impl<S: Store, C: Clock> Pace<S, C> {
     /// Claims a booking immediately before the work goes. A claimant whose answer was lost asks
     /// again as the same: another would get a new moment.
     pub(crate) async fn claim(&self, booking: Id) -> Claimed {
-        let query = Tier::Booked.query(&self.provider, RequestId::of_caller(booking, KEEP));
+        let query = self.query(Tier::Booked, RequestId::of_caller(booking, KEEP));
         let claimant = self.service.request_id().id;
         let mut insisting = Insisting::default();
         loop {
@@ -176,7 +182,7 @@ impl<S: Store, C: Clock> Pace<S, C> {
 
     /// Keeps the provider closed for everybody, for so long.
     pub(crate) async fn close(&self, span: Span) {
-        let query = Tier::Booked.query(&self.provider, self.service.request_id());
+        let query = self.query(Tier::Booked, self.service.request_id());
         if let Err(error) = self.service.close(&query, span).await {
             warn!(provider = self.provider, %error, "a pause could not be shared");
         }

@@ -14,6 +14,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use serde_json::Value;
+use sluicegate_core::query::Cost;
 
 /// How a provider is chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +51,8 @@ pub struct Candidate {
     pub quality: f64,
     /// How often it is taken under [`Strategy::Weighted`].
     pub weight: u32,
+    /// What a piece of work is taken for by its limits.
+    pub estimate: Cost,
 }
 
 /// Chooses among providers, by their numbers.
@@ -189,6 +192,7 @@ mod tests {
             cost,
             quality,
             weight,
+            estimate: Cost::default(),
         };
         vec![
             candidate("openai", 3.0, 8.0, 50),

@@ -4,7 +4,7 @@
 use std::fmt;
 
 use sluicegate_core::Id;
-use sluicegate_core::query::{Query, RequestId, Subject};
+use sluicegate_core::query::{Cost, Query, RequestId, Subject};
 use sluicegate_core::time::{Span, Timestamp};
 use sluicegate_queue::Message;
 
@@ -34,9 +34,10 @@ impl Tier {
         }
     }
 
-    /// The question whether work for a provider may go.
-    pub(crate) fn query(self, provider: &str, id: RequestId) -> Query<'_> {
+    /// The question whether work for a provider may go that is taken for so much.
+    pub(crate) fn query(self, provider: &str, estimate: Cost, id: RequestId) -> Query<'_> {
         let mut query = Query::new(id);
+        query.cost = estimate;
         query.insert_own(PROVIDER, provider);
         query.insert_own(TIER, self.word());
         query.subject = Subject::Own;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use sluicegate_core::Store;
+use sluicegate_core::query::Cost;
 use sluicegate_core::time::{Clock, Span, Timestamp};
 use sluicegate_door::service::Service;
 use sluicegate_queue::{Delivery, Queue};
@@ -28,6 +29,8 @@ use crate::tracker::Tracker;
 pub struct Options {
     /// Whom the work is for.
     pub provider: String,
+    /// What a job is taken for by its limits.
+    pub estimate: Cost,
     /// How many jobs are in work at the same time.
     pub concurrency: u16,
     /// How many messages are taken beyond these.
@@ -85,7 +88,7 @@ impl<S: Store + 'static, C: Clock + 'static> Worker<S, C> {
         metrics: Metrics,
         tracker: Tracker,
     ) -> Arc<Self> {
-        let pace = Pace::new(service.clone(), options.provider.clone());
+        let pace = Pace::new(service.clone(), options.provider.clone(), options.estimate);
         let slots = Semaphore::new(options.concurrency.max(1).into());
         let ear = Ear::new(options.learn);
         let closed_until = AtomicU64::new(0);

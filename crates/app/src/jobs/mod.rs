@@ -148,6 +148,7 @@ impl Jobs {
                 cost: provider.cost,
                 quality: provider.quality,
                 weight: provider.weight,
+                estimate: provider.estimate,
             };
             providers.push((candidate, queues.queue(&provider.queue, None).await?));
         }
@@ -192,6 +193,7 @@ impl Jobs {
         let jobs = queues.queue(&config.queue, config.dead_letter.as_deref()).await?;
         let options = worker::Options {
             provider: config.provider.clone(),
+            estimate: config.estimate,
             concurrency: config.concurrency,
             prefetch: config.prefetch,
             attempts: config.attempts,

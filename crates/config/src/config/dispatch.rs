@@ -1,5 +1,6 @@
 //! What is sent to whom, and who works on it.
 
+use sluicegate_core::query::Cost;
 use sluicegate_core::{Limit, Span};
 
 use super::{Handler, Learn};
@@ -74,6 +75,8 @@ pub struct Provider {
     pub queue: String,
     /// Its limits. Default: 1000/min.
     pub limits: Vec<Limit>,
+    /// What a message is taken for, where more than messages is limited. Default: nothing.
+    pub estimate: Cost,
     /// What a call costs, in any unit. Default: 1.
     pub cost: f64,
     /// How good its answers are, in any unit. Default: 1.
@@ -97,6 +100,8 @@ pub struct Worker {
     pub enabled: bool,
     /// Its own limits, the last word before the work goes. Default: none.
     pub limits: Vec<Limit>,
+    /// What a message is taken for. Default: as the provider in `dispatch` says.
+    pub estimate: Cost,
     /// How many jobs are in work at the same time. Default: 5.
     pub concurrency: u16,
     /// How many messages are taken beyond these. Default: 1: what is in hand is not available to

@@ -2,9 +2,10 @@
 
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use sluicegate_core::Span;
-use sluicegate_core::money::Price;
+use sluicegate_core::money::{Money, MoneyError, Price};
 
 use super::item::{Item, listed, nearest};
 use super::wording;
@@ -95,9 +96,22 @@ pub(super) fn span_from(
 
 /// The price of a token.
 pub(super) fn price(item: &Item<'_>, report: &mut Report) -> Option<Price> {
-    let scalar = item.scalar(report, "write a price, such as 0.20 USD/1M")?;
+    in_dollars(item, report, "write a price, such as 0.20 USD/1M")
+}
+
+/// An amount of money.
+pub(super) fn money(item: &Item<'_>, report: &mut Report) -> Option<Money> {
+    in_dollars(item, report, "write dollars, such as 0.02")
+}
+
+fn in_dollars<T: FromStr<Err = MoneyError>>(
+    item: &Item<'_>,
+    report: &mut Report,
+    form: &str,
+) -> Option<T> {
+    let scalar = item.scalar(report, form)?;
     match scalar.text().trim().parse() {
-        Ok(price) => Some(price),
+        Ok(amount) => Some(amount),
         Err(error) => {
             item.fail(report, wording::money(&error, scalar), "");
             None

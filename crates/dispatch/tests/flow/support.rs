@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt as _};
+use sluicegate_core::query::Cost;
 use sluicegate_core::rule::Pattern;
 use sluicegate_core::ruleset::Settings;
 use sluicegate_core::time::Clock;
@@ -164,13 +165,18 @@ pub(crate) async fn eventually(mut look: impl AsyncFnMut() -> Result<(), String>
     panic!("it never came to it: {found}");
 }
 
+/// What every job is taken for.
+const ESTIMATE: Cost =
+    Cost { requests: None, input_tokens: Some(700), output_tokens: Some(300), money: None };
+
 fn candidate(name: &str) -> Candidate {
-    Candidate { name: name.to_owned(), cost: 1.0, quality: 1.0, weight: 1 }
+    Candidate { name: name.to_owned(), cost: 1.0, quality: 1.0, weight: 1, estimate: ESTIMATE }
 }
 
 pub(crate) fn worker_of(provider: &str) -> worker::Options {
     worker::Options {
         provider: provider.to_owned(),
+        estimate: ESTIMATE,
         concurrency: 20,
         prefetch: 5,
         attempts: 3,

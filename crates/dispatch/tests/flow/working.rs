@@ -94,6 +94,23 @@ async fn a_worker_over_its_limit_waits_and_loses_nothing() {
     bench.finish().await;
 }
 
+/// Every job is taken for a thousand tokens.
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_are_limited_by_what_a_job_is_taken_for() {
+    let tokens = "10000 tokens/s";
+    for (delay, booked) in [(Delay::Fixed(Span::from_millis(300)), false), (Delay::Booked, true)] {
+        let mut bench = Bench::new(&[("p", DISPATCH, tokens), ("p", WORKER, tokens)]);
+        let provider = Provider::new(|_, _| done());
+        bench.produce("raw", numbered, 30).await;
+        bench.work(worker::Options { booked, ..worker_of("p") }, provider.clone()).await;
+        bench.dispatch(Strategy::Fixed, &["p"], delay).await;
+        bench.wait_for_done("p", 30).await;
+        assert!(provider.most_within(Span::from_secs(1)) <= 10, "{:?}", provider.calls());
+        assert_eq!(provider.times().len(), 30);
+        bench.finish().await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_long_wait_is_for_the_queue_and_what_is_not_in_hand_stays_there() {
     let mut bench = Bench::new(&[("p", WORKER, "10/min")]);

@@ -4,15 +4,15 @@
 //! where moments are booked, how evenly they are spread. All go by the names of provider and tier,
 //! which nobody who asks from outside can name.
 
+mod tier;
+
 use std::collections::HashSet;
 
-use sluicegate_core::limit::Unit;
-use sluicegate_core::rule::Pattern;
-use sluicegate_core::ruleset::Settings;
-use sluicegate_core::{Group, Limit, Rule, Ruleset, Span};
+use sluicegate_core::{Group, Span};
 
+use self::tier::{Asked, Tier, estimate, limits, spread};
 use super::item::{Fields, Item};
-use super::{gateway, handler, rule, scalar};
+use super::{gateway, handler, scalar};
 use crate::config::{
     Delay, Dispatch, OutagePolicy, Provider, RedisTopology, Store, Strategy, Worker,
 };
@@ -35,14 +35,16 @@ const DISPATCH: [&str; 14] = [
     "outage",
     "providers",
 ];
-const PROVIDER: [&str; 7] = ["queue", "limit", "key", "cost", "quality", "weight", "outage"];
-const WORKER: [&str; 15] = [
+const PROVIDER: [&str; 8] =
+    ["queue", "limit", "estimate", "key", "cost", "quality", "weight", "outage"];
+const WORKER: [&str; 16] = [
     "provider",
     "queue",
     "dead_letter",
     "results",
     "enabled",
     "limit",
+    "estimate",
     "key",
     "outage",
     "concurrency",
@@ -53,62 +55,8 @@ const WORKER: [&str; 15] = [
     "learn",
     "handler",
 ];
-/// The dimensions by which these rules are found.
-const BY_PROVIDER: &str = "@provider";
-const BY_TIER: &str = "@tier";
 /// What a provider has whose limit nobody wrote.
 const LIMIT: &str = "1000/min";
-
-/// Which questions a rule answers.
-#[derive(Clone, Copy)]
-enum Asked {
-    Dispatch,
-    Worker,
-    Booked,
-}
-
-impl Asked {
-    fn tiers(self) -> Vec<String> {
-        let words: &[&str] = match self {
-            Self::Dispatch => &["dispatch", "booked"],
-            Self::Worker => &["worker", "booked"],
-            Self::Booked => &["booked"],
-        };
-        words.iter().map(|&word| word.to_owned()).collect()
-    }
-}
-
-/// The rules of a tier of a provider.
-#[derive(Clone)]
-struct Tier<'a> {
-    name: String,
-    provider: &'a str,
-    asked: Asked,
-    limits: Vec<Limit>,
-    key: Option<String>,
-    outage: Option<OutagePolicy>,
-    gated: bool,
-}
-
-impl Tier<'_> {
-    fn group(self) -> Group {
-        let Self { name, provider, asked, limits, key, outage, gated } = self;
-        let mut rule = match limits.is_empty() {
-            true => Rule::unlimited(name.clone()),
-            false => Rule::new(name.clone(), limits),
-        };
-        rule.outage = outage;
-        rule.gate = gated;
-        // A key that is written is the same for whatever the rule counts by.
-        let per: &[&str] = if key.is_some() { &[] } else { &[BY_PROVIDER] };
-        rule.key = key.map(|key| key.replace("<provider>", provider));
-        let rule = rule
-            .per(per)
-            .when(BY_PROVIDER, Pattern::exactly(provider))
-            .when(BY_TIER, Pattern::OneOf(asked.tiers()));
-        Group::new(name, [rule])
-    }
-}
 
 /// The dispatcher of a file, and the groups of rules that its providers are limited by.
 pub(super) fn dispatch(
@@ -224,8 +172,9 @@ fn provider<'k>(
         return None;
     }
     let fields = Fields::open(item.clone(), &PROVIDER, report)?;
+    let estimate = fields.get("estimate").and_then(|item| estimate(&item, report));
     let limits = match fields.get("limit") {
-        Some(item) => limits(&item, report),
+        Some(item) => limits(&item, &estimate.unwrap_or_default(), report),
         None => vec![LIMIT.parse().expect("this is a limit")],
     };
     let before = report.errors();
@@ -240,11 +189,12 @@ fn provider<'k>(
         outage: own.or(outage),
         gated: true,
     };
-    let tier = checked(tier, item, before, report);
+    let tier = tier.checked(item, before, report);
     let provider = Provider {
         name: name.to_owned(),
         queue: fields.read("queue", format!("{name}-queue"), report, scalar::text),
         limits,
+        estimate: estimate.unwrap_or_default(),
         cost: fields.read("cost", 1.0, report, score),
         quality: fields.read("quality", 1.0, report, score),
         weight: fields.read("weight", 1, report, |item, report| {
@@ -277,7 +227,13 @@ fn worker(
             None
         }
     };
-    let limits = fields.get("limit").map(|item| limits(&item, report)).unwrap_or_default();
+    let estimate = match fields.get("estimate") {
+        Some(item) => estimate(&item, report),
+        None => known.map(|known| known.estimate),
+    };
+    let estimate = estimate.unwrap_or_default();
+    let limits = fields.get("limit").map(|item| limits(&item, &estimate, report));
+    let limits = limits.unwrap_or_default();
     let tier = Tier {
         name: format!("worker/{provider}"),
         provider: &provider,
@@ -287,7 +243,7 @@ fn worker(
         outage: fields.read_some("outage", report, scalar::outage),
         gated: true,
     };
-    let group = checked(tier, item, before, report).group();
+    let group = tier.checked(item, before, report).group();
     let count = |item: &Item<'_>, report: &mut Report, range| {
         scalar::whole(item, report, range).and_then(|count| u16::try_from(count).ok())
     };
@@ -306,6 +262,7 @@ fn worker(
         results: fields.read_some("results", report, scalar::text),
         enabled: enabled.unwrap_or_else(|| dispatch.is_none_or(|dispatch| dispatch.enabled)),
         limits,
+        estimate,
         concurrency: fields.read("concurrency", 5, report, |i, r| count(i, r, 1..=10_000)),
         prefetch: fields.read("prefetch", 1, report, |i, r| count(i, r, 0..=10_000)),
         attempts: fields.read("attempts", 3, report, |item, report| {
@@ -338,53 +295,10 @@ fn advise(item: &Item<'_>, worker: &Worker, dispatch: Option<&Dispatch>, report:
                        through, the other holds up";
         report.warning(&item.place(), message, "write the same in both");
     }
-}
-
-/// Says what is wrong with the limits of a tier, on their own.
-fn checked<'a>(tier: Tier<'a>, item: &Item<'_>, before: usize, report: &mut Report) -> Tier<'a> {
-    if report.errors() == before {
-        let group = tier.clone().group();
-        if let Err(errors) = Ruleset::new(vec![group], Settings::default()) {
-            for error in errors {
-                item.fail(report, error.problem.to_string(), "");
-            }
-        }
+    if worker.estimate != tier.estimate {
+        let message = "takes a message for something else than dispatch does";
+        report.warning(&item.place(), message, "write `estimate` once, in dispatch");
     }
-    tier
-}
-
-/// The limits of a tier. A message is one request, and what else it will cost nobody knows.
-fn limits(item: &Item<'_>, report: &mut Report) -> Vec<Limit> {
-    let limits = rule::limits(item, report);
-    if limits.iter().any(|limit| limit.unit() != Unit::Requests) {
-        let message =
-            "counts something else than messages, of which nobody says how much one takes";
-        item.fail(report, message, "write limits of requests, such as 500/min");
-    }
-    limits
-}
-
-/// How evenly booked moments are spread: an exact window that was used at once is free at once, and
-/// workers that can't take so much together would be late for most of it.
-fn spread(provider: &Provider, burst: u64, outage: Option<OutagePolicy>) -> Option<Group> {
-    let exact = provider.limits.iter().filter(|limit| matches!(limit, Limit::Exact(_)));
-    let spread: Vec<Limit> = exact
-        .filter(|limit| limit.amount().get() > burst)
-        .filter_map(|limit| format!("{limit} burst {burst}").parse().ok())
-        .collect();
-    if spread.is_empty() {
-        return None;
-    }
-    let tier = Tier {
-        name: format!("dispatch/{}/spread", provider.name),
-        provider: &provider.name,
-        asked: Asked::Booked,
-        limits: spread,
-        key: None,
-        outage,
-        gated: false,
-    };
-    Some(tier.group())
 }
 
 /// How many jobs the workers of the file do at the same time, at least one.
