@@ -9,6 +9,7 @@ use lapin::options::ConfirmSelectOptions;
 use lapin::uri::AMQPUri;
 use lapin::{Channel, Connection, ConnectionProperties};
 use tokio::sync::Mutex;
+use tokio::time::Instant;
 
 use super::failure::{self, Failure};
 use crate::Error;
@@ -17,6 +18,8 @@ use crate::Error;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How often another channel is asked for.
 const CHANNEL_TRIES: u32 = 5;
+/// How long a queue that was seen is taken to be there: looking costs as much as sending.
+const SEEN: Duration = Duration::from_secs(1);
 /// How often the two sides show each other that they are there, in seconds.
 const HEARTBEAT: u16 = 10;
 
@@ -44,6 +47,8 @@ pub(super) struct Live {
     pub(super) publishing: Channel,
     /// Delay queues that were declared over this connection.
     declared: Lock<HashSet<String>>,
+    /// When queues were last seen to exist.
+    seen: Lock<HashMap<String, Instant>>,
 }
 
 impl Link {
@@ -113,7 +118,7 @@ impl Link {
         let connection = connection.map_err(|error| failure::of_connecting(&host, error))?;
         let publishing = in_time(connection.create_channel()).await?;
         in_time(publishing.confirm_select(ConfirmSelectOptions::default())).await?;
-        Ok(Live { connection, publishing, declared: Lock::default() })
+        Ok(Live { connection, publishing, declared: Lock::default(), seen: Lock::default() })
     }
 }
 
@@ -126,6 +131,17 @@ impl std::fmt::Debug for Link {
 impl Live {
     fn is_up(&self) -> bool {
         self.connection.status().connected() && self.publishing.status().connected()
+    }
+
+    /// Whether a queue was seen to exist a moment ago.
+    pub(super) fn saw_lately(&self, queue: &str) -> bool {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.get(queue).is_some_and(|at| at.elapsed() < SEEN)
+    }
+
+    pub(super) fn saw(&self, queue: &str) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.insert(queue.to_owned(), Instant::now());
     }
 
     /// Whether a delay queue still has to be declared.

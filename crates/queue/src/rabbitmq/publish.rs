@@ -58,14 +58,18 @@ async fn prepare(
     target: &Place,
     waits: BTreeSet<Wait>,
 ) -> Result<(), Error> {
+    let waits = waits.into_iter().filter(|wait| live.is_new(&wait.queue(target.name())));
+    let waits: BTreeSet<_> = waits.flat_map(Wait::and_below).collect();
+    if waits.is_empty() && live.saw_lately(target.name()) {
+        return Ok(());
+    }
     let channel = link.throwaway().await?;
     let name = failure::name(target.name())?;
     let passive = QueueDeclareOptions { passive: true, ..Default::default() };
     in_time(channel.queue_declare(name, passive, FieldTable::default()))
         .await
         .map_err(|error| failure::of_queue(target.name(), error))?;
-    let waits = waits.into_iter().filter(|wait| live.is_new(&wait.queue(target.name())));
-    let waits: BTreeSet<_> = waits.flat_map(Wait::and_below).collect();
+    live.saw(target.name());
     for wait in waits {
         let queue = wait.queue(target.name());
         if !live.is_new(&queue) {
