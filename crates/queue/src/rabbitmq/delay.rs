@@ -5,8 +5,14 @@ use sluicegate_core::Span;
 
 use crate::broker::Delay;
 
-/// The shortest rung: what is due sooner, its consumer holds.
-pub(super) const RUNG_MIN: Span = Span::from_millis(16);
+/// The shortest rung. Shorter ones would make many steps of the last moments, in which whatever is
+/// due at the same time moves together.
+const RUNG_MIN: Span = Span::from_millis(256);
+/// How much before its instant a message comes out of its last rung: moving takes time, and a
+/// consumer's timer is more exact than the broker's.
+const LEAD: Span = Span::from_millis(256);
+/// What is due sooner, its consumer holds.
+pub(super) const HELD: Span = Span::from_millis(512);
 /// The longest, about 25 days; later instants take several of them.
 pub(super) const RUNG_MAX: Span = Span::from_millis(1 << 31);
 
@@ -75,8 +81,9 @@ pub fn delayed_queue(target: &str, delay: Span) -> String {
 
 /// The longest rung that is not too long.
 fn rung(left: Span) -> Option<u64> {
-    let left = left.min(RUNG_MAX);
-    (left >= RUNG_MIN).then(|| 1 << (left.as_micros() / 1_000).ilog2())
+    let millis = |span: Span| span.as_micros() / 1_000;
+    let left = millis(left).saturating_sub(millis(LEAD)).min(millis(RUNG_MAX));
+    (left >= millis(RUNG_MIN)).then(|| 1 << left.ilog2())
 }
 
 /// Rounded up: a delay is not shorter than it says.
@@ -104,9 +111,9 @@ mod tests {
     #[test]
     fn an_instant_takes_the_longest_rung_that_is_not_too_long() {
         for (left, name) in [
-            (15, None),
-            (16, Some("t-rung-16ms")),
-            (31, Some("t-rung-16ms")),
+            (511, None),
+            (512, Some("t-rung-256ms")),
+            (767, Some("t-rung-256ms")),
             (1_000, Some("t-rung-512ms")),
             (100_000_000, Some("t-rung-67108864ms")),
             (u64::MAX / 2_000, Some("t-rung-2147483648ms")),
@@ -117,10 +124,16 @@ mod tests {
     }
 
     #[test]
+    fn whatever_is_not_held_has_a_rung() {
+        let held = HELD.as_micros() / 1_000;
+        assert_eq!((until(held - 1), until(held).is_some()), (None, true));
+    }
+
+    #[test]
     fn below_a_rung_are_all_shorter_ones() {
-        let below = until(200).expect("it waits").and_below();
+        let below = until(1_500).expect("it waits").and_below();
         let queues: Vec<_> = below.iter().map(|wait| wait.queue("t")).collect();
-        assert_eq!(queues, ["t-rung-16ms", "t-rung-32ms", "t-rung-64ms", "t-rung-128ms"]);
+        assert_eq!(queues, ["t-rung-256ms", "t-rung-512ms", "t-rung-1024ms"]);
     }
 
     #[test]

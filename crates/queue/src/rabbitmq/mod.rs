@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! target-delayed-30000ms ─ttl→ target          a fixed delay, in a queue of its own
-//! target-rung-512ms ─ttl→ target ─early→ target-rung-64ms ─ttl→ target     any instant
+//! target-rung-512ms ─ttl→ target ─early→ target-rung-256ms ─ttl→ target     any instant
 //! ```
 //!
 //! An instant is reached over rungs whose lengths are powers of two: always the longest that is not
@@ -138,7 +138,7 @@ impl Broker for RabbitMq {
             broker: NAME,
             lease: Lease::Connection,
             delay_max: delay::RUNG_MAX,
-            delay_min: delay::RUNG_MIN,
+            delay_min: delay::HELD,
             fixed_delays: true,
             browse: false,
             priorities: self.options.priorities,
