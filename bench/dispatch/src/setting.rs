@@ -1,6 +1,7 @@
 //! A limit on a Redis, queues on a RabbitMQ, and who works between them.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use sluicegate_core::rule::Pattern;
 use sluicegate_core::ruleset::Settings;
@@ -12,7 +13,7 @@ use sluicegate_dispatch::{
 };
 use sluicegate_door::service::Service;
 use sluicegate_queue::{Broker, Message, Options, Queue, RabbitMq, WallClock, When, rabbitmq};
-use sluicegate_store::redis::{Options as RedisOptions, Server};
+use sluicegate_store::redis::{Options as RedisOptions, Patience, Server};
 use sluicegate_store::{MonotonicClock, Redis};
 use sluicegate_testkit::redis::RedisServer;
 use tokio::task::JoinSet;
@@ -48,7 +49,13 @@ impl Setting {
         let groups = vec![rule("dispatch"), rule("worker")];
         let rules = Ruleset::new(groups, Settings::default()).expect("the rules are sound");
         let server = Server::at("127.0.0.1", redis.port);
-        let store = Redis::new(RedisOptions::new(server));
+        // As the configuration has it where there are jobs.
+        let patience = Patience {
+            timeout: Duration::from_millis(500),
+            deadline: Duration::from_millis(1_500),
+            ..Patience::default()
+        };
+        let store = Redis::new(RedisOptions { patience, ..RedisOptions::new(server) });
         let service = Service::new(Limiter::new(rules, store), MonotonicClock::new(), Vec::new());
         Ok(Self {
             service: Arc::new(service),

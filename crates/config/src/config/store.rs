@@ -55,11 +55,13 @@ pub struct SnapshotFile {
 pub struct RedisStore {
     /// Which servers. Default: redis://127.0.0.1:6379.
     pub topology: RedisTopology,
-    /// How long one attempt may take. Default: 20ms, well above what a healthy server needs.
+    /// How long one attempt may take. Default: 20ms, well above what a healthy server needs; 500ms
+    /// with a dispatcher or workers.
     pub timeout: Span,
     /// How often a failed attempt is repeated, after 5 to 10 ms. Default: 1.
     pub retries: u32,
-    /// How long a whole decision may take; the last attempt gets what is left. Default: 45ms.
+    /// How long a whole decision may take; the last attempt gets what is left. Default: 45ms;
+    /// 1500ms with a dispatcher or workers.
     pub deadline: Span,
     /// The most limiter nodes that are ever up at the same time: the share of each while Redis
     /// does not answer depends on it. Default: 4.
@@ -79,6 +81,13 @@ pub struct RedisStore {
 impl RedisStore {
     /// Longer than that, capacity that was given back would be missed.
     pub(crate) const DENY_CACHE_MAX: Span = Span::from_secs(1);
+
+    /// The defaults where messages are dispatched or worked on: hundreds of them ask in the same
+    /// moment, and can wait for each other. What is given up too early costs them more.
+    pub(crate) fn for_jobs() -> Self {
+        let (timeout, deadline) = (Span::from_millis(500), Span::from_millis(1_500));
+        Self { timeout, deadline, ..Self::default() }
+    }
 }
 
 impl Default for RedisStore {

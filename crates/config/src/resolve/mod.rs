@@ -91,7 +91,8 @@ pub(crate) fn config(root: &Node, report: &mut Report) -> Option<Config> {
     let auth = part("auth").map(|item| auth::auth(item, report)).unwrap_or_default();
     let authenticated = !auth.tokens.is_empty();
     let listen = listen::listen(part("listen"), authenticated, report);
-    let store = part("store").map(|item| store::store(item, report)).unwrap_or_default();
+    let jobs = part("dispatch").is_some() || part("workers").is_some();
+    let store = part("store").map(|item| store::store(item, jobs, report)).unwrap_or_default();
     let dimensions = part("dimensions").map(|item| dimensions::dimensions(&item, report));
     let mut dimensions = dimensions.unwrap_or_default();
     let mut settings = Settings::default();

@@ -35,7 +35,7 @@ enum Kind {
     Auto,
 }
 
-pub(super) fn store(item: Item<'_>, report: &mut Report) -> Store {
+pub(super) fn store(item: Item<'_>, jobs: bool, report: &mut Report) -> Store {
     let known: Vec<_> = ["kind"].into_iter().chain(MEMORY).chain(REDIS).collect();
     let Some(fields) = Fields::open(item, &known, report) else { return Store::default() };
     let kinds = [("memory", Kind::Memory), ("redis", Kind::Redis), ("auto", Kind::Auto)];
@@ -68,7 +68,8 @@ pub(super) fn store(item: Item<'_>, report: &mut Report) -> Store {
             if fixed {
                 refuse(&fields, &MEMORY, ("memory", "redis"), report);
             }
-            Store::Redis(redis_store(&fields, report))
+            let default = if jobs { RedisStore::for_jobs() } else { RedisStore::default() };
+            Store::Redis(redis_store(&fields, default, report))
         }
     }
 }
@@ -103,8 +104,7 @@ fn snapshot(item: &Item<'_>, report: &mut Report) -> Option<SnapshotFile> {
     Some(SnapshotFile { path: path?, every })
 }
 
-fn redis_store(fields: &Fields<'_>, report: &mut Report) -> RedisStore {
-    let default = RedisStore::default();
+fn redis_store(fields: &Fields<'_>, default: RedisStore, report: &mut Report) -> RedisStore {
     let span = |item: &Item<'_>, report: &mut Report| {
         let remedy = "no server answers in less";
         scalar::span_from(item, report, Span::from_millis(1), remedy)

@@ -94,6 +94,20 @@ fn the_example_of_the_design_is_read_as_it_is_meant() {
 }
 
 #[test]
+fn whoever_works_on_jobs_waits_longer_for_redis() {
+    let jobs = "workers: [{provider: p, queue: q, handler: {command: [cat]}}]\n";
+    for (store, expected) in
+        [("{kind: redis}", (500, 1_500)), ("{kind: redis, deadline: 2s}", (500, 2_000))]
+    {
+        let config = loaded(&format!("{jobs}store: {store}\n"));
+        let Store::Redis(redis) = config.store else { panic!("kind: redis is Redis") };
+        let (timeout, deadline) = expected;
+        let expected = (Span::from_millis(timeout), Span::from_millis(deadline));
+        assert_eq!((redis.timeout, redis.deadline), expected);
+    }
+}
+
+#[test]
 fn variables_are_typed_after_they_are_replaced() {
     let config = good("assistant_api");
     assert!(!config.enabled);
