@@ -8,18 +8,18 @@ use std::time::Duration;
 use lapin::options::ConfirmSelectOptions;
 use lapin::uri::AMQPUri;
 use lapin::{Channel, Connection, ConnectionProperties};
+use sluicegate_core::time::{Clock as _, Span, Timestamp};
 use tokio::sync::Mutex;
-use tokio::time::Instant;
 
 use super::failure::{self, Failure};
-use crate::Error;
+use crate::{Error, WallClock};
 
 /// How long an answer is waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How often another channel is asked for.
 const CHANNEL_TRIES: u32 = 5;
 /// How long a queue that was seen is taken to be there: looking costs as much as sending.
-const SEEN: Duration = Duration::from_secs(1);
+const SEEN: Span = Span::from_secs(1);
 /// How often the two sides show each other that they are there, in seconds.
 const HEARTBEAT: u16 = 10;
 
@@ -48,7 +48,7 @@ pub(super) struct Live {
     /// Delay queues that were declared over this connection.
     declared: Lock<HashSet<String>>,
     /// When queues were last seen to exist.
-    seen: Lock<HashMap<String, Instant>>,
+    seen: Lock<HashMap<String, Timestamp>>,
 }
 
 impl Link {
@@ -136,12 +136,12 @@ impl Live {
     /// Whether a queue was seen to exist a moment ago.
     pub(super) fn saw_lately(&self, queue: &str) -> bool {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.get(queue).is_some_and(|at| at.elapsed() < SEEN)
+        seen.get(queue).is_some_and(|at| WallClock.now().since(*at) < SEEN)
     }
 
     pub(super) fn saw(&self, queue: &str) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.insert(queue.to_owned(), Instant::now());
+        seen.insert(queue.to_owned(), WallClock.now());
     }
 
     /// Whether a delay queue still has to be declared.
