@@ -4,7 +4,7 @@
 //! All spans are from now: the clock of the store is not that of the queue.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use sluicegate_core::query::{Cost, Query, RequestId};
 use sluicegate_core::store::{Claim, Error};
@@ -22,9 +22,8 @@ const KEEP: Span = Span::from_secs(600);
 const UNANSWERED: Span = Span::from_millis(500);
 /// The shortest wait: a store that says "now" twice must not be asked in a loop.
 const AGAIN: Span = Span::from_millis(5);
-/// The longest pause before an unanswered question is asked once more. All together last a second:
-/// a job has more time than a request, whose times are those of the store.
-const AGAIN_MAX: Span = Span::from_millis(640);
+/// The longest pause before an unanswered question is asked once more.
+const AGAIN_MAX: Span = Span::from_millis(80);
 
 /// The limits of one provider.
 pub(crate) struct Pace<S, C> {
@@ -35,6 +34,8 @@ pub(crate) struct Pace<S, C> {
     /// What was left of the tightest limit when it was last asked, as the bits of a number from 0
     /// to 1.
     left: AtomicU64,
+    /// Whether the store has not answered for so long that nobody insists any more.
+    away: AtomicBool,
 }
 
 /// When work may go.
@@ -63,7 +64,8 @@ pub(crate) enum Claimed {
 
 impl<S: Store, C: Clock> Pace<S, C> {
     pub(crate) const fn new(service: Arc<Service<S, C>>, provider: String, estimate: Cost) -> Self {
-        Self { service, provider, estimate, left: AtomicU64::new(1.0_f64.to_bits()) }
+        let left = AtomicU64::new(1.0_f64.to_bits());
+        Self { service, provider, estimate, left, away: AtomicBool::new(false) }
     }
 
     fn query(&self, tier: Tier, id: RequestId) -> Query<'_> {
@@ -111,7 +113,7 @@ impl<S: Store, C: Clock> Pace<S, C> {
 
     async fn book_as(&self, id: Id) -> Result<Result<Span, Turn>, Failure> {
         let query = [self.query(Tier::Booked, RequestId::of_caller(id, KEEP))];
-        let mut insisting = Insisting::default();
+        let mut pause = AGAIN;
         loop {
             let booked =
                 self.service.decide(&query, Question::Book, |answer| match answer.decision() {
@@ -119,7 +121,7 @@ impl<S: Store, C: Clock> Pace<S, C> {
                     _ => Err(turn(answer)),
                 });
             let booked = booked.await;
-            if !insisting.asks_again(booked.as_ref().err()).await {
+            if !self.asks_again(booked.as_ref().err(), &mut pause).await {
                 return booked;
             }
         }
@@ -155,7 +157,7 @@ impl<S: Store, C: Clock> Pace<S, C> {
     pub(crate) async fn claim(&self, booking: Id) -> Claimed {
         let query = self.query(Tier::Booked, RequestId::of_caller(booking, KEEP));
         let claimant = self.service.request_id().id;
-        let mut insisting = Insisting::default();
+        let mut pause = AGAIN;
         loop {
             let claimed = self.service.claim(&query, claimant, |_, _, claim| match claim {
                 Claim::Go { .. } => Claimed::Go,
@@ -165,9 +167,12 @@ impl<S: Store, C: Clock> Pace<S, C> {
                 Claim::Deny(deny) => Claimed::Gone(deny.start.since(deny.at)),
                 Claim::Spent => Claimed::Gone(Span::ZERO),
             });
-            match claimed.await {
+            let claimed = claimed.await;
+            if self.asks_again(claimed.as_ref().err(), &mut pause).await {
+                continue;
+            }
+            match claimed {
                 Ok(claimed) => return claimed,
-                Err(failure) if insisting.asks_again(Some(&failure)).await => {}
                 Err(Failure::Store(Error::Unavailable(_))) => return Claimed::Later(UNANSWERED),
                 // Rules have changed since, it lapsed, or somebody cancelled it.
                 Err(_) => return Claimed::Gone(Span::ZERO),
@@ -188,6 +193,20 @@ impl<S: Store, C: Clock> Pace<S, C> {
         }
     }
 
+    /// Whether to ask again, after a pause, for what is the same however often it is asked. Who
+    /// was not answered in the end leaves it to the outage policy, and those after it ask once, until
+    /// there is an answer.
+    async fn asks_again(&self, failure: Option<&Failure>, pause: &mut Span) -> bool {
+        let unanswered = matches!(failure, Some(Failure::Store(Error::Unavailable(_))));
+        if !unanswered || *pause > AGAIN_MAX || self.away.load(Ordering::Relaxed) {
+            self.away.store(unanswered, Ordering::Relaxed);
+            return false;
+        }
+        tokio::time::sleep((*pause).into()).await;
+        *pause = *pause + *pause;
+        true
+    }
+
     fn heard(&self, answer: &Answer<'_, '_>) -> Turn {
         let left = answer.binding().map(|s| s.remaining() as f64 / s.amount() as f64);
         self.left.store(left.fold(1.0, f64::min).to_bits(), Ordering::Relaxed);
@@ -199,31 +218,6 @@ impl<S: Store, C: Clock> Pace<S, C> {
             warn!(provider = self.provider, %error, "a turn could not be asked for");
         }
         Turn::Closed(UNANSWERED)
-    }
-}
-
-/// Asking again for what is the same however often it is asked, until the store answers, or for a
-/// second.
-struct Insisting {
-    pause: Span,
-}
-
-impl Default for Insisting {
-    fn default() -> Self {
-        Self { pause: AGAIN }
-    }
-}
-
-impl Insisting {
-    /// Whether to ask again, after a pause.
-    async fn asks_again(&mut self, failure: Option<&Failure>) -> bool {
-        let unanswered = matches!(failure, Some(Failure::Store(Error::Unavailable(_))));
-        if !unanswered || self.pause > AGAIN_MAX {
-            return false;
-        }
-        tokio::time::sleep(self.pause.into()).await;
-        self.pause = self.pause + self.pause;
-        true
     }
 }
 

@@ -51,7 +51,7 @@ async fn booked_work_goes_at_its_moment_and_nothing_goes_back() {
 async fn answers_of_the_store_that_are_lost_cost_no_moment() {
     let limits = [("p", DISPATCH, "30/2s"), ("p", WORKER, "30/2s"), ("p", BOOKED, "30/2s burst 5")];
     let mut bench = Bench::new(&limits);
-    bench.store.lose_every(3);
+    bench.store.lose_every(7);
     let provider = Provider::new(|_, _| done());
     bench.produce("raw", numbered, 60).await;
     let options = worker::Options { booked: true, ..worker_of("p") };
