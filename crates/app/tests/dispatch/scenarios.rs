@@ -89,9 +89,11 @@ fn everything_succeeds_booked_and_hardly_anything_goes_back(stand: &Stand) {
     let running = stand.run("dispatch,worker", &config);
     let results = || stand.depth("results").ready;
     eventually(|| (results() == 1_000, results()));
-    // None on a machine that never stands still, as `bench dispatch` shows.
     let requeued = metric(&running, "sluicegate_worker_requeued_total{provider=\"gemini\"}");
-    assert!(requeued <= 50, "{requeued} went back");
+    // Broker, Redis and four other tests share two cores: in one of five runs Redis was silent for
+    // seconds, and two jobs missed their moments.
+    let most = if stand.zcard("worker").is_some() { 20 } else { 0 };
+    assert!(requeued <= most, "{requeued} went back");
     let report = record.report(Duration::from_secs(59));
     assert!(report.most_in_window <= 500, "{report:?}");
     assert_eq!(report.jobs, 1_000, "{report:?}");

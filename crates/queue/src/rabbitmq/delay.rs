@@ -81,9 +81,8 @@ pub fn delayed_queue(target: &str, delay: Span) -> String {
 
 /// The longest rung that is not too long.
 fn rung(left: Span) -> Option<u64> {
-    let millis = |span: Span| span.as_micros() / 1_000;
-    let left = millis(left).saturating_sub(millis(LEAD)).min(millis(RUNG_MAX));
-    (left >= millis(RUNG_MIN)).then(|| 1 << left.ilog2())
+    let left = left.as_micros().saturating_sub(LEAD.as_micros()).min(RUNG_MAX.as_micros());
+    (left >= RUNG_MIN.as_micros()).then(|| 1 << (left / 1_000).ilog2())
 }
 
 /// Rounded up: a delay is not shorter than it says.

@@ -58,8 +58,9 @@ async fn prepare(
     target: &Place,
     waits: BTreeSet<Wait>,
 ) -> Result<(), Error> {
-    let waits = waits.into_iter().filter(|wait| live.is_new(&wait.queue(target.name())));
-    let waits: BTreeSet<_> = waits.flat_map(Wait::and_below).collect();
+    let is_new = |wait: &Wait| live.is_new(&wait.queue(target.name()));
+    let waits = waits.into_iter().filter(is_new).flat_map(Wait::and_below).filter(is_new);
+    let waits: BTreeSet<_> = waits.collect();
     if waits.is_empty() && live.saw_lately(target.name()) {
         return Ok(());
     }
@@ -72,9 +73,6 @@ async fn prepare(
     live.saw(target.name());
     for wait in waits {
         let queue = wait.queue(target.name());
-        if !live.is_new(&queue) {
-            continue;
-        }
         let durable = QueueDeclareOptions { durable: true, ..Default::default() };
         let arguments = wait.arguments(target.name());
         in_time(channel.queue_declare(failure::name(&queue)?, durable, arguments))
