@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sluicegate_config::{RedisAddress, RedisStore, RedisTopology};
+use sluicegate_config::{Asking, RedisAddress, RedisStore, RedisTopology};
 use sluicegate_core::plan::Handle;
 use sluicegate_core::query::Cost;
 use sluicegate_core::store::{Claim, Ended, Error, Renewed, Shut, Usage};
@@ -23,7 +23,8 @@ pub(crate) enum Chosen {
 }
 
 /// The store of a Redis configuration. It connects by itself, and again when it has to.
-pub(crate) fn redis(config: &RedisStore) -> Redis {
+pub(crate) fn redis(config: &RedisStore, asking: Asking) -> Redis {
+    let waits = config.waits(asking);
     let topology = match &config.topology {
         RedisTopology::Single(address) => Topology::Single(server(address)),
         RedisTopology::Cluster(nodes) => Topology::Cluster(nodes.iter().map(server).collect()),
@@ -41,9 +42,9 @@ pub(crate) fn redis(config: &RedisStore) -> Redis {
         topology,
         key_prefix: config.key_prefix.clone(),
         patience: Patience {
-            timeout: config.timeout.into(),
+            timeout: waits.timeout.into(),
             retries: config.retries,
-            deadline: config.deadline.into(),
+            deadline: waits.deadline.into(),
         },
         deny_cache: config.deny_cache.into(),
     })

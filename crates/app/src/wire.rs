@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use arc_swap::ArcSwapOption;
 use axum::Router;
 use indicatif::ProgressBar;
-use sluicegate_config::{Config, EnvoyClosed, Listener, LogFormat, SnapshotFile, Store};
+use sluicegate_config::{Asking, Config, EnvoyClosed, Listener, LogFormat, SnapshotFile, Store};
 use sluicegate_core::ruleset::{Ruleset, Settings};
 use sluicegate_core::shelf::Shelf;
 use sluicegate_core::{Limiter, Span};
@@ -106,15 +106,19 @@ pub(crate) struct Run<'a> {
 
 impl Node {
     /// Assembles a node from a configuration.
-    pub(crate) fn new(source: Source, config: &Config) -> anyhow::Result<Arc<Self>> {
+    pub(crate) fn new(
+        source: Source,
+        config: &Config,
+        parts: &[Part],
+    ) -> anyhow::Result<Arc<Self>> {
         let (store, snapshot, shelf) = match &config.store {
             Store::Memory { keys_max, records_max, snapshot, overrides } => {
                 let capacity = Capacity { keys_max: *keys_max, records_max: *records_max };
                 let memory = Chosen::Memory(open_memory(capacity, snapshot.as_ref())?);
                 (memory, snapshot.clone(), open_shelf(overrides.as_deref())?)
             }
-            Store::Redis(config) => {
-                let redis = Arc::new(store::redis(config));
+            Store::Redis(redis) => {
+                let redis = Arc::new(store::redis(redis, asking(config, parts)));
                 let shelf: Arc<dyn Shelf> = redis.clone();
                 (Chosen::Redis(redis), None, shelf)
             }
@@ -400,6 +404,13 @@ impl Operations for Admin {
             reloaded.unwrap_or_else(|panicked| Err(panicked.to_string()))
         })
     }
+}
+
+/// On whose behalf a process with these parts asks the store.
+fn asking(config: &Config, parts: &[Part]) -> Asking {
+    let dispatches = parts.contains(&Part::Dispatch) && config.dispatch.is_some();
+    let works = parts.contains(&Part::Worker) && !config.workers.is_empty();
+    if dispatches || works { Asking::Jobs } else { Asking::Requests }
 }
 
 /// The rules of a configuration; none if it is disabled.

@@ -19,12 +19,12 @@ mod resolve;
 mod source;
 
 pub use config::{
-    Address, AnswerCondition, Auth, ByteSize, ChatProvider, ChatWork, CommandWork, Config,
+    Address, AnswerCondition, Asking, Auth, ByteSize, ChatProvider, ChatWork, CommandWork, Config,
     Credentials, Decisions, Delay, Dispatch, Emit, Envoy, EnvoyClosed, Fair, Gateway, Handler,
     HttpContent, HttpWork, Learn, Listen, Listener, Loaded, Log, LogFormat, LogLevel, Login,
     Metrics, Outage, OutagePolicy, Prices, Provider, Queue, QueueBroker, RedisAddress, RedisStore,
     RedisTopology, Route, RuleExtras, Secret, SecretSource, Server, Share, SnapshotFile, Statuses,
-    Store, Strategy, Tls, TokenHash, Url, Wait, Work, Worker,
+    Store, Strategy, Tls, TokenHash, Url, Wait, Waits, Work, Worker,
 };
 pub use diagnostic::{Diagnostic, Diagnostics, Excerpt, Severity};
 pub use price_file::PriceFileError;

@@ -88,7 +88,7 @@ impl Serve {
 }
 
 async fn serve(source: Source, config: &Config, run: Run<'_>) -> anyhow::Result<()> {
-    let node = Node::new(source.clone(), config)?;
+    let node = Node::new(source.clone(), config, run.parts)?;
     // Before anything can take long: a signal that comes early must not be lost.
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;

@@ -31,7 +31,9 @@ pub use listen::{Address, Listen, Listener, Tls};
 pub use prices::Prices;
 pub use queue::{Queue, QueueBroker};
 pub use service::{ByteSize, Decisions, Log, LogFormat, LogLevel, Metrics, Server, Share};
-pub use store::{RedisAddress, RedisStore, RedisTopology, Secret, SnapshotFile, Store};
+pub use store::{
+    Asking, RedisAddress, RedisStore, RedisTopology, Secret, SnapshotFile, Store, Waits,
+};
 
 use crate::diagnostic::Diagnostic;
 use crate::price_file::{self, PriceFileError};

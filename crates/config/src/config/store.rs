@@ -55,14 +55,13 @@ pub struct SnapshotFile {
 pub struct RedisStore {
     /// Which servers. Default: redis://127.0.0.1:6379.
     pub topology: RedisTopology,
-    /// How long one attempt may take. Default: 20ms, well above what a healthy server needs; 500ms
-    /// with a dispatcher or workers.
-    pub timeout: Span,
+    /// How long one attempt may take. Default: by what the process does.
+    pub timeout: Option<Span>,
     /// How often a failed attempt is repeated, after 5 to 10 ms. Default: 1.
     pub retries: u32,
-    /// How long a whole decision may take; the last attempt gets what is left. Default: 45ms;
-    /// 1500ms with a dispatcher or workers.
-    pub deadline: Span,
+    /// How long a whole decision may take; the last attempt gets what is left. Default: by what the
+    /// process does.
+    pub deadline: Option<Span>,
     /// The most limiter nodes that are ever up at the same time: the share of each while Redis
     /// does not answer depends on it. Default: 4.
     pub nodes_max: u32,
@@ -82,21 +81,45 @@ impl RedisStore {
     /// Longer than that, capacity that was given back would be missed.
     pub(crate) const DENY_CACHE_MAX: Span = Span::from_secs(1);
 
-    /// The defaults where messages are dispatched or worked on: hundreds of them ask in the same
-    /// moment, and can wait for each other. What is given up too early costs them more.
-    pub(crate) fn for_jobs() -> Self {
-        let (timeout, deadline) = (Span::from_millis(500), Span::from_millis(1_500));
-        Self { timeout, deadline, ..Self::default() }
+    /// How long Redis is waited for in a process that does this.
+    pub fn waits(&self, asking: Asking) -> Waits {
+        let default = match asking {
+            Asking::Requests => (Span::from_millis(20), Span::from_millis(45)),
+            Asking::Jobs => (Span::from_millis(500), Span::from_millis(1_500)),
+        };
+        Waits {
+            timeout: self.timeout.unwrap_or(default.0),
+            deadline: self.deadline.unwrap_or(default.1),
+        }
     }
+}
+
+/// On whose behalf a process asks Redis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asking {
+    /// Somebody waits for the answer: 20 and 45 ms, well above what a healthy server needs.
+    Requests,
+    /// Messages are dispatched or worked on: hundreds of them ask in the same moment, and can wait
+    /// for each other. What is given up too early costs them more: 500 and 1500 ms.
+    Jobs,
+}
+
+/// How long Redis is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waits {
+    /// For one attempt.
+    pub timeout: Span,
+    /// For a whole decision.
+    pub deadline: Span,
 }
 
 impl Default for RedisStore {
     fn default() -> Self {
         Self {
             topology: RedisTopology::Single(RedisAddress::default()),
-            timeout: Span::from_millis(20),
+            timeout: None,
             retries: 1,
-            deadline: Span::from_millis(45),
+            deadline: None,
             nodes_max: 4,
             connections_max: 10,
             partition: None,

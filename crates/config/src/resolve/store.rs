@@ -6,7 +6,7 @@ use sluicegate_core::Span;
 
 use super::item::{Fields, Item};
 use super::{redis, scalar};
-use crate::config::{RedisStore, RedisTopology, Secret, SnapshotFile, Store};
+use crate::config::{Asking, RedisStore, RedisTopology, Secret, SnapshotFile, Store, Waits};
 use crate::raw::Value;
 use crate::report::Report;
 
@@ -35,7 +35,7 @@ enum Kind {
     Auto,
 }
 
-pub(super) fn store(item: Item<'_>, jobs: bool, report: &mut Report) -> Store {
+pub(super) fn store(item: Item<'_>, asking: Asking, report: &mut Report) -> Store {
     let known: Vec<_> = ["kind"].into_iter().chain(MEMORY).chain(REDIS).collect();
     let Some(fields) = Fields::open(item, &known, report) else { return Store::default() };
     let kinds = [("memory", Kind::Memory), ("redis", Kind::Redis), ("auto", Kind::Auto)];
@@ -68,8 +68,7 @@ pub(super) fn store(item: Item<'_>, jobs: bool, report: &mut Report) -> Store {
             if fixed {
                 refuse(&fields, &MEMORY, ("memory", "redis"), report);
             }
-            let default = if jobs { RedisStore::for_jobs() } else { RedisStore::default() };
-            Store::Redis(redis_store(&fields, default, report))
+            Store::Redis(redis_store(&fields, asking, report))
         }
     }
 }
@@ -104,7 +103,8 @@ fn snapshot(item: &Item<'_>, report: &mut Report) -> Option<SnapshotFile> {
     Some(SnapshotFile { path: path?, every })
 }
 
-fn redis_store(fields: &Fields<'_>, default: RedisStore, report: &mut Report) -> RedisStore {
+fn redis_store(fields: &Fields<'_>, asking: Asking, report: &mut Report) -> RedisStore {
+    let default = RedisStore::default();
     let span = |item: &Item<'_>, report: &mut Report| {
         let remedy = "no server answers in less";
         scalar::span_from(item, report, Span::from_millis(1), remedy)
@@ -116,9 +116,9 @@ fn redis_store(fields: &Fields<'_>, default: RedisStore, report: &mut Report) ->
     };
     let store = RedisStore {
         topology: topology(fields, report).unwrap_or(default.topology),
-        timeout: fields.read("timeout", default.timeout, report, span),
+        timeout: fields.read_some("timeout", report, span),
         retries: fields.read("retries", default.retries, report, number(0..=5)),
-        deadline: fields.read("deadline", default.deadline, report, span),
+        deadline: fields.read_some("deadline", report, span),
         nodes_max: fields.read("nodes_max", default.nodes_max, report, number(1..=10_000)),
         connections_max: fields.read(
             "connections_max",
@@ -130,7 +130,7 @@ fn redis_store(fields: &Fields<'_>, default: RedisStore, report: &mut Report) ->
         deny_cache: fields.read("deny_cache", default.deny_cache, report, deny_cache),
         key_prefix: fields.read("key_prefix", default.key_prefix, report, key_prefix),
     };
-    check_deadline(fields, &store, report);
+    check_deadline(fields, &store, asking, report);
     check_connections(fields, &store, report);
     store
 }
@@ -235,11 +235,12 @@ fn key_prefix(item: &Item<'_>, report: &mut Report) -> Option<String> {
 }
 
 /// Attempts that don't fit into the deadline are never made.
-fn check_deadline(fields: &Fields<'_>, store: &RedisStore, report: &mut Report) {
+fn check_deadline(fields: &Fields<'_>, store: &RedisStore, asking: Asking, report: &mut Report) {
+    let Waits { timeout, deadline } = store.waits(asking);
     let waits = u64::from(store.retries) * BACKOFF_MIN.as_micros();
-    let attempts = (u64::from(store.retries) + 1).saturating_mul(store.timeout.as_micros());
+    let attempts = (u64::from(store.retries) + 1).saturating_mul(timeout.as_micros());
     let needed = Span::from_micros(attempts.saturating_add(waits));
-    if needed <= store.deadline {
+    if needed <= deadline {
         return;
     }
     let item = ["deadline", "timeout", "retries"].into_iter().find_map(|key| fields.get(key));

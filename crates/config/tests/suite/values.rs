@@ -2,7 +2,8 @@
 
 use crate::files::{files, load_file};
 use sluicegate_config::{
-    Config, LogFormat, LogLevel, OutagePolicy, RedisTopology, Share, Store, TokenHash, load,
+    Asking, Config, LogFormat, LogLevel, OutagePolicy, RedisTopology, Share, Store, TokenHash,
+    Waits, load,
 };
 use sluicegate_core::Span;
 use sluicegate_core::price::{Quote, Tokens};
@@ -60,7 +61,8 @@ fn limits_without_dimensions_require_nothing() {
 fn the_example_of_the_design_is_read_as_it_is_meant() {
     let config = good("all_parts");
     let Store::Redis(redis) = &config.store else { panic!("{:?}", config.store) };
-    assert_eq!((redis.timeout, redis.deadline), (Span::from_millis(20), Span::from_millis(45)));
+    let given = (Some(Span::from_millis(20)), Some(Span::from_millis(45)));
+    assert_eq!((redis.timeout, redis.deadline), given);
     assert_eq!((redis.retries, redis.nodes_max), (1, 4));
     assert_eq!(redis.deny_cache, Span::from_secs(1));
     assert_eq!((redis.partition.as_deref(), redis.key_prefix.as_str()), (Some("tenantId"), "sg:"));
@@ -95,15 +97,19 @@ fn the_example_of_the_design_is_read_as_it_is_meant() {
 
 #[test]
 fn whoever_works_on_jobs_waits_longer_for_redis() {
-    let jobs = "workers: [{provider: p, queue: q, handler: {command: [cat]}}]\n";
-    for (store, expected) in
-        [("{kind: redis}", (500, 1_500)), ("{kind: redis, deadline: 2s}", (500, 2_000))]
-    {
-        let config = loaded(&format!("{jobs}store: {store}\n"));
+    let waits = |timeout, deadline| Waits {
+        timeout: Span::from_millis(timeout),
+        deadline: Span::from_millis(deadline),
+    };
+    for (store, requests, jobs) in [
+        ("{kind: redis}", waits(20, 45), waits(500, 1_500)),
+        ("{kind: redis, deadline: 2s}", waits(20, 2_000), waits(500, 2_000)),
+        ("{kind: redis, timeout: 1ms}", waits(1, 45), waits(1, 1_500)),
+    ] {
+        let config = loaded(&format!("store: {store}\n"));
         let Store::Redis(redis) = config.store else { panic!("kind: redis is Redis") };
-        let (timeout, deadline) = expected;
-        let expected = (Span::from_millis(timeout), Span::from_millis(deadline));
-        assert_eq!((redis.timeout, redis.deadline), expected);
+        assert_eq!(redis.waits(Asking::Requests), requests);
+        assert_eq!(redis.waits(Asking::Jobs), jobs);
     }
 }
 
