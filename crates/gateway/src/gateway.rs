@@ -12,11 +12,11 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::request::Parts;
-use axum::http::{HeaderName, HeaderValue, Method, Response, StatusCode, header};
+use axum::http::{HeaderName, HeaderValue, Method, Response, StatusCode, Uri, header};
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use sluicegate_core::Store;
-use sluicegate_core::time::{Clock, Span};
+use sluicegate_core::time::Clock;
 use sluicegate_door::listener::Peer;
 use sluicegate_door::probe::{self, Probe};
 use sluicegate_door::service::Service;
@@ -26,7 +26,7 @@ use crate::forward::headers::{Before, for_upstream, strip};
 use crate::forward::streamed::Streamed;
 use crate::forward::{Budget, Failed, Parked, target, tunnel};
 use crate::identify;
-use crate::log::{self, Line};
+use crate::log::{self, Line, Titles};
 use crate::metrics::Metrics;
 use crate::options::{Auth, Options};
 use crate::pass::Pass;
@@ -41,8 +41,6 @@ const PARKED_BYTES: usize = 64 << 20;
 /// How much of a GraphQL request is read for its name.
 const GRAPHQL_BYTES: usize = 64 << 10;
 
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-
 /// A gateway: what comes in on one listener and goes out to upstreams.
 pub struct Gateway<S: Store + 'static, C: Clock + 'static> {
     pub(crate) service: Arc<Service<S, C>>,
@@ -54,11 +52,10 @@ pub struct Gateway<S: Store + 'static, C: Clock + 'static> {
 
 /// What a reload replaces, as a whole.
 struct Settings<S: Store + 'static, C: Clock + 'static> {
-    name: String,
+    titles: Arc<Titles>,
     auth: Option<Auth>,
     dimensions: Vec<(String, HeaderName)>,
     trusted_hops: usize,
-    event: String,
     routes: Vec<Arc<Route<S, C>>>,
 }
 
@@ -78,7 +75,8 @@ pub struct StartError {
 struct Known<'s, S: Store + 'static, C: Clock + 'static> {
     route: &'s Arc<Route<S, C>>,
     caller: Caller,
-    rest: String,
+    /// Where it goes.
+    target: Uri,
 }
 
 impl<S: Store + 'static, C: Clock + 'static> Gateway<S, C> {
@@ -141,12 +139,10 @@ impl<S: Store + 'static, C: Clock + 'static> Gateway<S, C> {
         // Identify: whose request is it, and for which route?
         let upgrade = tunnel::half(&mut request);
         let (mut parts, body) = request.into_parts();
-        let known = settings.identify(&parts)?;
-        let route = known.route;
+        let Known { route, caller, target } = settings.identify(&parts)?;
         let mut body = Parked::new(body, route.options.body_limit);
-        line.caller = known.caller.name().to_owned();
-        line.route.clone_from(&route.options.name);
-        line.metrics = Some(route.metrics.clone());
+        line.caller = Some(caller.clone());
+        line.route = Some(route.metrics.clone());
         line.queue_depth = route.lane.depth();
         if route.options.graphql {
             self.read_operation(route, &mut body, line).await?;
@@ -161,7 +157,8 @@ impl<S: Store + 'static, C: Clock + 'static> Gateway<S, C> {
             // Reserve, and pace: from here on it has a turn, or it is refused.
             let asked = Asked {
                 key: &route.key,
-                caller: &known.caller,
+                limited: !route.options.limits.is_empty(),
+                caller: &caller,
                 dimensions: &settings.dimensions,
                 headers: &parts.headers,
             };
@@ -171,9 +168,12 @@ impl<S: Store + 'static, C: Clock + 'static> Gateway<S, C> {
 
             // Forward: what left counts, what did not is given back.
             let spare = if retries > 0 { body.again() } else { None };
-            let sent =
-                self.outgoing(settings, &known, &parts, line, upgrade.as_ref().map(|u| &u.0));
-            let mut sent = sent.ok_or(Refusal::BadRequest("the path can't be sent on"))?;
+            let kept = spare.as_ref().map(|_| parts.headers.clone());
+            self.make_ready(settings, &mut parts, line, upgrade.as_ref().map(|u| &u.0));
+            let mut sent = axum::http::Request::new(());
+            *sent.method_mut() = parts.method.clone();
+            *sent.uri_mut() = target.clone();
+            *sent.headers_mut() = std::mem::take(&mut parts.headers);
             route.signer.sign(sent.headers_mut(), &route.upstream, &ClockOf(&self.service)).await?;
             while pass.is_late(self.service.now()) {
                 pass = self.another_turn(route, pass, line).await?;
@@ -191,10 +191,10 @@ impl<S: Store + 'static, C: Clock + 'static> Gateway<S, C> {
                     if !left {
                         pass.give_back().await;
                     }
-                    match spare.filter(|_| refusal != Refusal::Timeout) {
+                    match spare.zip(kept).filter(|_| refusal != Refusal::Timeout) {
                         None => return Err(refusal),
-                        Some(again) => {
-                            (body, retries) = (again, retries - 1);
+                        Some((again, headers)) => {
+                            (body, parts.headers, retries) = (again, headers, retries - 1);
                             continue;
                         }
                     }
@@ -206,7 +206,6 @@ impl<S: Store + 'static, C: Clock + 'static> Gateway<S, C> {
             }
 
             // Settle, and hand the answer on.
-            parts.headers.clear();
             let upgrade = upgrade.map(|(_, caller)| caller);
             return Ok(self.hand_on(route, response, upgrade, pass, line).await);
         }
@@ -219,36 +218,27 @@ impl<S: Store + 'static, C: Clock + 'static> Gateway<S, C> {
         most.min(total.saturating_sub(gone))
     }
 
-    /// The head of the request as the upstream sees it.
-    fn outgoing(
+    /// Makes the header fields of a request what the upstream is to see.
+    fn make_ready(
         &self,
         settings: &Settings<S, C>,
-        known: &Known<'_, S, C>,
-        parts: &Parts,
+        parts: &mut Parts,
         line: &Line,
         upgrade: Option<&HeaderValue>,
-    ) -> Option<axum::http::Request<()>> {
-        let mut request = axum::http::Request::new(());
-        *request.method_mut() = parts.method.clone();
-        *request.uri_mut() = target::target(&known.route.target, &parts.uri, &known.rest)?;
-        let mut headers = parts.headers.clone();
-        let host = headers.get(header::HOST).cloned();
-        let host = host.as_ref().and_then(|host| host.to_str().ok());
+    ) {
+        let Parts { headers, uri, extensions, .. } = parts;
+        let host = headers.get(header::HOST).filter(|host| host.to_str().is_ok()).cloned();
         let before = Before {
-            peer: parts.extensions.get::<Peer>().map(|Peer(address)| address.ip()),
+            peer: extensions.get::<Peer>().map(|Peer(address)| address.ip()),
             trusted_hops: settings.trusted_hops,
             tls: self.tls,
-            host: host.or_else(|| parts.uri.authority().map(|authority| authority.as_str())),
+            host: host.or_else(|| HeaderValue::from_str(uri.authority()?.as_str()).ok()),
         };
-        for_upstream(&mut headers, settings.auth.as_ref().map(|auth| &auth.header), &before);
-        if let Ok(id) = HeaderValue::from_str(&line.trace_id) {
-            headers.entry(REQUEST_ID).or_insert(id);
-        }
+        for_upstream(headers, settings.auth.as_ref().map(|auth| &auth.header), before);
+        headers.entry(log::REQUEST_ID).or_insert_with(|| line.trace_id.clone());
         if let Some(protocol) = upgrade {
-            tunnel::wish(&mut headers, protocol.clone());
+            tunnel::wish(headers, protocol.clone());
         }
-        *request.headers_mut() = headers;
-        Some(request)
     }
 
     /// Settles, and hands the answer on to the caller.
@@ -261,11 +251,9 @@ impl<S: Store + 'static, C: Clock + 'static> Gateway<S, C> {
         line: &mut Line,
     ) -> Response<Body> {
         line.status = response.status().as_u16();
-        let service = self.service.clone();
-        let now = Box::new(move || service.now());
-        let line = std::mem::replace(line, Line { metrics: None, ..self.blank() });
+        let (line, service) = (line.clone(), self.service.clone());
         if let Some(upgrade) = upgrade.filter(|_| line.status == 101) {
-            let ending = Ending { line, pass: Some(pass), now };
+            let ending = Ending { line, pass: Some(pass), service };
             tunnel::connect(&mut response, upgrade, ending);
             return response.map(|_| Body::empty());
         }
@@ -273,7 +261,7 @@ impl<S: Store + 'static, C: Clock + 'static> Gateway<S, C> {
         let mut body = Parked::new(body, u64::MAX);
         let pass = settle(route, &head, &mut body, pass).await;
         strip(&mut head.headers);
-        let ending = Ending { line, pass, now };
+        let ending = Ending { line, pass, service };
         let body = Streamed::new(body, route.options.timeouts.idle, ending);
         Response::from_parts(head, Body::new(body))
     }
@@ -299,38 +287,12 @@ impl<S: Store + 'static, C: Clock + 'static> Gateway<S, C> {
     }
 
     fn line(&self, settings: &Settings<S, C>, request: &Request) -> Line {
-        let headers = request.headers();
-        Line {
-            event: settings.event.clone(),
-            gateway: settings.name.clone(),
-            trace_id: log::trace_id(headers)
-                .unwrap_or_else(|| self.service.request_id().id.to_string()),
-            method: request.method().to_string(),
-            ..self.blank()
-        }
-    }
-
-    fn blank(&self) -> Line {
-        Line {
-            event: String::new(),
-            gateway: String::new(),
-            route: String::new(),
-            trace_id: String::new(),
-            caller: String::new(),
-            method: String::new(),
-            operation: None,
-            queue_depth: 0,
-            waited: Span::ZERO,
-            decided: Span::ZERO,
-            allowed: false,
-            remaining: None,
-            store_up: true,
-            status: 0,
-            code: None,
-            cause: None,
-            began: self.service.now(),
-            metrics: None,
-        }
+        let trace_id = log::trace_id(request.headers()).unwrap_or_else(|| {
+            let id = self.service.request_id().id.to_string();
+            HeaderValue::try_from(id).expect("an id is written in hexadecimal digits")
+        });
+        let method = request.method().clone();
+        Line::new(settings.titles.clone(), trace_id, method, self.service.now())
     }
 }
 
@@ -355,11 +317,13 @@ impl<S: Store + 'static, C: Clock + 'static> Settings<S, C> {
             )
         };
         Ok(Self {
-            name: options.name.clone(),
+            titles: Arc::new(Titles {
+                event: options.event.clone(),
+                gateway: options.name.clone(),
+            }),
             auth: options.auth.clone(),
             dimensions: options.dimensions.clone(),
             trusted_hops: options.trusted_hops,
-            event: options.event.clone(),
             routes: options.routes.iter().map(route).collect::<Result<_, _>>()?,
         })
     }
@@ -371,7 +335,9 @@ impl<S: Store + 'static, C: Clock + 'static> Settings<S, C> {
         let (route, rest) =
             identify::route(&self.routes, |route| &route.options, parts.uri.path())?;
         identify::check_route(&route.options, parts)?;
-        Ok(Known { route, caller, rest: rest.to_owned() })
+        let target = target::target(&route.target, &parts.uri, rest)
+            .ok_or(Refusal::BadRequest("the path can't be sent on"))?;
+        Ok(Known { route, caller, target })
     }
 }
 

@@ -1,20 +1,34 @@
 //! One line per request, when it has come to its end.
 
-use axum::http::HeaderMap;
+use std::sync::Arc;
+
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
 use sluicegate_core::Span;
 use sluicegate_core::time::Timestamp;
+use sluicegate_door::tokens::Caller;
 use tracing::info;
 
 use crate::metrics::RouteMetrics;
 
-/// What is told of a request.
-pub(crate) struct Line {
+/// The field by which others know a request.
+pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// What all lines of a gateway have in common.
+pub(crate) struct Titles {
+    /// What its lines are called.
     pub(crate) event: String,
     pub(crate) gateway: String,
-    pub(crate) route: String,
-    pub(crate) trace_id: String,
-    pub(crate) caller: String,
-    pub(crate) method: String,
+}
+
+/// What is told of a request.
+#[derive(Clone)]
+pub(crate) struct Line {
+    pub(crate) titles: Arc<Titles>,
+    /// The route that it took.
+    pub(crate) route: Option<RouteMetrics>,
+    pub(crate) trace_id: HeaderValue,
+    pub(crate) caller: Option<Caller>,
+    pub(crate) method: Method,
     /// The name of the GraphQL operation.
     pub(crate) operation: Option<String>,
     /// How many waited when it came.
@@ -32,20 +46,46 @@ pub(crate) struct Line {
     /// What went wrong on the way to the upstream.
     pub(crate) cause: Option<String>,
     pub(crate) began: Timestamp,
-    pub(crate) metrics: Option<RouteMetrics>,
 }
 
 impl Line {
+    /// That of a request of which nothing is known yet.
+    pub(crate) fn new(
+        titles: Arc<Titles>,
+        trace_id: HeaderValue,
+        method: Method,
+        began: Timestamp,
+    ) -> Self {
+        Self {
+            titles,
+            route: None,
+            trace_id,
+            caller: None,
+            method,
+            operation: None,
+            queue_depth: 0,
+            waited: Span::ZERO,
+            decided: Span::ZERO,
+            allowed: false,
+            remaining: None,
+            store_up: true,
+            status: 0,
+            code: None,
+            cause: None,
+            began,
+        }
+    }
+
     /// Writes it down, and counts it.
     pub(crate) fn write(&self, now: Timestamp) {
         let took = now.since(self.began);
         info!(
-            event = self.event,
-            gateway = self.gateway,
-            route = self.route,
-            trace_id = self.trace_id,
-            caller = self.caller,
-            method = self.method,
+            event = self.titles.event,
+            gateway = self.titles.gateway,
+            route = self.route.as_ref().map_or("", RouteMetrics::name),
+            trace_id = self.trace_id.to_str().unwrap_or_default(),
+            caller = self.caller.as_ref().map_or("", Caller::name),
+            method = self.method.as_str(),
             operation = self.operation,
             queue_depth = self.queue_depth,
             waited_ms = millis(self.waited),
@@ -59,8 +99,8 @@ impl Line {
             store = if self.store_up { "up" } else { "down" },
             "request"
         );
-        if let Some(metrics) = &self.metrics {
-            metrics.ended(self.status, took);
+        if let Some(route) = &self.route {
+            route.ended(self.status, took);
         }
     }
 }
@@ -70,16 +110,16 @@ fn millis(span: Span) -> f64 {
 }
 
 /// The id by which others know the request: of its `traceparent`, or its `x-request-id`.
-pub(crate) fn trace_id(headers: &HeaderMap) -> Option<String> {
-    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-    let traced = text("traceparent").and_then(|value| {
-        let id = value.split('-').nth(1)?;
+pub(crate) fn trace_id(headers: &HeaderMap) -> Option<HeaderValue> {
+    let traced = headers.get("traceparent").and_then(|value| {
+        let id = value.to_str().ok()?.split('-').nth(1)?;
         let hex = id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
-        hex.then(|| id.to_owned())
+        HeaderValue::from_str(id).ok().filter(|_| hex)
     });
-    let plain =
-        |id: &&str| (1..=128).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_graphic());
-    traced.or_else(|| text("x-request-id").filter(plain).map(str::to_owned))
+    let plain = |id: &&HeaderValue| {
+        (1..=128).contains(&id.len()) && id.as_bytes().iter().all(u8::is_ascii_graphic)
+    };
+    traced.or_else(|| headers.get(REQUEST_ID).filter(plain).cloned())
 }
 
 /// The name of the operation in a GraphQL request, if it has one.
@@ -128,7 +168,8 @@ mod tests {
             ("x-request-id", "a b".to_owned(), None),
         ] {
             let headers = HeaderMap::from_iter([(name.parse().unwrap(), value.parse().unwrap())]);
-            assert_eq!(trace_id(&headers).as_deref(), expected, "{name}: {value}");
+            let id = trace_id(&headers);
+            assert_eq!(id.as_ref().map(|id| id.to_str().unwrap()), expected, "{name}: {value}");
         }
     }
 }

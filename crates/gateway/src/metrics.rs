@@ -12,12 +12,13 @@
 //! | `sluicegate_gateway_upstream_seconds{gateway,route}` | from sending a request to the head of its answer |
 //! | `sluicegate_gateway_pauses_total{gateway,route}` | times that the upstream asked for a pause |
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{
-    GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry,
+    GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts,
+    Registry,
 };
 use sluicegate_core::Span;
 
@@ -95,8 +96,16 @@ impl Metrics {
 
     /// The metrics of one route.
     pub(crate) fn route(&self, gateway: &str, route: &str) -> RouteMetrics {
-        let labels = [gateway.to_owned(), route.to_owned()];
-        RouteMetrics { metrics: self.clone(), labels }
+        let labels = [gateway, route];
+        RouteMetrics(Arc::new(Series {
+            route: route.to_owned(),
+            requests: ByStatus::new(&self.requests, labels),
+            duration: self.duration.with_label_values(&labels),
+            wait: self.wait.with_label_values(&labels),
+            answers: ByStatus::new(&self.answers, labels),
+            upstream: self.upstream.with_label_values(&labels),
+            pauses: self.pauses.with_label_values(&labels),
+        }))
     }
 
     /// Shows a queue until `read` answers nothing.
@@ -123,40 +132,74 @@ impl std::fmt::Debug for Metrics {
     }
 }
 
-/// The metrics of one route.
+/// The metrics of one route. A clone is another handle to the same.
 #[derive(Clone)]
-pub(crate) struct RouteMetrics {
-    metrics: Metrics,
+pub(crate) struct RouteMetrics(Arc<Series>);
+
+/// The series of one route, looked up once.
+struct Series {
+    route: String,
+    requests: ByStatus,
+    duration: Histogram,
+    wait: Histogram,
+    answers: ByStatus,
+    upstream: Histogram,
+    pauses: IntCounter,
+}
+
+/// One series per status, made when the status is met.
+struct ByStatus {
+    family: IntCounterVec,
     labels: [String; 2],
+    /// From 100 on.
+    known: Box<[OnceLock<IntCounter>]>,
+}
+
+impl ByStatus {
+    fn new(family: &IntCounterVec, [gateway, route]: [&str; 2]) -> Self {
+        let known = std::iter::repeat_with(OnceLock::new).take(500).collect();
+        let labels = [gateway.to_owned(), route.to_owned()];
+        Self { family: family.clone(), labels, known }
+    }
+
+    fn count(&self, status: u16) {
+        let series = || {
+            let [gateway, route] = &self.labels;
+            self.family.with_label_values(&[gateway, route, &status.to_string()])
+        };
+        match usize::from(status).checked_sub(100).and_then(|place| self.known.get(place)) {
+            Some(known) => known.get_or_init(series).inc(),
+            None => series().inc(),
+        }
+    }
 }
 
 impl RouteMetrics {
-    fn labels(&self) -> [&str; 2] {
-        self.labels.each_ref().map(String::as_str)
+    /// The name of the route.
+    pub(crate) fn name(&self) -> &str {
+        &self.0.route
     }
 
     /// A request came to its end.
     pub(crate) fn ended(&self, status: u16, took: Span) {
-        let [gateway, route] = self.labels();
-        self.metrics.requests.with_label_values(&[gateway, route, &status.to_string()]).inc();
-        self.metrics.duration.with_label_values(&self.labels()).observe(seconds(took));
+        self.0.requests.count(status);
+        self.0.duration.observe(seconds(took));
     }
 
     /// Somebody waited.
     pub(crate) fn waited(&self, took: Span) {
-        self.metrics.wait.with_label_values(&self.labels()).observe(seconds(took));
+        self.0.wait.observe(seconds(took));
     }
 
     /// The upstream answered.
     pub(crate) fn answered(&self, status: u16, took: Span) {
-        let [gateway, route] = self.labels();
-        self.metrics.answers.with_label_values(&[gateway, route, &status.to_string()]).inc();
-        self.metrics.upstream.with_label_values(&self.labels()).observe(seconds(took));
+        self.0.answers.count(status);
+        self.0.upstream.observe(seconds(took));
     }
 
     /// The upstream asked for a pause.
     pub(crate) fn paused(&self) {
-        self.metrics.pauses.with_label_values(&self.labels()).inc();
+        self.0.pauses.inc();
     }
 }
 

@@ -27,6 +27,8 @@ const KEEP: Span = Span::from_secs(120);
 pub(crate) struct Asked<'a> {
     /// The value of the route's dimension.
     pub(crate) key: &'a str,
+    /// Whether the route has limits of its own.
+    pub(crate) limited: bool,
     /// Whose token it is.
     pub(crate) caller: &'a Caller,
     /// Dimensions and the header fields that hold them.
@@ -80,7 +82,7 @@ impl Asked<'_> {
             No(Refusal),
         }
         let query = [self.query(request_id(service, recorded), Subject::View)];
-        if is_free(service, &query[0]) {
+        if !self.limited && is_free(service, &query[0]) {
             return Ok(Reserved::Go(Pass::new(service)));
         }
         let decided = service.decide(&query, Question::Acquire, |answer| {

@@ -1,9 +1,12 @@
 //! The last step: what an answer means for the limits.
 
+use std::sync::Arc;
+
 use axum::http::response::Parts;
 use hyper::body::Incoming;
 use sluicegate_core::Store;
-use sluicegate_core::time::{Clock, Timestamp};
+use sluicegate_core::time::Clock;
+use sluicegate_door::service::Service;
 
 use crate::forward::Parked;
 use crate::log::Line;
@@ -33,12 +36,12 @@ pub(crate) async fn settle<S: Store + 'static, C: Clock + 'static>(
 pub(crate) struct Ending<S: Store + 'static, C: Clock + 'static> {
     pub(crate) line: Line,
     pub(crate) pass: Option<Pass<S, C>>,
-    pub(crate) now: Box<dyn Fn() -> Timestamp + Send>,
+    pub(crate) service: Arc<Service<S, C>>,
 }
 
 impl<S: Store + 'static, C: Clock + 'static> Drop for Ending<S, C> {
     fn drop(&mut self) {
         drop(self.pass.take());
-        self.line.write((self.now)());
+        self.line.write(self.service.now());
     }
 }

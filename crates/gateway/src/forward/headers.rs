@@ -1,6 +1,7 @@
 //! Which header fields pass, in either direction. What belongs to a connection is taken off first;
 //! only then come ours, so that no client can name one of ours as its own.
 
+use std::fmt::Write as _;
 use std::net::IpAddr;
 
 use axum::http::header::{
@@ -48,7 +49,7 @@ pub(crate) fn strip(headers: &mut HeaderMap) {
 }
 
 /// Who is before us.
-pub(crate) struct Before<'a> {
+pub(crate) struct Before {
     /// The other end of the connection.
     pub(crate) peer: Option<IpAddr>,
     /// How many proxies before us are ours, the peer included.
@@ -56,15 +57,11 @@ pub(crate) struct Before<'a> {
     /// Whether the request came encrypted.
     pub(crate) tls: bool,
     /// Which host it was for.
-    pub(crate) host: Option<&'a str>,
+    pub(crate) host: Option<HeaderValue>,
 }
 
 /// Makes the header of a request ready for the upstream, but for its credentials.
-pub(crate) fn for_upstream(
-    headers: &mut HeaderMap,
-    token: Option<&HeaderName>,
-    before: &Before<'_>,
-) {
+pub(crate) fn for_upstream(headers: &mut HeaderMap, token: Option<&HeaderName>, before: Before) {
     strip(headers);
     if let Some(token) = token {
         headers.remove(token);
@@ -74,36 +71,31 @@ pub(crate) fn for_upstream(
     forwarded(headers, before);
 }
 
-fn forwarded(headers: &mut HeaderMap, before: &Before<'_>) {
+fn forwarded(headers: &mut HeaderMap, before: Before) {
     let trusted = before.trusted_hops;
-    let said: Vec<String> = headers
-        .get_all(FOR)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .map(|address| address.trim().to_owned())
-        .collect();
-    // Each trusted proxy has added one; what stands before them anybody may have written.
-    let kept = said.into_iter().rev().take(trusted).collect::<Vec<_>>().into_iter().rev();
-    let path: Vec<_> =
-        kept.chain(before.peer.map(|peer| peer.to_canonical().to_string())).collect();
-    headers.remove(FOR);
-    if let Ok(value) = HeaderValue::from_str(&path.join(", ")) {
-        headers.insert(FOR, value);
-    }
-    if trusted == 0 {
+    let mut path = String::new();
+    if trusted > 0 {
+        let said = headers.get_all(FOR).iter().filter_map(|value| value.to_str().ok());
+        let said: Vec<&str> = said.flat_map(|value| value.split(',')).map(str::trim).collect();
+        // Each trusted proxy has added one; what stands before them anybody may have written.
+        path = said[said.len().saturating_sub(trusted)..].join(", ");
+    } else {
         for name in [FORWARDED, PROTO, FORWARDED_HOST] {
             headers.remove(name);
         }
     }
-    if !headers.contains_key(PROTO) {
-        let proto = if before.tls { "https" } else { "http" };
-        headers.insert(PROTO, HeaderValue::from_static(proto));
+    if let Some(peer) = before.peer {
+        let comma = if path.is_empty() { "" } else { ", " };
+        let _ = write!(path, "{comma}{}", peer.to_canonical());
     }
-    if let Some(host) = before.host.and_then(|host| HeaderValue::from_str(host).ok())
-        && !headers.contains_key(FORWARDED_HOST)
-    {
-        headers.insert(FORWARDED_HOST, host);
+    match HeaderValue::try_from(path) {
+        Ok(path) if !path.is_empty() => headers.insert(FOR, path),
+        _ => headers.remove(FOR),
+    };
+    let proto = if before.tls { "https" } else { "http" };
+    headers.entry(PROTO).or_insert(HeaderValue::from_static(proto));
+    if let Some(host) = before.host {
+        headers.entry(FORWARDED_HOST).or_insert(host);
     }
 }
 
@@ -136,8 +128,9 @@ mod tests {
     fn check(trusted_hops: usize, sent: &[(&str, &str)], expected: &[&str]) {
         let mut headers = headers(sent);
         let peer = Some("10.0.0.9".parse().unwrap());
-        let before = Before { peer, trusted_hops, tls: false, host: Some("proxy.internal") };
-        for_upstream(&mut headers, Some(&HeaderName::from_static("x-internal-token")), &before);
+        let host = Some(HeaderValue::from_static("proxy.internal"));
+        let before = Before { peer, trusted_hops, tls: false, host };
+        for_upstream(&mut headers, Some(&HeaderName::from_static("x-internal-token")), before);
         assert_eq!(shown(&headers), expected);
     }
 
