@@ -100,8 +100,8 @@ pub struct Plan<'a> {
     /// What holds while the store does not answer: the strictest of its charges.
     pub outage: OutagePolicy,
     charges: SmallVec<[Charge<'a>; 4]>,
-    /// The rule that sets the first query free, if one does.
-    pub(crate) unlimited: Option<&'a Rule>,
+    /// The rule that sets the only query free, if one does.
+    unlimited: Option<&'a Rule>,
     /// What each query asked for, where there are several.
     parts: Vec<Part<'a>>,
 }
@@ -199,7 +199,7 @@ impl<'a> Plan<'a> {
     }
 
     /// Adds a charge whose key `name` completes; a second one on the same key becomes one with the
-    /// first. Returns its place.
+    /// first.
     ///
     /// The key is written where it stays: moving bytes that were just written is what costs most
     /// in planning.
@@ -207,15 +207,17 @@ impl<'a> Plan<'a> {
         &mut self,
         charge: Charge<'a>,
         name: impl FnOnce(&mut Key),
-    ) -> Result<usize, PlanError> {
+    ) -> Result<(), PlanError> {
         self.charges.push(charge);
         let place = self.charges.len() - 1;
         let (others, added) = self.charges.split_at_mut(place);
         let [added] = added else { unreachable!("one was just added") };
         name(&mut added.key);
-        let Some(known) = others.iter().position(|other| other.key == added.key) else {
-            return Ok(place);
-        };
+        let known = others.iter().position(|other| other.key == added.key);
+        if let Some(part) = self.parts.last_mut() {
+            part.charges.push(known.unwrap_or(place));
+        }
+        let Some(known) = known else { return Ok(()) };
         let added = self.charges.pop().expect("one was just added");
         let charge = &mut self.charges[known];
         if charge.meter != added.meter {
@@ -225,27 +227,25 @@ impl<'a> Plan<'a> {
         charge.take = charge.take.saturating_add(added.take);
         charge.identity = charge.identity.wrapping_add(added.identity);
         charge.need = charge.need.saturating_add(added.need);
-        Ok(known)
+        Ok(())
     }
 
-    /// Makes one plan of two, under the id of this one. Returns for each charge of `other` its
-    /// place among the charges of both.
-    pub fn join(&mut self, other: Plan<'a>) -> Result<Vec<usize>, PlanError> {
-        if self.parts.is_empty() {
-            self.parts.push(self.part(0));
+    /// What is added from here on is for the next one of several queries.
+    pub(crate) fn next_part(&mut self, hold: Option<Span>) {
+        self.hold = self.hold.max(hold);
+        self.parts.push(Part::default());
+    }
+
+    /// A rule sets the query free.
+    pub(crate) fn set_free(&mut self, rule: &'a Rule) {
+        match self.parts.last_mut() {
+            Some(part) => part.unlimited = Some(rule),
+            None => self.unlimited = Some(rule),
         }
-        self.slack = self.slack.min(other.slack);
-        self.hold = self.hold.max(other.hold);
-        self.outage = self.outage.min(other.outage);
-        let places = other.charges.into_iter().map(|charge| self.push(charge, |_| ()));
-        let places: Vec<usize> = places.collect::<Result<_, _>>()?;
-        let charges = SmallVec::from_slice(&places);
-        self.parts.push(Part { charges, unlimited: other.unlimited });
-        Ok(places)
     }
 
     /// Drops the charges of rules that another rule in this plan replaces.
-    pub fn replace(&mut self) {
+    pub(crate) fn replace(&mut self) {
         let charged = self.charges.iter().map(|charge| charge.rule);
         let free = self.parts.iter().filter_map(|part| part.unlimited);
         let replaced: Vec<&str> =
@@ -268,11 +268,18 @@ impl<'a> Plan<'a> {
         self.slack = configured.unwrap_or(shortest.unwrap_or_default().max(Settings::SLACK_MIN));
     }
 
-    /// Takes the strictest policy of the charges: each has its own, or else that of the client.
-    pub(crate) fn set_outage(&mut self, of_client: OutagePolicy) {
-        let binding = self.charges.iter().filter(|charge| !charge.shadow());
-        let policies = binding.map(|charge| charge.rule.outage.unwrap_or(of_client));
-        self.outage = policies.min().unwrap_or(OutagePolicy::Unlimited);
+    /// Takes the strictest policy of the charges of this part: each has its own, or else that of
+    /// the client.
+    pub(crate) fn add_outage(&mut self, of_client: OutagePolicy) {
+        let policy = |charge: &Charge<'_>| match charge.shadow() {
+            true => OutagePolicy::Unlimited,
+            false => charge.rule.outage.unwrap_or(of_client),
+        };
+        let strictest = match self.parts.last() {
+            Some(part) => part.charges.iter().map(|&place| policy(&self.charges[place])).min(),
+            None => self.charges.iter().map(policy).min(),
+        };
+        self.outage = self.outage.min(strictest.unwrap_or(OutagePolicy::Unlimited));
     }
 
     /// The same plan under other meters, unless a charge that can deny it has none.

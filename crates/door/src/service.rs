@@ -441,14 +441,7 @@ fn plan<'a>(
     clock: &impl Clock,
 ) -> Result<Plan<'a>, PlanError> {
     let (first, rest) = queries.split_first().expect("decoders refuse a call without queries");
-    let mut plan = rules.plan(first, clock)?;
-    for query in rest {
-        plan.join(rules.plan(query, clock)?)?;
-    }
-    if !rest.is_empty() {
-        plan.replace();
-    }
-    Ok(plan)
+    rules.plan_together(first, rest, clock)
 }
 
 /// Names that nobody else makes up: random for this process, then counted.

@@ -247,7 +247,7 @@ impl Compiled {
         plan: &mut Plan<'a>,
     ) -> Result<(), PlanError> {
         if self.rule.unlimited {
-            plan.unlimited = Some(&self.rule);
+            plan.set_free(&self.rule);
         }
         for cell in &self.cells {
             let take = match cell.unit {

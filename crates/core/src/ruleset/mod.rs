@@ -161,13 +161,46 @@ impl Ruleset {
         query: &'a Query<'_>,
         clock: impl Clock,
     ) -> Result<Plan<'a>, PlanError> {
+        let mut plan = Plan::new(query.id, query.hold, self.settings.horizon);
+        self.charge(query, &clock, &mut plan)?;
+        plan.set_slack(self.settings.slack);
+        Ok(plan)
+    }
+
+    /// One plan for several queries, under the id of the first. A rule that replaces others does so
+    /// for all of them.
+    pub fn plan_together<'a, 'q>(
+        &'a self,
+        first: &'a Query<'q>,
+        rest: &'a [Query<'q>],
+        clock: impl Clock,
+    ) -> Result<Plan<'a>, PlanError> {
+        if rest.is_empty() {
+            return self.plan(first, clock);
+        }
+        let mut plan = Plan::new(first.id, first.hold, self.settings.horizon);
+        for query in std::iter::once(first).chain(rest) {
+            plan.next_part(query.hold);
+            self.charge(query, &clock, &mut plan)?;
+        }
+        plan.replace();
+        plan.set_slack(self.settings.slack);
+        Ok(plan)
+    }
+
+    /// Adds what a query has to be charged.
+    fn charge<'a>(
+        &'a self,
+        query: &'a Query<'_>,
+        clock: &impl Clock,
+        plan: &mut Plan<'a>,
+    ) -> Result<(), PlanError> {
         for required in &self.settings.required {
             if query.subject == Subject::Whole && query.get(required).is_none() {
                 return Err(PlanError::Missing { dimension: required.clone() });
             }
         }
         let values = self.values(query);
-        let mut plan = Plan::new(query.id, query.hold, self.settings.horizon);
         let groups = match query.subject {
             Subject::Inline => &[],
             _ => self.groups.as_slice(),
@@ -177,7 +210,7 @@ impl Ruleset {
                 let rule = &group.rules[rule];
                 if rule.applies_to(query.subject) && rule.matches(&values) {
                     let rule = rule.in_force(&values);
-                    rule.charge(number, &values, query, &clock, &self.settings, &mut plan)?;
+                    rule.charge(number, &values, query, clock, &self.settings, plan)?;
                     if !rule.rule.shadow {
                         break;
                     }
@@ -186,11 +219,10 @@ impl Ruleset {
         }
         for rule in &query.inline {
             let group = self.groups.len();
-            rule.0.charge(group, &values, query, &clock, &self.settings, &mut plan)?;
+            rule.0.charge(group, &values, query, clock, &self.settings, plan)?;
         }
-        plan.set_slack(self.settings.slack);
-        plan.set_outage(self.policy_for(query));
-        Ok(plan)
+        plan.add_outage(self.policy_for(query));
+        Ok(())
     }
 
     /// The policy of whoever asks, for rules that have none of their own.

@@ -260,10 +260,10 @@ fn a_query_can_bring_its_own_limit() {
 #[test]
 fn plans_of_one_call_are_one_plan() {
     let rules = inference();
-    let (one, two) = (query(&[("modelId", "m"), ("userId", "a")]), query(&[("modelId", "m")]));
-    let mut plan = rules.plan(&one, NOW).expect("a plan");
-    let places = plan.join(rules.plan(&two, NOW).expect("a plan")).expect("one plan");
-    assert_eq!(places, [1]);
+    let (one, two) = (query(&[("modelId", "m"), ("userId", "a")]), [query(&[("modelId", "m")])]);
+    let plan = rules.plan_together(&one, &two, NOW).expect("a plan");
+    let places = [plan.part(0), plan.part(1)].map(|part| part.charges.to_vec());
+    assert_eq!(places, [vec![0, 1], vec![1]]);
     let amounts: Vec<_> = plan.charges().iter().map(|c| (c.key.to_string(), c.take)).collect();
     let expected = [("USER_MODEL:a:m#requests", 1), ("GLOBAL_MODEL:m#requests", 2)];
     assert_eq!(amounts, expected.map(|(key, take)| (key.to_owned(), take)));

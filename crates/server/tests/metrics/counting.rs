@@ -303,8 +303,7 @@ fn several_queries_in_one_plan_are_one_decision() {
     let [ann, bob] = ["ann", "bob"].map(|user| [("userId", user)]);
     let queries = [Ask::new(1, &ann).query(), Ask::new(2, &bob).query()];
     let now = limiter.clock.now();
-    let mut plan = limiter.rules.plan(&queries[0], now).expect("a plan");
-    plan.join(limiter.rules.plan(&queries[1], now).expect("a plan")).expect("one plan");
+    let plan = limiter.rules.plan_together(&queries[0], &queries[1..], now).expect("a plan");
     let decision = pollster::block_on(limiter.store.acquire(&plan)).expect("a decision");
     let (query, plan, decision) = (&queries[0], &plan, &decision);
     let answer = Answer::new(&limiter.rules, plan, decision);
