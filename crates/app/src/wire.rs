@@ -205,7 +205,9 @@ impl Node {
         if parts.contains(&Part::Limiter) {
             let grpc = grpc.merge(probes()).layer(guard.clone());
             doors.push(door("http", &config.listen.http, rest.layer(guard)));
-            doors.push(door("grpc", &config.listen.grpc, grpc));
+            let mut grpc = door("grpc", &config.listen.grpc, grpc);
+            grpc.options.gathers = true;
+            doors.push(grpc);
         }
         if parts.contains(&Part::Gateway) {
             doors.extend(self.gateways(config)?);

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use super::framing::Inspected;
+use super::gathered::Gathered;
 use super::pulse::Pulse;
 use super::service::App;
 use super::{Options, Peer, Stats};
@@ -97,6 +98,7 @@ impl Connector {
         let Options { header_timeout, idle_timeout, body_timeout, .. } = self.options;
         let peer = self.options.tell_peer.then_some(peer);
         let pulse = Arc::new(Pulse::default());
+        let stream = Gathered::new(stream, self.options.gathers);
         let (stream, findings) = Inspected::new(stream, self.options.tell_doubts);
         let router = self.app.clone();
         let app = App { router, body_timeout, peer, findings, pulse: Arc::clone(&pulse) };

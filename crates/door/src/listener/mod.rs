@@ -23,6 +23,7 @@ mod accept;
 mod body;
 mod connection;
 mod framing;
+mod gathered;
 mod pulse;
 mod service;
 mod stats;
@@ -65,6 +66,9 @@ pub struct Options {
     pub streams_max: u32,
     /// How long requests in flight may take to finish when the server shuts down.
     pub shutdown_grace: Duration,
+    /// Whether answers are short, and many of them on one connection, as those of gRPC are: they
+    /// are gathered into one write.
+    pub gathers: bool,
     /// Whether the extensions of a request tell its [`Peer`].
     pub tell_peer: bool,
     /// Whether the extensions of a request tell that it is [`Doubtful`].
@@ -90,6 +94,7 @@ impl Default for Options {
             header_bytes_max: 32 * 1024,
             streams_max: 256,
             shutdown_grace: Duration::from_secs(30),
+            gathers: false,
             tell_peer: false,
             tell_doubts: false,
         }

@@ -1,0 +1,144 @@
+//! Gathers small answers of one HTTP/2 connection into one write.
+//!
+//! Requests that arrive together are answered one after the other, each by a task of its own, and
+//! the connection is woken by the first of them. It would write that one answer: a system call,
+//! which costs more than the decision in it. So it lets the tasks that are ready go first, and
+//! writes what they have all left.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// A stream that writes when everybody else had a turn, if it is told to.
+pub(super) struct Gathered<S> {
+    stream: S,
+    gathers: bool,
+    /// Whether the others had their turn, for what is to be written until the next flush.
+    waited: bool,
+}
+
+impl<S> Gathered<S> {
+    pub(super) fn new(stream: S, gathers: bool) -> Self {
+        Self { stream, gathers, waited: false }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Gathered<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buffer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Gathered<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        if self.gathers && !std::mem::replace(&mut self.waited, true) {
+            // A task that wakes itself comes after those that are ready.
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        debug_assert!(!self.gathers, "it says that it does not");
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bytes)
+    }
+
+    /// h2 gathers in one buffer what is short, and more of it where writing is not vectored: up to
+    /// 1024 bytes instead of 256. What is longer it writes on its own.
+    fn is_write_vectored(&self) -> bool {
+        !self.gathers && self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
+        self.waited = false;
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use tokio::io::AsyncWriteExt;
+    use tokio::sync::mpsc;
+
+    /// Counts what is written.
+    struct Counted(Arc<AtomicUsize>);
+
+    impl AsyncWrite for Counted {
+        fn poll_write(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            bytes: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            Poll::Ready(Ok(bytes.len()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    /// How many writes it takes for the answers of 16 tasks that are ready together.
+    async fn writes(gathers: bool) -> usize {
+        let written = Arc::new(AtomicUsize::new(0));
+        let mut stream = Gathered::new(Counted(written.clone()), gathers);
+        let (answer, mut answers) = mpsc::unbounded_channel();
+        for _ in 0..16 {
+            let answer = answer.clone();
+            tokio::spawn(async move { answer.send(b'a') });
+        }
+        drop(answer);
+        // Like a connection: takes what is there whenever it can write.
+        let mut buffer = Vec::new();
+        while let Some(byte) = answers.recv().await {
+            buffer.push(byte);
+            std::future::poll_fn(|cx| {
+                while let Ok(byte) = answers.try_recv() {
+                    buffer.push(byte);
+                }
+                let length = ready!(Pin::new(&mut stream).poll_write(cx, &buffer))?;
+                assert_eq!(length, buffer.len());
+                Poll::Ready(io::Result::Ok(()))
+            })
+            .await
+            .unwrap();
+            stream.flush().await.unwrap();
+            buffer.clear();
+        }
+        written.load(Ordering::Relaxed)
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn answers_that_are_ready_together_are_written_together() {
+        // The connection is a task like the others, and the first of them wakes it.
+        assert_eq!(tokio::spawn(writes(true)).await.unwrap(), 1);
+        assert!(tokio::spawn(writes(false)).await.unwrap() > 1);
+    }
+}
