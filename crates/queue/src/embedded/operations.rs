@@ -1,8 +1,9 @@
 //! What is done inside a transaction.
 
 use std::collections::HashMap;
+use std::sync::LazyLock;
 
-use rusqlite::{Connection, OptionalExtension as _, params};
+use rusqlite::{CachedStatement, Connection, OptionalExtension as _, params};
 use sluicegate_core::{Span, Timestamp};
 
 use super::open::sql;
@@ -10,6 +11,44 @@ use super::row::{self, SELECT, Written};
 use super::{NAME, SIZE_MAX, open};
 use crate::broker::{Depth, Incoming, Outgoing, Place};
 use crate::{Error, Message};
+
+/// A statement in its two forms, made once: most are asked for with every message.
+struct Sql(LazyLock<[String; 2]>);
+
+impl Sql {
+    fn of(&self, dead: bool) -> &str {
+        let [live, of_dead] = &*self.0;
+        if dead { of_dead } else { live }
+    }
+}
+
+macro_rules! both {
+    ($template:expr) => {
+        Sql(LazyLock::new(|| [false, true].map(|dead| sql(dead, &$template))))
+    };
+}
+
+static URGENT: Sql = both!("SELECT max(priority) FROM $t WHERE queue = ?1");
+/// In the order of the index: nothing is sorted, whatever lies there.
+static READY: Sql = both!(format!(
+    "{SELECT} WHERE queue = ?1 AND priority = ?2 AND ready_at <= ?3 \
+     ORDER BY ready_at, leased, id LIMIT ?4"
+));
+static LEASE: Sql = both!(
+    "UPDATE $t SET ready_at = ?2, returns = returns + leased, leased = 1, fence = ?3 WHERE id = ?1"
+);
+static NEXT: Sql = both!("SELECT min(ready_at) FROM $t WHERE queue = ?1 AND priority = ?2");
+static DELETE: Sql = both!("DELETE FROM $t WHERE id = ?1 AND fence = ?2");
+static DELETE_CONTENT: Sql = both!("DELETE FROM $t_content WHERE id = ?1");
+static GIVE_BACK: Sql = both!(
+    "UPDATE $t SET ready_at = due, leased = 0, returns = returns + 1 WHERE id = ?1 AND fence = ?2"
+);
+static EXTEND: Sql =
+    both!("UPDATE $t SET ready_at = ?3 WHERE id = ?1 AND fence = ?2 AND leased = 1");
+static INSERT_CONTENT: Sql =
+    both!("INSERT INTO $t_content (envelope, content_type, headers, body) VALUES (?1, ?2, ?3, ?4)");
+static INSERT: Sql =
+    both!("INSERT INTO $t (id, queue, priority, ready_at, due) VALUES (?1, ?2, ?3, ?4, ?4)");
 
 /// A transaction, with what the writer remembers between two of them.
 pub(super) struct Work<'w> {
@@ -43,9 +82,8 @@ impl Work<'_> {
         batch: Vec<Outgoing>,
         now: Timestamp,
     ) -> Result<Vec<Result<(), Error>>, Error> {
-        let queue = self.number(place)?;
-        let insert = |outgoing: Outgoing| self.insert(is_dead(place), queue, &outgoing, now);
-        Ok(batch.into_iter().map(insert).collect())
+        let mut insert = self.inserting(place)?;
+        Ok(batch.into_iter().map(|outgoing| insert.insert(&outgoing, now)).collect())
     }
 
     /// Leases messages: the most urgent first, then the oldest. One that is leased in vain, because
@@ -59,19 +97,13 @@ impl Work<'_> {
         let (queue, dead) = (self.number(place)?, is_dead(place));
         let mut taken = Taken { rows: Vec::new(), next_at: None };
         let failed = |error: rusqlite::Error| open::failed(&error);
-        let urgent = sql(dead, "SELECT max(priority) FROM $t WHERE queue = ?1");
         let urgent: Option<u8> = self
             .connection
-            .prepare_cached(&urgent)
+            .prepare_cached(URGENT.of(dead))
             .and_then(|mut s| s.query_row([queue], |r| r.get(0)))
             .map_err(failed)?;
         let Some(urgent) = urgent else { return Ok(taken) };
-        // In the order of the index: nothing is sorted, whatever lies there.
-        let ready = format!(
-            "{SELECT} WHERE queue = ?1 AND priority = ?2 AND ready_at <= ?3 \
-             ORDER BY ready_at, leased, id LIMIT ?4"
-        );
-        let mut ready = self.connection.prepare_cached(&sql(dead, &ready)).map_err(failed)?;
+        let mut ready = self.connection.prepare_cached(READY.of(dead)).map_err(failed)?;
         let fence = fence();
         for priority in (0..=urgent.min(Message::PRIORITY_MAX)).rev() {
             let left = max - taken.rows.len();
@@ -85,9 +117,7 @@ impl Work<'_> {
                 break;
             }
         }
-        let lease = "UPDATE $t SET ready_at = ?2, returns = returns + leased, leased = 1, \
-                     fence = ?3 WHERE id = ?1";
-        let mut lease = self.connection.prepare_cached(&sql(dead, lease)).map_err(failed)?;
+        let mut lease = self.connection.prepare_cached(LEASE.of(dead)).map_err(failed)?;
         for (row, _) in &taken.rows {
             lease.execute(params![row.id, micros(until), fence]).map_err(failed)?;
         }
@@ -99,9 +129,8 @@ impl Work<'_> {
 
     /// When the next message will be ready, or the next lease ends.
     fn next_at(&self, dead: bool, queue: i64, urgent: u8) -> Result<Option<Timestamp>, Error> {
-        let next = "SELECT min(ready_at) FROM $t WHERE queue = ?1 AND priority = ?2";
         let failed = |error: rusqlite::Error| open::failed(&error);
-        let mut next = self.connection.prepare_cached(&sql(dead, next)).map_err(failed)?;
+        let mut next = self.connection.prepare_cached(NEXT.of(dead)).map_err(failed)?;
         let mut first: Option<i64> = None;
         for priority in 0..=urgent.min(Message::PRIORITY_MAX) {
             let at: Option<i64> =
@@ -113,10 +142,8 @@ impl Work<'_> {
 
     pub(super) fn ack(&mut self, place: &Place, leased: Leased) -> Result<(), Error> {
         let dead = is_dead(place);
-        let delete = sql(dead, "DELETE FROM $t WHERE id = ?1 AND fence = ?2");
-        self.settle(&delete, params![leased.id, leased.fence])?;
-        self.execute(&sql(dead, "DELETE FROM $t_content WHERE id = ?1"), params![leased.id])
-            .map(drop)
+        self.settle(DELETE.of(dead), params![leased.id, leased.fence])?;
+        self.execute(DELETE_CONTENT.of(dead), params![leased.id]).map(drop)
     }
 
     /// One step: there is never a moment in which the message is nowhere or twice.
@@ -127,10 +154,9 @@ impl Work<'_> {
         next: &Outgoing,
         now: Timestamp,
     ) -> Result<(), Error> {
-        let queue = self.number(to)?;
         self.whole(|work| {
             work.ack(from, leased)?;
-            work.insert(is_dead(to), queue, next, now)
+            work.inserting(to)?.insert(next, now)
         })
     }
 
@@ -147,12 +173,7 @@ impl Work<'_> {
     }
 
     pub(super) fn give_back(&mut self, place: &Place, leased: Leased) -> Result<(), Error> {
-        let sql = sql(
-            is_dead(place),
-            "UPDATE $t SET ready_at = due, leased = 0, returns = returns + 1 \
-             WHERE id = ?1 AND fence = ?2",
-        );
-        self.settle(&sql, params![leased.id, leased.fence])
+        self.settle(GIVE_BACK.of(is_dead(place)), params![leased.id, leased.fence])
     }
 
     pub(super) fn extend(
@@ -161,11 +182,8 @@ impl Work<'_> {
         leased: Leased,
         until: Timestamp,
     ) -> Result<(), Error> {
-        let sql = sql(
-            is_dead(place),
-            "UPDATE $t SET ready_at = ?3 WHERE id = ?1 AND fence = ?2 AND leased = 1",
-        );
-        self.settle(&sql, params![leased.id, leased.fence, micros(until)])
+        let arguments = params![leased.id, leased.fence, micros(until)];
+        self.settle(EXTEND.of(is_dead(place)), arguments)
     }
 
     pub(super) fn purge(&mut self, place: &Place, now: Timestamp) -> Result<u64, Error> {
@@ -181,29 +199,15 @@ impl Work<'_> {
         })
     }
 
-    fn insert(
-        &self,
-        dead: bool,
-        queue: i64,
-        Outgoing { message, delay }: &Outgoing,
-        now: Timestamp,
-    ) -> Result<(), Error> {
-        let written = Written::of(message);
-        let size = written.size(message);
-        if size > SIZE_MAX {
-            return Err(Error::TooLarge { broker: NAME, size, max: SIZE_MAX });
-        }
-        let due = micros(message.meta.not_before.unwrap_or_else(|| now + delay.span()).max(now));
-        // The row last: nobody finds content without one.
-        let content = "INSERT INTO $t_content (envelope, content_type, headers, body) \
-                       VALUES (?1, ?2, ?3, ?4)";
-        let Written { envelope, headers } = &written;
-        let (content_type, body) = (&message.content_type, message.body.as_ref());
-        self.execute(&sql(dead, content), params![envelope, content_type, headers, body])?;
-        let id = self.connection.last_insert_rowid();
-        let row = "INSERT INTO $t (id, queue, priority, ready_at, due) VALUES (?1, ?2, ?3, ?4, ?4)";
-        let priority = message.priority.min(Message::PRIORITY_MAX);
-        self.execute(&sql(dead, row), params![id, queue, priority, due]).map(drop)
+    /// What messages are put into a queue with.
+    fn inserting(&mut self, place: &Place) -> Result<Insert<'_>, Error> {
+        let (queue, dead) = (self.number(place)?, is_dead(place));
+        let prepare = |sql| self.connection.prepare_cached(sql).map_err(|e| open::failed(&e));
+        Ok(Insert {
+            queue,
+            content: prepare(INSERT_CONTENT.of(dead))?,
+            row: prepare(INSERT.of(dead))?,
+        })
     }
 
     fn settle(&self, sql: &str, arguments: &[&dyn rusqlite::ToSql]) -> Result<(), Error> {
@@ -225,6 +229,36 @@ impl Work<'_> {
         let number = number(self.connection, place)?;
         self.numbers.insert(place.clone(), number);
         Ok(number)
+    }
+}
+
+/// Puts messages into one queue.
+struct Insert<'c> {
+    queue: i64,
+    content: CachedStatement<'c>,
+    row: CachedStatement<'c>,
+}
+
+impl Insert<'_> {
+    fn insert(
+        &mut self,
+        Outgoing { message, delay }: &Outgoing,
+        now: Timestamp,
+    ) -> Result<(), Error> {
+        let written = Written::of(message);
+        let size = written.size(message);
+        if size > SIZE_MAX {
+            return Err(Error::TooLarge { broker: NAME, size, max: SIZE_MAX });
+        }
+        let failed = |error: rusqlite::Error| open::failed(&error);
+        let due = micros(message.meta.not_before.unwrap_or_else(|| now + delay.span()).max(now));
+        let Written { envelope, headers } = &written;
+        let (content_type, body) = (&message.content_type, message.body.as_ref());
+        // The row last: nobody finds content without one.
+        let content = params![envelope, content_type, headers, body];
+        let id = self.content.insert(content).map_err(failed)?;
+        let priority = message.priority.min(Message::PRIORITY_MAX);
+        self.row.execute(params![id, self.queue, priority, due]).map_err(failed).map(drop)
     }
 }
 
