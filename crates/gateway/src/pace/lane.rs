@@ -141,9 +141,38 @@ impl<S: Store + 'static, C: Clock + 'static> Lane<S, C> {
         hint: Span,
         patience: Duration,
     ) -> Result<Waited<S, C>, Refusal> {
-        let since = self.booker.service.now();
+        let (waiter, told) = self.waiter();
+        let since = waiter.since;
+        let place = self.enter(flow, hint, patience, waiter)?;
+        self.called(flow, place, (since, told), patience).await
+    }
+
+    /// Waits for another turn in the place of one that was missed, at most for `patience`.
+    ///
+    /// Whoever had a turn does not stand at the end again: it gets the next that opens.
+    pub(crate) async fn wait_again(
+        self: &Arc<Self>,
+        patience: Duration,
+    ) -> Result<Waited<S, C>, Refusal> {
+        let (waiter, told) = self.waiter();
+        let since = waiter.since;
+        let place = self.come_back(waiter);
+        self.called("", place, (since, told), patience).await
+    }
+
+    fn waiter(&self) -> (Waiter<S, C>, oneshot::Receiver<Turn<S, C>>) {
         let (tell, told) = oneshot::channel();
-        let place = self.enter(flow, hint, patience, Waiter { since, tell })?;
+        (Waiter { since: self.booker.service.now(), tell }, told)
+    }
+
+    /// Waits in a place until its turn comes.
+    async fn called(
+        &self,
+        flow: &str,
+        place: Place,
+        (since, told): (Timestamp, oneshot::Receiver<Turn<S, C>>),
+        patience: Duration,
+    ) -> Result<Waited<S, C>, Refusal> {
         let _leaving = Leaving { lane: self, place };
         match timeout(patience, told).await {
             Ok(Ok(Turn::Go(pass))) => {
@@ -152,28 +181,6 @@ impl<S: Store + 'static, C: Clock + 'static> Lane<S, C> {
             Ok(Ok(Turn::Closed)) => Err(Refusal::StoreUnavailable),
             // Displaced, out of time, or the pump is gone with its runtime.
             Ok(Ok(Turn::Displaced) | Err(_)) | Err(_) => Err(self.refusal(flow, since)),
-        }
-    }
-
-    /// Waits for another turn in the place of one that was missed, at most for `patience`.
-    ///
-    /// Whoever had a turn does not stand at the end again: this one is booked right behind those
-    /// that are booked already, and belongs to nobody else. Dropped, it is given back.
-    pub(crate) async fn wait_again(
-        self: &Arc<Self>,
-        patience: Duration,
-    ) -> Result<Waited<S, C>, Refusal> {
-        let since = self.booker.service.now();
-        // Dropped with this future, it tells the slot to quit.
-        let (_quit, quits) = oneshot::channel();
-        let lane = self.clone();
-        let slot = tokio::spawn(async move { lane.booker.slot(quits, |_| {}).await });
-        match timeout(patience, slot).await {
-            Ok(Ok(Outcome::Turn(pass))) => {
-                Ok(Waited { pass, took: self.booker.service.now().since(since) })
-            }
-            Ok(Ok(Outcome::Closed)) => Err(Refusal::StoreUnavailable),
-            Ok(Ok(Outcome::Quit) | Err(_)) | Err(_) => Err(self.refusal("", since)),
         }
     }
 
@@ -205,17 +212,29 @@ impl<S: Store + 'static, C: Clock + 'static> Lane<S, C> {
             Entered::Waiting(place) => (place, None),
             Entered::InPlaceOf(place, other) => (place, Some(other)),
         };
-        let starts = !std::mem::replace(&mut state.pumping, true);
-        drop(state);
+        self.pump_for(state);
         if let Some(Waiter { tell, .. }) = displaced {
             let _ = tell.send(Turn::Displaced);
         }
+        Ok(place)
+    }
+
+    fn come_back(self: &Arc<Self>, waiter: Waiter<S, C>) -> Place {
+        let mut state = self.lock();
+        let place = state.room.come_back(waiter);
+        self.pump_for(state);
+        place
+    }
+
+    /// Sees to it that turns come for somebody who has just come.
+    fn pump_for(self: &Arc<Self>, mut state: MutexGuard<'_, State<S, C>>) {
+        let starts = !std::mem::replace(&mut state.pumping, true);
+        drop(state);
         if starts {
             tokio::spawn(self.clone().pump());
         } else {
             self.changed.notify_one();
         }
-        Ok(place)
     }
 
     /// Keeps turns coming for as long as somebody waits.

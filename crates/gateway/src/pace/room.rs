@@ -4,6 +4,8 @@
 //! a row as the weight of a flow says (deficit round-robin, where every request costs the same).
 //! In `fifo` there is one flow.
 //!
+//! Whoever had a turn and missed it goes before all others, whatever their priority.
+//!
 //! A full room makes place for a flow that has fewer waiting than the longest one: the last of the
 //! longest has to go. So a tenant that sends without end fills the room for itself alone.
 
@@ -13,13 +15,16 @@ use std::sync::Arc;
 
 use crate::options::Order;
 
+/// The priority of those who missed their turn: above all that can be configured.
+const RETURNED: u16 = 1 << 8;
+
 /// Those who wait.
 #[derive(Debug)]
 pub(crate) struct Room<T> {
     depth: usize,
     order: Order,
     /// The highest priority first.
-    classes: BTreeMap<Reverse<u8>, Class<T>>,
+    classes: BTreeMap<Reverse<u16>, Class<T>>,
     len: usize,
     next_number: u64,
 }
@@ -43,7 +48,7 @@ struct Flow<T> {
 /// A place in the room.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
-    priority: u8,
+    priority: u16,
     flow: Arc<str>,
     number: u64,
 }
@@ -101,6 +106,19 @@ impl<T> Room<T> {
                 Some((_, priority, flow)) => self.last_of(priority, &flow),
             }
         };
+        let place = self.add(priority, weight, flow, waiter);
+        match displaced {
+            None => Entered::Waiting(place),
+            Some(displaced) => Entered::InPlaceOf(place, displaced),
+        }
+    }
+
+    /// Lets somebody wait who missed a turn, before all others. There is always room for those.
+    pub(crate) fn come_back(&mut self, waiter: T) -> Place {
+        self.add(RETURNED, 1, "", waiter)
+    }
+
+    fn add(&mut self, priority: u16, weight: u32, flow: &str, waiter: T) -> Place {
         self.next_number += 1;
         let number = self.next_number;
         let class = self
@@ -120,11 +138,7 @@ impl<T> Room<T> {
         let flow = class.flows.get_mut(&name).expect("it was there or was made above");
         flow.waiting.insert(number, waiter);
         self.len += 1;
-        let place = Place { priority, flow: name, number };
-        match displaced {
-            None => Entered::Waiting(place),
-            Some(displaced) => Entered::InPlaceOf(place, displaced),
-        }
+        Place { priority, flow: name, number }
     }
 
     /// Somebody goes away. `None` if it was called or displaced before.
@@ -184,28 +198,31 @@ impl<T> Room<T> {
         ahead
     }
 
-    fn standing(&self, flow: &str) -> (u8, u32) {
+    fn standing(&self, flow: &str) -> (u16, u32) {
         match &self.order {
             Order::Fifo => (0, 1),
             Order::Fair { weights, priorities, .. } => {
                 let weight = weights.get(flow).copied().unwrap_or(1).max(1);
-                (priorities.get(flow).copied().unwrap_or(0), weight)
+                (priorities.get(flow).copied().unwrap_or(0).into(), weight)
             }
         }
     }
 
-    fn flow(&self, priority: u8, flow: &str) -> Option<&Flow<T>> {
+    fn flow(&self, priority: u16, flow: &str) -> Option<&Flow<T>> {
         self.classes.get(&Reverse(priority))?.flows.get(flow)
     }
 
-    /// The flow with most waiting, of the lowest priority that has any.
-    fn longest(&self) -> Option<(usize, u8, Arc<str>)> {
+    /// The flow with most waiting, of the lowest priority that has any. Who missed a turn stays.
+    fn longest(&self) -> Option<(usize, u16, Arc<str>)> {
         let (Reverse(priority), class) = self.classes.last_key_value()?;
+        if *priority == RETURNED {
+            return None;
+        }
         let lengths = class.flows.iter().map(|(name, flow)| (flow.waiting.len(), name));
         lengths.max().map(|(length, name)| (length, *priority, name.clone()))
     }
 
-    fn last_of(&mut self, priority: u8, flow: &str) -> Option<T> {
+    fn last_of(&mut self, priority: u16, flow: &str) -> Option<T> {
         let class = self.classes.get_mut(&Reverse(priority))?;
         let (_, waiter) = class.flows.get_mut(flow)?.waiting.pop_last()?;
         self.len -= 1;
@@ -214,7 +231,7 @@ impl<T> Room<T> {
     }
 
     /// Flows are names that clients choose: one that has nobody waiting takes no room.
-    fn forget_if_empty(&mut self, priority: u8, flow: &str) {
+    fn forget_if_empty(&mut self, priority: u16, flow: &str) {
         let Some(class) = self.classes.get_mut(&Reverse(priority)) else { return };
         if class.flows.get(flow).is_some_and(|flow| flow.waiting.is_empty()) {
             class.flows.remove(flow);
@@ -268,6 +285,20 @@ mod tests {
     #[test]
     fn a_higher_priority_goes_first() {
         assert_eq!(called(fair(&[], &[("z", 1)]), "aabzz"), "zzaba");
+    }
+
+    #[test]
+    fn whoever_missed_a_turn_goes_before_all_others() {
+        let mut room = Room::new(2, fair(&[], &[("z", 255)]));
+        room.enter("z", 'z');
+        room.enter("a", 'a');
+        room.come_back('1');
+        let left = room.come_back('2');
+        room.come_back('3');
+        assert_eq!(room.leave(&left), Some('2'));
+        // Nobody takes the place of those.
+        assert_eq!(room.enter("b", 'b'), Entered::Full('b'));
+        assert_eq!(String::from_iter(std::iter::from_fn(|| room.next())), "13za");
     }
 
     #[test]

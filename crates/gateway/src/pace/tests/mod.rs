@@ -217,7 +217,7 @@ async fn a_turn_that_nobody_takes_is_given_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_is_held_up_until_its_turn_is_over_gets_another_soon() {
+async fn whoever_is_held_up_until_its_turn_is_over_gets_the_next() {
     let world = World::new("10/s");
     let lane = world.lane();
     let mut went = world.all(std::slice::from_ref(&lane), 10).await;
@@ -239,8 +239,8 @@ async fn whoever_is_held_up_until_its_turn_is_over_gets_another_soon() {
     tokio::task::yield_now().await;
     went.extend(world.all(&[lane], 100).await);
     let (took, at) = held_up.await.expect("it runs");
-    // Behind those that were booked, and before all others.
-    assert!(took < Span::from_secs(5), "{took}");
+    // With the next ones that opened.
+    assert!(took < Span::from_secs(1), "{took}");
     went.push(at);
     world.prove(&went);
     assert_eq!(went.len(), 111);
