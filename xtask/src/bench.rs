@@ -81,7 +81,8 @@ const BENCHES: &[Bench] = &[
     },
 ];
 
-const CARGO_RUN: &str = "cargo run --release --locked --manifest-path bench/Cargo.toml --bin";
+/// Not `cargo run`, which tells a program of its package: see [`sh::command`].
+const BUILD: &str = "cargo build --release --locked --manifest-path bench/Cargo.toml --bin";
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -108,9 +109,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<bool> {
     let tool = python.map(Tool::install).transpose()?;
     let tool = python.zip(tool.as_deref()).map(|(tool, path)| (tool.variable, path));
     let env: Vec<_> = tool.into_iter().collect();
-    let mut line: Vec<_> =
-        CARGO_RUN.split(' ').chain([*name, "--features", features, "--"]).collect();
-    line.extend(args.args.iter().map(String::as_str));
+    let build: Vec<_> = BUILD.split(' ').chain([*name, "--features", features]).collect();
+    if !sh::run(&build, &env)? {
+        return Ok(false);
+    }
+    let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "bench/target".to_owned());
+    let program = format!("{target}/release/{name}");
+    let line: Vec<_> =
+        std::iter::once(program.as_str()).chain(args.args.iter().map(String::as_str)).collect();
     sh::run(&line, &env)
 }
 

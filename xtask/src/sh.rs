@@ -8,7 +8,8 @@ use anyhow::{Context, ensure};
 
 /// The command `line[0]` with the arguments `line[1..]`.
 ///
-/// `cargo` means the cargo that runs us: another one would rebuild everything.
+/// `cargo` means the cargo that runs us: another one would rebuild everything. So would one that is
+/// told of our own package: build scripts look at such variables.
 pub(crate) fn command(line: &[&str]) -> Command {
     let (program, args) = line.split_first().expect("a command line names a program");
     let mut command = match (*program, std::env::var_os("CARGO")) {
@@ -16,6 +17,13 @@ pub(crate) fn command(line: &[&str]) -> Command {
         _ => Command::new(program),
     };
     command.args(args);
+    for (name, _) in std::env::vars_os() {
+        let of_package =
+            |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
+        if name.to_str().is_some_and(of_package) {
+            command.env_remove(name);
+        }
+    }
     command
 }
 
