@@ -12,14 +12,19 @@ use crate::{JobId, Message, Metadata};
 /// The header or attribute that holds it.
 pub const HEADER: &str = "sluicegate";
 
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize)]
 struct Envelope<'m> {
     #[serde(flatten)]
-    meta: Cow<'m, Metadata>,
-    /// Beside the metadata, for brokers that have no property for it.
+    meta: &'m Metadata,
+    #[serde(flatten)]
+    beside: Beside<'m>,
+}
+
+/// Beside the metadata, for brokers that have no property for it.
+#[derive(Default, Serialize, Deserialize)]
+struct Beside<'m> {
     #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
     kind: Option<Cow<'m, str>>,
-    /// The same.
     #[serde(default, skip_serializing_if = "is_zero")]
     priority: u8,
 }
@@ -31,8 +36,8 @@ const fn is_zero(priority: &u8) -> bool {
 /// The metadata of a message as text.
 pub fn write(message: &Message) -> String {
     let kind = message.kind.as_deref().map(Into::into);
-    let envelope =
-        Envelope { meta: Cow::Borrowed(&message.meta), kind, priority: message.priority };
+    let beside = Beside { kind, priority: message.priority };
+    let envelope = Envelope { meta: &message.meta, beside };
     serde_json::to_string(&envelope).expect("numbers and texts are JSON")
 }
 
@@ -41,11 +46,13 @@ pub fn write(message: &Message) -> String {
 pub(crate) fn read(incoming: Incoming, fields: &Fields) -> Message {
     let Incoming { body, content_type, kind, priority, headers, envelope, foreign_id, .. } =
         incoming;
-    let envelope = envelope.and_then(|text| serde_json::from_str::<Envelope<'_>>(&text).ok());
-    let (meta, written, urgent) = match envelope {
-        Some(Envelope { meta, kind, priority }) => {
-            (meta.into_owned(), kind.map(Cow::into_owned), priority)
-        }
+    let written = envelope.as_deref().and_then(|text| {
+        // In two passes: to tell them apart in one, every field would be kept first.
+        let meta = serde_json::from_str::<Metadata>(text).ok()?;
+        Some((meta, serde_json::from_str::<Beside<'_>>(text).ok()?))
+    });
+    let (meta, written, urgent) = match written {
+        Some((meta, Beside { kind, priority })) => (meta, kind.map(Cow::into_owned), priority),
         None => {
             let found = fields.find(&body);
             let job = found.job.or(foreign_id).and_then(|id| JobId::try_from(id).ok());
