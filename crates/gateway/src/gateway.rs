@@ -145,7 +145,7 @@ impl<S: Store + 'static, C: Clock + 'static> Gateway<S, C> {
         line.route = Some(route.metrics.clone());
         line.queue_depth = route.lane.depth();
         if route.options.graphql {
-            self.read_operation(route, &mut body, line).await?;
+            Box::pin(self.read_operation(route, &mut body, line)).await?;
         }
         let upgrade = tunnel::wished(&parts.headers).map(|protocol| (protocol, upgrade));
         let mut retries = if is_idempotent(&parts.method) { route.options.retries } else { 0 };
@@ -176,12 +176,13 @@ impl<S: Store + 'static, C: Clock + 'static> Gateway<S, C> {
             *sent.headers_mut() = std::mem::take(&mut parts.headers);
             route.signer.sign(sent.headers_mut(), &route.upstream, &ClockOf(&self.service)).await?;
             while pass.is_late(self.service.now()) {
-                pass = self.another_turn(route, pass, line).await?;
+                pass = Box::pin(self.another_turn(route, pass, line)).await?;
             }
             let patience = self.patience(route, line, route.options.timeouts.first_byte);
             let began = self.service.now();
             pass.left();
-            let sent = sent.map(|()| Body::new(body));
+            let is_empty = http_body::Body::is_end_stream(&body);
+            let sent = sent.map(|()| if is_empty { Body::empty() } else { Body::new(body) });
             let answered = route.upstream.send(sent, patience).await.map_err(Failed::from);
             let took = self.service.now().since(began);
             let response = match answered {
@@ -189,7 +190,7 @@ impl<S: Store + 'static, C: Clock + 'static> Gateway<S, C> {
                 Err(Failed { refusal, cause, left }) => {
                     line.cause = Some(cause);
                     if !left {
-                        pass.give_back().await;
+                        Box::pin(pass.give_back()).await;
                     }
                     match spare.zip(kept).filter(|_| refusal != Refusal::Timeout) {
                         None => return Err(refusal),

@@ -96,7 +96,7 @@ impl Asked<'_> {
         match decided.await.map_err(failed)? {
             Told::Go(pass) => Ok(Reserved::Go(pass)),
             Told::No(refusal) => Err(refusal),
-            Told::Wait(span) => Ok(Reserved::Wait(self.common(service).await?, span)),
+            Told::Wait(span) => Ok(Reserved::Wait(Box::pin(self.common(service)).await?, span)),
         }
     }
 

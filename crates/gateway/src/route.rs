@@ -102,6 +102,16 @@ impl<S: Store + 'static, C: Clock + 'static> Route<S, C> {
         })
     }
 
+    /// Whether an answer says something of limits; most do not.
+    pub(crate) fn hears(&self, head: &Parts) -> bool {
+        let said = || head.headers.keys().any(|name| upstream::speaks_of_limits(name.as_str()));
+        let hears = matches!(head.status.as_u16(), 403 | 429 | 503) || said();
+        if !hears && self.refusals.load(Ordering::Relaxed) != 0 {
+            self.refusals.store(0, Ordering::Relaxed);
+        }
+        hears
+    }
+
     /// Reads what the upstream says of its limits, and closes the route for everybody if it asks
     /// for that.
     pub(crate) async fn learn(&self, head: &Parts, body: &mut Parked<Incoming>) {

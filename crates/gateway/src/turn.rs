@@ -28,7 +28,8 @@ impl<S: Store + 'static, C: Clock + 'static> Gateway<S, C> {
         let waits = !route.options.wait.max.is_zero();
         let began = self.service.now();
         let reserved = if waits && route.lane.is_busy() {
-            asked.common(&self.service).await.map(|common| Reserved::Wait(common, Span::ZERO))
+            let common = Box::pin(asked.common(&self.service)).await;
+            common.map(|common| Reserved::Wait(common, Span::ZERO))
         } else {
             asked.all(&self.service, waits, route.options.count_if_ok).await
         };
@@ -55,7 +56,7 @@ impl<S: Store + 'static, C: Clock + 'static> Gateway<S, C> {
         line.waited = waited.took;
         route.metrics.waited(waited.took);
         if owes_common {
-            common = asked.common(&self.service).await?;
+            common = Box::pin(asked.common(&self.service)).await?;
         }
         Ok(match common {
             None => waited.pass,

@@ -154,7 +154,8 @@ impl Signer {
         match &self.kind {
             Kind::Nothing | Kind::Fixed(_) => Ok(()),
             Kind::Login { login, body, token } => {
-                current(login, body, token, upstream, clock).await.map(drop)
+                // Boxed, as below: requests of all others need not have room for it.
+                Box::pin(current(login, body, token, upstream, clock)).await.map(drop)
             }
         }
     }
@@ -174,7 +175,7 @@ impl Signer {
                 }
             }
             Kind::Login { login, body, token } => {
-                let value = current(login, body, token, upstream, clock).await?;
+                let value = Box::pin(current(login, body, token, upstream, clock)).await?;
                 headers.insert(&login.header, value);
             }
         }
