@@ -9,7 +9,8 @@ use crate::server::{Server, free_port};
 
 /// Direct first, then the proxies.
 pub(crate) fn start(folder: &Path) -> anyhow::Result<Vec<Server>> {
-    let ours = build()?;
+    let ours = build(OURS, "target")?;
+    let bare = build(BARE, "bench/target")?;
     let envoy = std::env::var_os("SLUICEGATE_ENVOY").map(PathBuf::from);
     let envoy =
         envoy.context("SLUICEGATE_ENVOY names no Envoy: run `cargo xtask bench gateway`")?;
@@ -28,16 +29,21 @@ pub(crate) fn start(folder: &Path) -> anyhow::Result<Vec<Server>> {
         sluicegate(folder, &ours, upstream)?,
         nginx,
         with_envoy(folder, &envoy, upstream)?,
+        with_bare(&bare, upstream)?,
     ])
 }
 
-fn build() -> anyhow::Result<PathBuf> {
+const OURS: &str = "build --release --locked --package sluicegate --bin sluicegate";
+const BARE: &str = "build --release --locked --manifest-path bench/Cargo.toml --package sluicegate-bench-gateway --bin bare";
+
+/// Builds a program, and says where it is.
+fn build(line: &str, target: &str) -> anyhow::Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let line = "build --release --locked --package sluicegate --bin sluicegate";
     let status = Command::new(cargo).args(line.split(' ')).status().context("can't start cargo")?;
     ensure!(status.success(), "`cargo {line}` failed");
-    let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
-    Ok(PathBuf::from(target).join("release/sluicegate"))
+    let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| target.into());
+    let name = line.rsplit(' ').next().unwrap_or_default();
+    Ok(PathBuf::from(target).join("release").join(name))
 }
 
 fn nginx(
@@ -81,6 +87,14 @@ gateways:
     let mut command = Command::new(program);
     command.args(["serve", "--only", "gateway", "--config"]).arg(config);
     Server::start("sluicegate", command, port)
+}
+
+/// What the crates cost that ours is made of.
+fn with_bare(program: &Path, upstream: u16) -> anyhow::Result<Server> {
+    let port = free_port()?;
+    let mut command = Command::new(program);
+    command.args([port.to_string(), upstream.to_string()]);
+    Server::start("bare hyper", command, port)
 }
 
 fn with_envoy(folder: &Path, program: &Path, upstream: u16) -> anyhow::Result<Server> {
