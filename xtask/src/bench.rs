@@ -109,11 +109,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<bool> {
     let tool = python.map(Tool::install).transpose()?;
     let tool = python.zip(tool.as_deref()).map(|(tool, path)| (tool.variable, path));
     let env: Vec<_> = tool.into_iter().collect();
-    let build: Vec<_> = BUILD.split(' ').chain([*name, "--features", features]).collect();
+    let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "bench/target".to_owned());
+    let there = ["--features", *features, "--target-dir", &target];
+    let build: Vec<_> = BUILD.split(' ').chain([*name]).chain(there).collect();
     if !sh::run(&build, &env)? {
         return Ok(false);
     }
-    let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "bench/target".to_owned());
     let program = format!("{target}/release/{name}");
     let line: Vec<_> =
         std::iter::once(program.as_str()).chain(args.args.iter().map(String::as_str)).collect();

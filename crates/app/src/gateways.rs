@@ -34,12 +34,13 @@ impl Gateways {
     /// Makes a gateway.
     pub(crate) fn add(
         &self,
+        config: &Config,
         gateway: &config::Gateway,
         service: &Arc<TheService>,
         metrics: &Metrics,
     ) -> anyhow::Result<Arc<TheGateway>> {
         let tls = gateway.listen.tls.is_some();
-        let made = Gateway::new(&options(gateway)?, service.clone(), metrics.clone(), tls)?;
+        let made = Gateway::new(&options(config, gateway)?, service.clone(), metrics.clone(), tls)?;
         self.lock().push((gateway.clone(), made.clone()));
         Ok(made)
     }
@@ -57,7 +58,7 @@ impl Gateways {
             if before.listen != gateway.listen {
                 warn!(gateway = gateway.name, "where it listens changes with the next start");
             }
-            changes.push((made.clone(), made.prepare(&options(gateway)?)?));
+            changes.push((made.clone(), made.prepare(&options(config, gateway)?)?));
         }
         Ok(changes)
     }
@@ -90,7 +91,7 @@ fn policy(rules: &Ruleset, key: &str) -> Option<OutagePolicy> {
     Some(rule.outage.unwrap_or(rules.outage().default))
 }
 
-fn options(gateway: &config::Gateway) -> anyhow::Result<Options> {
+fn options(config: &Config, gateway: &config::Gateway) -> anyhow::Result<Options> {
     let name = &gateway.name;
     let tokens =
         gateway.auth.tokens.iter().flat_map(|(name, hashes)| {
@@ -110,11 +111,15 @@ fn options(gateway: &config::Gateway) -> anyhow::Result<Options> {
         dimensions: gateway.dimensions.iter().map(dimension).collect::<anyhow::Result<_>>()?,
         trusted_hops: gateway.trusted_hops,
         event: gateway.event.clone(),
-        routes: gateway.routes.iter().map(route).collect::<anyhow::Result<_>>()?,
+        routes: gateway
+            .routes
+            .iter()
+            .map(|of| route(of, config.enabled))
+            .collect::<anyhow::Result<_>>()?,
     })
 }
 
-fn route(route: &config::Route) -> anyhow::Result<Route> {
+fn route(route: &config::Route, enabled: bool) -> anyhow::Result<Route> {
     let method = |name: &String| name.parse::<Method>().context("methods");
     let order = match &route.wait.fair {
         None => Order::Fifo,
@@ -136,7 +141,7 @@ fn route(route: &config::Route) -> anyhow::Result<Route> {
         http2_only: route.http2,
         ca: route.ca.clone(),
         credentials: route.credentials.as_ref().map(credentials).transpose()?,
-        limits: route.limits.clone(),
+        limits: if enabled { route.limits.clone() } else { Vec::new() },
         wait: Wait { max: route.wait.max.into(), depth: route.wait.depth, order },
         timeouts: Timeouts {
             connect: route.connect_timeout.into(),

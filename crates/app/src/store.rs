@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sluicegate_config::{Asking, RedisAddress, RedisStore, RedisTopology};
+use sluicegate_config::{Asking, Config, RedisAddress, RedisStore, RedisTopology};
 use sluicegate_core::plan::Handle;
 use sluicegate_core::query::Cost;
 use sluicegate_core::store::{Claim, Ended, Error, Renewed, Shut, Usage};
@@ -12,6 +12,8 @@ use sluicegate_server::probe::Readiness;
 use sluicegate_store::memory::Capacity;
 use sluicegate_store::redis::{Counted, Options, Patience, Sentinels, Server, State, Topology};
 use sluicegate_store::{Memory, Redis};
+
+use crate::wire::Part;
 
 /// What a node remembers of an outage, in at most 20 MB.
 const FALLBACK: Capacity = Capacity { keys_max: 200_000, records_max: 20_000 };
@@ -48,6 +50,13 @@ pub(crate) fn redis(config: &RedisStore, asking: Asking) -> Redis {
         },
         deny_cache: config.deny_cache.into(),
     })
+}
+
+/// On whose behalf a process with these parts asks the store.
+pub(crate) fn asking(config: &Config, parts: &[Part]) -> Asking {
+    let dispatches = parts.contains(&Part::Dispatch) && config.dispatch.is_some();
+    let works = parts.contains(&Part::Worker) && !config.workers.is_empty();
+    if dispatches || works { Asking::Jobs } else { Asking::Requests }
 }
 
 impl Chosen {
@@ -178,6 +187,29 @@ impl Store for Chosen {
         match self {
             Self::Memory(memory) => memory.nodes(),
             Self::Redis(redis) => redis.nodes(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_only_answers_requests_does_not_wait_like_a_job() {
+        let worker = "workers: [{provider: p, queue: q, handler: {command: [cat]}}]\n";
+        let dispatch = "dispatch: {source: raw, providers: {p: {limit: 5/s}}}\n";
+        for (text, parts, expected) in [
+            ("", &Part::ALL[..], Asking::Requests),
+            ("workers: []\n", &Part::ALL, Asking::Requests),
+            (worker, &Part::ALL, Asking::Jobs),
+            (worker, &[Part::Worker], Asking::Jobs),
+            (worker, &[Part::Limiter, Part::Gateway, Part::Dispatch], Asking::Requests),
+            (dispatch, &[Part::Limiter, Part::Dispatch], Asking::Jobs),
+            (dispatch, &[Part::Gateway, Part::Worker], Asking::Requests),
+        ] {
+            let loaded = sluicegate_config::load("test", text, &|_| None).expect(text);
+            assert_eq!(asking(&loaded.config, parts), expected, "{text} {parts:?}");
         }
     }
 }

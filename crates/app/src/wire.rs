@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use arc_swap::ArcSwapOption;
 use axum::Router;
 use indicatif::ProgressBar;
-use sluicegate_config::{Asking, Config, EnvoyClosed, Listener, LogFormat, SnapshotFile, Store};
+use sluicegate_config::{Config, EnvoyClosed, Listener, LogFormat, SnapshotFile, Store};
 use sluicegate_core::ruleset::{Ruleset, Settings};
 use sluicegate_core::shelf::Shelf;
 use sluicegate_core::{Limiter, Span};
@@ -118,7 +118,7 @@ impl Node {
                 (memory, snapshot.clone(), open_shelf(overrides.as_deref())?)
             }
             Store::Redis(redis) => {
-                let redis = Arc::new(store::redis(redis, asking(config, parts)));
+                let redis = Arc::new(store::redis(redis, store::asking(config, parts)));
                 let shelf: Arc<dyn Shelf> = redis.clone();
                 (Chosen::Redis(redis), None, shelf)
             }
@@ -284,7 +284,7 @@ impl Node {
         let metrics = sluicegate_gateway::Metrics::new();
         metrics.register(self.metrics.registry()).context("metrics of gateways")?;
         let gateway = |(number, gateway): (usize, &'c sluicegate_config::Gateway)| {
-            let made = self.gateways.add(gateway, &self.service, &metrics)?;
+            let made = self.gateways.add(config, gateway, &self.service, &metrics)?;
             let app = made.router(gateways::probe(gateway, &self.service));
             // A body may take as long as its route lets it.
             let options = listener::Options {
@@ -406,13 +406,6 @@ impl Operations for Admin {
             reloaded.unwrap_or_else(|panicked| Err(panicked.to_string()))
         })
     }
-}
-
-/// On whose behalf a process with these parts asks the store.
-fn asking(config: &Config, parts: &[Part]) -> Asking {
-    let dispatches = parts.contains(&Part::Dispatch) && config.dispatch.is_some();
-    let works = parts.contains(&Part::Worker) && !config.workers.is_empty();
-    if dispatches || works { Asking::Jobs } else { Asking::Requests }
 }
 
 /// The rules of a configuration; none if it is disabled.

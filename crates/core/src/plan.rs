@@ -99,6 +99,8 @@ pub struct Plan<'a> {
     pub horizon: Span,
     /// What holds while the store does not answer: the strictest of its charges.
     pub outage: OutagePolicy,
+    /// What holds for rules without a policy of their own: that of whoever asks.
+    pub(crate) of_client: OutagePolicy,
     charges: SmallVec<[Charge<'a>; 4]>,
     /// The rule that sets the only query free, if one does.
     unlimited: Option<&'a Rule>,
@@ -123,6 +125,7 @@ impl<'a> Plan<'a> {
             slack: Settings::SLACK_MIN,
             horizon,
             outage: OutagePolicy::Unlimited,
+            of_client: OutagePolicy::Unlimited,
             charges: SmallVec::new(),
             unlimited: None,
             parts: Vec::new(),
@@ -202,12 +205,15 @@ impl<'a> Plan<'a> {
     /// first.
     ///
     /// The key is written where it stays: moving bytes that were just written is what costs most
-    /// in planning.
+    /// in planning. The plan takes the strictest outage policy of what is charged.
     pub(crate) fn push(
         &mut self,
         charge: Charge<'a>,
         name: impl FnOnce(&mut Key),
     ) -> Result<(), PlanError> {
+        if !charge.shadow() {
+            self.outage = self.outage.min(charge.rule.outage.unwrap_or(self.of_client));
+        }
         self.charges.push(charge);
         let place = self.charges.len() - 1;
         let (others, added) = self.charges.split_at_mut(place);
@@ -215,7 +221,10 @@ impl<'a> Plan<'a> {
         name(&mut added.key);
         let known = others.iter().position(|other| other.key == added.key);
         if let Some(part) = self.parts.last_mut() {
-            part.charges.push(known.unwrap_or(place));
+            let place = known.unwrap_or(place);
+            if !part.charges.contains(&place) {
+                part.charges.push(place);
+            }
         }
         let Some(known) = known else { return Ok(()) };
         let added = self.charges.pop().expect("one was just added");
@@ -266,20 +275,6 @@ impl<'a> Plan<'a> {
     pub(crate) fn set_slack(&mut self, configured: Option<Span>) {
         let shortest = self.charges.iter().filter_map(|charge| charge.cell.slack).min();
         self.slack = configured.unwrap_or(shortest.unwrap_or_default().max(Settings::SLACK_MIN));
-    }
-
-    /// Takes the strictest policy of the charges of this part: each has its own, or else that of
-    /// the client.
-    pub(crate) fn add_outage(&mut self, of_client: OutagePolicy) {
-        let policy = |charge: &Charge<'_>| match charge.shadow() {
-            true => OutagePolicy::Unlimited,
-            false => charge.rule.outage.unwrap_or(of_client),
-        };
-        let strictest = match self.parts.last() {
-            Some(part) => part.charges.iter().map(|&place| policy(&self.charges[place])).min(),
-            None => self.charges.iter().map(policy).min(),
-        };
-        self.outage = self.outage.min(strictest.unwrap_or(OutagePolicy::Unlimited));
     }
 
     /// The same plan under other meters, unless a charge that can deny it has none.

@@ -96,16 +96,8 @@ impl Metrics {
 
     /// The metrics of one route.
     pub(crate) fn route(&self, gateway: &str, route: &str) -> RouteMetrics {
-        let labels = [gateway, route];
-        RouteMetrics(Arc::new(Series {
-            route: route.to_owned(),
-            requests: ByStatus::new(&self.requests, labels),
-            duration: self.duration.with_label_values(&labels),
-            wait: self.wait.with_label_values(&labels),
-            answers: ByStatus::new(&self.answers, labels),
-            upstream: self.upstream.with_label_values(&labels),
-            pauses: self.pauses.with_label_values(&labels),
-        }))
+        let labels = [gateway.to_owned(), route.to_owned()];
+        RouteMetrics(Arc::new(Lazy { metrics: self.clone(), labels, series: OnceLock::new() }))
     }
 
     /// Shows a queue until `read` answers nothing.
@@ -134,11 +126,18 @@ impl std::fmt::Debug for Metrics {
 
 /// The metrics of one route. A clone is another handle to the same.
 #[derive(Clone)]
-pub(crate) struct RouteMetrics(Arc<Series>);
+pub(crate) struct RouteMetrics(Arc<Lazy>);
+
+/// Makes series when there is something to count: a route may be part of a configuration that is
+/// never used.
+struct Lazy {
+    metrics: Metrics,
+    labels: [String; 2],
+    series: OnceLock<Series>,
+}
 
 /// The series of one route, looked up once.
 struct Series {
-    route: String,
     requests: ByStatus,
     duration: Histogram,
     wait: Histogram,
@@ -177,29 +176,44 @@ impl ByStatus {
 impl RouteMetrics {
     /// The name of the route.
     pub(crate) fn name(&self) -> &str {
-        &self.0.route
+        &self.0.labels[1]
+    }
+
+    fn series(&self) -> &Series {
+        let Lazy { metrics, labels, series } = &*self.0;
+        series.get_or_init(|| {
+            let labels = labels.each_ref().map(String::as_str);
+            Series {
+                requests: ByStatus::new(&metrics.requests, labels),
+                duration: metrics.duration.with_label_values(&labels),
+                wait: metrics.wait.with_label_values(&labels),
+                answers: ByStatus::new(&metrics.answers, labels),
+                upstream: metrics.upstream.with_label_values(&labels),
+                pauses: metrics.pauses.with_label_values(&labels),
+            }
+        })
     }
 
     /// A request came to its end.
     pub(crate) fn ended(&self, status: u16, took: Span) {
-        self.0.requests.count(status);
-        self.0.duration.observe(seconds(took));
+        self.series().requests.count(status);
+        self.series().duration.observe(seconds(took));
     }
 
     /// Somebody waited.
     pub(crate) fn waited(&self, took: Span) {
-        self.0.wait.observe(seconds(took));
+        self.series().wait.observe(seconds(took));
     }
 
     /// The upstream answered.
     pub(crate) fn answered(&self, status: u16, took: Span) {
-        self.0.answers.count(status);
-        self.0.upstream.observe(seconds(took));
+        self.series().answers.count(status);
+        self.series().upstream.observe(seconds(took));
     }
 
     /// The upstream asked for a pause.
     pub(crate) fn paused(&self) {
-        self.0.pauses.inc();
+        self.series().pauses.inc();
     }
 }
 

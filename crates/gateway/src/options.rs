@@ -58,7 +58,7 @@ pub struct Route {
     /// What the upstream wants to see.
     pub credentials: Option<Credentials>,
     /// Its limits, by which the length of a queue becomes a time. The rules that enforce them are
-    /// part of the ruleset.
+    /// part of the ruleset; where they are not enforced, there are none here either.
     pub limits: Vec<Limit>,
     /// What happens over the limit.
     pub wait: Wait,

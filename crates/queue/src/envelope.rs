@@ -21,7 +21,7 @@ struct Envelope<'m> {
 }
 
 /// Beside the metadata, for brokers that have no property for it.
-#[derive(Default, Serialize, Deserialize)]
+#[derive(Serialize, Deserialize)]
 struct Beside<'m> {
     #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
     kind: Option<Cow<'m, str>>,
@@ -46,7 +46,9 @@ pub fn write(message: &Message) -> String {
 pub(crate) fn read(incoming: Incoming, fields: &Fields) -> Message {
     let Incoming { body, content_type, kind, priority, headers, envelope, foreign_id, .. } =
         incoming;
-    let written = envelope.as_deref().and_then(|text| {
+    // A list would be taken for the fields in their order.
+    let object = envelope.as_deref().filter(|text| text.trim_start().starts_with('{'));
+    let written = object.and_then(|text| {
         // In two passes: to tell them apart in one, every field would be kept first.
         let meta = serde_json::from_str::<Metadata>(text).ok()?;
         Some((meta, serde_json::from_str::<Beside<'_>>(text).ok()?))
@@ -96,12 +98,19 @@ mod tests {
 
     #[test]
     fn metadata_that_can_not_be_read_does_not_cost_the_message() {
-        for envelope in
-            ["", "{", "[]", r#"{"job": 7}"#, r#"{"job": ""}"#, r#"{"job":"a","hop":-1}"#]
-        {
+        for envelope in [
+            "",
+            "{",
+            "[]",
+            r#"["a"]"#,
+            r#"{"job": 7}"#,
+            r#"{"job": ""}"#,
+            r#"{"job":"a","hop":-1}"#,
+        ] {
             let envelope = Some(envelope.to_owned());
             let message = read(Incoming { envelope, ..incoming("body") }, &Fields::default());
             assert_eq!((message.body.as_ref(), message.meta.hop), (&b"body"[..], 0));
+            assert_ne!(message.meta.job.as_str(), "a");
         }
     }
 }

@@ -62,6 +62,22 @@ fn a_proxy_that_is_killed_takes_only_its_own_requests_with_it() {
 }
 
 #[test]
+fn a_store_that_is_not_needed_is_not_asked() {
+    let vendor = Vendor::start();
+    // Nobody listens there.
+    let config = "enabled: false\n".to_owned()
+        + &redis(1)
+        + &gateway(&vendor, &["limit: 1/h", "count_if: 2xx", "outage: closed"]);
+    let replica = Replica::start(&config);
+    replica.wait_for(200);
+    for _ in 0..3 {
+        assert_eq!(ask(&replica.url, TOKEN).0, 200);
+    }
+    // Not even in vain.
+    assert_eq!(replica.end().len(), 0);
+}
+
+#[test]
 fn overload_is_refused_and_the_limit_holds() {
     let vendor = Vendor::start();
     let replica = Replica::start(&gateway(&vendor, &["limit: 5/s", "wait: {max: 3s, depth: 10}"]));

@@ -31,7 +31,7 @@ use sluicegate_core::ruleset::Settings;
 use sluicegate_core::{Group, Ruleset};
 
 use crate::Format;
-use crate::config::{Asking, Config, RuleExtras, Store};
+use crate::config::{Config, RuleExtras, Store};
 use crate::place::Path;
 use crate::raw::{Node, Value};
 use crate::report::Report;
@@ -92,8 +92,7 @@ pub(crate) fn config(root: &Node, report: &mut Report) -> Option<Config> {
     let authenticated = !auth.tokens.is_empty();
     let listen = listen::listen(part("listen"), authenticated, report);
     let jobs = part("dispatch").is_some() || part("workers").is_some();
-    let asking = if jobs { Asking::Jobs } else { Asking::Requests };
-    let store = part("store").map(|item| store::store(item, asking, report)).unwrap_or_default();
+    let store = part("store").map(|item| store::store(item, jobs, report)).unwrap_or_default();
     let dimensions = part("dimensions").map(|item| dimensions::dimensions(&item, report));
     let mut dimensions = dimensions.unwrap_or_default();
     let mut settings = Settings::default();

@@ -35,7 +35,7 @@ enum Kind {
     Auto,
 }
 
-pub(super) fn store(item: Item<'_>, asking: Asking, report: &mut Report) -> Store {
+pub(super) fn store(item: Item<'_>, jobs: bool, report: &mut Report) -> Store {
     let known: Vec<_> = ["kind"].into_iter().chain(MEMORY).chain(REDIS).collect();
     let Some(fields) = Fields::open(item, &known, report) else { return Store::default() };
     let kinds = [("memory", Kind::Memory), ("redis", Kind::Redis), ("auto", Kind::Auto)];
@@ -68,7 +68,7 @@ pub(super) fn store(item: Item<'_>, asking: Asking, report: &mut Report) -> Stor
             if fixed {
                 refuse(&fields, &MEMORY, ("memory", "redis"), report);
             }
-            Store::Redis(redis_store(&fields, asking, report))
+            Store::Redis(redis_store(&fields, jobs, report))
         }
     }
 }
@@ -103,7 +103,7 @@ fn snapshot(item: &Item<'_>, report: &mut Report) -> Option<SnapshotFile> {
     Some(SnapshotFile { path: path?, every })
 }
 
-fn redis_store(fields: &Fields<'_>, asking: Asking, report: &mut Report) -> RedisStore {
+fn redis_store(fields: &Fields<'_>, jobs: bool, report: &mut Report) -> RedisStore {
     let default = RedisStore::default();
     let span = |item: &Item<'_>, report: &mut Report| {
         let remedy = "no server answers in less";
@@ -130,7 +130,7 @@ fn redis_store(fields: &Fields<'_>, asking: Asking, report: &mut Report) -> Redi
         deny_cache: fields.read("deny_cache", default.deny_cache, report, deny_cache),
         key_prefix: fields.read("key_prefix", default.key_prefix, report, key_prefix),
     };
-    check_deadline(fields, &store, asking, report);
+    check_deadline(fields, &store, jobs, report);
     check_connections(fields, &store, report);
     store
 }
@@ -234,19 +234,25 @@ fn key_prefix(item: &Item<'_>, report: &mut Report) -> Option<String> {
     Some(scalar.text().to_owned())
 }
 
-/// Attempts that don't fit into the deadline are never made.
-fn check_deadline(fields: &Fields<'_>, store: &RedisStore, asking: Asking, report: &mut Report) {
-    let Waits { timeout, deadline } = store.waits(asking);
-    let waits = u64::from(store.retries) * BACKOFF_MIN.as_micros();
-    let attempts = (u64::from(store.retries) + 1).saturating_mul(timeout.as_micros());
-    let needed = Span::from_micros(attempts.saturating_add(waits));
-    if needed <= deadline {
-        return;
-    }
+/// Attempts that don't fit into the deadline are never made. A file with jobs may also be run by
+/// processes that have none.
+fn check_deadline(fields: &Fields<'_>, store: &RedisStore, jobs: bool, report: &mut Report) {
     let item = ["deadline", "timeout", "retries"].into_iter().find_map(|key| fields.get(key));
     let place = item.map_or_else(|| fields.place(), |item| item.place());
-    let message =
+    let exceeds = |asking| {
+        let Waits { timeout, deadline } = store.waits(asking);
+        let waits = u64::from(store.retries) * BACKOFF_MIN.as_micros();
+        let attempts = (u64::from(store.retries) + 1).saturating_mul(timeout.as_micros());
+        Span::from_micros(attempts.saturating_add(waits)) > deadline
+    };
+    let cut_off =
         "all attempts together take longer than the deadline, and the last ones are cut off";
+    let message = match (exceeds(Asking::Requests), jobs && exceeds(Asking::Jobs)) {
+        (false, false) => return,
+        (true, false) if jobs => format!("in a process that does no jobs {cut_off}"),
+        (false, true) => format!("in a process that dispatches or works {cut_off}"),
+        _ => cut_off.to_owned(),
+    };
     let remedy = "raise the deadline, or lower timeout or retries; 5 ms lie between two attempts";
-    report.warning(&place, message, remedy);
+    report.warning(&place, &message, remedy);
 }

@@ -201,6 +201,7 @@ impl Ruleset {
             }
         }
         let values = self.values(query);
+        plan.of_client = self.policy_for(query);
         let groups = match query.subject {
             Subject::Inline => &[],
             _ => self.groups.as_slice(),
@@ -221,7 +222,6 @@ impl Ruleset {
             let group = self.groups.len();
             rule.0.charge(group, &values, query, clock, &self.settings, plan)?;
         }
-        plan.add_outage(self.policy_for(query));
         Ok(())
     }
 

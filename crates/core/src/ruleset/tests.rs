@@ -270,6 +270,21 @@ fn plans_of_one_call_are_one_plan() {
 }
 
 #[test]
+fn the_strictest_policy_of_one_plan_holds_also_on_a_counter_that_is_shared() {
+    let shared = |name: &str, user: &str, outage| Rule {
+        key: Some("shared".to_owned()),
+        outage: Some(outage),
+        ..rule(name, "5/s", &[]).when("u", Pattern::exactly(user))
+    };
+    let rules = [shared("A", "a", OutagePolicy::Open), shared("B", "b", OutagePolicy::Closed)];
+    let rules = Ruleset::new(vec![Group::new("g", rules)], Settings::default()).expect("rules");
+    let (a, b) = (query(&[("u", "a")]), [query(&[("u", "b")])]);
+    assert_eq!(rules.plan(&a, NOW).expect("a plan").outage, OutagePolicy::Open);
+    let plan = rules.plan_together(&a, &b, NOW).expect("a plan");
+    assert_eq!((plan.charges().len(), plan.outage), (1, OutagePolicy::Closed));
+}
+
+#[test]
 fn more_requests_than_a_log_takes_are_refused() {
     let rules = inference();
     let mut query = query(&[("modelId", "m")]);

@@ -51,7 +51,7 @@ impl Connector {
     /// Serves `stream` until it ends, is given up, or `shutdown` is cancelled and the last answer
     /// is out.
     pub(super) async fn run(&self, stream: TcpStream, peer: Peer, shutdown: CancellationToken) {
-        // An answer is one small write: there is nothing to gather it with.
+        // What is written is complete: there is nothing that it should wait for.
         if let Err(error) = stream.set_nodelay(true) {
             debug!(%error, "can't set TCP_NODELAY");
         }

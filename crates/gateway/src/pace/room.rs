@@ -97,7 +97,7 @@ impl<T> Room<T> {
     pub(crate) fn enter(&mut self, flow: &str, waiter: T) -> Entered<T> {
         let flow = if self.order == Order::Fifo { "" } else { flow };
         let (priority, weight) = self.standing(flow);
-        let displaced = if self.len < self.depth {
+        let displaced = if self.len - self.returned() < self.depth {
             None
         } else {
             let own = self.flow(priority, flow).map_or(0, |flow| flow.waiting.len());
@@ -198,6 +198,11 @@ impl<T> Room<T> {
         ahead
     }
 
+    /// How many missed a turn. They had a place before, and take none from others.
+    fn returned(&self) -> usize {
+        self.flow(RETURNED, "").map_or(0, |flow| flow.waiting.len())
+    }
+
     fn standing(&self, flow: &str) -> (u16, u32) {
         match &self.order {
             Order::Fifo => (0, 1),
@@ -212,12 +217,9 @@ impl<T> Room<T> {
         self.classes.get(&Reverse(priority))?.flows.get(flow)
     }
 
-    /// The flow with most waiting, of the lowest priority that has any. Who missed a turn stays.
+    /// The flow with most waiting, of the lowest priority that has any.
     fn longest(&self) -> Option<(usize, u16, Arc<str>)> {
         let (Reverse(priority), class) = self.classes.last_key_value()?;
-        if *priority == RETURNED {
-            return None;
-        }
         let lengths = class.flows.iter().map(|(name, flow)| (flow.waiting.len(), name));
         lengths.max().map(|(length, name)| (length, *priority, name.clone()))
     }
@@ -291,13 +293,14 @@ mod tests {
     fn whoever_missed_a_turn_goes_before_all_others() {
         let mut room = Room::new(2, fair(&[], &[("z", 255)]));
         room.enter("z", 'z');
-        room.enter("a", 'a');
         room.come_back('1');
         let left = room.come_back('2');
         room.come_back('3');
         assert_eq!(room.leave(&left), Some('2'));
-        // Nobody takes the place of those.
+        // They take nobody's place, and nobody takes theirs.
+        assert!(matches!(room.enter("a", 'a'), Entered::Waiting(_)));
         assert_eq!(room.enter("b", 'b'), Entered::Full('b'));
+        assert_eq!(room.len(), 4);
         assert_eq!(String::from_iter(std::iter::from_fn(|| room.next())), "13za");
     }
 
