@@ -22,10 +22,10 @@ kills=0
 documents=0
 while [ "$documents" -lt 600 ]; do
     if [ -z "$worker" ]; then
-        "$SLUICEGATE" serve --config $config --only worker --progress never >/dev/null 2>>"$folder/log" & worker=$!
+        "$SLUICEGATE" serve --config $config --only worker --create --progress never >/dev/null 2>>"$folder/log" & worker=$!
     fi
     sleep 2
-    row=$("$SLUICEGATE" queue depth documents --config $config | tail -1)
+    row=$("$SLUICEGATE" queue depth documents --create --config $config | tail -1)
     echo "$row"
     documents=$(echo "$row" | awk '{print $2}')
     if [ $kills -lt 5 ]; then

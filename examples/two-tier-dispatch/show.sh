@@ -26,11 +26,11 @@ for delay in 5000ms booked; do
         examples/two-tier-dispatch/sluicegate.yaml > "$folder/$delay.yaml"
     export QUEUE_FILE="$folder/$delay.db"
     $SIMULATORS --port "$port" provider --limit 100 --window 10 >/dev/null & started="$started $!"
-    "$SLUICEGATE" serve --config "$folder/$delay.yaml" --progress never >/dev/null 2>"$folder/$delay.log" & started="$started $!"
+    "$SLUICEGATE" serve --config "$folder/$delay.yaml" --create --progress never >/dev/null 2>"$folder/$delay.log" & started="$started $!"
     seq 300 | sed 's/.*/{"AnalysisId": "a-&", "ImageUrls": ["http:\/\/x\/&.jpg"]}/' |
         "$SLUICEGATE" queue send raw-analysis-queue --lines - --create --config "$folder/$delay.yaml"
     while :; do
-        row=$("$SLUICEGATE" queue depth analysis-results --config "$folder/$delay.yaml" | tail -1)
+        row=$("$SLUICEGATE" queue depth analysis-results --create --config "$folder/$delay.yaml" | tail -1)
         case $row in *" 300 "*) break ;; esac
         sleep 1
     done
