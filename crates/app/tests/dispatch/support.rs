@@ -4,9 +4,12 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use simulators::{GitHub, Provider, Record};
+use sluicegate_core::Span;
+use sluicegate_core::time::Clock as _;
 use sluicegate_queue::{
     Broker, Depth, Embedded, Error, JobId, Message, Options, Queue, RabbitMq, When, rabbitmq,
 };
+use sluicegate_store::MonotonicClock;
 use sluicegate_testkit::rabbitmq::RabbitServer;
 use sluicegate_testkit::redis::{RedisServer, Version};
 use tokio::runtime::Runtime;
@@ -191,14 +194,14 @@ pub(crate) fn eventually_within<T: std::fmt::Debug>(
 ) -> T {
     // Nobody sends: what is received is that a moment has passed.
     let (_nobody, moment) = std::sync::mpsc::sync_channel::<()>(1);
-    let mut left = patience.as_millis() / 50;
+    let (clock, patience) = (MonotonicClock::new(), Span::from(patience));
+    let began = clock.now();
     loop {
         let (holds, found) = look();
         if holds {
             return found;
         }
-        assert!(left > 0, "it never came to it: {found:?}");
-        left -= 1;
+        assert!(clock.now().since(began) < patience, "it never came to it: {found:?}");
         let _ = moment.recv_timeout(Duration::from_millis(50));
     }
 }

@@ -43,6 +43,12 @@ impl Wait {
         rungs.map(Self::Rung).collect()
     }
 
+    /// How long.
+    pub(super) const fn span(self) -> Span {
+        let (Self::Fixed(span) | Self::Rung(span)) = self;
+        span
+    }
+
     pub(super) fn queue(self, target: &str) -> String {
         match self {
             Self::Fixed(span) => format!("{target}-delayed-{}ms", millis(span)),
@@ -57,8 +63,7 @@ impl Wait {
     /// that keeps a message until its target has confirmed it.
     pub(super) fn arguments(self, target: &str) -> FieldTable {
         let mut arguments = FieldTable::default();
-        let (Self::Fixed(span) | Self::Rung(span)) = self;
-        let ttl = i64::try_from(millis(span)).unwrap_or(i64::MAX);
+        let ttl = i64::try_from(millis(self.span())).unwrap_or(i64::MAX);
         arguments.insert("x-message-ttl".into(), AMQPValue::LongLongInt(ttl));
         let mut text = |name: &str, value: &str| {
             arguments.insert(name.into(), AMQPValue::LongString(value.into()));

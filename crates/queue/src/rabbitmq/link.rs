@@ -105,9 +105,10 @@ impl Link {
         delays.get(target).cloned().unwrap_or_default()
     }
 
-    pub(super) fn use_delay(&self, target: &str, queue: String) {
+    /// Notes that this process uses a delay queue; says whether that is new.
+    pub(super) fn use_delay(&self, target: &str, queue: String) -> bool {
         let mut delays = self.delays.lock().unwrap_or_else(PoisonError::into_inner);
-        delays.entry(target.to_owned()).or_default().insert(queue);
+        delays.entry(target.to_owned()).or_default().insert(queue)
     }
 
     async fn connect(&self) -> Result<Live, Error> {

@@ -12,6 +12,7 @@
 mod delay;
 mod failure;
 mod link;
+mod nudge;
 mod properties;
 mod publish;
 mod receipt;

@@ -1,6 +1,7 @@
 //! Publishing: everything is sent first and then waited for, so that a batch takes one round trip.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use lapin::options::{BasicPublishOptions, QueueDeclareOptions};
 use lapin::types::FieldTable;
@@ -8,6 +9,7 @@ use lapin::{BasicProperties, Confirmation, PublisherConfirm};
 
 use super::delay::Wait;
 use super::link::{Link, Live, in_time};
+use super::nudge::look_after;
 use super::{failure, properties};
 use crate::Error;
 use crate::broker::{Outgoing, Place};
@@ -18,7 +20,7 @@ pub(super) type Leaving = (Outgoing, Option<BasicProperties>);
 
 /// Publishes messages and waits until RabbitMQ answers for each of them.
 pub(super) async fn publish(
-    link: &Link,
+    link: &Arc<Link>,
     place: &Place,
     batch: Vec<Leaving>,
 ) -> Vec<Result<(), Error>> {
@@ -53,7 +55,7 @@ pub(super) async fn publish(
 /// queue that does not exist is lost. Together with a rung those below it are made, since a queue
 /// that RabbitMQ has just made is not yet safe from a power cut.
 async fn prepare(
-    link: &Link,
+    link: &Arc<Link>,
     live: &Live,
     target: &Place,
     waits: BTreeSet<Wait>,
@@ -78,7 +80,10 @@ async fn prepare(
         in_time(channel.queue_declare(failure::name(&queue)?, durable, arguments))
             .await
             .map_err(|error| failure::of_queue(&queue, error))?;
-        link.use_delay(target.name(), queue.clone());
+        let is_first = link.use_delay(target.name(), queue.clone());
+        if is_first && matches!(wait, Wait::Rung(_)) {
+            look_after(link, target, wait);
+        }
         live.remember(queue);
     }
     Ok(())
