@@ -44,35 +44,35 @@ pub(super) fn look_after(link: &Arc<Link>, target: &Place, wait: Wait) {
 }
 
 /// Brings on what is overdue at the head of a rung; says how many.
+///
+/// Boxed: publishing looks after rungs, which publishes.
 fn nudge<'a>(
     link: &'a Arc<Link>,
     target: &'a Place,
     rung: &'a str,
 ) -> BoxFuture<'a, Result<u64, Error>> {
-    // Boxed: publishing looks after rungs, which publishes.
-    async move { bring_on(link, target, rung).await }.boxed()
-}
-
-async fn bring_on(link: &Arc<Link>, target: &Place, rung: &str) -> Result<u64, Error> {
-    let channel = link.throwaway().await?;
-    let mut count = 0;
-    loop {
-        let first = channel.basic_get(failure::name(rung)?, BasicGetOptions::default());
-        let first = in_time(first).await.map_err(|error| failure::of_queue(rung, error))?;
-        let Some(BasicGetMessage { mut delivery, .. }) = first else { break };
-        let (acker, came) = (delivery.acker.clone(), delivery.properties.clone());
-        let message = envelope::read(properties::read(&mut delivery), &Fields::default());
-        if message.meta.not_before.is_some_and(|at| at > WallClock.now()) {
-            in_time(acker.nack(BasicNackOptions { multiple: false, requeue: true })).await?;
-            break;
+    async move {
+        let channel = link.throwaway().await?;
+        let mut count = 0;
+        loop {
+            let first = channel.basic_get(failure::name(rung)?, BasicGetOptions::default());
+            let first = in_time(first).await.map_err(|error| failure::of_queue(rung, error))?;
+            let Some(BasicGetMessage { mut delivery, .. }) = first else { break };
+            let (acker, came) = (delivery.acker.clone(), delivery.properties.clone());
+            let message = envelope::read(properties::read(&mut delivery), &Fields::default());
+            if message.meta.not_before.is_some_and(|at| at > WallClock.now()) {
+                in_time(acker.nack(BasicNackOptions { multiple: false, requeue: true })).await?;
+                break;
+            }
+            // Nothing is acknowledged before its target has it.
+            let next = Outgoing { message, delay: Delay::None };
+            let sent = publish(link, target, vec![(next, Some(came))]).await;
+            sent.into_iter().collect::<Result<(), Error>>()?;
+            in_time(acker.ack(BasicAckOptions::default())).await?;
+            count += 1;
         }
-        // Nothing is acknowledged before its target has it.
-        let next = Outgoing { message, delay: Delay::None };
-        let sent = publish(link, target, vec![(next, Some(came))]).await;
-        sent.into_iter().collect::<Result<(), Error>>()?;
-        in_time(acker.ack(BasicAckOptions::default())).await?;
-        count += 1;
+        in_time(channel.close(200, "seen".into())).await?;
+        Ok(count)
     }
-    in_time(channel.close(200, "seen".into())).await?;
-    Ok(count)
+    .boxed()
 }
