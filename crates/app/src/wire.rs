@@ -413,7 +413,8 @@ fn rules(config: &Config) -> Ruleset {
     if config.enabled {
         return config.ruleset();
     }
-    let settings = Settings { required: Vec::new(), ..config.settings().clone() };
+    let settings =
+        Settings { required: Vec::new(), needs: Vec::new(), ..config.settings().clone() };
     Ruleset::new(Vec::new(), settings).expect("there is nothing in it that could be wrong")
 }
 

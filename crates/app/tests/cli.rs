@@ -15,7 +15,7 @@ fn a_running_service_is_asked_from_the_command_line() {
     let service = Running::start(
         "limits: [{name: g, effective: true, rules: [{name: USER, per: [userId], limit: 2/h}]}]\n",
     );
-    let ask = |command: &str| run(&[command, "userId=u1", "--url", &service.http]);
+    let ask = |command: &str| run(&[command, "userId=u1", "modelId=m", "--url", &service.http]);
     let (code, out, _) = ask("allow");
     assert_eq!(code, Some(0));
     assert!(out.starts_with("allowed\n"), "{out}");
@@ -31,7 +31,8 @@ fn a_running_service_is_asked_from_the_command_line() {
     assert!(out.contains("USER  2/h    2     2   0"), "{out}");
     assert_eq!(ask("reset").1, "forgotten: USER:u1#requests\n");
     assert_eq!(ask("allow").0, Some(0));
-    let (_, out, _) = run(&["allow", "userId=u1", "--json", "--url", &service.http]);
+    let json = ["allow", "userId=u1", "modelId=m", "--json", "--url", &service.http];
+    let (_, out, _) = run(&json);
     assert!(out.starts_with("{\"allowed\":true,"), "{out}");
 }
 

@@ -134,7 +134,8 @@ fn a_literal_key_shows_its_count_to_whoever_looks_into_redis() {
     let service = Running::start(&(on(&redis, "") + limits));
     wait_for(&service, READY);
     for _ in 0..7 {
-        let (_, answer) = service.allow(&json!({ "provider": "gemini" }));
+        let gemini = json!({ "userId": "u", "modelId": "m", "provider": "gemini" });
+        let (_, answer) = service.allow(&gemini);
         assert_eq!(answer["allowed"], true, "{answer}");
     }
     let key = "ziraai:worker:ratelimit:gemini";

@@ -50,7 +50,7 @@ fn the_example_passes() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/inference-limiter");
     let (code, said) = run_in(Path::new(folder), &["tests.yaml"]);
     assert_eq!(code, 0, "{said}");
-    assert!(said.ends_with("\n11 passed\n"), "{said}");
+    assert!(said.ends_with("\n12 passed\n"), "{said}");
 }
 
 #[test]
@@ -123,6 +123,7 @@ tests:
     steps:
       - send: {{userId: u1}}
         expect: {{rules: [USER_MODEL]}}
+dimensions: {{modelId: optional}}
 "
     );
     let expected = "
@@ -276,7 +277,9 @@ tests:
 
 #[test]
 fn tests_are_chosen_by_name_and_files_are_told_apart() {
-    let one = format!("{LIMITS}\ntests: [{{name: one goes, steps: [{{send: {{userId: u}}}}]}}]");
+    let one = format!(
+        "{LIMITS}\ntests: [{{name: one goes, steps: [{{send: {{userId: u, modelId: m}}}}]}}]"
+    );
     let two = one.replace("one goes", "two go").replace("{send", "{times: 2, send");
     let files = [("a.yaml", one.as_str()), ("b.yaml", two.as_str())];
     let both = "a.yaml\n✓ one goes\nb.yaml\n✓ two go\n2 passed";

@@ -10,6 +10,9 @@ use common::Running;
 
 /// One rule of every kind, none of which needs a dimension that the document does not.
 const RULES: &str = "
+dimensions:
+  userId: optional
+  modelId: optional
 limits:
   - name: caller
     rules:

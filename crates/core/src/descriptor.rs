@@ -12,6 +12,8 @@
 
 use std::borrow::Cow;
 
+/// The beginning of the names of the dimensions that only Envoy sets.
+pub const ENVOY: &str = "envoy.";
 /// The dimension that holds the domain.
 pub const DOMAIN: &str = "envoy.domain";
 /// The dimension that holds the shape.

@@ -85,6 +85,16 @@ impl Rule {
         self
     }
 
+    /// Every dimension that has to be there for it to match, some perhaps more than once: those of
+    /// `when`, of `per`, and those between `<` and `>` in `key`.
+    pub fn dimensions(&self) -> impl Iterator<Item = &str> {
+        let conditions = self.when.iter().map(|(name, _)| name.as_str());
+        let counted = self.per.iter().map(String::as_str);
+        let template = self.key.as_deref().unwrap_or_default().split('<').skip(1);
+        let in_key = template.filter_map(|part| part.split_once('>').map(|(name, _)| name));
+        conditions.chain(counted).chain(in_key)
+    }
+
     /// Whether it goes by our [own](OWN) dimensions alone: whoever asks, it is the same.
     pub fn is_own(&self) -> bool {
         let mut names = self.when.iter().map(|(name, _)| name).chain(&self.per).peekable();

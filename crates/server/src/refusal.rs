@@ -81,7 +81,11 @@ impl From<QueryError> for Refusal {
 impl From<PlanError> for Refusal {
     fn from(error: PlanError) -> Self {
         match error {
-            PlanError::Missing { dimension } => Self::field(dimension, "is required"),
+            PlanError::Missing { ref dimension, .. } => {
+                let text = error.to_string();
+                let detail = text.strip_prefix(&format!("{dimension}: ")).unwrap_or(&text);
+                Self::field(dimension, detail)
+            }
             PlanError::Unpriced(unpriced) => Self::field(price::MODEL, unpriced.to_string()),
             PlanError::TooMany { .. } => {
                 let text = error.to_string();

@@ -6,7 +6,7 @@ use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
 use sluicegate_core::query::{Query, RequestId};
 use sluicegate_core::rule::InlineRule;
 use sluicegate_core::time::EXACT_MAX;
-use sluicegate_core::{Id, Limit, Span};
+use sluicegate_core::{Id, Limit, Ruleset, Span};
 
 pub(crate) use crate::cost::{CostBody, EstimateBody, Stated};
 use crate::refusal::Refusal;
@@ -163,6 +163,26 @@ impl SettleBody {
 impl HandleBody {
     pub(crate) fn read(self) -> Result<Ticket, Refusal> {
         Ticket::read(&self.handle)
+    }
+}
+
+/// Refuses a query of `POST /rate-limit/allow` or gRPC `Allow` without a user and a model: these
+/// calls name both, whatever the rules count by. `instead` is the call that does not ask for them.
+///
+/// Nothing is required while limits are disabled.
+pub(crate) fn require_user_and_model(
+    query: &Query<'_>,
+    rules: &Ruleset,
+    instead: &str,
+) -> Result<(), Refusal> {
+    let missing = ["userId", "modelId"].into_iter().find(|name| query.get(name).is_none());
+    match missing.filter(|_| !rules.is_empty()) {
+        None => Ok(()),
+        Some(name) => {
+            let right =
+                format!("is required: name it, or call {instead}, which does not ask for it");
+            Err(Refusal::field(name, right))
+        }
     }
 }
 

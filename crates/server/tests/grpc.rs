@@ -182,7 +182,8 @@ async fn a_field_at_fault_is_named_and_nothing_is_consumed() {
     let refused = |status: Status| violation(&status).0;
     let nobody = pb::AllowRequest { user_id: String::new(), ..ann() };
     let status = client.allow(nobody).await.expect_err("refused");
-    assert_eq!(violation(&status), ("userId".to_owned(), "is required".to_owned()));
+    let right = "is required: name it, or call Acquire, which does not ask for it";
+    assert_eq!(violation(&status), ("userId".to_owned(), right.to_owned()));
     let empty = pb::AllowRequest { tenant_id: Some(String::new()), ..ann() };
     assert_eq!(refused(client.allow(empty).await.expect_err("refused")), "tenantId");
     let twice = [("userId".to_owned(), "bob".to_owned())].into();

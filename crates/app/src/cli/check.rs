@@ -8,6 +8,7 @@ use sluicegate_core::rule::Pattern;
 use sluicegate_core::{Group, Rule};
 
 use super::say;
+use super::summary::summary;
 use crate::configuration::Source;
 
 pub(super) const EXAMPLES: &str = "\
@@ -54,6 +55,7 @@ impl Check {
         let loaded = source.load()?;
         let rows = loaded.config.groups().iter().flat_map(rows).collect::<Vec<_>>();
         say(&table(&["group", "rule", "when", "per", "limit"], &rows));
+        say(&format!("\n{}", summary(&loaded.config)));
         if !loaded.config.enabled {
             say("\nlimits are disabled: every answer is Allow");
         }

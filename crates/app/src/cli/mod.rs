@@ -14,6 +14,7 @@ mod overrides;
 mod queue;
 mod remote;
 mod serve;
+mod summary;
 mod test;
 mod verify;
 

@@ -102,7 +102,7 @@ def main():
         sys.exit("a user was not required")
     except grpc.RpcError as error:
         expect(error.code() == grpc.StatusCode.INVALID_ARGUMENT, "a mistake is named")
-        expect(error.details() == "userId: is required", error.details())
+        expect(error.details().startswith("userId: is required: "), error.details())
 
 
 main()

@@ -8,7 +8,6 @@ use sluicegate_core::query::DIMENSIONS_MAX;
 use super::dimensions::Dimensions;
 use super::item::{Item, nearest};
 use super::limits::{DraftGroup, option};
-use super::never::template_dimensions;
 use super::outage::CLIENT_TYPES;
 use super::rule::Draft;
 use crate::config::{Outage, OutagePolicy, RedisTopology, Store};
@@ -144,11 +143,8 @@ fn idle_groups(group: &DraftGroup<'_>, dimensions: &Dimensions, report: &mut Rep
 
 /// How many dimensions a query names at least where the rule matches.
 fn needs(draft: &Draft<'_>, dimensions: &Dimensions) -> usize {
-    let rule = &draft.rule;
-    let in_key = rule.key.as_deref().map(template_dimensions).unwrap_or_default();
-    let conditions = rule.when.iter().map(|(name, _)| name.as_str());
-    let counted = rule.per.iter().chain(&dimensions.required).map(String::as_str);
-    conditions.chain(counted).chain(in_key).collect::<HashSet<_>>().len()
+    let required = dimensions.required.iter().map(String::as_str);
+    draft.rule.dimensions().chain(required).collect::<HashSet<_>>().len()
 }
 
 /// Values that differ from one that every part knows by a slip of the pen.

@@ -11,7 +11,6 @@ use sluicegate_core::{Group, Rule, Ruleset};
 
 use super::item::Item;
 use super::limits::{DraftGroup, option, place_of};
-use super::never::template_dimensions;
 use super::rule::Draft;
 use crate::raw::Value;
 use crate::report::Report;
@@ -48,9 +47,7 @@ fn stub(rule: &Rule) -> Rule {
 fn dimensions_fit(drafts: &[DraftGroup<'_>], report: &mut Report) -> bool {
     let mut names = HashSet::new();
     for draft in drafts.iter().flat_map(|group| &group.rules) {
-        let rule = &draft.rule;
-        names.extend(rule.when.iter().map(|(name, _)| name).chain(&rule.per).map(String::as_str));
-        names.extend(rule.key.as_deref().map(template_dimensions).unwrap_or_default());
+        names.extend(draft.rule.dimensions());
         if names.len() > DIMENSIONS_MAX {
             let message = format!("rules speak of more than {DIMENSIONS_MAX} dimensions");
             let remedy = "put what changes from rule to rule into a value, not into a name";

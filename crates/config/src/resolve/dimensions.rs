@@ -18,6 +18,8 @@ pub(super) struct Dimensions {
     pub(super) secret: Vec<String>,
     /// With the place of each.
     optional: Vec<(String, Place)>,
+    /// Every dimension that the file names here.
+    declared: Vec<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -47,10 +49,11 @@ pub(super) fn dimensions(item: &Item<'_>, report: &mut Report) -> Dimensions {
             found.secret.push(name.clone());
         }
         if is(Word::Required) {
-            found.required.push(name);
-        } else if !words.contains(&None) {
-            found.optional.push((name, item.place()));
+            found.required.push(name.clone());
+        } else if is(Word::Optional) {
+            found.optional.push((name.clone(), item.place()));
         }
+        found.declared.push(name);
     }
     if found.required.len() > DIMENSIONS_MAX {
         let message = format!("more than {DIMENSIONS_MAX} dimensions are required");
@@ -60,6 +63,11 @@ pub(super) fn dimensions(item: &Item<'_>, report: &mut Report) -> Dimensions {
 }
 
 impl Dimensions {
+    /// The names of the dimensions that a request may leave out.
+    pub(super) fn optional(&self) -> Vec<String> {
+        self.optional.iter().map(|(name, _)| name.clone()).collect()
+    }
+
     /// What the default rule counts by has to be there, or leaving it out would be a way around.
     pub(super) fn require_for_default_rule(&mut self, names: &[String], report: &mut Report) {
         for name in names {
@@ -74,8 +82,7 @@ impl Dimensions {
 
     /// The dimension that was probably meant by one that nothing else speaks of.
     pub(super) fn meant_by(&self, name: &str) -> Option<&str> {
-        let declared = self.optional.iter().map(|(name, _)| name).chain(&self.required);
-        let mut known = declared.map(String::as_str).chain(WELL_KNOWN);
+        let mut known = self.declared.iter().map(String::as_str).chain(WELL_KNOWN);
         if known.clone().any(|other| other == name) {
             return None;
         }

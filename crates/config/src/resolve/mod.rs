@@ -27,7 +27,7 @@ mod wording;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use sluicegate_core::ruleset::Settings;
+use sluicegate_core::ruleset::{Settings, needs};
 use sluicegate_core::{Group, Ruleset};
 
 use crate::Format;
@@ -74,7 +74,7 @@ pub(crate) fn envoy_file(root: &Node, report: &mut Report) -> Option<Config> {
     let item = Item { node: root, path: Path::default() };
     let counting = envoy::counting(limits::option(&item, "compat"), report);
     let imported = envoy::groups(vec![item.clone()], counting, report);
-    let settings = Settings { required: Vec::new(), ..config.settings.clone() };
+    let settings = Settings { required: Vec::new(), needs: Vec::new(), ..config.settings.clone() };
     let groups = with_imported(Vec::new(), imported, &settings, Some(item), report);
     Some(Config { groups, settings, ..config })
 }
@@ -117,10 +117,13 @@ pub(crate) fn config(root: &Node, report: &mut Report) -> Option<Config> {
         dimensions.require_for_default_rule(&default_dimensions(), report);
     }
     settings.required.clone_from(&dimensions.required);
+    settings.optional = dimensions.optional();
     settings.secret.extend(dimensions.secret.iter().filter(|&name| name != "apiKey").cloned());
     if let Some(drafts) = &drafts {
         compile::check(drafts, &settings, report);
-        never::check(drafts, &settings.required, report);
+        // Envoy and gateways need not name what is required of all others.
+        let others = part("envoy").is_some() || part("gateways").is_some();
+        never::check(drafts, if others { &[] } else { &settings.required }, report);
         let partition = part("store").and_then(|item| limits::option(&item, "partition"));
         let (dimensions, outage, store) = (&dimensions, &settings.outage, &store);
         let context = advice::Context { dimensions, outage, store, partition };
@@ -145,6 +148,7 @@ pub(crate) fn config(root: &Node, report: &mut Report) -> Option<Config> {
                  or key of the file is, too";
     let groups =
         with_own(groups, own, &settings, part("dispatch").or(part("workers")), names, report);
+    settings.needs = needs(&groups, &settings.optional);
     Some(Config {
         enabled: fields.read("enabled", true, report, scalar::boolean),
         listen,

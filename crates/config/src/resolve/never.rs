@@ -9,6 +9,7 @@ use std::collections::{HashMap, HashSet};
 
 use sluicegate_core::Rule;
 use sluicegate_core::rule::Pattern;
+use sluicegate_core::ruleset::is_set_for_callers;
 
 use super::limits::DraftGroup;
 use super::rule::Draft;
@@ -19,17 +20,29 @@ use crate::report::Report;
 /// minutes.
 const COMPARISONS: usize = 100;
 
-/// Reports every rule that can't apply. `required` dimensions are always there.
+/// Reports every rule that can't apply, and warns of those that apply to Envoy alone because
+/// everybody else has to name the `required` dimensions.
 pub(super) fn check(groups: &[DraftGroup<'_>], required: &[String], report: &mut Report) {
     for group in groups {
         let drafts = group.rules.iter().filter(|draft| draft.matches_known);
         let drafts: Vec<_> = drafts.collect();
         let rules: Vec<_> = drafts.iter().map(|draft| &draft.rule).collect();
-        for (never, first) in find(&rules, required) {
+        let never = find(&rules, &[]);
+        for &(never, first) in &never {
             blame(drafts[never], drafts[first], report);
+        }
+        if required.is_empty() {
+            continue;
+        }
+        for (place, first) in find(&rules, required) {
+            if never.iter().all(|(other, _)| *other != place) {
+                warn(drafts[place], drafts[first], report);
+            }
         }
     }
 }
+
+const REMEDY: &str = "put this one above it, or remove it";
 
 fn blame(never: &Draft<'_>, first: &Draft<'_>, report: &mut Report) {
     let message = format!(
@@ -37,8 +50,17 @@ fn blame(never: &Draft<'_>, first: &Draft<'_>, report: &mut Report) {
         first.shown_name(),
         first.item.node.at.line,
     );
-    let remedy = "put this one above it, or remove it";
-    report.error(&never.place_of("name"), message, remedy);
+    report.error(&never.place_of("name"), message, REMEDY);
+}
+
+fn warn(draft: &Draft<'_>, first: &Draft<'_>, report: &mut Report) {
+    let message = format!(
+        "applies only to requests of Envoy: {} on line {} comes first, and matches every other \
+         request because of the required dimensions",
+        first.shown_name(),
+        first.item.node.at.line,
+    );
+    report.warning(&draft.place_of("name"), message, REMEDY);
 }
 
 /// Pairs of a rule that can't apply and the one that matches first, by their places.
@@ -83,11 +105,11 @@ struct Facts<'r> {
 
 impl<'r> Facts<'r> {
     fn new(rule: &'r Rule, required: &'r [String]) -> Self {
-        let in_key = rule.key.as_deref().map(template_dimensions).unwrap_or_default();
-        let needs: HashSet<_> = rule.per.iter().map(String::as_str).chain(in_key).collect();
-        let conditions = rule.when.iter().map(|(name, _)| name.as_str());
-        let required = required.iter().map(String::as_str);
-        let present = needs.iter().copied().chain(conditions).chain(required).collect();
+        // Conditions come first among its dimensions, and are compared by their values.
+        let needs: HashSet<_> = rule.dimensions().skip(rule.when.len()).collect();
+        let of_others = rule.dimensions().any(is_set_for_callers);
+        let required = required.iter().filter(|_| !of_others).map(String::as_str);
+        let present = rule.dimensions().chain(required).collect();
         let values = rule.when.iter().map(|(_, pattern)| match pattern {
             Pattern::OneOf(values) => values.len(),
             Pattern::Glob(_) => 1,
@@ -103,12 +125,6 @@ impl<'r> Facts<'r> {
         };
         self.needs.is_subset(&other.present) && self.when.iter().all(fulfilled)
     }
-}
-
-/// The dimensions in `<` and `>` of a key.
-pub(super) fn template_dimensions(key: &str) -> Vec<&str> {
-    let parts = key.split('<').skip(1);
-    parts.filter_map(|part| part.split_once('>').map(|(name, _)| name)).collect()
 }
 
 fn is_anything(pattern: &Pattern) -> bool {

@@ -51,9 +51,35 @@ fn an_empty_file_has_every_default() {
 }
 
 #[test]
-fn limits_without_dimensions_require_nothing() {
+fn a_dimension_is_required_if_a_group_matches_no_rule_without_it() {
+    let needs = |dimensions: &str, rules: &str| {
+        let limits = format!("limits: [{{name: g, rules: [{rules}]}}]");
+        let config = loaded(&format!("dimensions: {{{dimensions}}}\n{limits}"));
+        let needs = config.settings().needs.iter().map(ToString::to_string);
+        needs.collect::<Vec<_>>().join("; ")
+    };
+    let tenant = "{name: TIER, when: {modelTier: PREMIUM}, per: [tenantId], limit: 5/s}, \
+                  {name: TENANT, per: [tenantId], limit: 5/s}";
+    assert_eq!(needs("", tenant), "tenantId");
+    assert_eq!(needs("tenantId: secret", tenant), "tenantId", "a secret may not be left out");
+    assert_eq!(needs("tenantId: optional", tenant), "");
+    let for_envoy =
+        format!("{tenant}, {{name: E, when: {{envoy.domain: a}}, per: [], limit: 5/s}}");
+    assert_eq!(needs("", &for_envoy), "tenantId");
+    let everybody = format!("{tenant}, {{name: ALL, per: [], limit: 5/s}}");
+    assert_eq!(needs("", &everybody), "");
+    let text = "gateways: [{name: g, listen: '127.0.0.1:1', routes: [{path: /, upstream: \
+                'http://a', limit: 5/s, limits: [{per: [caller], limit: 5/s}]}]}]";
+    let config = loaded(text);
+    assert_eq!(config.settings().needs.len(), 1, "{:?}", config.settings().needs);
+    assert_eq!(config.settings().needs[0].to_string(), "modelId and userId");
+}
+
+#[test]
+fn limits_that_count_everybody_together_require_nothing() {
     let text = "limits: [{name: g, rules: [{name: R, per: [], limit: 5/s}]}]";
-    assert!(loaded(text).settings().required.is_empty());
+    let config = loaded(text);
+    assert!(config.settings().required.is_empty() && config.settings().needs.is_empty());
     assert_eq!(loaded("dimensions: {tenantId: required}").settings().required.len(), 3);
 }
 

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use super::cells::{CellSpec, Spec, cells};
 use super::problem::{Problem, RulesetError};
-use super::{CompiledGroup, Index, PlanError, Ruleset, Settings, Values};
+use super::{CompiledGroup, CompiledNeed, Index, PlanError, Ruleset, Settings, Values};
 use crate::algorithm::log;
 use crate::id::Id;
 use crate::key::Key;
@@ -71,11 +71,30 @@ pub(super) fn ruleset(
         compiled.push(CompiledGroup { name: group.name, rules, index });
     }
     if errors.is_empty() {
+        let needs = needs(&settings, &mut dimensions);
         let (overrides, misfits) = (Vec::new(), Vec::new());
-        Ok(Ruleset { dimensions, groups: compiled, effective, settings, overrides, misfits })
+        Ok(Ruleset { dimensions, groups: compiled, effective, needs, settings, overrides, misfits })
     } else {
         Err(errors)
     }
+}
+
+/// The needs of the settings, with places for dimensions.
+fn needs(settings: &Settings, dimensions: &mut Vec<String>) -> Vec<CompiledNeed> {
+    let compiled = settings.needs.iter().map(|need| {
+        let sets = need.sets.iter();
+        let sets = sets.map(|set| set.iter().map(|name| place(dimensions, name)).collect());
+        CompiledNeed { need: need.clone(), sets: sets.collect() }
+    });
+    compiled.collect()
+}
+
+/// The place of a dimension, which it gets if it has none.
+fn place(dimensions: &mut Vec<String>, name: &str) -> usize {
+    dimensions.iter().position(|other| other == name).unwrap_or_else(|| {
+        dimensions.push(name.to_owned());
+        dimensions.len() - 1
+    })
 }
 
 /// Puts overrides in the place of those that there are. Returns what does not fit, and why.
@@ -156,12 +175,7 @@ impl Compiled {
         dimensions: &mut Vec<String>,
         settings: &Settings,
     ) -> Result<Self, RulesetError> {
-        let mut place = |name: &str| {
-            dimensions.iter().position(|other| other == name).unwrap_or_else(|| {
-                dimensions.push(name.to_owned());
-                dimensions.len() - 1
-            })
-        };
+        let mut place = |name: &str| place(dimensions, name);
         let when = rule.when.iter().map(|(name, pattern)| (place(name), pattern.clone()));
         let when: Vec<_> = when.collect();
         let mut required: Vec<_> = rule.per.iter().map(|name| place(name)).collect();

@@ -6,6 +6,7 @@
 mod cells;
 mod compile;
 mod index;
+mod needs;
 mod problem;
 
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use std::sync::Arc;
 pub(crate) use cells::CellSpec;
 pub(crate) use compile::Compiled;
 use index::Index;
+pub use needs::{Bypass, Need, bypassed, is_set_for_callers, needs};
 pub use problem::{Problem, RulesetError};
 
 use crate::id::Id;
@@ -31,6 +33,11 @@ use crate::time::{Clock, Span};
 pub struct Settings {
     /// Dimensions that every query has to name.
     pub required: Vec<String>,
+    /// Further dimensions that a query has to name, by the groups that have no rule for it
+    /// otherwise: what [`needs`] finds, unless nothing is to be asked for.
+    pub needs: Vec<Need>,
+    /// Dimensions that a query may leave out although a group then has no rule for it.
+    pub optional: Vec<String>,
     /// Dimensions whose values are hashed before they become part of a key.
     pub secret: Vec<String>,
     /// The key of that hash; the same on every node that shares a store.
@@ -58,6 +65,8 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             required: Vec::new(),
+            needs: Vec::new(),
+            optional: Vec::new(),
             secret: vec!["apiKey".to_owned()],
             hash_key: *blake3::hash(b"sluicegate").as_bytes(),
             partition: None,
@@ -76,6 +85,7 @@ pub struct Ruleset {
     dimensions: Vec<String>,
     groups: Vec<CompiledGroup>,
     effective: usize,
+    needs: Vec<CompiledNeed>,
     settings: Settings,
     overrides: Vec<Override>,
     /// The overrides that fit no rule, and why.
@@ -87,6 +97,13 @@ struct CompiledGroup {
     name: String,
     rules: Vec<Compiled>,
     index: Index,
+}
+
+/// What a query has to name for a group, with the dimensions of each set as places.
+#[derive(Clone, Debug)]
+struct CompiledNeed {
+    need: Need,
+    sets: Vec<Vec<usize>>,
 }
 
 /// The values of a query by the place of their dimension in the ruleset.
@@ -195,12 +212,10 @@ impl Ruleset {
         clock: &impl Clock,
         plan: &mut Plan<'a>,
     ) -> Result<(), PlanError> {
-        for required in &self.settings.required {
-            if query.subject == Subject::Whole && query.get(required).is_none() {
-                return Err(PlanError::Missing { dimension: required.clone() });
-            }
-        }
         let values = self.values(query);
+        if query.subject == Subject::Whole {
+            self.check_complete(query, &values)?;
+        }
         plan.of_client = self.policy_for(query);
         let groups = match query.subject {
             Subject::Inline => &[],
@@ -223,6 +238,30 @@ impl Ruleset {
             rule.0.charge(group, &values, query, clock, &self.settings, plan)?;
         }
         Ok(())
+    }
+
+    /// Refuses a query that leaves out what it has to name.
+    fn check_complete(&self, query: &Query<'_>, values: &Values<'_>) -> Result<(), PlanError> {
+        let missing = |name: &&String| query.get(name).is_none();
+        if let Some(dimension) = self.settings.required.iter().find(missing) {
+            return Err(PlanError::Missing { dimension: dimension.clone(), need: None });
+        }
+        let present = |&place: &usize| values.get(place).is_some();
+        let complete = |need: &&CompiledNeed| need.sets.iter().any(|set| set.iter().all(present));
+        let Some(CompiledNeed { need, .. }) = self.needs.iter().find(|need| !complete(need)) else {
+            return Ok(());
+        };
+        let nearest = need.sets.iter().min_by_key(|set| set.iter().filter(missing).count());
+        let dimension = nearest.and_then(|set| set.iter().find(missing)).cloned();
+        Err(PlanError::Missing {
+            dimension: dimension.unwrap_or_default(),
+            need: Some(need.clone()),
+        })
+    }
+
+    /// Whether there is no group at all, so that nothing is limited.
+    pub fn is_empty(&self) -> bool {
+        self.groups.is_empty()
     }
 
     /// The policy of whoever asks, for rules that have none of their own.
@@ -280,10 +319,13 @@ impl Ruleset {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
     /// A required dimension was left out.
-    #[error("{dimension}: is required")]
+    #[error("{dimension}: {}", missing(dimension, need.as_ref()))]
     Missing {
-        /// Which one.
+        /// The dimension to name.
         dimension: String,
+        /// The group that has no rule for the query without it; `None` if the configuration
+        /// requires the dimension by name.
+        need: Option<Need>,
     },
     /// More requests at once than an exact log takes.
     #[error(
@@ -306,6 +348,21 @@ pub enum PlanError {
         /// The rules.
         rules: [String; 2],
     },
+}
+
+/// Says why a dimension is required, and what to do.
+fn missing(dimension: &str, need: Option<&Need>) -> String {
+    match need {
+        None => "is required: name it in the request".to_owned(),
+        Some(need @ Need { group, sets }) if sets.len() > 1 => {
+            format!("is required: group {group} has no rule for this request: name {need}")
+        }
+        Some(Need { group, .. }) => format!(
+            "is required: group {group} has no rule for a request without it: name it in the \
+             request, or declare it optional in the configuration (dimensions: {{{dimension}: \
+             optional}})"
+        ),
+    }
 }
 
 #[cfg(test)]

@@ -108,7 +108,49 @@ fn a_required_dimension_can_not_be_left_out() {
     let rules = Ruleset::default_rules();
     let query = query(&[("userId", "u1")]);
     let error = rules.plan(&query, NOW).expect_err("modelId is required");
-    assert_eq!(error.to_string(), "modelId: is required");
+    assert_eq!(error.to_string(), "modelId: is required: name it in the request");
+}
+
+#[test]
+fn a_query_that_some_group_has_no_rule_for_is_refused_by_the_name_of_the_dimension() {
+    let groups = vec![
+        Group::new(
+            "caller",
+            [rule("KEY", "9/h", &["apiKey", "modelId"]), rule("USER", "9/h", &["userId"])],
+        ),
+        Group::new("tenant", [rule("TENANT", "9/h", &["tenantId"])]),
+    ];
+    let settings = Settings { needs: needs(&groups, &[]), ..Settings::default() };
+    let rules = Ruleset::new(groups, settings).expect("rules");
+    let refused = |dimensions: &[(&str, &str)], subject| {
+        let mut query = query(dimensions);
+        query.subject = subject;
+        rules.plan(&query, NOW).err().map(|error| error.to_string())
+    };
+    for (dimensions, expected) in [
+        (
+            &[][..],
+            "userId: is required: group caller has no rule for this request: name userId, or \
+             apiKey and modelId",
+        ),
+        (
+            &[("apiKey", "k")],
+            "userId: is required: group caller has no rule for this request: name userId, or \
+             apiKey and modelId",
+        ),
+        (
+            &[("userId", "u")],
+            "tenantId: is required: group tenant has no rule for a request without it: name it in \
+             the request, or declare it optional in the configuration (dimensions: {tenantId: \
+             optional})",
+        ),
+    ] {
+        assert_eq!(refused(dimensions, Subject::Whole).as_deref(), Some(expected));
+        assert_eq!(refused(dimensions, Subject::View), None, "a view need not be complete");
+    }
+    assert_eq!(refused(&[("userId", "u"), ("tenantId", "t")], Subject::Whole), None);
+    let by_key = [("apiKey", "k"), ("modelId", "m"), ("tenantId", "t")];
+    assert_eq!(refused(&by_key, Subject::Whole), None);
 }
 
 #[test]

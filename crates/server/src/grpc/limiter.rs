@@ -54,6 +54,7 @@ impl<S: Store + 'static, C: Clock + 'static> RateLimiterService for Limiter<S, C
     async fn allow(&self, request: Request<pb::AllowRequest>) -> Answered<pb::AllowResponse> {
         let request = request.into_inner();
         let query = [decode::allow(&request, self.service.request_id())?];
+        request::require_user_and_model(&query[0], &self.service.limiter().rules(), "Acquire")?;
         let told = self.service.decide(&query, Question::Acquire, encode::allow);
         Ok(Response::new(told.await.map_err(Refusal::from)?))
     }

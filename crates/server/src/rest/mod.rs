@@ -16,6 +16,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{MethodRouter, get, post};
 use axum::{Extension, Router};
+use sluicegate_core::query::Subject;
 use sluicegate_core::store::{Claim, Ended, Store};
 use sluicegate_core::time::Clock;
 use sluicegate_core::{Decision, Timestamp};
@@ -111,6 +112,7 @@ async fn allow<S: Store, C: Clock>(
 ) -> Answered {
     let mode = Mode::read(query.as_deref())?;
     let query = [decode::flat(&body, service.request_id())?];
+    request::require_user_and_model(&query[0], &service.limiter().rules(), "POST /v1/acquire")?;
     let told = service.decide(&query, Question::Acquire, |answer| match mode {
         Mode::Question => json(encode::allow(answer)),
         Mode::Status(denied) => status(answer, encode::allow(answer), denied),
@@ -297,7 +299,9 @@ async fn reset<S: Store, C: Clock>(
     JsonBody(body): JsonBody,
 ) -> Answered {
     let request: request::Request = decode::shaped(&body)?;
-    let query = usage::unpriced(request.query(caller.name(), service.request_id())?);
+    let mut query = usage::unpriced(request.query(caller.name(), service.request_id())?);
+    // Forgetting some counters takes only the dimensions that these are counted by.
+    query.subject = Subject::View;
     let told = service.reset(&query, |plan| {
         let keys: Vec<_> = plan.charges().iter().map(|charge| charge.key.to_string()).collect();
         json(serde_json::json!({ "reset": keys }).to_string().into_bytes())

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use pollster::block_on;
 use sluicegate_config::Config;
 use sluicegate_core::plan::Handle;
-use sluicegate_core::query::{Query, QueryError, RequestId};
+use sluicegate_core::query::{Query, QueryError, RequestId, Subject};
 use sluicegate_core::store::{Ended, Error};
 use sluicegate_core::{Id, Limiter, Span, Store as _, Timestamp};
 use sluicegate_server::service::{Question, Service};
@@ -166,10 +166,11 @@ impl World {
     }
 
     fn reset(&self, dimensions: &Dimensions) -> Observed {
-        let query = match query(self.service.request_id(), dimensions, 1) {
+        let mut query = match query(self.service.request_id(), dimensions, 1) {
             Ok(query) => query,
             Err(error) => return Observed::invalid(&error),
         };
+        query.subject = Subject::View;
         let reset = self.service.with_plan(&query, async |store, _, plan| {
             store.reset(plan).await.map(|_| Observed::word(Word::Done))
         });

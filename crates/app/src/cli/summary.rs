@@ -1,0 +1,85 @@
+//! What a configuration means besides its rules: the dimensions that requests have to name, where
+//! usage is kept, and what holds while the store does not answer.
+
+use sluicegate_config::{Config, RedisTopology, Store};
+use sluicegate_core::ruleset::{Bypass, bypassed};
+
+/// The summary, a line for each fact.
+pub(super) fn summary(config: &Config) -> String {
+    let facts = [
+        ("required", required(config)),
+        ("store", vec![store(&config.store)]),
+        ("outage", vec![outage(config)]),
+    ];
+    let lines = facts.into_iter().flat_map(|(name, texts)| {
+        let named = texts.into_iter().enumerate();
+        named.map(move |(n, text)| format!("{:<10}{text}", if n == 0 { name } else { "" }))
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// The dimensions that a request has to name, and the groups that it may leave out.
+fn required(config: &Config) -> Vec<String> {
+    let settings = config.settings();
+    if !config.enabled {
+        return vec!["nothing while limits are disabled".to_owned()];
+    }
+    let mut always: Vec<&str> = settings.required.iter().map(String::as_str).collect();
+    for name in settings.needs.iter().flat_map(|need| need.in_every_set()) {
+        if !always.contains(&name) {
+            always.push(name);
+        }
+    }
+    let mut lines = vec![match always.as_slice() {
+        [] => "none".to_owned(),
+        names => names.join(", "),
+    }];
+    let met = |set: &Vec<String>| set.iter().all(|name| always.contains(&name.as_str()));
+    for need in settings.needs.iter().filter(|need| !need.sets.iter().any(met)) {
+        lines.push(format!("{need} (group {})", need.group));
+    }
+    let unnamed = ["userId", "modelId"].into_iter().filter(|name| !always.contains(name));
+    let unnamed: Vec<_> = unnamed.collect();
+    if !unnamed.is_empty() {
+        let names = unnamed.join(" and ");
+        lines.push(format!("{names} on POST /rate-limit/allow and gRPC Allow"));
+    }
+    for Bypass { group, dimensions, each } in bypassed(config.groups(), &settings.optional) {
+        let names = dimensions.join(if each { " or " } else { " and " });
+        lines.push(format!("optional: a request without {names} bypasses group {group}"));
+    }
+    lines
+}
+
+/// Where usage is kept. Addresses are not shown: a password may be in the wrong place of one.
+fn store(store: &Store) -> String {
+    match store {
+        Store::Memory { keys_max, snapshot, .. } => {
+            let kept = if snapshot.is_some() { ", with a snapshot" } else { "" };
+            format!("memory of one process, at most {keys_max} counters{kept}")
+        }
+        Store::Redis(redis) => {
+            let topology = match &redis.topology {
+                RedisTopology::Single(_) => "one server".to_owned(),
+                RedisTopology::Cluster(nodes) => format!("a cluster, found by {}", nodes.len()),
+                RedisTopology::Sentinel { nodes, .. } => format!("by {} sentinels", nodes.len()),
+            };
+            format!("Redis, {topology}, shared by at most {} nodes", redis.nodes_max)
+        }
+    }
+}
+
+/// What holds while the store does not answer.
+fn outage(config: &Config) -> String {
+    if matches!(config.store, Store::Memory { .. }) {
+        return "none: the memory of this process always answers".to_owned();
+    }
+    let outage = &config.settings().outage;
+    let by_type = outage.by_client_type.iter();
+    let by_type = by_type.map(|(kind, policy)| format!(", clientType {kind}: {}", policy.word()));
+    let rules = config.groups().iter().flat_map(|group| &group.rules);
+    let by_rule =
+        rules.filter_map(|rule| Some(format!(", rule {}: {}", rule.name, rule.outage?.word())));
+    let all: String = by_type.chain(by_rule).collect();
+    format!("{}{all}", outage.default.word())
+}

@@ -1,0 +1,115 @@
+//! What a request has to name, what an admission hands out, and what callers are told when there is
+//! no room: on the wire and at the command line.
+
+mod common;
+
+use common::{Running, post, sluicegate};
+use serde_json::{Value, json};
+
+fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
+    let output = sluicegate().args(arguments).output().expect("it ran");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+/// What `sluicegate check` says of a configuration.
+fn check(config: &str) -> (Option<i32>, String) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("limits.yaml");
+    std::fs::write(&path, config).expect("a file");
+    let (code, out, said) = run(&["check", "--strict", path.to_str().expect("a path")]);
+    (code, out + &said)
+}
+
+/// The limits that the README shows.
+fn readme() -> String {
+    let page = include_str!("../../../README.md");
+    let block = page.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next());
+    block.expect("a configuration").to_owned()
+}
+
+impl Running {
+    fn post(&self, path: &str, body: &Value) -> (u16, Value) {
+        post(&format!("{}{path}", self.http), body, None)
+    }
+}
+
+#[test]
+fn leaving_out_a_dimension_does_not_bypass_its_limit() {
+    let service = Running::start(&readme());
+    let whole = json!({ "userId": "u1", "modelId": "m", "tenantId": "t1" });
+    let without = |name: &str| {
+        let mut body = whole.clone();
+        body.as_object_mut().expect("an object").remove(name);
+        body
+    };
+    let refused = |(status, problem): (u16, Value), field: &str, part: &str| {
+        assert_eq!((status, &problem["field"]), (400, &json!(field)), "{problem}");
+        let detail = problem["detail"].as_str().expect("text");
+        assert!(detail.starts_with(&format!("{field}: is required: ")), "{detail}");
+        assert!(detail.contains(part), "{detail}");
+    };
+    refused(service.allow(&json!({})), "userId", "name it, or call POST /v1/acquire");
+    refused(service.allow(&without("userId")), "userId", "POST /v1/acquire");
+    refused(service.allow(&without("modelId")), "modelId", "POST /v1/acquire");
+    refused(service.allow(&without("tenantId")), "tenantId", "dimensions: {tenantId: optional}");
+    for path in ["/v1/check", "/v1/acquire", "/v1/book", "/v1/explain", "/v1/usage"] {
+        for name in ["userId", "modelId", "tenantId"] {
+            let part = if name == "tenantId" { "group tenant" } else { "group caller" };
+            let request = json!({ "dimensions": without(name) });
+            refused(service.post(path, &request), name, part);
+            if !matches!(path, "/v1/explain" | "/v1/usage") {
+                let batch = json!([{ "dimensions": whole }, request]);
+                refused(service.post(path, &batch), name, part);
+            }
+        }
+    }
+    let (status, answer) = service.allow(&whole);
+    assert_eq!((status, &answer["scopes"][0]["current"]), (200, &json!(1)), "nothing was consumed");
+    for command in ["allow", "explain", "usage"] {
+        let asked = [command, "userId=u1", "modelId=m", "--url", &service.http];
+        let (code, _, said) = run(&asked);
+        assert_eq!(code, Some(2), "{command}");
+        assert!(said.contains("tenantId: is required: group tenant has no rule"), "{said}");
+    }
+}
+
+#[test]
+fn an_optional_dimension_may_be_left_out_and_check_names_what_that_bypasses() {
+    let config = format!("dimensions: {{tenantId: optional}}\n{}", readme());
+    let service = Running::start(&config);
+    let (status, answer) = service.allow(&json!({ "userId": "u1", "modelId": "m" }));
+    assert_eq!((status, &answer["allowed"]), (200, &json!(true)), "{answer}");
+    let (code, said) = check(&config);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("required  modelId, userId\n"), "{said}");
+    assert!(said.contains("a request without tenantId bypasses group tenant\n"), "{said}");
+    let (_, said) = check(&readme());
+    assert!(said.contains("required  modelId, userId, tenantId\n"), "{said}");
+    assert!(!said.contains("bypasses"), "{said}");
+}
+
+#[test]
+fn check_shows_what_is_required_where_usage_is_kept_and_what_holds_in_an_outage() {
+    let (code, said) = check(
+        "store: {kind: redis, cluster: [redis://user:planted-secret@a, redis://b], nodes_max: 3, \
+         partition: userId}
+outage: {default: closed, by_client_type: {INTERNAL: open}}
+limits:
+  - {name: caller, rules: [{name: KEY, per: [apiKey, userId], outage: local, limit: 90/h}, \
+     {name: USER, when: {tier: gold}, per: [userId], limit: 90/h}]}
+",
+    );
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("required  userId\n"), "{said}");
+    assert!(said.contains("apiKey and userId, or tier and userId (group caller)\n"), "{said}");
+    assert!(said.contains("modelId on POST /rate-limit/allow and gRPC Allow\n"), "{said}");
+    let store = "store     Redis, a cluster, found by 2, shared by at most 3 nodes\n";
+    assert!(said.contains(store), "{said}");
+    let outage = "outage    closed, clientType INTERNAL: open, rule KEY: local\n";
+    assert!(said.contains(outage), "{said}");
+    assert!(!said.contains("planted-secret"), "{said}");
+    let (_, said, _) = run(&["check"]);
+    assert!(said.contains("required  userId, modelId\n"), "{said}");
+    assert!(said.contains("store     memory of one process, at most 2000000 counters\n"), "{said}");
+}
