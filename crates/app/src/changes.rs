@@ -55,6 +55,20 @@ fn compare(name: &str, old: &Rule, new: &Rule, changes: &mut Vec<Change>) {
     {
         changes.push(Change::Different(name.to_owned()));
     }
+    let banned = [old, new].map(|rule| rule.limits.iter().any(Limit::is_ban));
+    if banned != [false, false] {
+        let texts = |rule: &Rule| {
+            let limits: Vec<_> = rule.limits.iter().map(ToString::to_string).collect();
+            limits.join(", ")
+        };
+        let (name, from, to) = (name.to_owned(), texts(old), texts(new));
+        match banned {
+            [false, _] => changes.push(Change::Tighter(name, from, to)),
+            [true, false] => changes.push(Change::Looser(name, from, to)),
+            [true, true] => {}
+        }
+        return;
+    }
     // A limit is the same one before and after if it counts the same in the same window.
     let place = |limit: &Limit| -> (Unit, Span) { (limit.unit(), limit.window()) };
     for limit in &old.limits {

@@ -21,14 +21,20 @@ pub struct Override {
     pub limits: Vec<Limit>,
     /// Since when.
     pub since: Timestamp,
+    /// When it ends, by the clock of this node: a banned caller is told.
+    pub until: Option<Timestamp>,
 }
 
 impl Override {
     /// The rule as it is for those who fit.
     pub(crate) fn apply(&self, rule: &Rule) -> Rule {
+        let ends = |limit: &Limit| match limit {
+            Limit::Banned { .. } => Limit::Banned { until: self.until },
+            other => other.clone(),
+        };
         Rule {
             when: rule.when.iter().chain(&self.when).cloned().collect(),
-            limits: self.limits.clone(),
+            limits: self.limits.iter().map(ends).collect(),
             unlimited: self.limits.is_empty(),
             ..rule.clone()
         }

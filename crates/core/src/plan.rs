@@ -2,8 +2,8 @@
 
 use smallvec::SmallVec;
 
-use crate::algorithm::{Earliest, Meter};
-use crate::decision::Hit;
+use crate::algorithm::{Earliest, Meter, Reading};
+use crate::decision::{Decision, Deny, Hit, Never, Readings};
 use crate::id::Id;
 use crate::key::Key;
 use crate::limit::{Limit, Unit};
@@ -61,6 +61,11 @@ impl<'a> Charge<'a> {
     /// Evaluated, but never a reason to deny.
     pub const fn shadow(&self) -> bool {
         self.rule.shadow || self.rule.tally
+    }
+
+    /// Its limit is 0, so that nothing fits: see [`Plan::ban`].
+    pub fn bans(&self) -> bool {
+        self.cell.limits.first().is_some_and(Limit::is_ban)
     }
 
     /// Not charged at all: it only has to be open. See [`crate::Store::close`].
@@ -148,6 +153,36 @@ impl<'a> Plan<'a> {
     /// The charges.
     pub fn charges(&self) -> &[Charge<'a>] {
         &self.charges
+    }
+
+    /// The ban that refuses the plan, if one does: that charge alone, and the decision.
+    ///
+    /// No store is asked, so a ban holds while there is none. A ban without an end is
+    /// [`Decision::Never`]; one with an end is a denial until then. Of several, the longest counts.
+    pub fn ban(&self, now: Timestamp) -> Option<(Self, Decision)> {
+        let until = |charge: &Charge<'_>| match charge.limits() {
+            [Limit::Banned { until }] => *until,
+            _ => None,
+        };
+        let bans = self.charges.iter().enumerate().filter(|(_, charge)| charge.bans() && !charge.shadow());
+        let (place, charge) = bans.max_by_key(|(_, charge)| match until(charge) {
+            None => (true, now),
+            Some(end) => (false, end),
+        })?;
+        let end = until(charge).map(|end| end.max(now + Span::from_millis(1)));
+        let readings = Readings::from_elem(Reading { used: 0, reset: end.unwrap_or(now) }, 1);
+        let hit = Hit { charge: 0, limit: 0 };
+        let decision = match end {
+            None => Decision::Never(Never { at: now, hit, readings }),
+            Some(start) => Decision::Deny(Deny { at: now, start, hit, readings }),
+        };
+        let part = |part: &Part<'a>| {
+            let banned = part.charges.contains(&place);
+            let charges = if banned { SmallVec::from_elem(0, 1) } else { SmallVec::new() };
+            Part { charges, unlimited: part.unlimited }
+        };
+        let parts = self.parts.iter().map(part).collect();
+        Some((Self { parts, ..self.only(&[place]) }, decision))
     }
 
     /// The charges that only have to be open, with their places.

@@ -21,7 +21,7 @@
 //! go is remembered. Records are kept for as long as a retry, a settlement or a late arrival can
 //! come.
 
-use crate::decision::{Allow, Decision, Deny, Readings};
+use crate::decision::{Allow, Decision, Deny, Never, Readings};
 use crate::id::Id;
 use crate::plan::{Handle, Plan};
 use crate::query::Cost;
@@ -180,6 +180,8 @@ pub enum Claim {
     /// A lease is missing, and the booking stands; or a new booking would start past the horizon,
     /// and there is none any more.
     Deny(Deny),
+    /// A rule bans the work by now. The booking lapses unless the ban ends before.
+    Never(Never),
 }
 
 /// Leases and hold last longer.

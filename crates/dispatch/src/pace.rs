@@ -165,7 +165,7 @@ impl<S: Store, C: Clock> Pace<S, C> {
                     Claimed::Later(start.since(at))
                 }
                 Claim::Deny(deny) => Claimed::Gone(deny.start.since(deny.at)),
-                Claim::Spent => Claimed::Gone(Span::ZERO),
+                Claim::Spent | Claim::Never(_) => Claimed::Gone(Span::ZERO),
             });
             let claimed = claimed.await;
             if self.asks_again(claimed.as_ref().err(), &mut pause).await {
@@ -208,7 +208,7 @@ impl<S: Store, C: Clock> Pace<S, C> {
     }
 
     fn heard(&self, answer: &Answer<'_, '_>) -> Turn {
-        let left = answer.binding().map(|s| s.remaining() as f64 / s.amount() as f64);
+        let left = answer.binding().map(|s| s.remaining() as f64 / s.amount().max(1) as f64);
         self.left.store(left.fold(1.0, f64::min).to_bits(), Ordering::Relaxed);
         turn(answer)
     }

@@ -231,7 +231,8 @@ impl<'a, 'p> Answer<'a, 'p> {
     }
 
     /// Why not, as one word: `HIT_USER_MODEL_LIMIT`, `EXCEEDS_…` for what never fits,
-    /// `UPSTREAM_CLOSED` if whoever the work goes to wants none, or `STORE_UNAVAILABLE`.
+    /// `BANNED` for a limit of 0, `UPSTREAM_CLOSED` if the upstream refuses work for a time, or
+    /// `STORE_UNAVAILABLE`.
     pub fn reason(&self) -> Option<impl fmt::Display + use<'a, 'p>> {
         let verb = match self.decision {
             Decision::Allow(_) if self.over.is_none() => return None,
@@ -242,9 +243,15 @@ impl<'a, 'p> Answer<'a, 'p> {
         let charge = self.hit().map(|hit| hit.charge);
         Some(fmt::from_fn(move |f| match (verb, charge) {
             (Some(_), Some(charge)) if charge.is_gate() => f.write_str("UPSTREAM_CLOSED"),
+            (Some(_), Some(charge)) if charge.bans() => f.write_str("BANNED"),
             (Some(verb), Some(charge)) => write!(f, "{verb}_{}_LIMIT", charge.rule().name),
             _ => f.write_str("STORE_UNAVAILABLE"),
         }))
+    }
+
+    /// Whether a limit of 0 is the reason to say no.
+    pub fn is_banned(&self) -> bool {
+        self.hit().is_some_and(|hit| hit.charge.bans())
     }
 
     /// The model that all queries name; empty if they don't.

@@ -230,12 +230,21 @@ impl<S: Store, C: Clock> Service<S, C> {
         let began = self.clock.now();
         let rules = self.limiter.rules();
         let plan = plan(&rules, queries, &began)?;
-        let (verdict, operation) = match question {
-            Question::Acquire | Question::Tally => {
-                (self.limiter.acquire(&plan).await, Operation::Acquire)
+        let operation = match question {
+            Question::Acquire | Question::Tally => Operation::Acquire,
+            Question::Peek => Operation::Peek,
+            Question::Book => Operation::Book,
+        };
+        let (plan, verdict) = match plan.ban(began) {
+            Some((ban, decision)) => (ban, Ok(Verdict { decision, outage: None })),
+            None => {
+                let verdict = match operation {
+                    Operation::Peek => self.limiter.peek(&plan).await,
+                    Operation::Book => self.limiter.book(&plan).await,
+                    _ => self.limiter.acquire(&plan).await,
+                };
+                (plan, verdict)
             }
-            Question::Peek => (self.limiter.peek(&plan).await, Operation::Peek),
-            Question::Book => (self.limiter.book(&plan).await, Operation::Book),
         };
         let Verdict { decision, outage } = match verdict {
             Ok(verdict) => verdict,
@@ -262,10 +271,18 @@ impl<S: Store, C: Clock> Service<S, C> {
         let began = self.clock.now();
         let rules = self.limiter.rules();
         let plan = rules.plan(query, began)?;
-        let claim = self.limiter.claim(&plan, claimant).await?;
+        let (plan, claim) = match plan.ban(began) {
+            Some((ban, Decision::Deny(deny))) => (ban, Claim::Deny(deny)),
+            Some((ban, Decision::Never(never))) => (ban, Claim::Never(never)),
+            _ => {
+                let claim = self.limiter.claim(&plan, claimant).await?;
+                (plan, claim)
+            }
+        };
         let decision = match &claim {
             Claim::Go { allow, .. } => Ok(Decision::Allow(allow.clone())),
             Claim::Deny(deny) => Ok(Decision::Deny(deny.clone())),
+            Claim::Never(never) => Ok(Decision::Never(never.clone())),
             Claim::Early { at, start } => Err((Some(*at), Effect::Early { start: *start })),
             Claim::Rebooked { at, start } => {
                 Err((Some(*at), Effect::Rebooked { start: *start, plan: &plan }))

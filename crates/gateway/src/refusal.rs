@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | 400 | `BAD_REQUEST` | the request is framed or addressed in a way that proxies disagree about |
 //! | 401 | `UNAUTHORIZED` | there is no token, or it is not known |
+//! | 403 | `BANNED` | a limit of 0 applies to the caller or to the route |
 //! | 404 | `NO_ROUTE` | no route takes the path |
 //! | 405 | `METHOD_NOT_ALLOWED` | the route takes other methods |
 //! | 413 | `BODY_TOO_LARGE` | the body is longer than the route takes |
@@ -28,6 +29,8 @@ pub(crate) enum Refusal {
     BadRequest(&'static str),
     #[error("{0}: send a token of yours in the header {1}")]
     Unauthorized(&'static str, String),
+    #[error("{}", banned(*.retry_after, .rule.as_deref()))]
+    Banned { retry_after: Option<Span>, rule: Option<String> },
     #[error("no route takes this path")]
     NoRoute,
     #[error("this route takes {0}")]
@@ -60,6 +63,14 @@ fn limited(retry_after: Option<Span>, rule: Option<&str>) -> String {
     }
 }
 
+fn banned(retry_after: Option<Span>, rule: Option<&str>) -> String {
+    let rule = rule.map_or_else(|| "a limit of 0".to_owned(), |rule| format!("the rule {rule}"));
+    match retry_after {
+        None => format!("{rule} bans this request"),
+        Some(span) => format!("{rule} bans this request for another {} s", span.as_secs_ceil()),
+    }
+}
+
 impl From<LoginFailed> for Refusal {
     fn from(_: LoginFailed) -> Self {
         Self::Login
@@ -72,6 +83,7 @@ impl Refusal {
         match self {
             Self::BadRequest(_) => (StatusCode::BAD_REQUEST, "BAD_REQUEST"),
             Self::Unauthorized(..) => (StatusCode::UNAUTHORIZED, "UNAUTHORIZED"),
+            Self::Banned { .. } => (StatusCode::FORBIDDEN, "BANNED"),
             Self::NoRoute => (StatusCode::NOT_FOUND, "NO_ROUTE"),
             Self::Method(_) => (StatusCode::METHOD_NOT_ALLOWED, "METHOD_NOT_ALLOWED"),
             Self::TooLarge(_) => (StatusCode::PAYLOAD_TOO_LARGE, "BODY_TOO_LARGE"),
@@ -95,7 +107,8 @@ impl Refusal {
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         match self {
-            Self::Limited { retry_after: Some(span), .. } => {
+            Self::Limited { retry_after: Some(span), .. }
+            | Self::Banned { retry_after: Some(span), .. } => {
                 headers.insert(header::RETRY_AFTER, HeaderValue::from(span.as_secs_ceil()));
             }
             Self::Method(methods) => {

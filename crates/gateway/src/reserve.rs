@@ -148,13 +148,13 @@ fn handle(answer: &Answer<'_, '_>) -> Option<Handle> {
     answer.plan().recorded().then(|| answer.plan().handle())
 }
 
-fn refused(answer: &Answer<'_, '_>) -> Refusal {
+pub(crate) fn refused(answer: &Answer<'_, '_>) -> Refusal {
+    let retry_after = answer.retry_after();
+    let rule = answer.hit().map(|hit| hit.name().to_owned());
     match answer.decision() {
         Decision::Closed(_) => Refusal::StoreUnavailable,
-        _ => Refusal::Limited {
-            retry_after: answer.retry_after(),
-            rule: answer.hit().map(|hit| hit.name().to_owned()),
-        },
+        _ if answer.is_banned() => Refusal::Banned { retry_after, rule },
+        _ => Refusal::Limited { retry_after, rule },
     }
 }
 

@@ -56,6 +56,7 @@ pub(crate) struct OverrideBody {
     rule: String,
     #[serde(default)]
     when: BTreeMap<String, OneOrMore>,
+    #[serde(deserialize_with = "limit")]
     limit: OneOrMore,
     expires_in: Option<String>,
     reason: String,
@@ -84,6 +85,20 @@ pub(crate) enum OneOrMore {
     One(String),
     /// Several.
     More(Vec<String>),
+}
+
+/// Reads the limit of an override; a ban may be written as the number 0.
+fn limit<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<OneOrMore, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Limit {
+        Number(u64),
+        Text(OneOrMore),
+    }
+    Ok(match Limit::deserialize(deserializer)? {
+        Limit::Number(number) => OneOrMore::One(number.to_string()),
+        Limit::Text(text) => text,
+    })
 }
 
 /// An override, and whether it has an effect.
@@ -263,6 +278,7 @@ impl Document {
             when: self.conditions()?,
             limits: self.limits()?,
             since: self.since.parse().map_err(|_| unreadable("since"))?,
+            until: None,
         })
     }
 
@@ -295,7 +311,7 @@ impl Document {
     fn limits(&self) -> Result<Vec<Limit>, Refusal> {
         let texts = self.limit.texts();
         if texts.is_empty() || texts.len() > PARTS_MAX {
-            let right = format!("write 1 to {PARTS_MAX} limits such as 100/min, or {UNLIMITED}");
+            let right = format!("write 1 to {PARTS_MAX} limits such as 100/min, {UNLIMITED}, or 0 for a ban");
             return Err(Refusal::field("limit", right));
         }
         if texts == [UNLIMITED] {
@@ -313,11 +329,11 @@ impl Entry {
     /// Reads what is on the shelf, where it was `there` when it was `here`.
     fn read(text: &str, there: Timestamp, here: Timestamp) -> Option<Self> {
         let document: Document = serde_json::from_str(text).ok()?;
-        let meaning = document.meaning().ok()?;
         let ends = match &document.expires_at {
             None => None,
             Some(at) => Some(here + at.parse::<Timestamp>().ok()?.since(there)),
         };
+        let meaning = Override { until: ends, ..document.meaning().ok()? };
         Some(Self { document, meaning, ends })
     }
 }

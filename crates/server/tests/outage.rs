@@ -94,3 +94,26 @@ async fn what_only_the_store_can_do_is_an_error_that_is_counted() {
     let shown = metrics.render();
     assert!(shown.contains("result=\"error\""), "{shown}");
 }
+
+#[tokio::test]
+async fn a_ban_holds_while_the_store_does_not_answer() {
+    let clock = Arc::new(ManualClock::new(EPOCH));
+    let memory = || Memory::with_clock(Capacity::default(), clock.clone());
+    let outage = Outage { default: OutagePolicy::Unlimited, ..Outage::default() };
+    let ban = Rule::new("BLOCKED", ["0".parse::<Limit>().expect("a ban")]).per(&["userId"]);
+    let settings = Settings { outage, ..Settings::default() };
+    let rules = Ruleset::new(vec![Group::new("all", [ban])], settings).expect("rules");
+    let metrics = Metrics::new(&Options::default());
+    metrics.know(&rules);
+    let store = Switch::new(memory());
+    store.turn(false);
+    let limiter = Limiter::new(rules, store).with_fallback(memory());
+    let service = Service::new(limiter, clock.clone(), vec![Box::new(metrics.clone())]);
+    let router = rest::router(Arc::new(service), rest::BODY_LIMIT);
+    let router = router.layer(auth::require(Arc::default()));
+    let ann = json!({ "userId": "ann", "modelId": "m" });
+    let (_, _, answer) = post(&router, "/rate-limit/allow", ann).await;
+    assert_eq!((&answer["allowed"], &answer["reason"]), (&json!(false), &json!("BANNED")));
+    let text = metrics.render();
+    assert!(text.contains("result=\"banned\",scope=\"BLOCKED\""), "{text}");
+}

@@ -157,3 +157,37 @@ async fn mistakes_are_told_by_field_and_change_nothing() {
     let (_, listed) = world.ask(0, Method::GET, "/v1/overrides", Value::Null).await;
     assert_eq!(listed["overrides"], json!([]));
 }
+
+#[tokio::test]
+async fn an_override_of_0_bans_until_it_ends_and_says_when() {
+    let world = World::new();
+    let body = json!({ "rule": "USER_MODEL", "when": { "userId": "eve" }, "limit": 0,
+        "expiresIn": "10min", "reason": "abuse" });
+    let (status, set) = world.set(body).await;
+    assert_eq!((status, &set["limit"]), (201, &json!("0")), "{set}");
+    let eve = || json!({ "userId": "eve", "modelId": "gpt4" });
+    let (_, answer) = world.ask(0, Method::POST, "/rate-limit/allow", eve()).await;
+    assert_eq!((&answer["reason"], &answer["scopeHit"]), (&json!("BANNED"), &json!("USER_MODEL")));
+    assert_eq!(answer["retryAfterMs"], 600_000, "{answer}");
+    assert_eq!(answer["resetAt"], "2027-01-15T08:10:00Z");
+    let (status, _) = world.ask(0, Method::POST, "/rate-limit/allow?status=429", eve()).await;
+    assert_eq!(status, 403);
+    assert_eq!(world.limit(0, "ann").await, 100);
+    world.clock.set(EPOCH + Span::from_secs(600));
+    world.overrides[0].refresh().await;
+    assert_eq!(world.limit(0, "eve").await, 100);
+}
+
+#[tokio::test]
+async fn a_booking_of_a_caller_who_is_banned_meanwhile_does_not_go() {
+    let world = World::new();
+    let work = json!({ "id": "b1", "dimensions": { "userId": "eve", "modelId": "gpt4" } });
+    let (_, booked) = world.ask(0, Method::POST, "/v1/book", work.clone()).await;
+    assert_eq!(booked["allowed"], true, "{booked}");
+    let body = json!({ "rule": "USER_MODEL", "when": { "userId": "eve" }, "limit": "0",
+        "reason": "abuse" });
+    assert_eq!(world.set(body).await.0, 201);
+    let claim = json!({ "request": work, "claimant": "c1" });
+    let (_, claimed) = world.ask(0, Method::POST, "/v1/claim", claim).await;
+    assert_eq!((&claimed["claim"], &claimed["reason"]), (&json!("denied"), &json!("BANNED")));
+}

@@ -7,7 +7,7 @@ use axum::body::Body;
 use axum::http::{Request, StatusCode, header};
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
-use sluicegate_core::rule::{Group, Rule};
+use sluicegate_core::rule::{Group, Pattern, Rule};
 use sluicegate_core::ruleset::{Ruleset, Settings};
 use sluicegate_core::time::{Clock as _, Span, Timestamp};
 use sluicegate_core::{Limit, Limiter};
@@ -519,4 +519,58 @@ async fn fifteen_at_once_against_ten_per_minute_let_exactly_ten_through() {
         }
     }
     assert!(api.clock.now() == EPOCH);
+}
+
+/// One rule that bans ann, beside a limit for everybody.
+fn banned() -> Api {
+    let everybody = Group::new("everybody", [rule("ALL", &["5/h"], &[])]);
+    let ban = rule("BLOCKED", &["0"], &["userId"]).when("userId", Pattern::exactly("ann"));
+    Api::of(vec![everybody, Group::new("caller", [ban, rule("USER", &["3/h"], &["userId"])])])
+}
+
+#[tokio::test]
+async fn a_banned_caller_is_refused_for_good_and_charged_nothing() {
+    let api = banned();
+    for _ in 0..10 {
+        let answer = api.ok("/rate-limit/allow", ann()).await;
+        assert_eq!(
+            answer,
+            json!({
+                "allowed": false, "reason": "BANNED", "scopeHit": "BLOCKED", "remaining": 0,
+                "scopes": [{
+                    "name": "BLOCKED", "window": "0", "limit": 0, "current": 0, "remaining": 0,
+                    "resetAt": "2027-01-15T08:00:00Z",
+                }],
+            })
+        );
+    }
+    let bob = json!({ "userId": "bob", "modelId": "gpt4" });
+    assert_eq!(api.ok("/v1/usage", json!({ "dimensions": bob })).await["scopes"][0]["current"], 0);
+    assert_eq!(api.ok("/rate-limit/allow", bob).await["allowed"], true);
+}
+
+#[tokio::test]
+async fn a_ban_is_a_403_whatever_the_status_mode() {
+    let api = banned();
+    for mode in ["429", "403"] {
+        let path = format!("/rate-limit/allow?status={mode}");
+        let (status, headers, answer) = api.post(&path, &ann()).await;
+        assert_eq!(status, StatusCode::FORBIDDEN);
+        assert!(!headers.contains_key("retry-after"));
+        assert_eq!(answer["detail"], "Banned by the rule BLOCKED");
+    }
+}
+
+#[tokio::test]
+async fn a_ban_holds_for_every_operation() {
+    let api = banned();
+    let work = json!({ "dimensions": ann(), "hold": "1min", "id": "w1" });
+    for path in ["/v1/check", "/v1/acquire", "/v1/book"] {
+        let answer = api.ok(path, work.clone()).await;
+        assert_eq!((&answer["allowed"], &answer["reason"]), (&json!(false), &json!("BANNED")));
+        assert_eq!(answer["retryAfterMs"], Value::Null, "{path}");
+    }
+    let explained = api.ok("/v1/explain", json!({ "dimensions": ann() })).await;
+    assert_eq!(explained["groups"][1]["matched"][0]["limits"], json!(["0"]));
+    assert_eq!(explained["decision"]["reason"], "BANNED");
 }

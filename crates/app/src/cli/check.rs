@@ -77,7 +77,11 @@ fn rows(group: &Group) -> Vec<[String; 5]> {
         let when: Vec<_> =
             rule.when.iter().map(|(name, p)| format!("{name} {}", words(p))).collect();
         let limits: Vec<_> = rule.limits.iter().map(ToString::to_string).collect();
-        let limits = if rule.unlimited { "no limit".to_owned() } else { limits.join(", ") };
+        let limits = match rule.limits.as_slice() {
+            _ if rule.unlimited => "no limit".to_owned(),
+            [limit] if limit.is_ban() => "0 (ban)".to_owned(),
+            _ => limits.join(", "),
+        };
         let shadow = if rule.shadow { " (shadow)" } else { "" };
         [
             group.name.clone(),

@@ -10,6 +10,7 @@ pub(super) const EXAMPLES: &str = "\
 Examples:
   sluicegate override set USER_MODEL 'userId=premium_*' --limit 100/min --reason 'premium plan'
   sluicegate override set USER_MODEL userId=ann --limit unlimited --for 2h --reason 'load test'
+  sluicegate override set USER_MODEL userId=eve --limit 0 --for 1d --reason 'abuse'
   sluicegate override list
   sluicegate override remove 0123456789abcdef0123456789abcdef";
 
@@ -36,7 +37,7 @@ struct Set {
     /// For whom: userId=ann, or a pattern such as userId=premium_*; for everybody if left out
     #[arg(value_name = "NAME=VALUE")]
     when: Vec<String>,
-    /// The limit, such as 100/min; several times for several windows; `unlimited` for none
+    /// The limit, such as 100/min; several times for several windows; `unlimited` for none, 0 for a ban
     #[arg(long, required = true)]
     limit: Vec<String>,
     /// How long it applies, such as 2h; until it is removed if left out

@@ -166,7 +166,7 @@ impl<'d, 'n> Numbers<'d, 'n> {
             }
             problem @ Problem::TemplateCells(_) => ("key", problem),
             problem @ Problem::Lease => ("lease", problem),
-            problem @ Problem::NoLimits => ("limit", problem),
+            problem @ (Problem::NoLimits | Problem::BanBesideLimits) => ("limit", problem),
             problem => ("name", problem),
         };
         let message = problem.to_string();

@@ -100,7 +100,8 @@ pub(super) fn rule<'n>(item: Item<'n>, report: &mut Report) -> Option<Draft<'n>>
     let matches_known = report.errors() == before_matching && !broken_before;
 
     let limit_remedy = "write one, such as limit: 100/h";
-    let limits = fields.require("limit", limit_remedy, report).map(|item| limits(&item, report));
+    let limits = fields.require("limit", limit_remedy, report);
+    let limits = limits.map(|item| limits_or_ban(&item, report));
     let mut rule = Rule::new(rule_name.unwrap_or_default(), limits.unwrap_or_default());
     rule.when = when;
     rule.per = per.unwrap_or_default();
@@ -144,7 +145,18 @@ fn check_contradictions(fields: &Fields<'_>, rule: &Rule, report: &mut Report) {
     }
 }
 
+/// The limits of a route, a provider or a worker, which can't be banned.
 pub(super) fn limits(item: &Item<'_>, report: &mut Report) -> Vec<Limit> {
+    let mut limits = limits_or_ban(item, report);
+    if limits.iter().any(Limit::is_ban) {
+        let message = "a limit of 0 bans, and all of its requests would be refused";
+        item.fail(report, message, "write at least 1, or remove the part that it limits");
+        limits.clear();
+    }
+    limits
+}
+
+fn limits_or_ban(item: &Item<'_>, report: &mut Report) -> Vec<Limit> {
     if too_many_limits(item, report) {
         return Vec::new();
     }

@@ -44,6 +44,7 @@ pub(super) fn judge(
         Limit::Bucket { rate, capacity } => Ok(bucket(scope, rate, *capacity, admits)),
         Limit::Calendar { calendar, .. } => periods(key, scope, calendar, admits),
         Limit::Concurrent(_) => Ok(concurrent(scope, changes)),
+        Limit::Banned { .. } => Ok(rolling(scope, &Limit::BAN, admits)),
     }
 }
 

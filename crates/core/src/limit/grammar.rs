@@ -13,7 +13,7 @@ use crate::time::{Span, SpanError};
 pub enum LimitError {
     /// No slash and not `N concurrent`.
     #[error(
-        "{0:?} is not a limit: write <amount> [unit]/<window> [shape], such as 100/h, 5.00 USD/day, 25/s burst 50, or 100 concurrent"
+        "{0:?} is not a limit: write <amount> [unit]/<window> [shape], such as 100/h, 5.00 USD/day, 25/s burst 50, or 100 concurrent; 0 alone is a ban"
     )]
     Form(String),
     /// The amount is not a whole number.
@@ -21,8 +21,8 @@ pub enum LimitError {
         "{0:?} is not an amount: write a whole number from 1 to 9007199254740991, such as 100/h"
     )]
     Amount(String),
-    /// A limit of nothing.
-    #[error("a limit of 0 lets nothing through: write at least 1, or leave the rule out")]
+    /// A rate of zero.
+    #[error("a limit of 0 lets nothing through: write at least 1, or 0 alone for a ban")]
     Zero,
     /// The amount of money is none.
     #[error(transparent)]
@@ -63,11 +63,17 @@ pub enum LimitError {
     Fast(Unit),
 }
 
+/// The text of a ban.
+const BAN: &str = "0";
+
 impl FromStr for Limit {
     type Err = LimitError;
 
     fn from_str(text: &str) -> Result<Self, LimitError> {
         let text = text.trim();
+        if text == BAN {
+            return Ok(Self::Banned { until: None });
+        }
         let Some((quantity, rest)) = text.split_once('/') else {
             let amount = text.strip_suffix("concurrent").filter(|a| a.ends_with(' '));
             let amount = amount.ok_or_else(|| LimitError::Form(text.to_owned()))?;
@@ -195,6 +201,7 @@ impl fmt::Display for Limit {
             }
             Self::Calendar { calendar, .. } => write!(f, "{quantity}/{calendar}"),
             Self::Concurrent(amount) => write!(f, "{} concurrent", amount.get()),
+            Self::Banned { .. } => f.write_str(BAN),
         }
     }
 }
@@ -210,6 +217,9 @@ impl Limit {
 
     /// The limit in words for people: `10 requests per minute`, `5.00 USD per day`.
     pub fn in_words(&self) -> String {
+        if self.is_ban() {
+            return "banned".to_owned();
+        }
         let number = Number(self.amount_in_text(), self.unit());
         let unit = match self.unit() {
             Unit::Requests if self.amount_in_text() == Amount::ONE => "request",
@@ -292,6 +302,7 @@ mod tests {
         );
         check("5/fixed 1min", "5/fixed min", "5 requests per fixed min");
         check("100 concurrent", "100 concurrent", "100 at the same time");
+        check("0", "0", "banned");
     }
 
     #[test]

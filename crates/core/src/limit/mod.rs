@@ -10,9 +10,11 @@
 //! | `500/calendar day Europe/Berlin` | from midnight to midnight there |
 //! | `500/fixed min` | in minutes that follow one another, as by the clock |
 //! | `100 concurrent` | at most 100 at the same time |
+//! | `0` | a ban: nothing at all |
 //!
-//! A limit of nothing, a window of no length, a shape that a window can't have: none of them can
-//! be represented, so nothing behind the parser checks for them.
+//! A rate of zero, a window of no length, a shape that a window can't have: none of them can be
+//! represented, so nothing behind the parser checks for them. A ban is not a rate: it has a variant
+//! of its own, which no algorithm measures.
 
 mod calendar;
 mod grammar;
@@ -23,7 +25,7 @@ pub use calendar::{Boundaries, Calendar, Period};
 pub use grammar::LimitError;
 use serde::{Deserialize, Serialize};
 
-use crate::time::{EXACT_MAX, Span};
+use crate::time::{EXACT_MAX, Span, Timestamp};
 
 /// What a limit counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -66,13 +68,15 @@ impl fmt::Display for Unit {
     }
 }
 
-/// How much a limit gives: at least 1, at most [`EXACT_MAX`].
+/// How much a limit gives: at least 1, at most [`EXACT_MAX`]. Only a ban gives nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Amount(u64);
 
 impl Amount {
     /// The smallest amount.
     pub const ONE: Self = Self(1);
+    /// The amount of a [ban](Limit::Banned), and of nothing else.
+    const NONE: Self = Self(0);
 
     /// `n`, unless it is zero or can't be counted exactly.
     pub const fn new(n: u64) -> Option<Self> {
@@ -155,6 +159,11 @@ pub enum Limit {
     },
     /// Leases held at the same time.
     Concurrent(Amount),
+    /// A ban: nothing is admitted. The limiter decides it without the store.
+    Banned {
+        /// When the ban ends, if it is an override that expires.
+        until: Option<Timestamp>,
+    },
 }
 
 impl Limit {
@@ -169,12 +178,22 @@ impl Limit {
         capacity: Amount::ONE,
     };
 
+    /// The rate by which a ban is counted where it does not deny: in shadow rules and tallies.
+    pub(crate) const BAN: Rate =
+        Rate { amount: Amount::NONE, unit: Unit::Requests, window: Window(Span::from_secs(1)) };
+
+    /// Whether it admits nothing.
+    pub const fn is_ban(&self) -> bool {
+        matches!(self, Self::Banned { .. })
+    }
+
     /// What it counts.
     pub const fn unit(&self) -> Unit {
         match self {
             Self::Exact(rate) | Self::Windowed(rate) | Self::Bucket { rate, .. } => rate.unit,
             Self::Calendar { unit, .. } => *unit,
             Self::Concurrent(_) => Unit::Slots,
+            Self::Banned { .. } => Unit::Requests,
         }
     }
 
@@ -184,17 +203,19 @@ impl Limit {
             Self::Exact(rate) | Self::Windowed(rate) => rate.amount,
             Self::Bucket { capacity, .. } => *capacity,
             Self::Calendar { amount, .. } | Self::Concurrent(amount) => *amount,
+            Self::Banned { .. } => Amount::NONE,
         }
     }
 
-    /// The length of its window; a calendar period counts as its longest, concurrency as none.
+    /// The length of its window; a calendar period counts as its longest, concurrency and a ban as
+    /// none.
     pub fn window(&self) -> Span {
         match self {
             Self::Exact(rate) | Self::Windowed(rate) | Self::Bucket { rate, .. } => {
                 rate.window.span()
             }
             Self::Calendar { calendar, .. } => calendar.period.longest(),
-            Self::Concurrent(_) => Span::ZERO,
+            Self::Concurrent(_) | Self::Banned { .. } => Span::ZERO,
         }
     }
 }

@@ -51,6 +51,9 @@ pub(super) fn cells(rule: &Rule) -> Result<Vec<CellSpec>, RulesetError> {
     }) {
         return fail(Problem::NoValues(name.clone()));
     }
+    if rule.limits.len() > 1 && rule.limits.iter().any(Limit::is_ban) {
+        return fail(Problem::BanBesideLimits);
+    }
     let mut cells: Vec<CellSpec> = Vec::new();
     for limit in &rule.limits {
         let unit = limit.unit();
@@ -74,6 +77,8 @@ pub(super) fn cells(rule: &Rule) -> Result<Vec<CellSpec>, RulesetError> {
             continue;
         }
         let suffix = match (&rule.key, limit) {
+            // Never under a literal key: the counter there may be of another kind.
+            (_, Limit::Banned { .. }) => "#banned".to_owned(),
             (Some(_), _) => String::new(),
             (None, Limit::Exact(_)) => format!("#{unit}"),
             (None, Limit::Windowed(rate)) => format!("#{unit}/{}", rate.window),
@@ -139,6 +144,10 @@ impl Spec {
             Limit::Calendar { amount, calendar, .. } => {
                 Self::Calendar(amount.get(), calendar.clone())
             }
+            Limit::Banned { .. } => Self::Windowed(window::Quota {
+                limit: Limit::BAN.amount.get(),
+                window: Limit::BAN.window.span(),
+            }),
             Limit::Bucket { rate, capacity } => Self::Bucket(
                 bucket::Quota::new(*rate, *capacity)
                     .expect("a limit that can't be metered is refused by its parser"),

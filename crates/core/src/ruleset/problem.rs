@@ -22,6 +22,9 @@ pub enum Problem {
     /// A rule without limits.
     #[error("has no limit: write at least one, such as limit: 100/h")]
     NoLimits,
+    /// A ban among other limits.
+    #[error("a limit of 0 bans: write it alone, without other limits")]
+    BanBesideLimits,
     /// A group without rules.
     #[error("has no rules: write at least one, or leave the group out")]
     NoRules,

@@ -1,6 +1,7 @@
 //! Planning, from rules and queries to the keys that are charged.
 
 use super::*;
+use crate::decision::Decision;
 use crate::id::Id;
 use crate::money::Money;
 use crate::price::{ModelPrices, Rates};
@@ -240,6 +241,7 @@ fn override_of(rule: &str, id: u128, when: &[(&str, &str)], texts: &[&str]) -> O
         when: when.iter().map(|(d, text)| ((*d).to_owned(), Pattern::from_text(*text))).collect(),
         limits: limits(texts),
         since: Timestamp::from_secs(id as u64),
+        until: None,
     }
 }
 
@@ -478,4 +480,57 @@ fn a_model_without_a_price_is_refused_only_where_money_is_limited() {
     let mut view = unpriced.clone();
     view.subject = Subject::View;
     assert_eq!(rules.plan(&view, NOW).expect("a plan").charges()[0].take, 0);
+}
+
+#[test]
+fn a_ban_is_decided_without_the_store() {
+    let banned = |name: &str, user: &str| rule(name, "0", &["u"]).when("u", Pattern::exactly(user));
+    let everybody = rule("ALL", "5/h", &[]);
+    let rules = ruleset(vec![
+        Group::new("all", [everybody]),
+        Group::new("caller", [banned("BAN", "ann"), rule("USER", "5/h", &["u"])]),
+    ]);
+    let bob = query(&[("u", "bob")]);
+    assert!(rules.plan(&bob, NOW).expect("a plan").ban(NOW).is_none());
+
+    let ann = query(&[("u", "ann")]);
+    let plan = rules.plan(&ann, NOW).expect("a plan");
+    let (ban, decision) = plan.ban(NOW).expect("a ban");
+    assert_eq!(ban.charges().len(), 1);
+    assert_eq!(ban.charges()[0].rule().name, "BAN");
+    assert!(matches!(decision, Decision::Never(never) if never.at == NOW));
+
+    // Of two queries, the one that is banned is told so.
+    let plan = rules.plan_together(&bob, std::slice::from_ref(&ann), NOW).expect("a plan");
+    let (ban, _) = plan.ban(NOW).expect("a ban");
+    assert_eq!(ban.part(0).charges.as_slice(), [] as [usize; 0]);
+    assert_eq!(ban.part(1).charges.as_slice(), [0]);
+}
+
+#[test]
+fn an_override_that_bans_until_an_instant_says_so() {
+    let rules = ruleset(vec![Group::new("caller", [rule("USER", "5/h", &["u"])])]);
+    let ban = |id, until| Override { until, ..override_of("USER", id, &[("u", "ann")], &["0"]) };
+    let ann = query(&[("u", "ann")]);
+    let end = NOW + Span::from_secs(60);
+    let rules = rules.with_overrides(&[ban(1, Some(end))]);
+    let plan = rules.plan(&ann, NOW).expect("a plan");
+    let (_, decision) = plan.ban(NOW).expect("a ban");
+    assert!(matches!(&decision, Decision::Deny(deny) if deny.start == end), "{decision:?}");
+    // Until the override is taken away, which may take a moment.
+    let (_, decision) = plan.ban(end).expect("a ban");
+    assert!(matches!(&decision, Decision::Deny(deny) if deny.start > end), "{decision:?}");
+    let rules = rules.with_overrides(&[ban(2, None)]);
+    let plan = rules.plan(&ann, NOW).expect("a plan");
+    assert!(matches!(plan.ban(NOW), Some((_, Decision::Never(_)))));
+}
+
+#[test]
+fn a_ban_stands_alone() {
+    let rule = Rule::new("R", limits(&["0", "5/h"]));
+    let errors = Ruleset::new(vec![Group::new("g", [rule])], Settings::default()).unwrap_err();
+    assert_eq!(
+        errors[0].to_string(),
+        "rule R: a limit of 0 bans: write it alone, without other limits"
+    );
 }

@@ -60,7 +60,8 @@ enum Turn<S: Store + 'static, C: Clock + 'static> {
     Go(Pass<S, C>),
     /// Somebody of a shorter queue took the place.
     Displaced,
-    Closed,
+    /// Nobody may go.
+    Closed(Refusal),
 }
 
 /// The end of a wait.
@@ -178,7 +179,7 @@ impl<S: Store + 'static, C: Clock + 'static> Lane<S, C> {
             Ok(Ok(Turn::Go(pass))) => {
                 Ok(Waited { pass, took: self.booker.service.now().since(since) })
             }
-            Ok(Ok(Turn::Closed)) => Err(Refusal::StoreUnavailable),
+            Ok(Ok(Turn::Closed(refusal))) => Err(refusal),
             // Displaced, out of time, or the pump is gone with its runtime.
             Ok(Ok(Turn::Displaced) | Err(_)) | Err(_) => Err(self.refusal(flow, since)),
         }
@@ -277,9 +278,9 @@ impl<S: Store + 'static, C: Clock + 'static> Lane<S, C> {
                 }
                 // Nobody left: dropped, the pass goes back to the store.
             }
-            Outcome::Closed => {
+            Outcome::Closed(refusal) => {
                 for waiter in state.room.clear() {
-                    let _ = waiter.tell.send(Turn::Closed);
+                    let _ = waiter.tell.send(Turn::Closed(refusal.clone()));
                 }
             }
         }
@@ -353,7 +354,7 @@ impl<S: Store + 'static, C: Clock + 'static> State<S, C> {
 /// From one turn to the next, in the long run: that of the slowest limit.
 fn interval(limits: &[Limit]) -> Span {
     let counted = limits.iter().filter(|limit| limit.unit() == Unit::Requests);
-    let each = counted.map(|limit| limit.window().as_micros() / limit.amount().get());
+    let each = counted.map(|limit| limit.window().as_micros() / limit.amount().get().max(1));
     Span::from_micros(each.max().unwrap_or(0))
 }
 

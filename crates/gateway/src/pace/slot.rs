@@ -26,7 +26,8 @@ use tracing::warn;
 
 use crate::options::ROUTE;
 use crate::pass::Pass;
-use crate::reserve::admitted;
+use crate::refusal::Refusal;
+use crate::reserve::{admitted, refused};
 
 /// How soon the store is asked again after an answer that should not have come.
 const AGAIN: Span = Span::from_millis(10);
@@ -44,8 +45,8 @@ pub(super) enum Outcome<S: Store + 'static, C: Clock + 'static> {
     Turn(Pass<S, C>),
     /// Nobody needed it any more.
     Quit,
-    /// The store does not answer, and then nobody may go.
-    Closed,
+    /// Nobody may go: the store does not answer, or the route is banned.
+    Closed(Refusal),
 }
 
 /// What all slots of a lane share.
@@ -63,7 +64,7 @@ enum Booked<S: Store + 'static, C: Clock + 'static> {
     At(Handle, Timestamp),
     Turn(Pass<S, C>),
     Later(Span),
-    Closed,
+    Closed(Refusal),
 }
 
 enum Claimed<S: Store + 'static, C: Clock + 'static> {
@@ -84,7 +85,7 @@ impl<S: Store + 'static, C: Clock + 'static> Booker<S, C> {
             let (handle, mut due) = match self.book(id).await {
                 Booked::At(handle, due) => (handle, due),
                 Booked::Turn(pass) => return Outcome::Turn(pass),
-                Booked::Closed => return Outcome::Closed,
+                Booked::Closed(refusal) => return Outcome::Closed(refusal),
                 Booked::Later(span) => {
                     told(self.service.now() + span);
                     if quits(span.min(FAR), &mut quit).await {
@@ -127,8 +128,11 @@ impl<S: Store + 'static, C: Clock + 'static> Booker<S, C> {
                 Decision::Allow(allow) => {
                     Booked::At(answer.plan().handle(), asked + allow.start.since(allow.at))
                 }
+                _ if answer.is_banned() => Booked::Closed(refused(answer)),
                 Decision::Deny(deny) => Booked::Later(deny.start.since(deny.at)),
-                Decision::Never(_) | Decision::Closed(_) => Booked::Closed,
+                Decision::Never(_) | Decision::Closed(_) => {
+                    Booked::Closed(Refusal::StoreUnavailable)
+                }
             }
         });
         match booked.await {
@@ -153,11 +157,16 @@ impl<S: Store + 'static, C: Clock + 'static> Booker<S, C> {
         let decided =
             self.service.decide(&query, Question::Acquire, |answer| match answer.decision() {
                 Decision::Allow(_) => Booked::Turn(admitted(&self.service, answer, None)),
+                _ if answer.is_banned() => Booked::Closed(refused(answer)),
                 Decision::Deny(deny) => Booked::Later(deny.start.since(deny.at).max(AGAIN)),
-                Decision::Never(_) | Decision::Closed(_) => Booked::Closed,
+                Decision::Never(_) | Decision::Closed(_) => {
+                    Booked::Closed(Refusal::StoreUnavailable)
+                }
             });
-        match decided.await.unwrap_or(Booked::Closed) {
-            Booked::Closed if !self.is_out() => Booked::Later(UNANSWERED),
+        match decided.await.unwrap_or(Booked::Closed(Refusal::StoreUnavailable)) {
+            Booked::Closed(Refusal::StoreUnavailable) if !self.is_out() => {
+                Booked::Later(UNANSWERED)
+            }
             booked => booked,
         }
     }
@@ -205,7 +214,8 @@ impl<S: Store + 'static, C: Clock + 'static> Booker<S, C> {
                     let wait = deny.start.since(deny.at).max(AGAIN).min(FAR);
                     Claimed::At(self.service.now() + wait)
                 }
-                Claim::Spent => Claimed::Lost,
+                // Booking again says why.
+                Claim::Spent | Claim::Never(_) => Claimed::Lost,
             }
         });
         claimed.await.unwrap_or(Claimed::Lost)

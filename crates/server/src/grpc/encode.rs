@@ -113,6 +113,11 @@ pub(super) fn claim(
             wait(&mut told, Word::Denied, deny.at, deny.start);
             told.decision = Some(tell(&Decision::Deny(deny)));
         }
+        Claim::Never(never) => {
+            told.set_claim(Word::Denied);
+            told.at = never.at.to_string();
+            told.decision = Some(tell(&Decision::Never(never)));
+        }
     }
     told
 }

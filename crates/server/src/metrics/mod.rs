@@ -105,14 +105,16 @@ enum Outcome {
     Allowed,
     Denied,
     Never,
+    Banned,
     Error,
 }
 
 impl Outcome {
-    const ALL: [Self; 4] = [Self::Allowed, Self::Denied, Self::Never, Self::Error];
+    const ALL: [Self; 5] = [Self::Allowed, Self::Denied, Self::Never, Self::Banned, Self::Error];
 
-    const fn of(answer: &Answer<'_, '_>) -> Self {
+    fn of(answer: &Answer<'_, '_>) -> Self {
         match answer.decision() {
+            _ if answer.is_banned() => Self::Banned,
             Decision::Allow(_) if !answer.is_allowed() => Self::Denied,
             Decision::Allow(_) => Self::Allowed,
             Decision::Deny(_) => Self::Denied,
@@ -126,6 +128,7 @@ impl Outcome {
             Self::Allowed => "allowed",
             Self::Denied => "denied",
             Self::Never => "never",
+            Self::Banned => "banned",
             Self::Error => "error",
         }
     }

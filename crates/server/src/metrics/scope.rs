@@ -158,7 +158,7 @@ fn window(limit: &Limit) -> String {
             rate.window.to_string()
         }
         Limit::Calendar { calendar, .. } => calendar.to_string(),
-        Limit::Concurrent(_) => String::new(),
+        Limit::Concurrent(_) | Limit::Banned { .. } => String::new(),
     }
 }
 

@@ -120,7 +120,7 @@ impl Directory {
                         continue;
                     }
                     scope.seen(limit, reading.used);
-                    let ratio = reading.used as f64 / limit.amount().get() as f64;
+                    let ratio = reading.used as f64 / limit.amount().get().max(1) as f64;
                     usage = Some(usage.map_or(ratio, |most: f64| most.max(ratio)));
                 }
             }
@@ -131,6 +131,7 @@ impl Directory {
                 slot.count(Outcome::Allowed);
             }
         }
+        let outcome = Outcome::of(answer);
         match decision {
             Decision::Allow(allow) if charged => {
                 let shadowed = allow.shadowed.iter().map(|&index| &charges[usize::from(index)]);
@@ -138,13 +139,13 @@ impl Directory {
                     self.scope(charge).shadow_denied();
                 }
                 if let Some(hit) = answer.over() {
-                    self.denied(charges, hit, Outcome::Denied, place);
+                    self.denied(charges, hit, outcome, place);
                 }
             }
             // Whoever is refused by a policy is counted as failed.
             Decision::Allow(_) | Decision::Closed(_) => {}
-            Decision::Deny(deny) => self.denied(charges, deny.hit, Outcome::Denied, place),
-            Decision::Never(never) => self.denied(charges, never.hit, Outcome::Never, place),
+            Decision::Deny(deny) => self.denied(charges, deny.hit, outcome, place),
+            Decision::Never(never) => self.denied(charges, never.hit, outcome, place),
         }
     }
 

@@ -42,9 +42,15 @@ pub(super) fn allow(answer: &Answer<'_, '_>) -> Vec<u8> {
 /// The answer of a status mode: all of the above, and the limit in words.
 pub(super) fn exceeded(answer: &Answer<'_, '_>) -> Vec<u8> {
     let mut json = Json::object();
-    let limit = answer.hit().map(|hit| hit.limit.in_words()).unwrap_or_default();
-    let advice = answer.advice().map(|advice| format!("; {advice}")).unwrap_or_default();
-    json.text("detail", &format!("Rate limit exceeded: {limit}{advice}"));
+    let detail = match answer.hit() {
+        Some(hit) if hit.charge.bans() => format!("Banned by the rule {}", hit.name()),
+        hit => {
+            let limit = hit.map(|hit| hit.limit.in_words()).unwrap_or_default();
+            let advice = answer.advice().map(|advice| format!("; {advice}")).unwrap_or_default();
+            format!("Rate limit exceeded: {limit}{advice}")
+        }
+    };
+    json.text("detail", &detail);
     json.boolean("allowed", false);
     denial(answer, &mut json);
     forecast(answer, &mut json);

@@ -27,9 +27,12 @@ pub(super) async fn explain<S: Store, C: Clock>(
     let request: Request = decode::shaped(&body)?;
     let queries = [request.query(caller.name(), service.request_id())?];
     let told = service.with_plan(&queries[0], async |store, rules, plan| {
-        let decision = store.peek(plan).await?;
+        let (asked, decision) = match plan.ban(service.now()) {
+            Some(banned) => banned,
+            None => (plan.clone(), store.peek(plan).await?),
+        };
         let verdict =
-            encode::native(&Answer::new(rules, plan, &decision).to(Asked::by(&queries)), None);
+            encode::native(&Answer::new(rules, &asked, &decision).to(Asked::by(&queries)), None);
         let verdict: Value = serde_json::from_slice(&verdict).unwrap_or_default();
         let told = json!({ "groups": groups(rules, plan), "decision": verdict });
         Ok(super::json(told.to_string().into_bytes()))

@@ -153,7 +153,9 @@ fn status(answer: &Answer<'_, '_>, admission: Vec<u8>, denied: StatusCode) -> Re
         Decision::Allow(_) => json(admission),
         Decision::Deny(_) | Decision::Never(_) => {
             let mut response = json(encode::exceeded(answer));
-            *response.status_mut() = denied;
+            // Coming again later does not help against a ban.
+            let banned = answer.is_banned();
+            *response.status_mut() = if banned { StatusCode::FORBIDDEN } else { denied };
             response
         }
         Decision::Closed(_) => return Problem::store_unavailable().into_response(),
@@ -255,6 +257,7 @@ fn claimed(claim: Claim, tell: impl FnOnce(&Decision) -> Vec<u8>) -> Response {
         Claim::Early { at, start } => wait("early", at, start),
         Claim::Rebooked { at, start } => wait("rebooked", at, start),
         Claim::Deny(deny) => told("denied", &Decision::Deny(deny)),
+        Claim::Never(never) => told("denied", &Decision::Never(never)),
     };
     json(body.to_string().into_bytes())
 }

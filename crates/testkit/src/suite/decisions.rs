@@ -163,6 +163,25 @@ pub fn a_shadow_rule_counts_but_never_denies<S: Subject>() {
     assert_eq!(bench.used(&ask(0)), [2, 4]);
 }
 
+pub fn a_ban_admits_nothing_and_a_shadow_ban_everything<S: Subject>() {
+    let mut bench = Bench::<S>::new([rule("USER", &["5/h"]), rule("BANNED", &["0"])]);
+    bench.at_ms(0);
+    for id in 1..=3 {
+        let Decision::Never(never) = bench.acquire(&ask(id)) else { panic!("it is banned") };
+        assert_eq!((never.hit.charge, never.hit.limit), (1, 0));
+    }
+    assert_eq!(bench.used(&ask(0)), [0, 0]);
+
+    let shadow = Rule { shadow: true, ..rule("BANNED", &["0"]) };
+    let mut bench = Bench::<S>::new([rule("USER", &["5/h"]), shadow]);
+    bench.at_ms(0);
+    for id in 1..=3 {
+        let Decision::Allow(allow) = bench.acquire(&ask(id)) else { panic!("a shadow never denies") };
+        assert_eq!(allow.shadowed.as_slice(), [1]);
+    }
+    assert_eq!(bench.used(&ask(0))[0], 3);
+}
+
 pub fn peeking_and_reading_usage_consume_nothing<S: Subject>() {
     let mut bench = Bench::<S>::of(&["2/h", "50 tokens/h", "2 concurrent"]);
     bench.at_ms(0);

@@ -184,6 +184,7 @@ macro_rules! store_suite {
             calendar_windows_start_again_at_their_boundary
             a_node_whose_clock_is_a_day_off_is_told_so
             a_shadow_rule_counts_but_never_denies
+            a_ban_admits_nothing_and_a_shadow_ban_everything
             peeking_and_reading_usage_consume_nothing
             a_reset_forgets_usage
             a_refund_gives_back_the_oldest_and_never_more_than_there_is
