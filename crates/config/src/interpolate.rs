@@ -73,6 +73,30 @@ pub(crate) fn is_one_variable(text: &str) -> bool {
     })
 }
 
+/// Whether a text is one variable, with or without a default.
+pub(crate) fn is_one_variable_with_default(text: &str) -> bool {
+    let inside = text.strip_prefix("${");
+    inside.is_some_and(|inside| end(inside) == Some(inside.len() - 1))
+}
+
+/// The names of the variables in a text, each once, in their order.
+pub(crate) fn names(template: &str) -> Vec<&str> {
+    let mut names = Vec::new();
+    let mut rest = template;
+    while let Some((_, after)) = rest.split_once('$') {
+        if let Some(inside) = after.strip_prefix('{') {
+            let (name, _) = split_name(inside);
+            if !name.is_empty() && !names.contains(&name) {
+                names.push(name);
+            }
+            rest = inside;
+        } else {
+            rest = after.strip_prefix('$').unwrap_or(after);
+        }
+    }
+    names
+}
+
 #[derive(Debug)]
 struct Problem {
     message: String,
@@ -289,6 +313,24 @@ mod tests {
     #[test]
     fn variables_do_not_fill_the_memory() {
         fails(&"${N}".repeat(501), "variables make the file longer than 16 MB: check their values");
+    }
+
+    #[test]
+    fn the_names_of_variables_are_found() {
+        for (text, expected) in [
+            ("plain", &[][..]),
+            ("${A}", &["A"]),
+            ("${A:-${B:-x}}/${A}", &["A", "B"]),
+            ("$${A} $B ${C}", &["C"]),
+            ("${", &[]),
+        ] {
+            assert_eq!(names(text), expected, "{text}");
+        }
+        for (text, expected) in
+            [("${A}", true), ("${A:-${B}}", true), ("${A}${B}", false), ("${A}/s", false), ("", false)]
+        {
+            assert_eq!(is_one_variable_with_default(text), expected, "{text}");
+        }
     }
 
     #[test]

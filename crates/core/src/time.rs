@@ -254,6 +254,31 @@ impl fmt::Display for Span {
     }
 }
 
+impl Span {
+    /// The span for people: rounded up to seconds, in the two largest units, such as `59m 20s`.
+    pub fn in_words(self) -> impl fmt::Display {
+        fmt::from_fn(move |f| {
+            if self.0 < 1_000_000 {
+                return write!(f, "{}ms", self.0.div_ceil(1_000));
+            }
+            let seconds = self.as_secs_ceil();
+            let parts = [
+                (seconds / 86_400, "d"),
+                (seconds / 3_600 % 24, "h"),
+                (seconds / 60 % 60, "m"),
+                (seconds % 60, "s"),
+            ];
+            let first = parts.iter().position(|(number, _)| *number > 0).unwrap_or(parts.len() - 1);
+            let told = parts[first..].iter().take(2).filter(|(number, _)| *number > 0);
+            for (place, (number, unit)) in told.enumerate() {
+                let space = if place == 0 { "" } else { " " };
+                write!(f, "{space}{number}{unit}")?;
+            }
+            Ok(())
+        })
+    }
+}
+
 /// Why a text is not a [`Span`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpanError {
@@ -320,6 +345,24 @@ impl<C: Clock + ?Sized> Clock for std::sync::Arc<C> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_span_is_told_in_two_units() {
+        for (millis, words) in [
+            (0, "0ms"),
+            (250, "250ms"),
+            (999, "999ms"),
+            (1_000, "1s"),
+            (59_001, "1m"),
+            (3_559_313, "59m 20s"),
+            (3_600_000, "1h"),
+            (3_601_000, "1h"),
+            (90_000_000, "1d 1h"),
+            (86_400_000 * 3, "3d"),
+        ] {
+            assert_eq!(Span::from_millis(millis).in_words().to_string(), words, "{millis}");
+        }
+    }
 
     #[test]
     fn instants_print_as_a_calendar_library_prints_them() {

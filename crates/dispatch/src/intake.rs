@@ -65,7 +65,7 @@ where
     async move {
         if let Err(error) = work.await {
             // It comes again: not at once, whatever is wrong with the broker.
-            warn!(%message, %error, "a message could not be settled: it is delivered again");
+            warn!(id = %message, %error, "a message could not be settled: it is delivered again");
             stop.sleep(PAUSE).await;
         }
     }

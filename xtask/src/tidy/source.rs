@@ -12,11 +12,12 @@ const PLACEHOLDERS: [&str; 2] = [concat!("todo", "!("), concat!("unimplemented",
 const IGNORED: &str = concat!("#[", "ignore");
 const CLOCKS: [&str; 2] = ["SystemTime::now", "Instant::now"];
 const SLEEP: &str = "thread::sleep";
+const DOUBLED_KEYS: [&str; 2] = [concat!("%", "message"), concat!("?", "message")];
 const MACHINE_PATHS: [&str; 4] =
     [concat!("/", "work/"), concat!("/", "root/"), concat!("/", "home/"), concat!("/", "Users/")];
 
 pub(super) fn check(path: &str, text: &str) -> Vec<Finding> {
-    let rules = [clock_reads, unfinished, sleeping_tests, length, machine_paths];
+    let rules = [clock_reads, unfinished, sleeping_tests, length, machine_paths, doubled_log_keys];
     rules.iter().flat_map(|rule| rule(path, text)).collect()
 }
 
@@ -86,6 +87,23 @@ fn machine_paths(path: &str, text: &str) -> Vec<Finding> {
             })
         })?;
         Some(format!("path {place}… of one machine"))
+    })
+}
+
+/// A log line in JSON has the text of the event under `message`; a field of that name comes twice.
+fn doubled_log_keys(path: &str, text: &str) -> Vec<Finding> {
+    if !is_rust(path) {
+        return Vec::new();
+    }
+    lines_where(path, text, "give the field another name, such as id", |line| {
+        let is_field = |key: &&str| {
+            line.match_indices(*key).any(|(at, _)| {
+                let (before, after) = (line[..at].trim_end(), &line[at + key.len()..]);
+                let alone = before.is_empty() || before.ends_with(['(', ',']);
+                alone && after.starts_with([',', ')'])
+            })
+        };
+        DOUBLED_KEYS.iter().find(is_field).map(|_| "a log field called message".to_owned())
     })
 }
 
@@ -185,6 +203,15 @@ mod tests {
         let text = text + "\n";
         expect("crates/core/src/a.rs", &text, &["801 801 lines, more than 800"]);
         expect("bench/src/a.rs", &text, &[]);
+    }
+
+    #[test]
+    fn log_lines_with_the_key_message_twice_are_found() {
+        let field = concat!("%", "message");
+        let text = format!("fn f() {{\n    warn!({field}, \"it failed\");\n}}");
+        expect("crates/a/src/lib.rs", &text, &["2 a log field called message"]);
+        let text = text.replace(field, concat!("id = %", "message"));
+        expect("crates/a/src/lib.rs", &text, &[]);
     }
 
     #[test]

@@ -97,7 +97,7 @@ fn verdict(answer: &Value) -> String {
         return "\x1b[32mallowed\x1b[0m".to_owned();
     }
     let wait = match answer["retryAfterMs"].as_u64() {
-        Some(ms) => format!(", fits in {}", sluicegate_core::Span::from_millis(ms)),
+        Some(ms) => format!(", fits in {}", sluicegate_core::Span::from_millis(ms).in_words()),
         None => ", can never fit".to_owned(),
     };
     format!("\x1b[31mdenied\x1b[0m by {}{wait}", word(&answer["scopeHit"]))

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use sluicegate_config::{Config, QueueBroker};
 use sluicegate_core::time::Clock as _;
-use sluicegate_core::{Span, Timestamp};
+use sluicegate_core::Timestamp;
 use sluicegate_queue::{Filter, Message, Queue, WallClock};
 
 use super::complain;
@@ -179,7 +179,7 @@ fn lies(queue: &str, message: &Message, now: Timestamp) -> Found {
         Some(until) => {
             let why = if meta.attempt > 0 { "the next attempt" } else { "its provider's limit" };
             let why = if booked { "the moment that is booked for it" } else { why };
-            format!("it waits for {why}, until {until}, {} from now", short(until.since(now)))
+            format!("it waits for {why}, until {until}, {} from now", until.since(now).in_words())
         }
     };
     let words = format!(
@@ -217,17 +217,10 @@ fn seen_words(seen: &Value, now: Timestamp) -> String {
     };
     let until = seen["until"].as_str().and_then(|until| until.parse::<Timestamp>().ok());
     let until = until.map_or_else(String::new, |until| match until > now {
-        true => format!(", until {until}, {} from now", short(until.since(now))),
+        true => format!(", until {until}, {} from now", until.since(now).in_words()),
         false => format!(", until {until}, which is past"),
     });
     format!("{} {what}{until}", text("at"))
-}
-
-fn short(span: Span) -> Span {
-    match span.as_micros() {
-        0..1_000_000 => Span::from_millis(span.as_micros().div_ceil(1_000)),
-        _ => Span::from_secs(span.as_secs_ceil()),
-    }
 }
 
 /// The queues in which a job can lie, and where their dead letters go.

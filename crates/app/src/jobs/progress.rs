@@ -74,7 +74,7 @@ fn line(shown: &Shown, rate: f64) -> String {
     }
     if rate > 0.0 && left > 0 {
         let seconds = (left as f64 / rate).ceil();
-        let _ = write!(line, " · {rate:.1}/s · {} left", Span::from_secs(seconds as u64));
+        let _ = write!(line, " · {rate:.1}/s · {} left", Span::from_secs(seconds as u64).in_words());
     }
     line
 }

@@ -7,10 +7,12 @@
 mod build;
 mod open;
 
+use std::borrow::Cow;
 use std::fmt;
 
 pub(crate) use build::parse;
 
+use crate::interpolate;
 use crate::place::{Mark, brief};
 
 /// A value with its place.
@@ -87,6 +89,37 @@ impl Scalar {
     pub(crate) fn shown(&self) -> String {
         let written = self.template.as_deref().unwrap_or(&self.text);
         if has_credentials(written) { "…".to_owned() } else { brief(written) }
+    }
+}
+
+impl Scalar {
+    /// Whether there are no variables in it.
+    pub(crate) fn is_written_out(&self) -> bool {
+        self.template.is_none()
+    }
+
+    /// What to do about it: a value that came from one variable is set there, not written.
+    pub(crate) fn remedy<'r>(&self, form: &'r str) -> Cow<'r, str> {
+        let template = self.template.as_deref().unwrap_or_default();
+        match form.strip_prefix("write ") {
+            Some(right) if interpolate::is_one_variable_with_default(template) => {
+                Cow::Owned(format!("set it to {right}"))
+            }
+            _ => Cow::Borrowed(form),
+        }
+    }
+
+    /// What a message calls it: the text in quotes, or the variables that it came from.
+    pub(crate) fn named(&self) -> String {
+        let shown = self.shown();
+        let Some(template) = &self.template else { return format!("{shown:?}") };
+        let names = interpolate::names(template);
+        match (interpolate::is_one_variable_with_default(template), names.as_slice()) {
+            (true, [name, ..]) => format!("the value of the variable {name}"),
+            (_, []) => format!("{shown:?}"),
+            (_, [name]) => format!("{shown:?} with the value of the variable {name}"),
+            _ => format!("{shown:?} with the values of the variables {}", names.join(", ")),
+        }
     }
 }
 

@@ -84,7 +84,7 @@ fn kind(item: &Item<'_>, report: &mut Report) -> Option<Kind> {
     let scalar = item.scalar(report, known)?;
     let found = KINDS.iter().find(|(word, ..)| *word == scalar.text());
     if found.is_none() {
-        item.fail(report, format!("there is no queue of kind {:?}", scalar.shown()), known);
+        item.fail(report, format!("there is no queue of kind {}", scalar.named()), known);
     }
     found.map(|(_, kind, _)| *kind)
 }

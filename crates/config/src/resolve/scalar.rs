@@ -20,8 +20,8 @@ pub(super) fn boolean(item: &Item<'_>, report: &mut Report) -> Option<bool> {
         "true" | "True" | "TRUE" => Some(true),
         "false" | "False" | "FALSE" => Some(false),
         _ => {
-            let message = format!("{:?} is neither true nor false", scalar.shown());
-            item.fail(report, message, "write one of them");
+            let message = format!("{} is neither true nor false", scalar.named());
+            item.fail(report, message, scalar.remedy(form).as_ref());
             None
         }
     }
@@ -169,15 +169,22 @@ pub(super) fn word<T: Copy>(
     }
     // What is near a value would give away the value.
     let near = if scalar.is_literal() { nearest(scalar.text(), names.into_iter()) } else { None };
-    let remedy =
-        near.map_or_else(|| format!("write {choice}"), |near| format!("did you mean {near}?"));
-    item.fail(report, format!("unknown word {:?}", scalar.shown()), &remedy);
+    let remedy = match near {
+        Some(near) => format!("did you mean {near}?"),
+        None => scalar.remedy(&format!("write {choice}")).into_owned(),
+    };
+    let message = match scalar.is_written_out() {
+        true => format!("unknown word {}", scalar.named()),
+        false => format!("{} is an unknown word", scalar.named()),
+    };
+    item.fail(report, message, &remedy);
     None
 }
 
 /// Says what a scalar is not.
 fn refuse<T>(item: &Item<'_>, report: &mut Report, what: &str, remedy: &str) -> Option<T> {
     let scalar = item.scalar(report, remedy)?;
-    item.fail(report, format!("{:?} is not {what}", scalar.shown()), remedy);
+    let message = format!("{} is not {what}", scalar.named());
+    item.fail(report, message, scalar.remedy(remedy).as_ref());
     None
 }

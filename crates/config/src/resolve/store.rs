@@ -228,7 +228,7 @@ fn key_prefix(item: &Item<'_>, report: &mut Report) -> Option<String> {
     if scalar.text().len() > 64 || !scalar.text().chars().all(allowed) {
         // A brace would decide on which node of a cluster all keys lie.
         let remedy = "write at most 64 letters, digits and signs other than { and }";
-        item.fail(report, format!("{:?} can't begin a key", scalar.shown()), remedy);
+        item.fail(report, format!("{} can't begin a key", scalar.named()), remedy);
         return None;
     }
     Some(scalar.text().to_owned())

@@ -16,8 +16,16 @@ fn as_is(scalar: &Scalar) -> bool {
     scalar.is_literal() && scalar.text().len() <= REPEATED_MAX
 }
 
+/// An error about what is written, with the names of the variables in it.
+fn named(error: &impl std::fmt::Display, scalar: &Scalar) -> String {
+    error.to_string().replacen(&format!("{:?}", scalar.shown()), &scalar.named(), 1)
+}
+
 pub(super) fn span(error: &SpanError, scalar: &Scalar) -> String {
-    if as_is(scalar) { error.to_string() } else { span_of(error, scalar.shown()).to_string() }
+    match as_is(scalar) {
+        true => error.to_string(),
+        false => named(&span_of(error, scalar.shown()), scalar),
+    }
 }
 
 fn span_of(error: &SpanError, shown: String) -> SpanError {
@@ -28,7 +36,10 @@ fn span_of(error: &SpanError, shown: String) -> SpanError {
 }
 
 pub(super) fn money(error: &MoneyError, scalar: &Scalar) -> String {
-    if as_is(scalar) { error.to_string() } else { money_of(error, scalar.shown()).to_string() }
+    match as_is(scalar) {
+        true => error.to_string(),
+        false => named(&money_of(error, scalar.shown()), scalar),
+    }
 }
 
 fn money_of(error: &MoneyError, shown: String) -> MoneyError {
@@ -52,12 +63,13 @@ pub(super) fn limit(error: &LimitError, scalar: &Scalar) -> String {
         LimitError::Unit(_) => LimitError::Unit(shown),
         LimitError::Window(error) => LimitError::Window(span_of(error, shown)),
         LimitError::Length(_) => {
-            return format!("the window of {shown:?} can't be kept: it must be from 1ms to 366d");
+            let whole = scalar.named();
+            return format!("the window of {whole} can't be kept: it must be from 1ms to 366d");
         }
         LimitError::Period(_) => LimitError::Period(shown),
         LimitError::Zone(_) => LimitError::Zone(shown),
         LimitError::Shape(_) => LimitError::Shape(shown),
         LimitError::Zero | LimitError::ExactUnit(_) | LimitError::Fast(_) => error.clone(),
     };
-    error.to_string()
+    named(&error, scalar)
 }

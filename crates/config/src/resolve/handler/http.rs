@@ -229,7 +229,7 @@ fn statuses(item: &Item<'_>, report: &mut Report) -> Option<Statuses> {
                 found.push(class * 100..=class * 100 + 99);
             }
             (None, Some(status)) => found.push(status..=status),
-            _ => item.fail(report, format!("{:?} is not a status", scalar.shown()), form),
+            _ => item.fail(report, format!("{} is not a status", scalar.named()), form),
         }
     }
     Some(found)
