@@ -15,7 +15,6 @@ use sluicegate_server::auth::Tokens;
 use sluicegate_server::probe::{Probe, Readiness};
 use sluicegate_server::service::Service;
 use sluicegate_store::MonotonicClock;
-use tracing::warn;
 
 use crate::store::Chosen;
 use crate::upstream::{credentials, header, uri};
@@ -25,7 +24,7 @@ type TheService = Service<Chosen, MonotonicClock>;
 
 /// The gateways of a process.
 #[derive(Default)]
-pub(crate) struct Gateways(Mutex<Vec<(config::Gateway, Arc<TheGateway>)>>);
+pub(crate) struct Gateways(Mutex<Vec<(String, Arc<TheGateway>)>>);
 
 /// What a reload changes, made ready.
 pub(crate) type Changes = Vec<(Arc<TheGateway>, Prepared<Chosen, MonotonicClock>)>;
@@ -41,7 +40,7 @@ impl Gateways {
     ) -> anyhow::Result<Arc<TheGateway>> {
         let tls = gateway.listen.tls.is_some();
         let made = Gateway::new(&options(config, gateway)?, service.clone(), metrics.clone(), tls)?;
-        self.lock().push((gateway.clone(), made.clone()));
+        self.lock().push((gateway.name.clone(), made.clone()));
         Ok(made)
     }
 
@@ -50,20 +49,17 @@ impl Gateways {
         let running = self.lock();
         let mut changes = Vec::new();
         for gateway in &config.gateways {
-            let Some((before, made)) = running.iter().find(|(other, _)| other.name == gateway.name)
-            else {
-                warn!(gateway = gateway.name, "a new gateway is started with the next start");
+            let Some(made) = running.iter().find(|(name, _)| *name == gateway.name) else {
+                // Not run by this process, or refused before: see `crate::restart`.
                 continue;
             };
-            if before.listen != gateway.listen {
-                warn!(gateway = gateway.name, "where it listens changes with the next start");
-            }
+            let made = &made.1;
             changes.push((made.clone(), made.prepare(&options(config, gateway)?)?));
         }
         Ok(changes)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<(config::Gateway, Arc<TheGateway>)>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<(String, Arc<TheGateway>)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,5 +1,6 @@
 //! The `sluicegate` command.
 
+mod certificates;
 mod changes;
 mod cli;
 mod configuration;
@@ -7,6 +8,7 @@ mod gateways;
 mod handlers;
 mod jobs;
 mod queue;
+mod restart;
 mod store;
 mod upstream;
 mod wire;

@@ -26,7 +26,7 @@ use sluicegate_server::metrics::{self, Metrics, StoreSize};
 use sluicegate_server::overrides::Overrides;
 use sluicegate_server::probe::{self, Probe};
 use sluicegate_server::service::{Observer, Service};
-use sluicegate_server::tls::{Files, Tls};
+use sluicegate_server::tls::Tls;
 use sluicegate_server::{grpc, rest};
 use sluicegate_store::memory::{Capacity, Snapshot};
 use sluicegate_store::{LocalShelf, Memory, MonotonicClock};
@@ -35,11 +35,13 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
+use crate::certificates;
 use crate::changes;
 use crate::configuration::Source;
 use crate::gateways::{self, Gateways};
 use crate::jobs::{self, Jobs, progress, why};
 use crate::queue::Missing;
+use crate::restart;
 use crate::store::{self, Chosen};
 
 /// How soon other nodes know of an override: a second, with what it takes to ask.
@@ -50,6 +52,9 @@ type TheService = Service<Chosen, MonotonicClock>;
 /// Everything that lives as long as the process.
 pub(crate) struct Node {
     source: Source,
+    /// The configuration that it was started with.
+    started: Config,
+    parts: Vec<Part>,
     service: Arc<TheService>,
     overrides: Arc<Overrides<Chosen, MonotonicClock>>,
     snapshot: Option<SnapshotFile>,
@@ -58,8 +63,7 @@ pub(crate) struct Node {
     tokens: Arc<ArcSwapOption<Tokens>>,
     tls: std::sync::Mutex<Vec<Arc<Tls>>>,
     gateways: Gateways,
-    /// With the configuration that they were started by.
-    jobs: std::sync::Mutex<Option<(Arc<Jobs>, Config)>>,
+    jobs: std::sync::Mutex<Option<Arc<Jobs>>>,
     version: AtomicI64,
 }
 
@@ -157,6 +161,8 @@ impl Node {
         tokens.store(tokens_of(config)?);
         Ok(Arc::new(Self {
             source,
+            started: config.clone(),
+            parts: parts.to_vec(),
             service,
             overrides: Arc::new(overrides),
             snapshot,
@@ -227,7 +233,7 @@ impl Node {
             let shutdown = shutdown.clone();
             listeners.spawn(listener::serve(socket, app, options, tls, stats, shutdown));
         }
-        let working = self.start_jobs(&jobs, config, &stop, progress)?;
+        let working = self.start_jobs(&jobs, &stop, progress)?;
         let housekeeping = tokio::spawn(self.clone().keep_house(shutdown.clone()));
         let overriding = tokio::spawn(self.clone().keep_overrides(shutdown.clone()));
         let counted = CancellationToken::new();
@@ -261,7 +267,6 @@ impl Node {
     fn start_jobs(
         &self,
         jobs: &Arc<Jobs>,
-        config: &Config,
         stop: &Stop,
         progress: Option<ProgressBar>,
     ) -> anyhow::Result<JoinSet<()>> {
@@ -275,7 +280,7 @@ impl Node {
             }
         }
         let mut running = self.jobs.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        *running = Some((jobs.clone(), config.clone()));
+        *running = Some(jobs.clone());
         Ok(working)
     }
 
@@ -301,18 +306,14 @@ impl Node {
     }
 
     fn tls(&self, option: &str, listen: &Listener) -> anyhow::Result<Option<Arc<Tls>>> {
-        let Some(tls) = &listen.tls else { return Ok(None) };
-        let files = Files {
-            certificate: tls.cert.clone(),
-            key: tls.key.clone(),
-            client_ca: tls.client_ca.clone(),
-        };
-        let tls = Arc::new(Tls::load(files).with_context(|| format!("{option}.tls"))?);
+        let Some(tls) = certificates::load(option, listen)? else { return Ok(None) };
+        let tls = Arc::new(tls);
         self.tls.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(tls.clone());
         Ok(Some(tls))
     }
 
-    /// Reads the configuration again. A broken one is refused, and the old rules stay.
+    /// Reads the configuration again. One that is broken, or that changes what only a restart can
+    /// change, is refused as a whole, and the old rules stay.
     pub(crate) fn reload(&self) -> Result<String, String> {
         let refused = |error: anyhow::Error| {
             self.metrics.config_failed();
@@ -320,6 +321,14 @@ impl Node {
             format!("{error:#}")
         };
         let loaded = self.source.load().map_err(refused)?;
+        let changed = restart::required_by(&self.started, &loaded.config, &self.parts);
+        if !changed.is_empty() {
+            return Err(refused(anyhow::anyhow!(
+                "restart required: {} changed; nothing of the file was taken: restart, or take that \
+                 change back",
+                changed.join(", ")
+            )));
+        }
         let tokens = tokens_of(&loaded.config).map_err(refused)?;
         let tls = self.tls.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
         for tls in &tls {
@@ -337,8 +346,8 @@ impl Node {
             gateway.apply(prepared);
         }
         let jobs = self.jobs.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some((jobs, before)) = &*jobs {
-            jobs.reload(before, &loaded.config);
+        if let Some(jobs) = &*jobs {
+            jobs.reload(&loaded.config);
         }
         drop(jobs);
         let version = self.version.fetch_add(1, Ordering::SeqCst) + 1;

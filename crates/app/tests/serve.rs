@@ -290,3 +290,97 @@ fn prices_are_read_again_when_their_file_changes() {
     assert!(metrics().contains("sluicegate_config_last_load_successful 0"));
     assert_eq!(takes(), 300_000, "the old prices stay");
 }
+
+/// Waits until `found` is true of what the service has logged.
+fn wait_for_log(service: &Running, what: &str, found: impl Fn(&Value) -> bool) -> Value {
+    for _ in 0..100_000 {
+        if let Some(event) = service.logged().into_iter().find(|event| found(event)) {
+            return event;
+        }
+        get(&format!("{}/health", service.http));
+    }
+    panic!("{what} is not logged: {:?}", service.logged());
+}
+
+#[test]
+fn a_reload_that_needs_a_restart_is_refused_by_name_and_keeps_the_version() {
+    let service = Running::start(&limit("3/h"));
+    let reload = format!("{}/reload", service.admin);
+    let version = |service: &Running| {
+        let (_, metrics) = get(&format!("{}/metrics", service.admin));
+        let line = metrics.lines().find(|line| line.starts_with("rate_limiter_config_version{"));
+        line.expect("the version").to_owned()
+    };
+    let before = version(&service);
+    for (section, key) in [
+        ("store: {kind: memory, keys_max: 5000}\n", "store"),
+        ("server: {body_limit: 1MB}\n", "server.body_limit"),
+        ("log: {level: debug}\n", "log.level"),
+        ("metrics: {label_values_max: 7}\n", "metrics.label_values_max"),
+        ("envoy: {headers: false}\n", "envoy.headers"),
+        (
+            "gateways: [{name: a, listen: '127.0.0.1:0', routes: [{path: /, upstream: 'http://a'}]}]\n",
+            "gateways[0] (a: added)",
+        ),
+        ("dispatch: {source: jobs, providers: {p: {limit: 5/s}}}\n", "dispatch"),
+    ] {
+        service.write(&format!("{section}{}", limit("9/h")));
+        let (status, problem) = post(&reload, &json!({}), None);
+        let detail = problem["detail"].as_str().expect("a detail");
+        let expected = format!("restart required: {key} changed");
+        assert!(status == 422 && detail.contains(&expected), "{section}{status} {detail}");
+        assert_eq!(service.allow(&json!({ "userId": key, "modelId": "m" })).1["effectiveLimit"], 3, "{section}");
+        assert_eq!(version(&service), before, "{section}");
+    }
+    let other = format!(
+        "listen: {{http: '127.0.0.1:1', grpc: '127.0.0.1:0', admin: '127.0.0.1:0'}}\n{}",
+        limit("9/h")
+    );
+    std::fs::write(&service.config, other).expect("a file");
+    let (status, problem) = post(&reload, &json!({}), None);
+    let detail = problem["detail"].as_str().expect("a detail");
+    assert!(status == 422 && detail.contains("restart required: listen.http changed"), "{detail}");
+    let (_, metrics) = get(&format!("{}/metrics", service.admin));
+    assert!(metrics.contains("sluicegate_config_last_load_successful 0"), "{metrics}");
+
+    service.write(&limit("9/h"));
+    let (status, told) = post(&reload, &json!({}), None);
+    assert_eq!((status, &told["changes"]), (200, &json!(["USER: 3/h becomes 9/h, looser"])));
+}
+
+#[test]
+fn a_deleted_file_is_a_failed_load_and_the_old_rules_stay() {
+    let service = Running::start(&limit("3/h"));
+    std::fs::remove_file(&service.config).expect("it was there");
+    wait_for_log(&service, "the deleted file", |event| {
+        event["message"].as_str().is_some_and(|text| text.contains("can't read the configuration"))
+    });
+    let (_, metrics) = get(&format!("{}/metrics", service.admin));
+    assert!(metrics.contains("rate_limiter_config_load_failures_total 1"), "{metrics}");
+    assert!(metrics.contains("sluicegate_config_last_load_successful 0"), "{metrics}");
+    assert_eq!(service.allow(&ann()).1["effectiveLimit"], 3, "the old rules stay");
+    service.write(&limit("4/h"));
+    wait_for_log(&service, "the new file", |event| event["message"] == "configuration reloaded");
+    assert_eq!(service.allow(&ann()).1["effectiveLimit"], 4);
+}
+
+#[test]
+fn the_error_that_ends_it_is_logged_before_the_end() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("sluicegate.yaml");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = taken.local_addr().expect("an address");
+    std::fs::write(&path, format!("listen: {{http: '{address}', admin: '127.0.0.1:0'}}\n"))
+        .expect("a file");
+    let output = sluicegate().args(["serve", "--config"]).arg(&path).output().expect("it ran");
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let events: Vec<Value> = said
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("not JSON: {line}")))
+        .collect();
+    let [.., cause, end] = events.as_slice() else { panic!("{said}") };
+    let text = cause["message"].as_str().expect("a message");
+    assert!(text.contains("choose another address with listen.http"), "{said}");
+    assert_eq!((&cause["level"], &end["message"]), (&json!("ERROR"), &json!("stopped")), "{said}");
+}

@@ -326,9 +326,13 @@ mod tests {
         ] {
             assert_eq!(names(text), expected, "{text}");
         }
-        for (text, expected) in
-            [("${A}", true), ("${A:-${B}}", true), ("${A}${B}", false), ("${A}/s", false), ("", false)]
-        {
+        for (text, expected) in [
+            ("${A}", true),
+            ("${A:-${B}}", true),
+            ("${A}${B}", false),
+            ("${A}/s", false),
+            ("", false),
+        ] {
             assert_eq!(is_one_variable_with_default(text), expected, "{text}");
         }
     }

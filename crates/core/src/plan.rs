@@ -164,7 +164,8 @@ impl<'a> Plan<'a> {
             [Limit::Banned { until }] => *until,
             _ => None,
         };
-        let bans = self.charges.iter().enumerate().filter(|(_, charge)| charge.bans() && !charge.shadow());
+        let bans =
+            self.charges.iter().enumerate().filter(|(_, charge)| charge.bans() && !charge.shadow());
         let (place, charge) = bans.max_by_key(|(_, charge)| match until(charge) {
             None => (true, now),
             Some(end) => (false, end),

@@ -311,7 +311,9 @@ impl Document {
     fn limits(&self) -> Result<Vec<Limit>, Refusal> {
         let texts = self.limit.texts();
         if texts.is_empty() || texts.len() > PARTS_MAX {
-            let right = format!("write 1 to {PARTS_MAX} limits such as 100/min, {UNLIMITED}, or 0 for a ban");
+            let right = format!(
+                "write 1 to {PARTS_MAX} limits such as 100/min, {UNLIMITED}, or 0 for a ban"
+            );
             return Err(Refusal::field("limit", right));
         }
         if texts == [UNLIMITED] {

@@ -9,6 +9,7 @@ use sluicegate_core::{Group, Rule};
 
 use super::say;
 use super::summary::summary;
+use crate::certificates;
 use crate::configuration::Source;
 
 pub(super) const EXAMPLES: &str = "\
@@ -53,6 +54,7 @@ impl Check {
     pub(super) fn run(self) -> anyhow::Result<bool> {
         let source = Source::new(self.file).in_format(self.from.map(From::format));
         let loaded = source.load()?;
+        certificates::check(&loaded.config)?;
         let rows = loaded.config.groups().iter().flat_map(rows).collect::<Vec<_>>();
         say(&table(&["group", "rule", "when", "per", "limit"], &rows));
         say(&format!("\n{}", summary(&loaded.config)));

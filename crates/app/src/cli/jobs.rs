@@ -6,8 +6,8 @@ use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use sluicegate_config::{Config, QueueBroker};
-use sluicegate_core::time::Clock as _;
 use sluicegate_core::Timestamp;
+use sluicegate_core::time::Clock as _;
 use sluicegate_queue::{Filter, Message, Queue, WallClock};
 
 use super::complain;

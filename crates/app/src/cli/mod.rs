@@ -101,12 +101,25 @@ pub(crate) fn run() -> ExitCode {
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
+        Err(error) if error.is::<Logged>() => ExitCode::from(2),
         Err(error) => {
             complain(&format!("{error:#}"));
             ExitCode::from(2)
         }
     }
 }
+
+/// The error that ended a command is in the log already.
+#[derive(Debug)]
+struct Logged;
+
+impl std::fmt::Display for Logged {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the log says what went wrong")
+    }
+}
+
+impl std::error::Error for Logged {}
 
 /// Says on standard error what went wrong; colours only on a terminal.
 pub(crate) fn complain(message: &str) {

@@ -14,9 +14,10 @@ use sluicegate_config::{Config, LogFormat, LogLevel};
 use sluicegate_dispatch::Stop;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 use tracing_subscriber::EnvFilter;
 
+use super::Logged;
 use crate::configuration::Source;
 use crate::queue::Missing;
 use crate::wire::{Node, Part, Run};
@@ -83,7 +84,16 @@ impl Serve {
         });
         // A name that is still being resolved is not waited for.
         runtime.shutdown_timeout(Duration::from_secs(1));
-        outcome.map(|()| true)
+        // The cause before the end: whoever reads the log upwards finds it.
+        if let Err(error) = &outcome {
+            error!("{error:#}");
+        }
+        info!("stopped");
+        match outcome {
+            Ok(()) => Ok(true),
+            Err(_) if tracing::enabled!(tracing::Level::ERROR) => Err(Logged.into()),
+            Err(error) => Err(error),
+        }
     }
 }
 
@@ -117,7 +127,6 @@ async fn serve(source: Source, config: &Config, run: Run<'_>) -> anyhow::Result<
     });
     let outcome = node.run(config, run).await;
     signals.abort();
-    info!("stopped");
     outcome
 }
 
@@ -149,7 +158,7 @@ fn watch(source: &Source) -> anyhow::Result<mpsc::Receiver<()>> {
     let mut known = BTreeMap::new();
     for path in source.files() {
         watch_folder(&mut watcher, &path)?;
-        known.insert(path.clone(), std::fs::read(&path).unwrap_or_default());
+        known.insert(path.clone(), std::fs::read(&path).ok());
     }
     let source = source.clone();
     tokio::spawn(async move {
@@ -157,10 +166,13 @@ fn watch(source: &Source) -> anyhow::Result<mpsc::Receiver<()>> {
             tokio::time::sleep(Duration::from_millis(100)).await;
             let mut changed = false;
             for path in source.files() {
-                let now = tokio::fs::read(&path).await.unwrap_or_default();
-                // Something else in the folder, or a file that is being replaced.
-                if known.get(&path) == Some(&now) || now.is_empty() {
+                let now = settled(&path).await;
+                // Something else in the folder.
+                if known.get(&path) == Some(&now) {
                     continue;
+                }
+                if now.is_none() {
+                    warn!(file = %path.display(), "a configuration file is gone or unreadable");
                 }
                 // A file that an earlier change has named.
                 if !known.contains_key(&path)
@@ -176,6 +188,21 @@ fn watch(source: &Source) -> anyhow::Result<mpsc::Receiver<()>> {
         }
     });
     Ok(told)
+}
+
+/// The content of a file; `None` if it is gone or can't be read.
+///
+/// A file that is missing or empty may be in the middle of being replaced: it gets a second to come
+/// back.
+async fn settled(path: &Path) -> Option<Vec<u8>> {
+    for _ in 0..10 {
+        let content = tokio::fs::read(path).await.ok();
+        if content.as_ref().is_some_and(|content| !content.is_empty()) {
+            return content;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    tokio::fs::read(path).await.ok()
 }
 
 fn watch_folder(watcher: &mut impl Watcher, path: &Path) -> anyhow::Result<()> {

@@ -18,7 +18,7 @@ use sluicegate_queue::{Queue, WallClock};
 use sluicegate_server::service::Service;
 use sluicegate_store::MonotonicClock;
 use tokio::task::JoinSet;
-use tracing::{error, warn};
+use tracing::error;
 
 use crate::handlers;
 use crate::queue::{Missing, Queues};
@@ -116,20 +116,14 @@ impl Jobs {
         running
     }
 
-    /// Takes over from a new configuration what can be changed while it runs.
-    pub(crate) fn reload(&self, before: &Config, after: &Config) {
-        if let (Some(dispatcher), Some(dispatch)) = (&self.dispatcher, &after.dispatch) {
+    /// Takes over from a new configuration what can be changed while it runs: see
+    /// [`crate::restart`].
+    pub(crate) fn reload(&self, config: &Config) {
+        if let (Some(dispatcher), Some(dispatch)) = (&self.dispatcher, &config.dispatch) {
             dispatcher.enable(dispatch.enabled);
         }
-        for (worker, config) in self.workers.iter().zip(&after.workers) {
+        for (worker, config) in self.workers.iter().zip(&config.workers) {
             worker.enable(config.enabled);
-        }
-        if before.dispatch.as_ref().map(standing) != after.dispatch.as_ref().map(standing)
-            || before.workers.len() != after.workers.len()
-            || before.workers.iter().zip(&after.workers).any(|(a, b)| resting(a) != resting(b))
-            || before.queue != after.queue
-        {
-            warn!("other queues, providers or handlers are taken with the next start");
         }
     }
 
@@ -249,19 +243,6 @@ fn providers(config: &Config) -> Vec<String> {
         }
     }
     names
-}
-
-/// What does not change while it runs.
-fn standing(dispatch: &config::Dispatch) -> config::Dispatch {
-    let mut standing = config::Dispatch { enabled: true, ..dispatch.clone() };
-    for provider in &mut standing.providers {
-        provider.limits.clear();
-    }
-    standing
-}
-
-fn resting(worker: &config::Worker) -> config::Worker {
-    config::Worker { enabled: true, limits: Vec::new(), ..worker.clone() }
 }
 
 fn strategy(strategy: &config::Strategy) -> Strategy {

@@ -74,7 +74,8 @@ fn line(shown: &Shown, rate: f64) -> String {
     }
     if rate > 0.0 && left > 0 {
         let seconds = (left as f64 / rate).ceil();
-        let _ = write!(line, " · {rate:.1}/s · {} left", Span::from_secs(seconds as u64).in_words());
+        let _ =
+            write!(line, " · {rate:.1}/s · {} left", Span::from_secs(seconds as u64).in_words());
     }
     line
 }

@@ -216,10 +216,9 @@ fn outage_shares(draft: &Draft<'_>, context: &Context<'_>, report: &mut Report) 
     };
     let counted = [OutagePolicy::Local, OutagePolicy::Open].into_iter();
     for policy in counted.filter(|policy| policies.contains(policy)) {
-        let nothing =
-            |(limit, _): &(&Limit, Item<'_>)| {
-                policy.share(limit, redis.nodes_max) == Some(0) && !limit.is_ban()
-            };
+        let nothing = |(limit, _): &(&Limit, Item<'_>)| {
+            policy.share(limit, redis.nodes_max) == Some(0) && !limit.is_ban()
+        };
         let Some((_, item)) = limits(draft).find(nothing) else { continue };
         let word = policy.word();
         let message = format!(

@@ -176,7 +176,9 @@ pub fn a_ban_admits_nothing_and_a_shadow_ban_everything<S: Subject>() {
     let mut bench = Bench::<S>::new([rule("USER", &["5/h"]), shadow]);
     bench.at_ms(0);
     for id in 1..=3 {
-        let Decision::Allow(allow) = bench.acquire(&ask(id)) else { panic!("a shadow never denies") };
+        let Decision::Allow(allow) = bench.acquire(&ask(id)) else {
+            panic!("a shadow never denies")
+        };
         assert_eq!(allow.shadowed.as_slice(), [1]);
     }
     assert_eq!(bench.used(&ask(0))[0], 3);

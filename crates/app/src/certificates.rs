@@ -1,0 +1,63 @@
+//! The files of TLS that a configuration names: certificates, keys and authorities.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use sluicegate_config::{Config, Listener, Work};
+use sluicegate_door::upstream::{Upstream, Ways};
+use sluicegate_server::tls::{Files, Tls};
+
+/// Reads the certificate of a listener, if it has one. `option` is the listener's name in the file.
+pub(crate) fn load(option: &str, listen: &Listener) -> anyhow::Result<Option<Tls>> {
+    let Some(tls) = &listen.tls else { return Ok(None) };
+    let files = Files {
+        certificate: tls.cert.clone(),
+        key: tls.key.clone(),
+        client_ca: tls.client_ca.clone(),
+    };
+    Tls::load(files).map(Some).with_context(|| format!("{option}.tls"))
+}
+
+/// Reads every file of TLS that the configuration names, and says what is wrong with each.
+pub(crate) fn check(config: &Config) -> anyhow::Result<()> {
+    let listen = &config.listen;
+    let mut checked = vec![
+        load("listen.http", &listen.http).map(drop),
+        load("listen.grpc", &listen.grpc).map(drop),
+        load("listen.admin", &listen.admin).map(drop),
+    ];
+    for (number, gateway) in config.gateways.iter().enumerate() {
+        let option = format!("gateways[{number}]");
+        checked.push(load(&format!("{option}.listen"), &gateway.listen).map(drop));
+        for (number, route) in gateway.routes.iter().enumerate() {
+            checked
+                .push(authorities(&format!("{option}.routes[{number}].ca"), route.ca.as_deref()));
+        }
+    }
+    for (number, worker) in config.workers.iter().enumerate() {
+        let (kind, ca) = match &worker.handler.work {
+            Work::Http(work) => ("http", work.ca.as_deref()),
+            Work::Chat(work) => ("chat", work.ca.as_deref()),
+            _ => continue,
+        };
+        checked.push(authorities(&format!("workers[{number}].handler.{kind}.ca"), ca));
+    }
+    let wrong = checked.into_iter().filter_map(Result::err).map(|error| format!("{error:#}"));
+    let wrong: Vec<_> = wrong.collect();
+    match wrong.is_empty() {
+        true => Ok(()),
+        false => anyhow::bail!("{}", wrong.join("\n")),
+    }
+}
+
+/// Reads the authorities that the certificate of an upstream is checked against.
+fn authorities(option: &str, ca: Option<&Path>) -> anyhow::Result<()> {
+    let Some(path) = ca else { return Ok(()) };
+    let ways = Ways {
+        connect_timeout: Duration::from_secs(1),
+        http2_only: false,
+        ca: Some(path.to_owned()),
+    };
+    Upstream::new(&ways).map(drop).with_context(|| option.to_owned())
+}
