@@ -127,6 +127,45 @@ fn the_logs_of_nodes_that_share_a_redis_prove_every_limit() {
 }
 
 #[test]
+fn a_claim_on_redis_states_what_was_booked_and_survives_a_reload() {
+    let redis = RedisServer::start(Version::System, &[]);
+    let limits = |rule: &str| {
+        on(&redis, "")
+            + &format!(
+                "limits: [{{name: g, rules: [{{name: {rule}, per: [userId], limit: 5/h}}]}}]\n"
+            )
+    };
+    let service = Running::start(&limits("USER"));
+    wait_for(&service, READY);
+    let ask = |id: &str, user: &str, requests: u64| json!({ "id": id, "dimensions": { "userId": user }, "cost": { "requests": requests } });
+    let asks = |path: &str, body: Value| post(&format!("{}{path}", service.http), &body, None);
+    let claims =
+        |request: Value| asks("/v1/claim", json!({ "request": request, "claimant": "me" }));
+    for id in ["a", "b"] {
+        let (_, booked) = asks("/v1/book", ask(id, "ann", 1));
+        assert_eq!(booked["allowed"], true, "{booked}");
+    }
+    for other in [ask("a", "ann", 5), ask("a", "bob", 1)] {
+        let (status, answer) = claims(other);
+        assert_eq!(status, 409, "{answer}");
+    }
+    assert_eq!(claims(ask("a", "ann", 1)).1["claim"], "go");
+    // Under another rule the second booking has to be made anew.
+    service.write(&limits("PERSON"));
+    let counted_by = |rule: &str| {
+        let (_, explained) = asks("/v1/explain", ask("x", "ann", 1));
+        explained.to_string().contains(rule)
+    };
+    assert!((0..100_000).any(|_| counted_by("PERSON")), "the file is not read again");
+    let (status, rebooked) = claims(ask("b", "ann", 1));
+    assert_eq!((status, &rebooked["claim"]), (200, &json!("rebooked")), "{rebooked}");
+    let (status, go) = claims(ask("b", "ann", 1));
+    assert_eq!((status, &go["claim"]), (200, &json!("go")), "{go}");
+    assert_eq!(redis.command(&["ZCARD", "sg:{USER:ann#requests}"]), ":1", "the first has gone");
+    assert_eq!(redis.command(&["ZCARD", "sg:{PERSON:ann#requests}"]), ":1");
+}
+
+#[test]
 fn a_literal_key_shows_its_count_to_whoever_looks_into_redis() {
     let redis = RedisServer::start(Version::System, &[]);
     let limits = "limits: [{name: g, rules: [{name: WORKER, per: [provider], limit: 500/min, \

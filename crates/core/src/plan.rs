@@ -8,7 +8,7 @@ use crate::id::Id;
 use crate::key::Key;
 use crate::limit::{Limit, Unit};
 use crate::outage::OutagePolicy;
-use crate::query::RequestId;
+use crate::query::{self, Query, RequestId, Statement};
 use crate::rule::{OnExpiry, Rule};
 use crate::ruleset::{CellSpec, PlanError, Settings};
 use crate::time::{Span, Timestamp};
@@ -111,6 +111,8 @@ pub struct Plan<'a> {
     unlimited: Option<&'a Rule>,
     /// What each query asked for, where there are several.
     parts: Vec<Part<'a>>,
+    /// The queries that it was made of.
+    stated: SmallVec<[&'a dyn Statement; 1]>,
 }
 
 /// What one of several queries asked for.
@@ -123,10 +125,10 @@ pub struct Part<'a> {
 }
 
 impl<'a> Plan<'a> {
-    pub(crate) fn new(id: RequestId, hold: Option<Span>, horizon: Span) -> Self {
+    pub(crate) fn new(query: &'a Query<'_>, horizon: Span) -> Self {
         Self {
-            id,
-            hold,
+            id: query.id,
+            hold: query.hold,
             slack: Settings::SLACK_MIN,
             horizon,
             outage: OutagePolicy::Unlimited,
@@ -134,6 +136,7 @@ impl<'a> Plan<'a> {
             charges: SmallVec::new(),
             unlimited: None,
             parts: Vec::new(),
+            stated: SmallVec::from_buf([query as &dyn Statement]),
         }
     }
 
@@ -223,12 +226,18 @@ impl<'a> Plan<'a> {
         u64::from_le_bytes(bits)
     }
 
+    /// Returns the fingerprint of what the caller stated: dimensions and cost. A claim has to state
+    /// what its booking did; a reload of the rules changes the plan, but not this.
+    pub fn stated(&self) -> u64 {
+        query::fingerprint(&self.stated)
+    }
+
     /// The same plan with only the charges at these places, for a store that keeps the others
     /// elsewhere.
     #[must_use]
     pub fn only(&self, places: &[usize]) -> Self {
         let charges = places.iter().map(|&place| self.charges[place].clone()).collect();
-        Self { charges, parts: Vec::new(), ..*self }
+        Self { charges, parts: Vec::new(), stated: self.stated.clone(), ..*self }
     }
 
     /// What names it to the store afterwards.
@@ -276,8 +285,12 @@ impl<'a> Plan<'a> {
     }
 
     /// What is added from here on is for the next one of several queries.
-    pub(crate) fn next_part(&mut self, hold: Option<Span>) {
-        self.hold = self.hold.max(hold);
+    pub(crate) fn next_part(&mut self, query: &'a Query<'_>) {
+        // The first one is in it already.
+        if !self.parts.is_empty() {
+            self.stated.push(query);
+        }
+        self.hold = self.hold.max(query.hold);
         self.parts.push(Part::default());
     }
 

@@ -1,6 +1,7 @@
 //! Who asks for what.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::num::NonZeroU64;
 
 use serde::{Deserialize, Serialize};
@@ -176,6 +177,48 @@ impl<'a> Query<'a> {
     }
 }
 
+/// What the caller of a query stated: dimensions and cost, whichever rules apply to them.
+pub(crate) trait Statement: fmt::Debug + Send + Sync {
+    /// Adds it to a hash.
+    ///
+    /// The order of the dimensions makes no difference, and neither does a single request that is
+    /// stated or left out.
+    fn hash_into(&self, hasher: &mut blake3::Hasher);
+}
+
+impl Statement for Query<'_> {
+    fn hash_into(&self, hasher: &mut blake3::Hasher) {
+        let mut dimensions: SmallVec<[(&str, &str); 6]> = self.dimensions().collect();
+        dimensions.sort_unstable();
+        hasher.update(&(dimensions.len() as u64).to_le_bytes());
+        for text in dimensions.into_iter().flat_map(|(name, value)| [name, value]) {
+            hasher.update(&(text.len() as u64).to_le_bytes());
+            hasher.update(text.as_bytes());
+        }
+        let Cost { requests, input_tokens, output_tokens, money } = self.cost;
+        let amounts =
+            [Some(requests.unwrap_or(1)), input_tokens, output_tokens, money.map(Money::as_nanos)];
+        for amount in amounts {
+            hasher.update(&[u8::from(amount.is_some())]);
+            hasher.update(&amount.unwrap_or_default().to_le_bytes());
+        }
+        let Kinds { cached_input, cache_write, reasoning } = self.kinds;
+        for amount in [cached_input, cache_write, reasoning, self.choices.get()] {
+            hasher.update(&amount.to_le_bytes());
+        }
+    }
+}
+
+/// Returns the fingerprint of what callers stated. Rules, prices and a reload of them make no
+/// difference.
+pub(crate) fn fingerprint(statements: &[&dyn Statement]) -> u64 {
+    let mut hasher = blake3::Hasher::new_derive_key("sluicegate 2026 stated query");
+    statements.iter().for_each(|stated| stated.hash_into(&mut hasher));
+    let mut bits = [0; 8];
+    hasher.finalize_xof().fill(&mut bits);
+    u64::from_le_bytes(bits)
+}
+
 /// A text that is short enough for a value: of a long one its beginning and its hash, so that
 /// patterns still find it and no two become one.
 pub fn shortened(text: Cow<'_, str>) -> Cow<'_, str> {
@@ -325,6 +368,35 @@ mod tests {
         assert_ne!(shortened(format!("{long}x").into()), short);
         (0..40).for_each(|n| query.insert_any(n.to_string(), "v"));
         assert_eq!(query.dimensions().count(), DIMENSIONS_MAX);
+    }
+
+    #[test]
+    fn what_was_stated_is_the_same_in_any_order_and_differs_with_any_value() {
+        let stated = |query: &Query<'_>| super::fingerprint(&[query]);
+        let ann = || query().with("user", "ann").expect("a value").with("model", "m").expect("two");
+        let other_order = query().with("model", "m").and_then(|q| q.with("user", "ann"));
+        let mut one_request = ann();
+        one_request.cost.requests = Some(1);
+        let same = stated(&ann());
+        assert_eq!(stated(&other_order.expect("valid")), same);
+        assert_eq!(stated(&one_request), same);
+        let cost = |cost| Query { cost, ..ann() };
+        let different = [
+            query().with("user", "ann").expect("fewer dimensions"),
+            ann().with("tier", "x").expect("more dimensions"),
+            query().with("user", "bob").and_then(|q| q.with("model", "m")).expect("another user"),
+            query().with("usera", "nn").and_then(|q| q.with("model", "m")).expect("other limits"),
+            cost(Cost { requests: Some(2), ..Cost::default() }),
+            cost(Cost { input_tokens: Some(0), ..Cost::default() }),
+            cost(Cost { output_tokens: Some(0), ..Cost::default() }),
+            cost(Cost { money: Money::from_nanos(1), ..Cost::default() }),
+            Query { kinds: Kinds { reasoning: 1, ..Kinds::default() }, ..ann() },
+            Query { choices: NonZeroU64::new(2).expect("two"), ..ann() },
+        ];
+        let mut seen: Vec<u64> = different.iter().map(stated).chain([same]).collect();
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen.len(), different.len() + 1);
     }
 
     #[test]

@@ -18,7 +18,9 @@
 //! An acquire or a book under the id of a different plan is a conflict in every state but
 //! `cancelled`. An acquire that is replayed after its lease has ended is lost: whoever asks must
 //! not think that it holds a slot. A booking that can't be made anew lapses: only who was told to
-//! go is remembered. Records are kept for as long as a retry, a settlement or a late arrival can
+//! go is remembered. A claim that states other dimensions or another cost than its booking did is
+//! [`Error::Differs`]; one whose plan is another although it states the same, because the rules were
+//! reloaded in between, is booked anew under the rules of now. Records are kept for as long as a retry, a settlement or a late arrival can
 //! come.
 
 use crate::decision::{Allow, Decision, Deny, Never, Readings};
@@ -64,6 +66,9 @@ pub trait Store: Send + Sync {
     /// one, or one that comes late, gets a new booking. What an earlier claimant may have used
     /// stays charged. A claimant is told to go once, and again if it repeats the question in time;
     /// later it is [`Claim::Spent`].
+    ///
+    /// The claim states what the booking stated: other dimensions or another cost are
+    /// [`Error::Differs`], and nothing changes.
     fn claim(
         &self,
         plan: &Plan<'_>,
@@ -170,7 +175,8 @@ pub enum Claim {
         /// The start of the booking.
         start: Timestamp,
     },
-    /// It was late, already used, or its gate is closed: claim again at `start`.
+    /// It was late, already used, its gate is closed, or a reload changed what it is charged on:
+    /// claim again at `start`.
     Rebooked {
         /// When this was decided.
         at: Timestamp,
@@ -232,6 +238,12 @@ pub enum Error {
     /// The id stands for something else.
     #[error("this id was used for something else: take a new one for new work")]
     Conflict,
+    /// A claim states something else than its booking.
+    #[error(
+        "the claim states other dimensions or another cost than the booking under this id: claim \
+         what was booked, or book it under a new id"
+    )]
+    Differs,
     /// Nothing is known under the id.
     #[error("nothing is held under this id: it was never admitted, or it ended too long ago")]
     Unknown,

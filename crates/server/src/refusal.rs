@@ -105,7 +105,7 @@ impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
         let kind = match error {
             Error::Unavailable(_) | Error::ClockSkew | Error::Full => Kind::Unavailable,
-            Error::Conflict | Error::NotClaimed => Kind::Conflict,
+            Error::Conflict | Error::Differs | Error::NotClaimed => Kind::Conflict,
             Error::Unknown => Kind::Unknown,
             Error::Gone | Error::Lost => Kind::Gone,
             Error::TooMany | Error::Spread => Kind::Invalid,

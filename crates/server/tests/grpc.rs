@@ -348,6 +348,20 @@ async fn a_booking_is_claimed_when_its_time_has_come() {
 }
 
 #[tokio::test]
+async fn a_claim_of_somebody_elses_booking_already_exists() {
+    let api = Api::of(&["1/min"]);
+    let book = pb::BookRequest { requests: vec![query("job")] };
+    assert!(api.client().book(book).await.expect("an answer").into_inner().allowed);
+    let bob =
+        pb::Query { dimensions: [("userId".to_owned(), "bob".to_owned())].into(), ..query("job") };
+    let claim = pb::ClaimRequest { request: Some(bob), claimant: "worker-1".to_owned() };
+    let status = api.client().claim(claim).await.expect_err("refused");
+    assert_eq!(status.code(), Code::AlreadyExists, "{status:?}");
+    assert!(status.message().contains("claim what was booked"), "{status:?}");
+    assert_eq!(api.claim("job").await.claim(), Claim::Go);
+}
+
+#[tokio::test]
 async fn work_that_never_left_is_taken_back() {
     let api = Api::of(&["1/min"]);
     let held = api.acquire(vec![query("a")]).await.expect("an answer");

@@ -375,6 +375,33 @@ async fn slots_bookings_and_the_rest_of_the_port_are_reached() {
 }
 
 #[tokio::test]
+async fn a_claim_that_states_something_else_than_its_booking_is_a_409() {
+    let api =
+        Api::of(vec![Group::new("g", [rule("R", &["5/h", "10000.00 USD/day"], &["userId"])])]);
+    let ask = |id: &str, user: &str, requests: u64, usd: &str| {
+        json!({ "id": id, "dimensions": { "userId": user, "modelId": "gpt4" },
+            "cost": { "requests": requests, "usd": usd } })
+    };
+    let claim = |request: Value| json!({ "request": request, "claimant": "worker" });
+    assert_eq!(api.ok("/v1/book", ask("a", "ann", 1, "0.01")).await["allowed"], true);
+    // Bob has nothing left.
+    assert_eq!(api.ok("/v1/acquire", ask("b", "bob", 5, "1")).await["allowed"], true);
+    assert_eq!(api.ok("/v1/check", ask("c", "bob", 1, "1")).await["allowed"], false);
+    for (user, requests, usd) in
+        [("ann", 5, "9999"), ("ann", 1, "9999"), ("ann", 5, "0.01"), ("bob", 1, "0.01")]
+    {
+        let body = claim(ask("a", user, requests, usd));
+        let (status, _, answer) = api.post("/v1/claim", &body).await;
+        assert_eq!(status, StatusCode::CONFLICT, "{body} {answer}");
+        let detail = answer["detail"].as_str().unwrap_or_default();
+        assert!(detail.contains("claim what was booked"), "{answer}");
+    }
+    let go = api.ok("/v1/claim", claim(ask("a", "ann", 1, "0.01"))).await;
+    assert_eq!(go["claim"], "go", "{go}");
+    assert_eq!(go["scopes"][0]["current"], 1, "{go}");
+}
+
+#[tokio::test]
 async fn a_whole_number_may_be_written_as_a_float() {
     let api = Api::of(vec![Group::new("g", [rule("T", &["100 tokens/h"], &["userId"])])]);
     for (cost, used) in [("72.0", 72), ("2e1", 92), ("0.0", 92), ("-0.0", 92), ("null", 92)] {

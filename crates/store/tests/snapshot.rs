@@ -5,6 +5,7 @@ use std::sync::Arc;
 use sluicegate_core::query::{Cost, Query, RequestId};
 use sluicegate_core::rule::{Group, Rule};
 use sluicegate_core::ruleset::{Ruleset, Settings};
+use sluicegate_core::store::{Claim, Error};
 use sluicegate_core::{Decision, Id, Limit, Span, Store, Timestamp};
 use sluicegate_store::memory::{Capacity, Memory, RestoreError, Snapshot};
 use sluicegate_testkit::ManualClock;
@@ -122,4 +123,58 @@ fn a_file_is_replaced_as_a_whole() {
     assert_eq!(files, 1, "no temporary file is left");
     let snapshot = Snapshot::load(&path).expect("readable").expect("there");
     assert_eq!(snapshot.keys(), 5);
+}
+
+/// A booking, and its claim under this cost.
+fn claim(
+    store: &Restarted,
+    rules: &Ruleset,
+    id: Id,
+    tokens: u64,
+    now: Timestamp,
+) -> Result<Claim, Error> {
+    let query = Query::new(RequestId::of_caller(id, RequestId::KEEP));
+    let mut query = query.with("user", "ann").expect("a dimension");
+    query.cost.input_tokens = Some(tokens);
+    let plan = rules.plan(&query, now).expect("a plan");
+    pollster::block_on(async {
+        match store.claim(&plan, Id::from_bits(9)).await {
+            Err(Error::Unknown) => {
+                store.book(&plan).await.expect("a booking");
+                store.claim(&plan, Id::from_bits(9)).await
+            }
+            claim => claim,
+        }
+    })
+}
+
+fn limited(limits: &[&str]) -> Ruleset {
+    let limits = limits.iter().map(|text| text.parse::<Limit>().expect(text));
+    let groups = vec![Group::new("g", [Rule::new("R", limits).per(&["user"])])];
+    Ruleset::new(groups, Settings::default()).expect("rules")
+}
+
+#[test]
+fn a_claim_after_a_restart_states_what_was_booked_before_it() {
+    let rules = limited(&["1/min", "1000 tokens/h"]);
+    let store = Memory::with_clock(Capacity::default(), Arc::new(ManualClock::new(EPOCH)));
+    let [first, second] = [1, 2].map(Id::from_bits);
+    assert!(matches!(claim(&store, &rules, first, 10, EPOCH), Ok(Claim::Go { .. })));
+    let Ok(Claim::Early { start, .. }) = claim(&store, &rules, second, 10, EPOCH) else {
+        panic!("the second waits for the first");
+    };
+    let store = restart(&written(&store), start);
+    assert_eq!(claim(&store, &rules, second, 999, start), Err(Error::Differs));
+    assert!(matches!(claim(&store, &rules, second, 10, start), Ok(Claim::Go { .. })));
+}
+
+#[test]
+fn a_snapshot_of_the_version_before_is_read() {
+    let rules = limited(&["5/h", "1000 tokens/day"]);
+    let booked = Timestamp::from_micros(1_794_866_496_330_086);
+    let store = restart(include_bytes!("before.snapshot"), booked + Span::from_secs(1));
+    assert_eq!(used(&store, &rules, booked), [3, 207]);
+    let id: Id = "5dcb93407a379875ea7dfecee8e33cfa".parse().expect("an id");
+    let go = claim(&store, &rules, id, 100, booked);
+    assert!(matches!(go, Ok(Claim::Go { .. })), "{go:?}");
 }

@@ -30,6 +30,10 @@ impl Model {
             State::Cancelled => return Err(Error::Gone),
             _ => return Err(Error::Conflict),
         };
+        if record.stated != plan.stated() {
+            return Err(Error::Differs);
+        }
+        let reloaded = record.fingerprint != plan.fingerprint();
         let (start, good_until) = (record.start, record.start + record.slack);
         if record.told.contains(&claimant) {
             if claimed_by != Some(claimant) || now > good_until {
@@ -44,7 +48,8 @@ impl Model {
         if !plan.reaches(now, now) {
             return Err(Error::ClockSkew);
         }
-        if claimed_by.is_none() && now <= good_until && self.is_open(plan, now) {
+        let good = claimed_by.is_none() && now <= good_until && !reloaded;
+        if good && self.is_open(plan, now) {
             if let Some((start, hit)) = self.missing_lease(plan, now) {
                 let readings = self.readings(plan, now);
                 return Ok(Claim::Deny(Deny { at: now, start, hit, readings }));
@@ -149,6 +154,7 @@ impl Model {
         let mut tombstone = Record {
             state: State::Cancelled,
             fingerprint: 0,
+            stated: 0,
             start: now,
             slack: Span::ZERO,
             keep: record.as_ref().and_then(|record| record.keep),

@@ -35,6 +35,8 @@ type CounterName = (String, u8);
 struct Record {
     state: State,
     fingerprint: u64,
+    /// Of what the caller stated.
+    stated: u64,
     start: Timestamp,
     slack: Span,
     keep: Option<Span>,
@@ -341,6 +343,7 @@ impl Model {
         Record {
             state,
             fingerprint: plan.fingerprint(),
+            stated: plan.stated(),
             start,
             slack: plan.slack,
             keep: plan.id.keep,

@@ -178,7 +178,7 @@ impl Ruleset {
         query: &'a Query<'_>,
         clock: impl Clock,
     ) -> Result<Plan<'a>, PlanError> {
-        let mut plan = Plan::new(query.id, query.hold, self.settings.horizon);
+        let mut plan = Plan::new(query, self.settings.horizon);
         self.charge(query, &clock, &mut plan)?;
         plan.set_slack(self.settings.slack);
         Ok(plan)
@@ -195,9 +195,9 @@ impl Ruleset {
         if rest.is_empty() {
             return self.plan(first, clock);
         }
-        let mut plan = Plan::new(first.id, first.hold, self.settings.horizon);
+        let mut plan = Plan::new(first, self.settings.horizon);
         for query in std::iter::once(first).chain(rest) {
-            plan.next_part(query.hold);
+            plan.next_part(query);
             self.charge(query, &clock, &mut plan)?;
         }
         plan.replace();

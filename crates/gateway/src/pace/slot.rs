@@ -101,7 +101,7 @@ impl<S: Store + 'static, C: Clock + 'static> Booker<S, C> {
                     let _ = self.service.cancel(&handle).await;
                     return Outcome::Quit;
                 }
-                match self.claim(id, &handle).await {
+                match self.claim(id).await {
                     Claimed::Turn(pass) => return Outcome::Turn(pass),
                     Claimed::At(start) => due = start,
                     Claimed::Lost => break,
@@ -191,7 +191,7 @@ impl<S: Store + 'static, C: Clock + 'static> Booker<S, C> {
         now.saturating_sub(since) >= OUTAGE.as_micros()
     }
 
-    async fn claim(&self, id: RequestId, handle: &Handle) -> Claimed<S, C> {
+    async fn claim(&self, id: RequestId) -> Claimed<S, C> {
         let query = self.query(id);
         let claimant = self.service.request_id().id;
         let asked = self.service.now();
@@ -202,7 +202,8 @@ impl<S: Store + 'static, C: Clock + 'static> Booker<S, C> {
                     let good_until = asked + good_until.since(allow.at);
                     let decision = Decision::Allow(allow);
                     let answer = Answer::new(rules, plan, &decision);
-                    let handle = handle.clone().claimed_by(claimant);
+                    // Of the plan of now: a reload may have moved the booking to other counters.
+                    let handle = plan.handle().claimed_by(claimant);
                     let pass = admitted(&self.service, &answer, None);
                     Claimed::Turn(pass.booked(handle, good_until))
                 }

@@ -35,6 +35,10 @@ impl<C: Clock> Memory<C> {
                 State::Cancelled => return Err(Error::Gone),
                 State::Lapsed => return Err(Error::Unknown),
             };
+            if record.stated.is_some_and(|stated| stated != plan.stated()) {
+                return Err(Error::Differs);
+            }
+            let reloaded = record.fingerprint != plan.fingerprint();
             let names = memory.names(plan);
             let shards = names.iter().map(|name| name.shard());
             let held = record.uses.iter().map(|held| held.address.shard);
@@ -59,7 +63,8 @@ impl<C: Clock> Memory<C> {
             if !plan.reaches(now, now) {
                 return Err(Error::ClockSkew);
             }
-            if claimed_by.is_none() && now <= good_until && is_open(plan, &locked, &sites, now) {
+            let good = claimed_by.is_none() && now <= good_until && !reloaded;
+            if good && is_open(plan, &locked, &sites, now) {
                 if let Some((start, hit)) = missing_lease(plan, &locked, &sites, now) {
                     let readings = locked.readings(plan, &sites, now);
                     return Ok(Claim::Deny(Deny { at: now, start, hit, readings }));
@@ -75,7 +80,7 @@ impl<C: Clock> Memory<C> {
                 *expires = (*expires).max(record.kept_until(now));
                 return go(record, false, &locked, &sites);
             }
-            // Late, somebody else's by now, or closed. What nobody has claimed was never used.
+            // Late, somebody else's by now, closed, or charged by rules of before. What nobody has claimed was never used.
             if claimed_by.is_none() {
                 give_back(record, plan.id.id, &mut locked, now);
             }

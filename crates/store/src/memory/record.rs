@@ -16,6 +16,9 @@ use super::locked::Address;
 pub(super) struct Record {
     pub(super) state: State,
     pub(super) fingerprint: u64,
+    /// What the caller stated when it booked. A snapshot keeps it apart: see [`super::snapshot`].
+    #[serde(skip)]
+    pub(super) stated: Option<u64>,
     /// When it was admitted or booked.
     pub(super) at: Timestamp,
     pub(super) start: Timestamp,
@@ -83,6 +86,7 @@ impl Record {
         Self {
             state,
             fingerprint: plan.fingerprint(),
+            stated: (state == State::Booked).then(|| plan.stated()),
             at,
             start,
             slack: plan.slack,
@@ -101,6 +105,7 @@ impl Record {
         Self {
             state: State::Cancelled,
             fingerprint: 0,
+            stated: None,
             at,
             start: at,
             slack: Span::ZERO,

@@ -3,7 +3,11 @@
 //! A snapshot holds every counter and record that has not expired, by wall time, so that the time
 //! for which the process was down counts as elapsed. It is written shard by shard, without
 //! stopping anybody for longer than one shard takes.
+//!
+//! The format only grows at its end: a version reads what older ones wrote, and older ones skip what
+//! they do not know.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::path::Path;
@@ -29,6 +33,9 @@ pub struct Snapshot {
     cells: Vec<Entry<Cell>>,
     overflow: Vec<Entry<Cell>>,
     records: Vec<Entry<Record>>,
+    /// What the caller of each booking stated. Written behind all that the first version knows.
+    #[serde(skip)]
+    stated: Vec<(Name, u64)>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -57,7 +64,8 @@ pub enum RestoreError {
 impl Snapshot {
     /// Writes it, followed by its checksum.
     pub fn write(&self, mut out: impl io::Write) -> io::Result<()> {
-        let body = postcard::to_stdvec(self).map_err(io::Error::other)?;
+        let mut body = postcard::to_stdvec(self).map_err(io::Error::other)?;
+        body = postcard::to_extend(&self.stated, body).map_err(io::Error::other)?;
         out.write_all(MAGIC)?;
         out.write_all(blake3::hash(&body).as_bytes())?;
         out.write_all(&body)?;
@@ -73,7 +81,12 @@ impl Snapshot {
         if blake3::hash(body).as_bytes() != checksum {
             return Err(RestoreError::Damaged);
         }
-        postcard::from_bytes(body).map_err(|_| RestoreError::Damaged)
+        let damaged = |_| RestoreError::Damaged;
+        let (mut snapshot, rest): (Self, _) = postcard::take_from_bytes(body).map_err(damaged)?;
+        if !rest.is_empty() {
+            snapshot.stated = postcard::from_bytes(rest).map_err(damaged)?;
+        }
+        Ok(snapshot)
     }
 
     /// Writes it to a file: whole and on the disk, or the file that was there stays.
@@ -106,6 +119,7 @@ impl<C: Clock> Memory<C> {
             cells: Vec::new(),
             overflow: Vec::new(),
             records: Vec::new(),
+            stated: Vec::new(),
         };
         for (number, Padded(shard)) in (0..).zip(&self.shards) {
             let shard = shard.lock();
@@ -119,6 +133,9 @@ impl<C: Clock> Memory<C> {
             let records = records.iter().filter(|(_, record, _)| record.at <= saved_at);
             collect(&mut snapshot.records, records, number, saved_at);
         }
+        let stated = snapshot.records.iter();
+        snapshot.stated =
+            stated.filter_map(|entry| Some((entry.name, entry.value.stated?))).collect();
         snapshot
     }
 
@@ -140,7 +157,9 @@ impl<C: Clock> Memory<C> {
             let Padded(mutex) = &memory.shards[shard(entry.shard)];
             mutex.lock().overflow.insert(entry.name, entry.value, entry.expires);
         }
-        for entry in snapshot.records.into_iter().filter(|entry| live(entry.expires)) {
+        let stated: HashMap<_, _> = snapshot.stated.into_iter().collect();
+        for mut entry in snapshot.records.into_iter().filter(|entry| live(entry.expires)) {
+            entry.value.stated = stated.get(&entry.name).copied();
             let Padded(mutex) = &memory.records[shard(entry.shard)];
             mutex.lock().insert(entry.name, entry.value, entry.expires);
         }

@@ -267,7 +267,11 @@ impl Call {
             push_charge(charge, names, &mut keys, &mut body);
         }
         match operation {
-            Planned::Claim(claimant) => body.id(claimant),
+            Planned::Book => body.push(&plan.stated().to_be_bytes()),
+            Planned::Claim(claimant) => {
+                body.id(claimant);
+                body.push(&plan.stated().to_be_bytes());
+            }
             Planned::Reserve(attempt) => body.id(attempt.number),
             Planned::Close(wait) => body.span(wait),
             _ => {}

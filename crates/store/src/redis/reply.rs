@@ -247,6 +247,7 @@ impl Answer {
             "full" => Error::Full,
             "gone" => Error::Gone,
             "conflict" => Error::Conflict,
+            "differs" => Error::Differs,
             "unknown" => Error::Unknown,
             "lost" => Error::Lost,
             "not_claimed" => Error::NotClaimed,

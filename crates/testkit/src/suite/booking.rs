@@ -181,6 +181,50 @@ pub fn a_second_claimant_is_booked_anew<S: Subject>() {
     assert_eq!(bench.rebooked(&ask(1), Id::from_bits(3)), 20_200);
 }
 
+pub fn a_claim_that_states_something_else_than_its_booking_is_refused<S: Subject>() {
+    let mut bench = Bench::<S>::of(&["10/10s", "100 tokens/10s"]);
+    bench.at_ms(0);
+    let booked = || ask(1).tokens(1);
+    assert_eq!(bench.book(&booked()), Ok(0));
+    // Bob's limit is full: ann's booking must not let him through.
+    assert!(bench.acquire(&ask(2).by("bob").requests(10).tokens(100)).is_allowed());
+    for other in [
+        booked().by("bob"),
+        booked().and("tier", "x"),
+        booked().tokens(100),
+        booked().requests(5),
+        ask(1),
+    ] {
+        assert_eq!(bench.claim(&other, ME), Err(Error::Differs), "{other:?}");
+    }
+    assert_eq!(bench.used(&ask(0)), [1, 1], "nothing has changed");
+    assert!(bench.goes(&booked().requests(1), ME), "one request is what is meant without a number");
+    assert_eq!(bench.claim(&booked().by("bob"), OTHER), Err(Error::Differs), "also when claimed");
+}
+
+pub fn a_booking_whose_rules_were_reloaded_is_booked_anew<S: Subject>() {
+    let mut bench = Bench::<S>::of(&["5/10s"]);
+    bench.at_ms(0);
+    assert_eq!(bench.book(&ask(1)), Ok(0));
+    bench.reload([rule("OTHER", &["1/10s"])]);
+    assert!(bench.acquire(&ask(2)).is_allowed(), "the new rule has not counted the booking");
+    assert_eq!(bench.rebooked(&ask(1), ME), 10_000, "it has to fit under the new rule");
+    assert_eq!(bench.used(&ask(0)), [2]);
+    bench.at_ms(10_000);
+    assert!(bench.goes(&ask(1), ME));
+    bench.reload([rule("LIMIT", &["5/10s"])]);
+    assert_eq!(bench.used(&ask(0)), [0], "what was booked under the old rule is given back");
+}
+
+pub fn a_booking_goes_under_another_limit_of_its_rule<S: Subject>() {
+    let mut bench = Bench::<S>::of(&["5/10s"]);
+    bench.at_ms(0);
+    assert_eq!(bench.book(&ask(1)), Ok(0));
+    bench.reload([rule("LIMIT", &["7/10s"])]);
+    assert!(bench.goes(&ask(1), ME));
+    assert_eq!(bench.used(&ask(0)), [1]);
+}
+
 pub fn only_its_claimant_can_take_a_claimed_booking_back<S: Subject>() {
     let mut bench = Bench::<S>::of(&["1/10s", "2 concurrent"]);
     bench.at_ms(0);

@@ -75,6 +75,12 @@ impl Ask {
         self
     }
 
+    /// With one more dimension.
+    pub(crate) fn and(mut self, name: &'static str, value: &'static str) -> Self {
+        self.who.push((name, value));
+        self
+    }
+
     /// Under an id that the caller chose.
     pub(crate) fn named(mut self) -> Self {
         self.id.keep = Some(RequestId::KEEP);
@@ -130,6 +136,11 @@ impl<S: Subject> Bench<S> {
     /// A plan per user under these limits.
     pub(crate) fn of(limits: &[&str]) -> Self {
         Self::new([rule("LIMIT", limits)])
+    }
+
+    /// Puts other rules in force, as a reload does. Usage stays in the store.
+    pub(crate) fn reload(&mut self, all: impl IntoIterator<Item = Rule>) {
+        self.rules = rules(all);
     }
 
     /// Goes to so many milliseconds after the beginning.
@@ -227,6 +238,9 @@ macro_rules! store_suite {
             a_claim_on_time_goes
             a_late_claim_is_booked_anew
             a_second_claimant_is_booked_anew
+            a_claim_that_states_something_else_than_its_booking_is_refused
+            a_booking_whose_rules_were_reloaded_is_booked_anew
+            a_booking_goes_under_another_limit_of_its_rule
             only_its_claimant_can_take_a_claimed_booking_back
             who_was_told_to_go_is_remembered_when_a_booking_lapses
             a_cancelled_booking_makes_room

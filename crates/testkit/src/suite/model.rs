@@ -44,7 +44,7 @@ enum Operation {
     Acquire(u8, Ask),
     Peek(Ask),
     Book(u8, Ask),
-    Claim(u8, u8),
+    Claim(u8, u8, Option<Ask>),
     Cancel(u8, Option<u8>),
     Settle(u8, Cost),
     Release(u8),
@@ -99,7 +99,8 @@ fn operations() -> impl Strategy<Value = Vec<Operation>> {
         6 => (name(), asks()).prop_map(|(n, ask)| Acquire(n, ask)),
         1 => asks().prop_map(Peek),
         3 => (name(), asks()).prop_map(|(n, ask)| Book(n, ask)),
-        3 => (name(), 0..3u8).prop_map(|(n, by)| Claim(n, by)),
+        3 => (name(), 0..3u8).prop_map(|(n, by)| Claim(n, by, None)),
+        1 => (name(), 0..3u8, asks()).prop_map(|(n, by, other)| Claim(n, by, Some(other))),
         1 => (name(), proptest::option::of(0..3u8)).prop_map(|(n, by)| Cancel(n, by)),
         3 => (name(), cost()).prop_map(|(n, cost)| Settle(n, cost)),
         1 => name().prop_map(Release),
@@ -170,8 +171,11 @@ fn compare<S: Subject>(rules: &Ruleset, operations: Vec<Operation>) {
                 });
                 assert_eq!(real, expected, "{context}");
             }
-            Operation::Claim(n, by) => {
-                let Some(ask) = last(&known, n) else { continue };
+            Operation::Claim(n, by, other) => {
+                let Some(mut ask) = last(&known, n) else { continue };
+                if let Some(other) = other {
+                    (ask.who, ask.cost) = (other.who, other.cost);
+                }
                 let by = Id::from_bits(u128::from(by));
                 let (real, expected) = both(&subject, rules, &ask, now, async |store, plan| {
                     (store.claim(plan, by).await, model.claim(plan, by, now))

@@ -184,7 +184,7 @@ impl Observed {
     pub(super) fn failed(error: &Error) -> Self {
         let word = match error {
             Error::TooMany | Error::Spread => Word::Invalid,
-            Error::Conflict | Error::NotClaimed => Word::Conflict,
+            Error::Conflict | Error::Differs | Error::NotClaimed => Word::Conflict,
             Error::Unknown => Word::Unknown,
             Error::Gone => Word::Gone,
             Error::Lost => Word::Lost,

@@ -2,10 +2,15 @@
 local KINDS = { log = log, slots = slots, windowed = slices, calendar = calendar, bucket = bucket }
 
 local at_arg, at_key = 0, 0
+-- The last argument of this operation: later versions add theirs at the end.
+local last_arg = 0
 
+-- The next argument; nothing if the operation has no more of them.
 local function argument()
-  at_arg = at_arg + 1
-  return ARGV[at_arg]
+  if at_arg < last_arg then
+    at_arg = at_arg + 1
+    return ARGV[at_arg]
+  end
 end
 
 -- A whole number that can be counted, or nothing if the argument is empty.

@@ -9,7 +9,7 @@ local PLANNED = {
 local answers = {}
 while ARGV[at_arg + 1] do
   local after, after_key = at_arg + 1 + ARGV[at_arg + 1], at_key + ARGV[at_arg + 2]
-  at_arg = at_arg + 2
+  at_arg, last_arg = at_arg + 2, after
   local name = argument()
   local done, answer = pcall(function()
     return operations[name](PLANNED[name] and read_plan() or key())

@@ -117,6 +117,7 @@ local function book_anew(plan, before)
 end
 
 function operations.book(plan)
+  plan.stated = argument()
   local record = load_record(plan.record)
   if record and record.state ~= 'lapsed' then
     return is_other(record, plan, true) or replay(plan, record)
@@ -170,8 +171,15 @@ local function was_told(record, claimant)
   return false
 end
 
+-- Whether a claim states other dimensions or another cost than its booking. A version that does not
+-- keep what was stated leaves nothing to compare.
+local function differs(record, plan)
+  return record.stated and plan.stated and record.stated ~= plan.stated
+end
+
 function operations.claim(plan)
   local claimant = argument()
+  plan.stated = argument()
   local record = load_record(plan.record)
   if not record or record.state == 'lapsed' then
     return { 'unknown' }
@@ -179,8 +187,12 @@ function operations.claim(plan)
     return { 'gone' }
   elseif record.state ~= 'booked' and not (record.state == 'open' and record.claimant) then
     return { 'conflict' }
+  elseif differs(record, plan) then
+    return { 'differs' }
   end
   open(plan)
+  -- A reload may have changed what the same request is charged on.
+  local reloaded = record.fingerprint ~= plan.fingerprint
   local in_time = now <= record.start + record.slack
   if was_told(record, claimant) then
     if record.claimant ~= claimant or not in_time then
@@ -193,7 +205,7 @@ function operations.claim(plan)
     -- Before anything is changed: a plan from another day can't be booked anew.
     return { 'skew' }
   end
-  if record.state == 'booked' and in_time and is_open(plan) then
+  if record.state == 'booked' and in_time and not reloaded and is_open(plan) then
     local at, charge, limit = missing_lease(plan)
     if at then
       return refuse(plan, at, charge, limit)
@@ -210,7 +222,7 @@ function operations.claim(plan)
     save_record(plan.record, record)
     return go(plan, record, false)
   end
-  -- Late, somebody else's by now, or closed. What nobody has claimed was never used.
+  -- Late, somebody else's by now, closed, or charged by rules of before. What nobody has claimed was never used.
   if record.state == 'booked' then
     give_back_all(record)
     open(plan)

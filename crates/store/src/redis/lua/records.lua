@@ -51,8 +51,8 @@ end
 
 local function new_record(plan, state, start, uses, told)
   local record = {
-    state = state, fingerprint = plan.fingerprint, start = start, slack = plan.slack,
-    keep = plan.keep, window = plan.window, uses = uses, told = told or {},
+    state = state, fingerprint = plan.fingerprint, stated = plan.stated, start = start,
+    slack = plan.slack, keep = plan.keep, window = plan.window, uses = uses, told = told or {},
   }
   for _, use in ipairs(uses) do
     record.leased = record.leased or use.lease ~= nil
