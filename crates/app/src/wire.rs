@@ -11,13 +11,15 @@ use anyhow::Context as _;
 use arc_swap::ArcSwapOption;
 use axum::Router;
 use indicatif::ProgressBar;
-use sluicegate_config::{Config, EnvoyClosed, Listener, LogFormat, SnapshotFile, Store};
+use sluicegate_config::{
+    Config, EnvoyClosed, Listener, LogFormat, SnapshotFile, Store, TokenScope,
+};
 use sluicegate_core::ruleset::{Ruleset, Settings};
 use sluicegate_core::shelf::Shelf;
 use sluicegate_core::{Limiter, Span};
 use sluicegate_dispatch::Stop;
 use sluicegate_server::admin::{self, Operations};
-use sluicegate_server::auth::{self, Tokens};
+use sluicegate_server::auth::{self, Scope, Scopes, Tokens};
 use sluicegate_server::decision_log::{self, DecisionLog, Format, Share};
 use sluicegate_server::envoy::{self, EnvoyRls};
 use sluicegate_server::listener::{self, Stats};
@@ -480,7 +482,24 @@ fn tokens_of(config: &Config) -> anyhow::Result<Option<Arc<Tokens>>> {
         config.auth.tokens.iter().flat_map(|(name, hashes)| {
             hashes.iter().map(move |hash| (name.as_str(), hash.to_bytes()))
         });
-    Ok(Some(Arc::new(Tokens::new(tokens).context("auth.tokens")?)))
+    let tokens = Tokens::new(tokens).context("auth.tokens")?;
+    Ok(Some(Arc::new(tokens.with_scopes(|name| scopes_of(&config.auth, name)))))
+}
+
+/// What a caller may do: everything if no caller has scopes, or else ask for decisions unless it
+/// has scopes of its own.
+fn scopes_of(auth: &sluicegate_config::Auth, caller: &str) -> Scopes {
+    if auth.scopes.is_empty() {
+        return Scopes::ALL;
+    }
+    let Some(scopes) = auth.scopes.get(caller) else { return Scopes::from_iter([Scope::Decide]) };
+    let scope = |scope: &TokenScope| match scope {
+        TokenScope::Decide => Scope::Decide,
+        TokenScope::Read => Scope::Read,
+        TokenScope::Admin => Scope::Admin,
+        TokenScope::Queue => Scope::Queue,
+    };
+    scopes.iter().map(scope).collect()
 }
 
 fn options(config: &Config) -> listener::Options {

@@ -329,7 +329,11 @@ fn a_reload_that_needs_a_restart_is_refused_by_name_and_keeps_the_version() {
         let detail = problem["detail"].as_str().expect("a detail");
         let expected = format!("restart required: {key} changed");
         assert!(status == 422 && detail.contains(&expected), "{section}{status} {detail}");
-        assert_eq!(service.allow(&json!({ "userId": key, "modelId": "m" })).1["effectiveLimit"], 3, "{section}");
+        assert_eq!(
+            service.allow(&json!({ "userId": key, "modelId": "m" })).1["effectiveLimit"],
+            3,
+            "{section}"
+        );
         assert_eq!(version(&service), before, "{section}");
     }
     let other = format!(
@@ -383,4 +387,33 @@ fn the_error_that_ends_it_is_logged_before_the_end() {
     let text = cause["message"].as_str().expect("a message");
     assert!(text.contains("choose another address with listen.http"), "{said}");
     assert_eq!((&cause["level"], &end["message"]), (&json!("ERROR"), &json!("stopped")), "{said}");
+}
+
+#[test]
+fn a_token_that_may_only_decide_can_not_lift_limits() {
+    let tokens = "auth: {tokens: {app: app-token-0123456789, \
+                  ops: {token: ops-token-0123456789, scopes: [admin, read]}}}\n";
+    let service = Running::start(tokens);
+    let (app, ops) = (Some("app-token-0123456789"), Some("ops-token-0123456789"));
+    assert_eq!(post(&format!("{}/rate-limit/allow", service.http), &ann(), app).0, 200);
+    assert_eq!(post(&format!("{}/rate-limit/allow", service.http), &ann(), ops).0, 403);
+    let body = json!({ "rule": "USER_MODEL", "limit": "unlimited", "reason": "mine" });
+    for (listener, path, body) in [
+        (&service.http, "/v1/overrides", body.clone()),
+        (&service.admin, "/v1/overrides", body),
+        (&service.http, "/v1/reset", json!({ "dimensions": ann() })),
+        (&service.admin, "/reload", json!({})),
+    ] {
+        let url = format!("{listener}{path}");
+        let (status, problem) = post(&url, &body, app);
+        let detail = problem["detail"].as_str().expect("a detail");
+        assert!(status == 403 && detail.contains("the scope admin"), "{url}: {status} {detail}");
+        let (status, answer) = post(&url, &body, ops);
+        assert!(matches!(status, 200 | 201), "{url}: {status} {answer}");
+    }
+    let log = format!("{:?}", service.logged());
+    assert!(!log.contains("no token has scopes"), "{log}");
+    let open = Running::start("auth: {tokens: {app: app-token-0123456789}}\n");
+    let log = format!("{:?}", open.logged());
+    assert!(log.contains("no token has scopes"), "{log}");
 }

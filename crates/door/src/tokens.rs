@@ -24,9 +24,75 @@ struct Entry {
     caller: Caller,
 }
 
-/// Who asks: the name of the token, which requests carry in their extensions.
+/// Who asks: the name of the token and what it may do. Requests carry it in their extensions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Caller(Arc<str>);
+pub struct Caller {
+    name: Arc<str>,
+    scopes: Scopes,
+}
+
+/// What a token can be allowed to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Scope {
+    /// Ask for decisions, and settle, renew or give back what was admitted.
+    Decide,
+    /// Look at usage, rules, overrides and metrics.
+    Read,
+    /// Change what is in force: overrides, resets and reloads.
+    Admin,
+    /// Look at jobs and their queues.
+    Queue,
+}
+
+impl Scope {
+    /// Every scope.
+    pub const ALL: [Self; 4] = [Self::Decide, Self::Read, Self::Admin, Self::Queue];
+
+    /// The word of the configuration.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Decide => "decide",
+            Self::Read => "read",
+            Self::Admin => "admin",
+            Self::Queue => "queue",
+        }
+    }
+
+    const fn bit(self) -> u8 {
+        match self {
+            Self::Decide => 1,
+            Self::Read => 2,
+            Self::Admin => 4,
+            Self::Queue => 8,
+        }
+    }
+}
+
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A set of scopes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Scopes(u8);
+
+impl Scopes {
+    /// Everything: what a token may do where no token has scopes.
+    pub const ALL: Self = Self(0b1111);
+
+    /// Whether a scope is in it.
+    pub const fn contains(self, scope: Scope) -> bool {
+        self.0 & scope.bit() != 0
+    }
+}
+
+impl FromIterator<Scope> for Scopes {
+    fn from_iter<I: IntoIterator<Item = Scope>>(scopes: I) -> Self {
+        Self(scopes.into_iter().fold(0, |bits, scope| bits | scope.bit()))
+    }
+}
 
 /// Two callers can't be told apart.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -46,7 +112,7 @@ impl Tokens {
     ) -> Result<Self, SharedToken> {
         let mut callers: BTreeMap<Hash, Caller> = BTreeMap::new();
         for (name, hash) in tokens {
-            let caller = Caller(name.into());
+            let caller = Caller { name: name.into(), scopes: Scopes::ALL };
             if let Some(first) = callers.get(&hash).filter(|first| **first != caller) {
                 let (first, second) = (first.to_string(), caller.to_string());
                 return Err(SharedToken { first, second });
@@ -55,6 +121,15 @@ impl Tokens {
         }
         let entries = callers.into_iter().map(|(hash, caller)| Entry { hash, caller }).collect();
         Ok(Self { entries })
+    }
+
+    /// The same tokens, each with the scopes of its holder.
+    #[must_use]
+    pub fn with_scopes(mut self, scopes: impl Fn(&str) -> Scopes) -> Self {
+        for Entry { caller, .. } in &mut self.entries {
+            caller.scopes = scopes(&caller.name);
+        }
+        self
     }
 
     /// Whose token this is.
@@ -83,18 +158,23 @@ impl fmt::Debug for Tokens {
 impl Caller {
     /// Whoever asks a server that asks for no tokens.
     pub fn anonymous() -> Self {
-        Self("anonymous".into())
+        Self { name: "anonymous".into(), scopes: Scopes::ALL }
     }
 
     /// Its name.
     pub fn name(&self) -> &str {
-        &self.0
+        &self.name
+    }
+
+    /// What it may do.
+    pub const fn scopes(&self) -> Scopes {
+        self.scopes
     }
 }
 
 impl fmt::Display for Caller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.name)
     }
 }
 

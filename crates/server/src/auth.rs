@@ -1,4 +1,7 @@
-//! Who asks: bearer tokens, each with the name of its holder.
+//! Who asks: bearer tokens, each with the name of its holder and its scopes.
+//!
+//! [`ENDPOINTS`] says which scope each endpoint needs. A path that is not in it needs `admin`, so
+//! that an endpoint that somebody forgets to list is not open to every token.
 
 use std::future::{Ready, ready};
 use std::sync::Arc;
@@ -11,13 +14,86 @@ use futures_util::future::Either;
 use tower_layer::Layer;
 use tower_service::Service;
 
-pub use sluicegate_door::tokens::{Caller, Hash, SharedToken, Tokens, hash};
+pub use sluicegate_door::tokens::{Caller, Hash, Scope, Scopes, SharedToken, Tokens, hash};
 
 use crate::rest::Problem;
 
 /// The paths that need no token: whoever asks them can't hold one.
 pub const OPEN: [&str; 4] =
     ["/health", "/ready", "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"];
+
+/// An endpoint, and the scope that a token needs for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// The method of HTTP; `POST` for gRPC.
+    pub method: &'static str,
+    /// The path; `{…}` stands for one segment.
+    pub path: &'static str,
+    /// The scope.
+    pub scope: Scope,
+}
+
+const fn endpoint(method: &'static str, path: &'static str, scope: Scope) -> Endpoint {
+    Endpoint { method, path, scope }
+}
+
+/// Every endpoint of every listener besides those that are [`OPEN`]. Gateways have tokens of their
+/// own, without scopes.
+pub static ENDPOINTS: [Endpoint; 36] = [
+    endpoint("POST", "/rate-limit/allow", Scope::Decide),
+    endpoint("POST", "/v1/acquire", Scope::Decide),
+    endpoint("POST", "/v1/check", Scope::Decide),
+    endpoint("POST", "/v1/book", Scope::Decide),
+    endpoint("POST", "/v1/claim", Scope::Decide),
+    endpoint("POST", "/v1/settle", Scope::Decide),
+    endpoint("POST", "/v1/release", Scope::Decide),
+    endpoint("POST", "/v1/renew", Scope::Decide),
+    endpoint("POST", "/v1/cancel", Scope::Decide),
+    endpoint("POST", "/json", Scope::Decide),
+    endpoint("POST", "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", Scope::Decide),
+    endpoint("POST", "/sluicegate.v1.RateLimiterService/Allow", Scope::Decide),
+    endpoint("POST", "/sluicegate.v1.RateLimiterService/Acquire", Scope::Decide),
+    endpoint("POST", "/sluicegate.v1.RateLimiterService/Check", Scope::Decide),
+    endpoint("POST", "/sluicegate.v1.RateLimiterService/Book", Scope::Decide),
+    endpoint("POST", "/sluicegate.v1.RateLimiterService/Claim", Scope::Decide),
+    endpoint("POST", "/sluicegate.v1.RateLimiterService/Settle", Scope::Decide),
+    endpoint("POST", "/sluicegate.v1.RateLimiterService/Release", Scope::Decide),
+    endpoint("POST", "/sluicegate.v1.RateLimiterService/Renew", Scope::Decide),
+    endpoint("POST", "/sluicegate.v1.RateLimiterService/Cancel", Scope::Decide),
+    endpoint("POST", "/v1/usage", Scope::Read),
+    endpoint("GET", "/v1/users/{id}/usage", Scope::Read),
+    endpoint("GET", "/v1/tenants/{id}/usage", Scope::Read),
+    endpoint("GET", "/v1/models/{id}/usage", Scope::Read),
+    endpoint("POST", "/v1/explain", Scope::Read),
+    endpoint("GET", "/v1/overrides", Scope::Read),
+    endpoint("GET", "/metrics", Scope::Read),
+    endpoint("GET", "/openapi.json", Scope::Read),
+    endpoint("GET", "/docs", Scope::Read),
+    endpoint("POST", "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", Scope::Read),
+    endpoint("POST", "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", Scope::Read),
+    endpoint("POST", "/v1/overrides", Scope::Admin),
+    endpoint("DELETE", "/v1/overrides/{id}", Scope::Admin),
+    endpoint("POST", "/v1/reset", Scope::Admin),
+    endpoint("POST", "/reload", Scope::Admin),
+    endpoint("GET", "/v1/jobs/{id}", Scope::Queue),
+];
+
+impl Endpoint {
+    /// The endpoint that answers a request. A method that a path does not take is answered by any
+    /// endpoint of the path, which refuses it.
+    pub fn of(method: &str, path: &str) -> Option<&'static Self> {
+        let method = if method == "HEAD" { "GET" } else { method };
+        let mut of_path = ENDPOINTS.iter().filter(|endpoint| endpoint.matches(path)).peekable();
+        let first = of_path.peek().copied();
+        of_path.find(|endpoint| endpoint.method == method).or(first)
+    }
+
+    fn matches(&self, path: &str) -> bool {
+        let Some((start, end)) = self.path.split_once("{id}") else { return self.path == path };
+        let rest = path.strip_prefix(start).and_then(|rest| rest.strip_suffix(end));
+        rest.is_some_and(|id| !id.contains('/'))
+    }
+}
 
 const SCHEME: &[u8] = b"bearer";
 
@@ -33,6 +109,12 @@ pub enum Denied {
     /// It is not one of ours.
     #[error("the token is not known: was it mistyped or replaced?")]
     Unknown,
+    /// It may not do this.
+    #[error("this needs the scope {0}, which the token does not have: use a token that has it")]
+    Scope(Scope),
+    /// It may not do everything, and the path is not one that we know.
+    #[error("there is no such endpoint, or it needs the scope {}", Scope::Admin)]
+    Nowhere,
 }
 
 /// Whose token the value of an `Authorization` header is.
@@ -41,6 +123,18 @@ fn authenticate<'t>(
     header: Option<&HeaderValue>,
 ) -> Result<&'t Caller, Denied> {
     tokens.holder(bearer(header.ok_or(Denied::Missing)?)?).ok_or(Denied::Unknown)
+}
+
+/// Whether these scopes are enough for an endpoint.
+fn permit(scopes: Scopes, method: &str, path: &str) -> Result<(), Denied> {
+    if scopes == Scopes::ALL {
+        return Ok(());
+    }
+    let (needed, denied) = match Endpoint::of(method, path) {
+        Some(endpoint) => (endpoint.scope, Denied::Scope(endpoint.scope)),
+        None => (Scope::Admin, Denied::Nowhere),
+    };
+    if scopes.contains(needed) { Ok(()) } else { Err(denied) }
 }
 
 /// The token in `Bearer <token>`; the scheme may be in either case (RFC 9110, 11.1).
@@ -53,11 +147,24 @@ fn bearer(header: &HeaderValue) -> Result<&[u8], Denied> {
 }
 
 impl Denied {
+    /// The scope that is missing, if the token is known.
+    const fn needed(self) -> Option<Scope> {
+        match self {
+            Self::Missing | Self::Malformed | Self::Unknown => None,
+            Self::Scope(scope) => Some(scope),
+            Self::Nowhere => Some(Scope::Admin),
+        }
+    }
+
     /// The refusal in the protocol of whoever asked.
     fn told_to(self, headers: &HeaderMap) -> Response {
         let kind = headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
         if kind.is_some_and(|kind| kind.starts_with(b"application/grpc")) {
-            return tonic::Status::unauthenticated(self.to_string()).into_http();
+            let status = match self.needed() {
+                None => tonic::Status::unauthenticated(self.to_string()),
+                Some(_) => tonic::Status::permission_denied(self.to_string()),
+            };
+            return status.into_http();
         }
         self.into_response()
     }
@@ -65,8 +172,16 @@ impl Denied {
 
 impl IntoResponse for Denied {
     fn into_response(self) -> Response {
-        let problem = Problem::new(StatusCode::UNAUTHORIZED, self.to_string());
-        ([(header::WWW_AUTHENTICATE, "Bearer")], problem).into_response()
+        // RFC 6750, 3.1.
+        let (status, challenge) = match self.needed() {
+            None => (StatusCode::UNAUTHORIZED, "Bearer".to_owned()),
+            Some(scope) => {
+                let challenge = format!("Bearer error=\"insufficient_scope\", scope=\"{scope}\"");
+                (StatusCode::FORBIDDEN, challenge)
+            }
+        };
+        let problem = Problem::new(status, self.to_string());
+        ([(header::WWW_AUTHENTICATE, challenge)], problem).into_response()
     }
 }
 
@@ -128,7 +243,10 @@ impl Require {
     fn caller<B>(&self, request: &Request<B>) -> Result<Caller, Denied> {
         match &*self.tokens.load() {
             Some(tokens) if !OPEN.contains(&request.uri().path()) => {
-                authenticate(tokens, request.headers().get(header::AUTHORIZATION)).cloned()
+                let header = request.headers().get(header::AUTHORIZATION);
+                let caller = authenticate(tokens, header)?;
+                permit(caller.scopes(), request.method().as_str(), request.uri().path())?;
+                Ok(caller.clone())
             }
             _ => Ok(self.anonymous.clone()),
         }

@@ -37,3 +37,21 @@ fn shown(id: &str, seen: &Sighting) -> serde_json::Value {
         "deferrals": seen.deferrals,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use sluicegate_server::auth::{ENDPOINTS, Endpoint, Scope};
+
+    #[test]
+    fn its_route_has_a_scope() {
+        let routes = format!("{:?}", super::router(super::Tracker::default()));
+        let of_jobs = Endpoint::of("GET", "/v1/jobs/j1").expect("an endpoint");
+        assert_eq!(of_jobs.scope, Scope::Queue);
+        let routes = routes.split("fallback_router").next().unwrap_or_default();
+        let paths: Vec<_> = routes.split('"').filter(|text| text.starts_with('/')).collect();
+        assert!(!paths.is_empty(), "{routes}");
+        for path in paths {
+            assert!(ENDPOINTS.iter().any(|endpoint| endpoint.path == path), "{path} has no scope");
+        }
+    }
+}

@@ -11,6 +11,22 @@ pub struct Auth {
     /// A caller has several while it changes from one to the next. Default: none, so that every
     /// caller who can reach a listener is let in.
     pub tokens: BTreeMap<String, Vec<TokenHash>>,
+    /// What callers may do. Default: none, so that every token may do everything; as soon as one
+    /// caller has scopes, those without may only ask for decisions.
+    pub scopes: BTreeMap<String, Vec<TokenScope>>,
+}
+
+/// What a token may be allowed to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TokenScope {
+    /// Ask for decisions.
+    Decide,
+    /// Look at usage, rules, overrides and metrics.
+    Read,
+    /// Set overrides, reset usage, reload.
+    Admin,
+    /// Look at jobs and their queues.
+    Queue,
 }
 
 /// The SHA-256 of a token: what is not kept can't leak from a dump or a log.
@@ -63,7 +79,8 @@ mod tests {
 
     #[test]
     fn a_hash_does_not_print() {
-        let auth = Auth { tokens: [("ci".to_owned(), vec![TokenHash::of("abc")])].into() };
-        assert_eq!(format!("{auth:?}"), "Auth { tokens: {\"ci\": [TokenHash(…)]} }");
+        let tokens = [("ci".to_owned(), vec![TokenHash::of("abc")])].into();
+        let auth = Auth { tokens, ..Auth::default() };
+        assert_eq!(format!("{auth:?}"), "Auth { tokens: {\"ci\": [TokenHash(…)]}, scopes: {} }");
     }
 }

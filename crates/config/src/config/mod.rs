@@ -19,7 +19,7 @@ pub use sluicegate_core::outage::{Outage, OutagePolicy};
 use sluicegate_core::ruleset::Settings;
 use sluicegate_core::{Group, Ruleset};
 
-pub use auth::{Auth, TokenHash};
+pub use auth::{Auth, TokenHash, TokenScope};
 pub use dispatch::{Delay, Dispatch, Provider, Strategy, Worker};
 pub use envoy::{Envoy, EnvoyClosed};
 pub use gateway::{Credentials, Fair, Gateway, Learn, Login, Route, SecretSource, Url, Wait};

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 use super::item::{Fields, Item};
-use crate::config::{Auth, TokenHash};
+use super::scalar;
+use crate::config::{Auth, TokenHash, TokenScope};
 use crate::place::brief;
 use crate::raw::{Key, Value};
 use crate::report::Report;
@@ -12,23 +13,69 @@ use crate::report::Report;
 const TOKEN_CHARS_MIN: usize = 16;
 
 pub(super) fn auth(item: Item<'_>, report: &mut Report) -> Auth {
-    match Fields::open(item, &["tokens"], report) {
-        Some(fields) => tokens_of(&fields, report),
-        None => Auth::default(),
+    let Some(fields) = Fields::open(item, &["tokens"], report) else { return Auth::default() };
+    let auth = tokens_with(&fields, true, report);
+    if let Some(item) = fields.get("tokens")
+        && !auth.tokens.is_empty()
+        && auth.scopes.is_empty()
+        && report.errors() == 0
+    {
+        let message = "no token has scopes, so each may do everything: also set overrides, reset \
+                       usage and reload";
+        let remedy = "write a token as {token: …, scopes: [decide]}, and give admin to operators";
+        report.warning(&item.place(), message, remedy);
     }
+    auth
 }
 
-/// The tokens in a map that may hold other options.
+const SCOPES: [(&str, TokenScope); 4] = [
+    ("decide", TokenScope::Decide),
+    ("read", TokenScope::Read),
+    ("admin", TokenScope::Admin),
+    ("queue", TokenScope::Queue),
+];
+
+/// The tokens of a gateway, in a map that may hold other options. They have no scopes.
 pub(super) fn tokens_of(fields: &Fields<'_>, report: &mut Report) -> Auth {
+    tokens_with(fields, false, report)
+}
+
+fn tokens_with(fields: &Fields<'_>, scoped: bool, report: &mut Report) -> Auth {
     let mut auth = Auth::default();
     let form = "write a map of callers and their tokens, such as ci: ${CI_TOKEN:?}";
     let callers = fields.read_some("tokens", report, |item, report| item.names(report, form));
     let mut owners = HashMap::new();
     for (name, item) in callers.unwrap_or_default() {
-        let hashes = tokens(name, &item, &mut owners, report);
-        auth.tokens.insert(name.text.clone(), hashes);
+        let mut token = Some(item.clone());
+        if scoped && matches!(item.node.value, Value::Map(_)) {
+            let (of_map, scopes) = token_and_scopes(item, report);
+            token = of_map;
+            auth.scopes.extend(scopes.map(|scopes| (name.text.clone(), scopes)));
+        }
+        let hashes = token.map(|item| tokens(name, &item, &mut owners, report));
+        auth.tokens.insert(name.text.clone(), hashes.unwrap_or_default());
     }
     auth
+}
+
+/// A caller in full: its tokens, and what they may do.
+fn token_and_scopes<'n>(
+    item: Item<'n>,
+    report: &mut Report,
+) -> (Option<Item<'n>>, Option<Vec<TokenScope>>) {
+    let Some(fields) = Fields::open(item, &["token", "scopes"], report) else {
+        return (None, None);
+    };
+    let token = fields.require("token", "write the token, such as token: ${CI_TOKEN:?}", report);
+    let form = "write a list of decide, read, admin and queue";
+    let scopes = fields.require("scopes", form, report).map(|item| {
+        let items = item.list(report, form).unwrap_or_default();
+        if items.is_empty() && matches!(item.node.value, Value::List(_)) {
+            item.fail(report, "is empty, so the token may do nothing", form);
+        }
+        items.iter().filter_map(|item| scalar::word(item, report, &SCOPES)).collect()
+    });
+    (token, scopes)
 }
 
 /// The tokens of one caller.
