@@ -29,7 +29,14 @@ fn a_running_service_is_asked_from_the_command_line() {
     let (code, out, _) = ask("usage");
     assert_eq!(code, Some(0));
     assert!(out.contains("USER  2/h    2     2   0"), "{out}");
-    assert_eq!(ask("reset").1, "forgotten: USER:u1#requests\n");
+    let (code, out, _) = ask("reset");
+    assert_eq!(code, Some(1));
+    assert!(
+        out.contains("USER  USER:u1#requests") && out.contains("nothing was forgotten"),
+        "{out}"
+    );
+    let (code, out, _) = run(&["reset", "userId=u1", "--yes", "--url", &service.http]);
+    assert_eq!((code, out.as_str()), (Some(0), "forgotten: USER:u1#requests\n"));
     assert_eq!(ask("allow").0, Some(0));
     let json = ["allow", "userId=u1", "modelId=m", "--json", "--url", &service.http];
     let (_, out, _) = run(&json);
@@ -77,4 +84,106 @@ fn help_has_examples_and_nothing_is_coloured_outside_of_a_terminal() {
     assert_eq!(code, Some(0));
     assert!(out.contains("_sluicegate"));
     assert!(!run(&["check"]).1.contains('\u{1b}'));
+}
+
+#[test]
+fn a_reset_of_a_user_does_not_forget_its_tenant() {
+    let service = Running::start(
+        "limits:\n\
+         - {name: user, rules: [{name: USER, per: [userId], limit: 5/h}]}\n\
+         - {name: tenant, rules: [{name: TENANT, per: [tenantId], limit: 9/h}]}\n",
+    );
+    let ask = |words: &[&str]| {
+        let who = ["userId=u1", "tenantId=t1", "modelId=m", "--url", &service.http];
+        run(&words.iter().chain(&who).copied().collect::<Vec<_>>())
+    };
+    let used = || {
+        let (_, out, _) = ask(&["usage", "--json"]);
+        let usage: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+        [0, 1].map(|scope| usage["scopes"][scope]["current"].as_u64().expect("a number"))
+    };
+    assert_eq!(ask(&["allow"]).0, Some(0));
+    let (code, out, _) = ask(&["reset"]);
+    assert_eq!(code, Some(1), "{out}");
+    assert!(
+        out.contains("USER    USER:u1#requests") && out.contains("TENANT  TENANT:t1#requests"),
+        "{out}"
+    );
+    assert_eq!(used(), [1, 1], "it was only listed");
+    let body = serde_json::json!({ "dimensions": { "userId": "u1", "tenantId": "t1" } });
+    let (status, problem) = common::post(&format!("{}/v1/reset", service.http), &body, None);
+    let detail = problem["detail"].as_str().expect("a detail");
+    assert!(status == 400 && detail.contains("the counters of USER, TENANT"), "{status} {detail}");
+    assert_eq!(used(), [1, 1], "it was refused");
+    let (code, _, said) = ask(&["reset", "--rule", "NONE"]);
+    assert!(code == Some(2) && said.contains("NONE charges nothing for this request"), "{said}");
+    assert_eq!(ask(&["reset", "--rule", "USER"]).1, "forgotten: USER:u1#requests\n");
+    assert_eq!(used(), [0, 1]);
+    assert_eq!(ask(&["reset", "--yes"]).0, Some(0));
+    assert_eq!(used(), [0, 0]);
+}
+
+#[test]
+fn explain_shows_overrides_and_why_a_rule_did_not_match() {
+    let service = Running::start(
+        "dimensions: {tenantId: optional}\nlimits:\n\
+         - name: user\n\
+        \x20 rules:\n\
+        \x20   - {name: PREMIUM, per: [userId], when: {userId: premium_*}, limit: 50/h}\n\
+        \x20   - {name: USER, per: [userId], limit: 5/h}\n\
+         - {name: tenant, rules: [{name: TENANT, per: [tenantId], limit: 9/h}]}\n",
+    );
+    let set = ["override", "set", "USER", "userId=u1", "--limit", "7/h", "--for", "1h"];
+    let set = [&set[..], &["--reason", "a test", "--json", "--url", &service.http]].concat();
+    let (_, out, said) = run(&set);
+    let set: serde_json::Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{said}"));
+    let id = set["id"].as_str().expect("an id");
+    let (code, out, _) = run(&["explain", "userId=u1", "--url", &service.http]);
+    assert_eq!(code, Some(0), "{out}");
+    assert!(out.contains(&format!("7/h (override {id} until ")), "{out}");
+    assert!(
+        out.contains("user    PREMIUM             userId is u1, and the rule asks for premium_*"),
+        "{out}"
+    );
+    assert!(out.contains("tenant  TENANT              tenantId is missing"), "{out}");
+    let (_, out, _) = run(&["explain", "userId=premium_1", "--url", &service.http]);
+    assert!(out.contains("user    USER                PREMIUM applies, and comes first"), "{out}");
+}
+
+#[test]
+fn check_reads_the_files_of_tls() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let certified = |name: &str| {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("made");
+        std::fs::write(file(&format!("{name}.crt")), made.cert.pem()).expect("a file");
+        let key = made.signing_key.serialize_pem();
+        std::fs::write(file(&format!("{name}.key")), key).expect("a file");
+    };
+    certified("a");
+    certified("b");
+    std::fs::write(file("text.crt"), "not a certificate").expect("a file");
+    let check = |cert: &str, key: &str, ca: &str| {
+        let text = format!(
+            "listen: {{http: {{address: '127.0.0.1:0', tls: {{cert: '{}', key: '{}'}}}}}}\n\
+             gateways: [{{name: g, listen: '127.0.0.1:0', routes: [{{path: /, \
+             upstream: 'https://a', ca: '{}'}}]}}]\n",
+            file(cert),
+            file(key),
+            file(ca)
+        );
+        std::fs::write(file("c.yaml"), text).expect("a file");
+        let (code, _, said) = run(&["check", &file("c.yaml")]);
+        (code, said)
+    };
+    assert_eq!(check("a.crt", "a.key", "a.crt").0, Some(0));
+    for (cert, key, ca, expected) in [
+        ("none.crt", "a.key", "a.crt", "listen.http.tls: can't read "),
+        ("text.crt", "a.key", "a.crt", "holds no certificate"),
+        ("a.crt", "b.key", "a.crt", "does not belong to the first certificate"),
+        ("a.crt", "a.key", "none.crt", "gateways[0].routes[0].ca: can't read "),
+    ] {
+        let (code, said) = check(cert, key, ca);
+        assert!(code == Some(2) && said.contains(expected), "{expected}: {code:?} {said}");
+    }
 }

@@ -139,6 +139,16 @@ impl Pattern {
     }
 }
 
+/// `a`, `a or b`, `premium_*`.
+impl std::fmt::Display for Pattern {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::OneOf(values) => f.write_str(&values.join(" or ")),
+            Self::Glob(glob) => f.write_str(glob),
+        }
+    }
+}
+
 /// Path globs treat `/` and `.` as special, and ids have both, hence our own few lines.
 ///
 /// On a mismatch only the last `*` is tried again, so it takes at most O(glob × value).

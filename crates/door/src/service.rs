@@ -354,14 +354,20 @@ impl<S: Store, C: Clock> Service<S, C> {
     }
 
     /// Forgets the usage of the counters that a query is charged on, and lets `tell` tell which.
+    /// `chosen` says of which rules.
     pub async fn reset<T>(
         &self,
         query: &Query<'_>,
+        chosen: impl Fn(&str) -> bool,
         tell: impl FnOnce(&Plan<'_>) -> T,
     ) -> Result<T, Failure> {
         let began = self.clock.now();
         let rules = self.limiter.rules();
         let plan = rules.plan(query, began)?;
+        let places = plan.charges().iter().enumerate();
+        let places = places.filter(|(_, charge)| chosen(&charge.rule().name));
+        let places: Vec<_> = places.map(|(place, _)| place).collect();
+        let plan = plan.only(&places);
         let at = self.limiter.reset(&plan).await?;
         let effect = Effect::Reset { plan: &plan };
         self.followed(query.id.id, Operation::Reset, Some(at), effect, began);

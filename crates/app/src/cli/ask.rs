@@ -18,6 +18,14 @@ pub(super) const EXPLAIN_EXAMPLES: &str = "\
 Examples:
   sluicegate explain userId=u1 modelId=gpt4 tenantId=t1";
 
+pub(super) const RESET_EXAMPLES: &str = "\
+Examples:
+  sluicegate reset userId=u1 tenantId=t1              list the counters, and forget none
+  sluicegate reset userId=u1 tenantId=t1 --rule USER  forget the user's, and leave the tenant's
+  sluicegate reset userId=u1 tenantId=t1 --yes        forget all of them
+
+Exit code: 0 forgotten, 1 only listed, 2 no answer";
+
 #[derive(Args)]
 pub(super) struct Ask {
     /// Who asks for what: userId=u1 modelId=gpt4 …
@@ -57,17 +65,22 @@ impl Ask {
                 for rule in list(&group["matched"]) {
                     let limits: Vec<_> = list(&rule["limits"]).iter().map(word).collect();
                     let shadow = if rule["shadow"] == true { " (shadow)" } else { "" };
+                    let limits = match limits.is_empty() {
+                        true => "no limit".to_owned(),
+                        false => limits.join(", "),
+                    };
                     rows.push([
                         word(&group["group"]),
                         word(&rule["rule"]) + shadow,
-                        limits.join(", "),
+                        limits + &by_override(&rule["override"]),
                         word(&rule["key"]),
                     ]);
                 }
             }
             let groups = table(&["group", "rule that applies", "limit", "counter"], &rows);
             let decision = &answer["decision"];
-            format!("{groups}\n\n{}\n\n{}", verdict(decision), scopes(&decision["scopes"]))
+            let skipped = skipped(list(&answer["groups"]));
+            format!("{groups}\n{skipped}\n{}\n\n{}", verdict(decision), scopes(&decision["scopes"]))
         });
         Ok(answer["decision"]["allowed"] == true)
     }
@@ -78,18 +91,85 @@ impl Ask {
         Ok(true)
     }
 
-    pub(super) fn reset(self) -> anyhow::Result<bool> {
-        let answer = self.native("/v1/reset")?;
-        self.remote.show(&answer, |answer| {
+    fn native(&self, path: &str) -> anyhow::Result<Value> {
+        self.remote.post(path, &json!({ "dimensions": named(&self.dimensions)? }))
+    }
+}
+
+/// The override that a limit comes from, behind the limit.
+fn by_override(one: &Value) -> String {
+    match (&one["id"], &one["until"]) {
+        (Value::Null, _) => String::new(),
+        (id, Value::Null) => format!(" (override {})", word(id)),
+        (id, until) => format!(" (override {} until {})", word(id), word(until)),
+    }
+}
+
+/// The rules that do not apply, and why.
+fn skipped(groups: &[Value]) -> String {
+    let mut rows = Vec::new();
+    for group in groups {
+        for rule in list(&group["skipped"]) {
+            rows.push([word(&group["group"]), word(&rule["rule"]), word(&rule["because"])]);
+        }
+        if let Some(more) = group["skippedMore"].as_u64() {
+            rows.push([word(&group["group"]), format!("{more} more"), String::new()]);
+        }
+    }
+    if rows.is_empty() {
+        return String::new();
+    }
+    format!("\n{}\n", table(&["group", "rule that does not", "because"], &rows))
+}
+
+#[derive(Args)]
+pub(super) struct Reset {
+    #[command(flatten)]
+    ask: Ask,
+    /// Forget only the counters of this rule; may be given several times
+    #[arg(long, value_name = "RULE")]
+    rule: Vec<String>,
+    /// Forget every counter that is listed
+    #[arg(long, conflicts_with = "rule")]
+    yes: bool,
+}
+
+impl Reset {
+    pub(super) fn run(self) -> anyhow::Result<bool> {
+        if self.rule.is_empty() && !self.yes {
+            let listed = self.ask.native("/v1/reset?dry_run=true")?;
+            self.ask.remote.show(&listed, |listed| {
+                let row = |one: &Value| [word(&one["rule"]), word(&one["key"])];
+                let rows: Vec<_> = list(&listed["wouldReset"]).iter().map(row).collect();
+                format!(
+                    "{}\n\nnothing was forgotten: repeat it with --yes for all of these, or with --rule",
+                    table(&["rule", "counter to forget"], &rows)
+                )
+            });
+            return Ok(false);
+        }
+        let rules = self.rule.iter().map(|rule| format!("rule={}", encoded(rule)));
+        let query = match self.yes {
+            true => "all=true".to_owned(),
+            false => rules.collect::<Vec<_>>().join("&"),
+        };
+        let answer = self.ask.native(&format!("/v1/reset?{query}"))?;
+        self.ask.remote.show(&answer, |answer| {
             let keys: Vec<_> = list(&answer["reset"]).iter().map(word).collect();
             format!("forgotten: {}", keys.join(", "))
         });
         Ok(true)
     }
+}
 
-    fn native(&self, path: &str) -> anyhow::Result<Value> {
-        self.remote.post(path, &json!({ "dimensions": named(&self.dimensions)? }))
-    }
+/// A text as a part of an address.
+fn encoded(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
+    let byte = |byte: u8| match plain(byte) {
+        true => char::from(byte).to_string(),
+        false => format!("%{byte:02X}"),
+    };
+    text.bytes().map(byte).collect()
 }
 
 fn verdict(answer: &Value) -> String {

@@ -47,8 +47,9 @@ enum Command {
     Explain(ask::Ask),
     /// Show how far the limits of a request are used; consumes nothing
     Usage(ask::Ask),
-    /// Forget the usage of the counters that a request is charged on
-    Reset(ask::Ask),
+    /// List the counters that a request is charged on, or forget their usage
+    #[command(after_help = ask::RESET_EXAMPLES)]
+    Reset(ask::Reset),
     /// Give some other limits than their rule, for a while, without a deploy
     #[command(after_help = overrides::EXAMPLES)]
     Override(overrides::Overrides),
@@ -85,7 +86,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Allow(ask) => ask.allow(),
         Command::Explain(ask) => ask.explain(),
         Command::Usage(ask) => ask.usage(),
-        Command::Reset(ask) => ask.reset(),
+        Command::Reset(reset) => reset.run(),
         Command::Override(overrides) => overrides.run(),
         Command::Test(test) => test.run(),
         Command::Verify(verify) => verify.run(),

@@ -28,6 +28,8 @@ pub(crate) struct Compiled {
     pub(crate) cells: Vec<CellSpec>,
     /// The same rule with other limits for some.
     overrides: Option<Box<Overrides>>,
+    /// The override that it is, if it is one of those.
+    override_id: Option<Id>,
 }
 
 /// The overrides of a rule, newest first.
@@ -119,7 +121,10 @@ pub(super) fn overridden(ruleset: &mut Ruleset, overrides: &[Override]) -> Vec<(
         };
         let rule = one.apply(&groups[place.0].rules[place.1].rule);
         match Compiled::new(rule, dimensions, settings) {
-            Ok(rule) => compiled.entry(place).or_default().push(rule),
+            Ok(rule) => {
+                let rule = Compiled { override_id: Some(one.id), ..rule };
+                compiled.entry(place).or_default().push(rule);
+            }
             Err(error) => misfits.push((one.id, error)),
         }
     }
@@ -212,7 +217,7 @@ impl Compiled {
             }
         }
         let cells = cells(&rule)?;
-        Ok(Self { rule, when, key, required, cells, overrides: None })
+        Ok(Self { rule, when, key, required, cells, overrides: None, override_id: None })
     }
 
     /// A rule under a key of the caller's choice.
@@ -223,7 +228,7 @@ impl Compiled {
         let cells = cells(&rule)?;
         let key = vec![Piece::Text(text.as_str().to_owned())];
         let (when, required, overrides) = (Vec::new(), Vec::new(), None);
-        Ok(Self { rule, when, key, required, cells, overrides })
+        Ok(Self { rule, when, key, required, cells, overrides, override_id: None })
     }
 
     /// Itself as it is for these values: the newest override that fits, if one does.
@@ -241,6 +246,27 @@ impl Compiled {
             Subject::Common => !self.rule.is_own(),
             Subject::Whole | Subject::View | Subject::Inline => true,
         }
+    }
+
+    /// The override that it is, if it is one.
+    pub(super) const fn override_id(&self) -> Option<Id> {
+        self.override_id
+    }
+
+    /// The first dimension that keeps it from matching: one that is missing, or has another value.
+    pub(super) fn mismatch<'v>(
+        &self,
+        values: &Values<'v>,
+    ) -> Option<(usize, Option<(&'v str, &Pattern)>)> {
+        let missing = self.required.iter().find(|&&dimension| values.get(dimension).is_none());
+        if let Some(&dimension) = missing {
+            return Some((dimension, None));
+        }
+        self.when.iter().find_map(|(dimension, pattern)| match values.get(*dimension) {
+            None => Some((*dimension, None)),
+            Some(value) if pattern.matches(value.text) => None,
+            Some(value) => Some((*dimension, Some((value.text, pattern)))),
+        })
     }
 
     pub(super) fn matches(&self, values: &Values<'_>) -> bool {

@@ -5,6 +5,7 @@
 
 mod cells;
 mod compile;
+pub mod explain;
 mod index;
 mod needs;
 mod problem;

@@ -534,3 +534,50 @@ fn a_ban_stands_alone() {
         "rule R: a limit of 0 bans: write it alone, without other limits"
     );
 }
+
+#[test]
+fn it_is_told_why_a_rule_does_not_apply() {
+    let rules = inference();
+    let told = |dimensions: &[(&str, &str)]| -> Vec<String> {
+        let query = query(dimensions);
+        let groups = rules.explain(&query);
+        let skipped = groups[0].skipped.iter();
+        skipped.map(|skipped| format!("{}: {}", skipped.rule, skipped.because)).collect()
+    };
+    assert_eq!(
+        told(&[
+            ("userId", "u"),
+            ("modelId", "m"),
+            ("clientType", "EXTERNAL"),
+            ("apiKey", "s3cret")
+        ]),
+        [
+            "API_KEY_MODEL: apiKey has another value",
+            "USER_MODEL_INTERNAL: clientType is EXTERNAL, and the rule asks for INTERNAL",
+        ]
+    );
+    assert_eq!(
+        told(&[("userId", "u"), ("modelId", "m"), ("clientType", "INTERNAL")]),
+        [
+            "API_KEY_MODEL: apiKey is missing",
+            "USER_MODEL: USER_MODEL_INTERNAL applies, and comes first",
+        ]
+    );
+}
+
+#[test]
+fn it_is_told_which_override_applies() {
+    let rules = ruleset(vec![Group::new("caller", [rule("USER", "5/h", &["u"])])]);
+    let rules = rules.with_overrides(&[
+        override_of("USER", 1, &[("u", "ann")], &["7/h"]),
+        override_of("USER", 2, &[("u", "bob")], &["9/h"]),
+    ]);
+    let applied = |user: &'static str| {
+        let query = query(&[("u", user)]);
+        let groups = rules.explain(&query);
+        groups[0].applied[0].overridden.map(|one| one.id)
+    };
+    assert_eq!(applied("ann"), Some(Id::from_bits(1)));
+    assert_eq!(applied("bob"), Some(Id::from_bits(2)));
+    assert_eq!(applied("eve"), None);
+}

@@ -6,9 +6,11 @@ use axum::Extension;
 use axum::extract::State;
 use axum::response::Response;
 use serde_json::{Value, json};
+use sluicegate_core::query::Query;
+use sluicegate_core::ruleset::explain::{Applied, Skipped};
 use sluicegate_core::store::Store;
 use sluicegate_core::time::Clock;
-use sluicegate_core::{Plan, Ruleset};
+use sluicegate_core::{Charge, Plan, Ruleset};
 
 use super::decode::JsonBody;
 use super::problem::Problem;
@@ -34,30 +36,68 @@ pub(super) async fn explain<S: Store, C: Clock>(
         let verdict =
             encode::native(&Answer::new(rules, &asked, &decision).to(Asked::by(&queries)), None);
         let verdict: Value = serde_json::from_slice(&verdict).unwrap_or_default();
-        let told = json!({ "groups": groups(rules, plan), "decision": verdict });
+        let told = json!({ "groups": groups(rules, &queries[0], plan), "decision": verdict });
         Ok(super::json(told.to_string().into_bytes()))
     });
     Ok(told.await?)
 }
 
-/// Each group with the rule that applies in it, the shadow rules before it, and their counters.
-fn groups(rules: &Ruleset, plan: &Plan<'_>) -> Vec<Value> {
-    let explained = rules.groups().enumerate().map(|(number, (name, rules))| {
-        let matched = plan.charges().iter().filter(|charge| charge.group() == number);
-        let matched: Vec<Value> = matched
-            .map(|charge| {
-                let limits: Vec<_> = charge.limits().iter().map(ToString::to_string).collect();
-                json!({
-                    "rule": charge.rule().name,
-                    "key": charge.key.to_string(),
-                    "limits": limits,
-                    "needs": charge.need,
-                    "takes": charge.take,
-                    "shadow": charge.shadow(),
-                })
-            })
-            .collect();
-        json!({ "group": name, "rules": rules.count(), "matched": matched })
+/// Each group with the rule that applies in it, the shadow rules before it, their counters and
+/// overrides, and why the others do not apply.
+fn groups(rules: &Ruleset, query: &Query<'_>, plan: &Plan<'_>) -> Vec<Value> {
+    let explained = rules.explain(query).into_iter().enumerate().map(|(number, group)| {
+        let mut matched = Vec::new();
+        for applied in &group.applied {
+            let charges = plan.charges().iter();
+            let of_rule = |charge: &&Charge<'_>| {
+                charge.group() == number && charge.rule().name == applied.rule.name
+            };
+            let before = matched.len();
+            matched.extend(charges.filter(of_rule).map(|charge| counter(charge, applied)));
+            if matched.len() == before {
+                // Nothing is counted: the rule, or an override of it, has no limit.
+                let mut rule = json!({ "rule": applied.rule.name, "limits": [], "unlimited": true });
+                overridden(&mut rule, applied);
+                matched.push(rule);
+            }
+        }
+        let skip = |skipped: &Skipped<'_>| {
+            json!({ "rule": skipped.rule, "because": skipped.because.to_string() })
+        };
+        let skipped: Vec<_> = group.skipped.iter().map(skip).collect();
+        let mut told = json!({
+            "group": group.name,
+            "rules": group.rules,
+            "matched": matched,
+            "skipped": skipped,
+        });
+        if group.skipped_more > 0 {
+            told["skippedMore"] = group.skipped_more.into();
+        }
+        told
     });
     explained.collect()
+}
+
+fn counter(charge: &Charge<'_>, applied: &Applied<'_>) -> Value {
+    let limits: Vec<_> = charge.limits().iter().map(ToString::to_string).collect();
+    let mut told = json!({
+        "rule": charge.rule().name,
+        "key": charge.key.to_string(),
+        "limits": limits,
+        "needs": charge.need,
+        "takes": charge.take,
+        "shadow": charge.shadow(),
+    });
+    overridden(&mut told, applied);
+    told
+}
+
+/// Adds the override whose limits are in force, if there is one.
+fn overridden(rule: &mut Value, applied: &Applied<'_>) {
+    let Some(one) = applied.overridden else { return };
+    rule["override"] = json!({ "id": one.id.to_string(), "since": one.since.to_string() });
+    if let Some(until) = one.until {
+        rule["override"]["until"] = until.to_string().into();
+    }
 }

@@ -6,6 +6,7 @@ mod explain;
 mod openapi;
 pub mod overrides;
 mod problem;
+mod reset;
 mod usage;
 
 use std::sync::Arc;
@@ -16,7 +17,6 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{MethodRouter, get, post};
 use axum::{Extension, Router};
-use sluicegate_core::query::Subject;
 use sluicegate_core::store::{Claim, Ended, Store};
 use sluicegate_core::time::Clock;
 use sluicegate_core::{Decision, Timestamp};
@@ -60,7 +60,7 @@ where
         .route("/v1/users/{id}/usage", only(get(usage::of_user::<S, C>)))
         .route("/v1/tenants/{id}/usage", only(get(usage::of_tenant::<S, C>)))
         .route("/v1/models/{id}/usage", only(get(usage::of_model::<S, C>)))
-        .route("/v1/reset", only(post(reset::<S, C>)))
+        .route("/v1/reset", only(post(reset::reset::<S, C>)))
         .route("/v1/explain", only(post(explain::explain::<S, C>)))
         .route("/openapi.json", only(get(openapi::document)))
         .merge(openapi::pages())
@@ -294,22 +294,6 @@ async fn renew<S: Store, C: Clock>(
     let renewed = service.renew(&ticket.handle).await?;
     let (at, until) = (renewed.at.to_string(), renewed.until.to_string());
     Ok(json(serde_json::json!({ "at": at, "until": until }).to_string().into_bytes()))
-}
-
-async fn reset<S: Store, C: Clock>(
-    State(service): Shared<S, C>,
-    Extension(caller): Extension<Caller>,
-    JsonBody(body): JsonBody,
-) -> Answered {
-    let request: request::Request = decode::shaped(&body)?;
-    let mut query = usage::unpriced(request.query(caller.name(), service.request_id())?);
-    // Forgetting some counters takes only the dimensions that these are counted by.
-    query.subject = Subject::View;
-    let told = service.reset(&query, |plan| {
-        let keys: Vec<_> = plan.charges().iter().map(|charge| charge.key.to_string()).collect();
-        json(serde_json::json!({ "reset": keys }).to_string().into_bytes())
-    });
-    Ok(told.await?)
 }
 
 fn ended(ended: Ended) -> Response {

@@ -1,0 +1,128 @@
+//! `POST /v1/reset`: forgets usage.
+//!
+//! A request may be charged on counters that others share, such as that of its tenant. So the
+//! caller says which rules are meant:
+//!
+//! | parameters | forgotten |
+//! |---|---|
+//! | `?rule=NAME`, also several | the counters of these rules |
+//! | `?all=true` | every counter that the request is charged on |
+//! | none | the counters, if all of them belong to one rule; otherwise a 400 that names the rules |
+//! | `?dry_run=true` beside these | nothing: the answer lists what would be |
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query as Parameters, State};
+use axum::response::Response;
+use serde_json::json;
+use sluicegate_core::Plan;
+use sluicegate_core::query::Subject;
+use sluicegate_core::store::Store;
+use sluicegate_core::time::Clock;
+
+use super::decode::JsonBody;
+use super::problem::Problem;
+use super::{decode, usage};
+use crate::auth::Caller;
+use crate::request::Request;
+use crate::service::Service;
+
+/// Forgets the usage of the counters that a request is charged on.
+pub(super) async fn reset<S: Store, C: Clock>(
+    State(service): State<Arc<Service<S, C>>>,
+    Extension(caller): Extension<Caller>,
+    parameters: Result<Parameters<Vec<(String, String)>>, QueryRejection>,
+    JsonBody(body): JsonBody,
+) -> Result<Response, Problem> {
+    let Parameters(parameters) =
+        parameters.map_err(|error| Problem::bad_request(error.body_text()))?;
+    let choice = Choice::read(parameters)?;
+    let request: Request = decode::shaped(&body)?;
+    let mut query = usage::unpriced(request.query(caller.name(), service.request_id())?);
+    // Forgetting some counters takes only the dimensions that these are counted by.
+    query.subject = Subject::View;
+    let counters = service.with_plan(&query, async |_, _, plan| Ok(counters(plan))).await?;
+    choice.check(&counters)?;
+    if choice.dry_run {
+        let would = counters.iter().filter(|(rule, _)| choice.takes(rule));
+        let would: Vec<_> = would.map(|(rule, key)| json!({ "rule": rule, "key": key })).collect();
+        return Ok(super::json(
+            json!({ "reset": [], "wouldReset": would }).to_string().into_bytes(),
+        ));
+    }
+    let told = service.reset(
+        &query,
+        |rule| choice.takes(rule),
+        |plan| {
+            let keys: Vec<_> = plan.charges().iter().map(|charge| charge.key.to_string()).collect();
+            super::json(json!({ "reset": keys }).to_string().into_bytes())
+        },
+    );
+    Ok(told.await?)
+}
+
+/// The counters of a plan, each with its rule.
+fn counters(plan: &Plan<'_>) -> Vec<(String, String)> {
+    let counter =
+        |charge: &sluicegate_core::Charge<'_>| (charge.rule().name.clone(), charge.key.to_string());
+    plan.charges().iter().map(counter).collect()
+}
+
+/// Which rules are meant.
+#[derive(Debug, Default)]
+struct Choice {
+    rules: Vec<String>,
+    all: bool,
+    dry_run: bool,
+}
+
+impl Choice {
+    fn read(parameters: Vec<(String, String)>) -> Result<Self, Problem> {
+        let mut choice = Self::default();
+        for (name, value) in parameters {
+            match (name.as_str(), value.as_str()) {
+                ("rule", _) => choice.rules.push(value),
+                ("all", "true" | "false") => choice.all = value == "true",
+                ("dry_run", "true" | "false") => choice.dry_run = value == "true",
+                ("all" | "dry_run", _) => {
+                    return Err(Problem::field(name, "write true or false"));
+                }
+                _ => {
+                    let right = "is unknown: write rule=NAME, all=true or dry_run=true";
+                    return Err(Problem::field(name, right));
+                }
+            }
+        }
+        if choice.all && !choice.rules.is_empty() {
+            return Err(Problem::field("all", "contradicts rule: write one of them"));
+        }
+        Ok(choice)
+    }
+
+    /// Whether a rule is among those that are meant.
+    fn takes(&self, rule: &str) -> bool {
+        self.rules.is_empty() || self.rules.iter().any(|name| name == rule)
+    }
+
+    /// Refuses a choice that does not say what is meant, or names a rule that charges nothing.
+    fn check(&self, counters: &[(String, String)]) -> Result<(), Problem> {
+        let mut rules: Vec<&str> = counters.iter().map(|(rule, _)| rule.as_str()).collect();
+        rules.dedup();
+        let listed = if rules.is_empty() { "none".to_owned() } else { rules.join(", ") };
+        if let Some(unknown) = self.rules.iter().find(|name| !rules.contains(&name.as_str())) {
+            let right =
+                format!("{unknown} charges nothing for this request: its rules are {listed}");
+            return Err(Problem::field("rule", right));
+        }
+        if self.rules.is_empty() && !self.all && !self.dry_run && rules.len() > 1 {
+            let right = format!(
+                "this would forget the counters of {listed}, which others may share: name the rules \
+                 that you mean with ?rule=NAME, or send ?all=true"
+            );
+            return Err(Problem::field("rule", right));
+        }
+        Ok(())
+    }
+}
