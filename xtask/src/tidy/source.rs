@@ -103,7 +103,7 @@ fn doubled_log_keys(path: &str, text: &str) -> Vec<Finding> {
                 alone && after.starts_with([',', ')'])
             })
         };
-        DOUBLED_KEYS.iter().find(is_field).map(|_| "a log field called message".to_owned())
+        DOUBLED_KEYS.iter().any(is_field).then(|| "a log field called message".to_owned())
     })
 }
 
