@@ -9,6 +9,7 @@
 )]
 
 mod bench;
+mod programs;
 mod python;
 mod services;
 mod sh;

@@ -1,7 +1,8 @@
 //! Running other programs: each command is echoed before it runs, so that a reader of
 //! the log can repeat it by hand.
 
-use std::process::Command;
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
@@ -29,14 +30,34 @@ pub(crate) fn command(line: &[&str]) -> Command {
 
 /// Runs `line` with our own input and output, and says whether it succeeded.
 pub(crate) fn run(line: &[&str], env: &[(&str, &str)]) -> anyhow::Result<bool> {
+    run_in(Path::new("."), line, env)
+}
+
+/// The same, in another folder.
+pub(crate) fn run_in(folder: &Path, line: &[&str], env: &[(&str, &str)]) -> anyhow::Result<bool> {
     let shown: Vec<String> = env.iter().map(|(name, value)| format!("{name}={value} ")).collect();
     let text = line.join(" ");
     println!("$ {}{text}", shown.concat());
     let status = command(line)
+        .current_dir(folder)
         .envs(env.iter().copied())
         .status()
         .with_context(|| format!("can't start `{text}`: is {} installed?", line[0]))?;
     Ok(status.success())
+}
+
+/// Runs `line` and returns what it printed on standard output, or `None` if it failed. Its errors
+/// are shown as they come.
+pub(crate) fn run_and_read(line: &[&str]) -> anyhow::Result<Option<String>> {
+    let text = line.join(" ");
+    println!("$ {text}");
+    let output = command(line)
+        .stderr(Stdio::inherit())
+        .output()
+        .with_context(|| format!("can't start `{text}`: is {} installed?", line[0]))?;
+    let printed = String::from_utf8(output.stdout)
+        .with_context(|| format!("`{text}` printed invalid UTF-8"))?;
+    Ok(output.status.success().then_some(printed))
 }
 
 /// Runs `line` in silence and returns what it printed; failing is an error that shows why.

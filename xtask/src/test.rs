@@ -1,10 +1,13 @@
-//! `cargo xtask test`: runs the test suites one after the other and shows the time each
-//! took. It is plain `cargo test` underneath, so a fresh machine needs no test runner.
+//! `cargo xtask test`: builds the test programs once, runs the test suites one after the other and
+//! shows the time each took. It is plain `cargo test` underneath, so a fresh machine needs no test
+//! runner.
 
+use std::thread;
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 
+use crate::programs::{self, Program};
 use crate::python::{self, Tool};
 use crate::services::{self, Service};
 use crate::sh;
@@ -13,112 +16,137 @@ use crate::sh;
 #[derive(Debug)]
 struct Suite {
     name: &'static str,
-    /// What it proves, in one line.
+    /// One line for `--list`: the promise that these tests check.
     proves: &'static str,
-    /// Split at spaces.
-    command: &'static str,
+    tests: Tests,
     /// The servers that must be installed before it runs.
     needs: &'static [&'static Service],
     /// The Python program that it runs.
     python: Option<&'static Tool>,
 }
 
+#[derive(Debug)]
+enum Tests {
+    /// Test programs of the shared build, each as folder/target with its arguments, split at spaces.
+    Programs(&'static [&'static str]),
+    /// Every test program that no other suite names, and the documentation tests.
+    Rest,
+    /// Commands, split at spaces.
+    Commands(&'static [&'static str]),
+}
+use Tests::{Commands, Programs, Rest};
+
 const SUITES: &[Suite] = &[
     Suite {
         name: "workspace",
         proves: "every crate keeps its promises: unit, integration and documentation tests",
-        command: "cargo test --workspace --locked --no-fail-fast",
+        tests: Rest,
         needs: &[],
         python: None,
     },
     Suite {
         name: "shuttle",
         proves: "the memory store holds its limits under every explored thread interleaving",
-        command: "cargo test --package sluicegate-store --features shuttle --test shuttle --locked",
+        // Its locks are not those of the shared build: this compiles the store once more, and
+        // takes every other crate from the shared build.
+        tests: Commands(&["cargo suite --features shuttle --test shuttle"]),
+        needs: &[],
+        python: None,
+    },
+    Suite {
+        name: "alone",
+        proves: "each queue, and the store without Redis, compiles without the others",
+        tests: Commands(&[
+            "cargo check --package sluicegate-store --locked",
+            "cargo check --package sluicegate-queue --no-default-features --locked",
+            "cargo check --package sluicegate-queue --no-default-features --features embedded --locked",
+            "cargo check --package sluicegate-queue --no-default-features --features rabbitmq --locked",
+            "cargo check --package sluicegate-queue --no-default-features --features sqs --locked",
+        ]),
         needs: &[],
         python: None,
     },
     Suite {
         name: "schemathesis",
         proves: "the running service accepts and answers what its OpenAPI document says",
-        command: "cargo test --package sluicegate --features schemathesis --test schemathesis --locked",
+        tests: Programs(&["app/schemathesis"]),
         needs: &[&services::PYTHON],
         python: Some(&python::SCHEMATHESIS),
     },
     Suite {
         name: "envoy",
         proves: "a real Envoy is limited exactly, with the configurations of deploy/envoy",
-        command: "cargo test --package sluicegate --features envoy --test envoy --locked",
+        tests: Programs(&["app/envoy"]),
         needs: &[&services::PYTHON, &services::REDIS],
         python: Some(&python::ENVOY),
     },
     Suite {
         name: "redis",
         proves: "the Redis store keeps every promise of the port, on 7.0 and on 6.2, and survives faults",
-        command: "cargo test --package sluicegate-store --features test-clock --test redis --locked",
+        tests: Programs(&["store/redis"]),
         needs: &[&services::REDIS, &services::REDIS_6_2],
         python: None,
     },
     Suite {
         name: "cluster",
         proves: "the same on a Redis Cluster and behind Sentinel; across slots no limit is exceeded",
-        command: "cargo test --package sluicegate-store --features test-clock --test redis_cluster --locked",
+        tests: Programs(&["store/redis_cluster"]),
         needs: &[&services::REDIS, &services::REDIS_6_2],
         python: None,
     },
     Suite {
         name: "budget",
         proves: "200 callers on two nodes never overrun a budget; slots of killed holders come back",
-        command: "cargo test --package sluicegate --features redis-tests --test budget --test leases --locked",
+        tests: Programs(&["app/budget", "app/leases"]),
         needs: &[&services::REDIS],
         python: None,
     },
     Suite {
         name: "alerts",
         proves: "each alert of deploy/prometheus fires when it should, and not otherwise",
-        command: "promtool test rules deploy/prometheus/alerts.test.yaml",
+        tests: Commands(&["promtool test rules deploy/prometheus/alerts.test.yaml"]),
         needs: &[&services::PROMTOOL],
         python: None,
     },
     Suite {
         name: "rabbitmq",
-        proves: "RabbitMQ, built alone, keeps every promise of a queue, classic and quorum, and loses nothing",
-        command: "cargo test --package sluicegate-queue --no-default-features --features rabbitmq-tests --test rabbitmq --locked -- --test-threads 8",
+        proves: "RabbitMQ keeps every promise of a queue, classic and quorum, and loses nothing",
+        tests: Programs(&["queue/rabbitmq --test-threads=8"]),
         needs: &[&services::RABBITMQ],
         python: None,
     },
     Suite {
         name: "sqs",
-        proves: "SQS, built alone, keeps every promise of a queue, as moto and fauxqs play it",
-        command: "cargo test --package sluicegate-queue --no-default-features --features sqs-tests --test sqs --locked -- --test-threads 8",
+        proves: "SQS keeps every promise of a queue, as moto and fauxqs play it",
+        tests: Programs(&["queue/sqs --test-threads=8"]),
         needs: &[&services::PYTHON, &services::NPM, &services::FAUXQS],
         python: Some(&python::MOTO),
     },
     Suite {
         name: "redis-serve",
         proves: "several `sluicegate serve` share one Redis, and survive it; TLS, users and passwords",
-        command: "cargo test --package sluicegate --features redis-tests --test redis --test secured --locked",
+        tests: Programs(&["app/redis", "app/secured"]),
         needs: &[&services::REDIS],
         python: None,
     },
     Suite {
         name: "dispatch",
         proves: "dispatchers and workers keep providers' limits and lose no job, in their real windows and through kills",
-        command: "cargo test --package sluicegate --features redis-tests --test dispatch --locked -- --test-threads=5",
+        tests: Programs(&["app/dispatch --test-threads=5"]),
         needs: &[&services::REDIS, &services::RABBITMQ],
         python: None,
     },
     Suite {
         name: "gateway",
         proves: "gateways keep a vendor's contract, judged at the vendor, through every failure of their table",
-        command: "cargo test --package sluicegate --features redis-tests --test gateway --locked",
+        tests: Programs(&["app/gateway"]),
         needs: &[&services::REDIS],
         python: None,
     },
     Suite {
         name: "examples",
         proves: "the scripts that show the examples at work do what their READMEs say",
-        command: "cargo test --package sluicegate --features redis-tests --test examples --locked",
+        tests: Programs(&["app/examples"]),
         needs: &[&services::REDIS, &services::PYTHON, &services::CURL],
         python: None,
     },
@@ -148,8 +176,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<bool> {
         }
         return Ok(true);
     }
-    let needs: Vec<&Service> = chosen.iter().flat_map(|suite| suite.needs).copied().collect();
-    services::install(&needs)?;
+    // Downloads wait for the network, so the compiler works meanwhile.
+    let (installed, (programs, building)) = thread::scope(|scope| {
+        let installing = scope.spawn(|| install(&chosen));
+        let built = sh::timed(|| build(&chosen));
+        (installing.join().expect("installing does not panic"), built)
+    });
+    installed?;
+    let programs = programs?;
 
     let outcomes = run_all(&chosen, args.fail_fast, |suite| {
         println!("\n== {}: {}", suite.name, suite.proves);
@@ -157,11 +191,99 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<bool> {
         let tool = suite.python.zip(tool.as_deref()).map(|(tool, path)| (tool.variable, path));
         let long = args.long.then_some(("SLUICEGATE_LONG", "1"));
         let env: Vec<_> = long.into_iter().chain(tool).collect();
-        let line: Vec<_> = suite.command.split(' ').collect();
-        sh::run(&line, &env)
+        run_suite(suite, programs.as_deref(), &env)
     })?;
-    println!("\n{}", report(&outcomes));
+    println!("\n{}", report(building, &outcomes));
     Ok(outcomes.iter().all(|outcome| outcome.passed))
+}
+
+/// Installs whatever `suites` need and this machine does not have.
+fn install(suites: &[&Suite]) -> anyhow::Result<()> {
+    let needs: Vec<&Service> = suites.iter().flat_map(|suite| suite.needs).copied().collect();
+    services::install(&needs)?;
+    suites.iter().filter_map(|suite| suite.python).try_for_each(|tool| tool.install().map(drop))
+}
+
+/// Builds the test programs that `suites` run. `None` if that fails; the compiler has said why.
+fn build(suites: &[&Suite]) -> anyhow::Result<Option<Vec<Program>>> {
+    if suites.iter().any(|suite| matches!(suite.tests, Rest)) {
+        return programs::build(&[]);
+    }
+    let targets: Vec<_> = suites.iter().flat_map(|suite| suite.targets()).collect();
+    if targets.is_empty() {
+        return Ok(Some(Vec::new()));
+    }
+    programs::build(&targets)
+}
+
+/// Runs everything of a suite, also what comes after a failure, and says whether all passed.
+fn run_suite(
+    suite: &Suite,
+    programs: Option<&[Program]>,
+    env: &[(&str, &str)],
+) -> anyhow::Result<bool> {
+    let run_command = |line: &str| sh::run(&line.split(' ').collect::<Vec<_>>(), env);
+    let mut passed = true;
+    match (&suite.tests, programs) {
+        (Commands(lines), _) => {
+            for line in *lines {
+                passed &= run_command(line)?;
+            }
+        }
+        (Programs(_) | Rest, None) => {
+            println!("its test programs could not be built");
+            passed = false;
+        }
+        (Programs(lines), Some(programs)) => {
+            for line in *lines {
+                let (program, arguments) = find(programs, line)?;
+                passed &= program.run(&arguments, env)?;
+            }
+        }
+        (Rest, Some(programs)) => {
+            for program in rest(SUITES, programs) {
+                passed &= program.run(&[], env)?;
+            }
+            passed &= run_command(programs::DOCUMENTATION)?;
+        }
+    }
+    Ok(passed)
+}
+
+impl Suite {
+    /// The test programs that it names, as folder/target.
+    fn named(&self) -> impl Iterator<Item = &'static str> {
+        let lines = match self.tests {
+            Programs(lines) => lines,
+            Rest | Commands(_) => &[],
+        };
+        lines.iter().map(|line| line.split_once(' ').map_or(*line, |(name, _)| name))
+    }
+
+    /// What cargo calls them.
+    fn targets(&self) -> impl Iterator<Item = &'static str> {
+        self.named().filter_map(|name| name.split_once('/')).map(|(_, target)| target)
+    }
+}
+
+/// The test program that a line of a suite begins with, and the arguments that follow.
+fn find<'a>(
+    programs: &'a [Program],
+    line: &'static str,
+) -> anyhow::Result<(&'a Program, Vec<&'static str>)> {
+    let mut words = line.split(' ');
+    let name = words.next().unwrap_or_default();
+    let program = programs
+        .iter()
+        .find(|program| program.name == name)
+        .with_context(|| format!("no test program is called {name}: correct it in SUITES"))?;
+    Ok((program, words.collect()))
+}
+
+/// The test programs that none of `suites` names.
+fn rest<'a>(suites: &[Suite], programs: &'a [Program]) -> Vec<&'a Program> {
+    let named: Vec<_> = suites.iter().flat_map(Suite::named).collect();
+    programs.iter().filter(|program| !named.contains(&program.name.as_str())).collect()
 }
 
 /// Those of `suites` that are called `names`, in that order; all of them if no name is given.
@@ -205,8 +327,8 @@ fn run_all(
 }
 
 /// A table of the outcomes. Its last line is read by machines: keep its form.
-fn report(outcomes: &[Outcome]) -> String {
-    let mut text = String::new();
+fn report(building: Duration, outcomes: &[Outcome]) -> String {
+    let mut text = format!("{:<12} {:>16.1} s\n", "building", building.as_secs_f64());
     for Outcome { suite, passed, took } in outcomes {
         let verdict = if *passed { "passed" } else { "FAILED" };
         text += &format!("{suite:<12} {verdict}  {:>8.1} s\n", took.as_secs_f64());
@@ -220,8 +342,14 @@ fn report(outcomes: &[Outcome]) -> String {
 mod tests {
     use super::*;
 
-    const FIRST: Suite = Suite { name: "first", proves: "", command: "", needs: &[], python: None };
-    const SECOND: Suite = Suite { name: "second", ..FIRST };
+    const FIRST: Suite = Suite {
+        name: "first",
+        proves: "",
+        tests: Programs(&["app/first --test-threads=5", "queue/first"]),
+        needs: &[],
+        python: None,
+    };
+    const SECOND: Suite = Suite { name: "second", tests: Rest, ..FIRST };
     const BOTH: &[Suite] = &[FIRST, SECOND];
 
     fn names(suites: &[&Suite]) -> Vec<&'static str> {
@@ -263,11 +391,36 @@ mod tests {
     }
 
     #[test]
+    fn the_rest_is_every_program_that_no_suite_names() {
+        let built = ["app/first", "app/serve", "queue/first"].map(Program::named);
+        let left: Vec<_> = rest(BOTH, &built).into_iter().map(|it| it.name.as_str()).collect();
+        assert_eq!(left, ["app/serve"]);
+    }
+
+    #[test]
+    fn a_program_is_found_with_its_arguments() {
+        let built = ["app/first", "queue/first"].map(Program::named);
+        let (program, arguments) = find(&built, "app/first --test-threads=5").unwrap();
+        assert_eq!((program, arguments), (&built[0], vec!["--test-threads=5"]));
+    }
+
+    /// A suite whose program is missing fails; it is not skipped.
+    #[test]
+    fn a_program_that_was_not_built_is_an_error() {
+        let error = find(&[], "app/frist").unwrap_err();
+        let expected = "no test program is called app/frist: correct it in SUITES";
+        assert_eq!(error.to_string(), expected);
+        assert!(!run_suite(&FIRST, None, &[]).unwrap());
+    }
+
+    #[test]
     fn report_ends_with_the_counts_alone_on_a_line() {
         let outcome =
             |suite, passed, ms| Outcome { suite, passed, took: Duration::from_millis(ms) };
-        let table = report(&[outcome("workspace", true, 61_250), outcome("shuttle", false, 900)]);
+        let outcomes = [outcome("workspace", true, 61_250), outcome("shuttle", false, 900)];
+        let table = report(Duration::from_millis(123_400), &outcomes);
         let expected = "\
+building                123.4 s
 workspace    passed      61.2 s
 shuttle      FAILED       0.9 s
 1 passed, 1 failed";
