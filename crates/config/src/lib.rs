@@ -23,8 +23,8 @@ pub use config::{
     Credentials, Decisions, Delay, Dispatch, Emit, Envoy, EnvoyClosed, Fair, Gateway, Handler,
     HttpContent, HttpWork, Learn, Listen, Listener, Loaded, Log, LogFormat, LogLevel, Login,
     Metrics, Outage, OutagePolicy, Prices, Provider, Queue, QueueBroker, RedisAddress, RedisStore,
-    RedisTopology, Route, RuleExtras, Secret, SecretSource, Server, Share, SnapshotFile, Statuses,
-    Store, Strategy, Tls, TokenHash, TokenScope, Url, Wait, Waits, Work, Worker,
+    RedisTopology, Route, Secret, SecretSource, Server, Share, SnapshotFile, Statuses, Store,
+    Strategy, Tls, TokenHash, TokenScope, Url, Wait, Waits, Work, Worker,
 };
 pub use diagnostic::{Diagnostic, Diagnostics, Excerpt, Severity};
 pub use price_file::PriceFileError;

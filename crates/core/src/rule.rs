@@ -13,6 +13,8 @@ use crate::time::Span;
 pub struct Rule {
     /// Its name, unique in the configuration; denials and metrics speak of it.
     pub name: String,
+    /// What it is for, in words; shown wherever the rule is.
+    pub description: Option<String>,
     /// Conditions on dimensions; all must hold.
     pub when: Vec<(String, Pattern)>,
     /// The dimensions by which it counts apart; none means one counter for everybody.
@@ -50,6 +52,7 @@ impl Rule {
     pub fn new(name: impl Into<String>, limits: impl IntoIterator<Item = Limit>) -> Self {
         Self {
             name: name.into(),
+            description: None,
             when: Vec::new(),
             per: Vec::new(),
             limits: limits.into_iter().collect(),

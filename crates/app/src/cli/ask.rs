@@ -3,7 +3,7 @@
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::check::table;
+use super::check::{descriptions, table};
 use super::remote::{Remote, list, named, word};
 
 pub(super) const ALLOW_EXAMPLES: &str = "\
@@ -77,7 +77,12 @@ impl Ask {
                     ]);
                 }
             }
-            let groups = table(&["group", "rule that applies", "limit", "counter"], &rows);
+            let mut groups = table(&["group", "rule that applies", "limit", "counter"], &rows);
+            let matched = list(&answer["groups"]).iter().flat_map(|group| list(&group["matched"]));
+            let described = matched.filter(|rule| rule["description"].is_string());
+            groups.push_str(&descriptions(
+                described.map(|rule| (word(&rule["rule"]), word(&rule["description"]))),
+            ));
             let decision = &answer["decision"];
             let skipped = skipped(list(&answer["groups"]));
             format!("{groups}\n{skipped}\n{}\n\n{}", verdict(decision), scopes(&decision["scopes"]))

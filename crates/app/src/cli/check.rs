@@ -56,7 +56,11 @@ impl Check {
         let loaded = source.load()?;
         certificates::check(&loaded.config)?;
         let rows = loaded.config.groups().iter().flat_map(rows).collect::<Vec<_>>();
-        say(&table(&["group", "rule", "when", "per", "limit"], &rows));
+        let rules = loaded.config.groups().iter().flat_map(|group| &group.rules);
+        let described =
+            rules.filter_map(|rule| Some((rule.name.clone(), rule.description.clone()?)));
+        let descriptions = descriptions(described);
+        say(&(table(&["group", "rule", "when", "per", "limit"], &rows) + &descriptions));
         say(&format!("\n{}", summary(&loaded.config)));
         if !loaded.config.enabled {
             say("\nlimits are disabled: every answer is Allow");
@@ -94,6 +98,14 @@ fn rows(group: &Group) -> Vec<[String; 5]> {
         ]
     };
     group.rules.iter().map(row).collect()
+}
+
+/// What rules are for, a line for each, below a table.
+pub(super) fn descriptions(rules: impl Iterator<Item = (String, String)>) -> String {
+    let mut lines: Vec<_> = rules.map(|(rule, text)| format!("\n{rule}: {text}")).collect();
+    // A rule that applies with several counters is described once.
+    lines.dedup();
+    if lines.is_empty() { String::new() } else { format!("\n{}", lines.concat()) }
 }
 
 fn words(pattern: &Pattern) -> String {

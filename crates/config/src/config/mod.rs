@@ -12,7 +12,6 @@ mod queue;
 mod service;
 mod store;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 pub use sluicegate_core::outage::{Outage, OutagePolicy};
@@ -79,7 +78,6 @@ pub struct Config {
     pub workers: Vec<Worker>,
     pub(crate) groups: Vec<Group>,
     pub(crate) settings: Settings,
-    pub(crate) extras: HashMap<String, RuleExtras>,
 }
 
 impl Config {
@@ -110,16 +108,4 @@ impl Config {
         Ruleset::new(self.groups.clone(), self.settings.clone())
             .expect("loading compiled the same groups, and nothing can change them since")
     }
-
-    /// What the file says of a rule besides the rule itself.
-    pub fn extras(&self, rule: &str) -> Option<&RuleExtras> {
-        self.extras.get(rule)
-    }
-}
-
-/// What a file says of a rule that does not decide anything.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RuleExtras {
-    /// What the rule is for, in words. Default: none.
-    pub description: Option<String>,
 }

@@ -24,14 +24,13 @@ mod store;
 mod upstream;
 mod wording;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use sluicegate_core::ruleset::{Settings, needs};
 use sluicegate_core::{Group, Ruleset};
 
 use crate::Format;
-use crate::config::{Config, RuleExtras, Store};
+use crate::config::{Config, Store};
 use crate::place::Path;
 use crate::raw::{Node, Value};
 use crate::report::Report;
@@ -129,7 +128,6 @@ pub(crate) fn config(root: &Node, report: &mut Report) -> Option<Config> {
         let context = advice::Context { dimensions, outage, store, partition };
         advice::advise(drafts, &context, report);
     }
-    let extras = drafts.as_deref().map(extras).unwrap_or_default();
     let groups = drafts.map(|drafts| drafts.iter().map(DraftGroup::group).collect());
     let groups =
         groups.unwrap_or_else(|| if imported.is_empty() { default_groups() } else { Vec::new() });
@@ -165,7 +163,6 @@ pub(crate) fn config(root: &Node, report: &mut Report) -> Option<Config> {
         server: part("server").map(|item| service::server(item, report)).unwrap_or_default(),
         groups,
         settings,
-        extras,
     })
 }
 
@@ -206,15 +203,6 @@ fn with_own(
         item.fail(report, message, "rename one of the two");
     }
     groups
-}
-
-/// What the file says of its rules besides the rules.
-fn extras(groups: &[DraftGroup<'_>]) -> HashMap<String, RuleExtras> {
-    let drafts = groups.iter().flat_map(|group| &group.rules);
-    drafts
-        .filter(|draft| draft.extras != RuleExtras::default())
-        .map(|draft| (draft.rule.name.clone(), draft.extras.clone()))
-        .collect()
 }
 
 /// What applies where a file has no limits.

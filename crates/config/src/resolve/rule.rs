@@ -8,7 +8,6 @@ use sluicegate_core::{Limit, Rule};
 use super::item::{Fields, Item};
 use super::limits::{option, place_of, shown_name};
 use super::{dimensions, scalar, wording};
-use crate::config::RuleExtras;
 use crate::place::Place;
 use crate::raw::{Node, Value};
 use crate::report::Report;
@@ -35,7 +34,6 @@ const ELSEWHERE: [&str; 1] = ["count_if"];
 pub(super) struct Draft<'n> {
     pub(super) item: Item<'n>,
     pub(super) rule: Rule,
-    pub(super) extras: RuleExtras,
     /// Something in it was reported: what it lacks is not missing.
     pub(super) broken: bool,
     /// When it matches is known.
@@ -103,6 +101,7 @@ pub(super) fn rule<'n>(item: Item<'n>, report: &mut Report) -> Option<Draft<'n>>
     let limits = fields.require("limit", limit_remedy, report);
     let limits = limits.map(|item| limits_or_ban(&item, report));
     let mut rule = Rule::new(rule_name.unwrap_or_default(), limits.unwrap_or_default());
+    rule.description = fields.read_some("description", report, scalar::text);
     rule.when = when;
     rule.per = per.unwrap_or_default();
     rule.key = key;
@@ -114,13 +113,12 @@ pub(super) fn rule<'n>(item: Item<'n>, report: &mut Report) -> Option<Draft<'n>>
     rule.on_expiry =
         fields.read("on_expiry", OnExpiry::Keep, report, |i, r| scalar::word(i, r, &expiries));
     rule.outage = fields.read_some("outage", report, scalar::outage);
-    let extras = RuleExtras { description: fields.read_some("description", report, scalar::text) };
     let mut broken = broken_before || report.errors() > before;
     if !broken {
         check_contradictions(&fields, &rule, report);
         broken = report.errors() > before;
     }
-    Some(Draft { item, rule, extras, broken, matches_known })
+    Some(Draft { item, rule, broken, matches_known })
 }
 
 /// The name of a rule or a group; how long it may be is checked where names are compared.

@@ -161,7 +161,7 @@ fn variables_are_typed_after_they_are_replaced() {
     assert_eq!(money.rules[0].outage, Some(OutagePolicy::Closed));
     assert_eq!(user.rules.last().and_then(|rule| rule.outage), None);
     assert_eq!(config.settings().outage.default, OutagePolicy::Open);
-    let premium = config.extras("PREMIUM").and_then(|extras| extras.description.as_deref());
+    let premium = user.rules[0].description.as_deref();
     assert_eq!(premium, Some("users of the premium plan"));
     assert_eq!(config.metrics.statsd, None);
     let Quote::Priced(gpt4) = config.settings().prices.of("gpt4") else { panic!("a price") };

@@ -57,7 +57,7 @@ fn groups(rules: &Ruleset, query: &Query<'_>, plan: &Plan<'_>) -> Vec<Value> {
             if matched.len() == before {
                 // Nothing is counted: the rule, or an override of it, has no limit.
                 let mut rule = json!({ "rule": applied.rule.name, "limits": [], "unlimited": true });
-                overridden(&mut rule, applied);
+                describe(&mut rule, applied);
                 matched.push(rule);
             }
         }
@@ -89,12 +89,15 @@ fn counter(charge: &Charge<'_>, applied: &Applied<'_>) -> Value {
         "takes": charge.take,
         "shadow": charge.shadow(),
     });
-    overridden(&mut told, applied);
+    describe(&mut told, applied);
     told
 }
 
-/// Adds the override whose limits are in force, if there is one.
-fn overridden(rule: &mut Value, applied: &Applied<'_>) {
+/// Adds the description of the rule, and the override whose limits are in force, if there are any.
+fn describe(rule: &mut Value, applied: &Applied<'_>) {
+    if let Some(description) = &applied.rule.description {
+        rule["description"] = description.as_str().into();
+    }
     let Some(one) = applied.overridden else { return };
     rule["override"] = json!({ "id": one.id.to_string(), "since": one.since.to_string() });
     if let Some(until) = one.until {
