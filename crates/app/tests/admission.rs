@@ -128,3 +128,58 @@ fn the_description_of_a_rule_is_shown_where_the_rule_is() {
     let (_, said, _) = run(&["explain", "userId=u", "--url", &service.http]);
     assert_eq!(said.matches("USER: what one person may ask\n").count(), 1, "{said}");
 }
+
+#[test]
+fn slots_that_allow_takes_can_be_given_back() {
+    let config = "limits: [{name: g, rules: [{name: SLOTS, per: [userId], limit: 2 concurrent, \
+                  lease: 1h}]}]\n";
+    let service = Running::start(config);
+    let ann = json!({ "userId": "ann", "modelId": "m" });
+    let (_, first) = service.allow(&ann);
+    let (_, second) = service.allow(&ann);
+    let (_, third) = service.allow(&ann);
+    assert_eq!((&third["reason"], &third["handle"]), (&json!("HIT_SLOTS_LIMIT"), &Value::Null));
+    assert!(second["until"].is_string(), "{second}");
+    let release = json!({ "handle": first["handle"] });
+    assert_eq!(service.post("/v1/release", &release), (200, json!({ "replayed": false })));
+    assert_eq!(service.post("/v1/release", &release), (200, json!({ "replayed": true })));
+    let (_, fourth) = service.allow(&ann);
+    assert_eq!(fourth["allowed"], true, "{fourth}");
+    assert_eq!(service.allow(&ann).1["allowed"], false, "one slot came back, not two");
+    let renew = json!({ "handle": fourth["handle"] });
+    assert_eq!(service.post("/v1/renew", &renew).0, 200);
+    assert_eq!(service.post("/v1/cancel", &renew).0, 200);
+    let said = check(config).1;
+    assert!(said.contains("note: SLOTS: callers of POST /rate-limit/allow"), "{said}");
+}
+
+#[test]
+fn money_that_allow_admits_is_charged_when_it_is_settled() {
+    let config = "limits: [{name: g, rules: [{name: BUDGET, per: [userId], limit: [1.00 USD/day, \
+                  900 tokens/day]}]}]\nprices: {default: {input: 1000.00 USD/1M, output: 1000.00 USD/1M}}\n";
+    let service = Running::start(config);
+    let ann = json!({ "userId": "ann", "modelId": "m" });
+    let cost = json!({ "inputTokens": 400, "outputTokens": 200 });
+    for replayed in [false, true] {
+        let (_, answer) = service.allow(&ann);
+        assert_eq!(answer["allowed"], true, "{answer}");
+        let settle = json!({ "handle": answer["handle"], "cost": cost });
+        let (status, settled) = service.post("/v1/settle", &settle);
+        assert_eq!((status, &settled["replayed"]), (200, &json!(false)), "{settled}");
+        assert_eq!(settled["metadata"]["api_cost_usd"], json!(0.6), "{settled}");
+        if replayed {
+            assert_eq!(service.post("/v1/settle", &settle).1["replayed"], true);
+        }
+    }
+    let (_, denied) = service.allow(&ann);
+    assert_eq!(denied["reason"], "HIT_BUDGET_LIMIT", "{denied}");
+    assert_eq!(denied["scopes"][0]["current"], json!(1.2), "{denied}");
+    assert_eq!(denied["scopes"][1]["current"], 1200, "{denied}");
+    let (code, said) = check(config);
+    assert_eq!(code, Some(0), "a note is no warning: {said}");
+    let note = "note: BUDGET: callers of POST /rate-limit/allow and gRPC Allow state no cost";
+    assert!(said.contains(note), "{said}");
+    // What only counts requests has nothing to settle.
+    let (_, answer) = Running::start("").allow(&ann);
+    assert_eq!((&answer["allowed"], &answer["handle"]), (&json!(true), &Value::Null));
+}

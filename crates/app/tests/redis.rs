@@ -166,6 +166,29 @@ fn a_claim_on_redis_states_what_was_booked_and_survives_a_reload() {
 }
 
 #[test]
+fn what_allow_admits_on_redis_is_settled_by_any_node() {
+    let redis = RedisServer::start(Version::System, &[]);
+    let limits = "limits: [{name: g, rules: [{name: BUDGET, per: [userId], limit: [1.00 USD/day, \
+                  1 concurrent], lease: 1h}]}]\n";
+    let nodes = [(); 2].map(|()| Running::start(&(on(&redis, "") + limits)));
+    nodes.iter().for_each(|node| wait_for(node, READY));
+    for spent in ["0.60", "1.20"] {
+        let (_, answer) = nodes[0].allow(&ann());
+        assert_eq!(answer["allowed"], true, "{answer}");
+        assert_eq!(nodes[1].allow(&ann()).1["allowed"], false, "the slot is taken");
+        let settle = json!({ "handle": answer["handle"], "cost": { "usd": "0.60" } });
+        let (status, settled) = post(&format!("{}/v1/settle", nodes[1].http), &settle, None);
+        assert_eq!(status, 200, "{settled}");
+        let usage = json!({ "dimensions": ann() });
+        let (_, usage) = post(&format!("{}/v1/usage", nodes[0].http), &usage, None);
+        let current = (&usage["scopes"][0]["current"], &usage["scopes"][1]["current"]);
+        let spent: f64 = spent.parse().expect("a number");
+        assert_eq!(current, (&json!(spent), &json!(0)), "{usage}");
+    }
+    assert_eq!(nodes[1].allow(&ann()).1["reason"], "HIT_BUDGET_LIMIT");
+}
+
+#[test]
 fn a_literal_key_shows_its_count_to_whoever_looks_into_redis() {
     let redis = RedisServer::start(Version::System, &[]);
     let limits = "limits: [{name: g, rules: [{name: WORKER, per: [provider], limit: 500/min, \

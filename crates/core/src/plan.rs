@@ -321,6 +321,15 @@ impl<'a> Plan<'a> {
         }
     }
 
+    /// Has the store remember the plan for so long if something is to be charged that is not known
+    /// yet: what is not remembered can't be settled.
+    pub(crate) fn keep_if_unknown(&mut self, span: Option<Span>) {
+        let unknown = |charge: &Charge<'_>| charge.take == 0 && !charge.is_gate();
+        if self.id.keep.is_none() && self.charges.iter().any(unknown) {
+            self.id.keep = span;
+        }
+    }
+
     pub(crate) fn set_slack(&mut self, configured: Option<Span>) {
         let shortest = self.charges.iter().filter_map(|charge| charge.cell.slack).min();
         self.slack = configured.unwrap_or(shortest.unwrap_or_default().max(Settings::SLACK_MIN));

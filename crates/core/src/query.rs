@@ -38,6 +38,9 @@ pub struct Query<'a> {
     pub id: RequestId,
     /// Hold the cost as an estimate for so long, to be settled with the actual.
     pub hold: Option<Span>,
+    /// Remember the admission for so long if some of its cost is not known, so that it can be
+    /// settled.
+    pub settle_within: Option<Span>,
     /// Limits that the caller brings along, checked beside those of the configuration.
     pub inline: Vec<InlineRule>,
     /// Which rules of the configuration apply to it.
@@ -79,6 +82,7 @@ impl<'a> Query<'a> {
             choices: NonZeroU64::MIN,
             id,
             hold: None,
+            settle_within: None,
             inline: Vec::new(),
             subject: Subject::Whole,
         }

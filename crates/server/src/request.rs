@@ -21,6 +21,10 @@ const NAME_BYTES_MAX: usize = 64;
 /// The most limits that one request may bring along.
 const LIMITS_MAX: usize = 10;
 
+/// How long the answer of a call that states no cost can be settled: longer than nearly every answer
+/// of a model takes. Each is remembered for so long, so it is not more.
+pub(crate) const SETTLE_WITHIN: Span = Span::from_secs(300);
+
 /// Who asks for what.
 #[derive(Clone, Debug, serde::Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

@@ -132,6 +132,24 @@ async fn by_default_a_hundred_are_allowed_and_the_next_is_denied() {
     assert_eq!(told.scope_hit, "USER_MODEL");
 }
 
+#[tokio::test]
+async fn slots_that_allow_takes_are_given_back_by_its_handle() {
+    let limits = ["1 concurrent", "9 tokens/h"].map(|text| text.parse().expect(text));
+    let group = Group::new("g", [Rule::new("R", limits).per(&["userId"])]);
+    let api = Api::new(Ruleset::new(vec![group], Settings::default()).expect("rules"));
+    let mut client = api.client();
+    let told = client.allow(ann()).await.expect("an answer").into_inner();
+    assert!(told.allowed && !told.until.is_empty(), "{told:?}");
+    let denied = client.allow(ann()).await.expect("an answer").into_inner();
+    assert_eq!((denied.allowed, denied.handle.as_str()), (false, ""));
+    let cost = Some(pb::Cost { input_tokens: Some(9), ..pb::Cost::default() });
+    let settle = pb::SettleRequest { handle: told.handle, cost };
+    client.settle(settle).await.expect("settled");
+    let denied = client.allow(ann()).await.expect("an answer").into_inner();
+    assert_eq!(denied.scopes[0].current, 0, "the slot is free: {denied:?}");
+    assert_eq!((denied.allowed, denied.scopes[1].current), (false, 9), "{denied:?}");
+}
+
 /// Stubs that were made of other protos go by these numbers.
 #[test]
 fn the_fields_of_allow_have_the_numbers_that_were_promised() {
@@ -162,6 +180,7 @@ fn the_fields_of_allow_have_the_numbers_that_were_promised() {
         scope_hit: "s".to_owned(),
         scopes: vec![scope],
         reason: "w".to_owned(),
+        ..pb::AllowResponse::default()
     };
     let scope = [text(1, "n").as_slice(), &[2 << 3, 9, 3 << 3, 8, 4 << 3, 1]].concat();
     let expected = [

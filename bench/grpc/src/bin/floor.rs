@@ -47,6 +47,7 @@ impl RateLimiterService for Floor {
                 scope("GLOBAL_MODEL", "1000000000/min windowed", 1_000_000_000),
             ],
             reason: String::new(),
+            ..pb::AllowResponse::default()
         }))
     }
 

@@ -8,7 +8,7 @@ use sluicegate_core::rule::Pattern;
 use sluicegate_core::{Group, Rule};
 
 use super::say;
-use super::summary::summary;
+use super::summary::{notes, summary};
 use crate::certificates;
 use crate::configuration::Source;
 
@@ -64,6 +64,9 @@ impl Check {
         say(&format!("\n{}", summary(&loaded.config)));
         if !loaded.config.enabled {
             say("\nlimits are disabled: every answer is Allow");
+        }
+        for note in notes(&loaded.config) {
+            say(&format!("\n\x1b[36mnote:\x1b[0m {note}"));
         }
         for warning in &loaded.warnings {
             say(&format!("\n\x1b[33mwarning:\x1b[0m {warning}"));

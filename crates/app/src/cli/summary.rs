@@ -2,7 +2,8 @@
 //! usage is kept, and what holds while the store does not answer.
 
 use sluicegate_config::{Config, RedisTopology, Store};
-use sluicegate_core::ruleset::{Bypass, bypassed};
+use sluicegate_core::limit::Unit;
+use sluicegate_core::ruleset::{Bypass, bypassed, is_set_for_callers};
 
 /// The summary, a line for each fact.
 pub(super) fn summary(config: &Config) -> String {
@@ -49,6 +50,35 @@ fn required(config: &Config) -> Vec<String> {
         lines.push(format!("optional: a request without {names} bypasses group {group}"));
     }
     lines
+}
+
+/// What callers of `POST /rate-limit/allow` and gRPC `Allow` have to do for some rules, because
+/// these calls state no cost.
+pub(super) fn notes(config: &Config) -> Vec<String> {
+    let limits = |unit: fn(Unit) -> bool| {
+        let rules = config.groups().iter().flat_map(|group| &group.rules);
+        let asked = rules.filter(|rule| !rule.dimensions().any(is_set_for_callers));
+        let limiting = asked.filter(|rule| rule.limits.iter().any(|limit| unit(limit.unit())));
+        limiting.map(|rule| rule.name.as_str()).collect::<Vec<_>>().join(", ")
+    };
+    let costs = limits(|unit| !matches!(unit, Unit::Requests | Unit::Slots));
+    let slots = limits(|unit| unit == Unit::Slots);
+    let mut notes = Vec::new();
+    let callers = "callers of POST /rate-limit/allow and gRPC Allow";
+    if !costs.is_empty() {
+        notes.push(format!(
+            "{costs}: {callers} state no cost, so nothing is charged until they settle the handle \
+             of the answer (POST /v1/settle, within 5min), and work that is under way can exceed \
+             the limit: POST /v1/acquire takes an estimate"
+        ));
+    }
+    if !slots.is_empty() {
+        notes.push(format!(
+            "{slots}: {callers} hold a slot until they release the handle of the answer (POST \
+             /v1/release), or until its lease ends"
+        ));
+    }
+    notes
 }
 
 /// Where usage is kept. Addresses are not shown: a password may be in the wrong place of one.

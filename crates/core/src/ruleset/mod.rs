@@ -181,6 +181,7 @@ impl Ruleset {
     ) -> Result<Plan<'a>, PlanError> {
         let mut plan = Plan::new(query, self.settings.horizon);
         self.charge(query, &clock, &mut plan)?;
+        plan.keep_if_unknown(query.settle_within);
         plan.set_slack(self.settings.slack);
         Ok(plan)
     }

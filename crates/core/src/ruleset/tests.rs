@@ -470,6 +470,21 @@ fn tokens_become_money_where_money_is_limited() {
 }
 
 #[test]
+fn what_is_to_be_settled_is_remembered_only_if_its_cost_is_not_known() {
+    let keep = |limit: &str, tokens: Option<u64>| {
+        let rules = ruleset(vec![Group::new("g", [rule("R", limit, &[])])]);
+        let mut query = query(&[]);
+        query.settle_within = Some(Span::from_secs(9));
+        query.cost.input_tokens = tokens;
+        rules.plan(&query, NOW).expect("a plan").id.keep
+    };
+    assert_eq!(keep("9/h", None), None);
+    assert_eq!(keep("9 concurrent", None), None, "a lease is remembered anyway");
+    assert_eq!(keep("900 tokens/h", Some(5)), None);
+    assert_eq!(keep("900 tokens/h", None), Some(Span::from_secs(9)));
+}
+
+#[test]
 fn a_model_without_a_price_is_refused_only_where_money_is_limited() {
     let rules = priced(2);
     let unpriced = query(&[("u", "x"), ("modelId", "other")]);

@@ -11,10 +11,14 @@ use crate::answer::{Answer, Scope};
 use crate::settled::Settled;
 
 /// The answer to an `Allow`.
-pub(super) fn allow(answer: &Answer<'_, '_>) -> pb::AllowResponse {
+pub(super) fn allow(answer: &Answer<'_, '_>, handle: Option<String>) -> pb::AllowResponse {
     let hit = answer.hit();
     let told = hit.or_else(|| answer.tightest());
     let never = matches!(answer.decision(), Decision::Never(_));
+    let (until, handle) = match answer.decision() {
+        Decision::Allow(allow) => (allow.until.map(|until| until.to_string()), handle),
+        Decision::Deny(_) | Decision::Never(_) | Decision::Closed(_) => (None, None),
+    };
     let reset = told.filter(|_| !never).map(|scope| scope.reading.reset.to_string());
     pb::AllowResponse {
         allowed: answer.decision().is_allowed(),
@@ -28,6 +32,8 @@ pub(super) fn allow(answer: &Answer<'_, '_>) -> pb::AllowResponse {
         scope_hit: hit.map(|scope| scope.name().to_owned()).unwrap_or_default(),
         scopes: answer.scopes().map(scope).collect(),
         reason: answer.reason().map(|reason| reason.to_string()).unwrap_or_default(),
+        handle: handle.unwrap_or_default(),
+        until: until.unwrap_or_default(),
     }
 }
 

@@ -53,9 +53,14 @@ fn caller<T>(request: &Request<T>) -> Caller {
 impl<S: Store + 'static, C: Clock + 'static> RateLimiterService for Limiter<S, C> {
     async fn allow(&self, request: Request<pb::AllowRequest>) -> Answered<pb::AllowResponse> {
         let request = request.into_inner();
-        let query = [decode::allow(&request, self.service.request_id())?];
-        request::require_user_and_model(&query[0], &self.service.limiter().rules(), "Acquire")?;
-        let told = self.service.decide(&query, Question::Acquire, encode::allow);
+        let mut query = decode::allow(&request, self.service.request_id())?;
+        request::require_user_and_model(&query, &self.service.limiter().rules(), "Acquire")?;
+        query.settle_within = Some(request::SETTLE_WITHIN);
+        let queries = [query];
+        let told = self.service.decide(&queries, Question::Acquire, |answer| {
+            let ticket = Ticket::of(answer, Question::Acquire);
+            encode::allow(answer, ticket.map(|ticket| ticket.text()))
+        });
         Ok(Response::new(told.await.map_err(Refusal::from)?))
     }
 

@@ -2,6 +2,7 @@
 //!
 //! Written by hand into one buffer: a decision is told some hundred thousand times a second.
 
+use sluicegate_core::decision::Allow;
 use sluicegate_core::limit::Unit;
 use sluicegate_core::predict::Forecast;
 use sluicegate_core::{Decision, Money, Timestamp};
@@ -10,7 +11,7 @@ use crate::answer::{Answer, Scope};
 use crate::settled::Settled;
 
 /// The answer of `/rate-limit/allow`.
-pub(super) fn allow(answer: &Answer<'_, '_>) -> Vec<u8> {
+pub(super) fn allow(answer: &Answer<'_, '_>, handle: Option<&str>) -> Vec<u8> {
     let mut json = Json::object();
     json.boolean("allowed", answer.decision().is_allowed());
     let told = match answer.decision() {
@@ -18,6 +19,7 @@ pub(super) fn allow(answer: &Answer<'_, '_>) -> Vec<u8> {
             if allow.replayed {
                 json.boolean("replayed", true);
             }
+            held(allow, handle, &mut json);
             answer.tightest()
         }
         Decision::Deny(_) | Decision::Never(_) | Decision::Closed(_) => {
@@ -74,12 +76,7 @@ pub(super) fn native(answer: &Answer<'_, '_>, handle: Option<&str>) -> Vec<u8> {
         Decision::Allow(allow) => {
             json.instant("start", allow.start);
             json.boolean("replayed", allow.replayed);
-            if let Some(until) = allow.until {
-                json.instant("until", until);
-            }
-            if let Some(handle) = handle {
-                json.text("handle", handle);
-            }
+            held(allow, handle, &mut json);
             if !allow.shadowed.is_empty() {
                 json.list("shadowed", &allow.shadowed, |&index, json| {
                     json.string(&answer.plan().charges()[usize::from(index)].rule().name);
@@ -139,6 +136,16 @@ pub(super) fn usage<'a, 'p: 'a>(
     let shown: Vec<_> = shown.collect();
     json.list("scopes", &shown, scope);
     json.end()
+}
+
+/// The name of an admission about which something remains to be done, and until when.
+fn held(allow: &Allow, handle: Option<&str>, json: &mut Json) {
+    if let Some(until) = allow.until {
+        json.instant("until", until);
+    }
+    if let Some(handle) = handle {
+        json.text("handle", handle);
+    }
 }
 
 /// Who decided, if it was not the store.

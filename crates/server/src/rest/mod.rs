@@ -111,11 +111,17 @@ async fn allow<S: Store, C: Clock>(
     JsonBody(body): JsonBody,
 ) -> Answered {
     let mode = Mode::read(query.as_deref())?;
-    let query = [decode::flat(&body, service.request_id())?];
-    request::require_user_and_model(&query[0], &service.limiter().rules(), "POST /v1/acquire")?;
-    let told = service.decide(&query, Question::Acquire, |answer| match mode {
-        Mode::Question => json(encode::allow(answer)),
-        Mode::Status(denied) => status(answer, encode::allow(answer), denied),
+    let mut query = decode::flat(&body, service.request_id())?;
+    request::require_user_and_model(&query, &service.limiter().rules(), "POST /v1/acquire")?;
+    query.settle_within = Some(request::SETTLE_WITHIN);
+    let queries = [query];
+    let told = service.decide(&queries, Question::Acquire, |answer| {
+        let handle = Ticket::of(answer, Question::Acquire).map(|ticket| ticket.text());
+        let body = encode::allow(answer, handle.as_deref());
+        match mode {
+            Mode::Question => json(body),
+            Mode::Status(denied) => status(answer, body, denied),
+        }
     });
     Ok(told.await?)
 }
