@@ -4,6 +4,7 @@ mod certificates;
 mod changes;
 mod cli;
 mod configuration;
+mod full;
 mod gateways;
 mod handlers;
 mod jobs;

@@ -16,7 +16,7 @@ use sluicegate_store::{Memory, Redis};
 use crate::wire::Part;
 
 /// What a node remembers of an outage, in at most 20 MB.
-const FALLBACK: Capacity = Capacity { keys_max: 200_000, records_max: 20_000 };
+pub(crate) const FALLBACK: Capacity = Capacity { keys_max: 200_000, records_max: 20_000 };
 
 /// One of the stores there are.
 pub(crate) enum Chosen {

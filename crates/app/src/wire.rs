@@ -40,6 +40,7 @@ use tracing::{error, info, warn};
 use crate::certificates;
 use crate::changes;
 use crate::configuration::Source;
+use crate::full::StoreFull;
 use crate::gateways::{self, Gateways};
 use crate::jobs::{self, Jobs, progress, why};
 use crate::queue::Missing;
@@ -138,8 +139,13 @@ impl Node {
         metrics.know(&rules);
         metrics.config_loaded(&source.name(), 1);
         let decisions = decision_log(config)?;
+        let keys_max = match &config.store {
+            Store::Memory { keys_max, .. } => *keys_max,
+            Store::Redis(_) => store::FALLBACK.keys_max,
+        };
+        let full = StoreFull::new(keys_max);
         let observers: Vec<Box<dyn Observer>> =
-            vec![Box::new(metrics.clone()), Box::new(decisions.clone())];
+            vec![Box::new(metrics.clone()), Box::new(decisions.clone()), Box::new(full)];
         let dropped = decisions.clone();
         metrics.watch_dropped(move || dropped.dropped());
         let fallback = store.fallback();

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Running, post, sluicegate};
+use common::{Running, get, post, sluicegate};
 use serde_json::{Value, json};
 
 fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
@@ -182,4 +182,45 @@ fn money_that_allow_admits_is_charged_when_it_is_settled() {
     // What only counts requests has nothing to settle.
     let (_, answer) = Running::start("").allow(&ann);
     assert_eq!((&answer["allowed"], &answer["handle"]), (&json!(true), &Value::Null));
+}
+
+#[test]
+fn new_keys_in_a_full_store_are_not_told_that_they_used_their_limit() {
+    let config = "store: {kind: memory, keys_max: 1}\n\
+                  limits: [{name: g, rules: [{name: USER, per: [userId], limit: 3/h}]}]\n";
+    let service = Running::start(config);
+    let ask = |n: usize| json!({ "userId": format!("u{n}"), "modelId": "m" });
+    // Each part of the store has room for one counter at least: many users fill all of them, and
+    // those who come late share counters until these are used up.
+    let mut denied = (0..10_000).filter_map(|n| {
+        let (_, answer) = service.allow(&ask(n));
+        (answer["allowed"] == false).then_some((n, answer))
+    });
+    let (late, answer) = denied.next().expect("somebody is denied");
+    assert_eq!(answer["reason"], "STORE_FULL", "{answer}");
+    assert_eq!(answer["scopes"][0]["shared"], true, "{answer}");
+    let (status, problem) = service.post("/rate-limit/allow?status=429", &ask(late));
+    let detail = problem["detail"].as_str().expect("text");
+    assert_eq!(status, 503);
+    assert!(detail.starts_with("STORE_FULL: ") && detail.contains("store.keys_max"), "{detail}");
+    // Whoever has a counter of its own is told the truth.
+    let own: Vec<_> = (0..3).map(|_| service.allow(&ask(0)).1).collect();
+    assert_eq!((&own[1]["allowed"], &own[2]["reason"]), (&json!(true), &json!("HIT_USER_LIMIT")));
+    assert_eq!(own[2]["scopes"][0]["shared"], Value::Null);
+    let user = format!("userId=u{late}");
+    let (code, said, _) = run(&["explain", &user, "--url", &service.http]);
+    assert_eq!(code, Some(1));
+    assert!(said.contains("denied by USER, because the store is full"), "{said}");
+    assert!(said.contains("store full: USER counts this key together with others"), "{said}");
+    let metrics = get(&format!("{}/metrics", service.admin)).1;
+    assert!(metrics.contains("sluicegate_store_full_total{result=\"denied\"} 2"), "{metrics}");
+    let warned = |event: &Value| {
+        let message = event["message"].as_str().unwrap_or_default();
+        message.starts_with("store full: ") && event["level"] == "WARN" && event["rule"] == "USER"
+    };
+    let logged = (0..100_000).any(|_| {
+        std::thread::yield_now();
+        service.logged().iter().any(warned)
+    });
+    assert!(logged, "{:?}", service.logged());
 }

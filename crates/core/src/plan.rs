@@ -174,7 +174,7 @@ impl<'a> Plan<'a> {
             Some(end) => (false, end),
         })?;
         let end = until(charge).map(|end| end.max(now + Span::from_millis(1)));
-        let readings = Readings::from_elem(Reading { used: 0, reset: end.unwrap_or(now) }, 1);
+        let readings = Readings::from_elem(Reading::new(0, end.unwrap_or(now)), 1);
         let hit = Hit { charge: 0, limit: 0 };
         let decision = match end {
             None => Decision::Never(Never { at: now, hit, readings }),

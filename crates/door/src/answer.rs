@@ -231,8 +231,8 @@ impl<'a, 'p> Answer<'a, 'p> {
     }
 
     /// Why not, as one word: `HIT_USER_MODEL_LIMIT`, `EXCEEDS_…` for what never fits,
-    /// `BANNED` for a limit of 0, `UPSTREAM_CLOSED` if the upstream refuses work for a time, or
-    /// `STORE_UNAVAILABLE`.
+    /// `BANNED` for a limit of 0, `UPSTREAM_CLOSED` if the upstream refuses work for a time,
+    /// `STORE_FULL` if the limit was used up by several keys together, or `STORE_UNAVAILABLE`.
     pub fn reason(&self) -> Option<impl fmt::Display + use<'a, 'p>> {
         let verb = match self.decision {
             Decision::Allow(_) if self.over.is_none() => return None,
@@ -240,10 +240,12 @@ impl<'a, 'p> Answer<'a, 'p> {
             Decision::Never(_) => Some("EXCEEDS"),
             Decision::Closed(_) => None,
         };
+        let full = self.is_full();
         let charge = self.hit().map(|hit| hit.charge);
         Some(fmt::from_fn(move |f| match (verb, charge) {
             (Some(_), Some(charge)) if charge.is_gate() => f.write_str("UPSTREAM_CLOSED"),
             (Some(_), Some(charge)) if charge.bans() => f.write_str("BANNED"),
+            _ if full => f.write_str("STORE_FULL"),
             (Some(verb), Some(charge)) => write!(f, "{verb}_{}_LIMIT", charge.rule().name),
             _ => f.write_str("STORE_UNAVAILABLE"),
         }))
@@ -252,6 +254,23 @@ impl<'a, 'p> Answer<'a, 'p> {
     /// Whether a limit of 0 is the reason to say no.
     pub fn is_banned(&self) -> bool {
         self.hit().is_some_and(|hit| hit.charge.bans())
+    }
+
+    /// Whether it is denied by a counter that several keys share, because the store had no room for
+    /// one each: nobody knows how much of it is this key's.
+    pub fn is_full(&self) -> bool {
+        matches!(self.decision, Decision::Deny(_))
+            && self.hit().is_some_and(|hit| hit.reading.shared)
+    }
+
+    /// The rule of a limit that was counted together with other keys, because the store had no room
+    /// for a counter of each.
+    pub fn shared(&self) -> Option<&'a str> {
+        if !self.decision.readings().iter().any(|reading| reading.shared) {
+            return None;
+        }
+        let scope = self.scopes().find(|scope| scope.reading.shared)?;
+        Some(&scope.charge.rule().name)
     }
 
     /// The model that all queries name; empty if they don't.

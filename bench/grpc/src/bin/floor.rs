@@ -35,6 +35,7 @@ impl RateLimiterService for Floor {
             window: window.to_owned(),
             reset_at: RESET_AT.to_owned(),
             shadow: false,
+            ..pb::ScopeStatus::default()
         };
         Ok(Response::new(pb::AllowResponse {
             allowed: true,

@@ -185,7 +185,8 @@ fn verdict(answer: &Value) -> String {
         Some(ms) => format!(", fits in {}", sluicegate_core::Span::from_millis(ms).in_words()),
         None => ", can never fit".to_owned(),
     };
-    format!("\x1b[31mdenied\x1b[0m by {}{wait}", word(&answer["scopeHit"]))
+    let full = if answer["reason"] == "STORE_FULL" { ", because the store is full" } else { "" };
+    format!("\x1b[31mdenied\x1b[0m by {}{full}{wait}", word(&answer["scopeHit"]))
 }
 
 fn scopes(scopes: &Value) -> String {
@@ -196,5 +197,16 @@ fn scopes(scopes: &Value) -> String {
                 .map(|name| word(&scope[name]))
         })
         .collect();
-    table(&["rule", "limit", "used", "of", "left", "oldest leaves"], &rows)
+    let shared = list(scopes).iter().filter(|scope| scope["shared"] == true);
+    let mut rules: Vec<_> = shared.map(|scope| word(&scope["name"])).collect();
+    rules.dedup();
+    let mut text = table(&["rule", "limit", "used", "of", "left", "oldest leaves"], &rows);
+    if !rules.is_empty() {
+        text.push_str(&format!(
+            "\n\nstore full: {} counts this key together with others, because there is no room for \
+             a counter of its own (store.keys_max)",
+            rules.join(", ")
+        ));
+    }
+    text
 }

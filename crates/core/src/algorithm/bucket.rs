@@ -142,10 +142,8 @@ impl Bucket {
     /// What is in the bucket at `now`, rounded up, and when it will be empty.
     pub fn reading(self, quota: Quota, now: Timestamp) -> Reading {
         let level_ns = self.empty_at_ns.saturating_sub(nanos(now));
-        Reading {
-            used: level_ns.div_ceil(quota.drain_ns).saturating_mul(quota.grain),
-            reset: now.max(self.empty_at()),
-        }
+        let used = level_ns.div_ceil(quota.drain_ns).saturating_mul(quota.grain);
+        Reading::new(used, now.max(self.empty_at()))
     }
 
     /// When it will be empty, rounded up.

@@ -367,6 +367,7 @@ impl Cell {
                         && at + quota.window > now
                     {
                         reading.used += amount;
+                        reading.shared = true;
                         reading.reset = reading.reset.max(at + quota.window);
                     }
                     tell(reading);

@@ -108,11 +108,11 @@ impl Leases {
         let mut used = self.slots;
         for lease in &self.held {
             if lease.until > now {
-                return Reading { used, reset: lease.until };
+                return Reading::new(used, lease.until);
             }
             used -= lease.slots;
         }
-        Reading { used: 0, reset: now }
+        Reading::new(0, now)
     }
 
     /// The same number of slots, as one lease that nobody holds, until the last of them expires.
@@ -156,7 +156,7 @@ mod tests {
         assert!(!leases.release(id(1), at(30)));
         assert_eq!(leases.earliest(QUOTA, at(0), 1), Earliest::at(at(0)));
         leases.purge(at(20));
-        assert_eq!(leases.reading(at(20)), Reading { used: 0, reset: at(20) });
+        assert_eq!(leases.reading(at(20)), Reading::new(0, at(20)));
     }
 
     #[test]
@@ -166,7 +166,7 @@ mod tests {
         assert!(leases.renew(id(1), at(30), at(50)));
         assert!(leases.renew(id(1), at(50), at(40)));
         leases.purge(at(49));
-        assert_eq!(leases.reading(at(49)), Reading { used: 1, reset: at(50) });
+        assert_eq!(leases.reading(at(49)), Reading::new(1, at(50)));
         leases.purge(at(50));
         assert!(!leases.renew(id(1), at(50), at(90)));
     }

@@ -126,10 +126,8 @@ impl Log {
             Some(&oldest) if oldest + quota.window > now => 0,
             _ => scores.partition_point(|&score| score + quota.window <= now),
         };
-        Reading {
-            used: (scores.len() - first) as u64,
-            reset: scores.get(first).map_or(now, |&oldest| oldest + quota.window),
-        }
+        let reset = scores.get(first).map_or(now, |&oldest| oldest + quota.window);
+        Reading::new((scores.len() - first) as u64, reset)
     }
 
     /// The newest entry.
@@ -245,7 +243,7 @@ mod tests {
     fn a_reading_tells_what_is_used_and_when_the_oldest_leaves() {
         let log = log(&[0, 4, 8]);
         let reading = log.reading(quota(5, 6), at(8));
-        assert_eq!(reading, Reading { used: 2, reset: at(10) });
-        assert_eq!(log.reading(quota(5, 6), at(14)), Reading { used: 0, reset: at(14) });
+        assert_eq!(reading, Reading::new(2, at(10)));
+        assert_eq!(log.reading(quota(5, 6), at(14)), Reading::new(0, at(14)));
     }
 }

@@ -108,6 +108,15 @@ pub struct Reading {
     pub used: u64,
     /// When the oldest use leaves; now if there is none.
     pub reset: Timestamp,
+    /// The usage of other keys is in it, because the store had no room for a counter of each.
+    pub shared: bool,
+}
+
+impl Reading {
+    /// What a counter of one key shows.
+    pub const fn new(used: u64, reset: Timestamp) -> Self {
+        Self { used, reset, shared: false }
+    }
 }
 
 /// When so much fits.

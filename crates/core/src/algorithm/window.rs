@@ -162,17 +162,17 @@ impl Slices {
         let mut used = self.total;
         for slice in &self.slices {
             if slice.end + quota.window > now {
-                return Reading { used, reset: slice.end + quota.window };
+                return Reading::new(used, slice.end + quota.window);
             }
             used -= slice.sum;
         }
-        Reading { used: 0, reset: now }
+        Reading::new(0, now)
     }
 
     /// How much of the period that holds `now` is used, and when it ends.
     pub fn reading_in_calendar(&self, quota: CalendarQuota, now: Timestamp) -> Reading {
         let end = quota.boundaries.period(now).map_or(now, |(_, end)| end);
-        Reading { used: self.sum(end), reset: end }
+        Reading::new(self.sum(end), end)
     }
 
     /// The same amount, all in the newest slice.
@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(slices.earliest(QUOTA, at(1_060), 61), Earliest::at(at(1_151)));
         assert_eq!(slices.earliest(QUOTA, at(1_101), 60), Earliest::at(at(1_101)));
         assert_eq!(slices.earliest(QUOTA, at(1_060), 101), Earliest::Never { limit: 0 });
-        assert_eq!(slices.reading(QUOTA, at(1_101)), Reading { used: 40, reset: at(1_151) });
+        assert_eq!(slices.reading(QUOTA, at(1_101)), Reading::new(40, at(1_151)));
     }
 
     #[test]
@@ -246,7 +246,7 @@ mod tests {
         assert_eq!(earliest(&slices, at(50), 3, 0), Earliest::at(at(100)));
         assert_eq!(earliest(&slices, at(50), 4, 0), Earliest::at(at(200)));
         assert_eq!(earliest(&slices, at(50), 11, 0), Earliest::Never { limit: 0 });
-        assert_eq!(slices.reading_in_calendar(quota, at(150)), Reading { used: 7, reset: at(200) });
+        assert_eq!(slices.reading_in_calendar(quota, at(150)), Reading::new(7, at(200)));
     }
 
     #[test]

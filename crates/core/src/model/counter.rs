@@ -301,10 +301,8 @@ impl Counter {
             let scores = self.uses.iter().map(|used| used.score);
             let live =
                 scores.filter(|&score| leaves(score) > now && self.sum(|other| other == score) > 0);
-            Reading {
-                used: self.sum(|score| leaves(score) > now),
-                reset: live.map(leaves).min().unwrap_or(now),
-            }
+            let reset = live.map(leaves).min().unwrap_or(now);
+            Reading::new(self.sum(|score| leaves(score) > now), reset)
         };
         match meter {
             Meter::Log(quotas) => quotas.iter().map(|quota| live(quota.window)).collect(),
@@ -312,14 +310,14 @@ impl Counter {
             Meter::Leases(_) => vec![live(Span::ZERO)],
             Meter::Calendar(quota) => {
                 let end = quota.boundaries.period(now).map_or(now, |(_, end)| end);
-                vec![Reading { used: self.sum(|score| score == end), reset: end }]
+                vec![Reading::new(self.sum(|score| score == end), end)]
             }
             Meter::Bucket(quota) => {
                 let level = self.empty_at_ns.saturating_sub(nanos(now));
                 let grains = level.div_ceil(u128::from(quota.drain_ns()));
                 let used = u64::try_from(grains).unwrap_or(u64::MAX).saturating_mul(quota.grain());
                 let empty = u64::try_from(self.empty_at_ns.div_ceil(1_000)).unwrap_or(u64::MAX);
-                vec![Reading { used, reset: now.max(Timestamp::from_micros(empty)) }]
+                vec![Reading::new(used, now.max(Timestamp::from_micros(empty)))]
             }
         }
     }

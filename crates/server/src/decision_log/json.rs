@@ -168,6 +168,9 @@ fn scope(scope: &Scope<'_, '_>, out: &mut Vec<u8>) {
     if scope.charge.shadow() {
         object.raw("shadow", true);
     }
+    if scope.reading.shared {
+        object.raw("shared", true);
+    }
     object.end();
 }
 

@@ -146,6 +146,7 @@ fn scope(scope: Scope<'_, '_>) -> pb::ScopeStatus {
         window: scope.text.to_owned(),
         reset_at: scope.reading.reset.to_string(),
         shadow: scope.charge.shadow(),
+        shared: scope.reading.shared,
     }
 }
 

@@ -18,6 +18,7 @@
 //! | `sluicegate_shadow_denials_total{scope}` | admissions that a shadow rule would have denied |
 //! | `sluicegate_concurrent_peak{scope}` | the most slots seen in use at once |
 //! | `sluicegate_user_requests{window}`, `sluicegate_user_cost_usd{window}` | how much users have used by minute, hour and day, as each admission saw it |
+//! | `sluicegate_store_full_total{result}` | decisions on a counter that several keys share, because the store had no room for one each |
 //! | `sluicegate_replays_total` | ids that were admitted before and not charged again |
 //! | `sluicegate_connections{listener}` | connections that are open |
 //! | `sluicegate_store_keys`, `…_overflow_keys`, `…_records` | what the store holds |
@@ -94,6 +95,7 @@ struct Inner {
     users: Users,
     replays: IntCounter,
     fallbacks: IntCounterVec,
+    full: IntCounterVec,
     config_version: IntGaugeVec,
     config_load_failures: IntCounter,
     config_loaded: IntGauge,
@@ -161,6 +163,18 @@ impl Metrics {
             // At 0 from the start: an alert on its rate must see the first one.
             fallbacks.with_label_values(&[word]);
         }
+        let full = IntCounterVec::new(
+            Opts::new(
+                "sluicegate_store_full_total",
+                "Decisions on a counter that several keys share, because the store had no room for \
+                 one each.",
+            ),
+            &["result"],
+        );
+        let full = full.expect(fixed);
+        for outcome in [Outcome::Allowed, Outcome::Denied] {
+            full.with_label_values(&[outcome.name()]);
+        }
         let config_load_failures = counter(
             "rate_limiter_config_load_failures_total",
             "Configurations that were refused; the one before stayed in force.",
@@ -186,6 +200,7 @@ impl Metrics {
             family::collector(&redis, &redis::FAMILIES, Redis::collect),
             Box::new(replays.clone()),
             Box::new(fallbacks.clone()),
+            Box::new(full.clone()),
             Box::new(config_version.clone()),
             Box::new(config_load_failures.clone()),
             Box::new(config_loaded.clone()),
@@ -205,6 +220,7 @@ impl Metrics {
             users,
             replays,
             fallbacks,
+            full,
             config_version,
             config_load_failures,
             config_loaded,
@@ -286,6 +302,9 @@ impl Observer for Metrics {
             match decision {
                 Decision::Closed(_) => self.0.scopes.failed(answer.plan(), who),
                 _ => self.0.scopes.decided(&answer, who),
+            }
+            if answer.shared().is_some() {
+                self.0.full.with_label_values(&[Outcome::of(&answer).name()]).inc();
             }
             if matches!(decision, Decision::Allow(allow) if !allow.replayed) {
                 self.0.users.admitted(answer.plan(), decision);

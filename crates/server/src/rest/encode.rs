@@ -211,6 +211,9 @@ fn scope(scope: &Scope<'_, '_>, json: &mut Json) {
     if scope.charge.shadow() {
         inner.boolean("shadow", true);
     }
+    if scope.reading.shared {
+        inner.boolean("shared", true);
+    }
     inner.close();
 }
 

@@ -157,6 +157,14 @@ impl Mode {
 fn status(answer: &Answer<'_, '_>, admission: Vec<u8>, denied: StatusCode) -> Response {
     let mut response = match answer.decision() {
         Decision::Allow(_) => json(admission),
+        Decision::Deny(_) if answer.is_full() => {
+            let mut response = Problem::store_full().into_response();
+            if let Some(wait) = answer.retry_after() {
+                let wait = HeaderValue::from(wait.as_secs_ceil());
+                response.headers_mut().insert(header::RETRY_AFTER, wait);
+            }
+            return response;
+        }
         Decision::Deny(_) | Decision::Never(_) => {
             let mut response = json(encode::exceeded(answer));
             // Coming again later does not help against a ban.

@@ -45,6 +45,14 @@ impl Problem {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
     }
 
+    /// The limit was used up by several keys together, because the store has no room for a counter
+    /// of each.
+    pub fn store_full() -> Self {
+        let detail = "STORE_FULL: the store has no room for another counter, and the one that new \
+                      keys share is at its limit: raise store.keys_max";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
+    }
+
     /// A request that can't be understood.
     pub fn bad_request(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, detail)

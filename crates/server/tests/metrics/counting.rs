@@ -88,6 +88,10 @@ sluicegate_denials_total{scope="USER_MODEL",unit="requests",window="min"} 1
 # HELP sluicegate_replays_total Ids that were admitted before and not charged again.
 # TYPE sluicegate_replays_total counter
 sluicegate_replays_total 0
+# HELP sluicegate_store_full_total Decisions on a counter that several keys share, because the store had no room for one each.
+# TYPE sluicegate_store_full_total counter
+sluicegate_store_full_total{result="allowed"} 0
+sluicegate_store_full_total{result="denied"} 0
 # HELP sluicegate_store_keys Counters in the store.
 # TYPE sluicegate_store_keys gauge
 sluicegate_store_keys 5
@@ -146,6 +150,8 @@ fn what_nothing_feeds_is_not_shown() {
             "rate_limiter_config_load_failures_total 0",
             "sluicegate_config_last_load_successful 1",
             "sluicegate_replays_total 0",
+            "sluicegate_store_full_total{result=\"allowed\"} 0",
+            "sluicegate_store_full_total{result=\"denied\"} 0",
         ]
     );
 }

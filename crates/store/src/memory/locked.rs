@@ -1,7 +1,7 @@
 //! Counters under lock.
 
 use serde::{Deserialize, Serialize};
-use sluicegate_core::algorithm::{Cell, Earliest};
+use sluicegate_core::algorithm::{Cell, Earliest, Reading};
 use sluicegate_core::decision::Readings;
 use sluicegate_core::time::{Clock, Span, Timestamp};
 use sluicegate_core::{Charge, Plan};
@@ -207,10 +207,13 @@ impl Locked<'_> {
     pub(super) fn readings(&self, plan: &Plan<'_>, sites: &[Site], now: Timestamp) -> Readings {
         let mut readings = Readings::new();
         for (charge, site) in plan.charges().iter().zip(sites) {
+            let shared = site.address.overflow || site.heir.is_some();
+            let mut push = |reading: Reading| {
+                readings.push(Reading { shared: reading.shared || shared, ..reading });
+            };
             match self.cell(site) {
-                Some(cell) => cell.readings(&charge.meter, now, |reading| readings.push(reading)),
-                None => Cell::new(&charge.meter)
-                    .readings(&charge.meter, now, |reading| readings.push(reading)),
+                Some(cell) => cell.readings(&charge.meter, now, &mut push),
+                None => Cell::new(&charge.meter).readings(&charge.meter, now, &mut push),
             }
         }
         readings

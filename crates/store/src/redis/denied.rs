@@ -216,7 +216,7 @@ mod tests {
         fn learn(&self, rules: &Ruleset, requests: u64, start: Span) {
             let query = query(requests);
             let plan = rules.plan(&query, self.began).expect("a plan");
-            let reading = Reading { used: 3, reset: at(start) };
+            let reading = Reading::new(3, at(start));
             let deny = Deny {
                 at: at(Span::ZERO),
                 start: at(start),

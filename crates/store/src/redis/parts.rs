@@ -160,14 +160,14 @@ fn readings(plan: &Plan<'_>, read: &[(&Part<'_>, Timestamp, Readings)], at: Time
         firsts.push(rows);
         rows += charge.meter.len();
     }
-    let mut all: Readings = std::iter::repeat_n(Reading { used: 0, reset: at }, rows).collect();
+    let mut all: Readings = std::iter::repeat_n(Reading::new(0, at), rows).collect();
     for (part, read_at, readings) in read {
         let mut readings = readings.iter();
         for &place in &part.places {
             let rows = plan.charges()[place].meter.len();
             for (row, reading) in (firsts[place]..firsts[place] + rows).zip(&mut readings) {
                 let reset = at + reading.reset.since(*read_at);
-                all[row] = Reading { used: reading.used, reset };
+                all[row] = Reading::new(reading.used, reset);
             }
         }
     }

@@ -274,12 +274,10 @@ fn readings(plan: &Plan<'_>, now: Timestamp, numbers: impl IntoIterator<Item = u
                     let grains = level_ns.div_ceil(u128::from(quota.drain_ns()));
                     let grains = u64::try_from(grains).unwrap_or(u64::MAX);
                     let left = first.saturating_add(u64::from(second > 0));
-                    Reading {
-                        used: grains.saturating_mul(quota.grain()),
-                        reset: now + Span::from_micros(left),
-                    }
+                    let used = grains.saturating_mul(quota.grain());
+                    Reading::new(used, now + Span::from_micros(left))
                 }
-                _ => Reading { used: first, reset: now + Span::from_micros(second) },
+                _ => Reading::new(first, now + Span::from_micros(second)),
             });
         }
     }
