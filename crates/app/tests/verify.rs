@@ -428,7 +428,7 @@ fn lived() -> String {
             6 => drop(held.front().map(|handle| block_on(service.release(handle)))),
             7 => drop(held.front().map(|handle| block_on(service.renew(handle)))),
             9 => drop(block_on(service.refund(&queries[0], |_, _, _| ()))),
-            8 if call % 20 == 0 => drop(block_on(service.reset(&queries[0], |_| ()))),
+            8 if call % 20 == 0 => drop(block_on(service.reset(&queries[0], |_| true, |_| ()))),
             _ => {}
         }
     }

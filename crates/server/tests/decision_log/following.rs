@@ -57,7 +57,7 @@ fn lives(options: Options) -> (Vec<String>, Metrics) {
     clock.advance(Span::from_secs(9));
     claim(4, 0xa);
     claim(4, 0xb);
-    block_on(service.reset(&ask(5), |_| ())).expect("reset");
+    block_on(service.reset(&ask(5), |_| true, |_| ())).expect("reset");
     log.close();
     (page.lines(), metrics)
 }
