@@ -96,10 +96,10 @@ impl<S: Store + 'static, C: Clock + 'static> Dispatcher<S, C> {
         metrics: Metrics,
         tracker: Tracker,
     ) -> Arc<Self> {
-        let lane = |(candidate, queue): (Candidate, Queue)| Lane {
-            pace: Pace::new(service.clone(), candidate.name, candidate.estimate),
-            queue,
-            full_until: AtomicU64::new(0),
+        let lane = |(candidate, queue): (Candidate, Queue)| {
+            metrics.show_dispatched(&candidate.name);
+            let pace = Pace::new(service.clone(), candidate.name, candidate.estimate);
+            Lane { pace, queue, full_until: AtomicU64::new(0) }
         };
         let lanes = providers.into_iter().map(lane).collect();
         let enabled = AtomicBool::new(options.enabled);

@@ -148,6 +148,22 @@ impl Metrics {
         self.rpm.read(provider, tier.word())
     }
 
+    /// Shows the counters of a dispatcher's provider as 0 before anything is counted: an alert on a
+    /// series that is missing never fires.
+    pub(crate) fn show_dispatched(&self, provider: &str) {
+        for counter in [&self.checked, &self.allowed, &self.delayed] {
+            counter.with_label_values(&[provider]);
+        }
+    }
+
+    /// The same for a worker's provider.
+    pub(crate) fn show_worked(&self, provider: &str) {
+        for counter in &self.worker {
+            counter.with_label_values(&[provider]);
+        }
+        self.busy.with_label_values(&[provider]);
+    }
+
     pub(crate) fn checked(&self, provider: &str) {
         self.checked.with_label_values(&[provider]).inc();
     }

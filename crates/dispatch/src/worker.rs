@@ -88,6 +88,7 @@ impl<S: Store + 'static, C: Clock + 'static> Worker<S, C> {
         metrics: Metrics,
         tracker: Tracker,
     ) -> Arc<Self> {
+        metrics.show_worked(&options.provider);
         let pace = Pace::new(service.clone(), options.provider.clone(), options.estimate);
         let slots = Semaphore::new(options.concurrency.max(1).into());
         let ear = Ear::new(options.learn);

@@ -1,6 +1,7 @@
-//! Time that passes when a test says so.
+//! Time that passes when a test says so, and the wall's, for the end of a wait.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use sluicegate_core::time::{Clock, Span, Timestamp};
 
@@ -28,5 +29,20 @@ impl ManualClock {
 impl Clock for ManualClock {
     fn now(&self) -> Timestamp {
         Timestamp::from_micros(self.0.load(Ordering::SeqCst))
+    }
+}
+
+/// A moment on the clock of the wall.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moment(Instant);
+
+#[expect(clippy::disallowed_methods, reason = "this is the clock")]
+impl Moment {
+    pub(crate) fn after(span: Duration) -> Self {
+        Self(Instant::now() + span)
+    }
+
+    pub(crate) fn is_over(self) -> bool {
+        Instant::now() >= self.0
     }
 }

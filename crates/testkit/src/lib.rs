@@ -3,6 +3,7 @@
 
 pub mod clock;
 mod guard;
+pub mod judge;
 pub mod proxy;
 pub mod queue;
 pub mod rabbitmq;
@@ -11,11 +12,13 @@ pub mod sim;
 pub mod sqs;
 pub mod suite;
 pub mod switch;
+pub mod wait;
 
 pub use clock::ManualClock;
 pub use queue::QueueSubject;
 pub use suite::Subject;
 pub use switch::Switch;
+pub use wait::{Deadline, eventually, eventually_is};
 
 /// Whether the long form of a test is wanted.
 pub fn long() -> bool {

@@ -10,17 +10,18 @@ use sluicegate_core::query::Cost;
 use sluicegate_core::rule::Pattern;
 use sluicegate_core::ruleset::Settings;
 use sluicegate_core::time::Clock;
-use sluicegate_core::{Group, Limiter, Rule, Ruleset, Span, Timestamp};
+use sluicegate_core::{Decision, Group, Limiter, Rule, Ruleset, Span, Timestamp};
 use sluicegate_dispatch::handler::{FailureKind, Output};
 use sluicegate_dispatch::{
     Backoff, Candidate, Delay, Dispatcher, Done, Failure, Handled, Handler, Heard, Job, Learn,
     Metrics, PROVIDER, Selector, Stop, Strategy, TIER, Tier, Tracker, Worker, dispatcher, worker,
 };
-use sluicegate_door::service::Service;
+use sluicegate_door::service::{Decided, Followed, Observer, Operation, Service};
 use sluicegate_queue::{Embedded, JobId, Message, Options, Queue, WallClock, When};
 use sluicegate_store::memory::Capacity;
 use sluicegate_store::{Memory, MonotonicClock};
-use sluicegate_testkit::Switch;
+use sluicegate_testkit::judge::{judge, judge_arrivals, longest_way};
+use sluicegate_testkit::{Deadline, Switch};
 use tokio::task::JoinSet;
 
 type TheService = Service<Switch<Memory>, MonotonicClock>;
@@ -34,6 +35,7 @@ pub(crate) struct Bench {
     pub(crate) tracker: Tracker,
     pub(crate) stop: Stop,
     pub(crate) running: JoinSet<()>,
+    admits: Admits,
     _folder: tempfile::TempDir,
 }
 
@@ -62,16 +64,19 @@ impl Bench {
         let capacity = Capacity { keys_max: 1_000, records_max: 100_000 };
         let store = Switch::new(Memory::new(capacity));
         let limiter = Limiter::new(rules, store.clone());
+        let admits = Admits::default();
+        let observers: Vec<Box<dyn Observer>> = vec![Box::new(admits.clone())];
         let folder = tempfile::tempdir().expect("a folder");
         let broker = Embedded::open(&folder.path().join("queue.db")).expect("a file");
         Self {
             store,
-            service: Arc::new(Service::new(limiter, MonotonicClock::new(), Vec::new())),
+            service: Arc::new(Service::new(limiter, MonotonicClock::new(), observers)),
             broker: Arc::new(broker),
             metrics: Metrics::new(Arc::new(WallClock)),
             tracker: Tracker::default(),
             stop: Stop::default(),
             running: JoinSet::new(),
+            admits,
             _folder: folder,
         }
     }
@@ -143,6 +148,22 @@ impl Bench {
         .await;
     }
 
+    /// Proves that no more than `amount` went in any window: by the times at which the store let
+    /// the worker go, and at the provider in windows that are shorter by the longest way between
+    /// the two.
+    pub(crate) fn proves<F>(&self, amount: usize, window: Span, provider: &Provider<F>) {
+        let sorted = |times: &[Timestamp]| {
+            let mut times = times.to_vec();
+            times.sort_unstable();
+            times
+        };
+        let admits = sorted(&self.admits.0.lock().unwrap_or_else(PoisonError::into_inner));
+        let calls: Vec<_> = provider.calls().into_iter().map(|(_, at)| at).collect();
+        let calls = sorted(&calls);
+        judge(&format!("{amount}/{}us", window.as_micros()), &admits);
+        judge_arrivals(amount, window, longest_way(&admits, &calls), &calls);
+    }
+
     /// Ends everything in good order.
     pub(crate) async fn finish(&mut self) {
         self.stop.drain.cancel();
@@ -152,17 +173,43 @@ impl Bench {
     }
 }
 
+/// When the store let workers go, by its own clock.
+#[derive(Clone, Default)]
+struct Admits(Arc<Mutex<Vec<Timestamp>>>);
+
+impl Observer for Admits {
+    fn decided(&self, decided: &Decided<'_, '_, '_>) {
+        let goes = matches!(decided.operation, Operation::Acquire | Operation::Claim)
+            && matches!(decided.answer.decision(), Decision::Allow(_))
+            && decided.query.get(TIER) != Some(Tier::Dispatch.word());
+        if goes {
+            let mut times = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            times.push(decided.answer.at());
+        }
+    }
+
+    fn followed(&self, _: &Followed<'_, '_>) {}
+}
+
 /// Waits until something is so; a test that waits too long says what it found instead.
 pub(crate) async fn eventually(mut look: impl AsyncFnMut() -> Result<(), String>) {
-    let mut found = String::new();
-    for _ in 0..6_000 {
-        match look().await {
-            Ok(()) => return,
-            Err(instead) => found = instead,
-        }
+    let deadline = Deadline::generous();
+    while let Err(found) = look().await {
+        deadline.check(&found);
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("it never came to it: {found}");
+}
+
+/// Waits until `look` finds what is expected.
+pub(crate) async fn eventually_is<T: PartialEq + std::fmt::Debug>(
+    mut look: impl FnMut() -> T,
+    expected: T,
+) {
+    eventually(async || {
+        let found = look();
+        if found == expected { Ok(()) } else { Err(format!("{found:?}, not {expected:?}")) }
+    })
+    .await;
 }
 
 /// What every job is taken for.
@@ -195,14 +242,16 @@ pub(crate) struct Provider<F> {
     answer: F,
 }
 
+impl<F> Provider<F> {
+    pub(crate) fn calls(&self) -> Vec<(String, Timestamp)> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
 impl<F: Fn(&Job, usize) -> Handled + Send + Sync> Provider<F> {
     /// Answers by the job and by how often it was called for it before.
     pub(crate) fn new(answer: F) -> Arc<Self> {
         Arc::new(Self { calls: Mutex::default(), in_work: AtomicU64::new(0), answer })
-    }
-
-    pub(crate) fn calls(&self) -> Vec<(String, Timestamp)> {
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// How often each job was worked on.
@@ -212,24 +261,6 @@ impl<F: Fn(&Job, usize) -> Handled + Send + Sync> Provider<F> {
             *times.entry(job).or_default() += 1;
         }
         times
-    }
-
-    /// The most calls within any window that is shorter than `window` by what it takes from a turn
-    /// to the call.
-    pub(crate) fn most_within(&self, window: Span) -> usize {
-        let spread = Span::from_millis(300);
-        let window = Span::from_micros(window.as_micros() - spread.as_micros());
-        let mut at: Vec<_> = self.calls().into_iter().map(|(_, at)| at).collect();
-        at.sort_unstable();
-        let mut most = 0;
-        let mut first = 0;
-        for (last, now) in at.iter().enumerate() {
-            while now.since(at[first]) >= window {
-                first += 1;
-            }
-            most = most.max(last + 1 - first);
-        }
-        most
     }
 }
 
