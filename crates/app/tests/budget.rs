@@ -9,6 +9,7 @@ use std::thread;
 use common::{Running, get, post};
 use serde_json::{Value, json};
 use sluicegate_testkit::redis::{RedisServer, Version};
+use sluicegate_testkit::{eventually, eventually_is};
 
 const CALLERS: u64 = 200;
 const READY: &str = "{\"status\":\"ready\"}";
@@ -28,9 +29,7 @@ impl Nodes {
         );
         let nodes = [Running::start(&config), Running::start(&config)];
         for node in &nodes {
-            while get(&format!("{}/ready", node.admin)).1 != READY {
-                thread::yield_now();
-            }
+            eventually_is(|| get(&format!("{}/ready", node.admin)).1, READY);
         }
         Self { nodes, _redis: redis }
     }
@@ -179,9 +178,7 @@ fn the_assistant_fails_open_without_redis_and_comes_back_by_itself() {
     let environment = environment.map(|(name, value)| (name, Path::new(value)));
     let node = Running::start_with(&format!("{before}{after}"), &environment);
     let ready = |word: &str| {
-        while !get(&format!("{}/ready", node.admin)).1.contains(word) {
-            thread::yield_now();
-        }
+        eventually(|| get(&format!("{}/ready", node.admin)).1.contains(word));
     };
     let ask = json!({ "dimensions": { "userId": "ann" }, "cost": { "inputTokens": 868 } });
     let asks = || post(&format!("{}/v1/acquire?status=429", node.http), &ask, None);

@@ -9,6 +9,7 @@ use std::thread;
 use common::{Running, get, post, sluicegate};
 use serde_json::{Value, json};
 use sluicegate_testkit::redis::{RedisCluster, RedisServer, Version};
+use sluicegate_testkit::{eventually, eventually_is};
 
 fn ann() -> Value {
     json!({ "userId": "ann", "modelId": "gpt4" })
@@ -22,14 +23,7 @@ fn on(redis: &RedisServer, more: &str) -> String {
 
 /// Asks until the answer of a probe is as it should be.
 fn wait_for(service: &Running, ready: &str) {
-    for _ in 0..100_000 {
-        let (_, text) = get(&format!("{}/ready", service.admin));
-        if text == ready {
-            return;
-        }
-        thread::yield_now();
-    }
-    panic!("not {ready}");
+    eventually_is(|| get(&format!("{}/ready", service.admin)).1, ready);
 }
 
 const READY: &str = "{\"status\":\"ready\"}";
@@ -71,14 +65,14 @@ fn an_override_reaches_every_node_and_survives_all_of_them() {
     let limit = |service: &Running| service.allow(&ann()).1["effectiveLimit"].clone();
     assert_eq!(limit(&services[0]), 7);
     // It looks every half second.
-    assert!((0..100_000).any(|_| limit(&services[1]) == 7), "the other never heard of it");
+    eventually_is(|| limit(&services[1]), 7);
     for service in services {
         service.signal("-TERM");
         assert_eq!(service.end().0, Some(0));
     }
     let again = Running::start(&on(&redis, ""));
     wait_for(&again, READY);
-    assert!((0..100_000).any(|_| limit(&again) == 7), "it is gone");
+    eventually_is(|| limit(&again), 7);
 }
 
 #[test]
@@ -310,7 +304,7 @@ fn a_server_that_throws_keys_away_is_warned_of() {
     let service = Running::start(&on(&redis, ""));
     wait_for(&service, READY);
     let warned = |event: &Value| event["level"] == "WARN" && event["policy"] == "volatile-lru";
-    assert!(service.logged().iter().any(warned), "{:?}", service.logged());
+    eventually(|| service.logged().iter().any(warned));
 }
 
 /// A service that is stopped in the middle of its questions answers late, or not at all: what it
@@ -342,9 +336,7 @@ fn a_service_that_is_stopped_leaves_nothing_charged_in_a_cluster() {
         }
         let goes_on = |more: usize| {
             let before = allowed.load(Ordering::SeqCst);
-            while allowed.load(Ordering::SeqCst) < before + more {
-                thread::yield_now();
-            }
+            eventually(|| allowed.load(Ordering::SeqCst) >= before + more);
         };
         for _ in 0..5 {
             goes_on(100);
@@ -362,13 +354,6 @@ fn a_service_that_is_stopped_leaves_nothing_charged_in_a_cluster() {
         found.sum::<usize>()
     };
     let expected = [allowed.load(Ordering::SeqCst); 2];
-    let mut last = [0; 2];
-    for _ in 0..10_000 {
-        last = ["sg:{USER:ann#requests}", "sg:{MODEL:gpt4#requests}"].map(counted);
-        if last == expected {
-            return;
-        }
-        thread::yield_now();
-    }
-    panic!("{last:?} are charged and {expected:?} were admitted");
+    let keys = ["sg:{USER:ann#requests}", "sg:{MODEL:gpt4#requests}"];
+    eventually_is(|| keys.map(counted), expected);
 }

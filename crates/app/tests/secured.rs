@@ -4,10 +4,10 @@
 mod common;
 
 use std::path::Path;
-use std::thread;
 
 use common::{Running, get};
 use serde_json::json;
+use sluicegate_testkit::eventually_is;
 use sluicegate_testkit::redis::{
     ClusterOptions, MASTER, RedisCluster, RedisSentinel, RedisServer, Tls, Version,
 };
@@ -63,11 +63,7 @@ fn decides(store: &str, trusted: &Path) {
          \x20 - {{name: model, rules: [{{name: MODEL, per: [modelId], limit: 100/h}}]}}\n"
     );
     let service = Running::start_with(&config, &[("SSL_CERT_FILE", trusted)]);
-    let ready = (0..100_000).any(|_| {
-        thread::yield_now();
-        get(&format!("{}/ready", service.admin)).1.contains("\"ready\"")
-    });
-    assert!(ready, "{store}: {:?}", service.logged());
+    eventually_is(|| get(&format!("{}/ready", service.admin)).1, "{\"status\":\"ready\"}");
     let ann = json!({ "userId": "ann", "modelId": "gpt4" });
     let allowed = (0..6).filter(|_| service.allow(&ann).1["allowed"] == true).count();
     assert_eq!(allowed, 3, "{store}");

@@ -4,15 +4,23 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// The time since the server began.
 #[derive(Debug)]
-pub(crate) struct Clock(Instant);
+pub(crate) struct Clock {
+    began: Instant,
+    began_at: Duration,
+}
 
 impl Clock {
     pub(crate) fn start() -> Self {
-        Self(Instant::now())
+        Self { began: Instant::now(), began_at: since_epoch() }
     }
 
     pub(crate) fn elapsed(&self) -> Duration {
-        self.0.elapsed()
+        self.began.elapsed()
+    }
+
+    /// When it began, since 1970.
+    pub(crate) const fn began_at(&self) -> Duration {
+        self.began_at
     }
 }
 

@@ -20,7 +20,7 @@ use tokio::task::JoinHandle;
 pub use cli::Cli;
 pub use github::GitHub;
 pub use provider::Provider;
-pub use record::{Record, Report};
+pub use record::{Call, Record, Report};
 
 /// Serves on loopback until the handle is aborted; where it listens.
 pub async fn serve(port: u16, app: Router) -> std::io::Result<(SocketAddr, JoinHandle<()>)> {

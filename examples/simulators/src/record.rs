@@ -15,11 +15,15 @@ pub struct Record {
     calls: Mutex<Vec<Call>>,
 }
 
+/// A call that was answered.
 #[derive(Clone, Debug)]
-struct Call {
+pub struct Call {
+    /// When it came, since the server began.
     at: Duration,
-    job: String,
-    status: u16,
+    /// Its job, by the `Idempotency-Key`.
+    pub job: String,
+    /// The status of the answer.
+    pub status: u16,
 }
 
 /// What the calls come to.
@@ -55,6 +59,19 @@ impl Record {
 
     pub(crate) fn add(&self, at: Duration, job: &str, status: u16) {
         self.lock().push(Call { at, job: job.to_owned(), status });
+    }
+
+    /// All calls so far.
+    pub fn calls(&self) -> Vec<Call> {
+        self.lock().clone()
+    }
+
+    /// When calls came, since 1970, in order.
+    pub fn arrivals(&self) -> Vec<Duration> {
+        let began = self.clock.began_at();
+        let mut arrivals: Vec<_> = self.lock().iter().map(|call| began + call.at).collect();
+        arrivals.sort_unstable();
+        arrivals
     }
 
     /// What the calls come to, judged by windows of this length.

@@ -126,11 +126,39 @@ impl Running {
         self.log.lock().expect("the log").clone()
     }
 
+    /// The value of one of its metrics. A part that is still starting does not show its metrics
+    /// yet; one that is never shown is a failure, not 0.
+    pub(crate) fn metric(&self, name: &str) -> u64 {
+        let mut value = None;
+        sluicegate_testkit::eventually(|| {
+            let (_, text) = get(&format!("{}/metrics", self.admin));
+            let found = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+            value = found.map(|value| value.parse::<f64>().expect("a number") as u64);
+            value.is_some()
+        });
+        value.expect("it is shown")
+    }
+
     /// Waits for its end; returns its exit code and all decisions.
     pub(crate) fn end(mut self) -> (Option<i32>, String) {
         let status = self.child.wait().expect("it ends");
         let out = self.out.take().expect("taken once").join().expect("no panic");
         (status.code(), out)
+    }
+
+    /// Ends it in good order; returns all decisions.
+    pub(crate) fn stop(self) -> String {
+        self.signal("-TERM");
+        let (code, decisions) = self.end();
+        assert_eq!(code, Some(0), "it ends in good order");
+        decisions
+    }
+
+    /// Ends it like a power cut; returns the decisions that it had written.
+    pub(crate) fn kill(mut self) -> String {
+        self.child.kill().expect("killed");
+        self.child.wait().expect("it ends");
+        self.out.take().expect("taken once").join().expect("no panic")
     }
 
     /// Asks to allow; the status, and the answer.

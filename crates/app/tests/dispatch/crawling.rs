@@ -1,5 +1,6 @@
 //! An organisation fans out, and workers die in the middle.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use simulators::GitHub;
@@ -51,22 +52,24 @@ fn every_repository_is_crawled_whatever_happens_to_workers(stand: &Stand) {
         let _ = moment.recv_timeout(Duration::from_millis(700));
         workers[number % 2] = stand.run("worker", &config);
     }
+    let expected: BTreeSet<_> =
+        (0..REPOSITORIES).map(|number| format!("acme/repo-{number:04}")).collect();
     let crawled = || {
         let documents = stand.queue("documents");
-        let mut seen = std::collections::HashSet::new();
+        let mut seen = BTreeSet::new();
         let peeked = documents.peek(10_000, |message| {
             let body: serde_json::Value =
                 serde_json::from_slice(&message.body).expect("a document is JSON");
             seen.insert(body["full_name"].as_str().expect("a name").to_owned());
         });
         stand.runtime.block_on(peeked).expect("peeked");
-        seen.len()
+        seen
     };
     eventually(|| {
         let waiting = stand.depth("repo");
         let waiting = waiting.ready + waiting.delayed.unwrap_or_default();
         let done = waiting == 0 && record.report(Duration::from_secs(4)).jobs > REPOSITORIES;
-        (done && crawled() == REPOSITORIES, (waiting, record.report(Duration::from_secs(4))))
+        (done && crawled() == expected, (waiting, record.report(Duration::from_secs(4))))
     });
     assert_eq!(stand.dead("repo") + stand.dead("org"), 0);
     // All pause below 100 left, so nobody is ever refused, but for what was under way.

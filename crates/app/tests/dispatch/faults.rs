@@ -1,29 +1,41 @@
 //! What can go wrong goes wrong, and every job has its end.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use simulators::Provider;
+use simulators::{Provider, Record};
+use sluicegate_core::Span;
 use sluicegate_queue::{Filter, Message, When};
+use sluicegate_testkit::judge::judge;
 
-use crate::support::{Ground, Stand, eventually_within, lock, long, metric, patient};
+use crate::common::Running;
+use crate::proof;
+use crate::support::{
+    Ground, Stand, eventually_within, goes_to_the_provider, lock, long, patient, prove, worked,
+};
 
-/// Windows at the provider are judged by this much: those of the limits are 4 s, and on a busy
-/// machine a call may arrive long after its turn.
-const JUDGED: Duration = Duration::from_secs(3);
+/// How many processes are killed.
+const KILLS: usize = 6;
+/// How many jobs of a process are in work at the same time.
+const CONCURRENCY: usize = 50;
+/// How many messages its dispatcher has in hand.
+const PREFETCH: usize = 20;
+/// How long the windows of the limits are.
+const WINDOW: Span = Span::from_secs(4);
 
 fn config(stand: &Stand, url: &str, limit: &str) -> String {
     let name = &stand.name;
     format!(
         "dispatch:
   source: {name}-raw
+  prefetch: {PREFETCH}
   delay: booked
   providers:
     p: {{queue: {name}-p, limit: {limit}}}
 workers:
   - provider: p
     limit: {limit}
-    concurrency: 50
+    concurrency: {CONCURRENCY}
     prefetch: 50
     attempts: 2
     backoff: {{from: 20ms, to: 200ms}}
@@ -34,7 +46,7 @@ workers:
 }
 
 /// Takes the results that are there, and counts them by their jobs.
-fn collect(stand: &Stand, results: &mut HashMap<String, usize>) {
+fn collect(stand: &Stand, results: &mut BTreeMap<String, usize>) {
     let queue = stand.queue("results");
     stand.runtime.block_on(async {
         let mut consumer = queue.consume(500).await.expect("a consumer");
@@ -48,6 +60,35 @@ fn collect(stand: &Stand, results: &mut HashMap<String, usize>) {
     });
 }
 
+/// Takes results until each job has one, or a dead letter. Returns both.
+///
+/// By their names: a job that has both, because it was delivered twice, must not stand in for one
+/// that has neither.
+fn ends(stand: &Stand, jobs: usize) -> (BTreeMap<String, usize>, BTreeSet<String>) {
+    let (all, mut results) = (stand.jobs(jobs), BTreeMap::new());
+    let dead = eventually_within(Duration::from_secs(300), || {
+        collect(stand, &mut results);
+        // Listing letters takes them from the queue and puts them back: not before it is worth it.
+        let enough = results.len() as u64 + stand.dead("p") >= jobs as u64;
+        let dead = if enough { stand.dead_jobs("p") } else { BTreeSet::new() };
+        let lost = all.iter().filter(|job| !results.contains_key(*job) && !dead.contains(*job));
+        let (lost, found) = (lost.count(), results.len());
+        (lost == 0, (dead, format!("{found} results, {lost} jobs with neither")))
+    });
+    let foreign = results.keys().chain(&dead.0).find(|job| !all.contains(*job));
+    assert_eq!(foreign, None, "nobody sent it");
+    (results, dead.0)
+}
+
+/// How often each job was answered with a failure, by the record of the provider.
+fn failures(record: &Record) -> BTreeMap<String, usize> {
+    let mut failures = BTreeMap::new();
+    for call in record.calls().into_iter().filter(|call| call.status == 500) {
+        *failures.entry(call.job).or_default() += 1;
+    }
+    failures
+}
+
 /// 10,000 jobs, of which one in twenty calls fails, while processes are killed.
 fn every_job_has_a_result_or_a_dead_letter(stand: &Stand, limit: usize, processes: usize) {
     let jobs = if long() { 30_000 } else { 10_000 };
@@ -57,26 +98,30 @@ fn every_job_has_a_result_or_a_dead_letter(stand: &Stand, limit: usize, processe
     let config = config(stand, &url, &format!("{limit}/4s"));
     let mut running: Vec<_> =
         (0..processes).map(|_| stand.run("dispatch,worker", &config)).collect();
+    let mut logs = Vec::new();
     let (_nobody, moment) = std::sync::mpsc::sync_channel::<()>(1);
-    for number in 0..6 {
+    for number in 0..KILLS {
         let _ = moment.recv_timeout(Duration::from_millis(900));
-        running[number % processes] = stand.run("dispatch,worker", &config);
+        let next = stand.run("dispatch,worker", &config);
+        logs.push(std::mem::replace(&mut running[number % processes], next).kill());
     }
-    let mut results = HashMap::new();
-    eventually_within(Duration::from_secs(240), || {
-        collect(stand, &mut results);
-        let dead = stand.dead("p");
-        (results.len() as u64 + dead >= jobs as u64, (results.len(), dead))
-    });
-    let dead = stand.dead("p");
+    let (results, dead) = ends(stand, jobs);
+    logs.extend(running.into_iter().map(Running::stop));
+    // Whatever was in the hands of a process that was killed may be worked on once more.
     let doubled: usize = results.values().map(|times| times - 1).sum();
-    let report = record.report(JUDGED);
-    // A job may have a result and, from a second delivery, a dead letter: never neither.
-    assert!(results.len() as u64 + dead >= jobs as u64, "{} {dead}", results.len());
-    assert!(doubled < 400, "{doubled} results are there twice: {report:?}");
+    let in_hand = KILLS * (CONCURRENCY + PREFETCH);
+    assert!(doubled <= in_hand + stand.resent(), "{doubled} results are there twice");
+    // A job dies of two failures, and each was one at the provider.
+    let failures = failures(&record);
+    let early = dead.iter().find(|job| failures.get(*job).is_none_or(|times| *times < 2));
+    assert_eq!(early, None, "it is dead, and did not fail twice");
+    // By the time of the store; only its last decisions went with a process that was killed.
+    let admits = proof::admits(&logs, goes_to_the_provider);
+    judge(&format!("{limit}/4s"), &admits);
+    let calls = record.calls().len();
+    assert!((calls.saturating_sub(in_hand)..=calls).contains(&admits.len()), "{}", admits.len());
+    let report = record.report(Duration::from_secs(3));
     assert!(report.most_in_window <= limit, "{report:?}");
-    // Two of a hundred times two of a hundred, and some: nearly all are done.
-    assert!(dead < jobs as u64 / 50, "{dead}");
 }
 
 #[test]
@@ -86,18 +131,21 @@ fn every_job_has_its_end_alone() {
     stand.produce("raw", 2_000);
     let (url, record) = stand.provider(Provider { failures_percent: 5, ..patient(10) });
     let running = stand.run("dispatch,worker", &config(&stand, &url, "1600/4s"));
-    let mut results = HashMap::new();
-    eventually_within(Duration::from_secs(120), || {
-        collect(&stand, &mut results);
-        let dead = stand.dead("p");
-        (results.len() as u64 + dead == 2_000, (results.len(), dead))
+    let (results, dead) = ends(&stand, 2_000);
+    assert!(results.values().all(|times| *times == 1), "nobody was killed");
+    // Two attempts: dead are those that failed twice, and only those.
+    let failures = failures(&record);
+    let twice = failures.iter().filter(|(_, times)| **times == 2).map(|(job, _)| job.clone());
+    assert_eq!(dead, twice.collect::<BTreeSet<_>>());
+    assert_eq!(results.keys().find(|job| dead.contains(*job)), None, "it has both ends");
+    let failed = failures.values().sum::<usize>() as u64;
+    assert!(failed > 50, "{failed}");
+    eventually_within(Duration::from_secs(60), || {
+        let counted = ["done", "failed", "dead"].map(|what| worked(&running, "p", what));
+        let expected = [results.len() as u64, failed, dead.len() as u64];
+        (counted == expected, counted)
     });
-    let dead = stand.dead("p");
-    assert!(results.values().all(|times| *times == 1));
-    assert!(dead < 40, "{dead}");
-    let report = record.report(JUDGED);
-    assert!(report.most_in_window <= 1_600, "{report:?}");
-    assert!(metric(&running, "sluicegate_worker_failed_total{provider=\"p\"}") > 50);
+    prove(1_600, WINDOW, &[running.stop()], &record);
 }
 
 #[test]
@@ -122,9 +170,11 @@ fn a_broker_and_a_redis_that_come_back_are_gone_on_with() {
     let _ = moment.recv_timeout(Duration::from_millis(1_000));
     lock(&servers.1).kill_and_restart();
     let patience = Duration::from_secs(180);
+    let all = stand.jobs(1_500);
     eventually_within(patience, || {
-        let jobs = record.report(Duration::from_secs(1)).jobs;
-        (jobs == 1_500, jobs)
+        let calls = record.calls().into_iter().filter(|call| call.status == 200);
+        let done: BTreeSet<_> = calls.map(|call| call.job).collect();
+        (done == all, done.len())
     });
     assert_eq!(stand.dead("p") + stand.dead("raw"), 0);
 }

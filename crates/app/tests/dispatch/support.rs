@@ -1,20 +1,23 @@
 //! What a scenario stands on.
 
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use simulators::{GitHub, Provider, Record};
-use sluicegate_core::Span;
-use sluicegate_core::time::Clock as _;
+use sluicegate_core::{Span, Timestamp};
 use sluicegate_queue::{
-    Broker, Depth, Embedded, Error, JobId, Message, Options, Queue, RabbitMq, When, rabbitmq,
+    Broker, Depth, Embedded, Error, Filter, JobId, Message, Options, Queue, RabbitMq, When,
+    rabbitmq,
 };
-use sluicegate_store::MonotonicClock;
+use sluicegate_testkit::Deadline;
+use sluicegate_testkit::judge::{judge, judge_arrivals, longest_way};
 use sluicegate_testkit::rabbitmq::RabbitServer;
 use sluicegate_testkit::redis::{RedisServer, Version};
 use tokio::runtime::Runtime;
 
 use crate::common::Running;
+use crate::proof;
 
 static RABBIT: LazyLock<RabbitServer> = LazyLock::new(RabbitServer::start);
 
@@ -35,6 +38,8 @@ pub(crate) struct Stand {
     pub(crate) name: String,
     broker: Arc<dyn Broker>,
     pub(crate) runtime: Runtime,
+    /// Jobs that may have been sent twice: the broker did not confirm the first time.
+    resent: Mutex<BTreeSet<String>>,
 }
 
 impl Stand {
@@ -59,7 +64,7 @@ impl Stand {
     fn on(name: &str, ground: Ground, broker: impl FnOnce(&Runtime) -> Arc<dyn Broker>) -> Self {
         let runtime = Runtime::new().expect("a runtime");
         let broker = broker(&runtime);
-        Self { ground, name: name.to_owned(), broker, runtime }
+        Self { ground, name: name.to_owned(), broker, runtime, resent: Mutex::default() }
     }
 
     /// The lines of a configuration that choose the ground.
@@ -72,10 +77,11 @@ impl Stand {
             Ground::Shared(_) => rabbit(&RABBIT.url()),
             Ground::Own(servers) => rabbit(&lock(&servers.0).url()),
         };
-        // Longer than production would wait: tests share their machine.
+        // Longer than production would wait: tests share their machine, and an answer of the store
+        // that is given up may have cost a turn.
         let redis = |port: u16| {
             format!(
-                "store: {{kind: redis, url: 'redis://127.0.0.1:{port}', timeout: 1s, deadline: 2500ms}}\n"
+                "store: {{kind: redis, url: 'redis://127.0.0.1:{port}', timeout: 10s, deadline: 25s}}\n"
             )
         };
         let store = match &self.ground {
@@ -93,10 +99,32 @@ impl Stand {
 
     /// A queue by its name here.
     pub(crate) fn queue(&self, name: &str) -> Queue {
-        let options = Options { job_field: Some("AnalysisId".to_owned()), ..Options::default() };
-        let queue = Queue::new(self.broker.clone(), &format!("{}-{name}", self.name), options);
+        let queue = self.named(&format!("{}-{name}", self.name));
         self.insist(async || queue.create().await);
         queue
+    }
+
+    fn named(&self, name: &str) -> Queue {
+        let options = Options { job_field: Some("AnalysisId".to_owned()), ..Options::default() };
+        Queue::new(self.broker.clone(), name, options)
+    }
+
+    /// How many messages of a queue are ready, and how many wait for this fixed delay.
+    pub(crate) fn ready_and_delayed(&self, queue: &str, delay: Span) -> (u64, u64) {
+        let depth = self.depth(queue);
+        let delayed = match &self.ground {
+            Ground::Alone(_) => depth.delayed.expect("it knows what waits"),
+            // RabbitMQ tells of a queue to whoever can name it; until it is declared, it is empty.
+            Ground::Shared(_) | Ground::Own(_) => {
+                let target = format!("{}-{queue}", self.name);
+                let delayed = self.named(&rabbitmq::delayed_queue(&target, delay));
+                self.insist(async || match delayed.depth().await {
+                    Err(Error::NoQueue { .. }) => Ok(0),
+                    depth => depth.map(|depth| depth.ready),
+                })
+            }
+        };
+        (depth.ready, delayed)
     }
 
     /// Asks until there is an answer: on a busy machine a broker may take its time.
@@ -112,11 +140,55 @@ impl Stand {
         })
     }
 
+    /// The name of an analysis by its number.
+    fn job(&self, number: usize) -> String {
+        format!("{}-{number}", self.name)
+    }
+
+    /// The names of so many analyses.
+    pub(crate) fn jobs(&self, count: usize) -> BTreeSet<String> {
+        (0..count).map(|number| self.job(number)).collect()
+    }
+
+    /// Asserts that each of so many analyses was answered well exactly once, and that nothing else
+    /// was: no call failed, was refused, or was made twice.
+    pub(crate) fn each_was_called_once(&self, count: usize, record: &Record) {
+        let mut times: HashMap<String, usize> = HashMap::new();
+        for call in record.calls() {
+            assert_eq!(call.status, 200, "{call:?}");
+            *times.entry(call.job).or_default() += 1;
+        }
+        let resent = lock(&self.resent);
+        let twice: BTreeSet<_> = times.iter().filter(|(_, times)| **times > 1).collect();
+        let ours = twice.iter().filter(|(job, _)| !resent.contains(*job)).collect::<Vec<_>>();
+        assert!(ours.is_empty(), "called more than once: {ours:?}");
+        assert_eq!(times.into_keys().collect::<BTreeSet<_>>(), self.jobs(count));
+    }
+
+    /// How many jobs may have been sent twice.
+    pub(crate) fn resent(&self) -> usize {
+        lock(&self.resent).len()
+    }
+
+    /// The jobs of all dead letters of a queue.
+    pub(crate) fn dead_jobs(&self, queue: &str) -> BTreeSet<String> {
+        let letters = self.queue(queue).dead_letters();
+        let all = Filter::default();
+        self.insist(async || {
+            let mut jobs = BTreeSet::new();
+            let listed = letters.list(&all, u64::MAX, |letter| {
+                jobs.insert(letter.message.meta.job.to_string());
+            });
+            listed.await?;
+            Ok(jobs)
+        })
+    }
+
     /// Sends so many analyses.
     pub(crate) fn produce(&self, queue: &str, count: usize) {
         let queue = self.queue(queue);
         let batch = (0..count).map(|number| {
-            let id = format!("{}-{number}", self.name);
+            let id = self.job(number);
             let body = format!("{{\"AnalysisId\":\"{id}\",\"ImageUrls\":[\"http://x/{number}\"]}}");
             (Message::of_job(JobId::try_from(id).expect("a job id"), body), When::Now)
         });
@@ -126,6 +198,7 @@ impl Stand {
             for (sent, (message, when)) in sent.into_iter().zip(part) {
                 if sent.is_err() {
                     // Perhaps a second time, under the same name.
+                    lock(&self.resent).insert(message.meta.job.to_string());
                     self.insist(async || queue.send_when(message.clone(), *when).await);
                 }
             }
@@ -185,7 +258,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 /// Waits until something is so; a test that waits too long says what it found instead.
 pub(crate) fn eventually<T: std::fmt::Debug>(look: impl FnMut() -> (bool, T)) -> T {
-    eventually_within(Duration::from_secs(150), look)
+    eventually_within(Duration::from_secs(240), look)
 }
 
 pub(crate) fn eventually_within<T: std::fmt::Debug>(
@@ -194,26 +267,45 @@ pub(crate) fn eventually_within<T: std::fmt::Debug>(
 ) -> T {
     // Nobody sends: what is received is that a moment has passed.
     let (_nobody, moment) = std::sync::mpsc::sync_channel::<()>(1);
-    let (clock, patience) = (MonotonicClock::new(), Span::from(patience));
-    let began = clock.now();
+    let deadline = Deadline::after(patience);
     loop {
         let (holds, found) = look();
         if holds {
             return found;
         }
-        assert!(clock.now().since(began) < patience, "it never came to it: {found:?}");
+        deadline.check(&found);
         let _ = moment.recv_timeout(Duration::from_millis(50));
     }
 }
 
-/// The value of a metric of a process; nothing is 0.
-pub(crate) fn metric(running: &Running, line: &str) -> u64 {
-    let (_, text) = crate::common::get(&format!("{}/metrics", running.admin));
-    let found = text.lines().find_map(|found| found.strip_prefix(line));
-    found.and_then(|value| value.trim().parse::<f64>().ok()).unwrap_or_default() as u64
+/// What a worker of a provider has counted.
+pub(crate) fn worked(running: &Running, provider: &str, what: &str) -> u64 {
+    running.metric(&format!("sluicegate_worker_{what}_total{{provider=\"{provider}\"}}"))
+}
+
+/// Proves from the decision logs that the store let no more work go to its provider than `amount`
+/// in any window, and from the record of the provider that no more arrived there: in any window
+/// that is shorter by the longest way from the store to the provider.
+pub(crate) fn prove(amount: usize, window: Span, logs: &[String], record: &Record) {
+    let admits = proof::admits(logs, goes_to_the_provider);
+    judge(&format!("{amount}/{}us", window.as_micros()), &admits);
+    let arrivals = arrivals(record);
+    let way = longest_way(&admits, &arrivals);
+    judge_arrivals(amount, window, way, &arrivals);
+}
+
+/// Whether a decision is a worker's, not a dispatcher's.
+pub(crate) fn goes_to_the_provider(line: &serde_json::Value) -> bool {
+    line["dimensions"]["@tier"] != "dispatch"
+}
+
+/// When calls came to a provider.
+fn arrivals(record: &Record) -> Vec<Timestamp> {
+    let arrivals = record.arrivals().into_iter();
+    arrivals.map(|at| Timestamp::from_micros(at.as_micros() as u64)).collect()
 }
 
 /// `SLUICEGATE_LONG`: more rounds.
 pub(crate) fn long() -> bool {
-    std::env::var_os("SLUICEGATE_LONG").is_some()
+    sluicegate_testkit::long()
 }

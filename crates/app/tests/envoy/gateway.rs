@@ -7,26 +7,14 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::Duration;
 
 use serde_json::json;
+use sluicegate_testkit::eventually;
 
 use crate::common::{Running, post};
 
 /// The program in this variable is the Envoy that is tested with.
 const ENVOY: &str = "SLUICEGATE_ENVOY";
-
-/// What must come true, or the test fails.
-#[track_caller]
-pub(crate) fn eventually(mut holds: impl FnMut() -> bool) {
-    for _ in 0..400 {
-        if holds() {
-            return;
-        }
-        thread::park_timeout(Duration::from_millis(25));
-    }
-    panic!("it should have happened by now");
-}
 
 /// All three. They end when it is dropped.
 pub(crate) struct Gateway {

@@ -10,7 +10,8 @@ mod gateway;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use gateway::{Gateway, eventually};
+use gateway::Gateway;
+use sluicegate_testkit::eventually;
 use sluicegate_testkit::proxy::{FaultProxy, Weather};
 use sluicegate_testkit::redis::{RedisServer, Version};
 

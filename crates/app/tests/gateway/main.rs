@@ -3,5 +3,7 @@
 
 mod contract;
 mod failures;
+#[path = "../common/proof.rs"]
+mod proof;
 mod replica;
 mod vendor;

@@ -1,6 +1,5 @@
 //! One replica: `sluicegate serve --only gateway`.
 
-use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -9,9 +8,12 @@ use std::thread;
 use std::time::Duration;
 
 use serde_json::Value;
-use sluicegate_core::Timestamp;
-use sluicegate_core::checker::Checker;
+use sluicegate_core::{Span, Timestamp};
+use sluicegate_testkit::eventually_is;
+pub(crate) use sluicegate_testkit::judge::longest_way;
+use sluicegate_testkit::judge::{self, judge};
 
+use crate::proof;
 use crate::vendor::Vendor;
 
 pub(crate) const TOKEN: &str = "the-internal-token-of-the-test";
@@ -121,7 +123,7 @@ impl Replica {
 
     /// Asks until the answer has this status.
     pub(crate) fn wait_for(&self, status: u16) {
-        wait_until(|| self.ask().0 == status);
+        eventually_is(|| self.ask().0, status);
     }
 
     /// What `/ready` says.
@@ -131,10 +133,16 @@ impl Replica {
         (answer.status().as_u16(), answer.body_mut().read_to_string().expect("a body"))
     }
 
+    /// What it has logged since it listens.
+    pub(crate) fn logged(&self) -> Vec<Value> {
+        self.log.lock().expect("the log").clone()
+    }
+
     /// The lines of requests in its log.
     pub(crate) fn requests(&self) -> Vec<Value> {
-        let log = self.log.lock().expect("the log");
-        log.iter().filter(|line| line["event"] == "ingestion_proxy_request").cloned().collect()
+        let mut log = self.logged();
+        log.retain(|line| line["event"] == "ingestion_proxy_request");
+        log
     }
 
     /// Ends it like a power cut.
@@ -205,23 +213,9 @@ pub(crate) fn flood(replicas: &[Replica], count: usize) -> Vec<(u16, Option<u64>
     asking.into_iter().map(|asking| asking.join().expect("no panic")).collect()
 }
 
-/// Waits until `holds`, looking again and again.
-pub(crate) fn wait_until(holds: impl Fn() -> bool) {
-    // Nobody sends: what is received is that a moment has passed.
-    let (_nobody, moment) = std::sync::mpsc::sync_channel::<()>(1);
-    for _ in 0..12_000 {
-        if holds() {
-            return;
-        }
-        let _ = moment.recv_timeout(Duration::from_millis(5));
-    }
-    panic!("it did not come about");
-}
-
 /// Proves from the decision logs that the store let no more through than the limit, and from what
-/// the vendor saw that no more arrived. Returns the longest way from the one to the other, in
-/// microseconds.
-pub(crate) fn prove(limit: &str, logs: &[String], vendor: &Vendor) -> u64 {
+/// the vendor saw that no more arrived. Returns the longest way from the one to the other.
+pub(crate) fn prove(limit: &str, logs: &[String], vendor: &Vendor) -> Span {
     let (admits, arrivals) = (admits(logs), vendor.arrivals());
     judge(limit, &admits);
     let way = longest_way(&admits, &arrivals);
@@ -233,51 +227,13 @@ pub(crate) fn prove(limit: &str, logs: &[String], vendor: &Vendor) -> u64 {
 
 /// When the store let requests through that went, by its own clock, in order.
 pub(crate) fn admits(logs: &[String]) -> Vec<Timestamp> {
-    let lines = logs.iter().flat_map(|log| log.lines());
-    let lines: Vec<Value> =
-        lines.map(|line| serde_json::from_str(line).unwrap_or_default()).collect();
-    // What was held up until its turn was over has given it back.
-    let cancelled: HashSet<_> = lines
-        .iter()
-        .filter(|line| line["operation"] == "cancel")
-        .filter_map(|line| line["requestId"].as_str())
-        .collect();
-    let went = lines.iter().filter(|line| {
-        line["allowed"] == true
-            && matches!(line["operation"].as_str(), Some("acquire" | "claim"))
-            && !line["requestId"].as_str().is_some_and(|id| cancelled.contains(id))
-    });
-    let at = |line: &Value| {
-        let at: jiff::Timestamp = line["at"].as_str().expect("a time").parse().expect("a time");
-        Timestamp::from_micros(at.as_microsecond() as u64)
-    };
-    let mut admits: Vec<_> = went.map(at).collect();
-    admits.sort_unstable();
-    admits
+    proof::admits(logs, |_| true)
 }
 
-/// The longest way from the store to the vendor, in microseconds.
-pub(crate) fn longest_way(admits: &[Timestamp], arrivals: &[Timestamp]) -> u64 {
-    assert_eq!(admits.len(), arrivals.len(), "each that was let through arrived, and no other");
-    let ways = admits.iter().zip(arrivals).map(|(admit, arrival)| arrival.since(*admit));
-    ways.map(|way| way.as_micros()).max().unwrap_or(0)
-}
-
-/// Proves that no more arrived than a limit per second allows: in any window of the contract that
-/// is shorter by the longest way, because one that took it may be followed by one that took none.
-pub(crate) fn judge_arrivals(limit: &str, way: u64, arrivals: &[Timestamp]) {
+/// Proves that no more arrived than a limit per second allows.
+pub(crate) fn judge_arrivals(limit: &str, way: Span, arrivals: &[Timestamp]) {
     let (amount, _) = limit.split_once("/s").expect("a limit per second");
-    assert!(way < 900_000, "{way} µs from the store to the vendor leave nothing to prove");
-    judge(&format!("{amount}/{}us", 1_000_000 - way), arrivals);
-}
-
-fn judge(limit: &str, times: &[Timestamp]) {
-    let limit: sluicegate_core::Limit =
-        limit.parse().unwrap_or_else(|error| panic!("{limit}: {error}"));
-    let mut checker = Checker::new();
-    checker.scope("vendor", limit).expect("a scope");
-    for at in times {
-        checker.admit("vendor", *at, 1).expect("an event");
-    }
-    checker.check().expect("events").proven().unwrap_or_else(|violation| panic!("{violation}"));
+    let amount = amount.parse().expect("a number");
+    assert!(way < Span::from_millis(900), "{way} from the store to the vendor prove too little");
+    judge::judge_arrivals(amount, Span::from_secs(1), way, arrivals);
 }

@@ -1,0 +1,35 @@
+//! What decision logs tell of the times at which the store let work go.
+
+use std::collections::HashSet;
+
+use serde_json::Value;
+use sluicegate_core::Timestamp;
+
+/// When the store let work go, by its own clock, in order: the admissions that `counts`, without
+/// those that were given back.
+pub(crate) fn admits(logs: &[String], counts: impl Fn(&Value) -> bool) -> Vec<Timestamp> {
+    let lines = logs.iter().flat_map(|log| log.lines());
+    let lines: Vec<Value> =
+        lines.map(|line| serde_json::from_str(line).unwrap_or_default()).collect();
+    let dropped = lines.iter().find(|line| line["dropped"].as_u64().is_some_and(|n| n > 0));
+    assert!(dropped.is_none(), "lines are missing, so nothing is proven: {dropped:?}");
+    // A turn that came too late to be used was given back.
+    let cancelled: HashSet<_> = lines
+        .iter()
+        .filter(|line| line["operation"] == "cancel")
+        .filter_map(|line| line["requestId"].as_str())
+        .collect();
+    let went = lines.iter().filter(|line| {
+        line["allowed"] == true
+            && matches!(line["operation"].as_str(), Some("acquire" | "claim"))
+            && !line["requestId"].as_str().is_some_and(|id| cancelled.contains(id))
+            && counts(line)
+    });
+    let at = |line: &Value| {
+        let at: jiff::Timestamp = line["at"].as_str().expect("a time").parse().expect("a time");
+        Timestamp::from_micros(at.as_microsecond() as u64)
+    };
+    let mut admits: Vec<_> = went.map(at).collect();
+    admits.sort_unstable();
+    admits
+}
