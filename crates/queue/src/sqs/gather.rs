@@ -1,10 +1,12 @@
 //! What several ask for at the same time goes to SQS in one request.
 //!
 //! Nobody waits for company: a request leaves as soon as somebody asks, unless many are under way;
-//! what is asked for meanwhile goes together in the next.
+//! what is asked for meanwhile goes together in the next. If SQS is slower than those who ask, they
+//! wait before they get in line.
 
 use std::sync::Arc;
 
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::client::Address;
@@ -15,6 +17,8 @@ use crate::Error;
 const BATCH_MAX: usize = 10;
 /// The most requests of one kind to one queue at the same time.
 const REQUESTS_MAX: usize = 8;
+/// The most entries that wait for a request: a few rounds of the requests under way.
+const WAITING_MAX: usize = 256;
 
 /// What is asked for one message.
 pub(super) trait Entry: Sized + Send + 'static {
@@ -33,7 +37,7 @@ pub(super) trait Entry: Sized + Send + 'static {
 /// The way to a task that gathers entries for one queue, which ends with it.
 #[derive(Debug)]
 pub(super) struct Gather<E> {
-    waiting: mpsc::UnboundedSender<Asked<E>>,
+    waiting: mpsc::Sender<Asked<E>>,
 }
 
 /// An entry, and who is told what came of it.
@@ -41,17 +45,24 @@ type Asked<E> = (E, oneshot::Sender<Result<(), Error>>);
 
 impl<E: Entry> Gather<E> {
     pub(super) fn start(queue: &Arc<Address>) -> Self {
-        let (waiting, come) = mpsc::unbounded_channel();
+        let (waiting, come) = mpsc::channel(WAITING_MAX);
         tokio::spawn(gather(queue.clone(), come));
         Self { waiting }
     }
 
-    /// Asks, whether or not somebody waits for the answer.
+    /// Asks, whether or not somebody waits for the answer, as long as there is room in the line;
+    /// else it asks as soon as there is some, if somebody waits.
     pub(super) fn ask(&self, entry: E) -> impl Future<Output = Result<(), Error>> + use<E> {
         let (tell, told) = oneshot::channel();
-        // If nobody is there to take it, nobody is there to tell.
-        let _ = self.waiting.send((entry, tell));
+        let left_out = match self.waiting.try_send((entry, tell)) {
+            Err(TrySendError::Full(asked)) => Some((self.waiting.clone(), asked)),
+            // If nobody is there to take it, nobody is there to tell.
+            Ok(()) | Err(TrySendError::Closed(_)) => None,
+        };
         async {
+            if let Some((waiting, asked)) = left_out {
+                let _ = waiting.send(asked).await;
+            }
             told.await.unwrap_or_else(|_| {
                 let detail = "the process is stopping".to_owned();
                 Err(Error::Unavailable { broker: NAME, detail })
@@ -60,7 +71,7 @@ impl<E: Entry> Gather<E> {
     }
 }
 
-async fn gather<E: Entry>(queue: Arc<Address>, mut come: mpsc::UnboundedReceiver<Asked<E>>) {
+async fn gather<E: Entry>(queue: Arc<Address>, mut come: mpsc::Receiver<Asked<E>>) {
     let requests = Arc::new(Semaphore::new(REQUESTS_MAX));
     let mut left_over = None;
     loop {
@@ -117,10 +128,12 @@ pub(super) fn results<'a>(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
     use crate::broker::Place;
     use aws_sdk_sqs::config::{BehaviorVersion, Config};
-    use futures_util::future::join_all;
+    use futures_util::future::{FutureExt as _, join_all};
 
     /// Its size; what fails is odd.
     struct Item(usize);
@@ -142,14 +155,22 @@ mod tests {
         }
     }
 
+    fn start<E: Entry>() -> Gather<E> {
+        let config = Config::builder().behavior_version(BehaviorVersion::latest()).build();
+        let client = aws_sdk_sqs::Client::from_conf(config);
+        let (place, url) = (Place::Live("q".to_owned()), "here".to_owned());
+        Gather::start(&Arc::new(Address { client, place, url }))
+    }
+
+    fn run<T>(work: impl Future<Output = T>) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        runtime.block_on(work)
+    }
+
     /// What becomes of entries that are asked for at the same time.
     fn ask(sizes: impl Iterator<Item = usize>) -> Vec<Result<(), String>> {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-        runtime.block_on(async {
-            let config = Config::builder().behavior_version(BehaviorVersion::latest()).build();
-            let client = aws_sdk_sqs::Client::from_conf(config);
-            let (place, url) = (Place::Live("q".to_owned()), "here".to_owned());
-            let gather = Gather::start(&Arc::new(Address { client, place, url }));
+        run(async {
+            let gather = start();
             let asked: Vec<_> = sizes.map(|size| gather.ask(Item(size))).collect();
             let told = join_all(asked).await;
             told.into_iter().map(|told| told.map_err(|error| error.to_string())).collect()
@@ -166,6 +187,57 @@ mod tests {
                 _ => assert_eq!(told, Ok(())),
             }
         }
+    }
+
+    /// Counts itself when it is asked for, once there is a permit for it.
+    struct Slow(Arc<Semaphore>, Arc<AtomicUsize>);
+
+    impl Entry for Slow {
+        async fn request(entries: Vec<Self>, _: &Address) -> Vec<Result<(), Error>> {
+            let mut results = Vec::new();
+            for Self(open, asked) in entries {
+                open.acquire().await.expect("nobody closes it").forget();
+                asked.fetch_add(1, Ordering::SeqCst);
+                results.push(Ok(()));
+            }
+            results
+        }
+    }
+
+    #[test]
+    fn what_sqs_does_not_take_waits_with_those_who_ask_and_not_in_a_line_without_end() {
+        const MANY: usize = 10 * WAITING_MAX;
+        run(async {
+            let (open, asked) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
+            let gather = start();
+            let ask = || gather.ask(Slow(open.clone(), asked.clone()));
+            let mut waiting = join_all((0..MANY).map(|_| ask()).collect::<Vec<_>>());
+            // Everybody who asks gets as far as there is room.
+            for _ in 0..MANY {
+                assert!((&mut waiting).now_or_never().is_none());
+                tokio::task::yield_now().await;
+            }
+            drop(waiting);
+            // Of those who stopped waiting, the ones in line are asked for all the same.
+            open.add_permits(MANY);
+            ask().await.expect("it goes on");
+            let in_line = asked.load(Ordering::SeqCst);
+            let most = WAITING_MAX + REQUESTS_MAX * BATCH_MAX + 2;
+            assert!((WAITING_MAX..=most).contains(&in_line), "{in_line} of {MANY}");
+        });
+    }
+
+    #[test]
+    fn everybody_is_told_although_there_is_not_room_for_all_in_the_line() {
+        run(async {
+            let (open, asked) = (Arc::new(Semaphore::new(usize::MAX >> 4)), Arc::default());
+            let gather = start();
+            let many =
+                (0..5 * WAITING_MAX).map(|_| gather.ask(Slow(open.clone(), Arc::clone(&asked))));
+            let told = join_all(many.collect::<Vec<_>>()).await;
+            assert!(told.iter().all(Result::is_ok));
+            assert_eq!(asked.load(Ordering::SeqCst), 5 * WAITING_MAX);
+        });
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! failures.
 
 use aws_sdk_sqs::types::SendMessageBatchRequestEntry;
+use futures_util::future::join_all;
 
 use super::attributes::{self, Attributes, Encoded};
 use super::client::{Address, Link};
@@ -29,14 +30,7 @@ pub(super) async fn send(
         Ok(line.sends.ask(Sending { encoded, seconds: seconds(next.delay) }))
     };
     let asked: Vec<Result<_, Error>> = batch.into_iter().map(ask).collect();
-    let mut results = Vec::with_capacity(asked.len());
-    for asked in asked {
-        results.push(match asked {
-            Ok(asked) => asked.await,
-            Err(error) => Err(error),
-        });
-    }
-    results
+    join_all(asked.into_iter().map(async |asked| asked?.await)).await
 }
 
 /// A message as it is sent, and how long it is to lie hidden.
