@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
+use common::idle::{assert_idle, everything};
 use common::{Running, get, post, sluicegate};
 use serde_json::{Value, json};
 use sluicegate_testkit::redis::{RedisCluster, RedisServer, Version};
@@ -356,4 +357,13 @@ fn a_service_that_is_stopped_leaves_nothing_charged_in_a_cluster() {
     let expected = [allowed.load(Ordering::SeqCst); 2];
     let keys = ["sg:{USER:ann#requests}", "sg:{MODEL:gpt4#requests}"];
     eventually_is(|| keys.map(counted), expected);
+}
+
+#[test]
+fn an_idle_service_on_redis_with_every_part_uses_less_than_one_percent_of_a_core() {
+    let redis = RedisServer::start(Version::System, &[]);
+    let folder = tempfile::tempdir().expect("a folder");
+    let service = Running::start(&format!("{}{}", on(&redis, ""), everything(folder.path())));
+    wait_for(&service, READY);
+    assert_idle(&service);
 }

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub(crate) mod idle;
+
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -113,6 +115,11 @@ impl Running {
         let beside = self.config.with_extension("new");
         std::fs::write(&beside, format!("{ANYWHERE}{config}")).expect("a file");
         std::fs::rename(&beside, &self.config).expect("replaced");
+    }
+
+    /// Its process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// Sends a signal.

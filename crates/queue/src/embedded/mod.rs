@@ -13,10 +13,11 @@ mod operations;
 mod receipt;
 mod row;
 mod source;
+mod watch;
 mod writer;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use futures_util::future::{BoxFuture, FutureExt as _};
 use rusqlite::Connection;
@@ -26,6 +27,7 @@ use sluicegate_core::time::{Clock, EXACT_MAX};
 use crate::broker::{Broker, Capabilities, Depth, Incoming, Lease, Outgoing, Place, Source, Terms};
 use crate::{Error, WallClock};
 use source::Taking;
+use watch::Watch;
 use writer::Writer;
 
 /// What it is called in messages.
@@ -52,6 +54,8 @@ pub struct Embedded {
     writer: Writer,
     clock: Arc<dyn Clock>,
     reader: Arc<Mutex<Connection>>,
+    /// Shared by all consumers, and there as long as one is.
+    watch: Mutex<Weak<Watch>>,
 }
 
 impl Embedded {
@@ -64,7 +68,18 @@ impl Embedded {
     pub fn with_clock(path: &Path, clock: Arc<dyn Clock>) -> Result<Self, Error> {
         let writer = Writer::start(open::connection(path)?)?;
         let reader = Arc::new(Mutex::new(open::connection(path)?));
-        Ok(Self { path: path.to_owned(), writer, clock, reader })
+        Ok(Self { path: path.to_owned(), writer, clock, reader, watch: Mutex::default() })
+    }
+
+    /// Sees to it that consumers are woken for messages of other processes.
+    fn watch(&self) -> Result<Arc<Watch>, Error> {
+        let mut running = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(watch) = running.upgrade() {
+            return Ok(watch);
+        }
+        let watch = Arc::new(Watch::start(&self.path, self.writer.arrived.clone())?);
+        *running = Arc::downgrade(&watch);
+        Ok(watch)
     }
 
     /// Reads apart from the writer, which others wait for.
@@ -122,9 +137,10 @@ impl Broker for Embedded {
     ) -> BoxFuture<'a, Result<Box<dyn Source>, Error>> {
         async move {
             self.check(place).await?;
-            let (writer, clock) = (self.writer.clone(), self.clock.clone());
+            let (writer, clock, watch) = (self.writer.clone(), self.clock.clone(), self.watch()?);
+            let place = place.clone();
             let source: Box<dyn Source> =
-                Box::new(Taking { place: place.clone(), terms, writer, clock });
+                Box::new(Taking { place, terms, writer, clock, _watch: watch });
             Ok(source)
         }
         .boxed()

@@ -55,6 +55,8 @@ pub(super) struct Work<'w> {
     pub(super) connection: &'w Connection,
     /// Queues are never removed, so their numbers hold.
     pub(super) numbers: &'w mut HashMap<Place, i64>,
+    /// Set by every operation that may make a message ready sooner than consumers know.
+    pub(super) arrived: bool,
 }
 
 /// A row that is leased: its number and the fence of the lease.
@@ -173,6 +175,7 @@ impl Work<'_> {
     }
 
     pub(super) fn give_back(&mut self, place: &Place, leased: Leased) -> Result<(), Error> {
+        self.arrived = true;
         self.settle(GIVE_BACK.of(is_dead(place)), params![leased.id, leased.fence])
     }
 
@@ -182,6 +185,8 @@ impl Work<'_> {
         leased: Leased,
         until: Timestamp,
     ) -> Result<(), Error> {
+        // A lease that is shortened may end before the instant that consumers wait for.
+        self.arrived = true;
         let arguments = params![leased.id, leased.fence, micros(until)];
         self.settle(EXTEND.of(is_dead(place)), arguments)
     }
@@ -201,6 +206,7 @@ impl Work<'_> {
 
     /// What messages are put into a queue with.
     fn inserting(&mut self, place: &Place) -> Result<Insert<'_>, Error> {
+        self.arrived = true;
         let (queue, dead) = (self.number(place)?, is_dead(place));
         let prepare = |sql| self.connection.prepare_cached(sql).map_err(|e| open::failed(&e));
         Ok(Insert {

@@ -1,4 +1,4 @@
-//! Waiting for messages: for those of this process, for instants, and for other processes.
+//! Waiting for messages: until one is sent, by whichever process, or until one is due.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,38 +9,38 @@ use sluicegate_core::time::Clock;
 
 use super::operations::{Taken, Work, lease_end};
 use super::receipt::Held;
+use super::watch::{LOOK, Watch};
 use super::writer::Writer;
 use crate::Error;
 use crate::broker::{Place, Received, Source, Terms};
-
-/// How often we look for what other processes have sent: nothing tells us of it.
-const LOOK: Duration = Duration::from_millis(50);
 
 pub(super) struct Taking {
     pub(super) place: Place,
     pub(super) terms: Terms,
     pub(super) writer: Writer,
     pub(super) clock: Arc<dyn Clock>,
+    /// Wakes it for messages of other processes.
+    pub(super) _watch: Arc<Watch>,
 }
 
 impl Source for Taking {
     fn next(&mut self, max: usize) -> BoxFuture<'_, Result<Vec<Received>, Error>> {
         async move {
             loop {
-                let written = self.writer.written.clone();
-                let mut sent = std::pin::pin!(written.notified());
+                let arrived = self.writer.arrived.clone();
+                let mut arrived = std::pin::pin!(arrived.notified());
                 // From here on: what is sent while we look must wake us.
-                sent.as_mut().enable();
+                arrived.as_mut().enable();
                 let now = self.clock.now();
                 let until = lease_end(now, self.terms.visibility);
                 let (received, next_at) = self.take(max, (now, until)).await?;
                 if !received.is_empty() {
                     return Ok(received);
                 }
-                let left = next_at.map_or(LOOK, |at| at.since(self.clock.now()).into());
-                // At least a millisecond: a clock that stands still must not make us spin.
-                let left = left.clamp(Duration::from_millis(1), LOOK);
-                let _ = tokio::time::timeout(left, sent).await;
+                tokio::select! {
+                    () = arrived => {}
+                    () = self.reached(next_at) => {}
+                }
             }
         }
         .boxed()
@@ -48,6 +48,20 @@ impl Source for Taking {
 }
 
 impl Taking {
+    /// Waits until an instant; for ever, if there is none. Looks at the clock now and then, because
+    /// the instant is by the wall's clock, which may be set.
+    async fn reached(&self, instant: Option<Timestamp>) {
+        let Some(instant) = instant else { return std::future::pending().await };
+        loop {
+            let left = Duration::from(instant.since(self.clock.now()));
+            // At least a millisecond: a clock that stands still must not make us spin.
+            tokio::time::sleep(left.clamp(Duration::from_millis(1), LOOK)).await;
+            if self.clock.now() >= instant {
+                return;
+            }
+        }
+    }
+
     /// What is there. Receipts are made as soon as the leases are on the disk: if nobody waits any
     /// more when they arrive, they give themselves back.
     async fn take(

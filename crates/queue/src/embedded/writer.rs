@@ -28,20 +28,21 @@ type Done = Box<dyn FnOnce(Result<(), Error>) + Send>;
 #[derive(Clone)]
 pub(super) struct Writer {
     jobs: mpsc::Sender<Job>,
-    /// Wakes those who wait for messages, after every transaction that may have brought some.
-    pub(super) written: Arc<Notify>,
+    /// Wakes consumers after a transaction that may have made messages ready, and only then: an
+    /// empty take that woke its own consumer would keep the process busy for ever.
+    pub(super) arrived: Arc<Notify>,
 }
 
 impl Writer {
     pub(super) fn start(connection: Connection) -> Result<Self, Error> {
         let (jobs, waiting) = mpsc::channel(WAITING_MAX);
-        let written = Arc::new(Notify::new());
-        let wake = written.clone();
+        let arrived = Arc::new(Notify::new());
+        let wake = arrived.clone();
         std::thread::Builder::new()
             .name("queue-writer".to_owned())
             .spawn(move || write(&connection, waiting, &wake))
             .map_err(|error| unavailable(format!("no thread can be started: {error}")))?;
-        Ok(Self { jobs, written })
+        Ok(Self { jobs, arrived })
     }
 
     /// Does something in the next transaction; returns when it is on the disk.
@@ -87,20 +88,22 @@ impl Writer {
     }
 }
 
-fn write(connection: &Connection, mut waiting: mpsc::Receiver<Job>, written: &Notify) {
+fn write(connection: &Connection, mut waiting: mpsc::Receiver<Job>, arrived: &Notify) {
     let mut numbers = HashMap::<Place, i64>::new();
     let mut jobs = Vec::with_capacity(TOGETHER_MAX);
     while waiting.blocking_recv_many(&mut jobs, TOGETHER_MAX) > 0 {
         gather(&mut waiting, &mut jobs);
-        let outcome = transaction(connection, &mut numbers, &mut jobs);
-        if let Err((error, untold)) = outcome {
-            // A queue that was made in vain must not be remembered.
-            numbers.clear();
-            for done in untold {
-                done(Err(error.clone()));
+        match transaction(connection, &mut numbers, &mut jobs) {
+            Ok(true) => arrived.notify_waiters(),
+            Ok(false) => {}
+            Err((error, untold)) => {
+                // A queue that was made in vain must not be remembered.
+                numbers.clear();
+                for done in untold {
+                    done(Err(error.clone()));
+                }
             }
         }
-        written.notify_waiters();
     }
 }
 
@@ -121,20 +124,22 @@ fn gather(waiting: &mut mpsc::Receiver<Job>, jobs: &mut Vec<Job>) {
     }
 }
 
-/// Does all of it, or tells whom it could not be done for.
+/// Does all of it, or tells whom it could not be done for. Returns whether messages may have become
+/// ready.
 fn transaction(
     connection: &Connection,
     numbers: &mut HashMap<Place, i64>,
     jobs: &mut Vec<Job>,
-) -> Result<(), (Error, Vec<Done>)> {
+) -> Result<bool, (Error, Vec<Done>)> {
     let begun = connection.execute_batch("BEGIN IMMEDIATE").map_err(|error| open::failed(&error));
     if let Err(error) = begun {
         // Those that were not begun are told by the end of their channel.
         jobs.clear();
         return Err((error, Vec::new()));
     }
-    let mut work = Work { connection, numbers };
+    let mut work = Work { connection, numbers, arrived: false };
     let dones: Vec<_> = jobs.drain(..).map(|job| job(&mut work)).collect();
+    let arrived = work.arrived;
     Step::Published.reached();
     if let Err(error) = connection.execute_batch("COMMIT") {
         // SQLite may have rolled back by itself already.
@@ -145,5 +150,5 @@ fn transaction(
     for done in dones {
         done(Ok(()));
     }
-    Ok(())
+    Ok(arrived)
 }
