@@ -4,6 +4,7 @@ mod certificates;
 mod changes;
 mod cli;
 mod configuration;
+mod console;
 mod full;
 mod gateways;
 mod handlers;

@@ -10,7 +10,6 @@ use std::time::Duration;
 use anyhow::Context as _;
 use arc_swap::ArcSwapOption;
 use axum::Router;
-use indicatif::ProgressBar;
 use sluicegate_config::{
     Config, EnvoyClosed, Listener, LogFormat, SnapshotFile, Store, TokenScope,
 };
@@ -40,6 +39,7 @@ use tracing::{error, info, warn};
 use crate::certificates;
 use crate::changes;
 use crate::configuration::Source;
+use crate::console::Console;
 use crate::full::StoreFull;
 use crate::gateways::{self, Gateways};
 use crate::jobs::{self, Jobs, progress, why};
@@ -106,7 +106,7 @@ pub(crate) struct Run<'a> {
     /// What is done about queues that do not exist.
     pub(crate) missing: Missing,
     /// Where to show how jobs get on, if anywhere.
-    pub(crate) progress: Option<ProgressBar>,
+    pub(crate) progress: Option<Console>,
     /// Ends it.
     pub(crate) stop: Stop,
 }
@@ -268,6 +268,10 @@ impl Node {
         }
         self.save();
         self.decisions.close();
+        let dropped = self.decisions.dropped();
+        if dropped > 0 {
+            warn!(dropped, "decision log lines were dropped: standard output did not take them");
+        }
         Ok(())
     }
 
@@ -276,15 +280,15 @@ impl Node {
         &self,
         jobs: &Arc<Jobs>,
         stop: &Stop,
-        progress: Option<ProgressBar>,
+        progress: Option<Console>,
     ) -> anyhow::Result<JoinSet<()>> {
         let mut working = jobs.start(stop);
         if !jobs.is_empty() {
             jobs.shown.metrics.register(self.metrics.registry()).context("metrics of jobs")?;
             let watch = jobs.shown.watch.clone();
             self.metrics.watch_queues(move || watch.stats());
-            if let Some(bar) = progress {
-                working.spawn(progress::show(bar, jobs.shown.clone(), stop.drain.clone()));
+            if let Some(console) = progress {
+                working.spawn(progress::show(console, jobs.shown.clone(), stop.drain.clone()));
             }
         }
         let mut running = self.jobs.lock().unwrap_or_else(std::sync::PoisonError::into_inner);

@@ -94,8 +94,9 @@ pub(crate) fn run() -> ExitCode {
         Command::Dlq(dlq) => dlq.run(),
         Command::Jobs(jobs) => jobs.run(),
         Command::Completions(Completions { shell }) => {
-            let command = &mut Cli::command();
-            clap_complete::generate(shell, command, "sluicegate", &mut std::io::stdout());
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "sluicegate", &mut script);
+            say(String::from_utf8_lossy(&script).trim_end());
             Ok(true)
         }
     };

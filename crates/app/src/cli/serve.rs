@@ -1,24 +1,23 @@
 //! `sluicegate serve`.
 
 use std::collections::BTreeMap;
-use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
-use indicatif::ProgressBar;
 use notify::{RecursiveMode, Watcher};
 use sluicegate_config::{Config, LogFormat, LogLevel};
 use sluicegate_dispatch::Stop;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tracing::{error, info, warn};
 use tracing_subscriber::EnvFilter;
 
 use super::Logged;
 use crate::configuration::Source;
+use crate::console::Console;
 use crate::queue::Missing;
 use crate::wire::{Node, Part, Run};
 
@@ -29,7 +28,8 @@ Examples:
   sluicegate serve --config ratelimit.yaml  the same, of a file of envoyproxy/ratelimit
   sluicegate serve --config F --only gateway  its gateways, and nothing else of it
   sluicegate serve --config F --only worker --create  its workers, making queues that are missing
-  kill -HUP PID                             read the file again (as a change of it does)";
+  kill -HUP PID                             read the file again (as a change of it does), if it was
+                                            started without a terminal; else the end, as with TERM";
 
 #[derive(Args)]
 pub(super) struct Serve {
@@ -62,12 +62,14 @@ impl Serve {
     pub(super) fn run(self) -> anyhow::Result<bool> {
         let source = Source::new(self.config);
         let loaded = source.load()?;
-        let bar = match self.progress {
-            Progress::Auto if !std::io::stderr().is_terminal() => None,
-            Progress::Never => None,
-            Progress::Auto | Progress::Always => Some(ProgressBar::new_spinner()),
+        let console = Console::start().context("can't start the log")?;
+        let progress = match self.progress {
+            Progress::Auto => Console::is_terminal(),
+            Progress::Always => true,
+            Progress::Never => false,
         };
-        start_logging(&loaded.config, bar.clone());
+        let progress = progress.then(|| console.clone());
+        start_logging(&loaded.config, &console);
         for warning in &loaded.warnings {
             warn!("{warning}");
         }
@@ -79,7 +81,7 @@ impl Serve {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         let outcome = runtime.block_on(async {
             let stop = Stop::default();
-            let run = Run { parts: &parts, missing, progress: bar, stop };
+            let run = Run { parts: &parts, missing, progress, stop };
             serve(source, &loaded.config, run).await
         });
         // A name that is still being resolved is not waited for.
@@ -89,6 +91,7 @@ impl Serve {
             error!("{error:#}");
         }
         info!("stopped");
+        console.close();
         match outcome {
             Ok(()) => Ok(true),
             Err(_) if tracing::enabled!(tracing::Level::ERROR) => Err(Logged.into()),
@@ -102,21 +105,27 @@ async fn serve(source: Source, config: &Config, run: Run<'_>) -> anyhow::Result<
     // Before anything can take long: a signal that comes early must not be lost.
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
-    let mut hangup = signal(SignalKind::hangup())?;
+    let mut hangup = Hangup::new(&source)?;
     let mut changed = watch(&source)?;
 
     let stop = run.stop.clone();
     let reloading = node.clone();
     let signals = tokio::spawn(async move {
-        loop {
+        let signal = loop {
             tokio::select! {
-                _ = interrupt.recv() => break,
-                _ = terminate.recv() => break,
-                _ = hangup.recv() => reload(&reloading).await,
+                _ = interrupt.recv() => break "SIGINT",
+                _ = terminate.recv() => break "SIGTERM",
+                meaning = hangup.recv() => match meaning {
+                    Meaning::Reload => reload(&reloading).await,
+                    Meaning::End => break "SIGHUP",
+                },
                 Some(()) = changed.recv() => reload(&reloading).await,
             }
-        }
-        info!("stopping: what is in flight is finished first; a second signal ends it at once");
+        };
+        info!(
+            signal,
+            "stopping: what is in flight is finished first; a second signal ends it at once"
+        );
         stop.drain.cancel();
         tokio::select! {
             _ = interrupt.recv() => {}
@@ -128,6 +137,52 @@ async fn serve(source: Source, config: &Config, run: Run<'_>) -> anyhow::Result<
     let outcome = node.run(config, run).await;
     signals.abort();
     outcome
+}
+
+/// SIGHUP: the terminal was closed, or an operator asks a service to read its files again.
+struct Hangup {
+    meaning: Meaning,
+    /// None where whoever started the process has it ignored, as `nohup` does.
+    signal: Option<Signal>,
+}
+
+/// What SIGHUP asks for; see docs/decisions/014-what-sighup-means.md.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Meaning {
+    Reload,
+    End,
+}
+
+impl Hangup {
+    fn new(source: &Source) -> anyhow::Result<Self> {
+        // Only a process that belongs to a terminal can open this.
+        let has_terminal = std::fs::File::open("/dev/tty").is_ok();
+        let is_service = !has_terminal && !source.files().is_empty();
+        let meaning = if is_service { Meaning::Reload } else { Meaning::End };
+        let signal = match is_ignored(SignalKind::hangup()) {
+            true => None,
+            false => Some(signal(SignalKind::hangup())?),
+        };
+        Ok(Self { meaning, signal })
+    }
+
+    async fn recv(&mut self) -> Meaning {
+        match &mut self.signal {
+            Some(signal) => {
+                signal.recv().await;
+                self.meaning
+            }
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// Whether a signal was ignored when this process started, where the system tells.
+fn is_ignored(kind: SignalKind) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask >> (kind.as_raw_value() - 1) & 1 == 1
 }
 
 async fn reload(node: &Arc<Node>) {
@@ -213,25 +268,8 @@ fn watch_folder(watcher: &mut impl Watcher, path: &Path) -> anyhow::Result<()> {
         .with_context(|| format!("can't watch {}", folder.display()))
 }
 
-/// Standard error, which a line of progress shares with the log.
-#[derive(Clone)]
-struct Below(Option<ProgressBar>);
-
-impl std::io::Write for Below {
-    fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
-        match &self.0 {
-            Some(bar) => bar.suspend(|| std::io::stderr().write(text)),
-            None => std::io::stderr().write(text),
-        }
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        std::io::stderr().flush()
-    }
-}
-
 /// Logs go to standard error; standard output is for decisions.
-fn start_logging(config: &Config, bar: Option<ProgressBar>) {
+fn start_logging(config: &Config, console: &Console) {
     let level = match config.log.level {
         LogLevel::Error => "error",
         LogLevel::Warn => "warn",
@@ -241,7 +279,7 @@ fn start_logging(config: &Config, bar: Option<ProgressBar>) {
     };
     let filter =
         EnvFilter::try_from_env("SLUICEGATE_LOG").unwrap_or_else(|_| EnvFilter::new(level));
-    let terminal = std::io::stderr().is_terminal();
+    let (terminal, console) = (Console::is_terminal(), console.clone());
     let json = match config.log.format {
         LogFormat::Json => true,
         LogFormat::Text => false,
@@ -249,7 +287,10 @@ fn start_logging(config: &Config, bar: Option<ProgressBar>) {
     };
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(move || Below(bar.clone()))
+        .with_writer(move || console.clone())
+        // A line that could not be written would be told of on standard error, which is where it
+        // could not be written, and by a macro that panics.
+        .log_internal_errors(false)
         .with_target(false);
     if json {
         builder.json().flatten_event(true).init();

@@ -4,23 +4,19 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
 use sluicegate_core::Span;
 use sluicegate_dispatch::Count;
 use tokio_util::sync::CancellationToken;
 
 use super::Shown;
+use crate::console::Console;
 
 const EVERY: Duration = Duration::from_secs(1);
 /// Over how many lines the rate is taken.
 const RATE_OVER: usize = 10;
 
-/// Shows the line until it is stopped. The bar knows how to stay below what is logged.
-pub(crate) async fn show(bar: ProgressBar, shown: Shown, stop: CancellationToken) {
-    bar.set_style(
-        ProgressStyle::with_template("{spinner} {wide_msg}")
-            .unwrap_or_else(|_| ProgressStyle::default_spinner()),
-    );
+/// Shows the line until it is stopped, whenever there is something to show.
+pub(crate) async fn show(console: Console, shown: Shown, stop: CancellationToken) {
     let mut tick = tokio::time::interval(EVERY);
     let mut done = Vec::new();
     while stop.run_until_cancelled(tick.tick()).await.is_some() {
@@ -30,10 +26,12 @@ pub(crate) async fn show(bar: ProgressBar, shown: Shown, stop: CancellationToken
             done.remove(0);
         }
         let rate = (finished - done[0]) as f64 / (done.len().max(2) - 1) as f64;
-        bar.set_message(line(&shown, rate));
-        bar.tick();
+        match line(&shown, rate) {
+            Some(line) => console.show_progress(line),
+            None => console.clear_progress(),
+        }
     }
-    bar.finish_and_clear();
+    console.clear_progress();
 }
 
 impl Shown {
@@ -42,7 +40,8 @@ impl Shown {
     }
 }
 
-fn line(shown: &Shown, rate: f64) -> String {
+/// The line; none while nothing waits and nothing was done for a minute.
+fn line(shown: &Shown, rate: f64) -> Option<String> {
     let mut line = String::new();
     let mut left = 0;
     for (queue, depth, dead) in shown.watch.depths() {
@@ -63,6 +62,9 @@ fn line(shown: &Shown, rate: f64) -> String {
             let _ = write!(line, "{provider} {per_minute}/min · ");
         }
     }
+    if line.is_empty() {
+        return None;
+    }
     let _ = write!(line, "done {}", shown.count(Count::Done));
     for (count, word) in
         [(Count::Requeued, "deferred"), (Count::Failed, "failed"), (Count::Dead, "dead")]
@@ -77,5 +79,5 @@ fn line(shown: &Shown, rate: f64) -> String {
         let _ =
             write!(line, " · {rate:.1}/s · {} left", Span::from_secs(seconds as u64).in_words());
     }
-    line
+    Some(line)
 }

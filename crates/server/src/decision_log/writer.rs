@@ -4,21 +4,28 @@
 //! one and writes it out, so lines that come meanwhile become one write. A bound in bytes holds
 //! whatever the length of a line, and nothing is allocated once both buffers have grown.
 
+use std::convert::Infallible;
 use std::io::{self, Write};
 use std::mem;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::Duration;
 
 /// How long the thread waits for further lines before it writes: waking it costs more than a line,
 /// and nobody reads a log faster than this.
 const LINGER: Duration = Duration::from_millis(10);
 
+/// How long closing waits for an output that takes nothing: a process must come to its end although
+/// nobody reads what it writes.
+const CLOSE_MAX: Duration = Duration::from_secs(5);
+
 /// Writes lines in the background, until it is closed or dropped.
 pub(super) struct Writer {
     queue: Arc<Queue>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    /// Disconnected when the thread has ended; none once somebody has waited for that.
+    ended: Mutex<Option<Receiver<Infallible>>>,
 }
 
 struct Queue {
@@ -35,6 +42,8 @@ struct Queue {
 struct Waiting {
     bytes: Vec<u8>,
     lines: u64,
+    /// The lines that the thread has taken to write them.
+    writing: u64,
     /// The thread sleeps until it is woken.
     idle: bool,
     closed: bool,
@@ -50,9 +59,12 @@ impl Writer {
             missing: AtomicU64::new(0),
         });
         let theirs = queue.clone();
-        let thread = thread::Builder::new().name("decision-log".to_owned());
-        let thread = thread.spawn(move || theirs.write_out(out))?;
-        Ok(Self { queue, thread: Mutex::new(Some(thread)) })
+        let (end, ended) = sync_channel(1);
+        thread::Builder::new().name("decision-log".to_owned()).spawn(move || {
+            theirs.write_out(out);
+            drop(end);
+        })?;
+        Ok(Self { queue, ended: Mutex::new(Some(ended)) })
     }
 
     /// Takes a line with its newline, or counts it as dropped: false.
@@ -75,13 +87,15 @@ impl Writer {
         self.queue.missing.fetch_add(lines, Relaxed);
     }
 
+    /// Waits until everything is written; what takes too long counts as dropped.
     pub(super) fn close(&self) {
         self.queue.close();
         // Under the lock, so that whoever closes a second time waits as well.
-        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(thread) = thread.take() {
-            // It ends by panic only if the output panicked; then there is nothing to wait for.
-            let _ = thread.join();
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(ended) = ended.take()
+            && ended.recv_timeout(CLOSE_MAX) == Err(RecvTimeoutError::Timeout)
+        {
+            self.queue.abandon();
         }
     }
 }
@@ -117,6 +131,15 @@ impl Queue {
         self.wake.notify_one();
     }
 
+    /// Drops the lines that wait.
+    fn abandon(&self) {
+        let mut waiting = self.lock();
+        waiting.bytes.clear();
+        let lines = mem::take(&mut waiting.lines) + waiting.writing;
+        drop(waiting);
+        self.lost(lines);
+    }
+
     fn write_out(&self, mut out: Box<dyn Write + Send>) {
         let mut batch = Vec::new();
         let mut torn = false;
@@ -133,6 +156,7 @@ impl Queue {
     fn next(&self, batch: &mut Vec<u8>) -> Option<u64> {
         batch.clear();
         let mut waiting = self.lock();
+        waiting.writing = 0;
         while waiting.bytes.is_empty() {
             if waiting.closed {
                 return None;
@@ -145,7 +169,8 @@ impl Queue {
         let lingered = self.wake.wait_timeout_while(waiting, LINGER, linger);
         let (mut waiting, _) = lingered.unwrap_or_else(PoisonError::into_inner);
         mem::swap(&mut waiting.bytes, batch);
-        Some(mem::take(&mut waiting.lines))
+        waiting.writing = mem::take(&mut waiting.lines);
+        Some(waiting.writing)
     }
 
     const fn half(&self) -> usize {

@@ -1,0 +1,187 @@
+//! Standard error, as the service uses it: log lines, and below them the progress of jobs.
+//!
+//! One thread writes. Whoever logs neither waits nor fails: a terminal that was closed, and a
+//! reader that went away or does not read, must not hold up a decision or end the process. Lines
+//! without room are dropped, and the log says how many as soon as something can be written again.
+
+use std::convert::Infallible;
+use std::io::{self, IsTerminal as _, Write};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use tracing::warn;
+
+/// The most bytes that wait to be written: some thousand lines.
+const BYTES_MAX: usize = 1 << 20;
+/// How long the end of the process waits for the last lines.
+const CLOSE_MAX: Duration = Duration::from_secs(2);
+
+/// The way to the thread. A clone is another handle to the same.
+#[derive(Clone)]
+pub(crate) struct Console(Arc<Inner>);
+
+struct Inner {
+    waiting: Mutex<Waiting>,
+    wake: Condvar,
+    /// Disconnected when the thread has ended.
+    ended: Mutex<Receiver<Infallible>>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    bytes: Vec<u8>,
+    lines: u64,
+    /// Lines that were lost, and that no line has told of yet.
+    dropped: u64,
+    progress: Option<Progress>,
+    closed: bool,
+}
+
+/// What to do with the line of progress.
+enum Progress {
+    Show(String),
+    Clear,
+}
+
+impl Console {
+    /// Starts the thread.
+    pub(crate) fn start() -> io::Result<Self> {
+        Self::over(io::stderr())
+    }
+
+    fn over(out: impl Write + Send + 'static) -> io::Result<Self> {
+        let (end, ended) = sync_channel(1);
+        let (waiting, wake, ended) = (Mutex::default(), Condvar::new(), Mutex::new(ended));
+        let console = Self(Arc::new(Inner { waiting, wake, ended }));
+        let inner = console.0.clone();
+        thread::Builder::new().name("log".to_owned()).spawn(move || {
+            inner.write_out(out);
+            drop(end);
+        })?;
+        Ok(console)
+    }
+
+    /// Whether somebody looks at it.
+    pub(crate) fn is_terminal() -> bool {
+        io::stderr().is_terminal()
+    }
+
+    /// Shows how jobs get on, below the log, until this is called again.
+    pub(crate) fn show_progress(&self, text: String) {
+        self.0.progress(Progress::Show(text));
+    }
+
+    /// Takes the line of progress away.
+    pub(crate) fn clear_progress(&self) {
+        self.0.progress(Progress::Clear);
+    }
+
+    /// Waits until everything is written, though not for ever: a reader may not be reading.
+    pub(crate) fn close(&self) {
+        self.0.lock().closed = true;
+        self.0.wake.notify_one();
+        let ended = self.0.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = ended.recv_timeout(CLOSE_MAX);
+    }
+}
+
+/// Takes one log line with each call, and never fails.
+impl Write for Console {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.0.line(line);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Inner {
+    fn line(&self, line: &[u8]) {
+        let mut waiting = self.lock();
+        if line.len() > BYTES_MAX - waiting.bytes.len() {
+            waiting.dropped += 1;
+            return;
+        }
+        waiting.bytes.extend_from_slice(line);
+        waiting.lines += 1;
+        drop(waiting);
+        self.wake.notify_one();
+    }
+
+    fn progress(&self, progress: Progress) {
+        self.lock().progress = Some(progress);
+        self.wake.notify_one();
+    }
+
+    fn write_out(&self, mut out: impl Write) {
+        let mut bar: Option<ProgressBar> = None;
+        while let Some(Waiting { bytes, lines, progress, .. }) = self.next() {
+            if lines > 0 {
+                let mut write = || out.write_all(&bytes).and_then(|()| out.flush());
+                let written = match &bar {
+                    None => write(),
+                    Some(bar) => ProgressBar::suspend(bar, write),
+                };
+                self.told(lines, written);
+            }
+            match progress {
+                None => {}
+                Some(Progress::Show(text)) => {
+                    let bar = bar.get_or_insert_with(new_bar);
+                    bar.set_message(text);
+                    bar.tick();
+                }
+                Some(Progress::Clear) => clear(&mut bar),
+            }
+        }
+        clear(&mut bar);
+    }
+
+    /// Takes all that waits; `None` at the end.
+    fn next(&self) -> Option<Waiting> {
+        let mut waiting = self.lock();
+        while waiting.lines == 0 && waiting.progress.is_none() {
+            if waiting.closed {
+                return None;
+            }
+            waiting = self.wake.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        }
+        let (closed, dropped) = (waiting.closed, waiting.dropped);
+        Some(std::mem::replace(&mut waiting, Waiting { closed, dropped, ..Waiting::default() }))
+    }
+
+    /// Counts lines that were lost; if others were written since, says so in the log.
+    fn told(&self, lines: u64, written: io::Result<()>) {
+        let mut waiting = self.lock();
+        if written.is_err() {
+            waiting.dropped += lines;
+            return;
+        }
+        let dropped = std::mem::take(&mut waiting.dropped);
+        drop(waiting);
+        if dropped > 0 {
+            warn!(dropped, "log lines were dropped: standard error did not take them");
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn clear(bar: &mut Option<ProgressBar>) {
+    if let Some(bar) = bar.take() {
+        bar.finish_and_clear();
+    }
+}
+
+fn new_bar() -> ProgressBar {
+    let style = ProgressStyle::with_template("{spinner} {wide_msg}");
+    ProgressBar::new_spinner()
+        .with_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()))
+}
