@@ -44,14 +44,13 @@ enum Next {
 impl<S: Store + 'static, C: Clock + 'static> Worker<S, C> {
     /// Sees a message through.
     pub(crate) async fn work(&self, mut delivery: Delivery, stop: &Stop) -> Result<(), Error> {
-        let enabled = self.is_enabled();
         // Whoever has booked waits for the moment first, so that it does not keep others from work.
-        if let Some(booking) = Booking::of(delivery.message()).filter(|_| enabled) {
+        if let Some(booking) = Booking::of(delivery.message()).filter(|_| self.limits.is_on()) {
             let wait = booking.wait(self.clock.now());
             if wait > HOLD {
                 return self.send_back(delivery, wait).await;
             }
-            if wait > Span::ZERO && !delivery.while_held(stop.sleep(wait.into())).await {
+            if wait > Span::ZERO && !self.wait(&delivery, stop, wait).await {
                 return delivery.give_back().await;
             }
         }
@@ -63,37 +62,34 @@ impl<S: Store + 'static, C: Clock + 'static> Worker<S, C> {
         let _slot = slot.unwrap_or_else(|_| unreachable!("nobody closes it"));
         let provider = self.options.provider.as_str();
         let mut first = true;
-        loop {
-            let next = match enabled {
-                true => {
-                    if first {
-                        self.metrics.count(provider, Count::Checked);
-                    }
-                    self.turn(&mut delivery).await
-                }
-                false => Next::Go,
-            };
+        // Each time: limits may be turned off while it waits for them.
+        while self.limits.is_on() {
+            if first {
+                self.metrics.count(provider, Count::Checked);
+            }
+            let next = self.turn(&mut delivery).await;
             if first && !matches!(next, Next::Go) {
                 self.metrics.count(provider, Count::Blocked);
             }
             first = false;
             match next {
-                Next::Go => break,
+                Next::Go => {
+                    self.metrics.count(provider, Count::Allowed);
+                    break;
+                }
                 Next::Wait(span) => {
                     self.saw(&delivery, Event::Waiting, |seen| seen.until(self.clock.now() + span));
-                    if !delivery.while_held(stop.sleep(span.into())).await {
+                    if !self.wait(&delivery, stop, span).await {
                         return delivery.give_back().await;
                     }
                 }
+                Next::Back(_) if !self.limits.is_on() => {}
                 Next::Back(span) => return self.send_back(delivery, span).await,
                 Next::Never(rule) => {
                     let reason = format!("the limits of {rule} never let it go");
                     return self.bury(delivery, Reason::new(reason)).await;
                 }
             }
-        }
-        if enabled {
-            self.metrics.count(provider, Count::Allowed);
         }
         self.saw(&delivery, Event::InWork, |seen| seen);
         self.metrics.busy(provider, 1);
@@ -119,7 +115,7 @@ impl<S: Store + 'static, C: Clock + 'static> Worker<S, C> {
             Turn::Now => Next::Go,
             Turn::Later(span) if span > HOLD => {
                 // Whatever else lies in the queue would have to wait as well.
-                self.close_for(span);
+                self.limit_for(span);
                 Next::Back(span)
             }
             Turn::Later(span) | Turn::Closed(span) => Next::Wait(span),

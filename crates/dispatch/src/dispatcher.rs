@@ -5,7 +5,7 @@
 //! holds up nobody else's messages.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures_util::future::join_all;
 use serde_json::Value;
@@ -20,6 +20,7 @@ use crate::metrics::Metrics;
 use crate::pace::{Pace, Turn};
 use crate::select::{Candidate, Choice, Selector};
 use crate::stop::Stop;
+use crate::switch::Switch;
 use crate::tier::{Booking, Tier, turn};
 use crate::tracker::{Event, Sighting, Tracker};
 
@@ -54,7 +55,7 @@ pub struct Options {
 /// A dispatcher. Any number of them may work side by side.
 pub struct Dispatcher<S, C> {
     options: Options,
-    enabled: AtomicBool,
+    limits: Switch,
     source: Queue,
     lanes: Vec<Lane<S, C>>,
     clock: Arc<dyn Clock>,
@@ -102,13 +103,14 @@ impl<S: Store + 'static, C: Clock + 'static> Dispatcher<S, C> {
             Lane { pace, queue, full_until: AtomicU64::new(0) }
         };
         let lanes = providers.into_iter().map(lane).collect();
-        let enabled = AtomicBool::new(options.enabled);
-        Arc::new(Self { options, enabled, source, lanes, clock, metrics, tracker })
+        let limits = Switch::new(options.enabled);
+        Arc::new(Self { options, limits, source, lanes, clock, metrics, tracker })
     }
 
-    /// Asks limits from now on, or does not.
+    /// Asks limits from now on, or does not: then nothing is delayed any more that is not already
+    /// on its way to a queue.
     pub fn enable(&self, enabled: bool) {
-        self.enabled.store(enabled, Ordering::Relaxed);
+        self.limits.turn(enabled);
     }
 
     /// Works until it is told to stop.
@@ -131,11 +133,19 @@ impl<S: Store + 'static, C: Clock + 'static> Dispatcher<S, C> {
         let choice = self.options.selector.choose(&body);
         let way = loop {
             let asked = delivery.while_held(self.way(&choice, delivery.message())).await;
+            let is_on = self.limits.is_on();
             match asked {
+                // Limits were turned off while they were asked: what they said is void.
+                Ok(Way { later: Some(_), .. }) | Err(Stuck::Later(_)) if !is_on => {}
                 Ok(way) => break way,
                 Err(Stuck::Rejected(reason)) => return self.reject(delivery, reason).await,
                 Err(Stuck::Again(span)) => {
-                    if !delivery.while_held(stop.sleep(span.into())).await {
+                    let wait = delivery.while_held(stop.sleep(span.into()));
+                    let slept = tokio::select! {
+                        slept = wait => slept,
+                        () = self.limits.is_off() => true,
+                    };
+                    if !slept {
                         return delivery.give_back().await;
                     }
                 }
@@ -175,7 +185,7 @@ impl<S: Store + 'static, C: Clock + 'static> Dispatcher<S, C> {
                 return Err(Stuck::Rejected(Reason::new(reason)));
             }
         };
-        if !self.enabled.load(Ordering::Relaxed) {
+        if !self.limits.is_on() {
             return Ok(Way::at_once(lane));
         }
         self.metrics.checked(self.lanes[lane].pace.provider());
@@ -195,7 +205,7 @@ impl<S: Store + 'static, C: Clock + 'static> Dispatcher<S, C> {
     async fn any(&self, message: &Message) -> Result<Way, Stuck> {
         let order = self.options.selector.order();
         let first = order.first().copied().unwrap_or_default();
-        if !self.enabled.load(Ordering::Relaxed) {
+        if !self.limits.is_on() {
             return Ok(Way::at_once(first));
         }
         match self.options.delay {

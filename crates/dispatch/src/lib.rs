@@ -19,6 +19,7 @@ mod pace;
 mod retry;
 mod select;
 mod stop;
+mod switch;
 mod tier;
 mod tracker;
 pub mod worker;

@@ -5,14 +5,13 @@
 //! meanwhile: what is not in hand stays where it is, so that nothing goes round in circles.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use sluicegate_core::Store;
 use sluicegate_core::query::Cost;
 use sluicegate_core::time::{Clock, Span, Timestamp};
 use sluicegate_door::service::Service;
 use sluicegate_queue::{Delivery, Queue};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tracing::info;
 
 use crate::handler::Handler;
@@ -22,6 +21,7 @@ use crate::metrics::Metrics;
 use crate::pace::Pace;
 use crate::retry::Backoff;
 use crate::stop::Stop;
+use crate::switch::Switch;
 use crate::tracker::Tracker;
 
 /// What a worker is told to do.
@@ -63,7 +63,7 @@ pub struct Queues {
 /// A worker. Any number of them may work side by side.
 pub struct Worker<S, C> {
     pub(crate) options: Options,
-    enabled: AtomicBool,
+    pub(crate) limits: Switch,
     pub(crate) queues: Queues,
     pub(crate) pace: Pace<S, C>,
     pub(crate) handler: Arc<dyn Handler>,
@@ -73,8 +73,8 @@ pub struct Worker<S, C> {
     pub(crate) tracker: Tracker,
     /// A job in work holds one.
     pub(crate) slots: Semaphore,
-    /// Nothing is taken before this, in microseconds by the clock of the queue.
-    closed_until: AtomicU64,
+    /// Nothing is taken before this, by the clock of the queue.
+    closed_until: watch::Sender<Timestamp>,
 }
 
 impl<S: Store + 'static, C: Clock + 'static> Worker<S, C> {
@@ -92,11 +92,11 @@ impl<S: Store + 'static, C: Clock + 'static> Worker<S, C> {
         let pace = Pace::new(service.clone(), options.provider.clone(), options.estimate);
         let slots = Semaphore::new(options.concurrency.max(1).into());
         let ear = Ear::new(options.learn);
-        let closed_until = AtomicU64::new(0);
-        let enabled = AtomicBool::new(options.enabled);
+        let closed_until = watch::Sender::default();
+        let limits = Switch::new(options.enabled);
         Arc::new(Self {
             options,
-            enabled,
+            limits,
             queues,
             pace,
             handler,
@@ -109,13 +109,13 @@ impl<S: Store + 'static, C: Clock + 'static> Worker<S, C> {
         })
     }
 
-    /// Asks limits from now on, or does not.
+    /// Asks limits from now on, or does not: then messages in hand go at once.
+    ///
+    /// Either way further messages are taken, although a limit had closed the queue: the limit may
+    /// be another one by now.
     pub fn enable(&self, enabled: bool) {
-        self.enabled.store(enabled, Ordering::Relaxed);
-    }
-
-    pub(crate) fn is_enabled(&self) -> bool {
-        self.enabled.load(Ordering::Relaxed)
+        self.limits.turn(enabled);
+        self.reopen();
     }
 
     /// Works until it is told to stop.
@@ -138,22 +138,41 @@ impl<S: Store + 'static, C: Clock + 'static> Worker<S, C> {
 
     /// Waits until something may be taken.
     async fn open(&self) {
+        let mut closed = self.closed_until.subscribe();
         loop {
-            let left = self.closed_until().since(self.clock.now());
+            let left = closed.borrow_and_update().since(self.clock.now());
             if left == Span::ZERO {
                 return;
             }
-            tokio::time::sleep(left.into()).await;
+            let _ = tokio::time::timeout(left.into(), closed.changed()).await;
         }
     }
 
     /// Takes nothing for so long.
     pub(crate) fn close_for(&self, span: Span) {
-        let until = (self.clock.now() + span).as_micros();
-        self.closed_until.fetch_max(until, Ordering::Relaxed);
+        let until = self.clock.now() + span;
+        self.closed_until.send_modify(|closed| *closed = until.max(*closed));
     }
 
-    fn closed_until(&self) -> Timestamp {
-        Timestamp::from_micros(self.closed_until.load(Ordering::Relaxed))
+    /// Takes nothing for so long, because a limit says so.
+    pub(crate) fn limit_for(&self, span: Span) {
+        self.close_for(span);
+        // Whoever turned limits off has opened the queue after that, which may have been before.
+        if !self.limits.is_on() {
+            self.reopen();
+        }
+    }
+
+    fn reopen(&self) {
+        self.closed_until.send_replace(Timestamp::default());
+    }
+
+    /// Waits for a limit, with a message in hand, until limits are turned off; false if the process
+    /// is to come to an end before.
+    pub(crate) async fn wait(&self, delivery: &Delivery, stop: &Stop, span: Span) -> bool {
+        tokio::select! {
+            slept = delivery.while_held(stop.sleep(span.into())) => slept,
+            () = self.limits.is_off() => true,
+        }
     }
 }

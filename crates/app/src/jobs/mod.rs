@@ -120,10 +120,10 @@ impl Jobs {
     /// [`crate::restart`].
     pub(crate) fn reload(&self, config: &Config) {
         if let (Some(dispatcher), Some(dispatch)) = (&self.dispatcher, &config.dispatch) {
-            dispatcher.enable(dispatch.enabled);
+            dispatcher.enable(config.enabled && dispatch.enabled);
         }
-        for (worker, config) in self.workers.iter().zip(&config.workers) {
-            worker.enable(config.enabled);
+        for (worker, given) in self.workers.iter().zip(&config.workers) {
+            worker.enable(config.enabled && given.enabled);
         }
     }
 

@@ -101,11 +101,40 @@ fn all_succeeded(stand: &Stand, running: Running, record: &Record) {
 }
 
 /// C8: without limits everything goes straight to its queue; a reload is enough.
+///
+/// All of the first batch has been decided before limits are turned off: what has not been asked by
+/// then rightly goes at once.
 fn limits_are_turned_off_at_once(stand: &Stand) {
     stand.produce("raw", 600);
     let limited = config(stand, "http://127.0.0.1:1", "delay: 1000s");
     let dispatcher = stand.run("dispatch", &limited);
-    eventually(|| (stand.depth("gemini").ready == 500, stand.depth("gemini")));
+    let found = || stand.ready_and_delayed("gemini", Span::from_secs(1_000));
+    eventually(|| (found() == (500, 100), found()));
+    turn_off(stand, &dispatcher, &limited);
+    stand.produce("raw", 600);
+    eventually(|| (found() == (1_100, 100), found()));
+    assert_eq!(stand.depth("raw").ready, 0);
+}
+
+/// Limits that are turned off while messages flow: each was delayed by its limit or went at once, and
+/// none that came afterwards was delayed.
+fn limits_are_turned_off_in_the_middle_of_a_flow(stand: &Stand) {
+    stand.produce("raw", 600);
+    let limited = config(stand, "http://127.0.0.1:1", "delay: 1000s");
+    let dispatcher = stand.run("dispatch", &limited);
+    eventually(|| (stand.depth("gemini").ready >= 100, stand.depth("gemini")));
+    turn_off(stand, &dispatcher, &limited);
+    stand.produce("raw", 600);
+    let found = || stand.ready_and_delayed("gemini", Span::from_secs(1_000));
+    let (_, delayed) = eventually(|| {
+        let (ready, delayed) = found();
+        (ready + delayed == 1_200, (ready, delayed))
+    });
+    assert!(delayed <= 100, "{delayed} of the first 600 were over the limit of 500");
+}
+
+/// Takes a configuration without limits, and waits until it is in force.
+fn turn_off(stand: &Stand, dispatcher: &Running, limited: &str) {
     dispatcher.write(&format!(
         "{}{}",
         stand.config(),
@@ -115,8 +144,6 @@ fn limits_are_turned_off_at_once(stand: &Stand) {
         let log = dispatcher.logged();
         (log.iter().any(|line| line["message"] == "configuration reloaded"), log.len())
     });
-    stand.produce("raw", 600);
-    eventually(|| (stand.depth("gemini").ready == 1_100, stand.depth("gemini")));
 }
 
 macro_rules! scenarios {
@@ -136,6 +163,7 @@ scenarios!(
     everything_succeeds_with_a_fixed_delay,
     everything_succeeds_booked_and_hardly_anything_goes_back,
     limits_are_turned_off_at_once,
+    limits_are_turned_off_in_the_middle_of_a_flow,
 );
 
 impl Stand {

@@ -25,6 +25,8 @@ use sluicegate_testkit::{Deadline, Switch};
 use tokio::task::JoinSet;
 
 type TheService = Service<Switch<Memory>, MonotonicClock>;
+type TheDispatcher = Dispatcher<Switch<Memory>, MonotonicClock>;
+type TheWorker = Worker<Switch<Memory>, MonotonicClock>;
 
 /// Everything that a flow needs.
 pub(crate) struct Bench {
@@ -101,7 +103,12 @@ impl Bench {
     }
 
     /// Starts a dispatcher from `raw` to the queues that are called like their providers.
-    pub(crate) async fn dispatch(&mut self, strategy: Strategy, names: &[&str], delay: Delay) {
+    pub(crate) async fn dispatch(
+        &mut self,
+        strategy: Strategy,
+        names: &[&str],
+        delay: Delay,
+    ) -> Arc<TheDispatcher> {
         let candidates: Vec<_> = names.iter().map(|name| candidate(name)).collect();
         let mut providers = Vec::new();
         for candidate in &candidates {
@@ -119,11 +126,16 @@ impl Bench {
         let clock = Arc::new(WallClock);
         let dispatcher =
             Dispatcher::new(options, source, providers, &self.service, clock, metrics, tracker);
-        self.running.spawn(dispatcher.run(self.stop.clone()));
+        self.running.spawn(dispatcher.clone().run(self.stop.clone()));
+        dispatcher
     }
 
     /// Starts a worker on the queue that is called like its provider.
-    pub(crate) async fn work(&mut self, options: worker::Options, handler: Arc<dyn Handler>) {
+    pub(crate) async fn work(
+        &mut self,
+        options: worker::Options,
+        handler: Arc<dyn Handler>,
+    ) -> Arc<TheWorker> {
         let queues = worker::Queues {
             jobs: self.queue(&options.provider).await,
             results: Some(self.queue("results").await),
@@ -132,7 +144,8 @@ impl Bench {
         let (metrics, tracker) = (self.metrics.clone(), self.tracker.clone());
         let clock = Arc::new(WallClock);
         let worker = Worker::new(options, queues, handler, &self.service, clock, metrics, tracker);
-        self.running.spawn(worker.run(self.stop.clone()));
+        self.running.spawn(worker.clone().run(self.stop.clone()));
+        worker
     }
 
     /// Waits until a queue holds so many messages that are ready, and so many that are delayed.

@@ -272,3 +272,35 @@ async fn draining_finishes_what_is_in_work_and_gives_back_the_rest() {
         depth.ready + depth.delayed.unwrap_or_default() + depth.in_flight.unwrap_or_default();
     assert_eq!(done + left, 100);
 }
+
+/// The third of five jobs meets a limit of an hour: it goes back, and nothing further is taken.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_whose_limits_are_turned_off_takes_what_lies_there_at_once() {
+    let mut bench = Bench::new(&[("p", WORKER, "2/h")]);
+    let provider = Provider::new(|_, _| done());
+    bench.produce("p", numbered, 5).await;
+    let options = worker::Options { concurrency: 1, prefetch: 0, ..worker_of("p") };
+    let worker = bench.work(options, provider.clone()).await;
+    bench.wait_for("p", 2, 1).await;
+    worker.enable(false);
+    bench.wait_for_done("p", 4).await;
+    bench.wait_for("p", 0, 1).await;
+    bench.finish().await;
+}
+
+/// What waits in hand for a store that does not answer needs none any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_in_hand_go_as_soon_as_limits_are_turned_off() {
+    let limits = [("p", DISPATCH, "2/h"), ("p", WORKER, "2/h")];
+    let mut bench = Bench::new(&limits);
+    let provider = Provider::new(|_, _| done());
+    bench.store.turn(false);
+    bench.produce("raw", numbered, 5).await;
+    let dispatcher =
+        bench.dispatch(Strategy::Fixed, &["p"], Delay::Fixed(Span::from_secs(3_600))).await;
+    let worker = bench.work(worker_of("p"), provider.clone()).await;
+    dispatcher.enable(false);
+    worker.enable(false);
+    bench.wait_for_done("p", 5).await;
+    bench.finish().await;
+}
