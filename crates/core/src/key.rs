@@ -41,7 +41,7 @@ impl Key {
 
     /// Adds a value, escaped.
     pub(crate) fn push_value(&mut self, value: &str) {
-        self.push_part(Part { text: value, plain: is_plain(value) });
+        self.push_part(Part { text: value, whole: value, plain: is_plain(value) });
     }
 
     /// Adds a value, escaped.
@@ -105,6 +105,8 @@ impl Key {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part<'a> {
     pub(crate) text: &'a str,
+    /// The value as it was given, where the text is only an extract of a long one.
+    pub(crate) whole: &'a str,
     /// Nothing in it has to be escaped: nearly all values are like this.
     pub(crate) plain: bool,
 }

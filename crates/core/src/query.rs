@@ -68,6 +68,8 @@ pub enum Subject {
 struct Dimension<'a> {
     name: Cow<'a, str>,
     value: Cow<'a, str>,
+    /// All of a value that was [`shortened`], for the patterns that it may fit.
+    whole: Option<Cow<'a, str>>,
     /// Looked at once, however many keys the value becomes part of.
     plain: bool,
 }
@@ -128,7 +130,7 @@ impl<'a> Query<'a> {
         if self.dimensions.len() == DIMENSIONS_MAX {
             return wrong(Problem::TooMany);
         }
-        self.dimensions.push(Dimension { name, value, plain });
+        self.dimensions.push(Dimension { name, value, whole: None, plain });
         Ok(())
     }
 
@@ -140,20 +142,22 @@ impl<'a> Query<'a> {
         let value = shortened(value.into());
         let plain = key::is_plain(&value);
         self.dimensions.retain(|dimension| dimension.name != name);
-        self.dimensions.push(Dimension { name: name.into(), value, plain });
+        self.dimensions.push(Dimension { name: name.into(), value, whole: None, plain });
     }
 
     /// Adds a dimension whatever its value is, for callers that hand on what strangers chose and
     /// can't refuse it: a long value is [`shortened`], a dimension that is there or one too many is
     /// left out, as is one that only this product sets.
     pub fn insert_any(&mut self, name: impl Into<Cow<'a, str>>, value: impl Into<Cow<'a, str>>) {
-        let (name, value) = (shortened(name.into()), shortened(value.into()));
+        let (name, given) = (shortened(name.into()), value.into());
+        let whole = (given.len() > VALUE_BYTES_MAX).then(|| given.clone());
+        let value = shortened(given);
         if !name.starts_with(OWN)
             && self.get(&name).is_none()
             && self.dimensions.len() < DIMENSIONS_MAX
         {
             let plain = key::is_plain(&value);
-            self.dimensions.push(Dimension { name, value, plain });
+            self.dimensions.push(Dimension { name, value, whole, plain });
         }
     }
 
@@ -175,8 +179,9 @@ impl<'a> Query<'a> {
 
     /// Every value by the name of its dimension, as parts of a key.
     pub(crate) fn parts(&self) -> impl Iterator<Item = (&str, key::Part<'_>)> {
-        self.dimensions.iter().map(|Dimension { name, value, plain }| {
-            (name.as_ref(), key::Part { text: value, plain: *plain })
+        self.dimensions.iter().map(|Dimension { name, value, whole, plain }| {
+            let whole = whole.as_ref().unwrap_or(value);
+            (name.as_ref(), key::Part { text: value, whole, plain: *plain })
         })
     }
 }

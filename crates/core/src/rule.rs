@@ -38,6 +38,9 @@ pub struct Rule {
     /// Counted like a shadow, each rule on its own; whoever asks compares and says no. That is how
     /// envoyproxy/ratelimit counts.
     pub tally: bool,
+    /// One of several quotas: of all that a call meets, it is enough that one is not used up. Such
+    /// a rule is a tally, too.
+    pub quota: bool,
     /// Rules that do not apply to work to which this one does, where several queries are one plan.
     pub replaces: Vec<String>,
     /// It can be closed for a time, by whoever the work goes to: see [`crate::Store::close`].
@@ -64,6 +67,7 @@ impl Rule {
             outage: None,
             unlimited: false,
             tally: false,
+            quota: false,
             replaces: Vec::new(),
             gate: false,
         }
@@ -119,6 +123,9 @@ pub enum Pattern {
     OneOf(Vec<String>),
     /// A text in which `*` stands for anything and `?` for one character.
     Glob(String),
+    /// A text in which `*` stands for anything, and every other character for itself: a pattern of
+    /// envoyproxy/ratelimit. Also compared with values that are too long to be kept whole.
+    Stars(String),
 }
 
 impl Pattern {
@@ -138,6 +145,7 @@ impl Pattern {
         match self {
             Self::OneOf(values) => values.iter().any(|other| other == value),
             Self::Glob(glob) => glob_matches(glob, value),
+            Self::Stars(stars) => stars_match(stars, value),
         }
     }
 }
@@ -147,9 +155,25 @@ impl std::fmt::Display for Pattern {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::OneOf(values) => f.write_str(&values.join(" or ")),
-            Self::Glob(glob) => f.write_str(glob),
+            Self::Glob(text) | Self::Stars(text) => f.write_str(text),
         }
     }
+}
+
+/// Takes linear time, because values may be as long as whoever sends them likes.
+fn stars_match(stars: &str, value: &str) -> bool {
+    let Some((first, rest)) = stars.split_once('*') else { return stars == value };
+    let (middle, last) = match rest.rsplit_once('*') {
+        None => (None, rest),
+        Some((middle, last)) => (Some(middle), last),
+    };
+    let rest = value.strip_prefix(first).and_then(|rest| rest.strip_suffix(last));
+    let Some(mut rest) = rest else { return false };
+    for part in middle.into_iter().flat_map(|middle| middle.split('*')) {
+        let Some((_, after)) = rest.split_once(part) else { return false };
+        rest = after;
+    }
+    true
 }
 
 /// Path globs treat `/` and `.` as special, and ids have both, hence our own few lines.
@@ -270,6 +294,35 @@ mod tests {
             ("a*b", "a", false),
         ] {
             assert_eq!(glob_matches(glob, value), expected, "{glob} {value}");
+        }
+    }
+
+    #[test]
+    fn stars_match_whole_values() {
+        for (stars, value, expected) in [
+            ("foo*", "foo", true),
+            ("foo*", "foo/bar", true),
+            ("foo*", "xfoo", false),
+            ("bar*b", "barb", true),
+            ("bar*b", "barab", true),
+            ("bar*b", "bar", false),
+            ("bar*b", "barba", false),
+            ("ab*bc", "abc", false),
+            ("foo*bar*baz", "foobarbaz", true),
+            ("foo*bar*baz", "foo-bar-bar-baz", true),
+            ("foo*bar*baz", "foobaz", false),
+            ("foo*bar*baz", "foobarba", false),
+            ("foo*bar*", "foo bar", true),
+            ("*.example.com", "a.b.example.com", true),
+            ("*.example.com", "example.com", false),
+            ("a**b", "ab", true),
+            ("*", "", true),
+            ("a?*", "a?b", true),
+            ("a?*", "abb", false),
+            ("é*é", "éxé", true),
+            ("", "", true),
+        ] {
+            assert_eq!(stars_match(stars, value), expected, "{stars} {value}");
         }
     }
 

@@ -117,12 +117,26 @@ impl<'a, 'p> Answer<'a, 'p> {
         if !self.decision.is_allowed() {
             return self;
         }
-        let over = self.scopes().find(|scope| self.is_over(scope)).map(|scope| {
+        let over = self.refusing().map(|scope| {
             let limits = scope.charge.limits().iter();
             let limit = limits.take_while(|limit| !ptr::eq(*limit, scope.limit)).count();
             Hit { charge: scope.index, limit }
         });
         Self { over, ..self }
+    }
+
+    /// The limit because of which what was counted is told no: one that is exceeded and no quota, or
+    /// else a quota, if all of them are.
+    fn refusing(&self) -> Option<Scope<'a, 'p>> {
+        let over = || self.scopes().filter(|scope| self.is_over(scope));
+        let is_quota = |scope: &Scope<'_, '_>| scope.charge.rule().quota;
+        let limit = over().find(|scope| !is_quota(scope));
+        limit.or_else(|| {
+            let is_exceeded = |place: usize| over().any(|scope| scope.index == place);
+            let mut charges = self.plan.charges().iter().enumerate();
+            let is_left = charges.any(|(place, charge)| charge.rule().quota && !is_exceeded(place));
+            over().next().filter(|_| !is_left)
+        })
     }
 
     /// Whether a limit is a reason to say no to what was counted or refused.

@@ -115,7 +115,7 @@ fn words(pattern: &Pattern) -> String {
     match pattern {
         Pattern::OneOf(values) if values.len() == 1 => format!("= {}", values[0]),
         Pattern::OneOf(values) => format!("in {}", values.join(" | ")),
-        Pattern::Glob(glob) => format!("like {glob}"),
+        Pattern::Glob(glob) | Pattern::Stars(glob) => format!("like {glob}"),
     }
 }
 

@@ -112,7 +112,7 @@ impl<'r> Facts<'r> {
         let present = rule.dimensions().chain(required).collect();
         let values = rule.when.iter().map(|(_, pattern)| match pattern {
             Pattern::OneOf(values) => values.len(),
-            Pattern::Glob(_) => 1,
+            Pattern::Glob(_) | Pattern::Stars(_) => 1,
         });
         Self { when: &rule.when, needs, present, size: 1 + values.sum::<usize>() }
     }
@@ -128,7 +128,8 @@ impl<'r> Facts<'r> {
 }
 
 fn is_anything(pattern: &Pattern) -> bool {
-    matches!(pattern, Pattern::Glob(glob) if glob.bytes().all(|byte| byte == b'*'))
+    let stars = |text: &String| text.bytes().all(|byte| byte == b'*');
+    matches!(pattern, Pattern::Glob(text) | Pattern::Stars(text) if stars(text))
 }
 
 /// Whether every value that fits `narrow` fits `wide`; in doubt, no.
@@ -141,12 +142,12 @@ fn covers(wide: &Pattern, narrow: &Pattern) -> bool {
             }
             wide => values.iter().all(|value| wide.matches(value)),
         },
-        Pattern::Glob(narrow) => match wide {
+        Pattern::Glob(text) | Pattern::Stars(text) => match wide {
             Pattern::OneOf(_) => false,
             // `*` and `?` of the narrow one are letters that only a `*` of the wide one takes; a
-            // `?` would take a `*` for a single letter.
-            Pattern::Glob(glob) if glob.contains('?') => glob == narrow,
-            wide => wide.matches(narrow),
+            // `?` would take a `*` for a single letter, or any letter for a `?`.
+            Pattern::Glob(glob) | Pattern::Stars(glob) if glob.contains('?') => wide == narrow,
+            wide => wide.matches(text),
         },
     }
 }
@@ -210,7 +211,7 @@ impl<'r> Filed<'r> {
                     fulfilled.push(Need::Value(name, value));
                     (value.as_str(), value.as_str())
                 }
-                Pattern::Glob(glob) => ends(glob),
+                Pattern::Glob(glob) | Pattern::Stars(glob) => ends(glob),
             };
             if !self.with_ends.contains(name.as_str()) {
                 continue;
@@ -228,7 +229,7 @@ impl<'r> Filed<'r> {
 fn needs<'r>(facts: &Facts<'r>) -> Vec<Vec<Need<'r>>> {
     let conditions = facts.when.iter().map(|(name, pattern)| match pattern {
         Pattern::OneOf(values) => values.iter().map(|value| Need::Value(name, value)).collect(),
-        Pattern::Glob(glob) => vec![match ends(glob) {
+        Pattern::Glob(glob) | Pattern::Stars(glob) => vec![match ends(glob) {
             ("", "") => Need::Present(name),
             (start, end) if start.len() >= end.len() => Need::Start(name, start),
             (_, end) => Need::End(name, end),

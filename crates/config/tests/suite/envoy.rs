@@ -63,7 +63,7 @@ fn line(rule: &Rule) -> String {
     for (name, pattern) in &rule.when {
         let pattern = match pattern {
             Pattern::OneOf(values) => format!("= {}", values.join("|")),
-            Pattern::Glob(glob) => format!("like {glob}"),
+            Pattern::Glob(glob) | Pattern::Stars(glob) => format!("like {glob}"),
         };
         let _ = write!(line, "; {name} {pattern}");
     }
@@ -71,9 +71,12 @@ fn line(rule: &Rule) -> String {
     for limit in &rule.limits {
         let _ = write!(line, "; {limit}");
     }
-    for (is, word) in
-        [(rule.unlimited, "unlimited"), (rule.shadow, "shadow"), (rule.tally, "tally")]
-    {
+    for (is, word) in [
+        (rule.unlimited, "unlimited"),
+        (rule.shadow, "shadow"),
+        (rule.tally, "tally"),
+        (rule.quota, "quota"),
+    ] {
         if is {
             let _ = write!(line, "; {word}");
         }

@@ -47,7 +47,7 @@ pub(super) fn cells(rule: &Rule) -> Result<Vec<CellSpec>, RulesetError> {
     }
     if let Some((name, _)) = rule.when.iter().find(|(_, pattern)| match pattern {
         Pattern::OneOf(values) => values.is_empty(),
-        Pattern::Glob(_) => false,
+        Pattern::Glob(_) | Pattern::Stars(_) => false,
     }) {
         return fail(Problem::NoValues(name.clone()));
     }

@@ -8,7 +8,7 @@ use super::problem::{Problem, RulesetError};
 use super::{CompiledGroup, CompiledNeed, Index, PlanError, Ruleset, Settings, Values};
 use crate::algorithm::log;
 use crate::id::Id;
-use crate::key::Key;
+use crate::key::{Key, Part};
 use crate::limit::Unit;
 use crate::money::Money;
 use crate::overrides::Override;
@@ -264,7 +264,7 @@ impl Compiled {
         }
         self.when.iter().find_map(|(dimension, pattern)| match values.get(*dimension) {
             None => Some((*dimension, None)),
-            Some(value) if pattern.matches(value.text) => None,
+            Some(value) if fits(pattern, value) => None,
             Some(value) => Some((*dimension, Some((value.text, pattern)))),
         })
     }
@@ -272,7 +272,7 @@ impl Compiled {
     pub(super) fn matches(&self, values: &Values<'_>) -> bool {
         self.required.iter().all(|&dimension| values.get(dimension).is_some())
             && self.when.iter().all(|(dimension, pattern)| {
-                values.get(*dimension).is_some_and(|value| pattern.matches(value.text))
+                values.get(*dimension).is_some_and(|value| fits(pattern, value))
             })
     }
 
@@ -348,6 +348,14 @@ impl Compiled {
             }
         }
         key.push_literal(&cell.suffix);
+    }
+}
+
+/// Whether a value fits a pattern; one with stars is compared with all of it, however long it is.
+fn fits(pattern: &Pattern, value: Part<'_>) -> bool {
+    match pattern {
+        Pattern::Stars(_) => pattern.matches(value.whole),
+        Pattern::OneOf(_) | Pattern::Glob(_) => pattern.matches(value.text),
     }
 }
 

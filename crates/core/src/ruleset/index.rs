@@ -74,7 +74,7 @@ impl Index {
 fn exact_conditions(rule: &Compiled) -> impl Iterator<Item = (usize, &[String])> {
     rule.when.iter().filter_map(|(dimension, pattern)| match pattern {
         Pattern::OneOf(values) => Some((*dimension, values.as_slice())),
-        Pattern::Glob(_) => None,
+        Pattern::Glob(_) | Pattern::Stars(_) => None,
     })
 }
 

@@ -18,7 +18,7 @@ use sluicegate_core::rule::{Mode, Pattern};
 use sluicegate_core::{Group, Limit, Rule};
 
 use super::Counting;
-use super::read::{Branch, Domain, Given, Value};
+use super::read::{Branch, Domain, Given, Requests, Value};
 
 /// The longest name of a rule or a group, in bytes.
 const NAME_BYTES_MAX: usize = 64;
@@ -60,13 +60,13 @@ impl<'d> Flat<'d> {
         // Stable: of several patterns the first that is written is tried first.
         ordered.sort_by_key(|branch| match branch.value {
             Value::Exactly(_) => 0,
-            Value::Prefix(_) => 1,
+            Value::Like(_) => 1,
             Value::Any => 2,
         });
         for (place, branch) in ordered.iter().enumerate() {
             path.push(branch);
             if let Some(limit) = &branch.limit {
-                let rule = self.rule(path, limit, branch.shadow);
+                let rule = self.rule(path, branch, limit);
                 self.rules.entry(shape(path)).or_default().push(rule);
             }
             self.walk(&branch.branches, path);
@@ -111,14 +111,15 @@ impl<'d> Flat<'d> {
         name
     }
 
-    fn rule(&mut self, path: &Path<'_>, given: &Given, shadow: bool) -> Rule {
+    fn rule(&mut self, path: &Path<'_>, branch: &Branch, given: &Given) -> Rule {
         let name = self.name(&full_name(self.domain, path, &[]), &shape(path));
         if let Some(called) = &given.name {
             self.given.entry(called.clone()).or_default().push(name.clone());
         }
-        let mut rule = match given.rate {
-            None => Rule::unlimited(name),
-            Some((amount, window)) => {
+        let mut rule = match given.limit {
+            Requests::Unlimited => Rule::unlimited(name),
+            Requests::None => Rule::new(name, [Limit::Banned { until: None }]),
+            Requests::Rate(amount, window) => {
                 let rate = Rate { amount, unit: Unit::Requests, window };
                 let limit = match self.counting {
                     Counting::Ours => Limit::Windowed(rate),
@@ -132,10 +133,11 @@ impl<'d> Flat<'d> {
         };
         rule.when = conditions(self.domain, path, &[]);
         rule.per = counted_by(path);
-        rule.shadow = shadow;
+        rule.shadow = branch.shadow;
+        rule.quota = branch.quota && !rule.unlimited;
         // Hits may come when the work is done: they count in full, and what is over is refused.
         rule.mode = Mode::Optimistic;
-        rule.tally = self.counting == Counting::Theirs && !rule.unlimited;
+        rule.tally = (self.counting == Counting::Theirs || branch.quota) && !rule.unlimited;
         rule.replaces.clone_from(&given.replaces);
         rule
     }
@@ -174,7 +176,7 @@ fn conditions(domain: &str, path: &Path<'_>, rest: &[&str]) -> Vec<(String, Patt
     for (branch, dimension) in path.iter().zip(dimensions(path)) {
         match &branch.value {
             Value::Exactly(text) => when.push((dimension, value(text))),
-            Value::Prefix(prefix) => when.push((dimension, Pattern::Glob(format!("{prefix}*")))),
+            Value::Like(text) => when.push((dimension, Pattern::Stars(text.clone()))),
             Value::Any => {}
         }
     }
@@ -195,8 +197,7 @@ fn full_name(domain: &str, path: &Path<'_>, rest: &[&str]) -> String {
         name.push('.');
         name.push_str(&branch.key);
         match &branch.value {
-            Value::Exactly(text) => name.push_str(&format!("_{text}")),
-            Value::Prefix(prefix) => name.push_str(&format!("_{prefix}*")),
+            Value::Exactly(text) | Value::Like(text) => name.push_str(&format!("_{text}")),
             Value::Any => {}
         }
     }

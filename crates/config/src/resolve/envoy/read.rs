@@ -26,6 +26,8 @@ pub(super) struct Branch {
     pub(super) shared: bool,
     pub(super) limit: Option<Given>,
     pub(super) shadow: bool,
+    /// Refuses only if every quota of a call is used up.
+    pub(super) quota: bool,
     pub(super) branches: Vec<Branch>,
 }
 
@@ -33,17 +35,25 @@ pub(super) struct Branch {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Value {
     Exactly(String),
-    /// Any that begins like this.
-    Prefix(String),
+    /// Any that fits this text, in which `*` stands for anything.
+    Like(String),
     Any,
 }
 
 /// What a descriptor gives.
 pub(super) struct Given {
-    pub(super) rate: Option<(Amount, Window)>,
+    pub(super) limit: Requests,
     /// What `replaces` calls it.
     pub(super) name: Option<String>,
     pub(super) replaces: Vec<String>,
+}
+
+/// How many requests a descriptor allows.
+pub(super) enum Requests {
+    Unlimited,
+    /// `requests_per_unit: 0`, which refuses everything.
+    None,
+    Rate(Amount, Window),
 }
 
 pub(super) fn domain(item: &Item<'_>, report: &mut Report) -> Option<Domain> {
@@ -87,6 +97,7 @@ fn branch(item: &Item<'_>, depth: usize, report: &mut Report) -> Option<Branch> 
         "quota_mode",
         "detailed_metric",
         "value_to_metric",
+        "metadata",
     ];
     let fields = Fields::open(item.clone(), &known, report)?;
     let key = fields.require("key", "write the key that Envoy sends", report);
@@ -95,30 +106,22 @@ fn branch(item: &Item<'_>, depth: usize, report: &mut Report) -> Option<Branch> 
     let limit = fields.get("rate_limit").and_then(|item| given(&item, report));
     let shadow = fields.read("shadow_mode", false, report, scalar::boolean);
     let shared = fields.read("share_threshold", false, report, scalar::boolean);
-    if fields.read("quota_mode", false, report, scalar::boolean)
-        && let Some(item) = fields.get("quota_mode")
-    {
-        item.fail(report, "quotas are not imported", "remove it, or write shadow_mode");
-    }
-    // Which labels metrics have is not the rules' business here; they are bounded anyway.
+    let quota = fields.read("quota_mode", false, report, scalar::boolean);
+    // `metadata` is for whoever is told of it, which envoyproxy/ratelimit does only if it is asked
+    // to. Which labels metrics have is not the rules' business here; they are bounded anyway.
     for ignored in ["detailed_metric", "value_to_metric"] {
         fields.read(ignored, false, report, scalar::boolean);
     }
     let branches = branches(&fields, depth + 1, report);
-    Some(Branch { key: key?, value: value?, shared, limit, shadow, branches })
+    Some(Branch { key: key?, value: value?, shared, limit, shadow, quota, branches })
 }
 
 fn value(item: &Item<'_>, report: &mut Report) -> Option<Value> {
     let text = item.scalar(report, "write a text")?.text();
-    Some(match text.strip_suffix('*') {
-        _ if text.is_empty() => Value::Any,
-        Some(prefix) if prefix.contains(['*', '?']) => {
-            let remedy = "write a shorter beginning";
-            item.fail(report, "a * or ? before the last * can't be told from a pattern", remedy);
-            return None;
-        }
-        Some(prefix) => Value::Prefix(prefix.to_owned()),
-        None => Value::Exactly(text.to_owned()),
+    Some(match text {
+        "" => Value::Any,
+        text if text.contains('*') => Value::Like(text.to_owned()),
+        text => Value::Exactly(text.to_owned()),
     })
 }
 
@@ -133,23 +136,18 @@ fn given(item: &Item<'_>, report: &mut Report) -> Option<Given> {
         for item in ["unit", "requests_per_unit"].into_iter().filter_map(|key| fields.get(key)) {
             item.fail(report, "there is no limit", "remove it, or write unlimited: false");
         }
-        return Some(Given { rate: None, name, replaces });
+        return Some(Given { limit: Requests::Unlimited, name, replaces });
     }
     let unit =
         fields.require("unit", "write second, minute, hour, day, week, month or year", report);
     let window = unit.and_then(|item| unit_window(&item, report));
     let remedy = "write how many requests, or unlimited: true";
     let amount = fields.require("requests_per_unit", remedy, report);
-    let amount = amount.and_then(|item| {
-        let amount = scalar::whole(&item, report, 0..=u64::from(u32::MAX))?;
-        let amount = Amount::new(amount);
-        if amount.is_none() {
-            let remedy = "refuse the route in Envoy (direct_response), or write 1";
-            item.fail(report, "a limit of nothing is no limit of a rate", remedy);
-        }
-        amount
-    });
-    Some(Given { rate: Some((amount?, window?)), name, replaces })
+    let amount = amount.and_then(|item| scalar::whole(&item, report, 0..=u64::from(u32::MAX)));
+    let window = window?;
+    let limit =
+        Amount::new(amount?).map_or(Requests::None, |amount| Requests::Rate(amount, window));
+    Some(Given { limit, name, replaces })
 }
 
 fn replaced(item: &Item<'_>, report: &mut Report) -> Vec<String> {
@@ -184,18 +182,15 @@ fn unit_window(item: &Item<'_>, report: &mut Report) -> Option<Window> {
     Window::new(Span::from_secs(seconds))
 }
 
-/// Every name in `replaces` is that of another limit of the domain.
+/// No limit replaces itself. One that replaces a limit that does not exist replaces nothing, as in
+/// envoyproxy/ratelimit, where the other may be in a file that is not there yet.
 fn check_replaces(branches: &[Branch], item: &Item<'_>, report: &mut Report) {
     let mut limits = Vec::new();
     collect(branches, &mut limits);
     for limit in &limits {
-        for name in &limit.replaces {
-            let is_itself = limit.name.as_ref() == Some(name);
-            if is_itself || !limits.iter().any(|other| other.name.as_ref() == Some(name)) {
-                let what = if is_itself { "the limit itself" } else { "no limit of the domain" };
-                let message = format!("replaces: {name:?} is the name of {what}");
-                item.fail(report, message, "write the name of another rate_limit");
-            }
+        for name in limit.replaces.iter().filter(|&name| limit.name.as_ref() == Some(name)) {
+            let message = format!("replaces: {name:?} is the name of the limit itself");
+            item.fail(report, message, "write the name of another rate_limit");
         }
     }
 }
