@@ -5,7 +5,9 @@ use std::collections::HashMap;
 
 use super::cells::{CellSpec, Spec, cells};
 use super::problem::{Problem, RulesetError};
-use super::{CompiledGroup, CompiledNeed, Index, PlanError, Ruleset, Settings, Values};
+use super::{
+    CompiledGroup, CompiledNeed, Index, PlanError, Ruleset, Settings, Values, is_set_for_callers,
+};
 use crate::algorithm::log;
 use crate::id::Id;
 use crate::key::{Key, Part};
@@ -246,6 +248,29 @@ impl Compiled {
             Subject::Common => !self.rule.is_own(),
             Subject::Whole | Subject::View | Subject::Inline => true,
         }
+    }
+
+    /// Returns the dimension whose absence alone keeps an enforced rule for callers from matching.
+    /// A rule that also lacks an optional dimension is one that callers may do without.
+    pub(super) fn avoided_by(
+        &self,
+        values: &Values<'_>,
+        is_optional: impl Fn(usize) -> bool,
+    ) -> Option<usize> {
+        if self.rule.shadow || self.rule.dimensions().any(is_set_for_callers) {
+            return None;
+        }
+        let holds = |(dimension, pattern): &(usize, Pattern)| {
+            values.get(*dimension).is_none_or(|value| pattern.matches(value.text))
+        };
+        if !self.when.iter().all(holds) {
+            return None;
+        }
+        let conditions = self.when.iter().map(|(dimension, _)| dimension);
+        let needed = self.required.iter().chain(conditions).copied();
+        let mut missing = needed.filter(|&dimension| values.get(dimension).is_none()).peekable();
+        let first = missing.peek().copied();
+        first.filter(|_| !missing.any(is_optional))
     }
 
     /// The override that it is, if it is one.

@@ -224,15 +224,20 @@ impl Ruleset {
             _ => self.groups.as_slice(),
         };
         for (number, group) in groups.iter().enumerate() {
+            let mut applies = false;
             for rule in group.index.candidates(&values) {
                 let rule = &group.rules[rule];
                 if rule.applies_to(query.subject) && rule.matches(&values) {
                     let rule = rule.in_force(&values);
                     rule.charge(number, &values, query, clock, &self.settings, plan)?;
                     if !rule.rule.shadow {
+                        applies = true;
                         break;
                     }
                 }
+            }
+            if !applies && query.subject == Subject::Whole {
+                self.check_not_avoided(group, &values)?;
             }
         }
         for rule in &query.inline {
@@ -259,6 +264,32 @@ impl Ruleset {
             dimension: dimension.unwrap_or_default(),
             need: Some(need.clone()),
         })
+    }
+
+    /// Refuses a query to which no rule of the group applies, although one would if the query named
+    /// more dimensions.
+    ///
+    /// [`Self::check_complete`] looks at names only: where a group has rules for `apiKey: K1` and per
+    /// `userId`, any value of `apiKey` would make a query without `userId` complete.
+    fn check_not_avoided(
+        &self,
+        group: &CompiledGroup,
+        values: &Values<'_>,
+    ) -> Result<(), PlanError> {
+        let Some(need) = self.needs.iter().find(|need| need.need.group == group.name) else {
+            return Ok(());
+        };
+        let is_optional = |dimension: usize| {
+            self.settings.optional.iter().any(|name| *name == self.dimensions[dimension])
+        };
+        let mut candidates = group.index.candidates(values).map(|place| &group.rules[place]);
+        match candidates.find_map(|rule| rule.avoided_by(values, is_optional)) {
+            None => Ok(()),
+            Some(dimension) => Err(PlanError::Missing {
+                dimension: self.dimensions[dimension].clone(),
+                need: Some(need.need.clone()),
+            }),
+        }
     }
 
     /// Whether there is no group at all, so that nothing is limited.

@@ -155,6 +155,32 @@ fn a_query_that_some_group_has_no_rule_for_is_refused_by_the_name_of_the_dimensi
 }
 
 #[test]
+fn a_made_up_value_is_no_way_around_the_limit_of_a_dimension_that_is_left_out() {
+    let groups = vec![Group::new(
+        "caller",
+        [
+            rule("KEY", "9/h", &["apiKey"]).when("apiKey", Pattern::exactly("K1")),
+            rule("USER", "9/h", &["userId"]),
+        ],
+    )];
+    let refused = |optional: &[&str], dimensions: &[(&str, &str)]| {
+        let optional: Vec<_> = optional.iter().map(|&name| name.to_owned()).collect();
+        let needs = needs(&groups, &optional);
+        let settings = Settings { needs, optional, ..Settings::default() };
+        let rules = Ruleset::new(groups.clone(), settings).expect("rules");
+        let query = query(dimensions);
+        rules.plan(&query, NOW).err().map(|error| error.to_string())
+    };
+    assert_eq!(refused(&[], &[("apiKey", "K1")]), None);
+    assert_eq!(refused(&[], &[("apiKey", "made up"), ("userId", "u")]), None);
+    let expected =
+        "userId: is required: group caller has no rule for this request: name apiKey, or userId";
+    assert_eq!(refused(&[], &[("apiKey", "made up")]).as_deref(), Some(expected));
+    assert_eq!(refused(&["apiKey"], &[("apiKey", "made up")]).as_deref(), Some(expected));
+    assert_eq!(refused(&["userId"], &[("apiKey", "made up")]), None, "callers may leave it out");
+}
+
+#[test]
 fn windows_of_one_log_share_a_counter_and_other_limits_have_their_own() {
     let texts =
         ["5/5s", "20/min", "25/s burst 9", "900 tokens/min", "5.00 USD/day", "3 concurrent"];
