@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sluicegate_config::{Asking, Config, RedisAddress, RedisStore, RedisTopology};
 use sluicegate_core::plan::Handle;
 use sluicegate_core::query::Cost;
-use sluicegate_core::store::{Claim, Ended, Error, Renewed, Shut, Usage};
+use sluicegate_core::store::{Attempt, Claim, Ended, Error, Renewed, Shut, Usage};
 use sluicegate_core::{Decision, Id, Plan, Ruleset, Span, Store, Timestamp};
 use sluicegate_server::metrics::{RedisCalls, RedisStats};
 use sluicegate_server::probe::Readiness;
@@ -99,6 +99,7 @@ impl Chosen {
             evicts: redis.evicts(),
             nodes: redis.nodes(),
             taking_back: redis.taking_back() as u64,
+            not_taken_back: redis.not_taken_back(),
             denied_without_asking: redis.denied_without_asking(),
             calls: calls.collect(),
         })
@@ -181,6 +182,13 @@ impl Store for Chosen {
 
     async fn usage(&self, plan: &Plan<'_>) -> Result<Usage, Error> {
         ask!(self, store => store.usage(plan))
+    }
+
+    fn give_up(&self, plan: &Plan<'_>, attempt: Attempt) {
+        match self {
+            Self::Memory(memory) => memory.give_up(plan, attempt),
+            Self::Redis(redis) => redis.give_up(plan, attempt),
+        }
     }
 
     fn nodes(&self) -> u32 {

@@ -5,10 +5,12 @@ mod common;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use common::idle::{assert_idle, everything};
 use common::{Running, get, post, sluicegate};
 use serde_json::{Value, json};
+use sluicegate_testkit::proxy::FaultProxy;
 use sluicegate_testkit::redis::{RedisCluster, RedisServer, Version};
 use sluicegate_testkit::{eventually, eventually_is};
 
@@ -181,6 +183,38 @@ fn what_allow_admits_on_redis_is_settled_by_any_node() {
         assert_eq!(current, (&json!(spent), &json!(0)), "{usage}");
     }
     assert_eq!(nodes[1].allow(&ann()).1["reason"], "HIT_BUDGET_LIMIT");
+}
+
+#[test]
+fn calls_that_were_denied_because_redis_was_slow_are_not_charged() {
+    let redis = RedisServer::start(Version::System, &[]);
+    let proxy = FaultProxy::start(redis.port);
+    let config = format!(
+        "store: {{kind: redis, url: 'redis://127.0.0.1:{}', timeout: 20ms, deadline: 45ms}}\n",
+        proxy.port
+    );
+    let service = Running::start(&config);
+    wait_for(&service, READY);
+    proxy.delay(Duration::from_millis(60));
+    for number in 0..20 {
+        let body = json!({ "id": format!("call-{number}"), "dimensions": ann() });
+        let body = if number % 2 == 0 { json!({ "dimensions": ann() }) } else { body };
+        let (status, answer) = post(&format!("{}/v1/acquire", service.http), &body, None);
+        let told = (status, &answer["allowed"], &answer["reason"]);
+        assert_eq!(told, (200, &json!(false), &json!("STORE_UNAVAILABLE")), "{answer}");
+    }
+    proxy.delay(Duration::ZERO);
+    wait_for(&service, READY);
+    let answered = Instant::now();
+    let charged = || redis.command(&["ZCARD", "sg:{USER_MODEL:ann:gpt4#requests}"]) != ":0";
+    while charged() {
+        assert!(answered.elapsed() < Duration::from_secs(1), "still charged");
+        thread::yield_now();
+    }
+    let metrics = || get(&format!("{}/metrics", service.admin)).1;
+    let done = || metrics().contains("sluicegate_redis_taking_back 0");
+    assert!((0..100_000).any(|_| done()), "{}", metrics());
+    assert!(metrics().contains("sluicegate_redis_not_taken_back_total 0"), "{}", metrics());
 }
 
 #[test]

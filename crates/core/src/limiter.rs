@@ -14,7 +14,7 @@ use crate::overrides::Override;
 use crate::plan::{Handle, Plan};
 use crate::query::Cost;
 use crate::ruleset::Ruleset;
-use crate::store::{Claim, Ended, Error, Local, Renewed, Shut, Store, Usage};
+use crate::store::{Claim, Ended, Error, Local, Renewed, Shut, Store, Unanswered, Usage};
 use crate::time::{Span, Timestamp};
 
 /// What every front door asks: rules that can be swapped, over one store.
@@ -86,14 +86,24 @@ impl<S> Limiter<S> {
 impl<S: Store> Limiter<S> {
     /// Admits the plan if it can start now; see [`Store::acquire`].
     pub async fn acquire(&self, plan: &Plan<'_>) -> Result<Verdict, Error> {
-        match (self.store.acquire(plan).await, &self.fallback) {
-            (Err(Error::Unavailable(_)), Some(fallback)) => {
+        let unanswered = match self.store.acquire(plan).await {
+            Err(Error::Unavailable(unanswered)) => unanswered,
+            answer => return answer.map(Verdict::of_store),
+        };
+        let attempt = unanswered.attempt;
+        let verdict = match &self.fallback {
+            None => Err(Error::Unavailable(unanswered)),
+            Some(fallback) => {
                 // Before the caller knows: it may settle at once.
                 self.fell_back.store(true, Ordering::Release);
                 self.alone(plan, &**fallback, |part| fallback.acquire(part))
             }
-            (answer, _) => answer.map(Verdict::of_store),
+        };
+        let admitted = verdict.as_ref().is_ok_and(|verdict| verdict.decision.is_allowed());
+        if let Some(attempt) = attempt.filter(|_| !admitted) {
+            self.store.give_up(plan, attempt);
         }
+        verdict
     }
 
     /// What [`Limiter::acquire`] would answer to a new id. Writes nothing.
@@ -110,7 +120,11 @@ impl<S: Store> Limiter<S> {
     ///
     /// Only the store books: a start that other nodes do not know of is none.
     pub async fn book(&self, plan: &Plan<'_>) -> Result<Verdict, Error> {
-        self.store.book(plan).await.map(Verdict::of_store)
+        let booked = self.store.book(plan).await;
+        if let Err(Error::Unavailable(Unanswered { attempt: Some(attempt), .. })) = &booked {
+            self.store.give_up(plan, *attempt);
+        }
+        booked.map(Verdict::of_store)
     }
 
     /// Asks whether a booking is good; see [`Store::claim`].

@@ -20,8 +20,10 @@
 //! not think that it holds a slot. A booking that can't be made anew lapses: only who was told to
 //! go is remembered. A claim that states other dimensions or another cost than its booking did is
 //! [`Error::Differs`]; one whose plan is another although it states the same, because the rules were
-//! reloaded in between, is booked anew under the rules of now. Records are kept for as long as a retry, a settlement or a late arrival can
-//! come.
+//! reloaded in between, is booked anew under the rules of now. Records are kept for as long as a
+//! retry, a settlement or a late arrival can come.
+
+use std::fmt;
 
 use crate::decision::{Allow, Decision, Deny, Never, Readings};
 use crate::id::Id;
@@ -126,6 +128,15 @@ pub trait Store: Send + Sync {
     /// What the limits of the plan show now.
     fn usage(&self, plan: &Plan<'_>) -> impl Future<Output = Result<Usage, Error>> + Send;
 
+    /// Takes back an attempt to acquire or to book that was not answered and whose work does not go.
+    ///
+    /// Returns at once; the store goes on until it is answered. What another attempt under the same
+    /// id relies on stays charged, and the id can be used again. An attempt that an outage policy has
+    /// admitted is not given up.
+    fn give_up(&self, plan: &Plan<'_>, attempt: Attempt) {
+        let _ = (plan, attempt);
+    }
+
     /// How many nodes were seen lately that keep usage here, this one included: what each may let
     /// through on its own while the store does not answer depends on it.
     fn nodes(&self) -> u32;
@@ -226,12 +237,50 @@ pub struct Usage {
     pub readings: Readings,
 }
 
+/// One question that the store may have answered without being heard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attempt {
+    /// To acquire, under this number.
+    Acquire(Id),
+    /// To book, under this number.
+    Book(Id),
+}
+
+/// Why the store did not answer, and what that leaves open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unanswered {
+    /// Why.
+    pub reason: String,
+    /// The attempt that may be charged all the same: see [`Store::give_up`].
+    pub attempt: Option<Attempt>,
+}
+
+/// Nothing was charged.
+impl From<String> for Unanswered {
+    fn from(reason: String) -> Self {
+        Self { reason, attempt: None }
+    }
+}
+
+/// Nothing was charged.
+impl From<&str> for Unanswered {
+    fn from(reason: &str) -> Self {
+        reason.to_owned().into()
+    }
+}
+
+impl fmt::Display for Unanswered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.reason)
+    }
+}
+
 /// Why there is no answer. Nothing was changed, unless the store did not answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The store did not answer; the outage policy of the rule decides.
     #[error("the store did not answer: {0}")]
-    Unavailable(String),
+    Unavailable(Unanswered),
     /// The clocks of node and store are in different calendar periods.
     #[error("the clocks of this node and of the store are in different calendar periods")]
     ClockSkew,

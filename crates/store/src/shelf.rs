@@ -108,7 +108,7 @@ impl<C: Clock> LocalShelf<C> {
         if changed {
             self.save(&texts).map_err(|problem| {
                 let path = self.path.as_deref().unwrap_or(Path::new("")).display();
-                Error::Unavailable(format!("{path} can't be written: {problem}"))
+                Error::Unavailable(format!("{path} can't be written: {problem}").into())
             })?;
             state.texts = texts;
             state.version += 1;

@@ -36,6 +36,10 @@ struct Shared {
     /// How many replies have been lost.
     lost: AtomicU32,
     delay_us: AtomicU64,
+    /// How many connections have been made.
+    connections: AtomicU64,
+    /// Requests wait on connections below this number.
+    held_below: AtomicU64,
     ended: AtomicBool,
     streams: Mutex<Vec<TcpStream>>,
 }
@@ -80,6 +84,18 @@ impl FaultProxy {
     /// Loses the next reply, after the server has done what it replies to, without a word.
     pub fn swallow_next_reply(&self) {
         self.shared.replies_to_swallow.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Holds back what is sent on the connections that are open now, also when they are closed
+    /// meanwhile. Connections that are made later work.
+    pub fn hold_requests(&self) {
+        let next = self.shared.connections.load(Ordering::SeqCst);
+        self.shared.held_below.store(next, Ordering::SeqCst);
+    }
+
+    /// Lets what was held back arrive.
+    pub fn release_requests(&self) {
+        self.shared.held_below.store(0, Ordering::SeqCst);
     }
 
     /// How many replies were lost.
@@ -127,11 +143,24 @@ impl Shared {
         let _ = (client.set_nodelay(true), server.set_nodelay(true));
         self.streams.lock().unwrap_or_else(PoisonError::into_inner).extend([kept.0, kept.1]);
         let (requests, replies) = (self.clone(), self.clone());
-        thread::spawn(move || requests.pass(there, || Fate::Passed));
+        let number = self.connections.fetch_add(1, Ordering::SeqCst);
+        thread::spawn(move || {
+            let shared = requests.clone();
+            requests.pass(there, move || shared.fate_of_request(number));
+        });
         thread::spawn(move || {
             let shared = replies.clone();
             replies.pass(back, move || shared.fate_of_reply());
         });
+    }
+
+    fn fate_of_request(&self, connection: u64) -> Fate {
+        while connection < self.held_below.load(Ordering::SeqCst)
+            && !self.ended.load(Ordering::SeqCst)
+        {
+            thread::sleep(Duration::from_millis(1));
+        }
+        Fate::Passed
     }
 
     fn fate_of_reply(&self) -> Fate {

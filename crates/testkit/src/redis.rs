@@ -9,7 +9,7 @@ pub use sentinel::{MASTER, RedisSentinel};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::Child;
+use std::process::{Child, Command};
 use std::time::Duration;
 
 use crate::guard::guarded;
@@ -122,10 +122,37 @@ impl RedisServer {
         self.guard = spawn(self.version, self.port, &self.more);
     }
 
+    /// Stops the server (SIGSTOP) until the value is dropped: it keeps its connections and answers
+    /// nothing.
+    pub fn stop(&self) -> Stopped {
+        let info = self.command(&["INFO", "server"]);
+        let process = info.lines().find_map(|line| line.strip_prefix("process_id:"));
+        let process = process.expect("a server says which process it is").trim().to_owned();
+        signal("-STOP", &process);
+        Stopped { process }
+    }
+
     /// Runs one command and returns its reply as Redis sends it.
     pub fn command(&self, words: &[&str]) -> String {
         command(self.port, words).expect("an answer")
     }
+}
+
+/// A server that is stopped. It goes on when this is dropped.
+#[derive(Debug)]
+pub struct Stopped {
+    process: String,
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        signal("-CONT", &self.process);
+    }
+}
+
+fn signal(name: &str, process: &str) {
+    let sent = Command::new("kill").args([name, process]).status();
+    assert!(sent.is_ok_and(|status| status.success()), "kill {name} {process}");
 }
 
 /// A port that nobody listens on.

@@ -56,7 +56,7 @@ impl<S> Switch<S> {
     fn on_its_way<T>(&self, answer: Result<T, Error>) -> Result<T, Error> {
         let number = self.0.answers.fetch_add(1, Ordering::SeqCst) + 1;
         match number.checked_rem(self.0.lost.load(Ordering::SeqCst)) {
-            Some(0) => Err(Error::Unavailable("the answer was lost".to_owned())),
+            Some(0) => Err(Error::Unavailable("the answer was lost".into())),
             _ => answer,
         }
     }
@@ -65,7 +65,7 @@ impl<S> Switch<S> {
         if self.0.on.load(Ordering::SeqCst) {
             Ok(&self.0.store)
         } else {
-            Err(Error::Unavailable("switched off".to_owned()))
+            Err(Error::Unavailable("switched off".into()))
         }
     }
 }

@@ -8,6 +8,8 @@
 mod booking;
 #[path = "protocols/cross_slot.rs"]
 mod cross_slot;
+#[path = "protocols/given_up.rs"]
+mod given_up;
 #[path = "protocols/lease.rs"]
 mod lease;
 

@@ -7,7 +7,7 @@ use prometheus::proto::{Bucket, Histogram, MetricFamily, MetricType};
 
 use super::family::{Family, Gathering, Value};
 
-pub(super) static FAMILIES: [Family; 8] = [
+pub(super) static FAMILIES: [Family; 9] = [
     Family {
         name: "rate_limiter_redis_calls_total",
         help: "Questions to Redis, retries not counted.",
@@ -46,8 +46,14 @@ pub(super) static FAMILIES: [Family; 8] = [
     },
     Family {
         name: "sluicegate_redis_taking_back",
-        help: "Attempts across slots that are being taken back.",
+        help: "Attempts that were given up and are being taken back.",
         kind: MetricType::GAUGE,
+        labels: &[],
+    },
+    Family {
+        name: "sluicegate_redis_not_taken_back_total",
+        help: "Attempts that stay charged because too many were being taken back.",
+        kind: MetricType::COUNTER,
         labels: &[],
     },
     Family {
@@ -67,8 +73,10 @@ pub struct RedisStats {
     pub evicts: bool,
     /// So many nodes were seen lately.
     pub nodes: u32,
-    /// So many attempts across slots are being taken back.
+    /// So many attempts are being taken back.
     pub taking_back: u64,
+    /// So many stay charged because too many were being taken back.
+    pub not_taken_back: u64,
     /// So many denials were repeated without asking.
     pub denied_without_asking: u64,
     /// Of each operation.
@@ -123,13 +131,15 @@ impl Redis {
 
     pub(super) fn collect(&self) -> Vec<MetricFamily> {
         let mut families = FAMILIES.each_ref().map(Family::gather);
-        let [calls, errors, latencies, up, evicts, nodes, taking_back, denied] = &mut families;
+        let [calls, errors, latencies, up, evicts, nodes, taking_back, not_taken_back, denied] =
+            &mut families;
         if let Some(read) = &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
             let stats = read();
             up.add(&[], Value::Level(f64::from(stats.up)));
             evicts.add(&[], Value::Level(f64::from(stats.evicts)));
             nodes.add(&[], Value::Level(f64::from(stats.nodes)));
             taking_back.add(&[], Value::Level(stats.taking_back as f64));
+            not_taken_back.add(&[], Value::Count(stats.not_taken_back));
             denied.add(&[], Value::Count(stats.denied_without_asking));
             for counted in &stats.calls {
                 let histogram = counted.histogram();

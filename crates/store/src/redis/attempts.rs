@@ -4,7 +4,8 @@
 //! repeated attempt names the same id, so it is counted once, whether or not the first was
 //! executed. All of it ends at the deadline.
 
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
 use sluicegate_core::store::Error;
@@ -78,7 +79,18 @@ impl Attempts {
     pub(super) async fn make(
         &self,
         way: &Way,
+        named: (Asked, Id),
+        call: impl FnMut(bool) -> Call,
+    ) -> Result<Reply, Error> {
+        self.make_known(way, named, None, call).await
+    }
+
+    /// The same; `doubt` then tells whether something may have been done without an answer.
+    pub(super) async fn make_known(
+        &self,
+        way: &Way,
         (asked, id): (Asked, Id),
+        doubt: Option<&Doubt>,
         mut call: impl FnMut(bool) -> Call,
     ) -> Result<Reply, Error> {
         self.budget.earn();
@@ -87,13 +99,22 @@ impl Attempts {
         let attempts = async {
             let mut number = 0;
             loop {
-                let answer = timeout(each, way.ask(call(number > 0), not_after)).await;
+                let call = Call { sent: doubt.map(Doubt::mark), ..call(number > 0) };
+                let answer = timeout(each, way.ask(call, not_after)).await;
                 let answer = answer.unwrap_or(Err(Failure::Late));
                 if let Err(failure) = &answer {
                     self.tally.failed(asked, failure);
+                    if let Some(doubt) = doubt {
+                        doubt.failed(failure);
+                    }
                 }
                 match answer {
-                    Ok(reply) => return Ok(reply),
+                    Ok(reply) => {
+                        if let Some(doubt) = doubt {
+                            doubt.answered();
+                        }
+                        return Ok(reply);
+                    }
                     Err(failure) if !failure.retryable() || number == retries => {
                         return Err(failure);
                     }
@@ -106,7 +127,41 @@ impl Attempts {
         };
         let answered = timeout(deadline, attempts).await.unwrap_or(Err(Failure::Late));
         self.tally.took(asked, self.time.now().since(began));
-        answered.map_err(|failure| Error::Unavailable(failure.to_string()))
+        answered.map_err(|failure| Error::Unavailable(failure.to_string().into()))
+    }
+}
+
+/// Whether something may have been done that nobody was told of.
+#[derive(Debug, Default)]
+pub(super) struct Doubt {
+    /// The last call was sent.
+    sent: Arc<AtomicBool>,
+    /// An earlier one was sent, and not answered.
+    before: AtomicBool,
+}
+
+impl Doubt {
+    fn mark(&self) -> Arc<AtomicBool> {
+        self.sent.clone()
+    }
+
+    /// The last call was answered.
+    fn answered(&self) {
+        self.sent.store(false, Ordering::Relaxed);
+    }
+
+    /// Nobody waits for the last call any more.
+    fn failed(&self, failure: &Failure) {
+        fence(Ordering::SeqCst);
+        if self.sent.swap(false, Ordering::Relaxed) && failure.leaves_doubt() {
+            self.before.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether there is doubt, once nobody waits for an answer any more.
+    pub(super) fn is_left(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.sent.load(Ordering::Relaxed) || self.before.load(Ordering::Relaxed)
     }
 }
 

@@ -1,5 +1,8 @@
 //! One operation as the scripts read it: keys and arguments, flat.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
 use sluicegate_core::algorithm::Meter;
 use sluicegate_core::algorithm::log::{ENTRIES_PER_CHARGE_MAX, Quota};
 use sluicegate_core::limit::Unit;
@@ -32,6 +35,8 @@ pub(super) struct Call {
     pub(super) hinted: SmallVec<[bool; 4]>,
     /// Nobody asked for it.
     pub(super) housekeeping: bool,
+    /// Set when it is sent, for those who have to know.
+    pub(super) sent: Option<Arc<AtomicBool>>,
 }
 
 /// Texts one behind the other, in one allocation.
@@ -96,9 +101,11 @@ impl Shape {
 /// The operations that come with a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Planned {
-    Acquire,
+    /// By the attempt with this number.
+    Acquire(Id),
     Peek,
-    Book,
+    /// By the attempt with this number.
+    Book(Id),
     Claim(Id),
     Refund,
     Close(Span),
@@ -110,9 +117,9 @@ pub(super) enum Planned {
 impl Planned {
     pub(super) const fn asked(self) -> Asked {
         match self {
-            Self::Acquire | Self::Reserve(_) => Asked::Acquire,
+            Self::Acquire(_) | Self::Reserve(_) => Asked::Acquire,
             Self::Peek => Asked::Peek,
-            Self::Book => Asked::Book,
+            Self::Book(_) => Asked::Book,
             Self::Claim(_) => Asked::Claim,
             Self::Refund => Asked::Refund,
             Self::Close(_) => Asked::Close,
@@ -139,7 +146,8 @@ pub(super) enum Later<'a> {
     CouldSettle(&'a Cost),
     Release,
     Renew,
-    TakeBack(Attempt),
+    /// The attempt with this number, which has a record.
+    TakeBack(Id),
 }
 
 impl Later<'_> {
@@ -222,8 +230,8 @@ impl Call {
         arguments.id(plan.id.id);
         arguments.push(&shape.0);
         arguments.push(if hinted.contains(&true) { &hints } else { b"" });
-        let (script, asking, housekeeping) = (Which::Fast, false, false);
-        Some(Self { script, slot, asking, keys, arguments, rows, hinted, housekeeping })
+        let (script, asking, housekeeping, sent) = (Which::Fast, false, false, None);
+        Some(Self { script, slot, asking, keys, arguments, rows, hinted, housekeeping, sent })
     }
 
     /// An operation that comes with a plan, all of which lies in one slot.
@@ -234,9 +242,9 @@ impl Call {
         names: &Names,
     ) -> Self {
         let name = match operation {
-            Planned::Acquire => "acquire",
+            Planned::Acquire(_) => "acquire",
             Planned::Peek => "peek",
-            Planned::Book => "book",
+            Planned::Book(_) => "book",
             Planned::Claim(_) => "claim",
             Planned::Refund => "refund",
             Planned::Close(_) => "close",
@@ -259,7 +267,7 @@ impl Call {
         body.span(plan.window());
         body.number(plan.charges().len() as u64);
         keys.push(&match operation {
-            Planned::Acquire if !plan.recorded() => names.once(slot, plan.id.id),
+            Planned::Acquire(_) if !plan.recorded() => names.once(slot, plan.id.id),
             Planned::Refund => names.refund(slot, plan.id.id),
             _ => names.record(slot, plan.id.id),
         });
@@ -267,7 +275,11 @@ impl Call {
             push_charge(charge, names, &mut keys, &mut body);
         }
         match operation {
-            Planned::Book => body.push(&plan.stated().to_be_bytes()),
+            Planned::Acquire(attempt) if plan.recorded() => body.id(attempt),
+            Planned::Book(attempt) => {
+                body.push(&plan.stated().to_be_bytes());
+                body.id(attempt);
+            }
             Planned::Claim(claimant) => {
                 body.id(claimant);
                 body.push(&plan.stated().to_be_bytes());
@@ -315,11 +327,29 @@ impl Call {
             Later::Release => "release",
             Later::Renew => "renew",
             Later::TakeBack(attempt) => {
-                body.id(attempt.number);
+                body.id(attempt);
                 "take_back"
             }
         };
-        Self::full(name, slot, keys, &body)
+        let housekeeping = matches!(operation, Later::TakeBack(_));
+        Self { housekeeping, ..Self::full(name, slot, keys, &body) }
+    }
+
+    /// Takes back an id that we made and that has no record.
+    pub(super) fn take_back_once(plan: &Plan<'_>, slot: Option<Slot>, names: &Names) -> Self {
+        let (mut keys, mut body) = (Texts::default(), Texts::default());
+        keys.push(&names.once(slot, plan.id.id));
+        body.id(plan.id.id);
+        let (logs, others): (Vec<_>, Vec<_>) =
+            plan.charges().iter().partition(|charge| matches!(charge.meter, Meter::Log(_)));
+        body.number(logs.len() as u64);
+        for charge in logs {
+            keys.push(&names.counter(charge));
+            body.number(charge.take);
+        }
+        // Their mark knows what was charged; named, so that a cluster knows all keys of a call.
+        others.into_iter().for_each(|charge| keys.push(&names.counter(charge)));
+        Self { housekeeping: true, ..Self::full("take_back_once", slot, keys, &body) }
     }
 
     /// An operation on the texts that all nodes share.
@@ -375,6 +405,7 @@ impl Call {
             rows: 0,
             hinted: SmallVec::new(),
             housekeeping: false,
+            sent: None,
         }
     }
 }

@@ -4,6 +4,9 @@ use redis::{ErrorKind, RedisError, ServerErrorKind};
 
 use super::server::Address;
 
+/// How the scripts refuse a call on a connection older than one that took something back.
+pub(super) const FENCED: &str = "FENCED";
+
 /// Why a call was not answered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Failure {
@@ -41,6 +44,11 @@ impl Failure {
         matches!(self, Self::Down | Self::NotReady(_) | Self::Moved(_) | Self::Ask(_))
     }
 
+    /// Whether it may have been done.
+    pub(super) const fn leaves_doubt(&self) -> bool {
+        matches!(self, Self::Cut | Self::Late)
+    }
+
     /// What an error says about what was asked of a host.
     pub(super) fn of(error: &RedisError, host: &str) -> Self {
         use ServerErrorKind as Kind;
@@ -52,6 +60,9 @@ impl Failure {
                 ErrorKind::Server(Kind::Ask) => Self::Ask(address),
                 _ => Self::Moved(address),
             };
+        }
+        if error.code() == Some(FENCED) {
+            return Self::NotReady(text);
         }
         match error.kind() {
             ErrorKind::Server(

@@ -10,6 +10,7 @@
 //! | the texts that all nodes share | `sg:{shelf}` |
 //! | the mark of a refund | `sg:refund:` and the id |
 //! | the nodes that there are | `sg:nodes` |
+//! | the fence of a node, against late arrivals of what it took back | `sg:fence:` and the node |
 //!
 //! Everything that belongs to one counter lies in one slot of a Redis Cluster: the braces are what
 //! Redis hashes. A planner that spreads counters by a partition puts braces into the key, and then
@@ -112,6 +113,11 @@ impl Names {
     /// The mark of a refund.
     pub(super) fn refund(&self, slot: Option<Slot>, id: Id) -> Vec<u8> {
         self.of_id(slot, "refund", id)
+    }
+
+    /// The fence of a node.
+    pub(super) fn fence(&self, slot: Option<Slot>, node: Id) -> Vec<u8> {
+        self.of_id(slot, "fence", node)
     }
 
     /// The nodes that have announced themselves.

@@ -15,7 +15,8 @@
 //! While it is down, the task goes on trying; that is the probe.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -27,13 +28,14 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tracing::{info, warn};
 
-use sluicegate_core::Timestamp;
 use sluicegate_core::time::Clock as _;
+use sluicegate_core::{Id, Timestamp};
 
 use super::call::Call;
-use super::failure::Failure;
+use super::failure::{FENCED, Failure};
+use super::keys::Names;
 use super::reply::Reply;
-use super::script::{Clock, Script, Which};
+use super::script::{Clock, Script, VERSION, Which};
 use super::sentinel::Target;
 use super::server::{ConnectError, Greeting, Server, policy};
 use crate::clock::MonotonicClock;
@@ -104,6 +106,21 @@ struct Job {
     answer: oneshot::Sender<Result<Reply, Failure>>,
 }
 
+impl Job {
+    /// Marks it as sent, unless nobody waits for it any more.
+    fn goes(&self) -> bool {
+        let Some(sent) = &self.call.sent else { return true };
+        let before = sent.swap(true, Ordering::Relaxed);
+        // Whoever stops waiting looks at the mark afterwards: one of the two sees the other.
+        fence(Ordering::SeqCst);
+        if self.answer.is_closed() {
+            sent.store(before, Ordering::Relaxed);
+            return false;
+        }
+        true
+    }
+}
+
 /// How a link goes about it.
 #[derive(Clone, Debug)]
 pub(super) struct Terms {
@@ -113,6 +130,33 @@ pub(super) struct Terms {
     pub(super) sent: Arc<Sent>,
     /// What [`Link::ask`] counts by.
     pub(super) time: MonotonicClock,
+    pub(super) names: Arc<Names>,
+    pub(super) node: Arc<Node>,
+}
+
+/// How a node is told from others, and its connections from each other: see `lua/fence.lua`.
+#[derive(Debug)]
+pub(super) struct Node {
+    id: Id,
+    connections: AtomicU64,
+}
+
+impl Node {
+    pub(super) fn new() -> Self {
+        let random = || u128::from(RandomState::new().hash_one(std::process::id()));
+        Self { id: Id::from_bits(random() << 64 | random()), connections: AtomicU64::new(0) }
+    }
+
+    fn next_connection(&self) -> u64 {
+        self.connections.fetch_add(1, Ordering::Relaxed) + 1
+    }
+}
+
+/// One connection: what each call begins with that is sent on it.
+#[derive(Clone, Copy)]
+struct Head<'a> {
+    terms: &'a Terms,
+    number: u64,
 }
 
 impl Link {
@@ -214,7 +258,8 @@ impl Shared {
             }
             match batch.first() {
                 Some(first) if !first.call.goes_with(&next.call) => overtaken.push(next),
-                _ => batch.push(next),
+                _ if next.goes() => batch.push(next),
+                _ => {}
             }
         }
         overtaken.into_iter().rev().for_each(|job| queue.push_front(job));
@@ -283,6 +328,7 @@ impl Keeper {
         connection: MultiplexedConnection,
         greeting: &Greeting,
     ) -> Failure {
+        let head = Head { terms: &self.terms, number: self.terms.node.next_connection() };
         let mut in_flight = FuturesUnordered::new();
         let mut look = interval(LOOK);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -296,7 +342,7 @@ impl Keeper {
                 self.terms.sent.calls.fetch_add(asked as u64, Ordering::Relaxed);
                 self.terms.sent.batches.fetch_add(u64::from(asked > 0), Ordering::Relaxed);
                 let script = greeting.scripts.get(which);
-                in_flight.push(self.send(host, connection.clone(), script, which, batch));
+                in_flight.push(self.send(host, connection.clone(), head, script, which, batch));
             }
             tokio::select! {
                 Some(sent) = in_flight.next() => {
@@ -326,15 +372,22 @@ impl Keeper {
         &self,
         host: &str,
         mut connection: MultiplexedConnection,
+        head: Head<'_>,
         script: &Script,
         which: Which,
-        batch: Vec<Job>,
+        mut batch: Vec<Job>,
     ) -> Result<(), Failure> {
         let send = async {
-            let known = command("EVALSHA", &script.hash, &batch);
+            let known = head.command("EVALSHA", &script.hash, &batch);
             match run(&mut connection, known, &batch).await {
                 Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                    run(&mut connection, command("EVAL", &script.text, &batch), &batch).await
+                    // What was given up meanwhile may have been taken back meanwhile.
+                    batch.retain(|job| !job.answer.is_closed());
+                    if batch.is_empty() {
+                        return Ok(Value::Array(Vec::new()));
+                    }
+                    let whole = head.command("EVAL", &script.text, &batch);
+                    run(&mut connection, whole, &batch).await
                 }
                 result => result,
             }
@@ -358,6 +411,8 @@ impl Keeper {
             (Failure::Cut, _) => true,
             // Pooled connections to a primary that was demoted would say so for ever.
             (_, ErrorKind::Server(ServerErrorKind::ReadOnly)) => true,
+            // A slot that came back from a server to which the connection is newer.
+            _ if error.code() == Some(FENCED) => true,
             _ => false,
         };
         tell(batch, &failure);
@@ -393,16 +448,22 @@ async fn run(
     answers.pop().unwrap_or(Value::Nil).extract_error()
 }
 
-fn command(name: &str, script: &str, batch: &[Job]) -> Cmd {
-    let keys: usize = batch.iter().map(|job| job.call.keys.len()).sum();
-    let arguments: usize = batch.iter().map(|job| job.call.arguments.len()).sum();
-    let mut command = Cmd::with_capacity(3 + keys + arguments, 64 * batch.len());
-    command.arg(name).arg(script).arg(keys);
-    for text in batch.iter().flat_map(|job| job.call.keys.iter()) {
-        command.arg(text);
+impl Head<'_> {
+    /// A script call for all of a batch: the head, and then each call.
+    fn command(self, name: &str, script: &str, batch: &[Job]) -> Cmd {
+        let slot = batch.first().and_then(|job| job.call.slot);
+        let fence = self.terms.names.fence(slot, self.terms.node.id);
+        let keys: usize = batch.iter().map(|job| job.call.keys.len()).sum();
+        let arguments: usize = batch.iter().map(|job| job.call.arguments.len()).sum();
+        let mut command = Cmd::with_capacity(6 + keys + arguments, 64 * (1 + batch.len()));
+        command.arg(name).arg(script).arg(1 + keys).arg(fence);
+        for text in batch.iter().flat_map(|job| job.call.keys.iter()) {
+            command.arg(text);
+        }
+        command.arg(VERSION).arg(self.number);
+        for text in batch.iter().flat_map(|job| job.call.arguments.iter()) {
+            command.arg(text);
+        }
+        command
     }
-    for text in batch.iter().flat_map(|job| job.call.arguments.iter()) {
-        command.arg(text);
-    }
-    command
 }

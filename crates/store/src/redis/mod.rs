@@ -28,6 +28,7 @@ mod sentinel;
 mod server;
 mod shelf;
 mod slot;
+mod take_back;
 mod tally;
 mod way;
 
@@ -39,7 +40,7 @@ use futures_util::future::join_all;
 use sluicegate_core::algorithm::log::ENTRIES_PER_CHARGE_MAX;
 use sluicegate_core::plan::Handle;
 use sluicegate_core::query::Cost;
-use sluicegate_core::store::{Claim, Ended, Error, Renewed, Shut, Usage};
+use sluicegate_core::store::{Attempt, Claim, Ended, Error, Renewed, Shut, Usage};
 use sluicegate_core::{Decision, Id, Key, Plan, Span, Store, Timestamp};
 use smallvec::SmallVec;
 
@@ -51,18 +52,18 @@ pub use tally::{Asked, Counted};
 pub use way::Topology;
 
 use crate::clock::MonotonicClock;
-use attempts::Attempts;
+use attempts::{Attempts, Doubt};
 use call::{Call, Later, Planned};
 use denied::Denied;
 use keys::Names;
-use link::{Sent, Terms};
+use link::{Node, Sent, Terms};
 use memo::Memo;
 use nodes::Nodes;
 use parts::{Part, Spread, slots_of};
 use reply::Reply;
-use reserve::Reserver;
 use script::Clock;
 use slot::Slot;
+use take_back::{GivenUp, TakeBacks};
 use way::Way;
 
 /// How Redis is used.
@@ -114,7 +115,7 @@ pub struct Redis {
     memo: Memo,
     denied: Denied,
     attempts: Attempts,
-    reserver: Reserver,
+    take_backs: TakeBacks,
     nodes: Nodes,
     sent: Arc<Sent>,
 }
@@ -137,7 +138,14 @@ impl Redis {
         let Options { topology, key_prefix, patience, deny_cache } = options;
         let (time, sent) = (MonotonicClock::new(), Arc::new(Sent::default()));
         let names = Arc::new(Names::new(key_prefix, topology.layout()));
-        let terms = Terms { clock, patience: patience.timeout, sent: sent.clone(), time };
+        let terms = Terms {
+            clock,
+            patience: patience.timeout,
+            sent: sent.clone(),
+            time,
+            names: names.clone(),
+            node: Arc::new(Node::new()),
+        };
         let way = Way::open(topology, terms);
         Self {
             nodes: Nodes::announce(way.clone(), names.clone(), time),
@@ -146,7 +154,7 @@ impl Redis {
             memo: Memo::new(),
             denied: Denied::new(deny_cache.into(), time),
             attempts: Attempts::new(patience, time),
-            reserver: Reserver::new(time),
+            take_backs: TakeBacks::new(time),
             sent,
         }
     }
@@ -180,9 +188,14 @@ impl Redis {
         self.denied.answered()
     }
 
-    /// How many attempts across slots are being taken back.
+    /// How many attempts are being taken back.
     pub fn taking_back(&self) -> usize {
-        self.reserver.taking_back()
+        self.take_backs.running()
+    }
+
+    /// How many attempts stay charged because too many were being taken back.
+    pub fn not_taken_back(&self) -> u64 {
+        self.take_backs.overflowed()
     }
 
     /// Waits until Redis has answered for the first time, but not longer than that.
@@ -217,12 +230,23 @@ impl Redis {
         plan: &Plan<'_>,
         slot: Option<Slot>,
     ) -> Result<Reply, Error> {
-        let call = |_| Call::planned(operation, plan, slot, &self.names);
-        let reply = self.attempts.make(&self.way, (operation.asked(), plan.id.id), call).await;
+        let reply = self.ask_known(operation, plan, slot, None).await;
         if matches!(operation, Planned::Claim(_) | Planned::Refund | Planned::Reset) {
             self.forget(plan.charges().iter().map(|charge| &charge.key));
         }
         reply
+    }
+
+    async fn ask_known(
+        &self,
+        operation: Planned,
+        plan: &Plan<'_>,
+        slot: Option<Slot>,
+        doubt: Option<&Doubt>,
+    ) -> Result<Reply, Error> {
+        let call = |_| Call::planned(operation, plan, slot, &self.names);
+        let named = (operation.asked(), plan.id.id);
+        self.attempts.make_known(&self.way, named, doubt, call).await
     }
 
     /// Asks every part of a plan.
@@ -294,16 +318,21 @@ impl Store for Redis {
         if let Some(deny) = self.denied.of(plan, &self.names, asked) {
             return Ok(Decision::Deny(deny));
         }
+        let number = if plan.recorded() { self.take_backs.number() } else { plan.id.id };
+        let given_up = GivenUp::if_in_doubt(self, plan, Attempt::Acquire(number));
         let mut hinted = SmallVec::new();
         let call = |retry| match Call::fast(plan, slot, retry, &self.names, &self.memo) {
             Some(call) => {
                 hinted.clone_from(&call.hinted);
                 call
             }
-            None => Call::planned(Planned::Acquire, plan, slot, &self.names),
+            None => Call::planned(Planned::Acquire(number), plan, slot, &self.names),
         };
         let named = (Asked::Acquire, plan.id.id);
-        let reply = self.attempts.make(&self.way, named, call).await?;
+        let reply = match self.attempts.make_known(&self.way, named, given_up.doubt(), call).await {
+            Ok(reply) => reply,
+            Err(error) => return Err(given_up.handed_on(error)),
+        };
         let clean = reply.is_clean();
         let decision = reply.decision(plan)?;
         if clean && hinted.contains(&false) {
@@ -312,6 +341,7 @@ impl Store for Redis {
         if let Decision::Deny(deny) = &decision {
             self.denied.learn(plan, &self.names, asked, deny);
         }
+        given_up.decided(&decision);
         Ok(decision)
     }
 
@@ -329,7 +359,15 @@ impl Store for Redis {
 
     async fn book(&self, plan: &Plan<'_>) -> Result<Decision, Error> {
         let slot = self.whole(plan)?;
-        self.ask_planned(Planned::Book, plan, slot).await?.decision(plan)
+        let number = self.take_backs.number();
+        let given_up = GivenUp::if_in_doubt(self, plan, Attempt::Book(number));
+        let decision =
+            match self.ask_known(Planned::Book(number), plan, slot, given_up.doubt()).await {
+                Ok(reply) => reply.decision(plan)?,
+                Err(error) => return Err(given_up.handed_on(error)),
+            };
+        given_up.decided(&decision);
+        Ok(decision)
     }
 
     async fn claim(&self, plan: &Plan<'_>, claimant: Id) -> Result<Claim, Error> {
@@ -390,6 +428,10 @@ impl Store for Redis {
 
     async fn usage(&self, plan: &Plan<'_>) -> Result<Usage, Error> {
         self.ask_usage(Planned::Usage, plan).await
+    }
+
+    fn give_up(&self, plan: &Plan<'_>, attempt: Attempt) {
+        self.take_back(plan, attempt);
     }
 
     fn nodes(&self) -> u32 {

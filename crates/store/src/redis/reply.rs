@@ -253,8 +253,8 @@ impl Answer {
             "not_claimed" => Error::NotClaimed,
             "too_many" => Error::TooMany,
             "skew" => Error::ClockSkew,
-            "refused" => Error::Unavailable("the attempt was taken back".to_owned()),
-            "error" => Error::Unavailable(self.word().unwrap_or_default()),
+            "refused" => Error::Unavailable("the attempt was taken back".into()),
+            "error" => Error::Unavailable(self.word().unwrap_or_default().into()),
             _ => unreadable(),
         }
     }
@@ -297,5 +297,5 @@ fn odd(value: &impl std::fmt::Debug) -> Failure {
 }
 
 fn unreadable() -> Error {
-    Error::Unavailable("Redis gave an answer that can't be read".to_owned())
+    Error::Unavailable("Redis gave an answer that can't be read".into())
 }

@@ -10,8 +10,12 @@ macro_rules! lua {
     ($($piece:literal)*) => { &[$(include_str!(concat!("lua/", $piece, ".lua"))),*] };
 }
 
-const FAST: &[&str] = lua!("common" "fast");
-const FULL: &[&str] = lua!("common" "log" "slices" "bucket" "charges" "records" "operations" "reserve" "shelf" "main");
+const FAST: &[&str] = lua!("common" "fence" "fast");
+const FULL: &[&str] = lua!("common" "fence" "log" "slices" "bucket" "charges" "records" "operations" "reserve" "shelf" "main");
+
+/// How calls are written: what they begin with, and what each operation has behind it. A script reads
+/// the calls and the records of this version and of the one before.
+pub(super) const VERSION: &str = "v2";
 
 /// Where a script gets the time from.
 #[derive(Clone, Debug, PartialEq, Eq)]

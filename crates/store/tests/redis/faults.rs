@@ -268,7 +268,9 @@ async fn one_plans_error_is_its_own() {
     for (id, asked) in asked.into_iter().enumerate() {
         match asked.await.expect("nobody panics") {
             Ok(decision) => assert!(decision.is_allowed() && id % 10 != 3),
-            Err(Error::Unavailable(why)) => assert!(why.contains("WRONGTYPE") && id % 10 == 3),
+            Err(Error::Unavailable(why)) => {
+                assert!(why.reason.contains("WRONGTYPE") && id % 10 == 3);
+            }
             Err(other) => panic!("{other}"),
         }
     }

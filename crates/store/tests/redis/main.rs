@@ -3,6 +3,7 @@
 mod clocks;
 mod denials;
 mod faults;
+mod given_up;
 mod layout;
 mod nodes;
 mod suite;

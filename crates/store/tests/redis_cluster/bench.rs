@@ -5,7 +5,7 @@ use std::time::Duration;
 use sluicegate_core::query::{Cost, Query, RequestId};
 use sluicegate_core::rule::{Group, Rule};
 use sluicegate_core::ruleset::{Ruleset, Settings};
-use sluicegate_core::store::Error;
+use sluicegate_core::store::{Error, Unanswered};
 use sluicegate_core::time::Clock as _;
 use sluicegate_core::{Decision, Id, Limit, Money, Plan, Span, Store};
 use sluicegate_store::MonotonicClock;
@@ -120,7 +120,15 @@ impl Bench {
     }
 
     pub(crate) async fn acquire(&self, ask: Ask) -> Result<Decision, Error> {
-        self.with(ask, async |plan| self.store.acquire(plan).await).await
+        let acquire = async |plan: &Plan<'_>| {
+            let answer = self.store.acquire(plan).await;
+            // As a limiter does whose outage policy denies.
+            if let Err(Error::Unavailable(Unanswered { attempt: Some(attempt), .. })) = &answer {
+                self.store.give_up(plan, *attempt);
+            }
+            answer
+        };
+        self.with(ask, acquire).await
     }
 
     /// What every limit shows for a user.

@@ -11,6 +11,7 @@
 //! |---|---|
 //! | [`cross_slot`] | one plan over counters in several slots: reserve, and take back |
 //! | [`booking`] | a start that is booked, and claimed when the work goes |
+//! | [`given_up`] | an attempt that was not answered: denied by a policy, and taken back |
 //! | [`lease`] | a slot that is taken, renewed and released, or expires |
 //! | [`explore`] | seeds, replay and the trace of a run |
 //!
@@ -24,6 +25,7 @@
 pub mod booking;
 pub mod cross_slot;
 pub mod explore;
+pub mod given_up;
 pub mod lease;
 
 mod counter;

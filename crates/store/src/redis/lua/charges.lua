@@ -1,7 +1,7 @@
 -- A plan, as it comes in the arguments, and what can be asked of its charges.
 local KINDS = { log = log, slots = slots, windowed = slices, calendar = calendar, bucket = bucket }
 
-local at_arg, at_key = 0, 0
+local at_arg, at_key = first_arg, first_key
 -- The last argument of this operation: later versions add theirs at the end.
 local last_arg = 0
 

@@ -176,7 +176,7 @@ local function decide(id, shape, hints, key)
   end
 end
 
-local at, key = 1, 1
+local at, key = first_arg + 1, first_key + 1
 
 local function next_plan()
   local written = ARGV[at + 1]

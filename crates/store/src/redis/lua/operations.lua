@@ -54,33 +54,48 @@ local function not_now(plan)
   end
 end
 
-local function acquire_recorded(plan, lapsed)
+local function acquire_recorded(plan, lapsed, attempt)
   local uses, skipped = write(plan, 'all', now, 0, base_of(plan))
   local record = new_record(plan, 'open', now, uses, lapsed and lapsed.told)
   -- Whoever was told to go is remembered for as long as before.
   record.expires = lapsed and lapsed.expires
+  attempted(record, lapsed, attempt)
   start_hold(record, plan.hold)
   touch(record)
   save_record(plan.record, record)
   return allow(plan, now, held_until(record), false, skipped, true)
 end
 
--- Ids that nobody else can use again need no record: a mark is enough for our own retries. Whoever
--- asked has asked once, so what they are told is not a replay.
+-- How long a refund is recognised that our own retry repeats.
 local ONCE_MS = 2000
+-- How long an admission without a record can be taken back: longer than a connection takes to be
+-- made again.
+local ONCE_KEPT_MS = 10000
 
+-- Ids that nobody else can use again need no record: a mark with what was charged is enough for our
+-- own retries, and to take it back. Whoever asked has asked once, so what they are told is not a
+-- replay.
 local function acquire_once(plan)
-  if not call('SET', plan.record, '', 'NX', 'PX', ONCE_MS) then
+  if call('EXISTS', plan.record) == 1 then
     return allow(plan, now)
   end
-  local _, skipped = write(plan, 'all', now, 0, plan.id)
+  local uses, skipped = write(plan, 'all', now, 0, plan.id)
+  call('SET', plan.record, cmsgpack.pack(uses), 'PX', ONCE_KEPT_MS)
   return allow(plan, now, nil, false, skipped, true)
 end
 
 function operations.acquire(plan)
+  local attempt = argument()
   local record = plan.recorded and load_record(plan.record)
-  if record and record.state ~= 'lapsed' then
-    return is_other(record, plan, false) or replay(plan, record)
+  if was_taken_back(record, attempt) then
+    return { 'refused' }
+  elseif record and record.state ~= 'lapsed' then
+    local other = is_other(record, plan, false)
+    if other then
+      return other
+    end
+    rely(plan.record, record, attempt)
+    return replay(plan, record)
   end
   local unknown = open_known(plan)
   if unknown then
@@ -91,7 +106,7 @@ function operations.acquire(plan)
     local repeated = not plan.recorded and call('EXISTS', plan.record) == 1
     return repeated and allow(plan, now) or refused
   end
-  return plan.recorded and acquire_recorded(plan, record) or acquire_once(plan)
+  return plan.recorded and acquire_recorded(plan, record, attempt) or acquire_once(plan)
 end
 
 function operations.peek(plan)
@@ -101,7 +116,7 @@ end
 
 -- Writes a booking in the place of `before`. Returns its start and what was skipped; or nothing, and
 -- then when it could start and which limit of which charge is why not before.
-local function book_anew(plan, before)
+local function book_anew(plan, before, attempt)
   local start, charge, limit = plan_start(plan, true)
   local reaches = start and start <= now + plan.horizon and calendars_know(plan, start)
   if start ~= now and not reaches then
@@ -111,6 +126,7 @@ local function book_anew(plan, before)
   local uses, skipped = write(plan, 'bookable', start, plan.slack, base_of(plan, generation))
   local record = new_record(plan, 'booked', start, uses, before and before.told)
   record.generation, record.expires = generation, before and before.expires
+  attempted(record, before, attempt)
   touch(record)
   save_record(plan.record, record)
   return start, skipped
@@ -118,15 +134,23 @@ end
 
 function operations.book(plan)
   plan.stated = argument()
+  local attempt = argument()
   local record = load_record(plan.record)
-  if record and record.state ~= 'lapsed' then
-    return is_other(record, plan, true) or replay(plan, record)
+  if was_taken_back(record, attempt) then
+    return { 'refused' }
+  elseif record and record.state ~= 'lapsed' then
+    local other = is_other(record, plan, true)
+    if other then
+      return other
+    end
+    rely(plan.record, record, attempt)
+    return replay(plan, record)
   end
   local unknown = open_known(plan)
   if unknown then
     return unknown
   end
-  local start, skipped, refused, charge, limit = book_anew(plan, record)
+  local start, skipped, refused, charge, limit = book_anew(plan, record, attempt)
   if not start then
     return refuse(plan, refused, charge, limit)
   end
@@ -216,6 +240,9 @@ function operations.claim(plan)
       record.uses[#record.uses + 1] = use
     end
     record.state, record.claimant = 'open', claimant
+    -- Its claimant relies on it, whichever attempt has booked it.
+    record.attempts = attempts_of(record)
+    record.attempts[''] = 'holds'
     record.told[#record.told + 1] = claimant
     start_hold(record, plan.hold)
     touch(record)
@@ -227,7 +254,7 @@ function operations.claim(plan)
     give_back_all(record)
     open(plan)
   end
-  local start, _, refused, charge, limit = book_anew(plan, record)
+  local start, _, refused, charge, limit = book_anew(plan, record, nil)
   if start then
     return { 'rebooked', now, start }
   end

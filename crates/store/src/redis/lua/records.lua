@@ -115,3 +115,60 @@ local function base_of(plan, generation)
   local base = plan.id .. string.format('%x', now)
   return generation and generation > 0 and base .. 'g' .. generation or base
 end
+
+-- Every attempt that was ever made under an id, by what became of it: 'holds' relies on what is
+-- charged, 'held' on an earlier charge that has left its window since; a number is when the attempt
+-- was taken back. The empty name stands for everybody who is not known by name: the version before,
+-- and whoever claims.
+local function attempts_of(record)
+  if not record then
+    return {}
+  end
+  local live = record.state == 'open' or record.state == 'booked'
+  local kept = {}
+  for attempt, standing in pairs(record.attempts or (live and { [''] = 'holds' }) or {}) do
+    -- So long ago that nothing of it can be on its way.
+    if type(standing) == 'string' or standing + TOMBSTONE > now then
+      kept[attempt] = standing
+    end
+  end
+  return kept
+end
+
+-- What was charged before is no longer anybody's.
+local function begin_anew(attempts)
+  for attempt, standing in pairs(attempts) do
+    if standing == 'holds' then
+      attempts[attempt] = 'held'
+    end
+  end
+  return attempts
+end
+
+local function any_holds(attempts)
+  for _, standing in pairs(attempts) do
+    if standing == 'holds' then
+      return true
+    end
+  end
+  return false
+end
+
+local function was_taken_back(record, attempt)
+  return record and record.attempts and type(record.attempts[attempt or '']) == 'number'
+end
+
+-- The first attempt of a new charge, in the place of a record that has lapsed.
+local function attempted(record, lapsed, attempt)
+  record.attempts = begin_anew(attempts_of(lapsed))
+  record.attempts[attempt or ''] = 'holds'
+end
+
+-- Lets an attempt rely on what was charged before under its id.
+local function rely(name, record, attempt)
+  local attempts = attempts_of(record)
+  if attempts[attempt or ''] ~= 'holds' then
+    attempts[attempt or ''], record.attempts = 'holds', attempts
+    save_record(name, record)
+  end
+end

@@ -3,8 +3,7 @@
 -- The table of what a slot does is in testkit/src/sim/cross_slot, why it does so in
 -- docs/decisions/006.
 --
--- The record has a field more, `attempts`: 'holds' relies on what is charged, 'held' on an earlier
--- charge that has left its window since; a number is when the attempt was taken back.
+-- And how an attempt is taken back that was given up, in one slot or in several.
 
 -- Whether a use still counts, so that another attempt may rely on it.
 local COUNTS = {
@@ -27,35 +26,6 @@ local function counts(record)
   return true
 end
 
--- Forgets attempts that were taken back so long ago that nothing of them can be on its way.
-local function without_old(attempts)
-  local kept = {}
-  for attempt, standing in pairs(attempts or {}) do
-    if type(standing) == 'string' or standing + TOMBSTONE > now then
-      kept[attempt] = standing
-    end
-  end
-  return kept
-end
-
--- What was charged before has left its window, and is no longer anybody's.
-local function begin_anew(attempts)
-  for attempt, standing in pairs(attempts) do
-    if standing == 'holds' then
-      attempts[attempt] = 'held'
-    end
-  end
-end
-
-local function any_holds(attempts)
-  for _, standing in pairs(attempts) do
-    if standing == 'holds' then
-      return true
-    end
-  end
-  return false
-end
-
 local function charge_anew(plan, before, attempts, attempt)
   local uses, skipped = write(plan, 'all', now, 0, base_of(plan))
   local record = new_record(plan, 'open', now, uses)
@@ -73,7 +43,7 @@ end
 function operations.reserve(plan)
   local attempt = argument()
   local record = load_record(plan.record)
-  local attempts = without_old(record and record.attempts)
+  local attempts = attempts_of(record)
   local standing = attempts[attempt]
   if type(standing) == 'number' then
     return { 'refused' }
@@ -95,19 +65,51 @@ function operations.reserve(plan)
   return open_known(plan) or not_now(plan) or charge_anew(plan, record, attempts, attempt)
 end
 
+-- Refuses what comes on an older connection of this node, for as long as it may be on its way.
+local function raise_fence()
+  if connection then
+    call('SET', KEYS[1], text(connection), 'PX', text(TOMBSTONE / 1000))
+  end
+end
+
+-- Takes back an attempt that has a record. What a claimant was told to use is its own.
 function operations.take_back(name)
+  raise_fence()
   local attempt = argument()
   local record = load_record(name)
     or { state = 'lapsed', start = now, slack = 0, window = 0, uses = {}, told = {} }
-  local attempts = without_old(record.attempts)
+  local attempts = attempts_of(record)
   local held = attempts[attempt] == 'holds'
   attempts[attempt], record.attempts = now, attempts
-  if held and record.state == 'open' and not any_holds(attempts) then
+  local unused = record.state == 'booked' or (record.state == 'open' and not record.claimant)
+  if held and unused and not any_holds(attempts) then
     give_back_all(record)
     record.state, record.uses = 'lapsed', {}
     record.hold_ttl, record.hold_until = nil, nil
   end
   touch(record)
   save_record(name, record)
+  return { 'taken_back' }
+end
+
+-- Takes back an id that its node made and that has no record. Entries of logs bear its name; of all
+-- else the mark knows what was charged.
+function operations.take_back_once(name)
+  raise_fence()
+  local mark = call('GET', name)
+  if mark and mark ~= '' then
+    for _, use in ipairs(cmsgpack.unpack(mark)) do
+      give_back(use, use.amount, now)
+    end
+    call('DEL', name)
+  end
+  local id = argument()
+  for _ = 1, number() do
+    local counter, members = key(), {}
+    for entry = 1, number() do
+      members[entry] = member(id, entry - 1)
+    end
+    log_remove_all(counter, members)
+  end
   return { 'taken_back' }
 end

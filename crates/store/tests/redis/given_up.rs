@@ -1,0 +1,308 @@
+//! What was denied because Redis did not answer is not charged, whatever arrives late.
+
+use std::time::{Duration, Instant};
+
+use sluicegate_core::limiter::Verdict;
+use sluicegate_core::outage::{Outage, OutagePolicy};
+use sluicegate_core::query::{Cost, Query, RequestId};
+use sluicegate_core::rule::{Group, Rule};
+use sluicegate_core::ruleset::{Ruleset, Settings};
+use sluicegate_core::store::Attempt;
+use sluicegate_core::time::Clock as _;
+use sluicegate_core::{Decision, Id, Limit, Limiter, Span, Store};
+use sluicegate_store::MonotonicClock;
+use sluicegate_store::memory::{Capacity, Memory};
+use sluicegate_store::redis::{Options, Patience, Redis, Server};
+use sluicegate_testkit::proxy::{FaultProxy, Weather};
+use sluicegate_testkit::redis::{RedisServer, Version};
+use tokio::time::{sleep, timeout};
+
+const fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// As in production.
+const PATIENCE: Patience = Patience { timeout: ms(20), retries: 1, deadline: ms(45) };
+
+/// How a request is named and what it asks for, which decides how it is charged.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    /// By the fast script: a log, and an id that the node made.
+    Fast,
+    /// By the full script, without a record: several kinds of counters.
+    Once,
+    /// With a record, because the caller named it.
+    Named,
+    /// With a record, because it is held; also a lease.
+    Held,
+}
+
+impl Kind {
+    const ALL: [Self; 4] = [Self::Fast, Self::Once, Self::Named, Self::Held];
+
+    const fn limits(self) -> &'static [&'static str] {
+        match self {
+            Self::Fast => &["1000/h", "1000/day"],
+            Self::Once | Self::Named => {
+                &["1000/h", "1000 tokens/h", "1000/calendar day", "1000/day burst 1000"]
+            }
+            Self::Held => &["1000/h", "1000 tokens/h", "100 concurrent"],
+        }
+    }
+
+    fn query(self, id: u128) -> Query<'static> {
+        let id = Id::from_bits(id);
+        let id = match self {
+            Self::Named => RequestId::of_caller(id, RequestId::KEEP),
+            _ => RequestId::ours(id),
+        };
+        let mut query = Query::new(id).with("user", "ann").expect("a value");
+        query.cost = Cost { input_tokens: Some(1), ..Cost::default() };
+        query.hold = matches!(self, Self::Held).then_some(Span::from_secs(60));
+        query
+    }
+}
+
+/// A node behind a network that fails on demand.
+struct Node {
+    server: RedisServer,
+    proxy: FaultProxy,
+    limiter: Limiter<Redis>,
+    /// Looks into Redis without the network.
+    witness: Redis,
+    clock: MonotonicClock,
+    kind: Kind,
+}
+
+impl Node {
+    async fn new(kind: Kind, policy: OutagePolicy, patience: Patience) -> Self {
+        let server = RedisServer::start(Version::System, &[]);
+        let proxy = FaultProxy::start(server.port);
+        let limits = kind.limits().iter().map(|text| text.parse::<Limit>().expect(text));
+        let group = Group::new("g", [Rule::new("LIMIT", limits).per(&["user"])]);
+        let outage = Outage { default: policy, ..Outage::default() };
+        let rules = Ruleset::new(vec![group], Settings { outage, ..Settings::default() });
+        let options = Options { patience, ..Options::new(Server::at("127.0.0.1", proxy.port)) };
+        let patient = Patience { timeout: ms(5_000), retries: 1, deadline: ms(10_000) };
+        let direct = Options::new(Server::at("127.0.0.1", server.port));
+        let limiter = Limiter::new(rules.expect("rules"), Redis::new(options))
+            .with_fallback(Memory::new(Capacity::default()));
+        let witness = Redis::new(Options { patience: patient, ..direct });
+        let node = Self { server, proxy, limiter, witness, clock: MonotonicClock::new(), kind };
+        node.up().await;
+        assert!(node.witness.wait_until_up(ms(10_000)).await, "no witness");
+        node
+    }
+
+    async fn up(&self) {
+        assert!(self.limiter.store().wait_until_up(ms(20_000)).await, "no connection");
+    }
+
+    async fn ask(&self, id: u128) -> Verdict {
+        let query = self.kind.query(id);
+        let rules = self.limiter.rules();
+        let plan = rules.plan(&query, self.clock.now()).expect("a plan");
+        self.limiter.acquire(&plan).await.expect("a verdict")
+    }
+
+    async fn acquire(&self, id: u128) -> Decision {
+        self.ask(id).await.decision
+    }
+
+    /// What every limit shows, by what Redis keeps.
+    async fn used(&self) -> Vec<u64> {
+        let query = self.kind.query(0);
+        let rules = self.limiter.rules();
+        let plan = rules.plan(&query, self.clock.now()).expect("a plan");
+        let usage = self.witness.usage(&plan).await.expect("usage");
+        usage.readings.iter().map(|reading| reading.used).collect()
+    }
+
+    /// Waits until every limit shows so much; how long it took.
+    async fn shows(&self, used: u64) -> Duration {
+        let (began, expected) = (Instant::now(), vec![used; self.kind.limits().len()]);
+        let shows = async {
+            while self.used().await != expected || self.limiter.store().taking_back() > 0 {
+                sleep(ms(1)).await;
+            }
+        };
+        if timeout(ms(20_000), shows).await.is_err() {
+            panic!("{:?}: {:?} instead of {expected:?}", self.kind, self.used().await);
+        }
+        began.elapsed()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_denied_while_replies_were_slow_is_not_charged() {
+    for kind in Kind::ALL {
+        let node = Node::new(kind, OutagePolicy::Closed, PATIENCE).await;
+        node.proxy.delay(ms(60));
+        for id in 1..=20 {
+            let decision = node.acquire(id).await;
+            assert!(matches!(decision, Decision::Closed(_)), "{kind:?} {id}: {decision:?}");
+        }
+        node.proxy.delay(Duration::ZERO);
+        node.up().await;
+        let took = node.shows(0).await;
+        assert!(took < ms(1_000), "{kind:?} {took:?} after Redis answered again");
+        assert_eq!(node.limiter.store().not_taken_back(), 0);
+    }
+}
+
+/// Waits longer than a loaded machine takes, and asks once.
+const ONCE: Patience = Patience { timeout: ms(2_000), retries: 0, deadline: ms(5_000) };
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_denied_because_a_connection_was_killed_is_not_charged() {
+    for kind in Kind::ALL {
+        let node = Node::new(kind, OutagePolicy::Closed, ONCE).await;
+        let mut allowed = 0;
+        for id in 1..=10 {
+            node.up().await;
+            // If an idle connection is looked at just now, it is that reply which is lost.
+            node.proxy.cut_next_reply();
+            allowed += u64::from(node.acquire(id).await.is_allowed());
+        }
+        assert!(allowed < 10, "{kind:?}: no reply was lost");
+        node.shows(allowed).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_denied_while_redis_was_stopped_is_not_charged() {
+    for kind in Kind::ALL {
+        let node = Node::new(kind, OutagePolicy::Closed, PATIENCE).await;
+        let stopped = node.server.stop();
+        for id in 1..=20 {
+            let decision = node.acquire(id).await;
+            assert!(matches!(decision, Decision::Closed(_)), "{kind:?} {id}: {decision:?}");
+        }
+        drop(stopped);
+        node.up().await;
+        let took = node.shows(0).await;
+        assert!(took < ms(1_000), "{kind:?} {took:?} after Redis answered again");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_arrival_of_what_was_taken_back_is_refused() {
+    let once = Patience { retries: 0, ..PATIENCE };
+    for kind in Kind::ALL {
+        let node = Node::new(kind, OutagePolicy::Closed, once).await;
+        node.proxy.hold_requests();
+        let decision = node.acquire(1).await;
+        assert!(matches!(decision, Decision::Closed(_)), "{kind:?}: {decision:?}");
+        node.up().await;
+        node.shows(0).await;
+        node.proxy.release_requests();
+        // Only what was taken back is refused by the fence.
+        let refused = async {
+            while !node.server.command(&["INFO", "errorstats"]).contains("errorstat_FENCED") {
+                sleep(ms(1)).await;
+            }
+        };
+        timeout(ms(20_000), refused)
+            .await
+            .unwrap_or_else(|_| panic!("{kind:?}: nothing came late"));
+        node.shows(0).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_retry_under_the_same_id_keeps_its_charge_and_the_id_stays_usable() {
+    let node = Node::new(Kind::Named, OutagePolicy::Closed, ONCE).await;
+    for id in 1..=20 {
+        node.up().await;
+        node.proxy.cut_next_reply();
+        let first = node.acquire(id).await;
+        // It is being taken back meanwhile, or has been.
+        let retried = async {
+            while !node.acquire(id).await.is_allowed() {
+                sleep(ms(1)).await;
+            }
+        };
+        timeout(ms(20_000), retried).await.unwrap_or_else(|_| panic!("{id}: {first:?}"));
+        assert!(node.acquire(id).await.is_allowed(), "{id} can be used again");
+    }
+    node.shows(20).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn taking_back_again_changes_nothing() {
+    for kind in Kind::ALL {
+        let node = Node::new(kind, OutagePolicy::Closed, ONCE).await;
+        assert!(node.acquire(1).await.is_allowed() && node.acquire(2).await.is_allowed());
+        let query = kind.query(3);
+        let rules = node.limiter.rules();
+        let plan = rules.plan(&query, node.clock.now()).expect("a plan");
+        for _ in 0..3 {
+            // An attempt that never arrived.
+            node.limiter.store().give_up(&plan, Attempt::Acquire(plan.id.id));
+        }
+        node.shows(2).await;
+        assert!(node.acquire(3).await.is_allowed(), "{kind:?}");
+        node.shows(3).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_outage_policy_admitted_is_not_taken_back() {
+    for kind in Kind::ALL {
+        let node = Node::new(kind, OutagePolicy::Unlimited, ONCE).await;
+        let mut by_store = 0;
+        for id in 1..=10 {
+            node.up().await;
+            node.proxy.cut_next_reply();
+            let verdict = node.ask(id).await;
+            assert!(verdict.decision.is_allowed(), "{kind:?} {id}");
+            by_store += u64::from(verdict.outage.is_none());
+        }
+        assert_eq!(node.limiter.store().taking_back(), 0);
+        // What was cut before Redis saw it is not charged; what Redis has done stays.
+        let used = node.used().await;
+        assert!(used.iter().all(|&used| by_store < used && used <= 10), "{kind:?} {used:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_nobody_waits_for_any_more_is_taken_back() {
+    for kind in Kind::ALL {
+        let node = Node::new(kind, OutagePolicy::Unlimited, ONCE).await;
+        node.proxy.delay(ms(200));
+        for id in 1..=5 {
+            let gone = timeout(ms(20), node.acquire(id)).await;
+            assert!(gone.is_err(), "{kind:?}: no answer can be there yet");
+        }
+        node.proxy.delay(Duration::ZERO);
+        node.shows(0).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_booking_that_was_given_up_is_taken_back() {
+    let node = Node::new(Kind::Fast, OutagePolicy::Closed, ONCE).await;
+    let (mut booked, rules) = (0, node.limiter.rules());
+    for id in 1..=10 {
+        let query = node.kind.query(id);
+        let plan = rules.plan(&query, node.clock.now()).expect("a plan");
+        node.up().await;
+        node.proxy.cut_next_reply();
+        booked += u64::from(node.limiter.book(&plan).await.is_ok());
+    }
+    assert!(booked < 10, "no reply was lost");
+    node.shows(booked).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_queue_of_take_backs_is_bounded_and_its_overflow_is_counted() {
+    let node = Node::new(Kind::Fast, OutagePolicy::Closed, PATIENCE).await;
+    node.proxy.set(Weather::BlackHole);
+    let (query, rules) = (node.kind.query(1), node.limiter.rules());
+    let plan = rules.plan(&query, node.clock.now()).expect("a plan");
+    for _ in 0..10_003 {
+        node.limiter.store().give_up(&plan, Attempt::Acquire(plan.id.id));
+    }
+    assert_eq!(node.limiter.store().taking_back(), 10_000);
+    assert_eq!(node.limiter.store().not_taken_back(), 3);
+}

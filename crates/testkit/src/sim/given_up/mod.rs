@@ -1,0 +1,288 @@
+//! An attempt that nobody waits for any more: denied by the outage policy, and taken back.
+//!
+//! A node asks the store over one connection at a time. When an answer takes too long, the node
+//! gives the connection up and makes the next one; what was sent on the old one may still arrive, in
+//! order, and much later. If no answer comes before the deadline, the outage policy decides. What it
+//! denies is taken back; what it admits stays charged, if it was charged.
+//!
+//! # Messages
+//!
+//! Every message names its node and the number of the connection that it was sent on.
+//!
+//! | message | to | carries | means |
+//! |---|---|---|---|
+//! | `Acquire` | store | id, attempt | charge it now, or deny it |
+//! | `Allowed` | node | | charged, now or by an earlier attempt under this id |
+//! | `Denied` | node | | it does not fit; nothing was written |
+//! | `Refused` | node | | the attempt was taken back; nothing was written |
+//! | `NoScript` | node | | the store does not know the script: send it whole |
+//! | `TakeBack` | store | id, attempt | nobody was told that this attempt may go |
+//! | `TakenBack` | node | | so noted |
+//!
+//! # Late arrivals
+//!
+//! A connection keeps its order. So an attempt arrives after its own take-back only if it was sent
+//! on an older connection. A take-back raises the **fence** of its node to the number of the
+//! connection that it came on; whatever comes on an older one is refused. Ids that the node made need
+//! nothing else: the take-back removes their charge by id. The id of a caller has a record with every
+//! attempt that relies on the charge, as in [`cross_slot`](super::cross_slot): the last one that is
+//! taken back gives the charge back.
+//!
+//! An attempt that was sent again and then denied is taken back as well: what was sent first may be
+//! on its way, and fit when it arrives.
+//!
+//! One thing breaks the order of a connection: a batch that is sent again because the store forgot
+//! the script. It leaves out what was given up meanwhile.
+//!
+//! # Invariants
+//!
+//! | | |
+//! |---|---|
+//! | U1 | no window holds more than its limit of requests that the store admitted |
+//! | U2 | what the store admitted stays charged for its window |
+//! | U3 | what the outage policy admitted is not taken back |
+//! | U4 | what was denied is not charged when all has come to rest, unless its node crashed |
+//! | U5 | an attempt is refused only after it was taken back, or on a connection that was given up |
+
+mod check;
+mod node;
+mod store;
+
+use std::fmt;
+
+use sluicegate_core::Span;
+use sluicegate_core::algorithm::log::Quota;
+
+use super::explore::{Run, Tracing};
+use super::process::{Fate, Misfortune};
+use super::rng::Rng;
+use super::scheduler::Scheduler;
+use check::Check;
+use node::{Node, Told};
+use store::Store;
+
+/// The longest that a message is on its way.
+const DELAY_MAX: Span = Span::from_millis(300);
+const STALL_MAX: Span = Span::from_millis(200);
+const DOWN_MAX: Span = Span::from_millis(100);
+const STORMY: Span = Span::from_millis(900);
+
+/// Something that an implementation could get wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mistake {
+    /// A late arrival on an old connection is charged.
+    NoFence,
+    /// The fence also refuses what comes on the connection of the take-back.
+    FenceTooHigh,
+    /// One fence for all nodes.
+    FenceForAll,
+    /// A batch is sent again with what was given up meanwhile.
+    ResendsGivenUp,
+    /// A denial is taken for the end of an attempt that was sent before on another connection.
+    DeniedIsDone,
+    /// A take-back is sent once, whether or not it arrives.
+    TakeBackOnce,
+    /// A take-back gives the charge of an id back, whoever relies on it.
+    TakeBackById,
+    /// A retry that is told of an earlier charge does not come to rely on it.
+    ReplayNotNoted,
+    /// An id whose attempt was taken back is refused from then on.
+    RefusesTheId,
+    /// What the outage policy admits is taken back as well.
+    TakesBackAdmitted,
+}
+
+/// Plays the run of a seed.
+pub fn run(seed: u64, mistake: Option<Mistake>, tracing: Tracing) -> Run {
+    let mut world = World::drawn(seed, mistake, tracing);
+    world.play();
+    let finding = world.check.left_over();
+    world.sim.broke(finding);
+    world.sim.finish()
+}
+
+type Sim = Scheduler<Event>;
+
+/// The work that a message is about. Only the checks look at `client`.
+#[derive(Clone, Copy)]
+struct Work {
+    client: usize,
+    id: u64,
+    attempt: u64,
+    /// The caller may use the id again.
+    of_caller: bool,
+}
+
+impl fmt::Debug for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "client {} attempt {}", self.client, self.attempt)
+    }
+}
+
+/// A connection of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Connection {
+    node: usize,
+    number: u64,
+}
+
+#[derive(Clone, Debug)]
+enum Event {
+    /// A client's question reaches a node.
+    Ask { client: usize, node: usize },
+    /// A message reaches the store.
+    Message { over: Connection, work: Work, question: Question },
+    /// A message reaches a node.
+    Answer { over: Connection, work: Work, answer: Answer },
+    /// A timer of a node.
+    Due { node: usize, attempt: u64, step: u32 },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Question {
+    /// Sent whole, or by the name of its script.
+    Acquire {
+        whole: bool,
+    },
+    TakeBack,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    Allowed,
+    Denied,
+    Refused,
+    NoScript,
+    TakenBack,
+}
+
+/// A client: it asks some node, and may ask again.
+struct Client {
+    /// Whether it names its request; otherwise each question gets a name of the node's.
+    names_it: bool,
+    questions: u32,
+    questions_max: u32,
+}
+
+impl Client {
+    fn drawn(rng: &mut Rng) -> Self {
+        Self {
+            names_it: rng.chance(600),
+            questions: 0,
+            questions_max: if rng.chance(600) { 3 } else { 1 },
+        }
+    }
+
+    fn ask(&mut self, sim: &mut Sim, number: usize, nodes: usize, delay_us: u64) {
+        if self.questions < self.questions_max {
+            self.questions += 1;
+            let node = sim.rng.index(nodes);
+            sim.after(delay_us, Event::Ask { client: number, node });
+        }
+    }
+}
+
+struct World {
+    sim: Sim,
+    misfortune: Misfortune,
+    check: Check,
+    store: Store,
+    nodes: Vec<Node>,
+    clients: Vec<Client>,
+}
+
+impl World {
+    fn drawn(seed: u64, mistake: Option<Mistake>, tracing: Tracing) -> Self {
+        let mut sim = Sim::new(seed, tracing, DELAY_MAX, STORMY);
+        let rng = &mut sim.rng;
+        let misfortune = Misfortune::drawn(rng, STALL_MAX);
+        let window = Span::from_millis(rng.between(300, 3_000));
+        let quota = Quota { limit: rng.between(1, 4), window };
+        let store = Store::drawn(quota, rng, mistake);
+        let nodes: Vec<_> = (0..rng.index(2) + 1).map(|n| Node::drawn(n, rng, mistake)).collect();
+        let mut clients: Vec<_> = (0..rng.between(4, 12)).map(|_| Client::drawn(rng)).collect();
+        for (number, client) in clients.iter_mut().enumerate() {
+            let delay_us = sim.rng.between(0, 500_000);
+            client.ask(&mut sim, number, nodes.len(), delay_us);
+        }
+        sim.note(|| format!("{}/{window}", quota.limit));
+        Self { sim, misfortune, check: Check::new(quota), store, nodes, clients }
+    }
+
+    fn play(&mut self) {
+        while let Some(event) = self.sim.next() {
+            match event {
+                Event::Message { over, work, question } => self.message(over, work, question),
+                Event::Ask { node, .. }
+                | Event::Answer { over: Connection { node, .. }, .. }
+                | Event::Due { node, .. } => self.node(node, event),
+            }
+            let finding = self.check.take_finding();
+            self.sim.broke(finding);
+        }
+    }
+
+    /// The store handles a message and answers.
+    fn message(&mut self, over: Connection, work: Work, question: Question) {
+        let (sim, check) = (&mut self.sim, &mut self.check);
+        let live = self.nodes[over.node].connection() == over;
+        let Some(answer) = self.store.handle(sim, over, work, question, check) else {
+            sim.saw("refused by the fence");
+            sim.note(|| format!("refused by the fence: {question:?} of {work:?} over {over:?}"));
+            if live {
+                check.found(format!("U5: {work:?} is refused on a live connection"));
+            }
+            return;
+        };
+        sim.note(|| format!("store to {over:?}: {answer:?} for {work:?}"));
+        let delay_us = self.nodes[over.node].delay_us(sim);
+        sim.after(delay_us, Event::Answer { over, work, answer });
+    }
+
+    fn node(&mut self, number: usize, event: Event) {
+        let (sim, node) = (&mut self.sim, &mut self.nodes[number]);
+        match node.process.fate(sim, self.misfortune) {
+            Fate::Runs => {}
+            Fate::Stalls { for_us } => {
+                sim.saw("stalled");
+                return sim.after(for_us, event);
+            }
+            Fate::Dead => return,
+            Fate::Crashes => {
+                sim.saw("crashed");
+                sim.note(|| format!("node {number} crashes"));
+                let down_us = sim.now_us() + sim.rng.between(1_000, DOWN_MAX.as_micros());
+                node.process.down_until(down_us);
+                node.crash().into_iter().for_each(|attempt| self.check.orphaned(attempt));
+                return;
+            }
+        }
+        let told = match event {
+            Event::Ask { client, .. } => {
+                node.ask(sim, client, self.clients[client].names_it);
+                None
+            }
+            Event::Answer { over, work, answer } => node.answer(sim, over, work, answer),
+            Event::Due { attempt, step, .. } => node.due(sim, attempt, step),
+            Event::Message { .. } => None,
+        };
+        let Some((work, told)) = told else { return };
+        sim.note(|| format!("node {number} tells {work:?}: {told:?}"));
+        match told {
+            Told::Allowed => {
+                sim.saw("allowed");
+                self.check.admitted(work);
+            }
+            Told::ByPolicy => {
+                sim.saw("admitted by the policy");
+                self.check.admitted_by_policy(work);
+            }
+            Told::Denied | Told::GivenUp => {
+                sim.saw(if told == Told::Denied { "denied" } else { "given up" });
+                let delay_us = sim.rng.between(100, 120_000);
+                let nodes = self.nodes.len();
+                self.clients[work.client].ask(&mut self.sim, work.client, nodes, delay_us);
+            }
+        }
+    }
+}

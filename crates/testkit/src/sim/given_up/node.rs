@@ -1,0 +1,208 @@
+//! A limiter node: it asks over one connection, and takes back what it has given up.
+
+use super::{Answer, Connection, DELAY_MAX, Event, Mistake, Question, Sim, Work};
+use crate::sim::process::Process;
+use crate::sim::rng::Rng;
+
+/// How long it waits for an answer before it gives the connection up.
+const TIMEOUT_US: u64 = 20_000;
+/// How long after its start an attempt is answered by the outage policy.
+const DEADLINE_US: u64 = 45_000;
+/// On a good day.
+const DELAY_US: (u64, u64) = (100, 1_500);
+
+pub(super) struct Node {
+    pub(super) process: Process,
+    connection: Connection,
+    /// When the last message on the connection arrives: those behind it arrive later.
+    arrives_us: u64,
+    /// Nothing more gets through on the connection.
+    silent: bool,
+    attempts: Vec<Attempt>,
+    slow_per_mille: u64,
+    silent_per_mille: u64,
+    /// How often the outage policy admits, in a thousand.
+    admits_per_mille: u64,
+    mistake: Option<Mistake>,
+}
+
+/// One try to have a request admitted.
+struct Attempt {
+    work: Work,
+    since_us: u64,
+    question: Question,
+    /// Tells the timer that is due from those that are no longer meant.
+    step: u32,
+    /// The connection on which it was last sent.
+    sent: u64,
+}
+
+/// What the client hears.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Told {
+    Allowed,
+    Denied,
+    /// The store is silent, and the policy admits.
+    ByPolicy,
+    /// The store is silent, and the policy denies.
+    GivenUp,
+}
+
+impl Node {
+    pub(super) fn drawn(number: usize, rng: &mut Rng, mistake: Option<Mistake>) -> Self {
+        Self {
+            process: Process::new(),
+            connection: Connection { node: number, number: 1 },
+            arrives_us: 0,
+            silent: false,
+            attempts: Vec::new(),
+            slow_per_mille: rng.between(0, 400),
+            silent_per_mille: rng.between(0, 100),
+            admits_per_mille: rng.between(0, 400),
+            mistake,
+        }
+    }
+
+    pub(super) const fn connection(&self) -> Connection {
+        self.connection
+    }
+
+    /// How long a message is on its way.
+    pub(super) fn delay_us(&self, sim: &mut Sim) -> u64 {
+        let slow = sim.stormy() && sim.rng.chance(self.slow_per_mille);
+        sim.rng.between(DELAY_US.0, if slow { DELAY_MAX.as_micros() } else { DELAY_US.1 })
+    }
+
+    pub(super) fn ask(&mut self, sim: &mut Sim, client: usize, names_it: bool) {
+        let attempt = sim.fresh();
+        let of_client = u64::try_from(client).expect("clients are few");
+        // Ids of nodes lie beyond those of clients.
+        let id = if names_it { of_client } else { 1_000_000 + attempt };
+        let work = Work { client, id, attempt, of_caller: names_it };
+        let question = Question::Acquire { whole: false };
+        let since_us = sim.now_us();
+        self.attempts.push(Attempt { work, since_us, question, step: 0, sent: 0 });
+        self.send(sim, self.attempts.len() - 1);
+    }
+
+    pub(super) fn answer(
+        &mut self,
+        sim: &mut Sim,
+        over: Connection,
+        work: Work,
+        answer: Answer,
+    ) -> Option<(Work, Told)> {
+        // Nobody reads from a connection that was given up.
+        if over != self.connection {
+            return None;
+        }
+        let place = self.find(work.attempt);
+        if answer == Answer::NoScript {
+            let waits =
+                place.is_some_and(|place| self.attempts[place].question != Question::TakeBack);
+            if waits || self.mistake == Some(Mistake::ResendsGivenUp) {
+                self.put(sim, work, Question::Acquire { whole: true });
+            }
+            return None;
+        }
+        let place = place?;
+        match (self.attempts[place].question, answer) {
+            (Question::Acquire { .. }, Answer::Allowed) => {
+                self.attempts.swap_remove(place);
+                Some((work, Told::Allowed))
+            }
+            (Question::Acquire { .. }, Answer::Denied | Answer::Refused) => {
+                // What was sent before on another connection may still be charged.
+                if self.attempts[place].step > 1 && self.mistake != Some(Mistake::DeniedIsDone) {
+                    sim.saw("taken back after a denial");
+                    self.take_back(sim, place);
+                } else {
+                    self.attempts.swap_remove(place);
+                }
+                Some((work, Told::Denied))
+            }
+            (Question::TakeBack, Answer::TakenBack) => {
+                self.attempts.swap_remove(place);
+                None
+            }
+            // A reply to an earlier question.
+            _ => None,
+        }
+    }
+
+    pub(super) fn due(&mut self, sim: &mut Sim, number: u64, step: u32) -> Option<(Work, Told)> {
+        let place = self.find(number)?;
+        if self.attempts[place].step != step {
+            return None;
+        }
+        // Whoever asks may lose patience before the connection does.
+        if self.attempts[place].sent == self.connection.number && sim.rng.chance(500) {
+            sim.saw("connection given up");
+            self.connection.number += 1;
+            self.arrives_us = 0;
+            self.silent = false;
+        }
+        let Attempt { work, since_us, question, .. } = self.attempts[place];
+        if question == Question::TakeBack {
+            sim.saw("taken back again");
+            self.send(sim, place);
+            return None;
+        }
+        if step == 1 && sim.now_us() - since_us < DEADLINE_US {
+            sim.saw("retried");
+            self.send(sim, place);
+            return None;
+        }
+        let admits = sim.rng.chance(self.admits_per_mille);
+        if !admits || self.mistake == Some(Mistake::TakesBackAdmitted) {
+            self.take_back(sim, place);
+        } else {
+            self.attempts.swap_remove(place);
+        }
+        Some((work, if admits { Told::ByPolicy } else { Told::GivenUp }))
+    }
+
+    fn take_back(&mut self, sim: &mut Sim, place: usize) {
+        self.attempts[place].question = Question::TakeBack;
+        self.send(sim, place);
+        if self.mistake == Some(Mistake::TakeBackOnce) {
+            self.attempts.swap_remove(place);
+        }
+    }
+
+    /// It loses its memory; the attempts that nobody ends now.
+    pub(super) fn crash(&mut self) -> Vec<u64> {
+        self.connection.number += 1;
+        self.arrives_us = 0;
+        self.silent = false;
+        self.attempts.drain(..).map(|attempt| attempt.work.attempt).collect()
+    }
+
+    fn find(&self, number: u64) -> Option<usize> {
+        self.attempts.iter().position(|attempt| attempt.work.attempt == number)
+    }
+
+    /// Sends the question of an attempt, and sets its timer.
+    fn send(&mut self, sim: &mut Sim, place: usize) {
+        let attempt = &mut self.attempts[place];
+        attempt.step += 1;
+        attempt.sent = self.connection.number;
+        let Attempt { work, question, step, .. } = *attempt;
+        self.put(sim, work, question);
+        let due = Event::Due { node: self.connection.node, attempt: work.attempt, step };
+        sim.after(TIMEOUT_US, due);
+    }
+
+    /// Puts a message on the connection, behind those that are on it.
+    fn put(&mut self, sim: &mut Sim, work: Work, question: Question) {
+        self.silent |= sim.stormy() && sim.rng.chance(self.silent_per_mille);
+        let over = self.connection;
+        if self.silent {
+            sim.note(|| format!("    lost      {question:?} of {work:?} over {over:?}"));
+            return;
+        }
+        let delay_us = self.delay_us(sim);
+        self.arrives_us = (sim.now_us() + delay_us).max(self.arrives_us + 1);
+        sim.after(self.arrives_us - sim.now_us(), Event::Message { over, work, question });
+    }
+}
