@@ -134,6 +134,13 @@ impl Redis {
         Self::with_clock(options, Clock::Key(name))
     }
 
+    /// The scripts of such a store, the fast one first, for a server of version 7.
+    #[cfg(feature = "test-clock")]
+    pub fn scripts_with_clock_in_key(key_prefix: &str) -> [String; 2] {
+        let scripts = script::Scripts::new(&Clock::Key(format!("{key_prefix}clock")), 7);
+        [script::Which::Fast, script::Which::Full].map(|which| scripts.get(which).text.clone())
+    }
+
     fn with_clock(options: Options, clock: Clock) -> Self {
         let Options { topology, key_prefix, patience, deny_cache } = options;
         let (time, sent) = (MonotonicClock::new(), Arc::new(Sent::default()));

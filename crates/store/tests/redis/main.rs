@@ -6,4 +6,5 @@ mod faults;
 mod given_up;
 mod layout;
 mod nodes;
+mod rollout;
 mod suite;

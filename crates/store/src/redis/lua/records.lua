@@ -3,6 +3,10 @@
 -- How long a cancelled id is refused.
 local TOMBSTONE = 60000000
 
+-- The version of a record: a field that one before does not know may come to it, and is lost when
+-- that one writes it anew. A record of a later version is left alone.
+local VERSION = 2
+
 -- The record of a key, unless its time is over.
 local function load_record(name)
   local packed = call('GET', name)
@@ -10,6 +14,9 @@ local function load_record(name)
     return nil
   end
   local record = cmsgpack.unpack(packed)
+  if (record.version or 1) > VERSION then
+    error('this id was recorded by a later version of Sluicegate: upgrade this node')
+  end
   if record.expires > now then
     return record
   end
@@ -17,6 +24,7 @@ end
 
 local function save_record(name, record)
   local ms = math.ceil((record.expires - now) / 1000) + MARGIN_MS
+  record.version = VERSION
   call('SET', name, cmsgpack.pack(record), 'PX', text(ms))
 end
 

@@ -1,0 +1,419 @@
+//! Two versions on one Redis, as during a rolling upgrade.
+//!
+//! `before/` holds what the version before wrote and sent: its scripts, the calls of one run of its
+//! service with every kind of counter and record, and the keys that they left behind. Texts in the
+//! JSON files are bytes, one to a character.
+
+use std::sync::Arc;
+
+use redis::Value;
+use serde_json::Value as Json;
+use sluicegate_core::plan::Handle;
+use sluicegate_core::price::{PriceBook, Unknown};
+use sluicegate_core::query::{Cost, Query, RequestId};
+use sluicegate_core::rule::{Group, OnExpiry, Rule};
+use sluicegate_core::ruleset::{Ruleset, Settings};
+use sluicegate_core::store::{Attempt, Claim, Error};
+use sluicegate_core::{Decision, Id, Limit, Plan, Span, Store, Timestamp};
+use sluicegate_store::redis::{Options, Patience, Redis, Server};
+use sluicegate_testkit::redis::{RedisServer, Version};
+
+const FAST_BEFORE: &str = include_str!("before/fast.lua");
+const FULL_BEFORE: &str = include_str!("before/full.lua");
+const CALLS: &str = include_str!("before/calls.json");
+const KEYS: &str = include_str!("before/keys.json");
+
+/// The ids of that run, by the names that its caller gave them.
+const HELD: &str = "77e58e0bf519cb393907db4975717874";
+const NAMED: &str = "f008f5a89e8065688d22c043997f5d65";
+const SETTLED: &str = "309d75356871c856d0d065a0fb252df1";
+const LEASED: &str = "fae5f0d1bdc9f98fd056d2fe1181f2b6";
+const RELEASED: &str = "07b7e8db1ce0925085bc4154d80a3f50";
+const CANCELLED: &str = "3b41c4a7cda8ae0f8c47a97dc9fcf435";
+const BOOKED: &str = "e2a9fabdc22943e54e2883b7614e519e";
+const CLAIMED: &str = "dad7d5f48a98da96731fc566d72a1633";
+/// Within the slack of both bookings.
+const WHEN_BOOKED: u64 = 1_794_865_035_520_000;
+
+fn bytes(text: &Json) -> Vec<u8> {
+    text.as_str().expect("a text").chars().map(|char| char as u8).collect()
+}
+
+/// A script call of the version before.
+#[derive(Clone)]
+struct Call {
+    name: String,
+    keys: Vec<Vec<u8>>,
+    arguments: Vec<Vec<u8>>,
+}
+
+fn calls() -> Vec<Call> {
+    let calls: Vec<Json> = serde_json::from_str(CALLS).expect("calls");
+    let texts = |texts: &Json| texts.as_array().expect("a list").iter().map(bytes).collect();
+    let call = |call: &Json| Call {
+        name: call["name"].as_str().expect("a name").to_owned(),
+        keys: texts(&call["keys"]),
+        arguments: texts(&call["arguments"]),
+    };
+    calls.iter().map(call).collect()
+}
+
+/// The call on the record of an id.
+fn call(name: &str, id: &str) -> Call {
+    let key = format!("sg:id:{id}").into_bytes();
+    let found = calls().into_iter().find(|call| call.name == name && call.keys[0] == key);
+    found.unwrap_or_else(|| panic!("{name} of {id}"))
+}
+
+/// A database with the time of a test in it, and a node of this version.
+struct Bench {
+    server: RedisServer,
+    store: Redis,
+    rules: Ruleset,
+}
+
+impl Bench {
+    async fn new() -> Self {
+        let server = RedisServer::start(Version::System, &[]);
+        let patient = std::time::Duration::from_secs(20);
+        let options = Options {
+            deny_cache: std::time::Duration::ZERO,
+            patience: Patience { timeout: patient, retries: 0, deadline: patient },
+            ..Options::new(Server::at("127.0.0.1", server.port))
+        };
+        let bench = Self { store: Redis::with_clock_in_key(options), server, rules: rules() };
+        bench.set_now(WHEN_BOOKED);
+        assert!(bench.store.wait_until_up(patient).await, "no connection");
+        bench
+    }
+
+    /// With what the version before has left behind, at the time when it did.
+    async fn after_the_version_before() -> Self {
+        let bench = Self::new().await;
+        let kept: Json = serde_json::from_str(KEYS).expect("keys");
+        for (name, kept) in kept["keys"].as_object().expect("an object") {
+            let (name, value) = (bytes(&Json::from(name.as_str())), &kept["value"]);
+            let pairs = |value: &Json| -> Vec<Vec<u8>> {
+                value.as_array().expect("a list").iter().map(bytes).collect()
+            };
+            let command = match kept["type"].as_str().expect("a type") {
+                "string" => redis::cmd("SET").arg(name).arg(bytes(value)).to_owned(),
+                "hash" => redis::cmd("HSET").arg(name).arg(pairs(value)).to_owned(),
+                _ => {
+                    // Redis tells members first and wants scores first.
+                    let mut command = redis::cmd("ZADD");
+                    command.arg(name);
+                    for entry in pairs(value).chunks(2) {
+                        command.arg(&entry[1]).arg(&entry[0]);
+                    }
+                    command
+                }
+            };
+            bench.run(&command);
+        }
+        bench.set_now(kept["now"].as_u64().expect("a time"));
+        bench
+    }
+
+    fn set_now(&self, micros: u64) {
+        self.run(redis::cmd("SET").arg("sg:clock").arg(micros));
+    }
+
+    fn run(&self, command: &redis::Cmd) -> Value {
+        let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.server.port));
+        let mut connection = client.expect("an address").get_connection().expect("a connection");
+        command.query(&mut connection).expect("an answer")
+    }
+
+    /// Runs a call by these scripts.
+    fn eval(&self, [fast, full]: &[String; 2], call: &Call) -> Value {
+        let script = if call.name == "fast" { fast } else { full };
+        let mut command = redis::cmd("EVAL");
+        command.arg(script).arg(call.keys.len()).arg(&call.keys).arg(&call.arguments);
+        self.run(&command)
+    }
+
+    /// What a node of the version before would be told; the word.
+    fn told_before(&self, call: &Call) -> String {
+        let Value::Array(answers) = self.eval(&scripts_before(), call) else { panic!("no list") };
+        let Some(Value::Array(answer)) = answers.into_iter().next() else { panic!("no answer") };
+        match answer.first() {
+            Some(Value::BulkString(word)) => String::from_utf8_lossy(word).into_owned(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn with<T>(&self, ask: &Ask, run: impl AsyncFnOnce(&Redis, &Plan<'_>) -> T) -> T {
+        let query = ask.query();
+        let plan = self.rules.plan(&query, Timestamp::from_micros(WHEN_BOOKED)).expect("a plan");
+        run(&self.store, &plan).await
+    }
+
+    async fn acquire(&self, ask: &Ask) -> Result<Decision, Error> {
+        self.with(ask, async |store, plan| store.acquire(plan).await).await
+    }
+
+    async fn used(&self, dimension: &'static str, value: &'static str) -> Vec<u64> {
+        let ask = ask("0", &[(dimension, value)]);
+        let usage = self.with(&ask, async |store, plan| store.usage(plan).await).await;
+        usage.expect("usage").readings.iter().map(|reading| reading.used).collect()
+    }
+
+    /// Every counter, as far as both versions write it.
+    fn counters(&self) -> Vec<(String, Value)> {
+        let names =
+            redis::from_redis_value::<Vec<String>>(self.run(redis::cmd("KEYS").arg("sg:{*")));
+        let mut names = names.expect("names");
+        names.sort();
+        let read = |name: String| {
+            let sorted_set = self.server.command(&["TYPE", &name]) == "+zset";
+            let value = match (sorted_set, name.ends_with(":holds")) {
+                // What it takes to give an estimate back is packed in any order.
+                (_, true) => self.run(redis::cmd("ZCARD").arg(&name)),
+                (true, _) => {
+                    self.run(redis::cmd("ZRANGE").arg(&name).arg(0).arg(-1).arg("WITHSCORES"))
+                }
+                _ => self.run(redis::cmd("HGETALL").arg(&name)),
+            };
+            (name, value)
+        };
+        names.into_iter().map(read).collect()
+    }
+}
+
+fn scripts_before() -> [String; 2] {
+    let clock = "#!lua\nlocal now_text = redis.call('GET', 'sg:clock')\n\
+                 local now = tonumber(now_text)\n";
+    [FAST_BEFORE, FULL_BEFORE].map(|script| format!("{clock}{script}"))
+}
+
+/// The rules of that run.
+fn rules() -> Ruleset {
+    let rule = |name: &str, dimension: &str, limits: &[&str]| {
+        let limits = limits.iter().map(|text| text.parse::<Limit>().expect(text));
+        Rule::new(name, limits).per(&[dimension])
+    };
+    let rules = [
+        rule("LOG", "log", &["5/10s", "20/h"]),
+        rule("TOKENS", "tokens", &["1000 tokens/h"]),
+        rule("MONEY", "money", &["5.00 USD/calendar day"]),
+        rule("BUCKET", "bucket", &["10/min burst 10"]),
+        Rule { lease: Span::from_secs(60), ..rule("SLOTS", "slots", &["3 concurrent"]) },
+        Rule { on_expiry: OnExpiry::Refund, ..rule("REFUND", "refund", &["1000 tokens/h"]) },
+    ];
+    let groups = rules.into_iter().map(|rule| Group::new(rule.name.clone(), [rule])).collect();
+    let prices = Arc::new(PriceBook::new(Unknown::Free));
+    Ruleset::new(groups, Settings { prices, ..Settings::default() }).expect("rules")
+}
+
+struct Ask {
+    id: Id,
+    dimensions: Vec<(&'static str, &'static str)>,
+    cost: Cost,
+    hold: Option<Span>,
+}
+
+fn ask(id: &str, dimensions: &[(&'static str, &'static str)]) -> Ask {
+    let id = u128::from_str_radix(id, 16).map(Id::from_bits).expect("an id");
+    Ask { id, dimensions: dimensions.to_vec(), cost: Cost::default(), hold: None }
+}
+
+impl Ask {
+    fn tokens(mut self, input: u64) -> Self {
+        self.cost.input_tokens = Some(input);
+        self
+    }
+
+    fn query(&self) -> Query<'static> {
+        let mut query = Query::new(RequestId::of_caller(self.id, RequestId::KEEP));
+        for (name, value) in &self.dimensions {
+            query.insert(*name, *value).expect("a dimension");
+        }
+        (query.cost, query.hold) = (self.cost, self.hold);
+        query
+    }
+}
+
+fn handle(id: &str) -> Handle {
+    let id = u128::from_str_radix(id, 16).map(Id::from_bits).expect("an id");
+    Handle { id, claimant: None, keys: Vec::new() }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn counters_of_the_version_before_go_on_counting() {
+    let bench = Bench::after_the_version_before().await;
+    for (dimension, value, used) in [
+        ("log", "ann", &[3, 3][..]),
+        ("log", "many", &[3, 3]),
+        ("log", "held", &[1, 1]),
+        ("log", "later", &[6, 6]),
+        ("tokens", "ann", &[10]),
+        ("tokens", "settled", &[40]),
+        ("money", "held", &[200_000]),
+        ("slots", "held", &[1]),
+        ("slots", "released", &[0]),
+        ("refund", "held", &[150]),
+    ] {
+        assert_eq!(bench.used(dimension, value).await, used, "{dimension} {value}");
+    }
+    assert_eq!(bench.used("bucket", "held").await, [1]);
+    let mut allowed = 0;
+    for id in ["a1", "a2", "a3"] {
+        let decision = bench.acquire(&ask(id, &[("log", "ann")])).await.expect("a decision");
+        allowed += u32::from(decision.is_allowed());
+    }
+    assert_eq!(allowed, 2, "five in ten seconds, by both together");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn records_of_the_version_before_are_understood() {
+    let bench = Bench::after_the_version_before().await;
+    let store = &bench.store;
+    assert!(store.renew(&handle(HELD)).await.is_ok());
+    let actual = Cost { input_tokens: Some(40), output_tokens: Some(0), ..Cost::default() };
+    assert!(!store.settle(&handle(HELD), &actual).await.expect("settled").replayed);
+    assert_eq!(bench.used("tokens", "held").await, [40]);
+    assert_eq!(bench.used("slots", "held").await, [0]);
+    let before = Cost { input_tokens: Some(40), ..Cost::default() };
+    assert!(store.settle(&handle(SETTLED), &before).await.expect("settled").replayed);
+    assert!(!store.release(&handle(LEASED)).await.expect("released").replayed);
+    assert!(store.release(&handle(RELEASED)).await.expect("released").replayed);
+    assert_eq!(bench.used("slots", "leased").await, [0]);
+
+    let named = ask(NAMED, &[("log", "named")]);
+    let again = bench.acquire(&named).await.expect("a decision");
+    assert!(matches!(again, Decision::Allow(allow) if allow.replayed));
+    let other = ask(NAMED, &[("log", "other")]);
+    assert_eq!(bench.acquire(&other).await, Err(Error::Conflict));
+    assert!(!store.cancel(&handle(NAMED)).await.expect("cancelled").replayed);
+    assert_eq!(bench.used("log", "named").await, [0, 0]);
+    assert_eq!(bench.acquire(&ask(CANCELLED, &[("log", "cancelled")])).await, Err(Error::Gone));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_booking_of_the_version_before_is_claimed() {
+    let bench = Bench::after_the_version_before().await;
+    bench.set_now(WHEN_BOOKED);
+    let claim = async |ask: &Ask, claimant: u128| {
+        let claimant = Id::from_bits(claimant);
+        bench.with(ask, async |store, plan| store.claim(plan, claimant).await).await
+    };
+    let booked = ask(BOOKED, &[("log", "booked"), ("tokens", "booked")]).tokens(10);
+    let go = claim(&booked, 1).await;
+    assert!(matches!(go, Ok(Claim::Go { .. })), "{go:?}");
+    // It does not say what its caller stated; what is charged on other counters is booked anew.
+    let claimed = ask(CLAIMED, &[("log", "other"), ("tokens", "other")]).tokens(10);
+    let rebooked = claim(&claimed, 1).await;
+    assert!(matches!(rebooked, Ok(Claim::Rebooked { .. })), "{rebooked:?}");
+    assert_eq!(bench.used("log", "other").await, [1, 1]);
+}
+
+/// A charge that the version before has written is relied on by somebody who is not known by name:
+/// an attempt of ours under the same id that is given up must not take it away.
+#[tokio::test(flavor = "multi_thread")]
+async fn taking_back_our_attempt_leaves_what_the_version_before_has_charged() {
+    let bench = Bench::after_the_version_before().await;
+    let number = Id::from_bits(7);
+    // The attempt is told that what was charged before stands for it, and given up.
+    let mut replay = call("acquire", NAMED);
+    let count: usize =
+        std::str::from_utf8(&replay.arguments[0]).expect("text").parse().expect("one");
+    replay.arguments[0] = (count + 1).to_string().into_bytes();
+    replay.arguments.push(number.to_bits().to_be_bytes().to_vec());
+    bench.eval(&Redis::scripts_with_clock_in_key("sg:"), &replay);
+    let give_up = async |store: &Redis, plan: &Plan<'_>| {
+        store.give_up(plan, Attempt::Acquire(number));
+        while store.taking_back() > 0 {
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+    };
+    bench.with(&ask(NAMED, &[("log", "named")]), give_up).await;
+    assert_eq!(bench.used("log", "named").await, [1, 1]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_of_the_version_before_mean_the_same_to_these_scripts() {
+    let (before, now) = (Bench::new().await, Bench::new().await);
+    let scripts = Redis::scripts_with_clock_in_key("sg:");
+    for (number, call) in (0_u64..).zip(calls()) {
+        let at = WHEN_BOOKED - 400_000 + 10_000 * number;
+        before.set_now(at);
+        now.set_now(at);
+        let answers = (before.eval(&scripts_before(), &call), now.eval(&scripts, &call));
+        assert_eq!(answers.0, answers.1, "{} {number}", call.name);
+    }
+    assert_eq!(before.counters(), now.counters());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn both_versions_admit_no_more_than_the_limit_together() {
+    let bench = Bench::new().await;
+    let of_ann = calls().into_iter().find(|call| call.name == "fast").expect("a fast call");
+    let (mut ours, mut theirs) = (0, 0);
+    for id in 1..=6_u128 {
+        let own = Ask { id: Id::from_bits(id), ..ask("0", &[("log", "ann")]) };
+        ours += u32::from(bench.acquire(&own).await.expect("a decision").is_allowed());
+        let mut call = of_ann.clone();
+        call.arguments[0] = (id << 64).to_be_bytes().to_vec();
+        let Value::Array(answer) = bench.eval(&scripts_before(), &call) else { panic!("no list") };
+        theirs += u32::from(answer[1] == Value::Int(0));
+    }
+    assert_eq!((ours, theirs), (3, 2), "five in ten seconds, by turns");
+    assert_eq!(bench.used("log", "ann").await, [5, 5]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn records_of_this_version_are_understood_by_the_one_before() {
+    let bench = Bench::new().await;
+    let all = ["log", "tokens", "money", "bucket", "slots", "refund"].map(|name| (name, "held"));
+    let cost = Cost { input_tokens: Some(100), output_tokens: Some(50), ..Cost::default() };
+    let hold = Some(Span::from_secs(30));
+    let held = Ask { cost, hold, ..ask(HELD, &all) };
+    assert!(bench.acquire(&held).await.expect("a decision").is_allowed());
+    assert_eq!(bench.told_before(&call("renew", HELD)), "renewed");
+
+    let settled = [("log", "settled"), ("tokens", "settled")];
+    let settled = Ask { hold, ..ask(SETTLED, &settled).tokens(100) };
+    assert!(bench.acquire(&settled).await.expect("a decision").is_allowed());
+    assert_eq!(bench.told_before(&call("settle", SETTLED)), "ended");
+    assert_eq!(bench.used("tokens", "settled").await, [40]);
+
+    assert!(
+        bench.acquire(&ask(RELEASED, &[("slots", "released")])).await.expect("one").is_allowed()
+    );
+    assert_eq!(bench.told_before(&call("release", RELEASED)), "ended");
+    assert_eq!(bench.used("slots", "released").await, [0]);
+
+    let cancelled = ask(CANCELLED, &[("log", "cancelled")]);
+    assert!(bench.acquire(&cancelled).await.expect("a decision").is_allowed());
+    assert_eq!(bench.told_before(&call("cancel", CANCELLED)), "ended");
+    assert_eq!(bench.used("log", "cancelled").await, [0, 0]);
+
+    let claimed = ask(CLAIMED, &[("log", "claimed"), ("tokens", "claimed")]).tokens(10);
+    let booked = bench.with(&claimed, async |store, plan| store.book(plan).await).await;
+    assert!(booked.expect("a decision").is_allowed());
+    assert_eq!(bench.told_before(&call("claim", CLAIMED)), "go");
+
+    // What was admitted under a caller's id is the same to both.
+    assert!(bench.acquire(&ask(NAMED, &[("log", "named")])).await.expect("one").is_allowed());
+    assert_eq!(bench.told_before(&call("acquire", NAMED)), "allow");
+    assert_eq!(bench.used("log", "named").await, [1, 1]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_of_a_later_version_is_refused_and_stays_as_it_is() {
+    let bench = Bench::new().await;
+    let named = ask(NAMED, &[("log", "named")]);
+    assert!(bench.acquire(&named).await.expect("a decision").is_allowed());
+    let key = format!("sg:id:{NAMED}");
+    let later = "local record = cmsgpack.unpack(redis.call('GET', KEYS[1]))
+                 record.version = 3
+                 redis.call('SET', KEYS[1], cmsgpack.pack(record))";
+    bench.run(redis::cmd("EVAL").arg(later).arg(1).arg(&key));
+    let kept = bench.run(redis::cmd("GET").arg(&key));
+    let answer = bench.acquire(&named).await;
+    let Err(Error::Unavailable(why)) = answer else { panic!("{answer:?}") };
+    assert!(why.reason.contains("later version"), "{why}");
+    assert!(bench.store.cancel(&handle(NAMED)).await.is_err());
+    assert_eq!(bench.run(redis::cmd("GET").arg(&key)), kept);
+}
