@@ -4,26 +4,28 @@
 mod common;
 
 use std::path::Path;
+use std::sync::LazyLock;
 
-use common::{Running, get};
+use common::{Running, get, post};
 use serde_json::json;
 use sluicegate_testkit::eventually_is;
 use sluicegate_testkit::redis::{
     ClusterOptions, MASTER, RedisCluster, RedisSentinel, RedisServer, Tls, Version,
+    documented_commands,
 };
 
-/// Who may do what: the limiter all that it has to and no more, the servers what they need among
-/// themselves, and whoever does not log in may look but not count.
-const USERS: &str = "\
-     --user limiter on >s3cret@ ~sg:* -@all +eval +evalsha +script|load +info +ping +cluster|slots +role \
-     +asking +time +get +set +del +exists +expire +pexpire +pttl +zadd +zrem +zcard +zcount +zscore \
-     +zrange +zrangebyscore +zremrangebyrank +zremrangebyscore +hget +hmget +hset +hdel +hgetall \
-     +hincrby \
-     --user default on nopass ~* &* +@all -eval -evalsha";
-
-/// The options of a server, word by word.
+/// Who may do what, as options of a server word by word: the limiter what the documentation says and
+/// no more, the servers what they need among themselves, and a client without a login may look but
+/// not count.
 fn users() -> Vec<&'static str> {
-    USERS.split_whitespace().collect()
+    static USERS: LazyLock<Vec<String>> = LazyLock::new(|| {
+        let limiter = ["--user", "limiter", "on", ">s3cret@", "~sg:*", "-@all"];
+        let others =
+            ["--user", "default", "on", "nopass", "~*", "&*", "+@all", "-eval", "-evalsha"];
+        let limiter = limiter.map(str::to_owned).into_iter().chain(documented_commands());
+        limiter.chain(others.map(str::to_owned)).collect()
+    });
+    USERS.iter().map(String::as_str).collect()
 }
 
 struct Certificate {
@@ -67,6 +69,11 @@ fn decides(store: &str, trusted: &Path) {
     let ann = json!({ "userId": "ann", "modelId": "gpt4" });
     let allowed = (0..6).filter(|_| service.allow(&ann).1["allowed"] == true).count();
     assert_eq!(allowed, 3, "{store}");
+    // Overrides are kept by commands of their own.
+    let other = json!({ "rule": "USER", "when": { "userId": "bob" }, "limit": ["9/h", "90 tokens/h"],
+        "reason": "a test" });
+    let (status, answer) = post(&format!("{}/v1/overrides", service.http), &other, None);
+    assert_eq!(status, 201, "{store}: {answer}");
 }
 
 /// A service that logs in like this is not answered.

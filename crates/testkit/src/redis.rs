@@ -155,6 +155,15 @@ fn signal(name: &str, process: &str) {
     assert!(sent.is_ok_and(|status| status.success()), "kill {name} {process}");
 }
 
+/// The commands that an ACL user needs, as `docs/configuration.md` lists them: tests that log in with
+/// these prove that the list is enough.
+pub fn documented_commands() -> Vec<String> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md");
+    let page = std::fs::read_to_string(path).expect("the page about the configuration");
+    let list = page.split("```acl\n").nth(1).and_then(|rest| rest.split("```").next());
+    list.expect("a list of commands").split_whitespace().map(str::to_owned).collect()
+}
+
 /// A port that nobody listens on.
 pub fn free_port() -> u16 {
     let free = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");

@@ -14,6 +14,8 @@
 mod attempts;
 mod call;
 mod cluster;
+#[cfg(test)]
+mod commands;
 mod denied;
 mod failure;
 mod keys;

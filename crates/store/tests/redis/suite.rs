@@ -7,11 +7,20 @@ use std::time::Duration;
 
 use sluicegate_core::Timestamp;
 use sluicegate_store::redis::{Options, Patience, Redis, Server};
-use sluicegate_testkit::redis::{RedisServer, Version};
+use sluicegate_testkit::redis::{RedisServer, Version, documented_commands};
 use sluicegate_testkit::suite::EPOCH;
 use sluicegate_testkit::suite::shelf::a_shelf_keeps_its_promises;
 use sluicegate_testkit::{Subject, store_suite};
 use tokio::runtime::Runtime;
+
+/// Starts a server on which the limiter may do what the documentation says, and no more.
+fn start(version: Version) -> RedisServer {
+    let user = ["--user", USER, "on", ">hush", "~sg:*", "-@all"].map(str::to_owned);
+    let more: Vec<_> = user.into_iter().chain(documented_commands()).collect();
+    RedisServer::start(version, &more.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+const USER: &str = "limiter";
 
 /// A server that all tests share, each in a database of its own.
 trait Shared {
@@ -24,14 +33,14 @@ struct V6;
 impl Shared for System {
     fn server() -> &'static RedisServer {
         static SERVER: OnceLock<RedisServer> = OnceLock::new();
-        SERVER.get_or_init(|| RedisServer::start(Version::System, &[]))
+        SERVER.get_or_init(|| start(Version::System))
     }
 }
 
 impl Shared for V6 {
     fn server() -> &'static RedisServer {
         static SERVER: OnceLock<RedisServer> = OnceLock::new();
-        SERVER.get_or_init(|| RedisServer::start(Version::V6_2, &[]))
+        SERVER.get_or_init(|| start(Version::V6_2))
     }
 }
 
@@ -63,7 +72,12 @@ impl<V: Shared> Subject for RedisSubject<V> {
             // It goes by the time of this node, and the store by one that tests set.
             deny_cache: Duration::ZERO,
             patience: Patience { timeout: patient, retries: 0, deadline: patient },
-            ..Options::new(Server { db, ..Server::at("127.0.0.1", port) })
+            ..Options::new(Server {
+                db,
+                username: Some(USER.to_owned()),
+                password: Some("hush".to_owned()),
+                ..Server::at("127.0.0.1", port)
+            })
         };
         let store = runtime().block_on(async { Redis::with_clock_in_key(options) });
         let subject = Self { store, clock, version: PhantomData };
