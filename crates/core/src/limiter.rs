@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::{ArcSwap, Guard};
 use smallvec::SmallVec;
@@ -14,7 +14,9 @@ use crate::overrides::Override;
 use crate::plan::{Handle, Plan};
 use crate::query::Cost;
 use crate::ruleset::Ruleset;
-use crate::store::{Claim, Ended, Error, Local, Renewed, Shut, Store, Unanswered, Usage};
+use crate::store::{
+    Claim, Ended, Error, Local, Renewed, Shut, Store, TOMBSTONE, Unanswered, Usage,
+};
 use crate::time::{Span, Timestamp};
 
 /// What every front door asks: rules that can be swapped, over one store.
@@ -29,8 +31,38 @@ pub struct Limiter<S> {
     rules: ArcSwap<Ruleset>,
     store: S,
     fallback: Option<Box<dyn Local>>,
-    /// Something was admitted by the fallback, so it may be what a handle is about.
-    fell_back: AtomicBool,
+    fell_back: FellBack,
+}
+
+/// Until when the fallback may hold something that a handle or a reset is about. Later it need not
+/// be asked any more.
+#[derive(Debug, Default)]
+struct FellBack {
+    /// In microseconds of the fallback's clock.
+    until: AtomicU64,
+    /// The longest that anything was held without being touched, in microseconds.
+    longest: AtomicU64,
+}
+
+impl FellBack {
+    /// The fallback is asked to admit a plan.
+    fn asked(&self, plan: &Plan<'_>, now: Timestamp) {
+        let keep = plan.id.keep.unwrap_or_default().max(TOMBSTONE);
+        let held = keep + plan.hold.unwrap_or_default() + plan.window();
+        self.longest.fetch_max(held.as_micros(), Ordering::AcqRel);
+        self.touched(now);
+    }
+
+    /// The fallback was asked about something that it holds, and keeps it for longer.
+    fn touched(&self, now: Timestamp) {
+        let longest = Span::from_micros(self.longest.load(Ordering::Acquire));
+        self.until.fetch_max((now + longest).as_micros(), Ordering::AcqRel);
+    }
+
+    fn holds(&self, now: Timestamp) -> bool {
+        let until = self.until.load(Ordering::Acquire);
+        until > 0 && now.as_micros() < until
+    }
 }
 
 /// A decision, and how it came about.
@@ -45,7 +77,7 @@ pub struct Verdict {
 impl<S> Limiter<S> {
     /// A limiter with its first rules.
     pub fn new(rules: Ruleset, store: S) -> Self {
-        let (fallback, fell_back) = (None, AtomicBool::new(false));
+        let (fallback, fell_back) = (None, FellBack::default());
         Self { rules: ArcSwap::from_pointee(rules), store, fallback, fell_back }
     }
 
@@ -95,7 +127,7 @@ impl<S: Store> Limiter<S> {
             None => Err(Error::Unavailable(unanswered)),
             Some(fallback) => {
                 // Before the caller knows: it may settle at once.
-                self.fell_back.store(true, Ordering::Release);
+                self.fell_back.asked(plan, fallback.now());
                 self.alone(plan, &**fallback, |part| fallback.acquire(part))
             }
         };
@@ -143,24 +175,24 @@ impl<S: Store> Limiter<S> {
 
     /// Replaces the estimate by the actual cost; see [`Store::settle`].
     pub async fn settle(&self, handle: &Handle, actual: &Cost) -> Result<Ended, Error> {
-        match self.fell_back().map(|fallback| fallback.settle(handle, actual)) {
-            None | Some(Err(Error::Unknown)) => self.store.settle(handle, actual).await,
+        match self.ask_fallback(|fallback| fallback.settle(handle, actual)) {
+            None => self.store.settle(handle, actual).await,
             Some(answer) => answer,
         }
     }
 
     /// Ends the leases; see [`Store::release`].
     pub async fn release(&self, handle: &Handle) -> Result<Ended, Error> {
-        match self.fell_back().map(|fallback| fallback.release(handle)) {
-            None | Some(Err(Error::Unknown)) => self.store.release(handle).await,
+        match self.ask_fallback(|fallback| fallback.release(handle)) {
+            None => self.store.release(handle).await,
             Some(answer) => answer,
         }
     }
 
     /// Makes leases and hold last as long again; see [`Store::renew`].
     pub async fn renew(&self, handle: &Handle) -> Result<Renewed, Error> {
-        match self.fell_back().map(|fallback| fallback.renew(handle)) {
-            None | Some(Err(Error::Unknown)) => self.store.renew(handle).await,
+        match self.ask_fallback(|fallback| fallback.renew(handle)) {
+            None => self.store.renew(handle).await,
             Some(answer) => answer,
         }
     }
@@ -194,9 +226,23 @@ impl<S: Store> Limiter<S> {
         self.store.usage(plan).await
     }
 
-    /// The fallback, if it has ever been asked to admit anything.
+    /// The fallback, if it may still hold something.
     fn fell_back(&self) -> Option<&dyn Local> {
-        self.fallback.as_deref().filter(|_| self.fell_back.load(Ordering::Acquire))
+        self.fallback.as_deref().filter(|fallback| self.fell_back.holds(fallback.now()))
+    }
+
+    /// What the fallback says about something that it may hold; `None` if that is nothing.
+    fn ask_fallback<T>(
+        &self,
+        ask: impl FnOnce(&dyn Local) -> Result<T, Error>,
+    ) -> Option<Result<T, Error>> {
+        let fallback = self.fell_back()?;
+        let answer = ask(fallback);
+        if matches!(answer, Err(Error::Unknown)) {
+            return None;
+        }
+        self.fell_back.touched(fallback.now());
+        Some(answer)
     }
 
     /// Decides by the outage policy; `count` asks the fallback about this node's part.
@@ -239,5 +285,22 @@ impl<S: fmt::Debug> fmt::Debug for Limiter<S> {
 impl Verdict {
     const fn of_store(decision: Decision) -> Self {
         Self { decision, outage: None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fallback_that_holds_nothing_any_more_is_not_asked() {
+        let at = Timestamp::from_secs;
+        let fell_back = FellBack::default();
+        assert!(!fell_back.holds(at(0)), "it was never asked to admit anything");
+        fell_back.longest.store(Span::from_secs(60).as_micros(), Ordering::Release);
+        fell_back.touched(at(100));
+        assert_eq!([100, 159, 160].map(|now| fell_back.holds(at(now))), [true, true, false]);
+        fell_back.touched(at(150));
+        assert_eq!([160, 209, 210].map(|now| fell_back.holds(at(now))), [true, true, false]);
     }
 }

@@ -145,6 +145,8 @@ pub trait Store: Send + Sync {
 /// A store in this process, which answers at once and always: what a node falls back to while the
 /// one that it shares with others does not.
 pub trait Local: Send + Sync {
+    /// Its clock.
+    fn now(&self) -> Timestamp;
     /// See [`Store::acquire`].
     fn acquire(&self, plan: &Plan<'_>) -> Result<Decision, Error>;
     /// See [`Store::peek`].

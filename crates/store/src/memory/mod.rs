@@ -229,6 +229,10 @@ impl<C: Clock> Store for Memory<C> {
 }
 
 impl<C: Clock> Local for Memory<C> {
+    fn now(&self) -> Timestamp {
+        Self::now(self)
+    }
+
     fn acquire(&self, plan: &Plan<'_>) -> Result<Decision, Error> {
         self.acquire_now(plan)
     }
