@@ -46,8 +46,11 @@ pub(super) struct Denied {
 struct Slot {
     /// Of the key, and of the limits.
     names: (u64, u64),
-    /// When Redis was asked, by the clock of this node, and what it was then in Redis.
+    /// When Redis was asked and when it was heard, by the clock of this node, and what the time in
+    /// Redis was in between. Counted from when it was heard, time in Redis is never taken to be ahead
+    /// of what it is: a caller that waits as long as it is told is not too early.
     asked: Timestamp,
+    heard: Timestamp,
     at: Timestamp,
     readings: SmallVec<[Reading; 2]>,
     /// What did not fit, under which limit, and when it will.
@@ -89,7 +92,7 @@ impl Denied {
         for (place, charge) in plan.charges().iter().enumerate() {
             self.with(charge, names, |slot, of| {
                 let known = slot.names == of && now < slot.asked + self.lasts;
-                let then = slot.at + now.since(slot.asked);
+                let then = slot.at + now.since(slot.heard);
                 let moved = |reading: &Reading| reading.used > 0 && reading.reset <= then;
                 if !known || slot.readings.iter().any(moved) {
                     return None;
@@ -110,8 +113,14 @@ impl Denied {
         Some(Deny { at, start, hit, readings })
     }
 
-    /// Remembers a denial that Redis was asked for at `asked`.
-    pub(super) fn learn(&self, plan: &Plan<'_>, names: &Names, asked: Timestamp, deny: &Deny) {
+    /// Remembers a denial that Redis was asked for at `asked`, and that was heard at `heard`.
+    pub(super) fn learn(
+        &self,
+        plan: &Plan<'_>,
+        names: &Names,
+        (asked, heard): (Timestamp, Timestamp),
+        deny: &Deny,
+    ) {
         if self.lasts == Span::ZERO || !is_plain(plan) {
             return;
         }
@@ -130,7 +139,7 @@ impl Denied {
                     _ => before,
                 };
                 let (at, forgotten) = (deny.at, slot.forgotten);
-                *slot = Slot { names: of, asked, at, readings, denied, forgotten };
+                *slot = Slot { names: of, asked, heard, at, readings, denied, forgotten };
             });
         }
         self.until.fetch_max((asked + self.lasts).as_micros(), Ordering::Relaxed);
@@ -223,7 +232,7 @@ mod tests {
                 hit: Hit { charge: 0, limit: 0 },
                 readings: plan.scopes().map(|_| reading).collect(),
             };
-            self.denied.learn(&plan, &self.names, self.began, &deny);
+            self.denied.learn(&plan, &self.names, (self.began, self.began), &deny);
         }
 
         /// When so many may start, if that is known a while later.

@@ -348,7 +348,7 @@ impl Store for Redis {
             self.learn(plan, &hinted, &decision);
         }
         if let Decision::Deny(deny) = &decision {
-            self.denied.learn(plan, &self.names, asked, deny);
+            self.denied.learn(plan, &self.names, (asked, self.denied.now()), deny);
         }
         given_up.decided(&decision);
         Ok(decision)
