@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sluicegate_config::{Asking, Config, RedisAddress, RedisStore, RedisTopology};
+use sluicegate_config::{Asking, Config, OnLoss, RedisAddress, RedisStore, RedisTopology};
 use sluicegate_core::plan::Handle;
 use sluicegate_core::query::Cost;
 use sluicegate_core::store::{Attempt, Claim, Ended, Error, Renewed, Shut, Usage};
@@ -10,7 +10,9 @@ use sluicegate_core::{Decision, Id, Plan, Ruleset, Span, Store, Timestamp};
 use sluicegate_server::metrics::{RedisCalls, RedisStats};
 use sluicegate_server::probe::Readiness;
 use sluicegate_store::memory::Capacity;
-use sluicegate_store::redis::{Counted, Options, Patience, Sentinels, Server, State, Topology};
+use sluicegate_store::redis::{
+    self, Counted, Options, Patience, Sentinels, Server, State, Topology,
+};
 use sluicegate_store::{Memory, Redis};
 
 use crate::wire::Part;
@@ -49,6 +51,11 @@ pub(crate) fn redis(config: &RedisStore, asking: Asking) -> Redis {
             deadline: waits.deadline.into(),
         },
         deny_cache: config.deny_cache.into(),
+        connections_max: config.connections_max.map(|most| most as usize),
+        on_loss: match config.on_loss {
+            OnLoss::Continue => redis::OnLoss::Continue,
+            OnLoss::Closed => redis::OnLoss::Closed,
+        },
     })
 }
 
@@ -76,14 +83,19 @@ impl Chosen {
     /// The same, where it is known whether a policy answers in the store's place.
     pub(crate) fn readiness_if(&self, answers_alone: bool) -> Readiness {
         match self {
-            Self::Redis(redis) if redis.state() != State::Up => {
+            Self::Memory(_) => Readiness::Ready,
+            Self::Redis(redis) => {
+                let reason = match redis.refusal() {
+                    Some(refusal) => refusal.word(),
+                    None if redis.state() == State::Up => return Readiness::Ready,
+                    None => "redis",
+                };
                 if answers_alone {
-                    Readiness::Degraded("redis")
+                    Readiness::Degraded(reason)
                 } else {
-                    Readiness::Unhealthy("redis")
+                    Readiness::Unhealthy(reason)
                 }
             }
-            _ => Readiness::Ready,
         }
     }
 
@@ -97,6 +109,8 @@ impl Chosen {
         Some(RedisStats {
             up: redis.state() == State::Up,
             evicts: redis.evicts(),
+            refusal: redis.refusal().map(|refusal| refusal.word()),
+            losses: redis.losses(),
             nodes: redis.nodes(),
             taking_back: redis.taking_back() as u64,
             not_taken_back: redis.not_taken_back(),

@@ -293,8 +293,8 @@ fn passwords_users_and_databases_are_used() {
     wait_for(&service, READY);
     assert_eq!(service.allow(&ann()).1["allowed"], true);
     let keys = redis.command(&["INFO", "keyspace"]);
-    // A counter, and this node among the nodes.
-    assert!(keys.contains("db7:keys=2") || keys.contains("db7:keys=1"), "{keys}");
+    // A counter and the count of heartbeats, and soon this node among the nodes.
+    assert!(keys.contains("db7:keys=3") || keys.contains("db7:keys=2"), "{keys}");
     assert!(!keys.contains("db0"), "{keys}");
 }
 
@@ -340,6 +340,83 @@ fn a_server_that_throws_keys_away_is_warned_of() {
     wait_for(&service, READY);
     let warned = |event: &Value| event["level"] == "WARN" && event["policy"] == "volatile-lru";
     eventually(|| service.logged().iter().any(warned));
+}
+
+/// The lines that a service has logged with this message.
+fn told(service: &Running, message: &str) -> Vec<Value> {
+    let all = service.logged();
+    all.into_iter().filter(|line| line["message"] == message).collect()
+}
+
+fn metrics(service: &Running) -> String {
+    get(&format!("{}/metrics", service.admin)).1
+}
+
+/// Redis answers but writes nothing; then it writes again.
+fn a_refusal_of_writes_is_shown(reason: &str, begin: &[&str], end: &[&str]) {
+    let redis = RedisServer::start(Version::System, &[]);
+    let service = Running::start(&on(&redis, ""));
+    wait_for(&service, READY);
+    assert!(metrics(&service).contains("sluicegate_redis_refuses_writes{reason=\"none\"} 0"));
+    assert_eq!(redis.command(begin), "+OK");
+    wait_for(&service, &format!("{{\"status\":\"unhealthy\",\"reason\":\"{reason}\"}}"));
+    for _ in 0..5 {
+        let (_, answer) = service.allow(&ann());
+        assert_eq!(answer["reason"], "STORE_UNAVAILABLE", "{answer}");
+    }
+    let shown = metrics(&service);
+    let expected = format!("sluicegate_redis_refuses_writes{{reason=\"{reason}\"}} 1");
+    assert!(shown.contains(&expected), "{expected} in {shown}");
+    let lines = told(&service, "Redis refuses writes: the outage policies decide");
+    assert_eq!(lines.len(), 1, "told once: {lines:?}");
+    assert_eq!(lines[0]["reason"], reason);
+    assert_eq!(redis.command(end), "+OK");
+    wait_for(&service, READY);
+    assert_eq!(service.allow(&ann()).1["allowed"], true);
+    assert_eq!(told(&service, "Redis takes writes again").len(), 1);
+}
+
+#[test]
+fn a_redis_whose_memory_is_full_is_not_ready_in_silence() {
+    let (full, free) = (["CONFIG", "SET", "maxmemory", "1"], ["CONFIG", "SET", "maxmemory", "0"]);
+    a_refusal_of_writes_is_shown("redis_out_of_memory", &full, &free);
+}
+
+#[test]
+fn a_redis_that_is_read_only_is_not_ready_in_silence() {
+    let (replica, primary) = (["REPLICAOF", "127.0.0.1", "1"], ["REPLICAOF", "NO", "ONE"]);
+    a_refusal_of_writes_is_shown("redis_read_only", &replica, &primary);
+}
+
+#[test]
+fn a_redis_without_persistence_is_warned_of_and_its_loss_is_told() {
+    let mut redis = RedisServer::start(Version::System, &[]);
+    let service = Running::start(&on(&redis, ", on_loss: closed"));
+    wait_for(&service, READY);
+    let warned = service.logged().iter().any(|line| {
+        let message = line["message"].as_str().unwrap_or_default();
+        line["level"] == "WARN" && message.starts_with("Redis keeps no append-only file")
+    });
+    assert!(warned, "{:?}", service.logged());
+    assert_eq!(service.allow(&ann()).1["allowed"], true);
+    assert!(metrics(&service).contains("sluicegate_redis_memory_losses_total 0"));
+    redis.kill();
+    wait_for(&service, UNHEALTHY);
+    redis.restart();
+    wait_for(&service, READY);
+    let (status, answer) = service.allow(&ann());
+    assert_eq!((status, &answer["reason"]), (200, &json!("STORE_LOST_MEMORY")), "{answer}");
+    let (status, answer) = post(
+        &format!("{}/v1/acquire?status=429", service.http),
+        &json!({ "dimensions": ann() }),
+        None,
+    );
+    assert_eq!(status, 503, "{answer}");
+    assert!(metrics(&service).contains("sluicegate_redis_memory_losses_total 1"));
+    let lines = told(&service, "Redis lost its memory");
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert_eq!(lines[0]["cause"], "came back empty");
+    assert_ne!(lines[0]["run_id"], lines[0]["run_id_before"]);
 }
 
 /// A service that is stopped in the middle of its questions answers late, or not at all: what it

@@ -22,9 +22,9 @@ pub use config::{
     Address, AnswerCondition, Asking, Auth, ByteSize, ChatProvider, ChatWork, CommandWork, Config,
     Credentials, Decisions, Delay, Dispatch, Emit, Envoy, EnvoyClosed, Fair, Gateway, Handler,
     HttpContent, HttpWork, Learn, Listen, Listener, Loaded, Log, LogFormat, LogLevel, Login,
-    Metrics, Outage, OutagePolicy, Prices, Provider, Queue, QueueBroker, RedisAddress, RedisStore,
-    RedisTopology, Route, Secret, SecretSource, Server, Share, SnapshotFile, Statuses, Store,
-    Strategy, Tls, TokenHash, TokenScope, Url, Wait, Waits, Work, Worker,
+    Metrics, OnLoss, Outage, OutagePolicy, Prices, Provider, Queue, QueueBroker, RedisAddress,
+    RedisStore, RedisTopology, Route, Secret, SecretSource, Server, Share, SnapshotFile, Statuses,
+    Store, Strategy, Tls, TokenHash, TokenScope, Url, Wait, Waits, Work, Worker,
 };
 pub use diagnostic::{Diagnostic, Diagnostics, Excerpt, Severity};
 pub use price_file::PriceFileError;

@@ -19,7 +19,8 @@ pub enum Decision {
     Deny(Deny),
     /// Not ever: it is more than a limit can give.
     Never(Never),
-    /// Nobody knows, and the outage policy is to refuse then. Nothing is charged.
+    /// The store does not answer or has lost its memory, and the policy is to refuse then. Nothing
+    /// is charged.
     Closed(Closed),
 }
 
@@ -64,11 +65,14 @@ pub struct Never {
     pub readings: Readings,
 }
 
-/// A refusal because the store does not answer.
+/// A refusal because the usage is not known: the store does not answer, or it lost its memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Closed {
-    /// When it was refused, by the clock of this node.
+    /// When it was refused, by the clock of this node; of a store that lost its memory by its own.
     pub at: Timestamp,
+    /// Until when, if the store lost its memory: all that was admitted before has left the window
+    /// of its rule then.
+    pub until: Option<Timestamp>,
     /// None: nobody knows what limits show.
     pub readings: Readings,
 }

@@ -253,7 +253,7 @@ impl<S: Store> Limiter<S> {
         count: impl FnOnce(&Plan<'a>) -> Result<Decision, Error>,
     ) -> Result<Verdict, Error> {
         let Usage { at, readings } = fallback.usage(plan);
-        let closed = || Decision::Closed(Closed { at, readings: Readings::new() });
+        let closed = || Decision::Closed(Closed { at, until: None, readings: Readings::new() });
         // Whichever is more: the share of each must not be too large.
         let nodes = self.rules().outage().nodes_max.max(self.store.nodes());
         let decision = match outage::alone(plan, nodes) {

@@ -3,7 +3,7 @@
 use std::{fmt, ptr};
 
 use sluicegate_core::algorithm::Reading;
-use sluicegate_core::decision::{Allow, Hit};
+use sluicegate_core::decision::{Allow, Closed, Hit};
 use sluicegate_core::limit::Unit;
 use sluicegate_core::outage::OutagePolicy;
 use sluicegate_core::predict::{self, Expected, Forecast};
@@ -246,7 +246,8 @@ impl<'a, 'p> Answer<'a, 'p> {
 
     /// Why not, as one word: `HIT_USER_MODEL_LIMIT`, `EXCEEDS_…` for what never fits,
     /// `BANNED` for a limit of 0, `UPSTREAM_CLOSED` if the upstream refuses work for a time,
-    /// `STORE_FULL` if the limit was used up by several keys together, or `STORE_UNAVAILABLE`.
+    /// `STORE_FULL` if the limit was used up by several keys together, `STORE_UNAVAILABLE`, or
+    /// `STORE_LOST_MEMORY` for what is closed until its window is over.
     pub fn reason(&self) -> Option<impl fmt::Display + use<'a, 'p>> {
         let verb = match self.decision {
             Decision::Allow(_) if self.over.is_none() => return None,
@@ -256,11 +257,13 @@ impl<'a, 'p> Answer<'a, 'p> {
         };
         let full = self.is_full();
         let charge = self.hit().map(|hit| hit.charge);
+        let lost = matches!(self.decision, Decision::Closed(Closed { until: Some(_), .. }));
         Some(fmt::from_fn(move |f| match (verb, charge) {
             (Some(_), Some(charge)) if charge.is_gate() => f.write_str("UPSTREAM_CLOSED"),
             (Some(_), Some(charge)) if charge.bans() => f.write_str("BANNED"),
             _ if full => f.write_str("STORE_FULL"),
             (Some(verb), Some(charge)) => write!(f, "{verb}_{}_LIMIT", charge.rule().name),
+            _ if lost => f.write_str("STORE_LOST_MEMORY"),
             _ => f.write_str("STORE_UNAVAILABLE"),
         }))
     }
@@ -335,6 +338,7 @@ impl<'a, 'p> Answer<'a, 'p> {
     pub const fn retry_after(&self) -> Option<Span> {
         match self.decision {
             Decision::Deny(deny) => Some(deny.start.since(deny.at)),
+            Decision::Closed(Closed { at, until: Some(until), .. }) => Some(until.since(*at)),
             Decision::Allow(_) | Decision::Never(_) | Decision::Closed(_) => None,
         }
     }

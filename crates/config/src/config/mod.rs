@@ -31,7 +31,7 @@ pub use prices::Prices;
 pub use queue::{Queue, QueueBroker};
 pub use service::{ByteSize, Decisions, Log, LogFormat, LogLevel, Metrics, Server, Share};
 pub use store::{
-    Asking, RedisAddress, RedisStore, RedisTopology, Secret, SnapshotFile, Store, Waits,
+    Asking, OnLoss, RedisAddress, RedisStore, RedisTopology, Secret, SnapshotFile, Store, Waits,
 };
 
 use crate::diagnostic::Diagnostic;

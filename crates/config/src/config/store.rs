@@ -65,8 +65,9 @@ pub struct RedisStore {
     /// The most limiter nodes that are ever up at the same time: the share of each while Redis
     /// does not answer depends on it. Default: 4.
     pub nodes_max: u32,
-    /// How many connections a node may open: it asks each server over one. Default: 10.
-    pub connections_max: u32,
+    /// The most servers that a node keeps a connection to, one each; a server beyond that is not
+    /// asked. Default: as many as there are.
+    pub connections_max: Option<u32>,
     /// The dimension by which keys are spread over a cluster: the rules that count by it are
     /// decided in one round trip. Default: none.
     pub partition: Option<String>,
@@ -75,6 +76,18 @@ pub struct RedisStore {
     pub deny_cache: Span,
     /// What every key begins with. Default: `sg:`, so that one server can serve others, too.
     pub key_prefix: String,
+    /// What happens when a server has lost its memory. Default: continue.
+    pub on_loss: OnLoss,
+}
+
+/// What happens when a Redis server has lost its memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnLoss {
+    /// Limits begin anew.
+    #[default]
+    Continue,
+    /// Each rule is closed for its own window.
+    Closed,
 }
 
 impl RedisStore {
@@ -121,10 +134,11 @@ impl Default for RedisStore {
             retries: 1,
             deadline: None,
             nodes_max: 4,
-            connections_max: 10,
+            connections_max: None,
             partition: None,
             deny_cache: Self::DENY_CACHE_MAX,
             key_prefix: "sg:".to_owned(),
+            on_loss: OnLoss::default(),
         }
     }
 }

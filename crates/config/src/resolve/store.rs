@@ -6,12 +6,14 @@ use sluicegate_core::Span;
 
 use super::item::{Fields, Item};
 use super::{redis, scalar};
-use crate::config::{Asking, RedisStore, RedisTopology, Secret, SnapshotFile, Store, Waits};
+use crate::config::{
+    Asking, OnLoss, RedisStore, RedisTopology, Secret, SnapshotFile, Store, Waits,
+};
 use crate::raw::Value;
 use crate::report::Report;
 
 const MEMORY: [&str; 4] = ["keys_max", "records_max", "snapshot", "overrides"];
-const REDIS: [&str; 11] = [
+const REDIS: [&str; 12] = [
     "url",
     "cluster",
     "sentinel",
@@ -23,6 +25,7 @@ const REDIS: [&str; 11] = [
     "partition",
     "deny_cache",
     "key_prefix",
+    "on_loss",
 ];
 /// The least time between two attempts.
 const BACKOFF_MIN: Span = Span::from_millis(5);
@@ -120,15 +123,14 @@ fn redis_store(fields: &Fields<'_>, jobs: bool, report: &mut Report) -> RedisSto
         retries: fields.read("retries", default.retries, report, number(0..=5)),
         deadline: fields.read_some("deadline", report, span),
         nodes_max: fields.read("nodes_max", default.nodes_max, report, number(1..=10_000)),
-        connections_max: fields.read(
-            "connections_max",
-            default.connections_max,
-            report,
-            number(1..=10_000),
-        ),
+        connections_max: fields.read_some("connections_max", report, number(1..=10_000)),
         partition: fields.read_some("partition", report, super::dimensions::name),
         deny_cache: fields.read("deny_cache", default.deny_cache, report, deny_cache),
         key_prefix: fields.read("key_prefix", default.key_prefix, report, key_prefix),
+        on_loss: fields.read("on_loss", default.on_loss, report, |item, report| {
+            let words = [("continue", OnLoss::Continue), ("closed", OnLoss::Closed)];
+            scalar::word(item, report, &words)
+        }),
     };
     check_deadline(fields, &store, jobs, report);
     check_connections(fields, &store, report);
@@ -139,7 +141,7 @@ fn redis_store(fields: &Fields<'_>, jobs: bool, report: &mut Report) -> RedisSto
 fn check_connections(fields: &Fields<'_>, store: &RedisStore, report: &mut Report) {
     let RedisTopology::Cluster(servers) = &store.topology else { return };
     let Some(item) = fields.get("connections_max") else { return };
-    if servers.len() > store.connections_max as usize {
+    if store.connections_max.is_some_and(|most| servers.len() > most as usize) {
         let message = format!("is less than the {} servers that are listed", servers.len());
         item.fail(report, message, "a node asks each server over a connection: allow as many");
     }

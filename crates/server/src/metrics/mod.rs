@@ -11,6 +11,8 @@
 //! | `rate_limiter_fallback_total{mode}` | decisions by an outage policy |
 //! | `rate_limiter_redis_calls_total{operation}`, `…_redis_errors_total{type,operation}`, `…_redis_latency_seconds{operation}` | what the store asked of Redis |
 //! | `sluicegate_redis_up`, `sluicegate_redis_evicts` | whether Redis can be asked, and may throw counters away |
+//! | `sluicegate_redis_refuses_writes{reason}` | whether Redis answers but writes nothing, so that every decision is refused |
+//! | `sluicegate_redis_memory_losses_total` | how often a Redis server has lost its memory |
 //! | `sluicegate_queue_depth{queue,state}`, `…_queue_oldest_seconds{queue}` | what lies in a queue |
 //! | `sluicegate_queue_messages_total{queue,event}`, `…_queue_processing_seconds{queue,type}` | what was done with its messages |
 //! | `sluicegate_decisions_total{operation,result}` | every decision once, whatever rules it met |

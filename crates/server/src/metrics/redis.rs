@@ -7,7 +7,7 @@ use prometheus::proto::{Bucket, Histogram, MetricFamily, MetricType};
 
 use super::family::{Family, Gathering, Value};
 
-pub(super) static FAMILIES: [Family; 9] = [
+pub(super) static FAMILIES: [Family; 11] = [
     Family {
         name: "rate_limiter_redis_calls_total",
         help: "Questions to Redis, retries not counted.",
@@ -36,6 +36,18 @@ pub(super) static FAMILIES: [Family; 9] = [
         name: "sluicegate_redis_evicts",
         help: "Whether Redis may throw counters away when its memory is full.",
         kind: MetricType::GAUGE,
+        labels: &[],
+    },
+    Family {
+        name: "sluicegate_redis_refuses_writes",
+        help: "Whether Redis answers but writes nothing, by why; every decision is refused then.",
+        kind: MetricType::GAUGE,
+        labels: &["reason"],
+    },
+    Family {
+        name: "sluicegate_redis_memory_losses_total",
+        help: "How often a Redis server has lost its memory, so that limits began anew.",
+        kind: MetricType::COUNTER,
         labels: &[],
     },
     Family {
@@ -71,6 +83,10 @@ pub struct RedisStats {
     pub up: bool,
     /// It may throw counters away when its memory is full.
     pub evicts: bool,
+    /// Why it answers but writes nothing, if it does.
+    pub refusal: Option<&'static str>,
+    /// How often a server has lost its memory.
+    pub losses: u64,
     /// So many nodes were seen lately.
     pub nodes: u32,
     /// So many attempts are being taken back.
@@ -131,12 +147,26 @@ impl Redis {
 
     pub(super) fn collect(&self) -> Vec<MetricFamily> {
         let mut families = FAMILIES.each_ref().map(Family::gather);
-        let [calls, errors, latencies, up, evicts, nodes, taking_back, not_taken_back, denied] =
-            &mut families;
+        let [
+            calls,
+            errors,
+            latencies,
+            up,
+            evicts,
+            refuses,
+            losses,
+            nodes,
+            taking_back,
+            not_taken_back,
+            denied,
+        ] = &mut families;
         if let Some(read) = &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
             let stats = read();
             up.add(&[], Value::Level(f64::from(stats.up)));
             evicts.add(&[], Value::Level(f64::from(stats.evicts)));
+            let reason = stats.refusal.unwrap_or("none");
+            refuses.add(&[reason], Value::Level(f64::from(stats.refusal.is_some())));
+            losses.add(&[], Value::Count(stats.losses));
             nodes.add(&[], Value::Level(f64::from(stats.nodes)));
             taking_back.add(&[], Value::Level(stats.taking_back as f64));
             not_taken_back.add(&[], Value::Count(stats.not_taken_back));

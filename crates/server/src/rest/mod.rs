@@ -172,6 +172,9 @@ fn status(answer: &Answer<'_, '_>, admission: Vec<u8>, denied: StatusCode) -> Re
             *response.status_mut() = if banned { StatusCode::FORBIDDEN } else { denied };
             response
         }
+        Decision::Closed(closed) if closed.until.is_some() => {
+            Problem::store_lost_memory().into_response()
+        }
         Decision::Closed(_) => return Problem::store_unavailable().into_response(),
     };
     headers::write(answer, response.headers_mut());

@@ -53,6 +53,14 @@ impl Problem {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
     }
 
+    /// The store has forgotten what was admitted, and rules are closed until that has left their
+    /// windows.
+    pub fn store_lost_memory() -> Self {
+        let detail = "STORE_LOST_MEMORY: the store of the limits has lost its memory, and the rule \
+                      is closed for its own window";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
+    }
+
     /// A request that can't be understood.
     pub fn bad_request(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, detail)

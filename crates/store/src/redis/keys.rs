@@ -11,6 +11,7 @@
 //! | the mark of a refund | `sg:refund:` and the id |
 //! | the nodes that there are | `sg:nodes` |
 //! | the fence of a node, against late arrivals of what it took back | `sg:fence:` and the node |
+//! | the count of heartbeats | `sg:heartbeat`, in a cluster `sg:{SLOT}:heartbeat` for one slot of each server |
 //!
 //! Everything that belongs to one counter lies in one slot of a Redis Cluster: the braces are what
 //! Redis hashes. A planner that spreads counters by a partition puts braces into the key, and then
@@ -123,6 +124,16 @@ impl Names {
     /// The nodes that have announced themselves.
     pub(super) fn nodes(&self) -> Vec<u8> {
         format!("{}nodes", self.prefix).into_bytes()
+    }
+
+    /// The count of heartbeats, in a slot if there are any.
+    pub(super) fn heartbeat(&self, slot: Option<Slot>) -> Vec<u8> {
+        let prefix = &self.prefix;
+        match slot {
+            None => format!("{prefix}heartbeat"),
+            Some(slot) => format!("{prefix}{{{}}}:heartbeat", slot.tag()),
+        }
+        .into_bytes()
     }
 
     fn of_id(&self, slot: Option<Slot>, what: &str, id: Id) -> Vec<u8> {

@@ -24,7 +24,7 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tracing::{info, warn};
 
@@ -32,7 +32,9 @@ use sluicegate_core::time::Clock as _;
 use sluicegate_core::{Id, Timestamp};
 
 use super::call::Call;
-use super::failure::{FENCED, Failure};
+use super::cluster;
+use super::failure::{FENCED, Failure, Refusal};
+use super::heartbeat::{Heartbeats, Loss};
 use super::keys::Names;
 use super::reply::Reply;
 use super::script::{Clock, Script, VERSION, Which};
@@ -57,8 +59,12 @@ const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_millis(400);
 /// How often a connection is looked at on which nothing happens.
 const LOOK: Duration = Duration::from_millis(250);
-/// How often a server is asked what it does when its memory is full.
-const POLICY: Duration = Duration::from_secs(1);
+/// How often a server gets a heartbeat and is asked what it does when its memory is full.
+const BEAT: Duration = Duration::from_secs(1);
+/// How long these are waited for.
+const BEAT_PATIENCE: Duration = Duration::from_millis(500);
+/// No refusal, where an atomic keeps its number.
+const NO_REFUSAL: u8 = u8::MAX;
 
 /// Whether Redis can be asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,6 +102,12 @@ struct Shared {
     state: AtomicU8,
     /// The server may throw counters away when its memory is full.
     evicts: AtomicBool,
+    /// A restart forgets what it was told.
+    forgets: AtomicBool,
+    /// The number of the [`Refusal`] for which it writes nothing.
+    refusal: AtomicU8,
+    /// When it last lost its memory.
+    loss: Mutex<Option<Loss>>,
     time: MonotonicClock,
 }
 
@@ -132,6 +144,9 @@ pub(super) struct Terms {
     pub(super) time: MonotonicClock,
     pub(super) names: Arc<Names>,
     pub(super) node: Arc<Node>,
+    pub(super) heartbeats: Arc<Heartbeats>,
+    /// A permit for every connection, if they are bounded.
+    pub(super) room: Option<Arc<Semaphore>>,
 }
 
 /// How a node is told from others, and its connections from each other: see `lua/fence.lua`.
@@ -176,6 +191,9 @@ impl Link {
             queued: Notify::new(),
             state: AtomicU8::new(State::Unsure as u8),
             evicts: AtomicBool::new(false),
+            forgets: AtomicBool::new(false),
+            refusal: AtomicU8::new(NO_REFUSAL),
+            loss: Mutex::default(),
             time: terms.time,
         });
         let (alive, dropped) = oneshot::channel::<()>();
@@ -195,6 +213,16 @@ impl Link {
 
     pub(super) fn evicts(&self) -> bool {
         self.shared.evicts.load(Ordering::Relaxed)
+    }
+
+    /// Why the server writes nothing, if it answers but doesn't.
+    pub(super) fn refusal(&self) -> Option<Refusal> {
+        Refusal::from_number(self.shared.refusal.load(Ordering::Relaxed))
+    }
+
+    /// When the server last lost its memory, if it ever did.
+    pub(super) fn loss(&self) -> Option<Loss> {
+        *self.shared.loss.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sends a call and waits for its answer. Who stops waiting takes back what was not yet sent,
@@ -242,6 +270,35 @@ impl Shared {
         }
     }
 
+    /// Takes note of whether a restart forgets what the server was told.
+    fn note_persistence(&self, appends: bool) {
+        if !self.forgets.swap(!appends, Ordering::Relaxed) && !appends {
+            warn!(
+                "Redis keeps no append-only file: a restart loses the usage since its last dump, and \
+                 limits begin anew: set appendonly to yes, or store.on_loss to closed"
+            );
+        }
+    }
+
+    /// Takes note of whether the server writes; tells once when that changes.
+    fn note_refusal(&self, refusal: Option<Refusal>, server: &Server, error: &str) {
+        let number = refusal.map_or(NO_REFUSAL, |refusal| refusal as u8);
+        if self.refusal.swap(number, Ordering::Relaxed) == number {
+            return;
+        }
+        match refusal {
+            Some(refusal) => {
+                let reason = refusal.word();
+                warn!(?server, reason, %error, "Redis refuses writes: the outage policies decide");
+            }
+            None => info!(?server, "Redis takes writes again"),
+        }
+    }
+
+    fn note_loss(&self, loss: Option<Loss>) {
+        *self.loss.lock().unwrap_or_else(PoisonError::into_inner) = loss;
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<Job>> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -277,27 +334,40 @@ struct Keeper {
 
 impl Keeper {
     async fn run(self) {
+        let _permit = self.permit().await;
         let mut pause = PAUSE_MIN;
         loop {
             match timeout(CONNECT, self.connect()).await {
                 Ok(Ok((server, connection, greeting))) => {
                     pause = PAUSE_MIN;
-                    self.shared.set_state(State::Up);
                     self.shared.note_policy(&greeting.policy);
+                    self.shared.note_persistence(greeting.appends);
+                    self.shared.set_state(State::Up);
                     info!(?server, version = %greeting.version, "connected to Redis");
-                    let lost = self.serve(&server.host, connection, &greeting).await;
+                    let lost = self.serve(&server, connection, &greeting).await;
                     warn!(?server, reason = %lost, "the connection to Redis is given up");
                     self.shared.set_state(State::Unsure);
                     continue;
                 }
                 // A connection that is cut while it is made says little of the server: once more.
                 Ok(Err(_)) if self.shared.state() == State::Unsure && pause == PAUSE_MIN => {}
-                Ok(Err(problem)) => self.down(&problem.to_string()),
-                Err(_) => self.down("it took too long"),
+                Ok(Err(ConnectError::Refuses(..))) => self.down(None),
+                Ok(Err(problem)) => self.down(Some(&problem.to_string())),
+                Err(_) => self.down(Some("it took too long")),
             }
             sleep(pause).await;
             pause = (pause * 2).min(PAUSE_MAX);
         }
+    }
+
+    /// Waits until a connection more may be made. Nobody waits for the server meanwhile.
+    async fn permit(&self) -> Option<OwnedSemaphorePermit> {
+        let room = self.terms.room.clone()?;
+        if let Ok(permit) = room.clone().try_acquire_owned() {
+            return Some(permit);
+        }
+        self.down(Some("as many connections are open as store.connections_max allows"));
+        room.acquire_owned().await.ok()
     }
 
     /// Finds the server, which may be another than before, and connects.
@@ -306,12 +376,48 @@ impl Keeper {
         let server = self.target.find(*patience * 5).await?;
         let (mut connection, greeting) = server.connect(clock, *patience).await?;
         self.target.verify(&mut connection, *patience * 5).await?;
+        // Before any decision: a server that was started anew may have lost its memory.
+        self.beat(&server, &mut connection, &greeting, *patience * 5).await?;
         Ok((server, connection, greeting))
     }
 
-    /// Nobody waits for a server that can't be reached.
-    fn down(&self, reason: &str) {
-        if self.shared.state() != State::Down {
+    /// Sends a heartbeat to a server, unless it has no slot of a cluster and so decides nothing.
+    async fn beat(
+        &self,
+        server: &Server,
+        connection: &mut MultiplexedConnection,
+        greeting: &Greeting,
+        patience: Duration,
+    ) -> Result<(), ConnectError> {
+        let heartbeats = &self.terms.heartbeats;
+        let owned = match heartbeats.by_slot() {
+            true => Some(cluster::owned(connection, server, patience).await?),
+            false => None,
+        };
+        let Some(slot) = heartbeats.place(owned.as_deref()) else { return Ok(()) };
+        let sent = heartbeats.send(connection, (server, greeting), slot, patience).await;
+        match sent.map_err(ConnectError::or_refusal) {
+            Ok(loss) => {
+                self.shared.note_loss(loss);
+                self.shared.note_refusal(None, server, "");
+                Ok(())
+            }
+            // The slot has just been moved: the next one goes to another.
+            Err(ConnectError::Redis(error)) if is_moving(&error) => Ok(()),
+            Err(error) => {
+                if let ConnectError::Refuses(refusal, error) = &error {
+                    self.shared.note_refusal(Some(*refusal), server, error);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Nobody waits for a server that can't be reached. A reason that was not told yet is logged.
+    fn down(&self, reason: Option<&str>) {
+        if let Some(reason) = reason
+            && self.shared.state() != State::Down
+        {
             warn!(target = ?self.target, %reason, "can't connect to Redis");
         }
         self.shared.set_state(State::Down);
@@ -324,7 +430,7 @@ impl Keeper {
     /// answered by nobody, which tells those who wait.
     async fn serve(
         &self,
-        host: &str,
+        server: &Server,
         connection: MultiplexedConnection,
         greeting: &Greeting,
     ) -> Failure {
@@ -332,8 +438,10 @@ impl Keeper {
         let mut in_flight = FuturesUnordered::new();
         let mut look = interval(LOOK);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut policies = interval(POLICY);
-        policies.tick().await;
+        let mut beats = interval(BEAT);
+        beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        beats.tick().await;
+        let mut beating = FuturesUnordered::new();
         loop {
             while in_flight.len() < self.depth
                 && let Some((which, batch)) = self.shared.next_batch()
@@ -342,7 +450,7 @@ impl Keeper {
                 self.terms.sent.calls.fetch_add(asked as u64, Ordering::Relaxed);
                 self.terms.sent.batches.fetch_add(u64::from(asked > 0), Ordering::Relaxed);
                 let script = greeting.scripts.get(which);
-                in_flight.push(self.send(host, connection.clone(), head, script, which, batch));
+                in_flight.push(self.send(server, connection.clone(), head, script, which, batch));
             }
             tokio::select! {
                 Some(sent) = in_flight.next() => {
@@ -351,8 +459,13 @@ impl Keeper {
                     }
                 }
                 () = self.shared.queued.notified(), if in_flight.len() < self.depth => {}
-                _ = policies.tick() => {
-                    tokio::spawn(look_at_policy(self.shared.clone(), connection.clone()));
+                _ = beats.tick(), if beating.is_empty() => {
+                    beating.push(self.look(server, connection.clone(), greeting));
+                }
+                Some(looked) = beating.next() => {
+                    if let Err(lost) = looked {
+                        return lost;
+                    }
                 }
                 _ = look.tick(), if in_flight.is_empty() => {
                     let mut connection = connection.clone();
@@ -367,10 +480,28 @@ impl Keeper {
         }
     }
 
+    /// Sends a heartbeat, and looks at what somebody may have changed since the server was met. An
+    /// error means that the connection is of no use; no answer means nothing yet.
+    async fn look(
+        &self,
+        server: &Server,
+        mut connection: MultiplexedConnection,
+        greeting: &Greeting,
+    ) -> Result<(), Failure> {
+        let beat = self.beat(server, &mut connection, greeting, BEAT_PATIENCE).await;
+        if let Err(ConnectError::Refuses(Refusal::ReadOnly, error)) = beat {
+            return Err(Failure::NotReady(error));
+        }
+        if let Ok(policy) = policy(&mut connection).await {
+            self.shared.note_policy(&policy);
+        }
+        Ok(())
+    }
+
     /// Sends one batch and hands out its answers. An error means that the connection is of no use.
     async fn send(
         &self,
-        host: &str,
+        server: &Server,
         mut connection: MultiplexedConnection,
         head: Head<'_>,
         script: &Script,
@@ -406,11 +537,16 @@ impl Keeper {
                 return Err(Failure::Late);
             }
         };
-        let failure = Failure::of(&error, host);
+        let failure = Failure::of(&error, &server.host);
+        // What this user may not do is one operation's own matter.
+        let refusal = Refusal::of(&error).filter(|refusal| *refusal != Refusal::NotPermitted);
+        if refusal.is_some() {
+            self.shared.note_refusal(refusal, server, &error.to_string());
+        }
         let lost = match (&failure, error.kind()) {
             (Failure::Cut, _) => true,
             // Pooled connections to a primary that was demoted would say so for ever.
-            (_, ErrorKind::Server(ServerErrorKind::ReadOnly)) => true,
+            _ if refusal == Some(Refusal::ReadOnly) => true,
             // A slot that came back from a server to which the connection is newer.
             _ if error.code() == Some(FENCED) => true,
             _ => false,
@@ -420,11 +556,10 @@ impl Keeper {
     }
 }
 
-/// Somebody may have changed it since the server was met.
-async fn look_at_policy(shared: Arc<Shared>, mut connection: MultiplexedConnection) {
-    if let Ok(policy) = policy(&mut connection).await {
-        shared.note_policy(&policy);
-    }
+/// Whether a server says that a slot is not, or not yet, for it to serve.
+fn is_moving(error: &RedisError) -> bool {
+    use ServerErrorKind::{Ask, ClusterDown, Moved, TryAgain};
+    matches!(error.kind(), ErrorKind::Server(Ask | ClusterDown | Moved | TryAgain))
 }
 
 fn tell(batch: Vec<Job>, failure: &Failure) {

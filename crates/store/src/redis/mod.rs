@@ -18,6 +18,7 @@ mod cluster;
 mod commands;
 mod denied;
 mod failure;
+mod heartbeat;
 mod keys;
 mod link;
 mod memo;
@@ -40,13 +41,18 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use sluicegate_core::algorithm::log::ENTRIES_PER_CHARGE_MAX;
+use sluicegate_core::decision::{Closed, Readings};
 use sluicegate_core::plan::Handle;
 use sluicegate_core::query::Cost;
 use sluicegate_core::store::{Attempt, Claim, Ended, Error, Renewed, Shut, Usage};
+use sluicegate_core::time::Clock as _;
 use sluicegate_core::{Decision, Id, Key, Plan, Span, Store, Timestamp};
 use smallvec::SmallVec;
+use tokio::sync::Semaphore;
 
 pub use attempts::Patience;
+pub use failure::Refusal;
+pub use heartbeat::OnLoss;
 pub use link::State;
 pub use sentinel::Sentinels;
 pub use server::Server;
@@ -57,6 +63,7 @@ use crate::clock::MonotonicClock;
 use attempts::{Attempts, Doubt};
 use call::{Call, Later, Planned};
 use denied::Denied;
+use heartbeat::Heartbeats;
 use keys::Names;
 use link::{Node, Sent, Terms};
 use memo::Memo;
@@ -79,6 +86,10 @@ pub struct Options {
     pub patience: Patience,
     /// How long a denial is repeated without asking; zero for never.
     pub deny_cache: Duration,
+    /// What to do about a server that has lost its memory.
+    pub on_loss: OnLoss,
+    /// The most servers that a connection is kept to, one each.
+    pub connections_max: Option<usize>,
 }
 
 impl Options {
@@ -94,6 +105,8 @@ impl Options {
             key_prefix: "sg:".to_owned(),
             patience: Patience::default(),
             deny_cache: Duration::from_secs(1),
+            on_loss: OnLoss::default(),
+            connections_max: None,
         }
     }
 }
@@ -120,6 +133,9 @@ pub struct Redis {
     take_backs: TakeBacks,
     nodes: Nodes,
     sent: Arc<Sent>,
+    heartbeats: Arc<Heartbeats>,
+    on_loss: OnLoss,
+    time: MonotonicClock,
 }
 
 impl Redis {
@@ -144,9 +160,11 @@ impl Redis {
     }
 
     fn with_clock(options: Options, clock: Clock) -> Self {
-        let Options { topology, key_prefix, patience, deny_cache } = options;
+        let Options { topology, key_prefix, patience, deny_cache, on_loss, connections_max } =
+            options;
         let (time, sent) = (MonotonicClock::new(), Arc::new(Sent::default()));
         let names = Arc::new(Names::new(key_prefix, topology.layout()));
+        let heartbeats = Arc::new(Heartbeats::new(names.clone(), on_loss, time));
         let terms = Terms {
             clock,
             patience: patience.timeout,
@@ -154,6 +172,8 @@ impl Redis {
             time,
             names: names.clone(),
             node: Arc::new(Node::new()),
+            heartbeats: heartbeats.clone(),
+            room: connections_max.map(|most| Arc::new(Semaphore::new(most))),
         };
         let way = Way::open(topology, terms);
         Self {
@@ -165,6 +185,9 @@ impl Redis {
             attempts: Attempts::new(patience, time),
             take_backs: TakeBacks::new(time),
             sent,
+            heartbeats,
+            on_loss,
+            time,
         }
     }
 
@@ -190,6 +213,46 @@ impl Redis {
     /// Whether a server may throw counters away when its memory is full.
     pub fn evicts(&self) -> bool {
         self.way.evicts()
+    }
+
+    /// How often a server has lost its memory since this node was started.
+    pub fn losses(&self) -> u64 {
+        self.heartbeats.losses()
+    }
+
+    /// Why a server writes nothing, if one answers but doesn't: it refuses every decision then.
+    pub fn refusal(&self) -> Option<Refusal> {
+        self.way.refusal()
+    }
+
+    /// The refusal of a plan of which a counter may have been lost less than its window ago, if that
+    /// is what [`OnLoss::Closed`] asks for. Rules that never deny are not closed either.
+    fn closed_by_loss(&self, plan: &Plan<'_>) -> Option<Closed> {
+        if self.on_loss == OnLoss::Continue {
+            return None;
+        }
+        let now = self.time.now();
+        let closed = plan.charges().iter().filter(|charge| !charge.shadow() && !charge.is_gate());
+        let closed = closed.filter_map(|charge| {
+            let loss = self.way.loss(|| self.names.slot(&charge.key))?;
+            let (at, until) = (loss.server_time(now), loss.is_over_for(charge));
+            (until > at).then_some((at, until))
+        });
+        let (at, until) = closed.max_by_key(|(at, until)| until.since(*at))?;
+        Some(Closed { at, until: Some(until), readings: Readings::new() })
+    }
+
+    /// A decision, unless a loss was noticed while it was made: what was asked while the connection
+    /// was made anew is decided by counters that are empty. What it charged leaves when the rule is
+    /// open again.
+    fn unless_lost(&self, plan: &Plan<'_>, decision: Decision) -> Decision {
+        match decision {
+            Decision::Allow(_) => match self.closed_by_loss(plan) {
+                Some(closed) => Decision::Closed(closed),
+                None => decision,
+            },
+            other => other,
+        }
     }
 
     /// How many denials were repeated without asking.
@@ -319,9 +382,15 @@ impl Redis {
 
 impl Store for Redis {
     async fn acquire(&self, plan: &Plan<'_>) -> Result<Decision, Error> {
+        if let Some(closed) = self.closed_by_loss(plan) {
+            return Ok(Decision::Closed(closed));
+        }
         let slot = match Spread::of(plan, &self.names) {
             Spread::Whole(slot) => slot,
-            Spread::Parts(parts) => return self.reserve(plan, &parts).await,
+            Spread::Parts(parts) => {
+                let decision = self.reserve(plan, &parts).await?;
+                return Ok(self.unless_lost(plan, decision));
+            }
         };
         let asked = self.denied.now();
         if let Some(deny) = self.denied.of(plan, &self.names, asked) {
@@ -351,10 +420,13 @@ impl Store for Redis {
             self.denied.learn(plan, &self.names, (asked, self.denied.now()), deny);
         }
         given_up.decided(&decision);
-        Ok(decision)
+        Ok(self.unless_lost(plan, decision))
     }
 
     async fn peek(&self, plan: &Plan<'_>) -> Result<Decision, Error> {
+        if let Some(closed) = self.closed_by_loss(plan) {
+            return Ok(Decision::Closed(closed));
+        }
         match Spread::of(plan, &self.names) {
             Spread::Whole(slot) => {
                 self.ask_planned(Planned::Peek, plan, slot).await?.decision(plan)
@@ -367,6 +439,9 @@ impl Store for Redis {
     }
 
     async fn book(&self, plan: &Plan<'_>) -> Result<Decision, Error> {
+        if let Some(closed) = self.closed_by_loss(plan) {
+            return Ok(Decision::Closed(closed));
+        }
         let slot = self.whole(plan)?;
         let number = self.take_backs.number();
         let given_up = GivenUp::if_in_doubt(self, plan, Attempt::Book(number));
@@ -376,10 +451,15 @@ impl Store for Redis {
                 Err(error) => return Err(given_up.handed_on(error)),
             };
         given_up.decided(&decision);
-        Ok(decision)
+        Ok(self.unless_lost(plan, decision))
     }
 
     async fn claim(&self, plan: &Plan<'_>, claimant: Id) -> Result<Claim, Error> {
+        // A booking that was restored from a dump may stand beside work that the dump knows nothing of.
+        if self.closed_by_loss(plan).is_some() {
+            let why = "Redis lost its memory, and store.on_loss keeps the rule closed";
+            return Err(Error::Unavailable(why.into()));
+        }
         let slot = self.whole(plan)?;
         self.ask_planned(Planned::Claim(claimant), plan, slot).await?.claim(plan)
     }

@@ -44,8 +44,7 @@ impl Nodes {
         let seen = Arc::new(AtomicU32::new(1));
         let told = seen.clone();
         let announce = async move {
-            let node = || u128::from(RandomState::new().hash_one(std::process::id()));
-            let node = Id::from_bits(node() << 64 | node());
+            let node = fresh_id();
             let mut recent = Recent::default();
             loop {
                 let call = Call::announce(node, &names);
@@ -70,6 +69,12 @@ impl Nodes {
     pub(super) fn seen(&self) -> u32 {
         self.seen.load(Ordering::Relaxed)
     }
+}
+
+/// An id that nobody else chooses.
+pub(super) fn fresh_id() -> Id {
+    let half = || u128::from(RandomState::new().hash_one(std::process::id()));
+    Id::from_bits(half() << 64 | half())
 }
 
 /// What was counted lately.

@@ -17,6 +17,8 @@ const FULL: &[&str] = lua!("common" "fence" "log" "slices" "bucket" "charges" "r
 /// the calls and the records of this version and of the one before.
 pub(super) const VERSION: &str = "v2";
 
+const HEARTBEAT: &[&str] = lua!("clock" "common" "heartbeat");
+
 /// Where a script gets the time from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Clock {
@@ -63,15 +65,25 @@ pub(super) struct Script {
     pub(super) hash: String,
 }
 
+/// What a script begins with. From 7 on, a script that says what it is fails before its first
+/// write, not after, where memory is short or a key was not declared. Before 7 it is a syntax error.
+const fn head(version: u64) -> &'static str {
+    if version >= 7 { "#!lua\n" } else { "" }
+}
+
+/// The script that counts heartbeats, for a server of this major version. It goes by the clock of
+/// the server, always.
+pub(super) fn heartbeat(version: u64) -> String {
+    std::iter::once(head(version)).chain(HEARTBEAT.iter().copied()).collect()
+}
+
 impl Scripts {
     /// The scripts for a server of this major version.
     pub(super) fn new(clock: &Clock, version: u64) -> Self {
         let script = |pieces: &[&str]| {
-            // From 7 on, a script that says what it is fails before its first write, not after,
-            // where memory is short or a key was not declared. Before 7 it is a syntax error.
-            let head = if version >= 7 { "#!lua\n" } else { "" };
             let time = clock.text();
-            let text: String = [head, &time].into_iter().chain(pieces.iter().copied()).collect();
+            let text = [head(version), &time].into_iter().chain(pieces.iter().copied());
+            let text: String = text.collect();
             let hash = Hashed::new(&text).get_hash().to_owned();
             Script { text, hash }
         };

@@ -10,6 +10,7 @@ use redis::{
 };
 use tokio::time::timeout;
 
+use super::failure::Refusal;
 use super::script::{Clock, Scripts, Which};
 
 /// Where a server is, and how to log in to it.
@@ -71,6 +72,12 @@ const POLICY_PATIENCE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Greeting {
     pub(super) version: String,
+    /// The major version.
+    pub(super) major: u64,
+    /// What names the process, until it ends.
+    pub(super) run_id: String,
+    /// Whether it writes down what it is told, so that a restart forgets nothing.
+    pub(super) appends: bool,
     /// What it does when its memory is full.
     pub(super) policy: String,
     pub(super) scripts: Scripts,
@@ -85,6 +92,21 @@ pub(super) enum ConnectError {
     Silent,
     #[error("{0}")]
     Unfit(String),
+    #[error("it refuses writes: {1}")]
+    Refuses(Refusal, String),
+}
+
+impl ConnectError {
+    /// The same, as a refusal of writes if it is one.
+    pub(super) fn or_refusal(self) -> Self {
+        match &self {
+            Self::Redis(error) => match Refusal::of(error) {
+                Some(refusal) => Self::Refuses(refusal, error.to_string()),
+                None => self,
+            },
+            _ => self,
+        }
+    }
 }
 
 impl Server {
@@ -159,8 +181,16 @@ pub(super) async fn ask<T: FromRedisValue>(
 impl Greeting {
     fn read(info: &str, clock: &Clock) -> Self {
         let version = field(info, "redis_version").unwrap_or("0").to_owned();
-        let major = version.split('.').next().and_then(|major| major.parse().ok());
-        Self { scripts: Scripts::new(clock, major.unwrap_or(0)), version, policy: policy_in(info) }
+        let major = version.split('.').next().and_then(|major| major.parse().ok()).unwrap_or(0);
+        Self {
+            scripts: Scripts::new(clock, major),
+            version,
+            major,
+            run_id: field(info, "run_id").unwrap_or("unknown").to_owned(),
+            // A server that does not tell is not blamed.
+            appends: field(info, "aof_enabled") != Some("0"),
+            policy: policy_in(info),
+        }
     }
 }
 

@@ -4,7 +4,8 @@ use sluicegate_core::Timestamp;
 
 use super::call::Call;
 use super::cluster::Cluster;
-use super::failure::Failure;
+use super::failure::{Failure, Refusal};
+use super::heartbeat::Loss;
 use super::keys::Layout;
 use super::link::{Link, State, Terms};
 use super::reply::Reply;
@@ -61,6 +62,22 @@ impl Way {
         match self {
             Self::Link(link) => link.evicts(),
             Self::Cluster(cluster) => cluster.evicts(),
+        }
+    }
+
+    /// Why a server writes nothing, if one answers but doesn't.
+    pub(super) fn refusal(&self) -> Option<Refusal> {
+        match self {
+            Self::Link(link) => link.refusal(),
+            Self::Cluster(cluster) => cluster.refusal(),
+        }
+    }
+
+    /// When the server of a slot last lost its memory, if it ever did.
+    pub(super) fn loss(&self, slot: impl FnOnce() -> Slot) -> Option<Loss> {
+        match self {
+            Self::Link(link) => link.loss(),
+            Self::Cluster(cluster) => cluster.loss(slot()),
         }
     }
 

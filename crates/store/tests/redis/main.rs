@@ -5,6 +5,7 @@ mod denials;
 mod faults;
 mod given_up;
 mod layout;
+mod loss;
 mod nodes;
 mod rollout;
 mod suite;

@@ -12,7 +12,7 @@ fn node(server: &RedisServer) -> Redis {
 }
 
 /// Waits for something that nobody tells of.
-async fn until(what: &str, holds: impl Fn() -> bool) {
+pub(crate) async fn until(what: &str, holds: impl Fn() -> bool) {
     let held = async {
         while !holds() {
             sleep(Duration::from_millis(20)).await;

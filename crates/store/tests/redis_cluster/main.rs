@@ -3,6 +3,7 @@
 mod bench;
 mod faults;
 mod ledger;
+mod loss;
 mod network;
 mod plans;
 mod sentinel;

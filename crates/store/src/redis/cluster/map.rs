@@ -4,8 +4,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use redis::Value;
 
+use crate::redis::failure::Refusal;
 use crate::redis::link::{Link, State};
-use crate::redis::server::Address;
+use crate::redis::server::{Address, Server};
 use crate::redis::slot::{SLOTS, Slot};
 
 /// The primaries, and what each of them has.
@@ -53,6 +54,11 @@ impl Map {
     /// Whether a server may throw counters away.
     pub(super) fn evicts(&self) -> bool {
         self.nodes.iter().any(|node| node.link.evicts())
+    }
+
+    /// Why a server writes nothing, if one answers but doesn't.
+    pub(super) fn refusal(&self) -> Option<Refusal> {
+        self.nodes.iter().find_map(|node| node.link.refusal())
     }
 
     /// What can be asked: everything, something, or nothing.
@@ -119,6 +125,12 @@ impl Range {
     pub(super) fn read_all(answer: &Value, asked: &str) -> Option<Vec<Self>> {
         let Value::Array(ranges) = answer else { return None };
         ranges.iter().map(|range| Self::read(range, asked)).collect()
+    }
+
+    /// Its first and last slot, if it is at this server.
+    pub(super) fn of(&self, server: &Server) -> Option<(Slot, Slot)> {
+        let is_there = self.owner.host == server.host && self.owner.port == server.port;
+        is_there.then_some((self.first, self.last))
     }
 
     fn read(range: &Value, asked: &str) -> Option<Self> {

@@ -20,6 +20,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use redis::Value;
+use redis::aio::MultiplexedConnection;
 use sluicegate_core::Timestamp;
 use sluicegate_core::time::Clock as _;
 use tokio::sync::{Notify, oneshot};
@@ -27,7 +28,8 @@ use tokio::time::{sleep, timeout};
 use tracing::warn;
 
 use super::call::Call;
-use super::failure::Failure;
+use super::failure::{Failure, Refusal};
+use super::heartbeat::Loss;
 use super::link::{Link, State, Terms};
 use super::reply::Reply;
 use super::server::{Address, ConnectError, Server, ask};
@@ -100,6 +102,16 @@ impl Cluster {
     /// Whether a server may throw counters away when its memory is full.
     pub(super) fn evicts(&self) -> bool {
         self.shared.read().evicts()
+    }
+
+    /// Why a server writes nothing, if one answers but doesn't.
+    pub(super) fn refusal(&self) -> Option<Refusal> {
+        self.shared.read().refusal()
+    }
+
+    /// When the server of a slot last lost its memory, if it ever did.
+    pub(super) fn loss(&self, slot: Slot) -> Option<Loss> {
+        self.shared.read().owner(slot)?.loss()
     }
 
     /// Whether the server of a slot is known not to answer.
@@ -224,9 +236,27 @@ impl Shared {
 /// What a server says about who has which slot.
 async fn slots_of(server: &Server) -> Result<Vec<Range>, ConnectError> {
     let mut connection = server.dial().await?;
+    ask_slots(&mut connection, server, READ_PATIENCE).await
+}
+
+/// The slots that a server says it has itself, the first and last of each range.
+pub(super) async fn owned(
+    connection: &mut MultiplexedConnection,
+    server: &Server,
+    patience: Duration,
+) -> Result<Vec<(Slot, Slot)>, ConnectError> {
+    let ranges = ask_slots(connection, server, patience).await?;
+    Ok(ranges.iter().filter_map(|range| range.of(server)).collect())
+}
+
+async fn ask_slots(
+    connection: &mut MultiplexedConnection,
+    server: &Server,
+    patience: Duration,
+) -> Result<Vec<Range>, ConnectError> {
     let mut question = redis::cmd("CLUSTER");
     question.arg("SLOTS");
-    let answer: Value = ask(&mut connection, &question, READ_PATIENCE).await?;
+    let answer: Value = ask(connection, &question, patience).await?;
     match Range::read_all(&answer, &server.host) {
         Some(ranges) if !ranges.is_empty() => Ok(ranges),
         _ => Err(ConnectError::Unfit("it knows no server that has slots".to_owned())),
