@@ -478,10 +478,19 @@ fn decision_log(config: &Config) -> anyhow::Result<DecisionLog> {
         allowed: share(config.log.decisions.allowed),
         denied: share(config.log.decisions.denied),
         secret: config.settings().secret.clone(),
+        node: host(),
         ..decision_log::Options::new(config.settings().hash_key)
     };
     let out = Box::new(std::io::stdout());
     DecisionLog::new(out, MonotonicClock::new(), options).context("can't start the decision log")
+}
+
+/// The name of this machine or container, as decision logs tell nodes apart.
+fn host() -> String {
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
+    let variable = || std::env::var("HOSTNAME").or_else(|_| std::env::var("COMPUTERNAME")).ok();
+    let name = kernel.or_else(variable).map(|name| name.trim().to_owned());
+    name.filter(|name| !name.is_empty()).unwrap_or_else(|| "unknown".to_owned())
 }
 
 fn tokens_of(config: &Config) -> anyhow::Result<Option<Arc<Tokens>>> {

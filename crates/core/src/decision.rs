@@ -39,6 +39,9 @@ pub struct Allow {
     pub shadowed: SmallVec<[u16; 4]>,
     /// What every limit shows, this work included.
     pub readings: Readings,
+    /// When each charge was written, by the clock of its own server, if the charges lie on several
+    /// servers. Otherwise empty: all were written at `start`.
+    pub charged_at: Vec<Timestamp>,
 }
 
 /// A denial.

@@ -263,14 +263,21 @@ impl<S: Store> Limiter<S> {
                 Decision::Never(_) => closed(),
                 decision => decision,
             },
-            Alone::Uncounted => Decision::Allow(Allow {
-                at,
-                start: at,
-                until: None,
-                replayed: false,
-                shadowed: SmallVec::new(),
-                readings,
-            }),
+            Alone::Uncounted => {
+                // A record without charges, so that the admission can be settled or released.
+                let recorded = match plan.recorded() {
+                    true => count(&plan.uncharged()).ok(),
+                    false => None,
+                };
+                let (until, replayed) = match recorded {
+                    Some(Decision::Allow(allow)) => (allow.until, allow.replayed),
+                    _ => (None, false),
+                };
+                let (shadowed, charged_at) = (SmallVec::new(), Vec::new());
+                let start = at;
+                let allow = Allow { at, start, until, replayed, shadowed, readings, charged_at };
+                Decision::Allow(allow)
+            }
         };
         Ok(Verdict { decision, outage: Some(plan.outage) })
     }

@@ -240,6 +240,14 @@ impl<'a> Plan<'a> {
         Self { charges, parts: Vec::new(), stated: self.stated.clone(), ..*self }
     }
 
+    /// The same plan without charges, held for as long as its leases would last: a record by which
+    /// work that an outage policy admits uncounted is settled, released and renewed.
+    pub(crate) fn uncharged(&self) -> Self {
+        let leases = self.charges.iter().filter(|charge| !charge.meter.bookable());
+        let lease = leases.map(|charge| charge.rule.lease).max();
+        Self { hold: self.hold.max(lease), ..self.only(&[]) }
+    }
+
     /// What names it to the store afterwards.
     pub fn handle(&self) -> Handle {
         let keys = self.charges.iter().map(|charge| charge.key.clone()).collect();

@@ -57,6 +57,7 @@ pub fn shown(usage: Usage) -> Decision {
         replayed: false,
         shadowed: Default::default(),
         readings: usage.readings,
+        charged_at: Vec::new(),
     })
 }
 

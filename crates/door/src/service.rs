@@ -23,6 +23,10 @@ pub trait Observer: Send + Sync {
 
     /// The store gave no answer, and no policy decided in its place.
     fn failed(&self, _failed: &Failed<'_, '_, '_>) {}
+
+    /// The store was asked to change something, and it is not known whether it did: it did not
+    /// answer, or the caller stopped waiting.
+    fn unanswered(&self, _unanswered: &Unanswered) {}
 }
 
 /// A decision with all that led to it.
@@ -48,6 +52,17 @@ pub struct Failed<'a, 'q, 'p> {
     /// How.
     pub operation: Operation,
     /// How long it took.
+    pub latency: Span,
+}
+
+/// A call to the store whose answer nobody has seen.
+#[derive(Clone, Copy, Debug)]
+pub struct Unanswered {
+    /// The name of the work.
+    pub id: Id,
+    /// What was asked.
+    pub operation: Operation,
+    /// How long the answer was waited for.
     pub latency: Span,
 }
 
@@ -178,6 +193,16 @@ pub enum Question {
     Book,
 }
 
+impl Question {
+    const fn operation(self) -> Operation {
+        match self {
+            Self::Acquire | Self::Tally => Operation::Acquire,
+            Self::Peek => Operation::Peek,
+            Self::Book => Operation::Book,
+        }
+    }
+}
+
 /// The limiter behind every front door.
 pub struct Service<S, C> {
     limiter: Limiter<S>,
@@ -230,19 +255,16 @@ impl<S: Store, C: Clock> Service<S, C> {
         let began = self.clock.now();
         let rules = self.limiter.rules();
         let plan = plan(&rules, queries, &began)?;
-        let operation = match question {
-            Question::Acquire | Question::Tally => Operation::Acquire,
-            Question::Peek => Operation::Peek,
-            Question::Book => Operation::Book,
-        };
+        let operation = question.operation();
         let (plan, verdict) = match plan.ban(began) {
             Some((ban, decision)) => (ban, Ok(Verdict { decision, outage: None })),
             None => {
-                let verdict = match operation {
+                let waiting = self.waiting(plan.id.id, operation, began);
+                let verdict = waiting.heard(match operation {
                     Operation::Peek => self.limiter.peek(&plan).await,
                     Operation::Book => self.limiter.book(&plan).await,
                     _ => self.limiter.acquire(&plan).await,
-                };
+                });
                 (plan, verdict)
             }
         };
@@ -275,7 +297,8 @@ impl<S: Store, C: Clock> Service<S, C> {
             Some((ban, Decision::Deny(deny))) => (ban, Claim::Deny(deny)),
             Some((ban, Decision::Never(never))) => (ban, Claim::Never(never)),
             _ => {
-                let claim = self.limiter.claim(&plan, claimant).await?;
+                let waiting = self.waiting(plan.id.id, Operation::Claim, began);
+                let claim = waiting.heard(self.limiter.claim(&plan, claimant).await)?;
                 (plan, claim)
             }
         };
@@ -302,7 +325,8 @@ impl<S: Store, C: Clock> Service<S, C> {
     /// Replaces the estimate of an admission by its actual cost.
     pub async fn settle(&self, handle: &Handle, cost: &Cost) -> Result<Ended, store::Error> {
         let began = self.clock.now();
-        let ended = self.limiter.settle(handle, cost).await?;
+        let waiting = self.waiting(handle.id, Operation::Settle, began);
+        let ended = waiting.heard(self.limiter.settle(handle, cost).await)?;
         self.ended(Operation::Settle, handle, Some(cost), ended, began);
         Ok(ended)
     }
@@ -310,7 +334,8 @@ impl<S: Store, C: Clock> Service<S, C> {
     /// Gives the leases of an admission back.
     pub async fn release(&self, handle: &Handle) -> Result<Ended, store::Error> {
         let began = self.clock.now();
-        let ended = self.limiter.release(handle).await?;
+        let waiting = self.waiting(handle.id, Operation::Release, began);
+        let ended = waiting.heard(self.limiter.release(handle).await)?;
         self.ended(Operation::Release, handle, None, ended, began);
         Ok(ended)
     }
@@ -318,7 +343,8 @@ impl<S: Store, C: Clock> Service<S, C> {
     /// Takes back work that never left.
     pub async fn cancel(&self, handle: &Handle) -> Result<Ended, store::Error> {
         let began = self.clock.now();
-        let ended = self.limiter.cancel(handle).await?;
+        let waiting = self.waiting(handle.id, Operation::Cancel, began);
+        let ended = waiting.heard(self.limiter.cancel(handle).await)?;
         self.ended(Operation::Cancel, handle, None, ended, began);
         Ok(ended)
     }
@@ -326,7 +352,8 @@ impl<S: Store, C: Clock> Service<S, C> {
     /// Makes the leases and the hold of an admission last longer.
     pub async fn renew(&self, handle: &Handle) -> Result<Renewed, store::Error> {
         let began = self.clock.now();
-        let renewed = self.limiter.renew(handle).await?;
+        let waiting = self.waiting(handle.id, Operation::Renew, began);
+        let renewed = waiting.heard(self.limiter.renew(handle).await)?;
         let effect = Effect::Renewed { until: renewed.until };
         self.followed(handle.id, Operation::Renew, Some(renewed.at), effect, began);
         Ok(renewed)
@@ -341,7 +368,8 @@ impl<S: Store, C: Clock> Service<S, C> {
         let began = self.clock.now();
         let rules = self.limiter.rules();
         let plan = rules.plan(query, began)?;
-        let usage = match self.limiter.refund(&plan).await {
+        let waiting = self.waiting(plan.id.id, Operation::Refund, began);
+        let usage = match waiting.heard(self.limiter.refund(&plan).await) {
             Ok(usage) => usage,
             Err(error) => {
                 self.failed(std::slice::from_ref(query), &plan, Operation::Refund, &error, began);
@@ -368,7 +396,8 @@ impl<S: Store, C: Clock> Service<S, C> {
         let places = places.filter(|(_, charge)| chosen(&charge.rule().name));
         let places: Vec<_> = places.map(|(place, _)| place).collect();
         let plan = plan.only(&places);
-        let at = self.limiter.reset(&plan).await?;
+        let waiting = self.waiting(plan.id.id, Operation::Reset, began);
+        let at = waiting.heard(self.limiter.reset(&plan).await)?;
         let effect = Effect::Reset { plan: &plan };
         self.followed(query.id.id, Operation::Reset, Some(at), effect, began);
         Ok(tell(&plan))
@@ -445,6 +474,13 @@ impl<S: Store, C: Clock> Service<S, C> {
         }
     }
 
+    /// Begins to wait for the store. If its answer never comes, or the caller stops waiting, the
+    /// observers are told.
+    fn waiting(&self, id: Id, operation: Operation, began: Timestamp) -> Waiting<'_> {
+        let (observers, clock) = (&self.observers[..], &self.clock as &dyn Clock);
+        Waiting { observers, clock, id, operation, began, known: operation == Operation::Peek }
+    }
+
     /// Reads something of the store that is about the plan of a query.
     pub async fn with_plan<T>(
         &self,
@@ -454,6 +490,35 @@ impl<S: Store, C: Clock> Service<S, C> {
         let rules = self.limiter.rules();
         let plan = rules.plan(query, &self.clock)?;
         Ok(run(self.limiter.store(), &rules, &plan).await?)
+    }
+}
+
+/// A call to the store that is under way.
+struct Waiting<'a> {
+    observers: &'a [Box<dyn Observer>],
+    clock: &'a dyn Clock,
+    id: Id,
+    operation: Operation,
+    began: Timestamp,
+    /// It is known what became of it; of a call that changes nothing it always is.
+    known: bool,
+}
+
+impl Waiting<'_> {
+    /// Passes an answer on. An error that leaves open what happened is no answer.
+    fn heard<T>(mut self, answer: Result<T, store::Error>) -> Result<T, store::Error> {
+        self.known |= !matches!(answer, Err(store::Error::Unavailable(_)));
+        answer
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if !self.known {
+            let latency = self.clock.now().since(self.began);
+            let unanswered = Unanswered { id: self.id, operation: self.operation, latency };
+            self.observers.iter().for_each(|observer| observer.unanswered(&unanswered));
+        }
     }
 }
 

@@ -93,6 +93,7 @@ impl Model {
             replayed,
             shadowed: Default::default(),
             readings: self.readings(plan, now),
+            charged_at: Vec::new(),
         }
     }
 

@@ -172,6 +172,7 @@ impl Model {
                     replayed: false,
                     shadowed,
                     readings,
+                    charged_at: Vec::new(),
                 }))
             }
             other => denied(other, now, readings),
@@ -198,6 +199,7 @@ impl Model {
                 replayed: false,
                 shadowed: shadowed.into(),
                 readings: self.readings(plan, now),
+                charged_at: Vec::new(),
             })),
             Err(start) => denied(start, now, self.readings(plan, now)),
         }
@@ -375,6 +377,7 @@ impl Model {
             replayed: true,
             shadowed: Default::default(),
             readings: self.readings(plan, now),
+            charged_at: Vec::new(),
         })
     }
 

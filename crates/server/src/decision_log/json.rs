@@ -11,10 +11,12 @@ use sluicegate_core::query::{Cost, Query};
 use sluicegate_core::{Charge, Decision, Span, Timestamp};
 
 use super::escape::{quote, quote_display};
-use super::line::{API_KEY, Context, amount, foremost, level, shadowed, written};
+use super::line::{self, API_KEY, Context, amount, decided_by, foremost, level, shadowed};
 use super::sample::Share;
+use super::writer::Lost;
+use super::{Process, Relaxed};
 use crate::answer::{Answer, Scope};
-use crate::service::{Decided, Effect, Followed};
+use crate::service::{Decided, Effect, Followed, Operation, Unanswered};
 
 /// Dimensions that have a field of their own.
 const FIELDS: [&str; 5] = ["userId", "tenantId", "modelId", "modelTier", "clientType"];
@@ -68,15 +70,62 @@ pub(super) fn followed(followed: &Followed<'_, '_>, context: &Context<'_>, out: 
             line.word("effect", "rebooked");
             line.instant("start", start);
             let booked = plan.charges().iter().filter(|charge| charge.is_booked());
-            line.list("charges", booked, charge);
+            line.list("charges", booked, |one, out| charge(one, None, out));
         }
         Effect::Spent => line.word("effect", "spent"),
-        Effect::Refunded { plan } => line.list("charges", plan.charges().iter(), charge),
+        Effect::Refunded { plan } => {
+            line.list("charges", plan.charges().iter(), |one, out| charge(one, None, out));
+        }
         Effect::Reset { plan } => {
             line.list("keys", plan.charges().iter(), |charge, out| quote_display(&charge.key, out));
         }
     }
     end(line, context);
+}
+
+/// Appends the line of a call that the store did not answer, without its end.
+pub(super) fn unanswered(unanswered: &Unanswered, context: &Context<'_>, out: &mut Vec<u8>) {
+    let mut line = Object::begin(out);
+    line.instant("timestamp", context.now);
+    line.word("level", "WARN");
+    line.quoted("requestId", unanswered.id);
+    line.word("operation", unanswered.operation.name());
+    latency(unanswered.latency, &mut line);
+    line.word("effect", "unknown");
+    end(line, context);
+}
+
+/// The last line of a log.
+pub(super) fn end_of_log(process: &Process, now: Timestamp, lost: Lost) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut line = Object::begin(&mut out);
+    line.instant("timestamp", now);
+    line.word("level", "INFO");
+    line.word("operation", "end");
+    if lost.untold > 0 {
+        line.number("dropped", lost.untold);
+    }
+    line.number("droppedTotal", lost.total);
+    numbers(&mut line, process, process.admits.load(Relaxed), process.next_line());
+    line.end();
+    out.push(b'\n');
+    out
+}
+
+/// The fields that name a process, as every line of it repeats them.
+pub(super) fn process(node: &str, started: Timestamp) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut fields = Object { out: &mut out, empty: true };
+    fields.string("node", node);
+    fields.instant("started", started);
+    out
+}
+
+fn numbers(line: &mut Object<'_>, process: &Process, seq: u64, number: u64) {
+    line.comma();
+    line.out.extend_from_slice(&process.name);
+    line.number("seq", seq);
+    line.number("line", number);
 }
 
 fn latency(latency: Span, line: &mut Object<'_>) {
@@ -93,6 +142,7 @@ fn end(mut line: Object<'_>, context: &Context<'_>) {
     if context.dropped > 0 {
         line.raw("dropped", context.dropped);
     }
+    numbers(&mut line, context.process, context.seq, context.line);
     line.end();
 }
 
@@ -130,8 +180,11 @@ fn who(query: &Query<'_>, context: &Context<'_>, line: &mut Object<'_>) {
 fn outcome(answer: &Answer<'_, '_>, line: &mut Object<'_>) {
     let decision = answer.decision();
     line.boolean("allowed", answer.is_allowed());
-    if matches!(decision, Decision::Allow(allow) if allow.replayed) {
-        line.raw("replayed", true);
+    if let Decision::Allow(allow) = decision {
+        line.word("decided", decided_by(answer, allow.replayed));
+        if allow.replayed {
+            line.raw("replayed", true);
+        }
     }
     if let Some(policy) = answer.outage() {
         line.quoted("outage", policy.word());
@@ -188,23 +241,41 @@ fn charged(decided: &Decided<'_, '_, '_>, line: &mut Object<'_>) {
     if let Some(claimant) = decided.claimant {
         line.quoted("claimant", claimant);
     }
-    let mut written = written(decided).peekable();
-    if written.peek().is_some() {
-        line.list("charges", written, charge);
+    if decided.operation == Operation::Peek {
+        return;
+    }
+    let mut charges = line::charged(decided).peekable();
+    let uncharged = charges.peek().is_none();
+    line.list("charges", charges, |(place, one), out| {
+        charge(one, allow.charged_at.get(place).copied(), out);
+    });
+    if uncharged {
+        let leases = decided.answer.plan().charges().iter().any(|charge| !charge.is_gate());
+        let why = if leases { "charged when claimed" } else { "no limit applies" };
+        line.word("uncharged", why);
     }
 }
 
-fn charge(charge: &Charge<'_>, out: &mut Vec<u8>) {
+fn charge(charge: &Charge<'_>, at: Option<Timestamp>, out: &mut Vec<u8>) {
     let mut object = Object::begin(out);
     object.string("key", charge.key.as_str());
     object.list("limits", charge.texts().iter(), |text, out| quote(text, out));
     object.number("take", charge.take);
+    if charge.need != charge.take {
+        object.number("need", charge.need);
+    }
     object.word("unit", unit_name(charge.unit()));
     if charge.unit() == Unit::Slots {
         object.quoted("lease", charge.rule().lease);
     }
     if charge.shadow() {
         object.raw("shadow", true);
+    }
+    if charge.rule().tally && !charge.rule().shadow {
+        object.raw("tally", true);
+    }
+    if let Some(at) = at {
+        object.instant("at", at);
     }
     object.end();
 }

@@ -3,8 +3,10 @@
 use std::fmt::{self, Display};
 
 use sluicegate_core::limit::Unit;
+use sluicegate_core::outage::OutagePolicy;
 use sluicegate_core::{Charge, Decision, Money, Timestamp};
 
+use super::Process;
 use super::sample::Share;
 use crate::answer::{Answer, Scope};
 use crate::service::{Decided, Operation};
@@ -18,6 +20,22 @@ pub(super) struct Context<'l> {
     pub(super) share: Share,
     /// How many lines before this one were lost.
     pub(super) dropped: u64,
+    /// Who writes it.
+    pub(super) process: &'l Process,
+    /// How many admissions there were until then.
+    pub(super) seq: u64,
+    /// The number of the line.
+    pub(super) line: u64,
+}
+
+/// Who let something through.
+pub(super) const fn decided_by(answer: &Answer<'_, '_>, replayed: bool) -> &'static str {
+    match answer.outage() {
+        _ if replayed => "replay",
+        None => "store",
+        Some(OutagePolicy::Unlimited) => "unlimited",
+        Some(_) => "fallback",
+    }
 }
 
 pub(super) const fn level(answer: &Answer<'_, '_>) -> &'static str {
@@ -38,27 +56,15 @@ pub(super) fn foremost<'a, 'p>(answer: &Answer<'a, 'p>) -> Option<Scope<'a, 'p>>
     if answer.is_allowed() { answer.tightest() } else { answer.hit() }
 }
 
-/// What was written by this decision: nothing by a peek or a replay, and no lease by a booking,
-/// which takes it when it is claimed.
-pub(super) fn written<'a, 'p>(
+/// What an admission is charged, with the place of each charge: no lease by a booking, which takes
+/// it when it is claimed. A replay and a claim repeat what was charged before, because the answer of
+/// then may have been lost.
+pub(super) fn charged<'a, 'p>(
     decided: &Decided<'a, '_, 'p>,
-) -> impl Iterator<Item = &'a Charge<'p>> {
-    let answer = decided.answer;
-    // What a node admits on its own is not charged on the counters that all share.
-    let shared = answer.outage().is_none();
-    let first_time =
-        shared && matches!(answer.decision(), Decision::Allow(allow) if !allow.replayed);
-    let operation = decided.operation;
-    answer.plan().charges().iter().filter(move |charge| {
-        first_time
-            && !charge.is_gate()
-            && match operation {
-                Operation::Acquire => true,
-                Operation::Book => charge.is_booked(),
-                Operation::Claim => !charge.meter.bookable(),
-                _ => false,
-            }
-    })
+) -> impl Iterator<Item = (usize, &'a Charge<'p>)> {
+    let booking = decided.operation == Operation::Book;
+    let charges = decided.answer.plan().charges().iter().enumerate();
+    charges.filter(move |(_, charge)| !charge.is_gate() && (!booking || charge.is_booked()))
 }
 
 /// The names of the shadow rules that would have denied an admission.

@@ -10,14 +10,19 @@
 //! | [`apiKeyId`] | the keyed hash of `apiKey` |
 //! | [`dimensions`], [`hashed`] | all others; those that are secret, by their keyed hashes |
 //! | `allowed`, [`replayed`], [`shadowed`] | the decision; which shadow rules would have denied it |
+//! | [`decided`] | who admitted it: `store`, `fallback` (this node's share while the store does not answer), `unlimited` (the same, uncounted), or `replay` (the id was admitted before) |
 //! | [`reason`, `scopeHit`, `retryAt`] | why not, by which rule, and until when |
 //! | [`remaining`, `windowResetAt`] | of the limit that hit, or of the tightest |
 //! | `latencyMs`, `scopes` | what every limit showed: dollars as decimals |
 //! | `at`, [`start`, `until`] | the store's time; of a booking its start; when it has to be claimed, renewed or settled |
-//! | [`charges`] | what was written: key, limits, amount (money in nano-dollars), and how long a slot is leased |
+//! | [`charges`] | of every admission what it charged, or would have charged at the store: key, limits, amount (money in nano-dollars), how long a slot is leased; `need` where less or more than the amount had to fit; `at` where the servers of a Redis Cluster differ; of a replay and of a claim, what was charged before |
+//! | [`uncharged`] | why an admission has no charges |
 //! | [`claimant`] | who claimed a booking |
 //! | [`samplePpm`] | only so many of a million such decisions are logged |
 //! | [`dropped`] | so many lines are missing before this one |
+//! | `node`, `started` | the host, and when its process began to log: together they name the process |
+//! | `seq` | how many admissions (`allowed`, without peeks) the process has made until this line, logged or not |
+//! | `line` | the number of the line among all that the process wrote or dropped |
 //!
 //! What follows a decision has a line as well, without `allowed`: `settle`, `release`, `cancel`,
 //! `renew`, `refund`, `reset`, and a `claim` that is not answered by a decision.
@@ -30,6 +35,11 @@
 //! | [`effect`, `start`, `charges`] | a claim that is `early`, `spent` or `rebooked`; its start; what is charged then |
 //! | [`charges`] | what was refunded, as far as it was there |
 //! | [`keys`] | the counters that were reset |
+//! | [`effect`] `unknown` | the store did not answer, or the caller stopped waiting: it may have been done or not |
+//!
+//! The last line of a process that ends in good order has the `operation` `end`: `seq` is the number
+//! of its admissions, `droppedTotal` that of all lines that were lost. What such a log proves is in
+//! `docs/decisions/014-what-a-log-proves.md`.
 //!
 //! **A line is a line.** Whatever ids contain is escaped, so nobody can write a second one, or make
 //! a terminal do something. **Secrets are hashed**: values of `apiKey`, and of the dimensions
@@ -50,14 +60,16 @@ use std::cell::RefCell;
 use std::fmt;
 use std::io::{self, Write};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use line::{Context, Secrets};
 use sample::Sampler;
 pub use sample::Share;
+use sluicegate_core::Timestamp;
 use sluicegate_core::time::Clock;
 use writer::Writer;
 
-use crate::service::{Decided, Followed, Observer};
+use crate::service::{Decided, Followed, Observer, Operation, Unanswered};
 
 /// The log. A clone is another handle to the same.
 #[derive(Clone)]
@@ -67,8 +79,31 @@ struct Inner {
     format: Format,
     sampler: Sampler,
     secrets: Secrets,
-    clock: Box<dyn Clock>,
+    clock: Arc<dyn Clock>,
+    process: Arc<Process>,
     writer: Writer,
+}
+
+/// The process that writes the log, and how far it has come.
+struct Process {
+    /// `"node":"…","started":"…"`, which every line repeats.
+    name: Vec<u8>,
+    /// Admissions, logged or not.
+    admits: AtomicU64,
+    /// Lines, written or dropped.
+    lines: AtomicU64,
+}
+
+impl Process {
+    fn new(node: &str, started: Timestamp) -> Self {
+        let name = json::process(node, started);
+        Self { name, admits: AtomicU64::new(0), lines: AtomicU64::new(0) }
+    }
+
+    /// The number of the next line.
+    fn next_line(&self) -> u64 {
+        self.lines.fetch_add(1, Relaxed) + 1
+    }
 }
 
 /// What lines look like.
@@ -98,6 +133,8 @@ pub struct Options {
     pub hash_key: [u8; 32],
     /// How much may wait to be written; 4 MiB unless set otherwise, some thousand lines.
     pub queue_bytes_max: usize,
+    /// What this node is called in its lines; beside it stands when the process began to log.
+    pub node: String,
 }
 
 impl Options {
@@ -110,6 +147,7 @@ impl Options {
             secret: Vec::new(),
             hash_key,
             queue_bytes_max: 4 << 20,
+            node: "node".to_owned(),
         }
     }
 }
@@ -121,12 +159,20 @@ impl DecisionLog {
         clock: impl Clock + 'static,
         options: Options,
     ) -> io::Result<Self> {
+        let clock: Arc<dyn Clock> = Arc::new(clock);
+        let process = Arc::new(Process::new(&options.node, clock.now()));
+        let (format, last, time) = (options.format, process.clone(), clock.clone());
+        let end = move |lost| match format {
+            Format::Json => json::end_of_log(&last, time.now(), lost),
+            Format::Text => Vec::new(),
+        };
         Ok(Self(Arc::new(Inner {
-            format: options.format,
+            format,
             sampler: Sampler::new(&options.hash_key, options.allowed, options.denied),
             secrets: Secrets::new(options.secret, options.hash_key),
-            clock: Box::new(clock),
-            writer: Writer::start(out, options.queue_bytes_max)?,
+            clock,
+            process,
+            writer: Writer::start(out, options.queue_bytes_max, end)?,
         })))
     }
 
@@ -135,7 +181,8 @@ impl DecisionLog {
         self.0.writer.dropped()
     }
 
-    /// Takes no more lines, and waits until all that were taken are written.
+    /// Takes no more lines, and waits until all that were taken are written, and the end line after
+    /// them.
     pub fn close(&self) {
         self.0.writer.close();
     }
@@ -144,8 +191,13 @@ impl DecisionLog {
 impl Observer for DecisionLog {
     fn decided(&self, decided: &Decided<'_, '_, '_>) {
         let answer = &decided.answer;
+        let admits = &self.0.process.admits;
+        let seq = match answer.is_allowed() && decided.operation != Operation::Peek {
+            true => admits.fetch_add(1, Relaxed) + 1,
+            false => admits.load(Relaxed),
+        };
         let share = self.0.sampler.takes(answer.plan().id.id, answer.decision().is_allowed());
-        self.line(share, |format, context, out| match format {
+        self.line(share, seq, |format, context, out| match format {
             Format::Json => json::decided(decided, context, out),
             Format::Text => text::decided(decided, context, out),
         });
@@ -154,24 +206,40 @@ impl Observer for DecisionLog {
     fn followed(&self, followed: &Followed<'_, '_>) {
         // With the admission that it is about, or not at all.
         let share = self.0.sampler.takes(followed.id, true);
-        self.line(share, |format, context, out| match format {
+        let seq = self.0.process.admits.load(Relaxed);
+        self.line(share, seq, |format, context, out| match format {
             Format::Json => json::followed(followed, context, out),
             Format::Text => text::followed(followed, context, out),
+        });
+    }
+
+    fn unanswered(&self, unanswered: &Unanswered) {
+        let share = self.0.sampler.takes(unanswered.id, true);
+        let seq = self.0.process.admits.load(Relaxed);
+        self.line(share, seq, |format, context, out| match format {
+            Format::Json => json::unanswered(unanswered, context, out),
+            Format::Text => text::unanswered(unanswered, context, out),
         });
     }
 }
 
 impl DecisionLog {
     /// Writes a line, if it has a share by which it is logged.
-    fn line(&self, share: Option<Share>, write: impl FnOnce(Format, &Context<'_>, &mut Vec<u8>)) {
+    fn line(
+        &self,
+        share: Option<Share>,
+        seq: u64,
+        write: impl FnOnce(Format, &Context<'_>, &mut Vec<u8>),
+    ) {
         let Some(share) = share else { return };
-        let Inner { format, secrets, clock, writer, .. } = &*self.0;
+        let Inner { format, secrets, clock, process, writer, .. } = &*self.0;
         thread_local! {
             static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
         }
         BUFFER.with_borrow_mut(|buffer| {
             let dropped = writer.take_missing();
-            let context = Context { now: clock.now(), secrets, share, dropped };
+            let (now, line) = (clock.now(), process.next_line());
+            let context = Context { now, secrets, share, dropped, process, seq, line };
             buffer.clear();
             write(*format, &context, buffer);
             buffer.push(b'\n');

@@ -12,7 +12,7 @@ use sluicegate_core::{Decision, Id, Span};
 
 use super::escape::word;
 use super::line::{Context, amount, level, shadowed};
-use crate::service::{Decided, Effect, Followed};
+use crate::service::{Decided, Effect, Followed, Unanswered};
 
 /// Appends the line of a decision, without its end.
 pub(super) fn decided(decided: &Decided<'_, '_, '_>, context: &Context<'_>, out: &mut Vec<u8>) {
@@ -74,6 +74,13 @@ pub(super) fn followed(followed: &Followed<'_, '_>, context: &Context<'_>, out: 
         }
     }
     end(followed.latency, followed.id, context, out);
+}
+
+/// Appends the line of a call that the store did not answer, without its end.
+pub(super) fn unanswered(unanswered: &Unanswered, context: &Context<'_>, out: &mut Vec<u8>) {
+    let operation = unanswered.operation.name();
+    plain(out, format_args!("{} WARN {operation} without an answer of the store", context.now));
+    end(unanswered.latency, unanswered.id, context, out);
 }
 
 fn end(latency: Span, id: Id, context: &Context<'_>, out: &mut Vec<u8>) {

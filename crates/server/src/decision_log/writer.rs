@@ -49,8 +49,22 @@ struct Waiting {
     closed: bool,
 }
 
+/// How many lines were lost.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lost {
+    /// Since the start.
+    pub(super) total: u64,
+    /// Those of them that no line has told of yet.
+    pub(super) untold: u64,
+}
+
 impl Writer {
-    pub(super) fn start(out: Box<dyn Write + Send>, bytes_max: usize) -> io::Result<Self> {
+    /// Starts the thread. When it is closed it writes `end` after all other lines.
+    pub(super) fn start(
+        out: Box<dyn Write + Send>,
+        bytes_max: usize,
+        end: impl FnOnce(Lost) -> Vec<u8> + Send + 'static,
+    ) -> io::Result<Self> {
         let queue = Arc::new(Queue {
             waiting: Mutex::default(),
             wake: Condvar::new(),
@@ -59,10 +73,10 @@ impl Writer {
             missing: AtomicU64::new(0),
         });
         let theirs = queue.clone();
-        let (end, ended) = sync_channel(1);
+        let (ends, ended) = sync_channel(1);
         thread::Builder::new().name("decision-log".to_owned()).spawn(move || {
-            theirs.write_out(out);
-            drop(end);
+            theirs.write_out(out, end);
+            drop(ends);
         })?;
         Ok(Self { queue, ended: Mutex::new(Some(ended)) })
     }
@@ -140,7 +154,7 @@ impl Queue {
         self.lost(lines);
     }
 
-    fn write_out(&self, mut out: Box<dyn Write + Send>) {
+    fn write_out(&self, mut out: Box<dyn Write + Send>, end: impl FnOnce(Lost) -> Vec<u8>) {
         let mut batch = Vec::new();
         let mut torn = false;
         while let Some(lines) = self.next(&mut batch) {
@@ -150,6 +164,10 @@ impl Queue {
                 self.lost(lines);
             }
         }
+        let untold = self.missing.swap(0, Relaxed);
+        let end = end(Lost { total: self.dropped.load(Relaxed), untold });
+        // If it can't be written, its absence says that what came last is not known.
+        let _ = write(&mut *out, &end, torn && !end.is_empty());
     }
 
     /// Exchanges what has been written for what waits; `None` at the end.

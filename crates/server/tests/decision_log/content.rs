@@ -27,7 +27,8 @@ fn an_admission_and_a_denial_read_like_this() {
         concat!(
             r#"{{"timestamp":"2027-01-15T07:59:59.75Z","level":"INFO","#,
             r#""requestId":"00000000000000000000000000000001","operation":"acquire",{who},"#,
-            r#""allowed":true,"remaining":1,"windowResetAt":"2027-01-15T08:01:00Z","#,
+            r#""allowed":true,"decided":"store","remaining":1,"#,
+            r#""windowResetAt":"2027-01-15T08:01:00Z","#,
             r#""latencyMs":0.100,"scopes":["#,
             r#"{{"name":"USER_MODEL","limit":2,"count":1,"remaining":1,"window":"2/min"}},"#,
             r#"{{"name":"USER_MODEL","limit":100,"count":1,"remaining":99,"window":"100/h"}},"#,
@@ -38,7 +39,8 @@ fn an_admission_and_a_denial_read_like_this() {
             r#""take":1,"unit":"requests"}},"#,
             r##"{{"key":"TENANT:acme#requests","limits":["5000/h"],"take":1,"unit":"requests"}},"##,
             r##"{{"key":"BUDGET:u1#USD/day","limits":["5.00 USD/day"],"take":260600,"##,
-            r#""unit":"nano-USD"}}]}}"#,
+            r#""unit":"nano-USD"}}],"#,
+            r#""node":"node","started":"2027-01-15T07:59:59.75Z","seq":1,"line":1}}"#,
         ),
         who = who
     );
@@ -54,7 +56,8 @@ fn an_admission_and_a_denial_read_like_this() {
             r#"{{"name":"USER_MODEL","limit":100,"count":2,"remaining":98,"window":"100/h"}},"#,
             r#"{{"name":"TENANT","limit":5000,"count":2,"remaining":4998,"window":"5000/h"}},"#,
             r#"{{"name":"BUDGET","limit":5.00,"count":0.0005212,"remaining":4.9994788,"#,
-            r#""window":"5.00 USD/day"}}],"at":"2027-01-15T08:00:00Z"}}"#,
+            r#""window":"5.00 USD/day"}}],"at":"2027-01-15T08:00:00Z","#,
+            r#""node":"node","started":"2027-01-15T07:59:59.75Z","seq":2,"line":3}}"#,
         ),
         who = who
     );
@@ -91,7 +94,7 @@ fn people_get_the_essentials() {
 }
 
 #[test]
-fn only_what_was_written_is_charged() {
+fn every_admission_says_what_it_charged_and_who_decided() {
     let limiter = Limiter::new(all_of([rule("R", &[], &["1/min", "3 concurrent"])]));
     let id = RequestId::of_caller(Id::from_bits(1), RequestId::KEEP);
     let asks = [
@@ -101,7 +104,7 @@ fn only_what_was_written_is_charged() {
         Ask { operation: Operation::Book, ..Ask::new(2, &[]) },
     ];
     let lines = logged(&limiter, options(), &asks);
-    let names = ["operation", "replayed", "start", "until", "charges"];
+    let names = ["operation", "decided", "start", "until", "charges"];
     let lines: Vec<_> = lines.iter().map(|line| fields(line, &names)).collect();
     let requests = serde_json::json!(
         {"key": "R#requests", "limits": ["1/min"], "take": 1, "unit": "requests"}
@@ -112,18 +115,18 @@ fn only_what_was_written_is_charged() {
     let lease = "2027-01-15T08:00:30Z";
     let expected = [
         serde_json::json!({
-            "operation": "peek", "replayed": null, "start": null, "until": null, "charges": null,
+            "operation": "peek", "decided": "store", "start": null, "until": null, "charges": null,
         }),
         serde_json::json!({
-            "operation": "acquire", "replayed": null, "start": null, "until": lease,
-            "charges": [&requests, slot],
+            "operation": "acquire", "decided": "store", "start": null, "until": lease,
+            "charges": [&requests, &slot],
         }),
         serde_json::json!({
-            "operation": "acquire", "replayed": true, "start": null, "until": lease,
-            "charges": null,
+            "operation": "acquire", "decided": "replay", "start": null, "until": lease,
+            "charges": [&requests, &slot],
         }),
         serde_json::json!({
-            "operation": "book", "replayed": null, "start": "2027-01-15T08:01:00Z",
+            "operation": "book", "decided": "store", "start": "2027-01-15T08:01:00Z",
             "until": "2027-01-15T08:01:00.6Z", "charges": [requests],
         }),
     ];
@@ -174,8 +177,12 @@ fn shadow_rules_are_marked_and_never_the_tightest() {
 fn an_empty_plan_is_logged_too() {
     let limiter = Limiter::new(all_of([rule("R", &["region"], &["1/h"])]));
     let lines = logged(&limiter, options(), &[Ask::new(1, &[("userId", "u")])]);
-    let expected = serde_json::json!({ "allowed": true, "remaining": null, "scopes": [] });
-    assert_eq!(fields(&lines[0], &["allowed", "remaining", "scopes"]), expected);
+    let expected = serde_json::json!({
+        "allowed": true, "remaining": null, "scopes": [], "charges": [],
+        "uncharged": "no limit applies",
+    });
+    let names = ["allowed", "remaining", "scopes", "charges", "uncharged"];
+    assert_eq!(fields(&lines[0], &names), expected);
 }
 
 #[test]

@@ -93,7 +93,7 @@ fn everything_that_becomes_of_an_admission_has_a_line() {
         json!(["3", "acquire", begin, { "allowed": true }, 3]),
         json!(["4", "book", begin, { "allowed": true }, { "start": start }, 2]),
         json!(["4", "claim", begin, { "effect": "early" }, { "start": start }, 0]),
-        json!(["4", "claim", later, { "allowed": true }, { "claimant": a }, 1]),
+        json!(["4", "claim", later, { "allowed": true }, { "claimant": a }, 3]),
         json!(["4", "claim", null, { "effect": "spent" }, 0]),
         json!(["4", "claim", last, { "effect": "rebooked" }, { "start": "2027-01-15T09:00:00Z" }, 2]),
         json!(["5", "reset", last, { "keys": keys }, 0]),

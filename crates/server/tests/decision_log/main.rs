@@ -32,11 +32,23 @@ impl Write for Page {
 }
 
 impl Page {
+    /// The lines about decisions.
     fn lines(&self) -> Vec<String> {
+        let mut lines = self.all_lines();
+        lines.retain(|line| !is_end(line));
+        lines
+    }
+
+    /// With the line that says that the log has ended.
+    fn all_lines(&self) -> Vec<String> {
         let text = String::from_utf8(self.0.lock().expect("no panic").clone()).expect("UTF-8");
         assert!(text.is_empty() || text.ends_with('\n'), "lines are whole");
         text.split_terminator('\n').map(str::to_owned).collect()
     }
+}
+
+fn is_end(line: &str) -> bool {
+    line.contains(r#""operation":"end""#)
 }
 
 const KEY: [u8; 32] = [7; 32];

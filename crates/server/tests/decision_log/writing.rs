@@ -68,6 +68,56 @@ fn a_line_without_room_is_dropped_and_counted_and_nobody_waits() {
 }
 
 #[test]
+fn a_log_ends_with_how_many_admissions_and_lost_lines_there_were() {
+    let limiter = Limiter::new(all_of([rule("R", &[], &["3/h"])]));
+    let page = Page::default();
+    let half = Share::ppm(500_000).expect("a share");
+    let log = log(page.clone(), Options { allowed: half, ..options() });
+    for id in 0..5 {
+        limiter.ask(&log, &Ask::new(id, &[]));
+    }
+    log.close();
+    log.close();
+    let lines = page.all_lines();
+    let names = ["operation", "dropped", "droppedTotal", "node", "started", "seq", "line"];
+    let expected = serde_json::json!({
+        "operation": "end", "dropped": null, "droppedTotal": 0, "node": "node",
+        "started": "2027-01-15T07:59:59.75Z", "seq": 3, "line": lines.len(),
+    });
+    assert_eq!(fields(lines.last().expect("a line"), &names), expected);
+    // Sampling leaves out admissions, and the numbers of those that are left say so.
+    let seq: Vec<_> = lines.iter().map(|line| fields(line, &["seq"])["seq"].clone()).collect();
+    assert!(lines.len() < 6 && seq.is_sorted_by_key(|seq| seq.as_u64()), "{seq:?}");
+}
+
+#[test]
+fn an_output_that_blocks_to_the_end_is_told_in_the_end_line() {
+    let limiter = Limiter::new(all_of([rule("R", &[], &["100000/h"])]));
+    let (asked, is_asked) = sync_channel(100);
+    let (let_go, open) = sync_channel(0);
+    let page = Page::default();
+    let log = log(
+        Gate { asked, open, page: page.clone() },
+        Options { queue_bytes_max: 2_000, ..options() },
+    );
+    limiter.ask(&log, &Ask::new(1, &[]));
+    is_asked.recv().expect("the first line is being written");
+    for id in 2..=101 {
+        limiter.ask(&log, &Ask::new(id, &[]));
+    }
+    let dropped = log.dropped();
+    assert!(dropped > 90, "{dropped}");
+    drop(let_go);
+    log.close();
+    let lines = page.all_lines();
+    let names = ["operation", "dropped", "droppedTotal", "seq", "line"];
+    let expected = serde_json::json!({
+        "operation": "end", "dropped": dropped, "droppedTotal": dropped, "seq": 101, "line": 102,
+    });
+    assert_eq!(fields(lines.last().expect("a line"), &names), expected);
+}
+
+#[test]
 fn what_comes_after_the_end_is_dropped() {
     let limiter = Limiter::new(all_of([rule("R", &[], &["100/h"])]));
     let page = Page::default();

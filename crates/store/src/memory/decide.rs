@@ -97,9 +97,15 @@ impl<C: Clock> Memory<C> {
         if start == Start::Now {
             let shadowed = admit(locked, sites);
             let readings = locked.readings(plan, sites, now);
-            let allow =
-                Allow { at: now, start: now, until: None, replayed: false, shadowed, readings };
-            return Ok(Decision::Allow(allow));
+            return Ok(Decision::Allow(Allow {
+                at: now,
+                start: now,
+                until: None,
+                replayed: false,
+                shadowed,
+                readings,
+                charged_at: Vec::new(),
+            }));
         }
         denied(start, now, locked.readings(plan, sites, now))
     }
@@ -129,6 +135,7 @@ impl<C: Clock> Memory<C> {
                     replayed: false,
                     shadowed: written.shadowed,
                     readings: locked.readings(plan, &sites, now),
+                    charged_at: Vec::new(),
                 }))
             }
             Err(start) => denied(start, now, locked.readings(plan, &sites, now)),
@@ -219,6 +226,7 @@ impl<C: Clock> Memory<C> {
             replayed: true,
             shadowed: SmallVec::new(),
             readings: usage.readings,
+            charged_at: Vec::new(),
         })
     }
 
@@ -357,9 +365,15 @@ impl Locked<'_> {
         }
         if start == Start::Now {
             let shadowed = SmallVec::new();
-            let allow =
-                Allow { at: now, start: now, until: None, replayed: false, shadowed, readings };
-            return Ok(Decision::Allow(allow));
+            return Ok(Decision::Allow(Allow {
+                at: now,
+                start: now,
+                until: None,
+                replayed: false,
+                shadowed,
+                readings,
+                charged_at: Vec::new(),
+            }));
         }
         denied(start, now, readings)
     }

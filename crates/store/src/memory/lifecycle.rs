@@ -49,7 +49,9 @@ impl<C: Clock> Memory<C> {
             let go = |record: &Record, replayed, locked: &Locked<'_>, sites: &[Site]| {
                 let (until, shadowed) = (record.until(), SmallVec::new());
                 let readings = locked.readings(plan, sites, now);
-                let allow = Allow { at: now, start, until, replayed, shadowed, readings };
+                let charged_at = Vec::new();
+                let allow =
+                    Allow { at: now, start, until, replayed, shadowed, readings, charged_at };
                 Ok(Claim::Go { allow, good_until })
             };
             if record.told.contains(&claimant) {

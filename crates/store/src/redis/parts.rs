@@ -130,7 +130,9 @@ pub(super) fn decide(
         (None, None, Some(error)) => return Err(error),
         (None, None, None) => {
             let at = allows.iter().map(|(_, allow)| allow.at).max().unwrap_or_default();
-            Decision::Allow(Allow { readings: readings(plan, &read, at), ..admit(&allows, at) })
+            let charged_at = charged_at(plan, &allows);
+            let readings = readings(plan, &read, at);
+            Decision::Allow(Allow { readings, charged_at, ..admit(&allows, at) })
         }
     })
 }
@@ -148,7 +150,18 @@ fn admit(allows: &[(&Part<'_>, Allow)], at: Timestamp) -> Allow {
         replayed: allows.iter().all(|(_, allow)| allow.replayed),
         shadowed: shadowed.collect(),
         readings: Readings::new(),
+        charged_at: Vec::new(),
     }
+}
+
+/// When each charge of the whole plan was written, by the clock of the server of its slot. A part
+/// that was reserved before, by an attempt whose reply was lost, was written then.
+fn charged_at(plan: &Plan<'_>, allows: &[(&Part<'_>, Allow)]) -> Vec<Timestamp> {
+    let mut all = vec![Timestamp::ZERO; plan.charges().len()];
+    for (part, allow) in allows {
+        part.places.iter().for_each(|&place| all[place] = allow.start);
+    }
+    all
 }
 
 /// What every limit of the whole plan shows, as of `at`. Of a part that did not answer nothing is

@@ -74,6 +74,7 @@ impl Reply {
                 replayed: false,
                 shadowed: SmallVec::new(),
                 readings: readings(plan, now, numbers),
+                charged_at: Vec::new(),
             })),
             Self::Fast { now, denied: true, numbers, .. } => Ok(Decision::Deny(Deny {
                 at: now,
@@ -228,7 +229,8 @@ impl Answer {
         let Some(Value::Array(shadowed)) = self.0.next() else { return Err(unreadable()) };
         let shadowed = shadowed.iter().filter_map(number).filter_map(|n| u16::try_from(n).ok());
         let shadowed = shadowed.collect();
-        Ok(Allow { at, start, until, replayed, shadowed, readings: self.readings(plan, at) })
+        let (readings, charged_at) = (self.readings(plan, at), Vec::new());
+        Ok(Allow { at, start, until, replayed, shadowed, readings, charged_at })
     }
 
     fn deny(&mut self, plan: &Plan<'_>) -> Result<Deny, Error> {
