@@ -281,6 +281,75 @@ fn while_redis_is_down_the_policy_of_the_client_type_decides() {
     assert_eq!(service.allow(&ann()).1["allowed"], true);
 }
 
+/// Verifies the log of a service: the exit code and all that is said.
+fn verified(log: &str, options: &[&str]) -> (Option<i32>, String) {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("a.log"), log).expect("a file");
+    let mut command = sluicegate();
+    command.arg("verify").args(options).arg("a.log").current_dir(folder.path());
+    let output = command.output().expect("it runs");
+    let said = String::from_utf8([output.stdout, output.stderr].concat()).expect("text");
+    (output.status.code(), said)
+}
+
+#[test]
+fn an_outage_policy_hides_no_admission_from_a_proof() {
+    let mut redis = RedisServer::start(Version::System, &[]);
+    let more = "outage: {default: open}\n\
+                limits: [{name: g, rules: [{name: USER, per: [userId], limit: 30/h}]}]\n";
+    let service = Running::start(&(on(&redis, ", nodes_max: 1") + more));
+    wait_for(&service, READY);
+    let allowed = || (0..50).filter(|_| service.allow(&ann()).1["allowed"] == true).count();
+    assert_eq!(allowed(), 30);
+    redis.kill();
+    wait_for(&service, "{\"status\":\"degraded\",\"reason\":\"redis\"}");
+    assert_eq!(allowed(), 50);
+    service.signal("-TERM");
+    let (_, log) = service.end();
+    let (code, said) = verified(&log, &[]);
+    assert!(code == Some(1) && said.contains("80 admitted"), "{said}");
+    let (code, said) = verified(&log, &["--bound", "2"]);
+    assert_eq!(code, Some(1), "{said}");
+    // Ten times the limit by the policy, and what the store admitted before.
+    let (code, said) = verified(&log, &["--bound", "11"]);
+    assert!(code == Some(0) && said.contains("proven: 80 admits"), "{said}");
+}
+
+#[test]
+fn what_the_policy_unlimited_admits_can_be_settled_and_released() {
+    let mut redis = RedisServer::start(Version::System, &[]);
+    let more = "outage: {default: unlimited}\n\
+                limits: [{name: g, rules: [{name: R, per: [], limit: [1000 tokens/h, 3 concurrent]}]}]\n";
+    let service = Running::start(&(on(&redis, "") + more));
+    wait_for(&service, READY);
+    redis.kill();
+    wait_for(&service, "{\"status\":\"degraded\",\"reason\":\"redis\"}");
+    let call = |path: &str, body: &Value| post(&format!("{}/v1/{path}", service.http), body, None);
+    let cost = json!({ "inputTokens": 10 });
+    for (hold, ends) in [(json!("1min"), &["settle"][..]), (Value::Null, &["renew", "release"])] {
+        let mut body = json!({ "dimensions": {}, "cost": cost });
+        if !hold.is_null() {
+            body["hold"] = hold;
+        }
+        let (status, answer) = call("acquire", &body);
+        assert!(status == 200 && answer["allowed"] == true, "{answer}");
+        for end in ends {
+            let mut body = json!({ "handle": answer["handle"] });
+            if *end == "settle" {
+                body["cost"] = cost.clone();
+            }
+            let (status, told) = call(end, &body);
+            assert_eq!(status, 200, "{end}: {told}");
+        }
+    }
+    service.signal("-TERM");
+    let (_, log) = service.end();
+    assert!(log.contains(r#""decided":"unlimited""#), "{log}");
+    assert!(log.contains(r#""operation":"settle""#) && log.contains(r#""operation":"release""#));
+    let (code, said) = verified(&log, &[]);
+    assert_eq!(code, Some(0), "{said}");
+}
+
 #[test]
 fn passwords_users_and_databases_are_used() {
     let user = ["--user", "ann", "on", ">hush", "~*", "&*", "+@all"];

@@ -6,8 +6,10 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use pollster::block_on;
+use serde_json::{Map, Value, json};
+use sluicegate_core::limit::Unit;
 use sluicegate_core::query::{Cost, Query};
-use sluicegate_core::{Group, Limiter, Rule, Ruleset, Span, Timestamp};
+use sluicegate_core::{Group, Limit, Limiter, Rule, Ruleset, Span, Timestamp};
 use sluicegate_server::decision_log::{DecisionLog, Options, Share};
 use sluicegate_server::service::{Question, Service};
 use sluicegate_store::Memory;
@@ -20,10 +22,68 @@ fn verify(logs: &[String], options: &[&str]) -> (i32, String) {
     let folder = tempfile::tempdir().expect("a folder");
     let names: Vec<_> = (1..=logs.len()).map(|number| format!("{number}.log")).collect();
     for (name, log) in names.iter().zip(logs) {
-        std::fs::write(folder.path().join(name), log).expect("a file");
+        std::fs::write(folder.path().join(name), numbered(log, name)).expect("a file");
     }
     let names: Vec<_> = names.iter().map(String::as_str).collect();
     run(folder.path(), &[options, &names].concat(), "")
+}
+
+/// A log that was written by hand, as a process would have written it: every line with its numbers
+/// and with what its limits show, and an end line unless the last line is cut off.
+fn numbered(log: &str, node: &str) -> String {
+    if log.contains("\"started\"") {
+        return log.to_owned();
+    }
+    let (mut line, mut seq, mut numbered, mut at) = (0, 0, String::new(), Value::Null);
+    for text in log.split_inclusive('\n') {
+        let Ok(Value::Object(mut fields)) = serde_json::from_str(text) else {
+            numbered.push_str(text);
+            continue;
+        };
+        if !fields.contains_key("requestId") {
+            numbered.push_str(text);
+            continue;
+        }
+        line += 1;
+        at = fields["timestamp"].clone();
+        if fields.get("allowed") == Some(&Value::Bool(true)) {
+            seq += 1;
+            fields.entry("decided").or_insert("store".into());
+            let mut scopes = Vec::new();
+            for charge in fields["charges"].as_array_mut().expect("charges") {
+                for text in charge["limits"].as_array().cloned().expect("limits") {
+                    let limit = text.as_str().and_then(|text| text.parse::<Limit>().ok());
+                    let unit = limit.as_ref().map_or(Unit::Requests, Limit::unit);
+                    let amount = limit.map_or(0, |limit| limit.amount().get()) as f64;
+                    let amount = if unit == Unit::Usd { amount / 1e9 } else { amount };
+                    let name = if unit == Unit::Usd { "nano-USD" } else { unit.name() };
+                    charge["unit"] = name.into();
+                    scopes.push(
+                        json!({ "window": text, "limit": amount, "count": 0, "remaining": amount }),
+                    );
+                }
+            }
+            fields.insert("scopes".to_owned(), scopes.into());
+        }
+        number(&mut fields, node, seq, line);
+        numbered.push_str(&Value::Object(fields).to_string());
+        numbered.push('\n');
+    }
+    if log.ends_with('\n') && line > 0 {
+        let mut end = Map::new();
+        end.extend([("timestamp".to_owned(), at), ("operation".to_owned(), "end".into())]);
+        number(&mut end, node, seq, line + 1);
+        numbered.push_str(&Value::Object(end).to_string());
+        numbered.push('\n');
+    }
+    numbered
+}
+
+fn number(fields: &mut Map<String, Value>, node: &str, seq: u64, line: u64) {
+    fields.insert("node".to_owned(), node.into());
+    fields.insert("started".to_owned(), "2026-01-01T00:00:00Z".into());
+    fields.insert("seq".to_owned(), seq.into());
+    fields.insert("line".to_owned(), line.into());
 }
 
 fn run(folder: &Path, arguments: &[&str], input: &str) -> (i32, String) {
@@ -90,7 +150,7 @@ not proven: 3 admits on 1 counter under 2 limits, 1 exceeded
 ";
     check(std::slice::from_ref(&log), &["--top", "0"], 1, expected);
     let proven = "proven: 3 admits on 1 counter under 2 limits";
-    ends(std::slice::from_ref(&log), &["--bound", "3/2"], 0, proven);
+    ends(std::slice::from_ref(&log), &["--losses", "1"], 0, proven);
     ends(&[log], &["--spread", "1ms"], 0, proven);
 }
 
@@ -144,9 +204,14 @@ error: not proven: 2 admits on 1 counter under 1 limit: 2 lines can't be read
 }
 
 #[test]
-fn a_line_that_is_still_being_written_is_left_out() {
+fn a_last_line_that_is_cut_off_is_no_part_of_the_proof() {
     let log = log(FIVE, &[0, 1]) + "{\"allowed\":tr";
-    ends(&[log], &[], 0, "proven: 2 admits on 1 counter under 1 limit");
+    let expected = "
+note: 1.log (2026-01-01T00:00:00Z) has no end line: it was killed or is still running, and what it admitted after 2026-01-05T00:00:00.000988Z (1.log:2) is not known
+note: 1.log:3 is cut off
+proven up to 2026-01-05T00:00:00.000988Z: 2 admits on 1 counter under 1 limit
+";
+    check(&[log], &["--top", "0"], 0, expected);
 }
 
 #[test]
@@ -269,8 +334,6 @@ fn a_booking_that_was_claimed_is_given_back_only_by_its_claimant() {
     };
     let go = admit(1_000, "K:u1#requests", FIVE, 5, r#""claimant":"me","#);
     let go = go.replace(r#""operation":"acquire""#, r#""operation":"claim""#);
-    let (go, _) = go.split_once(r#","charges""#).expect("charges");
-    let go = format!("{go}}}\n");
     let after = admit(1_500, "K:u1#requests", FIVE, 1, "");
     let proven = "proven: 2 admits on 1 counter under 1 limit";
     for (between, code) in [
@@ -328,7 +391,7 @@ fn a_long_log_is_judged_as_a_stream() {
 #[test]
 fn standard_input_is_a_log() {
     let folder = tempfile::tempdir().expect("a folder");
-    let (code, said) = run(folder.path(), &["-"], &log(FIVE, &[0]));
+    let (code, said) = run(folder.path(), &["-"], &numbered(&log(FIVE, &[0]), "node"));
     assert!(code == 0 && said.ends_with("proven: 1 admit on 1 counter under 1 limit\n"), "{said}");
 }
 
@@ -381,9 +444,9 @@ fn what_the_service_logs_is_proven() {
     assert_eq!(code, 0, "{said}");
     assert!(said.contains(" on 51 counters under 3 limits"), "{said}");
 
-    // The same admissions twice can't have been.
-    let (code, _) = verify(&[log.clone(), log], &[]);
-    assert_eq!(code, 1);
+    // The same lines twice are no further admissions, and no log that was written like this.
+    let (code, said) = verify(&[log.clone(), log], &[]);
+    assert!(code == 2 && said.contains("with numbers that are there before"), "{said}");
     let sample = served(Share::ppm(500_000).expect("a half"));
     let (code, said) = verify(&[sample], &[]);
     assert!(code == 2 && said.contains("only 50 % of admissions are logged"), "{said}");
@@ -453,4 +516,97 @@ fn what_becomes_of_admissions_is_part_of_the_proof() {
         let (code, said) = verify(&[without], &[]);
         assert_ne!(code, 0, "without {operation} it can't be right: {said}");
     }
+}
+
+/// What a node admitted on its own while the store did not answer.
+fn alone(millis: u64, by: &str) -> String {
+    let outage = if by == "fallback" { "open" } else { "unlimited" };
+    admit(millis, "K:u1#requests", FIVE, 1, &format!(r#""outage":"{outage}","decided":"{by}","#))
+}
+
+#[test]
+fn what_an_outage_policy_admits_is_not_skipped() {
+    for by in ["fallback", "unlimited"] {
+        let stored = log(FIVE, &[0, 1, 2, 3]);
+        let within = stored.clone() + &alone(4, by);
+        let proven = "proven: 5 admits on 1 counter under 1 limit";
+        ends(std::slice::from_ref(&within), &[], 0, proven);
+        let (_, said) = verify(&[within], &[]);
+        let note = "note: decided by nodes on their own while the store did not answer: 1 admit";
+        assert!(said.contains(note), "{said}");
+
+        let beyond = stored + &(4..12).map(|millis| alone(millis, by)).collect::<String>();
+        let exceeded = "not proven: 12 admits on 1 counter under 1 limit, 1 exceeded";
+        ends(std::slice::from_ref(&beyond), &[], 1, exceeded);
+        ends(std::slice::from_ref(&beyond), &["--bound", "2"], 1, exceeded);
+        let proven = "proven: 12 admits on 1 counter under 1 limit";
+        ends(&[beyond], &["--bound", "11"], 0, proven);
+    }
+}
+
+#[test]
+fn a_bound_for_outages_does_not_excuse_the_store() {
+    let beyond = log(FIVE, &[0; 6]) + &alone(9_000, "fallback");
+    let exceeded = "not proven: 7 admits on 1 counter under 1 limit, 1 exceeded";
+    ends(std::slice::from_ref(&beyond), &["--bound", "11"], 1, exceeded);
+    // A store that lost its counters admits as much again.
+    let proven = "proven: 7 admits on 1 counter under 1 limit";
+    ends(&[beyond], &["--losses", "1"], 0, proven);
+}
+
+#[test]
+fn an_admission_whose_first_answer_was_lost_counts_once() {
+    let with_id = |line: String, id: u64| {
+        line.replace(r#""requestId":"0""#, &format!(r#""requestId":"{id}""#))
+    };
+    let replay = |id| {
+        let line = admit(4, "K:u1#requests", FIVE, 1, r#""decided":"replay","replayed":true,"#);
+        with_id(line, id)
+    };
+    let five: String = (1..=5).map(|id| with_id(log(FIVE, &[id]), id)).collect();
+    let proven = "proven: 5 admits on 1 counter under 1 limit";
+    ends(&[five.clone() + &replay(3) + &replay(5)], &[], 0, proven);
+    let exceeded = "not proven: 6 admits on 1 counter under 1 limit, 1 exceeded";
+    ends(&[five + &replay(6) + &replay(6)], &[], 1, exceeded);
+}
+
+#[test]
+fn charges_in_several_slots_are_judged_by_their_own_clocks() {
+    // The clock of the counter's server is 40 ms behind that of another slot of the same plan.
+    let across = |millis: u64, behind: u64| {
+        let at = Timestamp::from_millis(1_767_571_200_000 + millis - behind);
+        let line = admit(millis, "K:u1#requests", r#""2/s""#, 1, "");
+        line.replace(r#""unit":"#, &format!(r#""at":"{at}","unit":"#))
+    };
+    let honest = across(1_000, 0) + &across(1_040, 40) + &across(2_000, 0);
+    ends(&[honest], &[], 0, "proven: 3 admits on 1 counter under 1 limit");
+    let exceeded = "not proven: 3 admits on 1 counter under 1 limit, 1 exceeded";
+    let beyond = across(1_040, 0) + &across(1_040, 0) + &across(2_040, 40);
+    ends(&[beyond], &[], 1, exceeded);
+}
+
+#[test]
+fn only_the_last_admission_of_an_optimistic_budget_goes_beyond_it() {
+    let of = |millis, take: u64| {
+        let line = admit(millis, "T#tokens/h", r#""100 tokens/h""#, take, "");
+        line.replace(r#""unit":"#, r#""need":1,"unit":"#)
+    };
+    let proven = "proven: 3 admits on 1 counter under 1 limit";
+    ends(&[of(0, 60) + &of(1, 39) + &of(2, 500)], &[], 0, proven);
+    let exceeded = "not proven: 3 admits on 1 counter under 1 limit, 1 exceeded";
+    ends(&[of(0, 60) + &of(1, 500) + &of(2, 1)], &[], 1, exceeded);
+}
+
+#[test]
+fn a_process_that_was_killed_is_proven_up_to_its_last_line() {
+    let log = served(Share::ALL);
+    let lines: Vec<_> = log.lines().collect();
+    let half = lines[..lines.len() / 2].join("\n") + "\n";
+    let (code, said) = verify(&[half], &[]);
+    assert_eq!(code, 0, "{said}");
+    assert!(said.contains("has no end line") && said.contains("\nproven up to 2026-"), "{said}");
+    let later = lines[lines.len() / 2..].join("\n") + "\n";
+    let (code, said) = verify(&[later], &[]);
+    assert_eq!(code, 0, "{said}");
+    assert!(said.contains("windows that begin before") && said.contains("\nproven: "), "{said}");
 }

@@ -3,6 +3,8 @@
 //! A sum only grows at an instant at which something happened, so the windows that end there are
 //! all that have to be looked at.
 
+use std::collections::VecDeque;
+
 use super::lease::Change;
 use super::report::{Finding, Interval};
 use super::{Admit, Malformed, Scope};
@@ -48,11 +50,40 @@ pub(super) fn judge(
     }
 }
 
-/// The admits of each instant at which there were any.
-fn instants(admits: &[Admit]) -> impl Iterator<Item = (Timestamp, u128)> {
-    admits
-        .chunk_by(|a, b| a.at == b.at)
-        .map(|now| (now[0].at, now.iter().map(|a| u128::from(a.amount)).sum()))
+/// The admits of each instant at which there were any, with their sum.
+fn instants(admits: &[Admit]) -> impl Iterator<Item = (Timestamp, u128, &[Admit])> {
+    let sum = |now: &[Admit]| now.iter().map(|admit| u128::from(admit.amount)).sum();
+    admits.chunk_by(|a, b| a.at == b.at).map(move |now| (now[0].at, sum(now), now))
+}
+
+/// Of the admits in a window the one that was decided last: it alone may go beyond the limit.
+#[derive(Default)]
+struct Last {
+    /// By `at`; each was decided later than all that follow it.
+    candidates: VecDeque<Admit>,
+}
+
+impl Last {
+    fn enter(&mut self, now: &[Admit]) {
+        for admit in now {
+            let later =
+                |other: &Admit| (other.decided, other.beyond) <= (admit.decided, admit.beyond);
+            while self.candidates.back().is_some_and(later) {
+                self.candidates.pop_back();
+            }
+            self.candidates.push_back(*admit);
+        }
+    }
+
+    fn leave(&mut self, gone: impl Fn(Timestamp) -> bool) {
+        while self.candidates.front().is_some_and(|admit| gone(admit.at)) {
+            self.candidates.pop_front();
+        }
+    }
+
+    fn beyond(&self) -> u128 {
+        self.candidates.front().map_or(0, |admit| u128::from(admit.beyond))
+    }
 }
 
 fn rolling(scope: &Scope, rate: &Rate, admits: &[Admit]) -> Tally {
@@ -62,9 +93,10 @@ fn rolling(scope: &Scope, rate: &Rate, admits: &[Admit]) -> Tally {
     let allowed = scope.allowed();
     let mut tally = Tally::default();
     let mut oldest = admits.iter();
-    let mut sum = 0;
-    for (at, amount) in instants(admits) {
+    let (mut sum, mut last) = (0, Last::default());
+    for (at, amount, now) in instants(admits) {
         sum += amount;
+        last.enter(now);
         // Exactly one window later it has left.
         while let Some(admit) = oldest.as_slice().first()
             && at.since(admit.at) >= length
@@ -72,6 +104,8 @@ fn rolling(scope: &Scope, rate: &Rate, admits: &[Admit]) -> Tally {
             sum -= u128::from(admit.amount);
             oldest.next();
         }
+        last.leave(|entered| at.since(entered) >= length);
+        let allowed = allowed + last.beyond();
         tally.see(Finding { interval: Interval::Window { until: at, length }, sum, allowed });
     }
     tally
@@ -86,18 +120,19 @@ fn bucket(scope: &Scope, rate: &Rate, capacity: Amount, admits: &[Admit]) -> Tal
     // In units of amount × microseconds: below 2^53 × 2^45 + 2^53 × 2^54.
     let full = u128::from(capacity.get()) * window + refill * u128::from(scope.spread.as_micros());
     let mut tally = Tally::default();
-    let (mut from, mut sum) = (Timestamp::ZERO, 0);
-    for (at, amount) in instants(admits) {
+    let (mut from, mut sum, mut last) = (Timestamp::ZERO, 0, Last::default());
+    for (at, amount, now) in instants(admits) {
         let refilled = refill * u128::from(at.since(from).as_micros());
         if sum <= scope.bound.over(refilled, window) {
-            (from, sum) = (at, 0);
+            (from, sum, last) = (at, 0, Last::default());
         }
         sum += amount;
+        last.enter(now);
         let refilled = refill * u128::from(at.since(from).as_micros());
         tally.see(Finding {
             interval: Interval::Stretch { from, until: at },
             sum,
-            allowed: scope.bound.over(full + refilled, window),
+            allowed: scope.bound.over(full + refilled, window) + last.beyond(),
         });
     }
     tally
@@ -122,10 +157,12 @@ fn periods(
             });
         };
         let (inside, later) = rest.split_at(rest.partition_point(|admit| admit.at < until));
+        let mut last = Last::default();
+        last.enter(inside);
         tally.see(Finding {
             interval: Interval::Period { from, until },
             sum: inside.iter().map(|a| u128::from(a.amount)).sum(),
-            allowed,
+            allowed: allowed + last.beyond(),
         });
         rest = later;
     }

@@ -111,6 +111,10 @@ struct Log {
 struct Admit {
     at: Timestamp,
     amount: u64,
+    /// When it was decided: of a booking, before `at`.
+    decided: Timestamp,
+    /// The part of the amount that did not have to fit.
+    beyond: u64,
 }
 
 impl Checker {
@@ -138,6 +142,25 @@ impl Checker {
     /// `amount` was admitted on `key` at `at`.
     pub fn admit(&mut self, key: &str, at: Timestamp, amount: u64) -> Result<(), Malformed> {
         self.record(key, Event::Admit { at, amount })
+    }
+
+    /// `amount` was admitted on `key` at `at` although only `need` of it had to fit, as an
+    /// `optimistic` budget does. Of all that is in a window, only what was `decided` last may go
+    /// beyond the limit.
+    pub fn admit_beyond(
+        &mut self,
+        key: &str,
+        at: Timestamp,
+        amount: u64,
+        need: u64,
+        decided: Timestamp,
+    ) -> Result<(), Malformed> {
+        self.admit(key, at, amount)?;
+        let log = self.places.get(key).map(|&place| &mut self.logs[place]);
+        if let Some(admit) = log.and_then(|log| log.admits.last_mut()) {
+            (admit.decided, admit.beyond) = (decided, amount.saturating_sub(need));
+        }
+        Ok(())
     }
 
     /// Something happened on `key`.
@@ -211,7 +234,9 @@ impl Log {
             return Err(Malformed::Time { key: self.key.clone(), micros: at.as_micros() });
         }
         match event {
-            Event::Admit { at, amount } => self.admits.push(Admit { at, amount }),
+            Event::Admit { at, amount } => {
+                self.admits.push(Admit { at, amount, decided: at, beyond: 0 });
+            }
             Event::Start { at, id, slots, until } => self.leases.start(at, id, slots, until),
             Event::Renew { id, until } => self.leases.renew(id, until),
             Event::End { at, id } => self.leases.end(at, id),

@@ -10,18 +10,18 @@ use sluicegate_core::limit::Unit;
 use sluicegate_core::query::{Cost, Query};
 use sluicegate_core::{Charge, Decision, Span, Timestamp};
 
+use super::Process;
 use super::escape::{quote, quote_display};
 use super::line::{self, API_KEY, Context, amount, decided_by, foremost, level, shadowed};
 use super::sample::Share;
-use super::writer::Lost;
-use super::{Process, Relaxed};
+use super::writer::{Ending, Lost};
 use crate::answer::{Answer, Scope};
 use crate::service::{Decided, Effect, Followed, Operation, Unanswered};
 
 /// Dimensions that have a field of their own.
 const FIELDS: [&str; 5] = ["userId", "tenantId", "modelId", "modelTier", "clientType"];
 
-/// Appends the line of a decision, without its end.
+/// Appends the line of a decision, without its numbers and its end.
 pub(super) fn decided(decided: &Decided<'_, '_, '_>, context: &Context<'_>, out: &mut Vec<u8>) {
     let answer = &decided.answer;
     let mut line = Object::begin(out);
@@ -106,9 +106,8 @@ pub(super) fn end_of_log(process: &Process, now: Timestamp, lost: Lost) -> Vec<u
         line.number("dropped", lost.untold);
     }
     line.number("droppedTotal", lost.total);
-    numbers(&mut line, process, process.admits.load(Relaxed), process.next_line());
-    line.end();
-    out.push(b'\n');
+    line.of(process);
+    out.extend_from_slice(Ending::numbered(process.numbers(false)).as_bytes());
     out
 }
 
@@ -119,13 +118,6 @@ pub(super) fn process(node: &str, started: Timestamp) -> Vec<u8> {
     fields.string("node", node);
     fields.instant("started", started);
     out
-}
-
-fn numbers(line: &mut Object<'_>, process: &Process, seq: u64, number: u64) {
-    line.comma();
-    line.out.extend_from_slice(&process.name);
-    line.number("seq", seq);
-    line.number("line", number);
 }
 
 fn latency(latency: Span, line: &mut Object<'_>) {
@@ -142,8 +134,7 @@ fn end(mut line: Object<'_>, context: &Context<'_>) {
     if context.dropped > 0 {
         line.raw("dropped", context.dropped);
     }
-    numbers(&mut line, context.process, context.seq, context.line);
-    line.end();
+    line.of(context.process);
 }
 
 /// What was known of the cost, in the units of charges.
@@ -302,6 +293,12 @@ impl<'o> Object<'o> {
 
     fn end(self) {
         self.out.push(b'}');
+    }
+
+    /// Who writes the line: its last fields but for its numbers, which the writer draws.
+    fn of(mut self, process: &Process) {
+        self.comma();
+        self.out.extend_from_slice(&process.name);
     }
 
     /// The name of the next field: one of ours, which needs no escapes.

@@ -22,10 +22,6 @@ pub(super) struct Context<'l> {
     pub(super) dropped: u64,
     /// Who writes it.
     pub(super) process: &'l Process,
-    /// How many admissions there were until then.
-    pub(super) seq: u64,
-    /// The number of the line.
-    pub(super) line: u64,
 }
 
 /// Who let something through.

@@ -39,7 +39,7 @@
 //!
 //! The last line of a process that ends in good order has the `operation` `end`: `seq` is the number
 //! of its admissions, `droppedTotal` that of all lines that were lost. What such a log proves is in
-//! `docs/decisions/014-what-a-log-proves.md`.
+//! `docs/decisions/018-what-a-log-proves.md`.
 //!
 //! **A line is a line.** Whatever ids contain is escaped, so nobody can write a second one, or make
 //! a terminal do something. **Secrets are hashed**: values of `apiKey`, and of the dimensions
@@ -67,7 +67,7 @@ use sample::Sampler;
 pub use sample::Share;
 use sluicegate_core::Timestamp;
 use sluicegate_core::time::Clock;
-use writer::Writer;
+use writer::{Ending, Writer};
 
 use crate::service::{Decided, Followed, Observer, Operation, Unanswered};
 
@@ -90,7 +90,7 @@ struct Process {
     name: Vec<u8>,
     /// Admissions, logged or not.
     admits: AtomicU64,
-    /// Lines, written or dropped.
+    /// Lines, written or dropped. The writer draws their numbers, so that they are in order.
     lines: AtomicU64,
 }
 
@@ -100,9 +100,13 @@ impl Process {
         Self { name, admits: AtomicU64::new(0), lines: AtomicU64::new(0) }
     }
 
-    /// The number of the next line.
-    fn next_line(&self) -> u64 {
-        self.lines.fetch_add(1, Relaxed) + 1
+    /// The numbers of the next line: of admissions until then, and its own.
+    fn numbers(&self, admits: bool) -> (u64, u64) {
+        let seq = match admits {
+            true => self.admits.fetch_add(1, Relaxed) + 1,
+            false => self.admits.load(Relaxed),
+        };
+        (seq, self.lines.fetch_add(1, Relaxed) + 1)
     }
 }
 
@@ -191,13 +195,12 @@ impl DecisionLog {
 impl Observer for DecisionLog {
     fn decided(&self, decided: &Decided<'_, '_, '_>) {
         let answer = &decided.answer;
-        let admits = &self.0.process.admits;
-        let seq = match answer.is_allowed() && decided.operation != Operation::Peek {
-            true => admits.fetch_add(1, Relaxed) + 1,
-            false => admits.load(Relaxed),
-        };
+        let admits = answer.is_allowed() && decided.operation != Operation::Peek;
         let share = self.0.sampler.takes(answer.plan().id.id, answer.decision().is_allowed());
-        self.line(share, seq, |format, context, out| match format {
+        if share.is_none() && admits {
+            self.0.process.admits.fetch_add(1, Relaxed);
+        }
+        self.line(share, admits, |format, context, out| match format {
             Format::Json => json::decided(decided, context, out),
             Format::Text => text::decided(decided, context, out),
         });
@@ -206,8 +209,7 @@ impl Observer for DecisionLog {
     fn followed(&self, followed: &Followed<'_, '_>) {
         // With the admission that it is about, or not at all.
         let share = self.0.sampler.takes(followed.id, true);
-        let seq = self.0.process.admits.load(Relaxed);
-        self.line(share, seq, |format, context, out| match format {
+        self.line(share, false, |format, context, out| match format {
             Format::Json => json::followed(followed, context, out),
             Format::Text => text::followed(followed, context, out),
         });
@@ -215,8 +217,7 @@ impl Observer for DecisionLog {
 
     fn unanswered(&self, unanswered: &Unanswered) {
         let share = self.0.sampler.takes(unanswered.id, true);
-        let seq = self.0.process.admits.load(Relaxed);
-        self.line(share, seq, |format, context, out| match format {
+        self.line(share, false, |format, context, out| match format {
             Format::Json => json::unanswered(unanswered, context, out),
             Format::Text => text::unanswered(unanswered, context, out),
         });
@@ -224,11 +225,12 @@ impl Observer for DecisionLog {
 }
 
 impl DecisionLog {
-    /// Writes a line, if it has a share by which it is logged.
+    /// Writes a line, if it has a share by which it is logged; `admits` if it is one of those that
+    /// are counted.
     fn line(
         &self,
         share: Option<Share>,
-        seq: u64,
+        admits: bool,
         write: impl FnOnce(Format, &Context<'_>, &mut Vec<u8>),
     ) {
         let Some(share) = share else { return };
@@ -238,12 +240,14 @@ impl DecisionLog {
         }
         BUFFER.with_borrow_mut(|buffer| {
             let dropped = writer.take_missing();
-            let (now, line) = (clock.now(), process.next_line());
-            let context = Context { now, secrets, share, dropped, process, seq, line };
+            let context = Context { now: clock.now(), secrets, share, dropped, process };
             buffer.clear();
             write(*format, &context, buffer);
-            buffer.push(b'\n');
-            if !writer.send(buffer) {
+            let end = || match format {
+                Format::Json => Ending::numbered(process.numbers(admits)),
+                Format::Text => Ending::plain(),
+            };
+            if !writer.send(buffer, end) {
                 writer.missing(dropped);
             }
         });

@@ -49,6 +49,43 @@ struct Waiting {
     closed: bool,
 }
 
+/// What a line ends with. Its numbers are drawn while the queue is locked, so that lines are
+/// numbered in the order in which they are written: a log can be cut anywhere.
+pub(super) struct Ending {
+    bytes: [u8; 64],
+    length: usize,
+}
+
+impl Ending {
+    /// A newline.
+    pub(super) fn plain() -> Self {
+        Self::new().with(b"\n")
+    }
+
+    /// The number of admissions, that of the line, and the end of an object.
+    pub(super) fn numbered((seq, line): (u64, u64)) -> Self {
+        let mut digits = itoa::Buffer::new();
+        let ending = Self::new().with(b",\"seq\":").with(digits.format(seq).as_bytes());
+        let ending = ending.with(b",\"line\":").with(digits.format(line).as_bytes());
+        ending.with(b"}\n")
+    }
+
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+
+    const fn new() -> Self {
+        Self { bytes: [0; 64], length: 0 }
+    }
+
+    /// Two numbers of twenty digits and their names fit.
+    fn with(mut self, bytes: &[u8]) -> Self {
+        self.bytes[self.length..self.length + bytes.len()].copy_from_slice(bytes);
+        self.length += bytes.len();
+        self
+    }
+}
+
 /// How many lines were lost.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lost {
@@ -81,9 +118,9 @@ impl Writer {
         Ok(Self { queue, ended: Mutex::new(Some(ended)) })
     }
 
-    /// Takes a line with its newline, or counts it as dropped: false.
-    pub(super) fn send(&self, line: &[u8]) -> bool {
-        self.queue.send(line)
+    /// Takes a line and what it ends with, or counts it as dropped: false.
+    pub(super) fn send(&self, line: &[u8], end: impl FnOnce() -> Ending) -> bool {
+        self.queue.send(line, end)
     }
 
     pub(super) fn dropped(&self) -> u64 {
@@ -121,15 +158,18 @@ impl Drop for Writer {
 }
 
 impl Queue {
-    fn send(&self, line: &[u8]) -> bool {
+    fn send(&self, line: &[u8], end: impl FnOnce() -> Ending) -> bool {
         let mut waiting = self.lock();
-        if waiting.closed || line.len() > self.bytes_max - waiting.bytes.len() {
+        let end = end();
+        let end = end.as_bytes();
+        if waiting.closed || line.len() + end.len() > self.bytes_max - waiting.bytes.len() {
             drop(waiting);
             self.lost(1);
             return false;
         }
         let before = waiting.bytes.len();
         waiting.bytes.extend_from_slice(line);
+        waiting.bytes.extend_from_slice(end);
         waiting.lines += 1;
         let half = before < self.half() && self.half() <= waiting.bytes.len();
         let wake = mem::take(&mut waiting.idle) || half;

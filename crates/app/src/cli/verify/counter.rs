@@ -11,10 +11,14 @@
 //! | with reservations or bookings that nobody settled | if they exceed it, again without those: they may have been given back |
 //! | before and after a reset | apart |
 //! | of which a part was refunded | without the oldest of what counted then: it never went |
+//! | of which the store decided some, and nodes on their own others | those of the store by the limit, all together by the bound |
+//!
+//! What the store had counted is compared with what the log explains: see `count.rs`.
 
 use sluicegate_core::checker::{Checker, Finding, Interval, Malformed, Scope, Verdict};
 use sluicegate_core::{Limit, Span, Timestamp};
 
+use super::count::{Count, Unexplained, Unlogged};
 use super::logs::Place;
 
 /// How far lines may be out of order: a node may be held up between a decision and its line.
@@ -39,6 +43,16 @@ pub(super) struct Counter {
     /// What was given back without saying of which admission, and when.
     refunds: Vec<(Timestamp, u64)>,
     pub(super) found: Vec<Found>,
+    /// What the store had counted.
+    pub(super) store: Count,
+}
+
+/// What is to be proven under the same terms.
+pub(super) struct Proof {
+    /// Of what the store admitted.
+    pub(super) store: Vec<Scope>,
+    /// Of all that was admitted, if nodes on their own admitted some of it.
+    pub(super) all: Vec<Scope>,
 }
 
 /// One admission.
@@ -49,6 +63,10 @@ pub(super) struct Admit {
     /// When the work may go.
     pub(super) start: Timestamp,
     pub(super) amount: u64,
+    /// What of it had to fit.
+    pub(super) need: u64,
+    /// A node admitted it on its own.
+    pub(super) alone: bool,
     pub(super) place: Place,
     /// The number of the limits that it was admitted under.
     pub(super) terms: usize,
@@ -100,23 +118,26 @@ impl Counter {
 
     /// It begins anew.
     pub(super) fn reset(&mut self, at: Timestamp) {
+        self.store.refunded(at, u64::MAX);
         self.resets.push((at, self.count));
     }
 
     /// So much of what counted at `at` was given back.
     pub(super) fn refund(&mut self, at: Timestamp, amount: u64) {
+        self.store.refunded(at, amount);
         self.refunds.push((at, amount));
     }
 
     /// The admissions without what was refunded until `until`. Lines come out of order, so what
     /// counted at an instant is known only a while after it.
-    fn without_refunds(&self, until: Timestamp, scopes: &[Vec<Scope>]) -> Vec<Admit> {
+    fn without_refunds(&self, until: Timestamp, proofs: &[Proof]) -> Vec<Admit> {
         let mut admits = self.admits.clone();
         let mut refunds: Vec<_> = self.refunds.iter().filter(|(at, _)| *at <= until).collect();
         refunds.sort_unstable();
         for &&(at, mut amount) in &refunds {
             let epoch = self.resets.iter().filter(|(reset, _)| *reset <= at).count();
-            let limits = self.terms.iter().flat_map(|&terms| &scopes[terms]).map(Scope::limit);
+            let limits = self.terms.iter().flat_map(|&terms| &proofs[terms].store);
+            let limits = limits.map(Scope::limit);
             let order = limits.map(|limit| Counted::at(limit, at)).reduce(Counted::longer);
             let Some(Counted { since, newest_first }) = order else { continue };
             let counts = |admit: &&mut Admit| since < admit.start && admit.start <= at;
@@ -146,29 +167,27 @@ impl Counter {
     }
 
     /// Judges what there is, and forgets what later admissions can't make worse. `now` is the
-    /// latest decision of all logs, `scopes` tells what is to be proven under which terms.
+    /// latest decision of all logs, `proofs` tells what is to be proven under which terms.
     ///
     /// Unless this is the `end`, what depends on a settlement that may still come is left for later.
     pub(super) fn judge(
         &mut self,
         key: &str,
         now: Timestamp,
-        scopes: &[Vec<Scope>],
+        proofs: &[Proof],
         end: bool,
     ) -> Result<(), Malformed> {
         let mut found = Vec::new();
-        let used = self.without_refunds(Timestamp::MAX, scopes);
+        let used = self.without_refunds(Timestamp::MAX, proofs);
+        let alone = used.iter().any(|admit| admit.alone);
         for epoch in 0..=self.resets.len() {
             let admits = used.iter().filter(|admit| self.epoch(admit) == epoch);
             let admits: Vec<_> = admits.copied().collect();
-            for &terms in &self.terms {
-                let admits = admits.iter().filter(|admit| admit.terms == terms);
-                let admits: Vec<_> = admits.copied().collect();
-                judge(key, &scopes[terms], &admits, &mut found)?;
-            }
-            if self.terms.len() > 1 {
-                let all = self.terms.iter().flat_map(|&terms| &scopes[terms]);
-                judge(key, &largest(all), &admits, &mut found)?;
+            let of_store = admits.iter().filter(|admit| !admit.alone);
+            let of_store: Vec<_> = of_store.copied().collect();
+            self.judge_by_terms(key, &of_store, |terms| &proofs[terms].store, &mut found)?;
+            if alone {
+                self.judge_by_terms(key, &admits, |terms| &proofs[terms].all, &mut found)?;
             }
         }
         self.judged_at = 2 * self.admits.len();
@@ -178,17 +197,49 @@ impl Counter {
         for new in found {
             add(&mut self.found, new);
         }
-        let all_scopes = scopes;
-        let scopes = self.terms.iter().flat_map(|&terms| &scopes[terms]);
+        let scopes = self.terms.iter().flat_map(|&terms| &proofs[terms].store);
         if let Some(longest) = reach(scopes) {
             self.closed = now - DISORDER_MAX;
-            self.admits = self.without_refunds(self.closed, all_scopes);
+            self.admits = self.without_refunds(self.closed, proofs);
             self.refunds.retain(|(at, _)| *at > self.closed);
             let kept_from = self.closed - longest;
             self.admits.retain(|admit| admit.start > kept_from);
             self.judged_at = 2 * self.admits.len();
         }
         Ok(())
+    }
+
+    /// Judges admissions by the terms of each, and all of them by the largest.
+    fn judge_by_terms<'s>(
+        &self,
+        key: &str,
+        admits: &[Admit],
+        scopes: impl Fn(usize) -> &'s Vec<Scope>,
+        found: &mut Vec<Found>,
+    ) -> Result<(), Malformed> {
+        for &terms in &self.terms {
+            let admits = admits.iter().filter(|admit| admit.terms == terms);
+            let admits: Vec<_> = admits.copied().collect();
+            judge(key, scopes(terms), &admits, found)?;
+        }
+        if self.terms.len() > 1 {
+            let all = self.terms.iter().flat_map(|&terms| scopes(terms));
+            judge(key, &largest(all), admits, found)?;
+        }
+        Ok(())
+    }
+
+    /// Compares what the store had counted with what the log explains, until `until`.
+    pub(super) fn compare(
+        &mut self,
+        begin: Timestamp,
+        until: Timestamp,
+        given_back: bool,
+        unlogged: &Unlogged,
+        proofs: &[Proof],
+    ) -> Vec<Unexplained> {
+        let limit = |terms: usize, number: usize| proofs[terms].store[number].limit();
+        self.store.compare(begin, until, given_back, unlogged, limit)
     }
 }
 
@@ -289,7 +340,7 @@ fn verdicts<'a>(
         checker.scope(key, scope.clone())?;
     }
     for admit in admits {
-        checker.admit(key, admit.start, admit.amount)?;
+        checker.admit_beyond(key, admit.start, admit.amount, admit.need, admit.at)?;
     }
     Ok(checker.check()?.verdicts)
 }

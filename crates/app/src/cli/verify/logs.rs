@@ -6,9 +6,9 @@ use std::io::{self, BufRead, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use sluicegate_core::Timestamp;
 
-use super::line::{self, Decision, Followed, Line};
+use super::line::{self, Entry, Event, Line};
+use super::processes::Processes;
 
 /// A decision is a few hundred bytes, and some kilobytes with every id as long as it may be.
 const LINE_BYTES_MAX: u64 = 1 << 20;
@@ -20,6 +20,8 @@ pub(super) struct Logs {
     logs: Vec<Log>,
     /// What was found in them so far.
     pub(super) seen: Seen,
+    /// Who wrote them.
+    pub(super) processes: Processes,
 }
 
 /// What was found besides admissions.
@@ -36,59 +38,60 @@ pub(super) struct Seen {
     pub(super) dropped: u64,
     /// The smallest share of admissions that any node logged, if not all.
     pub(super) sample_ppm: Option<u32>,
+    /// The first line without numbers.
+    pub(super) unnumbered: Option<Place>,
+    /// Lines that stand there twice, and the first of them.
+    pub(super) repeated: (u64, Option<Place>),
+    /// Last lines that are cut off.
+    pub(super) torn: Vec<Place>,
 }
 
 /// Where something is written.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     log: u16,
     line: u32,
 }
 
+impl Place {
+    #[cfg(test)]
+    pub(super) const fn new(log: u16, line: u32) -> Self {
+        Self { log, line }
+    }
+}
+
 struct Log {
+    number: u16,
     name: String,
     input: Box<dyn BufRead>,
     line: u32,
     /// Read ahead, so that logs can be compared.
-    next: Option<(u32, Event)>,
-}
-
-/// What happened.
-pub(super) enum Event {
-    Decided(Decision),
-    Followed(Followed),
-}
-
-impl Event {
-    /// When, by the clock of the store.
-    const fn at(&self) -> Timestamp {
-        match self {
-            Self::Decided(decision) => decision.at,
-            Self::Followed(followed) => followed.at,
-        }
-    }
+    next: Option<(u32, Entry)>,
 }
 
 impl Logs {
     /// Opens files; `-` is standard input.
     pub(super) fn open(paths: &[PathBuf]) -> anyhow::Result<Self> {
-        let logs = paths.iter().map(|path| Log::open(path)).collect::<anyhow::Result<_>>()?;
-        let mut logs = Self { logs, seen: Seen::default() };
+        let numbered = paths.iter().zip(0..=u16::MAX);
+        let logs = numbered.map(|(path, number)| Log::open(path, number));
+        let logs = logs.collect::<anyhow::Result<Vec<_>>>()?;
+        anyhow::ensure!(logs.len() == paths.len(), "more logs than can be read at once");
+        let mut logs = Self { logs, seen: Seen::default(), processes: Processes::default() };
         for log in &mut logs.logs {
-            log.advance(&mut logs.seen)?;
+            log.advance(&mut logs.seen, &mut logs.processes)?;
         }
         Ok(logs)
     }
 
     /// What happened next, in all logs.
-    pub(super) fn next(&mut self) -> anyhow::Result<Option<(Place, Event)>> {
-        let waiting = self.logs.iter_mut().enumerate().filter(|(_, log)| log.next.is_some());
-        let first = waiting.min_by_key(|(_, log)| log.next.as_ref().map(|(_, next)| next.at()));
-        let Some((number, log)) = first else { return Ok(None) };
-        let Some((line, event)) = log.next.take() else { return Ok(None) };
-        log.advance(&mut self.seen)?;
-        let log = u16::try_from(number).context("more logs than can be read at once")?;
-        Ok(Some((Place { log, line }, event)))
+    pub(super) fn next(&mut self) -> anyhow::Result<Option<(Place, Entry)>> {
+        let waiting = self.logs.iter_mut().filter(|log| log.next.is_some());
+        let first = waiting.min_by_key(|log| log.next.as_ref().map(|(_, next)| next.at));
+        let Some(log) = first else { return Ok(None) };
+        let Some((line, entry)) = log.next.take() else { return Ok(None) };
+        let place = Place { log: log.number, line };
+        log.advance(&mut self.seen, &mut self.processes)?;
+        Ok(Some((place, entry)))
     }
 
     /// Takes note of a decision that could be read, but not understood.
@@ -121,7 +124,7 @@ impl Seen {
 }
 
 impl Log {
-    fn open(path: &Path) -> anyhow::Result<Self> {
+    fn open(path: &Path, number: u16) -> anyhow::Result<Self> {
         let (name, input): (_, Box<dyn BufRead>) = match path.to_str() {
             Some("-") => ("stdin".to_owned(), Box::new(BufReader::new(io::stdin()))),
             _ => {
@@ -130,11 +133,11 @@ impl Log {
                 (name, Box::new(BufReader::with_capacity(1 << 16, file)))
             }
         };
-        Ok(Self { name, input, line: 0, next: None })
+        Ok(Self { number, name, input, line: 0, next: None })
     }
 
     /// Reads on until something happened.
-    fn advance(&mut self, seen: &mut Seen) -> anyhow::Result<()> {
+    fn advance(&mut self, seen: &mut Seen, processes: &mut Processes) -> anyhow::Result<()> {
         let mut buffer = Vec::new();
         loop {
             buffer.clear();
@@ -153,21 +156,26 @@ impl Log {
                 self.malformed(seen, "longer than any decision");
                 continue;
             }
+            let place = Place { log: self.number, line: self.line };
             match line::read(&buffer) {
-                Ok(Line::Decision(decision)) => {
-                    seen.decisions += 1;
-                    seen.missing(decision.dropped, decision.sample_ppm);
-                    self.next = Some((self.line, Event::Decided(decision)));
-                    return Ok(());
-                }
-                Ok(Line::Followed(followed)) => {
-                    seen.missing(followed.dropped, followed.sample_ppm);
-                    self.next = Some((self.line, Event::Followed(followed)));
+                Ok(Line::Entry(mut entry)) => {
+                    seen.decisions += u64::from(matches!(entry.event, Event::Decided(_)));
+                    seen.missing(entry.dropped, entry.sample_ppm);
+                    let stamp = entry.stamp.take();
+                    if stamp.is_none() {
+                        seen.unnumbered.get_or_insert(place);
+                    }
+                    if stamp.is_some_and(|stamp| !processes.see(stamp, &entry, place)) {
+                        seen.repeated.0 += 1;
+                        seen.repeated.1.get_or_insert(place);
+                        continue;
+                    }
+                    self.next = Some((self.line, entry));
                     return Ok(());
                 }
                 Ok(Line::Other) => seen.others += 1,
-                // Somebody is still writing it.
-                Err(_) if !complete => seen.others += 1,
+                // The process was stopped in the middle of it, or is still writing it.
+                Err(_) if !complete => seen.torn.push(place),
                 Err(error) => self.malformed(seen, &error),
             }
         }

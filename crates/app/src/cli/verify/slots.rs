@@ -18,8 +18,7 @@ pub(super) struct Slots {
     limit: Limit,
     pub(super) count: u64,
     judged_at: usize,
-    worst: Option<Finding>,
-    first: Option<Finding>,
+    found: Vec<Verdict>,
 }
 
 struct Lease {
@@ -29,6 +28,8 @@ struct Lease {
     /// When it ends, or ended.
     until: Timestamp,
     ended: bool,
+    /// A node gave it on its own.
+    alone: bool,
 }
 
 /// What was found about the slots of one counter.
@@ -40,18 +41,25 @@ pub(super) struct Verdict {
 
 impl Slots {
     pub(super) fn new(limit: Limit) -> Self {
-        Self { leases: BTreeMap::new(), limit, count: 0, judged_at: 0, worst: None, first: None }
+        Self { leases: BTreeMap::new(), limit, count: 0, judged_at: 0, found: Vec::new() }
     }
 
     /// Takes slots for so long; returns the number of the lease.
-    pub(super) fn start(&mut self, limit: &Limit, at: Timestamp, slots: u64, length: Span) -> u64 {
+    pub(super) fn start(
+        &mut self,
+        limit: &Limit,
+        at: Timestamp,
+        slots: u64,
+        length: Span,
+        alone: bool,
+    ) -> u64 {
         if limit.amount() > self.limit.amount() {
             self.limit = limit.clone();
         }
         let number = self.count;
         self.count += 1;
         let until = at + length;
-        self.leases.insert(number, Lease { start: at, slots, length, until, ended: false });
+        self.leases.insert(number, Lease { start: at, slots, length, until, ended: false, alone });
         number
     }
 
@@ -81,26 +89,18 @@ impl Slots {
         self.leases.len() >= self.judged_at.max(JUDGED_AT_MIN)
     }
 
-    /// Judges what there is, and forgets leases that ended before anything that may still come.
+    /// Judges what there is, and forgets leases that ended before anything that may still come:
+    /// what the store gave by its bound, and if nodes gave some on their own, all by theirs.
     pub(super) fn judge(
         &mut self,
         key: &str,
         now: Timestamp,
-        bound: Bound,
+        store: Bound,
+        all: Bound,
     ) -> Result<(), Malformed> {
-        let mut checker = Checker::new();
-        checker.scope(key, self.scope(bound))?;
-        for (&number, lease) in &self.leases {
-            let (at, slots, until) = (lease.start, lease.slots, Some(lease.until));
-            let id = Id::from_bits(u128::from(number));
-            checker.record(key, Event::Start { at, id, slots, until })?;
-        }
-        for verdict in checker.check()?.verdicts {
-            self.worst = match (self.worst, verdict.worst) {
-                (Some(known), Some(new)) if new.sum <= known.sum => Some(known),
-                (known, new) => new.or(known),
-            };
-            self.first = self.first.or(verdict.first);
+        self.judge_by(key, store, |lease| !lease.alone)?;
+        if self.leases.values().any(|lease| lease.alone) {
+            self.judge_by(key, all, |_| true)?;
         }
         let kept_from = now - DISORDER_MAX;
         self.leases.retain(|_, lease| lease.until > kept_from);
@@ -108,12 +108,39 @@ impl Slots {
         Ok(())
     }
 
-    pub(super) fn verdict(&self, bound: Bound) -> Option<Verdict> {
-        Some(Verdict { scope: self.scope(bound), worst: self.worst?, first: self.first })
+    fn judge_by(
+        &mut self,
+        key: &str,
+        bound: Bound,
+        counts: impl Fn(&Lease) -> bool,
+    ) -> Result<(), Malformed> {
+        let scope = Scope::new(self.limit.clone()).bound(bound);
+        let mut checker = Checker::new();
+        checker.scope(key, scope.clone())?;
+        for (&number, lease) in self.leases.iter().filter(|(_, lease)| counts(lease)) {
+            let (at, slots, until) = (lease.start, lease.slots, Some(lease.until));
+            let id = Id::from_bits(u128::from(number));
+            checker.record(key, Event::Start { at, id, slots, until })?;
+        }
+        for verdict in checker.check()?.verdicts {
+            let Some(worst) = verdict.worst else { continue };
+            let first = verdict.first;
+            // The limit may have been raised since.
+            match self.found.iter_mut().find(|known| known.scope == scope) {
+                Some(known) => {
+                    if worst.sum > known.worst.sum {
+                        known.worst = worst;
+                    }
+                    known.first = known.first.or(first);
+                }
+                None => self.found.push(Verdict { scope: scope.clone(), worst, first }),
+            }
+        }
+        Ok(())
     }
 
-    fn scope(&self, bound: Bound) -> Scope {
-        Scope::new(self.limit.clone()).bound(bound)
+    pub(super) fn verdicts(self) -> Vec<Verdict> {
+        self.found
     }
 }
 

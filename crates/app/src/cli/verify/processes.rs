@@ -1,0 +1,256 @@
+//! The processes that wrote a log, and whether all of their lines are there.
+//!
+//! | what is seen of a process | what can be said |
+//! |---|---|
+//! | its first line, or a later one | windows that begin after the first line that is there |
+//! | its end line | all windows until its end |
+//! | no end line | windows until its last line: what it admitted afterwards is not known |
+//! | a number that is missing in between, or there twice | nothing |
+//!
+//! A decision is logged after it was made, so lines are not in the order of their instants. Where
+//! lines are cut off, what is known ends earlier, or begins later, by the longest time that any
+//! decision of the process took.
+
+use std::collections::{BTreeMap, HashMap};
+
+use sluicegate_core::{Span, Timestamp};
+
+use super::line::{Entry, Event, Stamp};
+use super::logs::Place;
+
+/// All processes.
+#[derive(Default)]
+pub(super) struct Processes {
+    places: HashMap<String, usize>,
+    all: Vec<Process>,
+}
+
+/// One process.
+pub(super) struct Process {
+    /// Its node and when it started.
+    pub(super) name: String,
+    /// Lines by their numbers, and admissions by theirs.
+    lines: Numbers,
+    admits: Numbers,
+    /// The earliest and the latest line, by their instants.
+    first: Timestamp,
+    pub(super) last: (Timestamp, Place),
+    /// The longest that anything took.
+    longest: Span,
+    /// Lines that it told to be lost.
+    dropped: u64,
+    /// Only a part of its admissions is logged.
+    sampled: bool,
+    /// The end line: its own number, and that of the last admission.
+    end: Option<(u64, u64)>,
+    /// How far its clock was ahead of the store's in the last line, in microseconds.
+    ahead: Option<i64>,
+    /// The first line in which that had jumped.
+    jumped: Option<Place>,
+}
+
+/// How far the clocks of a node and of the store may move apart from one line to the next.
+const JUMP_MAX_MICROS: u64 = 60_000_000;
+
+/// Numbers that were seen, as ranges: from their first number to their last, and the place of the
+/// first.
+#[derive(Default)]
+struct Numbers(BTreeMap<u64, (u64, Place)>);
+
+/// Why the lines of a process are not all there, or not as they were written.
+pub(super) enum Flaw {
+    /// The numbers from the first to the second, before the line at a place.
+    Missing { what: &'static str, from: u64, to: u64, before: Place },
+    /// The end line tells a higher number than any line has.
+    Cut { what: &'static str, from: u64, to: u64 },
+    /// A line comes after the end line.
+    AfterEnd(u64),
+    /// The time of the store in a line does not fit that of the node.
+    Jump(Place),
+}
+
+impl Processes {
+    /// Takes note of a line. False if a line with its number, or an admission with its, is known.
+    pub(super) fn see(&mut self, stamp: Stamp, entry: &Entry, place: Place) -> bool {
+        let Stamp { process, seq, line, admits } = stamp;
+        let index = match self.places.get(&process) {
+            Some(&index) => index,
+            None => {
+                self.places.insert(process.clone(), self.all.len());
+                self.all.push(Process::new(process, entry.at, place));
+                self.all.len() - 1
+            }
+        };
+        let process = &mut self.all[index];
+        if !process.lines.add(line, place) || admits && !process.admits.add(seq, place) {
+            return false;
+        }
+        process.first = process.first.min(entry.at);
+        if process.last.0 <= entry.at {
+            process.last = (entry.at, place);
+        }
+        if let Some(ahead) = entry.ahead {
+            let before = process.ahead.replace(ahead);
+            if before.is_some_and(|before| before.abs_diff(ahead) > JUMP_MAX_MICROS) {
+                process.jumped.get_or_insert(place);
+            }
+        }
+        process.longest = process.longest.max(entry.latency);
+        process.dropped += entry.dropped;
+        process.sampled |= entry.sample_ppm.is_some();
+        if entry.event == Event::End {
+            process.end = Some((line, seq));
+        }
+        true
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Process> {
+        self.all.iter()
+    }
+
+    /// From when on every line is there, as far as is known by now.
+    pub(super) fn begin(&self) -> Timestamp {
+        let cut = self.all.iter().filter(|process| process.is_slice());
+        let cut = cut.map(Process::known_from).max();
+        let first = self.all.iter().map(|process| process.first).min();
+        cut.max(first).unwrap_or_default()
+    }
+
+    /// Until when every line is there; none if all processes have ended in good order.
+    pub(super) fn up_to(&self) -> Option<&Process> {
+        let open = self.all.iter().filter(|process| process.end.is_none());
+        open.min_by_key(|process| process.known_until())
+    }
+}
+
+impl Process {
+    fn new(name: String, at: Timestamp, place: Place) -> Self {
+        Self {
+            name,
+            lines: Numbers::default(),
+            admits: Numbers::default(),
+            first: at,
+            last: (at, place),
+            longest: Span::ZERO,
+            dropped: 0,
+            sampled: false,
+            end: None,
+            ahead: None,
+            jumped: None,
+        }
+    }
+
+    /// From when on its admissions are known, if its first lines are not there.
+    pub(super) fn known_from(&self) -> Timestamp {
+        self.first + self.longest
+    }
+
+    /// Until when its admissions are known, if its last lines are not there.
+    pub(super) fn known_until(&self) -> Timestamp {
+        self.last.0 - self.longest
+    }
+
+    /// Its first lines are not there.
+    pub(super) fn is_slice(&self) -> bool {
+        self.lines.first() > Some(1)
+    }
+
+    /// It ended in good order.
+    pub(super) fn has_ended(&self) -> bool {
+        self.end.is_some()
+    }
+
+    /// What is wrong with its lines, besides those that it told to be lost.
+    pub(super) fn flaws(&self) -> Vec<Flaw> {
+        let mut flaws = Vec::new();
+        if self.lines.missing() > self.dropped {
+            flaws.extend(self.lines.gaps("line"));
+        }
+        let whole = self.lines.missing() == 0 && !self.sampled && self.dropped == 0;
+        if whole {
+            flaws.extend(self.admits.gaps("admission"));
+        }
+        if let Some((line, seq)) = self.end {
+            if let Some(later) = self.lines.last().filter(|&last| last > line) {
+                flaws.push(Flaw::AfterEnd(later));
+            }
+            let last = self.admits.last().unwrap_or_default();
+            let begins = self.is_slice() && self.admits.0.is_empty();
+            if whole && last != seq && !begins {
+                let (from, to) = (last.min(seq) + 1, last.max(seq));
+                flaws.push(Flaw::Cut { what: "admission", from, to });
+            }
+        }
+        // Every line repeats how many admissions there were.
+        if whole && !self.is_slice() && self.admits.first().is_some_and(|first| first > 1) {
+            let (from, to) = (1, self.admits.first().unwrap_or_default() - 1);
+            flaws.push(Flaw::Cut { what: "admission", from, to });
+        }
+        flaws.extend(self.jumped.map(Flaw::Jump));
+        flaws
+    }
+}
+
+impl Numbers {
+    /// False if it is known.
+    fn add(&mut self, number: u64, place: Place) -> bool {
+        let before = self.0.range(..=number).next_back().map(|(&from, &range)| (from, range));
+        if before.is_some_and(|(_, (to, _))| number <= to) {
+            return false;
+        }
+        let after = number.checked_add(1).and_then(|next| self.0.remove(&next));
+        let to = after.map_or(number, |(to, _)| to);
+        match before {
+            Some((from, (last, first))) if last + 1 == number => {
+                self.0.insert(from, (to, first));
+            }
+            _ => {
+                self.0.insert(number, (to, place));
+            }
+        }
+        true
+    }
+
+    fn first(&self) -> Option<u64> {
+        self.0.keys().next().copied()
+    }
+
+    fn last(&self) -> Option<u64> {
+        self.0.values().next_back().map(|(to, _)| *to)
+    }
+
+    /// How many are missing between the first and the last.
+    fn missing(&self) -> u64 {
+        let seen: u64 = self.0.iter().map(|(from, (to, _))| to - from + 1).sum();
+        let all = self.last().zip(self.first()).map_or(0, |(last, first)| last - first + 1);
+        all.saturating_sub(seen)
+    }
+
+    fn gaps(&self, what: &'static str) -> impl Iterator<Item = Flaw> {
+        let ranges = self.0.iter().zip(self.0.iter().skip(1));
+        ranges.map(move |((_, (to, _)), (next, (_, before)))| Flaw::Missing {
+            what,
+            from: to + 1,
+            to: next - 1,
+            before: *before,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_in_any_order_become_ranges() {
+        let place = Place::new(0, 1);
+        let mut numbers = Numbers::default();
+        for number in [3, 1, 2, 9, 7, 8] {
+            assert!(numbers.add(number, place));
+        }
+        assert!(!numbers.add(2, place) && !numbers.add(9, place));
+        assert_eq!((numbers.first(), numbers.last(), numbers.missing()), (Some(1), Some(9), 3));
+        let gaps: Vec<_> = numbers.gaps("line").collect();
+        assert!(matches!(gaps[..], [Flaw::Missing { from: 4, to: 6, .. }]));
+    }
+}
