@@ -164,8 +164,14 @@ fn a_signal_ends_it_in_good_order_and_every_decision_is_logged() {
         service.signal(signal);
         let (code, out) = service.end();
         assert_eq!(code, Some(0), "{signal}");
-        assert_eq!(out.lines().count(), 5, "{out}");
-        for line in out.lines() {
+        let (decisions, end) = out.trim_end().rsplit_once('\n').expect("several lines");
+        let end: Value = serde_json::from_str(end).expect("a line of JSON");
+        assert_eq!(
+            [&end["operation"], &end["seq"], &end["droppedTotal"]],
+            [&json!("end"), &json!(5), &json!(0)]
+        );
+        assert_eq!(decisions.lines().count(), 5, "{out}");
+        for line in decisions.lines() {
             let decision: Value = serde_json::from_str(line).expect("a line of JSON");
             assert_eq!(
                 (&decision["allowed"], &decision["userId"]),

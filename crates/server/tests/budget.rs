@@ -319,6 +319,6 @@ async fn tenants_and_models_are_shown_where_they_stand_and_a_reset_forgets() {
     assert_eq!((&shown["model_id"], &shown["limits"]["hour"]), (&json!("gpt-4o"), &used(1, 100)));
     // What has no price can be reset, too.
     let other = json!({ "dimensions": { "tenantId": "t1", "modelId": "new" } });
-    api.ok("/v1/reset", other).await;
+    api.ok("/v1/reset?all=true", other).await;
     assert_eq!(get("/v1/tenants/t1/usage").await["limits"]["minute"], used(0, 10));
 }

@@ -335,7 +335,7 @@ async fn what_is_counted_beyond_a_limit_is_a_denial_to_everybody() {
             assert!(shown.lines().any(|shown| shown == line), "{line} in\n{shown}");
         }
         assert!(!shown.contains("sluicegate_shadow_denials_total"), "{shown}");
-        let [first, second] = &api.logged()[..] else { panic!("two lines") };
+        let [first, second, _end] = &api.logged()[..] else { panic!("two decisions and the end") };
         assert_eq!((&first["allowed"], &first["level"]), (&json!(true), &json!("INFO")));
         assert_eq!((&second["allowed"], &second["level"]), (&json!(false), &json!("WARN")));
         assert_eq!(second["reason"], "HIT_USER_LIMIT");

@@ -517,7 +517,7 @@ mod tests {
             (charged(&free, r#"{"window":"5/s","limit":5,"count":1,"remaining":4}"#), "charged nothing on K"),
             (charged(charge, r#"{"window":"6/s","limit":6,"count":1,"remaining":5}"#), "but 6/s is shown"),
             (
-                charged(charge, r#"{"window":"5/s","limit":5,"count":1,"remaining":5}"#),
+                charged(charge, r#"{"window":"5/s","limit":5,"count":1,"remaining":1}"#),
                 "does not fit what remains",
             ),
             (charged(charge, ""), "1 limits are charged, 0 are shown"),
