@@ -309,7 +309,7 @@ fn an_outage_policy_hides_no_admission_from_a_proof() {
     service.signal("-TERM");
     let (_, log) = service.end();
     let (code, said) = verified(&log, &[]);
-    assert!(code == Some(1) && said.contains("81 admitted"), "{said}");
+    assert!(code == Some(1) && said.contains("81 of 30"), "{said}");
     let (code, said) = verified(&log, &["--bound", "2"]);
     assert_eq!(code, Some(1), "{said}");
     // Ten times the limit by the policy, and what the store admitted before.

@@ -8,6 +8,7 @@ use sluicegate_core::{Span, Timestamp};
 
 /// What a line says.
 #[derive(Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "most lines are entries, and one is read at a time")]
 pub(super) enum Line {
     /// A line of a decision log.
     Entry(Entry),

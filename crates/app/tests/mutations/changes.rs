@@ -1,36 +1,14 @@
-//! Changes to honest logs: `sluicegate verify` must notice each, or prove no more than is true.
-//!
-//! The logs are those of the product: of services on Redis and on a Redis Cluster, of a gateway and
-//! of a dispatcher with its workers, through overrides and reloads, and of refunds, debts and
-//! `optimistic` budgets. Every change is tried on every log. The test prints the table:
-//! `cargo test --features redis-tests --test mutations -- --nocapture`.
+//! The changes that are tried, and what has to come of each.
 
-mod common;
-
-use std::io::{Read as _, Write as _};
-use std::net::TcpListener;
-use std::sync::Arc;
-use std::thread;
-
-use common::{Running, get, post, sluicegate};
-use pollster::block_on;
 use serde_json::{Map, Value, json};
-use sluicegate_core::query::{Cost, Query};
-use sluicegate_core::rule::Mode;
-use sluicegate_core::{Group, Limiter, Rule, Ruleset, Span, Timestamp};
-use sluicegate_server::decision_log::{DecisionLog, Options};
-use sluicegate_server::service::{Question, Service};
-use sluicegate_store::Memory;
-use sluicegate_store::memory::Capacity;
-use sluicegate_testkit::ManualClock;
-use sluicegate_testkit::redis::{RedisCluster, RedisServer, Version};
+use sluicegate_core::Timestamp;
 
 /// The logs of one installation, a file for each process, as lines.
-type Logs = Vec<Vec<String>>;
+pub(crate) type Logs = Vec<Vec<String>>;
 
 /// What has to come of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Expected {
+pub(crate) enum Expected {
     /// It is noticed: exceeded or not provable.
     Noticed,
     /// It is harmless: the same is proven as before.
@@ -43,10 +21,10 @@ enum Expected {
 }
 
 /// One change. It returns false where there is nothing to change.
-struct Mutation {
-    name: &'static str,
-    expected: Expected,
-    change: fn(&mut Logs) -> bool,
+pub(crate) struct Mutation {
+    pub(crate) name: &'static str,
+    pub(crate) expected: Expected,
+    pub(crate) change: fn(&mut Logs) -> bool,
 }
 
 /// Changes the fields of one line.
@@ -68,7 +46,7 @@ fn middle(logs: &Logs, fits: impl Fn(&Value) -> bool) -> Option<(usize, usize)> 
 }
 
 /// The places of lines that fit.
-fn places(logs: &Logs, fits: impl Fn(&Value) -> bool) -> Vec<(usize, usize)> {
+pub(crate) fn places(logs: &Logs, fits: impl Fn(&Value) -> bool) -> Vec<(usize, usize)> {
     let lines = logs.iter().enumerate().flat_map(|(log, lines)| {
         lines.iter().enumerate().map(move |(line, text)| (log, line, text))
     });
@@ -155,7 +133,7 @@ fn raised(limit: &Value) -> Value {
     format!("9{}", limit.as_str().expect("a limit")).into()
 }
 
-const MUTATIONS: &[Mutation] = &[
+pub(crate) const MUTATIONS: &[Mutation] = &[
     Mutation { name: "nothing", expected: Expected::Same, change: |_| true },
     // Delete.
     Mutation {
@@ -522,376 +500,3 @@ const MUTATIONS: &[Mutation] = &[
         change: |logs| insert(logs, "{\"allowed\":tr"),
     },
 ];
-
-/// Verifies logs: the exit code and all that is said.
-fn verify(logs: &Logs) -> (i32, String) {
-    let folder = tempfile::tempdir().expect("a folder");
-    let mut command = sluicegate();
-    command.args(["verify", "--top", "3"]).current_dir(folder.path());
-    for (number, log) in logs.iter().enumerate() {
-        let name = format!("{number}.log");
-        // A last line that is cut off has no end.
-        let whole = log.last().is_some_and(|last| last.ends_with('}'));
-        let text = log.join("\n") + if whole { "\n" } else { "" };
-        std::fs::write(folder.path().join(&name), text).expect("a file");
-        command.arg(name);
-    }
-    let output = command.output().expect("it runs");
-    let said = String::from_utf8([output.stdout, output.stderr].concat()).expect("text");
-    (output.status.code().expect("an exit code"), said)
-}
-
-fn last_line(said: &str) -> &str {
-    said.lines().last().unwrap_or_default()
-}
-
-/// Tries every change on a log; a row of the table for each.
-fn mutate(scene: &str, logs: &Logs) -> Vec<String> {
-    let (code, honest) = verify(logs);
-    assert_eq!(code, 0, "{scene}: an honest log is proven\n{honest}");
-    assert!(last_line(&honest).starts_with("proven: "), "{scene}: {honest}");
-    let mut rows = Vec::new();
-    for Mutation { name, expected, change } in MUTATIONS {
-        let mut mutated = logs.clone();
-        if !change(&mut mutated) {
-            continue;
-        }
-        let (code, said) = verify(&mutated);
-        let last = last_line(&said);
-        let says_less = last.starts_with("proven up to ") || said.contains("are not proven");
-        let right = match expected {
-            Expected::Noticed => code == 1 || code == 2,
-            Expected::Same => code == 0 && last == last_line(&honest),
-            Expected::NoticedOrSame => code != 0 || last == last_line(&honest),
-            Expected::Less => code == 0 && says_less,
-        };
-        let kind = match expected {
-            Expected::NoticedOrSame if code != 0 => "noticed",
-            Expected::Noticed => "noticed",
-            Expected::Same | Expected::NoticedOrSame => "harmless: the same is proven",
-            Expected::Less => "harmless: less is proven",
-        };
-        rows.push(format!("| {scene} | {name} | {code} | {kind} | {} |", last.trim()));
-        assert!(right, "{scene}: {name}: {expected:?}, but exit code {code}\n{said}");
-    }
-    rows
-}
-
-/// Lines of what a process wrote.
-fn lines(text: &str) -> Vec<String> {
-    text.lines().map(str::to_owned).collect()
-}
-
-/// The logs of services that are told to end.
-fn ended(services: Vec<Running>) -> Logs {
-    let ended = services.into_iter().map(|service| {
-        service.signal("-TERM");
-        let (code, decisions) = service.end();
-        assert_eq!(code, Some(0));
-        lines(&decisions)
-    });
-    ended.collect()
-}
-
-fn wait_until_ready(service: &Running) {
-    for _ in 0..100_000 {
-        if get(&format!("{}/ready", service.admin)).1 == "{\"status\":\"ready\"}" {
-            return;
-        }
-        thread::yield_now();
-    }
-    panic!("it never becomes ready");
-}
-
-fn redis(server: &RedisServer) -> String {
-    let url = format!("redis://127.0.0.1:{}", server.port);
-    format!("store: {{kind: redis, url: '{url}', timeout: 2s, deadline: 5s}}\n")
-}
-
-const LIMITS: &str = "limits:
-- {name: user, rules: [{name: USER, per: [userId], limit: 12/h}]}
-- {name: all, rules: [{name: ALL, per: [], limit: [40/min, 60/h]}]}
-";
-
-/// Asks for so many users, so often each, from several callers at once.
-fn ask(services: &[Running], users: usize, times: usize) {
-    thread::scope(|scope| {
-        for user in 0..users {
-            let service = &services[user % services.len()];
-            scope.spawn(move || {
-                for n in 0..times {
-                    // Every node has admissions of every user.
-                    let user = format!("u{}", (user + n) % users);
-                    let dimensions = json!({ "userId": user, "modelId": "m" });
-                    let body = json!({ "dimensions": dimensions });
-                    let (status, answer) =
-                        post(&format!("{}/v1/acquire", service.http), &body, None);
-                    assert_eq!(status, 200, "{answer}");
-                }
-            });
-        }
-    });
-}
-
-#[test]
-fn changes_to_a_log_of_memory_are_noticed_or_harmless() {
-    let services = vec![Running::start(LIMITS)];
-    ask(&services, 3, 16);
-    show(mutate("memory", &ended(services)));
-}
-
-#[test]
-fn changes_to_logs_of_nodes_on_redis_are_noticed_or_harmless() {
-    let server = RedisServer::start(Version::System, &[]);
-    let config = redis(&server) + LIMITS;
-    let services = vec![Running::start(&config), Running::start(&config)];
-    services.iter().for_each(wait_until_ready);
-    ask(&services, 4, 16);
-    show(mutate("Redis", &ended(services)));
-}
-
-#[test]
-fn changes_to_logs_of_a_cluster_are_noticed_or_harmless() {
-    let cluster = RedisCluster::start(3);
-    let seeds: Vec<_> =
-        cluster.primaries.iter().map(|server| format!("127.0.0.1:{}", server.port)).collect();
-    let config = format!(
-        "store: {{kind: redis, cluster: [{}], timeout: 2s, deadline: 5s}}\n{}",
-        seeds.join(", "),
-        LIMITS.replace("12/h", "100/h").replace("40/min, 60/h", "400/min, 600/h")
-    );
-    let services = vec![Running::start(&config), Running::start(&config)];
-    services.iter().for_each(wait_until_ready);
-    ask(&services, 4, 60);
-    let logs = ended(services);
-    let slots = places(&logs, |line| !line["charges"][0]["at"].is_null());
-    assert!(!slots.is_empty(), "the slots have times of their own");
-    show(mutate("Cluster", &logs));
-}
-
-/// An upstream that says yes to everything.
-fn upstream() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let port = listener.local_addr().expect("an address").port();
-    thread::spawn(move || {
-        for stream in listener.incoming() {
-            let Ok(mut stream) = stream else { return };
-            thread::spawn(move || {
-                let mut buffer = [0; 65_536];
-                while let Ok(1..) = stream.read(&mut buffer) {
-                    let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok");
-                }
-            });
-        }
-    });
-    port
-}
-
-#[test]
-fn changes_to_a_log_of_a_gateway_are_noticed_or_harmless() {
-    let server = RedisServer::start(Version::System, &[]);
-    let port = upstream();
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let listen = listener.local_addr().expect("an address");
-    drop(listener);
-    let config = redis(&server)
-        + &format!(
-            "booking: {{slack: 100ms}}
-gateways:
-  - name: vendor
-    listen: {listen}
-    routes:
-      - path: /
-        upstream: http://127.0.0.1:{port}/
-        limit: 5/s
-        wait: {{max: 30s, depth: 100}}
-"
-        );
-    let service = Running::start(&config);
-    wait_until_ready(&service);
-    thread::scope(|scope| {
-        for _ in 0..16 {
-            scope.spawn(|| {
-                let (status, text) = get(&format!("http://{listen}/"));
-                assert_eq!(status, 200, "{text}");
-            });
-        }
-    });
-    let logs = ended(vec![service]);
-    assert!(!places(&logs, |line| line["operation"] == "book").is_empty(), "some had to wait");
-    show(mutate("gateway", &logs));
-}
-
-#[test]
-fn changes_to_a_log_of_a_dispatcher_are_noticed_or_harmless() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("queue.db");
-    let port = upstream();
-    let config = format!(
-        "queue: {{kind: embedded, path: {}}}
-dispatch:
-  source: raw
-  fixed: gemini
-  delay: 1s
-  providers:
-    gemini: {{queue: gemini, limit: 20/min}}
-workers:
-  - provider: gemini
-    queue: gemini
-    limit: 20/min
-    results: results
-    handler: {{http: {{url: 'http://127.0.0.1:{port}/'}}}}
-",
-        file.display()
-    );
-    let path = folder.path().join("c.yaml");
-    std::fs::write(&path, &config).expect("a file");
-    let messages: String = (0..16).map(|n| format!("{{\"n\":{n}}}\n")).collect();
-    let sent = sluicegate()
-        .args(["queue", "send", "raw", &messages, "--lines", "--create", "-c"])
-        .arg(&path)
-        .output()
-        .expect("it runs");
-    assert!(sent.status.success(), "{}", String::from_utf8_lossy(&sent.stderr));
-    let service = Running::start_only(&config, "dispatch,worker");
-    let depth = || {
-        let shown = sluicegate().args(["queue", "depth", "results", "-c"]).arg(&path).output();
-        let text = String::from_utf8(shown.expect("it runs").stdout).expect("text");
-        let ready = text.lines().nth(1).and_then(|row| row.split_whitespace().nth(1));
-        ready.and_then(|ready| ready.parse::<usize>().ok())
-    };
-    let done = (0..600).any(|_| {
-        thread::sleep(std::time::Duration::from_millis(100));
-        depth() == Some(16)
-    });
-    assert!(done, "{:?} of 16 results", depth());
-    show(mutate("dispatch", &ended(vec![service])));
-}
-
-#[test]
-fn changes_to_a_log_with_overrides_are_noticed_or_harmless() {
-    let server = RedisServer::start(Version::System, &[]);
-    let services = vec![Running::start(&(redis(&server) + LIMITS))];
-    wait_until_ready(&services[0]);
-    ask(&services, 2, 8);
-    for limit in ["20/h", "5/h"] {
-        let body = json!({ "rule": "USER", "when": { "userId": "u0" }, "limit": limit,
-            "reason": "a test" });
-        let (status, set) = post(&format!("{}/v1/overrides", services[0].http), &body, None);
-        assert_eq!(status, 201, "{set}");
-        ask(&services, 2, 5);
-    }
-    show(mutate("overrides", &ended(services)));
-}
-
-#[test]
-fn changes_to_a_log_with_reloads_are_noticed_or_harmless() {
-    let services = vec![Running::start(LIMITS)];
-    for amount in ["15", "9", "25"] {
-        ask(&services, 2, 5);
-        services[0].write(&LIMITS.replace("12/h", &format!("{amount}/h")));
-        let limit = || services[0].allow(&json!({ "userId": "x", "modelId": "m" })).1;
-        let shown = |answer: Value| answer["effectiveLimit"].to_string() == amount;
-        assert!((0..100_000).any(|_| shown(limit())), "{amount}/h is never in force");
-    }
-    ask(&services, 2, 8);
-    show(mutate("reloads", &ended(services)));
-}
-
-/// A service in this process, on a clock that is advanced.
-struct Inside {
-    clock: Arc<ManualClock>,
-    service: Service<Memory<Arc<ManualClock>>, Arc<ManualClock>>,
-    log: DecisionLog,
-    file: tempfile::NamedTempFile,
-}
-
-impl Inside {
-    fn new(rules: Vec<Rule>) -> Self {
-        let groups = rules.into_iter().map(|rule| Group::new(rule.name.clone(), [rule])).collect();
-        let rules = Ruleset::new(groups, Default::default()).expect("rules");
-        let clock = Arc::new(ManualClock::new(Timestamp::from_secs(1_767_571_200)));
-        let file = tempfile::NamedTempFile::new().expect("a file");
-        let out = Box::new(file.reopen().expect("the same file"));
-        let log = DecisionLog::new(out, clock.clone(), Options::new([7; 32])).expect("a log");
-        let store = Memory::with_clock(Capacity::default(), clock.clone());
-        let observers: Vec<Box<dyn sluicegate_server::service::Observer>> =
-            vec![Box::new(log.clone())];
-        let service = Service::new(Limiter::new(rules, store), clock.clone(), observers);
-        Self { clock, service, log, file }
-    }
-
-    fn ask(&self, tokens: u64, hold: bool) -> Option<sluicegate_core::plan::Handle> {
-        self.clock.advance(Span::from_millis(700));
-        let mut query = Query::new(self.service.request_id());
-        query.cost = Cost { input_tokens: Some(tokens), ..Cost::default() };
-        query.hold = hold.then_some(Span::from_secs(60));
-        let queries = [query];
-        let decided = self.service.decide(&queries, Question::Acquire, |answer| {
-            answer.decision().is_allowed().then(|| answer.plan().handle())
-        });
-        block_on(decided).expect("a decision")
-    }
-
-    fn settle(&self, handle: &sluicegate_core::plan::Handle, tokens: u64) {
-        self.clock.advance(Span::from_millis(300));
-        let actual = Cost { requests: Some(1), input_tokens: Some(tokens), ..Cost::default() };
-        block_on(self.service.settle(handle, &actual)).expect("settled");
-    }
-
-    fn logs(self) -> Logs {
-        self.log.close();
-        vec![lines(&std::fs::read_to_string(self.file.path()).expect("a log"))]
-    }
-}
-
-fn rule(name: &str, limits: &[&str]) -> Rule {
-    Rule::new(name, limits.iter().map(|limit| limit.parse().expect("a limit")))
-}
-
-#[test]
-fn changes_to_a_log_with_refunds_are_noticed_or_harmless() {
-    let inside = Inside::new(vec![rule("ALL", &["40/h", "9/min"])]);
-    for n in 0..240 {
-        inside.ask(0, false);
-        if n > 170 && n % 7 == 3 {
-            let query = Query::new(inside.service.request_id());
-            block_on(inside.service.refund(&query, |_, _, _| ())).expect("refunded");
-        }
-    }
-    show(mutate("refunds", &inside.logs()));
-}
-
-#[test]
-fn changes_to_a_log_with_debts_are_noticed_or_harmless() {
-    let inside = Inside::new(vec![rule("ALL", &["90/h"]), rule("BUDGET", &["1000 tokens/min"])]);
-    for n in 0..240 {
-        if let Some(handle) = inside.ask(100, true) {
-            // Some cost less than was estimated, some more.
-            inside.settle(&handle, if n % 3 == 0 { 180 } else { 40 });
-        }
-    }
-    show(mutate("debts", &inside.logs()));
-}
-
-#[test]
-fn changes_to_a_log_of_an_optimistic_budget_are_noticed_or_harmless() {
-    let mut budget = rule("BUDGET", &["1000 tokens/min"]);
-    budget.mode = Mode::Optimistic;
-    let inside = Inside::new(vec![rule("ALL", &["90/h"]), budget]);
-    for n in 0..240 {
-        inside.ask(70 + n % 60, false);
-    }
-    let logs = inside.logs();
-    let over = places(&logs, |line| {
-        line["scopes"][1]["count"].as_u64() > Some(1_000) && line["allowed"] == true
-    });
-    assert!(!over.is_empty(), "the last that is admitted goes beyond the budget");
-    show(mutate("optimistic", &logs));
-}
-
-/// Prints rows of the table.
-fn show(rows: Vec<String>) {
-    assert!(rows.len() > 40, "{} changes", rows.len());
-    println!("{}", rows.join("\n"));
-}
