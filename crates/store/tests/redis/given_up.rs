@@ -1,6 +1,6 @@
 //! What was denied because Redis did not answer is not charged, whatever arrives late.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use sluicegate_core::limiter::Verdict;
 use sluicegate_core::outage::{Outage, OutagePolicy};
@@ -120,7 +120,7 @@ impl Node {
 
     /// Waits until every limit shows so much; how long it took.
     async fn shows(&self, used: u64) -> Duration {
-        let (began, expected) = (Instant::now(), vec![used; self.kind.limits().len()]);
+        let (began, expected) = (self.clock.now(), vec![used; self.kind.limits().len()]);
         let shows = async {
             while self.used().await != expected || self.limiter.store().taking_back() > 0 {
                 sleep(ms(1)).await;
@@ -129,7 +129,7 @@ impl Node {
         if timeout(ms(20_000), shows).await.is_err() {
             panic!("{:?}: {:?} instead of {expected:?}", self.kind, self.used().await);
         }
-        began.elapsed()
+        self.clock.now().since(began).into()
     }
 }
 
