@@ -40,3 +40,11 @@ def filter_body(context, body):
                 if known != limit.get("limit"):
                     return False
     return True
+
+
+@schemathesis.hook
+def before_call(context, case, kwargs):
+    """A reset says which counters it means: all, or those of rules that the request is charged on."""
+    if case.operation.path == "/v1/reset" and isinstance(case.query, dict):
+        case.query.pop("rule", None)
+        case.query["all"] = "true"
