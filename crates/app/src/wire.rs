@@ -207,6 +207,8 @@ impl Node {
         let admin = admin::router(operations).merge(overrides()).merge(probes());
         let admin = admin.merge(why::router(jobs.shown.tracker.clone()));
 
+        // Bans and other overrides apply from the first request on.
+        self.overrides.refresh().await;
         let mut listeners = JoinSet::new();
         let door = |name: &str, listen, app| Door {
             name: name.to_owned(),
@@ -352,7 +354,8 @@ impl Node {
         }
         let rules = rules(&loaded.config);
         self.metrics.know(&rules);
-        let before = self.service.limiter().replace(rules);
+        let before = self.service.limiter().replace(&rules, self.service.now());
+        self.overrides.limits_changed();
         self.tokens.store(tokens);
         for (gateway, prepared) in changed {
             gateway.apply(prepared);

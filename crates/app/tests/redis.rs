@@ -166,6 +166,37 @@ fn a_claim_on_redis_states_what_was_booked_and_survives_a_reload() {
 }
 
 #[test]
+fn a_limit_that_changes_its_shape_with_a_restart_keeps_its_usage() {
+    let redis = RedisServer::start(Version::System, &[]);
+    let limits = |limit: &str| {
+        let rule = format!("{{name: USER, per: [userId], limit: {limit}}}");
+        on(&redis, "") + &format!("limits: [{{name: g, rules: [{rule}]}}]\n")
+    };
+    let admitted = |service: &Running, calls: usize| {
+        (0..calls).filter(|_| service.allow(&ann()).1["allowed"] == true).count()
+    };
+    let written = |limit: &str| {
+        let shared = redis.command(&["HVALS", "sg:{shelf}"]);
+        shared.contains(&format!("[\\\"{limit}\\\"]")) || shared.contains(&format!("[\"{limit}\"]"))
+    };
+    let before = Running::start(&limits("20/h"));
+    wait_for(&before, READY);
+    assert_eq!(admitted(&before, 15), 15);
+    eventually(|| written("20/h"));
+    // A rolling restart: the second starts while the first still serves.
+    let after = Running::start(&limits("20/h windowed"));
+    wait_for(&after, READY);
+    assert_eq!(admitted(&after, 3), 3);
+    assert_eq!(admitted(&before, 1), 1, "the old node has counted what the new one admitted");
+    before.stop();
+    assert_eq!(admitted(&after, 9), 1);
+    after.stop();
+    let last = Running::start(&limits("20/h"));
+    wait_for(&last, READY);
+    assert_eq!(admitted(&last, 9), 0, "and back again");
+}
+
+#[test]
 fn what_allow_admits_on_redis_is_settled_by_any_node() {
     let redis = RedisServer::start(Version::System, &[]);
     let limits = "limits: [{name: g, rules: [{name: BUDGET, per: [userId], limit: [1.00 USD/day, \

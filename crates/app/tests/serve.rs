@@ -62,6 +62,30 @@ fn a_changed_file_is_taken_and_a_broken_one_is_refused() {
 }
 
 #[test]
+fn a_limit_that_changes_its_shape_keeps_its_usage() {
+    let service = Running::start(&limit("20/h"));
+    let admitted =
+        |calls: usize| (0..calls).filter(|_| service.allow(&ann()).1["allowed"] == true).count();
+    assert_eq!(admitted(15), 15);
+    let reload = format!("{}/reload", service.admin);
+    for (shape, more) in [("20/h windowed", 3), ("20/h", 1), ("20/h burst 20", 1), ("20/h", 0)] {
+        service.write(&limit(shape));
+        assert_eq!(post(&reload, &json!({}), None).0, 200);
+        let calls = if more == 0 { 9 } else { more };
+        assert_eq!(admitted(calls), more, "{shape}");
+    }
+    let override_of = |limit: &str| {
+        let body = json!({ "rule": "USER", "when": { "userId": "ann" }, "limit": limit, "reason": "test" });
+        post(&format!("{}/v1/overrides", service.admin), &body, None)
+    };
+    let (status, answer) = override_of("22/h windowed");
+    assert_eq!(status, 201, "{answer}");
+    assert_eq!(admitted(9), 2, "an override of another shape keeps it too");
+    let (status, shown) = get(&format!("{}/ready", service.admin));
+    assert_eq!(status, 200, "{shown}");
+}
+
+#[test]
 fn a_thousand_reloads_under_load_drop_nothing_and_stay_within_the_looser_limit() {
     let service = Running::start(&limit("30/h"));
     let (done, admitted, asked) =

@@ -13,7 +13,7 @@ use crate::outage::{self, Alone, OutagePolicy};
 use crate::overrides::Override;
 use crate::plan::{Handle, Plan};
 use crate::query::Cost;
-use crate::ruleset::Ruleset;
+use crate::ruleset::{FormerLimit, Ruleset};
 use crate::store::{
     Claim, Ended, Error, Local, Renewed, Shut, Store, TOMBSTONE, Unanswered, Usage,
 };
@@ -93,20 +93,27 @@ impl<S> Limiter<S> {
         self.rules.load()
     }
 
-    /// Puts other rules in force, with the overrides that there are; the rules of before. Usage
-    /// stays where it is: counters go by their keys.
-    pub fn replace(&self, rules: Ruleset) -> Arc<Ruleset> {
-        let rules = Arc::new(rules);
-        self.rules.rcu(|before| match before.overrides() {
-            [] => rules.clone(),
-            overrides => Arc::new(rules.with_overrides(overrides)),
+    /// Puts other rules in force, with the present overrides, and returns the rules of before.
+    ///
+    /// Usage stays: counters go by their keys, and what was used until `now` also counts under a
+    /// limit that has changed its shape.
+    pub fn replace(&self, rules: &Ruleset, now: Timestamp) -> Arc<Ruleset> {
+        self.rules.rcu(|before| {
+            rules.with_overrides(before.overrides()).with_formers(&before.limits_until(now), now)
         })
+    }
+
+    /// Counts usage under these former limits of the rules as well.
+    pub fn carry_over(&self, formers: &[FormerLimit], now: Timestamp) {
+        self.rules.rcu(|before| before.with_formers(formers, now));
     }
 
     /// Puts these overrides in force, and no others. Those that fit no rule wait for one that they
     /// fit: see [`Ruleset::misfits`].
-    pub fn override_with(&self, overrides: &[Override]) {
-        self.rules.rcu(|before| before.with_overrides(overrides));
+    pub fn override_with(&self, overrides: &[Override], now: Timestamp) {
+        self.rules.rcu(|before| {
+            before.with_overrides(overrides).with_formers(&before.limits_until(now), now)
+        });
     }
 
     /// Where usage is kept.

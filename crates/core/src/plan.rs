@@ -213,10 +213,11 @@ impl<'a> Plan<'a> {
     }
 
     /// What makes it the same plan when it comes again: counters and amounts, but not limits and
-    /// prices, which a reload may change between an attempt and its retry.
+    /// prices, which a reload may change between an attempt and its retry, nor the counters of former
+    /// limits, which are left out when their time is over.
     pub fn fingerprint(&self) -> u64 {
         let mut hasher = blake3::Hasher::new();
-        for charge in &self.charges {
+        for charge in self.charges.iter().filter(|charge| !charge.cell.carried) {
             hasher.update(&(charge.key.as_bytes().len() as u64).to_le_bytes());
             hasher.update(charge.key.as_bytes());
             hasher.update(&charge.identity.to_le_bytes());
@@ -272,7 +273,12 @@ impl<'a> Plan<'a> {
         let (others, added) = self.charges.split_at_mut(place);
         let [added] = added else { unreachable!("one was just added") };
         name(&mut added.key);
-        let known = others.iter().position(|other| other.key == added.key);
+        // Under a literal key, the counter of a former limit is told apart by its kind.
+        let same = |other: &Charge<'_>| {
+            let carried = other.cell.carried || added.cell.carried;
+            other.key == added.key && (!carried || other.meter.kind() == added.meter.kind())
+        };
+        let known = others.iter().position(same);
         if let Some(part) = self.parts.last_mut() {
             let place = known.unwrap_or(place);
             if !part.charges.contains(&place) {

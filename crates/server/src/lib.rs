@@ -5,6 +5,7 @@ pub mod auth;
 mod cost;
 pub mod decision_log;
 pub mod envoy;
+mod former_limits;
 pub mod grpc;
 pub mod headers;
 pub mod metrics;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::{Deserialize, Serialize};
 use sluicegate_core::overrides::Override;
@@ -13,8 +14,9 @@ use sluicegate_core::store::{self, Store};
 use sluicegate_core::time::Clock;
 use sluicegate_core::{Id, Limit, Span, Timestamp};
 use tokio::sync::Mutex;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
+use crate::former_limits::{self, LimitsInUse};
 use crate::refusal::{Kind, Refusal};
 use crate::service::Service;
 
@@ -31,6 +33,8 @@ pub struct Overrides<S, C> {
     shelf: Arc<dyn Shelf>,
     clock: C,
     known: Mutex<Known>,
+    /// The limits of the rules have yet to be written to the store.
+    limits_unwritten: AtomicBool,
 }
 
 /// What was last read.
@@ -40,6 +44,8 @@ struct Known {
     entries: Vec<Entry>,
     /// The last attempt to read failed.
     stale: bool,
+    /// Limits of all rules, as the store has them.
+    limits: Option<LimitsInUse>,
 }
 
 struct Entry {
@@ -114,7 +120,8 @@ pub struct Shown {
 impl<S: Store, C: Clock> Overrides<S, C> {
     /// The overrides on a shelf; `clock` is that of this node.
     pub fn new(service: Arc<Service<S, C>>, shelf: Arc<dyn Shelf>, clock: C) -> Self {
-        Self { service, shelf, clock, known: Mutex::default() }
+        let limits_unwritten = AtomicBool::new(true);
+        Self { service, shelf, clock, known: Mutex::default(), limits_unwritten }
     }
 
     /// Puts in force what is on the shelf. What was read before stays in force while the shelf does
@@ -126,7 +133,9 @@ impl<S: Store, C: Clock> Overrides<S, C> {
         match read {
             Ok(Some(contents)) => {
                 let here = self.clock.now();
-                let entries = contents.texts.iter().filter_map(|text| {
+                let limits = contents.texts.iter().find_map(|text| LimitsInUse::parse(text));
+                let texts = contents.texts.iter().filter(|text| LimitsInUse::parse(text).is_none());
+                let entries = texts.filter_map(|text| {
                     let entry = Entry::read(text, contents.at, here);
                     if entry.is_none() {
                         warn!(%text, "an override can't be read: written by another version?");
@@ -136,6 +145,12 @@ impl<S: Store, C: Clock> Overrides<S, C> {
                 known.entries = entries.collect();
                 known.version = Some(contents.version);
                 self.apply(known);
+                if let Some(limits) =
+                    limits.as_ref().filter(|limits| known.limits.as_ref() != Some(limits))
+                {
+                    self.service.limiter().carry_over(&limits.until(here), here);
+                }
+                known.limits = limits;
             }
             Ok(None) => {}
             Err(problem) if !known.stale => {
@@ -150,11 +165,37 @@ impl<S: Store, C: Clock> Overrides<S, C> {
         if known.entries.len() < before {
             self.apply(known);
         }
+        if !known.stale && self.limits_unwritten.swap(false, Ordering::AcqRel) {
+            self.write_limits(known).await;
+        }
+    }
+
+    /// Has the next refresh write down the limits of the rules, which have changed.
+    pub fn limits_changed(&self) {
+        self.limits_unwritten.store(true, Ordering::Release);
+    }
+
+    /// Writes down the limits of the rules, for nodes that start later with others.
+    async fn write_limits(&self, known: &mut Known) {
+        let rules = self.service.limiter().rules();
+        let limits = LimitsInUse::of(&rules, rules.former_limits());
+        if known.limits.as_ref() == Some(&limits) {
+            return;
+        }
+        let text = serde_json::to_string(&limits).expect("a map of texts");
+        match self.shelf.put(former_limits::NAME, &text, None).await {
+            Ok(()) => known.limits = Some(limits),
+            Err(problem) => {
+                debug!(%problem, "the limits of the rules can't be written to the override store");
+                // The next refresh tries again.
+                self.limits_changed();
+            }
+        }
     }
 
     fn apply(&self, known: &Known) {
         let meanings: Vec<_> = known.entries.iter().map(|entry| entry.meaning.clone()).collect();
-        self.service.limiter().override_with(&meanings);
+        self.service.limiter().override_with(&meanings, self.clock.now());
     }
 
     /// Every override that is known here.
@@ -206,6 +247,9 @@ impl<S: Store, C: Clock> Overrides<S, C> {
     pub(crate) async fn remove(&self, id: &str, by: &str) -> Result<(), Refusal> {
         let unknown = || Refusal::new(Kind::Unknown, "there is no override of this id");
         let name: Id = id.parse().map_err(|_| unknown())?;
+        if name == former_limits::NAME {
+            return Err(unknown());
+        }
         if !self.shelf.remove(name).await.map_err(of_shelf)? {
             return Err(unknown());
         }

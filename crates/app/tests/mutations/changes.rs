@@ -499,4 +499,183 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
         expected: Expected::Noticed,
         change: |logs| insert(logs, "{\"allowed\":tr"),
     },
+    // Several at once, as somebody would who hides something.
+    Mutation {
+        name: "delete every other admission",
+        expected: Expected::Noticed,
+        change: |logs| {
+            let places = places(logs, is_admission);
+            for &(log, line) in places.iter().skip(1).step_by(2).collect::<Vec<_>>().iter().rev() {
+                logs[*log].remove(*line);
+            }
+            places.len() > 1
+        },
+    },
+    Mutation {
+        name: "delete an admission and close the gap in both numbers",
+        expected: Expected::Noticed,
+        change: |logs| {
+            let Some((log, line)) = middle(logs, is_admission) else { return false };
+            let gone = fields(&logs[log].remove(line));
+            let of = |line: &str, name: &str| fields(line)[name].as_u64();
+            for later in &mut logs[log] {
+                for name in ["seq", "line"] {
+                    let ahead = of(later, name) > gone[name].as_u64();
+                    if ahead && fields(later)["started"] == gone["started"] {
+                        let number = of(later, name).expect("a number") - 1;
+                        edit(later, |fields| fields[name] = number.into());
+                    }
+                }
+            }
+            true
+        },
+    },
+    Mutation {
+        name: "delete everything but the end line",
+        expected: Expected::Noticed,
+        change: |logs| {
+            let end = logs[0].pop().expect("a line");
+            logs[0] = vec![end];
+            true
+        },
+    },
+    Mutation {
+        name: "delete the place of a line in its process",
+        expected: Expected::Noticed,
+        change: |logs| admission(logs, |fields| fields.retain(|name, _| name != "line")),
+    },
+    Mutation {
+        name: "delete the node of a line",
+        expected: Expected::Noticed,
+        change: |logs| admission(logs, |fields| fields.retain(|name, _| name != "node")),
+    },
+    Mutation {
+        name: "delete the time of an admission",
+        expected: Expected::Noticed,
+        change: |logs| admission(logs, |fields| fields.retain(|name, _| name != "at")),
+    },
+    Mutation {
+        name: "delete the counts of an admission",
+        expected: Expected::Noticed,
+        change: |logs| admission(logs, |fields| fields.retain(|name, _| name != "scopes")),
+    },
+    Mutation {
+        name: "duplicate an admission at the end of its log",
+        expected: Expected::Noticed,
+        change: |logs| {
+            let Some((log, line)) = middle(logs, is_admission) else { return false };
+            let again = logs[log][line].clone();
+            let end = logs[log].len() - 1;
+            logs[log].insert(end, again);
+            true
+        },
+    },
+    Mutation {
+        name: "append the log to itself",
+        expected: Expected::Noticed,
+        change: |logs| {
+            let again = logs[0].clone();
+            logs[0].extend(again);
+            true
+        },
+    },
+    Mutation {
+        name: "move a line from one process to another",
+        expected: Expected::Same,
+        change: |logs| {
+            let several = logs.len() > 1;
+            if several {
+                let line = logs[0].remove(1);
+                logs[1].insert(0, line);
+            }
+            several
+        },
+    },
+    Mutation {
+        name: "shuffle: every third line first",
+        expected: Expected::Same,
+        change: |logs| {
+            for log in logs {
+                let part = |rest: usize| {
+                    log.iter()
+                        .enumerate()
+                        .filter(move |(n, _)| n % 3 == rest)
+                        .map(|(_, l)| l.clone())
+                };
+                *log = (0..3).flat_map(part).collect();
+            }
+            true
+        },
+    },
+    Mutation {
+        name: "the end line first",
+        expected: Expected::Same,
+        change: |logs| {
+            let end = logs[0].pop().expect("a line");
+            logs[0].insert(0, end);
+            true
+        },
+    },
+    Mutation {
+        name: "take that is no number",
+        expected: Expected::Noticed,
+        change: |logs| charge(logs, |charge| charge["take"] = "one".into()),
+    },
+    Mutation {
+        name: "a negative take",
+        expected: Expected::Noticed,
+        change: |logs| charge(logs, |charge| charge["take"] = (-1).into()),
+    },
+    Mutation {
+        name: "a charge twice in one admission",
+        expected: Expected::Noticed,
+        change: |logs| {
+            admission_between(logs, |fields| {
+                let again = fields["charges"][0].clone();
+                fields["charges"].as_array_mut().expect("charges").push(again);
+            })
+        },
+    },
+    Mutation {
+        name: "a charge made a shadow",
+        expected: Expected::Noticed,
+        change: |logs| {
+            admission_between(logs, |fields| fields["charges"][0]["shadow"] = true.into())
+        },
+    },
+    Mutation {
+        name: "another window in a charge",
+        expected: Expected::Noticed,
+        change: |logs| charge(logs, |charge| charge["limits"][0] = "1/7s".into()),
+    },
+    Mutation {
+        name: "a key that is no text",
+        expected: Expected::Noticed,
+        change: |logs| charge(logs, |charge| charge["key"] = 7.into()),
+    },
+    Mutation {
+        name: "a sequence number that is no number",
+        expected: Expected::Noticed,
+        change: |logs| admission(logs, |fields| fields["seq"] = "many".into()),
+    },
+    Mutation {
+        name: "more admissions in the end line",
+        expected: Expected::Noticed,
+        change: |logs| {
+            let end = logs[0].last_mut().expect("a line");
+            edit(end, |fields| {
+                fields["seq"] = (fields["seq"].as_u64().expect("a number") + 1).into();
+            });
+            true
+        },
+    },
+    Mutation {
+        name: "an empty line and a line feed of another system",
+        expected: Expected::Same,
+        change: |logs| {
+            insert(logs, "");
+            logs[0].iter_mut().for_each(|line| line.push('\r'));
+            true
+        },
+    },
 ];

@@ -403,6 +403,8 @@ fn changes_to_a_log_of_an_optimistic_budget_are_noticed_or_harmless() {
 /// Prints rows of the table.
 #[expect(clippy::print_stdout, reason = "the table is what the test is read for")]
 fn show(rows: Vec<String>) {
-    assert!(rows.len() > 40, "{} changes", rows.len());
+    assert!(MUTATIONS.len() >= 60, "{} changes", MUTATIONS.len());
+    // Some need several files, or lines that this log has none of.
+    assert!(rows.len() + 8 >= MUTATIONS.len(), "{} of {}", rows.len(), MUTATIONS.len());
     println!("{}", rows.join("\n"));
 }

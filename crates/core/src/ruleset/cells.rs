@@ -25,6 +25,8 @@ pub(crate) struct CellSpec {
     pub(super) suffix: String,
     /// It is not charged: it only has to be open.
     pub(crate) gate: bool,
+    /// It counts for a former limit of the rule: see [`super::carried`].
+    pub(crate) carried: bool,
     /// The name of the cell that takes what no longer has room for a key of its own.
     pub(crate) overflow: String,
     pub(super) spec: Spec,
@@ -41,6 +43,11 @@ pub(crate) enum Spec {
 
 /// The cells of a rule: one log for all exact windows of a unit, one cell for any other limit.
 pub(super) fn cells(rule: &Rule) -> Result<Vec<CellSpec>, RulesetError> {
+    cells_with(rule, &[])
+}
+
+/// The cells of a rule, and those of limits that it had before and counts in for a while.
+pub(super) fn cells_with(rule: &Rule, carried: &[Limit]) -> Result<Vec<CellSpec>, RulesetError> {
     let fail = |problem| Err(RulesetError { place: format!("rule {}", rule.name), problem });
     if rule.limits.is_empty() && !rule.unlimited {
         return fail(Problem::NoLimits);
@@ -55,7 +62,8 @@ pub(super) fn cells(rule: &Rule) -> Result<Vec<CellSpec>, RulesetError> {
         return fail(Problem::BanBesideLimits);
     }
     let mut cells: Vec<CellSpec> = Vec::new();
-    for limit in &rule.limits {
+    let current = rule.limits.iter().map(|limit| (limit, false));
+    for (limit, carried) in current.chain(carried.iter().map(|limit| (limit, true))) {
         let unit = limit.unit();
         let spec = Spec::new(limit, rule);
         if let Spec::Leases(quota) = &spec
@@ -95,10 +103,22 @@ pub(super) fn cells(rule: &Rule) -> Result<Vec<CellSpec>, RulesetError> {
         let (limits, texts) = (vec![limit.clone()], vec![limit.to_string().into()]);
         let slack = None;
         let (prefix, gate) = ("", false);
-        cells.push(CellSpec { unit, limits, slack, texts, prefix, suffix, gate, overflow, spec });
+        cells.push(CellSpec {
+            unit,
+            limits,
+            slack,
+            texts,
+            prefix,
+            suffix,
+            gate,
+            carried,
+            overflow,
+            spec,
+        });
     }
-    if rule.key.is_some() && cells.len() > 1 {
-        return fail(Problem::TemplateCells(cells.len()));
+    let own = cells.iter().filter(|cell| !cell.carried).count();
+    if rule.key.is_some() && own > 1 {
+        return fail(Problem::TemplateCells(own));
     }
     if rule.gate {
         cells.push(CellSpec::gate(rule));
@@ -125,6 +145,7 @@ impl CellSpec {
             prefix,
             suffix: suffix.to_owned(),
             gate: true,
+            carried: false,
             overflow: format!("{}#overflow{suffix}", rule.name),
             spec: Spec::new(&Limit::GATE, rule),
         }

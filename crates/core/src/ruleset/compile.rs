@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
+use super::carried::Transition;
 use super::cells::{CellSpec, Spec, cells};
 use super::problem::{Problem, RulesetError};
 use super::{
@@ -28,6 +29,8 @@ pub(crate) struct Compiled {
     key: Vec<Piece>,
     required: Vec<usize>,
     pub(crate) cells: Vec<CellSpec>,
+    /// The cells in their place while usage of former limits counts.
+    pub(super) transition: Option<Box<Transition>>,
     /// The same rule with other limits for some.
     overrides: Option<Box<Overrides>>,
     /// The override that it is, if it is one of those.
@@ -76,8 +79,16 @@ pub(super) fn ruleset(
     }
     if errors.is_empty() {
         let needs = needs(&settings, &mut dimensions);
-        let (overrides, misfits) = (Vec::new(), Vec::new());
-        Ok(Ruleset { dimensions, groups: compiled, effective, needs, settings, overrides, misfits })
+        Ok(Ruleset {
+            dimensions,
+            groups: compiled,
+            effective,
+            needs,
+            settings,
+            overrides: Vec::new(),
+            misfits: Vec::new(),
+            formers: Vec::new(),
+        })
     } else {
         Err(errors)
     }
@@ -219,7 +230,16 @@ impl Compiled {
             }
         }
         let cells = cells(&rule)?;
-        Ok(Self { rule, when, key, required, cells, overrides: None, override_id: None })
+        Ok(Self {
+            rule,
+            when,
+            key,
+            required,
+            cells,
+            transition: None,
+            overrides: None,
+            override_id: None,
+        })
     }
 
     /// A rule under a key of the caller's choice.
@@ -229,8 +249,34 @@ impl Compiled {
         text.push_value(key);
         let cells = cells(&rule)?;
         let key = vec![Piece::Text(text.as_str().to_owned())];
-        let (when, required, overrides) = (Vec::new(), Vec::new(), None);
-        Ok(Self { rule, when, key, required, cells, overrides, override_id: None })
+        Ok(Self {
+            rule,
+            when: Vec::new(),
+            key,
+            required: Vec::new(),
+            cells,
+            transition: None,
+            overrides: None,
+            override_id: None,
+        })
+    }
+
+    /// Returns the overrides of this rule.
+    pub(super) fn overriding(&self) -> &[Self] {
+        self.overrides.as_ref().map_or(&[], |overrides| &overrides.rules)
+    }
+
+    /// Returns the overrides of this rule, to change them.
+    pub(super) fn overriding_mut(&mut self) -> &mut [Self] {
+        self.overrides.as_mut().map_or(&mut [], |overrides| &mut overrides.rules)
+    }
+
+    /// Returns the cells that it charges at the time of `clock`.
+    fn cells_at(&self, clock: &impl Clock) -> &[CellSpec] {
+        match &self.transition {
+            Some(transition) if clock.now() < transition.until => &transition.cells,
+            _ => &self.cells,
+        }
     }
 
     /// Itself as it is for these values: the newest override that fits, if one does.
@@ -314,7 +360,7 @@ impl Compiled {
         if self.rule.unlimited {
             plan.set_free(&self.rule);
         }
-        for cell in &self.cells {
+        for cell in self.cells_at(clock) {
             let take = match cell.unit {
                 _ if cell.gate => 0,
                 Unit::Slots => 1,
@@ -332,6 +378,10 @@ impl Compiled {
                 Mode::Strict => take.max(1),
                 Mode::Optimistic => 1,
             };
+            // A log of a former limit never refuses what the present limit takes.
+            let is_former_log = cell.carried && matches!(cell.spec, Spec::Log(_));
+            let entries_max = if is_former_log { log::ENTRIES_PER_CHARGE_MAX } else { u64::MAX };
+            let (take, need) = (take.min(entries_max), need.min(entries_max));
             // What can never fit is never written.
             if let Spec::Log(quotas) = &cell.spec
                 && take > log::ENTRIES_PER_CHARGE_MAX

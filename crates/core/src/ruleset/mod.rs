@@ -3,6 +3,7 @@
 //! Every limit of the product becomes a rule here, wherever it was written, so that metrics,
 //! explanations and overrides treat all alike. A reload swaps the whole; a decision sees one.
 
+mod carried;
 mod cells;
 mod compile;
 pub mod explain;
@@ -12,6 +13,7 @@ mod problem;
 
 use std::sync::Arc;
 
+pub use carried::FormerLimit;
 pub(crate) use cells::CellSpec;
 pub(crate) use compile::Compiled;
 use index::Index;
@@ -91,6 +93,8 @@ pub struct Ruleset {
     overrides: Vec<Override>,
     /// The overrides that fit no rule, and why.
     misfits: Vec<(Id, RulesetError)>,
+    /// Limits that rules had before, while usage under them may count.
+    formers: Vec<FormerLimit>,
 }
 
 #[derive(Clone, Debug)]
@@ -147,6 +151,7 @@ impl Ruleset {
     pub fn with_overrides(&self, overrides: &[Override]) -> Self {
         let mut rules = Self { overrides: overrides.to_vec(), ..self.clone() };
         rules.misfits = compile::overridden(&mut rules, overrides);
+        rules.set_transitions();
         rules
     }
 

@@ -210,6 +210,67 @@ pub fn a_reset_forgets_usage<S: Subject>() {
     assert_eq!(bench.admitted((11..=13).map(ask)), 2);
 }
 
+pub fn usage_carries_over_when_a_limit_changes_its_shape<S: Subject>() {
+    const SHAPES: [&str; 3] = ["20/h", "20/h windowed", "20/h burst 20"];
+    let pairs = SHAPES.iter().flat_map(|from| SHAPES.iter().map(move |to| (*from, *to)));
+    for (from, to) in pairs.filter(|(from, to)| from != to) {
+        for literal in [false, true] {
+            let key = literal.then(|| "tests:<user>".to_owned());
+            let shaped = |limit| Rule { key: key.clone(), ..rule("LIMIT", &[limit]) };
+            let mut bench = Bench::<S>::new([shaped(from)]);
+            bench.at_ms(0);
+            assert_eq!(bench.admitted((0..15).map(ask)), 15);
+            bench.reload([shaped(to)]);
+            bench.at_ms(1);
+            assert_eq!(bench.admitted((20..40).map(ask)), 5, "{from} → {to}, literal: {literal}");
+            assert_eq!(bench.used(&ask(0)), [5, 20], "{from} → {to}: new and former counter");
+            // A second change, back to the first shape, still knows all of it.
+            bench.reload([shaped(from)]);
+            assert_eq!(bench.admitted((40..60).map(ask)), 0, "{from} → {to} → {from}");
+            bench.reload([shaped(to)]);
+            // By then all usage has left, and so has the former counter.
+            bench.at_ms(2 * 3_600_000);
+            assert_eq!(bench.used(&ask(0)), [0], "{from} → {to}: the transition has ended");
+            assert_eq!(bench.admitted((60..90).map(ask)), 20, "{from} → {to}");
+        }
+    }
+}
+
+pub fn a_changed_amount_applies_at_once_to_usage_that_carries_over<S: Subject>() {
+    for (limit, more) in [("30/h windowed", 15), ("17/h windowed", 2), ("10/h windowed", 0)] {
+        let mut bench = Bench::<S>::of(&["5/s", "20/h"]);
+        for second in 0..3 {
+            bench.at_ms(second * 1_000);
+            assert_eq!(bench.admitted((0..5).map(|id| ask(u128::from(second) * 10 + id))), 5);
+        }
+        // The log goes on for the other window, which admits five in this second.
+        bench.reload([rule("LIMIT", &["5/s", limit])]);
+        let mut admitted = 0;
+        for second in 3..9 {
+            bench.at_ms(second * 1_000);
+            admitted += bench.admitted((0..9).map(|id| ask(u128::from(second) * 10 + id)));
+        }
+        assert_eq!(admitted, more, "{limit}");
+    }
+}
+
+pub fn what_is_settled_after_a_change_of_shape_counts_in_both_counters<S: Subject>() {
+    let mut bench = Bench::<S>::of(&["100 tokens/h"]);
+    bench.at_ms(0);
+    assert!(bench.acquire(&ask(1).tokens(40)).is_allowed());
+    bench.reload([rule("LIMIT", &["100 tokens/h burst 100"])]);
+    let estimate = ask(2).tokens(50).hold(60);
+    assert!(bench.acquire(&estimate).is_allowed());
+    assert_eq!(bench.used(&ask(0)), [50, 90]);
+    let actual = ask(0).tokens(10).cost;
+    bench
+        .with(&estimate, async |store, plan| store.settle(&plan.handle(), &actual).await)
+        .expect("settled");
+    assert_eq!(bench.used(&ask(0)), [10, 50]);
+    assert!(!bench.acquire(&ask(3).tokens(51)).is_allowed());
+    assert!(bench.acquire(&ask(4).tokens(50)).is_allowed());
+}
+
 pub fn a_refund_gives_back_the_oldest_and_never_more_than_there_is<S: Subject>() {
     let limits = ["9/min", "90 tokens/min", "90 tokens/h burst 90", "90 tokens/calendar day"];
     let mut bench = Bench::<S>::of(&limits);

@@ -140,7 +140,7 @@ impl<S: Subject> Bench<S> {
 
     /// Puts other rules in force, as a reload does. Usage stays in the store.
     pub(crate) fn reload(&mut self, all: impl IntoIterator<Item = Rule>) {
-        self.rules = rules(all);
+        self.rules = rules(all).with_formers(&self.rules.limits_until(self.now), self.now);
     }
 
     /// Goes to so many milliseconds after the beginning.
@@ -198,6 +198,9 @@ macro_rules! store_suite {
             a_ban_admits_nothing_and_a_shadow_ban_everything
             peeking_and_reading_usage_consume_nothing
             a_reset_forgets_usage
+            usage_carries_over_when_a_limit_changes_its_shape
+            a_changed_amount_applies_at_once_to_usage_that_carries_over
+            what_is_settled_after_a_change_of_shape_counts_in_both_counters
             a_refund_gives_back_the_oldest_and_never_more_than_there_is
             what_was_refunded_is_not_given_back_again
             a_denial_says_what_would_fit

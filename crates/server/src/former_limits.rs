@@ -1,0 +1,77 @@
+//! The limits of all rules, kept beside the overrides, so that a restart with a changed file is
+//! noticed.
+//!
+//! A rule whose limit changes its shape counts in another counter. A node that reloads knows the
+//! limit of before; one that starts does not, unless another node or its own last run has written
+//! it down. Usage that Redis or a snapshot kept would otherwise be forgotten.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use sluicegate_core::ruleset::{FormerLimit, Ruleset};
+use sluicegate_core::{Id, Limit, Timestamp};
+
+/// Name of the document in the override store: no override has it, because ids that nodes make up
+/// are random.
+pub(crate) const NAME: Id = Id::from_bits(1);
+
+/// The document.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct LimitsInUse {
+    /// Limits in force by rule, as they are written.
+    limits: BTreeMap<String, Vec<String>>,
+    /// Limits that were in force before.
+    former: Vec<Former>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Former {
+    rule: String,
+    limit: String,
+    until: String,
+}
+
+impl LimitsInUse {
+    /// Reads the document; `None` if the text is something else.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        serde_json::from_str(text).ok()
+    }
+
+    /// The limits of these rules, and those that came before.
+    pub(crate) fn of<'a>(rules: &Ruleset, before: impl Iterator<Item = &'a FormerLimit>) -> Self {
+        let mut limits: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for (_, group) in rules.groups() {
+            for rule in group {
+                let texts = rule.limits.iter().map(ToString::to_string);
+                limits.entry(rule.name.clone()).or_default().extend(texts);
+            }
+        }
+        let former = before.map(|former| Former {
+            rule: former.rule.clone(),
+            limit: former.limit.to_string(),
+            until: former.until.to_string(),
+        });
+        let mut former: Vec<_> = former.collect();
+        former.sort_by(|one, other| (&one.rule, &one.limit).cmp(&(&other.rule, &other.limit)));
+        Self { limits, former }
+    }
+
+    /// The limits under which usage may have been counted until `now`.
+    pub(crate) fn until(&self, now: Timestamp) -> Vec<FormerLimit> {
+        let ending = |(rule, text): (&String, &String)| {
+            FormerLimit::ending(rule, &text.parse::<Limit>().ok()?, now)
+        };
+        let written = self.limits.iter();
+        let current = written
+            .flat_map(|(rule, texts)| texts.iter().map(move |t| (rule, t)))
+            .filter_map(ending);
+        let former = self.former.iter().filter_map(|former| {
+            let until: Timestamp = former.until.parse().ok()?;
+            let limit: Limit = former.limit.parse().ok()?;
+            (until > now).then(|| FormerLimit { rule: former.rule.clone(), limit, until })
+        });
+        current.chain(former).collect()
+    }
+}
