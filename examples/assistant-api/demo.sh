@@ -1,8 +1,8 @@
 #!/bin/sh
-# Fifteen questions of one user at once: ten are answered, five are told when to come again.
+# Demo: one user sends fifteen questions at once. Ten are answered, five get a 429 with Retry-After.
 #
-# SLUICEGATE and ASSISTANT name programs that are built already. LIMITER_PORT, LIMITER_GRPC_PORT, LIMITER_ADMIN_PORT and
-# ASSISTANT_LISTEN are where they listen.
+# To use existing binaries, set SLUICEGATE and ASSISTANT. To use other ports, set LIMITER_PORT, LIMITER_GRPC_PORT,
+# LIMITER_ADMIN_PORT and ASSISTANT_LISTEN.
 set -eu
 cd "$(dirname "$0")/../.."
 if [ -z "${SLUICEGATE:-}" ] || [ -z "${ASSISTANT:-}" ]; then

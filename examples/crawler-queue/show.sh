@@ -1,8 +1,8 @@
 #!/bin/sh
-# 600 repositories of a simulated GitHub, crawled by workers of which one is killed (-9) every two seconds. Everything
-# listens on this machine only and ends with the script.
+# Demo: crawls 600 repositories of a simulated GitHub while workers are killed (-9). Everything listens on loopback only
+# and stops with the script.
 #
-# Where programs are built already: SLUICEGATE and SIMULATORS. Where ports are taken: GITHUB_PORT, ADMIN_PORT.
+# To use existing binaries, set SLUICEGATE and SIMULATORS. To use other ports, set GITHUB_PORT, ADMIN_PORT.
 set -eu
 cd "$(dirname "$0")/../.."
 if [ -z "${SLUICEGATE:-}" ]; then

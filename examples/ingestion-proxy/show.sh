@@ -1,10 +1,10 @@
 #!/bin/sh
-# Shows the proxy at work: a vendor, three replicas that share a Redis (one in memory where there is no redis-server),
-# and 100 requests at once. Everything listens on this machine only and ends with the script.
+# Demo: a vendor API, three proxy replicas that share a Redis (one replica in memory if redis-server is missing), and
+# 100 concurrent requests. Everything listens on loopback only and stops with the script.
 #
 #   SLUICEGATE=path/to/sluicegate ./show.sh
 #
-# Where the ports are taken: PORTS (of the replicas), VENDOR_PORT and REDIS_PORT.
+# To use other ports, set PORTS (of the replicas), VENDOR_PORT and REDIS_PORT.
 set -eu
 cd "$(dirname "$0")"
 sluicegate=${SLUICEGATE:-sluicegate}
@@ -31,7 +31,7 @@ else
     ports=${ports%% *}
 fi
 for port in $ports; do
-    # Each replica with a listener of its own for its metrics, on any port.
+    # Each replica serves its metrics on a free port.
     sed "s/0\.0\.0\.0/127.0.0.1/" sluicegate.yaml > "$folder/$port.yaml"
     echo "listen: {admin: '127.0.0.1:0'}" >> "$folder/$port.yaml"
     PORT=$port "$sluicegate" serve --only gateway --config "$folder/$port.yaml" \
@@ -69,7 +69,7 @@ sort "$folder/codes" | uniq -c
 curl -s "http://$vendor/arrivals" | python3 -c '
 import bisect, json, sys
 times = sorted(json.load(sys.stdin))
-# A connection that is made anew takes a few milliseconds: that much the arrivals may be closer than the turns.
+# A new connection takes a few milliseconds, so arrivals may be closer together than departures.
 most = max(bisect.bisect_left(times, t + 980) - i for i, t in enumerate(times))
 print(f"the vendor saw {len(times)} in {(times[-1] - times[0]) / 1000:.1f} s, at most {most} in any 980 ms")
 '

@@ -1,4 +1,4 @@
-"""A vendor that remembers when each request came. GET /arrivals tells the times in milliseconds."""
+"""A vendor API that records when each request arrives. GET /arrivals returns the times in milliseconds."""
 
 import json
 import sys

@@ -1,8 +1,8 @@
 #!/bin/sh
-# 300 analyses for a provider that takes 100 in 10 s, once with a fixed delay and once booked, and what the provider
-# saw of it. Everything listens on this machine only and ends with the script.
+# Demo: 300 analyses for a provider with a limit of 100 in 10 s, first with a fixed delay, then booked. Prints what the
+# provider received. Everything listens on loopback only and stops with the script.
 #
-# Where programs are built already: SLUICEGATE and SIMULATORS. Where ports are taken: PROVIDER_PORT, HTTP_PORT, GRPC_PORT, ADMIN_PORT.
+# To use existing binaries, set SLUICEGATE and SIMULATORS. To use other ports, set PROVIDER_PORT, HTTP_PORT, GRPC_PORT, ADMIN_PORT.
 set -eu
 cd "$(dirname "$0")/../.."
 if [ -z "${SLUICEGATE:-}" ]; then
@@ -22,7 +22,7 @@ export HTTP_PORT="${HTTP_PORT:-18180}" GRPC_PORT="${GRPC_PORT:-18181}" ADMIN_POR
 port=${PROVIDER_PORT:-18189}
 export PROVIDER_URL=http://127.0.0.1:$port
 for delay in 5000ms booked; do
-    # Moments are good for 2 s, so that a busy machine is not late for them.
+    # Bookings are valid for 2 s, so that a busy machine does not miss them.
     sed -e '1i booking: {slack: 2s}' -e "s/^  delay: .*/  delay: $delay/" -e 's#}/min#}/10s#' -e 's#:-5000}#:-100}#' \
         examples/two-tier-dispatch/sluicegate.yaml > "$folder/$delay.yaml"
     export QUEUE_FILE="$folder/$delay.db"
