@@ -1,16 +1,17 @@
 //! Ways to keep a budget: ours in two modes, and what gateways do without reservations.
 
 use std::collections::VecDeque;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
 
 use sluicegate_core::plan::Handle;
 use sluicegate_core::query::{Cost, Query, RequestId};
 use sluicegate_core::rule::{Group, Mode, Rule};
 use sluicegate_core::ruleset::{Ruleset, Settings};
-use sluicegate_core::store::Local as _;
 use sluicegate_core::time::Clock;
-use sluicegate_core::{Id, Limit, Money, Span, Timestamp};
+use sluicegate_core::{Id, Limit, Money, Span, Store as _, Timestamp};
 use sluicegate_store::memory::{Capacity, Memory};
 
 use crate::traffic::{BEGIN, Work};
@@ -59,6 +60,14 @@ impl Ours {
     }
 }
 
+/// Polls a call to a memory store, which answers at once.
+fn at_once<T>(call: impl Future<Output = T>) -> T {
+    match pin!(call).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(answer) => answer,
+        Poll::Pending => unreachable!("a store in memory never waits"),
+    }
+}
+
 impl Gate for Ours {
     fn admit(&mut self, number: usize, work: &Work) -> bool {
         self.clock.0.store(work.at.as_micros(), Ordering::Relaxed);
@@ -66,7 +75,7 @@ impl Gate for Ours {
         query.cost.money = Money::from_nanos(work.estimate).filter(|_| self.estimates);
         query.hold = Some(Span::from_secs(60));
         let plan = self.rules.plan(&query, work.at).expect("a plan");
-        self.store.acquire(&plan).expect("a decision").is_allowed()
+        at_once(self.store.acquire(&plan)).expect("a decision").is_allowed()
     }
 
     fn settle(&mut self, number: usize, work: &Work, now: Timestamp) {
@@ -74,7 +83,7 @@ impl Gate for Ours {
         let id = Id::from_bits(number as u128 + 1);
         let handle = Handle { id, claimant: None, keys: Vec::new() };
         let cost = Cost { money: Money::from_nanos(work.actual), ..Cost::default() };
-        self.store.settle(&handle, &cost).expect("it was admitted");
+        at_once(self.store.settle(&handle, &cost)).expect("it was admitted");
     }
 }
 

@@ -18,13 +18,11 @@ use sluicegate_store::{MonotonicClock, Redis};
 use sluicegate_testkit::redis::RedisServer;
 use tokio::task::JoinSet;
 
-pub(crate) type TheService = Service<Redis, MonotonicClock>;
-
 /// About what an analysis is.
 const BODY_BYTES: usize = 2_000;
 
 pub(crate) struct Setting {
-    pub(crate) service: Arc<TheService>,
+    pub(crate) service: Arc<Service>,
     pub(crate) redis: RedisServer,
     pub(crate) metrics: Metrics,
     broker: Arc<dyn Broker>,
@@ -56,7 +54,7 @@ impl Setting {
             ..Patience::default()
         };
         let store = Redis::new(RedisOptions { patience, ..RedisOptions::new(server) });
-        let service = Service::new(Limiter::new(rules, store), MonotonicClock::new(), Vec::new());
+        let service = Service::new(Limiter::new(rules, Arc::new(store).into()), MonotonicClock::new(), Vec::new());
         Ok(Self {
             service: Arc::new(service),
             redis,

@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 use sluicegate_core::Span;
 use sluicegate_core::query::{Query, Subject};
 use sluicegate_dispatch::{Count, Delay, PROVIDER, TIER};
-use sluicegate_door::service::Question;
+use sluicegate_door::service::{Question, Service};
 use sluicegate_queue::{Delivery, Reason, When};
 use sluicegate_testkit::rabbitmq::RabbitServer;
 use tokio::task::JoinSet;
 
 use crate::provider::Provider;
 use crate::report::Table;
-use crate::setting::{Setting, TheService};
+use crate::setting::Setting;
 
 /// What the limit is, and how much there is to do.
 struct Load {
@@ -180,7 +180,7 @@ async fn fail(delivery: Delivery, last: bool) {
     let _ = settled;
 }
 
-async fn may_go(service: &TheService) -> bool {
+async fn may_go(service: &Service) -> bool {
     let mut query = Query::new(service.request_id());
     query.insert_own(PROVIDER, "p");
     query.insert_own(TIER, "worker");

@@ -14,20 +14,16 @@ use sluicegate_gateway::{Gateway, Metrics, Prepared};
 use sluicegate_server::auth::Tokens;
 use sluicegate_server::probe::{Probe, Readiness};
 use sluicegate_server::service::Service;
-use sluicegate_store::MonotonicClock;
 
-use crate::store::Chosen;
+use crate::store;
 use crate::upstream::{credentials, header, uri};
-
-type TheGateway = Gateway<Chosen, MonotonicClock>;
-type TheService = Service<Chosen, MonotonicClock>;
 
 /// The gateways of a process.
 #[derive(Default)]
-pub(crate) struct Gateways(Mutex<Vec<(String, Arc<TheGateway>)>>);
+pub(crate) struct Gateways(Mutex<Vec<(String, Arc<Gateway>)>>);
 
 /// What a reload changes, made ready.
-pub(crate) type Changes = Vec<(Arc<TheGateway>, Prepared<Chosen, MonotonicClock>)>;
+pub(crate) type Changes = Vec<(Arc<Gateway>, Prepared)>;
 
 impl Gateways {
     /// Makes a gateway.
@@ -35,9 +31,9 @@ impl Gateways {
         &self,
         config: &Config,
         gateway: &config::Gateway,
-        service: &Arc<TheService>,
+        service: &Arc<Service>,
         metrics: &Metrics,
-    ) -> anyhow::Result<Arc<TheGateway>> {
+    ) -> anyhow::Result<Arc<Gateway>> {
         let tls = gateway.listen.tls.is_some();
         let made = Gateway::new(&options(config, gateway)?, service.clone(), metrics.clone(), tls)?;
         self.lock().push((gateway.name.clone(), made.clone()));
@@ -59,13 +55,13 @@ impl Gateways {
         Ok(changes)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<(String, Arc<TheGateway>)>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<(String, Arc<Gateway>)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Whether a gateway can answer: by the policies of its routes while the store does not.
-pub(crate) fn probe(gateway: &config::Gateway, service: &Arc<TheService>) -> Probe {
+pub(crate) fn probe(gateway: &config::Gateway, service: &Arc<Service>) -> Probe {
     let keys = gateway.routes.iter().map(|route| route_key(&gateway.name, &route.name));
     let keys: Vec<String> = keys.collect();
     let service = service.clone();
@@ -76,7 +72,7 @@ pub(crate) fn probe(gateway: &config::Gateway, service: &Arc<TheService>) -> Pro
             return Readiness::Ready;
         }
         let some = policies.iter().any(|policy| *policy != Some(OutagePolicy::Closed));
-        service.limiter().store().readiness_if(some)
+        store::readiness_if(service.limiter().store(), some)
     })
 }
 

@@ -30,7 +30,7 @@ use sluicegate_server::service::{Observer, Service};
 use sluicegate_server::tls::Tls;
 use sluicegate_server::{grpc, rest};
 use sluicegate_store::memory::{Capacity, Snapshot};
-use sluicegate_store::{LocalShelf, Memory, MonotonicClock};
+use sluicegate_store::{AnyStore, LocalShelf, Memory, MonotonicClock};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -45,12 +45,10 @@ use crate::gateways::{self, Gateways};
 use crate::jobs::{self, Jobs, progress, why};
 use crate::queue::Missing;
 use crate::restart;
-use crate::store::{self, Chosen};
+use crate::store;
 
 /// How soon other nodes know of an override: a second, with what it takes to ask.
 const OVERRIDES_EVERY: Duration = Duration::from_millis(500);
-
-type TheService = Service<Chosen, MonotonicClock>;
 
 /// Everything that lives as long as the process.
 pub(crate) struct Node {
@@ -58,8 +56,8 @@ pub(crate) struct Node {
     /// The configuration that it was started with.
     started: Config,
     parts: Vec<Part>,
-    service: Arc<TheService>,
-    overrides: Arc<Overrides<Chosen, MonotonicClock>>,
+    service: Arc<Service>,
+    overrides: Arc<Overrides>,
     snapshot: Option<SnapshotFile>,
     metrics: Metrics,
     decisions: DecisionLog,
@@ -121,13 +119,13 @@ impl Node {
         let (store, snapshot, shelf) = match &config.store {
             Store::Memory { keys_max, records_max, snapshot, overrides } => {
                 let capacity = Capacity { keys_max: *keys_max, records_max: *records_max };
-                let memory = Chosen::Memory(open_memory(capacity, snapshot.as_ref())?);
+                let memory = AnyStore::Memory(open_memory(capacity, snapshot.as_ref())?);
                 (memory, snapshot.clone(), open_shelf(overrides.as_deref())?)
             }
             Store::Redis(redis) => {
                 let redis = Arc::new(store::redis(redis, store::asking(config, parts)));
                 let shelf: Arc<dyn Shelf> = redis.clone();
-                (Chosen::Redis(redis), None, shelf)
+                (AnyStore::Redis(redis), None, shelf)
             }
         };
         let metrics = Metrics::new(&metrics::Options {
@@ -148,23 +146,21 @@ impl Node {
             vec![Box::new(metrics.clone()), Box::new(decisions.clone()), Box::new(full)];
         let dropped = decisions.clone();
         metrics.watch_dropped(move || dropped.dropped());
-        let fallback = store.fallback();
+        let redis = store.redis().cloned();
         let mut limiter = Limiter::new(rules, store);
-        if let Some(fallback) = fallback {
-            limiter = limiter.with_fallback(fallback);
+        if let Some(redis) = redis {
+            metrics.watch_redis(move || store::redis_stats(&redis));
+            limiter =
+                limiter.with_fallback(Memory::new(store::FALLBACK).into(), MonotonicClock::new());
         }
         let service = Arc::new(Service::new(limiter, MonotonicClock::new(), observers));
-        let overrides = Overrides::new(service.clone(), shelf, MonotonicClock::new());
+        let overrides = Overrides::new(service.clone(), shelf);
         let sized = service.clone();
         metrics.watch_store(move || {
             // What is kept in Redis is for Redis to show.
             let size = sized.limiter().store().memory().map(Memory::size).unwrap_or_default();
             StoreSize { keys: size.keys, overflow: size.overflow, records: size.records }
         });
-        if service.limiter().store().redis_stats().is_some() {
-            let asked = service.clone();
-            metrics.watch_redis(move || asked.limiter().store().redis_stats().unwrap_or_default());
-        }
         let tokens = Arc::new(ArcSwapOption::empty());
         tokens.store(tokens_of(config)?);
         Ok(Arc::new(Self {
@@ -193,7 +189,7 @@ impl Node {
         let probed = self.service.clone();
         let ready: Probe = Arc::new(move || {
             let limiter = probed.limiter();
-            limiter.store().readiness(&limiter.rules())
+            store::readiness(limiter.store(), &limiter.rules())
         });
         let probes = || probe::router(ready.clone());
         let body_limit = usize::try_from(config.server.body_limit.0).unwrap_or(usize::MAX);

@@ -12,8 +12,8 @@ use sluicegate_core::query::{Cost, Query};
 use sluicegate_core::{Group, Limit, Limiter, Rule, Ruleset, Span, Timestamp};
 use sluicegate_server::decision_log::{DecisionLog, Options, Share};
 use sluicegate_server::service::{Question, Service};
-use sluicegate_store::Memory;
 use sluicegate_store::memory::Capacity;
+use sluicegate_store::{AnyStore, Memory};
 use sluicegate_testkit::ManualClock;
 
 /// Writes each log into a file of a new folder, and verifies them all: the exit code and all that
@@ -422,7 +422,7 @@ fn served(allowed: Share) -> String {
     let options = Options { allowed, ..Options::new([7; 32]) };
     let log = DecisionLog::new(out, clock.clone(), options).expect("a log");
     let store = Memory::with_clock(Capacity::default(), clock.clone());
-    let limiter = Limiter::new(rules, store);
+    let limiter = Limiter::new(rules, AnyStore::custom(store));
     let service = Service::new(limiter, clock.clone(), vec![Box::new(log.clone())]);
     for call in 0..10_000_u32 {
         clock.advance(Span::from_millis(u64::from(call.wrapping_mul(2_654_435_761) >> 27)));
@@ -466,8 +466,11 @@ fn lived() -> String {
     let out = Box::new(file.reopen().expect("the same file"));
     let log = DecisionLog::new(out, clock.clone(), Options::new([7; 32])).expect("a log");
     let store = Memory::with_clock(Capacity::default(), clock.clone());
-    let service =
-        Service::new(Limiter::new(rules, store), clock.clone(), vec![Box::new(log.clone())]);
+    let service = Service::new(
+        Limiter::new(rules, AnyStore::custom(store)),
+        clock.clone(),
+        vec![Box::new(log.clone())],
+    );
     let mut held = std::collections::VecDeque::new();
     for call in 0..20_000_u32 {
         let random = call.wrapping_mul(2_654_435_761);

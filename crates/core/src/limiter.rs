@@ -8,16 +8,13 @@ use arc_swap::{ArcSwap, Guard};
 use smallvec::SmallVec;
 
 use crate::decision::{Allow, Closed, Decision, Readings};
-use crate::id::Id;
 use crate::outage::{self, Alone, OutagePolicy};
 use crate::overrides::Override;
 use crate::plan::{Handle, Plan};
 use crate::query::Cost;
 use crate::ruleset::{FormerLimit, Ruleset};
-use crate::store::{
-    Claim, Ended, Error, Local, Renewed, Shut, Store, TOMBSTONE, Unanswered, Usage,
-};
-use crate::time::{Span, Timestamp};
+use crate::store::{Ended, Error, Renewed, Shut, Store, TOMBSTONE, Unanswered, Usage};
+use crate::time::{Clock, Span, Timestamp};
 
 /// What every front door asks: rules that can be swapped, over one store.
 ///
@@ -30,8 +27,14 @@ use crate::time::{Span, Timestamp};
 pub struct Limiter<S> {
     rules: ArcSwap<Ruleset>,
     store: S,
-    fallback: Option<Box<dyn Local>>,
+    fallback: Option<Fallback<S>>,
     fell_back: FellBack,
+}
+
+/// A store in this process that answers at once and always, and its clock.
+struct Fallback<S> {
+    store: S,
+    clock: Box<dyn Clock>,
 }
 
 /// Until when the fallback may hold something that a handle or a reset is about. Later it need not
@@ -65,6 +68,13 @@ impl FellBack {
     }
 }
 
+/// Whether the fallback charges what it admits.
+#[derive(Clone, Copy)]
+enum Writes {
+    Yes,
+    No,
+}
+
 /// A decision, and how it came about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
@@ -82,10 +92,10 @@ impl<S> Limiter<S> {
     }
 
     /// Decides by the outage policies while the store does not answer; without a fallback that
-    /// stays an error.
+    /// stays an error. The fallback is a memory store, and `clock` is the clock that it reads.
     #[must_use]
-    pub fn with_fallback(self, fallback: impl Local + 'static) -> Self {
-        Self { fallback: Some(Box::new(fallback)), ..self }
+    pub fn with_fallback(self, store: S, clock: impl Clock + 'static) -> Self {
+        Self { fallback: Some(Fallback { store, clock: Box::new(clock) }), ..self }
     }
 
     /// The rules in force.
@@ -134,8 +144,8 @@ impl<S: Store> Limiter<S> {
             None => Err(Error::Unavailable(unanswered)),
             Some(fallback) => {
                 // Before the caller knows: it may settle at once.
-                self.fell_back.asked(plan, fallback.now());
-                self.alone(plan, &**fallback, |part| fallback.acquire(part))
+                self.fell_back.asked(plan, fallback.clock.now());
+                self.alone(plan, &fallback.store, Writes::Yes).await
             }
         };
         let admitted = verdict.as_ref().is_ok_and(|verdict| verdict.decision.is_allowed());
@@ -149,7 +159,7 @@ impl<S: Store> Limiter<S> {
     pub async fn peek(&self, plan: &Plan<'_>) -> Result<Verdict, Error> {
         match (self.store.peek(plan).await, &self.fallback) {
             (Err(Error::Unavailable(_)), Some(fallback)) => {
-                self.alone(plan, &**fallback, |part| fallback.peek(part))
+                self.alone(plan, &fallback.store, Writes::No).await
             }
             (answer, _) => answer.map(Verdict::of_store),
         }
@@ -166,23 +176,18 @@ impl<S: Store> Limiter<S> {
         booked.map(Verdict::of_store)
     }
 
-    /// Asks whether a booking is good; see [`Store::claim`].
-    pub async fn claim(&self, plan: &Plan<'_>, claimant: Id) -> Result<Claim, Error> {
-        self.store.claim(plan, claimant).await
-    }
-
     /// Takes back work that never left; see [`Store::cancel`].
     pub async fn cancel(&self, handle: &Handle) -> Result<Ended, Error> {
         if let Some(fallback) = self.fell_back() {
             // Whether it knows the id or not: the store answers for both.
-            let _ = fallback.cancel(handle);
+            let _ = fallback.store.cancel(handle).await;
         }
         self.store.cancel(handle).await
     }
 
     /// Replaces the estimate by the actual cost; see [`Store::settle`].
     pub async fn settle(&self, handle: &Handle, actual: &Cost) -> Result<Ended, Error> {
-        match self.ask_fallback(|fallback| fallback.settle(handle, actual)) {
+        match self.ask_fallback(async |fallback| fallback.settle(handle, actual).await).await {
             None => self.store.settle(handle, actual).await,
             Some(answer) => answer,
         }
@@ -190,7 +195,7 @@ impl<S: Store> Limiter<S> {
 
     /// Ends the leases; see [`Store::release`].
     pub async fn release(&self, handle: &Handle) -> Result<Ended, Error> {
-        match self.ask_fallback(|fallback| fallback.release(handle)) {
+        match self.ask_fallback(async |fallback| fallback.release(handle).await).await {
             None => self.store.release(handle).await,
             Some(answer) => answer,
         }
@@ -198,22 +203,20 @@ impl<S: Store> Limiter<S> {
 
     /// Makes leases and hold last as long again; see [`Store::renew`].
     pub async fn renew(&self, handle: &Handle) -> Result<Renewed, Error> {
-        match self.ask_fallback(|fallback| fallback.renew(handle)) {
+        match self.ask_fallback(async |fallback| fallback.renew(handle).await).await {
             None => self.store.renew(handle).await,
             Some(answer) => answer,
         }
-    }
-
-    /// Gives back what the plan would take; see [`Store::refund`].
-    pub async fn refund(&self, plan: &Plan<'_>) -> Result<Usage, Error> {
-        self.store.refund(plan).await
     }
 
     /// Keeps the plan's gates closed for so long, this node's own included; see [`Store::close`].
     ///
     /// While the store does not answer, this node at least knows.
     pub async fn close(&self, plan: &Plan<'_>, wait: Span) -> Result<Shut, Error> {
-        let own = self.fallback.as_ref().map(|fallback| fallback.close(plan, wait));
+        let own = match &self.fallback {
+            Some(fallback) => fallback.store.close(plan, wait).await.ok(),
+            None => None,
+        };
         match (self.store.close(plan, wait).await, own) {
             (Err(Error::Unavailable(_)), Some(own)) => Ok(own),
             (answer, _) => answer,
@@ -223,49 +226,43 @@ impl<S: Store> Limiter<S> {
     /// Forgets all usage of the plan's counters, this node's own included.
     pub async fn reset(&self, plan: &Plan<'_>) -> Result<Timestamp, Error> {
         if let Some(fallback) = self.fell_back() {
-            fallback.reset(plan);
+            fallback.store.reset(plan).await?;
         }
         self.store.reset(plan).await
     }
 
-    /// What the limits of the plan show now.
-    pub async fn usage(&self, plan: &Plan<'_>) -> Result<Usage, Error> {
-        self.store.usage(plan).await
-    }
-
     /// The fallback, if it may still hold something.
-    fn fell_back(&self) -> Option<&dyn Local> {
-        self.fallback.as_deref().filter(|fallback| self.fell_back.holds(fallback.now()))
+    fn fell_back(&self) -> Option<&Fallback<S>> {
+        self.fallback.as_ref().filter(|fallback| self.fell_back.holds(fallback.clock.now()))
     }
 
     /// What the fallback says about something that it may hold; `None` if that is nothing.
-    fn ask_fallback<T>(
+    async fn ask_fallback<T>(
         &self,
-        ask: impl FnOnce(&dyn Local) -> Result<T, Error>,
+        ask: impl AsyncFnOnce(&S) -> Result<T, Error>,
     ) -> Option<Result<T, Error>> {
         let fallback = self.fell_back()?;
-        let answer = ask(fallback);
+        let answer = ask(&fallback.store).await;
         if matches!(answer, Err(Error::Unknown)) {
             return None;
         }
-        self.fell_back.touched(fallback.now());
+        self.fell_back.touched(fallback.clock.now());
         Some(answer)
     }
 
-    /// Decides by the outage policy; `count` asks the fallback about this node's part.
-    fn alone<'a>(
-        &self,
-        plan: &Plan<'a>,
-        fallback: &dyn Local,
-        count: impl FnOnce(&Plan<'a>) -> Result<Decision, Error>,
-    ) -> Result<Verdict, Error> {
-        let Usage { at, readings } = fallback.usage(plan);
+    /// Decides by the outage policy; the fallback counts this node's part.
+    async fn alone(&self, plan: &Plan<'_>, fallback: &S, writes: Writes) -> Result<Verdict, Error> {
+        let Usage { at, readings } = fallback.usage(plan).await?;
+        let count = async |part: &Plan<'_>| match writes {
+            Writes::Yes => fallback.acquire(part).await,
+            Writes::No => fallback.peek(part).await,
+        };
         let closed = || Decision::Closed(Closed { at, until: None, readings: Readings::new() });
         // Whichever is more: the share of each must not be too large.
         let nodes = self.rules().outage().nodes_max.max(self.store.nodes());
         let decision = match outage::alone(plan, nodes) {
             Alone::Closed => closed(),
-            Alone::Counted(part) => match count(&part)? {
+            Alone::Counted(part) => match count(&part).await? {
                 // The part may be too small for what the whole limit gives.
                 Decision::Never(_) => closed(),
                 decision => decision,
@@ -273,7 +270,7 @@ impl<S: Store> Limiter<S> {
             Alone::Uncounted => {
                 // A record without charges, so that the admission can be settled or released.
                 let recorded = match plan.recorded() {
-                    true => count(&plan.uncharged()).ok(),
+                    true => count(&plan.uncharged()).await.ok(),
                     false => None,
                 };
                 let (until, replayed) = match recorded {

@@ -142,31 +142,6 @@ pub trait Store: Send + Sync {
     fn nodes(&self) -> u32;
 }
 
-/// A store in this process, which answers at once and always: what a node falls back to while the
-/// one that it shares with others does not.
-pub trait Local: Send + Sync {
-    /// Its clock.
-    fn now(&self) -> Timestamp;
-    /// See [`Store::acquire`].
-    fn acquire(&self, plan: &Plan<'_>) -> Result<Decision, Error>;
-    /// See [`Store::peek`].
-    fn peek(&self, plan: &Plan<'_>) -> Result<Decision, Error>;
-    /// See [`Store::cancel`].
-    fn cancel(&self, handle: &Handle) -> Result<Ended, Error>;
-    /// See [`Store::settle`].
-    fn settle(&self, handle: &Handle, actual: &Cost) -> Result<Ended, Error>;
-    /// See [`Store::release`].
-    fn release(&self, handle: &Handle) -> Result<Ended, Error>;
-    /// See [`Store::renew`].
-    fn renew(&self, handle: &Handle) -> Result<Renewed, Error>;
-    /// See [`Store::close`].
-    fn close(&self, plan: &Plan<'_>, wait: Span) -> Shut;
-    /// See [`Store::reset`].
-    fn reset(&self, plan: &Plan<'_>) -> Timestamp;
-    /// See [`Store::usage`].
-    fn usage(&self, plan: &Plan<'_>) -> Usage;
-}
-
 /// The answer to a claim. All times are the store's: a holder counts from when it asked, by the
 /// difference to `at`, because its own clock may be another.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,7 +10,6 @@
 
 use std::time::Duration;
 
-use sluicegate_core::Store;
 use sluicegate_core::time::{Clock, Span};
 use sluicegate_queue::{Delivery, Error, Message, Reason, When};
 use tokio::time::timeout;
@@ -41,7 +40,7 @@ enum Next {
     Never(String),
 }
 
-impl<S: Store + 'static, C: Clock + 'static> Worker<S, C> {
+impl Worker {
     /// Sees a message through.
     pub(crate) async fn work(&self, mut delivery: Delivery, stop: &Stop) -> Result<(), Error> {
         // Whoever has booked waits for the moment first, so that it does not keep others from work.

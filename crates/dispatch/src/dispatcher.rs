@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures_util::future::join_all;
 use serde_json::Value;
-use sluicegate_core::Store;
 use sluicegate_core::time::{Clock, Span, Timestamp};
 use sluicegate_door::service::Service;
 use sluicegate_queue::{Delivery, Error, Message, Queue, Reason, When};
@@ -53,19 +52,19 @@ pub struct Options {
 }
 
 /// A dispatcher. Any number of them may work side by side.
-pub struct Dispatcher<S, C> {
+pub struct Dispatcher {
     options: Options,
     limits: Switch,
     source: Queue,
-    lanes: Vec<Lane<S, C>>,
+    lanes: Vec<Lane>,
     clock: Arc<dyn Clock>,
     metrics: Metrics,
     tracker: Tracker,
 }
 
 /// The way to one provider.
-struct Lane<S, C> {
-    pace: Pace<S, C>,
+struct Lane {
+    pace: Pace,
     queue: Queue,
     /// Until when there is no room, in microseconds by the clock of the queue, as far as is known.
     full_until: AtomicU64,
@@ -86,13 +85,13 @@ impl Way {
     }
 }
 
-impl<S: Store + 'static, C: Clock + 'static> Dispatcher<S, C> {
+impl Dispatcher {
     /// A dispatcher from a queue to those of these providers, in the order of its selector.
     pub fn new(
         options: Options,
         source: Queue,
         providers: Vec<(Candidate, Queue)>,
-        service: &Arc<Service<S, C>>,
+        service: &Arc<Service>,
         clock: Arc<dyn Clock>,
         metrics: Metrics,
         tracker: Tracker,
@@ -317,7 +316,7 @@ impl From<Turn> for Stuck {
     }
 }
 
-impl<S, C> Lane<S, C> {
+impl Lane {
     fn is_full(&self, now: Timestamp) -> bool {
         self.full_until(now) > now
     }

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use sluicegate_core::query::{Cost, Query, RequestId};
 use sluicegate_core::store::{Claim, Error};
-use sluicegate_core::time::{Clock, Span};
-use sluicegate_core::{Decision, Id, Store};
+use sluicegate_core::time::Span;
+use sluicegate_core::{Decision, Id};
 use sluicegate_door::answer::Answer;
 use sluicegate_door::service::{Failure, Question, Service};
 use tracing::warn;
@@ -26,8 +26,8 @@ const AGAIN: Span = Span::from_millis(5);
 const AGAIN_MAX: Span = Span::from_millis(80);
 
 /// The limits of one provider.
-pub(crate) struct Pace<S, C> {
-    service: Arc<Service<S, C>>,
+pub(crate) struct Pace {
+    service: Arc<Service>,
     provider: String,
     /// What a piece of work is taken for.
     estimate: Cost,
@@ -62,8 +62,8 @@ pub(crate) enum Claimed {
     Gone(Span),
 }
 
-impl<S: Store, C: Clock> Pace<S, C> {
-    pub(crate) const fn new(service: Arc<Service<S, C>>, provider: String, estimate: Cost) -> Self {
+impl Pace {
+    pub(crate) const fn new(service: Arc<Service>, provider: String, estimate: Cost) -> Self {
         let left = AtomicU64::new(1.0_f64.to_bits());
         Self { service, provider, estimate, left, away: AtomicBool::new(false) }
     }

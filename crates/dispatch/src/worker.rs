@@ -6,7 +6,6 @@
 
 use std::sync::Arc;
 
-use sluicegate_core::Store;
 use sluicegate_core::query::Cost;
 use sluicegate_core::time::{Clock, Span, Timestamp};
 use sluicegate_door::service::Service;
@@ -61,11 +60,11 @@ pub struct Queues {
 }
 
 /// A worker. Any number of them may work side by side.
-pub struct Worker<S, C> {
+pub struct Worker {
     pub(crate) options: Options,
     pub(crate) limits: Switch,
     pub(crate) queues: Queues,
-    pub(crate) pace: Pace<S, C>,
+    pub(crate) pace: Pace,
     pub(crate) handler: Arc<dyn Handler>,
     pub(crate) ear: Ear,
     pub(crate) clock: Arc<dyn Clock>,
@@ -77,13 +76,13 @@ pub struct Worker<S, C> {
     closed_until: watch::Sender<Timestamp>,
 }
 
-impl<S: Store + 'static, C: Clock + 'static> Worker<S, C> {
+impl Worker {
     /// A worker for the jobs of a queue. The clock is that of the queues.
     pub fn new(
         options: Options,
         queues: Queues,
         handler: Arc<dyn Handler>,
-        service: &Arc<Service<S, C>>,
+        service: &Arc<Service>,
         clock: Arc<dyn Clock>,
         metrics: Metrics,
         tracker: Tracker,

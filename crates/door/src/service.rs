@@ -7,9 +7,10 @@ use sluicegate_core::limiter::Verdict;
 use sluicegate_core::plan::Handle;
 use sluicegate_core::query::{Cost, Query, RequestId};
 use sluicegate_core::ruleset::{PlanError, Ruleset};
-use sluicegate_core::store::{self, Claim, Ended, Renewed, Shut, Store, Usage};
+use sluicegate_core::store::{self, Claim, Ended, Renewed, Shut, Store as _, Usage};
 use sluicegate_core::time::{Clock, Span, Timestamp};
 use sluicegate_core::{Decision, Id, Limiter, Plan};
+use sluicegate_store::{AnyStore, SharedClock};
 
 use crate::answer::{Answer, Asked};
 
@@ -204,9 +205,9 @@ impl Question {
 }
 
 /// The limiter behind every front door.
-pub struct Service<S, C> {
-    limiter: Limiter<S>,
-    clock: C,
+pub struct Service {
+    limiter: Limiter<AnyStore>,
+    clock: SharedClock,
     ids: Ids,
     observers: Vec<Box<dyn Observer>>,
 }
@@ -222,15 +223,25 @@ pub enum Failure {
     Store(#[from] store::Error),
 }
 
-impl<S: Store, C: Clock> Service<S, C> {
+impl Service {
     /// A service over a limiter. The clock is this node's: calendar windows and latencies go by it.
-    pub fn new(limiter: Limiter<S>, clock: C, observers: Vec<Box<dyn Observer>>) -> Self {
+    pub fn new(
+        limiter: Limiter<AnyStore>,
+        clock: impl Clock + 'static,
+        observers: Vec<Box<dyn Observer>>,
+    ) -> Self {
+        let clock = SharedClock::new(clock);
         Self { limiter, clock, ids: Ids::new(), observers }
     }
 
     /// The limiter itself.
-    pub const fn limiter(&self) -> &Limiter<S> {
+    pub const fn limiter(&self) -> &Limiter<AnyStore> {
         &self.limiter
+    }
+
+    /// The clock of this node.
+    pub const fn clock(&self) -> &SharedClock {
+        &self.clock
     }
 
     /// The time of this node.
@@ -298,7 +309,7 @@ impl<S: Store, C: Clock> Service<S, C> {
             Some((ban, Decision::Never(never))) => (ban, Claim::Never(never)),
             _ => {
                 let waiting = self.waiting(plan.id.id, Operation::Claim, began);
-                let claim = waiting.heard(self.limiter.claim(&plan, claimant).await)?;
+                let claim = waiting.heard(self.limiter.store().claim(&plan, claimant).await)?;
                 (plan, claim)
             }
         };
@@ -369,7 +380,7 @@ impl<S: Store, C: Clock> Service<S, C> {
         let rules = self.limiter.rules();
         let plan = rules.plan(query, began)?;
         let waiting = self.waiting(plan.id.id, Operation::Refund, began);
-        let usage = match waiting.heard(self.limiter.refund(&plan).await) {
+        let usage = match waiting.heard(self.limiter.store().refund(&plan).await) {
             Ok(usage) => usage,
             Err(error) => {
                 self.failed(std::slice::from_ref(query), &plan, Operation::Refund, &error, began);
@@ -403,7 +414,7 @@ impl<S: Store, C: Clock> Service<S, C> {
         Ok(tell(&plan))
     }
 
-    /// Keeps the gates of a query's rules closed for so long; see [`Store::close`].
+    /// Keeps the gates of a query's rules closed for so long; see [`Store::close`](store::Store::close).
     pub async fn close(&self, query: &Query<'_>, span: Span) -> Result<Shut, Failure> {
         let rules = self.limiter.rules();
         let plan = rules.plan(query, &self.clock)?;
@@ -485,7 +496,7 @@ impl<S: Store, C: Clock> Service<S, C> {
     pub async fn with_plan<T>(
         &self,
         query: &Query<'_>,
-        run: impl AsyncFnOnce(&S, &Ruleset, &Plan<'_>) -> Result<T, store::Error>,
+        run: impl AsyncFnOnce(&AnyStore, &Ruleset, &Plan<'_>) -> Result<T, store::Error>,
     ) -> Result<T, Failure> {
         let rules = self.limiter.rules();
         let plan = rules.plan(query, &self.clock)?;

@@ -15,8 +15,6 @@ use axum::http::request::Parts;
 use axum::http::{HeaderName, HeaderValue, Method, Response, StatusCode, Uri, header};
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
-use sluicegate_core::Store;
-use sluicegate_core::time::Clock;
 use sluicegate_door::listener::Peer;
 use sluicegate_door::probe::{self, Probe};
 use sluicegate_door::service::Service;
@@ -42,25 +40,25 @@ const PARKED_BYTES: usize = 64 << 20;
 const GRAPHQL_BYTES: usize = 64 << 10;
 
 /// A gateway: what comes in on one listener and goes out to upstreams.
-pub struct Gateway<S: Store + 'static, C: Clock + 'static> {
-    pub(crate) service: Arc<Service<S, C>>,
-    settings: ArcSwap<Settings<S, C>>,
+pub struct Gateway {
+    pub(crate) service: Arc<Service>,
+    settings: ArcSwap<Settings>,
     metrics: Metrics,
     pub(crate) parked: Budget,
     tls: bool,
 }
 
 /// What a reload replaces, as a whole.
-struct Settings<S: Store + 'static, C: Clock + 'static> {
+struct Settings {
     titles: Arc<Titles>,
     auth: Option<Auth>,
     dimensions: Vec<(String, HeaderName)>,
     trusted_hops: usize,
-    routes: Vec<Arc<Route<S, C>>>,
+    routes: Vec<Arc<Route>>,
 }
 
 /// A configuration that can be used.
-pub struct Prepared<S: Store + 'static, C: Clock + 'static>(Settings<S, C>);
+pub struct Prepared(Settings);
 
 /// Why a gateway can't be started, or its new configuration not be used.
 #[derive(Debug, thiserror::Error)]
@@ -72,18 +70,18 @@ pub struct StartError {
 }
 
 /// A request that was identified.
-struct Known<'s, S: Store + 'static, C: Clock + 'static> {
-    route: &'s Arc<Route<S, C>>,
+struct Known<'s> {
+    route: &'s Arc<Route>,
     caller: Caller,
     /// Where it goes.
     target: Uri,
 }
 
-impl<S: Store + 'static, C: Clock + 'static> Gateway<S, C> {
+impl Gateway {
     /// A gateway; `tls` says whether its listener is encrypted.
     pub fn new(
         options: &Options,
-        service: Arc<Service<S, C>>,
+        service: Arc<Service>,
         metrics: Metrics,
         tls: bool,
     ) -> Result<Arc<Self>, StartError> {
@@ -94,13 +92,13 @@ impl<S: Store + 'static, C: Clock + 'static> Gateway<S, C> {
     }
 
     /// Makes ready what these options say. Nothing changes before it is applied.
-    pub fn prepare(&self, options: &Options) -> Result<Prepared<S, C>, StartError> {
+    pub fn prepare(&self, options: &Options) -> Result<Prepared, StartError> {
         let before = self.settings.load_full();
         Settings::new(options, &self.service, &self.metrics, Some(&before)).map(Prepared)
     }
 
     /// Does what was prepared, from the next request on. Those who wait stay in their places.
-    pub fn apply(&self, Prepared(settings): Prepared<S, C>) {
+    pub fn apply(&self, Prepared(settings): Prepared) {
         for route in &settings.routes {
             route.lane.reconfigure(&route.options.limits, &route.options.wait);
         }
@@ -132,7 +130,7 @@ impl<S: Store + 'static, C: Clock + 'static> Gateway<S, C> {
     /// end.
     async fn walk(
         self: &Arc<Self>,
-        settings: &Settings<S, C>,
+        settings: &Settings,
         mut request: Request,
         line: &mut Line,
     ) -> Result<Response<Body>, Refusal> {
@@ -152,7 +150,7 @@ impl<S: Store + 'static, C: Clock + 'static> Gateway<S, C> {
 
         loop {
             // A login takes longer than a turn is good: it comes first.
-            route.signer.prepare(&route.upstream, &ClockOf(&self.service)).await?;
+            route.signer.prepare(&route.upstream, self.service.clock()).await?;
 
             // Reserve, and pace: from here on it has a turn, or it is refused.
             let asked = Asked {
@@ -174,7 +172,7 @@ impl<S: Store + 'static, C: Clock + 'static> Gateway<S, C> {
             *sent.method_mut() = parts.method.clone();
             *sent.uri_mut() = target.clone();
             *sent.headers_mut() = std::mem::take(&mut parts.headers);
-            route.signer.sign(sent.headers_mut(), &route.upstream, &ClockOf(&self.service)).await?;
+            route.signer.sign(sent.headers_mut(), &route.upstream, self.service.clock()).await?;
             while pass.is_late(self.service.now()) {
                 pass = Box::pin(self.another_turn(route, pass, line)).await?;
             }
@@ -213,7 +211,7 @@ impl<S: Store + 'static, C: Clock + 'static> Gateway<S, C> {
     }
 
     /// How long something may take, of what the request has left.
-    pub(crate) fn patience(&self, route: &Route<S, C>, line: &Line, most: Duration) -> Duration {
+    pub(crate) fn patience(&self, route: &Route, line: &Line, most: Duration) -> Duration {
         let Some(total) = route.options.timeouts.total else { return most };
         let gone = Duration::from(self.service.now().since(line.began));
         most.min(total.saturating_sub(gone))
@@ -222,7 +220,7 @@ impl<S: Store + 'static, C: Clock + 'static> Gateway<S, C> {
     /// Makes the header fields of a request what the upstream is to see.
     fn make_ready(
         &self,
-        settings: &Settings<S, C>,
+        settings: &Settings,
         parts: &mut Parts,
         line: &Line,
         upgrade: Option<&HeaderValue>,
@@ -245,10 +243,10 @@ impl<S: Store + 'static, C: Clock + 'static> Gateway<S, C> {
     /// Settles, and hands the answer on to the caller.
     async fn hand_on(
         &self,
-        route: &Route<S, C>,
+        route: &Route,
         mut response: Response<Incoming>,
         upgrade: Option<OnUpgrade>,
-        pass: Pass<S, C>,
+        pass: Pass,
         line: &mut Line,
     ) -> Response<Body> {
         line.status = response.status().as_u16();
@@ -270,7 +268,7 @@ impl<S: Store + 'static, C: Clock + 'static> Gateway<S, C> {
     /// Reads the beginning of a GraphQL request for the name of its operation.
     async fn read_operation<B>(
         &self,
-        route: &Route<S, C>,
+        route: &Route,
         body: &mut Parked<B>,
         line: &mut Line,
     ) -> Result<(), Refusal>
@@ -287,7 +285,7 @@ impl<S: Store + 'static, C: Clock + 'static> Gateway<S, C> {
         Ok(())
     }
 
-    fn line(&self, settings: &Settings<S, C>, request: &Request) -> Line {
+    fn line(&self, settings: &Settings, request: &Request) -> Line {
         let trace_id = log::trace_id(request.headers()).unwrap_or_else(|| {
             let id = self.service.request_id().id.to_string();
             HeaderValue::try_from(id).expect("an id is written in hexadecimal digits")
@@ -297,10 +295,10 @@ impl<S: Store + 'static, C: Clock + 'static> Gateway<S, C> {
     }
 }
 
-impl<S: Store + 'static, C: Clock + 'static> Settings<S, C> {
+impl Settings {
     fn new(
         options: &Options,
-        service: &Arc<Service<S, C>>,
+        service: &Arc<Service>,
         metrics: &Metrics,
         before: Option<&Self>,
     ) -> Result<Self, StartError> {
@@ -330,7 +328,7 @@ impl<S: Store + 'static, C: Clock + 'static> Settings<S, C> {
     }
 
     /// Strangers learn nothing but that they are.
-    fn identify(&self, parts: &Parts) -> Result<Known<'_, S, C>, Refusal> {
+    fn identify(&self, parts: &Parts) -> Result<Known<'_>, Refusal> {
         identify::check_form(parts)?;
         let caller = identify::caller(self.auth.as_ref(), &parts.headers)?;
         let (route, rest) =
@@ -345,13 +343,4 @@ impl<S: Store + 'static, C: Clock + 'static> Settings<S, C> {
 /// Whether doing it twice does what doing it once does (RFC 9110, 9.2.2).
 fn is_idempotent(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS | Method::PUT | Method::DELETE)
-}
-
-/// The clock of a service.
-struct ClockOf<'a, S, C>(&'a Service<S, C>);
-
-impl<S: Store, C: Clock> Clock for ClockOf<'_, S, C> {
-    fn now(&self) -> sluicegate_core::Timestamp {
-        self.0.now()
-    }
 }

@@ -3,18 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluicegate_core::Store;
 use sluicegate_core::outage::OutagePolicy;
 use sluicegate_core::plan::Handle;
-use sluicegate_core::time::{Clock, Span, Timestamp};
+use sluicegate_core::time::{Span, Timestamp};
 use sluicegate_door::service::Service;
 use tokio::task::AbortHandle;
 use tokio::time::sleep;
 use tracing::debug;
 
 /// Permission for one request.
-pub(crate) struct Pass<S: Store + 'static, C: Clock + 'static> {
-    service: Arc<Service<S, C>>,
+pub(crate) struct Pass {
+    service: Arc<Service>,
     /// What it was charged under, where that can be given back.
     handles: Vec<Handle>,
     /// The turn that was booked for it, if it had to wait.
@@ -35,8 +34,8 @@ struct Turn {
     good_until: Timestamp,
 }
 
-impl<S: Store + 'static, C: Clock + 'static> Pass<S, C> {
-    pub(crate) fn new(service: &Arc<Service<S, C>>) -> Self {
+impl Pass {
+    pub(crate) fn new(service: &Arc<Service>) -> Self {
         Self {
             service: service.clone(),
             handles: Vec::new(),
@@ -124,13 +123,13 @@ impl<S: Store + 'static, C: Clock + 'static> Pass<S, C> {
     }
 }
 
-async fn cancel<S: Store, C: Clock>(service: &Service<S, C>, handle: &Handle) {
+async fn cancel(service: &Service, handle: &Handle) {
     if let Err(error) = service.cancel(handle).await {
         debug!(%error, "a turn could not be given back");
     }
 }
 
-impl<S: Store + 'static, C: Clock + 'static> Drop for Pass<S, C> {
+impl Drop for Pass {
     fn drop(&mut self) {
         let (handles, service) = (self.end(), self.service.clone());
         let leased = self.lease.is_some();

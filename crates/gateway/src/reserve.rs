@@ -7,10 +7,10 @@
 use std::sync::Arc;
 
 use axum::http::HeaderMap;
+use sluicegate_core::Decision;
 use sluicegate_core::plan::Handle;
 use sluicegate_core::query::{Query, RequestId, Subject};
-use sluicegate_core::time::{Clock, Span};
-use sluicegate_core::{Decision, Store};
+use sluicegate_core::time::Span;
 use sluicegate_door::answer::Answer;
 use sluicegate_door::service::{Failure, Question, Service};
 use sluicegate_door::tokens::Caller;
@@ -38,11 +38,11 @@ pub(crate) struct Asked<'a> {
 }
 
 /// What was decided.
-pub(crate) enum Reserved<S: Store + 'static, C: Clock + 'static> {
+pub(crate) enum Reserved {
     /// Go.
-    Go(Pass<S, C>),
+    Go(Pass),
     /// Wait for the route, at least so long. Whatever else applies is charged.
-    Wait(Option<Pass<S, C>>, Span),
+    Wait(Option<Pass>, Span),
 }
 
 impl Asked<'_> {
@@ -70,14 +70,14 @@ impl Asked<'_> {
 
     /// Asks for all that applies at once. `waits` says whether the route's limit is waited for,
     /// `recorded` whether what is admitted may have to be given back.
-    pub(crate) async fn all<S: Store + 'static, C: Clock + 'static>(
+    pub(crate) async fn all(
         &self,
-        service: &Arc<Service<S, C>>,
+        service: &Arc<Service>,
         waits: bool,
         recorded: bool,
-    ) -> Result<Reserved<S, C>, Refusal> {
-        enum Told<S: Store + 'static, C: Clock + 'static> {
-            Go(Pass<S, C>),
+    ) -> Result<Reserved, Refusal> {
+        enum Told {
+            Go(Pass),
             Wait(Span),
             No(Refusal),
         }
@@ -101,10 +101,7 @@ impl Asked<'_> {
     }
 
     /// Asks for what applies besides the route's own limits, if anything does.
-    pub(crate) async fn common<S: Store + 'static, C: Clock + 'static>(
-        &self,
-        service: &Arc<Service<S, C>>,
-    ) -> Result<Option<Pass<S, C>>, Refusal> {
+    pub(crate) async fn common(&self, service: &Arc<Service>) -> Result<Option<Pass>, Refusal> {
         let query = [self.query(request_id(service, true), Subject::Common)];
         if is_free(service, &query[0]) {
             return Ok(None);
@@ -118,22 +115,22 @@ impl Asked<'_> {
 }
 
 /// Whether no limit applies, so that the store need not be asked.
-fn is_free<S: Store, C: Clock>(service: &Service<S, C>, query: &Query<'_>) -> bool {
+fn is_free(service: &Service, query: &Query<'_>) -> bool {
     let rules = service.limiter().rules();
     rules.plan(query, service.now()).is_ok_and(|plan| plan.charges().is_empty())
 }
 
-fn request_id<S: Store, C: Clock>(service: &Service<S, C>, recorded: bool) -> RequestId {
+fn request_id(service: &Service, recorded: bool) -> RequestId {
     let id = service.request_id();
     if recorded { RequestId::of_caller(id.id, KEEP) } else { id }
 }
 
 /// The pass of an admission.
-pub(crate) fn admitted<S: Store + 'static, C: Clock + 'static>(
-    service: &Arc<Service<S, C>>,
+pub(crate) fn admitted(
+    service: &Arc<Service>,
     answer: &Answer<'_, '_>,
     handle: Option<Handle>,
-) -> Pass<S, C> {
+) -> Pass {
     let mut pass = Pass::new(service).with(handle);
     pass.remaining = answer.tightest().map(|scope| scope.remaining());
     pass.outage = answer.outage();

@@ -7,8 +7,6 @@ use std::time::Duration;
 
 use axum::http::response::Parts;
 use hyper::body::Incoming;
-use sluicegate_core::Store;
-use sluicegate_core::time::Clock;
 use sluicegate_core::upstream::{self, Answer, Watch};
 use sluicegate_door::service::Service;
 use sluicegate_door::upstream::{CaError, CredentialsError, Signer, Upstream, Ways, is_address};
@@ -25,17 +23,17 @@ const HINT_BYTES: usize = 8 << 10;
 const HINT_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A route on this replica.
-pub(crate) struct Route<S: Store + 'static, C: Clock + 'static> {
+pub(crate) struct Route {
     pub(crate) options: options::Route,
     /// The value of its dimension.
     pub(crate) key: String,
-    pub(crate) lane: Arc<Lane<S, C>>,
+    pub(crate) lane: Arc<Lane>,
     pub(crate) target: target::Upstream,
     pub(crate) upstream: Upstream,
     pub(crate) signer: Signer,
     pub(crate) metrics: RouteMetrics,
     ways: Ways,
-    service: Arc<Service<S, C>>,
+    service: Arc<Service>,
     /// Refusals of the upstream in a row.
     refusals: AtomicU32,
 }
@@ -54,13 +52,13 @@ pub enum RouteError {
     Credentials(#[from] CredentialsError),
 }
 
-impl<S: Store + 'static, C: Clock + 'static> Route<S, C> {
+impl Route {
     /// A route, which takes over from `before` what does not change: those who wait, and
     /// connections that are open.
     pub(crate) fn new(
         gateway: &str,
         options: &options::Route,
-        service: &Arc<Service<S, C>>,
+        service: &Arc<Service>,
         metrics: &Metrics,
         before: Option<&Self>,
     ) -> Result<Self, RouteError> {

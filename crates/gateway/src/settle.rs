@@ -4,8 +4,6 @@ use std::sync::Arc;
 
 use axum::http::response::Parts;
 use hyper::body::Incoming;
-use sluicegate_core::Store;
-use sluicegate_core::time::Clock;
 use sluicegate_door::service::Service;
 
 use crate::forward::Parked;
@@ -17,12 +15,12 @@ use crate::route::Route;
 ///
 /// Between forwarding and this is the place to read what an answer cost: the body goes through
 /// [`Streamed`](crate::forward::streamed::Streamed) part by part, and ends in [`Ending`].
-pub(crate) async fn settle<S: Store + 'static, C: Clock + 'static>(
-    route: &Route<S, C>,
+pub(crate) async fn settle(
+    route: &Route,
     head: &Parts,
     body: &mut Parked<Incoming>,
-    pass: Pass<S, C>,
-) -> Option<Pass<S, C>> {
+    pass: Pass,
+) -> Option<Pass> {
     // Boxed, as all that is rare: every request has room for the largest step of its road.
     if route.hears(head) {
         Box::pin(route.learn(head, body)).await;
@@ -36,13 +34,13 @@ pub(crate) async fn settle<S: Store + 'static, C: Clock + 'static>(
 
 /// The end of a request, when the last byte of its answer is out or its caller is gone: leases are
 /// given back, and the line is written.
-pub(crate) struct Ending<S: Store + 'static, C: Clock + 'static> {
+pub(crate) struct Ending {
     pub(crate) line: Line,
-    pub(crate) pass: Option<Pass<S, C>>,
-    pub(crate) service: Arc<Service<S, C>>,
+    pub(crate) pass: Option<Pass>,
+    pub(crate) service: Arc<Service>,
 }
 
-impl<S: Store + 'static, C: Clock + 'static> Drop for Ending<S, C> {
+impl Drop for Ending {
     fn drop(&mut self) {
         drop(self.pass.take());
         self.line.write(self.service.now());

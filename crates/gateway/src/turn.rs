@@ -2,8 +2,7 @@
 
 use std::pin::Pin;
 
-use sluicegate_core::Store;
-use sluicegate_core::time::{Clock, Span};
+use sluicegate_core::time::Span;
 
 use crate::forward::{Budget, Parked};
 use crate::gateway::Gateway;
@@ -13,15 +12,15 @@ use crate::refusal::Refusal;
 use crate::reserve::{Asked, Reserved};
 use crate::route::Route;
 
-impl<S: Store + 'static, C: Clock + 'static> Gateway<S, C> {
+impl Gateway {
     /// A turn for a request: at once where nobody waits, or after waiting.
     pub(crate) async fn turn<B>(
         &self,
-        route: &Route<S, C>,
+        route: &Route,
         asked: &Asked<'_>,
         body: &mut Parked<B>,
         line: &mut Line,
-    ) -> Result<Pass<S, C>, Refusal>
+    ) -> Result<Pass, Refusal>
     where
         B: http_body::Body<Data = bytes::Bytes, Error: Into<axum::BoxError>> + Unpin,
     {
@@ -67,10 +66,10 @@ impl<S: Store + 'static, C: Clock + 'static> Gateway<S, C> {
     /// Another turn for a request that was held up until its own was good no more.
     pub(crate) async fn another_turn(
         &self,
-        route: &Route<S, C>,
-        mut late: Pass<S, C>,
+        route: &Route,
+        mut late: Pass,
         line: &mut Line,
-    ) -> Result<Pass<S, C>, Refusal> {
+    ) -> Result<Pass, Refusal> {
         late.give_turn_back().await;
         let left = route.options.wait.max.saturating_sub(line.waited.into());
         let waited = route.lane.wait_again(self.patience(route, line, left)).await?;

@@ -10,8 +10,7 @@ use sluicegate_core::query::VALUE_BYTES_MAX;
 use sluicegate_core::rule::Pattern;
 use sluicegate_core::ruleset::Problem;
 use sluicegate_core::shelf::{Shelf, Version};
-use sluicegate_core::store::{self, Store};
-use sluicegate_core::time::Clock;
+use sluicegate_core::store;
 use sluicegate_core::{Id, Limit, Span, Timestamp};
 use tokio::sync::Mutex;
 use tracing::{debug, info, warn};
@@ -28,10 +27,9 @@ const PARTS_MAX: usize = 10;
 const UNLIMITED: &str = "unlimited";
 
 /// The overrides of a service.
-pub struct Overrides<S, C> {
-    service: Arc<Service<S, C>>,
+pub struct Overrides {
+    service: Arc<Service>,
     shelf: Arc<dyn Shelf>,
-    clock: C,
     known: Mutex<Known>,
     /// The limits of the rules have yet to be written to the store.
     limits_unwritten: AtomicBool,
@@ -117,11 +115,11 @@ pub struct Shown {
     problem: Option<String>,
 }
 
-impl<S: Store, C: Clock> Overrides<S, C> {
-    /// The overrides on a shelf; `clock` is that of this node.
-    pub fn new(service: Arc<Service<S, C>>, shelf: Arc<dyn Shelf>, clock: C) -> Self {
+impl Overrides {
+    /// The overrides on a shelf, for the rules of a service.
+    pub fn new(service: Arc<Service>, shelf: Arc<dyn Shelf>) -> Self {
         let limits_unwritten = AtomicBool::new(true);
-        Self { service, shelf, clock, known: Mutex::default(), limits_unwritten }
+        Self { service, shelf, known: Mutex::default(), limits_unwritten }
     }
 
     /// Puts in force what is on the shelf. What was read before stays in force while the shelf does
@@ -132,7 +130,7 @@ impl<S: Store, C: Clock> Overrides<S, C> {
         let failed = read.is_err();
         match read {
             Ok(Some(contents)) => {
-                let here = self.clock.now();
+                let here = self.service.now();
                 let limits = contents.texts.iter().find_map(|text| LimitsInUse::parse(text));
                 let texts = contents.texts.iter().filter(|text| LimitsInUse::parse(text).is_none());
                 let entries = texts.filter_map(|text| {
@@ -159,7 +157,7 @@ impl<S: Store, C: Clock> Overrides<S, C> {
             Err(_) => {}
         }
         known.stale = failed;
-        let now = self.clock.now();
+        let now = self.service.now();
         let before = known.entries.len();
         known.entries.retain(|entry| entry.ends.is_none_or(|ends| ends > now));
         if known.entries.len() < before {
@@ -195,7 +193,7 @@ impl<S: Store, C: Clock> Overrides<S, C> {
 
     fn apply(&self, known: &Known) {
         let meanings: Vec<_> = known.entries.iter().map(|entry| entry.meaning.clone()).collect();
-        self.service.limiter().override_with(&meanings, self.clock.now());
+        self.service.limiter().override_with(&meanings, self.service.now());
     }
 
     /// Every override that is known here.
@@ -220,7 +218,7 @@ impl<S: Store, C: Clock> Overrides<S, C> {
 
     /// Sets one, in force here when this returns.
     pub(crate) async fn set(&self, body: OverrideBody, by: &str) -> Result<Document, Refusal> {
-        let (id, now) = (self.service.request_id().id, self.clock.now());
+        let (id, now) = (self.service.request_id().id, self.service.now());
         let (document, lasts) = body.document(id, by, now)?;
         let meaning = document.meaning()?;
         let rules = self.service.limiter().rules().with_overrides(&[meaning]);

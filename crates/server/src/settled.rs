@@ -1,7 +1,6 @@
 //! What work came to, for a caller that passes it on with its answer.
 
-use sluicegate_core::store::{Ended, Store};
-use sluicegate_core::time::Clock;
+use sluicegate_core::store::Ended;
 use sluicegate_core::{Money, Span};
 
 use crate::cost::Stated;
@@ -28,8 +27,8 @@ pub(crate) struct Settled {
 
 /// Replaces the estimate of an admission by its actual cost, with the money by the prices in force
 /// where it was not stated.
-pub(crate) async fn settle<S: Store, C: Clock>(
-    service: &Service<S, C>,
+pub(crate) async fn settle(
+    service: &Service,
     ticket: &Ticket,
     stated: &Stated,
 ) -> Result<Settled, Refusal> {

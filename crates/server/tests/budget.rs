@@ -16,6 +16,7 @@ use sluicegate_core::time::{Span, Timestamp};
 use sluicegate_core::{Limit, Limiter};
 use sluicegate_server::service::Service;
 use sluicegate_server::{auth, rest};
+use sluicegate_store::AnyStore;
 use sluicegate_store::memory::{Capacity, Memory};
 use sluicegate_testkit::ManualClock;
 use tower::ServiceExt as _;
@@ -52,7 +53,8 @@ impl Api {
         let rules = Ruleset::new(groups, settings).expect("rules");
         let clock = Arc::new(ManualClock::new(EPOCH));
         let store = Memory::with_clock(Capacity::default(), clock.clone());
-        let service = Service::new(Limiter::new(rules, store), clock.clone(), Vec::new());
+        let service =
+            Service::new(Limiter::new(rules, AnyStore::custom(store)), clock.clone(), Vec::new());
         let router = rest::router(Arc::new(service), rest::BODY_LIMIT);
         Self { router: router.layer(auth::require(Arc::default())), clock }
     }

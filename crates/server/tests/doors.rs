@@ -24,6 +24,7 @@ use sluicegate_server::grpc::proto::sluicegate::v1::rate_limiter_service_client:
 use sluicegate_server::probe::Readiness;
 use sluicegate_server::rest;
 use sluicegate_server::service::Service;
+use sluicegate_store::AnyStore;
 use sluicegate_store::memory::{Capacity, Memory};
 use sluicegate_testkit::ManualClock;
 use tower::ServiceExt as _;
@@ -48,7 +49,8 @@ impl House {
         let rules = Ruleset::new(groups, Settings::default()).expect("rules");
         let clock = Arc::new(ManualClock::new(Timestamp::from_secs(1_800_000_000)));
         let store = Memory::with_clock(Capacity::default(), clock.clone());
-        let service = Service::new(Limiter::new(rules, store), clock.clone(), Vec::new());
+        let service =
+            Service::new(Limiter::new(rules, AnyStore::custom(store)), clock.clone(), Vec::new());
         let service = Arc::new(service);
         let rls = EnvoyRls::new(service.clone(), envoy::Options::default());
         let ready = Arc::new(|| Readiness::Ready);

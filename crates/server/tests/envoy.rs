@@ -30,6 +30,7 @@ use sluicegate_server::grpc::proto::envoy::service::ratelimit::v3::{
 use sluicegate_server::probe::Readiness;
 use sluicegate_server::metrics::{self, Metrics};
 use sluicegate_server::service::{Observer, Service};
+use sluicegate_store::AnyStore;
 use sluicegate_store::memory::{Capacity, Memory};
 use sluicegate_testkit::ManualClock;
 use tonic::Status;
@@ -63,7 +64,8 @@ impl Api {
         let log = DecisionLog::new(out, clock.clone(), options).expect("a log");
         let observers: Vec<Box<dyn Observer>> =
             vec![Box::new(metrics.clone()), Box::new(log.clone())];
-        let service = Service::new(Limiter::new(rules, store), clock.clone(), observers);
+        let service =
+            Service::new(Limiter::new(rules, AnyStore::custom(store)), clock.clone(), observers);
         let service = Arc::new(service);
         let rls = || EnvoyRls::new(service.clone(), envoy::Options::default());
         let ready = Arc::new(|| Readiness::Ready);

@@ -17,6 +17,7 @@ use sluicegate_server::grpc::proto::sluicegate::v1::claim_response::Claim;
 use sluicegate_server::grpc::proto::sluicegate::v1::rate_limiter_service_client::RateLimiterServiceClient;
 use sluicegate_server::probe::Readiness;
 use sluicegate_server::service::Service;
+use sluicegate_store::AnyStore;
 use sluicegate_store::memory::{Capacity, Memory};
 use sluicegate_testkit::ManualClock;
 use tokio_util::sync::CancellationToken;
@@ -64,7 +65,8 @@ impl Api {
     fn guarded(rules: Ruleset, readiness: Readiness, tokens: Option<Tokens>) -> Self {
         let clock = Arc::new(ManualClock::new(EPOCH));
         let store = Memory::with_clock(Capacity::default(), clock.clone());
-        let service = Service::new(Limiter::new(rules, store), clock.clone(), Vec::new());
+        let service =
+            Service::new(Limiter::new(rules, AnyStore::custom(store)), clock.clone(), Vec::new());
         let service = Arc::new(service);
         let rls = EnvoyRls::new(service.clone(), envoy::Options::default());
         let shutdown = CancellationToken::new();

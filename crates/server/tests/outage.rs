@@ -15,6 +15,7 @@ use sluicegate_core::{Limit, Limiter};
 use sluicegate_server::metrics::{Metrics, Options};
 use sluicegate_server::service::Service;
 use sluicegate_server::{auth, rest};
+use sluicegate_store::AnyStore;
 use sluicegate_store::memory::{Capacity, Memory};
 use sluicegate_testkit::{ManualClock, Switch};
 use tower::ServiceExt as _;
@@ -34,7 +35,8 @@ fn cut_off() -> (Router, Metrics) {
     metrics.know(&rules);
     let store = Switch::new(memory());
     store.turn(false);
-    let limiter = Limiter::new(rules, store).with_fallback(memory());
+    let limiter = Limiter::new(rules, AnyStore::custom(store))
+        .with_fallback(AnyStore::custom(memory()), clock.clone());
     let service = Service::new(limiter, clock, vec![Box::new(metrics.clone())]);
     let router = rest::router(Arc::new(service), rest::BODY_LIMIT);
     (router.layer(auth::require(Arc::default())), metrics)
@@ -107,7 +109,8 @@ async fn a_ban_holds_while_the_store_does_not_answer() {
     metrics.know(&rules);
     let store = Switch::new(memory());
     store.turn(false);
-    let limiter = Limiter::new(rules, store).with_fallback(memory());
+    let limiter = Limiter::new(rules, AnyStore::custom(store))
+        .with_fallback(AnyStore::custom(memory()), clock.clone());
     let service = Service::new(limiter, clock.clone(), vec![Box::new(metrics.clone())]);
     let router = rest::router(Arc::new(service), rest::BODY_LIMIT);
     let router = router.layer(auth::require(Arc::default()));

@@ -13,6 +13,7 @@ use sluicegate_core::time::{Span, Timestamp};
 use sluicegate_server::overrides::Overrides;
 use sluicegate_server::service::Service;
 use sluicegate_server::{auth, rest};
+use sluicegate_store::AnyStore;
 use sluicegate_store::LocalShelf;
 use sluicegate_store::memory::{Capacity, Memory};
 use sluicegate_testkit::ManualClock;
@@ -26,7 +27,7 @@ type Clock = Arc<ManualClock>;
 /// Two nodes with counters of their own, on one shelf.
 struct World {
     nodes: [Router; 2],
-    overrides: [Arc<Overrides<Memory<Clock>, Clock>>; 2],
+    overrides: [Arc<Overrides>; 2],
     clock: Clock,
     _folder: tempfile::TempDir,
 }
@@ -39,9 +40,9 @@ impl World {
         let shelf = Arc::new(LocalShelf::open_with_clock(&path, clock.clone()).expect("a shelf"));
         let node = || {
             let store = Memory::with_clock(Capacity::default(), clock.clone());
-            let limiter = Limiter::new(Ruleset::default_rules(), store);
+            let limiter = Limiter::new(Ruleset::default_rules(), AnyStore::custom(store));
             let service = Arc::new(Service::new(limiter, clock.clone(), Vec::new()));
-            let overrides = Arc::new(Overrides::new(service.clone(), shelf.clone(), clock.clone()));
+            let overrides = Arc::new(Overrides::new(service.clone(), shelf.clone()));
             let router = rest::router(service, rest::BODY_LIMIT)
                 .merge(rest::overrides::router(overrides.clone(), rest::BODY_LIMIT));
             (router.layer(auth::require(Arc::default())), overrides)

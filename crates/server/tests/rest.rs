@@ -15,6 +15,7 @@ use sluicegate_server::auth;
 use sluicegate_server::overrides::Overrides;
 use sluicegate_server::rest;
 use sluicegate_server::service::Service;
+use sluicegate_store::AnyStore;
 use sluicegate_store::LocalShelf;
 use sluicegate_store::memory::{Capacity, Memory};
 use sluicegate_testkit::ManualClock;
@@ -36,10 +37,11 @@ impl Api {
     fn new(rules: Ruleset) -> Self {
         let clock = Arc::new(ManualClock::new(EPOCH));
         let store = Memory::with_clock(Capacity::default(), clock.clone());
-        let service = Service::new(Limiter::new(rules, store), clock.clone(), Vec::new());
+        let service =
+            Service::new(Limiter::new(rules, AnyStore::custom(store)), clock.clone(), Vec::new());
         let service = Arc::new(service);
         let shelf = Arc::new(LocalShelf::in_memory());
-        let overrides = Arc::new(Overrides::new(service.clone(), shelf, clock.clone()));
+        let overrides = Arc::new(Overrides::new(service.clone(), shelf));
         let router = rest::router(service, rest::BODY_LIMIT)
             .merge(rest::overrides::router(overrides, rest::BODY_LIMIT));
         Self { router: router.layer(auth::require(Arc::default())), clock }

@@ -21,6 +21,7 @@ use sluicegate_server::overrides::Overrides;
 use sluicegate_server::probe::{self, Probe, Readiness};
 use sluicegate_server::service::Service;
 use sluicegate_server::{grpc, rest};
+use sluicegate_store::AnyStore;
 use sluicegate_store::LocalShelf;
 use sluicegate_store::memory::{Capacity, Memory};
 use sluicegate_testkit::ManualClock;
@@ -42,10 +43,10 @@ impl Operations for Nothing {
 fn routers() -> [Router; 2] {
     let clock = Arc::new(ManualClock::new(Timestamp::from_secs(1_800_000_000)));
     let store = Memory::with_clock(Capacity::default(), clock.clone());
-    let limiter = Limiter::new(Ruleset::default_rules(), store);
+    let limiter = Limiter::new(Ruleset::default_rules(), AnyStore::custom(store));
     let service = Arc::new(Service::new(limiter, clock.clone(), Vec::new()));
     let shelf = Arc::new(LocalShelf::in_memory());
-    let overrides = Arc::new(Overrides::new(service.clone(), shelf, clock));
+    let overrides = Arc::new(Overrides::new(service.clone(), shelf));
     let ready: Probe = Arc::new(|| Readiness::Ready);
     let options = envoy::Options { headers: true, closed: envoy::Closed::OverLimit };
     let rls = || EnvoyRls::new(service.clone(), options);

@@ -1,5 +1,7 @@
 //! The only place that reads a clock.
 
+use std::fmt;
+use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use sluicegate_core::time::{Clock, Span, Timestamp};
@@ -31,6 +33,29 @@ impl Clock for MonotonicClock {
     #[expect(clippy::disallowed_methods, reason = "this is the clock")]
     fn now(&self) -> Timestamp {
         self.origin_at + Span::from(Instant::now().duration_since(self.origin))
+    }
+}
+
+/// The clock of a service: the machine's, or one that a test advances. Clones share it.
+#[derive(Clone)]
+pub struct SharedClock(Arc<dyn Clock>);
+
+impl SharedClock {
+    /// Shares a clock.
+    pub fn new(clock: impl Clock + 'static) -> Self {
+        Self(Arc::new(clock))
+    }
+}
+
+impl Clock for SharedClock {
+    fn now(&self) -> Timestamp {
+        self.0.now()
+    }
+}
+
+impl fmt::Debug for SharedClock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SharedClock({})", self.now())
     }
 }
 

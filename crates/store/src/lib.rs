@@ -1,5 +1,6 @@
 //! Where usage is kept: implementations of [`sluicegate_core::Store`].
 
+pub mod any;
 pub mod clock;
 mod file;
 pub mod memory;
@@ -8,7 +9,8 @@ pub mod redis;
 pub mod shelf;
 mod sync;
 
-pub use clock::MonotonicClock;
+pub use any::AnyStore;
+pub use clock::{MonotonicClock, SharedClock};
 pub use memory::Memory;
 #[cfg(feature = "redis")]
 pub use redis::Redis;

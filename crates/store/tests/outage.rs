@@ -36,7 +36,8 @@ impl Node {
         let groups = rules.into_iter().map(|rule| Group::new(rule.name.clone(), [rule]));
         let settings = Settings { outage, ..Settings::default() };
         let rules = Ruleset::new(groups.collect(), settings).expect("rules");
-        let limiter = Limiter::new(rules, Switch::new(memory())).with_fallback(memory());
+        let limiter = Limiter::new(rules, Switch::new(memory()))
+            .with_fallback(Switch::new(memory()), clock.clone());
         Self { limiter, clock, id: 0.into() }
     }
 

@@ -16,23 +16,19 @@ use sluicegate_dispatch::{
 };
 use sluicegate_queue::{Queue, WallClock};
 use sluicegate_server::service::Service;
-use sluicegate_store::MonotonicClock;
 use tokio::task::JoinSet;
 use tracing::error;
 
 use crate::handlers;
 use crate::queue::{Missing, Queues};
-use crate::store::Chosen;
 use crate::wire::Part;
 
 pub(crate) use watch::Watch;
 
-type TheService = Arc<Service<Chosen, MonotonicClock>>;
-
 /// The dispatcher and the workers of a process; there may be none.
 pub(crate) struct Jobs {
-    dispatcher: Option<Arc<Dispatcher<Chosen, MonotonicClock>>>,
-    workers: Vec<Arc<Worker<Chosen, MonotonicClock>>>,
+    dispatcher: Option<Arc<Dispatcher>>,
+    workers: Vec<Arc<Worker>>,
     /// What is shown of them.
     pub(crate) shown: Shown,
 }
@@ -53,7 +49,7 @@ impl Jobs {
         config: &Config,
         parts: &[Part],
         missing: Missing,
-        service: &TheService,
+        service: &Arc<Service>,
     ) -> anyhow::Result<Self> {
         let clock: Arc<dyn Clock> = Arc::new(WallClock);
         let dispatch = config.dispatch.as_ref().filter(|_| parts.contains(&Part::Dispatch));
@@ -131,9 +127,9 @@ impl Jobs {
         &self,
         config: &config::Dispatch,
         queues: &mut Opened,
-        service: &TheService,
+        service: &Arc<Service>,
         clock: Arc<dyn Clock>,
-    ) -> anyhow::Result<Arc<Dispatcher<Chosen, MonotonicClock>>> {
+    ) -> anyhow::Result<Arc<Dispatcher>> {
         let mut providers = Vec::new();
         // Targets before the source: whatever is taken must have somewhere to go.
         for provider in &config.providers {
@@ -173,9 +169,9 @@ impl Jobs {
         config: &config::Worker,
         booked: bool,
         queues: &mut Opened,
-        service: &TheService,
+        service: &Arc<Service>,
         clock: Arc<dyn Clock>,
-    ) -> anyhow::Result<Arc<Worker<Chosen, MonotonicClock>>> {
+    ) -> anyhow::Result<Arc<Worker>> {
         let results = match &config.results {
             Some(name) => Some(queues.queue(name, None).await?),
             None => None,

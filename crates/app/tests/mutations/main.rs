@@ -23,8 +23,8 @@ use sluicegate_core::rule::Mode;
 use sluicegate_core::{Group, Limiter, Rule, Ruleset, Span, Timestamp};
 use sluicegate_server::decision_log::{DecisionLog, Options};
 use sluicegate_server::service::{Question, Service};
-use sluicegate_store::Memory;
 use sluicegate_store::memory::Capacity;
+use sluicegate_store::{AnyStore, Memory};
 use sluicegate_testkit::ManualClock;
 use sluicegate_testkit::redis::{RedisCluster, RedisServer, Version};
 
@@ -311,7 +311,7 @@ fn changes_to_a_log_with_reloads_are_noticed_or_harmless() {
 /// A service in this process, on a clock that is advanced.
 struct Inside {
     clock: Arc<ManualClock>,
-    service: Service<Memory<Arc<ManualClock>>, Arc<ManualClock>>,
+    service: Service,
     log: DecisionLog,
     file: tempfile::NamedTempFile,
 }
@@ -327,7 +327,8 @@ impl Inside {
         let store = Memory::with_clock(Capacity::default(), clock.clone());
         let observers: Vec<Box<dyn sluicegate_server::service::Observer>> =
             vec![Box::new(log.clone())];
-        let service = Service::new(Limiter::new(rules, store), clock.clone(), observers);
+        let service =
+            Service::new(Limiter::new(rules, AnyStore::custom(store)), clock.clone(), observers);
         Self { clock, service, log, file }
     }
 

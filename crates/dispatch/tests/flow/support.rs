@@ -19,19 +19,15 @@ use sluicegate_dispatch::{
 use sluicegate_door::service::{Decided, Followed, Observer, Operation, Service};
 use sluicegate_queue::{Embedded, JobId, Message, Options, Queue, WallClock, When};
 use sluicegate_store::memory::Capacity;
-use sluicegate_store::{Memory, MonotonicClock};
+use sluicegate_store::{AnyStore, Memory, MonotonicClock};
 use sluicegate_testkit::judge::{judge, judge_arrivals, longest_way};
 use sluicegate_testkit::{Deadline, Switch};
 use tokio::task::JoinSet;
 
-type TheService = Service<Switch<Memory>, MonotonicClock>;
-type TheDispatcher = Dispatcher<Switch<Memory>, MonotonicClock>;
-type TheWorker = Worker<Switch<Memory>, MonotonicClock>;
-
 /// Everything that a flow needs.
 pub(crate) struct Bench {
     pub(crate) store: Switch<Memory>,
-    pub(crate) service: Arc<TheService>,
+    pub(crate) service: Arc<Service>,
     pub(crate) broker: Arc<Embedded>,
     pub(crate) metrics: Metrics,
     pub(crate) tracker: Tracker,
@@ -65,7 +61,7 @@ impl Bench {
         let rules = Ruleset::new(groups.collect(), settings).expect("rules");
         let capacity = Capacity { keys_max: 1_000, records_max: 100_000 };
         let store = Switch::new(Memory::new(capacity));
-        let limiter = Limiter::new(rules, store.clone());
+        let limiter = Limiter::new(rules, AnyStore::custom(store.clone()));
         let admits = Admits::default();
         let observers: Vec<Box<dyn Observer>> = vec![Box::new(admits.clone())];
         let folder = tempfile::tempdir().expect("a folder");
@@ -108,7 +104,7 @@ impl Bench {
         strategy: Strategy,
         names: &[&str],
         delay: Delay,
-    ) -> Arc<TheDispatcher> {
+    ) -> Arc<Dispatcher> {
         let candidates: Vec<_> = names.iter().map(|name| candidate(name)).collect();
         let mut providers = Vec::new();
         for candidate in &candidates {
@@ -135,7 +131,7 @@ impl Bench {
         &mut self,
         options: worker::Options,
         handler: Arc<dyn Handler>,
-    ) -> Arc<TheWorker> {
+    ) -> Arc<Worker> {
         let queues = worker::Queues {
             jobs: self.queue(&options.provider).await,
             results: Some(self.queue("results").await),

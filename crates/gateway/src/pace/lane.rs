@@ -7,10 +7,9 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use sluicegate_core::Store;
 use sluicegate_core::limit::{Limit, Unit};
 use sluicegate_core::store::Shut;
-use sluicegate_core::time::{Clock, Span, Timestamp};
+use sluicegate_core::time::{Span, Timestamp};
 use sluicegate_door::service::{Failure, Service};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
@@ -26,15 +25,15 @@ use crate::refusal::Refusal;
 const WINDOW: usize = 32;
 
 /// The waiting room of a route on this replica.
-pub(crate) struct Lane<S: Store + 'static, C: Clock + 'static> {
-    booker: Booker<S, C>,
-    state: Mutex<State<S, C>>,
+pub(crate) struct Lane {
+    booker: Booker,
+    state: Mutex<State>,
     /// Somebody came or left.
     changed: Notify,
 }
 
-struct State<S: Store + 'static, C: Clock + 'static> {
-    room: Room<Waiter<S, C>>,
+struct State {
+    room: Room<Waiter>,
     slots: BTreeMap<u64, Slot>,
     next_slot: u64,
     /// From one turn to the next, in the long run.
@@ -43,9 +42,9 @@ struct State<S: Store + 'static, C: Clock + 'static> {
     pumping: bool,
 }
 
-struct Waiter<S: Store + 'static, C: Clock + 'static> {
+struct Waiter {
     since: Timestamp,
-    tell: oneshot::Sender<Turn<S, C>>,
+    tell: oneshot::Sender<Turn>,
 }
 
 /// A turn that is on its way.
@@ -56,8 +55,8 @@ struct Slot {
     quit: Option<oneshot::Sender<()>>,
 }
 
-enum Turn<S: Store + 'static, C: Clock + 'static> {
-    Go(Pass<S, C>),
+enum Turn {
+    Go(Pass),
     /// Somebody of a shorter queue took the place.
     Displaced,
     /// Nobody may go.
@@ -65,16 +64,16 @@ enum Turn<S: Store + 'static, C: Clock + 'static> {
 }
 
 /// The end of a wait.
-pub(crate) struct Waited<S: Store + 'static, C: Clock + 'static> {
+pub(crate) struct Waited {
     /// The turn.
-    pub(crate) pass: Pass<S, C>,
+    pub(crate) pass: Pass,
     /// How long it took.
     pub(crate) took: Span,
 }
 
-impl<S: Store + 'static, C: Clock + 'static> Lane<S, C> {
+impl Lane {
     pub(crate) fn new(
-        service: Arc<Service<S, C>>,
+        service: Arc<Service>,
         key: String,
         limits: &[Limit],
         wait: &Wait,
@@ -141,7 +140,7 @@ impl<S: Store + 'static, C: Clock + 'static> Lane<S, C> {
         flow: &str,
         hint: Span,
         patience: Duration,
-    ) -> Result<Waited<S, C>, Refusal> {
+    ) -> Result<Waited, Refusal> {
         let (waiter, told) = self.waiter();
         let since = waiter.since;
         let place = self.enter(flow, hint, patience, waiter)?;
@@ -154,14 +153,14 @@ impl<S: Store + 'static, C: Clock + 'static> Lane<S, C> {
     pub(crate) async fn wait_again(
         self: &Arc<Self>,
         patience: Duration,
-    ) -> Result<Waited<S, C>, Refusal> {
+    ) -> Result<Waited, Refusal> {
         let (waiter, told) = self.waiter();
         let since = waiter.since;
         let place = self.come_back(waiter);
         self.called("", place, (since, told), patience).await
     }
 
-    fn waiter(&self) -> (Waiter<S, C>, oneshot::Receiver<Turn<S, C>>) {
+    fn waiter(&self) -> (Waiter, oneshot::Receiver<Turn>) {
         let (tell, told) = oneshot::channel();
         (Waiter { since: self.booker.service.now(), tell }, told)
     }
@@ -171,9 +170,9 @@ impl<S: Store + 'static, C: Clock + 'static> Lane<S, C> {
         &self,
         flow: &str,
         place: Place,
-        (since, told): (Timestamp, oneshot::Receiver<Turn<S, C>>),
+        (since, told): (Timestamp, oneshot::Receiver<Turn>),
         patience: Duration,
-    ) -> Result<Waited<S, C>, Refusal> {
+    ) -> Result<Waited, Refusal> {
         let _leaving = Leaving { lane: self, place };
         match timeout(patience, told).await {
             Ok(Ok(Turn::Go(pass))) => {
@@ -200,7 +199,7 @@ impl<S: Store + 'static, C: Clock + 'static> Lane<S, C> {
         flow: &str,
         hint: Span,
         patience: Duration,
-        waiter: Waiter<S, C>,
+        waiter: Waiter,
     ) -> Result<Place, Refusal> {
         let mut state = self.lock();
         let expected = state.wait_of(flow, waiter.since, hint);
@@ -220,7 +219,7 @@ impl<S: Store + 'static, C: Clock + 'static> Lane<S, C> {
         Ok(place)
     }
 
-    fn come_back(self: &Arc<Self>, waiter: Waiter<S, C>) -> Place {
+    fn come_back(self: &Arc<Self>, waiter: Waiter) -> Place {
         let mut state = self.lock();
         let place = state.room.come_back(waiter);
         self.pump_for(state);
@@ -228,7 +227,7 @@ impl<S: Store + 'static, C: Clock + 'static> Lane<S, C> {
     }
 
     /// Sees to it that turns come for somebody who has just come.
-    fn pump_for(self: &Arc<Self>, mut state: MutexGuard<'_, State<S, C>>) {
+    fn pump_for(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
         let starts = !std::mem::replace(&mut state.pumping, true);
         drop(state);
         if starts {
@@ -262,7 +261,7 @@ impl<S: Store + 'static, C: Clock + 'static> Lane<S, C> {
     }
 
     /// A slot has come to its end: somebody goes, or everybody has to.
-    fn turn(&self, number: u64, outcome: Outcome<S, C>) {
+    fn turn(&self, number: u64, outcome: Outcome) {
         let mut state = self.lock();
         state.slots.remove(&number);
         match outcome {
@@ -286,7 +285,7 @@ impl<S: Store + 'static, C: Clock + 'static> Lane<S, C> {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<S, C>> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -305,7 +304,7 @@ enum Balance {
     Done,
 }
 
-impl<S: Store + 'static, C: Clock + 'static> State<S, C> {
+impl State {
     /// As many turns as there are waiting, up to the window.
     fn balance(&mut self) -> Balance {
         let wanted = self.room.len().min(WINDOW);
@@ -359,12 +358,12 @@ fn interval(limits: &[Limit]) -> Span {
 }
 
 /// Leaves the room when the request goes away, in whatever way.
-struct Leaving<'l, S: Store + 'static, C: Clock + 'static> {
-    lane: &'l Lane<S, C>,
+struct Leaving<'l> {
+    lane: &'l Lane,
     place: Place,
 }
 
-impl<S: Store + 'static, C: Clock + 'static> Drop for Leaving<'_, S, C> {
+impl Drop for Leaving<'_> {
     fn drop(&mut self) {
         let left = self.lane.lock().room.leave(&self.place);
         if left.is_some() {

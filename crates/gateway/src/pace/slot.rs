@@ -13,11 +13,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use sluicegate_core::Decision;
 use sluicegate_core::plan::Handle;
 use sluicegate_core::query::{Query, RequestId, Subject};
 use sluicegate_core::store::{Claim, Error};
-use sluicegate_core::time::{Clock, Span, Timestamp};
-use sluicegate_core::{Decision, Store};
+use sluicegate_core::time::{Span, Timestamp};
 use sluicegate_door::answer::Answer;
 use sluicegate_door::service::{Failure, Question, Service};
 use tokio::sync::{Mutex, oneshot};
@@ -40,9 +40,9 @@ const UNANSWERED: Span = Span::from_millis(50);
 const OUTAGE: Span = Span::from_secs(2);
 
 /// What a slot came to.
-pub(super) enum Outcome<S: Store + 'static, C: Clock + 'static> {
+pub(super) enum Outcome {
     /// A turn: somebody may go.
-    Turn(Pass<S, C>),
+    Turn(Pass),
     /// Nobody needed it any more.
     Quit,
     /// Nobody may go: the store does not answer, or the route is banned.
@@ -50,8 +50,8 @@ pub(super) enum Outcome<S: Store + 'static, C: Clock + 'static> {
 }
 
 /// What all slots of a lane share.
-pub(super) struct Booker<S, C> {
-    pub(super) service: Arc<Service<S, C>>,
+pub(super) struct Booker {
+    pub(super) service: Arc<Service>,
     /// The value of the route's dimension.
     pub(super) key: String,
     /// Bookings are made one after the other.
@@ -60,26 +60,26 @@ pub(super) struct Booker<S, C> {
     pub(super) unanswered: AtomicU64,
 }
 
-enum Booked<S: Store + 'static, C: Clock + 'static> {
+enum Booked {
     At(Handle, Timestamp),
-    Turn(Pass<S, C>),
+    Turn(Pass),
     Later(Span),
     Closed(Refusal),
 }
 
-enum Claimed<S: Store + 'static, C: Clock + 'static> {
-    Turn(Pass<S, C>),
+enum Claimed {
+    Turn(Pass),
     At(Timestamp),
     Lost,
 }
 
-impl<S: Store + 'static, C: Clock + 'static> Booker<S, C> {
+impl Booker {
     /// Books a turn, waits for it, claims it. `told` is told when it opens; `quit` ends it.
     pub(super) async fn slot(
         &self,
         mut quit: oneshot::Receiver<()>,
         told: impl Fn(Timestamp),
-    ) -> Outcome<S, C> {
+    ) -> Outcome {
         loop {
             let id = self.service.request_id();
             let (handle, mut due) = match self.book(id).await {
@@ -118,7 +118,7 @@ impl<S: Store + 'static, C: Clock + 'static> Booker<S, C> {
         query
     }
 
-    async fn book(&self, id: RequestId) -> Booked<S, C> {
+    async fn book(&self, id: RequestId) -> Booked {
         let query = [self.query(id)];
         let one_at_a_time = self.stream.lock().await;
         let asked = self.service.now();
@@ -152,7 +152,7 @@ impl<S: Store + 'static, C: Clock + 'static> Booker<S, C> {
     }
 
     /// A turn without a booking: the limiter decides, by its outage policy if it has to.
-    async fn alone(&self) -> Booked<S, C> {
+    async fn alone(&self) -> Booked {
         let query = [self.query(self.service.request_id())];
         let decided =
             self.service.decide(&query, Question::Acquire, |answer| match answer.decision() {
@@ -191,7 +191,7 @@ impl<S: Store + 'static, C: Clock + 'static> Booker<S, C> {
         now.saturating_sub(since) >= OUTAGE.as_micros()
     }
 
-    async fn claim(&self, id: RequestId) -> Claimed<S, C> {
+    async fn claim(&self, id: RequestId) -> Claimed {
         let query = self.query(id);
         let claimant = self.service.request_id().id;
         let asked = self.service.now();

@@ -229,7 +229,7 @@ pub(crate) fn tokens(tokens: &[(&'static str, &str)]) -> Tokens {
 /// A running gateway.
 pub(crate) struct Proxy {
     pub(crate) address: SocketAddr,
-    pub(crate) gateway: Arc<Gateway<Memory, MonotonicClock>>,
+    pub(crate) gateway: Arc<Gateway>,
     pub(crate) metrics: Metrics,
     client: Client<HttpConnector, Full<Bytes>>,
 }
@@ -273,7 +273,7 @@ impl Proxy {
             groups.push(Group::new(key, [rule]));
         }
         let rules = Ruleset::new(groups, Settings::default()).expect("rules");
-        let limiter = Limiter::new(rules, Memory::new(Capacity::default()));
+        let limiter = Limiter::new(rules, Memory::new(Capacity::default()).into());
         let service = Arc::new(Service::new(limiter, MonotonicClock::new(), Vec::new()));
         let metrics = Metrics::new();
         let gateway = Gateway::new(&options, service, metrics.clone(), false).expect("a gateway");

@@ -13,8 +13,6 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
-use sluicegate_core::store::Store;
-use sluicegate_core::time::Clock;
 
 use super::EnvoyRls;
 use crate::grpc::proto::envoy::extensions::common::ratelimit::v3::{
@@ -26,21 +24,14 @@ use crate::grpc::proto::envoy::r#type::v3::RateLimitUnit;
 use crate::rest::Problem;
 
 /// The route, for the listener of REST.
-pub fn router<S, C>(rls: EnvoyRls<S, C>, body_limit: usize) -> Router
-where
-    S: Store + 'static,
-    C: Clock + 'static,
-{
+pub fn router(rls: EnvoyRls, body_limit: usize) -> Router {
     Router::new()
-        .route("/json", post(answer::<S, C>))
+        .route("/json", post(answer))
         .layer(DefaultBodyLimit::max(body_limit))
         .with_state(Arc::new(rls))
 }
 
-async fn answer<S: Store + 'static, C: Clock + 'static>(
-    State(rls): State<Arc<EnvoyRls<S, C>>>,
-    body: Bytes,
-) -> Result<Response, Problem> {
+async fn answer(State(rls): State<Arc<EnvoyRls>>, body: Bytes) -> Result<Response, Problem> {
     // No content type is asked for: the callers of envoyproxy/ratelimit send none.
     let call: Call = serde_json::from_slice(&body)
         .map_err(|error| Problem::bad_request(format!("the body is not a call: {error}")))?;

@@ -13,8 +13,7 @@ use sluicegate_core::Plan;
 use sluicegate_core::algorithm::log::ENTRIES_PER_CHARGE_MAX;
 use sluicegate_core::query::Query;
 use sluicegate_core::ruleset::{PlanError, Ruleset};
-use sluicegate_core::store::{self, Store};
-use sluicegate_core::time::Clock;
+use sluicegate_core::store;
 use tonic::{Request, Response, Status};
 use tracing::debug;
 
@@ -58,14 +57,14 @@ pub enum Closed {
 }
 
 /// The limiter, to Envoy.
-pub struct EnvoyRls<S, C> {
-    service: Arc<Service<S, C>>,
+pub struct EnvoyRls {
+    service: Arc<Service>,
     options: Options,
 }
 
-impl<S: Store + 'static, C: Clock + 'static> EnvoyRls<S, C> {
+impl EnvoyRls {
     /// The limiter, with answers like this.
-    pub fn new(service: Arc<Service<S, C>>, options: Options) -> Self {
+    pub fn new(service: Arc<Service>, options: Options) -> Self {
         Self { service, options }
     }
 
@@ -122,7 +121,7 @@ impl<S: Store + 'static, C: Clock + 'static> EnvoyRls<S, C> {
 }
 
 #[tonic::async_trait]
-impl<S: Store + 'static, C: Clock + 'static> RateLimitService for EnvoyRls<S, C> {
+impl RateLimitService for EnvoyRls {
     async fn should_rate_limit(
         &self,
         request: Request<RateLimitRequest>,

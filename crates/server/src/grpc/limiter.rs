@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use sluicegate_core::store::Store;
-use sluicegate_core::time::Clock;
 use tonic::{Request, Response, Status};
 
 use super::proto::sluicegate::v1 as pb;
@@ -20,12 +18,12 @@ use crate::ticket::Ticket;
 type Answered<T> = Result<Response<T>, Status>;
 
 /// The limiter, to those who speak gRPC.
-pub(super) struct Limiter<S, C> {
-    service: Arc<Service<S, C>>,
+pub(super) struct Limiter {
+    service: Arc<Service>,
 }
 
-impl<S: Store, C: Clock> Limiter<S, C> {
-    pub(super) fn new(service: Arc<Service<S, C>>) -> Self {
+impl Limiter {
+    pub(super) fn new(service: Arc<Service>) -> Self {
         Self { service }
     }
 
@@ -50,7 +48,7 @@ fn caller<T>(request: &Request<T>) -> Caller {
 }
 
 #[tonic::async_trait]
-impl<S: Store + 'static, C: Clock + 'static> RateLimiterService for Limiter<S, C> {
+impl RateLimiterService for Limiter {
     async fn allow(&self, request: Request<pb::AllowRequest>) -> Answered<pb::AllowResponse> {
         let request = request.into_inner();
         let mut query = decode::allow(&request, self.service.request_id())?;

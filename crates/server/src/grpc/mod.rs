@@ -14,8 +14,6 @@ mod status;
 use std::sync::Arc;
 
 use axum::Router;
-use sluicegate_core::store::Store;
-use sluicegate_core::time::Clock;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tonic_reflection::server::Builder as Reflection;
@@ -37,17 +35,13 @@ const SERVICES: [&str; 2] = ["sluicegate.v1.RateLimiterService", envoy::SERVICE]
 /// it. Whoever mounts it puts the
 /// [`Caller`](crate::auth::Caller) into the extensions of each request. `shutdown` ends the
 /// streams of whoever watches the health.
-pub fn router<S, C>(
-    service: Arc<Service<S, C>>,
-    rls: EnvoyRls<S, C>,
+pub fn router(
+    service: Arc<Service>,
+    rls: EnvoyRls,
     bytes_max: usize,
     ready: Probe,
     shutdown: CancellationToken,
-) -> Router
-where
-    S: Store + 'static,
-    C: Clock + 'static,
-{
+) -> Router {
     let limiter = RateLimiterServiceServer::new(Limiter::new(service));
     let mut routes = Routes::builder();
     routes

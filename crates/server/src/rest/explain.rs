@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 use sluicegate_core::query::Query;
 use sluicegate_core::ruleset::explain::{Applied, Skipped};
 use sluicegate_core::store::Store;
-use sluicegate_core::time::Clock;
 use sluicegate_core::{Charge, Plan, Ruleset};
 
 use super::decode::JsonBody;
@@ -21,8 +20,8 @@ use crate::request::Request;
 use crate::service::Service;
 
 /// Tells what would be decided, and why. Consumes nothing.
-pub(super) async fn explain<S: Store, C: Clock>(
-    State(service): State<Arc<Service<S, C>>>,
+pub(super) async fn explain(
+    State(service): State<Arc<Service>>,
     Extension(caller): Extension<Caller>,
     JsonBody(body): JsonBody,
 ) -> Result<Response, Problem> {

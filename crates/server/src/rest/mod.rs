@@ -17,8 +17,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{MethodRouter, get, post};
 use axum::{Extension, Router};
-use sluicegate_core::store::{Claim, Ended, Store};
-use sluicegate_core::time::Clock;
+use sluicegate_core::store::{Claim, Ended};
 use sluicegate_core::{Decision, Timestamp};
 
 use decode::JsonBody;
@@ -35,33 +34,29 @@ use crate::ticket::Ticket;
 /// The largest body that is read unless configured otherwise.
 pub const BODY_LIMIT: usize = 64 * 1024;
 
-type Shared<S, C> = State<Arc<Service<S, C>>>;
+type Shared = State<Arc<Service>>;
 type Answered = Result<Response, Problem>;
 
 /// Every route, as a value that tests call without a socket.
 ///
 /// Whoever mounts it puts the [`Caller`] into the extensions of each request.
-pub fn router<S, C>(service: Arc<Service<S, C>>, body_limit: usize) -> Router
-where
-    S: Store + 'static,
-    C: Clock + 'static,
-{
+pub fn router(service: Arc<Service>, body_limit: usize) -> Router {
     Router::new()
-        .route("/rate-limit/allow", only(post(allow::<S, C>)))
-        .route("/v1/acquire", only(post(acquire::<S, C>)))
-        .route("/v1/check", only(post(check::<S, C>)))
-        .route("/v1/book", only(post(book::<S, C>)))
-        .route("/v1/claim", only(post(claim::<S, C>)))
-        .route("/v1/settle", only(post(settle::<S, C>)))
-        .route("/v1/release", only(post(release::<S, C>)))
-        .route("/v1/renew", only(post(renew::<S, C>)))
-        .route("/v1/cancel", only(post(cancel::<S, C>)))
-        .route("/v1/usage", only(post(usage::usage::<S, C>)))
-        .route("/v1/users/{id}/usage", only(get(usage::of_user::<S, C>)))
-        .route("/v1/tenants/{id}/usage", only(get(usage::of_tenant::<S, C>)))
-        .route("/v1/models/{id}/usage", only(get(usage::of_model::<S, C>)))
-        .route("/v1/reset", only(post(reset::reset::<S, C>)))
-        .route("/v1/explain", only(post(explain::explain::<S, C>)))
+        .route("/rate-limit/allow", only(post(allow)))
+        .route("/v1/acquire", only(post(acquire)))
+        .route("/v1/check", only(post(check)))
+        .route("/v1/book", only(post(book)))
+        .route("/v1/claim", only(post(claim)))
+        .route("/v1/settle", only(post(settle)))
+        .route("/v1/release", only(post(release)))
+        .route("/v1/renew", only(post(renew)))
+        .route("/v1/cancel", only(post(cancel)))
+        .route("/v1/usage", only(post(usage::usage)))
+        .route("/v1/users/{id}/usage", only(get(usage::of_user)))
+        .route("/v1/tenants/{id}/usage", only(get(usage::of_tenant)))
+        .route("/v1/models/{id}/usage", only(get(usage::of_model)))
+        .route("/v1/reset", only(post(reset::reset)))
+        .route("/v1/explain", only(post(explain::explain)))
         .route("/openapi.json", only(get(openapi::document)))
         .merge(openapi::pages())
         .fallback(|| async {
@@ -71,26 +66,21 @@ where
 }
 
 /// What every handler gets at. Not a layer for each: those cost more than what they do.
-struct Rest<S, C> {
-    service: Arc<Service<S, C>>,
+#[derive(Clone)]
+struct Rest {
+    service: Arc<Service>,
     /// The largest body that is read.
     body_limit: usize,
 }
 
-impl<S, C> Clone for Rest<S, C> {
-    fn clone(&self) -> Self {
-        Self { service: self.service.clone(), body_limit: self.body_limit }
-    }
-}
-
-impl<S, C> decode::BodyLimit for Rest<S, C> {
+impl decode::BodyLimit for Rest {
     fn body_limit(&self) -> usize {
         self.body_limit
     }
 }
 
-impl<S, C> FromRef<Rest<S, C>> for Arc<Service<S, C>> {
-    fn from_ref(rest: &Rest<S, C>) -> Self {
+impl FromRef<Rest> for Arc<Service> {
+    fn from_ref(rest: &Rest) -> Self {
         rest.service.clone()
     }
 }
@@ -105,8 +95,8 @@ fn only<S: Clone + Send + Sync + 'static>(route: MethodRouter<S>) -> MethodRoute
     })
 }
 
-async fn allow<S: Store, C: Clock>(
-    State(service): Shared<S, C>,
+async fn allow(
+    State(service): Shared,
     RawQuery(query): RawQuery,
     JsonBody(body): JsonBody,
 ) -> Answered {
@@ -181,8 +171,8 @@ fn status(answer: &Answer<'_, '_>, admission: Vec<u8>, denied: StatusCode) -> Re
     response
 }
 
-async fn acquire<S: Store, C: Clock>(
-    service: Shared<S, C>,
+async fn acquire(
+    service: Shared,
     caller: Extension<Caller>,
     RawQuery(query): RawQuery,
     JsonBody(body): JsonBody,
@@ -190,8 +180,8 @@ async fn acquire<S: Store, C: Clock>(
     decide(service, &caller, query.as_deref(), &body, Question::Acquire).await
 }
 
-async fn check<S: Store, C: Clock>(
-    service: Shared<S, C>,
+async fn check(
+    service: Shared,
     caller: Extension<Caller>,
     RawQuery(query): RawQuery,
     JsonBody(body): JsonBody,
@@ -199,8 +189,8 @@ async fn check<S: Store, C: Clock>(
     decide(service, &caller, query.as_deref(), &body, Question::Peek).await
 }
 
-async fn book<S: Store, C: Clock>(
-    service: Shared<S, C>,
+async fn book(
+    service: Shared,
     caller: Extension<Caller>,
     RawQuery(query): RawQuery,
     JsonBody(body): JsonBody,
@@ -208,8 +198,8 @@ async fn book<S: Store, C: Clock>(
     decide(service, &caller, query.as_deref(), &body, Question::Book).await
 }
 
-async fn decide<S: Store, C: Clock>(
-    State(service): Shared<S, C>,
+async fn decide(
+    State(service): Shared,
     caller: &Caller,
     query: Option<&str>,
     body: &[u8],
@@ -231,8 +221,8 @@ async fn decide<S: Store, C: Clock>(
     Ok(told.await?)
 }
 
-async fn claim<S: Store, C: Clock>(
-    State(service): Shared<S, C>,
+async fn claim(
+    State(service): Shared,
     Extension(caller): Extension<Caller>,
     JsonBody(body): JsonBody,
 ) -> Answered {
@@ -279,34 +269,22 @@ fn claimed(claim: Claim, tell: impl FnOnce(&Decision) -> Vec<u8>) -> Response {
     json(body.to_string().into_bytes())
 }
 
-async fn settle<S: Store, C: Clock>(
-    State(service): Shared<S, C>,
-    JsonBody(body): JsonBody,
-) -> Answered {
+async fn settle(State(service): Shared, JsonBody(body): JsonBody) -> Answered {
     let (ticket, stated) = decode::shaped::<request::SettleBody>(&body)?.read()?;
     Ok(json(encode::settled(&settled::settle(&service, &ticket, &stated).await?)))
 }
 
-async fn release<S: Store, C: Clock>(
-    State(service): Shared<S, C>,
-    JsonBody(body): JsonBody,
-) -> Answered {
+async fn release(State(service): Shared, JsonBody(body): JsonBody) -> Answered {
     let ticket = decode::shaped::<request::HandleBody>(&body)?.read()?;
     Ok(ended(service.release(&ticket.handle).await?))
 }
 
-async fn cancel<S: Store, C: Clock>(
-    State(service): Shared<S, C>,
-    JsonBody(body): JsonBody,
-) -> Answered {
+async fn cancel(State(service): Shared, JsonBody(body): JsonBody) -> Answered {
     let ticket = decode::shaped::<request::HandleBody>(&body)?.read()?;
     Ok(ended(service.cancel(&ticket.handle).await?))
 }
 
-async fn renew<S: Store, C: Clock>(
-    State(service): Shared<S, C>,
-    JsonBody(body): JsonBody,
-) -> Answered {
+async fn renew(State(service): Shared, JsonBody(body): JsonBody) -> Answered {
     let ticket = decode::shaped::<request::HandleBody>(&body)?.read()?;
     let renewed = service.renew(&ticket.handle).await?;
     let (at, until) = (renewed.at.to_string(), renewed.until.to_string());

@@ -6,8 +6,6 @@ use axum::extract::{FromRef, Path, State};
 use axum::http::StatusCode;
 use axum::routing::{delete, get};
 use axum::{Extension, Router};
-use sluicegate_core::store::Store;
-use sluicegate_core::time::Clock;
 
 use super::decode::{self, BodyLimit, JsonBody};
 use super::{Answered, Problem, json, only};
@@ -15,49 +13,40 @@ use crate::auth::Caller;
 use crate::overrides::Overrides;
 
 /// Its routes, for whichever listeners are to have them.
-pub fn router<S, C>(overrides: Arc<Overrides<S, C>>, body_limit: usize) -> Router
-where
-    S: Store + 'static,
-    C: Clock + 'static,
-{
+pub fn router(overrides: Arc<Overrides>, body_limit: usize) -> Router {
     Router::new()
-        .route("/v1/overrides", only(get(list::<S, C>).post(set::<S, C>)))
-        .route("/v1/overrides/{id}", only(delete(remove::<S, C>)))
+        .route("/v1/overrides", only(get(list).post(set)))
+        .route("/v1/overrides/{id}", only(delete(remove)))
         .with_state(Door { overrides, body_limit })
 }
 
-struct Door<S, C> {
-    overrides: Arc<Overrides<S, C>>,
+#[derive(Clone)]
+struct Door {
+    overrides: Arc<Overrides>,
     body_limit: usize,
 }
 
-impl<S, C> Clone for Door<S, C> {
-    fn clone(&self) -> Self {
-        Self { overrides: self.overrides.clone(), body_limit: self.body_limit }
-    }
-}
-
-impl<S, C> FromRef<Door<S, C>> for Arc<Overrides<S, C>> {
-    fn from_ref(door: &Door<S, C>) -> Self {
+impl FromRef<Door> for Arc<Overrides> {
+    fn from_ref(door: &Door) -> Self {
         door.overrides.clone()
     }
 }
 
-impl<S, C> BodyLimit for Door<S, C> {
+impl BodyLimit for Door {
     fn body_limit(&self) -> usize {
         self.body_limit
     }
 }
 
-type Shared<S, C> = State<Arc<Overrides<S, C>>>;
+type Shared = State<Arc<Overrides>>;
 
-async fn list<S: Store, C: Clock>(State(overrides): Shared<S, C>) -> Answered {
+async fn list(State(overrides): Shared) -> Answered {
     let shown = overrides.list().await;
     Ok(json(serde_json::json!({ "overrides": shown }).to_string().into_bytes()))
 }
 
-async fn set<S: Store, C: Clock>(
-    State(overrides): Shared<S, C>,
+async fn set(
+    State(overrides): Shared,
     Extension(caller): Extension<Caller>,
     JsonBody(body): JsonBody,
 ) -> Answered {
@@ -67,8 +56,8 @@ async fn set<S: Store, C: Clock>(
     Ok(response)
 }
 
-async fn remove<S: Store, C: Clock>(
-    State(overrides): Shared<S, C>,
+async fn remove(
+    State(overrides): Shared,
     Extension(caller): Extension<Caller>,
     id: Result<Path<String>, axum::extract::rejection::PathRejection>,
 ) -> Answered {

@@ -19,8 +19,6 @@ use axum::response::Response;
 use serde_json::json;
 use sluicegate_core::Plan;
 use sluicegate_core::query::Subject;
-use sluicegate_core::store::Store;
-use sluicegate_core::time::Clock;
 
 use super::decode::JsonBody;
 use super::problem::Problem;
@@ -30,8 +28,8 @@ use crate::request::Request;
 use crate::service::Service;
 
 /// Forgets the usage of the counters that a request is charged on.
-pub(super) async fn reset<S: Store, C: Clock>(
-    State(service): State<Arc<Service<S, C>>>,
+pub(super) async fn reset(
+    State(service): State<Arc<Service>>,
     Extension(caller): Extension<Caller>,
     parameters: Result<Parameters<Vec<(String, String)>>, QueryRejection>,
     JsonBody(body): JsonBody,

@@ -9,7 +9,6 @@ use axum::response::Response;
 use sluicegate_core::limit::Unit;
 use sluicegate_core::query::{Query, Subject};
 use sluicegate_core::store::Store;
-use sluicegate_core::time::Clock;
 
 use super::decode::JsonBody;
 use super::encode::Json;
@@ -39,8 +38,8 @@ pub(super) fn unpriced(mut query: Query<'_>) -> Query<'_> {
 }
 
 /// What every limit of a request shows.
-pub(super) async fn usage<S: Store, C: Clock>(
-    State(service): State<Arc<Service<S, C>>>,
+pub(super) async fn usage(
+    State(service): State<Arc<Service>>,
     Extension(caller): Extension<Caller>,
     JsonBody(body): JsonBody,
 ) -> Result<Response, Problem> {
@@ -59,8 +58,8 @@ type Name = Result<Path<String>, PathRejection>;
 type Further = Result<Parameters<Vec<(String, String)>>, QueryRejection>;
 
 /// Where one user stands.
-pub(super) async fn of_user<S: Store, C: Clock>(
-    State(service): State<Arc<Service<S, C>>>,
+pub(super) async fn of_user(
+    State(service): State<Arc<Service>>,
     name: Name,
     further: Further,
 ) -> Result<Response, Problem> {
@@ -68,8 +67,8 @@ pub(super) async fn of_user<S: Store, C: Clock>(
 }
 
 /// Where one tenant stands.
-pub(super) async fn of_tenant<S: Store, C: Clock>(
-    State(service): State<Arc<Service<S, C>>>,
+pub(super) async fn of_tenant(
+    State(service): State<Arc<Service>>,
     name: Name,
     further: Further,
 ) -> Result<Response, Problem> {
@@ -77,8 +76,8 @@ pub(super) async fn of_tenant<S: Store, C: Clock>(
 }
 
 /// Where one model stands.
-pub(super) async fn of_model<S: Store, C: Clock>(
-    State(service): State<Arc<Service<S, C>>>,
+pub(super) async fn of_model(
+    State(service): State<Arc<Service>>,
     name: Name,
     further: Further,
 ) -> Result<Response, Problem> {
@@ -89,9 +88,9 @@ pub(super) async fn of_model<S: Store, C: Clock>(
 ///
 /// Parameters are further dimensions, for rules that ask for more. API keys are no part of a path,
 /// which others log: `/v1/usage` takes them.
-async fn of<S: Store, C: Clock>(
+async fn of(
     whose: Whose,
-    service: &Service<S, C>,
+    service: &Service,
     name: Name,
     further: Further,
 ) -> Result<Response, Problem> {

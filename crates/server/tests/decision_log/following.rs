@@ -10,6 +10,7 @@ use sluicegate_core::{Id, Limiter, Span};
 use sluicegate_server::decision_log::{Format, Options};
 use sluicegate_server::metrics::{self, Metrics};
 use sluicegate_server::service::{Question, Service};
+use sluicegate_store::AnyStore;
 use sluicegate_store::memory::{Capacity, Memory};
 use sluicegate_testkit::ManualClock;
 use sluicegate_testkit::suite::EPOCH;
@@ -24,7 +25,10 @@ fn lives(options: Options) -> (Vec<String>, Metrics) {
     let clock = Arc::new(ManualClock::new(EPOCH));
     let store = Memory::with_clock(Capacity::default(), clock.clone());
     let rules = all_of([rule("R", &[], &["2/10s", "90 tokens/h", "9 concurrent"])]);
-    let limiter = Limiter::new(Ruleset::new(rules, Settings::default()).expect("rules"), store);
+    let limiter = Limiter::new(
+        Ruleset::new(rules, Settings::default()).expect("rules"),
+        AnyStore::custom(store),
+    );
     let observers: Vec<Box<dyn sluicegate_server::service::Observer>> =
         vec![Box::new(log.clone()), Box::new(metrics.clone())];
     let service = Service::new(limiter, clock.clone(), observers);

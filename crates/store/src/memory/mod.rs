@@ -23,7 +23,7 @@ use siphasher::sip128::SipHasher13;
 use sluicegate_core::algorithm::Cell;
 use sluicegate_core::plan::Handle;
 use sluicegate_core::query::Cost;
-use sluicegate_core::store::{Claim, Ended, Error, Local, Renewed, Shut, Usage};
+use sluicegate_core::store::{Claim, Ended, Error, Renewed, Shut, Usage};
 use sluicegate_core::time::{Clock, Span, Timestamp};
 use sluicegate_core::{Charge, Decision, Id, Plan, Store};
 
@@ -225,47 +225,5 @@ impl<C: Clock> Store for Memory<C> {
 
     fn nodes(&self) -> u32 {
         1
-    }
-}
-
-impl<C: Clock> Local for Memory<C> {
-    fn now(&self) -> Timestamp {
-        Self::now(self)
-    }
-
-    fn acquire(&self, plan: &Plan<'_>) -> Result<Decision, Error> {
-        self.acquire_now(plan)
-    }
-
-    fn peek(&self, plan: &Plan<'_>) -> Result<Decision, Error> {
-        self.peek_now(plan)
-    }
-
-    fn cancel(&self, handle: &Handle) -> Result<Ended, Error> {
-        self.cancel_now(handle)
-    }
-
-    fn settle(&self, handle: &Handle, actual: &Cost) -> Result<Ended, Error> {
-        self.settle_now(handle.id, actual)
-    }
-
-    fn release(&self, handle: &Handle) -> Result<Ended, Error> {
-        self.release_now(handle.id)
-    }
-
-    fn renew(&self, handle: &Handle) -> Result<Renewed, Error> {
-        self.renew_now(handle.id)
-    }
-
-    fn close(&self, plan: &Plan<'_>, wait: Span) -> Shut {
-        self.close_now(plan, wait)
-    }
-
-    fn reset(&self, plan: &Plan<'_>) -> Timestamp {
-        self.reset_now(plan)
-    }
-
-    fn usage(&self, plan: &Plan<'_>) -> Usage {
-        self.usage_now(plan)
     }
 }

@@ -1,5 +1,6 @@
 //! What was denied because Redis did not answer is not charged, whatever arrives late.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use sluicegate_core::limiter::Verdict;
@@ -10,9 +11,9 @@ use sluicegate_core::ruleset::{Ruleset, Settings};
 use sluicegate_core::store::Attempt;
 use sluicegate_core::time::Clock as _;
 use sluicegate_core::{Decision, Id, Limit, Limiter, Span, Store};
-use sluicegate_store::MonotonicClock;
 use sluicegate_store::memory::{Capacity, Memory};
 use sluicegate_store::redis::{Options, Patience, Redis, Server};
+use sluicegate_store::{AnyStore, MonotonicClock};
 use sluicegate_testkit::proxy::{FaultProxy, Weather};
 use sluicegate_testkit::redis::{RedisServer, Version};
 use tokio::time::{sleep, timeout};
@@ -67,7 +68,7 @@ impl Kind {
 struct Node {
     server: RedisServer,
     proxy: FaultProxy,
-    limiter: Limiter<Redis>,
+    limiter: Limiter<AnyStore>,
     /// Looks into Redis without the network.
     witness: Redis,
     clock: MonotonicClock,
@@ -85,8 +86,8 @@ impl Node {
         let options = Options { patience, ..Options::new(Server::at("127.0.0.1", proxy.port)) };
         let patient = Patience { timeout: ms(5_000), retries: 1, deadline: ms(10_000) };
         let direct = Options::new(Server::at("127.0.0.1", server.port));
-        let limiter = Limiter::new(rules.expect("rules"), Redis::new(options))
-            .with_fallback(Memory::new(Capacity::default()));
+        let limiter = Limiter::new(rules.expect("rules"), Arc::new(Redis::new(options)).into())
+            .with_fallback(Memory::new(Capacity::default()).into(), MonotonicClock::new());
         let witness = Redis::new(Options { patience: patient, ..direct });
         let node = Self { server, proxy, limiter, witness, clock: MonotonicClock::new(), kind };
         node.up().await;
@@ -94,8 +95,12 @@ impl Node {
         node
     }
 
+    fn redis(&self) -> &Redis {
+        self.limiter.store().redis().expect("it is Redis")
+    }
+
     async fn up(&self) {
-        assert!(self.limiter.store().wait_until_up(ms(20_000)).await, "no connection");
+        assert!(self.redis().wait_until_up(ms(20_000)).await, "no connection");
     }
 
     async fn ask(&self, id: u128) -> Verdict {
@@ -122,7 +127,7 @@ impl Node {
     async fn shows(&self, used: u64) -> Duration {
         let (began, expected) = (self.clock.now(), vec![used; self.kind.limits().len()]);
         let shows = async {
-            while self.used().await != expected || self.limiter.store().taking_back() > 0 {
+            while self.used().await != expected || self.redis().taking_back() > 0 {
                 sleep(ms(1)).await;
             }
         };
@@ -146,7 +151,7 @@ async fn what_was_denied_while_replies_were_slow_is_not_charged() {
         node.up().await;
         let took = node.shows(0).await;
         assert!(took < ms(1_000), "{kind:?} {took:?} after Redis answered again");
-        assert_eq!(node.limiter.store().not_taken_back(), 0);
+        assert_eq!(node.redis().not_taken_back(), 0);
     }
 }
 
@@ -238,7 +243,7 @@ async fn taking_back_again_changes_nothing() {
         let plan = rules.plan(&query, node.clock.now()).expect("a plan");
         for _ in 0..3 {
             // An attempt that never arrived.
-            node.limiter.store().give_up(&plan, Attempt::Acquire(plan.id.id));
+            node.redis().give_up(&plan, Attempt::Acquire(plan.id.id));
         }
         node.shows(2).await;
         assert!(node.acquire(3).await.is_allowed(), "{kind:?}");
@@ -258,7 +263,7 @@ async fn what_an_outage_policy_admitted_is_not_taken_back() {
             assert!(verdict.decision.is_allowed(), "{kind:?} {id}");
             by_store += u64::from(verdict.outage.is_none());
         }
-        assert_eq!(node.limiter.store().taking_back(), 0);
+        assert_eq!(node.redis().taking_back(), 0);
         // What was cut before Redis saw it is not charged; what Redis has done stays.
         let used = node.used().await;
         assert!(used.iter().all(|&used| by_store < used && used <= 10), "{kind:?} {used:?}");
@@ -301,8 +306,8 @@ async fn the_queue_of_take_backs_is_bounded_and_its_overflow_is_counted() {
     let (query, rules) = (node.kind.query(1), node.limiter.rules());
     let plan = rules.plan(&query, node.clock.now()).expect("a plan");
     for _ in 0..10_003 {
-        node.limiter.store().give_up(&plan, Attempt::Acquire(plan.id.id));
+        node.redis().give_up(&plan, Attempt::Acquire(plan.id.id));
     }
-    assert_eq!(node.limiter.store().taking_back(), 10_000);
-    assert_eq!(node.limiter.store().not_taken_back(), 3);
+    assert_eq!(node.redis().taking_back(), 10_000);
+    assert_eq!(node.redis().not_taken_back(), 3);
 }

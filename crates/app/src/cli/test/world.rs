@@ -11,16 +11,14 @@ use sluicegate_core::query::{Query, QueryError, RequestId, Subject};
 use sluicegate_core::store::{Ended, Error};
 use sluicegate_core::{Id, Limiter, Span, Store as _, Timestamp};
 use sluicegate_server::service::{Question, Service};
-use sluicegate_store::Memory;
 use sluicegate_store::memory::Capacity;
+use sluicegate_store::{AnyStore, Memory};
 
 use super::clock::VirtualClock;
 use super::expect::Mismatch;
 use super::observe::{Observed, Word};
 use super::step::{Action, Calls, Case, Dimensions, NUMBER, Once, Step};
 use super::yaml::Mark;
-
-type Clock = Arc<VirtualClock>;
 
 /// Why a test failed: the first step that was not as expected.
 pub(super) struct Failure {
@@ -42,8 +40,8 @@ pub(super) fn run(config: &Config, case: &Case) -> Result<(), Box<Failure>> {
 
 struct World {
     start: Timestamp,
-    clock: Clock,
-    service: Service<Memory<Clock>, Clock>,
+    clock: Arc<VirtualClock>,
+    service: Service,
     /// What names the reservations of the test to the store.
     handles: HashMap<String, Handle>,
 }
@@ -52,7 +50,7 @@ impl World {
     fn new(config: &Config, start: Timestamp) -> Self {
         let clock = Arc::new(VirtualClock::new(start));
         let store = Memory::with_clock(Capacity::default(), clock.clone());
-        let limiter = Limiter::new(config.ruleset(), store);
+        let limiter = Limiter::new(config.ruleset(), AnyStore::custom(store));
         let service = Service::new(limiter, clock.clone(), Vec::new());
         Self { start, clock, service, handles: HashMap::new() }
     }

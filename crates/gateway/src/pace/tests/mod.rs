@@ -12,8 +12,8 @@ use sluicegate_core::ruleset::Settings;
 use sluicegate_core::time::Clock;
 use sluicegate_core::{Group, Limit, Limiter, Rule, Ruleset, Span, Timestamp};
 use sluicegate_door::service::Service;
-use sluicegate_store::Memory;
 use sluicegate_store::memory::Capacity;
+use sluicegate_store::{AnyStore, Memory};
 use sluicegate_testkit::Switch;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -24,7 +24,6 @@ use crate::options::{Order, ROUTE, Wait};
 use crate::refusal::Refusal;
 
 type Store = Switch<Memory<RuntimeClock>>;
-type TheLane = Lane<Store, RuntimeClock>;
 
 const KEY: &str = "vendor/graphql";
 const MINUTE: Duration = Duration::from_secs(60);
@@ -46,25 +45,25 @@ impl World {
         Self { clock, store, limit, outage: OutagePolicy::Closed }
     }
 
-    fn replica(&self, depth: usize, order: Order) -> Arc<TheLane> {
+    fn replica(&self, depth: usize, order: Order) -> Arc<Lane> {
         let mut rule = Rule::new(KEY, [self.limit.clone()]).per(&[ROUTE]).gated();
         rule.outage = Some(self.outage);
         let rule = rule.when(ROUTE, Pattern::exactly(KEY));
         let rules = Ruleset::new(vec![Group::new(KEY, [rule])], Settings::default());
         let capacity = Capacity { keys_max: 1_000, records_max: 100_000 };
-        let limiter = Limiter::new(rules.expect("rules"), self.store.clone())
-            .with_fallback(Memory::with_clock(capacity, self.clock));
+        let limiter = Limiter::new(rules.expect("rules"), AnyStore::custom(self.store.clone()))
+            .with_fallback(AnyStore::custom(Memory::with_clock(capacity, self.clock)), self.clock);
         let service = Arc::new(Service::new(limiter, self.clock, Vec::new()));
         let wait = Wait { max: MINUTE, depth, order };
         Lane::new(service, KEY.to_owned(), std::slice::from_ref(&self.limit), &wait)
     }
 
-    fn lane(&self) -> Arc<TheLane> {
+    fn lane(&self) -> Arc<Lane> {
         self.replica(100_000, Order::Fifo)
     }
 
     /// When each of `count` who come at once may go, sent away without a turn left out.
-    async fn all(&self, lanes: &[Arc<TheLane>], count: usize) -> Vec<Timestamp> {
+    async fn all(&self, lanes: &[Arc<Lane>], count: usize) -> Vec<Timestamp> {
         let mut waiting = JoinSet::new();
         for number in 0..count {
             let (lane, clock) = (lanes[number % lanes.len()].clone(), self.clock);
