@@ -11,7 +11,7 @@ use sluicegate_dispatch::{
     Backoff, Candidate, Delay, Dispatcher, Handler, Metrics, PROVIDER, Selector, Stop, Strategy,
     TIER, Tracker, Worker, dispatcher, worker,
 };
-use sluicegate_door::service::Service;
+use sluicegate_service::Service;
 use sluicegate_queue::{Broker, Message, Options, Queue, RabbitMq, WallClock, When, rabbitmq};
 use sluicegate_store::redis::{Options as RedisOptions, Patience, Server};
 use sluicegate_store::{MonotonicClock, Redis};

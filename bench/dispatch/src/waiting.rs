@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use sluicegate_core::Span;
 use sluicegate_core::query::{Query, Subject};
 use sluicegate_dispatch::{Count, Delay, PROVIDER, TIER};
-use sluicegate_door::service::{Question, Service};
+use sluicegate_service::{Question, Service};
 use sluicegate_queue::{Delivery, Reason, When};
 use sluicegate_testkit::rabbitmq::RabbitServer;
 use tokio::task::JoinSet;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use sluicegate_config::{Config, Listener, Work};
-use sluicegate_door::upstream::{Upstream, Ways};
-use sluicegate_server::tls::{Files, Tls};
+use sluicegate_http::tls::{Files, Tls};
+use sluicegate_http::upstream::{Upstream, Ways};
 
 /// Reads the certificate of a listener, if it has one. `option` is the listener's name in the file.
 pub(crate) fn load(option: &str, listen: &Listener) -> anyhow::Result<Option<Tls>> {

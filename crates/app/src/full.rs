@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use sluicegate_server::service::{Decided, Followed, Observer};
+use sluicegate_service::{Decided, Followed, Observer};
 use tracing::warn;
 
 /// The least time between two lines.

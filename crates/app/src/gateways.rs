@@ -11,9 +11,9 @@ use sluicegate_gateway::options::{
     Auth, Learn, Options, Order, PathPattern, Route, Timeouts, Wait, route_key,
 };
 use sluicegate_gateway::{Gateway, Metrics, Prepared};
+use sluicegate_http::probe::{Probe, Readiness};
 use sluicegate_server::auth::Tokens;
-use sluicegate_server::probe::{Probe, Readiness};
-use sluicegate_server::service::Service;
+use sluicegate_service::Service;
 
 use crate::store;
 use crate::upstream::{credentials, header, uri};

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use sluicegate_config::{self as config, ChatProvider, HttpContent, Work};
-use sluicegate_core::template::Text;
 use sluicegate_dispatch::Handler;
 use sluicegate_dispatch::handler::{
     self, Chat, CommandHandler, CommandOptions, Condition, Content, Emit, Emitting, Extract,
     HttpHandler, HttpOptions, Statuses, Success,
 };
-use sluicegate_door::upstream::Credentials;
+use sluicegate_http::upstream::Credentials;
 use sluicegate_queue::WallClock;
+use sluicegate_template::Text;
 
 use crate::upstream::{credentials, header, secret};
 

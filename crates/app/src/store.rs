@@ -2,8 +2,8 @@
 
 use sluicegate_config::{Asking, Config, OnLoss, RedisAddress, RedisStore, RedisTopology};
 use sluicegate_core::{Ruleset, Store as _};
+use sluicegate_http::probe::Readiness;
 use sluicegate_server::metrics::{RedisCalls, RedisStats};
-use sluicegate_server::probe::Readiness;
 use sluicegate_store::memory::Capacity;
 use sluicegate_store::redis::{
     self, Counted, Options, Patience, Sentinels, Server, State, Topology,

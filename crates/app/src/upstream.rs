@@ -3,7 +3,7 @@
 use anyhow::Context as _;
 use axum::http::{HeaderName, Uri};
 use sluicegate_config::{self as config, SecretSource};
-use sluicegate_door::upstream::{Credentials, Login, Secret};
+use sluicegate_http::upstream::{Credentials, Login, Secret};
 
 pub(crate) fn credentials(credentials: &config::Credentials) -> anyhow::Result<Credentials> {
     Ok(match credentials {

@@ -11,7 +11,7 @@ use sluicegate_core::limit::Unit;
 use sluicegate_core::query::{Cost, Query};
 use sluicegate_core::{Group, Limit, Limiter, Rule, Ruleset, Span, Timestamp};
 use sluicegate_server::decision_log::{DecisionLog, Options, Share};
-use sluicegate_server::service::{Question, Service};
+use sluicegate_service::{Question, Service};
 use sluicegate_store::memory::Capacity;
 use sluicegate_store::{AnyStore, Memory};
 use sluicegate_testkit::ManualClock;

@@ -8,14 +8,12 @@
 //! [`store::Store`] supplies atomicity.
 
 pub mod algorithm;
-pub mod checker;
 pub mod decision;
 pub mod descriptor;
 pub mod id;
 pub mod key;
 pub mod limit;
 pub mod limiter;
-pub mod model;
 pub mod money;
 pub mod outage;
 pub mod overrides;
@@ -27,9 +25,7 @@ pub mod rule;
 pub mod ruleset;
 pub mod shelf;
 pub mod store;
-pub mod template;
 pub mod time;
-pub mod upstream;
 
 pub use decision::Decision;
 pub use id::Id;

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use futures_util::future::join_all;
 use serde_json::Value;
 use sluicegate_core::time::{Clock, Span, Timestamp};
-use sluicegate_door::service::Service;
 use sluicegate_queue::{Delivery, Error, Message, Queue, Reason, When};
+use sluicegate_service::Service;
 use tracing::{info, warn};
 
 use crate::intake;

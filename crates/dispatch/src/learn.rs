@@ -4,7 +4,7 @@ use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use sluicegate_core::time::{Span, Timestamp};
-use sluicegate_core::upstream::{self, Answer, Watch};
+use sluicegate_vendors::{Answer, Watch};
 
 use crate::handler::Heard;
 
@@ -36,12 +36,12 @@ impl Ear {
         let headers: Vec<_> =
             heard.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         let answer = Answer { status: heard.status, headers: &headers, body: &heard.body, at };
-        let refusals = match upstream::is_refusal(&answer) {
+        let refusals = match sluicegate_vendors::is_refusal(&answer) {
             true => self.refusals.fetch_add(1, Ordering::Relaxed),
             false => self.refusals.swap(0, Ordering::Relaxed),
         };
         let watch = Watch { below: learn.below, refusals };
         let chance = RandomState::new().build_hasher().finish();
-        upstream::pause(&answer, watch, learn.pause_max, chance)
+        sluicegate_vendors::pause(&answer, watch, learn.pause_max, chance)
     }
 }

@@ -10,8 +10,8 @@ use sluicegate_core::query::{Cost, Query, RequestId};
 use sluicegate_core::store::{Claim, Error};
 use sluicegate_core::time::Span;
 use sluicegate_core::{Decision, Id};
-use sluicegate_door::answer::Answer;
-use sluicegate_door::service::{Failure, Question, Service};
+use sluicegate_service::answer::Answer;
+use sluicegate_service::{Failure, Question, Service};
 use tracing::warn;
 
 use crate::tier::Tier;

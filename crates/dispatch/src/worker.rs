@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use sluicegate_core::query::Cost;
 use sluicegate_core::time::{Clock, Span, Timestamp};
-use sluicegate_door::service::Service;
 use sluicegate_queue::{Delivery, Queue};
+use sluicegate_service::Service;
 use tokio::sync::{Semaphore, watch};
 use tracing::info;
 

@@ -15,10 +15,10 @@ use axum::http::request::Parts;
 use axum::http::{HeaderName, HeaderValue, Method, Response, StatusCode, Uri, header};
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
-use sluicegate_door::listener::Peer;
-use sluicegate_door::probe::{self, Probe};
-use sluicegate_door::service::Service;
-use sluicegate_door::tokens::Caller;
+use sluicegate_http::listener::Peer;
+use sluicegate_http::probe::{self, Probe};
+use sluicegate_http::tokens::Caller;
+use sluicegate_service::Service;
 
 use crate::forward::headers::{Before, for_upstream, strip};
 use crate::forward::streamed::Streamed;

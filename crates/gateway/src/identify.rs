@@ -5,8 +5,8 @@
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, Version, header};
 use percent_encoding::percent_decode_str;
-use sluicegate_door::listener::Doubtful;
-use sluicegate_door::tokens::Caller;
+use sluicegate_http::listener::Doubtful;
+use sluicegate_http::tokens::Caller;
 
 use crate::options::{Auth, PathPattern, Route};
 use crate::refusal::Refusal;

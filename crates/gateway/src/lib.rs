@@ -26,4 +26,4 @@ pub use gateway::{Gateway, Prepared, StartError};
 pub use metrics::Metrics;
 pub use options::Options;
 pub use route::RouteError;
-pub use sluicegate_door::upstream::{CaError, CredentialsError};
+pub use sluicegate_http::upstream::{CaError, CredentialsError};

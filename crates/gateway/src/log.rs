@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
 use sluicegate_core::Span;
 use sluicegate_core::time::Timestamp;
-use sluicegate_door::tokens::Caller;
+use sluicegate_http::tokens::Caller;
 use tracing::info;
 
 use crate::metrics::RouteMetrics;

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use axum::http::{HeaderName, Method, Uri};
 use sluicegate_core::limit::Limit;
-use sluicegate_door::tokens::Tokens;
-pub use sluicegate_door::upstream::{Credentials, Login, Secret};
+use sluicegate_http::tokens::Tokens;
+pub use sluicegate_http::upstream::{Credentials, Login, Secret};
 
 /// One gateway: a listener with routes behind it.
 #[derive(Clone, Debug)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use sluicegate_core::outage::OutagePolicy;
 use sluicegate_core::plan::Handle;
 use sluicegate_core::time::{Span, Timestamp};
-use sluicegate_door::service::Service;
+use sluicegate_service::Service;
 use tokio::task::AbortHandle;
 use tokio::time::sleep;
 use tracing::debug;

@@ -20,7 +20,7 @@
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use sluicegate_core::Span;
-use sluicegate_door::upstream::LoginFailed;
+use sluicegate_http::upstream::LoginFailed;
 
 /// Why not.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -11,9 +11,9 @@ use sluicegate_core::Decision;
 use sluicegate_core::plan::Handle;
 use sluicegate_core::query::{Query, RequestId, Subject};
 use sluicegate_core::time::Span;
-use sluicegate_door::answer::Answer;
-use sluicegate_door::service::{Failure, Question, Service};
-use sluicegate_door::tokens::Caller;
+use sluicegate_http::tokens::Caller;
+use sluicegate_service::answer::Answer;
+use sluicegate_service::{Failure, Question, Service};
 use tracing::error;
 
 use crate::options::{CALLER, ROUTE};

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use axum::http::response::Parts;
 use hyper::body::Incoming;
-use sluicegate_core::upstream::{self, Answer, Watch};
-use sluicegate_door::service::Service;
-use sluicegate_door::upstream::{CaError, CredentialsError, Signer, Upstream, Ways, is_address};
+use sluicegate_http::upstream::{CaError, CredentialsError, Signer, Upstream, Ways, is_address};
+use sluicegate_service::Service;
+use sluicegate_vendors::{Answer, Watch};
 use tokio::time::timeout;
 use tracing::{info, warn};
 
@@ -102,7 +102,8 @@ impl Route {
 
     /// Whether an answer says something of limits; most do not.
     pub(crate) fn hears(&self, head: &Parts) -> bool {
-        let said = || head.headers.keys().any(|name| upstream::speaks_of_limits(name.as_str()));
+        let said =
+            || head.headers.keys().any(|name| sluicegate_vendors::speaks_of_limits(name.as_str()));
         let hears = matches!(head.status.as_u16(), 403 | 429 | 503) || said();
         if !hears && self.refusals.load(Ordering::Relaxed) != 0 {
             self.refusals.store(0, Ordering::Relaxed);
@@ -114,14 +115,16 @@ impl Route {
     /// for that.
     pub(crate) async fn learn(&self, head: &Parts, body: &mut Parked<Incoming>) {
         let Some(learn) = self.options.learn else { return };
-        let fields =
-            head.headers.iter().filter(|(name, _)| upstream::speaks_of_limits(name.as_str()));
+        let fields = head
+            .headers
+            .iter()
+            .filter(|(name, _)| sluicegate_vendors::speaks_of_limits(name.as_str()));
         let headers: Vec<_> = fields
             .filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)))
             .collect();
         let status = head.status.as_u16();
         let mut answer = Answer { status, headers: &headers, body: &[], at: self.service.now() };
-        let refused = upstream::is_refusal(&answer);
+        let refused = sluicegate_vendors::is_refusal(&answer);
         let hint = if refused {
             // Whatever can't be read in time is read by the caller, as it would be anyway.
             let _ = timeout(HINT_PATIENCE, body.begin(HINT_BYTES)).await;
@@ -136,7 +139,7 @@ impl Route {
         };
         let watch = Watch { below: learn.below, refusals };
         let chance = RandomState::new().build_hasher().finish();
-        let span = upstream::pause(&answer, watch, learn.pause_max.into(), chance);
+        let span = sluicegate_vendors::pause(&answer, watch, learn.pause_max.into(), chance);
         let Some(span) = span else { return };
         self.metrics.paused();
         match self.lane.close(span).await {

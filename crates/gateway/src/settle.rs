@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::http::response::Parts;
 use hyper::body::Incoming;
-use sluicegate_door::service::Service;
+use sluicegate_service::Service;
 
 use crate::forward::Parked;
 use crate::log::Line;

@@ -14,7 +14,7 @@ use futures_util::future::Either;
 use tower_layer::Layer;
 use tower_service::Service;
 
-pub use sluicegate_door::tokens::{Caller, Hash, Scope, Scopes, SharedToken, Tokens, hash};
+pub use sluicegate_http::tokens::{Caller, Hash, Scope, Scopes, SharedToken, Tokens, hash};
 
 use crate::rest::Problem;
 

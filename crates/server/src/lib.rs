@@ -17,5 +17,5 @@ mod settled;
 mod ticket;
 mod window;
 
-// What this crate and other front doors share.
-pub use sluicegate_door::{answer, listener, probe, service, tls};
+pub(crate) use sluicegate_http::probe;
+pub(crate) use sluicegate_service::{self as service, answer};

@@ -21,9 +21,9 @@ use sluicegate_server::grpc::proto::envoy::service::ratelimit::v3::rate_limit_re
 use sluicegate_server::grpc::proto::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 use sluicegate_server::grpc::proto::sluicegate::v1::AllowRequest;
 use sluicegate_server::grpc::proto::sluicegate::v1::rate_limiter_service_client::RateLimiterServiceClient;
-use sluicegate_server::probe::Readiness;
+use sluicegate_http::probe::Readiness;
 use sluicegate_server::rest;
-use sluicegate_server::service::Service;
+use sluicegate_service::Service;
 use sluicegate_store::AnyStore;
 use sluicegate_store::memory::{Capacity, Memory};
 use sluicegate_testkit::ManualClock;

@@ -27,9 +27,9 @@ use sluicegate_server::grpc::proto::envoy::service::ratelimit::v3::rate_limit_se
 use sluicegate_server::grpc::proto::envoy::service::ratelimit::v3::{
     RateLimitRequest, RateLimitResponse,
 };
-use sluicegate_server::probe::Readiness;
+use sluicegate_http::probe::Readiness;
 use sluicegate_server::metrics::{self, Metrics};
-use sluicegate_server::service::{Observer, Service};
+use sluicegate_service::{Observer, Service};
 use sluicegate_store::AnyStore;
 use sluicegate_store::memory::{Capacity, Memory};
 use sluicegate_testkit::ManualClock;

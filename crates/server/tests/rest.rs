@@ -14,7 +14,7 @@ use sluicegate_core::{Limit, Limiter};
 use sluicegate_server::auth;
 use sluicegate_server::overrides::Overrides;
 use sluicegate_server::rest;
-use sluicegate_server::service::Service;
+use sluicegate_service::Service;
 use sluicegate_store::AnyStore;
 use sluicegate_store::LocalShelf;
 use sluicegate_store::memory::{Capacity, Memory};

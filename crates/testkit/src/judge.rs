@@ -1,6 +1,6 @@
 //! Proofs that a limit was kept: by the store's own times, and by what arrived where the work went.
 
-use sluicegate_core::checker::Checker;
+use sluicegate_checker::Checker;
 use sluicegate_core::{Limit, Span, Timestamp};
 
 /// The longest way from the store to where the work arrived.

@@ -4,6 +4,7 @@
 pub mod clock;
 mod guard;
 pub mod judge;
+pub mod model;
 pub mod proxy;
 pub mod queue;
 pub mod rabbitmq;

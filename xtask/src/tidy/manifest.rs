@@ -1,11 +1,12 @@
 //! Rules over `Cargo.toml`: which crate may use which, and that all share one set of lints.
 //!
 //! ```text
-//! core ← {store, config, queue} ← door ← {server, gateway, dispatch, client} ← app
+//! {core, template} ← {checker, vendors} ← {store, config, queue, http} ← service ← pace
+//!   ← {server, gateway, dispatch, client} ← app
 //! ```
 //!
 //! A crate may use any crate of a lower layer, never one of its own. `testkit` serves
-//! tests only, and stands on `core`, `store` and `queue`.
+//! tests only, and stands on `core`, `checker`, `store` and `queue`.
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -13,15 +14,17 @@ use toml::de::{DeTable, DeValue};
 use super::Finding;
 
 /// The folders under `crates/`, lowest layer first.
-const LAYERS: [&[&str]; 5] = [
-    &["core"],
-    &["store", "config", "queue"],
-    &["door"],
+const LAYERS: [&[&str]; 7] = [
+    &["core", "template"],
+    &["checker", "vendors"],
+    &["store", "config", "queue", "http"],
+    &["service"],
+    &["pace"],
     &["server", "gateway", "dispatch", "client"],
     &["app"],
 ];
 const TESTKIT: &str = "testkit";
-const TESTKIT_USES: [&str; 3] = ["core", "store", "queue"];
+const TESTKIT_USES: [&str; 4] = ["core", "checker", "store", "queue"];
 
 pub(super) fn check(path: &str, text: &str) -> Vec<Finding> {
     // The bench workspace is its own world: it holds programs of others, too.
@@ -192,7 +195,7 @@ mod tests {
         assert!(uses("store", "core"));
         assert!(uses("server", "core") && uses("server", "config"));
         assert!(uses("app", "gateway") && uses("app", "store"));
-        assert!(uses("server", "door") && uses("gateway", "door"));
+        assert!(uses("server", "service") && uses("gateway", "http"));
         assert!(["core", "store", "queue"].iter().all(|used| uses("testkit", used)));
     }
 

@@ -15,7 +15,7 @@ use sluicegate_dispatch::{
     Worker, dispatcher, worker,
 };
 use sluicegate_queue::{Queue, WallClock};
-use sluicegate_server::service::Service;
+use sluicegate_service::Service;
 use tokio::task::JoinSet;
 use tracing::error;
 

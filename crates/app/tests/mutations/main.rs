@@ -22,7 +22,7 @@ use sluicegate_core::query::{Cost, Query};
 use sluicegate_core::rule::Mode;
 use sluicegate_core::{Group, Limiter, Rule, Ruleset, Span, Timestamp};
 use sluicegate_server::decision_log::{DecisionLog, Options};
-use sluicegate_server::service::{Question, Service};
+use sluicegate_service::{Question, Service};
 use sluicegate_store::memory::Capacity;
 use sluicegate_store::{AnyStore, Memory};
 use sluicegate_testkit::ManualClock;
@@ -325,8 +325,7 @@ impl Inside {
         let out = Box::new(file.reopen().expect("the same file"));
         let log = DecisionLog::new(out, clock.clone(), Options::new([7; 32])).expect("a log");
         let store = Memory::with_clock(Capacity::default(), clock.clone());
-        let observers: Vec<Box<dyn sluicegate_server::service::Observer>> =
-            vec![Box::new(log.clone())];
+        let observers: Vec<Box<dyn sluicegate_service::Observer>> = vec![Box::new(log.clone())];
         let service =
             Service::new(Limiter::new(rules, AnyStore::custom(store)), clock.clone(), observers);
         Self { clock, service, log, file }

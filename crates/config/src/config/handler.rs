@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 use sluicegate_core::Span;
-use sluicegate_core::template::{Member, Text, Tree};
+use sluicegate_template::{Member, Text, Tree};
 
 use super::{ByteSize, Credentials, SecretSource, Url};
 

@@ -179,7 +179,7 @@ impl Limit {
     };
 
     /// The rate by which a ban is counted where it does not deny: in shadow rules and tallies.
-    pub(crate) const BAN: Rate =
+    pub const BAN: Rate =
         Rate { amount: Amount::NONE, unit: Unit::Requests, window: Window(Span::from_secs(1)) };
 
     /// Whether it admits nothing.

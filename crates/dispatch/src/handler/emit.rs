@@ -6,8 +6,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use serde_json::Value;
-use sluicegate_core::template::{Member, Root, Scope, Text, Tree};
 use sluicegate_queue::{JobId, Message};
+use sluicegate_template::{Member, Root, Scope, Text, Tree};
 
 use super::facts::Facts;
 use super::{Done, Failure, Handled, Handler, Job};

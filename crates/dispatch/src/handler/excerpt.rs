@@ -1,6 +1,6 @@
 //! What others said, short enough for a dead letter and fit to be printed.
 
-use sluicegate_door::upstream::Secrets;
+use sluicegate_http::upstream::Secrets;
 
 /// The longest excerpt, in bytes.
 const BYTES_MAX: usize = 1 << 10;

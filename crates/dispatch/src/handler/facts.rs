@@ -4,7 +4,7 @@
 use std::sync::OnceLock;
 
 use serde_json::{Value, json};
-use sluicegate_core::template::{Root, Scope};
+use sluicegate_template::{Root, Scope};
 
 use super::Job;
 

@@ -115,7 +115,7 @@ pub enum FailureKind {
 pub struct Heard {
     /// The status.
     pub status: u16,
-    /// The header fields that [speak of limits](sluicegate_core::upstream::speaks_of_limits), names
+    /// The header fields that [speak of limits](sluicegate_vendors::speaks_of_limits), names
     /// in lower case.
     pub headers: Vec<(String, String)>,
     /// The beginning of the body of a refusal.

@@ -9,12 +9,12 @@ use axum::extract::Request;
 use axum::http::Method;
 use axum::response::IntoResponse;
 use axum::routing::any;
-use sluicegate_core::template::{Member, Root, Text, Tree};
 use sluicegate_dispatch::Count;
 use sluicegate_dispatch::handler::{
     Content, Emit, Emitting, Extract, HttpHandler, HttpOptions, Statuses, Success,
 };
 use sluicegate_queue::WallClock;
+use sluicegate_template::{Member, Root, Text, Tree};
 use tokio::net::TcpListener;
 
 use crate::support::{Bench, eventually, worker_of};

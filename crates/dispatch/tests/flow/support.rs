@@ -16,8 +16,8 @@ use sluicegate_dispatch::{
     Backoff, Candidate, Delay, Dispatcher, Done, Failure, Handled, Handler, Heard, Job, Learn,
     Metrics, PROVIDER, Selector, Stop, Strategy, TIER, Tier, Tracker, Worker, dispatcher, worker,
 };
-use sluicegate_door::service::{Decided, Followed, Observer, Operation, Service};
 use sluicegate_queue::{Embedded, JobId, Message, Options, Queue, WallClock, When};
+use sluicegate_service::{Decided, Followed, Observer, Operation, Service};
 use sluicegate_store::memory::Capacity;
 use sluicegate_store::{AnyStore, Memory, MonotonicClock};
 use sluicegate_testkit::judge::{judge, judge_arrivals, longest_way};

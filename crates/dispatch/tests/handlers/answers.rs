@@ -9,10 +9,10 @@ use futures_util::stream;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use serde_json::json;
-use sluicegate_core::template::Member;
 use sluicegate_dispatch::Handler;
 use sluicegate_dispatch::handler::{Condition, Extract, HttpError, HttpHandler, Statuses};
 use sluicegate_queue::WallClock;
+use sluicegate_template::Member;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 

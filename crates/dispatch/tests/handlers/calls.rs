@@ -9,7 +9,7 @@ use proptest::test_runner::{Config, TestRunner};
 use serde_json::json;
 use sluicegate_dispatch::Handler as _;
 use sluicegate_dispatch::handler::Content;
-use sluicegate_door::upstream::{Credentials, Login, Secret};
+use sluicegate_http::upstream::{Credentials, Login, Secret};
 
 use crate::support::{
     PERMANENT, Server, TRANSIENT, body, done, failed, handler, job, map, options, response, text,

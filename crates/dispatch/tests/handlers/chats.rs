@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use sluicegate_dispatch::handler::{
     Chat, ChatProvider, Content, Extract, FailureKind, HttpOptions,
 };
-use sluicegate_door::upstream::{Credentials, Secret};
+use sluicegate_http::upstream::{Credentials, Secret};
 
 use crate::support::{Server, body, done, failed, handler, job, options, response, text, tree};
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use sluicegate_dispatch::Handler as _;
 use sluicegate_dispatch::handler::{CommandHandler, CommandOptions};
-use sluicegate_door::upstream::Secret;
+use sluicegate_http::upstream::Secret;
 
 use crate::support::{PERMANENT, TRANSIENT, body, done, failed, job};
 

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
-use sluicegate_core::template::Member;
 use sluicegate_dispatch::handler::{Emit, Emitting, Output};
 use sluicegate_dispatch::{Done, Handled, Handler, Job};
 use sluicegate_queue::Message;
+use sluicegate_template::Member;
 
 use crate::support::{PERMANENT, done, failed, job, map, text, tree};
 

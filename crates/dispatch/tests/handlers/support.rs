@@ -10,12 +10,12 @@ use axum::http::{HeaderMap, Method, Response, StatusCode};
 use axum::routing::any;
 use bytes::Bytes;
 use serde_json::Value;
-use sluicegate_core::template::{Root, Text, Tree};
 use sluicegate_dispatch::handler::{
     Content, Extract, FailureKind, HttpHandler, HttpOptions, Statuses, Success,
 };
 use sluicegate_dispatch::{Done, Failure, Handled, Handler, Job};
 use sluicegate_queue::{JobId, Message, WallClock};
+use sluicegate_template::{Root, Text, Tree};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 

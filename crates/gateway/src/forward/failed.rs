@@ -2,7 +2,7 @@
 
 use std::error::Error as _;
 
-use sluicegate_door::upstream::SendError;
+use sluicegate_http::upstream::SendError;
 
 use super::parked::TooLong;
 use crate::refusal::Refusal;

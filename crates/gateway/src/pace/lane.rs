@@ -10,7 +10,7 @@ use futures_util::stream::FuturesUnordered;
 use sluicegate_core::limit::{Limit, Unit};
 use sluicegate_core::store::Shut;
 use sluicegate_core::time::{Span, Timestamp};
-use sluicegate_door::service::{Failure, Service};
+use sluicegate_service::{Failure, Service};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 

@@ -17,14 +17,14 @@ use hyper_util::rt::TokioExecutor;
 use sluicegate_core::rule::Pattern;
 use sluicegate_core::ruleset::Settings;
 use sluicegate_core::{Group, Limiter, Rule, Ruleset};
-use sluicegate_door::listener::{self, Stats};
-use sluicegate_door::probe::Readiness;
-use sluicegate_door::service::Service;
-use sluicegate_door::tokens::{Tokens, hash};
 use sluicegate_gateway::options::{
     Auth, Options, Order, PathPattern, ROUTE, Route, Timeouts, Wait, route_key,
 };
 use sluicegate_gateway::{Gateway, Metrics};
+use sluicegate_http::listener::{self, Stats};
+use sluicegate_http::probe::Readiness;
+use sluicegate_http::tokens::{Tokens, hash};
+use sluicegate_service::Service;
 use sluicegate_store::memory::Capacity;
 use sluicegate_store::{Memory, MonotonicClock};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use sluicegate_door::listener::{self, Stats};
-use sluicegate_door::tls::{Files, Tls};
+use sluicegate_http::listener::{self, Stats};
+use sluicegate_http::tls::{Files, Tls};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 

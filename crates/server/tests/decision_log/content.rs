@@ -1,12 +1,12 @@
 //! What lines say.
 
 use serde_json::Value;
-use sluicegate_core::checker::Checker;
+use sluicegate_checker::Checker;
 use sluicegate_core::query::{Cost, RequestId};
 use sluicegate_core::ruleset::Settings;
 use sluicegate_core::{Id, Limit, Money, Span, Timestamp};
 use sluicegate_server::decision_log::{Format, Options};
-use sluicegate_server::service::Operation;
+use sluicegate_service::Operation;
 use sluicegate_testkit::suite::EPOCH;
 
 use crate::observed::{Ask, Limiter, all_of, rule};

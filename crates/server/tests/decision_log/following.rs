@@ -9,7 +9,7 @@ use sluicegate_core::ruleset::{Ruleset, Settings};
 use sluicegate_core::{Id, Limiter, Span};
 use sluicegate_server::decision_log::{Format, Options};
 use sluicegate_server::metrics::{self, Metrics};
-use sluicegate_server::service::{Question, Service};
+use sluicegate_service::{Question, Service};
 use sluicegate_store::AnyStore;
 use sluicegate_store::memory::{Capacity, Memory};
 use sluicegate_testkit::ManualClock;
@@ -29,7 +29,7 @@ fn lives(options: Options) -> (Vec<String>, Metrics) {
         Ruleset::new(rules, Settings::default()).expect("rules"),
         AnyStore::custom(store),
     );
-    let observers: Vec<Box<dyn sluicegate_server::service::Observer>> =
+    let observers: Vec<Box<dyn sluicegate_service::Observer>> =
         vec![Box::new(log.clone()), Box::new(metrics.clone())];
     let service = Service::new(limiter, clock.clone(), observers);
     let ask = |id: u128| {

@@ -8,9 +8,9 @@ use std::thread;
 use serde_json::Value;
 use sluicegate_core::time::Clock;
 use sluicegate_core::{Span, Store};
-use sluicegate_server::answer::Answer;
 use sluicegate_server::decision_log::{Options, Share};
-use sluicegate_server::service::{Decided, Observer, Operation};
+use sluicegate_service::answer::Answer;
+use sluicegate_service::{Decided, Observer, Operation};
 use sluicegate_store::clock::MonotonicClock;
 
 use crate::observed::{Ask, Limiter, all_of, rule};

@@ -3,9 +3,9 @@
 use sluicegate_core::rule::{InlineRule, Pattern};
 use sluicegate_core::time::Clock;
 use sluicegate_core::{Span, Store};
-use sluicegate_server::answer::Answer;
 use sluicegate_server::metrics::{INLINE, Metrics, Options};
-use sluicegate_server::service::{Decided, Observer, Operation};
+use sluicegate_service::answer::Answer;
+use sluicegate_service::{Decided, Observer, Operation};
 
 use crate::observed::{Ask, Limiter, all_of, rule};
 use crate::{check, series, watching};

@@ -6,9 +6,9 @@ use std::path::Path;
 use sluicegate_core::query::{Cost, RequestId};
 use sluicegate_core::time::Clock;
 use sluicegate_core::{Id, Span, Store};
-use sluicegate_server::answer::Answer;
 use sluicegate_server::metrics::{Metrics, Options, QueueProcessing, QueueStats, StoreSize};
-use sluicegate_server::service::{Decided, Failed, Observer, Operation};
+use sluicegate_service::answer::Answer;
+use sluicegate_service::{Decided, Failed, Observer, Operation};
 
 use crate::observed::{Ask, Limiter, all_of, rule};
 use crate::{WHO, check, series, watching};

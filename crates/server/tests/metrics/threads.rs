@@ -5,8 +5,8 @@ use std::thread;
 
 use sluicegate_core::time::Clock;
 use sluicegate_core::{Span, Store};
-use sluicegate_server::answer::Answer;
-use sluicegate_server::service::{Decided, Observer, Operation};
+use sluicegate_service::answer::Answer;
+use sluicegate_service::{Decided, Observer, Operation};
 use sluicegate_store::clock::MonotonicClock;
 
 use crate::observed::{Ask, Limiter, all_of, rule};

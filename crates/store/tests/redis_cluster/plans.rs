@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use sluicegate_core::checker::Checker;
+use sluicegate_checker::Checker;
 use sluicegate_core::query::Cost;
 use sluicegate_core::store::Error;
 use sluicegate_core::time::Clock as _;

@@ -1,8 +1,8 @@
 //! Random operations, answered by the store and by the model.
 
+use crate::model::Model;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
-use sluicegate_core::model::Model;
 use sluicegate_core::plan::Handle;
 use sluicegate_core::query::{Cost, RequestId};
 use sluicegate_core::rule::{Mode, OnExpiry, Rule};

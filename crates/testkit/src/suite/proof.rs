@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
-use sluicegate_core::checker::{Checker, Event};
+use sluicegate_checker::{Checker, Event};
 use sluicegate_core::limit::Unit;
 use sluicegate_core::query::Cost;
 use sluicegate_core::rule::Rule;

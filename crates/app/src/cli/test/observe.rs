@@ -6,8 +6,8 @@ use sluicegate_core::algorithm::Reading;
 use sluicegate_core::limit::Unit;
 use sluicegate_core::store::Error;
 use sluicegate_core::{Decision, Limit, Money, Plan, Span, Timestamp};
-use sluicegate_server::answer::Answer;
-use sluicegate_server::service::Failure;
+use sluicegate_service::Failure;
+use sluicegate_service::answer::Answer;
 
 /// The outcome of a step in one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -17,7 +17,7 @@ use std::fmt;
 
 use sluicegate_core::query::Cost;
 use sluicegate_core::{Group, Money, Span, Timestamp};
-use sluicegate_server::service::Question;
+use sluicegate_service::Question;
 
 use super::expect::Expected;
 use super::observe::Word;

@@ -10,7 +10,7 @@ use sluicegate_core::plan::Handle;
 use sluicegate_core::query::{Query, QueryError, RequestId, Subject};
 use sluicegate_core::store::{Ended, Error};
 use sluicegate_core::{Id, Limiter, Span, Store as _, Timestamp};
-use sluicegate_server::service::{Question, Service};
+use sluicegate_service::{Question, Service};
 use sluicegate_store::memory::Capacity;
 use sluicegate_store::{AnyStore, Memory};
 

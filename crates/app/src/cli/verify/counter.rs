@@ -15,7 +15,7 @@
 //!
 //! What the store had counted is compared with what the log explains: see `count.rs`.
 
-use sluicegate_core::checker::{Checker, Finding, Interval, Malformed, Scope, Verdict};
+use sluicegate_checker::{Checker, Finding, Interval, Malformed, Scope, Verdict};
 use sluicegate_core::{Limit, Span, Timestamp};
 
 use super::count::{Count, Unexplained, Unlogged};

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher as _, RandomState};
 
-use sluicegate_core::checker::{Bound, Malformed, Scope};
+use sluicegate_checker::{Bound, Malformed, Scope};
 use sluicegate_core::limit::{LimitError, Unit};
 use sluicegate_core::time::SpanError;
 use sluicegate_core::{Limit, Rule, Span, Timestamp};

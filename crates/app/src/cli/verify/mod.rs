@@ -19,8 +19,8 @@ use std::path::PathBuf;
 
 use anyhow::bail;
 use clap::Args;
+use sluicegate_checker::Bound;
 use sluicegate_core::Span;
-use sluicegate_core::checker::Bound;
 
 use super::say;
 use ledger::{Ledger, Promise, Refusal};

@@ -1,7 +1,7 @@
 //! What is said of a log.
 
+use sluicegate_checker::{Bound, Violation};
 use sluicegate_core::Money;
-use sluicegate_core::checker::{Bound, Violation};
 use sluicegate_core::limit::Unit;
 
 use super::super::check::table;

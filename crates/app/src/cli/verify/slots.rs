@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use sluicegate_core::checker::{Bound, Checker, Event, Finding, Malformed, Scope};
+use sluicegate_checker::{Bound, Checker, Event, Finding, Malformed, Scope};
 use sluicegate_core::{Id, Limit, Span, Timestamp};
 
 use super::counter::DISORDER_MAX;

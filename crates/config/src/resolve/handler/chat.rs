@@ -1,6 +1,6 @@
 //! A question to a model.
 
-use sluicegate_core::template::{Root, Text};
+use sluicegate_template::{Root, Text};
 
 use super::super::item::{Fields, Item};
 use super::super::scalar;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use sluicegate_core::template::Text;
+use sluicegate_template::Text;
 
 use super::super::item::{Fields, Item};
 use super::super::scalar;

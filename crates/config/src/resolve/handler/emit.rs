@@ -1,6 +1,6 @@
 //! Further messages that a result calls for.
 
-use sluicegate_core::template::Root;
+use sluicegate_template::Root;
 
 use super::super::item::{Fields, Item};
 use super::super::scalar;

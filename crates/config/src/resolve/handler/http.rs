@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use sluicegate_core::Span;
-use sluicegate_core::template::{Root, Text};
+use sluicegate_template::{Root, Text};
 
 use super::super::item::{Fields, Item};
 use super::super::scalar;

@@ -1,7 +1,7 @@
 //! Templates: texts and trees in which places are filled from a message.
 
 use serde_json::Value as Json;
-use sluicegate_core::template::{Member, Root, SyntaxError, Text, Tree};
+use sluicegate_template::{Member, Root, SyntaxError, Text, Tree};
 
 use super::super::item::Item;
 use crate::raw::{Scalar, Value};

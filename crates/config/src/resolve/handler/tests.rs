@@ -119,8 +119,8 @@ emit:
 
 struct Message(serde_json::Value);
 
-impl sluicegate_core::template::Scope for Message {
-    fn value(&self, _: sluicegate_core::template::Root) -> Option<&serde_json::Value> {
+impl sluicegate_template::Scope for Message {
+    fn value(&self, _: sluicegate_template::Root) -> Option<&serde_json::Value> {
         Some(&self.0)
     }
 }

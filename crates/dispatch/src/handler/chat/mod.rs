@@ -6,7 +6,7 @@ mod gemini;
 mod openai;
 
 use serde_json::{Value, json};
-use sluicegate_core::template::{Scope, Text, Tree};
+use sluicegate_template::{Scope, Text, Tree};
 
 use super::http::RequestError;
 

@@ -1,6 +1,6 @@
 use serde_json::{Value, json};
-use sluicegate_core::template::Root;
 use sluicegate_queue::{JobId, Message};
+use sluicegate_template::Root;
 
 use super::super::Job;
 use super::super::facts::Facts;

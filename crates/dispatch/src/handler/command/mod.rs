@@ -16,7 +16,7 @@ use std::process::{ExitStatus, Stdio};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use serde::de::IgnoredAny;
-use sluicegate_door::upstream::{Secret, Secrets, Unreadable};
+use sluicegate_http::upstream::{Secret, Secrets, Unreadable};
 use tokio::process::Command;
 
 use self::child::Ran;

@@ -7,7 +7,7 @@ use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
 use serde_json::Value;
 use sluicegate_core::Timestamp;
-use sluicegate_core::upstream::{self, Answer};
+use sluicegate_vendors::Answer;
 
 use super::super::{Done, FailureKind, Handled, Heard, Output, chat, excerpt};
 use super::{Condition, Extract, Failure, HttpHandler};
@@ -18,8 +18,10 @@ const BEGINNING_BYTES: usize = 8 << 10;
 impl HttpHandler {
     pub(super) async fn judge(&self, response: Response<Incoming>) -> Handled {
         let (head, mut body) = response.into_parts();
-        let fields =
-            head.headers.iter().filter(|(name, _)| upstream::speaks_of_limits(name.as_str()));
+        let fields = head
+            .headers
+            .iter()
+            .filter(|(name, _)| sluicegate_vendors::speaks_of_limits(name.as_str()));
         let fields = fields
             .filter_map(|(name, value)| Some((name.to_string(), value.to_str().ok()?.to_owned())));
         let status = head.status.as_u16();
@@ -78,7 +80,7 @@ impl HttpHandler {
         // Whether it refuses does not depend on the time; for how long is the worker's question.
         let at = Timestamp::ZERO;
         let answer = Answer { status: heard.status, headers: &headers, body: &[], at };
-        if upstream::is_refusal(&answer) {
+        if sluicegate_vendors::is_refusal(&answer) {
             return FailureKind::Limited;
         }
         let retried = match status.as_u16() {

@@ -24,9 +24,9 @@ use std::time::Duration;
 use axum::http::{HeaderName, Method};
 use futures_util::future::BoxFuture;
 use serde_json::Value;
-use sluicegate_core::template::{Member, Text, Tree};
 use sluicegate_core::time::Clock;
-use sluicegate_door::upstream::{CaError, Credentials, CredentialsError, Signer, Upstream, Ways};
+use sluicegate_http::upstream::{CaError, Credentials, CredentialsError, Signer, Upstream, Ways};
+use sluicegate_template::{Member, Text, Tree};
 
 use super::chat::{Chat, ChatProvider};
 use super::facts::Facts;

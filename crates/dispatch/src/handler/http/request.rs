@@ -6,7 +6,7 @@ use axum::http::header::{CONTENT_TYPE, USER_AGENT};
 use axum::http::{HeaderMap, HeaderValue, Request, Uri};
 use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
-use sluicegate_core::template::{RenderError, Text, scalar};
+use sluicegate_template::{RenderError, Text, scalar};
 
 use super::super::chat::ImageError;
 use super::super::facts::Facts;

@@ -5,13 +5,13 @@ mod clock;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluicegate_core::checker::Checker;
+use sluicegate_checker::Checker;
 use sluicegate_core::outage::OutagePolicy;
 use sluicegate_core::rule::Pattern;
 use sluicegate_core::ruleset::Settings;
 use sluicegate_core::time::Clock;
 use sluicegate_core::{Group, Limit, Limiter, Rule, Ruleset, Span, Timestamp};
-use sluicegate_door::service::Service;
+use sluicegate_service::Service;
 use sluicegate_store::memory::Capacity;
 use sluicegate_store::{AnyStore, Memory};
 use sluicegate_testkit::Switch;

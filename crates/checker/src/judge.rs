@@ -1,0 +1,183 @@
+//! One pass over the sorted events of a key, for each kind of limit.
+//!
+//! A sum only grows at an instant at which something happened, so the windows that end there are
+//! all that have to be looked at.
+
+use std::collections::VecDeque;
+
+use super::lease::Change;
+use super::report::{Finding, Interval};
+use super::{Admit, Malformed, Scope};
+use sluicegate_core::limit::{Amount, Calendar, Limit, Rate};
+use sluicegate_core::time::{Span, Timestamp};
+
+/// What was seen so far.
+#[derive(Default)]
+pub(super) struct Tally {
+    /// The sum that exceeds its bound the most, or comes nearest to it.
+    pub(super) worst: Option<Finding>,
+    /// The first sum above its bound.
+    pub(super) first: Option<Finding>,
+    /// How many sums were above their bound.
+    pub(super) exceeded: u64,
+}
+
+impl Tally {
+    fn see(&mut self, finding: Finding) {
+        if finding.exceeds() {
+            self.exceeded += 1;
+            self.first.get_or_insert(finding);
+        }
+        if self.worst.is_none_or(|worst| finding.is_worse_than(worst)) {
+            self.worst = Some(finding);
+        }
+    }
+}
+
+/// Judges the admits and the changes of what is held, both oldest first.
+pub(super) fn judge(
+    key: &str,
+    scope: &Scope,
+    admits: &[Admit],
+    changes: &[Change],
+) -> Result<Tally, Malformed> {
+    match &scope.limit {
+        Limit::Exact(rate) | Limit::Windowed(rate) => Ok(rolling(scope, rate, admits)),
+        Limit::Bucket { rate, capacity } => Ok(bucket(scope, rate, *capacity, admits)),
+        Limit::Calendar { calendar, .. } => periods(key, scope, calendar, admits),
+        Limit::Concurrent(_) => Ok(concurrent(scope, changes)),
+        Limit::Banned { .. } => Ok(rolling(scope, &Limit::BAN, admits)),
+    }
+}
+
+/// The admits of each instant at which there were any, with their sum.
+fn instants(admits: &[Admit]) -> impl Iterator<Item = (Timestamp, u128, &[Admit])> {
+    let sum = |now: &[Admit]| now.iter().map(|admit| u128::from(admit.amount)).sum();
+    admits.chunk_by(|a, b| a.at == b.at).map(move |now| (now[0].at, sum(now), now))
+}
+
+/// Of the admits in a window the one that was decided last: it alone may go beyond the limit.
+#[derive(Default)]
+struct Last {
+    /// By `at`; each was decided later than all that follow it.
+    candidates: VecDeque<Admit>,
+}
+
+impl Last {
+    fn enter(&mut self, now: &[Admit]) {
+        for admit in now {
+            let later =
+                |other: &Admit| (other.decided, other.beyond) <= (admit.decided, admit.beyond);
+            while self.candidates.back().is_some_and(later) {
+                self.candidates.pop_back();
+            }
+            self.candidates.push_back(*admit);
+        }
+    }
+
+    fn leave(&mut self, gone: impl Fn(Timestamp) -> bool) {
+        while self.candidates.front().is_some_and(|admit| gone(admit.at)) {
+            self.candidates.pop_front();
+        }
+    }
+
+    fn beyond(&self) -> u128 {
+        self.candidates.front().map_or(0, |admit| u128::from(admit.beyond))
+    }
+}
+
+fn rolling(scope: &Scope, rate: &Rate, admits: &[Admit]) -> Tally {
+    // Not empty: a spread as long as the window is refused when the scope is given.
+    let length = rate.window.span().as_micros() - scope.spread.as_micros();
+    let length = Span::from_micros(length);
+    let allowed = scope.allowed();
+    let mut tally = Tally::default();
+    let mut oldest = admits.iter();
+    let (mut sum, mut last) = (0, Last::default());
+    for (at, amount, now) in instants(admits) {
+        sum += amount;
+        last.enter(now);
+        // Exactly one window later it has left.
+        while let Some(admit) = oldest.as_slice().first()
+            && at.since(admit.at) >= length
+        {
+            sum -= u128::from(admit.amount);
+            oldest.next();
+        }
+        last.leave(|entered| at.since(entered) >= length);
+        let allowed = allowed + last.beyond();
+        tally.see(Finding { interval: Interval::Window { until: at, length }, sum, allowed });
+    }
+    tally
+}
+
+/// Of all stretches that end at an instant, the one that exceeds its allowance the most begins
+/// where the bucket was last empty: further back, time refilled more than was taken; later on,
+/// something that still weighs is left out. So one stretch per instant is enough.
+fn bucket(scope: &Scope, rate: &Rate, capacity: Amount, admits: &[Admit]) -> Tally {
+    let window = u128::from(rate.window.span().as_micros());
+    let refill = u128::from(rate.amount.get());
+    // In units of amount × microseconds: below 2^53 × 2^45 + 2^53 × 2^54.
+    let full = u128::from(capacity.get()) * window + refill * u128::from(scope.spread.as_micros());
+    let mut tally = Tally::default();
+    let (mut from, mut sum, mut last) = (Timestamp::ZERO, 0, Last::default());
+    for (at, amount, now) in instants(admits) {
+        let refilled = refill * u128::from(at.since(from).as_micros());
+        if sum <= scope.bound.over(refilled, window) {
+            (from, sum, last) = (at, 0, Last::default());
+        }
+        sum += amount;
+        last.enter(now);
+        let refilled = refill * u128::from(at.since(from).as_micros());
+        tally.see(Finding {
+            interval: Interval::Stretch { from, until: at },
+            sum,
+            allowed: scope.bound.over(full + refilled, window) + last.beyond(),
+        });
+    }
+    tally
+}
+
+fn periods(
+    key: &str,
+    scope: &Scope,
+    calendar: &Calendar,
+    admits: &[Admit],
+) -> Result<Tally, Malformed> {
+    let allowed = scope.allowed();
+    let mut tally = Tally::default();
+    let mut rest = admits;
+    while let Some(&Admit { at, .. }) = rest.first() {
+        let period = calendar.boundaries(at).period(at);
+        let Some((from, until)) = period else {
+            return Err(Malformed::NoPeriod {
+                key: key.into(),
+                limit: scope.limit.to_string(),
+                at,
+            });
+        };
+        let (inside, later) = rest.split_at(rest.partition_point(|admit| admit.at < until));
+        let mut last = Last::default();
+        last.enter(inside);
+        tally.see(Finding {
+            interval: Interval::Period { from, until },
+            sum: inside.iter().map(|a| u128::from(a.amount)).sum(),
+            allowed: allowed + last.beyond(),
+        });
+        rest = later;
+    }
+    Ok(tally)
+}
+
+fn concurrent(scope: &Scope, changes: &[Change]) -> Tally {
+    let allowed = scope.allowed();
+    let mut tally = Tally::default();
+    let mut held = 0_u128;
+    for now in changes.chunk_by(|a, b| a.at == b.at) {
+        // What is freed at an instant was taken before it or at it, so it is among what is held.
+        held += now.iter().map(|c| u128::from(c.taken)).sum::<u128>();
+        held -= now.iter().map(|c| u128::from(c.freed)).sum::<u128>();
+        tally.see(Finding { interval: Interval::Instant(now[0].at), sum: held, allowed });
+    }
+    tally
+}

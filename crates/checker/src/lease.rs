@@ -1,0 +1,116 @@
+//! From starts, renewals and ends, in any order, to what was held when.
+
+use super::Malformed;
+use sluicegate_core::id::Id;
+use sluicegate_core::time::Timestamp;
+
+/// The leases of one key, as they were logged.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Log {
+    starts: Vec<Start>,
+    renewals: Vec<(Id, Timestamp)>,
+    ends: Vec<(Id, Timestamp)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Start {
+    at: Timestamp,
+    id: Id,
+    slots: u64,
+    until: Option<Timestamp>,
+}
+
+/// Slots that are taken or freed at an instant.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Change {
+    pub(super) at: Timestamp,
+    pub(super) taken: u64,
+    pub(super) freed: u64,
+}
+
+impl Log {
+    pub(super) fn start(&mut self, at: Timestamp, id: Id, slots: u64, until: Option<Timestamp>) {
+        self.starts.push(Start { at, id, slots, until });
+    }
+
+    pub(super) fn renew(&mut self, id: Id, until: Timestamp) {
+        self.renewals.push((id, until));
+    }
+
+    pub(super) fn end(&mut self, at: Timestamp, id: Id) {
+        self.ends.push((id, at));
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.starts.len()
+    }
+
+    /// Every change of what is held, oldest first. A lease is held from its start, before its end.
+    pub(super) fn held(&mut self, key: &str) -> Result<Vec<Change>, Malformed> {
+        self.starts.sort_unstable_by_key(|start| start.id);
+        self.renewals.sort_unstable();
+        self.ends.sort_unstable();
+        if let Some(twice) = self.starts.windows(2).find(|pair| pair[0].id == pair[1].id) {
+            let (key, id) = (key.into(), twice[0].id);
+            return Err(Malformed::StartedTwice { key, id });
+        }
+        if let Some(twice) = self.ends.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+            let (key, id) = (key.into(), twice[0].0);
+            return Err(Malformed::EndedTwice { key, id });
+        }
+
+        let (mut renewals, mut ends) = (&self.renewals[..], &self.ends[..]);
+        let mut changes = Vec::with_capacity(2 * self.starts.len());
+        for start in &self.starts {
+            let renewed = take_of(&mut renewals, start.id, key)?;
+            let expiry = start.until.map(|until| until.max(renewed.unwrap_or(until)));
+            let until = take_of(&mut ends, start.id, key)?.or(expiry);
+            push(start, until, key, &mut changes)?;
+        }
+        if let Some(&(id, _)) = renewals.first().or(ends.first()) {
+            let key = key.into();
+            return Err(Malformed::Unstarted { key, id });
+        }
+        changes.sort_unstable_by_key(|change| change.at);
+        Ok(changes)
+    }
+}
+
+/// Takes what belongs to `id` off the front of a sorted list, and returns the latest of it.
+fn take_of(
+    list: &mut &[(Id, Timestamp)],
+    id: Id,
+    key: &str,
+) -> Result<Option<Timestamp>, Malformed> {
+    let mut latest = None;
+    while let [(other, at), rest @ ..] = *list
+        && *other <= id
+    {
+        if *other < id {
+            let (key, id) = (key.into(), *other);
+            return Err(Malformed::Unstarted { key, id });
+        }
+        latest = Some(*at);
+        *list = rest;
+    }
+    Ok(latest)
+}
+
+fn push(
+    start: &Start,
+    until: Option<Timestamp>,
+    key: &str,
+    changes: &mut Vec<Change>,
+) -> Result<(), Malformed> {
+    if let Some(until) = until.filter(|&until| until < start.at) {
+        return Err(Malformed::Backwards {
+            key: key.into(),
+            id: start.id,
+            start: start.at,
+            end: until,
+        });
+    }
+    changes.push(Change { at: start.at, taken: start.slots, freed: 0 });
+    changes.extend(until.map(|at| Change { at, taken: 0, freed: start.slots }));
+    Ok(())
+}

@@ -1,0 +1,114 @@
+//! Why a log can't be judged.
+
+use sluicegate_core::id::Id;
+use sluicegate_core::limit::Unit;
+use sluicegate_core::time::{Span, Timestamp};
+
+/// Why a log can't be judged. It says nothing about whether a limit was exceeded.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    /// An event of a key without a scope.
+    #[error("{key}: no limit is known for this key: give its scopes before its events")]
+    UnknownKey {
+        /// The key.
+        key: Box<str>,
+    },
+    /// An admit on a key that only has leases.
+    #[error(
+        "{key}: an admit, but the only limits of this key are concurrent: record starts and ends"
+    )]
+    NotRated {
+        /// The key.
+        key: Box<str>,
+    },
+    /// A lease on a key without a concurrent limit.
+    #[error("{key}: a lease, but no limit of this key is concurrent: record admits")]
+    NotConcurrent {
+        /// The key.
+        key: Box<str>,
+    },
+    /// Limits of different units on one key.
+    #[error("{key}: counts {known}, so it can't count {other} too: give {other} a key of its own")]
+    Units {
+        /// The key.
+        key: Box<str>,
+        /// What it counts.
+        known: Unit,
+        /// What it was also to count.
+        other: Unit,
+    },
+    /// A spread that leaves nothing of the window.
+    #[error(
+        "{key}: a spread of {spread} leaves nothing of the window of {limit}: measure where instants drift less than the window"
+    )]
+    Spread {
+        /// The key.
+        key: Box<str>,
+        /// The limit.
+        limit: String,
+        /// The spread.
+        spread: Span,
+    },
+    /// A spread on a limit that needs the true instants.
+    #[error("{key}: {limit} can't be proven with a spread: judge it by the instants of the store")]
+    NoSpread {
+        /// The key.
+        key: Box<str>,
+        /// The limit.
+        limit: String,
+    },
+    /// An instant that can't be expressed.
+    #[error("{key}: {micros}us after 1970 is later than any instant that can be counted")]
+    Time {
+        /// The key.
+        key: Box<str>,
+        /// The instant, in microseconds since the epoch.
+        micros: u64,
+    },
+    /// The calendar has no period at an instant.
+    #[error("{key}: {limit} has no period at {at}")]
+    NoPeriod {
+        /// The key.
+        key: Box<str>,
+        /// The limit.
+        limit: String,
+        /// The instant.
+        at: Timestamp,
+    },
+    /// Two starts under one id.
+    #[error("{key}: lease {id} starts twice: give each lease an id of its own")]
+    StartedTwice {
+        /// The key.
+        key: Box<str>,
+        /// The lease.
+        id: Id,
+    },
+    /// Two ends under one id.
+    #[error("{key}: lease {id} ends twice: one of them freed a slot of somebody else")]
+    EndedTwice {
+        /// The key.
+        key: Box<str>,
+        /// The lease.
+        id: Id,
+    },
+    /// A renewal or an end without a start.
+    #[error("{key}: lease {id} is renewed or ends, but never starts: a part of the log is missing")]
+    Unstarted {
+        /// The key.
+        key: Box<str>,
+        /// The lease.
+        id: Id,
+    },
+    /// A lease that ends or expires before it starts.
+    #[error("{key}: lease {id} ends at {end}, before it starts at {start}")]
+    Backwards {
+        /// The key.
+        key: Box<str>,
+        /// The lease.
+        id: Id,
+        /// When it starts.
+        start: Timestamp,
+        /// When it ends or expires.
+        end: Timestamp,
+    },
+}

@@ -1,0 +1,217 @@
+//! What the judge found.
+
+use std::cmp::Reverse;
+use std::fmt;
+
+use super::Scope;
+use sluicegate_core::limit::Unit;
+use sluicegate_core::time::{Span, Timestamp};
+
+/// One verdict per scope: by key in the order in which keys were named, then by scope.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// The verdicts.
+    pub verdicts: Vec<Verdict>,
+}
+
+impl Report {
+    /// The first violation of every scope that has one.
+    pub fn violations(&self) -> impl Iterator<Item = Violation> {
+        self.verdicts.iter().filter_map(Verdict::violation)
+    }
+
+    /// The report if no scope was exceeded, otherwise the first violation.
+    pub fn proven(self) -> Result<Self, Box<Violation>> {
+        let first = self.violations().next();
+        first.map_or(Ok(self), |violation| Err(Box::new(violation)))
+    }
+}
+
+/// A line per scope.
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.verdicts.iter().try_for_each(|v| writeln!(f, "{v}"))
+    }
+}
+
+/// What was found about one scope.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// The key.
+    pub key: Box<str>,
+    /// What was to be proven.
+    pub scope: Scope,
+    /// How many admits were judged; of a concurrent limit, how many leases.
+    pub events: usize,
+    /// What exceeds its bound the most, or comes nearest to it. `None` if nothing happened.
+    pub worst: Option<Finding>,
+    /// The first that exceeds its bound.
+    pub first: Option<Finding>,
+    /// How many windows, stretches, periods or instants exceed their bound, of those that end
+    /// with an event.
+    pub exceeded: u64,
+}
+
+impl Verdict {
+    /// The first violation, if there is one.
+    pub fn violation(&self) -> Option<Violation> {
+        self.first.map(|finding| Violation {
+            key: self.key.clone(),
+            scope: self.scope.clone(),
+            finding,
+        })
+    }
+}
+
+/// `K: proven: 73 events, at most 10 admitted in (…, …] where 10/h allows 10`.
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { key, scope, .. } = self;
+        if let Some(violation) = self.violation() {
+            return write!(f, "{violation}, the first of {}", self.exceeded);
+        }
+        match self.worst {
+            None => write!(f, "{key}: proven: no events under {scope}"),
+            Some(worst) => {
+                let events = self.events;
+                let worst = worst.in_words(scope);
+                write!(f, "{key}: proven: {events} events, at most {worst}")
+            }
+        }
+    }
+}
+
+/// A bound that was exceeded, and where.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{key}: {}", finding.in_words(scope))]
+pub struct Violation {
+    /// The key.
+    pub key: Box<str>,
+    /// What was to be proven.
+    pub scope: Scope,
+    /// What was found instead.
+    pub finding: Finding,
+}
+
+/// A sum, where it was found and what was allowed there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// Where.
+    pub interval: Interval,
+    /// What was admitted or held.
+    pub sum: u128,
+    /// The bound.
+    pub allowed: u128,
+}
+
+impl Finding {
+    /// Whether more was admitted than is allowed.
+    pub const fn exceeds(self) -> bool {
+        self.sum > self.allowed
+    }
+
+    pub(super) fn is_worse_than(self, other: Self) -> bool {
+        let rank = |it: Self| {
+            let over = it.sum.saturating_sub(it.allowed);
+            (over, Reverse(it.allowed.saturating_sub(it.sum)))
+        };
+        rank(self) > rank(other)
+    }
+
+    /// `101 admitted in (12:00, 13:00] where 100/h allows 100`.
+    fn in_words(self, scope: &Scope) -> impl fmt::Display {
+        let unit = scope.limit.unit();
+        let (sum, allowed) = (Quantity(self.sum, unit), Number(self.allowed, unit));
+        fmt::from_fn(move |f| match self.interval {
+            Interval::Instant(at) => {
+                write!(f, "{} held at {at} where {scope} allows {allowed}", self.sum)
+            }
+            interval => write!(f, "{sum} admitted in {interval} where {scope} allows {allowed}"),
+        })
+    }
+}
+
+/// Where a sum was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interval {
+    /// A rolling window, without its start: (until − length, until].
+    Window {
+        /// Its last instant.
+        until: Timestamp,
+        /// How long it is.
+        length: Span,
+    },
+    /// A stretch of any length, with both ends: [from, until].
+    Stretch {
+        /// Its first instant.
+        from: Timestamp,
+        /// Its last instant.
+        until: Timestamp,
+    },
+    /// A calendar period, without its end: [from, until).
+    Period {
+        /// Its first instant.
+        from: Timestamp,
+        /// The first instant of the next one.
+        until: Timestamp,
+    },
+    /// One instant.
+    Instant(Timestamp),
+}
+
+impl fmt::Display for Interval {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Window { until, length } => write!(f, "({}, {until}]", Start(until, length)),
+            Self::Stretch { from, until } => write!(f, "[{from}, {until}]"),
+            Self::Period { from, until } => write!(f, "[{from}, {until})"),
+            Self::Instant(at) => at.fmt(f),
+        }
+    }
+}
+
+/// The start of a window. Windows of a clock that starts at zero begin before 1970, which a
+/// [`Timestamp`] can't say.
+struct Start(Timestamp, Span);
+
+impl fmt::Display for Start {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(until, length) = *self;
+        let micros = i128::from(until.as_micros()) - i128::from(length.as_micros());
+        let at = i64::try_from(micros).ok();
+        match at.and_then(|at| jiff::Timestamp::from_microsecond(at).ok()) {
+            Some(at) => at.fmt(f),
+            None => write!(f, "{micros}us"),
+        }
+    }
+}
+
+/// A number in the notation of its unit: money in dollars.
+struct Number(u128, Unit);
+
+impl fmt::Display for Number {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const NANOS: u128 = 1_000_000_000;
+        let Self(number, unit) = *self;
+        if unit != Unit::Usd {
+            return number.fmt(f);
+        }
+        // A sum of money may be more than `Money` can hold: that is what is to be shown.
+        let fraction = format!("{:09}", number % NANOS);
+        let significant = fraction.trim_end_matches('0').len().max(2);
+        write!(f, "{}.{}", number / NANOS, &fraction[..significant])
+    }
+}
+
+/// A number with its unit; requests go without saying.
+struct Quantity(u128, Unit);
+
+impl fmt::Display for Quantity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let number = Number(self.0, self.1);
+        match self.1 {
+            Unit::Requests => number.fmt(f),
+            unit => write!(f, "{number} {unit}"),
+        }
+    }
+}

@@ -1,0 +1,397 @@
+//! [`Service`]: the limiter that every listener, gateway and worker asks, with its observers.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use sluicegate_core::limiter::Verdict;
+use sluicegate_core::plan::Handle;
+use sluicegate_core::query::{Cost, Query, RequestId};
+use sluicegate_core::ruleset::{PlanError, Ruleset};
+use sluicegate_core::store::{self, Claim, Ended, Renewed, Shut, Store as _, Usage};
+use sluicegate_core::time::{Clock, Span, Timestamp};
+use sluicegate_core::{Decision, Id, Limiter, Plan};
+use sluicegate_store::{AnyStore, SharedClock};
+
+use crate::answer::{Answer, Asked};
+use crate::observer::{Decided, Effect, Failed, Followed, Observer, Operation, Unanswered};
+
+/// The questions that are answered by a decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Question {
+    /// May it go now? If so, it is charged.
+    Acquire,
+    /// The same, and the answer is no also if rules have counted more than their limit.
+    Tally,
+    /// Could it? Nothing is charged.
+    Peek,
+    /// When may it go? It is charged for then.
+    Book,
+}
+
+impl Question {
+    const fn operation(self) -> Operation {
+        match self {
+            Self::Acquire | Self::Tally => Operation::Acquire,
+            Self::Peek => Operation::Peek,
+            Self::Book => Operation::Book,
+        }
+    }
+}
+
+/// The limiter behind every front door.
+pub struct Service {
+    limiter: Limiter<AnyStore>,
+    clock: SharedClock,
+    ids: Ids,
+    observers: Vec<Box<dyn Observer>>,
+}
+
+/// Why there is no decision.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// The query is at fault.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The store is.
+    #[error(transparent)]
+    Store(#[from] store::Error),
+}
+
+impl Service {
+    /// A service over a limiter. The clock is this node's: calendar windows and latencies go by it.
+    pub fn new(
+        limiter: Limiter<AnyStore>,
+        clock: impl Clock + 'static,
+        observers: Vec<Box<dyn Observer>>,
+    ) -> Self {
+        let clock = SharedClock::new(clock);
+        Self { limiter, clock, ids: Ids::new(), observers }
+    }
+
+    /// The limiter itself.
+    pub const fn limiter(&self) -> &Limiter<AnyStore> {
+        &self.limiter
+    }
+
+    /// The clock of this node.
+    pub const fn clock(&self) -> &SharedClock {
+        &self.clock
+    }
+
+    /// The time of this node.
+    pub fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    /// A name for a request whose caller gave none.
+    pub fn request_id(&self) -> RequestId {
+        RequestId::ours(self.ids.next())
+    }
+
+    /// Decides on one or several queries as one plan, and lets `tell` tell the result.
+    ///
+    /// The answer is told while the rules that were planned by are still at hand.
+    pub async fn decide<T>(
+        &self,
+        queries: &[Query<'_>],
+        question: Question,
+        tell: impl FnOnce(&Answer<'_, '_>) -> T,
+    ) -> Result<T, Failure> {
+        let began = self.clock.now();
+        let rules = self.limiter.rules();
+        let plan = plan(&rules, queries, &began)?;
+        let operation = question.operation();
+        let (plan, verdict) = match plan.ban(began) {
+            Some((ban, decision)) => (ban, Ok(Verdict { decision, outage: None })),
+            None => {
+                let waiting = self.waiting(plan.id.id, operation, began);
+                let verdict = waiting.heard(match operation {
+                    Operation::Peek => self.limiter.peek(&plan).await,
+                    Operation::Book => self.limiter.book(&plan).await,
+                    _ => self.limiter.acquire(&plan).await,
+                });
+                (plan, verdict)
+            }
+        };
+        let Verdict { decision, outage } = match verdict {
+            Ok(verdict) => verdict,
+            Err(error) => {
+                self.failed(queries, &plan, operation, &error, began);
+                return Err(error.into());
+            }
+        };
+        let answer = Answer::new(&rules, &plan, &decision).by_policy(outage).to(Asked::by(queries));
+        let answer = if question == Question::Tally { answer.tallied() } else { answer };
+        if let Some(query) = queries.first() {
+            self.decided(query, answer, operation, None, began);
+        }
+        Ok(tell(&answer))
+    }
+
+    /// Asks whether a booking is good, and lets `tell` tell the result.
+    pub async fn claim<T>(
+        &self,
+        query: &Query<'_>,
+        claimant: Id,
+        tell: impl FnOnce(&Ruleset, &Plan<'_>, Claim) -> T,
+    ) -> Result<T, Failure> {
+        let began = self.clock.now();
+        let rules = self.limiter.rules();
+        let plan = rules.plan(query, began)?;
+        let (plan, claim) = match plan.ban(began) {
+            Some((ban, Decision::Deny(deny))) => (ban, Claim::Deny(deny)),
+            Some((ban, Decision::Never(never))) => (ban, Claim::Never(never)),
+            _ => {
+                let waiting = self.waiting(plan.id.id, Operation::Claim, began);
+                let claim = waiting.heard(self.limiter.store().claim(&plan, claimant).await)?;
+                (plan, claim)
+            }
+        };
+        let decision = match &claim {
+            Claim::Go { allow, .. } => Ok(Decision::Allow(allow.clone())),
+            Claim::Deny(deny) => Ok(Decision::Deny(deny.clone())),
+            Claim::Never(never) => Ok(Decision::Never(never.clone())),
+            Claim::Early { at, start } => Err((Some(*at), Effect::Early { start: *start })),
+            Claim::Rebooked { at, start } => {
+                Err((Some(*at), Effect::Rebooked { start: *start, plan: &plan }))
+            }
+            Claim::Spent => Err((None, Effect::Spent)),
+        };
+        match decision {
+            Ok(decision) => {
+                let answer = Answer::new(&rules, &plan, &decision);
+                self.decided(query, answer, Operation::Claim, Some(claimant), began);
+            }
+            Err((at, effect)) => self.followed(query.id.id, Operation::Claim, at, effect, began),
+        }
+        Ok(tell(&rules, &plan, claim))
+    }
+
+    /// Replaces the estimate of an admission by its actual cost.
+    pub async fn settle(&self, handle: &Handle, cost: &Cost) -> Result<Ended, store::Error> {
+        let began = self.clock.now();
+        let waiting = self.waiting(handle.id, Operation::Settle, began);
+        let ended = waiting.heard(self.limiter.settle(handle, cost).await)?;
+        self.ended(Operation::Settle, handle, Some(cost), ended, began);
+        Ok(ended)
+    }
+
+    /// Gives the leases of an admission back.
+    pub async fn release(&self, handle: &Handle) -> Result<Ended, store::Error> {
+        let began = self.clock.now();
+        let waiting = self.waiting(handle.id, Operation::Release, began);
+        let ended = waiting.heard(self.limiter.release(handle).await)?;
+        self.ended(Operation::Release, handle, None, ended, began);
+        Ok(ended)
+    }
+
+    /// Takes back work that never left.
+    pub async fn cancel(&self, handle: &Handle) -> Result<Ended, store::Error> {
+        let began = self.clock.now();
+        let waiting = self.waiting(handle.id, Operation::Cancel, began);
+        let ended = waiting.heard(self.limiter.cancel(handle).await)?;
+        self.ended(Operation::Cancel, handle, None, ended, began);
+        Ok(ended)
+    }
+
+    /// Makes the leases and the hold of an admission last longer.
+    pub async fn renew(&self, handle: &Handle) -> Result<Renewed, store::Error> {
+        let began = self.clock.now();
+        let waiting = self.waiting(handle.id, Operation::Renew, began);
+        let renewed = waiting.heard(self.limiter.renew(handle).await)?;
+        let effect = Effect::Renewed { until: renewed.until };
+        self.followed(handle.id, Operation::Renew, Some(renewed.at), effect, began);
+        Ok(renewed)
+    }
+
+    /// Gives back what a query would be charged, and lets `tell` tell what its limits show then.
+    pub async fn refund<T>(
+        &self,
+        query: &Query<'_>,
+        tell: impl FnOnce(&Ruleset, &Plan<'_>, Usage) -> T,
+    ) -> Result<T, Failure> {
+        let began = self.clock.now();
+        let rules = self.limiter.rules();
+        let plan = rules.plan(query, began)?;
+        let waiting = self.waiting(plan.id.id, Operation::Refund, began);
+        let usage = match waiting.heard(self.limiter.store().refund(&plan).await) {
+            Ok(usage) => usage,
+            Err(error) => {
+                self.failed(std::slice::from_ref(query), &plan, Operation::Refund, &error, began);
+                return Err(error.into());
+            }
+        };
+        let effect = Effect::Refunded { plan: &plan };
+        self.followed(query.id.id, Operation::Refund, Some(usage.at), effect, began);
+        Ok(tell(&rules, &plan, usage))
+    }
+
+    /// Forgets the usage of the counters that a query is charged on, and lets `tell` tell which.
+    /// `chosen` says of which rules.
+    pub async fn reset<T>(
+        &self,
+        query: &Query<'_>,
+        chosen: impl Fn(&str) -> bool,
+        tell: impl FnOnce(&Plan<'_>) -> T,
+    ) -> Result<T, Failure> {
+        let began = self.clock.now();
+        let rules = self.limiter.rules();
+        let plan = rules.plan(query, began)?;
+        let places = plan.charges().iter().enumerate();
+        let places = places.filter(|(_, charge)| chosen(&charge.rule().name));
+        let places: Vec<_> = places.map(|(place, _)| place).collect();
+        let plan = plan.only(&places);
+        let waiting = self.waiting(plan.id.id, Operation::Reset, began);
+        let at = waiting.heard(self.limiter.reset(&plan).await)?;
+        let effect = Effect::Reset { plan: &plan };
+        self.followed(query.id.id, Operation::Reset, Some(at), effect, began);
+        Ok(tell(&plan))
+    }
+
+    /// Keeps the gates of a query's rules closed for so long; see [`Store::close`](store::Store::close).
+    pub async fn close(&self, query: &Query<'_>, span: Span) -> Result<Shut, Failure> {
+        let rules = self.limiter.rules();
+        let plan = rules.plan(query, &self.clock)?;
+        Ok(self.limiter.close(&plan, span).await?)
+    }
+
+    fn decided(
+        &self,
+        query: &Query<'_>,
+        answer: Answer<'_, '_>,
+        operation: Operation,
+        claimant: Option<Id>,
+        began: Timestamp,
+    ) {
+        let latency = self.clock.now().since(began);
+        let decided = Decided { query, answer, operation, claimant, latency };
+        for observer in &self.observers {
+            observer.decided(&decided);
+        }
+    }
+
+    fn failed(
+        &self,
+        queries: &[Query<'_>],
+        plan: &Plan<'_>,
+        operation: Operation,
+        error: &store::Error,
+        began: Timestamp,
+    ) {
+        // All others are about the request, not about the store.
+        let of_store = matches!(
+            error,
+            store::Error::Unavailable(_) | store::Error::ClockSkew | store::Error::Full
+        );
+        let Some(query) = queries.first().filter(|_| of_store) else { return };
+        let latency = self.clock.now().since(began);
+        let failed = Failed { query, plan, operation, latency };
+        for observer in &self.observers {
+            observer.failed(&failed);
+        }
+    }
+
+    fn ended(
+        &self,
+        operation: Operation,
+        handle: &Handle,
+        cost: Option<&Cost>,
+        ended: Ended,
+        began: Timestamp,
+    ) {
+        let Ended { at, replayed } = ended;
+        let effect = Effect::Ended { replayed, claimant: handle.claimant, cost };
+        self.followed(handle.id, operation, Some(at), effect, began);
+    }
+
+    fn followed(
+        &self,
+        id: Id,
+        operation: Operation,
+        at: Option<Timestamp>,
+        effect: Effect<'_, '_>,
+        began: Timestamp,
+    ) {
+        let latency = self.clock.now().since(began);
+        let followed = Followed { id, operation, at, effect, latency };
+        for observer in &self.observers {
+            observer.followed(&followed);
+        }
+    }
+
+    /// Begins to wait for the store. If its answer never comes, or the caller stops waiting, the
+    /// observers are told.
+    fn waiting(&self, id: Id, operation: Operation, began: Timestamp) -> Waiting<'_> {
+        let (observers, clock) = (&self.observers[..], &self.clock as &dyn Clock);
+        Waiting { observers, clock, id, operation, began, known: operation == Operation::Peek }
+    }
+
+    /// Reads something of the store that is about the plan of a query.
+    pub async fn with_plan<T>(
+        &self,
+        query: &Query<'_>,
+        run: impl AsyncFnOnce(&AnyStore, &Ruleset, &Plan<'_>) -> Result<T, store::Error>,
+    ) -> Result<T, Failure> {
+        let rules = self.limiter.rules();
+        let plan = rules.plan(query, &self.clock)?;
+        Ok(run(self.limiter.store(), &rules, &plan).await?)
+    }
+}
+
+/// A call to the store that is under way.
+struct Waiting<'a> {
+    observers: &'a [Box<dyn Observer>],
+    clock: &'a dyn Clock,
+    id: Id,
+    operation: Operation,
+    began: Timestamp,
+    /// It is known what became of it; of a call that changes nothing it always is.
+    known: bool,
+}
+
+impl Waiting<'_> {
+    /// Passes an answer on. An error that leaves open what happened is no answer.
+    fn heard<T>(mut self, answer: Result<T, store::Error>) -> Result<T, store::Error> {
+        self.known |= !matches!(answer, Err(store::Error::Unavailable(_)));
+        answer
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if !self.known {
+            let latency = self.clock.now().since(self.began);
+            let unanswered = Unanswered { id: self.id, operation: self.operation, latency };
+            self.observers.iter().for_each(|observer| observer.unanswered(&unanswered));
+        }
+    }
+}
+
+/// One plan for all queries of a call.
+fn plan<'a>(
+    rules: &'a Ruleset,
+    queries: &'a [Query<'_>],
+    clock: &impl Clock,
+) -> Result<Plan<'a>, PlanError> {
+    let (first, rest) = queries.split_first().expect("decoders refuse a call without queries");
+    rules.plan_together(first, rest, clock)
+}
+
+/// Names that nobody else makes up: random for this process, then counted.
+struct Ids {
+    process: u64,
+    next: AtomicU64,
+}
+
+impl Ids {
+    fn new() -> Self {
+        // The standard library's source of random keys, which needs no further crate.
+        let random = || RandomState::new().build_hasher().finish();
+        Self { process: random(), next: AtomicU64::new(random() >> 1) }
+    }
+
+    fn next(&self) -> Id {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        Id::from_bits(u128::from(self.process) << 64 | u128::from(number))
+    }
+}

@@ -1,0 +1,303 @@
+//! What happens to an admission afterwards, by the table of [`sluicegate_core::store`].
+
+use super::{How, Model, Part, Record, State, Used};
+use sluicegate_core::algorithm::Earliest;
+use sluicegate_core::algorithm::log::ENTRIES_PER_CHARGE_MAX;
+use sluicegate_core::decision::{Allow, Deny, Hit};
+use sluicegate_core::id::Id;
+use sluicegate_core::plan::{Handle, Plan, Start};
+use sluicegate_core::query::Cost;
+use sluicegate_core::store::{Claim, Ended, Error, Renewed};
+use sluicegate_core::time::{Span, Timestamp};
+
+const fn first_time(at: Timestamp) -> Ended {
+    Ended { at, replayed: false }
+}
+
+const fn replayed(at: Timestamp) -> Ended {
+    Ended { at, replayed: true }
+}
+
+impl Model {
+    /// See [`crate::Store::claim`].
+    pub fn claim(&mut self, plan: &Plan<'_>, claimant: Id, now: Timestamp) -> Result<Claim, Error> {
+        self.advance(now);
+        let id = plan.id.id;
+        let mut record = self.known(id).ok_or(Error::Unknown)?.clone();
+        let claimed_by = match record.state {
+            State::Booked => None,
+            State::Open(Some(other)) => Some(other),
+            State::Cancelled => return Err(Error::Gone),
+            _ => return Err(Error::Conflict),
+        };
+        if record.stated != plan.stated() {
+            return Err(Error::Differs);
+        }
+        let reloaded = record.fingerprint != plan.fingerprint();
+        let (start, good_until) = (record.start, record.start + record.slack);
+        if record.told.contains(&claimant) {
+            if claimed_by != Some(claimant) || now > good_until {
+                return Ok(Claim::Spent);
+            }
+            let allow = self.go(plan, &record, true, now);
+            return Ok(Claim::Go { allow, good_until });
+        }
+        if now < start {
+            return Ok(Claim::Early { at: now, start });
+        }
+        if !plan.reaches(now, now) {
+            return Err(Error::ClockSkew);
+        }
+        let good = claimed_by.is_none() && now <= good_until && !reloaded;
+        if good && self.is_open(plan, now) {
+            if let Some((start, hit)) = self.missing_lease(plan, now) {
+                let readings = self.readings(plan, now);
+                return Ok(Claim::Deny(Deny { at: now, start, hit, readings }));
+            }
+            let (leases, _) = self.write(plan, Part::Leases, (now, Span::ZERO), now);
+            record.leased = !leases.is_empty();
+            record.uses.extend(leases);
+            record.state = State::Open(Some(claimant));
+            record.told.push(claimant);
+            self.hold(plan, &mut record, now);
+            record.touch(now);
+            self.records.insert(id, record.clone());
+            let allow = self.go(plan, &record, false, now);
+            return Ok(Claim::Go { allow, good_until });
+        }
+        if claimed_by.is_none() {
+            self.give_back_all(&record, now);
+        }
+        match self.book_anew(plan, now) {
+            Ok((start, _)) => Ok(Claim::Rebooked { at: now, start }),
+            Err(start) => {
+                let lapsed =
+                    Record { state: State::Lapsed, uses: Vec::new(), hold: None, ..record };
+                self.records.insert(id, lapsed);
+                let (start, hit) = match start {
+                    Start::Later(start, hit) => (start, hit),
+                    Start::Never(hit) => (Timestamp::MAX, hit),
+                    Start::Now | Start::Skew => unreachable!("both were looked at before"),
+                };
+                let readings = self.readings(plan, now);
+                Ok(Claim::Deny(Deny { at: now, start, hit, readings }))
+            }
+        }
+    }
+
+    fn go(&self, plan: &Plan<'_>, record: &Record, replayed: bool, now: Timestamp) -> Allow {
+        Allow {
+            at: now,
+            start: record.start,
+            until: record.until(),
+            replayed,
+            shadowed: Default::default(),
+            readings: self.readings(plan, now),
+            charged_at: Vec::new(),
+        }
+    }
+
+    /// Whether an admission that was given leases still has all of them.
+    pub(super) fn holds_leases(&self, record: &Record, now: Timestamp) -> bool {
+        let mut leases = record.uses.iter().filter(|used| used.lease().is_some()).peekable();
+        leases.peek().is_some()
+            && leases.all(|used| {
+                let there = self.counters.get(&used.counter).is_some_and(|c| c.has(used.serial));
+                there && used.lease().is_some_and(|until| until > now)
+            })
+    }
+
+    /// Whether every gate of a plan is open.
+    fn is_open(&self, plan: &Plan<'_>, now: Timestamp) -> bool {
+        plan.gates().all(|(_, gate)| {
+            let counter = self.counters.get(&(gate.key.to_string(), gate.meter.kind()));
+            counter.is_none_or(|counter| counter.fits(&gate.meter, now, gate.need, Span::ZERO))
+        })
+    }
+
+    fn missing_lease(&self, plan: &Plan<'_>, now: Timestamp) -> Option<(Timestamp, Hit)> {
+        let empty = super::Counter::default();
+        for (charge, wanted) in plan.charges().iter().enumerate() {
+            if wanted.meter.bookable() || wanted.shadow() {
+                continue;
+            }
+            let name = (wanted.key.to_string(), wanted.meter.kind());
+            let counter = self.counters.get(&name).unwrap_or(&empty);
+            match counter.earliest(&wanted.meter, now, wanted.need, Span::ZERO) {
+                Earliest::At { start, limit } if start > now => {
+                    return Some((start, Hit { charge, limit }));
+                }
+                Earliest::Never { limit } => {
+                    return Some((Timestamp::MAX, Hit { charge, limit }));
+                }
+                _ => {}
+            }
+        }
+        None
+    }
+
+    /// See [`crate::Store::cancel`].
+    pub fn cancel(&mut self, handle: &Handle, now: Timestamp) -> Result<Ended, Error> {
+        let id = handle.id;
+        self.advance(now);
+        let record = self.records.get(&id).cloned();
+        match record.as_ref().map(|record| record.state) {
+            Some(State::Cancelled) => return Ok(replayed(now)),
+            Some(State::Settled(_)) => return Err(Error::Conflict),
+            _ => {}
+        }
+        if let Some(record) = &record {
+            match record.state {
+                State::Open(Some(claimant)) if handle.claimant != Some(claimant) => {}
+                _ => self.give_back_all(record, now),
+            }
+        }
+        let mut tombstone = Record {
+            state: State::Cancelled,
+            fingerprint: 0,
+            stated: 0,
+            start: now,
+            slack: Span::ZERO,
+            keep: record.as_ref().and_then(|record| record.keep),
+            hold: None,
+            released: false,
+            leased: false,
+            told: Vec::new(),
+            window: Span::ZERO,
+            uses: Vec::new(),
+            expires: record.map_or(Timestamp::ZERO, |record| record.expires),
+        };
+        tombstone.touch(now);
+        self.records.insert(id, tombstone);
+        Ok(first_time(now))
+    }
+
+    /// See [`crate::Store::settle`].
+    pub fn settle(&mut self, id: Id, actual: &Cost, now: Timestamp) -> Result<Ended, Error> {
+        self.advance(now);
+        let mut record = self.known(id).ok_or(Error::Unknown)?.clone();
+        match record.state {
+            State::Open(_) => {}
+            State::Booked => return Err(Error::NotClaimed),
+            State::Cancelled => return Err(Error::Gone),
+            State::Settled(before) if before == *actual => return Ok(replayed(now)),
+            State::Settled(_) => return Err(Error::Conflict),
+            State::Lapsed => return Err(Error::Unknown),
+        }
+        let in_log = record.uses.iter().any(|used| matches!(used.how, How::Log));
+        if in_log && actual.requests.unwrap_or_default() > ENTRIES_PER_CHARGE_MAX {
+            return Err(Error::TooMany);
+        }
+        let hold = record.hold.map(|(_, until)| until);
+        for used in &record.uses {
+            let forgotten = self.forgotten(used);
+            self.serial += 1;
+            let serial = self.serial;
+            let counter = self.counter(&used.counter);
+            if used.lease().is_some() {
+                counter.lease(used.serial, None);
+                continue;
+            }
+            counter.due.retain(|(_, serial)| *serial != used.serial);
+            let Some(actual) = actual.of(used.unit) else {
+                continue;
+            };
+            let refunded = used.refunds && hold.is_some_and(|until| until <= now);
+            let charged = if refunded { 0 } else { used.amount };
+            if actual > charged {
+                counter.add(used.how, now, actual - charged, serial);
+            } else if !forgotten {
+                counter.give_back(used.serial, charged - actual, now);
+            }
+        }
+        record.state = State::Settled(*actual);
+        record.hold = None;
+        record.uses.clear();
+        record.touch(now);
+        self.records.insert(id, record);
+        Ok(first_time(now))
+    }
+
+    /// See [`crate::Store::release`].
+    pub fn release(&mut self, id: Id, now: Timestamp) -> Result<Ended, Error> {
+        self.advance(now);
+        let mut record = self.known(id).ok_or(Error::Unknown)?.clone();
+        match record.state {
+            State::Open(_) if record.released => return Ok(replayed(now)),
+            State::Open(_) => {}
+            State::Settled(_) => return Ok(replayed(now)),
+            State::Booked => return Err(Error::NotClaimed),
+            State::Cancelled => return Err(Error::Gone),
+            State::Lapsed => return Err(Error::Unknown),
+        }
+        for used in record.uses.iter().filter(|used| used.lease().is_some()) {
+            self.counter(&used.counter).lease(used.serial, None);
+        }
+        record.uses.retain(|used| used.lease().is_none());
+        record.released = true;
+        self.records.insert(id, record);
+        Ok(first_time(now))
+    }
+
+    /// See [`crate::Store::renew`].
+    pub fn renew(&mut self, id: Id, now: Timestamp) -> Result<Renewed, Error> {
+        self.advance(now);
+        let mut record = self.known(id).ok_or(Error::Unknown)?.clone();
+        match record.state {
+            State::Open(_) => {}
+            State::Booked => return Err(Error::NotClaimed),
+            State::Settled(_) => return Err(Error::Conflict),
+            State::Cancelled => return Err(Error::Gone),
+            State::Lapsed => return Err(Error::Unknown),
+        }
+        let first = record.until().ok_or(Error::Unknown)?;
+        let mut leases = record.uses.iter().filter(|used| used.lease().is_some());
+        let gone = leases.any(|used| {
+            self.counters.get(&used.counter).is_none_or(|counter| !counter.has(used.serial))
+        });
+        if first <= now || gone {
+            return Err(Error::Lost);
+        }
+        let hold = record.hold.map(|(ttl, until)| (ttl, until.max(now + ttl)));
+        for used in &mut record.uses {
+            let counter = self.counters.entry(used.counter.clone()).or_default();
+            if let How::Lease { until, ttl } = used.how {
+                let until = until.max(now + ttl);
+                counter.lease(used.serial, Some(until));
+                used.how = How::Lease { until, ttl };
+            }
+            for (due, serial) in &mut counter.due {
+                if let Some((_, until)) = hold
+                    && *serial == used.serial
+                {
+                    *due = until;
+                }
+            }
+        }
+        record.hold = hold;
+        record.touch(now);
+        let until = record.until();
+        self.records.insert(id, record);
+        until.map(|until| Renewed { at: now, until }).ok_or(Error::Unknown)
+    }
+
+    /// Whether the counter of a use was reset since.
+    fn forgotten(&self, used: &Used) -> bool {
+        let counter = self.counters.get(&used.counter);
+        counter.and_then(|counter| counter.reset_at).is_some_and(|reset| used.at <= reset)
+    }
+
+    /// Gives back all that a record has charged and that was not given back by itself.
+    fn give_back_all(&mut self, record: &Record, now: Timestamp) {
+        for used in &record.uses {
+            let forgotten = self.forgotten(used);
+            let counter = self.counter(&used.counter);
+            if used.lease().is_some() {
+                counter.lease(used.serial, None);
+            } else if !forgotten {
+                counter.due.retain(|(_, serial)| *serial != used.serial);
+                counter.give_back(used.serial, u64::MAX, now);
+            }
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Hints in the body of a refusal, as Google writes them.
+
+use serde::Deserialize;
+
+use super::moment;
+use sluicegate_core::time::Span;
+
+/// A quota of a day does not come back in the seconds that stand beside it.
+const OF_A_DAY: Span = Span::from_secs(3_600);
+
+#[derive(Deserialize)]
+struct Refusal {
+    error: Error,
+}
+
+#[derive(Deserialize)]
+struct Error {
+    #[serde(default)]
+    status: String,
+    #[serde(default)]
+    details: Vec<Detail>,
+}
+
+#[derive(Deserialize)]
+struct Detail {
+    #[serde(rename = "retryDelay")]
+    retry_delay: Option<String>,
+    #[serde(default)]
+    violations: Vec<Violation>,
+}
+
+#[derive(Deserialize)]
+struct Violation {
+    #[serde(rename = "quotaId", default)]
+    quota_id: String,
+}
+
+/// How long to wait, if the body says so.
+pub(super) fn hint(body: &[u8]) -> Option<Span> {
+    let Refusal { error } = refusal(body)?;
+    if error.status != "RESOURCE_EXHAUSTED" {
+        return None;
+    }
+    let mut violations = error.details.iter().flat_map(|detail| &detail.violations);
+    if violations.any(|violation| violation.quota_id.contains("PerDay")) {
+        return Some(OF_A_DAY);
+    }
+    error.details.iter().filter_map(|detail| moment::duration(detail.retry_delay.as_deref()?)).max()
+}
+
+/// An error, or the first of a list of them, which is how a stream that fails begins.
+fn refusal(body: &[u8]) -> Option<Refusal> {
+    let list = body.trim_ascii_start().starts_with(b"[");
+    if !list {
+        return serde_json::from_slice(body).ok();
+    }
+    serde_json::from_slice::<Vec<Refusal>>(body).ok()?.into_iter().next()
+}

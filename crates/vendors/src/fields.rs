@@ -1,0 +1,149 @@
+//! Header fields that speak of windows: how much they hold, how much is left, until when.
+
+use sfv::{BareItem, List, ListEntry, Parser};
+
+use super::{Answer, moment};
+use sluicegate_core::time::Span;
+
+/// More windows than any upstream has.
+const WINDOWS_MAX: usize = 32;
+
+/// What an upstream says of one of its windows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Window<'a> {
+    family: Family,
+    name: &'a str,
+    /// How much it holds.
+    pub(super) limit: Option<u64>,
+    /// How much is left.
+    pub(super) remaining: Option<u64>,
+    /// When it starts anew, or is full again.
+    pub(super) reset: Option<Span>,
+    /// It refills all the time: the reset is when it will be full.
+    pub(super) refills: bool,
+    /// It counts requests and not tokens.
+    pub(super) counts_requests: bool,
+}
+
+/// Who writes such fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Family {
+    /// `x-ratelimit-remaining`: GitHub and many others; `ratelimit-remaining`: early IETF drafts.
+    Plain,
+    /// `x-ratelimit-remaining-tokens`: OpenAI and Azure.
+    Suffixed,
+    /// `anthropic-ratelimit-tokens-remaining`.
+    Anthropic,
+    /// `ratelimit: "name";r=50;t=30`.
+    Ietf,
+}
+
+/// One value of a window.
+#[derive(Clone, Copy)]
+enum Part {
+    Limit,
+    Remaining,
+    Reset,
+}
+
+impl Part {
+    fn of(word: &str) -> Option<Self> {
+        Some(match word {
+            "limit" => Self::Limit,
+            "remaining" => Self::Remaining,
+            "reset" => Self::Reset,
+            _ => return None,
+        })
+    }
+}
+
+/// Every window that the answer speaks of.
+pub(super) fn windows<'a>(answer: &Answer<'a>) -> Vec<Window<'a>> {
+    let mut windows = Vec::new();
+    for &(field, value) in answer.headers {
+        if field == "ratelimit" {
+            ietf(value, &mut windows);
+        } else if let Some((family, name, part)) = place(field)
+            && let Some(window) = window(&mut windows, family, name)
+        {
+            match part {
+                Part::Limit => window.limit = count(value),
+                Part::Remaining => window.remaining = count(value),
+                Part::Reset => window.reset = moment::until(value, answer.at),
+            }
+        }
+    }
+    windows
+}
+
+/// Which value of which window a field holds.
+fn place(field: &str) -> Option<(Family, &str, Part)> {
+    if let Some(rest) = field.strip_prefix("anthropic-ratelimit-") {
+        let (name, part) = rest.rsplit_once('-')?;
+        return Some((Family::Anthropic, name, Part::of(part)?));
+    }
+    let rest = field.strip_prefix("x-ratelimit-").or_else(|| field.strip_prefix("ratelimit-"))?;
+    match rest.split_once('-') {
+        None => Some((Family::Plain, "", Part::of(rest)?)),
+        Some((part, name)) => Some((Family::Suffixed, name, Part::of(part)?)),
+    }
+}
+
+/// The window of this name, new if it is not known; none if there are too many.
+fn window<'w, 'a>(
+    windows: &'w mut Vec<Window<'a>>,
+    family: Family,
+    name: &'a str,
+) -> Option<&'w mut Window<'a>> {
+    let known = windows.iter().position(|window| window.family == family && window.name == name);
+    let place = match known {
+        Some(place) => place,
+        None if windows.len() == WINDOWS_MAX => return None,
+        None => {
+            windows.push(Window {
+                family,
+                name,
+                limit: None,
+                remaining: None,
+                reset: None,
+                refills: matches!(family, Family::Suffixed | Family::Anthropic),
+                counts_requests: !name.contains("token"),
+            });
+            windows.len() - 1
+        }
+    };
+    windows.get_mut(place)
+}
+
+/// A whole number; some upstreams write `100, 100;w=60` or `99.0`.
+fn count(value: &str) -> Option<u64> {
+    let end = value.trim().find(|c: char| !c.is_ascii_digit()).unwrap_or(value.trim().len());
+    value.trim()[..end].parse().ok()
+}
+
+/// The policies of `RateLimit`, draft 11: `r` is what is available now, `t` for how long that is
+/// all there is.
+fn ietf<'a>(value: &str, windows: &mut Vec<Window<'a>>) {
+    let Ok(list) = Parser::new(value).parse::<List>() else { return };
+    for entry in list {
+        let ListEntry::Item(item) = entry else { continue };
+        let number = |key: &str| {
+            item.params.get(key).and_then(BareItem::as_integer).and_then(|number| {
+                let number: i64 = number.into();
+                u64::try_from(number).ok()
+            })
+        };
+        if windows.len() == WINDOWS_MAX {
+            return;
+        }
+        windows.push(Window {
+            family: Family::Ietf,
+            name: "",
+            limit: None,
+            remaining: number("r"),
+            reset: number("t").map(Span::from_secs),
+            refills: false,
+            counts_requests: true,
+        });
+    }
+}
