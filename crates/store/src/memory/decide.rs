@@ -1,4 +1,5 @@
-//! Acquire, peek and book: one decision, written or not.
+//! Decisions of the in-memory store: acquire, peek and book, plus the operations that only read or
+//! change counters (usage, refund, close, reset).
 
 use sluicegate_core::algorithm::{Cell, Earliest};
 use sluicegate_core::decision::{Allow, Deny, Never, Readings};
@@ -8,26 +9,27 @@ use sluicegate_core::time::{Clock, Span, Timestamp};
 use sluicegate_core::{Decision, Plan};
 use smallvec::SmallVec;
 
-use super::locked::{Locked, Site, live};
-use super::record::{Held, Record, State};
-use super::table::{Name, Place, Table};
-use super::{Memory, Padded, SWEEP, SWEEP_FULL};
+use super::locked::{CounterLookup, LockedShards, find_live};
+use super::record::{Record, RecordState, RecordedCharge};
+use super::table::{EntryIndex, NameHash, Table};
+use super::{CachePadded, Memory, SWEEP, SWEEP_FULL};
 use crate::sync::MutexGuard;
 
-/// What an admission wrote.
-pub(super) struct Written {
-    pub(super) uses: SmallVec<[Held; 1]>,
+/// Charges that one admission wrote.
+pub(super) struct WrittenCharges {
+    pub(super) charges: SmallVec<[RecordedCharge; 1]>,
+    /// Indices of the shadow charges that did not fit, and so were not written.
     pub(super) shadowed: SmallVec<[u16; 4]>,
 }
 
-/// Which charges to write.
+/// Selects the charges of a plan that a write covers.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Part {
-    /// All of them, now.
+pub(super) enum ChargeSelection {
+    /// Every charge, at the current time.
     All,
-    /// What can be booked.
+    /// Charges that can be booked ahead.
     Bookable,
-    /// What could not be booked, for an earlier booking.
+    /// Leases: they can't be booked, so the claim of a booking writes them.
     Leases,
 }
 
@@ -37,36 +39,44 @@ impl<C: Clock> Memory<C> {
             let names = self.names(plan);
             let mut locked = self.lock(names.iter().map(|name| name.shard()));
             let now = self.now();
-            if let Some(places) = locked.in_place(plan, &names, now) {
-                return locked.decide_in_place(plan, &places, now);
+            if let Some(positions) = locked.find_existing(plan, &names, now) {
+                return locked.decide_existing(plan, &positions, now);
             }
-            let mut sites = self.sites(plan, &names, &mut locked, now);
-            return self.decide_locked(plan, &mut locked, &mut sites, now, |locked, sites| {
-                self.write(plan, Part::All, locked, sites, now, now, None).shadowed
-            });
+            let mut counters = self.find_counters(plan, &names, &mut locked, now);
+            return self.decide_locked(
+                plan,
+                &mut locked,
+                &mut counters,
+                now,
+                |locked, counters| {
+                    self.write(plan, ChargeSelection::All, locked, counters, now, now, None)
+                        .shadowed
+                },
+            );
         }
         let mut records = self.lock_records(plan);
-        if let Some(place) = self.known(plan, &mut records) {
-            let (record, _) = records.get(place);
+        if let Some(entry) = self.find_record(plan, &mut records) {
+            let (record, _) = records.get(entry);
             return match record.state {
-                State::Cancelled => Err(Error::Gone),
-                State::Booked => Err(Error::Conflict),
+                RecordState::Cancelled => Err(Error::Gone),
+                RecordState::Booked => Err(Error::Conflict),
                 _ if record.fingerprint != plan.fingerprint() => Err(Error::Conflict),
                 _ if record.leased && !self.holds_leases(record, plan.id.id) => Err(Error::Lost),
                 _ => Ok(self.replay(plan, record)),
             };
         }
-        self.make_room(&mut records)?;
+        self.ensure_record_space(&mut records)?;
         let mut until = None;
-        let (mut locked, mut sites, now) = self.hold(plan);
+        let (mut locked, mut counters, now) = self.lock_counters(plan);
         let decision =
-            self.decide_locked(plan, &mut locked, &mut sites, now, |locked, sites| {
-                let record = Record::new(plan, State::Open(None), now, now);
+            self.decide_locked(plan, &mut locked, &mut counters, now, |locked, counters| {
+                let record = Record::new(plan, RecordState::Open(None), now, now);
                 let hold = record.hold.map(|hold| hold.until);
-                let written = self.write(plan, Part::All, locked, sites, now, now, hold);
-                let record = record.with_uses(written.uses);
+                let written =
+                    self.write(plan, ChargeSelection::All, locked, counters, now, now, hold);
+                let record = record.with_charges(written.charges);
                 until = record.until();
-                self.remember(plan, record, &mut records, now);
+                self.insert_record(plan, record, &mut records, now);
                 written.shadowed
             })?;
         Ok(match decision {
@@ -76,9 +86,9 @@ impl<C: Clock> Memory<C> {
     }
 
     pub(super) fn peek_now(&self, plan: &Plan<'_>) -> Result<Decision, Error> {
-        let (mut locked, mut sites, now) = self.hold(plan);
-        self.decide_locked(plan, &mut locked, &mut sites, now, |locked, sites| {
-            shadowed(plan, locked, sites, now, Span::ZERO)
+        let (mut locked, mut counters, now) = self.lock_counters(plan);
+        self.decide_locked(plan, &mut locked, &mut counters, now, |locked, counters| {
+            shadowed(plan, locked, counters, now, Span::ZERO)
         })
     }
 
@@ -86,17 +96,17 @@ impl<C: Clock> Memory<C> {
     fn decide_locked(
         &self,
         plan: &Plan<'_>,
-        locked: &mut Locked<'_>,
-        sites: &mut [Site],
+        locked: &mut LockedShards<'_>,
+        counters: &mut [CounterLookup],
         now: Timestamp,
-        admit: impl FnOnce(&mut Locked<'_>, &mut [Site]) -> SmallVec<[u16; 4]>,
+        admit: impl FnOnce(&mut LockedShards<'_>, &mut [CounterLookup]) -> SmallVec<[u16; 4]>,
     ) -> Result<Decision, Error> {
         let start = plan.start(now, false, |index, from| {
-            locked.earliest(&plan.charges()[index], &sites[index], from, Span::ZERO)
+            locked.earliest(&plan.charges()[index], &counters[index], from, Span::ZERO)
         });
         if start == Start::Now {
-            let shadowed = admit(locked, sites);
-            let readings = locked.readings(plan, sites, now);
+            let shadowed = admit(locked, counters);
+            let readings = locked.readings(plan, counters, now);
             return Ok(Decision::Allow(Allow {
                 at: now,
                 start: now,
@@ -107,38 +117,39 @@ impl<C: Clock> Memory<C> {
                 charged_at: Vec::new(),
             }));
         }
-        denied(start, now, locked.readings(plan, sites, now))
+        denied(start, now, locked.readings(plan, counters, now))
     }
 
     pub(super) fn book_now(&self, plan: &Plan<'_>) -> Result<Decision, Error> {
         let mut records = self.lock_records(plan);
-        if let Some(place) = self.known(plan, &mut records) {
-            let (record, _) = records.get(place);
+        if let Some(entry) = self.find_record(plan, &mut records) {
+            let (record, _) = records.get(entry);
             return match record.state {
-                State::Cancelled => Err(Error::Gone),
-                State::Booked if record.fingerprint == plan.fingerprint() => {
+                RecordState::Cancelled => Err(Error::Gone),
+                RecordState::Booked if record.fingerprint == plan.fingerprint() => {
                     Ok(self.replay(plan, record))
                 }
                 _ => Err(Error::Conflict),
             };
         }
-        self.make_room(&mut records)?;
-        let (mut locked, mut sites, now) = self.hold(plan);
-        match self.book_locked(plan, &mut locked, &mut sites, now) {
+        self.ensure_record_space(&mut records)?;
+        let (mut locked, mut counters, now) = self.lock_counters(plan);
+        match self.book_locked(plan, &mut locked, &mut counters, now) {
             Ok((start, written)) => {
-                let record = Record::new(plan, State::Booked, now, start).with_uses(written.uses);
-                self.remember(plan, record, &mut records, now);
+                let record = Record::new(plan, RecordState::Booked, now, start)
+                    .with_charges(written.charges);
+                self.insert_record(plan, record, &mut records, now);
                 Ok(Decision::Allow(Allow {
                     at: now,
                     start,
                     until: Some(start + plan.slack),
                     replayed: false,
                     shadowed: written.shadowed,
-                    readings: locked.readings(plan, &sites, now),
+                    readings: locked.readings(plan, &counters, now),
                     charged_at: Vec::new(),
                 }))
             }
-            Err(start) => denied(start, now, locked.readings(plan, &sites, now)),
+            Err(start) => denied(start, now, locked.readings(plan, &counters, now)),
         }
     }
 
@@ -146,56 +157,56 @@ impl<C: Clock> Memory<C> {
     pub(super) fn book_locked(
         &self,
         plan: &Plan<'_>,
-        locked: &mut Locked<'_>,
-        sites: &mut [Site],
+        locked: &mut LockedShards<'_>,
+        counters: &mut [CounterLookup],
         now: Timestamp,
-    ) -> Result<(Timestamp, Written), Start> {
+    ) -> Result<(Timestamp, WrittenCharges), Start> {
         let earliest = plan.start(now, true, |index, from| {
-            locked.earliest(&plan.charges()[index], &sites[index], from, plan.slack)
+            locked.earliest(&plan.charges()[index], &counters[index], from, plan.slack)
         });
         let start = match earliest {
             Start::Now => now,
             Start::Later(start, _) if plan.reaches(now, start) => start,
             other => return Err(other),
         };
-        Ok((start, self.write(plan, Part::Bookable, locked, sites, start, now, None)))
+        Ok((start, self.write(plan, ChargeSelection::Bookable, locked, counters, start, now, None)))
     }
 
-    /// Writes the charges of a plan that was found to fit at `start`. A shadow charge is written
-    /// only if it would have fitted, as it would be if it were not one.
+    /// Writes the charges of a plan that fits at `start`. A shadow charge is written only if it
+    /// would fit as a normal charge too.
     #[expect(clippy::too_many_arguments, reason = "all of them describe the one write")]
     pub(super) fn write(
         &self,
         plan: &Plan<'_>,
-        part: Part,
-        locked: &mut Locked<'_>,
-        sites: &mut [Site],
+        selection: ChargeSelection,
+        locked: &mut LockedShards<'_>,
+        counters: &mut [CounterLookup],
         start: Timestamp,
         now: Timestamp,
         hold: Option<Timestamp>,
-    ) -> Written {
-        let slack = if part == Part::Bookable { plan.slack } else { Span::ZERO };
-        let shadowed = shadowed(plan, locked, sites, start, slack);
-        let recorded = part != Part::All || plan.recorded();
-        let mut uses = SmallVec::new();
+    ) -> WrittenCharges {
+        let slack = if selection == ChargeSelection::Bookable { plan.slack } else { Span::ZERO };
+        let shadowed = shadowed(plan, locked, counters, start, slack);
+        let recorded = selection != ChargeSelection::All || plan.recorded();
+        let mut charges = SmallVec::new();
         for (index, charge) in plan.charges().iter().enumerate() {
-            let wanted = match part {
-                Part::All => true,
-                Part::Bookable => charge.meter.bookable(),
-                Part::Leases => !charge.meter.bookable(),
+            let wanted = match selection {
+                ChargeSelection::All => true,
+                ChargeSelection::Bookable => charge.meter.bookable(),
+                ChargeSelection::Leases => !charge.meter.bookable(),
             };
             if !wanted || shadowed.iter().any(|&other| usize::from(other) == index) {
                 continue;
             }
             let (id, window) = (plan.id.id, charge.meter.window());
             let used = if charge.take == 0 {
-                // Nothing to count yet, but settling has to know where it would have been.
+                // Nothing to count yet, but a settlement has to know which slice it belongs to.
                 Cell::new(&charge.meter).take(&charge.meter, start, slack, 0, id)
             } else {
-                let place = self.make(charge, &mut sites[index], locked, now);
-                let address = sites[index].address;
+                let entry = self.find_or_create(charge, &mut counters[index], locked, now);
+                let address = counters[index].address;
                 let table = locked.shard(address.shard).table(address.overflow);
-                let (cell, expires) = table.get_mut(place);
+                let (cell, expires) = table.get_mut(entry);
                 let used = cell.take(&charge.meter, start, slack, charge.take, id);
                 if let Some(until) = hold.filter(|_| charge.refunds()) {
                     cell.hold(id, until, used);
@@ -205,18 +216,25 @@ impl<C: Clock> Memory<C> {
             };
             if recorded {
                 let refunds = charge.refunds() && charge.take > 0;
-                let address = sites[index].address;
-                uses.push(Held { address, at: now, unit: charge.unit(), window, used, refunds });
+                let address = counters[index].address;
+                charges.push(RecordedCharge {
+                    address,
+                    at: now,
+                    unit: charge.unit(),
+                    window,
+                    used,
+                    refunds,
+                });
             }
         }
-        Written { uses, shadowed }
+        WrittenCharges { charges, shadowed }
     }
 
-    /// The admission of before, with what the limits show now.
+    /// Returns the recorded admission again, with the present readings of its limits.
     pub(super) fn replay(&self, plan: &Plan<'_>, record: &Record) -> Decision {
         let usage = self.usage_now(plan);
         let until = match record.state {
-            State::Booked => Some(record.start + record.slack),
+            RecordState::Booked => Some(record.start + record.slack),
             _ => record.until(),
         };
         Decision::Allow(Allow {
@@ -231,8 +249,8 @@ impl<C: Clock> Memory<C> {
     }
 
     pub(super) fn usage_now(&self, plan: &Plan<'_>) -> Usage {
-        let (locked, sites, now) = self.hold(plan);
-        Usage { at: now, readings: locked.readings(plan, &sites, now) }
+        let (locked, counters, now) = self.lock_counters(plan);
+        Usage { at: now, readings: locked.readings(plan, &counters, now) }
     }
 
     pub(super) fn refund_now(&self, plan: &Plan<'_>) -> Usage {
@@ -241,8 +259,8 @@ impl<C: Clock> Memory<C> {
         let now = self.now();
         for (charge, name) in plan.charges().iter().zip(names) {
             let cells = &mut locked.shard(name.shard()).cells;
-            if let Some(place) = live(cells, name, now) {
-                let cell = &mut cells.get_mut(place).0;
+            if let Some(entry) = find_live(cells, name, now) {
+                let cell = &mut cells.get_mut(entry).0;
                 cell.advance(&charge.meter, now);
                 cell.refund(&charge.meter, now, charge.take);
             }
@@ -252,13 +270,13 @@ impl<C: Clock> Memory<C> {
     }
 
     pub(super) fn close_now(&self, plan: &Plan<'_>, wait: Span) -> Shut {
-        let (mut locked, mut sites, now) = self.hold(plan);
+        let (mut locked, mut counters, now) = self.lock_counters(plan);
         let mut until = now;
         for (index, gate) in plan.gates() {
-            let place = self.make(gate, &mut sites[index], &mut locked, now);
-            let address = sites[index].address;
+            let entry = self.find_or_create(gate, &mut counters[index], &mut locked, now);
+            let address = counters[index].address;
             let table = locked.shard(address.shard).table(address.overflow);
-            let (cell, expires) = table.get_mut(place);
+            let (cell, expires) = table.get_mut(entry);
             cell.close(now + wait);
             until = until.max(cell.expires(Span::ZERO));
             *expires = (*expires).max(until);
@@ -272,9 +290,9 @@ impl<C: Clock> Memory<C> {
         let now = self.now();
         for (charge, name) in plan.charges().iter().zip(names) {
             let cells = &mut locked.shard(name.shard()).cells;
-            if let Some(place) = cells.find(name) {
-                // It stays, empty, for as long as something of it could still be settled.
-                cells.get_mut(place).0.reset(&charge.meter, now);
+            if let Some(entry) = cells.find(name) {
+                // The empty counter stays for as long as one of its charges could still be settled.
+                cells.get_mut(entry).0.reset(&charge.meter, now);
             }
         }
         now
@@ -282,17 +300,17 @@ impl<C: Clock> Memory<C> {
 
     fn lock_records(&self, plan: &Plan<'_>) -> MutexGuard<'_, Table<Record>> {
         let shard = self.name_of_id(plan.id.id).shard();
-        let Padded(records) = &self.records[usize::from(shard)];
+        let CachePadded(records) = &self.records[usize::from(shard)];
         records.lock()
     }
 
-    /// The record of a plan's id, unless it has expired or lapsed.
-    fn known(&self, plan: &Plan<'_>, records: &mut Table<Record>) -> Option<Place> {
-        let place = self.live_record(self.name_of_id(plan.id.id), records)?;
-        (records.get(place).0.state != State::Lapsed).then_some(place)
+    /// Returns the record of a plan's id, unless it has expired or lapsed.
+    fn find_record(&self, plan: &Plan<'_>, records: &mut Table<Record>) -> Option<EntryIndex> {
+        let entry = self.live_record(self.name_of_id(plan.id.id), records)?;
+        (records.get(entry).0.state != RecordState::Lapsed).then_some(entry)
     }
 
-    pub(super) fn make_room(&self, records: &mut Table<Record>) -> Result<(), Error> {
+    pub(super) fn ensure_record_space(&self, records: &mut Table<Record>) -> Result<(), Error> {
         let now = self.now();
         records.sweep(now, SWEEP, |_| false);
         if records.len() >= self.records_per_shard {
@@ -301,8 +319,8 @@ impl<C: Clock> Memory<C> {
         if records.len() >= self.records_per_shard { Err(Error::Full) } else { Ok(()) }
     }
 
-    /// Writes the record of a plan, in the place of one that has lapsed.
-    fn remember(
+    /// Inserts the record of a plan, replacing a lapsed record of the same id.
+    fn insert_record(
         &self,
         plan: &Plan<'_>,
         mut record: Record,
@@ -312,51 +330,56 @@ impl<C: Clock> Memory<C> {
         let name = self.name_of_id(plan.id.id);
         let mut expires = record.kept_until(now);
         if let Some(lapsed) = records.find(name) {
-            // Whoever was told to go is remembered for as long as before.
+            // The claimants that were let go stay known for as long as before.
             expires = expires.max(records.get(lapsed).1);
-            record.told = records.remove(lapsed).told;
+            record.started_claimants = records.remove(lapsed).started_claimants;
         }
         records.insert(name, record, expires);
     }
 }
 
-/// Where counters are: which of the shards that are held, and the place in it.
-type Places = SmallVec<[(usize, Place); 4]>;
+/// Positions of counters: the index of the locked shard, and that of the entry in its table.
+type CounterPositions = SmallVec<[(usize, EntryIndex); 4]>;
 
-impl Locked<'_> {
-    /// The counters of the common plan: every one is there, under its own name, and no charge is a
-    /// special one. `None` if that is not so.
-    fn in_place(&mut self, plan: &Plan<'_>, names: &[Name], now: Timestamp) -> Option<Places> {
-        let mut places = Places::new();
+impl LockedShards<'_> {
+    /// Finds the counters of a plan for the fast path: every counter exists under its own name, and
+    /// no charge is a shadow or takes nothing. Returns `None` if the plan needs the general path.
+    fn find_existing(
+        &mut self,
+        plan: &Plan<'_>,
+        names: &[NameHash],
+        now: Timestamp,
+    ) -> Option<CounterPositions> {
+        let mut positions = CounterPositions::new();
         for (charge, &name) in plan.charges().iter().zip(names) {
             if charge.take == 0 || charge.shadow() {
                 return None;
             }
             let guard = self.guard(name.shard());
             let cells = &mut self.shard_at(guard).cells;
-            let place = live(cells, name, now)?;
-            cells.get_mut(place).0.advance(&charge.meter, now);
-            places.push((guard, place));
+            let entry = find_live(cells, name, now)?;
+            cells.get_mut(entry).0.advance(&charge.meter, now);
+            positions.push((guard, entry));
         }
-        Some(places)
+        Some(positions)
     }
 
-    /// Decides the common plan without a detour.
-    fn decide_in_place(
+    /// Decides a plan whose counters all exist, without building [`CounterLookup`]s.
+    fn decide_existing(
         &mut self,
         plan: &Plan<'_>,
-        places: &Places,
+        positions: &CounterPositions,
         now: Timestamp,
     ) -> Result<Decision, Error> {
         let charges = plan.charges();
         let start = plan.start(now, false, |index, from| {
-            let ((guard, place), charge) = (places[index], &charges[index]);
-            let (cell, _) = self.shard_at(guard).cells.get(place);
+            let ((guard, entry), charge) = (positions[index], &charges[index]);
+            let (cell, _) = self.shard_at(guard).cells.get(entry);
             cell.earliest(&charge.meter, from, charge.need, Span::ZERO)
         });
         let mut readings = Readings::new();
-        for (charge, &(guard, place)) in charges.iter().zip(places) {
-            let (cell, expires) = self.shard_at(guard).cells.get_mut(place);
+        for (charge, &(guard, entry)) in charges.iter().zip(positions) {
+            let (cell, expires) = self.shard_at(guard).cells.get_mut(entry);
             if start == Start::Now {
                 cell.take(&charge.meter, now, Span::ZERO, charge.take, plan.id.id);
                 *expires = (*expires).max(cell.expires(charge.meter.window()));
@@ -379,23 +402,23 @@ impl Locked<'_> {
     }
 }
 
-/// The shadow charges that do not fit at `start`.
+/// Returns the indices of the shadow charges that do not fit at `start`.
 fn shadowed(
     plan: &Plan<'_>,
-    locked: &Locked<'_>,
-    sites: &[Site],
+    locked: &LockedShards<'_>,
+    counters: &[CounterLookup],
     start: Timestamp,
     slack: Span,
 ) -> SmallVec<[u16; 4]> {
     let shadows = plan.charges().iter().enumerate().filter(|(_, charge)| charge.shadow());
     let fits = Earliest::At { start, limit: 0 };
     shadows
-        .filter(|(index, charge)| locked.earliest(charge, &sites[*index], start, slack) != fits)
+        .filter(|(index, charge)| locked.earliest(charge, &counters[*index], start, slack) != fits)
         .map(|(index, _)| u16::try_from(index).unwrap_or(u16::MAX))
         .collect()
 }
 
-/// The decision on a plan that can't start now.
+/// Returns the decision on a plan that can't start now.
 fn denied(start: Start, at: Timestamp, readings: Readings) -> Result<Decision, Error> {
     match start {
         Start::Later(start, hit) => Ok(Decision::Deny(Deny { at, start, hit, readings })),

@@ -1,4 +1,4 @@
-//! What happens to an admission afterwards: claim, cancel, settle, release, renew.
+//! Operations on an admission that exists already: claim, cancel, settle, release and renew.
 
 use sluicegate_core::algorithm::log::ENTRIES_PER_CHARGE_MAX;
 use sluicegate_core::algorithm::{Earliest, Mark, Use};
@@ -10,11 +10,11 @@ use sluicegate_core::time::{Clock, Span, Timestamp};
 use sluicegate_core::{Id, Plan};
 use smallvec::SmallVec;
 
-use super::decide::Part;
-use super::locked::{Locked, Site};
-use super::record::{Held, Hold, Record, State};
-use super::table::{Name, Place, Table};
-use super::{Memory, Padded};
+use super::decide::ChargeSelection;
+use super::locked::{CounterLookup, LockedShards};
+use super::record::{Hold, Record, RecordState, RecordedCharge};
+use super::table::{EntryIndex, NameHash, Table};
+use super::{CachePadded, Memory};
 
 const fn first_time(at: Timestamp) -> Ended {
     Ended { at, replayed: false }
@@ -26,14 +26,14 @@ const fn replayed(at: Timestamp) -> Ended {
 
 impl<C: Clock> Memory<C> {
     pub(super) fn claim_now(&self, plan: &Plan<'_>, claimant: Id) -> Result<Claim, Error> {
-        self.with_record(plan.id.id, |memory, records, place| {
-            let (record, expires) = records.get_mut(place);
+        self.with_record(plan.id.id, |memory, records, entry| {
+            let (record, expires) = records.get_mut(entry);
             let claimed_by = match record.state {
-                State::Booked => None,
-                State::Open(Some(other)) => Some(other),
-                State::Open(None) | State::Settled(_) => return Err(Error::Conflict),
-                State::Cancelled => return Err(Error::Gone),
-                State::Lapsed => return Err(Error::Unknown),
+                RecordState::Booked => None,
+                RecordState::Open(Some(other)) => Some(other),
+                RecordState::Open(None) | RecordState::Settled(_) => return Err(Error::Conflict),
+                RecordState::Cancelled => return Err(Error::Gone),
+                RecordState::Lapsed => return Err(Error::Unknown),
             };
             if record.stated.is_some_and(|stated| stated != plan.stated()) {
                 return Err(Error::Differs);
@@ -41,71 +41,86 @@ impl<C: Clock> Memory<C> {
             let reloaded = record.fingerprint != plan.fingerprint();
             let names = memory.names(plan);
             let shards = names.iter().map(|name| name.shard());
-            let held = record.uses.iter().map(|held| held.address.shard);
-            let mut locked = memory.lock(shards.chain(held));
+            let charged = record.charges.iter().map(|charge| charge.address.shard);
+            let mut locked = memory.lock(shards.chain(charged));
             let now = memory.now();
-            let mut sites = memory.sites(plan, &names, &mut locked, now);
+            let mut counters = memory.find_counters(plan, &names, &mut locked, now);
             let (start, good_until) = (record.start, record.start + record.slack);
-            let go = |record: &Record, replayed, locked: &Locked<'_>, sites: &[Site]| {
+            let go = |record: &Record,
+                      replayed,
+                      locked: &LockedShards<'_>,
+                      counters: &[CounterLookup]| {
                 let (until, shadowed) = (record.until(), SmallVec::new());
-                let readings = locked.readings(plan, sites, now);
+                let readings = locked.readings(plan, counters, now);
                 let charged_at = Vec::new();
                 let allow =
                     Allow { at: now, start, until, replayed, shadowed, readings, charged_at };
                 Ok(Claim::Go { allow, good_until })
             };
-            if record.told.contains(&claimant) {
+            if record.started_claimants.contains(&claimant) {
                 let again = claimed_by == Some(claimant) && now <= good_until;
-                return if again { go(record, true, &locked, &sites) } else { Ok(Claim::Spent) };
+                return if again { go(record, true, &locked, &counters) } else { Ok(Claim::Spent) };
             }
             if now < start {
                 return Ok(Claim::Early { at: now, start });
             }
-            // Before anything is changed: a plan from another day can't be booked anew.
+            // Checked before anything changes: a plan of another calendar period can't be booked
+            // again.
             if !plan.reaches(now, now) {
                 return Err(Error::ClockSkew);
             }
             let good = claimed_by.is_none() && now <= good_until && !reloaded;
-            if good && is_open(plan, &locked, &sites, now) {
-                if let Some((start, hit)) = missing_lease(plan, &locked, &sites, now) {
-                    let readings = locked.readings(plan, &sites, now);
+            if good && gates_are_open(plan, &locked, &counters, now) {
+                if let Some((start, hit)) = unavailable_lease(plan, &locked, &counters, now) {
+                    let readings = locked.readings(plan, &counters, now);
                     return Ok(Claim::Deny(Deny { at: now, start, hit, readings }));
                 }
-                let leases =
-                    memory.write(plan, Part::Leases, &mut locked, &mut sites, now, now, None);
-                record.leased = !leases.uses.is_empty();
-                record.uses.extend(leases.uses);
-                record.state = State::Open(Some(claimant));
-                record.told.push(claimant);
+                let leases = memory.write(
+                    plan,
+                    ChargeSelection::Leases,
+                    &mut locked,
+                    &mut counters,
+                    now,
+                    now,
+                    None,
+                );
+                record.leased = !leases.charges.is_empty();
+                record.charges.extend(leases.charges);
+                record.state = RecordState::Open(Some(claimant));
+                record.started_claimants.push(claimant);
                 record.hold = plan.hold.map(|ttl| Hold { ttl, until: now + ttl });
-                hold_estimates(record, plan.id.id, &mut locked, now);
+                schedule_refunds(record, plan.id.id, &mut locked, now);
                 *expires = (*expires).max(record.kept_until(now));
-                return go(record, false, &locked, &sites);
+                return go(record, false, &locked, &counters);
             }
-            // Late, somebody else's by now, closed, or charged by rules of before. What nobody has claimed was never used.
+            // The booking is late, claimed by another claimant, closed by a gate, or charged under
+            // old rules. An unclaimed booking was never used, so its charges are returned.
             if claimed_by.is_none() {
-                give_back(record, plan.id.id, &mut locked, now);
+                return_charges(record, plan.id.id, &mut locked, now);
             }
-            let told = std::mem::take(&mut record.told);
-            let rebooked = memory.book_locked(plan, &mut locked, &mut sites, now);
-            let (state, start, uses, answer) = match rebooked {
+            let started_claimants = std::mem::take(&mut record.started_claimants);
+            let rebooked = memory.book_locked(plan, &mut locked, &mut counters, now);
+            let (state, start, charges, answer) = match rebooked {
                 Ok((start, written)) => {
                     let answer = Ok(Claim::Rebooked { at: now, start });
-                    (State::Booked, start, written.uses, answer)
+                    (RecordState::Booked, start, written.charges, answer)
                 }
                 Err(refused) => {
-                    let readings = locked.readings(plan, &sites, now);
+                    let readings = locked.readings(plan, &counters, now);
                     let (start, hit) = match refused {
                         Start::Later(start, hit) => (start, hit),
-                        // A limit that was lowered below what one piece of work needs.
+                        // A limit was lowered below what this one piece of work needs.
                         Start::Never(hit) => (Timestamp::MAX, hit),
                         Start::Now | Start::Skew => unreachable!("both were looked at before"),
                     };
                     let answer = Ok(Claim::Deny(Deny { at: now, start, hit, readings }));
-                    (State::Lapsed, now, SmallVec::new(), answer)
+                    (RecordState::Lapsed, now, SmallVec::new(), answer)
                 }
             };
-            *record = Record { told, ..Record::new(plan, state, now, start).with_uses(uses) };
+            *record = Record {
+                started_claimants,
+                ..Record::new(plan, state, now, start).with_charges(charges)
+            };
             *expires = (*expires).max(record.kept_until(now));
             answer
         })
@@ -114,139 +129,142 @@ impl<C: Clock> Memory<C> {
     pub(super) fn cancel_now(&self, handle: &Handle) -> Result<Ended, Error> {
         let id = handle.id;
         let name = self.name_of_id(id);
-        let Padded(records) = &self.records[usize::from(name.shard())];
+        let CachePadded(records) = &self.records[usize::from(name.shard())];
         let records = &mut *records.lock();
-        let Some(place) = self.live_record(name, records) else {
-            // The attempt itself may still be on its way.
-            self.make_room(records)?;
+        let Some(entry) = self.live_record(name, records) else {
+            // The attempt to acquire may still arrive, so its id has to be refused.
+            self.ensure_record_space(records)?;
             let now = self.now();
             let record = Record::tombstone(now);
             let expires = record.kept_until(now);
             records.insert(name, record, expires);
             return Ok(first_time(now));
         };
-        let (record, expires) = records.get_mut(place);
+        let (record, expires) = records.get_mut(entry);
         match record.state {
-            State::Cancelled => return Ok(replayed(self.now())),
-            State::Settled(_) => return Err(Error::Conflict),
-            State::Booked | State::Open(_) | State::Lapsed => {}
+            RecordState::Cancelled => return Ok(replayed(self.now())),
+            RecordState::Settled(_) => return Err(Error::Conflict),
+            RecordState::Booked | RecordState::Open(_) | RecordState::Lapsed => {}
         }
-        let mut locked = self.lock_uses(record);
+        let mut locked = self.lock_charges(record);
         let now = self.now();
         let claimed_by_other = match record.state {
-            State::Open(Some(claimant)) => handle.claimant != Some(claimant),
+            RecordState::Open(Some(claimant)) => handle.claimant != Some(claimant),
             _ => false,
         };
         if !claimed_by_other {
-            give_back(record, id, &mut locked, now);
+            return_charges(record, id, &mut locked, now);
         }
-        record.state = State::Cancelled;
+        record.state = RecordState::Cancelled;
         record.hold = None;
-        record.uses.clear();
+        record.charges.clear();
         *expires = (*expires).max(record.kept_until(now));
         Ok(first_time(now))
     }
 
     pub(super) fn settle_now(&self, id: Id, actual: &Cost) -> Result<Ended, Error> {
-        self.with_record(id, |memory, records, place| {
-            let (record, expires) = records.get_mut(place);
+        self.with_record(id, |memory, records, entry| {
+            let (record, expires) = records.get_mut(entry);
             match record.state {
-                State::Open(_) => {}
-                State::Booked => return Err(Error::NotClaimed),
-                State::Cancelled => return Err(Error::Gone),
-                State::Lapsed => return Err(Error::Unknown),
-                State::Settled(before) if before == *actual => return Ok(replayed(memory.now())),
-                State::Settled(_) => return Err(Error::Conflict),
+                RecordState::Open(_) => {}
+                RecordState::Booked => return Err(Error::NotClaimed),
+                RecordState::Cancelled => return Err(Error::Gone),
+                RecordState::Lapsed => return Err(Error::Unknown),
+                RecordState::Settled(before) if before == *actual => {
+                    return Ok(replayed(memory.now()));
+                }
+                RecordState::Settled(_) => return Err(Error::Conflict),
             }
-            let in_log = |held: &Held| matches!(held.used.mark, Mark::Log(_));
+            let in_log = |charge: &RecordedCharge| matches!(charge.used.mark, Mark::Log(_));
             let requests = actual.requests.unwrap_or_default();
-            if requests > ENTRIES_PER_CHARGE_MAX && record.uses.iter().any(in_log) {
+            if requests > ENTRIES_PER_CHARGE_MAX && record.charges.iter().any(in_log) {
                 return Err(Error::TooMany);
             }
-            let mut locked = memory.lock_uses(record);
+            let mut locked = memory.lock_charges(record);
             let now = memory.now();
-            for held in &record.uses {
-                let due = record.refunded_at(held);
-                locked.amend(held, now, |cell| {
-                    cell.release(id, held.used.mark);
+            for charge in &record.charges {
+                let due = record.refunded_at(charge);
+                locked.update_counter(charge, now, |cell| {
+                    cell.release(id, charge.used.mark);
                     if let Some(due) = due {
                         cell.unhold(id, due);
                     }
                 });
-                // What was due has been given back by itself.
-                let charged = if due.is_some_and(|due| due <= now) { 0 } else { held.used.amount };
-                let Some(actual) = actual.of(held.unit) else {
+                // A charge whose refund was due has been returned already.
+                let charged =
+                    if due.is_some_and(|due| due <= now) { 0 } else { charge.used.amount };
+                let Some(actual) = actual.of(charge.unit) else {
                     continue;
                 };
                 if actual > charged {
-                    locked.charge_debt(held, actual - charged, now);
+                    locked.charge_debt(charge, actual - charged, now);
                 } else {
-                    let back = Use { amount: charged - actual, ..held.used };
-                    locked.amend(held, now, |cell| cell.give_back(back, now));
+                    let back = Use { amount: charged - actual, ..charge.used };
+                    locked.update_counter(charge, now, |cell| cell.give_back(back, now));
                 }
             }
-            record.state = State::Settled(*actual);
+            record.state = RecordState::Settled(*actual);
             record.hold = None;
-            record.uses.clear();
+            record.charges.clear();
             *expires = (*expires).max(record.kept_until(now));
             Ok(first_time(now))
         })
     }
 
     pub(super) fn release_now(&self, id: Id) -> Result<Ended, Error> {
-        self.with_record(id, |memory, records, place| {
-            let (record, _) = records.get_mut(place);
+        self.with_record(id, |memory, records, entry| {
+            let (record, _) = records.get_mut(entry);
             match record.state {
-                State::Open(_) if record.released => return Ok(replayed(memory.now())),
-                State::Open(_) => {}
-                State::Settled(_) => return Ok(replayed(memory.now())),
-                State::Booked => return Err(Error::NotClaimed),
-                State::Cancelled => return Err(Error::Gone),
-                State::Lapsed => return Err(Error::Unknown),
+                RecordState::Open(_) if record.released => return Ok(replayed(memory.now())),
+                RecordState::Open(_) => {}
+                RecordState::Settled(_) => return Ok(replayed(memory.now())),
+                RecordState::Booked => return Err(Error::NotClaimed),
+                RecordState::Cancelled => return Err(Error::Gone),
+                RecordState::Lapsed => return Err(Error::Unknown),
             }
-            let mut locked = memory.lock_uses(record);
+            let mut locked = memory.lock_charges(record);
             let now = memory.now();
-            for held in &record.uses {
-                if held.lease().is_some() {
-                    locked.amend(held, now, |cell| cell.release(id, held.used.mark));
+            for charge in &record.charges {
+                if charge.lease().is_some() {
+                    locked.update_counter(charge, now, |cell| cell.release(id, charge.used.mark));
                 }
             }
-            record.uses.retain(|held| held.lease().is_none());
+            record.charges.retain(|charge| charge.lease().is_none());
             record.released = true;
             Ok(first_time(now))
         })
     }
 
     pub(super) fn renew_now(&self, id: Id) -> Result<Renewed, Error> {
-        self.with_record(id, |memory, records, place| {
-            let (record, expires) = records.get_mut(place);
+        self.with_record(id, |memory, records, entry| {
+            let (record, expires) = records.get_mut(entry);
             match record.state {
-                State::Open(_) => {}
-                State::Booked => return Err(Error::NotClaimed),
-                State::Settled(_) => return Err(Error::Conflict),
-                State::Cancelled => return Err(Error::Gone),
-                State::Lapsed => return Err(Error::Unknown),
+                RecordState::Open(_) => {}
+                RecordState::Booked => return Err(Error::NotClaimed),
+                RecordState::Settled(_) => return Err(Error::Conflict),
+                RecordState::Cancelled => return Err(Error::Gone),
+                RecordState::Lapsed => return Err(Error::Unknown),
             }
-            let mut locked = memory.lock_uses(record);
+            let mut locked = memory.lock_charges(record);
             let now = memory.now();
             let Some(first) = record.until() else {
                 return Err(Error::Unknown);
             };
-            if first <= now || !leases_held(record, id, &mut locked, now) {
+            if first <= now || !has_all_leases(record, id, &mut locked, now) {
                 return Err(Error::Lost);
             }
             let before = record.hold;
             let after = before.map(|hold| Hold { until: hold.until.max(now + hold.ttl), ..hold });
-            for held in &mut record.uses {
-                let mut mark = held.used.mark;
-                locked.amend(held, now, |cell| {
-                    mark = cell.renew(id, mark, now + held.window).unwrap_or(mark);
-                    if let (Some(before), Some(after), true) = (before, after, held.refunds) {
+            for charge in &mut record.charges {
+                let mut mark = charge.used.mark;
+                locked.update_counter(charge, now, |cell| {
+                    mark = cell.renew(id, mark, now + charge.window).unwrap_or(mark);
+                    if let (Some(before), Some(after), true) = (before, after, charge.refunds) {
                         cell.unhold(id, before.until);
-                        cell.hold(id, after.until, held.used);
+                        cell.hold(id, after.until, charge.used);
                     }
                 });
-                held.used.mark = mark;
+                charge.used.mark = mark;
             }
             record.hold = after;
             *expires = (*expires).max(record.kept_until(now));
@@ -254,67 +272,77 @@ impl<C: Clock> Memory<C> {
         })
     }
 
-    /// Runs `change` on the record of an id, with its shard locked.
+    /// Runs `change` on the record of an id while the record's shard is locked.
     fn with_record<T>(
         &self,
         id: Id,
-        change: impl FnOnce(&Self, &mut Table<Record>, Place) -> Result<T, Error>,
+        change: impl FnOnce(&Self, &mut Table<Record>, EntryIndex) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let name = self.name_of_id(id);
-        let Padded(records) = &self.records[usize::from(name.shard())];
+        let CachePadded(records) = &self.records[usize::from(name.shard())];
         let records = &mut *records.lock();
-        let place = self.live_record(name, records).ok_or(Error::Unknown)?;
-        change(self, records, place)
+        let entry = self.live_record(name, records).ok_or(Error::Unknown)?;
+        change(self, records, entry)
     }
 
-    /// The record under a name, unless it has expired: then it is gone.
-    pub(super) fn live_record(&self, name: Name, records: &mut Table<Record>) -> Option<Place> {
-        let place = records.find(name)?;
-        let (_, expires) = records.get(place);
+    /// Returns the record with this name. Removes it if it has expired.
+    pub(super) fn live_record(
+        &self,
+        name: NameHash,
+        records: &mut Table<Record>,
+    ) -> Option<EntryIndex> {
+        let entry = records.find(name)?;
+        let (_, expires) = records.get(entry);
         if expires > self.now() {
-            return Some(place);
+            return Some(entry);
         }
-        records.remove(place);
+        records.remove(entry);
         None
     }
 
-    /// Whether an admission that was given leases still has all of them.
+    /// Returns true if an admission still has all the leases that it was given.
     pub(super) fn holds_leases(&self, record: &Record, id: Id) -> bool {
-        let mut locked = self.lock_uses(record);
+        let mut locked = self.lock_charges(record);
         let now = self.now();
-        let any = record.uses.iter().any(|held| held.lease().is_some());
-        any && leases_held(record, id, &mut locked, now)
+        let any = record.charges.iter().any(|charge| charge.lease().is_some());
+        any && has_all_leases(record, id, &mut locked, now)
     }
 
-    fn lock_uses(&self, record: &Record) -> Locked<'_> {
-        self.lock(record.uses.iter().map(|held| held.address.shard))
+    fn lock_charges(&self, record: &Record) -> LockedShards<'_> {
+        self.lock(record.charges.iter().map(|charge| charge.address.shard))
     }
 }
 
-/// Whether no lease of a record has expired or was forgotten by a reset.
-fn leases_held(record: &Record, id: Id, locked: &mut Locked<'_>, now: Timestamp) -> bool {
-    record.uses.iter().all(|held| match held.lease() {
+/// Returns true if no lease of a record has expired or was removed by a reset.
+fn has_all_leases(record: &Record, id: Id, locked: &mut LockedShards<'_>, now: Timestamp) -> bool {
+    record.charges.iter().all(|charge| match charge.lease() {
         None => true,
         Some(until) => {
-            let there = locked.amend(held, now, |cell| cell.leased(id, held.used.mark));
+            let there =
+                locked.update_counter(charge, now, |cell| cell.leased(id, charge.used.mark));
             until > now && there == Some(true)
         }
     })
 }
 
-/// The first lease of a plan that is not to be had now.
-/// Whether every gate of a plan is open.
-fn is_open(plan: &Plan<'_>, locked: &Locked<'_>, sites: &[Site], now: Timestamp) -> bool {
+/// Returns true if every gate of a plan is open.
+fn gates_are_open(
+    plan: &Plan<'_>,
+    locked: &LockedShards<'_>,
+    counters: &[CounterLookup],
+    now: Timestamp,
+) -> bool {
     plan.gates().all(|(index, gate)| {
-        let earliest = locked.earliest(gate, &sites[index], now, Span::ZERO);
+        let earliest = locked.earliest(gate, &counters[index], now, Span::ZERO);
         matches!(earliest, Earliest::At { start, .. } if start == now)
     })
 }
 
-fn missing_lease(
+/// Returns the first lease of a plan that is not available now.
+fn unavailable_lease(
     plan: &Plan<'_>,
-    locked: &Locked<'_>,
-    sites: &[Site],
+    locked: &LockedShards<'_>,
+    counters: &[CounterLookup],
     now: Timestamp,
 ) -> Option<(Timestamp, Hit)> {
     let leases = plan
@@ -323,7 +351,7 @@ fn missing_lease(
         .enumerate()
         .filter(|(_, charge)| !charge.meter.bookable() && !charge.shadow());
     leases
-        .map(|(index, charge)| (index, locked.earliest(charge, &sites[index], now, Span::ZERO)))
+        .map(|(index, charge)| (index, locked.earliest(charge, &counters[index], now, Span::ZERO)))
         .find_map(|(charge, earliest)| match earliest {
             Earliest::At { start, .. } if start == now => None,
             Earliest::At { start, limit } => Some((start, Hit { charge, limit })),
@@ -331,26 +359,26 @@ fn missing_lease(
         })
 }
 
-/// Lets the estimates of a claimed booking be given back by themselves, where the rule says so.
-fn hold_estimates(record: &Record, id: Id, locked: &mut Locked<'_>, now: Timestamp) {
-    for held in &record.uses {
-        if let Some(due) = record.refunded_at(held) {
-            locked.amend(held, now, |cell| cell.hold(id, due, held.used));
+/// Marks the estimates of a claimed booking for an automatic refund, where their rule asks for one.
+fn schedule_refunds(record: &Record, id: Id, locked: &mut LockedShards<'_>, now: Timestamp) {
+    for charge in &record.charges {
+        if let Some(due) = record.refunded_at(charge) {
+            locked.update_counter(charge, now, |cell| cell.hold(id, due, charge.used));
         }
     }
 }
 
-/// Gives back all that a record has charged.
-fn give_back(record: &Record, id: Id, locked: &mut Locked<'_>, now: Timestamp) {
-    for held in &record.uses {
-        let due = record.refunded_at(held);
-        locked.amend(held, now, |cell| {
-            cell.release(id, held.used.mark);
+/// Returns everything that a record has charged to its counters.
+fn return_charges(record: &Record, id: Id, locked: &mut LockedShards<'_>, now: Timestamp) {
+    for charge in &record.charges {
+        let due = record.refunded_at(charge);
+        locked.update_counter(charge, now, |cell| {
+            cell.release(id, charge.used.mark);
             if let Some(due) = due {
                 cell.unhold(id, due);
             }
             if due.is_none_or(|due| due > now) {
-                cell.give_back(held.used, now);
+                cell.give_back(charge.used, now);
             }
         });
     }

@@ -1,4 +1,5 @@
-//! Counters under lock.
+//! Counters of the in-memory store while their shards are locked: finding, creating, reading and
+//! updating them.
 
 use serde::{Deserialize, Serialize};
 use sluicegate_core::algorithm::{Cell, Earliest, Reading};
@@ -7,37 +8,39 @@ use sluicegate_core::time::{Clock, Span, Timestamp};
 use sluicegate_core::{Charge, Plan};
 use smallvec::SmallVec;
 
-use super::record::Held;
-use super::table::{Name, Place, Table};
-use super::{Memory, Padded, SWEEP, SWEEP_FULL, Shard};
+use super::record::RecordedCharge;
+use super::table::{EntryIndex, NameHash, Table};
+use super::{CachePadded, Memory, SWEEP, SWEEP_FULL, Shard};
 use crate::sync::MutexGuard;
 
-/// Where a counter lies.
+/// Location of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Address {
+pub(super) struct CounterAddress {
     pub(super) shard: u16,
     pub(super) overflow: bool,
-    pub(super) name: Name,
+    pub(super) name: NameHash,
 }
 
-/// The counter of one charge, if there is one already.
+/// Result of looking up the counter of one charge, which may not exist yet.
 #[derive(Clone, Debug)]
-pub(super) struct Site {
-    pub(super) address: Address,
-    place: Option<Place>,
-    /// What it will begin with, if that is not nothing.
-    heir: Option<Box<Cell>>,
+pub(super) struct CounterLookup {
+    pub(super) address: CounterAddress,
+    /// Index of the counter in its table, if it exists.
+    entry: Option<EntryIndex>,
+    /// State that a new counter starts with: a copy of the overflow counter, if there is one.
+    initial: Option<Box<Cell>>,
 }
 
-/// Shards that are held still, lowest number first.
-pub(super) struct Locked<'s> {
+/// LockedShards shards, in the order of their numbers.
+pub(super) struct LockedShards<'s> {
     guards: SmallVec<[(u16, MutexGuard<'s, Shard>); 4]>,
     keys_per_shard: usize,
 }
 
 impl<C: Clock> Memory<C> {
-    /// Locks shards in the one order that everybody keeps to.
-    pub(super) fn lock(&self, shards: impl Iterator<Item = u16>) -> Locked<'_> {
+    /// Locks shards in the order of their numbers. All callers use this one order, so there is no
+    /// deadlock.
+    pub(super) fn lock(&self, shards: impl Iterator<Item = u16>) -> LockedShards<'_> {
         let mut shards: SmallVec<[u16; 4]> = shards.collect();
         if shards.len() > 1 {
             shards.sort_unstable();
@@ -45,23 +48,26 @@ impl<C: Clock> Memory<C> {
         }
         let mut guards = SmallVec::new();
         for &shard in &shards {
-            let Padded(mutex) = &self.shards[usize::from(shard)];
+            let CachePadded(mutex) = &self.shards[usize::from(shard)];
             guards.push((shard, mutex.lock()));
         }
-        Locked { guards, keys_per_shard: self.keys_per_shard }
+        LockedShards { guards, keys_per_shard: self.keys_per_shard }
     }
 
-    /// Locks the shards of a plan's counters and finds these as they are now.
-    pub(super) fn hold(&self, plan: &Plan<'_>) -> (Locked<'_>, SmallVec<[Site; 4]>, Timestamp) {
+    /// Locks the shards of a plan's counters and looks the counters up.
+    pub(super) fn lock_counters(
+        &self,
+        plan: &Plan<'_>,
+    ) -> (LockedShards<'_>, SmallVec<[CounterLookup; 4]>, Timestamp) {
         let names = self.names(plan);
         let mut locked = self.lock(names.iter().map(|name| name.shard()));
         let now = self.now();
-        let sites = self.sites(plan, &names, &mut locked, now);
-        (locked, sites, now)
+        let counters = self.find_counters(plan, &names, &mut locked, now);
+        (locked, counters, now)
     }
 
-    /// The names of a plan's counters.
-    pub(super) fn names(&self, plan: &Plan<'_>) -> SmallVec<[Name; 4]> {
+    /// Returns the hashed names of a plan's counters.
+    pub(super) fn names(&self, plan: &Plan<'_>) -> SmallVec<[NameHash; 4]> {
         let mut names = SmallVec::new();
         for charge in plan.charges() {
             names.push(self.name_of(charge));
@@ -69,92 +75,99 @@ impl<C: Clock> Memory<C> {
         names
     }
 
-    /// Finds the counters of a plan, brought to `now`.
-    pub(super) fn sites(
+    /// Looks up the counters of a plan and advances them to `now`.
+    pub(super) fn find_counters(
         &self,
         plan: &Plan<'_>,
-        names: &[Name],
-        locked: &mut Locked<'_>,
+        names: &[NameHash],
+        locked: &mut LockedShards<'_>,
         now: Timestamp,
-    ) -> SmallVec<[Site; 4]> {
-        let mut sites = SmallVec::new();
+    ) -> SmallVec<[CounterLookup; 4]> {
+        let mut counters = SmallVec::new();
         for (charge, &name) in plan.charges().iter().zip(names) {
-            sites.push(self.site(charge, name, locked, now));
+            counters.push(self.find_counter(charge, name, locked, now));
         }
-        sites
+        counters
     }
 
-    /// A name without a counter gets one of its own if there is room; otherwise it is counted in
-    /// the overflow of its rule. Once there is room again, it inherits what the overflow has
-    /// counted, which then drains because nobody adds to it.
-    fn site(
+    /// Looks up the counter of one charge.
+    ///
+    /// A name without a counter gets its own if there is room; otherwise it is counted in the
+    /// overflow counter of its rule. Once there is room again, its new counter starts with a copy
+    /// of the overflow counter, which then drains because nothing adds to it.
+    fn find_counter(
         &self,
         charge: &Charge<'_>,
-        name: Name,
-        locked: &mut Locked<'_>,
+        name: NameHash,
+        locked: &mut LockedShards<'_>,
         now: Timestamp,
-    ) -> Site {
-        let own = Address { shard: name.shard(), overflow: false, name };
+    ) -> CounterLookup {
+        let own = CounterAddress { shard: name.shard(), overflow: false, name };
         let keys_max = locked.keys_per_shard;
         let shard = locked.shard(own.shard);
-        if let Some(place) = live(&mut shard.cells, name, now) {
-            shard.cells.get_mut(place).0.advance(&charge.meter, now);
-            return Site { address: own, place: Some(place), heir: None };
+        if let Some(entry) = find_live(&mut shard.cells, name, now) {
+            shard.cells.get_mut(entry).0.advance(&charge.meter, now);
+            return CounterLookup { address: own, entry: Some(entry), initial: None };
         }
         if shard.cells.len() >= keys_max {
             shard.cells.sweep(now, SWEEP_FULL, |_| false);
         }
         let full = shard.cells.len() >= keys_max;
         if !full && shard.overflow.len() == 0 {
-            return Site { address: own, place: None, heir: None };
+            return CounterLookup { address: own, entry: None, initial: None };
         }
-        let overflow = self.hashed(charge.overflow().as_bytes(), charge.meter.kind());
-        let place = live(&mut shard.overflow, overflow, now);
-        if let Some(place) = place {
-            shard.overflow.get_mut(place).0.advance(&charge.meter, now);
+        let overflow = self.hash_name(charge.overflow().as_bytes(), charge.meter.kind());
+        let entry = find_live(&mut shard.overflow, overflow, now);
+        if let Some(entry) = entry {
+            shard.overflow.get_mut(entry).0.advance(&charge.meter, now);
         }
         if full {
-            let address = Address { overflow: true, name: overflow, ..own };
-            return Site { address, place, heir: None };
+            let address = CounterAddress { overflow: true, name: overflow, ..own };
+            return CounterLookup { address, entry, initial: None };
         }
-        let heir = place.map(|place| Box::new(shard.overflow.get(place).0.heir()));
-        Site { address: own, place: None, heir }
+        let initial = entry.map(|entry| Box::new(shard.overflow.get(entry).0.heir()));
+        CounterLookup { address: own, entry: None, initial }
     }
 
-    /// The counter of a charge, made if there is none.
-    pub(super) fn make(
+    /// Returns the counter of a charge and creates it if it does not exist.
+    pub(super) fn find_or_create(
         &self,
         charge: &Charge<'_>,
-        site: &mut Site,
-        locked: &mut Locked<'_>,
+        lookup: &mut CounterLookup,
+        locked: &mut LockedShards<'_>,
         now: Timestamp,
-    ) -> Place {
-        if let Some(place) = site.place {
-            return place;
+    ) -> EntryIndex {
+        if let Some(entry) = lookup.entry {
+            return entry;
         }
-        let Address { shard, overflow, name } = site.address;
+        let CounterAddress { shard, overflow, name } = lookup.address;
         let shard = locked.shard(shard);
         shard.cells.sweep(now, SWEEP, |_| false);
         shard.overflow.sweep(now, SWEEP, |_| false);
         let table = shard.table(overflow);
-        let cell = site.heir.take().map_or_else(|| Cell::new(&charge.meter), |heir| *heir);
+        let cell =
+            lookup.initial.take().map_or_else(|| Cell::new(&charge.meter), |initial| *initial);
         // Two charges of one plan may overflow into the same counter.
-        let place =
-            live(table, name, now).unwrap_or_else(|| table.insert(name, cell, Timestamp::ZERO));
-        site.place = Some(place);
-        place
+        let entry = find_live(table, name, now)
+            .unwrap_or_else(|| table.insert(name, cell, Timestamp::ZERO));
+        lookup.entry = Some(entry);
+        entry
     }
 }
 
-/// The place of an entry, unless it has expired: then it is gone. A place that is found like this
-/// stays good under the lock, because the hand only takes what has expired.
-pub(super) fn live(table: &mut Table<Cell>, name: Name, now: Timestamp) -> Option<Place> {
-    let place = table.find(name)?;
-    let (_, expires) = table.get(place);
+/// Returns the index of an entry. Removes the entry if it has expired. The index stays valid while
+/// the shard is locked, because a sweep only removes expired entries.
+pub(super) fn find_live(
+    table: &mut Table<Cell>,
+    name: NameHash,
+    now: Timestamp,
+) -> Option<EntryIndex> {
+    let entry = table.find(name)?;
+    let (_, expires) = table.get(entry);
     if expires > now {
-        return Some(place);
+        return Some(entry);
     }
-    table.remove(place);
+    table.remove(entry);
     None
 }
 
@@ -164,8 +177,8 @@ impl Shard {
     }
 }
 
-impl Locked<'_> {
-    /// The place of a shard among those that are held.
+impl LockedShards<'_> {
+    /// Returns the position of a shard among the locked ones.
     pub(super) fn guard(&self, shard: u16) -> usize {
         let guard = self.guards.iter().position(|(number, _)| *number == shard);
         guard.expect("the shards of a plan are locked together")
@@ -179,39 +192,44 @@ impl Locked<'_> {
         self.shard_at(self.guard(shard))
     }
 
-    fn cell<'c>(&'c self, site: &'c Site) -> Option<&'c Cell> {
-        let (_, shard) = &self.guards[self.guard(site.address.shard)];
-        let table = if site.address.overflow { &shard.overflow } else { &shard.cells };
-        match site.place {
-            Some(place) => Some(table.get(place).0),
-            None => site.heir.as_deref(),
+    fn cell<'c>(&'c self, lookup: &'c CounterLookup) -> Option<&'c Cell> {
+        let (_, shard) = &self.guards[self.guard(lookup.address.shard)];
+        let table = if lookup.address.overflow { &shard.overflow } else { &shard.cells };
+        match lookup.entry {
+            Some(entry) => Some(table.get(entry).0),
+            None => lookup.initial.as_deref(),
         }
     }
 
-    /// When a charge fits; a counter that does not exist is an empty one.
+    /// Returns the earliest start of a charge. A counter that does not exist counts as empty.
     pub(super) fn earliest(
         &self,
         charge: &Charge<'_>,
-        site: &Site,
+        lookup: &CounterLookup,
         from: Timestamp,
         slack: Span,
     ) -> Earliest {
         let earliest = |cell: &Cell| cell.earliest(&charge.meter, from, charge.need, slack);
-        match self.cell(site) {
+        match self.cell(lookup) {
             Some(cell) => earliest(cell),
             None => earliest(&Cell::new(&charge.meter)),
         }
     }
 
-    /// What the limits of a plan show.
-    pub(super) fn readings(&self, plan: &Plan<'_>, sites: &[Site], now: Timestamp) -> Readings {
+    /// Returns the readings of a plan's limits.
+    pub(super) fn readings(
+        &self,
+        plan: &Plan<'_>,
+        counters: &[CounterLookup],
+        now: Timestamp,
+    ) -> Readings {
         let mut readings = Readings::new();
-        for (charge, site) in plan.charges().iter().zip(sites) {
-            let shared = site.address.overflow || site.heir.is_some();
+        for (charge, lookup) in plan.charges().iter().zip(counters) {
+            let shared = lookup.address.overflow || lookup.initial.is_some();
             let mut push = |reading: Reading| {
                 readings.push(Reading { shared: reading.shared || shared, ..reading });
             };
-            match self.cell(site) {
+            match self.cell(lookup) {
                 Some(cell) => cell.readings(&charge.meter, now, &mut push),
                 None => Cell::new(&charge.meter).readings(&charge.meter, now, &mut push),
             }
@@ -219,36 +237,37 @@ impl Locked<'_> {
         readings
     }
 
-    /// Changes the counter of an earlier use, unless that is gone: it has expired, or the counter
-    /// was reset since.
-    pub(super) fn amend<T>(
+    /// Changes the counter of an earlier charge. Returns `None` if the charge is gone: the counter
+    /// has expired, or was reset after the charge.
+    pub(super) fn update_counter<T>(
         &mut self,
-        held: &Held,
+        charge: &RecordedCharge,
         now: Timestamp,
         change: impl FnOnce(&mut Cell) -> T,
     ) -> Option<T> {
-        let Address { shard, overflow, name } = held.address;
+        let CounterAddress { shard, overflow, name } = charge.address;
         let table = self.shard(shard).table(overflow);
         let (cell, expires) = table.get_mut(table.find(name)?);
         cell.give_back_due(now);
-        // A lease goes by its id, so there is none of somebody else's to be touched.
-        if held.lease().is_none() && cell.forgot(held.at) {
+        // A lease is found by its id, so after a reset this can't touch another lease.
+        if charge.lease().is_none() && cell.forgot(charge.at) {
             return None;
         }
         let result = change(cell);
-        *expires = (*expires).max(cell.expires(held.window));
+        *expires = (*expires).max(cell.expires(charge.window));
         Some(result)
     }
 
-    /// Charges what an earlier use turned out to cost more, in its counter or in a new one.
-    pub(super) fn charge_debt(&mut self, held: &Held, debt: u64, now: Timestamp) {
-        let Address { shard, overflow, name } = held.address;
+    /// Charges the amount by which an earlier charge was too low. Creates the counter if it is
+    /// gone.
+    pub(super) fn charge_debt(&mut self, charge: &RecordedCharge, debt: u64, now: Timestamp) {
+        let CounterAddress { shard, overflow, name } = charge.address;
         let table = self.shard(shard).table(overflow);
-        let place = table
-            .find(name)
-            .unwrap_or_else(|| table.insert(name, Cell::for_mark(held.used.mark), Timestamp::ZERO));
-        let (cell, expires) = table.get_mut(place);
-        cell.charge_debt(held.used.mark, debt, now);
-        *expires = (*expires).max(cell.expires(held.window));
+        let entry = table.find(name).unwrap_or_else(|| {
+            table.insert(name, Cell::for_mark(charge.used.mark), Timestamp::ZERO)
+        });
+        let (cell, expires) = table.get_mut(entry);
+        cell.charge_debt(charge.used.mark, debt, now);
+        *expires = (*expires).max(cell.expires(charge.window));
     }
 }

@@ -1,14 +1,14 @@
-//! Usage in the memory of one process.
+//! The in-memory store: [`Memory`] keeps the usage of one process.
 //!
 //! Counters are spread over shards by a keyed hash of their name. A plan locks the shards of all
 //! its counters, lowest number first, so plans never wait for each other in a circle; then it
 //! reads the time, decides and writes. Records lie in shards of their own, which are locked before
 //! any shard of counters.
 //!
-//! The number of counters is capped. When a shard is full of live ones, a new name is counted
-//! together with all others of its rule that came too late, in an overflow counter: stricter than
-//! its own would be, and never at the cost of a live one. When there is room again, a name inherits
-//! what the overflow has counted, so that nobody starts from nothing.
+//! The number of counters is capped. When a shard is full of live counters, a new name shares an
+//! overflow counter with the other late names of its rule. That is stricter than a counter of its
+//! own, and it never evicts a live counter. When there is room again, a new counter starts with a
+//! copy of the overflow counter, so no name starts from zero.
 
 mod decide;
 mod lifecycle;
@@ -32,9 +32,9 @@ pub use snapshot::{RestoreError, Snapshot};
 use crate::clock::MonotonicClock;
 use crate::sync::Mutex;
 use record::Record;
-use table::{Name, Table};
+use table::{NameHash, Table};
 
-/// How much a [`Memory`] may hold.
+/// Maximum number of entries in a [`Memory`].
 #[derive(Clone, Copy, Debug)]
 pub struct Capacity {
     /// Counters, besides one overflow counter per rule and shard.
@@ -44,13 +44,13 @@ pub struct Capacity {
 }
 
 impl Default for Capacity {
-    /// About 200 MB when full.
+    /// Limits that take about 200 MB when they are reached.
     fn default() -> Self {
         Self { keys_max: 2_000_000, records_max: 200_000 }
     }
 }
 
-/// How much a [`Memory`] holds, what has expired but was not yet found included.
+/// Number of entries in a [`Memory`], including expired ones that no sweep has removed yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Size {
     /// Counters.
@@ -61,17 +61,17 @@ pub struct Size {
     pub records: usize,
 }
 
-/// The embedded store.
+/// The in-memory store.
 #[derive(Debug)]
 pub struct Memory<C = MonotonicClock> {
-    shards: Box<[Padded<Mutex<Shard>>]>,
-    records: Box<[Padded<Mutex<Table<Record>>>]>,
+    shards: Box<[CachePadded<Mutex<Shard>>]>,
+    records: Box<[CachePadded<Mutex<Table<Record>>>]>,
     keys_per_shard: usize,
     records_per_shard: usize,
-    /// Nobody can choose names whose hashes meet without knowing it.
+    /// Random key of the name hash: a client that does not know it can't choose names that collide.
     hash_key: [u64; 2],
     clock: C,
-    /// Added to the clock where a snapshot was taken by a clock that was ahead of ours.
+    /// Offset added to the clock if a restored snapshot was taken by a clock ahead of ours.
     ahead: Span,
 }
 
@@ -82,36 +82,38 @@ struct Shard {
     overflow: Table<Cell>,
 }
 
-/// Alone on its cache line, so that cores that lock neighbours do not wait for each other.
+/// A value alone on its cache line, so that cores that lock neighbouring shards don't contend.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Padded<T>(T);
+struct CachePadded<T>(T);
 
-/// Enough that a dozen cores seldom meet, few enough that overflow counters stay few.
+/// Number of shards: enough that a dozen cores seldom contend, few enough that there are few
+/// overflow counters.
 const SHARDS: usize = 64;
-/// How far the hand goes at every insertion, and when a shard is full.
+/// Number of slots that a sweep visits at every insertion.
 const SWEEP: usize = 2;
+/// Number of slots that a sweep visits when a shard is full.
 const SWEEP_FULL: usize = 32;
 
 impl Memory {
-    /// An empty store on the machine's clock.
+    /// Returns an empty store that reads the machine's clock.
     pub fn new(capacity: Capacity) -> Self {
         Self::with_clock(capacity, MonotonicClock::new())
     }
 }
 
 impl<C: Clock> Memory<C> {
-    /// An empty store on a clock.
+    /// Returns an empty store that reads `clock`.
     pub fn with_clock(capacity: Capacity, clock: C) -> Self {
-        // The standard library's source of random keys, which needs no further crate.
+        // The standard library's random source, which needs no further crate.
         let random = || RandomState::new().build_hasher().finish();
         Self::assemble(capacity, clock, [random(), random()])
     }
 
     fn assemble(capacity: Capacity, clock: C, hash_key: [u64; 2]) -> Self {
         Self {
-            shards: (0..SHARDS).map(|_| Padded::default()).collect(),
-            records: (0..SHARDS).map(|_| Padded::default()).collect(),
+            shards: (0..SHARDS).map(|_| CachePadded::default()).collect(),
+            records: (0..SHARDS).map(|_| CachePadded::default()).collect(),
             keys_per_shard: capacity.keys_max.div_ceil(SHARDS).min(u32::MAX as usize / 2),
             records_per_shard: capacity.records_max.div_ceil(SHARDS).min(u32::MAX as usize / 2),
             hash_key,
@@ -124,51 +126,52 @@ impl<C: Clock> Memory<C> {
         self.clock.now() + self.ahead
     }
 
-    fn name_of(&self, charge: &Charge<'_>) -> Name {
-        self.hashed(charge.key.as_bytes(), charge.meter.kind())
+    fn name_of(&self, charge: &Charge<'_>) -> NameHash {
+        self.hash_name(charge.key.as_bytes(), charge.meter.kind())
     }
 
-    fn hashed(&self, text: &[u8], kind: u8) -> Name {
+    fn hash_name(&self, text: &[u8], kind: u8) -> NameHash {
         let [first, second] = self.hash_key;
         let hash = SipHasher13::new_with_keys(first, second ^ u64::from(kind)).hash(text);
-        Name([hash.h1, hash.h2])
+        NameHash([hash.h1, hash.h2])
     }
 
-    /// Ids are hashed too: a caller who chooses them must not choose their place.
-    fn name_of_id(&self, id: Id) -> Name {
-        self.hashed(&id.to_bits().to_le_bytes(), u8::MAX)
+    /// Ids are hashed as well, so that a caller can't choose their shard.
+    fn name_of_id(&self, id: Id) -> NameHash {
+        self.hash_name(&id.to_bits().to_le_bytes(), u8::MAX)
     }
 
-    /// Lets the hand go over `slots` places of every shard, for times without insertions.
+    /// Removes expired entries from the next `slots` slots of every shard, for times without
+    /// insertions.
     pub fn sweep(&self, slots: usize) {
         let now = self.now();
-        for Padded(shard) in &self.shards {
+        for CachePadded(shard) in &self.shards {
             let shard = &mut *shard.lock();
             shard.cells.sweep(now, slots, |_| false);
             shard.overflow.sweep(now, slots, |_| false);
         }
-        for Padded(records) in &self.records {
+        for CachePadded(records) in &self.records {
             records.lock().sweep(now, slots, |_| false);
         }
     }
 
-    /// How much it holds.
+    /// Returns the number of entries in the store.
     pub fn size(&self) -> Size {
         let mut size = Size::default();
-        for Padded(shard) in &self.shards {
+        for CachePadded(shard) in &self.shards {
             let shard = shard.lock();
             size.keys += shard.cells.len();
             size.overflow += shard.overflow.len();
         }
-        for Padded(records) in &self.records {
+        for CachePadded(records) in &self.records {
             size.records += records.lock().len();
         }
         size
     }
 }
 
-impl Name {
-    /// The shard, from bits that the table inside it does not use.
+impl NameHash {
+    /// Returns the shard, taken from bits that the table inside it does not use.
     fn shard(self) -> u16 {
         (self.0[1] % SHARDS as u64) as u16
     }

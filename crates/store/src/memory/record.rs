@@ -1,4 +1,4 @@
-//! What is remembered of an admission: what it takes to settle, release, renew or cancel it.
+//! The record of one admission: what the store needs to settle, release, renew or cancel it.
 
 use serde::{Deserialize, Serialize};
 use sluicegate_core::algorithm::{Mark, Use};
@@ -9,66 +9,69 @@ use sluicegate_core::time::{Span, Timestamp};
 use sluicegate_core::{Id, Plan};
 use smallvec::SmallVec;
 
-use super::locked::Address;
+use super::locked::CounterAddress;
 
-/// The record of one id; see [`sluicegate_core::store`] for what its states mean.
+/// The record of one id. The table in [`sluicegate_core::store`] defines what each state allows.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Record {
-    pub(super) state: State,
+    pub(super) state: RecordState,
     pub(super) fingerprint: u64,
-    /// What the caller stated when it booked. A snapshot keeps it apart: see [`super::snapshot`].
+    /// Hash of the dimensions and the cost that the caller stated in its booking. A snapshot stores
+    /// it separately: see [`super::snapshot`].
     #[serde(skip)]
     pub(super) stated: Option<u64>,
-    /// When it was admitted or booked.
+    /// Time of the admission or of the booking.
     pub(super) at: Timestamp,
     pub(super) start: Timestamp,
     pub(super) slack: Span,
     pub(super) keep: Option<Span>,
     pub(super) hold: Option<Hold>,
     pub(super) released: bool,
-    /// It was given leases, so a replay has to look whether it still has them.
+    /// Set if the admission was given leases. A replay then checks that it still has them.
     pub(super) leased: bool,
-    /// The claimants that were told to go.
-    pub(super) told: SmallVec<[Id; 1]>,
-    /// The longest time that any of its charges counts.
+    /// Claimants that were allowed to start the work.
+    pub(super) started_claimants: SmallVec<[Id; 1]>,
+    /// The longest time for which any of its charges counts.
     pub(super) window: Span,
-    pub(super) uses: SmallVec<[Held; 1]>,
+    pub(super) charges: SmallVec<[RecordedCharge; 1]>,
 }
 
+/// The state of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum State {
+pub(super) enum RecordState {
     Booked,
-    /// With the claimant, if it was booked before.
+    /// Admitted. Holds the claimant if the work was booked first.
     Open(Option<Id>),
     Settled(Cost),
     Cancelled,
-    /// It was booked, but could not be booked anew: only who was told to go is of interest.
+    /// A booking that expired and could not be booked again. The record stays only because of its
+    /// claimants.
     Lapsed,
 }
 
-/// An estimate that wants to be settled before `until`.
+/// An estimate that is to be settled before `until`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Hold {
     pub(super) ttl: Span,
     pub(super) until: Timestamp,
 }
 
-/// One charge as it was written.
+/// One charge as it was written to its counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Held {
-    pub(super) address: Address,
-    /// When it was written.
+pub(super) struct RecordedCharge {
+    pub(super) address: CounterAddress,
+    /// Time of the write.
     pub(super) at: Timestamp,
     pub(super) unit: Unit,
-    /// How long it counts; for a lease, how long it lasts.
+    /// Time for which the charge counts; for a lease, its duration.
     pub(super) window: Span,
     pub(super) used: Use,
-    /// Its rule wants it given back when a hold ends and nobody has settled it.
+    /// Set if the rule refunds the charge when a hold ends unsettled.
     pub(super) refunds: bool,
 }
 
-impl Held {
-    /// The end of the lease, if it is one.
+impl RecordedCharge {
+    /// Returns the end of the lease, or `None` if the charge is not a lease.
     pub(super) const fn lease(&self) -> Option<Timestamp> {
         match self.used.mark {
             Mark::Lease(until) => Some(until),
@@ -78,15 +81,20 @@ impl Held {
 }
 
 impl Record {
-    pub(super) fn new(plan: &Plan<'_>, state: State, at: Timestamp, start: Timestamp) -> Self {
+    pub(super) fn new(
+        plan: &Plan<'_>,
+        state: RecordState,
+        at: Timestamp,
+        start: Timestamp,
+    ) -> Self {
         let held_from = match state {
-            State::Booked => None,
+            RecordState::Booked => None,
             _ => plan.hold,
         };
         Self {
             state,
             fingerprint: plan.fingerprint(),
-            stated: (state == State::Booked).then(|| plan.stated()),
+            stated: (state == RecordState::Booked).then(|| plan.stated()),
             at,
             start,
             slack: plan.slack,
@@ -94,16 +102,16 @@ impl Record {
             hold: held_from.map(|ttl| Hold { ttl, until: at + ttl }),
             released: false,
             leased: false,
-            told: SmallVec::new(),
+            started_claimants: SmallVec::new(),
             window: plan.window(),
-            uses: SmallVec::new(),
+            charges: SmallVec::new(),
         }
     }
 
-    /// Refuses its id from `at` on.
+    /// Returns a record that refuses its id from `at` on.
     pub(super) fn tombstone(at: Timestamp) -> Self {
         Self {
-            state: State::Cancelled,
+            state: RecordState::Cancelled,
             fingerprint: 0,
             stated: None,
             at,
@@ -113,47 +121,47 @@ impl Record {
             hold: None,
             released: false,
             leased: false,
-            told: SmallVec::new(),
+            started_claimants: SmallVec::new(),
             window: Span::ZERO,
-            uses: SmallVec::new(),
+            charges: SmallVec::new(),
         }
     }
 
-    /// What it has charged.
-    pub(super) fn with_uses(mut self, uses: SmallVec<[Held; 1]>) -> Self {
-        self.leased = uses.iter().any(|held| held.lease().is_some());
-        self.uses = uses;
+    /// Adds the charges that the admission wrote.
+    pub(super) fn with_charges(mut self, charges: SmallVec<[RecordedCharge; 1]>) -> Self {
+        self.leased = charges.iter().any(|charge| charge.lease().is_some());
+        self.charges = charges;
         self
     }
 
-    /// When a use is given back by itself, if it is.
-    pub(super) fn refunded_at(&self, held: &Held) -> Option<Timestamp> {
-        self.hold.filter(|_| held.refunds).map(|hold| hold.until)
+    /// Returns the time at which a charge is refunded automatically, if it is.
+    pub(super) fn refunded_at(&self, charge: &RecordedCharge) -> Option<Timestamp> {
+        self.hold.filter(|_| charge.refunds).map(|hold| hold.until)
     }
 
-    /// The end of each lease.
+    /// Returns the end of each lease.
     fn leases(&self) -> impl Iterator<Item = Timestamp> {
-        self.uses.iter().filter_map(Held::lease)
+        self.charges.iter().filter_map(RecordedCharge::lease)
     }
 
-    /// The first instant at which something that it holds ends.
+    /// Returns the first instant at which a lease or the hold ends.
     pub(super) fn until(&self) -> Option<Timestamp> {
         self.leases().chain(self.hold.map(|hold| hold.until)).min()
     }
 
-    /// Until when it is kept, if it was changed at `now`.
+    /// Returns the time until which a record that changes at `now` is kept.
     pub(super) fn kept_until(&self, now: Timestamp) -> Timestamp {
-        let booked = (self.state == State::Booked).then_some(self.start + self.slack);
+        let booked = (self.state == RecordState::Booked).then_some(self.start + self.slack);
         let last = self.leases().chain(self.hold.map(|hold| hold.until)).chain(booked).max();
         kept_until(now, self.keep, last, self.window)
     }
 
-    /// Whether nothing but a repetition of its id is lost with it.
+    /// Returns true if dropping the record loses nothing but the replay of its id.
     pub(super) fn droppable(&self) -> bool {
         match self.state {
-            State::Booked => false,
-            State::Open(_) => self.until().is_none(),
-            State::Settled(_) | State::Cancelled | State::Lapsed => true,
+            RecordState::Booked => false,
+            RecordState::Open(_) => self.until().is_none(),
+            RecordState::Settled(_) | RecordState::Cancelled | RecordState::Lapsed => true,
         }
     }
 }

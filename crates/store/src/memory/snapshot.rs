@@ -1,11 +1,11 @@
-//! Usage that survives a restart.
+//! Snapshots: the contents of the in-memory store in a file, so that usage survives a restart.
 //!
-//! A snapshot holds every counter and record that has not expired, by wall time, so that the time
-//! for which the process was down counts as elapsed. It is written shard by shard, without
-//! stopping anybody for longer than one shard takes.
+//! A [`Snapshot`] holds every counter and record that has not expired. Its times are wall times, so
+//! the time for which the process was down counts as elapsed. It is taken shard by shard, and
+//! blocks requests only for as long as one shard takes.
 //!
-//! The format only grows at its end: a version reads what older ones wrote, and older ones skip what
-//! they do not know.
+//! The format only grows at its end: a new version reads what older versions wrote, and older
+//! versions skip the fields that they don't know.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -18,8 +18,8 @@ use sluicegate_core::algorithm::Cell;
 use sluicegate_core::time::Clock;
 
 use super::record::Record;
-use super::table::Name;
-use super::{Capacity, Memory, Padded};
+use super::table::NameHash;
+use super::{CachePadded, Capacity, Memory};
 use crate::file;
 
 /// The first bytes of every snapshot.
@@ -30,39 +30,42 @@ const MAGIC: &[u8; 8] = b"sluice\0\x01";
 pub struct Snapshot {
     saved_at: Timestamp,
     hash_key: [u64; 2],
-    cells: Vec<Entry<Cell>>,
-    overflow: Vec<Entry<Cell>>,
-    records: Vec<Entry<Record>>,
-    /// What the caller of each booking stated. Written behind all that the first version knows.
+    cells: Vec<SnapshotEntry<Cell>>,
+    overflow: Vec<SnapshotEntry<Cell>>,
+    records: Vec<SnapshotEntry<Record>>,
+    /// Hash of what the caller of each booking stated. Written after all fields of the first
+    /// format.
     #[serde(skip)]
-    stated: Vec<(Name, u64)>,
+    stated: Vec<(NameHash, u64)>,
 }
 
+/// An entry of one of the store's tables.
 #[derive(Debug, Serialize, Deserialize)]
-struct Entry<V> {
-    name: Name,
-    /// An overflow counter lies in the shard that overflowed, not in that of its own name.
+struct SnapshotEntry<V> {
+    name: NameHash,
+    /// The shard of the entry. An overflow counter lies in the shard that overflowed, not in the
+    /// one of its own name.
     shard: u16,
     expires: Timestamp,
     value: V,
 }
 
-/// Why a snapshot can't be read.
+/// A reason why a snapshot can't be restored.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
     /// The file can't be read.
-    #[error("the snapshot can't be read")]
+    #[error("can't read the snapshot")]
     Read(#[from] io::Error),
-    /// Not a snapshot, or one of another version.
-    #[error("this is not a snapshot of this version of Sluicegate")]
+    /// The file is not a snapshot, or has an unknown format version.
+    #[error("not a snapshot, or one of an unknown format version")]
     Version,
-    /// Cut off or changed.
-    #[error("the snapshot is damaged: remove it to start without usage")]
+    /// The checksum does not match: the file was cut off or changed.
+    #[error("the snapshot is damaged: delete it to start without usage")]
     Damaged,
 }
 
 impl Snapshot {
-    /// Writes it, followed by its checksum.
+    /// Writes the snapshot with its checksum.
     pub fn write(&self, mut out: impl io::Write) -> io::Result<()> {
         let mut body = postcard::to_stdvec(self).map_err(io::Error::other)?;
         body = postcard::to_extend(&self.stated, body).map_err(io::Error::other)?;
@@ -72,7 +75,7 @@ impl Snapshot {
         out.flush()
     }
 
-    /// Reads it and checks that it is whole.
+    /// Reads a snapshot and verifies its checksum.
     pub fn read(mut input: impl io::Read) -> Result<Self, RestoreError> {
         let mut bytes = Vec::new();
         input.read_to_end(&mut bytes)?;
@@ -89,12 +92,12 @@ impl Snapshot {
         Ok(snapshot)
     }
 
-    /// Writes it to a file: whole and on the disk, or the file that was there stays.
+    /// Writes the snapshot to a file atomically: if that fails, the previous file stays.
     pub fn save(&self, path: &Path) -> io::Result<()> {
         file::replace(path, |out| self.write(io::BufWriter::new(out)))
     }
 
-    /// Reads it from a file; `None` if there is no such file.
+    /// Reads a snapshot from a file. Returns `None` if there is no such file.
     pub fn load(path: &Path) -> Result<Option<Self>, RestoreError> {
         match File::open(path) {
             Ok(file) => Self::read(io::BufReader::new(file)).map(Some),
@@ -103,14 +106,14 @@ impl Snapshot {
         }
     }
 
-    /// How many counters it holds.
+    /// Returns the number of counters in the snapshot.
     pub fn keys(&self) -> usize {
         self.cells.len() + self.overflow.len()
     }
 }
 
 impl<C: Clock> Memory<C> {
-    /// Everything that has not expired.
+    /// Takes a snapshot of everything that has not expired.
     pub fn snapshot(&self) -> Snapshot {
         let saved_at = self.now();
         let mut snapshot = Snapshot {
@@ -121,14 +124,14 @@ impl<C: Clock> Memory<C> {
             records: Vec::new(),
             stated: Vec::new(),
         };
-        for (number, Padded(shard)) in (0..).zip(&self.shards) {
+        for (number, CachePadded(shard)) in (0..).zip(&self.shards) {
             let shard = shard.lock();
             collect(&mut snapshot.cells, shard.cells.iter(), number, saved_at);
             collect(&mut snapshot.overflow, shard.overflow.iter(), number, saved_at);
         }
-        for (number, Padded(records)) in (0..).zip(&self.records) {
-            // What was admitted meanwhile is not in the counters: settling it would give back what
-            // belongs to others.
+        for (number, CachePadded(records)) in (0..).zip(&self.records) {
+            // Admissions of the meantime are not in the saved counters: settling them would return
+            // usage that other requests have charged.
             let records = records.lock();
             let records = records.iter().filter(|(_, record, _)| record.at <= saved_at);
             collect(&mut snapshot.records, records, number, saved_at);
@@ -139,10 +142,10 @@ impl<C: Clock> Memory<C> {
         snapshot
     }
 
-    /// A store with the contents of a snapshot.
+    /// Returns a store with the contents of a snapshot.
     ///
-    /// If the snapshot is from the future, because somebody has set the clock back, time goes on
-    /// from there: to forget usage would be the worse mistake.
+    /// If the machine's clock was set back since the snapshot, the store's time continues from the
+    /// snapshot: the alternative would be to forget usage.
     pub fn restore(snapshot: Snapshot, capacity: Capacity, clock: C) -> Self {
         let mut memory = Self::assemble(capacity, clock, snapshot.hash_key);
         memory.ahead = snapshot.saved_at.since(memory.clock.now());
@@ -150,17 +153,17 @@ impl<C: Clock> Memory<C> {
         let live = |expires: Timestamp| expires > now;
         let shard = |number: u16| usize::from(number) % super::SHARDS;
         for entry in snapshot.cells.into_iter().filter(|entry| live(entry.expires)) {
-            let Padded(mutex) = &memory.shards[shard(entry.shard)];
+            let CachePadded(mutex) = &memory.shards[shard(entry.shard)];
             mutex.lock().cells.insert(entry.name, entry.value, entry.expires);
         }
         for entry in snapshot.overflow.into_iter().filter(|entry| live(entry.expires)) {
-            let Padded(mutex) = &memory.shards[shard(entry.shard)];
+            let CachePadded(mutex) = &memory.shards[shard(entry.shard)];
             mutex.lock().overflow.insert(entry.name, entry.value, entry.expires);
         }
         let stated: HashMap<_, _> = snapshot.stated.into_iter().collect();
         for mut entry in snapshot.records.into_iter().filter(|entry| live(entry.expires)) {
             entry.value.stated = stated.get(&entry.name).copied();
-            let Padded(mutex) = &memory.records[shard(entry.shard)];
+            let CachePadded(mutex) = &memory.records[shard(entry.shard)];
             mutex.lock().insert(entry.name, entry.value, entry.expires);
         }
         memory
@@ -168,13 +171,13 @@ impl<C: Clock> Memory<C> {
 }
 
 fn collect<'a, V: Clone + 'a>(
-    into: &mut Vec<Entry<V>>,
-    entries: impl Iterator<Item = (Name, &'a V, Timestamp)>,
+    into: &mut Vec<SnapshotEntry<V>>,
+    entries: impl Iterator<Item = (NameHash, &'a V, Timestamp)>,
     shard: u16,
     now: Timestamp,
 ) {
     let live = entries.filter(|(_, _, expires)| *expires > now);
-    into.extend(live.map(|(name, value, expires)| Entry {
+    into.extend(live.map(|(name, value, expires)| SnapshotEntry {
         name,
         shard,
         expires,
