@@ -13,7 +13,7 @@ use sluicegate_dispatch::{
 };
 use sluicegate_service::Service;
 use sluicegate_queue::{Broker, Message, Options, Queue, RabbitMq, WallClock, When, rabbitmq};
-use sluicegate_store::redis::{Options as RedisOptions, Patience, Server};
+use sluicegate_store::redis::{Options as RedisOptions, RedisEndpoint, RetryPolicy};
 use sluicegate_store::{MonotonicClock, Redis};
 use sluicegate_testkit::redis::RedisServer;
 use tokio::task::JoinSet;
@@ -46,12 +46,12 @@ impl Setting {
         };
         let groups = vec![rule("dispatch"), rule("worker")];
         let rules = Ruleset::new(groups, Settings::default()).expect("the rules are sound");
-        let server = Server::at("127.0.0.1", redis.port);
+        let server = RedisEndpoint::at("127.0.0.1", redis.port);
         // As the configuration has it where there are jobs.
-        let patience = Patience {
+        let retry = RetryPolicy {
             timeout: Duration::from_millis(500),
             deadline: Duration::from_millis(1_500),
-            ..Patience::default()
+            ..RetryPolicy::default()
         };
         let store = Redis::new(RedisOptions { patience, ..RedisOptions::new(server) });
         let service = Service::new(Limiter::new(rules, Arc::new(store).into()), MonotonicClock::new(), Vec::new());

@@ -15,8 +15,8 @@ use limitador_redis::{AsyncRateLimiter, AsyncRateLimiterBuilder};
 use sluicegate_core::query::RequestId;
 use sluicegate_core::ruleset::Settings;
 use sluicegate_core::{Group, Id, Limit, Limiter, Query, Rule, Ruleset, Store as _};
-use sluicegate_store::redis::Server as Address;
-use sluicegate_store::redis::{Options, Patience, Redis, Traffic};
+use sluicegate_store::redis::RedisEndpoint as Address;
+use sluicegate_store::redis::{Options, Redis, RetryPolicy, Traffic};
 
 use crate::server::Server;
 
@@ -64,7 +64,7 @@ impl Ours {
         let options = Options {
             // What is measured is what Redis decides.
             deny_cache: Duration::ZERO,
-            patience: Patience { timeout: patient, retries: 0, deadline: patient },
+            retry: RetryPolicy { timeout: patient, retries: 0, deadline: patient },
             ..Options::new(Address::at("127.0.0.1", server.port))
         };
         let store = Redis::new(options);

@@ -6,7 +6,7 @@ use sluicegate_http::probe::Readiness;
 use sluicegate_server::metrics::{RedisCalls, RedisStats};
 use sluicegate_store::memory::Capacity;
 use sluicegate_store::redis::{
-    self, Counted, Options, Patience, Sentinels, Server, State, Topology,
+    self, ConnectionState, OperationStats, Options, RedisEndpoint, RetryPolicy, Sentinels, Topology,
 };
 use sluicegate_store::{AnyStore, Redis};
 
@@ -22,10 +22,10 @@ pub(crate) fn redis(config: &RedisStore, asking: Asking) -> Redis {
         RedisTopology::Single(address) => Topology::Single(server(address)),
         RedisTopology::Cluster(nodes) => Topology::Cluster(nodes.iter().map(server).collect()),
         RedisTopology::Sentinel { master, nodes, username, password } => {
-            let login = Server {
+            let login = RedisEndpoint {
                 username: username.clone(),
                 password: password.as_ref().map(|password| password.expose().to_owned()),
-                ..nodes.first().map(server).unwrap_or_else(|| Server::at("", 0))
+                ..nodes.first().map(server).unwrap_or_else(|| RedisEndpoint::at("", 0))
             };
             let nodes = nodes.iter().map(server).collect();
             Topology::Sentinel(Sentinels { master: master.clone(), nodes, login })
@@ -34,7 +34,7 @@ pub(crate) fn redis(config: &RedisStore, asking: Asking) -> Redis {
     Redis::new(Options {
         topology,
         key_prefix: config.key_prefix.clone(),
-        patience: Patience {
+        retry: RetryPolicy {
             timeout: waits.timeout.into(),
             retries: config.retries,
             deadline: waits.deadline.into(),
@@ -42,8 +42,8 @@ pub(crate) fn redis(config: &RedisStore, asking: Asking) -> Redis {
         deny_cache: config.deny_cache.into(),
         connections_max: config.connections_max.map(|most| most as usize),
         on_loss: match config.on_loss {
-            OnLoss::Continue => redis::OnLoss::Continue,
-            OnLoss::Closed => redis::OnLoss::Closed,
+            OnLoss::Continue => redis::DataLossPolicy::Continue,
+            OnLoss::Closed => redis::DataLossPolicy::Closed,
         },
     })
 }
@@ -90,8 +90,8 @@ pub(crate) fn redis_stats(redis: &Redis) -> RedisStats {
     }
 }
 
-fn server(address: &RedisAddress) -> Server {
-    Server {
+fn server(address: &RedisAddress) -> RedisEndpoint {
+    RedisEndpoint {
         host: address.host.clone(),
         port: address.port,
         tls: address.tls,

@@ -13,8 +13,8 @@ use axum::Router;
 use sluicegate_config::{
     Config, EnvoyClosed, Listener, LogFormat, SnapshotFile, Store, TokenScope,
 };
+use sluicegate_core::override_store::OverrideStore;
 use sluicegate_core::ruleset::{Ruleset, Settings};
-use sluicegate_core::shelf::Shelf;
 use sluicegate_core::{Limiter, Span};
 use sluicegate_dispatch::Stop;
 use sluicegate_http::listener::{self, Stats};
@@ -30,7 +30,7 @@ use sluicegate_server::overrides::Overrides;
 use sluicegate_server::{grpc, rest};
 use sluicegate_service::{Observer, Service};
 use sluicegate_store::memory::{Capacity, Snapshot};
-use sluicegate_store::{AnyStore, LocalShelf, Memory, MonotonicClock};
+use sluicegate_store::{AnyStore, FileOverrideStore, Memory, MonotonicClock};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -116,16 +116,16 @@ impl Node {
         config: &Config,
         parts: &[Part],
     ) -> anyhow::Result<Arc<Self>> {
-        let (store, snapshot, shelf) = match &config.store {
+        let (store, snapshot, overrides_store) = match &config.store {
             Store::Memory { keys_max, records_max, snapshot, overrides } => {
                 let capacity = Capacity { keys_max: *keys_max, records_max: *records_max };
                 let memory = AnyStore::Memory(open_memory(capacity, snapshot.as_ref())?);
-                (memory, snapshot.clone(), open_shelf(overrides.as_deref())?)
+                (memory, snapshot.clone(), open_override_store(overrides.as_deref())?)
             }
             Store::Redis(redis) => {
                 let redis = Arc::new(store::redis(redis, store::asking(config, parts)));
-                let shelf: Arc<dyn Shelf> = redis.clone();
-                (AnyStore::Redis(redis), None, shelf)
+                let overrides_store: Arc<dyn OverrideStore> = redis.clone();
+                (AnyStore::Redis(redis), None, overrides_store)
             }
         };
         let metrics = Metrics::new(&metrics::Options {
@@ -154,7 +154,7 @@ impl Node {
                 limiter.with_fallback(Memory::new(store::FALLBACK).into(), MonotonicClock::new());
         }
         let service = Arc::new(Service::new(limiter, MonotonicClock::new(), observers));
-        let overrides = Overrides::new(service.clone(), shelf);
+        let overrides = Overrides::new(service.clone(), overrides_store);
         let sized = service.clone();
         metrics.watch_store(move || {
             // What is kept in Redis is for Redis to show.
@@ -439,19 +439,19 @@ fn rules(config: &Config) -> Ruleset {
 }
 
 /// Overrides of a single node are in a file, or gone when it ends.
-fn open_shelf(path: Option<&Path>) -> anyhow::Result<Arc<dyn Shelf>> {
+fn open_override_store(path: Option<&Path>) -> anyhow::Result<Arc<dyn OverrideStore>> {
     Ok(Arc::new(match path {
-        None => LocalShelf::in_memory(),
-        Some(path) => {
-            LocalShelf::open(path).with_context(|| format!("store.overrides {}", path.display()))?
-        }
+        None => FileOverrideStore::in_memory(),
+        Some(path) => FileOverrideStore::open(path)
+            .with_context(|| format!("store.overrides {}", path.display()))?,
     }))
 }
 
 fn open_memory(capacity: Capacity, snapshot: Option<&SnapshotFile>) -> anyhow::Result<Memory> {
     let Some(file) = snapshot else { return Ok(Memory::new(capacity)) };
     let path = file.path.display();
-    let loaded = Snapshot::load(&file.path).with_context(|| format!("store.snapshot {path}"))?;
+    let loaded =
+        MemorySnapshot::load(&file.path).with_context(|| format!("store.snapshot {path}"))?;
     Ok(match loaded {
         None => Memory::new(capacity),
         Some(snapshot) => {

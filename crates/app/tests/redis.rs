@@ -473,13 +473,13 @@ fn a_refusal_of_writes_is_shown(reason: &str, begin: &[&str], end: &[&str]) {
     let shown = metrics(&service);
     let expected = format!("sluicegate_redis_refuses_writes{{reason=\"{reason}\"}} 1");
     assert!(shown.contains(&expected), "{expected} in {shown}");
-    let lines = told(&service, "Redis refuses writes: the outage policies decide");
+    let lines = told(&service, "Redis refuses writes: outage policies decide");
     assert_eq!(lines.len(), 1, "told once: {lines:?}");
     assert_eq!(lines[0]["reason"], reason);
     assert_eq!(redis.command(end), "+OK");
     wait_for(&service, READY);
     assert_eq!(service.allow(&ann()).1["allowed"], true);
-    assert_eq!(told(&service, "Redis takes writes again").len(), 1);
+    assert_eq!(told(&service, "Redis accepts writes again").len(), 1);
 }
 
 #[test]
@@ -519,9 +519,9 @@ fn a_redis_without_persistence_is_warned_of_and_its_loss_is_told() {
     );
     assert_eq!(status, 503, "{answer}");
     assert!(metrics(&service).contains("sluicegate_redis_memory_losses_total 1"));
-    let lines = told(&service, "Redis lost its memory");
+    let lines = told(&service, "Redis lost data");
     assert_eq!(lines.len(), 1, "{lines:?}");
-    assert_eq!(lines[0]["cause"], "came back empty");
+    assert_eq!(lines[0]["cause"], "restarted empty");
     assert_ne!(lines[0]["run_id"], lines[0]["run_id_before"]);
 }
 

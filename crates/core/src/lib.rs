@@ -16,6 +16,7 @@ pub mod limit;
 pub mod limiter;
 pub mod money;
 pub mod outage;
+pub mod override_store;
 pub mod overrides;
 pub mod plan;
 pub mod predict;
@@ -23,7 +24,6 @@ pub mod price;
 pub mod query;
 pub mod rule;
 pub mod ruleset;
-pub mod shelf;
 pub mod store;
 pub mod time;
 

@@ -1,15 +1,16 @@
-//! Overrides: set by one node, kept on a shelf, in force on every node within a second.
+//! Overrides: set by one node, kept in the override store, in force on every node within a second.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::{Deserialize, Serialize};
+use sluicegate_core::override_store::{OverrideStore, OverridesVersion};
 use sluicegate_core::overrides::Override;
 use sluicegate_core::query::VALUE_BYTES_MAX;
 use sluicegate_core::rule::Pattern;
 use sluicegate_core::ruleset::Problem;
-use sluicegate_core::shelf::{Shelf, Version};
+use sluicegate_core::override_store::{OverrideStore, OverridesVersion};
 use sluicegate_core::store;
 use sluicegate_core::{Id, Limit, Span, Timestamp};
 use tokio::sync::Mutex;
@@ -29,7 +30,7 @@ const UNLIMITED: &str = "unlimited";
 /// The overrides of a service.
 pub struct Overrides {
     service: Arc<Service>,
-    shelf: Arc<dyn Shelf>,
+    store: Arc<dyn OverrideStore>,
     known: Mutex<Known>,
     /// The limits of the rules have yet to be written to the store.
     limits_unwritten: AtomicBool,
@@ -38,7 +39,7 @@ pub struct Overrides {
 /// What was last read.
 #[derive(Default)]
 struct Known {
-    version: Option<Version>,
+    version: Option<OverridesVersion>,
     entries: Vec<Entry>,
     /// The last attempt to read failed.
     stale: bool,
@@ -49,7 +50,7 @@ struct Known {
 struct Entry {
     document: Document,
     meaning: Override,
-    /// By our clock: also while the shelf does not answer.
+    /// By our clock: also while the store does not answer.
     ends: Option<Timestamp>,
 }
 
@@ -116,17 +117,17 @@ pub struct Shown {
 }
 
 impl Overrides {
-    /// The overrides on a shelf, for the rules of a service.
-    pub fn new(service: Arc<Service>, shelf: Arc<dyn Shelf>) -> Self {
+    /// The overrides of a store, for the rules of a service.
+    pub fn new(service: Arc<Service>, store: Arc<dyn OverrideStore>) -> Self {
         let limits_unwritten = AtomicBool::new(true);
-        Self { service, shelf, known: Mutex::default(), limits_unwritten }
+        Self { service, store, known: Mutex::default(), limits_unwritten }
     }
 
-    /// Puts in force what is on the shelf. What was read before stays in force while the shelf does
+    /// Puts in force the overrides of the store. What was read before stays in force while the store does
     /// not answer, each until its own end.
     pub async fn refresh(&self) {
         let known = &mut *self.known.lock().await;
-        let read = self.shelf.read(known.version).await;
+        let read = self.store.read(known.version).await;
         let failed = read.is_err();
         match read {
             Ok(Some(contents)) => {
@@ -181,7 +182,7 @@ impl Overrides {
             return;
         }
         let text = serde_json::to_string(&limits).expect("a map of texts");
-        match self.shelf.put(former_limits::NAME, &text, None).await {
+        match self.store.put(former_limits::NAME, &text, None).await {
             Ok(()) => known.limits = Some(limits),
             Err(problem) => {
                 debug!(%problem, "the limits of the rules can't be written to the override store");
@@ -232,7 +233,7 @@ impl Overrides {
         let text = serde_json::to_string(&document).map_err(|error| {
             Refusal::new(Kind::Internal, format!("the override can't be written: {error}"))
         })?;
-        self.shelf.put(id, &text, lasts).await.map_err(of_shelf)?;
+        self.store.put(id, &text, lasts).await.map_err(store_error)?;
         info!(
             id = %document.id, rule = %document.rule, override = %text, by, reason = %document.reason,
             "override set"
@@ -248,7 +249,7 @@ impl Overrides {
         if name == former_limits::NAME {
             return Err(unknown());
         }
-        if !self.shelf.remove(name).await.map_err(of_shelf)? {
+        if !self.store.remove(name).await.map_err(store_error)? {
             return Err(unknown());
         }
         info!(id, by, "override removed");
@@ -257,8 +258,8 @@ impl Overrides {
     }
 }
 
-/// The shelf has fewer ways to fail than a store.
-fn of_shelf(error: store::Error) -> Refusal {
+/// The override store has fewer ways to fail than a store.
+fn store_error(error: store::Error) -> Refusal {
     match error {
         store::Error::Full => {
             Refusal::new(Kind::Conflict, "there are as many overrides as there may be: remove some")
@@ -370,7 +371,7 @@ impl Document {
 }
 
 impl Entry {
-    /// Reads what is on the shelf, where it was `there` when it was `here`.
+    /// Reads the overrides of the store, where it was `there` when it was `here`.
     fn read(text: &str, there: Timestamp, here: Timestamp) -> Option<Self> {
         let document: Document = serde_json::from_str(text).ok()?;
         let ends = match &document.expires_at {

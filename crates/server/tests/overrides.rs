@@ -14,7 +14,7 @@ use sluicegate_server::overrides::Overrides;
 use sluicegate_server::{auth, rest};
 use sluicegate_service::Service;
 use sluicegate_store::AnyStore;
-use sluicegate_store::LocalShelf;
+use sluicegate_store::FileOverrideStore;
 use sluicegate_store::memory::{Capacity, Memory};
 use sluicegate_testkit::ManualClock;
 use tower::ServiceExt as _;
@@ -24,7 +24,7 @@ const EPOCH: Timestamp = Timestamp::from_secs(1_800_000_000);
 
 type Clock = Arc<ManualClock>;
 
-/// Two nodes with counters of their own, on one shelf.
+/// Two nodes with counters of their own, on one overrides_store.
 struct World {
     nodes: [Router; 2],
     overrides: [Arc<Overrides>; 2],
@@ -37,12 +37,13 @@ impl World {
         let folder = tempfile::tempdir().expect("a folder");
         let clock = Arc::new(ManualClock::new(EPOCH));
         let path = folder.path().join("overrides.jsonl");
-        let shelf = Arc::new(LocalShelf::open_with_clock(&path, clock.clone()).expect("a shelf"));
+        let overrides_store =
+            Arc::new(FileOverrideStore::open_with_clock(&path, clock.clone()).expect("a store"));
         let node = || {
             let store = Memory::with_clock(Capacity::default(), clock.clone());
             let limiter = Limiter::new(Ruleset::default_rules(), AnyStore::custom(store));
             let service = Arc::new(Service::new(limiter, clock.clone(), Vec::new()));
-            let overrides = Arc::new(Overrides::new(service.clone(), shelf.clone()));
+            let overrides = Arc::new(Overrides::new(service.clone(), overrides_store.clone()));
             let router = rest::router(service, rest::BODY_LIMIT)
                 .merge(rest::overrides::router(overrides.clone(), rest::BODY_LIMIT));
             (router.layer(auth::require(Arc::default())), overrides)

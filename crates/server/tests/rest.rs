@@ -16,7 +16,7 @@ use sluicegate_server::overrides::Overrides;
 use sluicegate_server::rest;
 use sluicegate_service::Service;
 use sluicegate_store::AnyStore;
-use sluicegate_store::LocalShelf;
+use sluicegate_store::FileOverrideStore;
 use sluicegate_store::memory::{Capacity, Memory};
 use sluicegate_testkit::ManualClock;
 use tower::ServiceExt as _;
@@ -40,8 +40,8 @@ impl Api {
         let service =
             Service::new(Limiter::new(rules, AnyStore::custom(store)), clock.clone(), Vec::new());
         let service = Arc::new(service);
-        let shelf = Arc::new(LocalShelf::in_memory());
-        let overrides = Arc::new(Overrides::new(service.clone(), shelf));
+        let overrides_store = Arc::new(FileOverrideStore::in_memory());
+        let overrides = Arc::new(Overrides::new(service.clone(), overrides_store));
         let router = rest::router(service, rest::BODY_LIMIT)
             .merge(rest::overrides::router(overrides, rest::BODY_LIMIT));
         Self { router: router.layer(auth::require(Arc::default())), clock }

@@ -1,4 +1,4 @@
-//! The only place that reads a clock.
+//! [`MonotonicClock`]: the only place that reads the system's clocks.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,7 +6,8 @@ use std::time::{Instant, SystemTime};
 
 use sluicegate_core::time::{Clock, Span, Timestamp};
 
-/// Wall time at its creation, then monotonic: it never jumps when somebody sets the clock.
+/// A clock that takes the wall time once, at its creation, and is monotonic from then on: setting
+/// the system's clock does not make it jump.
 #[derive(Clone, Copy, Debug)]
 pub struct MonotonicClock {
     origin: Instant,
@@ -14,7 +15,7 @@ pub struct MonotonicClock {
 }
 
 impl MonotonicClock {
-    /// A clock that starts at the wall time.
+    /// Returns a clock that starts at the wall time.
     #[expect(clippy::disallowed_methods, reason = "this is the clock")]
     pub fn new() -> Self {
         let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);

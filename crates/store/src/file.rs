@@ -1,11 +1,11 @@
-//! Files that are there whole or not at all.
+//! Atomic replacement of a file.
 
 use std::fs::{self, File};
 use std::io;
 use std::path::Path;
 
-/// Writes a file in the place of another: whoever reads it, and whenever the power fails, finds
-/// one of the two.
+/// Replaces a file atomically: a reader, also after a power failure, finds either the old contents
+/// or the new.
 pub(crate) fn replace(
     path: &Path,
     write: impl FnOnce(&mut File) -> io::Result<()>,

@@ -1,17 +1,18 @@
-//! Where usage is kept: implementations of [`sluicegate_core::Store`].
+//! The stores: implementations of [`sluicegate_core::Store`] in memory ([`Memory`]) and on Redis
+//! (`Redis`), and of the store for overrides.
 
 pub mod any;
 pub mod clock;
 mod file;
 pub mod memory;
+pub mod override_store;
 #[cfg(feature = "redis")]
 pub mod redis;
-pub mod shelf;
 mod sync;
 
 pub use any::AnyStore;
 pub use clock::{MonotonicClock, SharedClock};
 pub use memory::Memory;
+pub use override_store::FileOverrideStore;
 #[cfg(feature = "redis")]
 pub use redis::Redis;
-pub use shelf::LocalShelf;

@@ -1,5 +1,5 @@
-//! The locks of this crate: those of the standard library, or ones whose every interleaving a
-//! test can explore.
+//! The locks of this crate: those of the standard library, or in tests those of `shuttle`, which
+//! explores thread schedules.
 
 #[cfg(feature = "shuttle")]
 use shuttle::sync as imp;
@@ -8,8 +8,8 @@ use std::sync as imp;
 
 pub(crate) use imp::MutexGuard;
 
-/// A mutex that goes on after a panic: what it guards is only changed after everything that can
-/// fail has been checked.
+/// A mutex that ignores poisoning. Its data stays consistent after a panic, because every change
+/// comes after all checks that can fail.
 #[derive(Debug, Default)]
 pub(crate) struct Mutex<T>(imp::Mutex<T>);
 

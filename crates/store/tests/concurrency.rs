@@ -1,4 +1,5 @@
-//! The memory store under real threads, judged by counting and by the checker.
+//! The memory store under real threads: totals are compared with the limits, and the checker finds
+//! any window above its limit.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};

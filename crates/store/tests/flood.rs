@@ -1,4 +1,4 @@
-//! Floods of keys: memory stays at the cap, and live limits stay intact.
+//! Floods of keys: memory stays below its cap, and live limits stay correct.
 
 use std::sync::Arc;
 
@@ -47,7 +47,7 @@ impl Flood {
 }
 
 #[test]
-fn memory_stays_at_the_cap_and_nobody_gets_more_than_the_limit() {
+fn memory_stays_at_the_cap_and_no_user_gets_more_than_the_limit() {
     let mut flood = Flood::new("3/h");
     for n in 0..CAP / 2 {
         assert!(flood.allowed(&format!("early{n}")));
@@ -75,8 +75,8 @@ fn a_name_that_overflowed_gets_no_second_allowance_when_room_returns() {
         flood.allowed(&format!("flood{n}"));
     }
     flood.clock.advance(Span::from_secs(9));
-    // Late users share what overflow has; each of them gets at most the limit in any window, also
-    // across the moment at which the flood has left and there is room for keys again.
+    // Late users share the overflow counter. Each of them gets at most the limit in any window,
+    // also when the flood is over and there is room for own counters again.
     let users: Vec<_> = (0..200).map(|n| format!("late{n}")).collect();
     let mut admitted = vec![Vec::new(); users.len()];
     for step in 0..400_u64 {
@@ -93,11 +93,15 @@ fn a_name_that_overflowed_gets_no_second_allowance_when_room_returns() {
         assert!(admitted.len() > 3, "{user} was starved after the flood: {admitted:?}");
     }
     flood.store.sweep(CAP);
-    assert_eq!(flood.store.size().overflow, 0, "the overflow is given up when it has drained");
+    assert_eq!(
+        flood.store.size().overflow,
+        0,
+        "the overflow counter is removed when it has drained"
+    );
 }
 
 #[test]
-fn expired_keys_are_reclaimed_without_anybody_asking_for_them() {
+fn expired_keys_are_removed_without_further_requests_for_them() {
     let mut flood = Flood::new("3/s");
     for round in 0..50 {
         for n in 0..CAP / 8 {
@@ -112,7 +116,7 @@ fn expired_keys_are_reclaimed_without_anybody_asking_for_them() {
 }
 
 #[test]
-fn remembered_ids_are_bounded_and_open_reservations_are_not_given_up() {
+fn remembered_ids_are_bounded_and_open_reservations_are_kept() {
     let mut flood = Flood::new("1000000/h windowed");
     for n in 0..CAP * 4 {
         assert_eq!(flood.ask(&format!("u{}", n % 100), Some(RequestId::KEEP)), Ok(true));

@@ -1,4 +1,4 @@
-//! The memory store, by the suite that every store has to pass.
+//! The test suite of all stores, run on the memory store.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What a node lets through on its own while the store does not answer.
+//! Outage policies: requests that a node admits on its own while the store does not answer.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ fn rule(name: &str, limit: &str) -> Rule {
 }
 
 impl Node {
-    /// One of four nodes.
+    /// Returns one of four nodes.
     fn new(rules: Vec<Rule>, default: OutagePolicy) -> Self {
         let clock = Arc::new(ManualClock::new(EPOCH));
         let memory = || Memory::with_clock(Capacity::default(), clock.clone());
@@ -54,7 +54,7 @@ impl Node {
         let peeked = block_on(self.limiter.peek(&plan)).expect("a verdict");
         let verdict = block_on(self.limiter.acquire(&plan)).expect("a verdict");
         let kinds = [&peeked, &verdict].map(|v| (std::mem::discriminant(&v.decision), v.outage));
-        assert_eq!(kinds[0], kinds[1], "peek tells what acquire will");
+        assert_eq!(kinds[0], kinds[1], "peek returns what acquire returns");
         verdict
     }
 
@@ -157,7 +157,7 @@ fn a_share_of_nothing_is_closed_and_so_is_more_than_the_share() {
 }
 
 #[test]
-fn what_was_admitted_alone_is_ended_where_it_is_held() {
+fn an_admission_of_the_fallback_is_settled_in_the_fallback() {
     let node = Node::new(vec![rule("SLOTS", "8 concurrent")], OutagePolicy::Local);
     let before = node.query(None);
     assert!(node.ask(&before).decision.is_allowed());

@@ -1,4 +1,4 @@
-//! The locking of the memory store, under schedules that shuttle chooses.
+//! The locking of the memory store, under thread schedules that shuttle explores.
 
 use std::sync::Arc;
 
@@ -15,7 +15,8 @@ const ITERATIONS: usize = 2_000;
 
 type Shared = (Memory<ManualClock>, Ruleset);
 
-/// One counter for everybody and one per user, in an order that depends on the rules' names only.
+/// Returns a store with one shared counter and one per user. Their lock order depends only on the
+/// rule names.
 fn shared(limits: &[(&str, &str, &[&str])]) -> Arc<Shared> {
     let rule = |(name, limit, per): &(&str, &str, &[&str])| {
         Rule::new(*name, [limit.parse::<Limit>().expect("a limit")]).per(per)
@@ -110,7 +111,7 @@ fn settle_cancel_and_acquire_of_one_id_leave_it_in_one_state() {
         let plan = shared.1.plan(&asked, EPOCH).expect("a plan");
         let usage = pollster::block_on(shared.0.usage(&plan)).expect("usage");
         let used: Vec<_> = usage.readings.iter().map(|reading| reading.used).collect();
-        // Cancelled before or after it was admitted; or settled, and the cancel came too late.
+        // Cancelled before or after its admission; or settled, and the cancel came too late.
         assert!([vec![0, 0], vec![3, 0]].contains(&used), "{used:?}");
     });
 }

@@ -1,4 +1,4 @@
-//! Usage that survives a restart.
+//! Snapshots of the memory store: usage survives a restart.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use sluicegate_core::rule::{Group, Rule};
 use sluicegate_core::ruleset::{Ruleset, Settings};
 use sluicegate_core::store::{Claim, Error};
 use sluicegate_core::{Decision, Id, Limit, Span, Store, Timestamp};
-use sluicegate_store::memory::{Capacity, Memory, RestoreError, Snapshot};
+use sluicegate_store::memory::{Capacity, Memory, MemorySnapshot, RestoreError};
 use sluicegate_testkit::ManualClock;
 use sluicegate_testkit::suite::EPOCH;
 
@@ -49,7 +49,7 @@ fn written(store: &Restarted) -> Vec<u8> {
 }
 
 fn restart(bytes: &[u8], now: Timestamp) -> Restarted {
-    let snapshot = Snapshot::read(bytes).expect("a snapshot");
+    let snapshot = MemorySnapshot::read(bytes).expect("a snapshot");
     Memory::restore(snapshot, Capacity::default(), Arc::new(ManualClock::new(now)))
 }
 
@@ -99,13 +99,13 @@ fn a_damaged_snapshot_is_refused() {
     assert!(acquire(&store, &rules, 1, EPOCH).is_allowed());
     let good = written(&store);
     for cut in 0..good.len() {
-        let error = Snapshot::read(&good[..cut]).expect_err("cut off");
+        let error = MemorySnapshot::read(&good[..cut]).expect_err("cut off");
         assert!(matches!(error, RestoreError::Damaged | RestoreError::Version), "{cut}: {error}");
     }
     for place in 0..good.len() {
         let mut bad = good.clone();
         bad[place] ^= 1;
-        assert!(Snapshot::read(&bad[..]).is_err(), "a changed byte {place} went unnoticed");
+        assert!(MemorySnapshot::read(&bad[..]).is_err(), "a changed byte {place} went unnoticed");
     }
 }
 
@@ -115,17 +115,17 @@ fn a_file_is_replaced_as_a_whole() {
     let store = Memory::with_clock(Capacity::default(), Arc::new(ManualClock::new(EPOCH)));
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("usage.snapshot");
-    assert!(Snapshot::load(&path).expect("no file is no error").is_none());
+    assert!(MemorySnapshot::load(&path).expect("no file is no error").is_none());
     store.snapshot().save(&path).expect("saved");
     assert!(acquire(&store, &rules, 1, EPOCH).is_allowed());
     store.snapshot().save(&path).expect("saved again");
     let files = std::fs::read_dir(folder.path()).expect("the folder").count();
     assert_eq!(files, 1, "no temporary file is left");
-    let snapshot = Snapshot::load(&path).expect("readable").expect("there");
+    let snapshot = MemorySnapshot::load(&path).expect("readable").expect("there");
     assert_eq!(snapshot.keys(), 5);
 }
 
-/// A booking, and its claim under this cost.
+/// Books with one cost and claims with another.
 fn claim(
     store: &Restarted,
     rules: &Ruleset,

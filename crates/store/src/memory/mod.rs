@@ -27,7 +27,7 @@ use sluicegate_core::store::{Claim, Ended, Error, Renewed, Shut, Usage};
 use sluicegate_core::time::{Clock, Span, Timestamp};
 use sluicegate_core::{Charge, Decision, Id, Plan, Store};
 
-pub use snapshot::{RestoreError, Snapshot};
+pub use snapshot::{MemorySnapshot, RestoreError};
 
 use crate::clock::MonotonicClock;
 use crate::sync::Mutex;

@@ -1,6 +1,6 @@
 //! Snapshots: the contents of the in-memory store in a file, so that usage survives a restart.
 //!
-//! A [`Snapshot`] holds every counter and record that has not expired. Its times are wall times, so
+//! A [`MemorySnapshot`] holds every counter and record that has not expired. Its times are wall times, so
 //! the time for which the process was down counts as elapsed. It is taken shard by shard, and
 //! blocks requests only for as long as one shard takes.
 //!
@@ -27,7 +27,7 @@ const MAGIC: &[u8; 8] = b"sluice\0\x01";
 
 /// The contents of a store at one time.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Snapshot {
+pub struct MemorySnapshot {
     saved_at: Timestamp,
     hash_key: [u64; 2],
     cells: Vec<SnapshotEntry<Cell>>,
@@ -64,7 +64,7 @@ pub enum RestoreError {
     Damaged,
 }
 
-impl Snapshot {
+impl MemorySnapshot {
     /// Writes the snapshot with its checksum.
     pub fn write(&self, mut out: impl io::Write) -> io::Result<()> {
         let mut body = postcard::to_stdvec(self).map_err(io::Error::other)?;
@@ -114,9 +114,9 @@ impl Snapshot {
 
 impl<C: Clock> Memory<C> {
     /// Takes a snapshot of everything that has not expired.
-    pub fn snapshot(&self) -> Snapshot {
+    pub fn snapshot(&self) -> MemorySnapshot {
         let saved_at = self.now();
-        let mut snapshot = Snapshot {
+        let mut snapshot = MemorySnapshot {
             saved_at,
             hash_key: self.hash_key,
             cells: Vec::new(),
@@ -146,7 +146,7 @@ impl<C: Clock> Memory<C> {
     ///
     /// If the machine's clock was set back since the snapshot, the store's time continues from the
     /// snapshot: the alternative would be to forget usage.
-    pub fn restore(snapshot: Snapshot, capacity: Capacity, clock: C) -> Self {
+    pub fn restore(snapshot: MemorySnapshot, capacity: Capacity, clock: C) -> Self {
         let mut memory = Self::assemble(capacity, clock, snapshot.hash_key);
         memory.ahead = snapshot.saved_at.since(memory.clock.now());
         let now = memory.now();

@@ -1,4 +1,4 @@
-//! One operation as the scripts read it: keys and arguments, flat.
+//! [`Call`]: one operation as the keys and arguments that the Lua scripts read.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -6,47 +6,48 @@ use std::sync::atomic::AtomicBool;
 use sluicegate_core::algorithm::Meter;
 use sluicegate_core::algorithm::log::{ENTRIES_PER_CHARGE_MAX, Quota};
 use sluicegate_core::limit::Unit;
+use sluicegate_core::override_store::OverridesVersion;
 use sluicegate_core::plan::Handle;
 use sluicegate_core::query::Cost;
-use sluicegate_core::shelf::Version;
 use sluicegate_core::time::Span;
 use sluicegate_core::{Charge, Id, Plan};
 use smallvec::SmallVec;
 
-use super::keys::{Layout, Names};
-use super::memo::Memo;
-use super::script::Which;
-use super::slot::Slot;
-use super::tally::Asked;
+use super::keys::{KeyNames, Layout};
+use super::log_cache::LogCache;
+use super::operation_stats::RedisOperation;
+use super::script::ScriptKind;
+use super::slot::ClusterSlot;
 
-/// One operation, on its way.
+/// One operation that is sent to Redis.
 #[derive(Clone, Debug)]
 pub(super) struct Call {
-    pub(super) script: Which,
-    /// Where all its keys lie, in a cluster.
-    pub(super) slot: Option<Slot>,
-    /// It was sent to a server that is about to get the slot.
+    pub(super) script: ScriptKind,
+    /// Slot of all its keys, in a cluster.
+    pub(super) slot: Option<ClusterSlot>,
+    /// Set if the call is sent after `ASKING`, to a server that is importing the slot.
     pub(super) asking: bool,
-    pub(super) keys: Texts,
-    pub(super) arguments: Texts,
-    /// How many limits the answer of the fast script has to show.
+    pub(super) keys: ByteStrings,
+    pub(super) arguments: ByteStrings,
+    /// Number of limits whose readings the fast script returns.
     pub(super) rows: usize,
-    /// For which charges it was told the oldest entry, instead of asking.
+    /// Set for each charge whose oldest entry the call supplies from the cache, so that the script
+    /// need not read it.
     pub(super) hinted: SmallVec<[bool; 4]>,
-    /// Nobody asked for it.
+    /// Set for background calls that no request waits for. They are not counted as traffic.
     pub(super) housekeeping: bool,
-    /// Set when it is sent, for those who have to know.
+    /// Flag that is set when the call is sent, so that a rollback knows whether it may have run.
     pub(super) sent: Option<Arc<AtomicBool>>,
 }
 
-/// Texts one behind the other, in one allocation.
+/// A list of byte strings in one allocation.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Texts {
+pub(super) struct ByteStrings {
     bytes: Vec<u8>,
     ends: Vec<usize>,
 }
 
-impl Texts {
+impl ByteStrings {
     fn push(&mut self, text: &[u8]) {
         self.bytes.extend_from_slice(text);
         self.ends.push(self.bytes.len());
@@ -56,8 +57,8 @@ impl Texts {
         self.push(itoa::Buffer::new().format(number).as_bytes());
     }
 
-    /// A number, or nothing.
-    fn perhaps(&mut self, number: Option<u64>) {
+    /// Appends a number, or an empty string for `None`.
+    fn optional(&mut self, number: Option<u64>) {
         match number {
             Some(number) => self.number(number),
             None => self.push(b""),
@@ -73,7 +74,7 @@ impl Texts {
     }
 
     fn id(&mut self, id: Id) {
-        // As bytes: members that are short keep small logs in the compact encoding of Redis.
+        // As raw bytes: short members keep small logs in the compact encoding of Redis.
         self.push(&id.to_bits().to_be_bytes());
     }
 
@@ -87,90 +88,90 @@ impl Texts {
     }
 }
 
-/// Numbers with a space before each: see `lua/fast.lua`.
+/// Numbers separated by spaces, the form in which `lua/fast.lua` reads the limits of a plan.
 #[derive(Default)]
-struct Shape(Vec<u8>);
+struct NumberList(Vec<u8>);
 
-impl Shape {
+impl NumberList {
     fn number(&mut self, number: u64) {
         self.0.push(b' ');
         self.0.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
     }
 }
 
-/// The operations that come with a plan.
+/// An operation that carries a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Planned {
-    /// By the attempt with this number.
+pub(super) enum PlanOperation {
+    /// An acquire by the attempt with this number.
     Acquire(Id),
     Peek,
-    /// By the attempt with this number.
+    /// A booking by the attempt with this number.
     Book(Id),
     Claim(Id),
     Refund,
     Close(Span),
     Reset,
     Usage,
-    Reserve(Attempt),
+    Reserve(ReserveAttempt),
 }
 
-impl Planned {
-    pub(super) const fn asked(self) -> Asked {
+impl PlanOperation {
+    pub(super) const fn operation(self) -> RedisOperation {
         match self {
-            Self::Acquire(_) | Self::Reserve(_) => Asked::Acquire,
-            Self::Peek => Asked::Peek,
-            Self::Book(_) => Asked::Book,
-            Self::Claim(_) => Asked::Claim,
-            Self::Refund => Asked::Refund,
-            Self::Close(_) => Asked::Close,
-            Self::Reset => Asked::Reset,
-            Self::Usage => Asked::Usage,
+            Self::Acquire(_) | Self::Reserve(_) => RedisOperation::Acquire,
+            Self::Peek => RedisOperation::Peek,
+            Self::Book(_) => RedisOperation::Book,
+            Self::Claim(_) => RedisOperation::Claim,
+            Self::Refund => RedisOperation::Refund,
+            Self::Close(_) => RedisOperation::Close,
+            Self::Reset => RedisOperation::Reset,
+            Self::Usage => RedisOperation::Usage,
         }
     }
 }
 
-/// One try to have a plan admitted that lies in several slots.
+/// One attempt to admit a plan whose keys lie in several slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Attempt {
+pub(super) struct ReserveAttempt {
     pub(super) number: Id,
-    /// What makes the whole plan the same when it comes again.
+    /// Fingerprint of the whole plan, compared when the request id is replayed.
     pub(super) fingerprint: u64,
 }
 
-/// The operations on what was admitted before.
+/// An operation on a record of an earlier admission.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Later<'a> {
+pub(super) enum RecordOperation<'a> {
     Cancel,
     Settle(&'a Cost),
-    /// Whether it could be settled; changes nothing.
+    /// Checks that a settlement would succeed, and changes nothing.
     CouldSettle(&'a Cost),
     Release,
     Renew,
-    /// The attempt with this number, which has a record.
+    /// A rollback of the attempt with this number, which has a record.
     TakeBack(Id),
 }
 
-impl Later<'_> {
-    pub(super) const fn asked(self) -> Asked {
+impl RecordOperation<'_> {
+    pub(super) const fn operation(self) -> RedisOperation {
         match self {
-            Self::Cancel | Self::TakeBack(_) => Asked::Cancel,
-            Self::Settle(_) | Self::CouldSettle(_) => Asked::Settle,
-            Self::Release => Asked::Release,
-            Self::Renew => Asked::Renew,
+            Self::Cancel | Self::TakeBack(_) => RedisOperation::Cancel,
+            Self::Settle(_) | Self::CouldSettle(_) => RedisOperation::Settle,
+            Self::Release => RedisOperation::Release,
+            Self::Renew => RedisOperation::Renew,
         }
     }
 }
 
-/// The operations on the texts that all nodes share.
+/// An operation on the overrides that all nodes share.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Kept<'a> {
-    Read(Option<Version>),
+pub(super) enum OverrideOperation<'a> {
+    Read(Option<OverridesVersion>),
     Put { name: Id, text: &'a str, lasts: Option<Span>, texts_max: usize },
     Remove(Id),
 }
 
-impl Kept<'_> {
-    /// What tells its retries from those of others.
+impl OverrideOperation<'_> {
+    /// Returns the id that spreads the retry delays of this operation.
     pub(super) const fn id(self) -> Id {
         match self {
             Self::Read(_) => Id::from_bits(0),
@@ -180,29 +181,31 @@ impl Kept<'_> {
 }
 
 impl Call {
-    /// Whether one script call can carry both. One that only asks may touch nothing else, because
-    /// a server that has not got everything of a slot refuses what it has not got.
-    pub(super) fn goes_with(&self, other: &Self) -> bool {
+    /// Returns true if one script call can carry both calls. A call after `ASKING` is sent alone,
+    /// because a server that is importing a slot rejects a script that also names keys it has not
+    /// received yet.
+    pub(super) fn can_share_batch(&self, other: &Self) -> bool {
         self.script == other.script && self.slot == other.slot && !self.asking && !other.asking
     }
 
-    /// An acquire by the fast script, if the plan is one that it can decide.
-    pub(super) fn fast(
+    /// Returns the acquire of a plan for the fast script, or `None` if that script can't decide the
+    /// plan.
+    pub(super) fn fast_acquire(
         plan: &Plan<'_>,
-        slot: Option<Slot>,
+        slot: Option<ClusterSlot>,
         retry: bool,
-        names: &Names,
-        memo: &Memo,
+        names: &KeyNames,
+        log_cache: &LogCache,
     ) -> Option<Self> {
         if plan.recorded() || plan.charges().is_empty() {
             return None;
         }
-        let quotas: Option<Vec<&[Quota]>> = plan.charges().iter().map(plain_log).collect();
+        let quotas: Option<Vec<&[Quota]>> = plan.charges().iter().map(fast_quotas).collect();
         let quotas = quotas?;
         let windows = plan.charges().iter().map(|charge| charge.meter.window());
-        // The entry that stays longest tells whether the plan was admitted before.
+        // The entry that is kept longest shows whether the plan was admitted before.
         let longest = windows.zip(0_u64..).max_by_key(|(window, _)| *window);
-        let (mut keys, mut shape) = (Texts::default(), Shape::default());
+        let (mut keys, mut shape) = (ByteStrings::default(), NumberList::default());
         let (mut hints, mut hinted) = (Vec::new(), SmallVec::new());
         match longest {
             Some((_, index)) if retry => shape.number(index),
@@ -212,13 +215,14 @@ impl Call {
         let rows = quotas.iter().map(|quotas| quotas.len()).sum();
         for (charge, quotas) in plan.charges().iter().zip(quotas) {
             let (name, window) = (names.counter(charge), charge.meter.window());
-            // Whoever told it before may not have been heard.
-            let question = memo.question(&name, window);
-            let moves = retry || question.expiry_due;
-            hinted.push(question.oldest.is_some());
-            let oldest = question.oldest.unwrap_or_default().as_micros();
+            // Resend the expiry on a retry: the first call may not have run.
+            let facts = log_cache.facts(&name, window);
+            let sets_expiry = retry || facts.expiry_due;
+            hinted.push(facts.oldest.is_some());
+            let oldest = facts.oldest.unwrap_or_default().as_micros();
             hints.extend_from_slice(&oldest.to_be_bytes());
-            let numbers = [charge.take, moves.into(), window.as_micros(), quotas.len() as u64];
+            let numbers =
+                [charge.take, sets_expiry.into(), window.as_micros(), quotas.len() as u64];
             numbers.into_iter().for_each(|number| shape.number(number));
             for quota in quotas {
                 shape.number(quota.limit);
@@ -226,118 +230,122 @@ impl Call {
             }
             keys.push(&name);
         }
-        let mut arguments = Texts::default();
+        let mut arguments = ByteStrings::default();
         arguments.id(plan.id.id);
         arguments.push(&shape.0);
         arguments.push(if hinted.contains(&true) { &hints } else { b"" });
-        let (script, asking, housekeeping, sent) = (Which::Fast, false, false, None);
+        let (script, asking, housekeeping, sent) = (ScriptKind::Fast, false, false, None);
         Some(Self { script, slot, asking, keys, arguments, rows, hinted, housekeeping, sent })
     }
 
-    /// An operation that comes with a plan, all of which lies in one slot.
-    pub(super) fn planned(
-        operation: Planned,
+    /// Returns an operation on a plan whose keys all lie in one slot.
+    pub(super) fn on_plan(
+        operation: PlanOperation,
         plan: &Plan<'_>,
-        slot: Option<Slot>,
-        names: &Names,
+        slot: Option<ClusterSlot>,
+        names: &KeyNames,
     ) -> Self {
         let name = match operation {
-            Planned::Acquire(_) => "acquire",
-            Planned::Peek => "peek",
-            Planned::Book(_) => "book",
-            Planned::Claim(_) => "claim",
-            Planned::Refund => "refund",
-            Planned::Close(_) => "close",
-            Planned::Reset => "reset",
-            Planned::Usage => "usage",
-            Planned::Reserve(_) => "reserve",
+            PlanOperation::Acquire(_) => "acquire",
+            PlanOperation::Peek => "peek",
+            PlanOperation::Book(_) => "book",
+            PlanOperation::Claim(_) => "claim",
+            PlanOperation::Refund => "refund",
+            PlanOperation::Close(_) => "close",
+            PlanOperation::Reset => "reset",
+            PlanOperation::Usage => "usage",
+            PlanOperation::Reserve(_) => "reserve",
         };
         let fingerprint = match operation {
-            Planned::Reserve(attempt) => attempt.fingerprint,
+            PlanOperation::Reserve(attempt) => attempt.fingerprint,
             _ => plan.fingerprint(),
         };
-        let (mut keys, mut body) = (Texts::default(), Texts::default());
+        let (mut keys, mut body) = (ByteStrings::default(), ByteStrings::default());
         body.id(plan.id.id);
         body.push(&fingerprint.to_be_bytes());
         body.flag(plan.recorded());
-        body.perhaps(plan.id.keep.map(Span::as_micros));
-        body.perhaps(plan.hold.map(Span::as_micros));
+        body.optional(plan.id.keep.map(Span::as_micros));
+        body.optional(plan.hold.map(Span::as_micros));
         body.span(plan.slack);
         body.span(plan.horizon);
         body.span(plan.window());
         body.number(plan.charges().len() as u64);
         keys.push(&match operation {
-            Planned::Acquire(_) if !plan.recorded() => names.once(slot, plan.id.id),
-            Planned::Refund => names.refund(slot, plan.id.id),
+            PlanOperation::Acquire(_) if !plan.recorded() => names.once(slot, plan.id.id),
+            PlanOperation::Refund => names.refund(slot, plan.id.id),
             _ => names.record(slot, plan.id.id),
         });
         for charge in plan.charges() {
             push_charge(charge, names, &mut keys, &mut body);
         }
         match operation {
-            Planned::Acquire(attempt) if plan.recorded() => body.id(attempt),
-            Planned::Book(attempt) => {
+            PlanOperation::Acquire(attempt) if plan.recorded() => body.id(attempt),
+            PlanOperation::Book(attempt) => {
                 body.push(&plan.stated().to_be_bytes());
                 body.id(attempt);
             }
-            Planned::Claim(claimant) => {
+            PlanOperation::Claim(claimant) => {
                 body.id(claimant);
                 body.push(&plan.stated().to_be_bytes());
             }
-            Planned::Reserve(attempt) => body.id(attempt.number),
-            Planned::Close(wait) => body.span(wait),
+            PlanOperation::Reserve(attempt) => body.id(attempt.number),
+            PlanOperation::Close(wait) => body.span(wait),
             _ => {}
         }
         Self::full(name, slot, keys, &body)
     }
 
-    /// An operation on what was admitted before. The record knows its counters, which lie where it
-    /// lies itself.
-    pub(super) fn later(
-        operation: Later<'_>,
+    /// Returns an operation on the record of an earlier admission. The record lists its counters,
+    /// which lie in the same slot.
+    pub(super) fn on_record(
+        operation: RecordOperation<'_>,
         handle: &Handle,
-        slot: Option<Slot>,
-        names: &Names,
+        slot: Option<ClusterSlot>,
+        names: &KeyNames,
     ) -> Self {
-        let (mut keys, mut body) = (Texts::default(), Texts::default());
+        let (mut keys, mut body) = (ByteStrings::default(), ByteStrings::default());
         keys.push(&names.record(slot, handle.id));
         if let Some(slot) = slot {
-            // Named, so that a server refuses it as a whole while a part of it is being moved to
-            // another, and not in the middle.
+            // The keys are declared, so that a server rejects the whole call while it migrates a
+            // part of the slot, instead of failing in the middle of the script.
             for key in handle.keys.iter().filter(|key| names.slot(key) == slot) {
-                names.touched(key).iter().for_each(|name| keys.push(name));
+                names.keys_of_charge(key).iter().for_each(|name| keys.push(name));
             }
         }
         let name = match operation {
-            Later::Cancel => {
+            RecordOperation::Cancel => {
                 match handle.claimant {
                     Some(claimant) => body.id(claimant),
                     None => body.push(b""),
                 }
                 "cancel"
             }
-            Later::Settle(actual) => {
+            RecordOperation::Settle(actual) => {
                 push_cost(actual, &mut body);
                 "settle"
             }
-            Later::CouldSettle(actual) => {
+            RecordOperation::CouldSettle(actual) => {
                 push_cost(actual, &mut body);
                 "could_settle"
             }
-            Later::Release => "release",
-            Later::Renew => "renew",
-            Later::TakeBack(attempt) => {
+            RecordOperation::Release => "release",
+            RecordOperation::Renew => "renew",
+            RecordOperation::TakeBack(attempt) => {
                 body.id(attempt);
                 "take_back"
             }
         };
-        let housekeeping = matches!(operation, Later::TakeBack(_));
+        let housekeeping = matches!(operation, RecordOperation::TakeBack(_));
         Self { housekeeping, ..Self::full(name, slot, keys, &body) }
     }
 
-    /// Takes back an id that we made and that has no record.
-    pub(super) fn take_back_once(plan: &Plan<'_>, slot: Option<Slot>, names: &Names) -> Self {
-        let (mut keys, mut body) = (Texts::default(), Texts::default());
+    /// Returns the rollback of an attempt whose id this node made and which has no record.
+    pub(super) fn roll_back_unrecorded(
+        plan: &Plan<'_>,
+        slot: Option<ClusterSlot>,
+        names: &KeyNames,
+    ) -> Self {
+        let (mut keys, mut body) = (ByteStrings::default(), ByteStrings::default());
         keys.push(&names.once(slot, plan.id.id));
         body.id(plan.id.id);
         let (logs, others): (Vec<_>, Vec<_>) =
@@ -347,49 +355,50 @@ impl Call {
             keys.push(&names.counter(charge));
             body.number(charge.take);
         }
-        // Their mark knows what was charged; named, so that a cluster knows all keys of a call.
+        // Their marker stores what was charged. The keys are declared because a cluster has to know
+        // all keys of a call.
         others.into_iter().for_each(|charge| keys.push(&names.counter(charge)));
         Self { housekeeping: true, ..Self::full("take_back_once", slot, keys, &body) }
     }
 
-    /// An operation on the texts that all nodes share.
-    pub(super) fn shelf(operation: Kept<'_>, names: &Names) -> Self {
-        let (mut keys, mut body) = (Texts::default(), Texts::default());
-        let (key, slot) = names.shelf();
+    /// Returns an operation on the overrides that all nodes share.
+    pub(super) fn on_overrides(operation: OverrideOperation<'_>, names: &KeyNames) -> Self {
+        let (mut keys, mut body) = (ByteStrings::default(), ByteStrings::default());
+        let (key, slot) = names.overrides();
         keys.push(&key);
         let name = match operation {
-            Kept::Read(known) => {
-                body.perhaps(known.map(|Version(version)| version));
+            OverrideOperation::Read(known) => {
+                body.optional(known.map(|OverridesVersion(version)| version));
                 "shelf_read"
             }
-            Kept::Put { name, text, lasts, texts_max } => {
+            OverrideOperation::Put { name, text, lasts, texts_max } => {
                 body.push(name.to_string().as_bytes());
-                body.perhaps(lasts.map(Span::as_micros));
+                body.optional(lasts.map(Span::as_micros));
                 body.number(texts_max as u64);
                 body.push(text.as_bytes());
                 "shelf_put"
             }
-            Kept::Remove(name) => {
+            OverrideOperation::Remove(name) => {
                 body.push(name.to_string().as_bytes());
                 "shelf_remove"
             }
         };
-        let housekeeping = matches!(operation, Kept::Read(_));
+        let housekeeping = matches!(operation, OverrideOperation::Read(_));
         Self { housekeeping, ..Self::full(name, slot, keys, &body) }
     }
 
-    /// This node says that it is there.
-    pub(super) fn announce(node: Id, names: &Names) -> Self {
-        let (mut keys, mut body) = (Texts::default(), Texts::default());
+    /// Returns the call by which this node announces itself.
+    pub(super) fn announce(node: Id, names: &KeyNames) -> Self {
+        let (mut keys, mut body) = (ByteStrings::default(), ByteStrings::default());
         let name = names.nodes();
         keys.push(&name);
         body.id(node);
-        let slot = (names.layout() == Layout::Slots).then(|| Slot::of(&name));
+        let slot = (names.layout() == Layout::BySlot).then(|| ClusterSlot::of(&name));
         Self { housekeeping: true, ..Self::full("announce", slot, keys, &body) }
     }
 
-    fn full(name: &str, slot: Option<Slot>, keys: Texts, body: &Texts) -> Self {
-        let mut arguments = Texts::default();
+    fn full(name: &str, slot: Option<ClusterSlot>, keys: ByteStrings, body: &ByteStrings) -> Self {
+        let mut arguments = ByteStrings::default();
         arguments.number(2 + body.len() as u64);
         arguments.number(keys.len() as u64);
         arguments.push(name.as_bytes());
@@ -397,7 +406,7 @@ impl Call {
             arguments.push(text);
         }
         Self {
-            script: Which::Full,
+            script: ScriptKind::Full,
             slot,
             asking: false,
             keys,
@@ -410,16 +419,21 @@ impl Call {
     }
 }
 
-/// The quotas of a charge that the fast script can decide: an exact log, and nothing about it that
-/// would have to be looked at beside the entries.
-fn plain_log<'a>(charge: &'a Charge<'_>) -> Option<&'a [Quota]> {
+/// Returns the quotas of a charge that the fast script can decide: an exact log that needs nothing
+/// read besides its entries.
+fn fast_quotas<'a>(charge: &'a Charge<'_>) -> Option<&'a [Quota]> {
     let Meter::Log(quotas) = &charge.meter else { return None };
     let fits = quotas.iter().all(|quota| charge.need <= quota.limit);
     let plain = charge.need == charge.take && !charge.shadow() && !charge.refunds();
     (fits && plain).then_some(quotas)
 }
 
-fn push_charge(charge: &Charge<'_>, names: &Names, keys: &mut Texts, body: &mut Texts) {
+fn push_charge(
+    charge: &Charge<'_>,
+    names: &KeyNames,
+    keys: &mut ByteStrings,
+    body: &mut ByteStrings,
+) {
     let counter = names.counter(charge);
     keys.push(&counter);
     body.push(match charge.meter {
@@ -433,7 +447,7 @@ fn push_charge(charge: &Charge<'_>, names: &Names, keys: &mut Texts, body: &mut 
     body.flag(charge.refunds());
     body.flag(charge.is_gate());
     if charge.refunds() {
-        keys.push(&Names::holds(&counter));
+        keys.push(&KeyNames::holds(&counter));
     }
     body.push(charge.unit().name().as_bytes());
     body.number(charge.need);
@@ -464,21 +478,22 @@ fn push_charge(charge: &Charge<'_>, names: &Names, keys: &mut Texts, body: &mut 
     }
 }
 
-/// A cost: as one text, by which a second settlement is compared with the first, and by unit.
-fn push_cost(actual: &Cost, body: &mut Texts) {
+/// Appends a cost: as one string, by which a second settlement is compared with the first, and then
+/// unit by unit.
+fn push_cost(actual: &Cost, body: &mut ByteStrings) {
     let parts = [
         actual.requests,
         actual.input_tokens,
         actual.output_tokens,
         actual.money.map(|money| money.as_nanos()),
     ];
-    let whole: Vec<_> =
+    let joined: Vec<_> =
         parts.iter().map(|part| part.map_or(String::new(), |n| n.to_string())).collect();
-    body.push(whole.join(",").as_bytes());
+    body.push(joined.join(",").as_bytes());
     body.number(ENTRIES_PER_CHARGE_MAX);
     body.number(Unit::RATED.len() as u64);
     for unit in Unit::RATED {
         body.push(unit.name().as_bytes());
-        body.perhaps(actual.of(unit));
+        body.optional(actual.of(unit));
     }
 }

@@ -1,22 +1,22 @@
-//! The commands that Redis must allow, read from the scripts and from this folder, and compared with
-//! what `docs/configuration.md` tells users to allow.
+//! A test that the Redis commands used by the scripts and by this folder are the ones that
+//! `docs/configuration.md` tells users to permit.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use sluicegate_testkit::redis::documented_commands;
 
-/// Every text in a file that stands between this and the next quote.
+/// Returns every text between `begin` and the next quote.
 fn quoted<'a>(text: &'a str, begin: &'a str, quote: char) -> impl Iterator<Item = &'a str> {
     text.split(begin).skip(1).filter_map(move |rest| rest.split(quote).next())
 }
 
-/// What is sent under these words: with its subcommand, where Redis tells them apart.
+/// Returns the ACL entry of a command, with its subcommand where Redis distinguishes them.
 fn command(word: &str) -> Option<String> {
     match word {
         "CLUSTER" => Some("+cluster|slots".to_owned()),
         "SCRIPT" => Some("+script|load".to_owned()),
-        // Sentinels are asked that, under a login of their own.
+        // This is sent to sentinels, which have their own login.
         "SENTINEL" => None,
         word => Some(format!("+{}", word.to_ascii_lowercase())),
     }
@@ -30,7 +30,7 @@ fn collect(folder: &Path, found: &mut BTreeSet<String>) {
             continue;
         }
         let text = std::fs::read_to_string(&path).expect("a file");
-        // Tests ask for more.
+        // Unit tests use further commands.
         let text = text.split("#[cfg(test)]").next().unwrap_or_default();
         let words: Vec<&str> = match path.extension().and_then(|name| name.to_str()) {
             Some("lua") => quoted(text, "call('", '\'').collect(),
@@ -45,7 +45,7 @@ fn collect(folder: &Path, found: &mut BTreeSet<String>) {
 
 #[test]
 fn the_documented_acl_is_what_is_used() {
-    // The client library sends it after the login, where a database is chosen.
+    // The client library sends it after the login if a database is selected.
     let mut used = BTreeSet::from(["+select".to_owned()]);
     collect(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/src/redis")), &mut used);
     let documented: BTreeSet<_> = documented_commands().into_iter().collect();
@@ -53,6 +53,6 @@ fn the_documented_acl_is_what_is_used() {
     let unused: Vec<_> = documented.difference(&used).collect();
     assert!(
         missing.is_empty() && unused.is_empty(),
-        "the list of commands in docs/configuration.md lacks {missing:?}, and nobody uses {unused:?}"
+        "docs/configuration.md does not list the commands {missing:?}, and lists {unused:?} without need"
     );
 }

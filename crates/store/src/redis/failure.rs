@@ -1,60 +1,60 @@
-//! Why Redis did not answer, and what that says about what was asked.
+//! The reasons why a call to Redis fails, and what each means for the call.
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
-use super::server::Address;
+use super::server::ServerAddress;
 
-/// How the scripts refuse a call on a connection older than one that took something back.
+/// Error code with which the scripts reject a call on a connection that is older than a rollback.
 pub(super) const FENCED: &str = "FENCED";
 
-/// Why a call was not answered.
+/// A reason why a call failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Failure {
-    /// Redis is known not to answer.
+pub(super) enum CallFailure {
+    /// The link is down, so the call was not sent.
     #[error("Redis is down")]
     Down,
-    /// It was certainly not executed, and may be soon.
+    /// The call was not executed; a retry may succeed soon.
     #[error("Redis is not ready: {0}")]
     NotReady(String),
-    /// It may or may not have been executed.
+    /// The call may or may not have been executed.
     #[error("the connection to Redis was lost")]
-    Cut,
-    /// It may or may not have been executed.
+    ConnectionLost,
+    /// The call may or may not have been executed.
     #[error("Redis did not answer in time")]
-    Late,
-    /// It was refused, and would be again.
-    #[error("Redis refuses: {0}")]
+    Timeout,
+    /// Redis rejected the call, and would again.
+    #[error("Redis refused the call: {0}")]
     Refused(String),
-    /// It was certainly not executed: the slot is at this server.
-    #[error("the slot is at {0:?}")]
-    Moved(Address),
-    /// It was certainly not executed: the slot is on its way to this server, and so may the keys be.
-    #[error("the slot is on its way to {0:?}")]
-    Ask(Address),
+    /// The call was not executed: the slot is on this server.
+    #[error("the slot moved to {0:?}")]
+    Moved(ServerAddress),
+    /// The call was not executed: the slot is migrating to this server, and its keys may be there.
+    #[error("the slot is migrating to {0:?}")]
+    Ask(ServerAddress),
 }
 
-impl Failure {
-    /// Whether another attempt may succeed.
+impl CallFailure {
+    /// Returns true if a retry may succeed.
     pub(super) const fn retryable(&self) -> bool {
         !matches!(self, Self::Down | Self::Refused(_))
     }
 
-    /// Whether it is certain that nothing was done.
+    /// Returns true if the call was certainly not executed.
     pub(super) const fn was_not_executed(&self) -> bool {
         matches!(self, Self::Down | Self::NotReady(_) | Self::Moved(_) | Self::Ask(_))
     }
 
-    /// Whether it may have been done.
-    pub(super) const fn leaves_doubt(&self) -> bool {
-        matches!(self, Self::Cut | Self::Late)
+    /// Returns true if the call may have been executed.
+    pub(super) const fn may_have_executed(&self) -> bool {
+        matches!(self, Self::ConnectionLost | Self::Timeout)
     }
 
-    /// What an error says about what was asked of a host.
+    /// Classifies an error of a call to `host`.
     pub(super) fn of(error: &RedisError, host: &str) -> Self {
         use ServerErrorKind as Kind;
         let text = error.to_string();
         if let Some((address, _)) = error.redirect_node()
-            && let Some(address) = Address::read(address, host)
+            && let Some(address) = ServerAddress::read(address, host)
         {
             return match error.kind() {
                 ErrorKind::Server(Kind::Ask) => Self::Ask(address),
@@ -78,28 +78,28 @@ impl Failure {
             ErrorKind::Server(_) | ErrorKind::Extension | ErrorKind::AuthenticationFailed => {
                 Self::Refused(text)
             }
-            _ => Self::Cut,
+            _ => Self::ConnectionLost,
         }
     }
 }
 
-/// Why a server that answers writes nothing, so that every decision is refused.
+/// A reason why a server that answers rejects every write, and so every decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum WriteRefusal {
     /// Its memory is full (`maxmemory`).
     OutOfMemory,
     /// It is a replica.
     ReadOnly,
-    /// It can't write its dump or its log, and is told to refuse writes then.
+    /// It can't write its dump or append-only file, and is configured to reject writes then.
     CannotPersist,
-    /// Fewer replicas than `min-replicas-to-write` follow it.
+    /// It has fewer replicas than `min-replicas-to-write`.
     TooFewReplicas,
-    /// The user may not run what has to be run.
+    /// The user has no permission for a command that the store needs.
     NotPermitted,
 }
 
-impl Refusal {
-    /// Every refusal with the word that probes and metrics use, and the code of Redis for it.
+impl WriteRefusal {
+    /// Every reason with its name in probes and metrics, and the error code of Redis.
     const ALL: [(Self, &'static str, &'static str); 5] = [
         (Self::OutOfMemory, "redis_out_of_memory", "OOM"),
         (Self::ReadOnly, "redis_read_only", "READONLY"),
@@ -108,24 +108,25 @@ impl Refusal {
         (Self::NotPermitted, "redis_not_permitted", "NOPERM"),
     ];
 
-    /// The word for it.
-    pub const fn word(self) -> &'static str {
+    /// Returns its name in probes and metrics.
+    pub const fn name(self) -> &'static str {
         Self::ALL[self as usize].1
     }
 
-    /// Whether an error is one of them.
+    /// Returns the reason that an error stands for, if it is one.
     pub(super) fn of(error: &RedisError) -> Option<Self> {
         Self::read(error.code()?, error.detail().unwrap_or_default())
     }
 
-    /// Before 7, the error of a command is inside that of its script.
+    /// Reads the reason from an error. Before Redis 7, the error of a command is part of the
+    /// script's error text.
     fn read(code: &str, detail: &str) -> Option<Self> {
         let is_this = |name: &str| code == name || detail.contains(&format!("-{name} "));
         let found = Self::ALL.into_iter().find(|(_, _, name)| is_this(name));
         found.map(|(refusal, ..)| refusal)
     }
 
-    /// From the number by which an atomic keeps it.
+    /// Returns the reason with this discriminant.
     pub(super) fn from_number(number: u8) -> Option<Self> {
         Self::ALL.get(usize::from(number)).map(|(refusal, ..)| *refusal)
     }
@@ -140,16 +141,20 @@ mod tests {
         let inside = "Error running script (call to f_0): @user_script:31: @user_script: 31: -OOM \
                       command not allowed when used memory > 'maxmemory'.";
         for (code, detail, expected) in [
-            ("OOM", "allow-oom flag is not set on the script", Some(Refusal::OutOfMemory)),
-            ("ERR", inside, Some(Refusal::OutOfMemory)),
-            ("READONLY", "You can't write against a read only replica", Some(Refusal::ReadOnly)),
-            ("NOREPLICAS", "Not enough good replicas", Some(Refusal::TooFewReplicas)),
+            ("OOM", "allow-oom flag is not set on the script", Some(WriteRefusal::OutOfMemory)),
+            ("ERR", inside, Some(WriteRefusal::OutOfMemory)),
+            (
+                "READONLY",
+                "You can't write against a read only replica",
+                Some(WriteRefusal::ReadOnly),
+            ),
+            ("NOREPLICAS", "Not enough good replicas", Some(WriteRefusal::TooFewReplicas)),
             ("WRONGTYPE", "Operation against a key holding the wrong kind of value", None),
         ] {
-            assert_eq!(Refusal::read(code, detail), expected, "{code} {detail}");
+            assert_eq!(WriteRefusal::read(code, detail), expected, "{code} {detail}");
         }
-        for (number, (refusal, ..)) in (0..).zip(Refusal::ALL) {
-            assert_eq!((refusal as u8, Refusal::from_number(number)), (number, Some(refusal)));
+        for (number, (refusal, ..)) in (0..).zip(WriteRefusal::ALL) {
+            assert_eq!((refusal as u8, WriteRefusal::from_number(number)), (number, Some(refusal)));
         }
     }
 }

@@ -1,19 +1,19 @@
-//! Notices when a Redis server has lost its memory.
+//! [`Heartbeats`] detects that a Redis server has lost data.
 //!
-//! Each node sends each server a heartbeat: on every new connection before any decision, and once a
-//! second after that. The server counts the heartbeats of all nodes under one key, see
-//! `lua/heartbeat.lua`, and a node remembers the count that it was told last:
+//! Each node sends heartbeats to each server: one on every new connection before any decision, then
+//! one per second. The server counts the heartbeats of all nodes under one key (see
+//! `lua/heartbeat.lua`). A node compares the counter with the last value that it got:
 //!
-//! | the server shows | that means |
+//! | the server's counter | meaning |
 //! |---|---|
-//! | no count, and the node remembers none | a first start |
-//! | the count went on; the run id is the same or another | nothing is lost: a restart with its data, or a fail-over to a replica that has it |
-//! | no count, or that of another memory | everything was lost: a restart without persistence, `FLUSHALL`, another server |
-//! | the count went back | what was written since then was lost: an older dump was restored, or a replica took over that had not heard of it |
-//! | more losses than the node remembers | another node noticed it first |
+//! | is missing, and the node knows no earlier value | first start |
+//! | has increased; the run id may differ | no loss: also after a restart with its data, or a failover to a complete replica |
+//! | is missing, or belongs to another data set | all data was lost: a restart without persistence, `FLUSHALL`, another server |
+//! | has decreased | the latest writes were lost: an older dump was restored, or a replica took over that lacked them |
+//! | counts more losses than the node knows | another node noticed the loss first |
 //!
-//! In a cluster each server has a count of its own, in a slot that it owns. What a node remembers
-//! goes by the slot, so a replica that takes over is compared with the primary before it.
+//! In a cluster each server has its own counter, in a slot that it owns. A node stores the last
+//! values by slot, so a replica that takes over is compared with its former primary.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,30 +27,30 @@ use sluicegate_core::time::Clock as _;
 use sluicegate_core::{Charge, Timestamp};
 use tracing::warn;
 
-use super::keys::{Layout, Names};
-use super::nodes::fresh_id;
+use super::keys::{KeyNames, Layout};
+use super::nodes::random_id;
 use super::script;
-use super::server::{ConnectError, Greeting, Server, ask};
-use super::slot::Slot;
+use super::server::{ConnectError, RedisEndpoint, ServerInfo, query};
+use super::slot::ClusterSlot;
 use crate::clock::MonotonicClock;
 
-/// What a node does about a server that has lost its memory.
+/// Behaviour after a server has lost its data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OnLoss {
-    /// Goes on with empty counters: after n losses in a window, (1 + n) times the limit may have
-    /// been admitted in it.
+pub enum DataLossPolicy {
+    /// Goes on with empty counters: after n losses in a window, up to (1 + n) times the limit may
+    /// have been admitted in it.
     #[default]
     Continue,
-    /// Keeps every rule closed for its own window, counted from the loss.
+    /// Keeps every rule closed for one window from the loss.
     Closed,
 }
 
-impl OnLoss {
-    /// Every choice with the word for it.
+impl DataLossPolicy {
+    /// All policies with their names in the configuration.
     pub const ALL: [(&'static str, Self); 2] =
         [("continue", Self::Continue), ("closed", Self::Closed)];
 
-    const fn word(self) -> &'static str {
+    const fn name(self) -> &'static str {
         match self {
             Self::Continue => "continue",
             Self::Closed => "closed",
@@ -58,24 +58,25 @@ impl OnLoss {
     }
 }
 
-/// The last loss of a server.
+/// The last data loss of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Loss {
-    /// When, by the clock of the server.
+pub(super) struct DataLoss {
+    /// Time of the loss by the clock of the server.
     at: Timestamp,
-    /// When the server told of it, by its clock and by that of this node.
-    told: Timestamp,
-    heard: Timestamp,
+    /// Time at which the server reported it, by its clock and by that of this node.
+    reported_at: Timestamp,
+    received_at: Timestamp,
 }
 
-impl Loss {
-    /// What the clock of the server shows when that of this node shows `now`; never ahead of it.
+impl DataLoss {
+    /// Returns the server's time at the local time `now`. It is never ahead of the server's real
+    /// time.
     pub(super) fn server_time(self, now: Timestamp) -> Timestamp {
-        self.told + now.since(self.heard)
+        self.reported_at + now.since(self.received_at)
     }
 
-    /// When everything has left the window of a charge that may have been lost.
-    pub(super) fn is_over_for(self, charge: &Charge<'_>) -> Timestamp {
+    /// Returns the time at which all usage that may have been lost has left the window of a charge.
+    pub(super) fn end_for(self, charge: &Charge<'_>) -> Timestamp {
         match &charge.meter {
             Meter::Calendar(quota) if self.at < quota.boundaries.0[0] => self.at,
             Meter::Calendar(quota) => {
@@ -87,27 +88,28 @@ impl Loss {
     }
 }
 
-/// What this node remembers of its heartbeats to all servers.
+/// The last heartbeats of this node to all servers.
 #[derive(Debug)]
 pub(super) struct Heartbeats {
-    names: Arc<Names>,
-    known: Mutex<HashMap<Option<Slot>, Known>>,
+    names: Arc<KeyNames>,
+    known: Mutex<HashMap<Option<ClusterSlot>, HeartbeatState>>,
     losses: AtomicU64,
-    on_loss: OnLoss,
+    on_loss: DataLossPolicy,
     time: MonotonicClock,
 }
 
+/// The last heartbeat counter that a server returned.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Known {
+struct HeartbeatState {
     memory: Vec<u8>,
     count: u64,
     losses: u64,
     run_id: String,
 }
 
-/// The answer to a heartbeat.
+/// The reply to a heartbeat.
 #[derive(Debug, PartialEq, Eq)]
-struct Answer {
+struct HeartbeatReply {
     now: Timestamp,
     memory: Vec<u8>,
     count: u64,
@@ -116,63 +118,68 @@ struct Answer {
 }
 
 impl Heartbeats {
-    pub(super) fn new(names: Arc<Names>, on_loss: OnLoss, time: MonotonicClock) -> Self {
+    pub(super) fn new(names: Arc<KeyNames>, on_loss: DataLossPolicy, time: MonotonicClock) -> Self {
         Self { names, known: Mutex::default(), losses: AtomicU64::new(0), on_loss, time }
     }
 
-    /// How often a server has lost its memory since this node was started.
+    /// Returns the number of data losses since this node was started.
     pub(super) fn losses(&self) -> u64 {
         self.losses.load(Ordering::Relaxed)
     }
 
-    /// Where the heartbeats of a server go that owns these slots: a slot that is known from before,
-    /// if there is one. `None` if it owns none, and so decides nothing.
-    pub(super) fn place(&self, owned: Option<&[(Slot, Slot)]>) -> Option<Option<Slot>> {
+    /// Returns the slot for the heartbeats of a server that owns `owned`: preferably one that was
+    /// used before. Returns `None` if the server owns no slot and so makes no decisions.
+    pub(super) fn slot_for(
+        &self,
+        owned: Option<&[(ClusterSlot, ClusterSlot)]>,
+    ) -> Option<Option<ClusterSlot>> {
         let Some(owned) = owned else { return Some(None) };
-        let owns = |slot: &Slot| owned.iter().any(|(first, last)| first <= slot && slot <= last);
+        let owns =
+            |slot: &ClusterSlot| owned.iter().any(|(first, last)| first <= slot && slot <= last);
         let known = self.lock().keys().copied().flatten().filter(owns).min();
         known.or(owned.first().map(|(first, _)| *first)).map(Some)
     }
 
-    /// Whether the servers share their keys out by slots.
+    /// Returns true if the keys are spread over the slots of a cluster.
     pub(super) fn by_slot(&self) -> bool {
-        self.names.layout() == Layout::Slots
+        self.names.layout() == Layout::BySlot
     }
 
-    /// Sends a heartbeat. Returns the last loss of the server, if it ever had one.
+    /// Sends a heartbeat. Returns the last data loss of the server, if there was one.
     pub(super) async fn send(
         &self,
         connection: &mut MultiplexedConnection,
-        (server, greeting): (&Server, &Greeting),
-        slot: Option<Slot>,
-        patience: Duration,
-    ) -> Result<Option<Loss>, ConnectError> {
+        (server, info): (&RedisEndpoint, &ServerInfo),
+        slot: Option<ClusterSlot>,
+        reply_timeout: Duration,
+    ) -> Result<Option<DataLoss>, ConnectError> {
         let known = self.lock().get(&slot).cloned();
         let mut beat = redis::cmd("EVAL");
-        beat.arg(script::heartbeat(greeting.major)).arg(1).arg(self.names.heartbeat(slot));
-        beat.arg(fresh_id().to_string());
+        beat.arg(script::heartbeat(info.major)).arg(1).arg(self.names.heartbeat(slot));
+        beat.arg(random_id().to_string());
         match &known {
             None => beat.arg("").arg("").arg(""),
             Some(known) => beat.arg(&known.memory).arg(known.count).arg(known.losses),
         };
-        let answer: Value = ask(connection, &beat, patience).await?;
-        let heard = self.time.now();
-        let Some(answer) = Answer::read(answer) else {
-            return Err(ConnectError::Unfit("it does not understand a heartbeat".to_owned()));
+        let reply: Value = query(connection, &beat, reply_timeout).await?;
+        let received_at = self.time.now();
+        let Some(reply) = HeartbeatReply::read(reply) else {
+            return Err(ConnectError::Unsuitable("unexpected reply to a heartbeat".to_owned()));
         };
         if let Some(known) = &known
-            && answer.losses > known.losses
+            && reply.losses > known.losses
         {
-            self.tell(server, greeting, known, &answer);
+            self.log_loss(server, info, known, &reply);
         }
-        let Answer { now: told, memory, count, losses, lost_at } = answer;
-        let now = Known { memory, count, losses, run_id: greeting.run_id.clone() };
-        self.remember(slot, now);
-        Ok(lost_at.map(|at| Loss { at, told, heard }))
+        let HeartbeatReply { now: reported_at, memory, count, losses, lost_at } = reply;
+        let now = HeartbeatState { memory, count, losses, run_id: info.run_id.clone() };
+        self.store(slot, now);
+        Ok(lost_at.map(|at| DataLoss { at, reported_at, received_at }))
     }
 
-    /// Answers can overtake each other when a connection is replaced: the newest stays.
-    fn remember(&self, slot: Option<Slot>, now: Known) {
+    /// Stores a heartbeat, unless a newer one is stored: replies can arrive out of order when a
+    /// connection is replaced.
+    fn store(&self, slot: Option<ClusterSlot>, now: HeartbeatState) {
         let mut known = self.lock();
         match known.get_mut(&slot) {
             Some(before) if (now.losses, now.count) < (before.losses, before.count) => {}
@@ -183,31 +190,37 @@ impl Heartbeats {
         }
     }
 
-    fn tell(&self, server: &Server, greeting: &Greeting, known: &Known, answer: &Answer) {
-        let lost = answer.losses - known.losses;
+    fn log_loss(
+        &self,
+        server: &RedisEndpoint,
+        info: &ServerInfo,
+        known: &HeartbeatState,
+        reply: &HeartbeatReply,
+    ) {
+        let lost = reply.losses - known.losses;
         self.losses.fetch_add(lost, Ordering::Relaxed);
-        let cause = match (answer.memory == known.memory, greeting.run_id == known.run_id) {
-            (true, _) => "went back to an earlier state",
-            (false, true) => "was emptied while it ran",
-            (false, false) => "came back empty",
+        let cause = match (reply.memory == known.memory, info.run_id == known.run_id) {
+            (true, _) => "restored an older state",
+            (false, true) => "emptied while running",
+            (false, false) => "restarted empty",
         };
         warn!(
             ?server,
             cause,
             losses = lost,
-            run_id = %greeting.run_id,
+            run_id = %info.run_id,
             run_id_before = %known.run_id,
-            on_loss = self.on_loss.word(),
-            "Redis lost its memory"
+            on_loss = self.on_loss.name(),
+            "Redis lost data"
         );
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Option<Slot>, Known>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Option<ClusterSlot>, HeartbeatState>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Answer {
+impl HeartbeatReply {
     fn read(value: Value) -> Option<Self> {
         let Value::Array(parts) = value else { return None };
         let [

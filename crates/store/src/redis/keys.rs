@@ -1,48 +1,48 @@
-//! What things are called in Redis.
+//! [`KeyNames`] builds the names of all keys in Redis.
 //!
-//! | what | its name |
+//! | kind of key | its name |
 //! |---|---|
-//! | a counter of a rule | `sg:{USER:ann#requests}` |
-//! | a counter under a literal key | the key itself if it is a log; else in braces, its kind behind it |
-//! | estimates that are given back by themselves | the counter's name and `:holds` |
-//! | a record | `sg:id:` and the id |
-//! | the mark of an admission without a record | `sg:once:` and the id |
-//! | the texts that all nodes share | `sg:{shelf}` |
-//! | the mark of a refund | `sg:refund:` and the id |
-//! | the nodes that there are | `sg:nodes` |
-//! | the fence of a node, against late arrivals of what it took back | `sg:fence:` and the node |
-//! | the count of heartbeats | `sg:heartbeat`, in a cluster `sg:{SLOT}:heartbeat` for one slot of each server |
+//! | counter of a rule | `sg:{USER:ann#requests}` |
+//! | counter of a literal key | the key itself for a log; otherwise the key in braces, followed by the algorithm |
+//! | estimates that are refunded automatically | the counter's name and `:holds` |
+//! | record of an admission | `sg:id:` and the id |
+//! | marker of an admission without a record | `sg:once:` and the id |
+//! | overrides that all nodes share | `sg:{shelf}` |
+//! | marker of a refund | `sg:refund:` and the id |
+//! | nodes that use this Redis | `sg:nodes` |
+//! | fence of a node, which rejects calls that arrive after their rollback | `sg:fence:` and the node |
+//! | heartbeat counter | `sg:heartbeat`, in a cluster `sg:{SLOT}:heartbeat` for one slot of each server |
 //!
-//! Everything that belongs to one counter lies in one slot of a Redis Cluster: the braces are what
-//! Redis hashes. A planner that spreads counters by a partition puts braces into the key, and then
-//! those decide. Values can't, because their braces are escaped.
+//! All keys of one counter lie in one slot of a Redis Cluster: Redis hashes only the part in
+//! braces. A ruleset that spreads counters by a `partition` puts braces into the key, and those
+//! decide the slot. Dimension values can't change the slot, because their braces are escaped.
 //!
-//! In a cluster an id has a record in every slot that it is charged in, because a script reaches no
-//! other: `sg:{SLOT}:id:` and the id, where `SLOT` is a text that depends on the slot alone. So
-//! whoever knows a key that was charged knows where its record is.
+//! In a cluster an id has a record in every slot that it is charged in, because a script can't
+//! reach another slot: `sg:{SLOT}:id:` and the id, where `SLOT` is a text that depends only on the
+//! slot. So a charged key is enough to find its record.
 
 use sluicegate_core::algorithm::Meter;
 use sluicegate_core::{Charge, Id, Key};
 
-use super::slot::{Slot, tag_of};
+use super::slot::{ClusterSlot, tag_of};
 
-/// Makes names that begin alike.
+/// Builds key names with a common prefix.
 #[derive(Clone, Debug)]
-pub(super) struct Names {
+pub(super) struct KeyNames {
     prefix: String,
     layout: Layout,
 }
 
-/// What lies where.
+/// Distribution of the keys over servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Layout {
-    /// Everything on one server, which reaches all of it.
-    Together,
-    /// By slot.
-    Slots,
+    /// All keys on one server.
+    SingleServer,
+    /// Keys spread over the slots of a cluster.
+    BySlot,
 }
 
-impl Names {
+impl KeyNames {
     pub(super) fn new(prefix: impl Into<String>, layout: Layout) -> Self {
         Self { prefix: prefix.into(), layout }
     }
@@ -51,33 +51,34 @@ impl Names {
         self.layout
     }
 
-    /// The slot of a key's counter, whatever it measures.
-    pub(super) fn slot(&self, key: &Key) -> Slot {
-        Slot::of(&self.log(key))
+    /// Returns the slot of a key's counter. It is the same for every algorithm.
+    pub(super) fn slot(&self, key: &Key) -> ClusterSlot {
+        ClusterSlot::of(&self.log(key))
     }
 
-    /// The slot of what is charged nowhere.
-    pub(super) fn slot_of_id(&self, id: Id) -> Slot {
-        Slot::of(format!("{}{id}", self.prefix).as_bytes())
+    /// Returns the slot for an id that is charged to no counter.
+    pub(super) fn slot_of_id(&self, id: Id) -> ClusterSlot {
+        ClusterSlot::of(format!("{}{id}", self.prefix).as_bytes())
     }
 
-    /// The counter of a charge.
+    /// Returns the name of a charge's counter.
     pub(super) fn counter(&self, charge: &Charge<'_>) -> Vec<u8> {
         let name = self.log(&charge.key);
         if !is_literal(&charge.key) {
             return name;
         }
-        // One text, but state of one kind is of no use to another.
+        // Different algorithms can share a literal key, but not its stored state.
         match charge.meter {
             Meter::Log(_) => name,
-            Meter::Windowed(_) => beside(&name, KINDS[0]),
-            Meter::Calendar(_) => beside(&name, KINDS[1]),
-            Meter::Bucket(_) => beside(&name, KINDS[2]),
-            Meter::Leases(_) => beside(&name, KINDS[3]),
+            Meter::Windowed(_) => with_suffix(&name, KINDS[0]),
+            Meter::Calendar(_) => with_suffix(&name, KINDS[1]),
+            Meter::Bucket(_) => with_suffix(&name, KINDS[2]),
+            Meter::Leases(_) => with_suffix(&name, KINDS[3]),
         }
     }
 
-    /// The log under a key, if it is one; all else that is counted under it is called after that.
+    /// Returns the name of the log under a key. The names of all other counters of the key derive
+    /// from it.
     pub(super) fn log(&self, key: &Key) -> Vec<u8> {
         let (prefix, bytes) = (self.prefix.as_bytes(), key.as_bytes());
         if is_literal(key) {
@@ -89,45 +90,45 @@ impl Names {
         }
     }
 
-    /// The estimates of a counter, in its slot.
+    /// Returns the key of a counter's estimates, in the counter's slot.
     pub(super) fn holds(counter: &[u8]) -> Vec<u8> {
-        beside(counter, b":holds")
+        with_suffix(counter, b":holds")
     }
 
-    /// The texts that all nodes share, and where they lie in a cluster.
-    pub(super) fn shelf(&self) -> (Vec<u8>, Option<Slot>) {
+    /// Returns the key of the shared overrides, and its slot in a cluster.
+    pub(super) fn overrides(&self) -> (Vec<u8>, Option<ClusterSlot>) {
         let name = format!("{}{{shelf}}", self.prefix).into_bytes();
-        let slot = (self.layout == Layout::Slots).then(|| Slot::of(&name));
+        let slot = (self.layout == Layout::BySlot).then(|| ClusterSlot::of(&name));
         (name, slot)
     }
 
-    /// The record of an id, in a slot if there are any.
-    pub(super) fn record(&self, slot: Option<Slot>, id: Id) -> Vec<u8> {
+    /// Returns the key of an id's record.
+    pub(super) fn record(&self, slot: Option<ClusterSlot>, id: Id) -> Vec<u8> {
         self.of_id(slot, "id", id)
     }
 
-    /// The mark of an admission that leaves no record.
-    pub(super) fn once(&self, slot: Option<Slot>, id: Id) -> Vec<u8> {
+    /// Returns the marker of an admission that leaves no record.
+    pub(super) fn once(&self, slot: Option<ClusterSlot>, id: Id) -> Vec<u8> {
         self.of_id(slot, "once", id)
     }
 
-    /// The mark of a refund.
-    pub(super) fn refund(&self, slot: Option<Slot>, id: Id) -> Vec<u8> {
+    /// Returns the marker of a refund.
+    pub(super) fn refund(&self, slot: Option<ClusterSlot>, id: Id) -> Vec<u8> {
         self.of_id(slot, "refund", id)
     }
 
-    /// The fence of a node.
-    pub(super) fn fence(&self, slot: Option<Slot>, node: Id) -> Vec<u8> {
+    /// Returns the fence of a node.
+    pub(super) fn fence(&self, slot: Option<ClusterSlot>, node: Id) -> Vec<u8> {
         self.of_id(slot, "fence", node)
     }
 
-    /// The nodes that have announced themselves.
+    /// Returns the set of nodes that have announced themselves.
     pub(super) fn nodes(&self) -> Vec<u8> {
         format!("{}nodes", self.prefix).into_bytes()
     }
 
-    /// The count of heartbeats, in a slot if there are any.
-    pub(super) fn heartbeat(&self, slot: Option<Slot>) -> Vec<u8> {
+    /// Returns the heartbeat counter of a slot, or of the only server.
+    pub(super) fn heartbeat(&self, slot: Option<ClusterSlot>) -> Vec<u8> {
         let prefix = &self.prefix;
         match slot {
             None => format!("{prefix}heartbeat"),
@@ -136,7 +137,7 @@ impl Names {
         .into_bytes()
     }
 
-    fn of_id(&self, slot: Option<Slot>, what: &str, id: Id) -> Vec<u8> {
+    fn of_id(&self, slot: Option<ClusterSlot>, what: &str, id: Id) -> Vec<u8> {
         let prefix = &self.prefix;
         match slot {
             None => format!("{prefix}{what}:{id}"),
@@ -145,11 +146,11 @@ impl Names {
         .into_bytes()
     }
 
-    /// Everything that a charge on this key may have written, whatever it measured.
-    pub(super) fn touched(&self, key: &Key) -> Vec<Vec<u8>> {
+    /// Returns every key that a charge on `key` may have written, with any algorithm.
+    pub(super) fn keys_of_charge(&self, key: &Key) -> Vec<Vec<u8>> {
         let base = self.log(key);
         let kinds: &[&[u8]] = if is_literal(key) { &KINDS } else { &[] };
-        let beside_it = kinds.iter().map(|kind| beside(&base, kind));
+        let beside_it = kinds.iter().map(|kind| with_suffix(&base, kind));
         let counters: Vec<_> = std::iter::once(base.clone()).chain(beside_it).collect();
         counters.into_iter().flat_map(|name| [Self::holds(&name), name]).collect()
     }
@@ -157,18 +158,18 @@ impl Names {
 
 const KINDS: [&[u8]; 4] = [b":windowed", b":calendar", b":bucket", b":leases"];
 
-/// A name that lies where `name` lies.
-fn beside(name: &[u8], what: &[u8]) -> Vec<u8> {
+/// Returns `name` with a suffix, changed so that it stays in the slot of `name`.
+fn with_suffix(name: &[u8], what: &[u8]) -> Vec<u8> {
     match tag_of(name) {
         Some(_) => [name, what].concat(),
         None if !name.contains(&b'}') => [b"{", name, b"}", what].concat(),
-        // In braces, only a part of it would count.
-        None => [b"{", Slot::of(name).tag().as_bytes(), b"}", name, what].concat(),
+        // Redis would hash only the part before the first closing brace.
+        None => [b"{", ClusterSlot::of(name).tag().as_bytes(), b"}", name, what].concat(),
     }
 }
 
-/// Whether a key is a template of the configuration, word for word. All others end in `#` and what
-/// they count; in values and in the names of rules it is escaped.
+/// Returns true if a key is a literal key of the configuration. All other keys end in `#` and their
+/// unit; in values and rule names `#` is escaped.
 fn is_literal(key: &Key) -> bool {
     !key.as_bytes().contains(&b'#')
 }
@@ -179,24 +180,24 @@ mod tests {
 
     #[test]
     fn what_belongs_to_a_counter_lies_in_its_slot() {
-        assert_eq!(Names::holds(b"sg:{U:ann#requests}"), b"sg:{U:ann#requests}:holds");
-        assert_eq!(Names::holds(b"ziraai:worker:gemini"), b"{ziraai:worker:gemini}:holds");
+        assert_eq!(KeyNames::holds(b"sg:{U:ann#requests}"), b"sg:{U:ann#requests}:holds");
+        assert_eq!(KeyNames::holds(b"ziraai:worker:gemini"), b"{ziraai:worker:gemini}:holds");
     }
 
     #[test]
     fn a_record_lies_with_the_counters_of_its_slot() {
         let id = Id::from_bits(7);
-        let names = Names::new("sg:", Layout::Slots);
+        let names = KeyNames::new("sg:", Layout::BySlot);
         let odd = ["{}x", "a}b", "}", "a{}{b}", "{a", "{{a}}", "x{}", "}{"];
         for key in
             ["USER:ann#requests", "{ann}USER:ann#requests", "ziraai:worker"].iter().chain(&odd)
         {
             let key = Key::literal(key);
             let slot = names.slot(&key);
-            assert_eq!(Slot::of(&names.record(Some(slot), id)), slot);
-            assert!(names.touched(&key).iter().all(|name| Slot::of(name) == slot));
+            assert_eq!(ClusterSlot::of(&names.record(Some(slot), id)), slot);
+            assert!(names.keys_of_charge(&key).iter().all(|name| ClusterSlot::of(name) == slot));
         }
-        let alone = Names::new("sg:", Layout::Together);
+        let alone = KeyNames::new("sg:", Layout::SingleServer);
         assert_eq!(alone.record(None, id), b"sg:id:00000000000000000000000000000007");
     }
 

@@ -1,18 +1,17 @@
-//! The connection to Redis, and the batches that travel over it.
+//! [`Link`]: the connection to one Redis server, and the batches of calls that it sends.
 //!
-//! Whoever wants something puts a [`Call`] into a queue. One task owns the connection: it takes
-//! all that is queued, up to a bound, sends it as one script call, and may do so again while
-//! earlier ones are on their way. There is no timer: when nothing is on its way, a call goes at
-//! once, and the busier Redis is the more calls share one. In a cluster there is a link to every
-//! server, and a script call is about one slot.
+//! Callers put a [`Call`] into a queue. One task owns the connection. It takes the queued calls, up
+//! to a limit, and sends them as one script call; a few batches can be in flight at a time. There
+//! is no timer: on an idle connection a call is sent at once, and the busier Redis is, the more
+//! calls share a batch. In a cluster there is one link per server, and a batch covers one slot.
 //!
-//! | state | means | a new call |
+//! | state | meaning | a new call |
 //! |---|---|---|
 //! | up | the server has answered on this connection | is queued |
-//! | unsure | the connection was lost, or is the first; it is being made | is queued, and waits |
-//! | down | it could not be made | is refused at once |
+//! | connecting | the first connection, or one after a loss, is being made | is queued and waits |
+//! | down | the connection could not be made | fails at once |
 //!
-//! While it is down, the task goes on trying; that is the probe.
+//! While the link is down, the task keeps connecting; that is the health probe.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher as _, RandomState};
@@ -33,99 +32,103 @@ use sluicegate_core::{Id, Timestamp};
 
 use super::call::Call;
 use super::cluster;
-use super::failure::{FENCED, Failure, Refusal};
-use super::heartbeat::{Heartbeats, Loss};
-use super::keys::Names;
+use super::failure::{CallFailure, FENCED, WriteRefusal};
+use super::heartbeat::{DataLoss, Heartbeats};
+use super::keys::KeyNames;
 use super::reply::Reply;
-use super::script::{Clock, Script, VERSION, Which};
-use super::sentinel::Target;
-use super::server::{ConnectError, Greeting, Server, policy};
+use super::script::{Clock, Script, ScriptKind, VERSION};
+use super::sentinel::LinkTarget;
+use super::server::{ConnectError, RedisEndpoint, ServerInfo, eviction_policy};
 use crate::clock::MonotonicClock;
 
-/// The most calls that one script call decides: Redis serves nobody else meanwhile.
+/// Maximum number of calls in one batch: Redis serves no other client while a script runs.
 const BATCH_MAX: usize = 128;
-/// The most calls that others may overtake, because they share a batch with one before them.
+/// Maximum number of calls that later calls may overtake to join a batch.
 const OVERTAKEN_MAX: usize = 256;
-/// How many batches may be on their way: Redis works on one while we read and write others.
-const DEPTH: usize = 2;
-/// The same in a cluster, where calls on different slots can't share one.
-const DEPTH_IN_CLUSTER: usize = 32;
-/// The most calls that wait; more than Redis can answer within any time-out.
+/// Maximum number of batches in flight: Redis works on one while this node reads and writes
+/// another.
+const IN_FLIGHT_MAX: usize = 2;
+/// The same limit in a cluster, where calls on different slots can't share a batch.
+const IN_FLIGHT_MAX_IN_CLUSTER: usize = 32;
+/// Maximum number of queued calls: more than Redis can answer within any timeout.
 const QUEUE_MAX: usize = 16_384;
-/// How long making a connection may take, encryption and login included.
-const CONNECT: Duration = Duration::from_secs(1);
-/// How long to wait after a failure to connect, at first and at most.
-const PAUSE_MIN: Duration = Duration::from_millis(20);
-const PAUSE_MAX: Duration = Duration::from_millis(400);
-/// How often a connection is looked at on which nothing happens.
-const LOOK: Duration = Duration::from_millis(250);
-/// How often a server gets a heartbeat and is asked what it does when its memory is full.
-const BEAT: Duration = Duration::from_secs(1);
-/// How long these are waited for.
-const BEAT_PATIENCE: Duration = Duration::from_millis(500);
-/// No refusal, where an atomic keeps its number.
+/// Timeout for making a connection, including TLS and login.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// First delay after a failed connection attempt; it doubles up to the maximum.
+const DELAY_MIN: Duration = Duration::from_millis(20);
+const DELAY_MAX: Duration = Duration::from_millis(400);
+/// Interval between pings on an idle connection.
+const PING_INTERVAL: Duration = Duration::from_millis(250);
+/// Interval of heartbeats and of reading the server's eviction policy.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
+/// Timeout of a heartbeat.
+const HEARTBEAT_TIMEOUT: Duration = Duration::from_millis(500);
+/// Value of the atomic `refusal` that stands for none.
 const NO_REFUSAL: u8 = u8::MAX;
 
-/// Whether Redis can be asked.
+/// State of the connection to Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
-    /// It has answered on this connection.
+pub enum ConnectionState {
+    /// Redis has answered on this connection.
     Up,
     /// The connection is being made.
-    Unsure,
-    /// The connection could not be made; it is tried again and again.
+    Connecting,
+    /// The connection could not be made; the store keeps trying.
     Down,
 }
 
-/// What has been sent, for metrics.
+/// Counters of the traffic to Redis, for metrics.
 #[derive(Debug, Default)]
-pub(super) struct Sent {
-    /// Calls that were asked for.
+pub(super) struct TrafficCounters {
+    /// Operations that requests asked for.
     pub(super) calls: AtomicU64,
     /// Script calls that carried them.
     pub(super) batches: AtomicU64,
 }
 
-/// The way to Redis. Its task ends when the last handle is dropped.
+/// A connection to one Redis server. Its task ends when the last handle is dropped.
 #[derive(Clone, Debug)]
 pub(super) struct Link {
-    shared: Arc<Shared>,
+    shared: Arc<LinkState>,
     /// Ends the task when it is dropped.
     _alive: Arc<oneshot::Sender<()>>,
 }
 
+/// State that the handles share with the task.
 #[derive(Debug)]
-struct Shared {
-    queue: Mutex<VecDeque<Job>>,
-    /// Something was queued.
-    queued: Notify,
+struct LinkState {
+    queue: Mutex<VecDeque<QueuedCall>>,
+    /// Wakes the task when a call is queued.
+    wakeup: Notify,
     state: AtomicU8,
-    /// The server may throw counters away when its memory is full.
+    /// Set if the server may evict counters when its memory is full.
     evicts: AtomicBool,
-    /// A restart forgets what it was told.
-    forgets: AtomicBool,
-    /// The number of the [`Refusal`] for which it writes nothing.
+    /// Set if the server keeps no append-only file, so a restart loses recent usage.
+    volatile: AtomicBool,
+    /// Number of the [`WriteRefusal`] because of which the server rejects writes.
     refusal: AtomicU8,
-    /// When it last lost its memory.
-    loss: Mutex<Option<Loss>>,
+    /// The server's last loss of data.
+    loss: Mutex<Option<DataLoss>>,
     time: MonotonicClock,
 }
 
+/// A call that waits in the queue or for its reply.
 #[derive(Debug)]
-struct Job {
+struct QueuedCall {
     call: Call,
-    not_after: Timestamp,
-    answer: oneshot::Sender<Result<Reply, Failure>>,
+    deadline: Timestamp,
+    reply: oneshot::Sender<Result<Reply, CallFailure>>,
 }
 
-impl Job {
-    /// Marks it as sent, unless nobody waits for it any more.
-    fn goes(&self) -> bool {
+impl QueuedCall {
+    /// Marks the call as sent. Returns false if its caller has stopped waiting.
+    fn mark_sent(&self) -> bool {
         let Some(sent) = &self.call.sent else { return true };
         let before = sent.swap(true, Ordering::Relaxed);
-        // Whoever stops waiting looks at the mark afterwards: one of the two sees the other.
+        // A caller that stops waiting reads the flag afterwards. The fence makes sure that one of
+        // the two sees the other's write.
         fence(Ordering::SeqCst);
-        if self.answer.is_closed() {
+        if self.reply.is_closed() {
             sent.store(before, Ordering::Relaxed);
             return false;
         }
@@ -133,30 +136,30 @@ impl Job {
     }
 }
 
-/// How a link goes about it.
+/// Settings of a link.
 #[derive(Clone, Debug)]
-pub(super) struct Terms {
+pub(super) struct LinkOptions {
     pub(super) clock: Clock,
-    /// An answer that takes longer ends the connection.
-    pub(super) patience: Duration,
-    pub(super) sent: Arc<Sent>,
-    /// What [`Link::ask`] counts by.
+    /// Timeout of a batch. A reply that takes longer closes the connection.
+    pub(super) reply_timeout: Duration,
+    pub(super) sent: Arc<TrafficCounters>,
+    /// Clock of the deadlines that [`Link::execute`] gets.
     pub(super) time: MonotonicClock,
-    pub(super) names: Arc<Names>,
-    pub(super) node: Arc<Node>,
+    pub(super) names: Arc<KeyNames>,
+    pub(super) node: Arc<NodeIdentity>,
     pub(super) heartbeats: Arc<Heartbeats>,
-    /// A permit for every connection, if they are bounded.
-    pub(super) room: Option<Arc<Semaphore>>,
+    /// One permit per connection, if the number of connections is limited.
+    pub(super) permits: Option<Arc<Semaphore>>,
 }
 
-/// How a node is told from others, and its connections from each other: see `lua/fence.lua`.
+/// Identity of this node and numbers of its connections: see `lua/fence.lua`.
 #[derive(Debug)]
-pub(super) struct Node {
+pub(super) struct NodeIdentity {
     id: Id,
     connections: AtomicU64,
 }
 
-impl Node {
+impl NodeIdentity {
     pub(super) fn new() -> Self {
         let random = || u128::from(RandomState::new().hash_one(std::process::id()));
         Self { id: Id::from_bits(random() << 64 | random()), connections: AtomicU64::new(0) }
@@ -167,47 +170,47 @@ impl Node {
     }
 }
 
-/// One connection: what each call begins with that is sent on it.
+/// The part that every script call on one connection begins with.
 #[derive(Clone, Copy)]
-struct Head<'a> {
-    terms: &'a Terms,
+struct CallHeader<'a> {
+    options: &'a LinkOptions,
     number: u64,
 }
 
 impl Link {
-    /// Starts to connect to the only server.
-    pub(super) fn open(target: Target, terms: Terms) -> Self {
-        Self::with_depth(target, terms, DEPTH)
+    /// Starts to connect to a server outside of a cluster.
+    pub(super) fn open(target: LinkTarget, options: LinkOptions) -> Self {
+        Self::with_in_flight_max(target, options, IN_FLIGHT_MAX)
     }
 
-    /// Starts to connect to one of a cluster.
-    pub(super) fn open_in_cluster(server: Server, terms: Terms) -> Self {
-        Self::with_depth(Target::Server(server), terms, DEPTH_IN_CLUSTER)
+    /// Starts to connect to a server of a cluster.
+    pub(super) fn open_in_cluster(server: RedisEndpoint, options: LinkOptions) -> Self {
+        Self::with_in_flight_max(LinkTarget::Server(server), options, IN_FLIGHT_MAX_IN_CLUSTER)
     }
 
-    fn with_depth(target: Target, terms: Terms, depth: usize) -> Self {
-        let shared = Arc::new(Shared {
+    fn with_in_flight_max(target: LinkTarget, options: LinkOptions, in_flight_max: usize) -> Self {
+        let shared = Arc::new(LinkState {
             queue: Mutex::default(),
-            queued: Notify::new(),
-            state: AtomicU8::new(State::Unsure as u8),
+            wakeup: Notify::new(),
+            state: AtomicU8::new(ConnectionState::Connecting as u8),
             evicts: AtomicBool::new(false),
-            forgets: AtomicBool::new(false),
+            volatile: AtomicBool::new(false),
             refusal: AtomicU8::new(NO_REFUSAL),
             loss: Mutex::default(),
-            time: terms.time,
+            time: options.time,
         });
         let (alive, dropped) = oneshot::channel::<()>();
-        let keeper = Keeper { shared: shared.clone(), target, terms, depth };
+        let task = LinkTask { shared: shared.clone(), target, options, in_flight_max };
         tokio::spawn(async move {
             tokio::select! {
-                () = keeper.run() => {}
+                () = task.run() => {}
                 _ = dropped => {}
             }
         });
         Self { shared, _alive: Arc::new(alive) }
     }
 
-    pub(super) fn state(&self) -> State {
+    pub(super) fn state(&self) -> ConnectionState {
         self.shared.state()
     }
 
@@ -215,242 +218,255 @@ impl Link {
         self.shared.evicts.load(Ordering::Relaxed)
     }
 
-    /// Why the server writes nothing, if it answers but doesn't.
-    pub(super) fn refusal(&self) -> Option<Refusal> {
-        Refusal::from_number(self.shared.refusal.load(Ordering::Relaxed))
+    /// Returns the reason why the server rejects writes, if it does.
+    pub(super) fn refusal(&self) -> Option<WriteRefusal> {
+        WriteRefusal::from_number(self.shared.refusal.load(Ordering::Relaxed))
     }
 
-    /// When the server last lost its memory, if it ever did.
-    pub(super) fn loss(&self) -> Option<Loss> {
+    /// Returns the server's last loss of data, if there was one.
+    pub(super) fn loss(&self) -> Option<DataLoss> {
         *self.shared.loss.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends a call and waits for its answer. Who stops waiting takes back what was not yet sent,
-    /// and nothing is sent late: a process that was stopped must not send what it should have sent
-    /// long ago.
-    pub(super) async fn ask(&self, call: Call, not_after: Timestamp) -> Result<Reply, Failure> {
-        if self.state() == State::Down {
-            return Err(Failure::Down);
+    /// Sends a call and waits for its reply. Dropping the future removes a call that was not sent
+    /// yet, and no call is sent after its deadline: a process that was suspended must not send old
+    /// calls when it continues.
+    pub(super) async fn execute(
+        &self,
+        call: Call,
+        deadline: Timestamp,
+    ) -> Result<Reply, CallFailure> {
+        if self.state() == ConnectionState::Down {
+            return Err(CallFailure::Down);
         }
-        let (answer, answered) = oneshot::channel();
+        let (reply, received) = oneshot::channel();
         {
             let mut queue = self.shared.lock();
             if queue.len() >= QUEUE_MAX {
-                return Err(Failure::NotReady("too many calls wait for it".to_owned()));
+                return Err(CallFailure::NotReady("too many calls wait for it".to_owned()));
             }
-            queue.push_back(Job { call, not_after, answer });
+            queue.push_back(QueuedCall { call, deadline, reply });
         }
-        self.shared.queued.notify_one();
-        answered.await.unwrap_or(Err(Failure::Cut))
+        self.shared.wakeup.notify_one();
+        received.await.unwrap_or(Err(CallFailure::ConnectionLost))
     }
 }
 
-impl Shared {
-    fn state(&self) -> State {
+impl LinkState {
+    fn state(&self) -> ConnectionState {
         match self.state.load(Ordering::Relaxed) {
-            0 => State::Up,
-            1 => State::Unsure,
-            _ => State::Down,
+            0 => ConnectionState::Up,
+            1 => ConnectionState::Connecting,
+            _ => ConnectionState::Down,
         }
     }
 
-    fn set_state(&self, state: State) {
+    fn set_state(&self, state: ConnectionState) {
         self.state.store(state as u8, Ordering::Relaxed);
     }
 
-    /// Takes note of what the server does when its memory is full.
-    fn note_policy(&self, policy: &str) {
+    /// Stores the server's eviction policy.
+    fn record_policy(&self, policy: &str) {
         let evicts = policy != "noeviction";
         if !self.evicts.swap(evicts, Ordering::Relaxed) && evicts {
             warn!(
                 policy,
-                "Redis may throw counters away when its memory is full, and then limits are \
-                 exceeded: set maxmemory-policy to noeviction"
+                "Redis may evict counters when its memory is full, and then limits are exceeded: \
+                set maxmemory-policy to noeviction"
             );
         }
     }
 
-    /// Takes note of whether a restart forgets what the server was told.
-    fn note_persistence(&self, appends: bool) {
-        if !self.forgets.swap(!appends, Ordering::Relaxed) && !appends {
+    /// Stores whether the server keeps an append-only file.
+    fn record_persistence(&self, appends: bool) {
+        if !self.volatile.swap(!appends, Ordering::Relaxed) && !appends {
             warn!(
-                "Redis keeps no append-only file: a restart loses the usage since its last dump, and \
-                 limits begin anew: set appendonly to yes, or store.on_loss to closed"
+                "Redis keeps no append-only file, so a restart loses the usage since its last dump: \
+                set appendonly to yes, or store.on_loss to closed"
             );
         }
     }
 
-    /// Takes note of whether the server writes; tells once when that changes.
-    fn note_refusal(&self, refusal: Option<Refusal>, server: &Server, error: &str) {
+    /// Stores whether the server accepts writes, and logs every change.
+    fn record_refusal(&self, refusal: Option<WriteRefusal>, server: &RedisEndpoint, error: &str) {
         let number = refusal.map_or(NO_REFUSAL, |refusal| refusal as u8);
         if self.refusal.swap(number, Ordering::Relaxed) == number {
             return;
         }
         match refusal {
             Some(refusal) => {
-                let reason = refusal.word();
-                warn!(?server, reason, %error, "Redis refuses writes: the outage policies decide");
+                let reason = refusal.name();
+                warn!(?server, reason, %error, "Redis refuses writes: outage policies decide");
             }
-            None => info!(?server, "Redis takes writes again"),
+            None => info!(?server, "Redis accepts writes again"),
         }
     }
 
-    fn note_loss(&self, loss: Option<Loss>) {
+    fn record_loss(&self, loss: Option<DataLoss>) {
         *self.loss.lock().unwrap_or_else(PoisonError::into_inner) = loss;
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<Job>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<QueuedCall>> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next calls that somebody still waits for, such as one script call can carry.
-    fn next_batch(&self) -> Option<(Which, Vec<Job>)> {
+    /// Returns the next calls that one script call can carry. Drops calls whose caller has stopped
+    /// waiting or whose deadline has passed.
+    fn next_batch(&self) -> Option<(ScriptKind, Vec<QueuedCall>)> {
         let mut queue = self.lock();
-        let (mut batch, mut overtaken): (Vec<Job>, Vec<Job>) = (Vec::new(), Vec::new());
+        let (mut batch, mut overtaken): (Vec<QueuedCall>, Vec<QueuedCall>) =
+            (Vec::new(), Vec::new());
         let now = if queue.is_empty() { return None } else { self.time.now() };
         while batch.len() < BATCH_MAX && overtaken.len() < OVERTAKEN_MAX {
             let Some(next) = queue.pop_front() else { break };
-            if next.answer.is_closed() || next.not_after <= now {
+            if next.reply.is_closed() || next.deadline <= now {
                 continue;
             }
             match batch.first() {
-                Some(first) if !first.call.goes_with(&next.call) => overtaken.push(next),
-                _ if next.goes() => batch.push(next),
+                Some(first) if !first.call.can_share_batch(&next.call) => overtaken.push(next),
+                _ if next.mark_sent() => batch.push(next),
                 _ => {}
             }
         }
-        overtaken.into_iter().rev().for_each(|job| queue.push_front(job));
+        overtaken.into_iter().rev().for_each(|queued| queue.push_front(queued));
         Some((batch.first()?.call.script, batch))
     }
 }
 
 /// The task that owns the connection.
-struct Keeper {
-    shared: Arc<Shared>,
-    target: Target,
-    terms: Terms,
-    depth: usize,
+struct LinkTask {
+    shared: Arc<LinkState>,
+    target: LinkTarget,
+    options: LinkOptions,
+    in_flight_max: usize,
 }
 
-impl Keeper {
+impl LinkTask {
     async fn run(self) {
         let _permit = self.permit().await;
-        let mut pause = PAUSE_MIN;
+        let mut delay = DELAY_MIN;
         loop {
-            match timeout(CONNECT, self.connect()).await {
-                Ok(Ok((server, connection, greeting))) => {
-                    pause = PAUSE_MIN;
-                    self.shared.note_policy(&greeting.policy);
-                    self.shared.note_persistence(greeting.appends);
-                    self.shared.set_state(State::Up);
-                    info!(?server, version = %greeting.version, "connected to Redis");
-                    let lost = self.serve(&server, connection, &greeting).await;
-                    warn!(?server, reason = %lost, "the connection to Redis is given up");
-                    self.shared.set_state(State::Unsure);
+            match timeout(CONNECT_TIMEOUT, self.connect()).await {
+                Ok(Ok((server, connection, info))) => {
+                    delay = DELAY_MIN;
+                    self.shared.record_policy(&info.eviction_policy);
+                    self.shared.record_persistence(info.appends);
+                    self.shared.set_state(ConnectionState::Up);
+                    info!(?server, version = %info.version, "connected to Redis");
+                    let lost = self.serve(&server, connection, &info).await;
+                    warn!(?server, reason = %lost, "connection to Redis lost");
+                    self.shared.set_state(ConnectionState::Connecting);
                     continue;
                 }
-                // A connection that is cut while it is made says little of the server: once more.
-                Ok(Err(_)) if self.shared.state() == State::Unsure && pause == PAUSE_MIN => {}
-                Ok(Err(ConnectError::Refuses(..))) => self.down(None),
-                Ok(Err(problem)) => self.down(Some(&problem.to_string())),
-                Err(_) => self.down(Some("it took too long")),
+                // A connection that breaks while it is made says little about the server: try once
+                // more.
+                Ok(Err(_))
+                    if self.shared.state() == ConnectionState::Connecting && delay == DELAY_MIN => {
+                }
+                Ok(Err(ConnectError::RefusesWrites(..))) => self.set_down(None),
+                Ok(Err(problem)) => self.set_down(Some(&problem.to_string())),
+                Err(_) => self.set_down(Some("timeout")),
             }
-            sleep(pause).await;
-            pause = (pause * 2).min(PAUSE_MAX);
+            sleep(delay).await;
+            delay = (delay * 2).min(DELAY_MAX);
         }
     }
 
-    /// Waits until a connection more may be made. Nobody waits for the server meanwhile.
+    /// Waits until another connection may be made. Calls fail at once meanwhile.
     async fn permit(&self) -> Option<OwnedSemaphorePermit> {
-        let room = self.terms.room.clone()?;
-        if let Ok(permit) = room.clone().try_acquire_owned() {
+        let permits = self.options.permits.clone()?;
+        if let Ok(permit) = permits.clone().try_acquire_owned() {
             return Some(permit);
         }
-        self.down(Some("as many connections are open as store.connections_max allows"));
-        room.acquire_owned().await.ok()
+        self.set_down(Some("the limit of store.connections_max connections is reached"));
+        permits.acquire_owned().await.ok()
     }
 
-    /// Finds the server, which may be another than before, and connects.
-    async fn connect(&self) -> Result<(Server, MultiplexedConnection, Greeting), ConnectError> {
-        let Terms { clock, patience, .. } = &self.terms;
-        let server = self.target.find(*patience * 5).await?;
-        let (mut connection, greeting) = server.connect(clock, *patience).await?;
-        self.target.verify(&mut connection, *patience * 5).await?;
-        // Before any decision: a server that was started anew may have lost its memory.
-        self.beat(&server, &mut connection, &greeting, *patience * 5).await?;
-        Ok((server, connection, greeting))
-    }
-
-    /// Sends a heartbeat to a server, unless it has no slot of a cluster and so decides nothing.
-    async fn beat(
+    /// Finds the server, which may have changed since the last connection, and connects.
+    async fn connect(
         &self,
-        server: &Server,
+    ) -> Result<(RedisEndpoint, MultiplexedConnection, ServerInfo), ConnectError> {
+        let LinkOptions { clock, reply_timeout, .. } = &self.options;
+        let server = self.target.find(*reply_timeout * 5).await?;
+        let (mut connection, info) = server.connect(clock, *reply_timeout).await?;
+        self.target.verify(&mut connection, *reply_timeout * 5).await?;
+        // The heartbeat comes before any decision: a restarted server may have lost its data.
+        self.send_heartbeat(&server, &mut connection, &info, *reply_timeout * 5).await?;
+        Ok((server, connection, info))
+    }
+
+    /// Sends a heartbeat. Skips a cluster server without slots, because it makes no decisions.
+    async fn send_heartbeat(
+        &self,
+        server: &RedisEndpoint,
         connection: &mut MultiplexedConnection,
-        greeting: &Greeting,
-        patience: Duration,
+        info: &ServerInfo,
+        reply_timeout: Duration,
     ) -> Result<(), ConnectError> {
-        let heartbeats = &self.terms.heartbeats;
+        let heartbeats = &self.options.heartbeats;
         let owned = match heartbeats.by_slot() {
-            true => Some(cluster::owned(connection, server, patience).await?),
+            true => Some(cluster::owned_slots(connection, server, reply_timeout).await?),
             false => None,
         };
-        let Some(slot) = heartbeats.place(owned.as_deref()) else { return Ok(()) };
-        let sent = heartbeats.send(connection, (server, greeting), slot, patience).await;
+        let Some(slot) = heartbeats.slot_for(owned.as_deref()) else { return Ok(()) };
+        let sent = heartbeats.send(connection, (server, info), slot, reply_timeout).await;
         match sent.map_err(ConnectError::or_refusal) {
             Ok(loss) => {
-                self.shared.note_loss(loss);
-                self.shared.note_refusal(None, server, "");
+                self.shared.record_loss(loss);
+                self.shared.record_refusal(None, server, "");
                 Ok(())
             }
-            // The slot has just been moved: the next one goes to another.
-            Err(ConnectError::Redis(error)) if is_moving(&error) => Ok(()),
+            // The slot has just moved; the next heartbeat uses another one.
+            Err(ConnectError::Redis(error)) if is_slot_migration(&error) => Ok(()),
             Err(error) => {
-                if let ConnectError::Refuses(refusal, error) = &error {
-                    self.shared.note_refusal(Some(*refusal), server, error);
+                if let ConnectError::RefusesWrites(refusal, error) = &error {
+                    self.shared.record_refusal(Some(*refusal), server, error);
                 }
                 Err(error)
             }
         }
     }
 
-    /// Nobody waits for a server that can't be reached. A reason that was not told yet is logged.
-    fn down(&self, reason: Option<&str>) {
+    /// Fails all queued calls and marks the link as down. Logs `reason`, unless the link was down
+    /// already.
+    fn set_down(&self, reason: Option<&str>) {
         if let Some(reason) = reason
-            && self.shared.state() != State::Down
+            && self.shared.state() != ConnectionState::Down
         {
             warn!(target = ?self.target, %reason, "can't connect to Redis");
         }
-        self.shared.set_state(State::Down);
-        for job in self.shared.lock().drain(..) {
-            let _ = job.answer.send(Err(Failure::Down));
+        self.shared.set_state(ConnectionState::Down);
+        for queued in self.shared.lock().drain(..) {
+            let _ = queued.reply.send(Err(CallFailure::Down));
         }
     }
 
-    /// Sends what is queued until the connection is lost; returns why. What was on its way then is
-    /// answered by nobody, which tells those who wait.
+    /// Sends queued calls until the connection is lost, and returns the reason. Dropping the calls
+    /// in flight reports the loss to their callers.
     async fn serve(
         &self,
-        server: &Server,
+        server: &RedisEndpoint,
         connection: MultiplexedConnection,
-        greeting: &Greeting,
-    ) -> Failure {
-        let head = Head { terms: &self.terms, number: self.terms.node.next_connection() };
+        info: &ServerInfo,
+    ) -> CallFailure {
+        let header =
+            CallHeader { options: &self.options, number: self.options.node.next_connection() };
         let mut in_flight = FuturesUnordered::new();
-        let mut look = interval(LOOK);
-        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut beats = interval(BEAT);
-        beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        beats.tick().await;
-        let mut beating = FuturesUnordered::new();
+        let mut pings = interval(PING_INTERVAL);
+        pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut heartbeats_due = interval(HEARTBEAT_INTERVAL);
+        heartbeats_due.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        heartbeats_due.tick().await;
+        let mut heartbeat_in_flight = FuturesUnordered::new();
         loop {
-            while in_flight.len() < self.depth
+            while in_flight.len() < self.in_flight_max
                 && let Some((which, batch)) = self.shared.next_batch()
             {
-                let asked = batch.iter().filter(|job| !job.call.housekeeping).count();
-                self.terms.sent.calls.fetch_add(asked as u64, Ordering::Relaxed);
-                self.terms.sent.batches.fetch_add(u64::from(asked > 0), Ordering::Relaxed);
-                let script = greeting.scripts.get(which);
-                in_flight.push(self.send(server, connection.clone(), head, script, which, batch));
+                let requested = batch.iter().filter(|queued| !queued.call.housekeeping).count();
+                self.options.sent.calls.fetch_add(requested as u64, Ordering::Relaxed);
+                self.options.sent.batches.fetch_add(u64::from(requested > 0), Ordering::Relaxed);
+                let script = info.scripts.get(which);
+                in_flight.push(self.send(server, connection.clone(), header, script, which, batch));
             }
             tokio::select! {
                 Some(sent) = in_flight.next() => {
@@ -458,123 +474,124 @@ impl Keeper {
                         return lost;
                     }
                 }
-                () = self.shared.queued.notified(), if in_flight.len() < self.depth => {}
-                _ = beats.tick(), if beating.is_empty() => {
-                    beating.push(self.look(server, connection.clone(), greeting));
+                () = self.shared.wakeup.notified(), if in_flight.len() < self.in_flight_max => {}
+                _ = heartbeats_due.tick(), if heartbeat_in_flight.is_empty() => {
+                    heartbeat_in_flight.push(self.check_server(server, connection.clone(), info));
                 }
-                Some(looked) = beating.next() => {
-                    if let Err(lost) = looked {
+                Some(checked) = heartbeat_in_flight.next() => {
+                    if let Err(lost) = checked {
                         return lost;
                     }
                 }
-                _ = look.tick(), if in_flight.is_empty() => {
+                _ = pings.tick(), if in_flight.is_empty() => {
                     let mut connection = connection.clone();
                     let ping = redis::cmd("PING");
-                    match timeout(self.terms.patience, connection.send_packed_command(&ping)).await {
+                    match timeout(self.options.reply_timeout, connection.send_packed_command(&ping)).await {
                         Ok(Ok(_)) => {}
-                        Ok(Err(_)) => return Failure::Cut,
-                        Err(_) => return Failure::Late,
+                        Ok(Err(_)) => return CallFailure::ConnectionLost,
+                        Err(_) => return CallFailure::Timeout,
                     }
                 }
             }
         }
     }
 
-    /// Sends a heartbeat, and looks at what somebody may have changed since the server was met. An
-    /// error means that the connection is of no use; no answer means nothing yet.
-    async fn look(
+    /// Sends a heartbeat and reads the server's eviction policy, which may have changed. An error
+    /// means that the connection is unusable; a missing reply is ignored.
+    async fn check_server(
         &self,
-        server: &Server,
+        server: &RedisEndpoint,
         mut connection: MultiplexedConnection,
-        greeting: &Greeting,
-    ) -> Result<(), Failure> {
-        let beat = self.beat(server, &mut connection, greeting, BEAT_PATIENCE).await;
-        if let Err(ConnectError::Refuses(Refusal::ReadOnly, error)) = beat {
-            return Err(Failure::NotReady(error));
+        info: &ServerInfo,
+    ) -> Result<(), CallFailure> {
+        let heartbeat = self.send_heartbeat(server, &mut connection, info, HEARTBEAT_TIMEOUT).await;
+        if let Err(ConnectError::RefusesWrites(WriteRefusal::ReadOnly, error)) = heartbeat {
+            return Err(CallFailure::NotReady(error));
         }
-        if let Ok(policy) = policy(&mut connection).await {
-            self.shared.note_policy(&policy);
+        if let Ok(policy) = eviction_policy(&mut connection).await {
+            self.shared.record_policy(&policy);
         }
         Ok(())
     }
 
-    /// Sends one batch and hands out its answers. An error means that the connection is of no use.
+    /// Sends one batch and distributes the replies. An error means that the connection is unusable.
     async fn send(
         &self,
-        server: &Server,
+        server: &RedisEndpoint,
         mut connection: MultiplexedConnection,
-        head: Head<'_>,
+        header: CallHeader<'_>,
         script: &Script,
-        which: Which,
-        mut batch: Vec<Job>,
-    ) -> Result<(), Failure> {
+        which: ScriptKind,
+        mut batch: Vec<QueuedCall>,
+    ) -> Result<(), CallFailure> {
         let send = async {
-            let known = head.command("EVALSHA", &script.hash, &batch);
-            match run(&mut connection, known, &batch).await {
+            let known = header.command("EVALSHA", &script.hash, &batch);
+            match run_script(&mut connection, known, &batch).await {
                 Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                    // What was given up meanwhile may have been taken back meanwhile.
-                    batch.retain(|job| !job.answer.is_closed());
+                    // A call whose caller has stopped waiting may have been rolled back already.
+                    batch.retain(|queued| !queued.reply.is_closed());
                     if batch.is_empty() {
                         return Ok(Value::Array(Vec::new()));
                     }
-                    let whole = head.command("EVAL", &script.text, &batch);
-                    run(&mut connection, whole, &batch).await
+                    let whole = header.command("EVAL", &script.text, &batch);
+                    run_script(&mut connection, whole, &batch).await
                 }
                 result => result,
             }
         };
-        let error = match timeout(self.terms.patience, send).await {
+        let error = match timeout(self.options.reply_timeout, send).await {
             Ok(Ok(value)) => {
-                let rows: Vec<usize> = batch.iter().map(|job| job.call.rows).collect();
-                for (job, reply) in batch.into_iter().zip(Reply::split(which, value, rows)) {
-                    let _ = job.answer.send(reply);
+                let rows: Vec<usize> = batch.iter().map(|queued| queued.call.rows).collect();
+                for (queued, reply) in batch.into_iter().zip(Reply::split(which, value, rows)) {
+                    let _ = queued.reply.send(reply);
                 }
                 return Ok(());
             }
             Ok(Err(error)) => error,
             Err(_) => {
-                tell(batch, &Failure::Late);
-                return Err(Failure::Late);
+                fail_all(batch, &CallFailure::Timeout);
+                return Err(CallFailure::Timeout);
             }
         };
-        let failure = Failure::of(&error, &server.host);
-        // What this user may not do is one operation's own matter.
-        let refusal = Refusal::of(&error).filter(|refusal| *refusal != Refusal::NotPermitted);
+        let failure = CallFailure::of(&error, &server.host);
+        // A missing permission concerns one operation, not all writes.
+        let refusal =
+            WriteRefusal::of(&error).filter(|refusal| *refusal != WriteRefusal::NotPermitted);
         if refusal.is_some() {
-            self.shared.note_refusal(refusal, server, &error.to_string());
+            self.shared.record_refusal(refusal, server, &error.to_string());
         }
         let lost = match (&failure, error.kind()) {
-            (Failure::Cut, _) => true,
-            // Pooled connections to a primary that was demoted would say so for ever.
-            _ if refusal == Some(Refusal::ReadOnly) => true,
-            // A slot that came back from a server to which the connection is newer.
+            (CallFailure::ConnectionLost, _) => true,
+            // A connection to a demoted primary would report this forever.
+            _ if refusal == Some(WriteRefusal::ReadOnly) => true,
+            // The slot came back from a server to which the connection is newer.
             _ if error.code() == Some(FENCED) => true,
             _ => false,
         };
-        tell(batch, &failure);
+        fail_all(batch, &failure);
         if lost { Err(failure) } else { Ok(()) }
     }
 }
 
-/// Whether a server says that a slot is not, or not yet, for it to serve.
-fn is_moving(error: &RedisError) -> bool {
+/// Returns true if the error says that the server does not serve the slot, or not yet.
+fn is_slot_migration(error: &RedisError) -> bool {
     use ServerErrorKind::{Ask, ClusterDown, Moved, TryAgain};
     matches!(error.kind(), ErrorKind::Server(Ask | ClusterDown | Moved | TryAgain))
 }
 
-fn tell(batch: Vec<Job>, failure: &Failure) {
-    for job in batch {
-        let _ = job.answer.send(Err(failure.clone()));
+fn fail_all(batch: Vec<QueuedCall>, failure: &CallFailure) {
+    for queued in batch {
+        let _ = queued.reply.send(Err(failure.clone()));
     }
 }
 
-/// Runs the script call of a batch. One that only asks says so right before it.
-async fn run(
+/// Runs the script call of a batch. A call to an importing server is sent right after `ASKING`.
+async fn run_script(
     connection: &mut MultiplexedConnection,
     command: Cmd,
-    batch: &[Job],
+    batch: &[QueuedCall],
 ) -> Result<Value, RedisError> {
-    if !batch.iter().any(|job| job.call.asking) {
+    if !batch.iter().any(|queued| queued.call.asking) {
         return connection.send_packed_command(&command).await.and_then(Value::extract_error);
     }
     let mut both = redis::pipe();
@@ -583,20 +600,20 @@ async fn run(
     answers.pop().unwrap_or(Value::Nil).extract_error()
 }
 
-impl Head<'_> {
-    /// A script call for all of a batch: the head, and then each call.
-    fn command(self, name: &str, script: &str, batch: &[Job]) -> Cmd {
-        let slot = batch.first().and_then(|job| job.call.slot);
-        let fence = self.terms.names.fence(slot, self.terms.node.id);
-        let keys: usize = batch.iter().map(|job| job.call.keys.len()).sum();
-        let arguments: usize = batch.iter().map(|job| job.call.arguments.len()).sum();
+impl CallHeader<'_> {
+    /// Builds the script call of a batch: the header, then each call.
+    fn command(self, name: &str, script: &str, batch: &[QueuedCall]) -> Cmd {
+        let slot = batch.first().and_then(|queued| queued.call.slot);
+        let fence = self.options.names.fence(slot, self.options.node.id);
+        let keys: usize = batch.iter().map(|queued| queued.call.keys.len()).sum();
+        let arguments: usize = batch.iter().map(|queued| queued.call.arguments.len()).sum();
         let mut command = Cmd::with_capacity(6 + keys + arguments, 64 * (1 + batch.len()));
         command.arg(name).arg(script).arg(1 + keys).arg(fence);
-        for text in batch.iter().flat_map(|job| job.call.keys.iter()) {
+        for text in batch.iter().flat_map(|queued| queued.call.keys.iter()) {
             command.arg(text);
         }
         command.arg(VERSION).arg(self.number);
-        for text in batch.iter().flat_map(|job| job.call.arguments.iter()) {
+        for text in batch.iter().flat_map(|queued| queued.call.arguments.iter()) {
             command.arg(text);
         }
         command

@@ -1,39 +1,39 @@
-//! Usage in Redis, shared by all nodes.
+//! The Redis store: [`Redis`] keeps the usage that all nodes share.
 //!
-//! A plan is decided by a script, which Redis runs alone: checked whole, then written whole, by
-//! the clock of the server, in one round trip. What the scripts keep is described where they keep
-//! it, in `lua/`; what it is called, in [`keys`].
+//! A Lua script decides a plan. Redis runs it atomically: all charges are checked, then all are
+//! written, by the clock of the server, in one round trip. The files in `lua/` describe the stored
+//! data, and [`keys`] the names of the keys.
 //!
 //! ```text
 //! Plan ─call→ keys and arguments ─link→ batch ─script→ numbers ─reply→ Decision
 //! ```
 //!
-//! In a cluster, keys that lie in one slot are decided like that. A plan that lies in several takes
-//! a protocol above it: [`reserve`].
+//! In a cluster, a plan whose keys lie in one slot is decided the same way. A plan that spans
+//! several slots needs the protocol in [`reserve`].
 
-mod attempts;
 mod call;
 mod cluster;
 #[cfg(test)]
 mod commands;
-mod denied;
+mod connection;
+mod denial_cache;
 mod failure;
 mod heartbeat;
 mod keys;
 mod link;
-mod memo;
+mod log_cache;
 mod nodes;
-mod parts;
+mod operation_stats;
+mod override_store;
+mod plan_parts;
 mod reply;
 mod reserve;
+mod retry;
+mod rollback;
 mod script;
 mod sentinel;
 mod server;
-mod shelf;
 mod slot;
-mod take_back;
-mod tally;
-mod way;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -50,140 +50,140 @@ use sluicegate_core::{Decision, Id, Key, Plan, Span, Store, Timestamp};
 use smallvec::SmallVec;
 use tokio::sync::Semaphore;
 
-pub use attempts::Patience;
-pub use failure::Refusal;
-pub use heartbeat::OnLoss;
-pub use link::State;
+pub use connection::Topology;
+pub use failure::WriteRefusal;
+pub use heartbeat::DataLossPolicy;
+pub use link::ConnectionState;
+pub use operation_stats::{OperationStats, RedisOperation};
+pub use retry::RetryPolicy;
 pub use sentinel::Sentinels;
-pub use server::Server;
-pub use tally::{Asked, Counted};
-pub use way::Topology;
+pub use server::RedisEndpoint;
 
 use crate::clock::MonotonicClock;
-use attempts::{Attempts, Doubt};
-use call::{Call, Later, Planned};
-use denied::Denied;
+use call::{Call, PlanOperation, RecordOperation};
+use connection::RedisConnection;
+use denial_cache::DenialCache;
 use heartbeat::Heartbeats;
-use keys::Names;
-use link::{Node, Sent, Terms};
-use memo::Memo;
-use nodes::Nodes;
-use parts::{Part, Spread, slots_of};
+use keys::KeyNames;
+use link::{LinkOptions, NodeIdentity, TrafficCounters};
+use log_cache::LogCache;
+use nodes::NodeCount;
+use plan_parts::{PlanPart, PlanSplit, slots_of};
 use reply::Reply;
+use retry::{ExecutionTracker, Retrier};
+use rollback::{RollbackGuard, Rollbacks};
 use script::Clock;
-use slot::Slot;
-use take_back::{GivenUp, TakeBacks};
-use way::Way;
+use slot::ClusterSlot;
 
-/// How Redis is used.
+/// Settings of the Redis store.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where it is.
+    /// The servers to use.
     pub topology: Topology,
-    /// What every key begins with, those of literal templates excepted.
+    /// Prefix of every key, except literal keys of the configuration.
     pub key_prefix: String,
-    /// How long an answer is waited for.
-    pub patience: Patience,
-    /// How long a denial is repeated without asking; zero for never.
+    /// Timeouts and retries of a call.
+    pub retry: RetryPolicy,
+    /// Time for which a denial is repeated without asking Redis; zero turns that off.
     pub deny_cache: Duration,
-    /// What to do about a server that has lost its memory.
-    pub on_loss: OnLoss,
-    /// The most servers that a connection is kept to, one each.
+    /// Behaviour after a server has lost its data.
+    pub on_loss: DataLossPolicy,
+    /// Maximum number of connections, one to each server.
     pub connections_max: Option<usize>,
 }
 
 impl Options {
-    /// The defaults, on this server.
-    pub fn new(server: Server) -> Self {
+    /// Returns the default settings for one server.
+    pub fn new(server: RedisEndpoint) -> Self {
         Self::on(Topology::Single(server))
     }
 
-    /// The defaults, on these servers.
+    /// Returns the default settings for a topology.
     pub fn on(topology: Topology) -> Self {
         Self {
             topology,
             key_prefix: "sg:".to_owned(),
-            patience: Patience::default(),
+            retry: RetryPolicy::default(),
             deny_cache: Duration::from_secs(1),
-            on_loss: OnLoss::default(),
+            on_loss: DataLossPolicy::default(),
             connections_max: None,
         }
     }
 }
 
-/// How often Redis was asked.
+/// Numbers of calls to Redis.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Operations that were sent, retries included.
+    /// Operations that were sent, including retries.
     pub calls: u64,
     /// Round trips that carried them.
     pub round_trips: u64,
-    /// Attempts that were repeated.
+    /// Calls that were retried.
     pub retries: u64,
 }
 
-/// The shared store.
+/// The Redis store.
 #[derive(Debug)]
 pub struct Redis {
-    way: Way,
-    names: Arc<Names>,
-    memo: Memo,
-    denied: Denied,
-    attempts: Attempts,
-    take_backs: TakeBacks,
-    nodes: Nodes,
-    sent: Arc<Sent>,
+    connection: RedisConnection,
+    names: Arc<KeyNames>,
+    log_cache: LogCache,
+    denial_cache: DenialCache,
+    retrier: Retrier,
+    rollbacks: Rollbacks,
+    nodes: NodeCount,
+    sent: Arc<TrafficCounters>,
     heartbeats: Arc<Heartbeats>,
-    on_loss: OnLoss,
+    on_loss: DataLossPolicy,
     time: MonotonicClock,
 }
 
 impl Redis {
-    /// A store that connects by itself, now and whenever the connection is lost. Must be called
-    /// inside a Tokio runtime, which goes on to run it.
+    /// Returns a store that connects in the background and reconnects after a loss. Must be called
+    /// inside a Tokio runtime, which runs the background tasks.
     pub fn new(options: Options) -> Self {
         Self::with_clock(options, Clock::Server)
     }
 
-    /// A store that goes by the time in the key `clock`, behind the prefix of all keys.
+    /// Returns a store that reads the time from the key `clock`, behind the key prefix.
     #[cfg(feature = "test-clock")]
     pub fn with_clock_in_key(options: Options) -> Self {
         let name = format!("{}clock", options.key_prefix);
         Self::with_clock(options, Clock::Key(name))
     }
 
-    /// The scripts of such a store, the fast one first, for a server of version 7.
+    /// Returns the scripts of such a store for Redis 7, the fast one first.
     #[cfg(feature = "test-clock")]
     pub fn scripts_with_clock_in_key(key_prefix: &str) -> [String; 2] {
         let scripts = script::Scripts::new(&Clock::Key(format!("{key_prefix}clock")), 7);
-        [script::Which::Fast, script::Which::Full].map(|which| scripts.get(which).text.clone())
+        [script::ScriptKind::Fast, script::ScriptKind::Full]
+            .map(|which| scripts.get(which).text.clone())
     }
 
     fn with_clock(options: Options, clock: Clock) -> Self {
-        let Options { topology, key_prefix, patience, deny_cache, on_loss, connections_max } =
-            options;
-        let (time, sent) = (MonotonicClock::new(), Arc::new(Sent::default()));
-        let names = Arc::new(Names::new(key_prefix, topology.layout()));
+        let Options { topology, key_prefix, retry, deny_cache, on_loss, connections_max } = options;
+        let (time, sent) = (MonotonicClock::new(), Arc::new(TrafficCounters::default()));
+        let names = Arc::new(KeyNames::new(key_prefix, topology.layout()));
         let heartbeats = Arc::new(Heartbeats::new(names.clone(), on_loss, time));
-        let terms = Terms {
+        let link_options = LinkOptions {
             clock,
-            patience: patience.timeout,
+            reply_timeout: retry.timeout,
             sent: sent.clone(),
             time,
             names: names.clone(),
-            node: Arc::new(Node::new()),
+            node: Arc::new(NodeIdentity::new()),
             heartbeats: heartbeats.clone(),
-            room: connections_max.map(|most| Arc::new(Semaphore::new(most))),
+            permits: connections_max.map(|most| Arc::new(Semaphore::new(most))),
         };
-        let way = Way::open(topology, terms);
+        let connection = RedisConnection::open(topology, link_options);
         Self {
-            nodes: Nodes::announce(way.clone(), names.clone(), time),
-            way,
+            nodes: NodeCount::announce(connection.clone(), names.clone(), time),
+            connection,
             names,
-            memo: Memo::new(),
-            denied: Denied::new(deny_cache.into(), time),
-            attempts: Attempts::new(patience, time),
-            take_backs: TakeBacks::new(time),
+            log_cache: LogCache::new(),
+            denial_cache: DenialCache::new(deny_cache.into(), time),
+            retrier: Retrier::new(retry, time),
+            rollbacks: Rollbacks::new(time),
             sent,
             heartbeats,
             on_loss,
@@ -191,63 +191,63 @@ impl Redis {
         }
     }
 
-    /// Whether Redis can be asked.
-    pub fn state(&self) -> State {
-        self.way.state()
+    /// Returns the state of the connection to Redis.
+    pub fn state(&self) -> ConnectionState {
+        self.connection.state()
     }
 
-    /// How often it was asked.
+    /// Returns the numbers of calls so far.
     pub fn traffic(&self) -> Traffic {
         Traffic {
             calls: self.sent.calls.load(Ordering::Relaxed),
             round_trips: self.sent.batches.load(Ordering::Relaxed),
-            retries: self.attempts.retries(),
+            retries: self.retrier.retries(),
         }
     }
 
-    /// What was counted of each operation.
-    pub fn counted(&self) -> Vec<Counted> {
-        self.attempts.tally().read()
+    /// Returns latencies and errors of each operation.
+    pub fn operation_stats(&self) -> Vec<OperationStats> {
+        self.retrier.counters().read()
     }
 
-    /// Whether a server may throw counters away when its memory is full.
+    /// Returns true if a server may evict counters when its memory is full.
     pub fn evicts(&self) -> bool {
-        self.way.evicts()
+        self.connection.evicts()
     }
 
-    /// How often a server has lost its memory since this node was started.
+    /// Returns the number of times a server has lost data since this node was started.
     pub fn losses(&self) -> u64 {
         self.heartbeats.losses()
     }
 
-    /// Why a server writes nothing, if one answers but doesn't: it refuses every decision then.
-    pub fn refusal(&self) -> Option<Refusal> {
-        self.way.refusal()
+    /// Returns the reason why a server rejects writes, if one does. It rejects every decision then.
+    pub fn refusal(&self) -> Option<WriteRefusal> {
+        self.connection.refusal()
     }
 
-    /// The refusal of a plan of which a counter may have been lost less than its window ago, if that
-    /// is what [`OnLoss::Closed`] asks for. Rules that never deny are not closed either.
-    fn closed_by_loss(&self, plan: &Plan<'_>) -> Option<Closed> {
-        if self.on_loss == OnLoss::Continue {
+    /// Returns the closed decision of a plan if a counter of it may have lost data less than a
+    /// window ago and [`DataLossPolicy::Closed`] is configured. Shadow rules are never closed.
+    fn closed_by_data_loss(&self, plan: &Plan<'_>) -> Option<Closed> {
+        if self.on_loss == DataLossPolicy::Continue {
             return None;
         }
         let now = self.time.now();
         let closed = plan.charges().iter().filter(|charge| !charge.shadow() && !charge.is_gate());
         let closed = closed.filter_map(|charge| {
-            let loss = self.way.loss(|| self.names.slot(&charge.key))?;
-            let (at, until) = (loss.server_time(now), loss.is_over_for(charge));
+            let loss = self.connection.loss(|| self.names.slot(&charge.key))?;
+            let (at, until) = (loss.server_time(now), loss.end_for(charge));
             (until > at).then_some((at, until))
         });
         let (at, until) = closed.max_by_key(|(at, until)| until.since(*at))?;
         Some(Closed { at, until: Some(until), readings: Readings::new() })
     }
 
-    /// A decision, unless a loss was noticed while it was made: what was asked while the connection
-    /// was made anew is decided by counters that are empty. What it charged leaves when the rule is
-    /// open again.
-    fn unless_lost(&self, plan: &Plan<'_>, decision: Decision) -> Decision {
+    /// Replaces an admission by a closed decision if a data loss was noticed meanwhile: a call that
+    /// was queued during the reconnect was decided by empty counters. Its charge expires before the
+    /// rule opens again.
+    fn recheck_data_loss(&self, plan: &Plan<'_>, decision: Decision) -> Decision {
         match decision {
-            Decision::Allow(_) => match self.closed_by_loss(plan) {
+            Decision::Allow(_) => match self.closed_by_data_loss(plan) {
                 Some(closed) => Decision::Closed(closed),
                 None => decision,
             },
@@ -255,256 +255,285 @@ impl Redis {
         }
     }
 
-    /// How many denials were repeated without asking.
-    pub fn denied_without_asking(&self) -> u64 {
-        self.denied.answered()
+    /// Returns the number of denials that were answered from the cache.
+    pub fn denials_from_cache(&self) -> u64 {
+        self.denial_cache.hits()
     }
 
-    /// How many attempts are being taken back.
-    pub fn taking_back(&self) -> usize {
-        self.take_backs.running()
+    /// Returns the number of attempts that are being rolled back.
+    pub fn pending_rollbacks(&self) -> usize {
+        self.rollbacks.running()
     }
 
-    /// How many attempts stay charged because too many were being taken back.
-    pub fn not_taken_back(&self) -> u64 {
-        self.take_backs.overflowed()
+    /// Returns the number of attempts that stay charged because too many rollbacks were running.
+    pub fn skipped_rollbacks(&self) -> u64 {
+        self.rollbacks.overflowed()
     }
 
-    /// Waits until Redis has answered for the first time, but not longer than that.
+    /// Waits until Redis has answered for the first time, for `at_most` at most. Returns true if it
+    /// has.
     pub async fn wait_until_up(&self, at_most: Duration) -> bool {
         let up = async {
-            while self.state() != State::Up {
+            while self.state() != ConnectionState::Up {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };
         tokio::time::timeout(at_most, up).await.is_ok()
     }
 
-    /// Remembers what an answer tells of its logs, unless it was told that itself.
-    fn learn(&self, plan: &Plan<'_>, hinted: &[bool], decision: &Decision) {
+    /// Updates the log cache from a decision, for the charges whose facts did not come from the
+    /// cache.
+    fn update_log_cache(&self, plan: &Plan<'_>, hinted: &[bool], decision: &Decision) {
         let mut readings = decision.readings().iter();
         for (charge, hinted) in plan.charges().iter().zip(hinted) {
             let (window, limits) = (charge.meter.window(), charge.limits());
             for (limit, reading) in limits.iter().zip(readings.by_ref()) {
                 let oldest = reading.reset - limit.window();
-                // A log of bookings only may still get an older entry.
+                // A log that contains only bookings may still get an older entry.
                 let past = oldest <= decision.at() && reading.used > 0;
                 if limit.window() == window && past && !hinted {
-                    self.memo.learn(&self.names.counter(charge), window, oldest);
+                    self.log_cache.set_oldest(&self.names.counter(charge), window, oldest);
                 }
             }
         }
     }
 
-    async fn ask_planned(
+    async fn run_on_plan(
         &self,
-        operation: Planned,
+        operation: PlanOperation,
         plan: &Plan<'_>,
-        slot: Option<Slot>,
+        slot: Option<ClusterSlot>,
     ) -> Result<Reply, Error> {
-        let reply = self.ask_known(operation, plan, slot, None).await;
-        if matches!(operation, Planned::Claim(_) | Planned::Refund | Planned::Reset) {
-            self.forget(plan.charges().iter().map(|charge| &charge.key));
+        let reply = self.run_on_plan_tracked(operation, plan, slot, None).await;
+        if matches!(
+            operation,
+            PlanOperation::Claim(_) | PlanOperation::Refund | PlanOperation::Reset
+        ) {
+            self.invalidate_caches(plan.charges().iter().map(|charge| &charge.key));
         }
         reply
     }
 
-    async fn ask_known(
+    async fn run_on_plan_tracked(
         &self,
-        operation: Planned,
+        operation: PlanOperation,
         plan: &Plan<'_>,
-        slot: Option<Slot>,
-        doubt: Option<&Doubt>,
+        slot: Option<ClusterSlot>,
+        tracker: Option<&ExecutionTracker>,
     ) -> Result<Reply, Error> {
-        let call = |_| Call::planned(operation, plan, slot, &self.names);
-        let named = (operation.asked(), plan.id.id);
-        self.attempts.make_known(&self.way, named, doubt, call).await
+        let call = |_| Call::on_plan(operation, plan, slot, &self.names);
+        let labels = (operation.operation(), plan.id.id);
+        self.retrier.run_tracked(&self.connection, labels, tracker, call).await
     }
 
-    /// Asks every part of a plan.
-    async fn ask_parts<T>(
+    /// Runs an operation on every part of a plan.
+    async fn run_on_parts<T>(
         &self,
-        operation: Planned,
-        parts: &[Part<'_>],
+        operation: PlanOperation,
+        parts: &[PlanPart<'_>],
         read: impl Fn(Reply, &Plan<'_>) -> Result<T, Error>,
     ) -> Vec<Result<T, Error>> {
-        let ask = async |part: &Part<'_>| {
-            let reply = self.ask_planned(operation, &part.plan, Some(part.slot)).await?;
+        let run = async |part: &PlanPart<'_>| {
+            let reply = self.run_on_plan(operation, &part.plan, Some(part.slot)).await?;
             read(reply, &part.plan)
         };
-        join_all(parts.iter().map(ask)).await
+        join_all(parts.iter().map(run)).await
     }
 
-    /// Asks what the limits show, before or after something is done about it in each slot.
-    async fn ask_usage(&self, operation: Planned, plan: &Plan<'_>) -> Result<Usage, Error> {
-        match Spread::of(plan, &self.names) {
-            Spread::Whole(slot) => self.ask_planned(operation, plan, slot).await?.usage(plan),
-            Spread::Parts(parts) => {
-                let answers = self.ask_parts(operation, &parts, Reply::usage).await;
-                parts::usage(plan, &parts, answers)
+    /// Runs an operation that returns usage, in each slot of the plan.
+    async fn run_for_usage(
+        &self,
+        operation: PlanOperation,
+        plan: &Plan<'_>,
+    ) -> Result<Usage, Error> {
+        match PlanSplit::of(plan, &self.names) {
+            PlanSplit::Whole(slot) => self.run_on_plan(operation, plan, slot).await?.usage(plan),
+            PlanSplit::Parts(parts) => {
+                let answers = self.run_on_parts(operation, &parts, Reply::usage).await;
+                plan_parts::merge_usage(plan, &parts, answers)
             }
         }
     }
 
-    /// Asks every slot that has a record of a handle.
-    async fn ask_later<T>(
+    /// Runs an operation in every slot that has a record of the handle.
+    async fn run_on_record<T>(
         &self,
-        operation: Later<'_>,
+        operation: RecordOperation<'_>,
         handle: &Handle,
         read: impl Fn(Reply) -> Result<T, Error>,
     ) -> Vec<Result<T, Error>> {
-        let ask = async |slot| {
-            let call = |_| Call::later(operation, handle, slot, &self.names);
-            read(self.attempts.make(&self.way, (operation.asked(), handle.id), call).await?)
+        let run = async |slot| {
+            let call = |_| Call::on_record(operation, handle, slot, &self.names);
+            read(
+                self.retrier
+                    .run(&self.connection, (operation.operation(), handle.id), call)
+                    .await?,
+            )
         };
-        let answers = join_all(slots_of(handle, &self.names).into_iter().map(ask)).await;
-        self.forget(handle.keys.iter());
+        let answers = join_all(slots_of(handle, &self.names).into_iter().map(run)).await;
+        self.invalidate_caches(handle.keys.iter());
         answers
     }
 
-    /// The only slot of a plan that can't be in several.
-    fn whole(&self, plan: &Plan<'_>) -> Result<Option<Slot>, Error> {
-        match Spread::of(plan, &self.names) {
-            Spread::Whole(slot) => Ok(slot),
-            Spread::Parts(_) => Err(Error::Spread),
+    /// Returns the slot of a plan, or an error if the plan spans several.
+    fn single_slot(&self, plan: &Plan<'_>) -> Result<Option<ClusterSlot>, Error> {
+        match PlanSplit::of(plan, &self.names) {
+            PlanSplit::Whole(slot) => Ok(slot),
+            PlanSplit::Parts(_) => Err(Error::Spread),
         }
     }
 
-    /// Forgets what was read of counters of which something may have been given back.
-    fn forget<'k>(&self, keys: impl Iterator<Item = &'k Key>) {
+    /// Removes counters from both caches, because usage of them may have been returned.
+    fn invalidate_caches<'k>(&self, keys: impl Iterator<Item = &'k Key>) {
         for key in keys {
             let log = self.names.log(key);
-            self.memo.forget(&log);
-            self.denied.forget(&log);
+            self.log_cache.forget_oldest(&log);
+            self.denial_cache.invalidate(&log);
         }
     }
 }
 
 impl Store for Redis {
     async fn acquire(&self, plan: &Plan<'_>) -> Result<Decision, Error> {
-        if let Some(closed) = self.closed_by_loss(plan) {
+        if let Some(closed) = self.closed_by_data_loss(plan) {
             return Ok(Decision::Closed(closed));
         }
-        let slot = match Spread::of(plan, &self.names) {
-            Spread::Whole(slot) => slot,
-            Spread::Parts(parts) => {
+        let slot = match PlanSplit::of(plan, &self.names) {
+            PlanSplit::Whole(slot) => slot,
+            PlanSplit::Parts(parts) => {
                 let decision = self.reserve(plan, &parts).await?;
-                return Ok(self.unless_lost(plan, decision));
+                return Ok(self.recheck_data_loss(plan, decision));
             }
         };
-        let asked = self.denied.now();
-        if let Some(deny) = self.denied.of(plan, &self.names, asked) {
+        let sent_at = self.denial_cache.now();
+        if let Some(deny) = self.denial_cache.get(plan, &self.names, sent_at) {
             return Ok(Decision::Deny(deny));
         }
-        let number = if plan.recorded() { self.take_backs.number() } else { plan.id.id };
-        let given_up = GivenUp::if_in_doubt(self, plan, Attempt::Acquire(number));
+        let number = if plan.recorded() { self.rollbacks.number() } else { plan.id.id };
+        let guard = RollbackGuard::if_unconfirmed(self, plan, Attempt::Acquire(number));
         let mut hinted = SmallVec::new();
-        let call = |retry| match Call::fast(plan, slot, retry, &self.names, &self.memo) {
+        let call = |retry| match Call::fast_acquire(plan, slot, retry, &self.names, &self.log_cache)
+        {
             Some(call) => {
                 hinted.clone_from(&call.hinted);
                 call
             }
-            None => Call::planned(Planned::Acquire(number), plan, slot, &self.names),
+            None => Call::on_plan(PlanOperation::Acquire(number), plan, slot, &self.names),
         };
-        let named = (Asked::Acquire, plan.id.id);
-        let reply = match self.attempts.make_known(&self.way, named, given_up.doubt(), call).await {
-            Ok(reply) => reply,
-            Err(error) => return Err(given_up.handed_on(error)),
-        };
-        let clean = reply.is_clean();
+        let labels = (RedisOperation::Acquire, plan.id.id);
+        let reply =
+            match self.retrier.run_tracked(&self.connection, labels, guard.tracker(), call).await {
+                Ok(reply) => reply,
+                Err(error) => return Err(guard.hand_over(error)),
+            };
+        let complete = reply.has_oldest_entries();
         let decision = reply.decision(plan)?;
-        if clean && hinted.contains(&false) {
-            self.learn(plan, &hinted, &decision);
+        if complete && hinted.contains(&false) {
+            self.update_log_cache(plan, &hinted, &decision);
         }
         if let Decision::Deny(deny) = &decision {
-            self.denied.learn(plan, &self.names, (asked, self.denied.now()), deny);
+            self.denial_cache.insert(plan, &self.names, (sent_at, self.denial_cache.now()), deny);
         }
-        given_up.decided(&decision);
-        Ok(self.unless_lost(plan, decision))
+        guard.finish(&decision);
+        Ok(self.recheck_data_loss(plan, decision))
     }
 
     async fn peek(&self, plan: &Plan<'_>) -> Result<Decision, Error> {
-        if let Some(closed) = self.closed_by_loss(plan) {
+        if let Some(closed) = self.closed_by_data_loss(plan) {
             return Ok(Decision::Closed(closed));
         }
-        match Spread::of(plan, &self.names) {
-            Spread::Whole(slot) => {
-                self.ask_planned(Planned::Peek, plan, slot).await?.decision(plan)
+        match PlanSplit::of(plan, &self.names) {
+            PlanSplit::Whole(slot) => {
+                self.run_on_plan(PlanOperation::Peek, plan, slot).await?.decision(plan)
             }
-            Spread::Parts(parts) => {
-                let answers = self.ask_parts(Planned::Peek, &parts, Reply::decision).await;
-                parts::decide(plan, &parts, answers)
+            PlanSplit::Parts(parts) => {
+                let answers = self.run_on_parts(PlanOperation::Peek, &parts, Reply::decision).await;
+                plan_parts::merge_decisions(plan, &parts, answers)
             }
         }
     }
 
     async fn book(&self, plan: &Plan<'_>) -> Result<Decision, Error> {
-        if let Some(closed) = self.closed_by_loss(plan) {
+        if let Some(closed) = self.closed_by_data_loss(plan) {
             return Ok(Decision::Closed(closed));
         }
-        let slot = self.whole(plan)?;
-        let number = self.take_backs.number();
-        let given_up = GivenUp::if_in_doubt(self, plan, Attempt::Book(number));
-        let decision =
-            match self.ask_known(Planned::Book(number), plan, slot, given_up.doubt()).await {
-                Ok(reply) => reply.decision(plan)?,
-                Err(error) => return Err(given_up.handed_on(error)),
-            };
-        given_up.decided(&decision);
-        Ok(self.unless_lost(plan, decision))
+        let slot = self.single_slot(plan)?;
+        let number = self.rollbacks.number();
+        let guard = RollbackGuard::if_unconfirmed(self, plan, Attempt::Book(number));
+        let decision = match self
+            .run_on_plan_tracked(PlanOperation::Book(number), plan, slot, guard.tracker())
+            .await
+        {
+            Ok(reply) => reply.decision(plan)?,
+            Err(error) => return Err(guard.hand_over(error)),
+        };
+        guard.finish(&decision);
+        Ok(self.recheck_data_loss(plan, decision))
     }
 
     async fn claim(&self, plan: &Plan<'_>, claimant: Id) -> Result<Claim, Error> {
-        // A booking that was restored from a dump may stand beside work that the dump knows nothing of.
-        if self.closed_by_loss(plan).is_some() {
-            let why = "Redis lost its memory, and store.on_loss keeps the rule closed";
+        // A booking that was restored from a dump may coexist with later work that the dump lacks.
+        if self.closed_by_data_loss(plan).is_some() {
+            let why = "Redis lost data, and store.on_loss keeps the rule closed";
             return Err(Error::Unavailable(why.into()));
         }
-        let slot = self.whole(plan)?;
-        self.ask_planned(Planned::Claim(claimant), plan, slot).await?.claim(plan)
+        let slot = self.single_slot(plan)?;
+        self.run_on_plan(PlanOperation::Claim(claimant), plan, slot).await?.claim(plan)
     }
 
     async fn cancel(&self, handle: &Handle) -> Result<Ended, Error> {
-        parts::ended(self.ask_later(Later::Cancel, handle, Reply::ended).await)
+        plan_parts::merge_ended(
+            self.run_on_record(RecordOperation::Cancel, handle, Reply::ended).await,
+        )
     }
 
     async fn settle(&self, handle: &Handle, actual: &Cost) -> Result<Ended, Error> {
-        // Across slots all or none: what one of them would refuse, none is asked to do.
+        // Across slots a settlement is all or nothing: if one slot would refuse it, none gets it.
         let too_many = actual.requests.is_some_and(|requests| requests > ENTRIES_PER_CHARGE_MAX);
         if too_many && slots_of(handle, &self.names).len() > 1 {
-            let answers = self.ask_later(Later::CouldSettle(actual), handle, Reply::ended).await;
+            let answers = self
+                .run_on_record(RecordOperation::CouldSettle(actual), handle, Reply::ended)
+                .await;
             if answers.contains(&Err(Error::TooMany)) {
                 return Err(Error::TooMany);
             }
         }
-        parts::ended(self.ask_later(Later::Settle(actual), handle, Reply::ended).await)
+        plan_parts::merge_ended(
+            self.run_on_record(RecordOperation::Settle(actual), handle, Reply::ended).await,
+        )
     }
 
     async fn release(&self, handle: &Handle) -> Result<Ended, Error> {
-        parts::ended(self.ask_later(Later::Release, handle, Reply::ended).await)
+        plan_parts::merge_ended(
+            self.run_on_record(RecordOperation::Release, handle, Reply::ended).await,
+        )
     }
 
     async fn renew(&self, handle: &Handle) -> Result<Renewed, Error> {
-        parts::renewed(self.ask_later(Later::Renew, handle, Reply::renewed).await)
+        plan_parts::merge_renewed(
+            self.run_on_record(RecordOperation::Renew, handle, Reply::renewed).await,
+        )
     }
 
     async fn close(&self, plan: &Plan<'_>, wait: Span) -> Result<Shut, Error> {
-        let operation = Planned::Close(wait);
-        match Spread::of(plan, &self.names) {
-            Spread::Whole(slot) => self.ask_planned(operation, plan, slot).await?.shut(),
-            Spread::Parts(parts) => {
-                let read = |reply: Reply, _: &Plan<'_>| reply.shut();
-                parts::shut(self.ask_parts(operation, &parts, read).await)
+        let operation = PlanOperation::Close(wait);
+        match PlanSplit::of(plan, &self.names) {
+            PlanSplit::Whole(slot) => self.run_on_plan(operation, plan, slot).await?.closed_gates(),
+            PlanSplit::Parts(parts) => {
+                let read = |reply: Reply, _: &Plan<'_>| reply.closed_gates();
+                plan_parts::merge_closed_gates(self.run_on_parts(operation, &parts, read).await)
             }
         }
     }
 
     async fn reset(&self, plan: &Plan<'_>) -> Result<Timestamp, Error> {
-        match Spread::of(plan, &self.names) {
-            Spread::Whole(slot) => self.ask_planned(Planned::Reset, plan, slot).await?.reset(),
-            Spread::Parts(parts) => {
+        match PlanSplit::of(plan, &self.names) {
+            PlanSplit::Whole(slot) => {
+                self.run_on_plan(PlanOperation::Reset, plan, slot).await?.reset()
+            }
+            PlanSplit::Parts(parts) => {
                 let read = |reply: Reply, _: &Plan<'_>| reply.reset();
-                let answers = self.ask_parts(Planned::Reset, &parts, read).await;
+                let answers = self.run_on_parts(PlanOperation::Reset, &parts, read).await;
                 let times: Vec<_> = answers.into_iter().collect::<Result<_, _>>()?;
                 Ok(times.into_iter().max().unwrap_or_default())
             }
@@ -512,18 +541,18 @@ impl Store for Redis {
     }
 
     async fn refund(&self, plan: &Plan<'_>) -> Result<Usage, Error> {
-        self.ask_usage(Planned::Refund, plan).await
+        self.run_for_usage(PlanOperation::Refund, plan).await
     }
 
     async fn usage(&self, plan: &Plan<'_>) -> Result<Usage, Error> {
-        self.ask_usage(Planned::Usage, plan).await
+        self.run_for_usage(PlanOperation::Usage, plan).await
     }
 
     fn give_up(&self, plan: &Plan<'_>, attempt: Attempt) {
-        self.take_back(plan, attempt);
+        self.roll_back(plan, attempt);
     }
 
     fn nodes(&self) -> u32 {
-        self.nodes.seen()
+        self.nodes.get()
     }
 }

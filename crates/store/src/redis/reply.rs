@@ -1,70 +1,71 @@
-//! What the scripts answer, and what it means.
+//! [`Reply`]: the replies of the scripts, parsed into decisions.
 
 use redis::Value;
 use sluicegate_core::algorithm::{Meter, Reading};
 use sluicegate_core::decision::{Allow, Deny, Hit, Never, Readings};
-use sluicegate_core::shelf::{Contents, Version};
+use sluicegate_core::override_store::{OverridesVersion, StoredOverrides};
 use sluicegate_core::store::{Claim, Ended, Error, Renewed, Shut, Usage};
 use sluicegate_core::time::{Span, Timestamp};
 use sluicegate_core::{Decision, Plan};
 use smallvec::SmallVec;
 
-use super::failure::Failure;
-use super::script::Which;
+use super::failure::CallFailure;
+use super::script::ScriptKind;
 
-/// The answer to one call.
+/// The reply to one call.
 #[derive(Clone, Debug)]
 pub(super) enum Reply {
-    /// Of the fast script.
+    /// A reply of the fast script.
     Fast { now: Timestamp, denied: bool, clean: bool, numbers: SmallVec<[u64; 8]> },
-    /// Of the full script: a word, and what belongs to it.
+    /// A reply of the full script: a result word, followed by its values.
     Full(Vec<Value>),
 }
 
 impl Reply {
-    /// The answers to the calls of a batch, in their order; `rows` is how many limits each shows.
+    /// Splits the reply of a batch into the replies of its calls. `rows` is the number of limits
+    /// that each shows.
     pub(super) fn split(
-        which: Which,
+        which: ScriptKind,
         value: Value,
         rows: Vec<usize>,
-    ) -> impl Iterator<Item = Result<Self, Failure>> {
+    ) -> impl Iterator<Item = Result<Self, CallFailure>> {
         let mut values = match value {
             Value::Array(values) => values.into_iter(),
             _ => Vec::new().into_iter(),
         };
         let now = match which {
-            Which::Fast => values.next().and_then(|now| number(&now)),
-            Which::Full => None,
+            ScriptKind::Fast => values.next().and_then(|now| number(&now)),
+            ScriptKind::Full => None,
         };
         rows.into_iter().map(move |rows| match which {
-            Which::Full => match values.next() {
-                Some(Value::Array(answer)) => Ok(Self::Full(answer)),
-                other => Err(odd(&other)),
+            ScriptKind::Full => match values.next() {
+                Some(Value::Array(reader)) => Ok(Self::Full(reader)),
+                other => Err(unexpected_reply(&other)),
             },
-            Which::Fast => {
-                let now = Timestamp::from_micros(now.ok_or_else(|| odd(&now))?);
+            ScriptKind::Fast => {
+                let now = Timestamp::from_micros(now.ok_or_else(|| unexpected_reply(&now))?);
                 let (denied, clean, length) = match values.next() {
                     Some(Value::Int(word @ (0 | 3))) => (false, word == 0, 2 * rows),
                     Some(Value::Int(word @ (1 | 4))) => (true, word == 1, 3 + 2 * rows),
-                    Some(Value::Int(2)) => return Err(odd(&values.next())),
-                    other => return Err(odd(&other)),
+                    Some(Value::Int(2)) => return Err(unexpected_reply(&values.next())),
+                    other => return Err(unexpected_reply(&other)),
                 };
                 let numbers: SmallVec<[u64; 8]> =
                     values.by_ref().take(length).map_while(|value| number(&value)).collect();
                 match numbers.len() == length {
                     true => Ok(Self::Fast { now, denied, clean, numbers }),
-                    false => Err(odd(&numbers)),
+                    false => Err(unexpected_reply(&numbers)),
                 }
             }
         })
     }
 
-    /// Whether it tells the oldest entries of its logs.
-    pub(super) const fn is_clean(&self) -> bool {
+    /// Returns true if the reply includes the oldest entries of its logs.
+    pub(super) const fn has_oldest_entries(&self) -> bool {
         matches!(self, Self::Fast { clean: true, .. })
     }
 
-    /// The answer to acquire, peek and book.
+    /// Parses the reply to acquire, peek or book.
     pub(super) fn decision(self, plan: &Plan<'_>) -> Result<Decision, Error> {
         match self {
             Self::Fast { now, denied: false, numbers, .. } => Ok(Decision::Allow(Allow {
@@ -83,104 +84,108 @@ impl Reply {
                 readings: readings(plan, now, numbers.into_iter().skip(3)),
             })),
             Self::Full(values) => {
-                let mut answer = Answer(values.into_iter());
-                match answer.word()?.as_str() {
-                    "allow" => answer.allow(plan).map(Decision::Allow),
-                    "deny" => answer.deny(plan).map(Decision::Deny),
+                let mut reader = ReplyReader(values.into_iter());
+                match reader.word()?.as_str() {
+                    "allow" => reader.allow(plan).map(Decision::Allow),
+                    "deny" => reader.deny(plan).map(Decision::Deny),
                     "never" => {
-                        let Deny { at, hit, readings, .. } = answer.deny(plan)?;
+                        let Deny { at, hit, readings, .. } = reader.deny(plan)?;
                         Ok(Decision::Never(Never { at, hit, readings }))
                     }
-                    word => Err(answer.error(word)),
+                    word => Err(reader.error(word)),
                 }
             }
         }
     }
 
     pub(super) fn claim(self, plan: &Plan<'_>) -> Result<Claim, Error> {
-        let mut answer = self.full()?;
-        match answer.word()?.as_str() {
+        let mut reader = self.full()?;
+        match reader.word()?.as_str() {
             "go" => {
-                let good_until = answer.time()?;
-                Ok(Claim::Go { good_until, allow: answer.allow(plan)? })
+                let good_until = reader.time()?;
+                Ok(Claim::Go { good_until, allow: reader.allow(plan)? })
             }
             "spent" => Ok(Claim::Spent),
-            "early" => Ok(Claim::Early { at: answer.time()?, start: answer.time()? }),
-            "rebooked" => Ok(Claim::Rebooked { at: answer.time()?, start: answer.time()? }),
-            "deny" => answer.deny(plan).map(Claim::Deny),
-            word => Err(answer.error(word)),
+            "early" => Ok(Claim::Early { at: reader.time()?, start: reader.time()? }),
+            "rebooked" => Ok(Claim::Rebooked { at: reader.time()?, start: reader.time()? }),
+            "deny" => reader.deny(plan).map(Claim::Deny),
+            word => Err(reader.error(word)),
         }
     }
 
     pub(super) fn ended(self) -> Result<Ended, Error> {
-        let mut answer = self.full()?;
-        match answer.word()?.as_str() {
+        let mut reader = self.full()?;
+        match reader.word()?.as_str() {
             "ended" => {
-                let replayed = answer.number()? == 1;
-                Ok(Ended { at: answer.time()?, replayed })
+                let replayed = reader.number()? == 1;
+                Ok(Ended { at: reader.time()?, replayed })
             }
-            word => Err(answer.error(word)),
+            word => Err(reader.error(word)),
         }
     }
 
-    /// The answer to renew; none if there is nothing here that ends.
+    /// Parses the reply to renew. Returns `None` if the slot holds nothing that expires.
     pub(super) fn renewed(self) -> Result<Option<Renewed>, Error> {
-        let mut answer = self.full()?;
-        match answer.word()?.as_str() {
-            "renewed" => Ok(Some(Renewed { at: answer.time()?, until: answer.time()? })),
+        let mut reader = self.full()?;
+        match reader.word()?.as_str() {
+            "renewed" => Ok(Some(Renewed { at: reader.time()?, until: reader.time()? })),
             "nothing_held" => Ok(None),
-            word => Err(answer.error(word)),
+            word => Err(reader.error(word)),
         }
     }
 
     pub(super) fn usage(self, plan: &Plan<'_>) -> Result<Usage, Error> {
-        let mut answer = self.full()?;
-        match answer.word()?.as_str() {
+        let mut reader = self.full()?;
+        match reader.word()?.as_str() {
             "usage" => {
-                let at = answer.time()?;
-                Ok(Usage { at, readings: answer.readings(plan, at) })
+                let at = reader.time()?;
+                Ok(Usage { at, readings: reader.readings(plan, at) })
             }
-            word => Err(answer.error(word)),
+            word => Err(reader.error(word)),
         }
     }
 
     pub(super) fn reset(self) -> Result<Timestamp, Error> {
-        let mut answer = self.full()?;
-        match answer.word()?.as_str() {
-            "reset" => answer.time(),
-            word => Err(answer.error(word)),
+        let mut reader = self.full()?;
+        match reader.word()?.as_str() {
+            "reset" => reader.time(),
+            word => Err(reader.error(word)),
         }
     }
 
-    pub(super) fn shut(self) -> Result<Shut, Error> {
-        let mut answer = self.full()?;
-        match answer.word()?.as_str() {
-            "shut" => Ok(Shut { at: answer.time()?, until: answer.time()? }),
-            word => Err(answer.error(word)),
+    pub(super) fn closed_gates(self) -> Result<Shut, Error> {
+        let mut reader = self.full()?;
+        match reader.word()?.as_str() {
+            "shut" => Ok(Shut { at: reader.time()?, until: reader.time()? }),
+            word => Err(reader.error(word)),
         }
     }
 
-    /// What is on the shelf, unless it is what was known.
-    pub(super) fn contents(self) -> Result<Option<Contents>, Error> {
-        let mut answer = self.full()?;
-        match answer.word()?.as_str() {
+    /// Parses the shared overrides. Returns `None` if they have not changed.
+    pub(super) fn overrides(self) -> Result<Option<StoredOverrides>, Error> {
+        let mut reader = self.full()?;
+        match reader.word()?.as_str() {
             "same" => Ok(None),
             "shelf" => {
-                let (at, version) = (answer.time()?, Version(answer.number()?));
-                let Some(Value::Array(texts)) = answer.0.next() else { return Err(unreadable()) };
+                let (at, version) = (reader.time()?, OverridesVersion(reader.number()?));
+                let Some(Value::Array(texts)) = reader.0.next() else {
+                    return Err(malformed_reply());
+                };
                 let text = |value| match value {
-                    Value::BulkString(bytes) => String::from_utf8(bytes).map_err(|_| unreadable()),
-                    _ => Err(unreadable()),
+                    Value::BulkString(bytes) => {
+                        String::from_utf8(bytes).map_err(|_| malformed_reply())
+                    }
+                    _ => Err(malformed_reply()),
                 };
                 let texts = texts.into_iter().map(text).collect::<Result<_, _>>()?;
-                Ok(Some(Contents { at, version, texts }))
+                Ok(Some(StoredOverrides { at, version, texts }))
             }
-            word => Err(answer.error(word)),
+            word => Err(reader.error(word)),
         }
     }
 
-    /// Whether an attempt was taken back.
-    pub(super) fn is_taken_back(&self) -> bool {
+    /// Returns true if an attempt was rolled back.
+    pub(super) fn is_rolled_back(&self) -> bool {
         let word = match self {
             Self::Full(values) => values.first(),
             Self::Fast { .. } => None,
@@ -188,34 +193,34 @@ impl Reply {
         matches!(word, Some(Value::BulkString(word)) if word == b"taken_back")
     }
 
-    /// How many nodes have announced themselves.
+    /// Parses the number of nodes that have announced themselves.
     pub(super) fn nodes(self) -> Option<u32> {
-        let mut answer = self.full().ok()?;
-        let nodes = answer.word().ok().filter(|word| word == "nodes").and(answer.number().ok())?;
+        let mut reader = self.full().ok()?;
+        let nodes = reader.word().ok().filter(|word| word == "nodes").and(reader.number().ok())?;
         u32::try_from(nodes).ok()
     }
 
-    fn full(self) -> Result<Answer, Error> {
+    fn full(self) -> Result<ReplyReader, Error> {
         match self {
-            Self::Full(values) => Ok(Answer(values.into_iter())),
-            Self::Fast { .. } => Err(unreadable()),
+            Self::Full(values) => Ok(ReplyReader(values.into_iter())),
+            Self::Fast { .. } => Err(malformed_reply()),
         }
     }
 }
 
-/// An answer of the full script, read from front to back.
-struct Answer(std::vec::IntoIter<Value>);
+/// Reads the values of a full script's reply in order.
+struct ReplyReader(std::vec::IntoIter<Value>);
 
-impl Answer {
+impl ReplyReader {
     fn word(&mut self) -> Result<String, Error> {
         match self.0.next() {
             Some(Value::BulkString(bytes)) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
-            _ => Err(unreadable()),
+            _ => Err(malformed_reply()),
         }
     }
 
     fn number(&mut self) -> Result<u64, Error> {
-        self.0.next().and_then(|value| number(&value)).ok_or_else(unreadable)
+        self.0.next().and_then(|value| number(&value)).ok_or_else(malformed_reply)
     }
 
     fn time(&mut self) -> Result<Timestamp, Error> {
@@ -226,7 +231,7 @@ impl Answer {
         let (at, start) = (self.time()?, self.time()?);
         let until = self.0.next().and_then(|value| number(&value)).map(Timestamp::from_micros);
         let replayed = self.number()? == 1;
-        let Some(Value::Array(shadowed)) = self.0.next() else { return Err(unreadable()) };
+        let Some(Value::Array(shadowed)) = self.0.next() else { return Err(malformed_reply()) };
         let shadowed = shadowed.iter().filter_map(number).filter_map(|n| u16::try_from(n).ok());
         let shadowed = shadowed.collect();
         let (readings, charged_at) = (self.readings(plan, at), Vec::new());
@@ -243,7 +248,7 @@ impl Answer {
         readings(plan, now, self.0.by_ref().map_while(|value| number(&value)))
     }
 
-    /// The error that a word stands for.
+    /// Returns the error that a result word stands for.
     fn error(&mut self, word: &str) -> Error {
         match word {
             "full" => Error::Full,
@@ -255,15 +260,16 @@ impl Answer {
             "not_claimed" => Error::NotClaimed,
             "too_many" => Error::TooMany,
             "skew" => Error::ClockSkew,
-            "refused" => Error::Unavailable("the attempt was taken back".into()),
+            "refused" => Error::Unavailable("the attempt was rolled back".into()),
             "error" => Error::Unavailable(self.word().unwrap_or_default().into()),
-            _ => unreadable(),
+            _ => malformed_reply(),
         }
     }
 }
 
-/// What each limit shows, from pairs of numbers: how much is used and in how long the oldest of it
-/// leaves; of a bucket, in how many microseconds and nanoseconds it is empty.
+/// Parses the readings of all limits from pairs of numbers: the used amount and the time until the
+/// oldest of it leaves. For a bucket the pair is the time until it is empty, in microseconds and
+/// remaining nanoseconds.
 fn readings(plan: &Plan<'_>, now: Timestamp, numbers: impl IntoIterator<Item = u64>) -> Readings {
     let mut numbers = numbers.into_iter();
     let mut readings = Readings::new();
@@ -293,11 +299,11 @@ fn number(value: &Value) -> Option<u64> {
     }
 }
 
-/// The script itself failed, or answered what it never should.
-fn odd(value: &impl std::fmt::Debug) -> Failure {
-    Failure::Refused(format!("{value:?}"))
+/// Returns the failure for a reply that the scripts never send, or for an error inside a script.
+fn unexpected_reply(value: &impl std::fmt::Debug) -> CallFailure {
+    CallFailure::Refused(format!("{value:?}"))
 }
 
-fn unreadable() -> Error {
-    Error::Unavailable("Redis gave an answer that can't be read".into())
+fn malformed_reply() -> Error {
+    Error::Unavailable("unexpected reply from Redis".into())
 }

@@ -1,8 +1,8 @@
-//! The scripts, put together from their pieces.
+//! The Lua scripts, assembled from the files in `lua/`.
 //!
-//! There are two: a small one that admits plans of exact logs by the dozen, and one that knows
-//! everything. Redis runs a script from its first line each time, so what the small one does not
-//! need would be paid for by every decision.
+//! There are two: a small one that admits plans of exact logs, many per call, and one for
+//! everything else. Redis runs a script from its first line on every call, so code that the small
+//! one does not need would slow down every decision.
 
 use redis::Script as Hashed;
 
@@ -11,20 +11,20 @@ macro_rules! lua {
 }
 
 const FAST: &[&str] = lua!("common" "fence" "fast");
-const FULL: &[&str] = lua!("common" "fence" "log" "slices" "bucket" "charges" "records" "operations" "reserve" "shelf" "main");
+const FULL: &[&str] = lua!("common" "fence" "log" "slices" "bucket" "charges" "records" "operations" "reserve" "overrides" "main");
 
-/// How calls are written: what they begin with, and what each operation has behind it. A script reads
-/// the calls and the records of this version and of the one before.
+/// Version of the call format: the header and the arguments of each operation. A script reads calls
+/// and records of this version and of the previous one.
 pub(super) const VERSION: &str = "v2";
 
 const HEARTBEAT: &[&str] = lua!("clock" "common" "heartbeat");
 
-/// Where a script gets the time from.
+/// Source of the time that a script uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Clock {
-    /// Redis: nodes whose clocks disagree still count in one window.
+    /// The clock of Redis: nodes whose clocks differ still count in one window.
     Server,
-    /// A key, which a test sets.
+    /// A key that a test sets.
     #[cfg(feature = "test-clock")]
     Key(String),
 }
@@ -42,43 +42,44 @@ impl Clock {
     }
 }
 
-/// Which of the two.
+/// Selects one of the two scripts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Which {
-    /// Plans of exact logs that leave no record.
+pub(super) enum ScriptKind {
+    /// Decides plans of exact logs that leave no record.
     Fast,
-    /// Everything.
+    /// Runs every operation.
     Full,
 }
 
-/// Both, as one server wants them.
+/// Both scripts, for one server version.
 #[derive(Debug)]
 pub(super) struct Scripts {
     fast: Script,
     full: Script,
 }
 
-/// A script and the hash that Redis knows it by.
+/// A script and the hash under which Redis stores it.
 #[derive(Debug)]
 pub(super) struct Script {
     pub(super) text: String,
     pub(super) hash: String,
 }
 
-/// What a script begins with. From 7 on, a script that says what it is fails before its first
-/// write, not after, where memory is short or a key was not declared. Before 7 it is a syntax error.
+/// Returns the first line of a script. With `#!lua`, Redis 7 rejects a script before its first
+/// write, not after it, if memory is short or a key was not declared. Before Redis 7 the line is a
+/// syntax error.
 const fn head(version: u64) -> &'static str {
     if version >= 7 { "#!lua\n" } else { "" }
 }
 
-/// The script that counts heartbeats, for a server of this major version. It goes by the clock of
-/// the server, always.
+/// Returns the script that counts heartbeats, for a server of this major version. It always uses
+/// the clock of the server.
 pub(super) fn heartbeat(version: u64) -> String {
     std::iter::once(head(version)).chain(HEARTBEAT.iter().copied()).collect()
 }
 
 impl Scripts {
-    /// The scripts for a server of this major version.
+    /// Returns the scripts for a server of this major version.
     pub(super) fn new(clock: &Clock, version: u64) -> Self {
         let script = |pieces: &[&str]| {
             let time = clock.text();
@@ -90,10 +91,10 @@ impl Scripts {
         Self { fast: script(FAST), full: script(FULL) }
     }
 
-    pub(super) const fn get(&self, which: Which) -> &Script {
+    pub(super) const fn get(&self, which: ScriptKind) -> &Script {
         match which {
-            Which::Fast => &self.fast,
-            Which::Full => &self.full,
+            ScriptKind::Fast => &self.fast,
+            ScriptKind::Full => &self.full,
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Which server a link is to: one that is named, or the master that sentinels know.
+//! [`LinkTarget`]: the server that a link connects to, either a configured one or the current
+//! master of a set of sentinels.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,64 +10,68 @@ use redis::Value;
 use redis::aio::MultiplexedConnection;
 use tokio::time::timeout;
 
-use super::server::{Address, ConnectError, Server, ask};
+use super::server::{ConnectError, RedisEndpoint, ServerAddress, query};
 
-/// What a link connects to.
+/// The server that a link connects to.
 #[derive(Clone)]
-pub(super) enum Target {
-    Server(Server),
+pub(super) enum LinkTarget {
+    Server(RedisEndpoint),
     Master(Sentinels),
 }
 
-/// Those who know which server is the master.
+/// The sentinels that monitor a master.
 #[derive(Clone, Debug)]
 pub struct Sentinels {
-    /// What they call it.
+    /// Name under which they monitor it.
     pub master: String,
-    /// They themselves, each with its own login.
-    pub nodes: Vec<Server>,
-    /// How to log in to the master; host and port don't matter.
-    pub login: Server,
+    /// The sentinels, each with its own login.
+    pub nodes: Vec<RedisEndpoint>,
+    /// Login for the master; its host and port are ignored.
+    pub login: RedisEndpoint,
 }
 
-impl Target {
-    /// The server of this moment; `patience` is for each answer.
-    pub(super) async fn find(&self, patience: Duration) -> Result<Server, ConnectError> {
+impl LinkTarget {
+    /// Returns the server to connect to now. `reply_timeout` is the timeout of each reply.
+    pub(super) async fn find(
+        &self,
+        reply_timeout: Duration,
+    ) -> Result<RedisEndpoint, ConnectError> {
         match self {
             Self::Server(server) => Ok(server.clone()),
-            Self::Master(sentinels) => sentinels.find(patience).await,
+            Self::Master(sentinels) => sentinels.find(reply_timeout).await,
         }
     }
 
-    /// Whether a server is what the sentinels say that it is: they may not have noticed, or it may
-    /// have been demoted a moment ago.
+    /// Returns an error if the server is not a master: the sentinels may not have noticed yet, or
+    /// it was just demoted.
     pub(super) async fn verify(
         &self,
         connection: &mut MultiplexedConnection,
-        patience: Duration,
+        reply_timeout: Duration,
     ) -> Result<(), ConnectError> {
         if matches!(self, Self::Server(_)) {
             return Ok(());
         }
-        let role: Vec<Value> = ask(connection, &redis::cmd("ROLE"), patience).await?;
+        let role: Vec<Value> = query(connection, &redis::cmd("ROLE"), reply_timeout).await?;
         match role.first() {
             Some(Value::BulkString(role)) if role == b"master" => Ok(()),
-            _ => Err(ConnectError::Unfit("it is not the master".to_owned())),
+            _ => Err(ConnectError::Unsuitable("it is not the master".to_owned())),
         }
     }
 }
 
 impl Sentinels {
-    /// Asks all of them: one that does not answer must not hold up the others.
-    async fn find(&self, patience: Duration) -> Result<Server, ConnectError> {
-        let ask = async |node| match timeout(patience, self.ask(node, patience)).await {
-            Ok(answer) => answer,
-            Err(_) => Err(ConnectError::Silent),
-        };
-        let mut asked: FuturesUnordered<_> = self.nodes.iter().map(ask).collect();
-        let mut problem = ConnectError::Unfit("no sentinel is named".to_owned());
-        while let Some(answer) = asked.next().await {
-            match answer {
+    /// Asks all sentinels at once, so that one that does not answer does not delay the others.
+    async fn find(&self, reply_timeout: Duration) -> Result<RedisEndpoint, ConnectError> {
+        let query_one =
+            async |node| match timeout(reply_timeout, self.query_node(node, reply_timeout)).await {
+                Ok(reply) => reply,
+                Err(_) => Err(ConnectError::NoReply),
+            };
+        let mut replies: FuturesUnordered<_> = self.nodes.iter().map(query_one).collect();
+        let mut problem = ConnectError::Unsuitable("no sentinel is configured".to_owned());
+        while let Some(reply) = replies.next().await {
+            match reply {
                 Ok(server) => return Ok(server),
                 Err(error) => problem = error,
             }
@@ -74,21 +79,25 @@ impl Sentinels {
         Err(problem)
     }
 
-    async fn ask(&self, node: &Server, patience: Duration) -> Result<Server, ConnectError> {
-        // Sentinels have no databases to choose from.
-        let mut connection = Server { db: 0, ..node.clone() }.dial().await?;
-        let mut question = redis::cmd("SENTINEL");
-        question.arg("get-master-addr-by-name").arg(&self.master);
-        let known: Option<(String, u16)> = ask(&mut connection, &question, patience).await?;
+    async fn query_node(
+        &self,
+        node: &RedisEndpoint,
+        reply_timeout: Duration,
+    ) -> Result<RedisEndpoint, ConnectError> {
+        // Sentinels have no databases to select.
+        let mut connection = RedisEndpoint { db: 0, ..node.clone() }.dial().await?;
+        let mut command = redis::cmd("SENTINEL");
+        command.arg("get-master-addr-by-name").arg(&self.master);
+        let known: Option<(String, u16)> = query(&mut connection, &command, reply_timeout).await?;
         let Some((host, port)) = known else {
-            let why = format!("the sentinels know no master called {}", self.master);
-            return Err(ConnectError::Unfit(why));
+            let why = format!("the sentinels monitor no master named {}", self.master);
+            return Err(ConnectError::Unsuitable(why));
         };
-        Ok(self.login.moved_to(&Address::new(&host, port, &node.host)))
+        Ok(self.login.with_address(&ServerAddress::new(&host, port, &node.host)))
     }
 }
 
-impl fmt::Debug for Target {
+impl fmt::Debug for LinkTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Server(server) => server.fmt(f),

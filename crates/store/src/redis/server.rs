@@ -1,4 +1,5 @@
-//! One Redis server: where it is, how to log in, and what it says of itself.
+//! One Redis server: [`RedisEndpoint`] is its address and login, and [`ServerInfo`] is what the
+//! store reads from it when it connects.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,98 +11,98 @@ use redis::{
 };
 use tokio::time::timeout;
 
-use super::failure::Refusal;
-use super::script::{Clock, Scripts, Which};
+use super::failure::WriteRefusal;
+use super::script::{Clock, ScriptKind, Scripts};
 
-/// Where a server is, and how to log in to it.
+/// Address and login of a server.
 #[derive(Clone)]
-pub struct Server {
-    /// A name or an IP address.
+pub struct RedisEndpoint {
+    /// Host name or IP address.
     pub host: String,
-    /// The port.
+    /// TCP port.
     pub port: u16,
-    /// Whether the connection is encrypted. The certificate must be good for the host.
+    /// Turns on TLS. The certificate must be valid for the host.
     pub tls: bool,
-    /// Who logs in, if not the server's default user.
+    /// User name, if not the server's default user.
     pub username: Option<String>,
-    /// The password, if there is one.
+    /// Password, if there is one.
     pub password: Option<String>,
-    /// The number of the database.
+    /// Number of the database.
     pub db: u32,
 }
 
-impl Server {
-    /// A server that wants neither encryption nor password.
+impl RedisEndpoint {
+    /// Returns a server without TLS and password.
     pub fn at(host: impl Into<String>, port: u16) -> Self {
         Self { host: host.into(), port, tls: false, username: None, password: None, db: 0 }
     }
 }
 
-impl fmt::Debug for Server {
+impl fmt::Debug for RedisEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { host, port, tls, username: _, password: _, db } = self;
         write!(f, "Server({host}:{port}/{db}, tls: {tls})")
     }
 }
 
-/// Where a server of a cluster or behind sentinels is: `host:port`.
+/// Address of a server in a cluster or behind sentinels: `host:port`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Address {
+pub(super) struct ServerAddress {
     pub(super) host: String,
     pub(super) port: u16,
 }
 
-impl Address {
-    /// Reads what servers call each other. One that does not know its own name leaves it out: then
-    /// it is the one that was `asked`.
-    pub(super) fn read(text: &str, asked: &str) -> Option<Self> {
+impl ServerAddress {
+    /// Parses an address that a server reported. A server that does not know its own host leaves it
+    /// out: then it is the host that was `queried_host`.
+    pub(super) fn read(text: &str, queried_host: &str) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
-        Some(Self::new(host, port.parse().ok()?, asked))
+        Some(Self::new(host, port.parse().ok()?, queried_host))
     }
 
-    pub(super) fn new(host: &str, port: u16, asked: &str) -> Self {
-        let host = if matches!(host, "" | "?") { asked } else { host };
+    pub(super) fn new(host: &str, port: u16, queried_host: &str) -> Self {
+        let host = if matches!(host, "" | "?") { queried_host } else { host };
         Self { host: host.to_owned(), port }
     }
 }
 
-/// How long to wait for an answer that nobody waits for.
-const POLICY_PATIENCE: Duration = Duration::from_secs(1);
+/// Timeout for reading the eviction policy, which no request waits for.
+const POLICY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What has to be known of a server before it is asked anything.
+/// Properties of a server that the store needs before its first call.
 #[derive(Debug)]
-pub(super) struct Greeting {
+pub(super) struct ServerInfo {
     pub(super) version: String,
     /// The major version.
     pub(super) major: u64,
-    /// What names the process, until it ends.
+    /// Id of the server process; a restart changes it.
     pub(super) run_id: String,
-    /// Whether it writes down what it is told, so that a restart forgets nothing.
+    /// Set if the server keeps an append-only file, so that a restart loses nothing.
     pub(super) appends: bool,
-    /// What it does when its memory is full.
-    pub(super) policy: String,
+    /// The eviction policy (`maxmemory-policy`).
+    pub(super) eviction_policy: String,
     pub(super) scripts: Scripts,
 }
 
-/// Why there is no connection.
+/// A reason why there is no connection.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ConnectError {
     #[error(transparent)]
     Redis(#[from] RedisError),
-    #[error("it does not answer")]
-    Silent,
+    #[error("no reply in time")]
+    NoReply,
     #[error("{0}")]
-    Unfit(String),
-    #[error("it refuses writes: {1}")]
-    Refuses(Refusal, String),
+    Unsuitable(String),
+    #[error("the server refuses writes: {1}")]
+    RefusesWrites(WriteRefusal, String),
 }
 
 impl ConnectError {
-    /// The same, as a refusal of writes if it is one.
+    /// Converts an error of Redis into a refusal of writes, if it is one.
     pub(super) fn or_refusal(self) -> Self {
         match &self {
-            Self::Redis(error) => match Refusal::of(error) {
-                Some(refusal) => Self::Refuses(refusal, error.to_string()),
+            Self::Redis(error) => match WriteRefusal::of(error) {
+                Some(refusal) => Self::RefusesWrites(refusal, error.to_string()),
                 None => self,
             },
             _ => self,
@@ -109,38 +110,38 @@ impl ConnectError {
     }
 }
 
-impl Server {
-    /// Another one that takes the same login.
-    pub(super) fn moved_to(&self, address: &Address) -> Self {
+impl RedisEndpoint {
+    /// Returns another server with the same login.
+    pub(super) fn with_address(&self, address: &ServerAddress) -> Self {
         Self { host: address.host.clone(), port: address.port, ..self.clone() }
     }
 
-    /// Connects and learns what there is to know; `patience` is for each answer.
+    /// Connects and reads the properties of the server. `reply_timeout` is the timeout of each reply.
     ///
-    /// A server that takes connections but does not answer is as good as none.
+    /// A server that accepts connections but does not answer counts as unreachable.
     pub(super) async fn connect(
         &self,
         clock: &Clock,
-        patience: Duration,
-    ) -> Result<(MultiplexedConnection, Greeting), ConnectError> {
+        reply_timeout: Duration,
+    ) -> Result<(MultiplexedConnection, ServerInfo), ConnectError> {
         let mut connection = self.dial().await?;
-        // Not as strict as a decision: it has to load the scripts, and it is asked once.
-        let patience = patience * 5;
-        let info: String = ask(&mut connection, &redis::cmd("INFO"), patience).await?;
-        let greeting = Greeting::read(&info, clock);
-        for which in [Which::Fast, Which::Full] {
+        // Longer than for a decision: the server has to load the scripts, once per connection.
+        let reply_timeout = reply_timeout * 5;
+        let info: String = query(&mut connection, &redis::cmd("INFO"), reply_timeout).await?;
+        let info = ServerInfo::read(&info, clock);
+        for which in [ScriptKind::Fast, ScriptKind::Full] {
             let mut load = redis::cmd("SCRIPT");
-            load.arg("LOAD").arg(&greeting.scripts.get(which).text);
-            let _: String = ask(&mut connection, &load, patience).await?;
+            load.arg("LOAD").arg(&info.scripts.get(which).text);
+            let _: String = query(&mut connection, &load, reply_timeout).await?;
         }
-        Ok((connection, greeting))
+        Ok((connection, info))
     }
 
     /// Connects and logs in.
     pub(super) async fn dial(&self) -> Result<MultiplexedConnection, ConnectError> {
         let client =
             Client::open(self.address().into_connection_info()?.set_redis_settings(self.login()))?;
-        // Time-outs and retries are ours: whoever repeats a call has to know that it does.
+        // The store has its own timeouts and retries, because a retry has to be marked as one.
         let config =
             AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
         Ok(client.get_multiplexed_async_connection_with_config(&config).await?)
@@ -168,17 +169,17 @@ impl Server {
     }
 }
 
-/// Asks one thing, and does not wait for longer than that.
-pub(super) async fn ask<T: FromRedisValue>(
+/// Sends one command and waits for its reply, with a timeout.
+pub(super) async fn query<T: FromRedisValue>(
     connection: &mut MultiplexedConnection,
-    question: &Cmd,
-    patience: Duration,
+    command: &Cmd,
+    reply_timeout: Duration,
 ) -> Result<T, ConnectError> {
-    let answer = timeout(patience, question.query_async(connection)).await;
-    Ok(answer.map_err(|_| ConnectError::Silent)??)
+    let reply = timeout(reply_timeout, command.query_async(connection)).await;
+    Ok(reply.map_err(|_| ConnectError::NoReply)??)
 }
 
-impl Greeting {
+impl ServerInfo {
     fn read(info: &str, clock: &Clock) -> Self {
         let version = field(info, "redis_version").unwrap_or("0").to_owned();
         let major = version.split('.').next().and_then(|major| major.parse().ok()).unwrap_or(0);
@@ -187,18 +188,20 @@ impl Greeting {
             version,
             major,
             run_id: field(info, "run_id").unwrap_or("unknown").to_owned(),
-            // A server that does not tell is not blamed.
+            // A server that does not report it causes no warning.
             appends: field(info, "aof_enabled") != Some("0"),
-            policy: policy_in(info),
+            eviction_policy: policy_in(info),
         }
     }
 }
 
-/// What a server that is connected does when its memory is full.
-pub(super) async fn policy(connection: &mut MultiplexedConnection) -> Result<String, ConnectError> {
-    let mut question = redis::cmd("INFO");
-    question.arg("memory");
-    let info: String = ask(connection, &question, POLICY_PATIENCE).await?;
+/// Returns the present eviction policy of a server.
+pub(super) async fn eviction_policy(
+    connection: &mut MultiplexedConnection,
+) -> Result<String, ConnectError> {
+    let mut command = redis::cmd("INFO");
+    command.arg("memory");
+    let info: String = query(connection, &command, POLICY_TIMEOUT).await?;
     Ok(policy_in(&info))
 }
 
@@ -206,7 +209,7 @@ fn policy_in(info: &str) -> String {
     field(info, "maxmemory_policy").unwrap_or("unknown").to_owned()
 }
 
-/// The value of a line `name:value`.
+/// Returns the value of a line `name:value`.
 fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     line.map(str::trim)
@@ -221,15 +224,17 @@ mod tests {
         let info = "# Server\r\nredis_version:6.2.14\r\n\r\nmaxmemory_policy:noeviction\r\n";
         assert_eq!(field(info, "redis_version"), Some("6.2.14"));
         assert_eq!(field(info, "version"), None);
-        let script =
-            |info| Greeting::read(info, &Clock::Server).scripts.get(Which::Fast).text.clone();
+        let script = |info| {
+            ServerInfo::read(info, &Clock::Server).scripts.get(ScriptKind::Fast).text.clone()
+        };
         assert!(!script(info).starts_with("#!lua"), "a syntax error before 7");
         assert!(script("redis_version:7.0.15").starts_with("#!lua\n"));
     }
 
     #[test]
     fn a_server_does_not_print_its_password() {
-        let server = Server { password: Some("hush".to_owned()), ..Server::at("host", 6_379) };
+        let server =
+            RedisEndpoint { password: Some("hush".to_owned()), ..RedisEndpoint::at("host", 6_379) };
         assert_eq!(format!("{server:?}"), "Server(host:6379/0, tls: false)");
     }
 }

@@ -1,22 +1,23 @@
-//! The slots of a Redis Cluster: every key lies in one of 16,384, and every slot on one server.
+//! [`ClusterSlot`]: one of the 16,384 hash slots of a Redis Cluster. Every key lies in one slot,
+//! and every slot on one server.
 
 use std::fmt;
 use std::sync::LazyLock;
 
-/// How many there are.
+/// Number of slots.
 pub(super) const SLOTS: usize = 16_384;
 
-/// One of them.
+/// A hash slot.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Slot(u16);
+pub(super) struct ClusterSlot(u16);
 
-impl Slot {
-    /// The slot with a number, if there is one.
+impl ClusterSlot {
+    /// Returns the slot with this number, or `None` if the number is too large.
     pub(super) fn new(number: u16) -> Option<Self> {
         (usize::from(number) < SLOTS).then_some(Self(number))
     }
 
-    /// Where a key lies. If a part of its name is in braces, only that counts.
+    /// Returns the slot of a key. If a part of the key is in braces, only that part is hashed.
     pub(super) fn of(name: &[u8]) -> Self {
         Self(crc16(hashed_part(name)) % SLOTS as u16)
     }
@@ -25,20 +26,20 @@ impl Slot {
         self.0 as usize
     }
 
-    /// A short text that lies in this slot. A name that has it in braces does so, too, and depends
-    /// on nothing but the slot.
+    /// Returns a short text that hashes to this slot. A key with the text in braces lies in the
+    /// slot, and the text depends only on the slot.
     pub(super) fn tag(self) -> &'static str {
         &TAGS[self.index()]
     }
 }
 
-impl fmt::Debug for Slot {
+impl fmt::Debug for ClusterSlot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Slot({})", self.0)
     }
 }
 
-/// The first number, in base 36, that lies in each slot.
+/// For each slot, the smallest number that hashes to it, in base 36.
 static TAGS: LazyLock<Vec<Box<str>>> = LazyLock::new(|| {
     let mut tags: Vec<Box<str>> = vec![Box::default(); SLOTS];
     let mut missing = SLOTS;
@@ -47,7 +48,7 @@ static TAGS: LazyLock<Vec<Box<str>>> = LazyLock::new(|| {
             break;
         }
         let text = base36(number);
-        let tag = &mut tags[Slot::of(text.as_bytes()).index()];
+        let tag = &mut tags[ClusterSlot::of(text.as_bytes()).index()];
         if tag.is_empty() {
             *tag = text.into();
             missing -= 1;
@@ -67,12 +68,12 @@ fn base36(mut number: u32) -> String {
     }
 }
 
-/// What is between the first brace and the next one that closes, unless that is nothing.
+/// Returns the part of a key that Redis hashes.
 fn hashed_part(name: &[u8]) -> &[u8] {
     tag_of(name).unwrap_or(name)
 }
 
-/// The part of a name that is hashed instead of the whole, if there is one.
+/// Returns the text between the first opening brace and the next closing one, unless it is empty.
 pub(super) fn tag_of(name: &[u8]) -> Option<&[u8]> {
     let open = name.iter().position(|&byte| byte == b'{')?;
     let rest = &name[open + 1..];
@@ -80,7 +81,7 @@ pub(super) fn tag_of(name: &[u8]) -> Option<&[u8]> {
     (length > 0).then(|| &rest[..length])
 }
 
-/// The CRC that Redis hashes with: XMODEM, polynomial 0x1021.
+/// Computes the CRC that Redis hashes with: XMODEM, polynomial 0x1021.
 fn crc16(bytes: &[u8]) -> u16 {
     bytes.iter().fold(0, |crc, &byte| (crc << 8) ^ TABLE[usize::from((crc >> 8) as u8 ^ byte)])
 }
@@ -107,8 +108,8 @@ mod tests {
 
     #[test]
     fn names_lie_where_redis_puts_them() {
-        let at = |name: &str| Slot::of(name.as_bytes()).0;
-        // The check value of the CRC, and what CLUSTER KEYSLOT says.
+        let at = |name: &str| ClusterSlot::of(name.as_bytes()).0;
+        // The check value of the CRC, and replies of CLUSTER KEYSLOT.
         assert_eq!(crc16(b"123456789"), 0x31C3);
         assert_eq!((at("foo"), at("bar"), at("")), (12_182, 5_061, 0));
         assert_eq!(at("sg:{foo}#requests"), at("foo"));
@@ -120,11 +121,11 @@ mod tests {
     #[test]
     fn the_tag_of_a_slot_lies_in_it_and_is_short() {
         for number in 0..SLOTS as u16 {
-            let slot = Slot::new(number).expect("there are more");
-            assert_eq!(Slot::of(slot.tag().as_bytes()), slot);
-            assert_eq!(Slot::of(format!("sg:{{{}}}:id:1", slot.tag()).as_bytes()), slot);
+            let slot = ClusterSlot::new(number).expect("there are more");
+            assert_eq!(ClusterSlot::of(slot.tag().as_bytes()), slot);
+            assert_eq!(ClusterSlot::of(format!("sg:{{{}}}:id:1", slot.tag()).as_bytes()), slot);
             assert!(slot.tag().len() <= 4, "{}", slot.tag());
         }
-        assert_eq!(Slot::new(16_384), None);
+        assert_eq!(ClusterSlot::new(16_384), None);
     }
 }

@@ -1,4 +1,4 @@
-//! Nodes whose clocks are minutes apart: the one of Redis decides.
+//! Nodes whose clocks are minutes apart: the clock of Redis decides.
 
 use std::time::Duration;
 
@@ -8,13 +8,14 @@ use sluicegate_core::ruleset::{Ruleset, Settings};
 use sluicegate_core::time::Clock as _;
 use sluicegate_core::{Decision, Id, Limit, Span, Store, Timestamp};
 use sluicegate_store::MonotonicClock;
-use sluicegate_store::redis::{Options, Patience, Redis, Server};
+use sluicegate_store::redis::{Options, Redis, RedisEndpoint, RetryPolicy};
 use sluicegate_testkit::redis::{RedisServer, Version};
 
-const PATIENCE: Patience =
-    Patience { timeout: Duration::from_secs(2), retries: 1, deadline: Duration::from_secs(5) };
+const RETRY_POLICY: RetryPolicy =
+    RetryPolicy { timeout: Duration::from_secs(2), retries: 1, deadline: Duration::from_secs(5) };
 
-/// How many of 30 are admitted that three nodes ask for in turn, each by a clock of its own.
+/// Returns how many of 30 requests are admitted. Three nodes send them in turn, each with its own
+/// clock.
 async fn admitted(
     server: &RedisServer,
     (serial, limit): (u128, &str),
@@ -23,8 +24,8 @@ async fn admitted(
     let rule = Rule::new("LIMIT", [limit.parse::<Limit>().expect("a limit")]).per(&["user"]);
     let rules = Ruleset::new(vec![Group::new("g", [rule])], Settings::default()).expect("rules");
     let nodes = clocks.map(|clock| {
-        let options = Options::new(Server::at("127.0.0.1", server.port));
-        (Redis::new(Options { patience: PATIENCE, ..options }), clock)
+        let options = Options::new(RedisEndpoint::at("127.0.0.1", server.port));
+        (Redis::new(Options { retry: RETRY_POLICY, ..options }), clock)
     });
     let mut admitted = 0;
     for number in 0..30 {

@@ -1,4 +1,4 @@
-//! Floods of denials, and what ends them.
+//! The denial cache under floods of denied requests, and the events that invalidate it.
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use sluicegate_core::ruleset::{Ruleset, Settings};
 use sluicegate_core::time::Clock as _;
 use sluicegate_core::{Decision, Id, Limit, Plan, Store};
 use sluicegate_store::MonotonicClock;
-use sluicegate_store::redis::{Options, Patience, Redis, Server};
+use sluicegate_store::redis::{Options, Redis, RedisEndpoint, RetryPolicy};
 use sluicegate_testkit::redis::{RedisServer, Version};
 
-const PATIENCE: Patience =
-    Patience { timeout: Duration::from_secs(2), retries: 1, deadline: Duration::from_secs(5) };
+const RETRY_POLICY: RetryPolicy =
+    RetryPolicy { timeout: Duration::from_secs(2), retries: 1, deadline: Duration::from_secs(5) };
 
 /// One of the nodes that share a server.
 struct Node {
@@ -23,8 +23,8 @@ struct Node {
 
 impl Node {
     fn new(server: &RedisServer, number: u128) -> Self {
-        let options = Options::new(Server::at("127.0.0.1", server.port));
-        let store = Redis::new(Options { patience: PATIENCE, ..options });
+        let options = Options::new(RedisEndpoint::at("127.0.0.1", server.port));
+        let store = Redis::new(Options { retry: RETRY_POLICY, ..options });
         Self { store, clock: MonotonicClock::new(), next: (number << 64).into() }
     }
 
@@ -43,21 +43,21 @@ impl Node {
         self.with(limit, async |store, plan| store.acquire(plan).await).await.expect("a decision")
     }
 
-    /// Uses a limit up, and knows that.
+    /// Uses a limit up, so that the node caches the denial.
     async fn fill(&self, limit: &str) {
         while self.acquire(limit).await.is_allowed() {}
     }
 
-    /// How often Redis was asked to admit something.
+    /// Returns the number of acquire calls that Redis got.
     fn asked(&self) -> u64 {
-        let counted = self.store.counted();
+        let counted = self.store.operation_stats();
         let acquire = counted.iter().find(|counted| counted.operation == "acquire");
         acquire.map_or(0, |acquire| acquire.took.iter().map(|(_, took)| took).sum())
     }
 }
 
 #[tokio::test]
-async fn a_flood_of_denials_is_not_a_flood_of_questions() {
+async fn a_flood_of_denials_causes_few_redis_calls() {
     let server = RedisServer::start(Version::System, &[]);
     let node = Node::new(&server, 1);
     let began = node.clock.now();
@@ -71,14 +71,14 @@ async fn a_flood_of_denials_is_not_a_flood_of_questions() {
         );
         assert!(deny.at >= first.at && deny.at < deny.start);
     }
-    // The six that filled it, and one more for every second that this takes.
+    // Six calls that filled it, and one more for every second that this takes.
     let seconds = node.clock.now().since(began).as_micros() / 1_000_000;
     assert!(node.asked() <= 7 + seconds, "{} questions in {seconds} s", node.asked());
-    assert!(node.store.denied_without_asking() >= 4_990);
+    assert!(node.store.denials_from_cache() >= 4_990);
 }
 
 #[tokio::test]
-async fn a_retry_at_the_time_that_was_told_is_admitted() {
+async fn a_retry_at_the_announced_time_is_admitted() {
     let server = RedisServer::start(Version::System, &[]);
     let node = Node::new(&server, 1);
     for limit in ["4/s burst 1", "1/250ms"] {
@@ -102,13 +102,13 @@ async fn a_reset_a_refund_and_another_limit_are_seen_at_once() {
         assert!(node.acquire(limit).await.is_allowed(), "{limit}");
         assert!(!node.acquire(limit).await.is_allowed(), "{limit}");
     }
-    // As after a reload, or by an override.
+    // As after a reload, or with an override.
     assert!(node.acquire("6/min").await.is_allowed());
     assert!(node.acquire("6/min windowed").await.is_allowed());
 }
 
 #[tokio::test]
-async fn what_another_node_gives_back_is_seen_within_a_second() {
+async fn usage_that_another_node_returns_is_seen_within_a_second() {
     let server = RedisServer::start(Version::System, &[]);
     let (node, other) = (Node::new(&server, 1), Node::new(&server, 2));
     node.fill("5/h").await;

@@ -1,4 +1,4 @@
-//! What happens when Redis or the network to it fails.
+//! Failures of Redis and of the network to it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use sluicegate_core::store::Error;
 use sluicegate_core::time::Clock as _;
 use sluicegate_core::{Decision, Id, Limit, Store};
 use sluicegate_store::MonotonicClock;
-use sluicegate_store::redis::{Options, Patience, Redis, Server, State};
+use sluicegate_store::redis::{ConnectionState, Options, Redis, RedisEndpoint, RetryPolicy};
 use sluicegate_testkit::proxy::{FaultProxy, Weather};
 use sluicegate_testkit::redis::{RedisServer, Version};
 use tokio::time::{sleep, timeout};
@@ -20,9 +20,9 @@ const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// Ten times as patient as production, on a machine that is shared.
-const PATIENCE: Patience = Patience { timeout: ms(200), retries: 1, deadline: ms(450) };
-/// Longer than any answer may take.
+/// Ten times the default timeouts, because the machine is shared.
+const RETRY_POLICY: RetryPolicy = RetryPolicy { timeout: ms(200), retries: 1, deadline: ms(450) };
+/// Longer than any reply may take.
 const LATE: Duration = ms(2_000);
 
 struct Bench {
@@ -35,7 +35,8 @@ impl Bench {
     fn new(port: u16, limits: &[&str]) -> Self {
         let limits = limits.iter().map(|text| text.parse::<Limit>().expect(text));
         let group = Group::new("g", [Rule::new("LIMIT", limits).per(&["user"])]);
-        let options = Options { patience: PATIENCE, ..Options::new(Server::at("127.0.0.1", port)) };
+        let options =
+            Options { retry: RETRY_POLICY, ..Options::new(RedisEndpoint::at("127.0.0.1", port)) };
         Self {
             store: Redis::new(options),
             rules: Ruleset::new(vec![group], Settings::default()).expect("rules"),
@@ -75,7 +76,7 @@ fn of_caller(id: u128) -> RequestId {
     RequestId::of_caller(Id::from_bits(id), RequestId::KEEP)
 }
 
-/// Loses every third reply after its commit; all are admitted, and each is counted once.
+/// Drops every third reply after its commit. All requests are admitted, and each is counted once.
 async fn lost_replies_are_counted_once(limits: &[&str], id: impl Fn(u128) -> RequestId) {
     let server = RedisServer::start(Version::System, &[]);
     let proxy = FaultProxy::start(server.port);
@@ -91,7 +92,7 @@ async fn lost_replies_are_counted_once(limits: &[&str], id: impl Fn(u128) -> Req
         assert!(decision.is_allowed(), "{n}: {decision:?}");
     }
     assert_eq!(proxy.lost(), 20);
-    // A look at an idle connection may lose its reply too.
+    // The ping of an idle connection may lose its reply too.
     assert!(bench.store.traffic().retries >= 15);
     let used = bench.used().await;
     assert_eq!(used, vec![60; limits.len()], "{limits:?}");
@@ -145,9 +146,9 @@ async fn a_black_hole_is_answered_in_time_and_then_at_once() {
     for id in 2..6 {
         assert!(matches!(bench.acquire(ours(id)).await, Err(Error::Unavailable(_))));
     }
-    // When it is known to be down, nobody waits for a time-out.
+    // Once Redis is known to be down, calls fail without waiting for a timeout.
     let down = async {
-        while bench.store.state() != State::Down {
+        while bench.store.state() != ConnectionState::Down {
             sleep(ms(1)).await;
         }
     };
@@ -250,7 +251,7 @@ async fn scripts_that_the_server_has_forgotten_are_sent_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_plans_error_is_its_own() {
+async fn an_error_of_one_plan_does_not_affect_the_others() {
     let server = RedisServer::start(Version::System, &[]);
     let bench = Arc::new(Bench::new(server.port, &["1000/h"]));
     bench.up().await;

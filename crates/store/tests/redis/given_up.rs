@@ -1,4 +1,5 @@
-//! What was denied because Redis did not answer is not charged, whatever arrives late.
+//! Requests that were denied because Redis did not answer: none stays charged, however late its
+//! call arrives.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use sluicegate_core::store::Attempt;
 use sluicegate_core::time::Clock as _;
 use sluicegate_core::{Decision, Id, Limit, Limiter, Span, Store};
 use sluicegate_store::memory::{Capacity, Memory};
-use sluicegate_store::redis::{Options, Patience, Redis, Server};
+use sluicegate_store::redis::{Options, RetryPolicy, Redis, RedisEndpoint};
 use sluicegate_store::{AnyStore, MonotonicClock};
 use sluicegate_testkit::proxy::{FaultProxy, Weather};
 use sluicegate_testkit::redis::{RedisServer, Version};
@@ -22,19 +23,19 @@ const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// As in production.
-const PATIENCE: Patience = Patience { timeout: ms(20), retries: 1, deadline: ms(45) };
+/// The production defaults.
+const RETRY_POLICY: RetryPolicy = RetryPolicy { timeout: ms(20), retries: 1, deadline: ms(45) };
 
-/// How a request is named and what it asks for, which decides how it is charged.
+/// Kind of request, which decides how it is charged.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
-    /// By the fast script: a log, and an id that the node made.
+    /// Fast script: a log, and an id that the node made.
     Fast,
-    /// By the full script, without a record: several kinds of counters.
+    /// Full script without a record: several algorithms.
     Once,
-    /// With a record, because the caller named it.
+    /// With a record, because the caller chose the id.
     Named,
-    /// With a record, because it is held; also a lease.
+    /// With a record, because it has a hold; also a lease.
     Held,
 }
 
@@ -76,16 +77,16 @@ struct Node {
 }
 
 impl Node {
-    async fn new(kind: Kind, policy: OutagePolicy, patience: Patience) -> Self {
+    async fn new(kind: Kind, policy: OutagePolicy, retry: RetryPolicy) -> Self {
         let server = RedisServer::start(Version::System, &[]);
         let proxy = FaultProxy::start(server.port);
         let limits = kind.limits().iter().map(|text| text.parse::<Limit>().expect(text));
         let group = Group::new("g", [Rule::new("LIMIT", limits).per(&["user"])]);
         let outage = Outage { default: policy, ..Outage::default() };
         let rules = Ruleset::new(vec![group], Settings { outage, ..Settings::default() });
-        let options = Options { patience, ..Options::new(Server::at("127.0.0.1", proxy.port)) };
-        let patient = Patience { timeout: ms(5_000), retries: 1, deadline: ms(10_000) };
-        let direct = Options::new(Server::at("127.0.0.1", server.port));
+        let options = Options { patience, ..Options::new(RedisEndpoint::at("127.0.0.1", proxy.port)) };
+        let patient = RetryPolicy { timeout: ms(5_000), retries: 1, deadline: ms(10_000) };
+        let direct = Options::new(RedisEndpoint::at("127.0.0.1", server.port));
         let limiter = Limiter::new(rules.expect("rules"), Arc::new(Redis::new(options)).into())
             .with_fallback(Memory::new(Capacity::default()).into(), MonotonicClock::new());
         let witness = Redis::new(Options { patience: patient, ..direct });
@@ -114,7 +115,7 @@ impl Node {
         self.ask(id).await.decision
     }
 
-    /// What every limit shows, by what Redis keeps.
+    /// Returns the used amount of every limit, as stored in Redis.
     async fn used(&self) -> Vec<u64> {
         let query = self.kind.query(0);
         let rules = self.limiter.rules();
@@ -123,11 +124,11 @@ impl Node {
         usage.readings.iter().map(|reading| reading.used).collect()
     }
 
-    /// Waits until every limit shows so much; how long it took.
+    /// Waits until every limit shows this amount. Returns how long it took.
     async fn shows(&self, used: u64) -> Duration {
         let (began, expected) = (self.clock.now(), vec![used; self.kind.limits().len()]);
         let shows = async {
-            while self.used().await != expected || self.redis().taking_back() > 0 {
+            while self.used().await != expected || self.redis().pending_rollbacks() > 0 {
                 sleep(ms(1)).await;
             }
         };
@@ -139,9 +140,9 @@ impl Node {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_denied_while_replies_were_slow_is_not_charged() {
+async fn a_request_denied_while_replies_were_slow_is_not_charged() {
     for kind in Kind::ALL {
-        let node = Node::new(kind, OutagePolicy::Closed, PATIENCE).await;
+        let node = Node::new(kind, OutagePolicy::Closed, RETRY_POLICY).await;
         node.proxy.delay(ms(60));
         for id in 1..=20 {
             let decision = node.acquire(id).await;
@@ -151,21 +152,22 @@ async fn what_was_denied_while_replies_were_slow_is_not_charged() {
         node.up().await;
         let took = node.shows(0).await;
         assert!(took < ms(1_000), "{kind:?} {took:?} after Redis answered again");
-        assert_eq!(node.redis().not_taken_back(), 0);
+        assert_eq!(node.redis().skipped_rollbacks(), 0);
     }
 }
 
-/// Waits longer than a loaded machine takes, and asks once.
-const ONCE: Patience = Patience { timeout: ms(2_000), retries: 0, deadline: ms(5_000) };
+/// Timeouts longer than a loaded machine needs, without retries.
+const ONCE: RetryPolicy = RetryPolicy { timeout: ms(2_000), retries: 0, deadline: ms(5_000) };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_denied_because_a_connection_was_killed_is_not_charged() {
+async fn a_request_denied_because_a_connection_was_killed_is_not_charged() {
     for kind in Kind::ALL {
         let node = Node::new(kind, OutagePolicy::Closed, ONCE).await;
         let mut allowed = 0;
         for id in 1..=10 {
             node.up().await;
-            // If an idle connection is looked at just now, it is that reply which is lost.
+            // If an idle connection is pinged just now, the reply to the ping is the one that is
+            // lost.
             node.proxy.cut_next_reply();
             allowed += u64::from(node.acquire(id).await.is_allowed());
         }
@@ -175,9 +177,9 @@ async fn what_was_denied_because_a_connection_was_killed_is_not_charged() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_denied_while_redis_was_stopped_is_not_charged() {
+async fn a_request_denied_while_redis_was_stopped_is_not_charged() {
     for kind in Kind::ALL {
-        let node = Node::new(kind, OutagePolicy::Closed, PATIENCE).await;
+        let node = Node::new(kind, OutagePolicy::Closed, RETRY_POLICY).await;
         let stopped = node.server.stop();
         for id in 1..=20 {
             let decision = node.acquire(id).await;
@@ -191,8 +193,8 @@ async fn what_was_denied_while_redis_was_stopped_is_not_charged() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_late_arrival_of_what_was_taken_back_is_refused() {
-    let once = Patience { retries: 0, ..PATIENCE };
+async fn a_call_that_arrives_after_its_rollback_is_refused() {
+    let once = RetryPolicy { retries: 0, ..RETRY_POLICY };
     for kind in Kind::ALL {
         let node = Node::new(kind, OutagePolicy::Closed, once).await;
         node.proxy.hold_requests();
@@ -201,7 +203,7 @@ async fn a_late_arrival_of_what_was_taken_back_is_refused() {
         node.up().await;
         node.shows(0).await;
         node.proxy.release_requests();
-        // Only what was taken back is refused by the fence.
+        // Only calls that were rolled back are rejected by the fence.
         let refused = async {
             while !node.server.command(&["INFO", "errorstats"]).contains("errorstat_FENCED") {
                 sleep(ms(1)).await;
@@ -221,7 +223,7 @@ async fn a_retry_under_the_same_id_keeps_its_charge_and_the_id_stays_usable() {
         node.up().await;
         node.proxy.cut_next_reply();
         let first = node.acquire(id).await;
-        // It is being taken back meanwhile, or has been.
+        // The rollback is running meanwhile, or is done.
         let retried = async {
             while !node.acquire(id).await.is_allowed() {
                 sleep(ms(1)).await;
@@ -234,7 +236,7 @@ async fn a_retry_under_the_same_id_keeps_its_charge_and_the_id_stays_usable() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn taking_back_again_changes_nothing() {
+async fn a_second_rollback_changes_nothing() {
     for kind in Kind::ALL {
         let node = Node::new(kind, OutagePolicy::Closed, ONCE).await;
         assert!(node.acquire(1).await.is_allowed() && node.acquire(2).await.is_allowed());
@@ -252,7 +254,7 @@ async fn taking_back_again_changes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_an_outage_policy_admitted_is_not_taken_back() {
+async fn an_admission_by_an_outage_policy_is_not_rolled_back() {
     for kind in Kind::ALL {
         let node = Node::new(kind, OutagePolicy::Unlimited, ONCE).await;
         let mut by_store = 0;
@@ -263,7 +265,7 @@ async fn what_an_outage_policy_admitted_is_not_taken_back() {
             assert!(verdict.decision.is_allowed(), "{kind:?} {id}");
             by_store += u64::from(verdict.outage.is_none());
         }
-        assert_eq!(node.redis().taking_back(), 0);
+        assert_eq!(node.redis().pending_rollbacks(), 0);
         // What was cut before Redis saw it is not charged; what Redis has done stays.
         let used = node.used().await;
         assert!(used.iter().all(|&used| by_store < used && used <= 10), "{kind:?} {used:?}");
@@ -271,7 +273,7 @@ async fn what_an_outage_policy_admitted_is_not_taken_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_nobody_waits_for_any_more_is_taken_back() {
+async fn an_abandoned_request_is_rolled_back() {
     for kind in Kind::ALL {
         let node = Node::new(kind, OutagePolicy::Unlimited, ONCE).await;
         node.proxy.delay(ms(200));
@@ -285,7 +287,7 @@ async fn what_nobody_waits_for_any_more_is_taken_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_booking_that_was_given_up_is_taken_back() {
+async fn an_abandoned_booking_is_rolled_back() {
     let node = Node::new(Kind::Fast, OutagePolicy::Closed, ONCE).await;
     let (mut booked, rules) = (0, node.limiter.rules());
     for id in 1..=10 {
@@ -300,14 +302,14 @@ async fn a_booking_that_was_given_up_is_taken_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_queue_of_take_backs_is_bounded_and_its_overflow_is_counted() {
-    let node = Node::new(Kind::Fast, OutagePolicy::Closed, PATIENCE).await;
+async fn rollbacks_are_bounded_and_skipped_ones_are_counted() {
+    let node = Node::new(Kind::Fast, OutagePolicy::Closed, RETRY_POLICY).await;
     node.proxy.set(Weather::BlackHole);
     let (query, rules) = (node.kind.query(1), node.limiter.rules());
     let plan = rules.plan(&query, node.clock.now()).expect("a plan");
     for _ in 0..10_003 {
         node.redis().give_up(&plan, Attempt::Acquire(plan.id.id));
     }
-    assert_eq!(node.redis().taking_back(), 10_000);
-    assert_eq!(node.redis().not_taken_back(), 3);
+    assert_eq!(node.redis().pending_rollbacks(), 10_000);
+    assert_eq!(node.redis().skipped_rollbacks(), 3);
 }

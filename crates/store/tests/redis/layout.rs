@@ -1,4 +1,4 @@
-//! What others see who look into Redis: keys that expire, logs that stay small, members that are
+//! The stored data as an operator sees it in Redis: keys expire, logs stay small, member names are
 //! short.
 
 use std::time::Duration;
@@ -10,7 +10,7 @@ use sluicegate_core::ruleset::{Ruleset, Settings};
 use sluicegate_core::time::Clock as _;
 use sluicegate_core::{Decision, Id, Limit, Span, Store};
 use sluicegate_store::MonotonicClock;
-use sluicegate_store::redis::{Options, Patience, Redis, Server};
+use sluicegate_store::redis::{Options, Redis, RedisEndpoint, RetryPolicy};
 use sluicegate_testkit::redis::{RedisServer, Version};
 
 struct Bench {
@@ -24,10 +24,10 @@ impl Bench {
         let server = RedisServer::start(Version::System, &[]);
         let long = Duration::from_secs(10);
         let options = Options {
-            // It goes by the time of this node, and the store by one that tests set.
+            // The cache uses the clock of this node, the store one that the tests set.
             deny_cache: Duration::ZERO,
-            patience: Patience { timeout: long, retries: 0, deadline: long },
-            ..Options::new(Server::at("127.0.0.1", server.port))
+            retry: RetryPolicy { timeout: long, retries: 0, deadline: long },
+            ..Options::new(RedisEndpoint::at("127.0.0.1", server.port))
         };
         Self { store: Redis::new(options), server, clock: MonotonicClock::new() }
     }

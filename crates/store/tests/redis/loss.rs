@@ -1,5 +1,5 @@
-//! A server that loses its memory: noticed by every node, counted once by each, and never taken for
-//! what it is not.
+//! A server that loses its data: every node notices it and counts it once, and harmless restarts
+//! are not counted.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use sluicegate_core::store::Error;
 use sluicegate_core::time::Clock as _;
 use sluicegate_core::{Decision, Id, Limit, Span, Store as _, Timestamp};
 use sluicegate_store::MonotonicClock;
-use sluicegate_store::redis::{OnLoss, Options, Patience, Redis, Server};
+use sluicegate_store::redis::{DataLossPolicy, Options, Redis, RedisEndpoint, RetryPolicy};
 use sluicegate_testkit::proxy::{FaultProxy, Weather};
 use sluicegate_testkit::redis::{RedisServer, Version};
 
@@ -21,8 +21,9 @@ const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// Far more patient than production, on a machine that is shared.
-const PATIENCE: Patience = Patience { timeout: ms(1_000), retries: 1, deadline: ms(2_500) };
+/// Much longer timeouts than the defaults, because the machine is shared.
+const RETRY_POLICY: RetryPolicy =
+    RetryPolicy { timeout: ms(1_000), retries: 1, deadline: ms(2_500) };
 
 struct Node {
     redis: Redis,
@@ -33,9 +34,9 @@ struct Node {
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
 impl Node {
-    fn new(port: u16, on_loss: OnLoss) -> Self {
-        let server = Server::at("127.0.0.1", port);
-        let redis = Redis::new(Options { patience: PATIENCE, on_loss, ..Options::new(server) });
+    fn new(port: u16, on_loss: DataLossPolicy) -> Self {
+        let server = RedisEndpoint::at("127.0.0.1", port);
+        let redis = Redis::new(Options { retry: RETRY_POLICY, on_loss, ..Options::new(server) });
         let limit = |text: &str| [text.parse::<Limit>().expect(text)];
         let rules = [
             Rule::new("USER", limit("3/h")).per(&["user"]),
@@ -47,7 +48,7 @@ impl Node {
         Self { redis, rules, clock: MonotonicClock::new() }
     }
 
-    async fn up(port: u16, on_loss: OnLoss) -> Self {
+    async fn up(port: u16, on_loss: DataLossPolicy) -> Self {
         let node = Self::new(port, on_loss);
         assert!(node.redis.wait_until_up(ms(20_000)).await, "it does not connect");
         node
@@ -57,7 +58,7 @@ impl Node {
         self.try_to_ask(dimension).await.expect("an answer")
     }
 
-    /// Asks until somebody answers.
+    /// Repeats the request until Redis answers.
     async fn ask_when_up(&self, dimension: &str) -> Decision {
         loop {
             match self.try_to_ask(dimension).await {
@@ -74,7 +75,7 @@ impl Node {
         self.redis.acquire(&plan).await
     }
 
-    /// How many of five are admitted.
+    /// Returns how many of five requests are admitted.
     async fn admitted(&self) -> u32 {
         let mut admitted = 0;
         for _ in 0..5 {
@@ -83,7 +84,8 @@ impl Node {
         admitted
     }
 
-    /// Asks until it is admitted; when that was by the clock of the server.
+    /// Repeats the request until it is admitted. Returns the time of that by the clock of the
+    /// server.
     async fn opens(&self, dimension: &str) -> Timestamp {
         loop {
             match self.ask(dimension).await {
@@ -101,7 +103,7 @@ fn number(server: &RedisServer, field: &str) -> u64 {
     answer.lines().nth(1).and_then(|line| line.trim().parse().ok()).unwrap_or(0)
 }
 
-/// Waits until every node has sent more heartbeats.
+/// Waits until every node has sent another heartbeat.
 async fn beaten(server: &RedisServer) {
     let before = number(server, "count");
     until("heartbeats go on", || number(server, "count") > before + 3).await;
@@ -115,19 +117,19 @@ async fn all_notice(nodes: &[&Node], losses: u64) {
 #[tokio::test]
 async fn a_first_start_is_no_loss() {
     let server = RedisServer::start(Version::System, &[]);
-    let first = Node::up(server.port, OnLoss::Closed).await;
-    let second = Node::up(server.port, OnLoss::Closed).await;
+    let first = Node::up(server.port, DataLossPolicy::Closed).await;
+    let second = Node::up(server.port, DataLossPolicy::Closed).await;
     beaten(&server).await;
     assert_eq!((first.redis.losses(), second.redis.losses()), (0, 0));
     assert_eq!(first.admitted().await, 3, "nothing is closed");
 }
 
-/// What `docs/bounds.md` says: (1 + n) L after n losses.
+/// The bound of `docs/bounds.md`: (1 + n) L after n losses.
 async fn two_restarts(version: Version) {
     let mut server = RedisServer::start(version, &[]);
     let nodes = [
-        Node::up(server.port, OnLoss::Continue).await,
-        Node::up(server.port, OnLoss::Continue).await,
+        Node::up(server.port, DataLossPolicy::Continue).await,
+        Node::up(server.port, DataLossPolicy::Continue).await,
     ];
     let mut admitted = nodes[0].admitted().await + nodes[1].admitted().await;
     for losses in 1..=2 {
@@ -156,7 +158,7 @@ async fn a_restart_with_its_append_only_file_is_no_loss() {
     let folder = folder.path().display().to_string();
     let more = ["--dir", &folder, "--appendonly", "yes"];
     let mut server = RedisServer::start(Version::System, &more);
-    let node = Node::up(server.port, OnLoss::Closed).await;
+    let node = Node::up(server.port, DataLossPolicy::Closed).await;
     assert_eq!(node.admitted().await, 3);
     beaten(&server).await;
     server.kill_and_restart();
@@ -171,7 +173,7 @@ async fn a_dump_of_before_is_a_loss() {
     let folder = tempfile::tempdir().expect("a folder");
     let folder = folder.path().display().to_string();
     let mut server = RedisServer::start(Version::System, &["--dir", &folder]);
-    let node = Node::up(server.port, OnLoss::Continue).await;
+    let node = Node::up(server.port, DataLossPolicy::Continue).await;
     beaten(&server).await;
     assert_eq!(server.command(&["SAVE"]), "+OK");
     assert_eq!(node.admitted().await, 3);
@@ -184,7 +186,7 @@ async fn a_dump_of_before_is_a_loss() {
 #[tokio::test]
 async fn a_server_that_is_emptied_while_it_runs_is_noticed() {
     let server = RedisServer::start(Version::System, &[]);
-    let node = Node::up(server.port, OnLoss::Closed).await;
+    let node = Node::up(server.port, DataLossPolicy::Closed).await;
     server.command(&["FLUSHALL"]);
     all_notice(&[&node], 1).await;
     assert!(matches!(node.ask("user").await, Decision::Closed(_)));
@@ -194,12 +196,12 @@ async fn a_server_that_is_emptied_while_it_runs_is_noticed() {
 async fn a_node_that_starts_after_the_loss_does_not_hide_it_from_those_who_remember() {
     let mut server = RedisServer::start(Version::System, &[]);
     let proxy = FaultProxy::start(server.port);
-    let old = Node::up(proxy.port, OnLoss::Closed).await;
+    let old = Node::up(proxy.port, DataLossPolicy::Closed).await;
     beaten(&server).await;
     proxy.set(Weather::Cut);
     server.kill_and_restart();
-    // It is the first to connect, and remembers nothing.
-    let new = Node::up(server.port, OnLoss::Closed).await;
+    // This node is the first to connect, and knows no earlier heartbeat.
+    let new = Node::up(server.port, DataLossPolicy::Closed).await;
     assert_eq!(new.redis.losses(), 0);
     proxy.set(Weather::Fair);
     all_notice(&[&old, &new], 1).await;
@@ -208,19 +210,19 @@ async fn a_node_that_starts_after_the_loss_does_not_hide_it_from_those_who_remem
         (1, number(&server, "since"))
     );
     assert!(matches!(new.ask("user").await, Decision::Closed(_)), "both are closed");
-    let late = Node::up(server.port, OnLoss::Closed).await;
+    let late = Node::up(server.port, DataLossPolicy::Closed).await;
     assert!(matches!(late.ask("user").await, Decision::Closed(_)), "and so is whoever comes later");
 }
 
 #[tokio::test]
 async fn a_rule_is_closed_for_its_own_window_after_a_loss() {
     let mut server = RedisServer::start(Version::System, &[]);
-    let node = Node::up(server.port, OnLoss::Closed).await;
+    let node = Node::up(server.port, DataLossPolicy::Closed).await;
     assert!(node.ask("short").await.is_allowed() && node.ask("long").await.is_allowed());
     beaten(&server).await;
     server.kill();
     server.restart();
-    // Asked while the connection is made: the first answer after the loss is a refusal, too.
+    // Sent while the connection is being made: the first reply after the loss is a refusal, too.
     let first = node.ask_when_up("user").await;
     assert!(matches!(first, Decision::Closed(_)), "{first:?}");
     let (short, long) = tokio::join!(node.opens("short"), node.opens("long"));

@@ -1,4 +1,4 @@
-//! The Redis store, on real servers of both versions.
+//! The Redis store on real servers of both supported versions.
 
 mod clocks;
 mod denials;

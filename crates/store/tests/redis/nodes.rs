@@ -1,17 +1,17 @@
-//! What a node learns of the others, and of its server.
+//! Facts that a node learns about the other nodes and about its server.
 
 use std::time::Duration;
 
 use sluicegate_core::Store as _;
-use sluicegate_store::redis::{Options, Redis, Server};
+use sluicegate_store::redis::{Options, Redis, RedisEndpoint};
 use sluicegate_testkit::redis::{RedisServer, Version};
 use tokio::time::{sleep, timeout};
 
 fn node(server: &RedisServer) -> Redis {
-    Redis::new(Options::new(Server::at("127.0.0.1", server.port)))
+    Redis::new(Options::new(RedisEndpoint::at("127.0.0.1", server.port)))
 }
 
-/// Waits for something that nobody tells of.
+/// Polls a condition that has no event to wait for.
 pub(crate) async fn until(what: &str, holds: impl Fn() -> bool) {
     let held = async {
         while !holds() {
@@ -31,7 +31,7 @@ async fn nodes_see_each_other() {
     assert!((1..=10_000).contains(&left), "{left}");
     server.kill();
     until("it is down", || {
-        nodes.iter().all(|node| node.state() == sluicegate_store::redis::State::Down)
+        nodes.iter().all(|node| node.state() == sluicegate_store::redis::ConnectionState::Down)
     })
     .await;
     assert_eq!(nodes[0].nodes(), 3, "what was seen last holds while there is nobody to ask");

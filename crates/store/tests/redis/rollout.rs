@@ -1,8 +1,8 @@
-//! Two versions on one Redis, as during a rolling upgrade.
+//! Two versions of Sluicegate on one Redis, as during a rolling upgrade.
 //!
-//! `before/` holds what the version before wrote and sent: its scripts, the calls of one run of its
-//! service with every kind of counter and record, and the keys that they left behind. Texts in the
-//! JSON files are bytes, one to a character.
+//! `before/` contains what the previous version wrote and sent: its scripts, the calls of one run
+//! of its service with every kind of counter and record, and the keys that they left. Texts in the
+//! JSON files are bytes, one per character.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use sluicegate_core::rule::{Group, OnExpiry, Rule};
 use sluicegate_core::ruleset::{Ruleset, Settings};
 use sluicegate_core::store::{Attempt, Claim, Error};
 use sluicegate_core::{Decision, Id, Limit, Plan, Span, Store, Timestamp};
-use sluicegate_store::redis::{Options, Patience, Redis, Server};
+use sluicegate_store::redis::{Options, Redis, RedisEndpoint, RetryPolicy};
 use sluicegate_testkit::redis::{RedisServer, Version};
 
 const FAST_BEFORE: &str = include_str!("before/fast.lua");
@@ -23,7 +23,7 @@ const FULL_BEFORE: &str = include_str!("before/full.lua");
 const CALLS: &str = include_str!("before/calls.json");
 const KEYS: &str = include_str!("before/keys.json");
 
-/// The ids of that run, by the names that its caller gave them.
+/// The ids of that run, by the names that its caller used.
 const HELD: &str = "77e58e0bf519cb393907db4975717874";
 const NAMED: &str = "f008f5a89e8065688d22c043997f5d65";
 const SETTLED: &str = "309d75356871c856d0d065a0fb252df1";
@@ -32,14 +32,14 @@ const RELEASED: &str = "07b7e8db1ce0925085bc4154d80a3f50";
 const CANCELLED: &str = "3b41c4a7cda8ae0f8c47a97dc9fcf435";
 const BOOKED: &str = "e2a9fabdc22943e54e2883b7614e519e";
 const CLAIMED: &str = "dad7d5f48a98da96731fc566d72a1633";
-/// Within the slack of both bookings.
+/// A time within the slack of both bookings.
 const WHEN_BOOKED: u64 = 1_794_865_035_520_000;
 
 fn bytes(text: &Json) -> Vec<u8> {
     text.as_str().expect("a text").chars().map(|char| char as u8).collect()
 }
 
-/// A script call of the version before.
+/// A script call of the previous version.
 #[derive(Clone)]
 struct Call {
     name: String,
@@ -58,14 +58,14 @@ fn calls() -> Vec<Call> {
     calls.iter().map(call).collect()
 }
 
-/// The call on the record of an id.
+/// Returns the call on the record of an id.
 fn call(name: &str, id: &str) -> Call {
     let key = format!("sg:id:{id}").into_bytes();
     let found = calls().into_iter().find(|call| call.name == name && call.keys[0] == key);
     found.unwrap_or_else(|| panic!("{name} of {id}"))
 }
 
-/// A database with the time of a test in it, and a node of this version.
+/// A database with a settable clock, and a node of this version.
 struct Bench {
     server: RedisServer,
     store: Redis,
@@ -78,8 +78,8 @@ impl Bench {
         let patient = std::time::Duration::from_secs(20);
         let options = Options {
             deny_cache: std::time::Duration::ZERO,
-            patience: Patience { timeout: patient, retries: 0, deadline: patient },
-            ..Options::new(Server::at("127.0.0.1", server.port))
+            retry: RetryPolicy { timeout: patient, retries: 0, deadline: patient },
+            ..Options::new(RedisEndpoint::at("127.0.0.1", server.port))
         };
         let bench = Self { store: Redis::with_clock_in_key(options), server, rules: rules() };
         bench.set_now(WHEN_BOOKED);
@@ -87,7 +87,7 @@ impl Bench {
         bench
     }
 
-    /// With what the version before has left behind, at the time when it did.
+    /// Returns a database with the keys that the previous version left, at the time of its run.
     async fn after_the_version_before() -> Self {
         let bench = Self::new().await;
         let kept: Json = serde_json::from_str(KEYS).expect("keys");
@@ -100,7 +100,7 @@ impl Bench {
                 "string" => redis::cmd("SET").arg(name).arg(bytes(value)).to_owned(),
                 "hash" => redis::cmd("HSET").arg(name).arg(pairs(value)).to_owned(),
                 _ => {
-                    // Redis tells members first and wants scores first.
+                    // Redis returns members first and expects scores first.
                     let mut command = redis::cmd("ZADD");
                     command.arg(name);
                     for entry in pairs(value).chunks(2) {
@@ -125,7 +125,7 @@ impl Bench {
         command.query(&mut connection).expect("an answer")
     }
 
-    /// Runs a call by these scripts.
+    /// Runs a call with these scripts.
     fn eval(&self, [fast, full]: &[String; 2], call: &Call) -> Value {
         let script = if call.name == "fast" { fast } else { full };
         let mut command = redis::cmd("EVAL");
@@ -133,8 +133,8 @@ impl Bench {
         self.run(&command)
     }
 
-    /// What a node of the version before would be told; the word.
-    fn told_before(&self, call: &Call) -> String {
+    /// Returns the result word that a node of the previous version would get.
+    fn reply_of_previous_version(&self, call: &Call) -> String {
         let Value::Array(answers) = self.eval(&scripts_before(), call) else { panic!("no list") };
         let Some(Value::Array(answer)) = answers.into_iter().next() else { panic!("no answer") };
         match answer.first() {
@@ -159,7 +159,7 @@ impl Bench {
         usage.expect("usage").readings.iter().map(|reading| reading.used).collect()
     }
 
-    /// Every counter, as far as both versions write it.
+    /// Returns every counter, limited to the fields that both versions write.
     fn counters(&self) -> Vec<(String, Value)> {
         let names =
             redis::from_redis_value::<Vec<String>>(self.run(redis::cmd("KEYS").arg("sg:{*")));
@@ -168,7 +168,7 @@ impl Bench {
         let read = |name: String| {
             let sorted_set = self.server.command(&["TYPE", &name]) == "+zset";
             let value = match (sorted_set, name.ends_with(":holds")) {
-                // What it takes to give an estimate back is packed in any order.
+                // The fields of a packed estimate have no fixed order.
                 (_, true) => self.run(redis::cmd("ZCARD").arg(&name)),
                 (true, _) => {
                     self.run(redis::cmd("ZRANGE").arg(&name).arg(0).arg(-1).arg("WITHSCORES"))
@@ -301,20 +301,21 @@ async fn a_booking_of_the_version_before_is_claimed() {
     let booked = ask(BOOKED, &[("log", "booked"), ("tokens", "booked")]).tokens(10);
     let go = claim(&booked, 1).await;
     assert!(matches!(go, Ok(Claim::Go { .. })), "{go:?}");
-    // It does not say what its caller stated; what is charged on other counters is booked anew.
+    // The booking does not contain what its caller stated. If the counters differ, it is booked
+    // again.
     let claimed = ask(CLAIMED, &[("log", "other"), ("tokens", "other")]).tokens(10);
     let rebooked = claim(&claimed, 1).await;
     assert!(matches!(rebooked, Ok(Claim::Rebooked { .. })), "{rebooked:?}");
     assert_eq!(bench.used("log", "other").await, [1, 1]);
 }
 
-/// A charge that the version before has written is relied on by somebody who is not known by name:
-/// an attempt of ours under the same id that is given up must not take it away.
+/// A charge of the previous version belongs to a caller without an attempt number. The rollback of
+/// an attempt of this version under the same id must not remove it.
 #[tokio::test(flavor = "multi_thread")]
-async fn taking_back_our_attempt_leaves_what_the_version_before_has_charged() {
+async fn rolling_back_our_attempt_keeps_the_charge_of_the_version_before() {
     let bench = Bench::after_the_version_before().await;
     let number = Id::from_bits(7);
-    // The attempt is told that what was charged before stands for it, and given up.
+    // The attempt is told that the earlier charge counts for it, and is then given up.
     let mut replay = call("acquire", NAMED);
     let count: usize =
         std::str::from_utf8(&replay.arguments[0]).expect("text").parse().expect("one");
@@ -323,7 +324,7 @@ async fn taking_back_our_attempt_leaves_what_the_version_before_has_charged() {
     bench.eval(&Redis::scripts_with_clock_in_key("sg:"), &replay);
     let give_up = async |store: &Redis, plan: &Plan<'_>| {
         store.give_up(plan, Attempt::Acquire(number));
-        while store.taking_back() > 0 {
+        while store.pending_rollbacks() > 0 {
             tokio::time::sleep(std::time::Duration::from_millis(1)).await;
         }
     };
@@ -370,33 +371,33 @@ async fn records_of_this_version_are_understood_by_the_one_before() {
     let hold = Some(Span::from_secs(30));
     let held = Ask { cost, hold, ..ask(HELD, &all) };
     assert!(bench.acquire(&held).await.expect("a decision").is_allowed());
-    assert_eq!(bench.told_before(&call("renew", HELD)), "renewed");
+    assert_eq!(bench.reply_of_previous_version(&call("renew", HELD)), "renewed");
 
     let settled = [("log", "settled"), ("tokens", "settled")];
     let settled = Ask { hold, ..ask(SETTLED, &settled).tokens(100) };
     assert!(bench.acquire(&settled).await.expect("a decision").is_allowed());
-    assert_eq!(bench.told_before(&call("settle", SETTLED)), "ended");
+    assert_eq!(bench.reply_of_previous_version(&call("settle", SETTLED)), "ended");
     assert_eq!(bench.used("tokens", "settled").await, [40]);
 
     assert!(
         bench.acquire(&ask(RELEASED, &[("slots", "released")])).await.expect("one").is_allowed()
     );
-    assert_eq!(bench.told_before(&call("release", RELEASED)), "ended");
+    assert_eq!(bench.reply_of_previous_version(&call("release", RELEASED)), "ended");
     assert_eq!(bench.used("slots", "released").await, [0]);
 
     let cancelled = ask(CANCELLED, &[("log", "cancelled")]);
     assert!(bench.acquire(&cancelled).await.expect("a decision").is_allowed());
-    assert_eq!(bench.told_before(&call("cancel", CANCELLED)), "ended");
+    assert_eq!(bench.reply_of_previous_version(&call("cancel", CANCELLED)), "ended");
     assert_eq!(bench.used("log", "cancelled").await, [0, 0]);
 
     let claimed = ask(CLAIMED, &[("log", "claimed"), ("tokens", "claimed")]).tokens(10);
     let booked = bench.with(&claimed, async |store, plan| store.book(plan).await).await;
     assert!(booked.expect("a decision").is_allowed());
-    assert_eq!(bench.told_before(&call("claim", CLAIMED)), "go");
+    assert_eq!(bench.reply_of_previous_version(&call("claim", CLAIMED)), "go");
 
-    // What was admitted under a caller's id is the same to both.
+    // An admission under a caller's id means the same to both versions.
     assert!(bench.acquire(&ask(NAMED, &[("log", "named")])).await.expect("one").is_allowed());
-    assert_eq!(bench.told_before(&call("acquire", NAMED)), "allow");
+    assert_eq!(bench.reply_of_previous_version(&call("acquire", NAMED)), "allow");
     assert_eq!(bench.used("log", "named").await, [1, 1]);
 }
 
@@ -413,7 +414,7 @@ async fn a_record_of_a_later_version_is_refused_and_stays_as_it_is() {
     let kept = bench.run(redis::cmd("GET").arg(&key));
     let answer = bench.acquire(&named).await;
     let Err(Error::Unavailable(why)) = answer else { panic!("{answer:?}") };
-    assert!(why.reason.contains("later version"), "{why}");
+    assert!(why.reason.contains("newer version"), "{why}");
     assert!(bench.store.cancel(&handle(NAMED)).await.is_err());
     assert_eq!(bench.run(redis::cmd("GET").arg(&key)), kept);
 }

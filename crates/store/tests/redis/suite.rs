@@ -1,4 +1,4 @@
-//! The suite that every store has to pass.
+//! The test suite of all stores, run on Redis.
 
 use std::marker::PhantomData;
 use std::sync::OnceLock;
@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use sluicegate_core::Timestamp;
-use sluicegate_store::redis::{Options, Patience, Redis, Server};
+use sluicegate_store::redis::{Options, Redis, RedisEndpoint, RetryPolicy};
 use sluicegate_testkit::redis::{RedisServer, Version, documented_commands};
 use sluicegate_testkit::suite::EPOCH;
-use sluicegate_testkit::suite::shelf::a_shelf_keeps_its_promises;
+use sluicegate_testkit::suite::override_store::an_override_store_keeps_its_promises;
 use sluicegate_testkit::{Subject, store_suite};
 use tokio::runtime::Runtime;
 
-/// Starts a server on which the limiter may do what the documentation says, and no more.
+/// Starts a server that permits the store only the commands that the documentation lists.
 fn start(version: Version) -> RedisServer {
     let user = ["--user", USER, "on", ">hush", "~sg:*", "-@all"].map(str::to_owned);
     let more: Vec<_> = user.into_iter().chain(documented_commands()).collect();
@@ -22,7 +22,7 @@ fn start(version: Version) -> RedisServer {
 
 const USER: &str = "limiter";
 
-/// A server that all tests share, each in a database of its own.
+/// A server that all tests share, each with its own database.
 trait Shared {
     fn server() -> &'static RedisServer;
 }
@@ -69,14 +69,14 @@ impl<V: Shared> Subject for RedisSubject<V> {
         redis::cmd("FLUSHDB").exec(&mut connection).expect("an empty database");
         let patient = Duration::from_secs(20);
         let options = Options {
-            // It goes by the time of this node, and the store by one that tests set.
+            // The cache uses the clock of this node, the store one that the tests set.
             deny_cache: Duration::ZERO,
-            patience: Patience { timeout: patient, retries: 0, deadline: patient },
-            ..Options::new(Server {
+            retry: RetryPolicy { timeout: patient, retries: 0, deadline: patient },
+            ..Options::new(RedisEndpoint {
                 db,
                 username: Some(USER.to_owned()),
                 password: Some("hush".to_owned()),
-                ..Server::at("127.0.0.1", port)
+                ..RedisEndpoint::at("127.0.0.1", port)
             })
         };
         let store = runtime().block_on(async { Redis::with_clock_in_key(options) });
@@ -110,14 +110,14 @@ mod on_6_2 {
     store_suite!(RedisSubject<V6>);
 }
 
-fn shelf_of<V: Shared>() {
+fn check_override_store<V: Shared>() {
     let subject = RedisSubject::<V>::fresh();
     let set_now = |now| subject.set_now(now);
-    runtime().block_on(a_shelf_keeps_its_promises(subject.store(), &set_now));
+    runtime().block_on(an_override_store_keeps_its_promises(subject.store(), &set_now));
 }
 
 #[test]
-fn the_shelf_keeps_its_promises() {
-    shelf_of::<System>();
-    shelf_of::<V6>();
+fn the_override_store_keeps_its_promises() {
+    check_override_store::<System>();
+    check_override_store::<V6>();
 }

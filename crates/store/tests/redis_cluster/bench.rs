@@ -1,4 +1,4 @@
-//! Stores on one cluster, and rules whose counters lie in different slots.
+//! Test nodes on one cluster, under rules whose counters lie in different slots.
 
 use std::time::Duration;
 
@@ -9,16 +9,16 @@ use sluicegate_core::store::{Error, Unanswered};
 use sluicegate_core::time::Clock as _;
 use sluicegate_core::{Decision, Id, Limit, Money, Plan, Span, Store};
 use sluicegate_store::MonotonicClock;
-use sluicegate_store::redis::{Options, Patience, Redis, Server, Topology};
+use sluicegate_store::redis::{Options, Redis, RedisEndpoint, RetryPolicy, Topology};
 use sluicegate_testkit::redis::RedisCluster;
 
 pub(crate) const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// Much more patient than production, on a machine that is shared.
-pub(crate) const PATIENCE: Patience =
-    Patience { timeout: ms(1_000), retries: 2, deadline: ms(3_000) };
+/// Much longer timeouts than the defaults, because the machine is shared.
+pub(crate) const RETRY_POLICY: RetryPolicy =
+    RetryPolicy { timeout: ms(1_000), retries: 2, deadline: ms(3_000) };
 
 /// One node.
 pub(crate) struct Bench {
@@ -33,7 +33,7 @@ pub(crate) struct Ask {
     pub(crate) id: RequestId,
     pub(crate) user: &'static str,
     pub(crate) hold: Option<Span>,
-    /// What it may cost, in nano-dollars.
+    /// Maximum cost in nano-dollars.
     pub(crate) nanos: u64,
 }
 
@@ -69,11 +69,11 @@ impl Ask {
 
 pub(crate) fn seeds(cluster: &RedisCluster) -> Topology {
     let all = cluster.primaries.iter().chain(&cluster.replicas);
-    Topology::Cluster(all.map(|server| Server::at("127.0.0.1", server.port)).collect())
+    Topology::Cluster(all.map(|server| RedisEndpoint::at("127.0.0.1", server.port)).collect())
 }
 
 impl Bench {
-    /// A node whose rules keep what belongs to a user together.
+    /// Returns a node whose rules keep all counters of a user in one slot.
     pub(crate) async fn by_user(topology: Topology, rules: &[(&str, &[&str])]) -> Self {
         let rule = |(name, limits): &(&str, &[&str])| {
             let limits = limits.iter().map(|text| text.parse::<Limit>().expect("a limit"));
@@ -85,7 +85,7 @@ impl Bench {
         Self::under(topology, rules).await
     }
 
-    /// A node under rules for everybody (`ALL`) and for each user (`USER`), if they have limits.
+    /// Returns a node with limits for all users together (`ALL`) and for each user (`USER`).
     pub(crate) async fn new(topology: Topology, all: &[&str], user: &[&str]) -> Self {
         let limits = |texts: &[&str]| -> Vec<Limit> {
             texts.iter().map(|text| text.parse().expect("a limit")).collect()
@@ -97,7 +97,7 @@ impl Bench {
         Self::under(topology, rules).await
     }
 
-    /// A limit that counts under a literal key.
+    /// Returns a node with a limit under a literal key.
     pub(crate) async fn literal(topology: Topology, key: &str, limit: &str) -> Self {
         let limit = limit.parse::<Limit>().expect(limit);
         let rule = Rule { key: Some(key.to_owned()), ..Rule::new("LITERAL", [limit]) };
@@ -106,13 +106,13 @@ impl Bench {
     }
 
     async fn under(topology: Topology, rules: Ruleset) -> Self {
-        let options = Options { patience: PATIENCE, ..Options::on(topology) };
+        let options = Options { retry: RETRY_POLICY, ..Options::on(topology) };
         let store = Redis::new(options);
         assert!(store.wait_until_up(ms(10_000)).await, "no connection: {:?}", store.state());
         Self { store, rules, clock: MonotonicClock::new() }
     }
 
-    /// Does something with the plan of a request.
+    /// Runs an operation on the plan of a request.
     pub(crate) async fn with<T>(&self, ask: Ask, job: impl AsyncFnOnce(&Plan<'_>) -> T) -> T {
         let query = ask.query();
         let plan = self.rules.plan(&query, self.clock.now()).expect("a plan");
@@ -122,7 +122,7 @@ impl Bench {
     pub(crate) async fn acquire(&self, ask: Ask) -> Result<Decision, Error> {
         let acquire = async |plan: &Plan<'_>| {
             let answer = self.store.acquire(plan).await;
-            // As a limiter does whose outage policy denies.
+            // A limiter whose outage policy denies does the same.
             if let Err(Error::Unavailable(Unanswered { attempt: Some(attempt), .. })) = &answer {
                 self.store.give_up(plan, *attempt);
             }
@@ -131,13 +131,13 @@ impl Bench {
         self.with(ask, acquire).await
     }
 
-    /// What every limit shows for a user.
+    /// Returns the used amount of every limit for a user.
     pub(crate) async fn used(&self, user: &'static str) -> Vec<u64> {
         let usage = self.with(ours(0).by(user), async |plan| self.store.usage(plan).await).await;
         usage.expect("usage").readings.iter().map(|reading| reading.used).collect()
     }
 
-    /// Waits until the limits show that: what was taken back, was so in the background.
+    /// Waits until the limits show these amounts, because rollbacks run in the background.
     pub(crate) async fn shows(&self, user: &'static str, expected: &[u64]) {
         let mut last = Vec::new();
         for _ in 0..500 {
@@ -151,7 +151,7 @@ impl Bench {
     }
 }
 
-/// Waits for something that nobody tells of.
+/// Polls a condition that has no event to wait for.
 pub(crate) async fn until(what: &str, holds: impl Fn() -> bool) {
     for _ in 0..1_000 {
         if tokio::task::block_in_place(&holds) {

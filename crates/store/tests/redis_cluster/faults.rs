@@ -1,4 +1,4 @@
-//! Slots that move and servers that die, under load.
+//! Slots that migrate and servers that die, under load.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::bench::{Ask, Bench, ms, of_caller, ours, seeds};
 
-/// Nodes that ask for as much as they can get, and what they were told.
+/// Nodes that request as much as they can get, and the number of admissions.
 struct Load {
     nodes: Vec<Arc<Bench>>,
     done: Arc<AtomicBool>,
@@ -48,7 +48,7 @@ impl Load {
         Self { nodes, done, admitted, tasks }
     }
 
-    /// Waits until so many more are admitted.
+    /// Waits until this many more requests are admitted.
     async fn goes_on(&self, more: u64) {
         let before = self.admitted.load(Ordering::SeqCst);
         let wait = async {
@@ -59,7 +59,7 @@ impl Load {
         timeout(ms(30_000), wait).await.expect("decisions are made again");
     }
 
-    /// Ends it; how many were admitted.
+    /// Ends the load. Returns the number of admissions.
     async fn end(&mut self) -> u64 {
         self.done.store(true, Ordering::SeqCst);
         for task in self.tasks.drain(..) {
@@ -69,8 +69,8 @@ impl Load {
     }
 }
 
-/// The slot of a key, as a server says, and the primary that has it.
-fn place_of(cluster: &RedisCluster, key: &str) -> (u16, usize) {
+/// Returns the slot of a key, as a server reports it, and the primary that owns it.
+fn slot_and_owner(cluster: &RedisCluster, key: &str) -> (u16, usize) {
     let slot = cluster.primaries[0].command(&["CLUSTER", "KEYSLOT", key]);
     let slot: u16 = slot.trim_start_matches(':').parse().expect("a number");
     let count = cluster.primaries.len();
@@ -82,7 +82,7 @@ async fn slots_that_move_lose_nothing(all: &[&str], keys: &[&str], id: fn(u128) 
     let cluster = RedisCluster::start(3);
     let mut load = Load::on(&cluster, all, &["1000000/h"], id).await;
     load.goes_on(50).await;
-    let mut places: Vec<_> = keys.iter().map(|key| place_of(&cluster, key)).collect();
+    let mut places: Vec<_> = keys.iter().map(|key| slot_and_owner(&cluster, key)).collect();
     for _ in 0..4 {
         for (slot, at) in &mut places {
             let to = (*at + 1) % 3;
@@ -116,7 +116,7 @@ async fn primaries_that_die_are_replaced_and_admit_at_most_twice_the_limit() {
     let limit = format!("{LIMIT}/h");
     let mut load = Load::on(&cluster, &[&limit], &[&limit], ours).await;
     load.goes_on(100).await;
-    // Two of three can go, one after the other: those that are left have to agree.
+    // Two of three primaries can die, one after the other: the remaining servers have to agree.
     for victim in 0..2 {
         cluster.primaries[victim].kill();
         let replica = &cluster.replicas[victim];
@@ -131,7 +131,7 @@ async fn primaries_that_die_are_replaced_and_admit_at_most_twice_the_limit() {
     }
     load.goes_on(1).await;
     let mut admitted = load.end().await;
-    // Until nothing more is to be had: what is being taken back may deny for a moment.
+    // Until nothing more fits: a running rollback may cause a denial for a moment.
     let (probe, mut denied) = (&load.nodes[0], 0);
     for id in 0..10 * u128::from(LIMIT) {
         match probe.acquire(ours(1 << 120 | id)).await {
@@ -143,6 +143,6 @@ async fn primaries_that_die_are_replaced_and_admit_at_most_twice_the_limit() {
         }
         sleep(ms(denied)).await;
     }
-    // A fail-over may also lose that something was taken back, which only counts too much.
+    // A failover may also lose a rollback, which only counts too much.
     assert!((LIMIT * 9 / 10..=2 * LIMIT).contains(&admitted), "{admitted}");
 }

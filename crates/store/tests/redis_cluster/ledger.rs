@@ -1,5 +1,5 @@
-//! Budgets whose counters lie in different slots, with callers that all come at once: what is
-//! charged is what was settled and what is held, and no budget is overrun.
+//! Budgets whose counters lie in different slots, under concurrent callers: the charged amount
+//! equals what was settled plus what is held, and no budget is exceeded.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ const USER_BUDGET: u64 = 4_000_000;
 const USERS: [&str; 4] = ["ann", "bob", "eve", "joe"];
 const CALLERS: u64 = 40;
 
-/// Random numbers that are the same in every run.
+/// A random number generator with a fixed seed.
 struct Random(u64);
 
 impl Random {
@@ -27,7 +27,7 @@ impl Random {
     }
 }
 
-/// What callers know of the money that went.
+/// The callers' own account of the spent money.
 #[derive(Default)]
 struct Ledger {
     spent: [AtomicU64; USERS.len()],
@@ -61,7 +61,7 @@ async fn across_slots_no_budget_is_overrun_and_nothing_is_lost() {
     }
 }
 
-/// Reserves, and settles with less; one in five never comes back.
+/// Reserves, and settles with a lower cost; one in five never settles.
 async fn calls(nodes: [Arc<Bench>; 2], ledger: Arc<Ledger>, caller: u64, rounds: u64) {
     let mut random = Random(caller.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let place = (caller % 4) as usize;
@@ -84,7 +84,7 @@ async fn calls(nodes: [Arc<Bench>; 2], ledger: Arc<Ledger>, caller: u64, rounds:
         let actual = random.up_to(estimate);
         let cost = Cost { money: Money::from_nanos(actual), ..Cost::default() };
         let handle = node.with(ask, async |plan| plan.handle()).await;
-        // At the other node, and twice: any of them settles, once.
+        // At the other node, and twice: the settlement counts once.
         let other = &nodes[(caller + round + 1) as usize % 2];
         assert!(!other.store.settle(&handle, &cost).await.expect("settled").replayed);
         assert!(node.store.settle(&handle, &cost).await.expect("settled").replayed);

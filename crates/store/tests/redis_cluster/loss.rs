@@ -1,12 +1,12 @@
-//! Servers of a cluster that lose their memory, and some that only seem to.
+//! Servers of a cluster that lose their data, and failovers that lose nothing.
 
-use sluicegate_store::redis::{Options, Redis, State};
+use sluicegate_store::redis::{ConnectionState, Options, Redis};
 use sluicegate_testkit::redis::{RedisCluster, RedisServer};
 use tokio::time::{sleep, timeout};
 
 use crate::bench::{Bench, ms, ours, seeds};
 
-/// How many heartbeats a server has counted, in whichever slot of its own.
+/// Returns the number of heartbeats that a server has counted, in whichever of its slots.
 fn beats(server: &RedisServer) -> u64 {
     let listed = server.command(&["KEYS", "sg:*:heartbeat"]);
     let key = listed.split("\r\n").find(|line| line.ends_with(":heartbeat"));
@@ -30,7 +30,7 @@ async fn a_replica_that_takes_over_with_all_its_memory_is_no_loss() {
     assert!(node.acquire(ours(1)).await.expect("an answer").is_allowed());
     let replica = &cluster.replicas[0];
     until("the primary gets heartbeats", || beats(&cluster.primaries[0]) > 1).await;
-    // The primary hands over in good order: nothing is lost.
+    // The primary hands over in an orderly way, so nothing is lost.
     assert_eq!(replica.command(&["CLUSTER", "FAILOVER"]), "+OK");
     until("it is a primary", || replica.command(&["ROLE"]).contains("master")).await;
     let before = beats(replica);
@@ -63,7 +63,7 @@ async fn no_more_servers_are_connected_to_than_connections_max() {
     until("two servers get heartbeats", || connected() == 2).await;
     let before = total();
     until("they get more", || total() > before + 6).await;
-    assert_eq!((connected(), two.state()), (2, State::Unsure));
+    assert_eq!((connected(), two.state()), (2, ConnectionState::Connecting));
     let three = Redis::new(options(3));
     assert!(three.wait_until_up(ms(20_000)).await, "it may connect to all of them");
     assert_eq!(connected(), 3);

@@ -1,4 +1,4 @@
-//! The Redis store on several servers: a cluster, and a master that sentinels watch.
+//! The Redis store on several servers: a cluster, and a master monitored by sentinels.
 
 mod bench;
 mod faults;

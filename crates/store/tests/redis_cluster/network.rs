@@ -1,18 +1,18 @@
-//! A network that loses replies and holds up messages, between a node and every server.
+//! A network that drops replies and delays messages, between a node and every server.
 
-use sluicegate_store::redis::{Server, Topology};
+use sluicegate_store::redis::{RedisEndpoint, Topology};
 use sluicegate_testkit::proxy::{FaultProxy, Weather};
 use sluicegate_testkit::redis::RedisCluster;
 
 use crate::bench::{Ask, Bench, ms, of_caller, ours, until};
 
-/// A cluster whose servers are known to clients as the proxies before them.
-struct Behind {
+/// A cluster whose servers announce the addresses of proxies in front of them.
+struct ProxiedCluster {
     cluster: RedisCluster,
     proxies: Vec<FaultProxy>,
 }
 
-impl Behind {
+impl ProxiedCluster {
     async fn start() -> Self {
         let cluster = RedisCluster::start(3);
         let proxies: Vec<_> =
@@ -35,14 +35,14 @@ impl Behind {
     }
 
     async fn bench(&self, all: &str, user: &str) -> Bench {
-        let seeds = self.proxies.iter().map(|proxy| Server::at("127.0.0.1", proxy.port));
+        let seeds = self.proxies.iter().map(|proxy| RedisEndpoint::at("127.0.0.1", proxy.port));
         Bench::new(Topology::Cluster(seeds.collect()), &[all], &[user]).await
     }
 }
 
-/// Loses replies after their commit, of one server or of all.
+/// Drops replies after their commit, of one server or of all.
 async fn lost_replies_are_counted_once(id: fn(u128) -> Ask) {
-    let behind = Behind::start().await;
+    let behind = ProxiedCluster::start().await;
     let bench = behind.bench("1000/h", "40/h").await;
     for n in 1..=60_u64 {
         match n % 4 {
@@ -67,10 +67,10 @@ async fn an_id_of_a_caller_is_counted_once_in_every_slot() {
     lost_replies_are_counted_once(of_caller).await;
 }
 
-/// What can't be answered for is taken back, as soon as it can be.
+/// A reservation that one server can't confirm is rolled back as soon as that server answers.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_is_silent_leaves_nothing_charged_on_the_others() {
-    let behind = Behind::start().await;
+    let behind = ProxiedCluster::start().await;
     let bench = behind.bench("1000/h", "1000/h").await;
     for silent in 0..3 {
         behind.proxies[silent].set(Weather::BlackHole);
@@ -81,7 +81,8 @@ async fn a_server_that_is_silent_leaves_nothing_charged_on_the_others() {
         behind.proxies[silent].set(Weather::Fair);
         assert!(bench.store.wait_until_up(ms(10_000)).await);
     }
-    // Some were decided without the silent server, so they are charged in full; none is in part.
+    // Some were decided without the silent server, so they are charged in full; none is charged in
+    // part.
     let mut last = Vec::new();
     for _ in 0..500 {
         last = bench.used("ann").await;
@@ -93,10 +94,10 @@ async fn a_server_that_is_silent_leaves_nothing_charged_on_the_others() {
     assert_eq!(last[0], last[1], "{last:?}");
 }
 
-/// Whoever asked has gone before there is an answer.
+/// The caller gives up before there is a reply.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_nobody_waits_for_is_taken_back() {
-    let behind = Behind::start().await;
+async fn an_abandoned_request_is_rolled_back() {
+    let behind = ProxiedCluster::start().await;
     let bench = behind.bench("1000/h", "1000/h").await;
     behind.proxies.iter().for_each(|proxy| proxy.delay(ms(50)));
     for n in 1..=10 {
@@ -104,7 +105,7 @@ async fn what_nobody_waits_for_is_taken_back() {
         assert!(gone.is_err(), "no answer can be there yet");
     }
     bench.shows("ann", &[0, 0]).await;
-    // What was given up may be asked for again, under the same id.
+    // The same id may be requested again.
     assert!(bench.acquire(of_caller(1)).await.expect("a decision").is_allowed());
     bench.shows("ann", &[1, 1]).await;
 }

@@ -15,7 +15,7 @@ use crate::bench::{Ask, Bench, ms, of_caller, ours, seeds};
 
 const USERS: [&str; 4] = ["ann", "bob", "eve", "joe"];
 
-/// A cluster of each version that is supported.
+/// Returns a cluster of each supported version.
 fn each_version() -> impl Iterator<Item = RedisCluster> {
     [Version::System, Version::V6_2].into_iter().map(|version| {
         RedisCluster::start_with(ClusterOptions { version, ..ClusterOptions::default() })
@@ -71,7 +71,7 @@ async fn an_id_that_comes_again_is_charged_once_and_a_denied_one_may_come_again(
     assert_eq!(replayed(&nodes[1], of_caller(1)).await, Some(true));
     assert_eq!(replayed(&nodes[1], of_caller(2)).await, None);
     nodes[0].shows("ann", &[1, 1]).await;
-    // What made it impossible goes, and then the same id is admitted.
+    // The obstacle disappears, and then the same id is admitted.
     let handle = nodes[0].with(of_caller(1), async |plan| plan.handle()).await;
     assert!(!nodes[1].store.cancel(&handle).await.expect("an end").replayed);
     assert!(nodes[0].store.cancel(&handle).await.expect("an end").replayed);
@@ -188,8 +188,9 @@ async fn one_round_trip_and_exact(cluster: &RedisCluster) {
     assert!(bench.with(ours(9_999), async |plan| bench.store.book(plan).await).await.is_ok());
 }
 
-/// Several nodes want more than there is. A transient hold may deny what would have fit, but
-/// nothing is above a limit, and in the end exactly what was admitted is charged.
+/// Several nodes request more than the limits allow. A transient reservation may deny a request
+/// that would have fit, but no limit is exceeded, and in the end exactly the admitted requests are
+/// charged.
 async fn hammered(id: impl Fn(u128) -> Ask + Copy + Send + Sync + 'static, all: u64, user: u64) {
     let cluster = RedisCluster::start(3);
     let (all_text, user_text) = (format!("{all}/h"), format!("{user}/h"));
@@ -226,7 +227,7 @@ async fn hammered(id: impl Fn(u128) -> Ask + Copy + Send + Sync + 'static, all: 
     for (who, one) in USERS.into_iter().zip(&admitted) {
         nodes[0].shows(who, &[sum, *one]).await;
     }
-    // What others only held for a moment is to be had.
+    // Requests that were only reserved for a moment fit now.
     let mut more = 0;
     for extra in 0..all {
         let ask = id(1 << 64 | u128::from(extra)).by(USERS[extra as usize % 4]);
@@ -245,8 +246,8 @@ async fn nothing_is_above_the_limit_of_a_user_and_nothing_is_left_charged() {
     hammered(of_caller, 1_000, 25).await;
 }
 
-/// Traffic over many windows, judged by the checker. A charge in a slot is at most as much older
-/// than its admission as that took to be answered.
+/// Traffic over many windows, judged by the checker. A charge in a slot is older than its admission
+/// by at most the time that the reply took.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_window_holds_more_than_its_limit() {
     const WINDOW_MS: u64 = 1_000;

@@ -1,18 +1,22 @@
-//! A master that fails, and the replica that the sentinels put in its place.
+//! A master that fails, and the replica that the sentinels promote.
 
 use sluicegate_core::store::Error;
-use sluicegate_store::redis::{Sentinels, Server, State, Topology};
+use sluicegate_store::redis::{ConnectionState, RedisEndpoint, Sentinels, Topology};
 use sluicegate_testkit::redis::{MASTER, RedisSentinel, RedisServer};
 use tokio::time::sleep;
 
 use crate::bench::{Bench, ms, ours};
 
 fn topology(redis: &RedisSentinel) -> Topology {
-    let server = |server: &RedisServer| Server::at("127.0.0.1", server.port);
+    let server = |server: &RedisServer| RedisEndpoint::at("127.0.0.1", server.port);
     let mut nodes: Vec<_> = redis.sentinels.iter().map(server).collect();
-    // The first one they ask does not exist.
-    nodes.insert(0, Server::at("127.0.0.1", 1));
-    Topology::Sentinel(Sentinels { master: MASTER.to_owned(), nodes, login: Server::at("", 0) })
+    // The first sentinel in the list does not exist.
+    nodes.insert(0, RedisEndpoint::at("127.0.0.1", 1));
+    Topology::Sentinel(Sentinels {
+        master: MASTER.to_owned(),
+        nodes,
+        login: RedisEndpoint::at("", 0),
+    })
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -25,7 +29,7 @@ async fn the_new_master_is_found_after_the_old_one_dies() {
     redis.primary.kill();
     let mut id = 100;
     let mut admitted = 20;
-    // Nothing tells when sentinels have agreed; each question has its own deadline.
+    // There is no event for the agreement of the sentinels; each request has its own deadline.
     for _ in 0..2_000 {
         id += 1;
         match bench.acquire(ours(id)).await {
@@ -35,8 +39,8 @@ async fn the_new_master_is_found_after_the_old_one_dies() {
             Err(other) => panic!("{other}"),
         }
     }
-    assert_eq!(bench.store.state(), State::Up);
-    // The fail-over may have lost writes, but not more than a whole window of them.
+    assert_eq!(bench.store.state(), ConnectionState::Up);
+    // The failover may have lost writes, but not more than a whole window of them.
     assert!((60..=120).contains(&admitted), "{admitted}");
     assert_eq!(bench.used("ann").await[1], 60);
 }

@@ -1,11 +1,11 @@
-//! The suite that every store has to pass, with all keys of a test in one slot.
+//! The test suite of all stores, run on a cluster with all keys of a test in one slot.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use sluicegate_core::Timestamp;
-use sluicegate_store::redis::{Options, Patience, Redis};
+use sluicegate_store::redis::{Options, Redis, RetryPolicy};
 use sluicegate_testkit::redis::RedisCluster;
 use sluicegate_testkit::suite::EPOCH;
 use sluicegate_testkit::{Subject, store_suite};
@@ -23,7 +23,7 @@ fn runtime() -> &'static Runtime {
     RUNTIME.get_or_init(|| Runtime::new().expect("a runtime"))
 }
 
-/// A store whose prefix puts everything into one slot, another one for each test.
+/// A store whose prefix puts all keys into one slot, a different one for each test.
 struct OneSlot {
     store: Redis,
     clock: String,
@@ -38,10 +38,11 @@ impl Subject for OneSlot {
         let key_prefix = format!("{{{}}}", NEXT.fetch_add(1, Ordering::Relaxed));
         let clock = format!("{key_prefix}clock");
         let patient = Duration::from_secs(20);
-        let patience = Patience { timeout: patient, retries: 0, deadline: patient };
-        // It goes by the time of this node, and the store by one that tests set.
+        let retry = RetryPolicy { timeout: patient, retries: 0, deadline: patient };
+        // The cache uses the clock of this node, the store one that the tests set.
+        //
         let deny_cache = Duration::ZERO;
-        let options = Options { key_prefix, patience, deny_cache, ..Options::on(seeds(cluster())) };
+        let options = Options { key_prefix, retry, deny_cache, ..Options::on(seeds(cluster())) };
         let store = runtime().block_on(async { Redis::with_clock_in_key(options) });
         let subject = Self { store, clock };
         subject.set_now(EPOCH);

@@ -9,11 +9,11 @@ pub mod budget;
 #[allow(missing_docs, reason = "the name of each test is its sentence")]
 pub mod decisions;
 pub mod model;
+pub mod override_store;
 pub mod proof;
 #[allow(missing_docs, reason = "the name of each test is its sentence")]
 pub mod records;
 mod script;
-pub mod shelf;
 
 use std::sync::Arc;
 

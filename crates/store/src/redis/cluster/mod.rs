@@ -1,19 +1,20 @@
-//! The way to the servers of a Redis Cluster.
+//! [`Cluster`]: routes calls to the servers of a Redis Cluster.
 //!
-//! There is a link to every primary, and a map that says which of them has a slot. Servers say
-//! where a slot is when we ask the wrong one:
+//! There is one link to every primary, and a map of the slots. A server redirects a call that it
+//! can't serve:
 //!
-//! | answer | means | then |
+//! | reply | meaning | reaction |
 //! |---|---|---|
-//! | MOVED | the slot is elsewhere | noted in the map, and asked there at once; the map is read anew |
-//! | ASK | the slot is on its way elsewhere, and so may the keys be | asked there, this once |
-//! | TRYAGAIN, CLUSTERDOWN, LOADING | not now | asked again after a pause |
-//! | READONLY | a primary was demoted | its link is made anew, the map is read anew, and it is asked again |
-//! | none | it may be dead | the caller decides; the map is read anew |
+//! | MOVED | another server owns the slot | update the map, send the call there at once, read the map again |
+//! | ASK | the slot is migrating, and its keys may have moved | send this one call there |
+//! | TRYAGAIN, CLUSTERDOWN, LOADING | not now | retry after a delay |
+//! | READONLY | a primary was demoted | reconnect, read the map again, retry |
+//! | none | the server may be dead | return the failure to the caller, read the map again |
 //!
-//! Everything but the last was certainly not executed. All of it ends when the caller's time does.
+//! In all cases but the last, the call was not executed. All retries end at the deadline of the
+//! call.
 
-mod map;
+mod slot_map;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -28,129 +29,139 @@ use tokio::time::{sleep, timeout};
 use tracing::warn;
 
 use super::call::Call;
-use super::failure::{Failure, Refusal};
-use super::heartbeat::Loss;
-use super::link::{Link, State, Terms};
+use super::failure::{CallFailure, WriteRefusal};
+use super::heartbeat::DataLoss;
+use super::link::{ConnectionState, Link, LinkOptions};
 use super::reply::Reply;
-use super::server::{Address, ConnectError, Server, ask};
-use super::slot::Slot;
-use map::{Map, Range};
+use super::server::{ConnectError, RedisEndpoint, ServerAddress, query};
+use super::slot::ClusterSlot;
+use slot_map::{SlotMap, SlotRange};
 
-/// The most times that one call is sent on or asked again.
-const HOPS_MAX: u32 = 16;
-/// How long to wait before something is asked again, at first and at most.
-const PAUSE_MIN: Duration = Duration::from_millis(2);
-const PAUSE_MAX: Duration = Duration::from_millis(16);
-/// How often the map is read when nothing happens, and when a server does not answer.
-const READ_CALM: Duration = Duration::from_secs(5);
-const READ_TROUBLED: Duration = Duration::from_millis(200);
-/// The least time between two readings, however many servers send us elsewhere.
-const READ_REST: Duration = Duration::from_millis(50);
-/// How long one server is waited for when the map is read.
-const READ_PATIENCE: Duration = Duration::from_millis(500);
+/// Maximum number of redirections and retries of one call.
+const REDIRECTIONS_MAX: u32 = 16;
+/// First delay before a retry; it doubles up to the maximum.
+const DELAY_MIN: Duration = Duration::from_millis(2);
+const DELAY_MAX: Duration = Duration::from_millis(16);
+/// Interval between readings of the map while all servers answer.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(5);
+/// Interval between readings of the map while a server does not answer.
+const REFRESH_INTERVAL_DEGRADED: Duration = Duration::from_millis(200);
+/// Minimum time between two readings of the map, however many redirections arrive.
+const REFRESH_INTERVAL_MIN: Duration = Duration::from_millis(50);
+/// Timeout of one server when the map is read.
+const REFRESH_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// The way to a cluster. Its tasks end when the last handle is dropped.
+/// A connection to a cluster. Its tasks end when the last handle is dropped.
 #[derive(Clone, Debug)]
 pub(super) struct Cluster {
-    shared: Arc<Shared>,
+    shared: Arc<ClusterState>,
     /// Ends the task when it is dropped.
     _alive: Arc<oneshot::Sender<()>>,
 }
 
+/// State that the handles share with the task.
 #[derive(Debug)]
-struct Shared {
-    /// How the cluster was found at first, and how to log in to any of its servers.
-    seeds: Vec<Server>,
-    map: RwLock<Map>,
-    /// Nobody could be found who knows the map.
-    lost: AtomicBool,
-    /// The map may no longer be true.
+struct ClusterState {
+    /// Servers of the configuration, and the login for all servers of the cluster.
+    seeds: Vec<RedisEndpoint>,
+    map: RwLock<SlotMap>,
+    /// Set if no server returned the map.
+    undiscovered: AtomicBool,
+    /// Wakes the task when the map may be out of date.
     stale: Notify,
-    terms: Terms,
+    options: LinkOptions,
 }
 
 impl Cluster {
-    /// Starts to look for the servers.
-    pub(super) fn open(seeds: Vec<Server>, terms: Terms) -> Self {
-        let shared = Arc::new(Shared {
+    /// Starts to discover the servers.
+    pub(super) fn open(seeds: Vec<RedisEndpoint>, options: LinkOptions) -> Self {
+        let shared = Arc::new(ClusterState {
             seeds,
-            map: RwLock::new(Map::unknown()),
-            lost: AtomicBool::new(false),
+            map: RwLock::new(SlotMap::empty()),
+            undiscovered: AtomicBool::new(false),
             stale: Notify::new(),
-            terms,
+            options,
         });
         let (alive, dropped) = oneshot::channel::<()>();
         let reader = shared.clone();
         tokio::spawn(async move {
             tokio::select! {
-                () = reader.keep_map() => {}
+                () = reader.refresh_map() => {}
                 _ = dropped => {}
             }
         });
         Self { shared, _alive: Arc::new(alive) }
     }
 
-    pub(super) fn state(&self) -> State {
+    pub(super) fn state(&self) -> ConnectionState {
         let map = self.shared.read();
-        match map.is_unknown() {
-            true if self.shared.lost.load(Ordering::Relaxed) => State::Down,
-            true => State::Unsure,
+        match map.is_empty() {
+            true if self.shared.undiscovered.load(Ordering::Relaxed) => ConnectionState::Down,
+            true => ConnectionState::Connecting,
             false => map.state(),
         }
     }
 
-    /// Whether a server may throw counters away when its memory is full.
+    /// Returns true if a server may evict counters when its memory is full.
     pub(super) fn evicts(&self) -> bool {
         self.shared.read().evicts()
     }
 
-    /// Why a server writes nothing, if one answers but doesn't.
-    pub(super) fn refusal(&self) -> Option<Refusal> {
+    /// Returns the reason why a server rejects writes, if one does.
+    pub(super) fn refusal(&self) -> Option<WriteRefusal> {
         self.shared.read().refusal()
     }
 
-    /// When the server of a slot last lost its memory, if it ever did.
-    pub(super) fn loss(&self, slot: Slot) -> Option<Loss> {
+    /// Returns the last data loss of a slot's server, if there was one.
+    pub(super) fn loss(&self, slot: ClusterSlot) -> Option<DataLoss> {
         self.shared.read().owner(slot)?.loss()
     }
 
-    /// Whether the server of a slot is known not to answer.
-    pub(super) fn is_down(&self, slot: Slot) -> bool {
+    /// Returns true if the server of a slot is down.
+    pub(super) fn is_down(&self, slot: ClusterSlot) -> bool {
         match self.shared.read().owner(slot) {
-            Some(link) => link.state() == State::Down,
-            None => self.shared.lost.load(Ordering::Relaxed),
+            Some(link) => link.state() == ConnectionState::Down,
+            None => self.shared.undiscovered.load(Ordering::Relaxed),
         }
     }
 
-    /// Sends a call to the server of its slot, wherever that is by now.
-    pub(super) async fn ask(&self, mut call: Call, not_after: Timestamp) -> Result<Reply, Failure> {
+    /// Sends a call to the server that owns its slot, and follows redirections.
+    pub(super) async fn execute(
+        &self,
+        mut call: Call,
+        deadline: Timestamp,
+    ) -> Result<Reply, CallFailure> {
         let shared = &*self.shared;
         let slot = call.slot.expect("every call in a cluster has a slot: see Redis::spread");
-        let (mut pause, mut sent_to) = (PAUSE_MIN, None);
-        for _ in 0..HOPS_MAX {
-            let link = sent_to.take().or_else(|| shared.read().owner(slot).cloned());
+        let (mut delay, mut redirected_to) = (DELAY_MIN, None);
+        for _ in 0..REDIRECTIONS_MAX {
+            let link = redirected_to.take().or_else(|| shared.read().owner(slot).cloned());
             let answer = match link {
-                Some(link) => link.ask(call.clone(), not_after).await,
-                None if shared.lost.load(Ordering::Relaxed) => return Err(Failure::Down),
-                None => Err(Failure::NotReady("no server is known to have the slot".to_owned())),
+                Some(link) => link.execute(call.clone(), deadline).await,
+                None if shared.undiscovered.load(Ordering::Relaxed) => {
+                    return Err(CallFailure::Down);
+                }
+                None => Err(CallFailure::NotReady("no known server owns the slot".to_owned())),
             };
-            // Whoever was stopped in between must not go on as if nothing had happened.
-            let late = shared.terms.time.now() >= not_after;
+            // A process that was suspended meanwhile must not continue with an old call.
+            let late = shared.options.time.now() >= deadline;
             call.asking = false;
             match answer {
-                Err(failure) if late && failure.was_not_executed() => return Err(Failure::Late),
-                Err(Failure::Moved(to)) => {
+                Err(failure) if late && failure.was_not_executed() => {
+                    return Err(CallFailure::Timeout);
+                }
+                Err(CallFailure::Moved(to)) => {
                     shared.moved(slot, &to);
                     shared.stale.notify_one();
                 }
-                Err(Failure::Ask(to)) => {
-                    sent_to = Some(shared.link_to(&to));
+                Err(CallFailure::Ask(to)) => {
+                    redirected_to = Some(shared.link_to(&to));
                     call.asking = true;
                 }
-                Err(Failure::NotReady(_)) => {
+                Err(CallFailure::NotReady(_)) => {
                     shared.stale.notify_one();
-                    sleep(pause).await;
-                    pause = (pause * 2).min(PAUSE_MAX);
+                    sleep(delay).await;
+                    delay = (delay * 2).min(DELAY_MAX);
                 }
                 Err(failure) => {
                     shared.stale.notify_one();
@@ -159,106 +170,106 @@ impl Cluster {
                 Ok(reply) => return Ok(reply),
             }
         }
-        Err(Failure::NotReady("the slot is at no server for long".to_owned()))
+        Err(CallFailure::NotReady("the slot keeps moving between servers".to_owned()))
     }
 }
 
-impl Shared {
-    fn read(&self) -> std::sync::RwLockReadGuard<'_, Map> {
+impl ClusterState {
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, SlotMap> {
         self.map.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> std::sync::RwLockWriteGuard<'_, Map> {
+    fn write(&self) -> std::sync::RwLockWriteGuard<'_, SlotMap> {
         self.map.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn server(&self, address: &Address) -> Server {
-        self.seeds[0].moved_to(address)
+    fn server(&self, address: &ServerAddress) -> RedisEndpoint {
+        self.seeds[0].with_address(address)
     }
 
-    fn open(&self, address: &Address) -> Link {
-        Link::open_in_cluster(self.server(address), self.terms.clone())
+    fn open(&self, address: &ServerAddress) -> Link {
+        Link::open_in_cluster(self.server(address), self.options.clone())
     }
 
-    fn moved(&self, slot: Slot, to: &Address) {
-        self.write().moved(slot, to, || self.open(to));
+    fn moved(&self, slot: ClusterSlot, to: &ServerAddress) {
+        self.write().set_owner(slot, to, || self.open(to));
     }
 
-    fn link_to(&self, address: &Address) -> Link {
-        if let Some(link) = self.read().at(address) {
+    fn link_to(&self, address: &ServerAddress) -> Link {
+        if let Some(link) = self.read().link_to(address) {
             return link.clone();
         }
-        self.write().at_or(address, || self.open(address))
+        self.write().link_or_insert(address, || self.open(address))
     }
 
-    /// Reads the map again and again: when something says that it is not true, when a server does
-    /// not answer, and now and then.
-    async fn keep_map(&self) {
+    /// Keeps the map up to date: reads it when a reply shows that it is stale, more often while a
+    /// server does not answer, and at a slow interval otherwise.
+    async fn refresh_map(&self) {
         for round in 0.. {
-            match self.find_map(round).await {
+            match self.fetch_map(round).await {
                 Ok(ranges) => {
-                    self.write().adopt(&ranges, |address| self.open(address));
-                    self.lost.store(false, Ordering::Relaxed);
+                    self.write().replace(&ranges, |address| self.open(address));
+                    self.undiscovered.store(false, Ordering::Relaxed);
                 }
                 Err(problem) => {
-                    if !self.lost.swap(true, Ordering::Relaxed) {
-                        warn!(reason = %problem, "no server of the Redis Cluster tells its slots");
+                    if !self.undiscovered.swap(true, Ordering::Relaxed) {
+                        warn!(reason = %problem, "no server of the Redis Cluster returned its slots");
                     }
                 }
             }
-            sleep(READ_REST).await;
-            let calm = self.read().state() == State::Up;
-            let rest = if calm { READ_CALM } else { READ_TROUBLED };
-            let _ = timeout(rest, self.stale.notified()).await;
+            sleep(REFRESH_INTERVAL_MIN).await;
+            let healthy = self.read().state() == ConnectionState::Up;
+            let interval = if healthy { REFRESH_INTERVAL } else { REFRESH_INTERVAL_DEGRADED };
+            let _ = timeout(interval, self.stale.notified()).await;
         }
     }
 
-    /// Asks all servers that are known, beginning with another one each round: the answer of one
-    /// that was cut off from the others is not true, and must not be believed for ever.
-    async fn find_map(&self, round: usize) -> Result<Vec<Range>, ConnectError> {
+    /// Asks the known servers for the map, starting with another one each round: a server that is
+    /// cut off from the cluster returns an outdated map, which must not be used forever.
+    async fn fetch_map(&self, round: usize) -> Result<Vec<SlotRange>, ConnectError> {
         let mut known: Vec<_> = self.read().addresses().map(|known| self.server(known)).collect();
         if !known.is_empty() {
             let first = round % known.len();
             known.rotate_left(first);
         }
-        let mut problem = ConnectError::Silent;
+        let mut problem = ConnectError::NoReply;
         for server in known.iter().chain(&self.seeds) {
-            match timeout(READ_PATIENCE, slots_of(server)).await {
+            match timeout(REFRESH_TIMEOUT, fetch_slots(server)).await {
                 Ok(Ok(ranges)) => return Ok(ranges),
                 Ok(Err(error)) => problem = error,
-                Err(_) => problem = ConnectError::Silent,
+                Err(_) => problem = ConnectError::NoReply,
             }
         }
         Err(problem)
     }
 }
 
-/// What a server says about who has which slot.
-async fn slots_of(server: &Server) -> Result<Vec<Range>, ConnectError> {
+/// Returns the slot ranges that a server reports, over a new connection.
+async fn fetch_slots(server: &RedisEndpoint) -> Result<Vec<SlotRange>, ConnectError> {
     let mut connection = server.dial().await?;
-    ask_slots(&mut connection, server, READ_PATIENCE).await
+    query_slots(&mut connection, server, REFRESH_TIMEOUT).await
 }
 
-/// The slots that a server says it has itself, the first and last of each range.
-pub(super) async fn owned(
+/// Returns the first and last slot of each range that a server owns itself.
+pub(super) async fn owned_slots(
     connection: &mut MultiplexedConnection,
-    server: &Server,
-    patience: Duration,
-) -> Result<Vec<(Slot, Slot)>, ConnectError> {
-    let ranges = ask_slots(connection, server, patience).await?;
+    server: &RedisEndpoint,
+    reply_timeout: Duration,
+) -> Result<Vec<(ClusterSlot, ClusterSlot)>, ConnectError> {
+    let ranges = query_slots(connection, server, reply_timeout).await?;
     Ok(ranges.iter().filter_map(|range| range.of(server)).collect())
 }
 
-async fn ask_slots(
+async fn query_slots(
     connection: &mut MultiplexedConnection,
-    server: &Server,
-    patience: Duration,
-) -> Result<Vec<Range>, ConnectError> {
-    let mut question = redis::cmd("CLUSTER");
-    question.arg("SLOTS");
-    let answer: Value = ask(connection, &question, patience).await?;
-    match Range::read_all(&answer, &server.host) {
+    server: &RedisEndpoint,
+    reply_timeout: Duration,
+) -> Result<Vec<SlotRange>, ConnectError> {
+    let mut command = redis::cmd("CLUSTER");
+    command.arg("SLOTS");
+    let answer: Value = query(connection, &command, reply_timeout).await?;
+    match SlotRange::read_all(&answer, &server.host) {
         Some(ranges) if !ranges.is_empty() => Ok(ranges),
-        _ => Err(ConnectError::Unfit("it knows no server that has slots".to_owned())),
+        _ => Err(ConnectError::Unsuitable("it reports no server with slots".to_owned())),
     }
 }

@@ -1,8 +1,9 @@
--- A token bucket, as a hash: `empty` is when all that was taken has drained, `latest` the latest
--- instant at which something was or will be poured in, `back` all that was ever given back.
+-- A token bucket, stored as a hash: `empty` is the time at which the bucket has drained, `latest`
+-- the latest time at which something was or will be poured in, `back` the sum of all returned
+-- amounts, as draining time.
 --
--- It drains in whole nanoseconds, and doubles can't count those since 1970. So a time is a pair:
--- microseconds, and the nanoseconds that are left over.
+-- The bucket drains in whole nanoseconds, and a double can't hold the nanoseconds since 1970. So a
+-- time is a pair: microseconds and the remaining nanoseconds.
 local bucket = {}
 
 local function plus(us, ns, more_us, more_ns)
@@ -16,7 +17,7 @@ local function plus(us, ns, more_us, more_ns)
   return us, ns
 end
 
--- Never below zero.
+-- Subtracts one time from another, down to zero.
 local function minus(us, ns, less_us, less_ns)
   us, ns = us - less_us, ns - less_ns
   if ns < 0 then
@@ -32,7 +33,7 @@ local function before(us, ns, other_us, other_ns)
   return us < other_us or (us == other_us and ns < other_ns)
 end
 
--- How long whole grains take to drain, without a product that doubles can't hold.
+-- Returns the time that whole grains take to drain. Avoids products that a double can't hold.
 local function drained_in(grains, drain)
   local low = math.fmod(grains, 1000)
   local high = (grains - low) / 1000
@@ -71,7 +72,7 @@ local function bucket_save(key, state)
   call('HSET', key, unpack(line))
 end
 
--- Pours in at `at`; the state behind it.
+-- Pours an amount in at `at`. Returns the new state.
 local function bucket_pour(key, at, amount, drain, grain)
   local state = bucket_load(key)
   state[3] = math.max(state[3], at)
@@ -84,7 +85,8 @@ local function bucket_pour(key, at, amount, drain, grain)
   return state
 end
 
--- Leaves no room before `until_at`: how a gate is closed. Returns until when there is none.
+-- Closes a gate: fills the bucket so that nothing fits before `until_at`. Returns the time at which
+-- it opens.
 local function bucket_fill(key, until_at)
   local state = bucket_load(key)
   state[3] = math.max(state[3], until_at)
@@ -118,14 +120,14 @@ function bucket.take(c, use, start, slack)
   use.pour = c.state
 end
 
--- The level as the time that it takes to drain; whoever asks knows how fast that is.
+-- Returns the level as the time that it takes to drain. The caller knows the drain rate.
 function bucket.reading(c)
   return minus(c.state[1], c.state[2], now, 0)
 end
 
--- Only what has not drained: the rest has already made room for others. Where something is booked
--- for later, only what will not have drained until then; and what was given back since has let
--- this drain sooner if it was poured in before.
+-- Returns only what has not drained, because the rest has made room for others already. If
+-- something is booked for later, it returns only what will not have drained by then. Amounts that
+-- were returned since make a pour drain earlier, if it came before them.
 function bucket.give_back(use, amount, at)
   local state, pour = bucket_load(use.key), use.pour
   local us, ns = minus(pour[1], pour[2], minus(state[4], state[5], pour[4], pour[5]))
@@ -141,7 +143,7 @@ function bucket.give_back(use, amount, at)
   end
 end
 
--- All that is in it is taken for one pour.
+-- Treats everything in the bucket as one pour.
 function bucket.refund(c, amount)
   local use = { key = c.key, pour = bucket_load(c.key), drain = c.drain, grain = c.grain }
   bucket.give_back(use, amount, now)

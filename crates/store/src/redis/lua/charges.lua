@@ -1,11 +1,11 @@
--- A plan, as it comes in the arguments, and what can be asked of its charges.
+-- Reads a plan from the arguments, and runs operations on its charges.
 local KINDS = { log = log, slots = slots, windowed = slices, calendar = calendar, bucket = bucket }
 
 local at_arg, at_key = first_arg, first_key
--- The last argument of this operation: later versions add theirs at the end.
+-- Index of the last argument of this operation. Later versions append arguments.
 local last_arg = 0
 
--- The next argument; nothing if the operation has no more of them.
+-- Returns the next argument, or nil if the operation has no more.
 local function argument()
   if at_arg < last_arg then
     at_arg = at_arg + 1
@@ -13,7 +13,7 @@ local function argument()
   end
 end
 
--- A whole number that can be counted, or nothing if the argument is empty.
+-- Returns the next argument as a whole number, or nil if it is empty.
 local function number()
   local given = argument()
   if given == '' then
@@ -43,7 +43,7 @@ local function read_charge()
       c.quotas[n] = { limit = number(), window = number() }
     end
   elseif c.kind == 'slots' then
-    -- A lease counts until its end, and not a window longer.
+    -- A lease counts until its end, and no window longer.
     c.quotas = { { limit = number(), window = 0 } }
     c.lease, c.window = c.window, 0
   elseif c.kind == 'windowed' then
@@ -68,9 +68,9 @@ local function read_plan()
   return plan
 end
 
--- Whether what was written at `use.at` was forgotten by a reset. Entries of logs and leases have
--- names of their own, which nobody else's can be taken for.
-local function forgotten(use)
+-- Returns true if a reset came after the charge was written at `use.at`. Entries of logs and leases
+-- have unique names, so they can't be confused with later ones.
+local function was_reset(use)
   if use.kind == 'log' or use.kind == 'slots' then
     return false
   end
@@ -79,17 +79,17 @@ local function forgotten(use)
 end
 
 local function give_back(use, amount, at)
-  if amount > 0 and not forgotten(use) then
+  if amount > 0 and not was_reset(use) then
     KINDS[use.kind].give_back(use, amount, at)
   end
 end
 
--- Estimates that are given back by themselves lie in a sorted set beside their counter, with when
--- as score and all that it takes as member.
+-- Estimates that are refunded automatically are kept in a sorted set next to their counter. The
+-- score is the time of the refund, the member is the packed charge.
 local function hold(use, until_at)
   use.held = use.held or cmsgpack.pack(use)
   call('ZADD', use.holds, text(until_at), use.held)
-  -- For as long as it counts: whoever comes by late has to find it.
+  -- Kept for as long as the charge counts, because the refund may run late.
   keep(use.holds, until_at + use.kept)
 end
 
@@ -99,8 +99,8 @@ local function unhold(use)
   end
 end
 
--- Gives back what nobody settled in time, as of when it was due: it must not matter who comes by
--- first, or how late.
+-- Refunds estimates that were not settled in time, as of the time they were due, so that the result
+-- does not depend on which call runs the refund, or how late.
 local function give_back_due(holds)
   for _ = 1, 8 do
     local due = call('ZRANGEBYSCORE', holds, '-inf', now_text, 'WITHSCORES', 'LIMIT', 0, PURGE_MAX)
@@ -128,7 +128,7 @@ local function earliest(c, from, slack)
   return KINDS[c.kind].earliest(c, from, slack)
 end
 
-local function calendars_know(plan, at)
+local function calendars_cover(plan, at)
   for _, c in ipairs(plan) do
     if c.bounds and not period_end(c.bounds, at) then
       return false
@@ -137,8 +137,9 @@ local function calendars_know(plan, at)
   return true
 end
 
--- The first instant at which every charge fits, and which limit of which charge is why not before;
--- no instant if it never does. Asked again from where it moved to, until none moves it.
+-- Returns the earliest start at which every charge fits, and the charge and limit that prevent an
+-- earlier one. Returns no start if the plan never fits. Repeats from each later start until no
+-- charge moves it.
 local function plan_start(plan, booking)
   local slack = booking and plan.slack or 0
   local start, charge, limit = now, nil, nil
@@ -159,13 +160,13 @@ local function plan_start(plan, booking)
   return start, charge, limit
 end
 
-local PARTS = {
+local SELECTIONS = {
   all = function() return true end,
   bookable = function(c) return c.bookable end,
   leases = function(c) return not c.bookable end,
 }
 
--- The shadow charges that do not fit at `start`.
+-- Returns the shadow charges that do not fit at `start`.
 local function shadowed(plan, start, slack)
   local found = {}
   for n, c in ipairs(plan) do
@@ -176,12 +177,13 @@ local function shadowed(plan, start, slack)
   return found
 end
 
--- Writes a part of a plan that was found to fit, and returns its uses. `base` names the entries of
--- this admission: an id may be admitted again when its record is gone, but its entries may not.
-local function write(plan, part, start, slack, base)
+-- Writes the selected charges of a plan that fits, and returns them. `base` names the entries of
+-- this admission: an id may be admitted again when its record is gone, but entry names must not
+-- repeat.
+local function write(plan, selection, start, slack, base)
   local skipped, uses = shadowed(plan, start, slack), {}
   for n, c in ipairs(plan) do
-    if PARTS[part](c) and not skipped[n] then
+    if SELECTIONS[selection](c) and not skipped[n] then
       local use = {
         kind = c.kind, key = c.key, at = now, unit = c.unit, amount = c.take, base = base,
         holds = c.holds, refunds = c.refunds and c.take > 0, kept = c.window,
@@ -193,17 +195,17 @@ local function write(plan, part, start, slack, base)
   return uses, skipped
 end
 
--- Adds what every limit shows to an answer; what has been written since it was opened is read anew.
-local function put_readings(answer, plan, written)
+-- Appends the readings of all limits to a reply. After a write, it reads the counters again.
+local function put_readings(reply, plan, written)
   for _, c in ipairs(plan) do
     if written then
       KINDS[c.kind].open(c)
     end
     for n = 1, c.quotas and #c.quotas or 1 do
       local used, left = KINDS[c.kind].reading(c, n)
-      answer[#answer + 1] = used
-      answer[#answer + 1] = left
+      reply[#reply + 1] = used
+      reply[#reply + 1] = left
     end
   end
-  return answer
+  return reply
 end

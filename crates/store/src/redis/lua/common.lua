@@ -1,20 +1,20 @@
--- What both scripts stand on. All times are whole microseconds, below 2^53.
+-- Helpers of all scripts. All times are whole microseconds below 2^53.
 local call = redis.call
 local tonumber, type, unpack = tonumber, type, unpack
 local MAX = 9007199254740991
 
--- How much longer than needed a key lives. Expiry only reclaims memory: every decision looks at
--- the instants themselves.
+-- Extra lifetime of a key. Expiry only frees memory; every decision compares the stored times.
 local MARGIN_MS = 5000
--- The most entries that one call forgets: removing 100,000 would take longer than a time-out.
+-- Maximum number of entries that one call removes: removing 100,000 would take longer than a
+-- timeout.
 local PURGE_MAX = 256
 
--- A whole number as text: tostring would round a microsecond time.
+-- Formats a whole number: tostring would round a time in microseconds.
 local function text(number)
   return string.format('%.0f', number)
 end
 
--- Lets a key live until then, and never less than it was told before.
+-- Extends the expiry of a key to `until_at`; never shortens it.
 local function keep(key, until_at)
   local ms = math.ceil((until_at - now) / 1000) + MARGIN_MS
   if call('PTTL', key) < ms then
@@ -22,10 +22,10 @@ local function keep(key, until_at)
   end
 end
 
--- Numbers are given to Redis as text where that can be: it would print each as a double.
+-- Numbers are passed to Redis as text where possible: it would format a number as a double.
 
--- Forgets what a log holds from `cutoff` or before. Returns how many are left, the oldest, and
--- whether some could not be forgotten yet.
+-- Removes the entries of a log up to `cutoff`. Returns the number of entries after it, the oldest
+-- of them, and true if some old entries are left for the next call.
 local function log_open(key, cutoff)
   local oldest = tonumber(call('ZRANGE', key, '0', '0', 'WITHSCORES')[2])
   if not oldest then
@@ -43,19 +43,19 @@ local function log_open(key, cutoff)
   return count - gone, oldest_left, first > 0
 end
 
--- How many entries are newer than `cutoff`, and the oldest of them.
+-- Returns the number of entries newer than `cutoff`, and the oldest of them.
 local function log_since(key, cutoff)
   local after = '(' .. text(cutoff)
   local oldest = call('ZRANGEBYSCORE', key, after, '+inf', 'WITHSCORES', 'LIMIT', '0', '1')[2]
   return call('ZCOUNT', key, after, '+inf'), tonumber(oldest)
 end
 
--- The score of the k-th newest entry, future ones included.
+-- Returns the score of the k-th newest entry, including future ones.
 local function log_newest(key, k)
   return tonumber(call('ZRANGE', key, -k, -k, 'WITHSCORES')[2])
 end
 
--- The member of entry `number` of a use; the first is the use itself.
+-- Returns the name of entry `number` of a charge; the first entry is named after the charge.
 local function member(base, number)
   return number == 0 and base or base .. ':' .. number
 end

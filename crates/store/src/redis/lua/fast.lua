@@ -1,37 +1,38 @@
 -- Admits plans that consist of exact logs and leave no record: most of all traffic.
 --
--- One call decides many plans, in their order. What it reads of a log it remembers for the plans
--- behind, and what it admits it writes once per log at the end, so a scope that all plans share
--- costs little more than one. An id is the member of its entries: however often an attempt arrives,
--- and in whatever order, it is there once.
+-- One call decides many plans, in order. The state of a log is read once and kept for the following
+-- plans, and new entries are written once per log at the end. So a scope that all plans share costs
+-- little more than a single plan. The id of a plan is the member name of its entries: an attempt
+-- that arrives several times, in any order, is counted once.
 --
--- A plan is three arguments, its id, its shape and its hints, and a key per charge. A shape is a text of numbers:
--- the charge to look for the id in if this is a retry (else -), the number of charges; and of each:
--- take, 1 if its expiry has to be moved, its longest window, the number of windows, and limit and
--- length of each. Plans under the same rules have the same shape, so it is read once.
+-- A plan has three arguments (id, shape, hints) and one key per charge. The shape is a list of
+-- numbers: the charge in which to look for the id if this is a retry (else -), the number of
+-- charges, and for each charge: the amount, 1 if its expiry has to be set, its longest window, the
+-- number of windows, and the limit and length of each. Plans under the same rules have the same
+-- shape, so it is parsed once.
 --
--- Hints are the oldest entries of the logs where the node knows them, in 8 bytes each: while one is
--- in the window there is nothing to purge, and the log need not be asked for it.
+-- Hints are the oldest entries of the logs, 8 bytes each, where the node knows them. While a hint
+-- is inside the window, there is nothing to purge, and the log's oldest entry need not be read.
 --
--- The answer begins with the time. That of a plan is 0 (admitted), 1 (denied: wait, charge, window)
--- or 2 (an error: its text), and then for each window how much is used and in how long the oldest
--- part leaves. What is admitted or denied on a log that still holds what has left is 3 or 4 instead:
--- its oldest entry is no hint.
+-- The reply begins with the time. Each plan's part is 0 (admitted), 1 (denied: wait, charge,
+-- window) or 2 (error: its text), followed by the used amount of each window and the time until its
+-- oldest entry leaves. If a log still holds entries that have left the window, the code is 3 or 4
+-- instead of 0 or 1: its oldest entry must not be used as a hint.
 local PENDING_MAX = 2000
 
 local shapes = {}
 
-local function shape_of(written)
+local function parse_shape(written)
   local words = string.gmatch(written, '%S+')
   local shape = { retried = tonumber(words()), charges = tonumber(words()), rows = 0 }
-  shape.takes, shape.moves, shape.spans = {}, {}, {}
-  shape.of, shape.places, shape.limits, shape.windows = {}, {}, {}, {}
+  shape.takes, shape.sets_expiry, shape.spans = {}, {}, {}
+  shape.of, shape.indices, shape.limits, shape.windows = {}, {}, {}, {}
   for charge = 1, shape.charges do
-    shape.takes[charge], shape.moves[charge] = tonumber(words()), words() == '1'
+    shape.takes[charge], shape.sets_expiry[charge] = tonumber(words()), words() == '1'
     shape.spans[charge] = tonumber(words())
-    for place = 0, tonumber(words()) - 1 do
+    for index = 0, tonumber(words()) - 1 do
       local row = shape.rows + 1
-      shape.rows, shape.of[row], shape.places[row] = row, charge, place
+      shape.rows, shape.of[row], shape.indices[row] = row, charge, index
       shape.limits[row], shape.windows[row] = tonumber(words()), tonumber(words())
     end
   end
@@ -49,11 +50,12 @@ local function open(key, span, hint)
   else
     count, oldest, unclean = log_open(key, now - span)
   end
-  -- `count` and `oldest` are as this call found them. `added` is how many it has admitted since,
-  -- `written` how many of these are in Redis; `pending` is one that is not, or a list of them.
+  -- `count` and `oldest` are the state before this call. `added` is the number of entries that this
+  -- call has admitted, `written` how many of them are in Redis already; `pending` is one entry that
+  -- is not, or a list of them.
   local log = {
     key = key, span = span, count = count, oldest = oldest or false,
-    added = 0, written = 0, pending = false, moved = not oldest,
+    added = 0, written = 0, pending = false, expiry_due = not oldest,
   }
   if unclean then
     log.unclean = true
@@ -63,8 +65,8 @@ local function open(key, span, hint)
   return log
 end
 
--- How many a window held when this call began, and the oldest of them, where it is not all.
-local function part_of(log, window)
+-- Returns the number of entries in a shorter window before this call, and the oldest of them.
+local function window_state(log, window)
   log.parts = log.parts or {}
   local part = log.parts[window]
   if not part then
@@ -105,16 +107,17 @@ local function admit(log, id, take)
   end
 end
 
-local answer, length = { now }, 1
--- Of the plan that is being decided: the log of each charge, and what each of its rows held.
-local charged, held, since = {}, {}, {}
+local reply, length = { now }, 1
+-- State of the plan that is being decided: the log of each charge, and the count of each limit.
+local charged, counts, since = {}, {}, {}
 
--- The first instant at which a plan fits that does not now, and the row that is why not before.
+-- Returns the earliest start of a plan that does not fit now, and the limit that prevents an
+-- earlier one.
 local function wait_for(shape)
   local start, hit = now, 1
   for row = 1, shape.rows do
     local log, take, limit = charged[shape.of[row]], shape.takes[shape.of[row]], shape.limits[row]
-    if not (held[row] + log.added + take <= limit) then
+    if not (counts[row] + log.added + take <= limit) then
       flush(log)
       local leaves = log_newest(log.key, limit - take + 1) + shape.windows[row]
       if leaves > start then
@@ -137,8 +140,8 @@ local function decide(id, shape, hints, key)
       local hint = hints ~= '' and struct.unpack('>I8', hints, 8 * charge - 7)
       log = open(name, shape.spans[charge], hint)
     end
-    if shape.moves[charge] then
-      log.moved, log.span = true, math.max(log.span, shape.spans[charge])
+    if shape.sets_expiry[charge] then
+      log.expiry_due, log.span = true, math.max(log.span, shape.spans[charge])
     end
     charged[charge], unclean = log, unclean or log.unclean
   end
@@ -147,9 +150,9 @@ local function decide(id, shape, hints, key)
     local log = charged[of[row]]
     local count, oldest = log.count, log.oldest
     if oldest and oldest <= now - windows[row] then
-      count, oldest = part_of(log, windows[row])
+      count, oldest = window_state(log, windows[row])
     end
-    held[row], since[row] = count, oldest
+    counts[row], since[row] = count, oldest
     fits = fits and count + log.added + takes[of[row]] <= limits[row]
   end
 
@@ -158,11 +161,11 @@ local function decide(id, shape, hints, key)
       admit(charged[charge], id, takes[charge])
     end
     length = length + 1
-    answer[length] = unclean and 3 or 0
+    reply[length] = unclean and 3 or 0
   else
     local start, hit = wait_for(shape)
-    answer[length + 1], answer[length + 2] = unclean and 4 or 1, start - now
-    answer[length + 3], answer[length + 4] = of[hit] - 1, shape.places[hit]
+    reply[length + 1], reply[length + 2] = unclean and 4 or 1, start - now
+    reply[length + 3], reply[length + 4] = of[hit] - 1, shape.indices[hit]
     length = length + 4
   end
   for row = 1, rows do
@@ -170,8 +173,8 @@ local function decide(id, shape, hints, key)
     if added > 0 and (not oldest or oldest > now) then
       oldest = now
     end
-    answer[length + 1] = held[row] + added
-    answer[length + 2] = oldest and oldest + windows[row] - now or 0
+    reply[length + 1] = counts[row] + added
+    reply[length + 2] = oldest and oldest + windows[row] - now or 0
     length = length + 2
   end
 end
@@ -180,7 +183,7 @@ local at, key = first_arg + 1, first_key + 1
 
 local function next_plan()
   local written = ARGV[at + 1]
-  local shape = shapes[written] or shape_of(written)
+  local shape = shapes[written] or parse_shape(written)
   at, key = at + 3, key + shape.charges
   decide(ARGV[at - 3], shape, ARGV[at - 1], key - shape.charges)
 end
@@ -194,19 +197,19 @@ end
 repeat
   local done, problem = pcall(all_plans)
   if not done then
-    -- One plan's error is its own: a key that holds something else, for instance.
-    answer[length + 1] = 2
-    answer[length + 2] = type(problem) == 'table' and problem.err or problem
+    -- An error concerns only its own plan, for example a key of another type.
+    reply[length + 1] = 2
+    reply[length + 2] = type(problem) == 'table' and problem.err or problem
     length = length + 2
   end
 until done
 for number = 1, opened do
   local log = logs[number]
   flush(log)
-  if log.moved and log.oldest then
+  if log.expiry_due and log.oldest then
     keep(log.key, now + 2 * log.span)
-  elseif log.moved and log.added > 0 then
+  elseif log.expiry_due and log.added > 0 then
     call('PEXPIRE', log.key, text(math.ceil(2 * log.span / 1000) + MARGIN_MS))
   end
 end
-return answer
+return reply

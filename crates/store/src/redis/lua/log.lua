@@ -1,5 +1,6 @@
--- An exact log, as a sorted set: an entry for each request, its score the latest instant at which
--- it may be used. And leases, which are the same with their ends as scores and a window of nothing.
+-- An exact log, stored as a sorted set with one entry per request. The score is the latest time at
+-- which the request may be made. Leases (`slots`) are stored the same way, with their end as the
+-- score and a window of zero.
 local log, slots = {}, {}
 
 local function log_add(key, base, amount, score, mark)
@@ -24,7 +25,7 @@ function log.open(c)
   end
 end
 
--- With k = limit − need + 1 it is when the k-th newest entry leaves.
+-- With k = limit - need + 1, the plan fits when the k-th newest entry leaves the window.
 function log.earliest(c, from)
   local hit = 0
   for n, quota in ipairs(c.quotas) do
@@ -53,8 +54,8 @@ function log.reading(c, n)
   return c.counts[n], c.oldest[n] and c.oldest[n] + c.quotas[n].window - now or 0
 end
 
--- Removes entries of a use, the last ones first, so that what is given back in parts is given back
--- once. How many of them were gone.
+-- Removes entries of a charge, last ones first, so that a charge that is returned in parts is
+-- returned once. Returns how many of them were gone already.
 local function log_remove(use, amount)
   local line = {}
   for number = use.amount - 1, math.max(0, use.amount - amount), -1 do
@@ -69,8 +70,8 @@ local function log_remove_all(key, members)
   end
 end
 
--- A refund takes whichever entry it finds at an instant: whoever gives back an entry that is gone
--- gives back another of its instant.
+-- A refund may remove any entry of an instant. If the entries of this charge are gone, others of
+-- the same instant are removed.
 function log.give_back(use, amount)
   local gone, at = log_remove(use, amount), text(use.score)
   if gone > 0 then
@@ -91,7 +92,7 @@ end
 
 slots.open, slots.earliest, slots.reading = log.open, log.earliest, log.reading
 
--- Leases are given back by whoever holds them.
+-- Only the holder of a lease returns it.
 slots.give_back = log_remove
 function slots.refund() end
 

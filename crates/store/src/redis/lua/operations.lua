@@ -1,4 +1,4 @@
--- The operations of the port, each by the table of core/src/store.rs.
+-- The operations of the store. core/src/store.rs has the table of what each does in which state.
 local operations = {}
 
 local function allow(plan, start, until_at, replayed, skipped, written)
@@ -8,12 +8,12 @@ local function allow(plan, start, until_at, replayed, skipped, written)
       shadows[#shadows + 1] = n - 1
     end
   end
-  local answer = { 'allow', now, start, until_at or '', replayed and 1 or 0, shadows }
-  return put_readings(answer, plan, written)
+  local reply = { 'allow', now, start, until_at or '', replayed and 1 or 0, shadows }
+  return put_readings(reply, plan, written)
 end
 
--- What a plan is told that can't start now, and that is not to be booked either.
-local function refuse(plan, start, charge, limit)
+-- Returns the denial of a plan that can't start now and can't be booked.
+local function deny(plan, start, charge, limit)
   local word = start and 'deny' or 'never'
   return put_readings({ word, now, start or MAX, charge, limit }, plan)
 end
@@ -27,8 +27,8 @@ local function replay(plan, record)
   return allow(plan, record.start, until_at, true)
 end
 
--- Why a plan can't be what its record says that it is; nothing if it is.
-local function is_other(record, plan, booked)
+-- Returns the error if a plan can't be the replay of its record, or nil if it can.
+local function replay_error(record, plan, booked)
   if record.state == 'cancelled' then
     return { 'gone' }
   elseif (record.state == 'booked') ~= booked or record.fingerprint ~= plan.fingerprint then
@@ -38,43 +38,42 @@ local function is_other(record, plan, booked)
   end
 end
 
--- Opens a plan; why it can't be decided, if it can't.
-local function open_known(plan)
-  if not calendars_know(plan, now) then
+-- Opens the counters of a plan. Returns an error if the plan's calendar periods do not cover the
+-- present.
+local function open_plan(plan)
+  if not calendars_cover(plan, now) then
     return { 'skew' }
   end
   open(plan)
 end
 
--- Why an open plan can't start now; nothing if it can.
-local function not_now(plan)
+-- Returns the denial of an open plan that can't start now, or nil if it can.
+local function denial(plan)
   local start, charge, limit = plan_start(plan, false)
   if start ~= now then
-    return refuse(plan, start, charge, limit)
+    return deny(plan, start, charge, limit)
   end
 end
 
 local function acquire_recorded(plan, lapsed, attempt)
   local uses, skipped = write(plan, 'all', now, 0, base_of(plan))
   local record = new_record(plan, 'open', now, uses, lapsed and lapsed.told)
-  -- Whoever was told to go is remembered for as long as before.
+  -- Claimants that were allowed to start stay known for as long as before.
   record.expires = lapsed and lapsed.expires
-  attempted(record, lapsed, attempt)
+  record_attempt(record, lapsed, attempt)
   start_hold(record, plan.hold)
   touch(record)
   save_record(plan.record, record)
   return allow(plan, now, held_until(record), false, skipped, true)
 end
 
--- How long a refund is recognised that our own retry repeats.
+-- Time for which a retried refund is recognised.
 local ONCE_MS = 2000
--- How long an admission without a record can be taken back: longer than a connection takes to be
--- made again.
+-- Time for which an admission without a record can be rolled back: longer than a reconnect takes.
 local ONCE_KEPT_MS = 10000
 
--- Ids that nobody else can use again need no record: a mark with what was charged is enough for our
--- own retries, and to take it back. Whoever asked has asked once, so what they are told is not a
--- replay.
+-- An id that only this node uses needs no record: a marker with the charges is enough for retries
+-- and rollbacks. Its caller has asked once, so the reply to a retry is not a replay.
 local function acquire_once(plan)
   if call('EXISTS', plan.record) == 1 then
     return allow(plan, now)
@@ -87,21 +86,21 @@ end
 function operations.acquire(plan)
   local attempt = argument()
   local record = plan.recorded and load_record(plan.record)
-  if was_taken_back(record, attempt) then
+  if was_rolled_back(record, attempt) then
     return { 'refused' }
   elseif record and record.state ~= 'lapsed' then
-    local other = is_other(record, plan, false)
-    if other then
-      return other
+    local problem = replay_error(record, plan, false)
+    if problem then
+      return problem
     end
-    rely(plan.record, record, attempt)
+    add_attempt(plan.record, record, attempt)
     return replay(plan, record)
   end
-  local unknown = open_known(plan)
+  local unknown = open_plan(plan)
   if unknown then
     return unknown
   end
-  local refused = not_now(plan)
+  local refused = denial(plan)
   if refused then
     local repeated = not plan.recorded and call('EXISTS', plan.record) == 1
     return repeated and allow(plan, now) or refused
@@ -110,15 +109,15 @@ function operations.acquire(plan)
 end
 
 function operations.peek(plan)
-  return open_known(plan) or not_now(plan)
+  return open_plan(plan) or denial(plan)
     or allow(plan, now, nil, false, shadowed(plan, now, 0))
 end
 
--- Writes a booking in the place of `before`. Returns its start and what was skipped; or nothing, and
--- then when it could start and which limit of which charge is why not before.
-local function book_anew(plan, before, attempt)
+-- Writes a booking that replaces `before`. Returns its start and the skipped charges; or nil, and
+-- then the earliest start and the charge and limit that prevent an earlier one.
+local function write_booking(plan, before, attempt)
   local start, charge, limit = plan_start(plan, true)
-  local reaches = start and start <= now + plan.horizon and calendars_know(plan, start)
+  local reaches = start and start <= now + plan.horizon and calendars_cover(plan, start)
   if start ~= now and not reaches then
     return nil, nil, start, charge, limit
   end
@@ -126,7 +125,7 @@ local function book_anew(plan, before, attempt)
   local uses, skipped = write(plan, 'bookable', start, plan.slack, base_of(plan, generation))
   local record = new_record(plan, 'booked', start, uses, before and before.told)
   record.generation, record.expires = generation, before and before.expires
-  attempted(record, before, attempt)
+  record_attempt(record, before, attempt)
   touch(record)
   save_record(plan.record, record)
   return start, skipped
@@ -136,29 +135,29 @@ function operations.book(plan)
   plan.stated = argument()
   local attempt = argument()
   local record = load_record(plan.record)
-  if was_taken_back(record, attempt) then
+  if was_rolled_back(record, attempt) then
     return { 'refused' }
   elseif record and record.state ~= 'lapsed' then
-    local other = is_other(record, plan, true)
-    if other then
-      return other
+    local problem = replay_error(record, plan, true)
+    if problem then
+      return problem
     end
-    rely(plan.record, record, attempt)
+    add_attempt(plan.record, record, attempt)
     return replay(plan, record)
   end
-  local unknown = open_known(plan)
+  local unknown = open_plan(plan)
   if unknown then
     return unknown
   end
-  local start, skipped, refused, charge, limit = book_anew(plan, record, attempt)
+  local start, skipped, refused, charge, limit = write_booking(plan, record, attempt)
   if not start then
-    return refuse(plan, refused, charge, limit)
+    return deny(plan, refused, charge, limit)
   end
   return allow(plan, start, start + plan.slack, false, skipped, true)
 end
 
--- When the first lease that is missing is to be had, and which it is.
-local function missing_lease(plan)
+-- Returns when the first missing lease is available, and which one it is.
+local function unavailable_lease(plan)
   for n, c in ipairs(plan) do
     if not c.bookable and not c.shadow then
       local at, which = earliest(c, now, 0)
@@ -169,8 +168,8 @@ local function missing_lease(plan)
   end
 end
 
--- Whether every gate of a plan is open.
-local function is_open(plan)
+-- Returns true if every gate of a plan is open.
+local function gates_are_open(plan)
   for _, c in ipairs(plan) do
     if c.gate and earliest(c, now, 0) ~= now then
       return false
@@ -180,13 +179,13 @@ local function is_open(plan)
 end
 
 local function go(plan, record, replayed)
-  local answer = allow(plan, record.start, held_until(record), replayed, nil, not replayed)
-  answer[1] = 'go'
-  table.insert(answer, 2, record.start + record.slack)
-  return answer
+  local reply = allow(plan, record.start, held_until(record), replayed, nil, not replayed)
+  reply[1] = 'go'
+  table.insert(reply, 2, record.start + record.slack)
+  return reply
 end
 
-local function was_told(record, claimant)
+local function was_started_by(record, claimant)
   for _, other in ipairs(record.told) do
     if other == claimant then
       return true
@@ -195,8 +194,8 @@ local function was_told(record, claimant)
   return false
 end
 
--- Whether a claim states other dimensions or another cost than its booking. A version that does not
--- keep what was stated leaves nothing to compare.
+-- Returns true if a claim states other dimensions or another cost than its booking. Older versions
+-- do not store what was stated, so there is nothing to compare.
 local function differs(record, plan)
   return record.stated and plan.stated and record.stated ~= plan.stated
 end
@@ -215,24 +214,24 @@ function operations.claim(plan)
     return { 'differs' }
   end
   open(plan)
-  -- A reload may have changed what the same request is charged on.
+  -- A reload of the rules may have changed the counters of the same request.
   local reloaded = record.fingerprint ~= plan.fingerprint
   local in_time = now <= record.start + record.slack
-  if was_told(record, claimant) then
+  if was_started_by(record, claimant) then
     if record.claimant ~= claimant or not in_time then
       return { 'spent' }
     end
     return go(plan, record, true)
   elseif now < record.start then
     return { 'early', now, record.start }
-  elseif not calendars_know(plan, now) then
-    -- Before anything is changed: a plan from another day can't be booked anew.
+  elseif not calendars_cover(plan, now) then
+    -- Checked before anything changes: a plan of another calendar period can't be booked again.
     return { 'skew' }
   end
-  if record.state == 'booked' and in_time and not reloaded and is_open(plan) then
-    local at, charge, limit = missing_lease(plan)
+  if record.state == 'booked' and in_time and not reloaded and gates_are_open(plan) then
+    local at, charge, limit = unavailable_lease(plan)
     if at then
-      return refuse(plan, at, charge, limit)
+      return deny(plan, at, charge, limit)
     end
     local leases = write(plan, 'leases', now, 0, base_of(plan, record.generation))
     record.leased = #leases > 0
@@ -240,7 +239,7 @@ function operations.claim(plan)
       record.uses[#record.uses + 1] = use
     end
     record.state, record.claimant = 'open', claimant
-    -- Its claimant relies on it, whichever attempt has booked it.
+    -- The claimant relies on the charge, whichever attempt booked it.
     record.attempts = attempts_of(record)
     record.attempts[''] = 'holds'
     record.told[#record.told + 1] = claimant
@@ -249,25 +248,26 @@ function operations.claim(plan)
     save_record(plan.record, record)
     return go(plan, record, false)
   end
-  -- Late, somebody else's by now, closed, or charged by rules of before. What nobody has claimed was never used.
+  -- The booking is late, claimed by another claimant, closed by a gate, or charged under old rules.
+  -- An unclaimed booking was never used, so its charges are returned.
   if record.state == 'booked' then
     give_back_all(record)
     open(plan)
   end
-  local start, _, refused, charge, limit = book_anew(plan, record, nil)
+  local start, _, refused, charge, limit = write_booking(plan, record, nil)
   if start then
     return { 'rebooked', now, start }
   end
   record.state, record.uses = 'lapsed', {}
   record.claimant, record.hold_ttl, record.hold_until = nil, nil, nil
   save_record(plan.record, record)
-  -- A limit that was lowered below what one piece of work needs has no start.
-  return refuse(plan, refused or MAX, charge, limit)
+  -- A limit that was lowered below what this one piece of work needs has no earliest start.
+  return deny(plan, refused or MAX, charge, limit)
 end
 
 function operations.refund(plan)
   open(plan)
-  -- Our own retries give back once.
+  -- A retry must not refund again.
   if call('SET', plan.record, '', 'NX', 'PX', ONCE_MS) then
     for _, c in ipairs(plan) do
       if c.take > 0 then
@@ -294,7 +294,7 @@ function operations.reset(plan)
     if left ~= -2 then
       call('DEL', c.key)
       if left > 0 and c.kind ~= 'log' and c.kind ~= 'slots' then
-        -- It stays, empty, for as long as something of it could still be settled.
+        -- The empty counter stays for as long as one of its charges could still be settled.
         call('HSET', c.key, 'reset', now_text)
         call('PEXPIRE', c.key, left)
       end
@@ -311,7 +311,7 @@ function operations.usage(plan)
   return put_readings({ 'usage', now }, plan)
 end
 
--- What a record in a state in which there is nothing to end is told.
+-- Reply for a record whose state does not allow the operation.
 local REFUSED = { booked = 'not_claimed', cancelled = 'gone', lapsed = 'unknown' }
 
 local FIRST, AGAIN = { 'ended', 0, now }, { 'ended', 1, now }
@@ -345,8 +345,9 @@ local function read_cost()
   return cost, requests_max, actual
 end
 
--- Why a record can't be settled, or that it has been; nothing if it can.
-local function is_settled(record, cost, requests_max, actual)
+-- Returns the reply if a record can't be settled or is settled already, or nil if it can be
+-- settled.
+local function settle_problem(record, cost, requests_max, actual)
   if not record then
     return { 'unknown' }
   elseif record.state == 'settled' then
@@ -362,15 +363,15 @@ local function is_settled(record, cost, requests_max, actual)
 end
 
 function operations.could_settle(name)
-  return is_settled(load_record(name), read_cost()) or FIRST
+  return settle_problem(load_record(name), read_cost()) or FIRST
 end
 
 function operations.settle(name)
   local cost, requests_max, actual = read_cost()
   local record = load_record(name)
-  local settled = is_settled(record, cost, requests_max, actual)
-  if settled then
-    return settled
+  local problem = settle_problem(record, cost, requests_max, actual)
+  if problem then
+    return problem
   end
   for _, use in ipairs(record.uses) do
     settle_hold(use)
@@ -447,7 +448,7 @@ function operations.renew(name)
   return { 'renewed', now, held_until(record) }
 end
 
--- How long a node is counted after it was last heard of.
+-- Time for which a node counts after its last announcement.
 local NODE_GONE_MS = 10000
 
 function operations.announce(name)

@@ -1,13 +1,14 @@
--- What is remembered of an admission, packed under its id. See core/src/store.rs for its states.
+-- The records of admissions, packed and stored under their ids. core/src/store.rs defines their
+-- states.
 
--- How long a cancelled id is refused.
+-- Time for which a cancelled id is refused.
 local TOMBSTONE = 60000000
 
--- The version of a record: a field that one before does not know may come to it, and is lost when
--- that one writes it anew. A record of a later version is left alone.
+-- Version of the record format. An older version may read a record with fields that it does not
+-- know, and drops them when it writes the record. A record of a newer version is rejected.
 local VERSION = 2
 
--- The record of a key, unless its time is over.
+-- Returns the record under a key, unless it has expired.
 local function load_record(name)
   local packed = call('GET', name)
   if not packed then
@@ -15,7 +16,7 @@ local function load_record(name)
   end
   local record = cmsgpack.unpack(packed)
   if (record.version or 1) > VERSION then
-    error('this id was recorded by a later version of Sluicegate: upgrade this node')
+    error('this id was recorded by a newer version of Sluicegate: upgrade this node')
   end
   if record.expires > now then
     return record
@@ -28,7 +29,7 @@ local function save_record(name, record)
   call('SET', name, cmsgpack.pack(record), 'PX', text(ms))
 end
 
--- The end of each lease, and that of the hold.
+-- Returns the end of each lease and of the hold.
 local function ends(record)
   local found = {}
   for _, use in ipairs(record.uses) do
@@ -38,13 +39,13 @@ local function ends(record)
   return found
 end
 
--- When something that a record holds ends first, if it holds anything.
+-- Returns the first end of a lease or of the hold, if there is one.
 local function held_until(record)
   local found = ends(record)
   return #found > 0 and math.min(unpack(found)) or nil
 end
 
--- Keeps a record for as long as a retry, a settlement or a late arrival can come.
+-- Keeps a record for as long as a retry, a settlement or a late call can arrive.
 local function touch(record)
   local last = ends(record)
   if record.state == 'booked' then
@@ -68,7 +69,7 @@ local function new_record(plan, state, start, uses, told)
   return record
 end
 
--- Starts the hold of a record, and of every use that is given back at its end.
+-- Starts the hold of a record, and schedules the refund of every charge that has one.
 local function start_hold(record, ttl)
   if not ttl then
     return
@@ -81,7 +82,7 @@ local function start_hold(record, ttl)
   end
 end
 
--- Whether an admission that was given leases still has all of them.
+-- Returns true if an admission still has all the leases that it was given.
 local function holds_leases(record)
   local any = false
   for _, use in ipairs(record.uses) do
@@ -95,13 +96,13 @@ local function holds_leases(record)
   return any
 end
 
--- What is still charged of a use: nothing, if it was given back by itself.
+-- Returns the amount of a charge that is still counted: zero if it was refunded automatically.
 local function still_charged(record, use)
   local due = use.refunds and record.hold_until and record.hold_until <= now
   return due and 0 or use.amount
 end
 
--- Ends what gives a use back by itself, after it has done so if it was due.
+-- Removes the scheduled refund of a charge, after running it if it is due.
 local function settle_hold(use)
   if use.holds then
     give_back_due(use.holds)
@@ -109,7 +110,7 @@ local function settle_hold(use)
   end
 end
 
--- Gives back all that a record has charged.
+-- Returns all charges of a record to their counters.
 local function give_back_all(record)
   for _, use in ipairs(record.uses) do
     settle_hold(use)
@@ -117,17 +118,17 @@ local function give_back_all(record)
   end
 end
 
--- What names the entries of an admission of this id, different for each. A booking that is made
--- anew may be so in the microsecond of the one before.
+-- Returns the base name for the entries of an admission, different for each. A booking can be
+-- replaced in the same microsecond, so its generation is part of the name.
 local function base_of(plan, generation)
   local base = plan.id .. string.format('%x', now)
   return generation and generation > 0 and base .. 'g' .. generation or base
 end
 
--- Every attempt that was ever made under an id, by what became of it: 'holds' relies on what is
--- charged, 'held' on an earlier charge that has left its window since; a number is when the attempt
--- was taken back. The empty name stands for everybody who is not known by name: the version before,
--- and whoever claims.
+-- Returns all attempts under an id by their standing: 'holds' relies on the present charge, 'held'
+-- relied on an earlier charge that has left its window; a number is the time at which the attempt
+-- was rolled back. The empty name stands for callers without an attempt number: the previous
+-- version, and claimants.
 local function attempts_of(record)
   if not record then
     return {}
@@ -135,7 +136,7 @@ local function attempts_of(record)
   local live = record.state == 'open' or record.state == 'booked'
   local kept = {}
   for attempt, standing in pairs(record.attempts or (live and { [''] = 'holds' }) or {}) do
-    -- So long ago that nothing of it can be on its way.
+    -- Older attempts are dropped: no call of them can arrive any more.
     if type(standing) == 'string' or standing + TOMBSTONE > now then
       kept[attempt] = standing
     end
@@ -143,8 +144,8 @@ local function attempts_of(record)
   return kept
 end
 
--- What was charged before is no longer anybody's.
-local function begin_anew(attempts)
+-- Marks all attempts as not relying on the charge any more.
+local function release_all(attempts)
   for attempt, standing in pairs(attempts) do
     if standing == 'holds' then
       attempts[attempt] = 'held'
@@ -162,18 +163,18 @@ local function any_holds(attempts)
   return false
 end
 
-local function was_taken_back(record, attempt)
+local function was_rolled_back(record, attempt)
   return record and record.attempts and type(record.attempts[attempt or '']) == 'number'
 end
 
--- The first attempt of a new charge, in the place of a record that has lapsed.
-local function attempted(record, lapsed, attempt)
-  record.attempts = begin_anew(attempts_of(lapsed))
+-- Records the first attempt of a new charge, which replaces a lapsed record.
+local function record_attempt(record, lapsed, attempt)
+  record.attempts = release_all(attempts_of(lapsed))
   record.attempts[attempt or ''] = 'holds'
 end
 
--- Lets an attempt rely on what was charged before under its id.
-local function rely(name, record, attempt)
+-- Records that an attempt relies on the earlier charge under its id.
+local function add_attempt(name, record, attempt)
   local attempts = attempts_of(record)
   if attempts[attempt or ''] ~= 'holds' then
     attempts[attempt or ''], record.attempts = 'holds', attempts

@@ -1,11 +1,11 @@
--- A plan whose counters lie in several slots: each of them reserves its part under the plan's id and
--- the number of an attempt, and the node takes the attempt back everywhere unless all of them could.
--- The table of what a slot does is in testkit/src/sim/cross_slot, why it does so in
--- docs/decisions/006.
+-- Plans whose counters lie in several slots. Each slot reserves its part under the plan's id and
+-- the number of the attempt, and the node rolls the attempt back everywhere unless all slots
+-- succeed. testkit/src/sim/cross_slot has the table of what a slot does, docs/decisions/006 the
+-- reasons.
 --
--- And how an attempt is taken back that was given up, in one slot or in several.
+-- Also the rollback of attempts, in one slot or in several.
 
--- Whether a use still counts, so that another attempt may rely on it.
+-- Return true if a charge still counts, so that another attempt may rely on it.
 local COUNTS = {
   log = function(use) return use.score + use.window > now end,
   slots = function(use) return slots_held(use) end,
@@ -26,15 +26,15 @@ local function counts(record)
   return true
 end
 
-local function charge_anew(plan, before, attempts, attempt)
+local function charge_again(plan, before, attempts, attempt)
   local uses, skipped = write(plan, 'all', now, 0, base_of(plan))
   local record = new_record(plan, 'open', now, uses)
-  begin_anew(attempts)
+  release_all(attempts)
   attempts[attempt] = 'holds'
   record.attempts, record.expires = attempts, before and before.expires
   start_hold(record, plan.hold)
   touch(record)
-  -- For as long as it counts: until then, the last attempt that is taken back gives it back.
+  -- Kept for as long as it counts: until then, the rollback of the last attempt returns the charge.
   record.expires = math.max(record.expires, now + plan.window)
   save_record(plan.record, record)
   return allow(plan, now, held_until(record), false, skipped, true)
@@ -49,30 +49,30 @@ function operations.reserve(plan)
     return { 'refused' }
   end
   if record and record.state ~= 'lapsed' then
-    local other = is_other(record, plan, false)
-    if other then
-      return other
+    local problem = replay_error(record, plan, false)
+    if problem then
+      return problem
     elseif standing or counts(record) then
       attempts[attempt] = standing or 'holds'
       record.attempts = attempts
       touch(record)
       save_record(plan.record, record)
       open(plan)
-      -- Told to the same attempt again, it is not a replay: whoever asked has asked once.
+      -- A repeated reply to the same attempt is not a replay: its caller has asked once.
       return allow(plan, record.start, held_until(record), not standing)
     end
   end
-  return open_known(plan) or not_now(plan) or charge_anew(plan, record, attempts, attempt)
+  return open_plan(plan) or denial(plan) or charge_again(plan, record, attempts, attempt)
 end
 
--- Refuses what comes on an older connection of this node, for as long as it may be on its way.
+-- Rejects calls on older connections of this node, for as long as they may arrive.
 local function raise_fence()
   if connection then
     call('SET', KEYS[1], text(connection), 'PX', text(TOMBSTONE / 1000))
   end
 end
 
--- Takes back an attempt that has a record. What a claimant was told to use is its own.
+-- Rolls back an attempt that has a record. Charges that a claimant may have used stay.
 function operations.take_back(name)
   raise_fence()
   local attempt = argument()
@@ -92,8 +92,8 @@ function operations.take_back(name)
   return { 'taken_back' }
 end
 
--- Takes back an id that its node made and that has no record. Entries of logs bear its name; of all
--- else the mark knows what was charged.
+-- Rolls back an id without a record, which its node made. The entries of logs are named after the
+-- id; for all other counters the marker lists the charges.
 function operations.take_back_once(name)
   raise_fence()
   local mark = call('GET', name)

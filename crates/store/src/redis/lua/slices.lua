@@ -1,9 +1,9 @@
--- Sums per slice of time, as a hash: the end of a slice → its sum; `total` of all, `first` the end
--- of the oldest, `reset` when it was last reset. A rolling window has about a hundred slices, a
--- calendar a period or two.
+-- Sums per slice of time, stored as a hash: end of a slice → its sum; `total` is the sum of all,
+-- `first` the end of the oldest slice, `reset` the time of the last reset. A rolling window has
+-- about a hundred slices, a calendar one or two periods.
 local slices = {}
 
--- All slices as ends and sums, oldest first.
+-- Returns the ends and sums of all slices, oldest first.
 local function slices_all(key)
   local flat, ends, sums = call('HGETALL', key), {}, {}
   for n = 1, #flat, 2 do
@@ -17,7 +17,7 @@ local function slices_all(key)
   return ends, sums
 end
 
--- Writes the total and the first of what is left.
+-- Stores the total and the first end of the remaining slices.
 local function slices_sum_up(key, ends, sums, from)
   local total = 0
   for n = from, #ends do
@@ -31,7 +31,8 @@ local function slices_sum_up(key, ends, sums, from)
   return total, ends[from]
 end
 
--- Forgets the slices that ended `window` or more ago; the total of the others, and the first.
+-- Removes the slices that ended `window` or more ago. Returns the total of the others and the first
+-- end.
 local function slices_open(key, window)
   local known = call('HMGET', key, 'total', 'first')
   local total, first = tonumber(known[1]) or 0, tonumber(known[2])
@@ -53,7 +54,7 @@ end
 
 local function slices_add(key, at, amount, kept_until)
   local known = call('HMGET', key, 'total', 'first')
-  -- Debt can't grow beyond what can be counted.
+  -- Debt is capped at the largest number that can be counted.
   amount = math.min(amount, MAX - (tonumber(known[1]) or 0))
   if not (amount > 0) then
     return 0
@@ -84,7 +85,7 @@ local function slices_give_back(key, at, amount)
   slices_sum_up(key, ends, sums, 1)
 end
 
--- The end of the hundredth of a window that holds `at`.
+-- Returns the end of the slice, a hundredth of the window, that contains `at`.
 local function slice_end(window, at)
   local grain = math.floor(window / 100)
   local into = math.fmod(at, grain)
@@ -147,10 +148,10 @@ function slices.debt(use, amount)
   slices_add(use.key, at, amount, at + use.window)
 end
 
--- A calendar period: the same sums, each for itself.
+-- Calendar periods: the same sums, each period on its own.
 local calendar = {}
 
--- The end of the period that holds `at`, if it is one of the two that are known.
+-- Returns the end of the period that contains `at`, if it is one of the two that the plan names.
 local function period_end(bounds, at)
   if bounds[1] <= at and at < bounds[2] then
     return bounds[2]
@@ -163,7 +164,7 @@ function calendar.open(c)
   slices_open(c.key, 0)
 end
 
--- Later periods may be booked full, so not every later instant fits.
+-- A later period may be booked out, so not every later time fits.
 function calendar.earliest(c, from, slack)
   local spare = c.limit - c.need
   if not (spare >= 0) then
@@ -201,7 +202,7 @@ function calendar.refund(c, amount)
   end
 end
 
--- Settled later than the periods that were known, it belongs to the one it began in.
+-- A settlement after the known periods belongs to the period of the admission.
 function calendar.debt(use, amount)
   local at_end = period_end(use.bounds, now) or use.at_end
   slices_add(use.key, at_end, amount, math.max(at_end, now))

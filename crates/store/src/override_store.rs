@@ -1,4 +1,5 @@
-//! A shelf for one process: in memory, and in a file if it is to survive a restart.
+//! [`FileOverrideStore`]: the overrides of a single process, in memory or in a file that survives a
+//! restart.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};
@@ -6,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
-use sluicegate_core::shelf::{Contents, Pending, Shelf, TEXTS_MAX, Version};
+use sluicegate_core::override_store::{
+    OVERRIDES_MAX, OverrideFuture, OverrideStore, OverridesVersion, StoredOverrides,
+};
 use sluicegate_core::store::Error;
 use sluicegate_core::time::Clock;
 use sluicegate_core::{Id, Span, Timestamp};
@@ -14,61 +17,63 @@ use sluicegate_core::{Id, Span, Timestamp};
 use crate::clock::MonotonicClock;
 use crate::file;
 
-/// Texts of this process.
+/// Keeps the overrides of this process.
 #[derive(Debug)]
-pub struct LocalShelf<C = MonotonicClock> {
+pub struct FileOverrideStore<C = MonotonicClock> {
     path: Option<PathBuf>,
-    state: Mutex<State>,
+    state: Mutex<OverrideTable>,
     clock: C,
 }
 
+/// The overrides and their version.
 #[derive(Debug, Default)]
-struct State {
+struct OverrideTable {
     version: u64,
-    texts: BTreeMap<Id, Entry>,
+    texts: BTreeMap<Id, OverrideEntry>,
 }
 
+/// One override.
 #[derive(Clone, Debug)]
-struct Entry {
+struct OverrideEntry {
     ends: Option<Timestamp>,
     text: String,
 }
 
 /// A line of the file.
 #[derive(Serialize, Deserialize)]
-struct Line {
+struct OverrideLine {
     name: String,
-    /// In microseconds since 1970.
+    /// Expiry in microseconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
     ends: Option<u64>,
     text: String,
 }
 
-/// Why a file can't be read.
+/// A reason why a file of overrides can't be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// It can't be read at all.
-    #[error("it can't be read")]
+    /// The file can't be read.
+    #[error("can't read the file of overrides")]
     Read(#[from] io::Error),
-    /// A line is not one of ours.
-    #[error("line {0} is damaged: repair or remove it")]
+    /// A line is not a valid override.
+    #[error("line {0} is not a valid override: repair or delete it")]
     Line(usize),
 }
 
-impl LocalShelf {
-    /// An empty shelf that is gone with the process.
+impl FileOverrideStore {
+    /// Returns an empty store that keeps its overrides in memory only.
     pub fn in_memory() -> Self {
         Self { path: None, state: Mutex::default(), clock: MonotonicClock::new() }
     }
 
-    /// The shelf in a file, which need not be there yet.
+    /// Opens the store in a file, which need not exist yet.
     pub fn open(path: &Path) -> Result<Self, OpenError> {
         Self::open_with_clock(path, MonotonicClock::new())
     }
 }
 
-impl<C: Clock> LocalShelf<C> {
-    /// The same on another clock.
+impl<C: Clock> FileOverrideStore<C> {
+    /// Opens the store in a file and reads the time from `clock`.
     pub fn open_with_clock(path: &Path, clock: C) -> Result<Self, OpenError> {
         let text = match std::fs::read_to_string(path) {
             Ok(text) => text,
@@ -78,17 +83,17 @@ impl<C: Clock> LocalShelf<C> {
         let mut texts = BTreeMap::new();
         for (number, line) in text.lines().enumerate() {
             let damaged = || OpenError::Line(number + 1);
-            let line: Line = serde_json::from_str(line).map_err(|_| damaged())?;
+            let line: OverrideLine = serde_json::from_str(line).map_err(|_| damaged())?;
             let name: Id = line.name.parse().map_err(|_| damaged())?;
             let ends = line.ends.map(Timestamp::from_micros);
-            texts.insert(name, Entry { ends, text: line.text });
+            texts.insert(name, OverrideEntry { ends, text: line.text });
         }
-        let state = Mutex::new(State { version: 1, texts });
+        let state = Mutex::new(OverrideTable { version: 1, texts });
         Ok(Self { path: Some(path.to_owned()), state, clock })
     }
 
-    /// The state without what has ended.
-    fn lock(&self) -> (MutexGuard<'_, State>, Timestamp) {
+    /// Locks the overrides and removes those that have expired.
+    fn lock(&self) -> (MutexGuard<'_, OverrideTable>, Timestamp) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.clock.now();
         let before = state.texts.len();
@@ -97,10 +102,11 @@ impl<C: Clock> LocalShelf<C> {
         (state, now)
     }
 
-    /// Changes the texts, in the file first: what could not be written does not apply.
+    /// Changes the overrides. Writes the file first, so that a change that can't be saved has no
+    /// effect.
     fn change(
         &self,
-        change: impl FnOnce(&mut BTreeMap<Id, Entry>, Timestamp) -> Result<bool, Error>,
+        change: impl FnOnce(&mut BTreeMap<Id, OverrideEntry>, Timestamp) -> Result<bool, Error>,
     ) -> Result<bool, Error> {
         let (mut state, now) = self.lock();
         let mut texts = state.texts.clone();
@@ -108,7 +114,7 @@ impl<C: Clock> LocalShelf<C> {
         if changed {
             self.save(&texts).map_err(|problem| {
                 let path = self.path.as_deref().unwrap_or(Path::new("")).display();
-                Error::Unavailable(format!("{path} can't be written: {problem}").into())
+                Error::Unavailable(format!("can't write {path}: {problem}").into())
             })?;
             state.texts = texts;
             state.version += 1;
@@ -116,13 +122,13 @@ impl<C: Clock> LocalShelf<C> {
         Ok(changed)
     }
 
-    fn save(&self, texts: &BTreeMap<Id, Entry>) -> io::Result<()> {
+    fn save(&self, texts: &BTreeMap<Id, OverrideEntry>) -> io::Result<()> {
         let Some(path) = &self.path else { return Ok(()) };
         file::replace(path, |out| {
             let mut out = io::BufWriter::new(out);
-            for (name, Entry { ends, text }) in texts {
+            for (name, OverrideEntry { ends, text }) in texts {
                 let ends = ends.map(Timestamp::as_micros);
-                let line = Line { name: name.to_string(), ends, text: text.clone() };
+                let line = OverrideLine { name: name.to_string(), ends, text: text.clone() };
                 serde_json::to_writer(&mut out, &line)?;
                 out.write_all(b"\n")?;
             }
@@ -131,31 +137,31 @@ impl<C: Clock> LocalShelf<C> {
     }
 }
 
-impl<C: Clock> Shelf for LocalShelf<C> {
-    fn read(&self, known: Option<Version>) -> Pending<'_, Option<Contents>> {
+impl<C: Clock> OverrideStore for FileOverrideStore<C> {
+    fn read(&self, known: Option<OverridesVersion>) -> OverrideFuture<'_, Option<StoredOverrides>> {
         Box::pin(async move {
             let (state, at) = self.lock();
-            let version = Version(state.version);
+            let version = OverridesVersion(state.version);
             let texts = || state.texts.values().map(|entry| entry.text.clone()).collect();
-            Ok((known != Some(version)).then(|| Contents { at, version, texts: texts() }))
+            Ok((known != Some(version)).then(|| StoredOverrides { at, version, texts: texts() }))
         })
     }
 
-    fn put<'a>(&'a self, name: Id, text: &'a str, lasts: Option<Span>) -> Pending<'a, ()> {
+    fn put<'a>(&'a self, name: Id, text: &'a str, lasts: Option<Span>) -> OverrideFuture<'a, ()> {
         Box::pin(async move {
             self.change(|texts, now| {
-                if !texts.contains_key(&name) && texts.len() >= TEXTS_MAX {
+                if !texts.contains_key(&name) && texts.len() >= OVERRIDES_MAX {
                     return Err(Error::Full);
                 }
                 let ends = lasts.map(|lasts| now + lasts);
-                texts.insert(name, Entry { ends, text: text.to_owned() });
+                texts.insert(name, OverrideEntry { ends, text: text.to_owned() });
                 Ok(true)
             })
             .map(drop)
         })
     }
 
-    fn remove(&self, name: Id) -> Pending<'_, bool> {
+    fn remove(&self, name: Id) -> OverrideFuture<'_, bool> {
         Box::pin(async move { self.change(|texts, _| Ok(texts.remove(&name).is_some())) })
     }
 }

@@ -1,14 +1,15 @@
-//! What was denied lately, so that a flood of denials is not a flood of questions.
+//! [`DenialCache`] repeats recent denials without asking Redis, so that a flood of denied requests
+//! does not become a flood of Redis calls.
 //!
-//! A limit that is full stays full until its earliest start, unless something is given back. So a
-//! plan that was denied is denied again without asking, for [`Options::deny_cache`] at most and
-//! never past that start, while everything that the answer shows is known: what was denied is kept by
-//! counter, for its limits and for amounts not below the denied one. Limits that a reload or an
-//! override changes are others. It errs on the strict side only: capacity that another node gives
-//! back is seen that much later. What this node gives back or resets is forgotten at once.
+//! A full limit stays full until its earliest start, unless usage is returned. So the cache denies
+//! a plan again for up to [`Options::deny_cache`], and never past that start, if it knows the
+//! readings of all counters of the plan. An entry holds for one counter, for its present limits,
+//! and for amounts of at least the denied one; a reload or an override that changes the limits
+//! makes a new entry. The cache can only be too strict: it notices late that another node returned
+//! usage. Usage that this node returns or resets is removed from the cache at once.
 //!
-//! Not for plans that leave a record, because an id that was admitted stays so; and not for charges of
-//! which somebody may settle a part, as tokens, money and leases are.
+//! Plans that leave a record are not cached, because an admitted id stays admitted. Neither are
+//! charges that can be settled in part: tokens, money and leases.
 //!
 //! [`Options::deny_cache`]: super::Options::deny_cache
 
@@ -23,162 +24,173 @@ use sluicegate_core::time::{Clock as _, Span, Timestamp};
 use sluicegate_core::{Charge, Plan};
 use smallvec::SmallVec;
 
-use super::keys::Names;
+use super::keys::KeyNames;
 use crate::clock::MonotonicClock;
 
-const SLOTS: usize = 1 << 14;
+/// Number of cache entries.
+const ENTRIES: usize = 1 << 14;
 
-/// A bounded memory: a counter that collides with another is forgotten.
+/// A cache of fixed size: a counter replaces another one whose hash collides.
 #[derive(Debug)]
-pub(super) struct Denied {
-    /// For how long a denial is taken to stand; none if that is nothing.
-    lasts: Span,
-    slots: Box<[Mutex<Slot>]>,
+pub(super) struct DenialCache {
+    /// Lifetime of an entry; zero turns the cache off.
+    lifetime: Span,
+    entries: Box<[Mutex<DenialEntry>]>,
     hasher: RandomState,
     clock: MonotonicClock,
-    /// When the last of them is over: before anything is looked up.
+    /// Time at which the last entry expires: before a lookup, this tells whether it can succeed.
     until: AtomicU64,
-    answered: AtomicU64,
+    hits: AtomicU64,
 }
 
-/// What is known of one counter.
+/// The last known state of one counter.
 #[derive(Debug, Default)]
-struct Slot {
-    /// Of the key, and of the limits.
-    names: (u64, u64),
-    /// When Redis was asked and when it was heard, by the clock of this node, and what the time in
-    /// Redis was in between. Counted from when it was heard, time in Redis is never taken to be ahead
-    /// of what it is: a caller that waits as long as it is told is not too early.
-    asked: Timestamp,
-    heard: Timestamp,
-    at: Timestamp,
+struct DenialEntry {
+    /// Hashes of the key and of the limits.
+    hashes: (u64, u64),
+    /// Times of request and reply by the clock of this node, and the time in Redis between them.
+    /// The time in Redis is extrapolated from the reply, so it is never ahead of the real one: a
+    /// caller that waits as long as the denial says does not come too early.
+    sent_at: Timestamp,
+    received_at: Timestamp,
+    server_time: Timestamp,
     readings: SmallVec<[Reading; 2]>,
-    /// What did not fit, under which limit, and when it will.
+    /// The denied amount, the index of its limit, and its earliest start.
     denied: Option<(u64, usize, Timestamp)>,
-    /// When something was given back or reset.
-    forgotten: Timestamp,
+    /// Time of the last return or reset of usage.
+    invalidated_at: Timestamp,
 }
 
-impl Denied {
-    pub(super) fn new(lasts: Span, clock: MonotonicClock) -> Self {
-        let slots = if lasts == Span::ZERO { 0 } else { SLOTS };
+impl DenialCache {
+    pub(super) fn new(lifetime: Span, clock: MonotonicClock) -> Self {
+        let entries = if lifetime == Span::ZERO { 0 } else { ENTRIES };
         Self {
-            lasts,
-            slots: (0..slots).map(|_| Mutex::default()).collect(),
+            lifetime,
+            entries: (0..entries).map(|_| Mutex::default()).collect(),
             hasher: RandomState::new(),
             clock,
             until: AtomicU64::new(0),
-            answered: AtomicU64::new(0),
+            hits: AtomicU64::new(0),
         }
     }
 
-    /// How many denials were answered without asking.
-    pub(super) fn answered(&self) -> u64 {
-        self.answered.load(Ordering::Relaxed)
+    /// Returns the number of denials answered from the cache.
+    pub(super) fn hits(&self) -> u64 {
+        self.hits.load(Ordering::Relaxed)
     }
 
-    /// The time of this node, to be told to [`Denied::learn`].
+    /// Returns the time of this node, as [`DenialCache::insert`] expects it.
     pub(super) fn now(&self) -> Timestamp {
         self.clock.now()
     }
 
-    /// The denial of a plan, if it is known.
-    pub(super) fn of(&self, plan: &Plan<'_>, names: &Names, now: Timestamp) -> Option<Deny> {
-        if now.as_micros() >= self.until.load(Ordering::Relaxed) || !is_plain(plan) {
+    /// Returns the denial of a plan, if the cache can tell.
+    pub(super) fn get(&self, plan: &Plan<'_>, names: &KeyNames, now: Timestamp) -> Option<Deny> {
+        if now.as_micros() >= self.until.load(Ordering::Relaxed) || !is_cacheable(plan) {
             return None;
         }
         let mut deny: Option<(Timestamp, Hit)> = None;
         let (mut at, mut readings) = (Timestamp::ZERO, Readings::new());
-        for (place, charge) in plan.charges().iter().enumerate() {
-            self.with(charge, names, |slot, of| {
-                let known = slot.names == of && now < slot.asked + self.lasts;
-                let then = slot.at + now.since(slot.heard);
+        for (index, charge) in plan.charges().iter().enumerate() {
+            self.with_entry(charge, names, |entry, hashes| {
+                let known = entry.hashes == hashes && now < entry.sent_at + self.lifetime;
+                let then = entry.server_time + now.since(entry.received_at);
                 let moved = |reading: &Reading| reading.used > 0 && reading.reset <= then;
-                if !known || slot.readings.iter().any(moved) {
+                if !known || entry.readings.iter().any(moved) {
                     return None;
                 }
                 at = at.max(then);
-                readings.extend(slot.readings.iter().copied());
-                if let Some((need, limit, start)) = slot.denied
+                readings.extend(entry.readings.iter().copied());
+                if let Some((need, limit, start)) = entry.denied
                     && need <= charge.need
                     && deny.is_none_or(|(other, _)| other < start)
                 {
-                    deny = Some((start, Hit { charge: place, limit }));
+                    deny = Some((start, Hit { charge: index, limit }));
                 }
                 Some(())
             })?;
         }
         let (start, hit) = deny.filter(|(start, _)| *start > at)?;
-        self.answered.fetch_add(1, Ordering::Relaxed);
+        self.hits.fetch_add(1, Ordering::Relaxed);
         Some(Deny { at, start, hit, readings })
     }
 
-    /// Remembers a denial that Redis was asked for at `asked`, and that was heard at `heard`.
-    pub(super) fn learn(
+    /// Stores a denial that Redis sent: `sent_at` is the time of the request, `received_at` that of the
+    /// reply.
+    pub(super) fn insert(
         &self,
         plan: &Plan<'_>,
-        names: &Names,
-        (asked, heard): (Timestamp, Timestamp),
+        names: &KeyNames,
+        (sent_at, received_at): (Timestamp, Timestamp),
         deny: &Deny,
     ) {
-        if self.lasts == Span::ZERO || !is_plain(plan) {
+        if self.lifetime == Span::ZERO || !is_cacheable(plan) {
             return;
         }
         let mut readings = deny.readings.iter().copied();
-        for (place, charge) in plan.charges().iter().enumerate() {
+        for (index, charge) in plan.charges().iter().enumerate() {
             let readings = readings.by_ref().take(charge.meter.len()).collect();
-            self.with(charge, names, |slot, of| {
-                // Given back since: what was read may have been before.
-                if slot.forgotten >= asked {
+            self.with_entry(charge, names, |entry, hashes| {
+                // Usage was returned after the request was sent: the reply may show the state
+                // before that.
+                if entry.invalidated_at >= sent_at {
                     return;
                 }
                 let before =
-                    slot.denied.filter(|(_, _, start)| slot.names == of && *start > deny.at);
+                    entry.denied.filter(|(_, _, start)| entry.hashes == hashes && *start > deny.at);
                 let denied = match deny.hit {
-                    hit if hit.charge == place => Some((charge.need, hit.limit, deny.start)),
+                    hit if hit.charge == index => Some((charge.need, hit.limit, deny.start)),
                     _ => before,
                 };
-                let (at, forgotten) = (deny.at, slot.forgotten);
-                *slot = Slot { names: of, asked, heard, at, readings, denied, forgotten };
+                let (server_time, invalidated_at) = (deny.at, entry.invalidated_at);
+                *entry = DenialEntry {
+                    hashes,
+                    sent_at,
+                    received_at,
+                    server_time,
+                    readings,
+                    denied,
+                    invalidated_at,
+                };
             });
         }
-        self.until.fetch_max((asked + self.lasts).as_micros(), Ordering::Relaxed);
+        self.until.fetch_max((sent_at + self.lifetime).as_micros(), Ordering::Relaxed);
     }
 
-    /// Forgets what is known of the counters under a key: something of them was given back. Called
-    /// when that was answered, so that nothing stays known from before.
-    pub(super) fn forget(&self, log: &[u8]) {
+    /// Removes the counters under a key, because usage was returned. Called after Redis has
+    /// confirmed it, so that no older state stays cached.
+    pub(super) fn invalidate(&self, log: &[u8]) {
         let now = self.clock.now();
-        if self.lasts > Span::ZERO {
-            let mut slot = self.slot(self.hasher.hash_one(log));
-            *slot = Slot { forgotten: now, ..Slot::default() };
+        if self.lifetime > Span::ZERO {
+            let mut entry = self.entry(self.hasher.hash_one(log));
+            *entry = DenialEntry { invalidated_at: now, ..DenialEntry::default() };
         }
     }
 
-    fn with<T>(
+    fn with_entry<T>(
         &self,
         charge: &Charge<'_>,
-        names: &Names,
-        run: impl FnOnce(&mut Slot, (u64, u64)) -> T,
+        names: &KeyNames,
+        run: impl FnOnce(&mut DenialEntry, (u64, u64)) -> T,
     ) -> T {
         let name = self.hasher.hash_one(&names.log(&charge.key)[..]);
         let amounts: SmallVec<[u64; 4]> =
             (0..charge.meter.len()).map(|limit| charge.meter.limit(limit)).collect();
         let terms = self.hasher.hash_one((charge.meter.kind(), amounts, charge.texts()));
-        run(&mut self.slot(name), (name, terms))
+        run(&mut self.entry(name), (name, terms))
     }
 
-    fn slot(&self, name: u64) -> std::sync::MutexGuard<'_, Slot> {
-        self.slots[name as usize % SLOTS].lock().unwrap_or_else(PoisonError::into_inner)
+    fn entry(&self, name: u64) -> std::sync::MutexGuard<'_, DenialEntry> {
+        self.entries[name as usize % ENTRIES].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Whether what is denied to a plan is so until somebody gives something back.
-fn is_plain(plan: &Plan<'_>) -> bool {
-    let plain = |charge: &Charge<'_>| {
+/// Returns true if a denial of the plan can only end by time or by returned usage.
+fn is_cacheable(plan: &Plan<'_>) -> bool {
+    let cacheable = |charge: &Charge<'_>| {
         charge.unit() == Unit::Requests && charge.need == charge.take && !charge.refunds()
     };
-    !plan.recorded() && !plan.charges().is_empty() && plan.charges().iter().all(plain)
+    !plan.recorded() && !plan.charges().is_empty() && plan.charges().iter().all(cacheable)
 }
 
 #[cfg(test)]
@@ -195,8 +207,8 @@ mod tests {
     const MINUTE: Span = Span::from_secs(60);
 
     struct Bench {
-        denied: Denied,
-        names: Names,
+        cache: DenialCache,
+        names: KeyNames,
         began: Timestamp,
     }
 
@@ -217,11 +229,11 @@ mod tests {
     impl Bench {
         fn new() -> Self {
             let clock = MonotonicClock::new();
-            let denied = Denied::new(SECOND, clock);
-            Self { denied, names: Names::new("sg:", Layout::Together), began: clock.now() }
+            let cache = DenialCache::new(SECOND, clock);
+            Self { cache, names: KeyNames::new("sg:", Layout::SingleServer), began: clock.now() }
         }
 
-        /// Redis denies so many, until then, by the first limit.
+        /// Stores a denial of `requests` requests until `start` by the first limit.
         fn learn(&self, rules: &Ruleset, requests: u64, start: Span) {
             let query = query(requests);
             let plan = rules.plan(&query, self.began).expect("a plan");
@@ -232,21 +244,21 @@ mod tests {
                 hit: Hit { charge: 0, limit: 0 },
                 readings: plan.scopes().map(|_| reading).collect(),
             };
-            self.denied.learn(&plan, &self.names, (self.began, self.began), &deny);
+            self.cache.insert(&plan, &self.names, (self.began, self.began), &deny);
         }
 
-        /// When so many may start, if that is known a while later.
+        /// Returns the earliest start of `requests` requests, if it is cached after `later`.
         fn start(&self, rules: &Ruleset, requests: u64, later: Span) -> Option<Timestamp> {
             let query = query(requests);
             let plan = rules.plan(&query, self.began).expect("a plan");
-            let deny = self.denied.of(&plan, &self.names, self.began + later)?;
+            let deny = self.cache.get(&plan, &self.names, self.began + later)?;
             assert_eq!((deny.at, deny.hit.charge), (at(later), 0));
             assert_eq!(deny.readings.len(), plan.scopes().count());
             Some(deny.start)
         }
     }
 
-    /// The clock of Redis, which is another.
+    /// Returns a time of the clock in Redis, which differs from that of the node.
     fn at(later: Span) -> Timestamp {
         Timestamp::from_secs(1_000) + later
     }
@@ -262,7 +274,7 @@ mod tests {
         bench.learn(&rules, 1, Span::from_millis(40));
         assert!(bench.start(&rules, 1, Span::from_millis(39)).is_some());
         assert_eq!(bench.start(&rules, 1, Span::from_millis(40)), None);
-        assert_eq!(bench.denied.answered(), 3);
+        assert_eq!(bench.cache.hits(), 3);
     }
 
     #[test]
@@ -281,24 +293,24 @@ mod tests {
         for limit in ["4/min", "3/h", "3/min windowed", "3/min burst 3"] {
             assert_eq!(bench.start(&rules(&[limit]), 1, Span::ZERO), None, "{limit}");
         }
-        // Nothing is known of what the second one shows.
+        // Nothing is cached about the readings of the second limit.
         assert_eq!(bench.start(&rules(&["3/min", "9/min"]), 1, Span::ZERO), None);
     }
 
     #[test]
-    fn what_is_given_back_is_forgotten_also_by_those_who_asked_before() {
+    fn returned_usage_invalidates_the_entry_and_older_replies() {
         let (bench, rules) = (Bench::new(), rules(&["3/min"]));
         bench.learn(&rules, 1, MINUTE);
         let query = query(1);
         let plan = rules.plan(&query, bench.began).expect("a plan");
-        bench.denied.forget(&bench.names.log(&plan.charges()[0].key));
+        bench.cache.invalidate(&bench.names.log(&plan.charges()[0].key));
         assert_eq!(bench.start(&rules, 1, Span::ZERO), None);
         bench.learn(&rules, 1, MINUTE);
-        assert_eq!(bench.start(&rules, 1, Span::ZERO), None, "that was asked before");
+        assert_eq!(bench.start(&rules, 1, Span::ZERO), None, "that was sent_at before");
     }
 
     #[test]
-    fn what_can_be_settled_or_replayed_is_asked_for() {
+    fn plans_that_can_be_settled_or_replayed_are_not_cached() {
         let bench = Bench::new();
         for limit in ["3 tokens/min", "0.1 USD/min", "3 concurrent"] {
             let rules = rules(&[limit]);
@@ -310,6 +322,6 @@ mod tests {
         let mut query = query(1);
         query.id.keep = Some(RequestId::KEEP);
         let plan = rules.plan(&query, bench.began).expect("a plan");
-        assert_eq!(bench.denied.of(&plan, &bench.names, bench.began), None);
+        assert_eq!(bench.cache.get(&plan, &bench.names, bench.began), None);
     }
 }

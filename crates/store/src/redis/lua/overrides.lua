@@ -1,7 +1,7 @@
--- Texts that all nodes share, as a hash: a name → when it ends (or nothing), a colon, the text.
--- `#version` is another one after every change, `#next` when the first of them ends.
-local function shelf_write(name, version, next_end)
-  -- By the clock, so that no version comes twice, not even where everything was lost in between.
+-- The overrides that all nodes share, stored as a hash: name → expiry (or nothing), a colon, the
+-- text. `#version` changes with every write, `#next` is the first expiry.
+local function overrides_write(name, version, next_end)
+  -- Taken from the clock, so that no version repeats, even after a loss of data.
   version = math.max(now, version + 1)
   call('HSET', name, '#version', text(version))
   if next_end then
@@ -12,8 +12,8 @@ local function shelf_write(name, version, next_end)
   return version
 end
 
--- Everything but the two fields that are about the others: names, ends and texts.
-local function shelf_all(name)
+-- Returns all overrides, without the two fields that describe the hash.
+local function overrides_all(name)
   local flat, all = call('HGETALL', name), {}
   for n = 1, #flat, 2 do
     if flat[n]:sub(1, 1) ~= '#' then
@@ -34,32 +34,32 @@ local function first_end(all)
   return first
 end
 
--- Takes away what has ended. Returns the version.
-local function shelf_open(name)
+-- Removes expired overrides. Returns the version.
+local function overrides_open(name)
   local known = call('HMGET', name, '#version', '#next')
   local version, next_end = tonumber(known[1]) or 0, tonumber(known[2])
   if not next_end or next_end > now then
     return version
   end
   local left = {}
-  for _, one in ipairs(shelf_all(name)) do
+  for _, one in ipairs(overrides_all(name)) do
     if one.ends and one.ends <= now then
       call('HDEL', name, one.name)
     else
       left[#left + 1] = one
     end
   end
-  return shelf_write(name, version, first_end(left))
+  return overrides_write(name, version, first_end(left))
 end
 
 function operations.shelf_read(name)
   local known = number()
-  local version = shelf_open(name)
+  local version = overrides_open(name)
   if version == known then
     return { 'same' }
   end
   local texts = {}
-  for n, one in ipairs(shelf_all(name)) do
+  for n, one in ipairs(overrides_all(name)) do
     texts[n] = one.text
   end
   return { 'shelf', now, version, texts }
@@ -67,21 +67,21 @@ end
 
 function operations.shelf_put(name)
   local field, lasts, texts_max, body = argument(), number(), number(), argument()
-  local version = shelf_open(name)
+  local version = overrides_open(name)
   if call('HEXISTS', name, field) == 0 and call('HLEN', name) >= texts_max + 2 then
     return { 'full' }
   end
   call('HSET', name, field, (lasts and text(now + lasts) or '') .. ':' .. body)
-  shelf_write(name, version, first_end(shelf_all(name)))
+  overrides_write(name, version, first_end(overrides_all(name)))
   return { 'ended', 0, now }
 end
 
 function operations.shelf_remove(name)
   local field = argument()
-  local version = shelf_open(name)
+  local version = overrides_open(name)
   if call('HDEL', name, field) == 0 then
     return { 'ended', 1, now }
   end
-  shelf_write(name, version, first_end(shelf_all(name)))
+  overrides_write(name, version, first_end(overrides_all(name)))
   return { 'ended', 0, now }
 end
