@@ -1,7 +1,7 @@
-//! `cargo xtask bench`: runs a benchmark of the `bench/` workspace.
+//! `cargo xtask bench`: builds and runs a benchmark of the `bench/` workspace.
 //!
-//! Benchmarks live in a workspace of their own, because the peers that they measure
-//! against must not enter our lockfile.
+//! Benchmarks have their own workspace, so that the programs they compare with stay out of our
+//! lockfile.
 
 use anyhow::bail;
 
@@ -12,87 +12,87 @@ use crate::sh;
 /// A binary of the bench workspace.
 struct Bench {
     name: &'static str,
-    /// What it measures, in one line.
+    /// The measurement in one line, for `--list`.
     measures: &'static str,
-    /// The features of the workspace that it needs.
+    /// Features of the workspace that it needs.
     features: &'static str,
-    /// The programs that must be installed before it runs.
+    /// Programs that must be installed before it runs.
     needs: &'static [&'static Service],
-    /// The Python program that it runs.
+    /// Python program that it runs.
     python: Option<&'static Tool>,
 }
 
 const BENCHES: &[Bench] = &[
     Bench {
         name: "engine",
-        measures: "time and memory of a decision in memory, beside governor, throttlecrab and limitador",
+        measures: "time and memory of a decision in memory, compared with governor, throttlecrab and limitador",
         features: "",
         needs: &[],
         python: None,
     },
     Bench {
         name: "budget",
-        measures: "overshoot and false refusals of strict, optimistic, and of check-then-add",
+        measures: "overshoot and false denials of strict and optimistic budgets, compared with check-then-add",
         features: "",
         needs: &[],
         python: None,
     },
     Bench {
         name: "redis",
-        measures: "decisions a second on Redis, beside the plain script of this field and limitador",
+        measures: "decisions per second on Redis, compared with the usual plain script and limitador",
         features: "redis",
         needs: &[&services::REDIS],
         python: None,
     },
     Bench {
         name: "http",
-        measures: "a decision over HTTP, beside an axum that decides nothing and throttlecrab-server",
+        measures: "a decision over HTTP, compared with an axum server that decides nothing and throttlecrab-server",
         features: "",
         needs: &[&services::WRK, &services::PROTOC],
         python: None,
     },
     Bench {
         name: "grpc",
-        measures: "Allow and ShouldRateLimit over gRPC, beside a tonic that decides nothing",
+        measures: "Allow and ShouldRateLimit over gRPC, compared with a tonic server that decides nothing",
         features: "",
         needs: &[&services::H2LOAD],
         python: None,
     },
     Bench {
         name: "gateway",
-        measures: "a request through a gateway, beside going direct, nginx and Envoy with their own rate limits",
+        measures: "a request through a gateway, compared with a direct request and with the rate limits of nginx and Envoy",
         features: "",
         needs: &[&services::WRK, &services::NGINX, &services::PYTHON],
         python: Some(&python::ENVOY),
     },
     Bench {
         name: "queue",
-        measures: "send, receive and delayed send through the queue port, beside the client of each broker",
+        measures: "send, receive and delayed send through the queue port, compared with the client library of each broker",
         features: "",
         needs: &[&services::RABBITMQ, &services::PYTHON],
         python: Some(&python::MOTO),
     },
     Bench {
         name: "dispatch",
-        measures: "a backlog in three ways to wait, and the dispatcher beside a bare confirmed loop",
+        measures: "a backlog with three ways to wait, and the dispatcher compared with a bare loop of confirmed sends",
         features: "",
         needs: &[&services::RABBITMQ, &services::REDIS],
         python: None,
     },
 ];
 
-/// Not `cargo run`, which tells a program of its package: see [`sh::command`].
+/// Not `cargo run`, which passes variables of its package to the program: see [`sh::command`].
 const BUILD: &str = "cargo build --release --locked --manifest-path bench/Cargo.toml --bin";
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The benchmark to run
+    /// Benchmark to run
     #[arg(required_unless_present = "list")]
     name: Option<String>,
-    /// List the benchmarks and what each measures
+    /// List the benchmarks
     #[arg(long)]
     list: bool,
-    /// Arguments for the benchmark itself
+    /// Arguments passed to the benchmark
     #[arg(last = true)]
     args: Vec<String>,
 }
@@ -124,7 +124,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<bool> {
 fn find(name: &str) -> anyhow::Result<&'static Bench> {
     let Some(bench) = BENCHES.iter().find(|bench| bench.name == name) else {
         let known: Vec<_> = BENCHES.iter().map(|bench| bench.name).collect();
-        bail!("no benchmark is called {name}: choose from {}", known.join(", "));
+        bail!("unknown benchmark {name:?} (known: {})", known.join(", "));
     };
     Ok(bench)
 }
@@ -136,6 +136,6 @@ mod tests {
     #[test]
     fn an_unknown_benchmark_names_the_known_ones() {
         let error = find("engin").err().expect("there is no such benchmark");
-        assert!(error.to_string().starts_with("no benchmark is called engin: choose from engine"));
+        assert!(error.to_string().starts_with("unknown benchmark \"engin\" (known: engine"));
     }
 }

@@ -1,7 +1,7 @@
-//! The project's own commands, run as `cargo xtask <command>`: one file per command.
+//! The project's own commands, run as `cargo xtask <command>`. Each command has its own file.
 //!
-//! They are plain Rust so that a fresh machine needs nothing but the toolchain to run
-//! every test, every benchmark and every house rule.
+//! They are plain Rust, so that a fresh machine needs only the toolchain to run every test, every
+//! benchmark and every repository check.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -23,22 +23,25 @@ use anyhow::Context;
 use clap::Parser;
 
 #[derive(Parser)]
-#[command(bin_name = "cargo xtask", about = "Tests, benchmarks and house rules of this repository")]
+#[command(
+    bin_name = "cargo xtask",
+    about = "Run the tests, benchmarks and checks of this repository"
+)]
 enum Command {
-    /// Run the test suites and show how long each took
+    /// Run the test suites and print the time of each
     Test(test::Args),
-    /// Run a benchmark from the bench/ workspace
+    /// Run a benchmark of the bench/ workspace
     Bench(bench::Args),
-    /// Check the house rules that the compiler can't
+    /// Check the rules of this repository that the compiler can't check
     Tidy,
-    /// Show or install the external servers that tests need
+    /// List or install the external servers that tests need
     Services(services::Args),
 }
 
 fn main() -> ExitCode {
     match run(Command::parse()) {
         Ok(true) => ExitCode::SUCCESS,
-        // The command has shown what is wrong.
+        // The command has printed what is wrong.
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("error: {error:#}");
@@ -47,11 +50,11 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs `command` from the root of the repository, and says whether all is well.
+/// Runs `command` in the root of the repository. Returns true if it succeeded.
 fn run(command: Command) -> anyhow::Result<bool> {
     let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
     let root = xtask.parent().expect("xtask is a folder of the repository");
-    // Every path below is relative to the repository, wherever the user stands.
+    // All paths below are relative to the repository, whatever the current directory is.
     std::env::set_current_dir(root).with_context(|| {
         let root = root.display();
         format!("can't enter {root}: was the repository moved? run `cargo clean -p xtask`")

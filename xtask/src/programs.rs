@@ -1,8 +1,9 @@
-//! The test programs of the workspace, built by one cargo command with one set of features.
+//! [`Program`]: a test program of the workspace. One cargo command builds all of them, with one set
+//! of features.
 //!
-//! Cargo compiles a crate again for every set of features that it is asked for. The alias
-//! `suite` in `.cargo/config.toml` is the one set that all suites share: it builds every test
-//! that needs a server as well, and the suites then run the programs that they name.
+//! Cargo compiles a crate again for every set of features. The alias `suite` in
+//! `.cargo/config.toml` is the one set that all suites share: it builds the tests that need a
+//! server as well, and each suite runs the programs that it names.
 
 use std::path::{Path, PathBuf};
 
@@ -11,31 +12,33 @@ use serde_json::Value;
 
 use crate::sh;
 
-/// Prints one JSON object a line on standard output, and the compiler's messages as usual.
+/// The build command. It prints one JSON object per line on standard output, and compiler messages
+/// as usual.
 const BUILD: [&str; 4] = ["cargo", "suite", "--no-run", "--message-format=json-render-diagnostics"];
 
-/// The tests that are compiled from documentation when they run.
+/// The command for documentation tests, which are compiled when they run.
 pub(crate) const DOCUMENTATION: &str = "cargo suite --doc";
 
 /// A test program that was built.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Program {
-    /// The folder of its package and its target: `app/dispatch`.
+    /// Folder of its package and its target: `app/dispatch`.
     pub(crate) name: String,
     path: String,
-    /// Where cargo runs it, too.
+    /// Working directory, the same as with cargo.
     folder: PathBuf,
 }
 
 impl Program {
-    /// Runs it as cargo would, and says whether all its tests passed.
+    /// Runs the program as cargo would. Returns true if all its tests passed.
     pub(crate) fn run(&self, arguments: &[&str], env: &[(&str, &str)]) -> anyhow::Result<bool> {
         let line = std::iter::once(self.path.as_str()).chain(arguments.iter().copied());
         sh::run_in(&self.folder, &line.collect::<Vec<_>>(), env)
     }
 }
 
-/// Builds the test programs with these targets, or all if none is given; `None` if that fails.
+/// Builds the test programs with these targets, or all if none is given. Returns `None` if the
+/// build fails.
 pub(crate) fn build(targets: &[&str]) -> anyhow::Result<Option<Vec<Program>>> {
     let mut line = BUILD.to_vec();
     line.extend(targets.iter().flat_map(|target| ["--test", target]));
@@ -43,28 +46,30 @@ pub(crate) fn build(targets: &[&str]) -> anyhow::Result<Option<Vec<Program>>> {
     parse(&printed).map(Some)
 }
 
-/// The test programs among the artifacts that cargo prints.
+/// Finds the test programs among the artifacts that cargo prints.
 fn parse(printed: &str) -> anyhow::Result<Vec<Program>> {
     let mut programs = Vec::new();
     for line in printed.lines() {
-        let artifact: Value =
-            serde_json::from_str(line).with_context(|| format!("cargo printed no JSON: {line}"))?;
-        // Binaries that tests start have an executable too, but are no tests.
+        let artifact: Value = serde_json::from_str(line)
+            .with_context(|| format!("cargo did not print JSON: {line}"))?;
+        // Binaries that tests start have an executable too, but are not tests.
         let (Some(path), true) =
             (artifact["executable"].as_str(), artifact["profile"]["test"] == true)
         else {
             continue;
         };
-        let manifest = artifact["manifest_path"].as_str().context("cargo names no manifest")?;
+        let manifest = artifact["manifest_path"]
+            .as_str()
+            .context("cargo did not print the manifest of a test program")?;
         let folder = Path::new(manifest).parent().context("a manifest is in a folder")?;
         let package = folder.file_name().and_then(|name| name.to_str());
         let (Some(package), Some(target)) = (package, artifact["target"]["name"].as_str()) else {
-            bail!("cargo names no package or no target: {line}");
+            bail!("cargo did not print the package and target of a test program: {line}");
         };
         let name = format!("{package}/{target}");
         programs.push(Program { name, path: path.to_owned(), folder: folder.to_owned() });
     }
-    // The order of cargo's own runs; that of building changes from time to time.
+    // The order in which cargo runs them; the build order varies.
     programs.sort_by(|a, b| a.name.cmp(&b.name).then_with(|| a.path.cmp(&b.path)));
     Ok(programs)
 }
@@ -74,7 +79,7 @@ mod tests {
     use super::*;
 
     impl Program {
-        /// One of this name that is not there.
+        /// Returns a program of this name that was not built.
         pub(crate) fn named(name: &str) -> Self {
             Self { name: name.to_owned(), path: String::new(), folder: PathBuf::new() }
         }
@@ -97,6 +102,6 @@ mod tests {
     #[test]
     fn a_line_that_is_no_json_is_shown() {
         let error = parse("warning: something").unwrap_err();
-        assert_eq!(error.to_string(), "cargo printed no JSON: warning: something");
+        assert_eq!(error.to_string(), "cargo did not print JSON: warning: something");
     }
 }

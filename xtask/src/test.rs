@@ -1,6 +1,5 @@
-//! `cargo xtask test`: builds the test programs once, runs the test suites one after the other and
-//! shows the time each took. It is plain `cargo test` underneath, so a fresh machine needs no test
-//! runner.
+//! `cargo xtask test`: builds the test programs once, runs the test suites one after the other, and
+//! prints the time of each. It runs plain test programs, so a fresh machine needs no test runner.
 
 use std::thread;
 use std::time::Duration;
@@ -12,26 +11,28 @@ use crate::python::{self, Tool};
 use crate::services::{self, Service};
 use crate::sh;
 
-/// A group of tests that is run, timed and reported as one.
+/// A group of tests that is run, timed and reported together.
 #[derive(Debug)]
 struct Suite {
     name: &'static str,
-    /// One line for `--list`: the promise that these tests check.
+    /// The property that these tests check, in one line for `--list`.
     proves: &'static str,
     tests: Tests,
-    /// The servers that must be installed before it runs.
+    /// Servers that must be installed before it runs.
     needs: &'static [&'static Service],
-    /// The Python program that it runs.
+    /// Python program that it runs.
     python: Option<&'static Tool>,
 }
 
+/// The tests of a suite.
 #[derive(Debug)]
 enum Tests {
-    /// Test programs of the shared build, each as folder/target with its arguments, split at spaces.
+    /// Test programs of the shared build, each as folder/target with its arguments, separated by
+    /// spaces.
     Programs(&'static [&'static str]),
     /// Every test program that no other suite names, and the documentation tests.
     Rest,
-    /// Commands, split at spaces.
+    /// Commands, with arguments separated by spaces.
     Commands(&'static [&'static str]),
 }
 use Tests::{Commands, Programs, Rest};
@@ -39,7 +40,7 @@ use Tests::{Commands, Programs, Rest};
 const SUITES: &[Suite] = &[
     Suite {
         name: "workspace",
-        proves: "every crate keeps its promises: unit, integration and documentation tests",
+        proves: "unit, integration and documentation tests of every crate",
         tests: Rest,
         needs: &[],
         python: None,
@@ -47,7 +48,7 @@ const SUITES: &[Suite] = &[
     Suite {
         name: "shuttle",
         proves: "the memory store holds its limits under every explored thread interleaving",
-        // Its locks are not those of the shared build: this compiles the store once more, and
+        // Its locks differ from those of the shared build: this compiles the store once more, and
         // takes every other crate from the shared build.
         tests: Commands(&["cargo suite --features shuttle --test shuttle"]),
         needs: &[],
@@ -82,7 +83,7 @@ const SUITES: &[Suite] = &[
     },
     Suite {
         name: "redis",
-        proves: "the Redis store keeps every promise of the port, on 7.0 and on 6.2, and survives faults",
+        proves: "the Redis store keeps every promise of the port, on Redis 7.0 and 6.2, and survives faults",
         tests: Programs(&["store/redis"]),
         needs: &[&services::REDIS, &services::REDIS_6_2],
         python: None,
@@ -96,7 +97,7 @@ const SUITES: &[Suite] = &[
     },
     Suite {
         name: "budget",
-        proves: "200 callers on two nodes never overrun a budget; slots of killed holders come back",
+        proves: "200 callers on two nodes never exceed a budget; leases of killed holders expire",
         tests: Programs(&["app/budget", "app/leases"]),
         needs: &[&services::REDIS],
         python: None,
@@ -117,35 +118,35 @@ const SUITES: &[Suite] = &[
     },
     Suite {
         name: "sqs",
-        proves: "SQS keeps every promise of a queue, as moto and fauxqs play it",
+        proves: "SQS keeps every promise of a queue, with the mocks moto and fauxqs",
         tests: Programs(&["queue/sqs --test-threads=8"]),
         needs: &[&services::PYTHON, &services::NPM, &services::FAUXQS],
         python: Some(&python::MOTO),
     },
     Suite {
         name: "redis-serve",
-        proves: "several `sluicegate serve` share one Redis, and survive it; TLS, users and passwords",
+        proves: "several `sluicegate serve` share one Redis and survive its failures; TLS, users and passwords",
         tests: Programs(&["app/redis", "app/secured"]),
         needs: &[&services::REDIS],
         python: None,
     },
     Suite {
         name: "dispatch",
-        proves: "dispatchers and workers keep providers' limits and lose no job, in their real windows and through kills",
+        proves: "dispatchers and workers keep providers' limits and lose no job, in real time windows and when processes are killed",
         tests: Programs(&["app/dispatch --test-threads=5"]),
         needs: &[&services::REDIS, &services::RABBITMQ],
         python: None,
     },
     Suite {
         name: "gateway",
-        proves: "gateways keep a vendor's contract, judged at the vendor, through every failure of their table",
+        proves: "gateways keep a vendor's contract, measured at the vendor, through every failure that docs/gateway.md lists",
         tests: Programs(&["app/gateway"]),
         needs: &[&services::REDIS],
         python: None,
     },
     Suite {
         name: "examples",
-        proves: "the scripts that show the examples at work do what their READMEs say",
+        proves: "the scripts of the examples do what their READMEs say",
         tests: Programs(&["app/examples"]),
         needs: &[&services::REDIS, &services::PYTHON, &services::CURL],
         python: None,
@@ -154,16 +155,16 @@ const SUITES: &[Suite] = &[
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The suites to run, in this order (default: all)
+    /// Suites to run, in this order (default: all)
     #[arg(value_name = "SUITE")]
     suites: Vec<String>,
-    /// Run more seeds and rounds (sets SLUICEGATE_LONG=1 for the tests)
+    /// Run more seeds and rounds (sets SLUICEGATE_LONG=1)
     #[arg(long)]
     long: bool,
-    /// Stop at the first suite that fails
+    /// Stop after the first suite that fails
     #[arg(long)]
     fail_fast: bool,
-    /// List the suites and what each proves
+    /// List the suites
     #[arg(long)]
     list: bool,
 }
@@ -176,7 +177,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<bool> {
         }
         return Ok(true);
     }
-    // Downloads wait for the network, so the compiler works meanwhile.
+    // The build runs during the downloads, which mostly wait for the network.
     let (installed, (programs, building)) = thread::scope(|scope| {
         let installing = scope.spawn(|| install(&chosen));
         let built = sh::timed(|| build(&chosen));
@@ -197,14 +198,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<bool> {
     Ok(outcomes.iter().all(|outcome| outcome.passed))
 }
 
-/// Installs whatever `suites` need and this machine does not have.
+/// Installs the services and Python programs of `suites` that are missing.
 fn install(suites: &[&Suite]) -> anyhow::Result<()> {
     let needs: Vec<&Service> = suites.iter().flat_map(|suite| suite.needs).copied().collect();
     services::install(&needs)?;
     suites.iter().filter_map(|suite| suite.python).try_for_each(|tool| tool.install().map(drop))
 }
 
-/// Builds the test programs that `suites` run. `None` if that fails; the compiler has said why.
+/// Builds the test programs of `suites`. Returns `None` if that fails; the compiler has printed
+/// why.
 fn build(suites: &[&Suite]) -> anyhow::Result<Option<Vec<Program>>> {
     if suites.iter().any(|suite| matches!(suite.tests, Rest)) {
         return programs::build(&[]);
@@ -216,7 +218,7 @@ fn build(suites: &[&Suite]) -> anyhow::Result<Option<Vec<Program>>> {
     programs::build(&targets)
 }
 
-/// Runs everything of a suite, also what comes after a failure, and says whether all passed.
+/// Runs all tests of a suite, also after a failure. Returns true if all passed.
 fn run_suite(
     suite: &Suite,
     programs: Option<&[Program]>,
@@ -231,7 +233,7 @@ fn run_suite(
             }
         }
         (Programs(_) | Rest, None) => {
-            println!("its test programs could not be built");
+            println!("the test programs of this suite could not be built");
             passed = false;
         }
         (Programs(lines), Some(programs)) => {
@@ -251,7 +253,7 @@ fn run_suite(
 }
 
 impl Suite {
-    /// The test programs that it names, as folder/target.
+    /// Returns the test programs that the suite names, as folder/target.
     fn named(&self) -> impl Iterator<Item = &'static str> {
         let lines = match self.tests {
             Programs(lines) => lines,
@@ -260,13 +262,13 @@ impl Suite {
         lines.iter().map(|line| line.split_once(' ').map_or(*line, |(name, _)| name))
     }
 
-    /// What cargo calls them.
+    /// Returns the cargo targets of these programs.
     fn targets(&self) -> impl Iterator<Item = &'static str> {
         self.named().filter_map(|name| name.split_once('/')).map(|(_, target)| target)
     }
 }
 
-/// The test program that a line of a suite begins with, and the arguments that follow.
+/// Returns the test program at the start of a suite's line, and the arguments after it.
 fn find<'a>(
     programs: &'a [Program],
     line: &'static str,
@@ -276,17 +278,17 @@ fn find<'a>(
     let program = programs
         .iter()
         .find(|program| program.name == name)
-        .with_context(|| format!("no test program is called {name}: correct it in SUITES"))?;
+        .with_context(|| format!("unknown test program {name:?}: correct its name in SUITES"))?;
     Ok((program, words.collect()))
 }
 
-/// The test programs that none of `suites` names.
+/// Returns the test programs that none of `suites` names.
 fn rest<'a>(suites: &[Suite], programs: &'a [Program]) -> Vec<&'a Program> {
     let named: Vec<_> = suites.iter().flat_map(Suite::named).collect();
     programs.iter().filter(|program| !named.contains(&program.name.as_str())).collect()
 }
 
-/// Those of `suites` that are called `names`, in that order; all of them if no name is given.
+/// Returns the suites with these names, in that order, or all suites if no name is given.
 fn choose(suites: &'static [Suite], names: &[String]) -> anyhow::Result<Vec<&'static Suite>> {
     if names.is_empty() {
         return Ok(suites.iter().collect());
@@ -295,15 +297,16 @@ fn choose(suites: &'static [Suite], names: &[String]) -> anyhow::Result<Vec<&'st
     for name in names {
         let Some(suite) = suites.iter().find(|suite| suite.name == name) else {
             let known: Vec<_> = suites.iter().map(|suite| suite.name).collect();
-            bail!("no suite is called {name}: choose from {}", known.join(", "));
+            bail!("unknown suite {name:?} (known: {})", known.join(", "));
         };
         chosen.push(suite);
     }
     Ok(chosen)
 }
 
+/// Result of one suite.
 #[derive(Debug)]
-struct Outcome {
+struct SuiteOutcome {
     suite: &'static str,
     passed: bool,
     took: Duration,
@@ -313,12 +316,12 @@ fn run_all(
     suites: &[&Suite],
     fail_fast: bool,
     mut run: impl FnMut(&Suite) -> anyhow::Result<bool>,
-) -> anyhow::Result<Vec<Outcome>> {
+) -> anyhow::Result<Vec<SuiteOutcome>> {
     let mut outcomes = Vec::new();
     for suite in suites {
         let (passed, took) = sh::timed(|| run(suite));
         let passed = passed?;
-        outcomes.push(Outcome { suite: suite.name, passed, took });
+        outcomes.push(SuiteOutcome { suite: suite.name, passed, took });
         if fail_fast && !passed {
             break;
         }
@@ -326,10 +329,10 @@ fn run_all(
     Ok(outcomes)
 }
 
-/// A table of the outcomes. Its last line is read by machines: keep its form.
-fn report(building: Duration, outcomes: &[Outcome]) -> String {
+/// Formats the outcomes as a table. Programs parse its last line: keep its form.
+fn report(building: Duration, outcomes: &[SuiteOutcome]) -> String {
     let mut text = format!("{:<12} {:>16.1} s\n", "building", building.as_secs_f64());
-    for Outcome { suite, passed, took } in outcomes {
+    for SuiteOutcome { suite, passed, took } in outcomes {
         let verdict = if *passed { "passed" } else { "FAILED" };
         text += &format!("{suite:<12} {verdict}  {:>8.1} s\n", took.as_secs_f64());
     }
@@ -356,7 +359,7 @@ mod tests {
         suites.iter().map(|suite| suite.name).collect()
     }
 
-    /// The suites that ran when the first one fails.
+    /// Returns the suites that run although the first one fails.
     fn ran_after_failure(fail_fast: bool) -> Vec<&'static str> {
         let fails_first = |suite: &Suite| Ok(suite.name != "first");
         let outcomes = run_all(&[&FIRST, &SECOND], fail_fast, fails_first).unwrap();
@@ -387,7 +390,7 @@ mod tests {
     #[test]
     fn an_unknown_suite_names_the_known_ones() {
         let error = choose(BOTH, &["frist".to_owned()]).unwrap_err();
-        assert_eq!(error.to_string(), "no suite is called frist: choose from first, second");
+        assert_eq!(error.to_string(), "unknown suite \"frist\" (known: first, second)");
     }
 
     #[test]
@@ -408,7 +411,7 @@ mod tests {
     #[test]
     fn a_program_that_was_not_built_is_an_error() {
         let error = find(&[], "app/frist").unwrap_err();
-        let expected = "no test program is called app/frist: correct it in SUITES";
+        let expected = "unknown test program \"app/frist\": correct its name in SUITES";
         assert_eq!(error.to_string(), expected);
         assert!(!run_suite(&FIRST, None, &[]).unwrap());
     }
@@ -416,7 +419,7 @@ mod tests {
     #[test]
     fn report_ends_with_the_counts_alone_on_a_line() {
         let outcome =
-            |suite, passed, ms| Outcome { suite, passed, took: Duration::from_millis(ms) };
+            |suite, passed, ms| SuiteOutcome { suite, passed, took: Duration::from_millis(ms) };
         let outcomes = [outcome("workspace", true, 61_250), outcome("shuttle", false, 900)];
         let table = report(Duration::from_millis(123_400), &outcomes);
         let expected = "\

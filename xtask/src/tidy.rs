@@ -1,19 +1,21 @@
-//! `cargo xtask tidy`: the house rules that neither the compiler nor clippy can check.
+//! `cargo xtask tidy`: checks the rules of this repository that neither the compiler nor clippy can
+//! check.
 //!
-//! Each rule is a pure function of a file's path and text, so that its tests can plant a
-//! violation. All findings are shown at once, each with the place and the remedy.
+//! Each rule is a pure function of paths and texts, so that its tests can plant a violation. All
+//! findings are printed at once, each with its location and a remedy.
 
 mod manifest;
 mod markdown;
 mod source;
 mod tree;
+mod words;
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::sh;
 
-/// One broken rule, and what to do about it.
+/// One violation of a rule, with its remedy.
 #[derive(Debug, PartialEq)]
 struct Finding {
     path: String,
@@ -34,7 +36,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// The repository's files by path, relative to its root.
+/// The files of the repository by path, relative to its root.
 type Files = BTreeMap<String, String>;
 
 pub(crate) fn run() -> anyhow::Result<bool> {
@@ -58,13 +60,14 @@ pub(crate) fn run() -> anyhow::Result<bool> {
     Ok(findings.is_empty())
 }
 
-/// Every file that is tracked or about to be: new files are checked before their commit.
+/// Reads every file that is tracked or untracked but not ignored: new files are checked before
+/// their commit.
 fn read_files() -> anyhow::Result<Files> {
     let listed =
         sh::read(&["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"])?;
     let mut files = Files::new();
     for path in listed.split_terminator('\0') {
-        // Deleted but still in the index, or a link to a folder: nothing to check.
+        // A file that is deleted but still in the index, or a link to a folder: nothing to check.
         let Ok(bytes) = std::fs::read(path) else {
             continue;
         };
@@ -73,9 +76,10 @@ fn read_files() -> anyhow::Result<Files> {
     Ok(files)
 }
 
-/// All rules over all files.
+/// Applies all rules to all files.
 fn check(files: &Files) -> Vec<Finding> {
     let mut findings = lockfiles(files);
+    findings.extend(words::check(files));
     for (path, text) in files {
         findings.extend(manifest::check(path, text));
         findings.extend(source::check(path, text));
@@ -84,7 +88,7 @@ fn check(files: &Files) -> Vec<Finding> {
     findings
 }
 
-/// A build must be the same tomorrow and on another machine.
+/// Checks that both lockfiles exist, so that a build is the same tomorrow and on another machine.
 fn lockfiles(files: &Files) -> Vec<Finding> {
     ["Cargo.lock", "bench/Cargo.lock"]
         .into_iter()

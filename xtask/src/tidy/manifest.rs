@@ -1,4 +1,4 @@
-//! Rules over `Cargo.toml`: which crate may use which, and that all share one set of lints.
+//! Rules for `Cargo.toml`: the crates that each crate may depend on, and one set of lints for all.
 //!
 //! ```text
 //! {core, template} ← {checker, vendors} ← {store, config, queue, http} ← service ← pace
@@ -27,7 +27,7 @@ const TESTKIT: &str = "testkit";
 const TESTKIT_USES: [&str; 4] = ["core", "checker", "store", "queue"];
 
 pub(super) fn check(path: &str, text: &str) -> Vec<Finding> {
-    // The bench workspace is its own world: it holds programs of others, too.
+    // The bench workspace has other rules: it contains programs of others, too.
     if !is_manifest(path) || path.starts_with("bench/") {
         return Vec::new();
     }
@@ -54,14 +54,14 @@ pub(super) fn check(path: &str, text: &str) -> Vec<Finding> {
     findings
 }
 
-/// The lints that every crate inherits forbid unsafe code.
+/// Checks that the lints of the workspace forbid unsafe code.
 fn shared_lints(path: &str, root: &DeTable<'_>) -> Option<Finding> {
     let level = get(root, &["workspace", "lints", "rust", "unsafe_code"]).and_then(DeValue::as_str);
     let remedy = "set unsafe_code = \"forbid\" in [workspace.lints.rust]";
     (level != Some("forbid")).then(|| Finding::new(path, 1, "unsafe code is not forbidden", remedy))
 }
 
-/// A crate renamed in the workspace table would hide its edges from [`edges`].
+/// Finds crates that the workspace table renames: that would hide their edges from [`edges`].
 fn renames(path: &str, text: &str, root: &DeTable<'_>) -> Vec<Finding> {
     let table = get(root, &["workspace", "dependencies"]).and_then(DeValue::as_table);
     dependencies(table)
@@ -74,7 +74,7 @@ fn renames(path: &str, text: &str, root: &DeTable<'_>) -> Vec<Finding> {
         .collect()
 }
 
-/// The crate inherits the lints of the workspace.
+/// Checks that the crate inherits the lints of the workspace.
 fn lints(path: &str, table: &DeTable<'_>) -> Option<Finding> {
     let inherits = get(table, &["lints", "workspace"]).and_then(DeValue::as_bool);
     let remedy = "add `workspace = true` under [lints]";
@@ -82,7 +82,8 @@ fn lints(path: &str, table: &DeTable<'_>) -> Option<Finding> {
         .then(|| Finding::new(path, 1, "does not take the lints of the workspace", remedy))
 }
 
-/// The package is called after its folder: [`edges`] reads packages, people read folders.
+/// Checks that the package is named after its folder: [`edges`] reads packages, people read
+/// folders.
 fn package_name(path: &str, table: &DeTable<'_>, name: &str) -> Option<Finding> {
     let package = get(table, &["package", "name"]).and_then(DeValue::as_str).unwrap_or_default();
     let what = format!("package {package:?} is not called after its folder");
@@ -90,7 +91,7 @@ fn package_name(path: &str, table: &DeTable<'_>, name: &str) -> Option<Finding> 
     (crate_of(package) != Some(name)).then(|| Finding::new(path, 1, what, remedy))
 }
 
-/// The crate `name` uses only what its layer allows.
+/// Checks that the crate `name` uses only crates that its layer allows.
 fn edges(path: &str, text: &str, table: &DeTable<'_>, name: &str) -> Vec<Finding> {
     if name != TESTKIT && layer(name).is_none() {
         let remedy = "add it to LAYERS in xtask/src/tidy/manifest.rs";
@@ -134,17 +135,18 @@ fn layer(name: &str) -> Option<usize> {
     LAYERS.iter().position(|names| names.contains(&name))
 }
 
-/// The folder under `crates/` of one of our packages.
+/// Returns the folder under `crates/` of one of our packages.
 fn crate_of(package: &str) -> Option<&str> {
     if package == "sluicegate" { Some("app") } else { package.strip_prefix("sluicegate-") }
 }
 
+/// One entry of a dependency table.
 struct Dependency<'a> {
-    /// What the manifest calls it.
+    /// Key in the manifest.
     key: &'a str,
-    /// What it is.
+    /// Name of the package.
     package: &'a str,
-    /// Where it stands in the text.
+    /// Byte offset in the text.
     at: usize,
 }
 
@@ -180,7 +182,8 @@ mod tests {
         findings.iter().map(|finding| format!("{} {}", finding.line, finding.what)).collect()
     }
 
-    /// The findings in a manifest of `crates/<name>` that is sound up to `rest`, from line 5 on.
+    /// Returns the findings in a manifest of `crates/<name>` that is valid up to `rest`, from line
+    /// 5 on.
     fn found_in(name: &str, rest: &str) -> Vec<String> {
         let head = format!("[package]\nname = 'sluicegate-{name}'\n[lints]\nworkspace = true\n");
         found(&format!("crates/{name}/Cargo.toml"), &(head + rest))

@@ -1,4 +1,4 @@
-//! Rule over Markdown: a link into the repository leads somewhere.
+//! Rule for Markdown: a link into the repository leads to an existing file or folder.
 
 use pulldown_cmark::{Event, Parser, Tag};
 
@@ -15,7 +15,7 @@ pub(super) fn broken_links(path: &str, text: &str, files: &Files) -> Vec<Finding
         else {
             continue;
         };
-        // A colon means a scheme: the web is not ours to check.
+        // A colon means a URL scheme: links to the web are not checked.
         let target = dest_url.split(['#', '?']).next().unwrap_or_default();
         if target.is_empty() || target.contains(':') || leads_to_a_file(path, target, files) {
             continue;
@@ -27,7 +27,8 @@ pub(super) fn broken_links(path: &str, text: &str, files: &Files) -> Vec<Finding
     findings
 }
 
-/// Whether `target`, as written in the file `from`, is a file or a folder of the repository.
+/// Returns true if `target`, as written in the file `from`, is a file or a folder of the
+/// repository.
 fn leads_to_a_file(from: &str, target: &str, files: &Files) -> bool {
     let mut parts: Vec<&str> = from.split('/').collect();
     parts.pop();
@@ -51,7 +52,8 @@ fn leads_to_a_file(from: &str, target: &str, files: &Files) -> bool {
 mod tests {
     use super::*;
 
-    /// The findings in `text` as `docs/guide.md`, beside `docs/errors/limit.md` and `README.md`.
+    /// Returns the findings in `text` as `docs/guide.md`, beside `docs/errors/limit.md` and
+    /// `README.md`.
     fn found(text: &str) -> Vec<String> {
         let paths = ["README.md", "docs/guide.md", "docs/errors/limit.md"];
         let files = paths.iter().map(|path| ((*path).to_owned(), String::new())).collect();

@@ -1,7 +1,6 @@
-//! Rules over the lines of a file.
+//! Rules for single lines and for the length of a file.
 //!
-//! Words that a rule looks for are spelled with `concat!`, so that the rules hold for this
-//! file too.
+//! Words that a rule searches are spelled with `concat!`, so that the rules pass on this file too.
 
 use super::Finding;
 
@@ -21,7 +20,7 @@ pub(super) fn check(path: &str, text: &str) -> Vec<Finding> {
     rules.iter().flat_map(|rule| rule(path, text)).collect()
 }
 
-/// Time is an input: only a clock reads it.
+/// Finds clock reads outside of `clock.rs`: time is an argument.
 fn clock_reads(path: &str, text: &str) -> Vec<Finding> {
     let exempt = path.starts_with("xtask/") || path.starts_with("bench/") || is_clock(path);
     if exempt || !is_rust(path) {
@@ -32,7 +31,7 @@ fn clock_reads(path: &str, text: &str) -> Vec<Finding> {
     })
 }
 
-/// What is committed is finished, or an issue says what is left.
+/// Finds unfinished work that names no issue.
 fn unfinished(path: &str, text: &str) -> Vec<Finding> {
     if path.ends_with(".md") {
         return Vec::new();
@@ -53,7 +52,7 @@ fn unfinished(path: &str, text: &str) -> Vec<Finding> {
     findings
 }
 
-/// Tests advance an injected clock; those that sleep are slow and fail by chance.
+/// Finds tests that sleep: they are slow and flaky. Tests advance an injected clock instead.
 fn sleeping_tests(path: &str, text: &str) -> Vec<Finding> {
     if !is_rust(path) || !path.starts_with("crates/") {
         return Vec::new();
@@ -66,7 +65,7 @@ fn sleeping_tests(path: &str, text: &str) -> Vec<Finding> {
     })
 }
 
-/// A file reads like an article, and an article has an end.
+/// Finds files that are too long.
 fn length(path: &str, text: &str) -> Vec<Finding> {
     let lines = text.lines().count();
     if !is_rust(path) || path.starts_with("bench/") || lines <= LINES_MAX {
@@ -76,7 +75,7 @@ fn length(path: &str, text: &str) -> Vec<Finding> {
     vec![Finding::new(path, LINES_MAX + 1, what, "split it by what it is about")]
 }
 
-/// The repository works wherever it is cloned.
+/// Finds paths of one machine: the repository has to work wherever it is cloned.
 fn machine_paths(path: &str, text: &str) -> Vec<Finding> {
     lines_where(path, text, "use a path relative to the repository", |line| {
         let place = MACHINE_PATHS.iter().find(|place| {
@@ -90,7 +89,7 @@ fn machine_paths(path: &str, text: &str) -> Vec<Finding> {
     })
 }
 
-/// A log line in JSON has the text of the event under `message`; a field of that name comes twice.
+/// Finds log fields called `message`: in JSON logs that key is the text of the event.
 fn doubled_log_keys(path: &str, text: &str) -> Vec<Finding> {
     if !is_rust(path) {
         return Vec::new();
@@ -107,7 +106,7 @@ fn doubled_log_keys(path: &str, text: &str) -> Vec<Finding> {
     })
 }
 
-/// A finding for every line in which `what` sees something wrong.
+/// Returns a finding for every line in which `what` sees something wrong.
 fn lines_where(
     path: &str,
     text: &str,
@@ -145,6 +144,7 @@ mod tests {
     use super::*;
 
     /// Checks `text` as the file `path` and compares `line what` of each finding.
+    ///
     #[track_caller]
     fn expect(path: &str, text: &str, expected: &[&str]) {
         let findings = check(path, text);

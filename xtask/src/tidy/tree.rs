@@ -1,17 +1,17 @@
-//! Rule over `cargo tree`: building needs only a Rust toolchain and a C compiler.
+//! Rule for `cargo tree`: a build needs only a Rust toolchain and a C compiler.
 
 use std::collections::BTreeSet;
 
 use super::Finding;
 
-/// Prints every crate that is compiled into what we ship, one a line.
+/// The command that prints every crate of the shipped programs, one per line.
 pub(super) const COMMAND: &str =
     "cargo tree --workspace --all-features --locked --edges normal,build --prefix none";
 
-/// Crates (by the start of their name) that need cmake or a system library to build.
+/// Prefixes of crates that need cmake or a system library to build.
 const BANNED: &[&str] = &["aws-lc", "openssl-sys", "native-tls"];
 
-/// Finds the banned crates in what [`COMMAND`] printed.
+/// Finds banned crates in the output of [`COMMAND`].
 pub(super) fn native_crates(printed: &str) -> Vec<Finding> {
     let names: BTreeSet<_> =
         printed.lines().filter_map(|line| line.split_whitespace().next()).collect();
@@ -20,7 +20,7 @@ pub(super) fn native_crates(printed: &str) -> Vec<Finding> {
         .filter(|name| BANNED.iter().any(|banned| name.starts_with(banned)))
         .map(|name| {
             let remedy = format!(
-                "see who pulls it with `cargo tree --invert {name}` and choose its rustls and \
+                "find the dependent crate with `cargo tree --invert {name}` and choose its rustls and \
                  ring features instead"
             );
             Finding::new("Cargo.lock", 1, format!("{name} is compiled in"), remedy)
