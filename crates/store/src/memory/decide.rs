@@ -200,7 +200,7 @@ impl<C: Clock> Memory<C> {
             }
             let (id, window) = (plan.id.id, charge.meter.window());
             let used = if charge.take == 0 {
-                // Nothing to count yet, but a settlement has to know which slice it belongs to.
+                // Nothing to count yet, but a settlement has to know where to charge it.
                 Cell::new(&charge.meter).take(&charge.meter, start, slack, 0, id)
             } else {
                 let entry = self.find_or_create(charge, &mut counters[index], locked, now);
@@ -330,7 +330,7 @@ impl<C: Clock> Memory<C> {
         let name = self.name_of_id(plan.id.id);
         let mut expires = record.kept_until(now);
         if let Some(lapsed) = records.find(name) {
-            // The claimants that were let go stay known for as long as before.
+            // Claimants that were allowed to start stay known for as long as before.
             expires = expires.max(records.get(lapsed).1);
             record.started_claimants = records.remove(lapsed).started_claimants;
         }

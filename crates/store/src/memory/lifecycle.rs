@@ -368,7 +368,7 @@ fn schedule_refunds(record: &Record, id: Id, locked: &mut LockedShards<'_>, now:
     }
 }
 
-/// Returns everything that a record has charged to its counters.
+/// Gives all charges of a record back to their counters.
 fn return_charges(record: &Record, id: Id, locked: &mut LockedShards<'_>, now: Timestamp) {
     for charge in &record.charges {
         let due = record.refunded_at(charge);

@@ -31,7 +31,7 @@ pub(super) struct CounterLookup {
     initial: Option<Box<Cell>>,
 }
 
-/// LockedShards shards, in the order of their numbers.
+/// Locked shards, in the order of their numbers.
 pub(super) struct LockedShards<'s> {
     guards: SmallVec<[(u16, MutexGuard<'s, Shard>); 4]>,
     keys_per_shard: usize,

@@ -136,7 +136,7 @@ impl<C: Clock> Memory<C> {
         NameHash([hash.h1, hash.h2])
     }
 
-    /// Ids are hashed as well, so that a caller can't choose their shard.
+    /// Hashes an id. Ids are hashed as well, so that a caller can't choose their shard.
     fn name_of_id(&self, id: Id) -> NameHash {
         self.hash_name(&id.to_bits().to_le_bytes(), u8::MAX)
     }

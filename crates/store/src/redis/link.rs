@@ -36,7 +36,7 @@ use super::failure::{CallFailure, FENCED, WriteRefusal};
 use super::heartbeat::{DataLoss, Heartbeats};
 use super::keys::KeyNames;
 use super::reply::Reply;
-use super::script::{Clock, Script, ScriptKind, VERSION};
+use super::script::{Script, ScriptClock, ScriptKind, VERSION};
 use super::sentinel::LinkTarget;
 use super::server::{ConnectError, RedisEndpoint, ServerInfo, eviction_policy};
 use crate::clock::MonotonicClock;
@@ -105,7 +105,7 @@ struct LinkState {
     evicts: AtomicBool,
     /// Set if the server keeps no append-only file, so a restart loses recent usage.
     volatile: AtomicBool,
-    /// Number of the [`WriteRefusal`] because of which the server rejects writes.
+    /// Discriminant of the [`WriteRefusal`], or [`NO_REFUSAL`] if the server accepts writes.
     refusal: AtomicU8,
     /// The server's last loss of data.
     loss: Mutex<Option<DataLoss>>,
@@ -139,7 +139,7 @@ impl QueuedCall {
 /// Settings of a link.
 #[derive(Clone, Debug)]
 pub(super) struct LinkOptions {
-    pub(super) clock: Clock,
+    pub(super) clock: ScriptClock,
     /// Timeout of a batch. A reply that takes longer closes the connection.
     pub(super) reply_timeout: Duration,
     pub(super) sent: Arc<TrafficCounters>,
@@ -243,7 +243,7 @@ impl Link {
         {
             let mut queue = self.shared.lock();
             if queue.len() >= QUEUE_MAX {
-                return Err(CallFailure::NotReady("too many calls wait for it".to_owned()));
+                return Err(CallFailure::NotReady("the queue of calls is full".to_owned()));
             }
             queue.push_back(QueuedCall { call, deadline, reply });
         }

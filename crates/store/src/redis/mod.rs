@@ -72,7 +72,7 @@ use plan_parts::{PlanPart, PlanSplit, slots_of};
 use reply::Reply;
 use retry::{ExecutionTracker, Retrier};
 use rollback::{RollbackGuard, Rollbacks};
-use script::Clock;
+use script::ScriptClock;
 use slot::ClusterSlot;
 
 /// Settings of the Redis store.
@@ -142,25 +142,25 @@ impl Redis {
     /// Returns a store that connects in the background and reconnects after a loss. Must be called
     /// inside a Tokio runtime, which runs the background tasks.
     pub fn new(options: Options) -> Self {
-        Self::with_clock(options, Clock::Server)
+        Self::with_clock(options, ScriptClock::Server)
     }
 
     /// Returns a store that reads the time from the key `clock`, behind the key prefix.
     #[cfg(feature = "test-clock")]
     pub fn with_clock_in_key(options: Options) -> Self {
         let name = format!("{}clock", options.key_prefix);
-        Self::with_clock(options, Clock::Key(name))
+        Self::with_clock(options, ScriptClock::Key(name))
     }
 
     /// Returns the scripts of such a store for Redis 7, the fast one first.
     #[cfg(feature = "test-clock")]
     pub fn scripts_with_clock_in_key(key_prefix: &str) -> [String; 2] {
-        let scripts = script::Scripts::new(&Clock::Key(format!("{key_prefix}clock")), 7);
+        let scripts = script::Scripts::new(&ScriptClock::Key(format!("{key_prefix}clock")), 7);
         [script::ScriptKind::Fast, script::ScriptKind::Full]
             .map(|which| scripts.get(which).text.clone())
     }
 
-    fn with_clock(options: Options, clock: Clock) -> Self {
+    fn with_clock(options: Options, clock: ScriptClock) -> Self {
         let Options { topology, key_prefix, retry, deny_cache, on_loss, connections_max } = options;
         let (time, sent) = (MonotonicClock::new(), Arc::new(TrafficCounters::default()));
         let names = Arc::new(KeyNames::new(key_prefix, topology.layout()));
@@ -243,8 +243,8 @@ impl Redis {
     }
 
     /// Replaces an admission by a closed decision if a data loss was noticed meanwhile: a call that
-    /// was queued during the reconnect was decided by empty counters. Its charge expires before the
-    /// rule opens again.
+    /// was queued during the reconnect was decided by empty counters. Its charge has left
+    /// the window when the rule opens again.
     fn recheck_data_loss(&self, plan: &Plan<'_>, decision: Decision) -> Decision {
         match decision {
             Decision::Allow(_) => match self.closed_by_data_loss(plan) {

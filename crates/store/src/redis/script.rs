@@ -21,7 +21,7 @@ const HEARTBEAT: &[&str] = lua!("clock" "common" "heartbeat");
 
 /// Source of the time that a script uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Clock {
+pub(super) enum ScriptClock {
     /// The clock of Redis: nodes whose clocks differ still count in one window.
     Server,
     /// A key that a test sets.
@@ -29,7 +29,7 @@ pub(super) enum Clock {
     Key(String),
 }
 
-impl Clock {
+impl ScriptClock {
     fn text(&self) -> String {
         match self {
             Self::Server => include_str!("lua/clock.lua").to_owned(),
@@ -80,7 +80,7 @@ pub(super) fn heartbeat(version: u64) -> String {
 
 impl Scripts {
     /// Returns the scripts for a server of this major version.
-    pub(super) fn new(clock: &Clock, version: u64) -> Self {
+    pub(super) fn new(clock: &ScriptClock, version: u64) -> Self {
         let script = |pieces: &[&str]| {
             let time = clock.text();
             let text = [head(version), &time].into_iter().chain(pieces.iter().copied());

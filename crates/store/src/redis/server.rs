@@ -12,7 +12,7 @@ use redis::{
 use tokio::time::timeout;
 
 use super::failure::WriteRefusal;
-use super::script::{Clock, ScriptKind, Scripts};
+use super::script::{ScriptClock, ScriptKind, Scripts};
 
 /// Address and login of a server.
 #[derive(Clone)]
@@ -121,7 +121,7 @@ impl RedisEndpoint {
     /// A server that accepts connections but does not answer counts as unreachable.
     pub(super) async fn connect(
         &self,
-        clock: &Clock,
+        clock: &ScriptClock,
         reply_timeout: Duration,
     ) -> Result<(MultiplexedConnection, ServerInfo), ConnectError> {
         let mut connection = self.dial().await?;
@@ -180,7 +180,7 @@ pub(super) async fn query<T: FromRedisValue>(
 }
 
 impl ServerInfo {
-    fn read(info: &str, clock: &Clock) -> Self {
+    fn read(info: &str, clock: &ScriptClock) -> Self {
         let version = field(info, "redis_version").unwrap_or("0").to_owned();
         let major = version.split('.').next().and_then(|major| major.parse().ok()).unwrap_or(0);
         Self {
@@ -225,7 +225,7 @@ mod tests {
         assert_eq!(field(info, "redis_version"), Some("6.2.14"));
         assert_eq!(field(info, "version"), None);
         let script = |info| {
-            ServerInfo::read(info, &Clock::Server).scripts.get(ScriptKind::Fast).text.clone()
+            ServerInfo::read(info, &ScriptClock::Server).scripts.get(ScriptKind::Fast).text.clone()
         };
         assert!(!script(info).starts_with("#!lua"), "a syntax error before 7");
         assert!(script("redis_version:7.0.15").starts_with("#!lua\n"));

@@ -234,7 +234,7 @@ async fn a_server_that_is_killed_under_load_is_found_again() {
     }
     done.store(true, Ordering::SeqCst);
     for task in load {
-        task.await.expect("nobody panics");
+        task.await.expect("no task panics");
     }
 }
 
@@ -267,7 +267,7 @@ async fn an_error_of_one_plan_does_not_affect_the_others() {
     let asked: Vec<_> =
         (0..200).map(|id| ask(id, if id % 10 == 3 { "bob" } else { "ann" })).collect();
     for (id, asked) in asked.into_iter().enumerate() {
-        match asked.await.expect("nobody panics") {
+        match asked.await.expect("no task panics") {
             Ok(decision) => assert!(decision.is_allowed() && id % 10 != 3),
             Err(Error::Unavailable(why)) => {
                 assert!(why.reason.contains("WRONGTYPE") && id % 10 == 3);

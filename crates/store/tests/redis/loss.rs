@@ -211,7 +211,10 @@ async fn a_node_that_starts_after_the_loss_does_not_hide_it_from_those_who_remem
     );
     assert!(matches!(new.ask("user").await, Decision::Closed(_)), "both are closed");
     let late = Node::up(server.port, DataLossPolicy::Closed).await;
-    assert!(matches!(late.ask("user").await, Decision::Closed(_)), "and so is whoever comes later");
+    assert!(
+        matches!(late.ask("user").await, Decision::Closed(_)),
+        "a node that starts later is closed, too"
+    );
 }
 
 #[tokio::test]

@@ -34,7 +34,7 @@ async fn nodes_see_each_other() {
         nodes.iter().all(|node| node.state() == sluicegate_store::redis::ConnectionState::Down)
     })
     .await;
-    assert_eq!(nodes[0].nodes(), 3, "what was seen last holds while there is nobody to ask");
+    assert_eq!(nodes[0].nodes(), 3, "the last count stays while Redis does not answer");
 }
 
 #[tokio::test]

@@ -63,7 +63,7 @@ impl Load {
     async fn end(&mut self) -> u64 {
         self.done.store(true, Ordering::SeqCst);
         for task in self.tasks.drain(..) {
-            task.await.expect("nobody panics");
+            task.await.expect("no task panics");
         }
         self.admitted.load(Ordering::SeqCst)
     }

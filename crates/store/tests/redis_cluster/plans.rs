@@ -99,8 +99,8 @@ async fn reservations_are_settled_renewed_and_released_in_every_slot() {
     let mut used = bench.used("ann").await;
     used.sort_unstable();
     assert_eq!(used, [0, 30, 30]);
-    let nobody = bench.with(of_caller(2), async |plan| plan.handle()).await;
-    assert_eq!(bench.store.release(&nobody).await, Err(Error::Unknown));
+    let unknown = bench.with(of_caller(2), async |plan| plan.handle()).await;
+    assert_eq!(bench.store.release(&unknown).await, Err(Error::Unknown));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -181,7 +181,7 @@ async fn one_round_trip_and_exact(cluster: &RedisCluster) {
     });
     let mut admitted = 20;
     for answer in asked.collect::<Vec<_>>() {
-        let decision = answer.await.expect("nobody panics").expect("a decision");
+        let decision = answer.await.expect("no task panics").expect("a decision");
         admitted += u32::from(decision.is_allowed());
     }
     assert_eq!(admitted, 200);
@@ -218,7 +218,7 @@ async fn hammered(id: impl Fn(u128) -> Ask + Copy + Send + Sync + 'static, all: 
         })
         .collect();
     for task in tasks {
-        task.await.expect("nobody panics");
+        task.await.expect("no task panics");
     }
     let admitted: Vec<_> = admitted.iter().map(|count| count.load(Ordering::SeqCst)).collect();
     let sum: u64 = admitted.iter().sum();
@@ -282,7 +282,7 @@ async fn no_window_holds_more_than_its_limit() {
     done.store(true, Ordering::SeqCst);
     let mut admitted = Vec::new();
     for task in tasks {
-        admitted.extend(task.await.expect("nobody panics"));
+        admitted.extend(task.await.expect("no task panics"));
     }
     admitted.sort_by_key(|(_, at, _)| *at);
     let late = admitted.iter().map(|(_, _, took)| *took).max().expect("something is admitted");

@@ -110,7 +110,7 @@ local function settle_hold(use)
   end
 end
 
--- Returns all charges of a record to their counters.
+-- Gives all charges of a record back to their counters.
 local function give_back_all(record)
   for _, use in ipairs(record.uses) do
     settle_hold(use)
