@@ -14,10 +14,10 @@ use sluicegate_store::memory::{Capacity, Memory};
 use sluicegate_testkit::suite::EPOCH;
 use sluicegate_testkit::{ManualClock, Switch};
 
-type Clocked = Memory<Arc<ManualClock>>;
+type ClockedMemory = Memory<Arc<ManualClock>>;
 
 struct Node {
-    limiter: Limiter<Switch<Clocked>>,
+    limiter: Limiter<Switch<ClockedMemory>>,
     clock: Arc<ManualClock>,
     id: std::cell::Cell<u128>,
 }

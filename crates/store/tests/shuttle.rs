@@ -13,11 +13,11 @@ use sluicegate_testkit::suite::EPOCH;
 
 const ITERATIONS: usize = 2_000;
 
-type Shared = (Memory<ManualClock>, Ruleset);
+type StoreAndRules = (Memory<ManualClock>, Ruleset);
 
 /// Returns a store with one shared counter and one per user. Their lock order depends only on the
 /// rule names.
-fn shared(limits: &[(&str, &str, &[&str])]) -> Arc<Shared> {
+fn shared(limits: &[(&str, &str, &[&str])]) -> Arc<StoreAndRules> {
     let rule = |(name, limit, per): &(&str, &str, &[&str])| {
         Rule::new(*name, [limit.parse::<Limit>().expect("a limit")]).per(per)
     };
@@ -31,7 +31,7 @@ fn query(id: u128, user: &'static str, tenant: &'static str) -> Query<'static> {
     query.with("user", user).and_then(|q| q.with("tenant", tenant)).expect("dimensions")
 }
 
-fn allowed(shared: &Shared, query: &Query<'_>) -> bool {
+fn allowed(shared: &StoreAndRules, query: &Query<'_>) -> bool {
     let (store, rules) = shared;
     let plan = rules.plan(query, EPOCH).expect("a plan");
     pollster::block_on(store.acquire(&plan)).expect("a decision").is_allowed()
@@ -88,7 +88,7 @@ fn settle_cancel_and_acquire_of_one_id_leave_it_in_one_state() {
         let shared = shared(&[("A", "9 tokens/h", &["user"]), ("B", "2 concurrent", &[])]);
         let mut asked = query(7, "ann", "x");
         asked.cost = Cost { input_tokens: Some(5), ..Cost::default() };
-        let run = |operation: fn(&Shared, &Query<'_>)| {
+        let run = |operation: fn(&StoreAndRules, &Query<'_>)| {
             let (shared, asked) = (shared.clone(), asked.clone());
             thread::spawn(move || operation(&shared, &asked))
         };

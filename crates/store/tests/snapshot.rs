@@ -11,7 +11,7 @@ use sluicegate_store::memory::{Capacity, Memory, MemorySnapshot, RestoreError};
 use sluicegate_testkit::ManualClock;
 use sluicegate_testkit::suite::EPOCH;
 
-type Restarted = Memory<Arc<ManualClock>>;
+type RestartedStore = Memory<Arc<ManualClock>>;
 
 fn rules() -> Ruleset {
     let texts =
@@ -29,26 +29,26 @@ fn query(id: u128) -> Query<'static> {
     query
 }
 
-fn acquire(store: &Restarted, rules: &Ruleset, id: u128, now: Timestamp) -> Decision {
+fn acquire(store: &RestartedStore, rules: &Ruleset, id: u128, now: Timestamp) -> Decision {
     let query = query(id);
     let plan = rules.plan(&query, now).expect("a plan");
     pollster::block_on(store.acquire(&plan)).expect("a decision")
 }
 
-fn used(store: &Restarted, rules: &Ruleset, now: Timestamp) -> Vec<u64> {
+fn used(store: &RestartedStore, rules: &Ruleset, now: Timestamp) -> Vec<u64> {
     let query = query(0);
     let plan = rules.plan(&query, now).expect("a plan");
     let usage = pollster::block_on(store.usage(&plan)).expect("usage");
     usage.readings.iter().map(|reading| reading.used).collect()
 }
 
-fn written(store: &Restarted) -> Vec<u8> {
+fn written(store: &RestartedStore) -> Vec<u8> {
     let mut bytes = Vec::new();
     store.snapshot().write(&mut bytes).expect("memory takes every write");
     bytes
 }
 
-fn restart(bytes: &[u8], now: Timestamp) -> Restarted {
+fn restart(bytes: &[u8], now: Timestamp) -> RestartedStore {
     let snapshot = MemorySnapshot::read(bytes).expect("a snapshot");
     Memory::restore(snapshot, Capacity::default(), Arc::new(ManualClock::new(now)))
 }
@@ -127,7 +127,7 @@ fn a_file_is_replaced_as_a_whole() {
 
 /// Books with one cost and claims with another.
 fn claim(
-    store: &Restarted,
+    store: &RestartedStore,
     rules: &Ruleset,
     id: Id,
     tokens: u64,

@@ -144,18 +144,18 @@ pub(super) enum RecordOperation<'a> {
     Cancel,
     Settle(&'a Cost),
     /// Checks that a settlement would succeed, and changes nothing.
-    CouldSettle(&'a Cost),
+    CheckSettle(&'a Cost),
     Release,
     Renew,
     /// A rollback of the attempt with this number, which has a record.
-    TakeBack(Id),
+    RollBack(Id),
 }
 
 impl RecordOperation<'_> {
     pub(super) const fn operation(self) -> RedisOperation {
         match self {
-            Self::Cancel | Self::TakeBack(_) => RedisOperation::Cancel,
-            Self::Settle(_) | Self::CouldSettle(_) => RedisOperation::Settle,
+            Self::Cancel | Self::RollBack(_) => RedisOperation::Cancel,
+            Self::Settle(_) | Self::CheckSettle(_) => RedisOperation::Settle,
             Self::Release => RedisOperation::Release,
             Self::Renew => RedisOperation::Renew,
         }
@@ -324,18 +324,18 @@ impl Call {
                 push_cost(actual, &mut body);
                 "settle"
             }
-            RecordOperation::CouldSettle(actual) => {
+            RecordOperation::CheckSettle(actual) => {
                 push_cost(actual, &mut body);
                 "could_settle"
             }
             RecordOperation::Release => "release",
             RecordOperation::Renew => "renew",
-            RecordOperation::TakeBack(attempt) => {
+            RecordOperation::RollBack(attempt) => {
                 body.id(attempt);
                 "take_back"
             }
         };
-        let housekeeping = matches!(operation, RecordOperation::TakeBack(_));
+        let housekeeping = matches!(operation, RecordOperation::RollBack(_));
         Self { housekeeping, ..Self::full(name, slot, keys, &body) }
     }
 

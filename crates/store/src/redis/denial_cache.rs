@@ -84,7 +84,7 @@ impl DenialCache {
         self.clock.now()
     }
 
-    /// Returns the denial of a plan, if the cache can tell.
+    /// Returns the denial of a plan, if the cache has one.
     pub(super) fn get(&self, plan: &Plan<'_>, names: &KeyNames, now: Timestamp) -> Option<Deny> {
         if now.as_micros() >= self.until.load(Ordering::Relaxed) || !is_cacheable(plan) {
             return None;
@@ -95,8 +95,8 @@ impl DenialCache {
             self.with_entry(charge, names, |entry, hashes| {
                 let known = entry.hashes == hashes && now < entry.sent_at + self.lifetime;
                 let then = entry.server_time + now.since(entry.received_at);
-                let moved = |reading: &Reading| reading.used > 0 && reading.reset <= then;
-                if !known || entry.readings.iter().any(moved) {
+                let expired = |reading: &Reading| reading.used > 0 && reading.reset <= then;
+                if !known || entry.readings.iter().any(expired) {
                     return None;
                 }
                 at = at.max(then);
@@ -115,8 +115,8 @@ impl DenialCache {
         Some(Deny { at, start, hit, readings })
     }
 
-    /// Stores a denial that Redis sent: `sent_at` is the time of the request, `received_at` that of the
-    /// reply.
+    /// Stores a denial that Redis sent. `sent_at` is the time of the request, `received_at` that of
+    /// the reply.
     pub(super) fn insert(
         &self,
         plan: &Plan<'_>,
@@ -176,8 +176,8 @@ impl DenialCache {
         let name = self.hasher.hash_one(&names.log(&charge.key)[..]);
         let amounts: SmallVec<[u64; 4]> =
             (0..charge.meter.len()).map(|limit| charge.meter.limit(limit)).collect();
-        let terms = self.hasher.hash_one((charge.meter.kind(), amounts, charge.texts()));
-        run(&mut self.entry(name), (name, terms))
+        let limits = self.hasher.hash_one((charge.meter.kind(), amounts, charge.texts()));
+        run(&mut self.entry(name), (name, limits))
     }
 
     fn entry(&self, name: u64) -> std::sync::MutexGuard<'_, DenialEntry> {
@@ -206,7 +206,7 @@ mod tests {
     const SECOND: Span = Span::from_secs(1);
     const MINUTE: Span = Span::from_secs(60);
 
-    struct Bench {
+    struct Fixture {
         cache: DenialCache,
         names: KeyNames,
         began: Timestamp,
@@ -226,7 +226,7 @@ mod tests {
         query
     }
 
-    impl Bench {
+    impl Fixture {
         fn new() -> Self {
             let clock = MonotonicClock::new();
             let cache = DenialCache::new(SECOND, clock);
@@ -265,63 +265,63 @@ mod tests {
 
     #[test]
     fn a_denial_stands_for_a_second_but_not_past_its_start() {
-        let (bench, rules) = (Bench::new(), rules(&["3/min", "9/min"]));
-        assert_eq!(bench.start(&rules, 1, Span::ZERO), None);
-        bench.learn(&rules, 1, MINUTE);
-        assert_eq!(bench.start(&rules, 1, Span::ZERO), Some(at(MINUTE)));
-        assert_eq!(bench.start(&rules, 1, Span::from_millis(999)), Some(at(MINUTE)));
-        assert_eq!(bench.start(&rules, 1, SECOND), None);
-        bench.learn(&rules, 1, Span::from_millis(40));
-        assert!(bench.start(&rules, 1, Span::from_millis(39)).is_some());
-        assert_eq!(bench.start(&rules, 1, Span::from_millis(40)), None);
-        assert_eq!(bench.cache.hits(), 3);
+        let (fixture, rules) = (Fixture::new(), rules(&["3/min", "9/min"]));
+        assert_eq!(fixture.start(&rules, 1, Span::ZERO), None);
+        fixture.learn(&rules, 1, MINUTE);
+        assert_eq!(fixture.start(&rules, 1, Span::ZERO), Some(at(MINUTE)));
+        assert_eq!(fixture.start(&rules, 1, Span::from_millis(999)), Some(at(MINUTE)));
+        assert_eq!(fixture.start(&rules, 1, SECOND), None);
+        fixture.learn(&rules, 1, Span::from_millis(40));
+        assert!(fixture.start(&rules, 1, Span::from_millis(39)).is_some());
+        assert_eq!(fixture.start(&rules, 1, Span::from_millis(40)), None);
+        assert_eq!(fixture.cache.hits(), 3);
     }
 
     #[test]
     fn only_amounts_that_are_not_smaller_are_denied() {
-        let (bench, rules) = (Bench::new(), rules(&["9/min"]));
-        bench.learn(&rules, 3, MINUTE);
-        assert_eq!(bench.start(&rules, 2, Span::ZERO), None);
-        assert!(bench.start(&rules, 3, Span::ZERO).is_some());
-        assert!(bench.start(&rules, 4, Span::ZERO).is_some());
+        let (fixture, rules) = (Fixture::new(), rules(&["9/min"]));
+        fixture.learn(&rules, 3, MINUTE);
+        assert_eq!(fixture.start(&rules, 2, Span::ZERO), None);
+        assert!(fixture.start(&rules, 3, Span::ZERO).is_some());
+        assert!(fixture.start(&rules, 4, Span::ZERO).is_some());
     }
 
     #[test]
     fn another_limit_is_another_counter() {
-        let bench = Bench::new();
-        bench.learn(&rules(&["3/min"]), 1, MINUTE);
+        let fixture = Fixture::new();
+        fixture.learn(&rules(&["3/min"]), 1, MINUTE);
         for limit in ["4/min", "3/h", "3/min windowed", "3/min burst 3"] {
-            assert_eq!(bench.start(&rules(&[limit]), 1, Span::ZERO), None, "{limit}");
+            assert_eq!(fixture.start(&rules(&[limit]), 1, Span::ZERO), None, "{limit}");
         }
         // Nothing is cached about the readings of the second limit.
-        assert_eq!(bench.start(&rules(&["3/min", "9/min"]), 1, Span::ZERO), None);
+        assert_eq!(fixture.start(&rules(&["3/min", "9/min"]), 1, Span::ZERO), None);
     }
 
     #[test]
     fn returned_usage_invalidates_the_entry_and_older_replies() {
-        let (bench, rules) = (Bench::new(), rules(&["3/min"]));
-        bench.learn(&rules, 1, MINUTE);
+        let (fixture, rules) = (Fixture::new(), rules(&["3/min"]));
+        fixture.learn(&rules, 1, MINUTE);
         let query = query(1);
-        let plan = rules.plan(&query, bench.began).expect("a plan");
-        bench.cache.invalidate(&bench.names.log(&plan.charges()[0].key));
-        assert_eq!(bench.start(&rules, 1, Span::ZERO), None);
-        bench.learn(&rules, 1, MINUTE);
-        assert_eq!(bench.start(&rules, 1, Span::ZERO), None, "that was sent_at before");
+        let plan = rules.plan(&query, fixture.began).expect("a plan");
+        fixture.cache.invalidate(&fixture.names.log(&plan.charges()[0].key));
+        assert_eq!(fixture.start(&rules, 1, Span::ZERO), None);
+        fixture.learn(&rules, 1, MINUTE);
+        assert_eq!(fixture.start(&rules, 1, Span::ZERO), None, "that was sent_at before");
     }
 
     #[test]
     fn plans_that_can_be_settled_or_replayed_are_not_cached() {
-        let bench = Bench::new();
+        let fixture = Fixture::new();
         for limit in ["3 tokens/min", "0.1 USD/min", "3 concurrent"] {
             let rules = rules(&[limit]);
-            bench.learn(&rules, 1, MINUTE);
-            assert_eq!(bench.start(&rules, 1, Span::ZERO), None, "{limit}");
+            fixture.learn(&rules, 1, MINUTE);
+            assert_eq!(fixture.start(&rules, 1, Span::ZERO), None, "{limit}");
         }
         let rules = rules(&["3/min"]);
-        bench.learn(&rules, 1, MINUTE);
+        fixture.learn(&rules, 1, MINUTE);
         let mut query = query(1);
         query.id.keep = Some(RequestId::KEEP);
-        let plan = rules.plan(&query, bench.began).expect("a plan");
-        assert_eq!(bench.cache.get(&plan, &bench.names, bench.began), None);
+        let plan = rules.plan(&query, fixture.began).expect("a plan");
+        assert_eq!(fixture.cache.get(&plan, &fixture.names, fixture.began), None);
     }
 }

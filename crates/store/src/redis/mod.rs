@@ -492,7 +492,7 @@ impl Store for Redis {
         let too_many = actual.requests.is_some_and(|requests| requests > ENTRIES_PER_CHARGE_MAX);
         if too_many && slots_of(handle, &self.names).len() > 1 {
             let answers = self
-                .run_on_record(RecordOperation::CouldSettle(actual), handle, Reply::ended)
+                .run_on_record(RecordOperation::CheckSettle(actual), handle, Reply::ended)
                 .await;
             if answers.contains(&Err(Error::TooMany)) {
                 return Err(Error::TooMany);

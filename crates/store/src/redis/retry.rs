@@ -86,7 +86,7 @@ impl Retrier {
         self.run_tracked(connection, labels, None, call).await
     }
 
-    /// Does the same, and records in `doubt` whether an unanswered call may have run.
+    /// Does the same, and records in `tracker` whether an unanswered call may have run.
     pub(super) async fn run_tracked(
         &self,
         connection: &RedisConnection,

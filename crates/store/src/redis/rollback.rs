@@ -102,7 +102,7 @@ impl Redis {
 /// Returns the calls that roll an attempt back: one for each slot that it may be charged in.
 fn calls(plan: &Plan<'_>, attempt: Attempt, names: &KeyNames) -> Vec<Call> {
     let recorded = |number, slot| {
-        Call::on_record(RecordOperation::TakeBack(number), &plan.handle(), slot, names)
+        Call::on_record(RecordOperation::RollBack(number), &plan.handle(), slot, names)
     };
     match (PlanSplit::of(plan, names), attempt) {
         (PlanSplit::Whole(slot), Attempt::Acquire(_)) if !plan.recorded() => {

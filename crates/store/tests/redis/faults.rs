@@ -25,13 +25,13 @@ const RETRY_POLICY: RetryPolicy = RetryPolicy { timeout: ms(200), retries: 1, de
 /// Longer than any reply may take.
 const LATE: Duration = ms(2_000);
 
-struct Bench {
+struct Fixture {
     store: Redis,
     rules: Ruleset,
     clock: MonotonicClock,
 }
 
-impl Bench {
+impl Fixture {
     fn new(port: u16, limits: &[&str]) -> Self {
         let limits = limits.iter().map(|text| text.parse::<Limit>().expect(text));
         let group = Group::new("g", [Rule::new("LIMIT", limits).per(&["user"])]);
@@ -80,21 +80,21 @@ fn of_caller(id: u128) -> RequestId {
 async fn lost_replies_are_counted_once(limits: &[&str], id: impl Fn(u128) -> RequestId) {
     let server = RedisServer::start(Version::System, &[]);
     let proxy = FaultProxy::start(server.port);
-    let bench = Bench::new(proxy.port, limits);
-    bench.up().await;
+    let fixture = Fixture::new(proxy.port, limits);
+    fixture.up().await;
     for n in 1..=60 {
         match n % 30 {
             0 => proxy.swallow_next_reply(),
             n if n % 3 == 0 => proxy.cut_next_reply(),
             _ => {}
         }
-        let decision = bench.acquire(id(n)).await.unwrap_or_else(|error| panic!("{n}: {error}"));
+        let decision = fixture.acquire(id(n)).await.unwrap_or_else(|error| panic!("{n}: {error}"));
         assert!(decision.is_allowed(), "{n}: {decision:?}");
     }
     assert_eq!(proxy.lost(), 20);
     // The ping of an idle connection may lose its reply too.
-    assert!(bench.store.traffic().retries >= 15);
-    let used = bench.used().await;
+    assert!(fixture.store.traffic().retries >= 15);
+    let used = fixture.used().await;
     assert_eq!(used, vec![60; limits.len()], "{limits:?}");
 }
 
@@ -118,95 +118,95 @@ async fn an_id_of_a_caller_counts_a_lost_reply_once() {
 async fn a_refund_whose_reply_is_lost_is_given_back_once() {
     let server = RedisServer::start(Version::System, &[]);
     let proxy = FaultProxy::start(server.port);
-    let bench = Bench::new(proxy.port, &["60/h", "60 tokens/h", "60 tokens/day burst 60"]);
-    bench.up().await;
+    let fixture = Fixture::new(proxy.port, &["60/h", "60 tokens/h", "60 tokens/day burst 60"]);
+    fixture.up().await;
     for n in 1..=60 {
-        assert!(bench.acquire(ours(n)).await.expect("a decision").is_allowed(), "{n}");
+        assert!(fixture.acquire(ours(n)).await.expect("a decision").is_allowed(), "{n}");
     }
     for n in 61..=90 {
         if n % 3 == 0 {
             proxy.cut_next_reply();
         }
-        let query = Bench::query(ours(n));
-        let plan = bench.rules.plan(&query, bench.clock.now()).expect("a plan");
-        bench.store.refund(&plan).await.expect("a refund");
+        let query = Fixture::query(ours(n));
+        let plan = fixture.rules.plan(&query, fixture.clock.now()).expect("a plan");
+        fixture.store.refund(&plan).await.expect("a refund");
     }
     assert_eq!(proxy.lost(), 10);
-    assert_eq!(bench.used().await, [30, 30, 30]);
+    assert_eq!(fixture.used().await, [30, 30, 30]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_black_hole_is_answered_in_time_and_then_at_once() {
     let server = RedisServer::start(Version::System, &[]);
     let proxy = FaultProxy::start(server.port);
-    let bench = Bench::new(proxy.port, &["1000/h"]);
-    bench.up().await;
-    assert!(bench.acquire(ours(1)).await.expect("a decision").is_allowed());
+    let fixture = Fixture::new(proxy.port, &["1000/h"]);
+    fixture.up().await;
+    assert!(fixture.acquire(ours(1)).await.expect("a decision").is_allowed());
     proxy.set(Weather::BlackHole);
     for id in 2..6 {
-        assert!(matches!(bench.acquire(ours(id)).await, Err(Error::Unavailable(_))));
+        assert!(matches!(fixture.acquire(ours(id)).await, Err(Error::Unavailable(_))));
     }
     // Once Redis is known to be down, calls fail without waiting for a timeout.
     let down = async {
-        while bench.store.state() != ConnectionState::Down {
+        while fixture.store.state() != ConnectionState::Down {
             sleep(ms(1)).await;
         }
     };
     timeout(ms(5_000), down).await.expect("known to be down");
-    let before = bench.store.traffic().calls;
+    let before = fixture.store.traffic().calls;
     let thousand = async {
         for id in 100..1_100 {
-            assert!(matches!(bench.acquire(ours(id)).await, Err(Error::Unavailable(_))));
+            assert!(matches!(fixture.acquire(ours(id)).await, Err(Error::Unavailable(_))));
         }
     };
     timeout(LATE, thousand).await.expect("a thousand answers at once");
-    assert_eq!(bench.store.traffic().calls, before, "nothing was sent");
+    assert_eq!(fixture.store.traffic().calls, before, "nothing was sent");
     proxy.set(Weather::Fair);
-    bench.up().await;
-    assert!(bench.acquire(ours(7)).await.expect("a decision").is_allowed());
+    fixture.up().await;
+    assert!(fixture.acquire(ours(7)).await.expect("a decision").is_allowed());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_network_is_waited_for_and_counts_once() {
     let server = RedisServer::start(Version::System, &[]);
     let proxy = FaultProxy::start(server.port);
-    let bench = Bench::new(proxy.port, &["1000/h"]);
-    bench.up().await;
+    let fixture = Fixture::new(proxy.port, &["1000/h"]);
+    fixture.up().await;
     proxy.delay(ms(30));
     for id in 1..=10 {
-        assert!(bench.acquire(ours(id)).await.expect("a decision").is_allowed());
+        assert!(fixture.acquire(ours(id)).await.expect("a decision").is_allowed());
     }
-    assert_eq!(bench.used().await, [10]);
+    assert_eq!(fixture.used().await, [10]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cut_is_repaired_within_one_call() {
     let server = RedisServer::start(Version::System, &[]);
     let proxy = FaultProxy::start(server.port);
-    let bench = Bench::new(proxy.port, &["1000/h"]);
-    bench.up().await;
+    let fixture = Fixture::new(proxy.port, &["1000/h"]);
+    fixture.up().await;
     for id in 1..=10 {
         proxy.set(Weather::Cut);
         proxy.set(Weather::Fair);
-        assert!(bench.acquire(ours(id)).await.expect("a decision").is_allowed());
+        assert!(fixture.acquire(ours(id)).await.expect("a decision").is_allowed());
     }
-    assert_eq!(bench.used().await, [10]);
+    assert_eq!(fixture.used().await, [10]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_is_killed_under_load_is_found_again() {
     let mut server = RedisServer::start(Version::System, &[]);
-    let bench = Arc::new(Bench::new(server.port, &["1000000/h"]));
-    bench.up().await;
+    let fixture = Arc::new(Fixture::new(server.port, &["1000000/h"]));
+    fixture.up().await;
     let (done, admitted) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let load: Vec<_> = (0..16_u128)
         .map(|task| {
-            let (bench, done, admitted) = (bench.clone(), done.clone(), admitted.clone());
+            let (fixture, done, admitted) = (fixture.clone(), done.clone(), admitted.clone());
             tokio::spawn(async move {
                 let mut id = task << 64;
                 while !done.load(Ordering::SeqCst) {
                     id += 1;
-                    match bench.acquire(ours(id)).await {
+                    match fixture.acquire(ours(id)).await {
                         Ok(_) => admitted.fetch_add(1, Ordering::SeqCst),
                         Err(Error::Unavailable(_)) => {
                             sleep(ms(1)).await;
@@ -241,27 +241,27 @@ async fn a_server_that_is_killed_under_load_is_found_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn scripts_that_the_server_has_forgotten_are_sent_again() {
     let server = RedisServer::start(Version::System, &[]);
-    let bench = Bench::new(server.port, &["1000/h"]);
-    bench.up().await;
+    let fixture = Fixture::new(server.port, &["1000/h"]);
+    fixture.up().await;
     for id in 1..=3 {
         server.command(&["SCRIPT", "FLUSH"]);
-        assert!(bench.acquire(ours(id)).await.expect("a decision").is_allowed());
+        assert!(fixture.acquire(ours(id)).await.expect("a decision").is_allowed());
     }
-    assert_eq!((bench.used().await, bench.store.traffic().retries), (vec![3], 0));
+    assert_eq!((fixture.used().await, fixture.store.traffic().retries), (vec![3], 0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_error_of_one_plan_does_not_affect_the_others() {
     let server = RedisServer::start(Version::System, &[]);
-    let bench = Arc::new(Bench::new(server.port, &["1000/h"]));
-    bench.up().await;
+    let fixture = Arc::new(Fixture::new(server.port, &["1000/h"]));
+    fixture.up().await;
     server.command(&["SET", "sg:{LIMIT:bob#requests}", "not a log"]);
     let ask = |id: u128, user: &'static str| {
-        let bench = bench.clone();
+        let fixture = fixture.clone();
         tokio::spawn(async move {
             let query = Query::new(ours(id)).with("user", user).expect("a value");
-            let plan = bench.rules.plan(&query, bench.clock.now()).expect("a plan");
-            bench.store.acquire(&plan).await
+            let plan = fixture.rules.plan(&query, fixture.clock.now()).expect("a plan");
+            fixture.store.acquire(&plan).await
         })
     };
     let asked: Vec<_> =
@@ -275,5 +275,5 @@ async fn an_error_of_one_plan_does_not_affect_the_others() {
             Err(other) => panic!("{other}"),
         }
     }
-    assert_eq!(bench.used().await, [180]);
+    assert_eq!(fixture.used().await, [180]);
 }

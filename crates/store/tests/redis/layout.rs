@@ -13,13 +13,13 @@ use sluicegate_store::MonotonicClock;
 use sluicegate_store::redis::{Options, Redis, RedisEndpoint, RetryPolicy};
 use sluicegate_testkit::redis::{RedisServer, Version};
 
-struct Bench {
+struct Fixture {
     server: RedisServer,
     store: Redis,
     clock: MonotonicClock,
 }
 
-impl Bench {
+impl Fixture {
     fn new() -> Self {
         let server = RedisServer::start(Version::System, &[]);
         let long = Duration::from_secs(10);
@@ -58,24 +58,24 @@ fn query(id: u128) -> Query<'static> {
 
 #[tokio::test]
 async fn every_key_expires() {
-    let bench = Bench::new();
+    let fixture = Fixture::new();
     let limits = ["5/h", "50 tokens/h", "9/min burst 9", "7/calendar day", "2 concurrent"];
     let plain = rules(Rule { on_expiry: OnExpiry::Refund, ..rule(&limits) });
     let mut held = query(1);
     held.hold = Some(Span::from_secs(30));
     held.cost = Cost { input_tokens: Some(5), ..Cost::default() };
-    assert!(bench.acquire(&plain, &held).await.is_allowed());
+    assert!(fixture.acquire(&plain, &held).await.is_allowed());
     let once = rules(rule(&["50 tokens/day", "3/min windowed"]).per(&[]));
-    assert!(bench.acquire(&once, &query(2)).await.is_allowed());
+    assert!(fixture.acquire(&once, &query(2)).await.is_allowed());
     let booked = rules(rule(&["1/min"]));
     for id in 3..5 {
         let query = query(id);
-        let plan = booked.plan(&query, bench.clock.now()).expect("a plan");
-        assert!(bench.store.book(&plan).await.expect("a booking").is_allowed());
-        bench.store.cancel(&plan.handle()).await.expect("cancelled");
+        let plan = booked.plan(&query, fixture.clock.now()).expect("a plan");
+        assert!(fixture.store.book(&plan).await.expect("a booking").is_allowed());
+        fixture.store.cancel(&plan.handle()).await.expect("cancelled");
     }
 
-    let mut look = bench.look();
+    let mut look = fixture.look();
     let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut look).expect("keys");
     assert!(keys.len() >= 12, "{keys:?}");
     for key in keys {
@@ -87,32 +87,32 @@ async fn every_key_expires() {
 
 #[tokio::test]
 async fn a_log_expires_two_windows_after_its_last_entry_and_not_before_its_bookings() {
-    let bench = Bench::new();
+    let fixture = Fixture::new();
     let rules = rules(rule(&["3/min"]));
     let ttl = || {
         let key = "sg:{R:ann#requests}";
-        redis::cmd("TTL").arg(key).query::<i64>(&mut bench.look()).expect("a time")
+        redis::cmd("TTL").arg(key).query::<i64>(&mut fixture.look()).expect("a time")
     };
-    assert!(bench.acquire(&rules, &query(1)).await.is_allowed());
+    assert!(fixture.acquire(&rules, &query(1)).await.is_allowed());
     assert!((120..=125).contains(&ttl()), "{}", ttl());
     for id in 2..=9 {
         let query = query(id);
-        let plan = rules.plan(&query, bench.clock.now()).expect("a plan");
-        assert!(bench.store.book(&plan).await.expect("a booking").is_allowed());
+        let plan = rules.plan(&query, fixture.clock.now()).expect("a plan");
+        assert!(fixture.store.book(&plan).await.expect("a booking").is_allowed());
     }
     let booked = ttl();
     assert!(booked > 230, "the last starts in two minutes: {booked}");
-    assert!(!bench.acquire(&rules, &query(10)).await.is_allowed());
+    assert!(!fixture.acquire(&rules, &query(10)).await.is_allowed());
     assert!(ttl() >= booked - 2, "who asks does not shorten it");
 }
 
 #[tokio::test]
 async fn a_purge_is_bounded_and_what_it_leaves_does_not_count() {
-    let bench = Bench::new();
+    let fixture = Fixture::new();
     let key = "sg:{R:ann#requests}";
     let rules = rules(rule(&["5/min", "3/s"]));
-    let mut look = bench.look();
-    let now = bench.clock.now();
+    let mut look = fixture.look();
+    let now = fixture.clock.now();
     let mut add = redis::cmd("ZADD");
     add.arg(key);
     for entry in 0..2_000 {
@@ -120,17 +120,17 @@ async fn a_purge_is_bounded_and_what_it_leaves_does_not_count() {
     }
     add.exec(&mut look).expect("old entries");
     for id in 1..=3 {
-        let Decision::Allow(allow) = bench.acquire(&rules, &query(id)).await else {
+        let Decision::Allow(allow) = fixture.acquire(&rules, &query(id)).await else {
             panic!("all of them have left the window");
         };
         let used: Vec<_> = allow.readings.iter().map(|reading| reading.used).collect();
         assert_eq!(used, [id as u64, id as u64]);
     }
-    assert!(!bench.acquire(&rules, &query(4)).await.is_allowed());
+    assert!(!fixture.acquire(&rules, &query(4)).await.is_allowed());
     let left: u64 = redis::cmd("ZCARD").arg(key).query(&mut look).expect("a count");
     assert_eq!(left, 2_000 - 4 * 256 + 3);
     for id in 5..10 {
-        bench.acquire(&rules, &query(id)).await;
+        fixture.acquire(&rules, &query(id)).await;
     }
     let left: u64 = redis::cmd("ZCARD").arg(key).query(&mut look).expect("a count");
     assert_eq!(left, 3, "a few calls later only what counts is left");
@@ -138,7 +138,7 @@ async fn a_purge_is_bounded_and_what_it_leaves_does_not_count() {
 
 #[tokio::test]
 async fn members_are_short_enough_for_the_compact_encoding() {
-    let bench = Bench::new();
+    let fixture = Fixture::new();
     let rules = rules(rule(&["100/h"]));
     for id in 1..=10 {
         let mut query = query(id << 100);
@@ -146,9 +146,9 @@ async fn members_are_short_enough_for_the_compact_encoding() {
         if id % 2 == 0 {
             query.id.keep = Some(RequestId::KEEP);
         }
-        assert!(bench.acquire(&rules, &query).await.is_allowed());
+        assert!(fixture.acquire(&rules, &query).await.is_allowed());
     }
-    let mut look = bench.look();
+    let mut look = fixture.look();
     let key = "sg:{R:ann#requests}";
     let mut encoding = redis::cmd("OBJECT");
     let encoding: String = encoding.arg("ENCODING").arg(key).query(&mut look).expect("a word");

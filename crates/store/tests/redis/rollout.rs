@@ -66,13 +66,13 @@ fn call(name: &str, id: &str) -> Call {
 }
 
 /// A database with a settable clock, and a node of this version.
-struct Bench {
+struct Fixture {
     server: RedisServer,
     store: Redis,
     rules: Ruleset,
 }
 
-impl Bench {
+impl Fixture {
     async fn new() -> Self {
         let server = RedisServer::start(Version::System, &[]);
         let patient = std::time::Duration::from_secs(20);
@@ -81,15 +81,15 @@ impl Bench {
             retry: RetryPolicy { timeout: patient, retries: 0, deadline: patient },
             ..Options::new(RedisEndpoint::at("127.0.0.1", server.port))
         };
-        let bench = Self { store: Redis::with_clock_in_key(options), server, rules: rules() };
-        bench.set_now(WHEN_BOOKED);
-        assert!(bench.store.wait_until_up(patient).await, "no connection");
-        bench
+        let fixture = Self { store: Redis::with_clock_in_key(options), server, rules: rules() };
+        fixture.set_now(WHEN_BOOKED);
+        assert!(fixture.store.wait_until_up(patient).await, "no connection");
+        fixture
     }
 
     /// Returns a database with the keys that the previous version left, at the time of its run.
     async fn after_the_version_before() -> Self {
-        let bench = Self::new().await;
+        let fixture = Self::new().await;
         let kept: Json = serde_json::from_str(KEYS).expect("keys");
         for (name, kept) in kept["keys"].as_object().expect("an object") {
             let (name, value) = (bytes(&Json::from(name.as_str())), &kept["value"]);
@@ -109,10 +109,10 @@ impl Bench {
                     command
                 }
             };
-            bench.run(&command);
+            fixture.run(&command);
         }
-        bench.set_now(kept["now"].as_u64().expect("a time"));
-        bench
+        fixture.set_now(kept["now"].as_u64().expect("a time"));
+        fixture
     }
 
     fn set_now(&self, micros: u64) {
@@ -143,13 +143,13 @@ impl Bench {
         }
     }
 
-    async fn with<T>(&self, ask: &Ask, run: impl AsyncFnOnce(&Redis, &Plan<'_>) -> T) -> T {
+    async fn with<T>(&self, ask: &TestRequest, run: impl AsyncFnOnce(&Redis, &Plan<'_>) -> T) -> T {
         let query = ask.query();
         let plan = self.rules.plan(&query, Timestamp::from_micros(WHEN_BOOKED)).expect("a plan");
         run(&self.store, &plan).await
     }
 
-    async fn acquire(&self, ask: &Ask) -> Result<Decision, Error> {
+    async fn acquire(&self, ask: &TestRequest) -> Result<Decision, Error> {
         self.with(ask, async |store, plan| store.acquire(plan).await).await
     }
 
@@ -206,19 +206,19 @@ fn rules() -> Ruleset {
     Ruleset::new(groups, Settings { prices, ..Settings::default() }).expect("rules")
 }
 
-struct Ask {
+struct TestRequest {
     id: Id,
     dimensions: Vec<(&'static str, &'static str)>,
     cost: Cost,
     hold: Option<Span>,
 }
 
-fn ask(id: &str, dimensions: &[(&'static str, &'static str)]) -> Ask {
+fn ask(id: &str, dimensions: &[(&'static str, &'static str)]) -> TestRequest {
     let id = u128::from_str_radix(id, 16).map(Id::from_bits).expect("an id");
-    Ask { id, dimensions: dimensions.to_vec(), cost: Cost::default(), hold: None }
+    TestRequest { id, dimensions: dimensions.to_vec(), cost: Cost::default(), hold: None }
 }
 
-impl Ask {
+impl TestRequest {
     fn tokens(mut self, input: u64) -> Self {
         self.cost.input_tokens = Some(input);
         self
@@ -241,7 +241,7 @@ fn handle(id: &str) -> Handle {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn counters_of_the_version_before_go_on_counting() {
-    let bench = Bench::after_the_version_before().await;
+    let fixture = Fixture::after_the_version_before().await;
     for (dimension, value, used) in [
         ("log", "ann", &[3, 3][..]),
         ("log", "many", &[3, 3]),
@@ -254,12 +254,12 @@ async fn counters_of_the_version_before_go_on_counting() {
         ("slots", "released", &[0]),
         ("refund", "held", &[150]),
     ] {
-        assert_eq!(bench.used(dimension, value).await, used, "{dimension} {value}");
+        assert_eq!(fixture.used(dimension, value).await, used, "{dimension} {value}");
     }
-    assert_eq!(bench.used("bucket", "held").await, [1]);
+    assert_eq!(fixture.used("bucket", "held").await, [1]);
     let mut allowed = 0;
     for id in ["a1", "a2", "a3"] {
-        let decision = bench.acquire(&ask(id, &[("log", "ann")])).await.expect("a decision");
+        let decision = fixture.acquire(&ask(id, &[("log", "ann")])).await.expect("a decision");
         allowed += u32::from(decision.is_allowed());
     }
     assert_eq!(allowed, 2, "five in ten seconds, by both together");
@@ -267,36 +267,36 @@ async fn counters_of_the_version_before_go_on_counting() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn records_of_the_version_before_are_understood() {
-    let bench = Bench::after_the_version_before().await;
-    let store = &bench.store;
+    let fixture = Fixture::after_the_version_before().await;
+    let store = &fixture.store;
     assert!(store.renew(&handle(HELD)).await.is_ok());
     let actual = Cost { input_tokens: Some(40), output_tokens: Some(0), ..Cost::default() };
     assert!(!store.settle(&handle(HELD), &actual).await.expect("settled").replayed);
-    assert_eq!(bench.used("tokens", "held").await, [40]);
-    assert_eq!(bench.used("slots", "held").await, [0]);
+    assert_eq!(fixture.used("tokens", "held").await, [40]);
+    assert_eq!(fixture.used("slots", "held").await, [0]);
     let before = Cost { input_tokens: Some(40), ..Cost::default() };
     assert!(store.settle(&handle(SETTLED), &before).await.expect("settled").replayed);
     assert!(!store.release(&handle(LEASED)).await.expect("released").replayed);
     assert!(store.release(&handle(RELEASED)).await.expect("released").replayed);
-    assert_eq!(bench.used("slots", "leased").await, [0]);
+    assert_eq!(fixture.used("slots", "leased").await, [0]);
 
     let named = ask(NAMED, &[("log", "named")]);
-    let again = bench.acquire(&named).await.expect("a decision");
+    let again = fixture.acquire(&named).await.expect("a decision");
     assert!(matches!(again, Decision::Allow(allow) if allow.replayed));
     let other = ask(NAMED, &[("log", "other")]);
-    assert_eq!(bench.acquire(&other).await, Err(Error::Conflict));
+    assert_eq!(fixture.acquire(&other).await, Err(Error::Conflict));
     assert!(!store.cancel(&handle(NAMED)).await.expect("cancelled").replayed);
-    assert_eq!(bench.used("log", "named").await, [0, 0]);
-    assert_eq!(bench.acquire(&ask(CANCELLED, &[("log", "cancelled")])).await, Err(Error::Gone));
+    assert_eq!(fixture.used("log", "named").await, [0, 0]);
+    assert_eq!(fixture.acquire(&ask(CANCELLED, &[("log", "cancelled")])).await, Err(Error::Gone));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_booking_of_the_version_before_is_claimed() {
-    let bench = Bench::after_the_version_before().await;
-    bench.set_now(WHEN_BOOKED);
-    let claim = async |ask: &Ask, claimant: u128| {
+    let fixture = Fixture::after_the_version_before().await;
+    fixture.set_now(WHEN_BOOKED);
+    let claim = async |ask: &TestRequest, claimant: u128| {
         let claimant = Id::from_bits(claimant);
-        bench.with(ask, async |store, plan| store.claim(plan, claimant).await).await
+        fixture.with(ask, async |store, plan| store.claim(plan, claimant).await).await
     };
     let booked = ask(BOOKED, &[("log", "booked"), ("tokens", "booked")]).tokens(10);
     let go = claim(&booked, 1).await;
@@ -306,14 +306,14 @@ async fn a_booking_of_the_version_before_is_claimed() {
     let claimed = ask(CLAIMED, &[("log", "other"), ("tokens", "other")]).tokens(10);
     let rebooked = claim(&claimed, 1).await;
     assert!(matches!(rebooked, Ok(Claim::Rebooked { .. })), "{rebooked:?}");
-    assert_eq!(bench.used("log", "other").await, [1, 1]);
+    assert_eq!(fixture.used("log", "other").await, [1, 1]);
 }
 
 /// A charge of the previous version belongs to a caller without an attempt number. The rollback of
 /// an attempt of this version under the same id must not remove it.
 #[tokio::test(flavor = "multi_thread")]
 async fn rolling_back_our_attempt_keeps_the_charge_of_the_version_before() {
-    let bench = Bench::after_the_version_before().await;
+    let fixture = Fixture::after_the_version_before().await;
     let number = Id::from_bits(7);
     // The attempt is told that the earlier charge counts for it, and is then given up.
     let mut replay = call("acquire", NAMED);
@@ -321,20 +321,20 @@ async fn rolling_back_our_attempt_keeps_the_charge_of_the_version_before() {
         std::str::from_utf8(&replay.arguments[0]).expect("text").parse().expect("one");
     replay.arguments[0] = (count + 1).to_string().into_bytes();
     replay.arguments.push(number.to_bits().to_be_bytes().to_vec());
-    bench.eval(&Redis::scripts_with_clock_in_key("sg:"), &replay);
+    fixture.eval(&Redis::scripts_with_clock_in_key("sg:"), &replay);
     let give_up = async |store: &Redis, plan: &Plan<'_>| {
         store.give_up(plan, Attempt::Acquire(number));
         while store.pending_rollbacks() > 0 {
             tokio::time::sleep(std::time::Duration::from_millis(1)).await;
         }
     };
-    bench.with(&ask(NAMED, &[("log", "named")]), give_up).await;
-    assert_eq!(bench.used("log", "named").await, [1, 1]);
+    fixture.with(&ask(NAMED, &[("log", "named")]), give_up).await;
+    assert_eq!(fixture.used("log", "named").await, [1, 1]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_of_the_version_before_mean_the_same_to_these_scripts() {
-    let (before, now) = (Bench::new().await, Bench::new().await);
+    let (before, now) = (Fixture::new().await, Fixture::new().await);
     let scripts = Redis::scripts_with_clock_in_key("sg:");
     for (number, call) in (0_u64..).zip(calls()) {
         let at = WHEN_BOOKED - 400_000 + 10_000 * number;
@@ -348,73 +348,75 @@ async fn calls_of_the_version_before_mean_the_same_to_these_scripts() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn both_versions_admit_no_more_than_the_limit_together() {
-    let bench = Bench::new().await;
+    let fixture = Fixture::new().await;
     let of_ann = calls().into_iter().find(|call| call.name == "fast").expect("a fast call");
     let (mut ours, mut theirs) = (0, 0);
     for id in 1..=6_u128 {
-        let own = Ask { id: Id::from_bits(id), ..ask("0", &[("log", "ann")]) };
-        ours += u32::from(bench.acquire(&own).await.expect("a decision").is_allowed());
+        let own = TestRequest { id: Id::from_bits(id), ..ask("0", &[("log", "ann")]) };
+        ours += u32::from(fixture.acquire(&own).await.expect("a decision").is_allowed());
         let mut call = of_ann.clone();
         call.arguments[0] = (id << 64).to_be_bytes().to_vec();
-        let Value::Array(answer) = bench.eval(&scripts_before(), &call) else { panic!("no list") };
+        let Value::Array(answer) = fixture.eval(&scripts_before(), &call) else {
+            panic!("no list")
+        };
         theirs += u32::from(answer[1] == Value::Int(0));
     }
     assert_eq!((ours, theirs), (3, 2), "five in ten seconds, by turns");
-    assert_eq!(bench.used("log", "ann").await, [5, 5]);
+    assert_eq!(fixture.used("log", "ann").await, [5, 5]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn records_of_this_version_are_understood_by_the_one_before() {
-    let bench = Bench::new().await;
+    let fixture = Fixture::new().await;
     let all = ["log", "tokens", "money", "bucket", "slots", "refund"].map(|name| (name, "held"));
     let cost = Cost { input_tokens: Some(100), output_tokens: Some(50), ..Cost::default() };
     let hold = Some(Span::from_secs(30));
-    let held = Ask { cost, hold, ..ask(HELD, &all) };
-    assert!(bench.acquire(&held).await.expect("a decision").is_allowed());
-    assert_eq!(bench.reply_of_previous_version(&call("renew", HELD)), "renewed");
+    let held = TestRequest { cost, hold, ..ask(HELD, &all) };
+    assert!(fixture.acquire(&held).await.expect("a decision").is_allowed());
+    assert_eq!(fixture.reply_of_previous_version(&call("renew", HELD)), "renewed");
 
     let settled = [("log", "settled"), ("tokens", "settled")];
-    let settled = Ask { hold, ..ask(SETTLED, &settled).tokens(100) };
-    assert!(bench.acquire(&settled).await.expect("a decision").is_allowed());
-    assert_eq!(bench.reply_of_previous_version(&call("settle", SETTLED)), "ended");
-    assert_eq!(bench.used("tokens", "settled").await, [40]);
+    let settled = TestRequest { hold, ..ask(SETTLED, &settled).tokens(100) };
+    assert!(fixture.acquire(&settled).await.expect("a decision").is_allowed());
+    assert_eq!(fixture.reply_of_previous_version(&call("settle", SETTLED)), "ended");
+    assert_eq!(fixture.used("tokens", "settled").await, [40]);
 
     assert!(
-        bench.acquire(&ask(RELEASED, &[("slots", "released")])).await.expect("one").is_allowed()
+        fixture.acquire(&ask(RELEASED, &[("slots", "released")])).await.expect("one").is_allowed()
     );
-    assert_eq!(bench.reply_of_previous_version(&call("release", RELEASED)), "ended");
-    assert_eq!(bench.used("slots", "released").await, [0]);
+    assert_eq!(fixture.reply_of_previous_version(&call("release", RELEASED)), "ended");
+    assert_eq!(fixture.used("slots", "released").await, [0]);
 
     let cancelled = ask(CANCELLED, &[("log", "cancelled")]);
-    assert!(bench.acquire(&cancelled).await.expect("a decision").is_allowed());
-    assert_eq!(bench.reply_of_previous_version(&call("cancel", CANCELLED)), "ended");
-    assert_eq!(bench.used("log", "cancelled").await, [0, 0]);
+    assert!(fixture.acquire(&cancelled).await.expect("a decision").is_allowed());
+    assert_eq!(fixture.reply_of_previous_version(&call("cancel", CANCELLED)), "ended");
+    assert_eq!(fixture.used("log", "cancelled").await, [0, 0]);
 
     let claimed = ask(CLAIMED, &[("log", "claimed"), ("tokens", "claimed")]).tokens(10);
-    let booked = bench.with(&claimed, async |store, plan| store.book(plan).await).await;
+    let booked = fixture.with(&claimed, async |store, plan| store.book(plan).await).await;
     assert!(booked.expect("a decision").is_allowed());
-    assert_eq!(bench.reply_of_previous_version(&call("claim", CLAIMED)), "go");
+    assert_eq!(fixture.reply_of_previous_version(&call("claim", CLAIMED)), "go");
 
     // An admission under a caller's id means the same to both versions.
-    assert!(bench.acquire(&ask(NAMED, &[("log", "named")])).await.expect("one").is_allowed());
-    assert_eq!(bench.reply_of_previous_version(&call("acquire", NAMED)), "allow");
-    assert_eq!(bench.used("log", "named").await, [1, 1]);
+    assert!(fixture.acquire(&ask(NAMED, &[("log", "named")])).await.expect("one").is_allowed());
+    assert_eq!(fixture.reply_of_previous_version(&call("acquire", NAMED)), "allow");
+    assert_eq!(fixture.used("log", "named").await, [1, 1]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_record_of_a_later_version_is_refused_and_stays_as_it_is() {
-    let bench = Bench::new().await;
+    let fixture = Fixture::new().await;
     let named = ask(NAMED, &[("log", "named")]);
-    assert!(bench.acquire(&named).await.expect("a decision").is_allowed());
+    assert!(fixture.acquire(&named).await.expect("a decision").is_allowed());
     let key = format!("sg:id:{NAMED}");
     let later = "local record = cmsgpack.unpack(redis.call('GET', KEYS[1]))
                  record.version = 3
                  redis.call('SET', KEYS[1], cmsgpack.pack(record))";
-    bench.run(redis::cmd("EVAL").arg(later).arg(1).arg(&key));
-    let kept = bench.run(redis::cmd("GET").arg(&key));
-    let answer = bench.acquire(&named).await;
+    fixture.run(redis::cmd("EVAL").arg(later).arg(1).arg(&key));
+    let kept = fixture.run(redis::cmd("GET").arg(&key));
+    let answer = fixture.acquire(&named).await;
     let Err(Error::Unavailable(why)) = answer else { panic!("{answer:?}") };
     assert!(why.reason.contains("newer version"), "{why}");
-    assert!(bench.store.cancel(&handle(NAMED)).await.is_err());
-    assert_eq!(bench.run(redis::cmd("GET").arg(&key)), kept);
+    assert!(fixture.store.cancel(&handle(NAMED)).await.is_err());
+    assert_eq!(fixture.run(redis::cmd("GET").arg(&key)), kept);
 }

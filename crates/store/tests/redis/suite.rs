@@ -23,21 +23,21 @@ fn start(version: Version) -> RedisServer {
 const USER: &str = "limiter";
 
 /// A server that all tests share, each with its own database.
-trait Shared {
+trait SharedServer {
     fn server() -> &'static RedisServer;
 }
 
 struct System;
 struct V6;
 
-impl Shared for System {
+impl SharedServer for System {
     fn server() -> &'static RedisServer {
         static SERVER: OnceLock<RedisServer> = OnceLock::new();
         SERVER.get_or_init(|| start(Version::System))
     }
 }
 
-impl Shared for V6 {
+impl SharedServer for V6 {
     fn server() -> &'static RedisServer {
         static SERVER: OnceLock<RedisServer> = OnceLock::new();
         SERVER.get_or_init(|| start(Version::V6_2))
@@ -55,7 +55,7 @@ struct RedisSubject<V> {
     version: PhantomData<V>,
 }
 
-impl<V: Shared> Subject for RedisSubject<V> {
+impl<V: SharedServer> Subject for RedisSubject<V> {
     type Store = Redis;
     const CASES: u32 = 60;
 
@@ -110,7 +110,7 @@ mod on_6_2 {
     store_suite!(RedisSubject<V6>);
 }
 
-fn check_override_store<V: Shared>() {
+fn check_override_store<V: SharedServer>() {
     let subject = RedisSubject::<V>::fresh();
     let set_now = |now| subject.set_now(now);
     runtime().block_on(an_override_store_keeps_its_promises(subject.store(), &set_now));

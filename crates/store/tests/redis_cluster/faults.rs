@@ -8,22 +8,27 @@ use sluicegate_testkit::redis::RedisCluster;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use crate::bench::{Ask, Bench, ms, of_caller, ours, seeds};
+use crate::fixture::{Fixture, TestRequest, ms, of_caller, ours, seeds};
 
 /// Nodes that request as much as they can get, and the number of admissions.
 struct Load {
-    nodes: Vec<Arc<Bench>>,
+    nodes: Vec<Arc<Fixture>>,
     done: Arc<AtomicBool>,
     admitted: Arc<AtomicU64>,
     tasks: Vec<JoinHandle<()>>,
 }
 
 impl Load {
-    async fn on(cluster: &RedisCluster, all: &[&str], user: &[&str], id: fn(u128) -> Ask) -> Self {
+    async fn on(
+        cluster: &RedisCluster,
+        all: &[&str],
+        user: &[&str],
+        id: fn(u128) -> TestRequest,
+    ) -> Self {
         let (done, admitted): (Arc<AtomicBool>, Arc<AtomicU64>) = Default::default();
         let (mut nodes, mut tasks) = (Vec::new(), Vec::new());
         for number in 0..2_u128 {
-            let node = Arc::new(Bench::new(seeds(cluster), all, user).await);
+            let node = Arc::new(Fixture::new(seeds(cluster), all, user).await);
             for task in 0..6_u128 {
                 let (node, done, admitted) = (node.clone(), done.clone(), admitted.clone());
                 tasks.push(tokio::spawn(async move {
@@ -78,7 +83,7 @@ fn slot_and_owner(cluster: &RedisCluster, key: &str) -> (u16, usize) {
 }
 
 /// Moves the slots of counters around the cluster while they are charged.
-async fn slots_that_move_lose_nothing(all: &[&str], keys: &[&str], id: fn(u128) -> Ask) {
+async fn slots_that_move_lose_nothing(all: &[&str], keys: &[&str], id: fn(u128) -> TestRequest) {
     let cluster = RedisCluster::start(3);
     let mut load = Load::on(&cluster, all, &["1000000/h"], id).await;
     load.goes_on(50).await;
@@ -120,7 +125,7 @@ async fn primaries_that_die_are_replaced_and_admit_at_most_twice_the_limit() {
     for victim in 0..2 {
         cluster.primaries[victim].kill();
         let replica = &cluster.replicas[victim];
-        crate::bench::until("its replica takes over", || {
+        crate::fixture::until("its replica takes over", || {
             replica.command(&["ROLE"]).contains("master")
                 && replica.command(&["CLUSTER", "INFO"]).contains("cluster_state:ok")
         })

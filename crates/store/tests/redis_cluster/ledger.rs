@@ -8,7 +8,7 @@ use sluicegate_core::query::Cost;
 use sluicegate_core::{Decision, Money, Store as _};
 use sluicegate_testkit::redis::RedisCluster;
 
-use crate::bench::{Bench, of_caller, seeds};
+use crate::fixture::{Fixture, of_caller, seeds};
 
 const BUDGET: u64 = 10_000_000;
 const USER_BUDGET: u64 = 4_000_000;
@@ -38,8 +38,9 @@ struct Ledger {
 #[tokio::test(flavor = "multi_thread")]
 async fn across_slots_no_budget_is_overrun_and_nothing_is_lost() {
     let cluster = RedisCluster::start(3);
-    let node =
-        async || Arc::new(Bench::new(seeds(&cluster), &["0.01 USD/day"], &["0.004 USD/day"]).await);
+    let node = async || {
+        Arc::new(Fixture::new(seeds(&cluster), &["0.01 USD/day"], &["0.004 USD/day"]).await)
+    };
     let nodes = [node().await, node().await];
     let ledger = Arc::new(Ledger::default());
     let rounds = if sluicegate_testkit::long() { 200 } else { 10 };
@@ -62,7 +63,7 @@ async fn across_slots_no_budget_is_overrun_and_nothing_is_lost() {
 }
 
 /// Reserves, and settles with a lower cost; one in five never settles.
-async fn calls(nodes: [Arc<Bench>; 2], ledger: Arc<Ledger>, caller: u64, rounds: u64) {
+async fn calls(nodes: [Arc<Fixture>; 2], ledger: Arc<Ledger>, caller: u64, rounds: u64) {
     let mut random = Random(caller.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let place = (caller % 4) as usize;
     for round in 0..rounds {

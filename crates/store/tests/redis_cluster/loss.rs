@@ -4,7 +4,7 @@ use sluicegate_store::redis::{ConnectionState, Options, Redis};
 use sluicegate_testkit::redis::{RedisCluster, RedisServer};
 use tokio::time::{sleep, timeout};
 
-use crate::bench::{Bench, ms, ours, seeds};
+use crate::fixture::{Fixture, ms, ours, seeds};
 
 /// Returns the number of heartbeats that a server has counted, in whichever of its slots.
 fn beats(server: &RedisServer) -> u64 {
@@ -26,7 +26,7 @@ async fn until(what: &str, holds: impl Fn() -> bool) {
 #[tokio::test]
 async fn a_replica_that_takes_over_with_all_its_memory_is_no_loss() {
     let cluster = RedisCluster::start_replicated(3);
-    let node = Bench::new(seeds(&cluster), &[], &["100/h"]).await;
+    let node = Fixture::new(seeds(&cluster), &[], &["100/h"]).await;
     assert!(node.acquire(ours(1)).await.expect("an answer").is_allowed());
     let replica = &cluster.replicas[0];
     until("the primary gets heartbeats", || beats(&cluster.primaries[0]) > 1).await;
@@ -41,7 +41,7 @@ async fn a_replica_that_takes_over_with_all_its_memory_is_no_loss() {
 #[tokio::test]
 async fn a_primary_that_comes_back_empty_is_a_loss_of_its_own() {
     let mut cluster = RedisCluster::start(3);
-    let node = Bench::new(seeds(&cluster), &[], &["100/h"]).await;
+    let node = Fixture::new(seeds(&cluster), &[], &["100/h"]).await;
     until("every server gets heartbeats", || cluster.primaries.iter().all(|p| beats(p) > 1)).await;
     let others = [beats(&cluster.primaries[1]), beats(&cluster.primaries[2])];
     cluster.primaries[0].kill_and_restart();

@@ -1,7 +1,7 @@
 //! The Redis store on several servers: a cluster, and a master monitored by sentinels.
 
-mod bench;
 mod faults;
+mod fixture;
 mod ledger;
 mod loss;
 mod network;

@@ -4,7 +4,7 @@ use sluicegate_store::redis::{RedisEndpoint, Topology};
 use sluicegate_testkit::proxy::{FaultProxy, Weather};
 use sluicegate_testkit::redis::RedisCluster;
 
-use crate::bench::{Ask, Bench, ms, of_caller, ours, until};
+use crate::fixture::{Fixture, TestRequest, ms, of_caller, ours, until};
 
 /// A cluster whose servers announce the addresses of proxies in front of them.
 struct ProxiedCluster {
@@ -34,27 +34,27 @@ impl ProxiedCluster {
         })
     }
 
-    async fn bench(&self, all: &str, user: &str) -> Bench {
+    async fn fixture(&self, all: &str, user: &str) -> Fixture {
         let seeds = self.proxies.iter().map(|proxy| RedisEndpoint::at("127.0.0.1", proxy.port));
-        Bench::new(Topology::Cluster(seeds.collect()), &[all], &[user]).await
+        Fixture::new(Topology::Cluster(seeds.collect()), &[all], &[user]).await
     }
 }
 
 /// Drops replies after their commit, of one server or of all.
-async fn lost_replies_are_counted_once(id: fn(u128) -> Ask) {
+async fn lost_replies_are_counted_once(id: fn(u128) -> TestRequest) {
     let behind = ProxiedCluster::start().await;
-    let bench = behind.bench("1000/h", "40/h").await;
+    let fixture = behind.fixture("1000/h", "40/h").await;
     for n in 1..=60_u64 {
         match n % 4 {
             0 => behind.proxies.iter().for_each(FaultProxy::cut_next_reply),
             one if n % 3 == 0 => behind.proxies[one as usize - 1].cut_next_reply(),
             _ => {}
         }
-        let decision = bench.acquire(id(n.into())).await.unwrap_or_else(|e| panic!("{n}: {e}"));
+        let decision = fixture.acquire(id(n.into())).await.unwrap_or_else(|e| panic!("{n}: {e}"));
         assert_eq!(decision.is_allowed(), n <= 40, "{n}: {decision:?}");
     }
     assert!(behind.proxies.iter().map(FaultProxy::lost).sum::<u32>() >= 40);
-    bench.shows("ann", &[40, 40]).await;
+    fixture.shows("ann", &[40, 40]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -71,21 +71,21 @@ async fn an_id_of_a_caller_is_counted_once_in_every_slot() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_is_silent_leaves_nothing_charged_on_the_others() {
     let behind = ProxiedCluster::start().await;
-    let bench = behind.bench("1000/h", "1000/h").await;
+    let fixture = behind.fixture("1000/h", "1000/h").await;
     for silent in 0..3 {
         behind.proxies[silent].set(Weather::BlackHole);
         for n in 0..3 {
-            let _ = bench.acquire(of_caller(100 * silent as u128 + n)).await;
+            let _ = fixture.acquire(of_caller(100 * silent as u128 + n)).await;
         }
         behind.proxies[silent].set(Weather::Cut);
         behind.proxies[silent].set(Weather::Fair);
-        assert!(bench.store.wait_until_up(ms(10_000)).await);
+        assert!(fixture.store.wait_until_up(ms(10_000)).await);
     }
     // Some were decided without the silent server, so they are charged in full; none is charged in
     // part.
     let mut last = Vec::new();
     for _ in 0..500 {
-        last = bench.used("ann").await;
+        last = fixture.used("ann").await;
         if last[0] == last[1] {
             break;
         }
@@ -98,14 +98,14 @@ async fn a_server_that_is_silent_leaves_nothing_charged_on_the_others() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_abandoned_request_is_rolled_back() {
     let behind = ProxiedCluster::start().await;
-    let bench = behind.bench("1000/h", "1000/h").await;
+    let fixture = behind.fixture("1000/h", "1000/h").await;
     behind.proxies.iter().for_each(|proxy| proxy.delay(ms(50)));
     for n in 1..=10 {
-        let gone = tokio::time::timeout(ms(20), bench.acquire(of_caller(n))).await;
+        let gone = tokio::time::timeout(ms(20), fixture.acquire(of_caller(n))).await;
         assert!(gone.is_err(), "no answer can be there yet");
     }
-    bench.shows("ann", &[0, 0]).await;
+    fixture.shows("ann", &[0, 0]).await;
     // The same id may be requested again.
-    assert!(bench.acquire(of_caller(1)).await.expect("a decision").is_allowed());
-    bench.shows("ann", &[1, 1]).await;
+    assert!(fixture.acquire(of_caller(1)).await.expect("a decision").is_allowed());
+    fixture.shows("ann", &[1, 1]).await;
 }

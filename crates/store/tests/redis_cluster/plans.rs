@@ -11,7 +11,7 @@ use sluicegate_core::{Decision, Limit, Store as _};
 use sluicegate_store::MonotonicClock;
 use sluicegate_testkit::redis::{ClusterOptions, RedisCluster, Version};
 
-use crate::bench::{Ask, Bench, ms, of_caller, ours, seeds};
+use crate::fixture::{Fixture, TestRequest, ms, of_caller, ours, seeds};
 
 const USERS: [&str; 4] = ["ann", "bob", "eve", "joe"];
 
@@ -30,26 +30,26 @@ async fn a_plan_is_admitted_whole_or_charged_nowhere() {
 }
 
 async fn admitted_whole_or_charged_nowhere(cluster: &RedisCluster) {
-    let bench =
-        Bench::new(seeds(cluster), &["5/h"], &["3/h", "3 tokens/day", "3/day burst 3"]).await;
+    let fixture =
+        Fixture::new(seeds(cluster), &["5/h"], &["3/h", "3 tokens/day", "3/day burst 3"]).await;
     let mut admitted = Vec::new();
     for (id, user) in (1..).zip(["ann", "ann", "ann", "ann", "bob", "bob", "bob", "eve"]) {
-        let decision = bench.acquire(ours(id).by(user)).await.expect("a decision");
+        let decision = fixture.acquire(ours(id).by(user)).await.expect("a decision");
         assert_eq!(decision.readings().len(), 4);
         admitted.push(decision.is_allowed());
     }
     assert_eq!(admitted, [true, true, true, false, true, true, false, false]);
-    bench.shows("ann", &[5, 3, 3, 3]).await;
-    bench.shows("bob", &[5, 2, 2, 2]).await;
-    bench.shows("eve", &[5, 0, 0, 0]).await;
+    fixture.shows("ann", &[5, 3, 3, 3]).await;
+    fixture.shows("bob", &[5, 2, 2, 2]).await;
+    fixture.shows("eve", &[5, 0, 0, 0]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_denial_names_the_limit_that_binds_longest() {
     let cluster = RedisCluster::start(3);
-    let bench = Bench::new(seeds(&cluster), &["1/day"], &["1/h"]).await;
-    assert!(bench.acquire(ours(1)).await.expect("a decision").is_allowed());
-    let Ok(Decision::Deny(deny)) = bench.acquire(ours(2)).await else { panic!("a denial") };
+    let fixture = Fixture::new(seeds(&cluster), &["1/day"], &["1/h"]).await;
+    assert!(fixture.acquire(ours(1)).await.expect("a decision").is_allowed());
+    let Ok(Decision::Deny(deny)) = fixture.acquire(ours(2)).await else { panic!("a denial") };
     assert_eq!((deny.hit.charge, deny.hit.limit), (0, 0));
     let wait = deny.start.since(deny.at).as_micros() / 1_000_000;
     assert!((86_300..=86_400).contains(&wait), "{wait}");
@@ -59,14 +59,15 @@ async fn a_denial_names_the_limit_that_binds_longest() {
 async fn an_id_that_comes_again_is_charged_once_and_a_denied_one_may_come_again() {
     let cluster = RedisCluster::start(3);
     let nodes = [
-        Bench::new(seeds(&cluster), &["5/h"], &["1/h"]).await,
-        Bench::new(seeds(&cluster), &["5/h"], &["1/h"]).await,
+        Fixture::new(seeds(&cluster), &["5/h"], &["1/h"]).await,
+        Fixture::new(seeds(&cluster), &["5/h"], &["1/h"]).await,
     ];
-    let replayed = async |node: &Bench, ask: Ask| match node.acquire(ask).await.expect("a decision")
-    {
-        Decision::Allow(allow) => Some(allow.replayed),
-        _ => None,
-    };
+    let replayed =
+        async |node: &Fixture, ask: TestRequest| match node.acquire(ask).await.expect("a decision")
+        {
+            Decision::Allow(allow) => Some(allow.replayed),
+            _ => None,
+        };
     assert_eq!(replayed(&nodes[0], of_caller(1)).await, Some(false));
     assert_eq!(replayed(&nodes[1], of_caller(1)).await, Some(true));
     assert_eq!(replayed(&nodes[1], of_caller(2)).await, None);
@@ -84,68 +85,68 @@ async fn an_id_that_comes_again_is_charged_once_and_a_denied_one_may_come_again(
 #[tokio::test(flavor = "multi_thread")]
 async fn reservations_are_settled_renewed_and_released_in_every_slot() {
     let cluster = RedisCluster::start(3);
-    let bench =
-        Bench::new(seeds(&cluster), &["100 tokens/h", "5 concurrent"], &["100 tokens/h"]).await;
+    let fixture =
+        Fixture::new(seeds(&cluster), &["100 tokens/h", "5 concurrent"], &["100 tokens/h"]).await;
     let ask = of_caller(1).hold(60);
-    let Ok(Decision::Allow(allow)) = bench.acquire(ask).await else { panic!("an admission") };
+    let Ok(Decision::Allow(allow)) = fixture.acquire(ask).await else { panic!("an admission") };
     assert!(allow.until.is_some());
-    assert_eq!(bench.used("ann").await, [1, 1, 1]);
-    let handle = bench.with(ask, async |plan| plan.handle()).await;
-    assert!(bench.store.renew(&handle).await.is_ok());
-    assert!(!bench.store.release(&handle).await.expect("an end").replayed);
+    assert_eq!(fixture.used("ann").await, [1, 1, 1]);
+    let handle = fixture.with(ask, async |plan| plan.handle()).await;
+    assert!(fixture.store.renew(&handle).await.is_ok());
+    assert!(!fixture.store.release(&handle).await.expect("an end").replayed);
     let actual = Cost { input_tokens: Some(30), ..Cost::default() };
-    assert!(!bench.store.settle(&handle, &actual).await.expect("an end").replayed);
-    assert!(bench.store.settle(&handle, &actual).await.expect("an end").replayed);
-    let mut used = bench.used("ann").await;
+    assert!(!fixture.store.settle(&handle, &actual).await.expect("an end").replayed);
+    assert!(fixture.store.settle(&handle, &actual).await.expect("an end").replayed);
+    let mut used = fixture.used("ann").await;
     used.sort_unstable();
     assert_eq!(used, [0, 30, 30]);
-    let unknown = bench.with(of_caller(2), async |plan| plan.handle()).await;
-    assert_eq!(bench.store.release(&unknown).await, Err(Error::Unknown));
+    let unknown = fixture.with(of_caller(2), async |plan| plan.handle()).await;
+    assert_eq!(fixture.store.release(&unknown).await, Err(Error::Unknown));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_settlement_that_one_slot_refuses_changes_none() {
     let cluster = RedisCluster::start(3);
-    let bench = Bench::new(seeds(&cluster), &["100 tokens/h"], &["5/h", "100 tokens/h"]).await;
+    let fixture = Fixture::new(seeds(&cluster), &["100 tokens/h"], &["5/h", "100 tokens/h"]).await;
     let ask = of_caller(1).hold(60);
-    assert!(bench.acquire(ask).await.expect("a decision").is_allowed());
-    let handle = bench.with(ask, async |plan| plan.handle()).await;
+    assert!(fixture.acquire(ask).await.expect("a decision").is_allowed());
+    let handle = fixture.with(ask, async |plan| plan.handle()).await;
     let cost = |requests| Cost { requests, input_tokens: Some(30), ..Cost::default() };
-    let refused = bench.store.settle(&handle, &cost(Some(1_001))).await;
+    let refused = fixture.store.settle(&handle, &cost(Some(1_001))).await;
     assert_eq!(refused, Err(Error::TooMany));
-    assert_eq!(bench.used("ann").await, [1, 1, 1]);
-    assert!(!bench.store.settle(&handle, &cost(None)).await.expect("an end").replayed);
-    assert_eq!(bench.used("ann").await, [30, 1, 30]);
+    assert_eq!(fixture.used("ann").await, [1, 1, 1]);
+    assert!(!fixture.store.settle(&handle, &cost(None)).await.expect("an end").replayed);
+    assert_eq!(fixture.used("ann").await, [30, 1, 30]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_slot_gives_back_its_part_of_a_refund() {
     let cluster = RedisCluster::start(3);
-    let bench = Bench::new(seeds(&cluster), &["9/h"], &["9/h", "9 tokens/h"]).await;
+    let fixture = Fixture::new(seeds(&cluster), &["9/h"], &["9/h", "9 tokens/h"]).await;
     for id in 1..=4 {
-        assert!(bench.acquire(ours(id)).await.expect("a decision").is_allowed());
+        assert!(fixture.acquire(ours(id)).await.expect("a decision").is_allowed());
     }
-    let refund = async |ask: Ask| {
-        let usage = bench.with(ask, async |plan| bench.store.refund(plan).await).await;
+    let refund = async |ask: TestRequest| {
+        let usage = fixture.with(ask, async |plan| fixture.store.refund(plan).await).await;
         usage.expect("usage").readings.iter().map(|reading| reading.used).collect::<Vec<_>>()
     };
     assert_eq!(refund(ours(5)).await, [3, 3, 3]);
     assert_eq!(refund(ours(6).by("bob")).await, [2, 0, 0]);
-    assert_eq!(bench.used("ann").await, [2, 3, 3]);
+    assert_eq!(fixture.used("ann").await, [2, 3, 3]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_with_odd_braces_lies_where_redis_says() {
     let cluster = RedisCluster::start(3);
     for key in ["{}x", "a}b", "x{}{y}", "{open", "{{twice}}"] {
-        let bench = Bench::literal(seeds(&cluster), key, "5 tokens/h").await;
+        let fixture = Fixture::literal(seeds(&cluster), key, "5 tokens/h").await;
         let ask = of_caller(1).hold(60);
-        assert!(bench.acquire(ask).await.expect("a decision").is_allowed(), "{key}");
-        let handle = bench.with(ask, async |plan| plan.handle()).await;
+        assert!(fixture.acquire(ask).await.expect("a decision").is_allowed(), "{key}");
+        let handle = fixture.with(ask, async |plan| plan.handle()).await;
         let actual = Cost { input_tokens: Some(3), ..Cost::default() };
-        bench.store.settle(&handle, &actual).await.expect("an end");
-        assert_eq!(bench.used("ann").await, [3], "{key}");
-        let booked = bench.with(ours(2), async |plan| bench.store.book(plan).await).await;
+        fixture.store.settle(&handle, &actual).await.expect("an end");
+        assert_eq!(fixture.used("ann").await, [3], "{key}");
+        let booked = fixture.with(ours(2), async |plan| fixture.store.book(plan).await).await;
         assert!(booked.is_ok_and(|decision| decision.is_allowed()), "{key}: all in one slot");
     }
 }
@@ -153,10 +154,10 @@ async fn a_key_with_odd_braces_lies_where_redis_says() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_booking_across_slots_is_refused_and_writes_nothing() {
     let cluster = RedisCluster::start(3);
-    let bench = Bench::new(seeds(&cluster), &["5/h"], &["5/h"]).await;
-    let booked = bench.with(ours(1), async |plan| bench.store.book(plan).await).await;
+    let fixture = Fixture::new(seeds(&cluster), &["5/h"], &["5/h"]).await;
+    let booked = fixture.with(ours(1), async |plan| fixture.store.book(plan).await).await;
     assert_eq!(booked, Err(Error::Spread));
-    assert_eq!(bench.used("ann").await, [0, 0]);
+    assert_eq!(fixture.used("ann").await, [0, 0]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -168,16 +169,16 @@ async fn a_plan_in_one_slot_takes_one_round_trip_and_is_exact() {
 
 async fn one_round_trip_and_exact(cluster: &RedisCluster) {
     let rules: [(&str, &[&str]); 2] = [("A", &["1000/h", "1000/day"]), ("B", &["50/h"])];
-    let bench = Arc::new(Bench::by_user(seeds(cluster), &rules).await);
+    let fixture = Arc::new(Fixture::by_user(seeds(cluster), &rules).await);
     for id in 1..=20 {
-        assert!(bench.acquire(ours(id)).await.expect("a decision").is_allowed());
+        assert!(fixture.acquire(ours(id)).await.expect("a decision").is_allowed());
     }
-    let traffic = bench.store.traffic();
+    let traffic = fixture.store.traffic();
     assert_eq!((traffic.calls, traffic.round_trips), (20, 20));
     let asked = (0..500_u128).map(|id| {
-        let bench = bench.clone();
+        let fixture = fixture.clone();
         let user = USERS[id as usize % 4];
-        tokio::spawn(async move { bench.acquire(ours(1_000 + id).by(user)).await })
+        tokio::spawn(async move { fixture.acquire(ours(1_000 + id).by(user)).await })
     });
     let mut admitted = 20;
     for answer in asked.collect::<Vec<_>>() {
@@ -185,18 +186,22 @@ async fn one_round_trip_and_exact(cluster: &RedisCluster) {
         admitted += u32::from(decision.is_allowed());
     }
     assert_eq!(admitted, 200);
-    assert!(bench.with(ours(9_999), async |plan| bench.store.book(plan).await).await.is_ok());
+    assert!(fixture.with(ours(9_999), async |plan| fixture.store.book(plan).await).await.is_ok());
 }
 
 /// Several nodes request more than the limits allow. A transient reservation may deny a request
 /// that would have fit, but no limit is exceeded, and in the end exactly the admitted requests are
 /// charged.
-async fn hammered(id: impl Fn(u128) -> Ask + Copy + Send + Sync + 'static, all: u64, user: u64) {
+async fn hammered(
+    id: impl Fn(u128) -> TestRequest + Copy + Send + Sync + 'static,
+    all: u64,
+    user: u64,
+) {
     let cluster = RedisCluster::start(3);
     let (all_text, user_text) = (format!("{all}/h"), format!("{user}/h"));
     let mut nodes = Vec::new();
     for _ in 0..3 {
-        nodes.push(Arc::new(Bench::new(seeds(&cluster), &[&all_text], &[&user_text]).await));
+        nodes.push(Arc::new(Fixture::new(seeds(&cluster), &[&all_text], &[&user_text]).await));
     }
     let admitted: Arc<[AtomicU64; 4]> = Arc::default();
     let tasks: Vec<_> = (0..24_u128)
@@ -255,9 +260,9 @@ async fn no_window_holds_more_than_its_limit() {
     let (done, clock) = (Arc::new(AtomicBool::new(false)), MonotonicClock::new());
     let mut tasks = Vec::new();
     for node in 0..2_u128 {
-        let bench = Arc::new(Bench::new(seeds(&cluster), &["30/s"], &["12/s"]).await);
+        let fixture = Arc::new(Fixture::new(seeds(&cluster), &["30/s"], &["12/s"]).await);
         for task in 0..6_u128 {
-            let (bench, done) = (bench.clone(), done.clone());
+            let (fixture, done) = (fixture.clone(), done.clone());
             tasks.push(tokio::spawn(async move {
                 let mut admitted = Vec::new();
                 for n in 0.. {
@@ -266,7 +271,7 @@ async fn no_window_holds_more_than_its_limit() {
                     }
                     let user = USERS[(task + n) as usize % 4];
                     let asked = clock.now();
-                    let answer = bench.acquire(ours(node << 96 | task << 64 | n).by(user)).await;
+                    let answer = fixture.acquire(ours(node << 96 | task << 64 | n).by(user)).await;
                     match answer.expect("a decision") {
                         Decision::Allow(allow) => {
                             admitted.push((user, allow.at, clock.now().since(asked)));

@@ -5,7 +5,7 @@ use sluicegate_store::redis::{ConnectionState, RedisEndpoint, Sentinels, Topolog
 use sluicegate_testkit::redis::{MASTER, RedisSentinel, RedisServer};
 use tokio::time::sleep;
 
-use crate::bench::{Bench, ms, ours};
+use crate::fixture::{Fixture, ms, ours};
 
 fn topology(redis: &RedisSentinel) -> Topology {
     let server = |server: &RedisServer| RedisEndpoint::at("127.0.0.1", server.port);
@@ -22,9 +22,9 @@ fn topology(redis: &RedisSentinel) -> Topology {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_new_master_is_found_after_the_old_one_dies() {
     let mut redis = RedisSentinel::start();
-    let bench = Bench::new(topology(&redis), &["100/h"], &["60/h"]).await;
+    let fixture = Fixture::new(topology(&redis), &["100/h"], &["60/h"]).await;
     for id in 1..=20 {
-        assert!(bench.acquire(ours(id)).await.expect("a decision").is_allowed());
+        assert!(fixture.acquire(ours(id)).await.expect("a decision").is_allowed());
     }
     redis.primary.kill();
     let mut id = 100;
@@ -32,31 +32,31 @@ async fn the_new_master_is_found_after_the_old_one_dies() {
     // There is no event for the agreement of the sentinels; each request has its own deadline.
     for _ in 0..2_000 {
         id += 1;
-        match bench.acquire(ours(id)).await {
+        match fixture.acquire(ours(id)).await {
             Ok(decision) if decision.is_allowed() => admitted += 1,
             Ok(_) => break,
             Err(Error::Unavailable(_)) => sleep(ms(10)).await,
             Err(other) => panic!("{other}"),
         }
     }
-    assert_eq!(bench.store.state(), ConnectionState::Up);
+    assert_eq!(fixture.store.state(), ConnectionState::Up);
     // The failover may have lost writes, but not more than a whole window of them.
     assert!((60..=120).contains(&admitted), "{admitted}");
-    assert_eq!(bench.used("ann").await[1], 60);
+    assert_eq!(fixture.used("ann").await[1], 60);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_master_that_is_demoted_is_left() {
     let redis = RedisSentinel::start();
-    let bench = Bench::new(topology(&redis), &["1000/h"], &["1000/h"]).await;
-    assert!(bench.acquire(ours(1)).await.expect("a decision").is_allowed());
+    let fixture = Fixture::new(topology(&redis), &["1000/h"], &["1000/h"]).await;
+    assert!(fixture.acquire(ours(1)).await.expect("a decision").is_allowed());
     assert!(redis.sentinels[0].command(&["SENTINEL", "FAILOVER", MASTER]).starts_with("+OK"));
     let role = || redis.replica.command(&["ROLE"]);
     let mut id = 1;
     let mut after = 0;
     for _ in 0..2_000 {
         id += 1;
-        let allowed = bench.acquire(ours(id)).await.is_ok_and(|decision| decision.is_allowed());
+        let allowed = fixture.acquire(ours(id)).await.is_ok_and(|decision| decision.is_allowed());
         after += u32::from(allowed && role().contains("master"));
         if after > 20 {
             break;

@@ -11,7 +11,7 @@ use sluicegate_testkit::suite::EPOCH;
 use sluicegate_testkit::{Subject, store_suite};
 use tokio::runtime::Runtime;
 
-use crate::bench::seeds;
+use crate::fixture::seeds;
 
 fn cluster() -> &'static RedisCluster {
     static CLUSTER: OnceLock<RedisCluster> = OnceLock::new();

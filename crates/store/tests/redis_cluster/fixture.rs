@@ -21,7 +21,7 @@ pub(crate) const RETRY_POLICY: RetryPolicy =
     RetryPolicy { timeout: ms(1_000), retries: 2, deadline: ms(3_000) };
 
 /// One node.
-pub(crate) struct Bench {
+pub(crate) struct Fixture {
     pub(crate) store: Redis,
     pub(crate) rules: Ruleset,
     clock: MonotonicClock,
@@ -29,7 +29,7 @@ pub(crate) struct Bench {
 
 /// A request.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ask {
+pub(crate) struct TestRequest {
     pub(crate) id: RequestId,
     pub(crate) user: &'static str,
     pub(crate) hold: Option<Span>,
@@ -37,15 +37,15 @@ pub(crate) struct Ask {
     pub(crate) nanos: u64,
 }
 
-pub(crate) fn ours(id: u128) -> Ask {
-    Ask { id: RequestId::ours(Id::from_bits(id)), user: "ann", hold: None, nanos: 0 }
+pub(crate) fn ours(id: u128) -> TestRequest {
+    TestRequest { id: RequestId::ours(Id::from_bits(id)), user: "ann", hold: None, nanos: 0 }
 }
 
-pub(crate) fn of_caller(id: u128) -> Ask {
-    Ask { id: RequestId::of_caller(Id::from_bits(id), RequestId::KEEP), ..ours(id) }
+pub(crate) fn of_caller(id: u128) -> TestRequest {
+    TestRequest { id: RequestId::of_caller(Id::from_bits(id), RequestId::KEEP), ..ours(id) }
 }
 
-impl Ask {
+impl TestRequest {
     pub(crate) fn by(self, user: &'static str) -> Self {
         Self { user, ..self }
     }
@@ -72,7 +72,7 @@ pub(crate) fn seeds(cluster: &RedisCluster) -> Topology {
     Topology::Cluster(all.map(|server| RedisEndpoint::at("127.0.0.1", server.port)).collect())
 }
 
-impl Bench {
+impl Fixture {
     /// Returns a node whose rules keep all counters of a user in one slot.
     pub(crate) async fn by_user(topology: Topology, rules: &[(&str, &[&str])]) -> Self {
         let rule = |(name, limits): &(&str, &[&str])| {
@@ -113,13 +113,17 @@ impl Bench {
     }
 
     /// Runs an operation on the plan of a request.
-    pub(crate) async fn with<T>(&self, ask: Ask, job: impl AsyncFnOnce(&Plan<'_>) -> T) -> T {
+    pub(crate) async fn with<T>(
+        &self,
+        ask: TestRequest,
+        job: impl AsyncFnOnce(&Plan<'_>) -> T,
+    ) -> T {
         let query = ask.query();
         let plan = self.rules.plan(&query, self.clock.now()).expect("a plan");
         job(&plan).await
     }
 
-    pub(crate) async fn acquire(&self, ask: Ask) -> Result<Decision, Error> {
+    pub(crate) async fn acquire(&self, ask: TestRequest) -> Result<Decision, Error> {
         let acquire = async |plan: &Plan<'_>| {
             let answer = self.store.acquire(plan).await;
             // A limiter whose outage policy denies does the same.
