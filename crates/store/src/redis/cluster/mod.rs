@@ -132,7 +132,7 @@ impl Cluster {
         deadline: Timestamp,
     ) -> Result<Reply, CallFailure> {
         let shared = &*self.shared;
-        let slot = call.slot.expect("every call in a cluster has a slot: see Redis::spread");
+        let slot = call.slot.expect("every call in a cluster has a slot: see PlanSplit::of");
         let (mut delay, mut redirected_to) = (DELAY_MIN, None);
         for _ in 0..REDIRECTIONS_MAX {
             let link = redirected_to.take().or_else(|| shared.read().owner(slot).cloned());
@@ -151,7 +151,7 @@ impl Cluster {
                     return Err(CallFailure::Timeout);
                 }
                 Err(CallFailure::Moved(to)) => {
-                    shared.moved(slot, &to);
+                    shared.set_owner(slot, &to);
                     shared.stale.notify_one();
                 }
                 Err(CallFailure::Ask(to)) => {
@@ -191,7 +191,7 @@ impl ClusterState {
         Link::open_in_cluster(self.server(address), self.options.clone())
     }
 
-    fn moved(&self, slot: ClusterSlot, to: &ServerAddress) {
+    fn set_owner(&self, slot: ClusterSlot, to: &ServerAddress) {
         self.write().set_owner(slot, to, || self.open(to));
     }
 
