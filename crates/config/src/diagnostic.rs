@@ -1,44 +1,44 @@
-//! A mistake in a configuration, with the place, the reason and the remedy.
+//! [`Diagnostic`]: a mistake in a configuration, with its location, its reason and its remedy.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// Whether a configuration can be used in spite of it.
+/// The severity of a mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// It can't.
+    /// The configuration can't be used.
     Error,
-    /// It can, but it probably does not do what was meant.
+    /// The configuration can be used, but probably does not do what its author meant.
     Warning,
 }
 
 /// One mistake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
-    /// The name of the file.
+    /// Name of the file.
     pub source: Arc<str>,
-    /// How bad it is.
+    /// Severity of the mistake.
     pub severity: Severity,
-    /// The line, from 1.
+    /// Line, counted from 1.
     pub line: usize,
-    /// The column in characters, from 1.
+    /// Column in characters, counted from 1.
     pub column: usize,
-    /// What the line is about: `limits[0].rules[1].limit`; empty for the file as a whole.
+    /// Path of the value, such as `limits[0].rules[1].limit`; empty for the file as a whole.
     pub path: String,
-    /// What is wrong.
+    /// Description of the mistake.
     pub message: String,
-    /// What to do about it, unless the message says so itself.
+    /// Instruction for the author of the file, unless the message contains it.
     pub remedy: Option<String>,
-    /// The line, unless it may hold a secret.
+    /// The line, unless it may contain a secret.
     pub excerpt: Option<Excerpt>,
 }
 
-/// A line of a configuration, without what may be secret, and a place in it.
+/// A line of a configuration without its secrets, and a position in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Excerpt {
-    /// The line, or the part of a long one around the place.
+    /// The line, or the part of a long line around the position.
     pub text: String,
-    /// How many characters of `text` stand before the place.
+    /// Number of characters of `text` before the position.
     pub caret: usize,
 }
 
@@ -63,8 +63,7 @@ impl fmt::Display for Diagnostic {
     }
 }
 
-/// Everything that is wrong with a configuration, in the order of the text. At least one is an
-/// error.
+/// All mistakes in a configuration, in the order of the text. At least one is an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostics {
     list: Vec<Diagnostic>,
@@ -76,13 +75,13 @@ impl Diagnostics {
         Self { list, omitted }
     }
 
-    /// Each of them, errors and warnings.
+    /// Iterates over errors and warnings.
     pub fn iter(&self) -> impl Iterator<Item = &Diagnostic> {
         self.list.iter()
     }
 
-    /// How many more there are: a file in which everything is wrong does not need a thousand
-    /// messages.
+    /// Returns the number of mistakes that were left out: a file in which everything is wrong does
+    /// not need a thousand messages.
     pub fn omitted(&self) -> usize {
         self.omitted
     }

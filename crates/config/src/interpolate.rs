@@ -1,9 +1,10 @@
-//! Variables in scalars: `${NAME}`, `${NAME:-default}`, `${NAME:?message}`, and `$$` for a dollar.
+//! Replaces variables in values: `${NAME}`, `${NAME:-default}`, `${NAME:?message}`; `$$` is a
+//! literal dollar.
 //!
-//! They are replaced in the tree, after the text has become one, so that no value of a variable
-//! can add a key or end a string. What comes out is typed afterwards: `${N:-25}/s` is a limit.
+//! Variables are replaced in the parsed tree, not in the text, so that the value of a variable can't
+//! add a key or end a string. The result is typed afterwards: `${N:-25}/s` is a limit.
 //!
-//! | written | NAME is set | NAME is empty | NAME is not set |
+//! | in the file | NAME is set | NAME is empty | NAME is not set |
 //! |---|---|---|---|
 //! | `${NAME}` | its value | nothing | an error |
 //! | `${NAME:-default}` | its value | the default | the default |
@@ -11,16 +12,16 @@
 //!
 //! A default may contain variables; a value never does.
 
-use crate::place::{Path, Place, brief};
+use crate::location::{Location, Path, shorten};
 use crate::raw::{Node, Value};
 use crate::report::Report;
 
-/// How deep defaults may lie in defaults.
+/// Maximum nesting depth of defaults.
 const DEPTH_MAX: usize = 8;
-/// How long all texts with variables may become together.
+/// Maximum total length of all texts with variables.
 const TOTAL_BYTES_MAX: usize = 16 << 20;
 
-/// Replaces the variables of a whole tree. A scalar in which that fails becomes
+/// Replaces the variables in a whole tree. A scalar whose variables can't be replaced becomes
 /// [`Value::Broken`].
 pub(crate) fn tree(node: &mut Node, env: &dyn Fn(&str) -> Option<String>, report: &mut Report) {
     let mut variables = Variables { env, bytes_left: TOTAL_BYTES_MAX };
@@ -33,8 +34,8 @@ fn walk(node: &mut Node, path: &Path, variables: &mut Variables<'_>, report: &mu
             match variables.replaced(scalar.text(), DEPTH_MAX) {
                 Ok(text) => scalar.replace(text),
                 Err(Problem { message, remedy }) => {
-                    let place = Place { mark: node.at, path: path.clone() };
-                    report.error(&place, message, &remedy);
+                    let location = Location { position: node.at, path: path.clone() };
+                    report.error(&location, message, &remedy);
                     node.value = Value::Broken;
                 }
             }
@@ -53,7 +54,8 @@ fn walk(node: &mut Node, path: &Path, variables: &mut Variables<'_>, report: &mu
     }
 }
 
-/// Whether there may be variables in it: most scalars have none, and need no path.
+/// Returns true if the node may contain variables. Most scalars contain none, and no path is built
+/// for them.
 fn concerns(node: &Node) -> bool {
     match &node.value {
         Value::Scalar(scalar) => scalar.text().contains('$'),
@@ -62,7 +64,8 @@ fn concerns(node: &Node) -> bool {
     }
 }
 
-/// Whether a text is one variable without a default, which holds nothing that is secret itself.
+/// Returns true if the text is exactly one variable without a default. Such a text contains no
+/// secret itself.
 pub(crate) fn is_one_variable(text: &str) -> bool {
     let inside = text.strip_prefix("${").and_then(|rest| rest.strip_suffix('}'));
     inside.is_some_and(|inside| {
@@ -73,13 +76,13 @@ pub(crate) fn is_one_variable(text: &str) -> bool {
     })
 }
 
-/// Whether a text is one variable, with or without a default.
+/// Returns true if the text is exactly one variable, with or without a default.
 pub(crate) fn is_one_variable_with_default(text: &str) -> bool {
     let inside = text.strip_prefix("${");
     inside.is_some_and(|inside| end(inside) == Some(inside.len() - 1))
 }
 
-/// The names of the variables in a text, each once, in their order.
+/// Returns the names of the variables in a text, each once, in order.
 pub(crate) fn names(template: &str) -> Vec<&str> {
     let mut names = Vec::new();
     let mut rest = template;
@@ -115,7 +118,7 @@ struct Variables<'e> {
 }
 
 impl Variables<'_> {
-    /// A template with its variables replaced.
+    /// Returns a template with its variables replaced.
     fn replaced(&mut self, template: &str, depth: usize) -> Result<String, Problem> {
         let mut text = String::new();
         let mut rest = template;
@@ -126,13 +129,16 @@ impl Variables<'_> {
                 rest = after;
             } else if let Some(after) = after.strip_prefix('{') {
                 let end = end(after).ok_or_else(|| {
-                    Problem::new("a variable has no end", "write }, or $$ where a dollar is meant")
+                    Problem::new(
+                        "unterminated variable",
+                        "add the closing }, or write $$ for a literal dollar",
+                    )
                 })?;
                 let value = self.value(&after[..end], depth)?;
                 self.push(&mut text, &value)?;
                 rest = &after[end + 1..];
             } else {
-                // A dollar that begins no variable is a dollar.
+                // A dollar without `{` is literal.
                 text.push('$');
                 rest = after;
             }
@@ -141,12 +147,13 @@ impl Variables<'_> {
         Ok(text)
     }
 
-    /// The value of what stands between `${` and `}`.
+    /// Returns the value of the text between `${` and `}`.
     fn value(&mut self, inside: &str, depth: usize) -> Result<String, Problem> {
         let (name, rest) = split_name(inside);
         let malformed = || {
-            let remedy = "write ${NAME}, ${NAME:-default} or ${NAME:?message}, or $$ where a dollar is meant";
-            Err(Problem::new(format!("{:?} is not a variable", brief(inside)), remedy))
+            let remedy =
+                "write ${NAME}, ${NAME:-default} or ${NAME:?message}, or $$ for a literal dollar";
+            Err(Problem::new(format!("{:?} is not a valid variable name", shorten(inside)), remedy))
         };
         if name.is_empty() {
             return malformed();
@@ -154,7 +161,7 @@ impl Variables<'_> {
         let value = (self.env)(name);
         let state = if value.is_some() { "empty" } else { "not set" };
         let missing = |remedy: String| {
-            Problem::new(format!("the variable {} is {state}", brief(name)), remedy)
+            Problem::new(format!("environment variable {} is {state}", shorten(name)), remedy)
         };
         if rest.is_empty() {
             return value.ok_or_else(|| missing(format!("set it, or write ${{{name}:-default}}")));
@@ -163,15 +170,16 @@ impl Variables<'_> {
         if let Some(default) = rest.strip_prefix(":-") {
             return match value {
                 Some(value) => Ok(value),
-                None if depth == 0 => {
-                    Err(Problem::new("defaults are nested too deep", "write one"))
-                }
+                None if depth == 0 => Err(Problem::new(
+                    "variable defaults are nested more than 8 deep",
+                    "use fewer defaults",
+                )),
                 None => self.replaced(default, depth - 1),
             };
         }
         match rest.strip_prefix(":?") {
             Some("") => value.ok_or_else(|| missing("set it".to_owned())),
-            Some(message) => value.ok_or_else(|| missing(brief(message))),
+            Some(message) => value.ok_or_else(|| missing(shorten(message))),
             None => malformed(),
         }
     }
@@ -179,33 +187,36 @@ impl Variables<'_> {
     fn push(&mut self, text: &mut String, part: &str) -> Result<(), Problem> {
         let left = self.bytes_left.checked_sub(part.len());
         self.bytes_left = left.ok_or_else(|| {
-            Problem::new("variables make the file longer than 16 MB", "check their values")
+            Problem::new(
+                "the values of variables make the file larger than 16 MB",
+                "use shorter values",
+            )
         })?;
         text.push_str(part);
         Ok(())
     }
 }
 
-/// Where the `}` is that ends a variable whose inside begins here.
+/// Returns the index of the `}` that closes a variable, given the text after its `${`.
 fn end(inside: &str) -> Option<usize> {
     let mut open = 1_usize;
     let mut before = [' ', ' '];
-    for (place, c) in inside.char_indices() {
+    for (index, c) in inside.char_indices() {
         match c {
-            // Not in `$${`, where the dollar stands for itself.
+            // Not in `$${`, which is a literal dollar and a brace.
             '{' if before[1] == '$' && before[0] != '$' => open += 1,
             '}' => open -= 1,
             _ => {}
         }
         if open == 0 {
-            return Some(place);
+            return Some(index);
         }
         before = [before[1], c];
     }
     None
 }
 
-/// The name that a text begins with, and what follows it.
+/// Splits a text into the variable name at its start and the rest.
 fn split_name(text: &str) -> (&str, &str) {
     let in_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let end = text.find(|c| !in_name(c)).unwrap_or(text.len());
@@ -284,21 +295,30 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named_with_the_remedy() {
-        fails("${NO}", "the variable NO is not set: set it, or write ${NO:-default}");
-        fails("${NO:?}", "the variable NO is not set: set it");
-        fails("${EMPTY:?ask the operator}", "the variable EMPTY is empty: ask the operator");
-        fails("${NO:-${MORE}}", "the variable MORE is not set: set it, or write ${MORE:-default}");
+    fn missing_variables_are_named_with_the_remedy() {
+        fails("${NO}", "environment variable NO is not set: set it, or write ${NO:-default}");
+        fails("${NO:?}", "environment variable NO is not set: set it");
+        fails(
+            "${EMPTY:?ask the operator}",
+            "environment variable EMPTY is empty: ask the operator",
+        );
+        fails(
+            "${NO:-${MORE}}",
+            "environment variable MORE is not set: set it, or write ${MORE:-default}",
+        );
     }
 
     #[test]
-    fn what_is_malformed_is_refused() {
+    fn malformed_variables_are_refused() {
         let form =
-            "write ${NAME}, ${NAME:-default} or ${NAME:?message}, or $$ where a dollar is meant";
+            "write ${NAME}, ${NAME:-default} or ${NAME:?message}, or $$ for a literal dollar";
         for inside in ["", "1N", "N M", "N-7", "N:7", "N:", "é", " N"] {
-            fails(&format!("${{{inside}}}"), &format!("{inside:?} is not a variable: {form}"));
+            fails(
+                &format!("${{{inside}}}"),
+                &format!("{inside:?} is not a valid variable name: {form}"),
+            );
         }
-        let open = "a variable has no end: write }, or $$ where a dollar is meant";
+        let open = "unterminated variable: add the closing }, or write $$ for a literal dollar";
         fails("${N", open);
         fails("${", open);
         fails("${NO:-${N}", open);
@@ -307,12 +327,15 @@ mod tests {
     #[test]
     fn defaults_in_defaults_have_a_bound() {
         let deep = format!("{}x{}", "${NO:-".repeat(100), "}".repeat(100));
-        fails(&deep, "defaults are nested too deep: write one");
+        fails(&deep, "variable defaults are nested more than 8 deep: use fewer defaults");
     }
 
     #[test]
     fn variables_do_not_fill_the_memory() {
-        fails(&"${N}".repeat(501), "variables make the file longer than 16 MB: check their values");
+        fails(
+            &"${N}".repeat(501),
+            "the values of variables make the file larger than 16 MB: use shorter values",
+        );
     }
 
     #[test]

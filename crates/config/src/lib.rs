@@ -1,22 +1,23 @@
-//! From the text of a configuration to what it means, or to every mistake in it.
+//! Configuration loader: turns the text of a configuration file into a checked [`Config`], or into
+//! a list of every mistake in it.
 //!
 //! ```text
-//! text ─raw→ marked tree ─interpolate→ the same, with variables replaced ─resolve→ Config
+//! text ─raw→ tree of nodes with line numbers ─interpolate→ tree with variables replaced ─resolve→ Config
 //! ```
 //!
-//! The first stage knows YAML and nothing of limits; the last knows limits and nothing of YAML.
-//! There is no file and no environment in this crate: the text and a way to look up variables are
-//! arguments. Files that a configuration names stay paths.
+//! The first stage knows YAML and nothing of limits; the last knows limits and nothing of YAML. The
+//! crate reads no files and no environment: the caller passes the text and a function that looks up
+//! variables. Files named in a configuration stay paths.
 
 mod config;
 mod diagnostic;
 mod interpolate;
-mod place;
+mod location;
 mod price_file;
 mod raw;
 mod report;
 mod resolve;
-mod source;
+mod source_text;
 
 pub use config::{
     Address, AnswerCondition, Asking, Auth, ByteSize, ChatProvider, ChatWork, CommandWork, Config,
@@ -30,14 +31,15 @@ pub use diagnostic::{Diagnostic, Diagnostics, Excerpt, Severity};
 pub use price_file::PriceFileError;
 
 use report::Report;
-use source::Source;
+use source_text::SourceText;
 
-/// Reads a configuration, or says everything that is wrong with it.
+/// Loads a configuration, or returns every mistake in it.
 ///
-/// A file in the format of envoyproxy/ratelimit is one too: it is known by its `domain`.
+/// Accepts our own format and that of envoyproxy/ratelimit; a file of the latter is recognised by
+/// its top-level key `domain`.
 ///
-/// `source_name` is what messages call the text, `env` looks up a variable. A value that came from
-/// a variable is never part of a message: messages show what is written in the text.
+/// `source_name` is the file name that messages show, `env` looks up a variable. Messages never
+/// contain the value of a variable: they show the text as it is written in the file.
 pub fn load(
     source_name: &str,
     text: &str,
@@ -46,7 +48,7 @@ pub fn load(
     load_as(None, source_name, text, env)
 }
 
-/// Reads a configuration that is in this format, whatever it looks like.
+/// Loads a configuration in the given format, without looking at its keys to detect the format.
 pub fn load_from(
     format: Format,
     source_name: &str,
@@ -56,12 +58,12 @@ pub fn load_from(
     load_as(Some(format), source_name, text, env)
 }
 
-/// The formats of files.
+/// The formats of configuration files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// Ours.
+    /// Our own format.
     Sluicegate,
-    /// That of envoyproxy/ratelimit: a domain with descriptors.
+    /// The format of envoyproxy/ratelimit: a domain with descriptors.
     Envoy,
 }
 
@@ -80,5 +82,5 @@ fn load_as(
             Format::Envoy => resolve::envoy_file(&tree, &mut report),
         }
     });
-    report.finish(&Source::new(source_name, text, hidden), config)
+    report.finish(&SourceText::new(source_name, text, hidden), config)
 }

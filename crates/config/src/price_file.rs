@@ -1,8 +1,8 @@
-//! Prices that others have collected: the community file `model_prices_and_context_window`.
+//! Parser for the community price file `model_prices_and_context_window`.
 //!
-//! It is a map from models to fields such as `"input_cost_per_token": 2e-07`. The numbers are read
-//! as they are written and never become binary floats. Models that are not paid by the token are
-//! left out, so that they are unknown rather than free.
+//! The file maps models to fields such as `"input_cost_per_token": 2e-07`. Numbers are read as
+//! decimal text and never become binary floats. Models that are not paid by the token are left out,
+//! so that they are unknown rather than free.
 
 use std::collections::BTreeMap;
 
@@ -10,31 +10,31 @@ use serde_json::value::RawValue;
 use sluicegate_core::money::{MoneyError, Price};
 use sluicegate_core::price::{ModelPrices, PartialRates, Tier};
 
-/// Why a price file can't be used.
+/// Reason that a price file can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PriceFileError {
-    /// Not a map from models to maps of fields.
-    #[error("is not a JSON object of models, each with its fields: {0}")]
+    /// The file is not a map from models to maps of fields.
+    #[error("not a price file: write a JSON object of models, each with its fields ({0})")]
     Form(#[from] serde_json::Error),
-    /// A price that can't be read.
+    /// A price can't be parsed.
     #[error("{model}: {field}: {problem}")]
     Price {
-        /// Of which model.
+        /// The model.
         model: String,
-        /// In which field.
+        /// The field.
         field: String,
-        /// What is wrong with it.
+        /// The parse error.
         problem: MoneyError,
     },
-    /// Nothing in it that has a price by the token.
-    #[error("has no model with input_cost_per_token and output_cost_per_token")]
+    /// No model in the file has a price by the token.
+    #[error("no model has input_cost_per_token and output_cost_per_token")]
     Empty,
 }
 
-/// An entry of the file that explains the others.
+/// Entry of the file that documents the others.
 const EXPLANATION: &str = "sample_spec";
 
-/// Reads every model that is paid by the token.
+/// Returns every model that is paid by the token.
 pub(crate) fn read(text: &str) -> Result<Vec<(String, ModelPrices)>, PriceFileError> {
     let file: BTreeMap<String, BTreeMap<String, &RawValue>> = serde_json::from_str(text)?;
     let mut models = Vec::new();
@@ -67,7 +67,7 @@ fn prices(
             PriceFileError::Price { model, field, problem }
         })?;
     }
-    // What has no answer to pay for, such as an embedding, is given the price of what is sent.
+    // A model without output, such as an embedding, gets the price of its input.
     base.output = base.output.or(base.input);
     let Some(rates) = base.complete() else { return Ok(None) };
     tiers.retain(|_, tier| *tier != PartialRates::default());
@@ -78,7 +78,7 @@ fn prices(
     Ok(Some(ModelPrices::new(rates, tiers.collect())))
 }
 
-/// The rate that a field is about, if it is one that tokens are paid by.
+/// Returns the rate that a field sets, if the field is about tokens.
 fn rate<'r>(rates: &'r mut PartialRates, field: &str) -> Option<&'r mut Option<Price>> {
     Some(match field {
         "input_cost_per_token" => &mut rates.input,
@@ -90,7 +90,7 @@ fn rate<'r>(rates: &'r mut PartialRates, field: &str) -> Option<&'r mut Option<P
     })
 }
 
-/// `input_cost_per_token_above_200k_tokens` as its kind and the number of tokens.
+/// Splits `input_cost_per_token_above_200k_tokens` into its kind and the number of tokens.
 fn above(field: &str) -> (&str, Option<u64>) {
     let tier = field.strip_suffix("k_tokens").and_then(|rest| rest.rsplit_once("_above_"));
     match tier.and_then(|(kind, thousands)| Some((kind, thousands.parse::<u32>().ok()?))) {
@@ -99,7 +99,7 @@ fn above(field: &str) -> (&str, Option<u64>) {
     }
 }
 
-/// A number, also in quotes; `null` says nothing.
+/// Parses a number, also in quotes; `null` means no price.
 fn price(text: &str) -> Result<Option<Price>, MoneyError> {
     let text = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text);
     if text == "null" { Ok(None) } else { Price::per_token(text).map(Some) }
@@ -147,18 +147,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_paid_by_the_token_is_left_out() {
+    fn models_that_are_not_paid_by_the_token_are_left_out() {
         let models = read(FILE).expect("a price file");
         let names: Vec<_> = models.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["gemini-2.5-pro", "gpt-4o", "text-embedding-3-small"]);
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn errors_name_the_model_and_the_field() {
         for (text, message) in [
-            ("[]", "is not a JSON object of models"),
-            ("{\"m\": 5}", "is not a JSON object of models"),
-            ("{}", "has no model with input_cost_per_token"),
+            ("[]", "not a price file: write a JSON object of models"),
+            ("{\"m\": 5}", "not a price file: write a JSON object of models"),
+            ("{}", "no model has input_cost_per_token"),
             (
                 "{\"m\": {\"input_cost_per_token\": -1e-6}}",
                 "m: input_cost_per_token: \"-1e-6\" is not an amount",

@@ -1,15 +1,15 @@
-//! What was found so far.
+//! [`Report`]: collects errors and warnings while a configuration is read.
 
 use crate::config::{Config, Loaded};
 use crate::diagnostic::{Diagnostic, Diagnostics, Severity};
-use crate::place::{Mark, Path, Place};
-use crate::source::Source;
+use crate::location::{Location, Path, Position};
+use crate::source_text::SourceText;
 
-/// The most mistakes of one severity that are kept: beyond that they are only counted, so that a
-/// large file of nonsense costs no more memory than it has.
+/// Maximum number of errors, and of warnings, that are kept; further ones are only counted, so that
+/// a large file of nonsense uses no more memory than its own size.
 const KEPT_MAX: usize = 1_000;
 
-/// Collects mistakes until all of a file are known.
+/// Errors and warnings found so far.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     errors: Vec<Finding>,
@@ -18,84 +18,103 @@ pub(crate) struct Report {
     failures: usize,
 }
 
+/// An error or a warning.
 #[derive(Debug)]
 struct Finding {
-    mark: Mark,
+    position: Position,
     path: String,
     message: String,
     remedy: Option<String>,
-    excerpt: Show,
+    excerpt: LineDisplay,
 }
 
-/// Whether a finding may show its line.
+/// Display mode of the line that a mistake is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Show {
-    Line,
-    Nothing,
+pub(crate) enum LineDisplay {
+    Shown,
+    Hidden,
 }
 
 impl Report {
-    /// Something that makes the configuration unusable.
-    pub(crate) fn error(&mut self, place: &Place, message: impl Into<String>, remedy: &str) {
-        self.error_at(place.mark, &place.path, message.into(), remedy, Show::Line);
+    /// Adds an error, which makes the configuration unusable.
+    pub(crate) fn error(&mut self, location: &Location, message: impl Into<String>, remedy: &str) {
+        self.error_at(
+            location.position,
+            &location.path,
+            message.into(),
+            remedy,
+            LineDisplay::Shown,
+        );
     }
 
-    /// The same, by the parts of a place.
+    /// Adds an error at a position and a path.
     pub(crate) fn error_at(
         &mut self,
-        mark: Mark,
+        position: Position,
         path: &Path,
         message: String,
         remedy: &str,
-        excerpt: Show,
+        excerpt: LineDisplay,
     ) {
         self.failures += 1;
-        Self::push(&mut self.errors, &mut self.omitted, (mark, path), message, remedy, excerpt);
+        Self::push(&mut self.errors, &mut self.omitted, (position, path), message, remedy, excerpt);
     }
 
-    /// Something that is probably not meant.
-    pub(crate) fn warning(&mut self, place: &Place, message: impl Into<String>, remedy: &str) {
-        let at = (place.mark, &place.path);
-        Self::push(&mut self.warnings, &mut self.omitted, at, message.into(), remedy, Show::Line);
+    /// Adds a warning about something that is probably a mistake.
+    pub(crate) fn warning(
+        &mut self,
+        location: &Location,
+        message: impl Into<String>,
+        remedy: &str,
+    ) {
+        let at = (location.position, &location.path);
+        Self::push(
+            &mut self.warnings,
+            &mut self.omitted,
+            at,
+            message.into(),
+            remedy,
+            LineDisplay::Shown,
+        );
     }
 
     fn push(
         list: &mut Vec<Finding>,
         omitted: &mut usize,
-        (mark, path): (Mark, &Path),
+        (position, path): (Position, &Path),
         message: String,
         remedy: &str,
-        excerpt: Show,
+        excerpt: LineDisplay,
     ) {
         if list.len() == KEPT_MAX {
             *omitted += 1;
             return;
         }
         let remedy = (!remedy.is_empty()).then(|| remedy.to_owned());
-        list.push(Finding { mark, path: path.to_string(), message, remedy, excerpt });
+        list.push(Finding { position, path: path.to_string(), message, remedy, excerpt });
     }
 
-    /// Whether further errors are only counted.
+    /// Returns true if further errors are only counted.
     pub(crate) fn is_full(&self) -> bool {
         self.errors.len() == KEPT_MAX
     }
 
-    /// How many errors there were so far.
+    /// Returns the number of errors so far.
     pub(crate) fn errors(&self) -> usize {
         self.failures
     }
 
-    /// The configuration if nothing is wrong with it.
+    /// Returns the configuration if there are no errors.
     pub(crate) fn finish(
         self,
-        source: &Source<'_>,
+        source: &SourceText<'_>,
         config: Option<Config>,
     ) -> Result<Loaded, Diagnostics> {
         let errors = self.errors.into_iter().map(|finding| (Severity::Error, finding));
         let warnings = self.warnings.into_iter().map(|finding| (Severity::Warning, finding));
         let mut list: Vec<_> = errors.chain(warnings).collect();
-        // Stable: of several findings at one place the first found stays first.
-        list.sort_by_key(|(severity, finding)| (finding.mark, *severity));
+        // The sort is stable: of several mistakes at one position, the one found first stays first.
+        list.sort_by_key(|(severity, finding)| (finding.position, *severity));
         let list: Vec<_> =
             list.into_iter().map(|(severity, finding)| render(severity, finding, source)).collect();
         match config {
@@ -105,15 +124,17 @@ impl Report {
     }
 }
 
-fn render(severity: Severity, finding: Finding, source: &Source<'_>) -> Diagnostic {
+fn render(severity: Severity, finding: Finding, source: &SourceText<'_>) -> Diagnostic {
     Diagnostic {
         source: source.name(),
         severity,
-        line: finding.mark.line,
-        column: finding.mark.column,
+        line: finding.position.line,
+        column: finding.position.column,
         path: finding.path,
         message: finding.message,
         remedy: finding.remedy,
-        excerpt: (finding.excerpt == Show::Line).then(|| source.excerpt(finding.mark)).flatten(),
+        excerpt: (finding.excerpt == LineDisplay::Shown)
+            .then(|| source.excerpt(finding.position))
+            .flatten(),
     }
 }

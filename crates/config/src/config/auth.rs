@@ -1,55 +1,56 @@
-//! Who may call: bearer tokens, of which only hashes are kept.
+//! [`Auth`]: the bearer tokens of callers, kept as hashes, and their scopes.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use sha2::{Digest, Sha256};
 
-/// The tokens that callers present, by the name of the caller.
+/// Tokens and scopes by the name of the caller.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Auth {
-    /// A caller has several while it changes from one to the next. Default: none, so that every
-    /// caller who can reach a listener is let in.
+    /// Token hashes of each caller; a caller has several while it rotates its token. Default: none,
+    /// so that every client that can reach a listener is admitted.
     pub tokens: BTreeMap<String, Vec<TokenHash>>,
-    /// What callers may do. Default: none, so that every token may do everything; as soon as one
-    /// caller has scopes, those without may only ask for decisions.
+    /// Scopes of each caller. Default: none, so that every token may do everything. As soon as one
+    /// caller has scopes, callers without any may only ask for decisions.
     pub scopes: BTreeMap<String, Vec<TokenScope>>,
 }
 
-/// What a token may be allowed to do.
+/// An operation that a token may be allowed to perform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenScope {
     /// Ask for decisions.
     Decide,
-    /// Look at usage, rules, overrides and metrics.
+    /// Read usage, rules, overrides and metrics.
     Read,
-    /// Set overrides, reset usage, reload.
+    /// Set overrides, reset usage, reload the configuration.
     Admin,
-    /// Look at jobs and their queues.
+    /// Read jobs and their queues.
     Queue,
 }
 
-/// The SHA-256 of a token: what is not kept can't leak from a dump or a log.
+/// The SHA-256 of a token. The token itself is not kept, so it can't leak from a memory dump or a
+/// log.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TokenHash(pub(crate) [u8; 32]);
 
 impl TokenHash {
-    /// The hash of a token.
+    /// Returns the hash of a token.
     pub fn of(token: &str) -> Self {
         Self(Sha256::digest(token.as_bytes()).into())
     }
 
-    /// The bytes of the hash.
+    /// Returns the bytes of the hash.
     pub const fn to_bytes(self) -> [u8; 32] {
         self.0
     }
 
-    /// The hash that 64 hexadecimal digits spell.
+    /// Parses a hash of 64 hexadecimal digits.
     pub fn from_hex(digits: &str) -> Option<Self> {
         let digits: &[u8; 64] = digits.as_bytes().try_into().ok()?;
         let mut hash = [0; 32];
         for (byte, pair) in hash.iter_mut().zip(digits.chunks_exact(2)) {
-            let digit = |place: usize| char::from(pair[place]).to_digit(16);
+            let digit = |index: usize| char::from(pair[index]).to_digit(16);
             *byte = u8::try_from(digit(0)? << 4 | digit(1)?).ok()?;
         }
         Some(Self(hash))

@@ -1,123 +1,125 @@
-//! What is sent to whom, and who works on it.
+//! [`Dispatch`] and [`Worker`]: options of the dispatcher, which distributes messages over the
+//! queues of providers, and of the workers that process them.
 
 use sluicegate_core::query::Cost;
 use sluicegate_core::{Limit, Span};
 
 use super::{Handler, Learn};
 
-/// A dispatcher: from one queue to those of providers.
+/// Options of the dispatcher, which moves messages from one source queue to the queues of
+/// providers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Dispatch {
-    /// What it is called in the log and in dead letters. Default: dispatcher-001.
+    /// Name of the dispatcher in the log and in dead letters. Default: dispatcher-001.
     pub id: String,
-    /// Whether limits are asked; if not, everything goes straight to its provider's queue, at once.
-    /// Only the word `false` turns it off. Default: true.
+    /// True if the dispatcher asks the limiter; if false, every message goes to its provider's
+    /// queue at once. Only the word `false` turns it off. Default: true.
     pub enabled: bool,
-    /// The queue that it takes messages from.
+    /// Queue that messages come from.
     pub source: String,
-    /// Where its dead letters go. Default: the queue part says.
+    /// Dead-letter queue. Default: as `queue.dead_letter` says.
     pub dead_letter: Option<String>,
-    /// How a provider is chosen. Default: FIXED.
+    /// Strategy that chooses a provider. Default: FIXED.
     pub strategy: Strategy,
-    /// The provider that FIXED takes, and MESSAGE_BASED where a message names none. Default: the
-    /// first.
+    /// Provider for FIXED, and for MESSAGE_BASED where a message names none. Default: the first.
     pub fixed: Option<String>,
-    /// Providers, most wanted first, for PRIORITY_ORDER and COST_OPTIMIZED. Default: none.
+    /// Providers in order of preference, for PRIORITY_ORDER and COST_OPTIMIZED. Default: none.
     pub priority: Vec<String>,
-    /// How messages over the limit wait. Default: 30s.
+    /// Delay of messages that are over the limit. Default: 30s.
     pub delay: Delay,
-    /// The most messages in hand at the same time. Default: 100: a broker's confirmations are worth
-    /// waiting for together.
+    /// Maximum number of messages in flight. Default: 100, so that the waits for the broker's
+    /// confirmations overlap.
     pub prefetch: u16,
-    /// In the order of `available`, or else in that of the file.
+    /// Providers in the order of `available`, or else of the file.
     pub providers: Vec<Provider>,
 }
 
-/// How a provider is chosen.
+/// A strategy that chooses a provider for a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Strategy {
-    /// Always the same.
+    /// Always the same provider.
     Fixed,
-    /// One after the other.
+    /// One provider after the other.
     RoundRobin,
-    /// By weight.
+    /// In proportion to `weight`, evenly mixed.
     Weighted,
     /// By the order of `priority`, or else the cheapest.
     CostOptimized,
-    /// The best.
+    /// The provider of the highest `quality`.
     QualityFirst,
     /// By the order of `priority`.
     PriorityOrder,
-    /// By a member of the message.
+    /// The provider that a field of the message names.
     MessageBased {
-        /// Which one. Default: provider.
+        /// Name of the field. Default: provider.
         field: String,
     },
-    /// By what is left of its limits.
+    /// The provider with the most remaining quota.
     Headroom,
 }
 
-/// How messages over the limit wait.
+/// Delay of messages that are over the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delay {
-    /// So long, all alike.
+    /// The same delay for every message.
     Fixed(Span),
-    /// Until a moment that is booked.
+    /// Until the start time of a booking.
     Booked,
 }
 
-/// Somebody to whom work is sent.
+/// A provider that messages are sent to.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Provider {
-    /// Its name.
+    /// Name of the provider.
     pub name: String,
-    /// The queue of its work. Default: its name and `-queue`.
+    /// Queue of its messages. Default: its name and `-queue`.
     pub queue: String,
-    /// Its limits. Default: 1000/min.
+    /// Limits of the provider. Default: 1000/min.
     pub limits: Vec<Limit>,
-    /// What a message is taken for, where more than messages is limited. Default: nothing.
+    /// Estimated cost of a message, for limits on tokens or money. Default: nothing.
     pub estimate: Cost,
-    /// What a call costs, in any unit. Default: 1.
+    /// Price of a call, in any unit. Default: 1.
     pub cost: f64,
-    /// How good its answers are, in any unit. Default: 1.
+    /// Quality of its results, in any unit. Default: 1.
     pub quality: f64,
-    /// How often it is taken under WEIGHTED. Default: 1.
+    /// Weight under WEIGHTED. Default: 1.
     pub weight: u32,
 }
 
-/// Somebody who works on the messages of a queue.
+/// Options of a worker, which processes the messages of one queue.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Worker {
-    /// Whom the work is for; its limits and metrics go by this name.
+    /// Provider that the work is for; limits and metrics use this name.
     pub provider: String,
-    /// The queue. Default: that of the provider in `dispatch`.
+    /// Queue of its messages. Default: the queue of the provider in `dispatch`.
     pub queue: String,
-    /// Where its dead letters go. Default: the queue part says.
+    /// Dead-letter queue. Default: as `queue.dead_letter` says.
     pub dead_letter: Option<String>,
-    /// Where results go. Default: nowhere.
+    /// Queue that results are sent to. Default: none.
     pub results: Option<String>,
-    /// Whether limits are asked. Default: as `dispatch` says.
+    /// True if the worker asks the limiter. Default: as in `dispatch`.
     pub enabled: bool,
-    /// Its own limits, the last word before the work goes. Default: none.
+    /// Limits that the worker checks right before it calls the provider. Default: none.
     pub limits: Vec<Limit>,
-    /// What a message is taken for. Default: as the provider in `dispatch` says.
+    /// Estimated cost of a message. Default: that of the provider in `dispatch`.
     pub estimate: Cost,
-    /// How many jobs are in work at the same time. Default: 5.
+    /// Maximum number of jobs in progress. Default: 5.
     pub concurrency: u16,
-    /// How many messages are taken beyond these. Default: 1: what is in hand is not available to
-    /// others.
+    /// Number of messages fetched beyond those in progress. Default: 1, because other workers can't
+    /// get a fetched message.
     pub prefetch: u16,
-    /// How often a job may fail. Default: 3.
+    /// Maximum number of attempts for a job. Default: 3.
     pub attempts: u32,
-    /// The longest wait before the second attempt, which doubles with each. Default: 1s.
+    /// Maximum backoff before the second attempt; it doubles with every further attempt. Default:
+    /// 1s.
     pub backoff_from: Span,
-    /// The longest wait before any. Default: 60s.
+    /// Maximum backoff before any attempt. Default: 60s.
     pub backoff_to: Span,
-    /// How long one attempt may take. Default: 60s.
+    /// Timeout of one attempt. Default: 60s.
     pub timeout: Span,
-    /// What is learned from the answers of the provider. Default: what it refuses closes it for
-    /// everybody, at most for an hour.
+    /// Reaction to rate-limit information in the provider's responses. Default: a refusal pauses
+    /// the provider for all workers, at most for an hour.
     pub learn: Option<Learn>,
-    /// What is done with a message.
+    /// Handler that processes a message.
     pub handler: Handler,
 }

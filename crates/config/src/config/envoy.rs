@@ -1,21 +1,22 @@
-//! What Envoy is answered.
+//! [`Envoy`]: options of the responses to Envoy.
 
-/// What Envoy is answered besides yes and no.
+/// Options of the responses to Envoy's rate limit requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Envoy {
-    /// Whether answers carry `X-RateLimit-*`, `RateLimit` and `Retry-After`, which Envoy adds to
-    /// its own. Default: true; turn it off where `enable_x_ratelimit_headers` does that in Envoy.
+    /// True if responses carry `X-RateLimit-*`, `RateLimit` and `Retry-After`, which Envoy adds to
+    /// its own response. Default: true; set it to false where `enable_x_ratelimit_headers` does
+    /// that in Envoy.
     pub headers: bool,
-    /// How Envoy is told that the outage policy is to refuse. Default: over_limit.
+    /// Response while the outage policy is closed. Default: over_limit.
     pub closed: EnvoyClosed,
 }
 
-/// How Envoy is told that the outage policy is to refuse.
+/// Response to Envoy while the outage policy is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EnvoyClosed {
-    /// As a denial: it stays closed whatever Envoy does without an answer.
+    /// A denial: requests are refused whatever Envoy does on errors.
     OverLimit,
-    /// As an error: `failure_mode_deny` decides.
+    /// An error: Envoy's `failure_mode_deny` decides.
     Unavailable,
 }
 

@@ -1,4 +1,5 @@
-//! Gateways: what they listen on, and what goes where, how fast.
+//! [`Gateway`] and [`Route`]: options of the gateways, which forward requests to upstreams at the
+//! rate that these allow.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -7,120 +8,122 @@ use sluicegate_core::{Limit, Span};
 
 use super::{Auth, ByteSize, Listener, Secret};
 
-/// One gateway.
+/// Options of one gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gateway {
-    /// Its name; logs and metrics speak of it.
+    /// Name in logs and metrics.
     pub name: String,
-    /// Where it listens, apart from everything else.
+    /// Address that the gateway listens on, separate from the other listeners.
     pub listen: Listener,
-    /// The header field that carries the token of a caller. Default: x-internal-token.
+    /// Header field that carries the caller's token. Default: x-internal-token.
     pub token_header: String,
-    /// The tokens. Default: none, so that everybody who can reach it is let in.
+    /// Tokens of callers. Default: none, so that every client that can reach the gateway is
+    /// admitted.
     pub auth: Auth,
     /// Dimensions that are read from header fields. Default: none; `caller` is the name of the
     /// token.
     pub dimensions: BTreeMap<String, String>,
-    /// How many proxies before it are ours. Default: 0, so that what clients say of themselves
-    /// does not count.
+    /// Number of our own proxies in front of the gateway. Default: 0, so that addresses which
+    /// clients claim for themselves are ignored.
     pub trusted_hops: usize,
-    /// What the log calls a request. Default: gateway_request.
+    /// Event name of a request in the log. Default: gateway_request.
     pub event: String,
-    /// The first that takes a path is taken.
+    /// Routes; the first that matches a path is used.
     pub routes: Vec<Route>,
 }
 
-/// What goes where, how fast.
+/// Options of one route: the requests that it matches, their upstream and their limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// Its name. Default: its path.
+    /// Name of the route. Default: its path.
     pub name: String,
-    /// Which path, or with `*` at the end all that begin like it.
+    /// Path to match; with `*` at the end it is a prefix.
     pub path: String,
-    /// Which methods. Default: all.
+    /// Methods to match. Default: all.
     pub methods: Vec<String>,
-    /// Where to. A path in it takes the place of the part that matched.
+    /// Upstream address. A path in it replaces the part of the request's path that matched.
     pub upstream: Url,
-    /// Whether the upstream speaks HTTP/2 without being asked. Default: false; over TLS both
-    /// sides agree on a version by themselves.
+    /// True if the upstream speaks HTTP/2 without negotiation. Default: false; over TLS both sides
+    /// negotiate the version.
     pub http2: bool,
-    /// The authorities of its certificate, in PEM. Default: those of the system.
+    /// Certificate authorities of the upstream, in PEM. Default: those of the system.
     pub ca: Option<PathBuf>,
-    /// What the upstream wants to see. Default: nothing.
+    /// Credentials for the upstream. Default: none.
     pub credentials: Option<Credentials>,
-    /// Its limits for all callers together. Default: none.
+    /// Limits for all callers together. Default: none.
     pub limits: Vec<Limit>,
-    /// What happens over the limit.
+    /// Waiting queue for requests that are over the limit.
     pub wait: Wait,
-    /// How long a connection may take to be made. Default: 5s.
+    /// Timeout for opening a connection. Default: 5s.
     pub connect_timeout: Span,
-    /// From sending a request to the head of its answer. Default: 60s.
+    /// Timeout from sending a request to the head of its response. Default: 60s.
     pub timeout: Span,
-    /// How long a body may fall silent. Default: 60s.
+    /// Maximum time without data while a body is transferred. Default: 60s.
     pub idle_timeout: Span,
-    /// From the arrival of a request to the head of its answer, waiting included. Default: none.
+    /// Maximum time from the arrival of a request to the head of its response, waiting included.
+    /// Default: none.
     pub deadline: Option<Span>,
-    /// The longest body of a request. Default: 1MB.
+    /// Maximum size of a request body. Default: 1MB.
     pub body_limit: ByteSize,
-    /// How often a request that can't do harm twice is sent again when it got no answer.
-    /// Default: 0.
+    /// Number of retries for an idempotent request that got no response. Default: 0.
     pub retries: u32,
-    /// Whether only answers with 2xx count. Default: false; under most contracts everything that
-    /// was sent does.
+    /// True if only requests with a 2xx response count. Default: false, because most contracts
+    /// count every request that was sent.
     pub count_if_ok: bool,
-    /// Whether connections may be taken over. Default: false.
+    /// True if connections may be upgraded, to WebSocket for instance. Default: false.
     pub upgrades: bool,
-    /// Whether bodies are GraphQL. Default: if the path ends with /graphql.
+    /// True if bodies are GraphQL. Default: true if the path ends with /graphql.
     pub graphql: bool,
-    /// What is learned from answers. Default: where there is a limit, pauses up to an hour.
+    /// Reaction to rate-limit information in responses. Default: routes with a limit pause for at
+    /// most an hour.
     pub learn: Option<Learn>,
 }
 
 /// The address of an upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
-    /// As it is written.
+    /// The address as it is written.
     pub text: String,
-    /// Whether it has a path, be it `/`.
+    /// True if it has a path, even if that is `/`.
     pub has_path: bool,
 }
 
-/// What the upstream wants to see.
+/// Credentials for an upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Credentials {
     /// `Authorization: Basic`.
     Basic {
-        /// Who.
+        /// User name.
         user: SecretSource,
-        /// The password.
+        /// Password.
         password: SecretSource,
     },
     /// `Authorization: Bearer`.
     Bearer(SecretSource),
-    /// Header fields.
+    /// Header fields with secret values.
     Headers(BTreeMap<String, SecretSource>),
-    /// A token that is asked for.
+    /// A token that is fetched from a login endpoint.
     Login(Login),
 }
 
-/// How a token is asked for.
+/// A login endpoint that issues tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Login {
-    /// Where, by POST.
+    /// Address of the endpoint, called with POST.
     pub url: Url,
-    /// What is sent.
+    /// Body of the login request.
     pub body: SecretSource,
-    /// Its media type. Default: application/json.
+    /// Media type of the body. Default: application/json.
     pub content_type: String,
-    /// Where the token is in the answer. Default: /access_token.
+    /// JSON pointer to the token in the response. Default: /access_token.
     pub token: String,
-    /// Where the answer says for how many seconds it is good. Default: /expires_in.
+    /// JSON pointer to the lifetime in seconds in the response. Default: /expires_in.
     pub expires_in: String,
-    /// How long it is good where the answer does not say. Default: 10min.
+    /// Lifetime of a token if the response does not state one. Default: 10min.
     pub ttl: Span,
-    /// The header field that carries it. Default: authorization.
+    /// Header field that carries the token to the upstream. Default: authorization.
     pub header: String,
-    /// What stands before it. Default: Bearer.
+    /// Word before the token in that header field. Default: Bearer.
     pub scheme: String,
 }
 
@@ -133,33 +136,33 @@ pub enum SecretSource {
     File(PathBuf),
 }
 
-/// What happens over the limit.
+/// Options of the queue in which requests over the limit wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wait {
-    /// How long a request may wait. Default: 60s; 0s refuses at once.
+    /// Maximum waiting time of a request. Default: 60s; 0s refuses at once.
     pub max: Span,
-    /// How many may wait. Default: 1000.
+    /// Maximum number of waiting requests. Default: 1000.
     pub depth: usize,
-    /// Who is next. Default: who came first.
+    /// Fair order between tenants. Default: first in, first out.
     pub fair: Option<Fair>,
 }
 
-/// Turns over the values of a dimension.
+/// Fair order: the values of a dimension take turns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fair {
-    /// The dimension.
+    /// Dimension whose values take turns.
     pub by: String,
-    /// How many go in a turn. Default: 1.
+    /// Number of requests per turn, by value. Default: 1.
     pub weights: HashMap<String, u32>,
-    /// Who goes before others. Default: 0.
+    /// Priority by value; higher ones go first. Default: 0.
     pub priorities: HashMap<String, u8>,
 }
 
-/// What is learned from answers.
+/// Reaction to rate-limit information in the upstream's responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Learn {
-    /// A window of the upstream with fewer requests left counts as used up. Default: 1.
+    /// Remaining requests below which a window of the upstream counts as used up. Default: 1.
     pub below: u64,
-    /// The longest pause that is believed. Default: 1h.
+    /// Maximum pause. Default: 1h.
     pub pause_max: Span,
 }

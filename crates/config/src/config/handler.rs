@@ -1,4 +1,5 @@
-//! What a worker does with a job, where no Rust is written for it.
+//! [`Handler`]: options of the built-in handlers, with which a worker processes jobs without code:
+//! an HTTP call, a command or a chat model.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -10,142 +11,142 @@ use sluicegate_template::{Member, Text, Tree};
 
 use super::{ByteSize, Credentials, SecretSource, Url};
 
-/// What a worker does with a job.
+/// Options of the handler that processes the jobs of a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Handler {
-    /// The work.
+    /// Work that the handler does for a job.
     pub work: Work,
-    /// What is sent when it is done. Default: nothing.
+    /// Messages to send when a job is done. Default: none.
     pub emit: Vec<Emit>,
 }
 
 impl Handler {
-    /// The queues that it sends further work to.
+    /// Returns the queues that it sends further messages to.
     pub fn queues(&self) -> impl Iterator<Item = &str> {
         self.emit.iter().map(|emit| emit.queue.as_str())
     }
 }
 
-/// The work.
+/// The work that a handler does for a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// A call over HTTP.
+    /// An HTTP call.
     Http(Box<HttpWork>),
-    /// A program.
+    /// A program that is run.
     Command(CommandWork),
-    /// A question to a model.
+    /// A prompt to a chat model.
     Chat(Box<ChatWork>),
 }
 
-/// A call over HTTP.
+/// An HTTP call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpWork {
-    /// How. Default: POST.
+    /// Method. Default: POST.
     pub method: String,
-    /// Where.
+    /// Address, a template.
     pub url: Text,
-    /// Further header fields. Default: none.
+    /// Additional header fields. Default: none.
     pub headers: BTreeMap<String, Text>,
-    /// What is sent. Default: the message, or nothing by GET and DELETE.
+    /// Request body. Default: the message; nothing for GET and DELETE.
     pub content: HttpContent,
-    /// What the server wants to see. Default: nothing.
+    /// Credentials for the server. Default: none.
     pub credentials: Option<Credentials>,
-    /// The header field that carries the id of the job. Default: idempotency-key.
+    /// Job id template. Default: derived from the job, so that a repeated message has the same id.
     pub idempotency_header: Option<String>,
-    /// Which statuses are good. Default: 2xx.
+    /// Statuses that mean success. Default: 2xx.
     pub success: Statuses,
-    /// What the answer has to say besides. Default: nothing.
+    /// Condition that the response body must meet as well. Default: none.
     pub condition: Option<AnswerCondition>,
-    /// Which further statuses are worth another attempt. Default: none.
+    /// Additional statuses that are retried. Default: none.
     pub retry: Statuses,
-    /// What of the answer is the result. Default: all of it.
+    /// Path of the result in the response body. Default: the whole body.
     pub result: Option<Member>,
-    /// The longest answer. Default: 10MB.
+    /// Maximum size of the response. Default: 10MB.
     pub response_limit: ByteSize,
-    /// How long a connection may take to be made. Default: 5s.
+    /// Timeout for opening a connection. Default: 5s.
     pub connect_timeout: Span,
-    /// Whether the server speaks HTTP/2 without being asked. Default: false.
+    /// True if the server speaks HTTP/2 without negotiation. Default: false.
     pub http2: bool,
-    /// The authorities of its certificate, in PEM. Default: those of the system.
+    /// Certificate authorities of the server, in PEM. Default: those of the system.
     pub ca: Option<PathBuf>,
 }
 
-/// What is sent.
+/// The body of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HttpContent {
-    /// Nothing.
+    /// No body.
     Nothing,
     /// The message, byte by byte.
     Message,
-    /// JSON.
+    /// JSON made from a template.
     Json(Tree),
-    /// Text.
+    /// Text made from a template.
     Text(Text),
 }
 
-/// Ranges of statuses.
+/// Ranges of HTTP statuses.
 pub type Statuses = Vec<RangeInclusive<u16>>;
 
-/// What an answer has to say.
+/// A condition on the body of a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AnswerCondition {
-    /// Where.
+    /// Path of the value to compare.
     pub path: Member,
-    /// Any of these. Default: anything but null and false.
+    /// Accepted values. Default: everything except null and false.
     pub values: Vec<Value>,
 }
 
-/// A program.
+/// A program that is run for each job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommandWork {
-    /// Which.
+    /// The program.
     pub program: String,
-    /// Its arguments. Default: none.
+    /// Arguments. Default: none.
     pub args: Vec<String>,
-    /// Where it runs. Default: where the worker does.
+    /// Working directory. Default: that of the worker.
     pub dir: Option<PathBuf>,
-    /// Variables that it is given. Default: a few of the worker's, such as PATH.
+    /// Environment variables. Default: a few of the worker's, such as PATH.
     pub env: BTreeMap<String, SecretSource>,
-    /// The most that it may print. Default: 10MB.
+    /// Maximum size of the output. Default: 10MB.
     pub output_limit: ByteSize,
 }
 
-/// A question to a model.
+/// A prompt to a chat model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChatWork {
-    /// Whose interface is spoken.
+    /// API of the provider.
     pub provider: ChatProvider,
-    /// Which model.
+    /// Name of the model.
     pub model: String,
-    /// The key. It may be missing only where the address is not the provider's own.
+    /// API key. May be missing only if `base_url` is set.
     pub api_key: Option<SecretSource>,
-    /// Where the provider is. Default: where it is for everybody.
+    /// Address of the API. Default: the provider's public address.
     pub base_url: Option<Url>,
-    /// Who the model is to be. Default: nobody.
+    /// System prompt. Default: none.
     pub system: Option<Text>,
-    /// What it is asked.
+    /// Prompt.
     pub prompt: Text,
-    /// What it is shown. Default: nothing.
+    /// Images. Default: none.
     pub images: Option<Tree>,
-    /// The longest answer, in tokens. Default: the provider's; 4096 with Anthropic, which wants to
-    /// be told.
+    /// Maximum length of the response, in tokens. Default: the provider's; 4096 for Anthropic,
+    /// whose API requires a value.
     pub max_tokens: Option<u32>,
-    /// Further members of the body. Default: none.
+    /// Additional members of the request body. Default: none.
     pub options: Option<Tree>,
-    /// The header field that carries the id of the job. Default: idempotency-key.
+    /// Header field that carries the job id. Default: idempotency-key.
     pub idempotency_header: Option<String>,
-    /// The longest answer, in bytes. Default: 10MB.
+    /// Maximum size of the response, in bytes. Default: 10MB.
     pub response_limit: ByteSize,
-    /// How long a connection may take to be made. Default: 5s.
+    /// Timeout for opening a connection. Default: 5s.
     pub connect_timeout: Span,
-    /// The authorities of its certificate, in PEM. Default: those of the system.
+    /// Certificate authorities of the server, in PEM. Default: those of the system.
     pub ca: Option<PathBuf>,
 }
 
-/// Whose interface is spoken.
+/// The API of a chat model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChatProvider {
-    /// OpenAI's chat completions, which many others speak, too.
+    /// OpenAI's chat completions, which many other providers offer too.
     OpenAi,
     /// Anthropic's messages.
     Anthropic,
@@ -153,18 +154,18 @@ pub enum ChatProvider {
     Gemini,
 }
 
-/// What is sent when a job is done.
+/// A message to send when a job is done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Emit {
-    /// A list in the result, of which each calls for a message. Default: there is one message.
+    /// Path of a list in the result; one message is sent for each item. Default: one message.
     pub each: Option<Member>,
-    /// Only if the result has something here. Default: always.
+    /// Path in the result that must have a value for the message to be sent. Default: always sent.
     pub when: Option<Member>,
-    /// Where to.
+    /// Queue to send to.
     pub queue: String,
-    /// What kind of work it is. Default: none.
+    /// Type of the message. Default: none.
     pub kind: Option<String>,
-    /// What it says. Default: the item, or the result.
+    /// Body template. Default: the item, or the result.
     pub body: Option<Tree>,
     /// What the job is called. Default: a name that is the same whenever the same is sent.
     pub id: Option<Text>,

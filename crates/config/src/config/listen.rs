@@ -1,49 +1,49 @@
-//! Where the service listens.
+//! [`Listen`]: the addresses that the service listens on, and their TLS certificates.
 
 use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// The listeners.
+/// The listeners of the service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listen {
     /// REST. Default: 127.0.0.1:8080.
     pub http: Listener,
     /// gRPC and Envoy's rate limit service. Default: 127.0.0.1:8081.
     pub grpc: Listener,
-    /// Metrics and administration, apart from the callers. Default: 127.0.0.1:9090.
+    /// Metrics and administration, separate from callers. Default: 127.0.0.1:9090.
     pub admin: Listener,
 }
 
-/// One listener.
+/// Options of one listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listener {
-    /// Where. By default only this machine can reach it.
+    /// Address. By default only this machine can reach it.
     pub address: Address,
-    /// Its certificate. Default: none, so that it speaks in the clear.
+    /// Certificate. Default: none, so that connections are not encrypted.
     pub tls: Option<Tls>,
-    /// Whether it may be reached from other machines although it asks nobody who they are.
-    /// Default: false, because that has to be a decision.
+    /// True if other machines may reach it although it does not authenticate them. Default: false,
+    /// because that has to be a decision.
     pub insecure: bool,
 }
 
 /// The files of a certificate. They are read when the service starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tls {
-    /// The certificate chain, in PEM.
+    /// Certificate chain, in PEM.
     pub cert: PathBuf,
-    /// Its private key, in PEM.
+    /// Private key, in PEM.
     pub key: PathBuf,
-    /// Who has to have signed the certificates of callers, in PEM. Default: none, so that callers
-    /// need no certificate.
+    /// Authority that must have signed the certificates of clients, in PEM. Default: none, so that
+    /// clients need no certificate.
     pub client_ca: Option<PathBuf>,
 }
 
 /// A host and a port.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Address {
-    /// A name or an IP address, without brackets.
+    /// A host name or an IP address, without brackets.
     pub host: String,
     /// The port; 0 lets the system choose.
     pub port: u16,
@@ -54,7 +54,7 @@ impl Address {
         Self { host: "127.0.0.1".to_owned(), port }
     }
 
-    /// Whether only this machine can reach it.
+    /// Returns true if only this machine can reach the address.
     pub fn is_loopback(&self) -> bool {
         match self.host.parse::<IpAddr>() {
             Ok(ip) => ip.to_canonical().is_loopback(),
@@ -62,7 +62,7 @@ impl Address {
         }
     }
 
-    /// Whether both can't be listened on at the same time.
+    /// Returns true if a process can't listen on both addresses at the same time.
     pub(crate) fn collides_with(&self, other: &Self) -> bool {
         let any =
             |address: &Self| address.host.parse::<IpAddr>().is_ok_and(|ip| ip.is_unspecified());
@@ -74,7 +74,7 @@ impl Address {
 impl FromStr for Address {
     type Err = ();
 
-    /// Reads `host:port`, with brackets around an IPv6 address.
+    /// Parses `host:port`, with brackets around an IPv6 address.
     fn from_str(text: &str) -> Result<Self, ()> {
         let (host, port) = text.rsplit_once(':').ok_or(())?;
         let ipv6 = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));

@@ -1,5 +1,5 @@
-//! What a configuration means. Every option is there, with its default where the file left it
-//! out.
+//! [`Config`]: a checked configuration. Every option has a value: its default where the file leaves
+//! it out.
 
 mod auth;
 mod dispatch;
@@ -37,65 +37,65 @@ pub use store::{
 use crate::diagnostic::Diagnostic;
 use crate::price_file::{self, PriceFileError};
 
-/// A configuration that can be used, and what is odd about it.
+/// A usable configuration and the warnings about it.
 #[derive(Clone, Debug)]
 pub struct Loaded {
     /// The configuration.
     pub config: Config,
-    /// What is probably not meant, in the order of the text.
+    /// Options that are probably mistakes, in the order of the text.
     pub warnings: Vec<Diagnostic>,
 }
 
 /// A checked configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Whether limits apply. If not, every answer is Allow and is counted as such: the way to
-    /// turn limiting off at once without taking the service away from its callers. Default: true.
+    /// True if limits apply. If false, every request is allowed, and is counted as allowed: an
+    /// emergency switch that keeps the service available to its callers. Default: true.
     pub enabled: bool,
-    /// Where the service listens.
+    /// Addresses of the service.
     pub listen: Listen,
-    /// Who may call it.
+    /// Tokens of callers.
     pub auth: Auth,
-    /// Where usage is kept.
+    /// Store of the counters.
     pub store: Store,
-    /// Where jobs wait. Default: no queue is used.
+    /// Broker of the job queues. Default: no queue is used.
     pub queue: Option<Queue>,
-    /// Where further prices come from.
+    /// Source of additional prices.
     pub prices: Prices,
-    /// What is logged.
+    /// Logging.
     pub log: Log,
-    /// What is measured.
+    /// Metrics.
     pub metrics: Metrics,
-    /// What one process takes on.
+    /// Resource limits of the process.
     pub server: Server,
-    /// What Envoy is answered.
+    /// Responses to Envoy.
     pub envoy: Envoy,
-    /// What goes to upstreams, how fast. Default: nothing.
+    /// Gateways to upstreams. Default: none.
     pub gateways: Vec<Gateway>,
-    /// What is sent to providers. Default: nothing.
+    /// Dispatcher to providers. Default: none.
     pub dispatch: Option<Dispatch>,
-    /// Who works on it. Default: nobody.
+    /// Workers. Default: none.
     pub workers: Vec<Worker>,
     pub(crate) groups: Vec<Group>,
     pub(crate) settings: Settings,
 }
 
 impl Config {
-    /// The groups of rules, as the file states them. Default: USER_MODEL, 100/h by userId and
-    /// modelId.
+    /// Returns the groups of rules as the file states them. Default: USER_MODEL, 100/h by userId
+    /// and modelId.
     pub fn groups(&self) -> &[Group] {
         &self.groups
     }
 
-    /// Required and secret dimensions, prices, and how bookings behave. Default: nothing is required
-    /// (userId and modelId if the file has no limits), apiKey is secret, bookings start at most
-    /// an hour ahead.
+    /// Returns required and secret dimensions, prices and booking options. Default: nothing is
+    /// required (userId and modelId if the file has no limits), apiKey is secret, bookings start at
+    /// most an hour ahead.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// Takes the prices of the file that [`Config::prices`] names, for models that have none yet;
-    /// says how many models there are.
+    /// Imports the price file that [`Config::prices`] names, for models without a price of their
+    /// own. Returns the number of models in the file.
     pub fn import_prices(&mut self, text: &str) -> Result<usize, PriceFileError> {
         let models = price_file::read(text)?;
         let count = models.len();
@@ -103,7 +103,7 @@ impl Config {
         Ok(count)
     }
 
-    /// The rules, compiled.
+    /// Compiles the rules.
     pub fn ruleset(&self) -> Ruleset {
         Ruleset::new(self.groups.clone(), self.settings.clone())
             .expect("loading compiled the same groups, and nothing can change them since")

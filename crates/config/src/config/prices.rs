@@ -1,11 +1,11 @@
-//! What tokens cost.
+//! [`Prices`]: the source of token prices besides the configuration itself.
 
 use std::path::PathBuf;
 
-/// Where prices come from besides the configuration itself.
+/// Source of token prices besides the configuration itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Prices {
-    /// A file in the community format `model_prices_and_context_window`, for models that the
-    /// configuration has no price for. Default: none.
+    /// File in the community format `model_prices_and_context_window`, for models without a price
+    /// in the configuration. Default: none.
     pub file: Option<PathBuf>,
 }

@@ -1,4 +1,4 @@
-//! Where jobs wait.
+//! [`Queue`]: the broker that holds the job queues, and the options that all queues share.
 
 use std::path::PathBuf;
 
@@ -6,19 +6,19 @@ use sluicegate_core::Span;
 
 use super::Secret;
 
-/// The queues of this product: on which broker, and how they are used.
+/// Options of the job queues.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Queue {
-    /// On which broker.
+    /// Broker that holds the queues.
     pub broker: QueueBroker,
-    /// How long a delivery is kept from others unless its holder prolongs it. Default: 300s, as
-    /// long as slow work may take without a word.
+    /// Lease of a delivery: the time until another consumer may get it, unless its holder extends
+    /// the lease. Default: 300s, as long as slow work may take.
     pub visibility: Span,
-    /// The member of a JSON body that names the job. Default: none; the broker's id counts.
+    /// Member of a JSON body that holds the job id. Default: none; the broker's message id is used.
     pub job_id: Option<String>,
-    /// The member of a JSON body that says what kind of work it is. Default: `type`.
+    /// Member of a JSON body that holds the type of the job. Default: `type`.
     pub type_field: Option<String>,
-    /// Where the dead letters of every queue go. Default: each has its own, its name and `-dlq`.
+    /// Dead-letter queue of all queues. Default: each has its own, its name and `-dlq`.
     pub dead_letter: Option<String>,
 }
 
@@ -34,30 +34,30 @@ impl Default for Queue {
     }
 }
 
-/// A broker.
+/// A broker and its connection options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum QueueBroker {
-    /// None: a file of this machine. The default.
+    /// A file on this machine, without a server. The default.
     Embedded {
-        /// The file. Default: `sluicegate-queue.db`, where the process runs.
+        /// Path of the file. Default: `sluicegate-queue.db` in the working directory.
         path: PathBuf,
     },
     /// RabbitMQ.
     RabbitMq {
-        /// Its address, with user and password. Default: amqp://guest:guest@127.0.0.1:5672/.
+        /// Address with user and password. Default: amqp://guest:guest@127.0.0.1:5672/.
         url: Secret,
-        /// Whether queues that we create are quorum queues. Default: false, which is what a queue
-        /// is that somebody declares without arguments.
+        /// True if the queues that we create are quorum queues. Default: false, which is what
+        /// RabbitMQ creates for other programs that declare a queue without arguments.
         quorum: bool,
-        /// Whether queues that we create put urgent messages first. Default: false, for the same
-        /// reason.
+        /// True if the queues that we create deliver messages of a higher priority first. Default:
+        /// false, for the same reason.
         priorities: bool,
     },
     /// Amazon SQS.
     Sqs {
-        /// Where it is, if that is not AWS. Default: AWS.
+        /// Address of a server that is compatible with SQS. Default: AWS.
         endpoint: Option<String>,
-        /// The region. Default: where every AWS program looks.
+        /// Region. Default: as the AWS SDK finds it.
         region: Option<String>,
     },
 }

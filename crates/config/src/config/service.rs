@@ -1,4 +1,4 @@
-//! What one process takes on, logs and measures.
+//! Options of one process: [`Server`] (resource limits), [`Log`] and [`Metrics`].
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,18 +7,18 @@ use sluicegate_core::Span;
 
 use super::Address;
 
-/// What one process takes on.
+/// Resource limits of the process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Server {
-    /// The most connections at the same time on each listener. Default: 10000, so that a flood
-    /// of connections does not use up file descriptors and memory.
+    /// Maximum number of connections on each listener. Default: 10000, so that a flood of
+    /// connections does not exhaust file descriptors and memory.
     pub connections_max: usize,
-    /// How long a client may take to send the head of a request. Default: 5s, so that slow
-    /// clients do not hold connections.
+    /// Maximum time for a client to send the head of a request. Default: 5s, so that slow clients
+    /// do not hold connections.
     pub header_timeout: Span,
-    /// The longest body of a request. Default: 64KB; a question is a few hundred bytes.
+    /// Maximum size of a request body. Default: 64KB; a rate limit request has a few hundred bytes.
     pub body_limit: ByteSize,
-    /// How long requests under way may take after the process was asked to stop. Default: 10s.
+    /// Maximum time for requests in progress after the process was asked to stop. Default: 10s.
     pub shutdown_grace: Span,
 }
 
@@ -55,52 +55,53 @@ impl FromStr for ByteSize {
     }
 }
 
-/// What is logged.
+/// Logging options.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Log {
-    /// The least severe messages that are logged. Default: info.
+    /// Minimum severity that is logged. Default: info.
     pub level: LogLevel,
-    /// How. Default: auto.
+    /// Format of a log line. Default: auto.
     pub format: LogFormat,
-    /// Which decisions are logged.
+    /// Sampling of logged decisions.
     pub decisions: Decisions,
 }
 
-/// How severe a message is.
+/// The severity of a log message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LogLevel {
-    /// Something was not done.
+    /// Something failed.
     Error,
-    /// Something will go wrong unless somebody looks.
+    /// Something will fail unless an operator acts.
     Warn,
-    /// What happens once in a while.
+    /// Occasional events.
     #[default]
     Info,
-    /// What happens with every request.
+    /// Events of every request.
     Debug,
     /// Everything.
     Trace,
 }
 
-/// What a line of the log looks like.
+/// The format of a log line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
-    /// Text on a terminal, JSON elsewhere.
+    /// Text on a terminal, JSON misplaced.
     #[default]
     Auto,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
-    /// For people.
+    /// Text for people.
     Text,
 }
 
-/// The share of decisions that is logged.
+/// Sampling rates of logged decisions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decisions {
-    /// Of those that let work through. Default: 1.0; lower it where the log costs more than the
-    /// work.
+    /// Share of allowed requests that is logged. Default: 1.0; lower it where the log costs more
+    /// than the work.
     pub allowed: Share,
-    /// Of those that did not. Default: 1.0; they are what somebody will ask about.
+    /// Share of denied requests that is logged. Default: 1.0, because denials are what users ask
+    /// about.
     pub denied: Share,
 }
 
@@ -110,7 +111,7 @@ impl Default for Decisions {
     }
 }
 
-/// A part of a whole, from 0.0 to 1.0, exact to a millionth.
+/// A share from 0.0 to 1.0, exact to a millionth.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Share(u32);
 
@@ -118,7 +119,7 @@ impl Share {
     /// The whole.
     pub const ALL: Self = Self(1_000_000);
 
-    /// Millionths.
+    /// Returns the share in millionths.
     pub const fn parts_per_million(self) -> u32 {
         self.0
     }
@@ -127,7 +128,7 @@ impl Share {
 impl FromStr for Share {
     type Err = ();
 
-    /// Reads a plain decimal such as `0.25`, with at most 6 decimals.
+    /// Parses a plain decimal such as `0.25`, with at most 6 decimals.
     fn from_str(text: &str) -> Result<Self, ()> {
         let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
         let digits = |s: &str| !s.is_empty() && s.bytes().all(|byte| byte.is_ascii_digit());
@@ -149,13 +150,13 @@ impl fmt::Debug for Share {
     }
 }
 
-/// What is measured.
+/// Metrics options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Metrics {
-    /// The most values of one label; further ones are counted together. Default: 100, so that
-    /// clients can't fill the memory of whoever collects the metrics.
+    /// Maximum number of values of one label; further values are counted together. Default: 100, so
+    /// that clients can't fill the memory of the metrics server.
     pub label_values_max: usize,
-    /// Where metrics are pushed to, besides being served. Default: nowhere.
+    /// StatsD address that metrics are pushed to as well. Default: none.
     pub statsd: Option<Address>,
 }
 

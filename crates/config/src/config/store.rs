@@ -1,26 +1,26 @@
-//! Where usage is kept.
+//! [`Store`]: the place where counters are kept, in memory or in Redis.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use sluicegate_core::Span;
 
-/// Where usage is kept. Default: in memory.
+/// Options of the store that keeps the counters. Default: in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Store {
-    /// In the memory of this process.
+    /// Memory of this process.
     Memory {
-        /// The most counters; new names share one when it is reached. Default: 2,000,000, about
-        /// 200 MB.
+        /// Maximum number of counters; beyond it, new keys share one counter. Default: 2,000,000,
+        /// about 200 MB.
         keys_max: usize,
-        /// The most open reservations and remembered ids. Default: 200,000.
+        /// Maximum number of open reservations and remembered request ids. Default: 200,000.
         records_max: usize,
-        /// Where usage is written so that it survives a restart. Default: nowhere.
+        /// File that counters are written to, so that they survive a restart. Default: none.
         snapshot: Option<SnapshotFile>,
-        /// Where overrides are written so that they survive a restart. Default: nowhere.
+        /// File that overrides are written to, so that they survive a restart. Default: none.
         overrides: Option<PathBuf>,
     },
-    /// In Redis, shared by all nodes.
+    /// Redis, shared by all nodes.
     Redis(RedisStore),
 }
 
@@ -40,61 +40,61 @@ impl Default for Store {
     }
 }
 
-/// A file of usage.
+/// A file that holds a snapshot of all counters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SnapshotFile {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// How often it is written, besides on shutdown. Default: 10s; what was admitted since may be
-    /// admitted again after a crash.
+    /// Interval between two snapshots; one is also written on shutdown. Default: 10s; requests
+    /// admitted after the last snapshot may be admitted again after a crash.
     pub every: Span,
 }
 
-/// How Redis is used.
+/// Options of the Redis store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisStore {
-    /// Which servers. Default: redis://127.0.0.1:6379.
+    /// Servers. Default: redis://127.0.0.1:6379.
     pub topology: RedisTopology,
-    /// How long one attempt may take. Default: by what the process does.
+    /// Timeout of one attempt. Default: depends on the workload, see [`RedisStore::waits`].
     pub timeout: Option<Span>,
-    /// How often a failed attempt is repeated, after 5 to 10 ms. Default: 1.
+    /// Number of retries, 5 to 10 ms apart. Default: 1.
     pub retries: u32,
-    /// How long a whole decision may take; the last attempt gets what is left. Default: by what the
-    /// process does.
+    /// Maximum time of a whole decision; the last attempt gets the remaining time. Default: depends
+    /// on the workload.
     pub deadline: Option<Span>,
-    /// The most limiter nodes that are ever up at the same time: the share of each while Redis
-    /// does not answer depends on it. Default: 4.
+    /// Maximum number of limiter nodes that run at the same time. The share of each node while
+    /// Redis is unavailable depends on it. Default: 4.
     pub nodes_max: u32,
-    /// The most servers that a node keeps a connection to, one each; a server beyond that is not
-    /// asked. Default: as many as there are.
+    /// Maximum number of servers that a node keeps a connection to, one each; further servers are
+    /// not used. Default: no maximum.
     pub connections_max: Option<u32>,
-    /// The dimension by which keys are spread over a cluster: the rules that count by it are
-    /// decided in one round trip. Default: none.
+    /// Dimension that decides the cluster slot of a key: rules that count by it are decided in one
+    /// round trip. Default: none.
     pub partition: Option<String>,
-    /// How long a denial is repeated without asking Redis. Default: 1s, which is also the most; 0 for
-    /// never.
+    /// Time for which a node repeats a denial without asking Redis. Default: 1s, which is also the
+    /// maximum; 0 turns it off.
     pub deny_cache: Span,
-    /// What every key begins with. Default: `sg:`, so that one server can serve others, too.
+    /// Prefix of every key. Default: `sg:`, so that other programs can use the same server.
     pub key_prefix: String,
-    /// What happens when a server has lost its memory. Default: continue.
+    /// Reaction to a server that has lost its data. Default: continue.
     pub on_loss: OnLoss,
 }
 
-/// What happens when a Redis server has lost its memory.
+/// Reaction to a Redis server that has lost its data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnLoss {
-    /// Limits begin anew.
+    /// Counters start at zero.
     #[default]
     Continue,
-    /// Each rule is closed for its own window.
+    /// Each rule denies for the length of its own window.
     Closed,
 }
 
 impl RedisStore {
-    /// Longer than that, capacity that was given back would be missed.
+    /// A longer cache would deny requests after capacity was released.
     pub(crate) const DENY_CACHE_MAX: Span = Span::from_secs(1);
 
-    /// How long Redis is waited for in a process that does this.
+    /// Returns the timeouts for a process with this workload.
     pub fn waits(&self, asking: Asking) -> Waits {
         let default = match asking {
             Asking::Requests => (Span::from_millis(20), Span::from_millis(45)),
@@ -107,22 +107,23 @@ impl RedisStore {
     }
 }
 
-/// On whose behalf a process asks Redis.
+/// The kind of work for which a process uses Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asking {
-    /// Somebody waits for the answer: 20 and 45 ms, well above what a healthy server needs.
+    /// Requests whose clients wait for the decision: 20 and 45 ms, well above what a healthy server
+    /// needs.
     Requests,
-    /// Messages are dispatched or worked on: hundreds of them ask in the same moment, and can wait
-    /// for each other. What is given up too early costs them more: 500 and 1500 ms.
+    /// Messages that are dispatched or processed: 500 and 1500 ms. Hundreds of them ask Redis at
+    /// the same time and can wait for each other, and giving up too early costs them more.
     Jobs,
 }
 
-/// How long Redis is waited for.
+/// Timeouts of Redis calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waits {
-    /// For one attempt.
+    /// Timeout of one attempt.
     pub timeout: Span,
-    /// For a whole decision.
+    /// Maximum time of a whole decision.
     pub deadline: Span,
 }
 
@@ -143,41 +144,41 @@ impl Default for RedisStore {
     }
 }
 
-/// Which servers make up a Redis.
+/// The servers of a Redis installation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RedisTopology {
-    /// One.
+    /// One server.
     Single(RedisAddress),
-    /// A cluster, found through any of these.
+    /// A cluster, discovered through any of these servers.
     Cluster(Vec<RedisAddress>),
-    /// The current master, asked of these sentinels.
+    /// The current master, discovered through these sentinels.
     Sentinel {
-        /// What the sentinels call the master.
+        /// Name of the master in the sentinels' configuration.
         master: String,
-        /// The sentinels, each with its own login. Encryption and database of the first are those
-        /// of the master, too.
+        /// Sentinels, each with its own login. Encryption and database of the first apply to the
+        /// master, too.
         nodes: Vec<RedisAddress>,
-        /// Who logs in to the master. Default: its default user.
+        /// User name on the master. Default: its default user.
         username: Option<String>,
-        /// The password of the master. Default: none.
+        /// Password on the master. Default: none.
         password: Option<Secret>,
     },
 }
 
-/// A Redis server and how to log in to it.
+/// A Redis server and the login for it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RedisAddress {
-    /// A name or an IP address, without brackets.
+    /// A host name or an IP address, without brackets.
     pub host: String,
     /// The port. Default: 6379.
     pub port: u16,
-    /// Whether the connection is encrypted.
+    /// True if the connection is encrypted.
     pub tls: bool,
-    /// Who logs in. Default: the server's default user.
+    /// User name. Default: the server's default user.
     pub username: Option<String>,
-    /// The password. Default: none.
+    /// Password. Default: none.
     pub password: Option<Secret>,
-    /// The number of the database. Default: 0.
+    /// Number of the database. Default: 0.
     pub db: u32,
 }
 
@@ -188,25 +189,25 @@ impl Default for RedisAddress {
     }
 }
 
-/// The address may come from a variable as a whole, and then any part of it may be where somebody
-/// put a password by mistake.
+/// Prints no part of the address: it may come from a variable as a whole, and then any part of it
+/// may contain a password that was put there by mistake.
 impl fmt::Debug for RedisAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("RedisAddress(…)")
     }
 }
 
-/// A text that does not print.
+/// A text that is not printed by `Debug`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
 impl Secret {
-    /// Keeps a text from being printed.
+    /// Wraps a text.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 
-    /// The text, for whoever has to send it.
+    /// Returns the text, for code that has to send it.
     pub fn expose(&self) -> &str {
         &self.0
     }

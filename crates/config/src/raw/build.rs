@@ -1,26 +1,27 @@
-//! From the events of the parser to the tree.
+//! [`Builder`]: builds the tree of [`Node`]s from the events of the YAML parser, and marks the
+//! parts of the text that may be secret.
 
 use std::collections::HashMap;
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span, Tag};
 
-use super::open::{Kind, Open};
+use super::container::{Container, ContainerKind};
 use super::{Node, Scalar, Value, announces_secret, has_credentials};
 use crate::interpolate;
-use crate::place::{Mark, Path};
-use crate::report::{Report, Show};
-use crate::source::{Hidden, LINE_BYTES_MAX, lines};
+use crate::location::{Path, Position};
+use crate::report::{LineDisplay, Report};
+use crate::source_text::{HiddenRange, LINE_BYTES_MAX, lines};
 
-/// 10,000 rules take about 2 MB.
+/// Maximum size of a file: 10,000 rules take about 2 MB.
 const TEXT_BYTES_MAX: usize = 8 << 20;
-/// The format itself nests 6 deep.
+/// Maximum nesting depth. The format itself nests 6 deep.
 const DEPTH_MAX: usize = 32;
-/// What anchors and aliases may copy in all, by [`Open::bytes`].
+/// Maximum size of all copies that anchors and aliases make, as counted by [`Container::bytes`].
 const COPIED_BYTES_MAX: usize = 4 << 20;
 
-/// The keys at the top of a file whose values a message may show. Below any other key (`auth`, or
-/// a slip of the pen for it) there may be secrets.
-const SHOWN: [&str; 12] = [
+/// Top-level keys whose values a message may show. Values of all other keys (`auth`, or a
+/// misspelling of it) may be secrets.
+const VISIBLE_SECTIONS: [&str; 12] = [
     "booking",
     "dimensions",
     "enabled",
@@ -35,11 +36,11 @@ const SHOWN: [&str; 12] = [
     "store",
 ];
 
-/// The tree of a text, if it is YAML, and the parts that no message may show.
-pub(crate) fn parse(text: &str, report: &mut Report) -> (Option<Node>, Vec<Hidden>) {
+/// Parses a text. Returns its tree, if it is valid YAML, and the ranges that no message may show.
+pub(crate) fn parse(text: &str, report: &mut Report) -> (Option<Node>, Vec<HiddenRange>) {
     if text.len() > TEXT_BYTES_MAX {
-        let message = format!("has {} bytes, more than the 8 MB that are read", text.len());
-        report.error_at(Mark::START, &Path::default(), message, "", Show::Nothing);
+        let message = format!("the file has {} bytes: the maximum is 8 MB", text.len());
+        report.error_at(Position::START, &Path::default(), message, "", LineDisplay::Hidden);
         return (None, Vec::new());
     }
     let mut builder = Builder {
@@ -52,41 +53,41 @@ pub(crate) fn parse(text: &str, report: &mut Report) -> (Option<Node>, Vec<Hidde
         hidden: Vec::new(),
     };
     let sound = builder.run(text);
-    // A file of comments, or of nothing, says nothing.
-    let nothing = Node { at: Mark::START, value: Value::Map(Vec::new()) };
+    // A file without content is an empty map.
+    let nothing = Node { at: Position::START, value: Value::Map(Vec::new()) };
     (sound.then(|| builder.root.unwrap_or(nothing)), builder.hidden)
 }
 
 struct Builder<'b> {
     lines: Vec<&'b str>,
     report: &'b mut Report,
-    /// The lists and maps around the next event.
-    open: Vec<Open>,
+    /// Lists and maps that contain the next event.
+    open: Vec<Container>,
     root: Option<Node>,
-    anchors: HashMap<usize, Built>,
+    anchors: HashMap<usize, FinishedNode>,
     copied_bytes: usize,
-    hidden: Vec<Hidden>,
+    hidden: Vec<HiddenRange>,
 }
 
 /// A finished node.
 #[derive(Clone)]
-pub(super) struct Built {
+pub(super) struct FinishedNode {
     pub(super) node: Node,
-    /// What a copy of it costs.
+    /// Cost of a copy of it.
     pub(super) bytes: usize,
-    /// How many lists and maps are nested in it.
+    /// Number of nested lists and maps in it.
     pub(super) depth: usize,
 }
 
 impl Builder<'_> {
-    /// Whether the text was read to its end.
+    /// Reads all events. Returns false if it stopped at an error.
     fn run(&mut self, text: &str) -> bool {
         let mut parser = Parser::new_from_str(text);
         while let Some(event) = parser.next_event() {
             let done = match event {
                 Ok((event, span)) => self.event(event, span),
                 Err(error) => {
-                    self.syntax(mark(*error.marker()), error.info());
+                    self.syntax(position(*error.marker()), error.info());
                     None
                 }
             };
@@ -97,25 +98,25 @@ impl Builder<'_> {
         true
     }
 
-    /// `None` if there is no use in going on.
+    /// Handles one event. Returns `None` if parsing has to stop.
     fn event(&mut self, event: Event<'_>, span: Span) -> Option<()> {
-        let at = mark(span.start);
+        let at = position(span.start);
         match event {
             Event::Scalar(text, style, anchor, tag) => {
                 let scalar = Scalar::new(text.into_owned(), style == ScalarStyle::Plain);
                 self.hide(&scalar, span);
-                let bytes = Open::NODE_BYTES + scalar.text().len();
+                let bytes = Container::NODE_BYTES + scalar.text().len();
                 self.check_tag(at, tag.as_deref());
                 let node = Node { at, value: Value::Scalar(scalar) };
-                self.close(anchor, Built { node, bytes, depth: 0 })
+                self.close(anchor, FinishedNode { node, bytes, depth: 0 })
             }
             Event::SequenceStart(anchor, tag) => {
                 self.check_tag(at, tag.as_deref());
-                self.start(at, anchor, Kind::list())
+                self.start(at, anchor, ContainerKind::list())
             }
             Event::MappingStart(anchor, tag) => {
                 self.check_tag(at, tag.as_deref());
-                self.start(at, anchor, Kind::map())
+                self.start(at, anchor, ContainerKind::map())
             }
             Event::SequenceEnd | Event::MappingEnd => {
                 let open = self.open.pop()?;
@@ -124,27 +125,27 @@ impl Builder<'_> {
             }
             Event::Alias(anchor) => self.alias(at, anchor),
             Event::DocumentStart(_) if self.root.is_some() => {
-                self.error(at, "a second document begins here", "write one document in a file");
+                self.error(at, "second YAML document", "write only one document in a file");
                 None
             }
             _ => Some(()),
         }
     }
 
-    fn start(&mut self, at: Mark, anchor: usize, kind: Kind) -> Option<()> {
+    fn start(&mut self, at: Position, anchor: usize, kind: ContainerKind) -> Option<()> {
         if self.open.len() == DEPTH_MAX {
             return self.too_deep(at);
         }
         let path = self.path();
-        self.open.push(Open::new(at, path, anchor, kind));
+        self.open.push(Container::new(at, path, anchor, kind));
         Some(())
     }
 
-    fn alias(&mut self, at: Mark, anchor: usize) -> Option<()> {
+    fn alias(&mut self, at: Position, anchor: usize) -> Option<()> {
         let Some(built) = self.anchors.get(&anchor) else {
-            self.error(at, "refers to what it is a part of", "write it out");
+            self.error(at, "alias refers to a value that contains it", "write the value out");
             let node = Node { at, value: Value::Broken };
-            return self.close(0, Built { node, bytes: Open::NODE_BYTES, depth: 0 });
+            return self.close(0, FinishedNode { node, bytes: Container::NODE_BYTES, depth: 0 });
         };
         if self.open.len() + built.depth > DEPTH_MAX {
             return self.too_deep(at);
@@ -157,8 +158,8 @@ impl Builder<'_> {
         self.close(0, built)
     }
 
-    /// Puts a finished node where it belongs.
-    fn close(&mut self, anchor: usize, built: Built) -> Option<()> {
+    /// Adds a finished node to the list or map around it.
+    fn close(&mut self, anchor: usize, built: FinishedNode) -> Option<()> {
         if anchor != 0 {
             self.copied_bytes += built.bytes;
             if self.copied_bytes > COPIED_BYTES_MAX {
@@ -173,86 +174,89 @@ impl Builder<'_> {
         Some(())
     }
 
-    fn check_tag(&mut self, at: Mark, tag: Option<&Tag>) {
+    fn check_tag(&mut self, at: Position, tag: Option<&Tag>) {
         if tag.is_some() {
-            let remedy = "remove the word that begins with `!`";
-            self.error(at, "has a tag, and tags are not read", remedy);
+            let remedy = "remove the word that starts with `!`";
+            self.error(at, "YAML tags are not supported", remedy);
         }
     }
 
-    fn too_deep(&mut self, at: Mark) -> Option<()> {
-        let message = format!("nests more than {DEPTH_MAX} levels deep");
-        self.error(at, &message, "no option is that deep: check the indentation");
+    fn too_deep(&mut self, at: Position) -> Option<()> {
+        let message = format!("nested more than {DEPTH_MAX} levels deep");
+        self.error(at, &message, "check the indentation, no option is that deep");
         None
     }
 
-    fn copies(&mut self, at: Mark) -> Option<()> {
+    fn copies(&mut self, at: Position) -> Option<()> {
         let message = "anchors and aliases copy more than 4 MB";
-        self.error(at, message, "write the rules out, or let fewer aliases contain aliases");
+        self.error(at, message, "write the values out, or nest fewer aliases");
         None
     }
 
-    fn error(&mut self, at: Mark, message: &str, remedy: &str) {
+    fn error(&mut self, at: Position, message: &str, remedy: &str) {
         let show = self.show(at);
         let path = self.path();
         self.report.error_at(at, &path, message.to_owned(), remedy, show);
     }
 
-    fn syntax(&mut self, at: Mark, info: &str) {
+    fn syntax(&mut self, at: Position, info: &str) {
         let line = self.line(at);
         let in_brackets = line.replace("${", "").contains(['[', '{']);
         let remedy = match line.contains("${") && in_brackets {
-            true => "inside [ ] and { } put quotes around a value with a variable: \"${NAME}\"",
+            true => "put quotes around a variable inside [ ] and { }: \"${NAME}\"",
             false => "",
         };
-        self.error(at, &format!("not YAML: {info}"), remedy);
+        self.error(at, &format!("invalid YAML: {info}"), remedy);
     }
 
-    /// What this place is called.
+    /// Returns the path of the next value.
     fn path(&self) -> Path {
-        self.open.last().map(Open::next_path).unwrap_or_default()
+        self.open.last().map(Container::next_path).unwrap_or_default()
     }
 
-    fn show(&self, at: Mark) -> Show {
+    fn show(&self, at: Position) -> LineDisplay {
         let line = self.line(at);
-        let harmless = self.is_shown() && !has_credentials(line) && !announces_secret(line);
-        if harmless { Show::Line } else { Show::Nothing }
+        let harmless = self.is_visible() && !has_credentials(line) && !announces_secret(line);
+        if harmless { LineDisplay::Shown } else { LineDisplay::Hidden }
     }
 
-    /// The line of a mark; empty if it is longer than what is shown.
-    fn line(&self, at: Mark) -> &str {
+    /// Returns the line at a position; empty if it is too long to be shown.
+    fn line(&self, at: Position) -> &str {
         let line = self.lines.get(at.line.wrapping_sub(1)).copied().unwrap_or_default();
         if line.len() > LINE_BYTES_MAX { "" } else { line }
     }
 
-    /// Whether the next value stands where there are no secrets.
-    fn is_shown(&self) -> bool {
+    /// Returns true if the next value is in a section without secrets.
+    fn is_visible(&self) -> bool {
         match self.open.first() {
             None => true,
             Some(open) if open.wants_key() => true,
-            Some(open) => open.key().is_some_and(|key| SHOWN.contains(&key.text.as_str())),
+            Some(open) => {
+                open.key().is_some_and(|key| VISIBLE_SECTIONS.contains(&key.text.as_str()))
+            }
         }
     }
 
     /// Keeps a value out of all messages if it may be secret.
     fn hide(&mut self, scalar: &Scalar, span: Span) {
         let harmless = match self.open.last() {
-            // A file of one word is not a configuration, but it may be a file of a secret.
+            // A file that consists of one word is not a configuration, but may be a file with a
+            // secret.
             None => false,
             Some(open) if open.wants_key() => true,
             Some(open) => {
                 let announced = open.key().is_some_and(|key| announces_secret(&key.text));
-                self.is_shown() && !announced && !has_credentials(scalar.text())
+                self.is_visible() && !announced && !has_credentials(scalar.text())
             }
         };
         if !harmless && !interpolate::is_one_variable(scalar.text()) {
-            self.hidden.push(Hidden { from: mark(span.start), to: mark(span.end) });
+            self.hidden.push(HiddenRange { from: position(span.start), to: position(span.end) });
         }
     }
 }
 
-fn mark(marker: Marker) -> Mark {
-    Mark { line: marker.line().max(1), column: marker.col() + 1 }
+fn position(marker: Marker) -> Position {
+    Position { line: marker.line().max(1), column: marker.col() + 1 }
 }
 
 #[cfg(test)]
@@ -262,7 +266,7 @@ mod tests {
     fn parsed(text: &str) -> (Option<Node>, String) {
         let mut report = Report::default();
         let (node, hidden) = parse(text, &mut report);
-        let failed = report.finish(&crate::source::Source::new("f", text, hidden), None);
+        let failed = report.finish(&crate::source_text::SourceText::new("f", text, hidden), None);
         (node, failed.expect_err("no configuration was given").to_string())
     }
 
@@ -272,18 +276,18 @@ mod tests {
     }
 
     #[test]
-    fn every_node_knows_its_place() {
+    fn every_node_has_its_position() {
         let (node, _) = parsed("a:\n  - b: 1\n    c: [x, \"y\"]\n");
         let Some(Node { value: Value::Map(entries), .. }) = node else { panic!("a map") };
         let Value::List(list) = &entries[0].1.value else { panic!("a list") };
         let Value::Map(map) = &list[0].value else { panic!("a map") };
-        assert_eq!((map[0].0.at, map[0].1.at), (place(2, 5), place(2, 8)));
+        assert_eq!((map[0].0.at, map[0].1.at), (position_at(2, 5), position_at(2, 8)));
         let Value::List(list) = &map[1].1.value else { panic!("a list") };
-        assert_eq!((list[0].at, list[1].at), (place(3, 9), place(3, 12)));
+        assert_eq!((list[0].at, list[1].at), (position_at(3, 9), position_at(3, 12)));
     }
 
-    fn place(line: usize, column: usize) -> Mark {
-        Mark { line, column }
+    fn position_at(line: usize, column: usize) -> Position {
+        Position { line, column }
     }
 
     #[test]
@@ -311,7 +315,7 @@ mod tests {
         let long = format!("a: &a {}\nb: [{}]", "x".repeat(100_000), "*a,".repeat(100_000));
         refused(&long, "anchors and aliases copy more than 4 MB");
         let nested = format!("{}x", "&a [ ".repeat(40));
-        refused(&nested, "nests more than 32 levels deep");
+        refused(&nested, "nested more than 32 levels deep");
     }
 
     #[test]
@@ -320,7 +324,7 @@ mod tests {
         for n in 1..40 {
             text += &format!("a{n}: &a{n} [*a{}]\n", n - 1);
         }
-        refused(&text, "nests more than 32 levels deep");
+        refused(&text, "nested more than 32 levels deep");
     }
 
     #[test]
@@ -329,11 +333,11 @@ mod tests {
             let (node, message) = parsed(&text);
             assert!(node.is_none() && !message.is_empty());
         }
-        refused(&"- ".repeat(100), "nests more than 32 levels deep");
+        refused(&"- ".repeat(100), "nested more than 32 levels deep");
     }
 
     #[test]
     fn a_text_that_is_too_long_is_not_read() {
-        refused(&"#".repeat(TEXT_BYTES_MAX + 1), "more than the 8 MB");
+        refused(&"#".repeat(TEXT_BYTES_MAX + 1), "the maximum is 8 MB");
     }
 }

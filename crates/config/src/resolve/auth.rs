@@ -1,17 +1,18 @@
-//! Tokens. No message repeats one.
+//! Reads `auth.tokens`: the tokens of callers and their scopes. No message repeats a token.
 
 use std::collections::HashMap;
 
 use super::item::{Fields, Item};
 use super::scalar;
 use crate::config::{Auth, TokenHash, TokenScope};
-use crate::place::brief;
+use crate::location::shorten;
 use crate::raw::{Key, Value};
 use crate::report::Report;
 
-/// Fewer characters can be guessed.
+/// Minimum length of a token: shorter ones can be guessed.
 const TOKEN_CHARS_MIN: usize = 16;
 
+/// Reads the section `auth`.
 pub(super) fn auth(item: Item<'_>, report: &mut Report) -> Auth {
     let Some(fields) = Fields::open(item, &["tokens"], report) else { return Auth::default() };
     let auth = tokens_with(&fields, true, report);
@@ -20,10 +21,10 @@ pub(super) fn auth(item: Item<'_>, report: &mut Report) -> Auth {
         && auth.scopes.is_empty()
         && report.errors() == 0
     {
-        let message = "no token has scopes, so each may do everything: also set overrides, reset \
-                       usage and reload";
-        let remedy = "write a token as {token: …, scopes: [decide]}, and give admin to operators";
-        report.warning(&item.place(), message, remedy);
+        let message =
+            "no token has scopes, so every token may also set overrides, reset usage and reload";
+        let remedy = "write tokens as {token: …, scopes: [decide]}, and give the scope admin to operators only";
+        report.warning(&item.location(), message, remedy);
     }
     auth
 }
@@ -35,15 +36,15 @@ const SCOPES: [(&str, TokenScope); 4] = [
     ("queue", TokenScope::Queue),
 ];
 
-/// The tokens of a gateway, in a map that may hold other options. They have no scopes.
+/// Reads the tokens of a gateway. They have no scopes.
 pub(super) fn tokens_of(fields: &Fields<'_>, report: &mut Report) -> Auth {
     tokens_with(fields, false, report)
 }
 
 fn tokens_with(fields: &Fields<'_>, scoped: bool, report: &mut Report) -> Auth {
     let mut auth = Auth::default();
-    let form = "write a map of callers and their tokens, such as ci: ${CI_TOKEN:?}";
-    let callers = fields.read_some("tokens", report, |item, report| item.names(report, form));
+    let form = "write a map from caller names to tokens, such as ci: ${CI_TOKEN:?}";
+    let callers = fields.read_some("tokens", report, |item, report| item.entries(report, form));
     let mut owners = HashMap::new();
     for (name, item) in callers.unwrap_or_default() {
         let mut token = Some(item.clone());
@@ -58,7 +59,7 @@ fn tokens_with(fields: &Fields<'_>, scoped: bool, report: &mut Report) -> Auth {
     auth
 }
 
-/// A caller in full: its tokens, and what they may do.
+/// Reads the long form of a caller: its tokens and its scopes.
 fn token_and_scopes<'n>(
     item: Item<'n>,
     report: &mut Report,
@@ -67,18 +68,18 @@ fn token_and_scopes<'n>(
         return (None, None);
     };
     let token = fields.require("token", "write the token, such as token: ${CI_TOKEN:?}", report);
-    let form = "write a list of decide, read, admin and queue";
+    let form = "write a list of decide, read, admin or queue";
     let scopes = fields.require("scopes", form, report).map(|item| {
         let items = item.list(report, form).unwrap_or_default();
         if items.is_empty() && matches!(item.node.value, Value::List(_)) {
-            item.fail(report, "is empty, so the token may do nothing", form);
+            item.fail(report, "empty list: the token would have no permissions", form);
         }
         items.iter().filter_map(|item| scalar::word(item, report, &SCOPES)).collect()
     });
     (token, scopes)
 }
 
-/// The tokens of one caller.
+/// Reads the tokens of one caller.
 fn tokens<'n>(
     name: &'n Key,
     item: &Item<'n>,
@@ -86,12 +87,12 @@ fn tokens<'n>(
     report: &mut Report,
 ) -> Vec<TokenHash> {
     let mut items = item.one_or_more();
-    // The place of the next token may stay empty until there is one.
+    // An empty item is allowed, so that a variable can provide the next token later.
     if matches!(item.node.value, Value::List(_)) {
-        items.retain(|item| !matches!(&item.node.value, Value::Scalar(s) if s.is_left_out()));
+        items.retain(|item| !matches!(&item.node.value, Value::Scalar(s) if s.is_omitted()));
     }
     if items.is_empty() {
-        item.fail(report, "has no token", "write one, or remove the caller");
+        item.fail(report, "the caller has no token", "write one, or remove the caller");
     }
     let mut hashes = Vec::new();
     for item in items {
@@ -100,8 +101,8 @@ fn tokens<'n>(
             None => hashes.push(hash),
             Some(owner) if owner == name.text => {}
             Some(owner) => {
-                let message = format!("is the same token as that of {}", brief(owner));
-                item.fail(report, message, "give each caller its own, or nobody knows who called");
+                let message = format!("same token as caller {}", shorten(owner));
+                item.fail(report, message, "give each caller its own token");
             }
         }
     }
@@ -115,12 +116,13 @@ fn token(item: &Item<'_>, report: &mut Report) -> Option<TokenHash> {
         if hash.is_some() {
             return hash;
         }
-        ("is not a SHA-256", "write sha256: and 64 hexadecimal digits")
+        ("not a SHA-256 hash", "write sha256: followed by 64 hexadecimal digits")
     } else if !text.chars().all(|c| c.is_ascii_graphic()) {
-        // A line break at the end of a secret is easily overlooked, and no header can hold it.
-        ("has spaces, line breaks or letters outside of ASCII", "remove them from the token")
+        // A line break at the end of a secret is easily overlooked, and an HTTP header can't
+        // contain it.
+        ("the token contains spaces, line breaks or non-ASCII characters", "remove them")
     } else if text.len() < TOKEN_CHARS_MIN {
-        ("has fewer than 16 characters", "make a longer one, such as by openssl rand -hex 32")
+        ("the token has fewer than 16 characters", "generate one with openssl rand -hex 32")
     } else {
         return Some(TokenHash::of(text));
     };

@@ -1,8 +1,9 @@
-//! What only shows when all rules are looked at together, at the place of each mistake.
+//! Compiles all rules together, and reports the errors of [`Ruleset::new`] at the location of each
+//! mistake.
 //!
-//! Core names the rule or the group that is wrong. A name may be taken twice, empty, or come from
-//! a variable, so it says neither where that is nor what may be shown. Where anything is wrong,
-//! the rules are compiled once more under numbers.
+//! `core` names the rule or the group of an error. Such a name may be a duplicate, empty, or the
+//! value of a variable, so it neither identifies the location nor may always be shown. If compiling
+//! fails, the rules are therefore compiled again with numbers as their names.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,21 +11,23 @@ use sluicegate_core::ruleset::{Problem, RulesetError, Settings};
 use sluicegate_core::{Group, Rule, Ruleset};
 
 use super::item::Item;
-use super::limits::{DraftGroup, option, place_of};
-use super::rule::Draft;
+use super::limits::{DraftGroup, location_of, option};
+use super::rule::DraftRule;
 use crate::raw::Value;
 use crate::report::Report;
 
-/// A query names 32 at most, and every decision looks at all that rules speak of.
+/// Maximum number of dimensions in all rules: every decision looks at all of them, and a request
+/// has at most 32.
 const DIMENSIONS_MAX: usize = 256;
 
-/// Compiles the groups for the mistakes that it finds.
+/// Compiles the groups and reports all errors.
 pub(super) fn check(drafts: &[DraftGroup<'_>], settings: &Settings, report: &mut Report) {
     if !dimensions_fit(drafts, report) {
         return;
     }
-    let whole =
-        |draft: &Draft<'_>| if draft.broken { stub(&draft.rule) } else { draft.rule.clone() };
+    let whole = |draft: &DraftRule<'_>| {
+        if draft.has_errors { stub(&draft.rule) } else { draft.rule.clone() }
+    };
     let groups: Vec<_> = drafts
         .iter()
         .map(|draft| Group { rules: draft.rules.iter().map(whole).collect(), ..draft.group() })
@@ -32,33 +35,34 @@ pub(super) fn check(drafts: &[DraftGroup<'_>], settings: &Settings, report: &mut
     let Err(errors) = Ruleset::new(groups.clone(), settings.clone()) else { return };
     check_names(drafts, &errors, report);
     let Err(errors) = Ruleset::new(numbered(groups), settings.clone()) else { return };
-    let numbers = Numbers::new(drafts);
+    let numbers = NumberedDrafts::new(drafts);
     for error in errors {
         numbers.report(error, report);
     }
 }
 
-/// A rule of which only the name is of interest.
+/// Returns a valid rule with the same name, in place of a rule with errors.
 fn stub(rule: &Rule) -> Rule {
     let limit = "1/h".parse().expect("this is a limit");
     Rule::new(rule.name.clone(), [limit])
 }
 
+/// Reports an error if the rules use too many dimensions.
 fn dimensions_fit(drafts: &[DraftGroup<'_>], report: &mut Report) -> bool {
     let mut names = HashSet::new();
     for draft in drafts.iter().flat_map(|group| &group.rules) {
         names.extend(draft.rule.dimensions());
         if names.len() > DIMENSIONS_MAX {
-            let message = format!("rules speak of more than {DIMENSIONS_MAX} dimensions");
-            let remedy = "put what changes from rule to rule into a value, not into a name";
-            report.error(&draft.item.place(), message, remedy);
+            let message = format!("the rules use more than {DIMENSIONS_MAX} dimensions");
+            let remedy = "use one dimension with many values instead of many dimensions";
+            report.error(&draft.item.location(), message, remedy);
             return false;
         }
     }
     true
 }
 
-/// Names that are taken or can't be used. Of several that are the same, the first may stay.
+/// Reports duplicate and invalid names. Of several equal names, the first is accepted.
 fn check_names(drafts: &[DraftGroup<'_>], errors: &[RulesetError], report: &mut Report) {
     let wrong: HashMap<&str, &Problem> = errors
         .iter()
@@ -66,13 +70,13 @@ fn check_names(drafts: &[DraftGroup<'_>], errors: &[RulesetError], report: &mut 
         .map(|error| (error.place.as_str(), &error.problem))
         .collect();
     let mut seen = HashSet::new();
-    let mut check = |place: String, item: &Item<'_>| {
-        let problem = wrong.get(place.as_str());
-        let first = seen.insert(place);
+    let mut check = |owner: String, item: &Item<'_>| {
+        let problem = wrong.get(owner.as_str());
+        let first = seen.insert(owner);
         let Some(problem) = problem.filter(|problem| !first || ***problem == Problem::Name) else {
             return;
         };
-        // A name that is left out or can't be read was reported as such.
+        // A missing or unreadable name is already reported.
         if let Some(name) = option(item, "name")
             && matches!(&name.node.value, Value::Scalar(scalar) if !scalar.is_null())
         {
@@ -87,7 +91,7 @@ fn check_names(drafts: &[DraftGroup<'_>], errors: &[RulesetError], report: &mut 
     }
 }
 
-/// The same groups, with numbers for names.
+/// Returns the groups with numbers as names.
 fn numbered(mut groups: Vec<Group>) -> Vec<Group> {
     let mut rules = 0..;
     for (number, group) in groups.iter_mut().enumerate() {
@@ -99,13 +103,13 @@ fn numbered(mut groups: Vec<Group>) -> Vec<Group> {
     groups
 }
 
-/// Groups and rules by their numbers.
-struct Numbers<'d, 'n> {
+/// DraftRule groups and rules by their numbers.
+struct NumberedDrafts<'d, 'n> {
     groups: &'d [DraftGroup<'n>],
-    rules: Vec<&'d Draft<'n>>,
+    rules: Vec<&'d DraftRule<'n>>,
 }
 
-impl<'d, 'n> Numbers<'d, 'n> {
+impl<'d, 'n> NumberedDrafts<'d, 'n> {
     fn new(groups: &'d [DraftGroup<'n>]) -> Self {
         Self { groups, rules: groups.iter().flat_map(|group| &group.rules).collect() }
     }
@@ -114,7 +118,7 @@ impl<'d, 'n> Numbers<'d, 'n> {
         self.groups.get(number.parse::<usize>().ok()?)
     }
 
-    fn rule(&self, number: &str) -> Option<&'d Draft<'n>> {
+    fn rule(&self, number: &str) -> Option<&'d DraftRule<'n>> {
         self.rules.get(number.parse::<usize>().ok()?).copied()
     }
 
@@ -130,38 +134,39 @@ impl<'d, 'n> Numbers<'d, 'n> {
 
     fn report_group(&self, group: &DraftGroup<'_>, problem: Problem, report: &mut Report) {
         match problem {
-            // Rules that could not be read were reported.
-            Problem::NoRules if group.lost => {}
+            // Rules that could not be read are already reported.
+            Problem::NoRules if group.incomplete => {}
             Problem::Effective(other) => {
-                let other = self.group(&other).map(DraftGroup::shown_name).unwrap_or_default();
+                let other = self.group(&other).map(DraftGroup::display_name).unwrap_or_default();
                 let message = Problem::Effective(other).to_string();
-                report.error(&group.place_of("effective"), message, "");
+                report.error(&group.location_of("effective"), message, "");
             }
-            problem => report.error(&group.place_of("rules"), problem.to_string(), ""),
+            problem => report.error(&group.location_of("rules"), problem.to_string(), ""),
         }
     }
 
-    fn report_rule(&self, rule: &Draft<'_>, problem: Problem, report: &mut Report) {
+    fn report_rule(&self, rule: &DraftRule<'_>, problem: Problem, report: &mut Report) {
         if let Problem::NoValues(dimension) = &problem {
             let when = option(&rule.item, "when").unwrap_or_else(|| rule.item.clone());
             let message = problem.to_string();
             let message = message.strip_prefix(&format!("when {dimension}: ")).unwrap_or(&message);
-            return report.error(&place_of(&when, dimension), message, "");
+            return report.error(&location_of(&when, dimension), message, "");
         }
-        let key = || rule.shown("key");
+        let key = || rule.display("key");
         let (option, problem) = match problem {
             Problem::SameWindow(one, other) => {
-                let problem = Problem::SameWindow(rule.shown_limit(&one), rule.shown_limit(&other));
+                let problem =
+                    Problem::SameWindow(rule.display_limit(&one), rule.display_limit(&other));
                 ("limit", problem)
             }
             Problem::Template(_) => ("key", Problem::Template(key())),
             Problem::TemplateMark(_) => ("key", Problem::TemplateMark(key())),
             Problem::TemplateDimension { dimension, .. } => {
-                let dimension = rule.shown_per(&dimension);
+                let dimension = rule.display_per(&dimension);
                 ("key", Problem::TemplateDimension { key: key(), dimension })
             }
             Problem::TemplateShared { other, .. } => {
-                let other = self.rule(&other).map(Draft::shown_name).unwrap_or_default();
+                let other = self.rule(&other).map(DraftRule::display_name).unwrap_or_default();
                 ("key", Problem::TemplateShared { key: key(), other })
             }
             problem @ Problem::TemplateCells(_) => ("key", problem),
@@ -170,8 +175,8 @@ impl<'d, 'n> Numbers<'d, 'n> {
             problem => ("name", problem),
         };
         let message = problem.to_string();
-        // The path says so already.
+        // The path already contains the name of the option.
         let message = message.strip_prefix(&format!("{option}: ")).unwrap_or(&message);
-        report.error(&rule.place_of(option), message, "");
+        report.error(&rule.location_of(option), message, "");
     }
 }

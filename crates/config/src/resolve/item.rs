@@ -1,10 +1,10 @@
-//! A node on its way to being typed, and the maps that options are read from.
+//! [`Item`]: a node of the tree with its path, and [`Fields`]: the options in a map.
 
-use crate::place::{Path, Place, brief};
+use crate::location::{Location, Path, shorten};
 use crate::raw::{Key, Node, Scalar, Value};
 use crate::report::Report;
 
-/// A node with the path that leads to it.
+/// A node with its path.
 #[derive(Clone)]
 pub(super) struct Item<'n> {
     pub(super) node: &'n Node,
@@ -12,15 +12,17 @@ pub(super) struct Item<'n> {
 }
 
 impl<'n> Item<'n> {
-    pub(super) fn place(&self) -> Place {
-        Place { mark: self.node.at, path: self.path.clone() }
+    /// Returns the location of the node.
+    pub(super) fn location(&self) -> Location {
+        Location { position: self.node.at, path: self.path.clone() }
     }
 
+    /// Reports an error at the node.
     pub(super) fn fail(&self, report: &mut Report, message: impl Into<String>, remedy: &str) {
-        report.error(&self.place(), message, remedy);
+        report.error(&self.location(), message, remedy);
     }
 
-    /// The text of a scalar; `form` says what to write where it is none.
+    /// Returns the scalar, or reports an error; `form` tells the author what to write.
     pub(super) fn scalar(&self, report: &mut Report, form: &str) -> Option<&'n Scalar> {
         match &self.node.value {
             Value::Scalar(scalar) if !scalar.is_null() => return Some(scalar),
@@ -30,7 +32,7 @@ impl<'n> Item<'n> {
         None
     }
 
-    /// The items of a list.
+    /// Returns the items of a list, or reports an error.
     pub(super) fn list(&self, report: &mut Report, form: &str) -> Option<Vec<Item<'n>>> {
         let Value::List(list) = &self.node.value else {
             self.wrong_kind(report, form);
@@ -40,7 +42,7 @@ impl<'n> Item<'n> {
         Some(list.iter().enumerate().map(item).collect())
     }
 
-    /// The items of a list, or the item itself where one is enough.
+    /// Returns the items of a list, or the item itself if it is not a list.
     pub(super) fn one_or_more(&self) -> Vec<Item<'n>> {
         match &self.node.value {
             Value::List(list) => {
@@ -51,8 +53,8 @@ impl<'n> Item<'n> {
         }
     }
 
-    /// The entries of a map whose keys are names that the file chooses.
-    pub(super) fn names(
+    /// Returns the entries of a map whose keys are names that the file chooses.
+    pub(super) fn entries(
         &self,
         report: &mut Report,
         form: &str,
@@ -66,14 +68,14 @@ impl<'n> Item<'n> {
         Some(entries.iter().map(item).collect())
     }
 
-    /// Says that this is not the kind of value that is wanted.
+    /// Reports that the value is not of the expected kind.
     fn wrong_kind(&self, report: &mut Report, form: &str) {
         let message = match &self.node.value {
             Value::Broken => return,
-            Value::Scalar(scalar) if scalar.is_null() => "has no value",
-            Value::Scalar(_) => "is a single value",
-            Value::List(_) => "is a list",
-            Value::Map(_) => "is a map",
+            Value::Scalar(scalar) if scalar.is_null() => "missing value",
+            Value::Scalar(_) => "a single value is not allowed here",
+            Value::List(_) => "a list is not allowed here",
+            Value::Map(_) => "a map is not allowed here",
         };
         self.fail(report, message, form);
     }
@@ -86,20 +88,21 @@ pub(super) struct Fields<'n> {
 }
 
 impl<'n> Fields<'n> {
-    /// Opens a map whose keys are all `known`, and reports those that are not.
+    /// Opens a map, and reports every key that is not in `known`.
     pub(super) fn open(item: Item<'n>, known: &[&str], report: &mut Report) -> Option<Self> {
-        Self::open_besides(item, known, &[], report)
+        Self::open_with_misplaced(item, known, &[], report)
     }
 
-    /// The same, where some further keys are reported as a part that this version does not read.
-    pub(super) fn open_besides(
+    /// Opens a map whose keys in `misplaced` are valid in other sections only, and reports these as
+    /// such.
+    pub(super) fn open_with_misplaced(
         item: Item<'n>,
         known: &[&str],
-        elsewhere: &[&str],
+        misplaced: &[&str],
         report: &mut Report,
     ) -> Option<Self> {
         let Value::Map(entries) = &item.node.value else {
-            item.wrong_kind(report, &format!("write a map of {}", listed(known)));
+            item.wrong_kind(report, &format!("write a map with the keys {}", join_words(known)));
             return None;
         };
         for (key, _) in entries {
@@ -107,47 +110,47 @@ impl<'n> Fields<'n> {
             if known.contains(&name) {
                 continue;
             }
-            let place = Place { mark: key.at, path: item.path.key(name) };
-            if elsewhere.contains(&name) {
-                let message =
-                    "is not read by this version, which reads the limiter's part of a file";
-                report.error(&place, message, "remove it");
+            let location = Location { position: key.at, path: item.path.key(name) };
+            if misplaced.contains(&name) {
+                let message = "only routes of gateways have this option";
+                report.error(&location, message, "remove it");
                 continue;
             }
-            // Comparing takes time that a file of nonsense is not worth.
+            // Comparing takes time that a file of nonsense does not deserve.
             let near = (!report.is_full()).then(|| nearest(name, known.iter().copied()));
             let remedy = match near.flatten() {
                 Some(near) => format!("did you mean {near}?"),
-                None => format!("the keys here are {}", listed(known)),
+                None => format!("known keys: {}", join_words(known)),
             };
-            report.error(&place, "unknown key", &remedy);
+            report.error(&location, "unknown key", &remedy);
         }
         Some(Self { item, entries })
     }
 
-    pub(super) fn place(&self) -> Place {
-        self.item.place()
+    /// Returns the location of the map.
+    pub(super) fn location(&self) -> Location {
+        self.item.location()
     }
 
-    /// An option, unless it is left out.
+    /// Returns an option, unless it is left out.
     pub(super) fn get(&self, key: &str) -> Option<Item<'n>> {
         let (_, node) = self.entries.iter().find(|(other, _)| other.text == key)?;
         match &node.value {
-            Value::Scalar(scalar) if scalar.is_left_out() => None,
+            Value::Scalar(scalar) if scalar.is_omitted() => None,
             _ => Some(Item { node, path: self.item.path.key(key) }),
         }
     }
 
-    /// An option that has to be there.
+    /// Returns an option, or reports that it is missing.
     pub(super) fn require(&self, key: &str, remedy: &str, report: &mut Report) -> Option<Item<'n>> {
         let found = self.get(key);
         if found.is_none() {
-            report.error(&self.place(), format!("has no {key}"), remedy);
+            report.error(&self.location(), format!("missing {key}"), remedy);
         }
         found
     }
 
-    /// An option in its type, or `default` where it is left out or was reported.
+    /// Reads an option. Returns `default` if it is left out or has an error.
     pub(super) fn read<T>(
         &self,
         key: &str,
@@ -158,7 +161,7 @@ impl<'n> Fields<'n> {
         self.get(key).and_then(|item| read(&item, report)).unwrap_or(default)
     }
 
-    /// An option in its type, if it is there.
+    /// Reads an option. Returns `None` if it is left out or has an error.
     pub(super) fn read_some<T>(
         &self,
         key: &str,
@@ -169,8 +172,8 @@ impl<'n> Fields<'n> {
     }
 }
 
-/// `a, b and c`.
-pub(super) fn listed(words: &[&str]) -> String {
+/// Joins words as in `a, b and c`.
+pub(super) fn join_words(words: &[&str]) -> String {
     match words {
         [] => String::new(),
         [word] => (*word).to_owned(),
@@ -178,13 +181,13 @@ pub(super) fn listed(words: &[&str]) -> String {
     }
 }
 
-/// The word that was probably meant.
+/// Returns the word that a misspelled word probably means.
 pub(super) fn nearest<'w>(written: &str, words: impl Iterator<Item = &'w str>) -> Option<&'w str> {
-    // Nobody means a short word by a long one, and comparing takes time.
+    // A long text is not a misspelling of a short word, and comparing takes time.
     if written.len() > 40 {
         return None;
     }
-    let written = brief(written).to_lowercase();
+    let written = shorten(written).to_lowercase();
     let distance = |word: &str| strsim::osa_distance(&written, &word.to_lowercase());
     let near = words.map(|word| (distance(word), word)).min_by_key(|(distance, _)| *distance);
     let far = written.chars().count() / 3 + 1;

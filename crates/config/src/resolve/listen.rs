@@ -1,4 +1,5 @@
-//! Listeners, and whether anybody could walk in.
+//! Reads `listen`: the listeners. Reports listeners that unauthenticated clients on other machines
+//! could reach.
 
 use super::item::{Fields, Item};
 use super::scalar;
@@ -8,7 +9,7 @@ use crate::report::Report;
 
 const PORTS: [(&str, u16); 3] = [("http", 8_080), ("grpc", 8_081), ("admin", 9_090)];
 
-/// `authenticated` says whether callers present tokens.
+/// Reads the section `listen`. `authenticated` is true if callers present tokens.
 pub(super) fn listen(item: Option<Item<'_>>, authenticated: bool, report: &mut Report) -> Listen {
     let known = PORTS.map(|(key, _)| key);
     let fields = item.and_then(|item| Fields::open(item, &known, report));
@@ -18,13 +19,13 @@ pub(super) fn listen(item: Option<Item<'_>>, authenticated: bool, report: &mut R
         let listener = item.as_ref().and_then(|item| listener(item, report));
         (key, item, listener.unwrap_or(default))
     });
-    for (place, (key, item, listener)) in listeners.iter().enumerate() {
+    for (index, (key, item, listener)) in listeners.iter().enumerate() {
         if let Some(item) = item {
             check_access(item, listener, authenticated, report);
         }
-        for (other_key, other_item, other) in &listeners[..place] {
+        for (other_key, other_item, other) in &listeners[..index] {
             if listener.address.collides_with(&other.address) {
-                // One that the file does not mention can't be to blame.
+                // The error belongs to a listener that the file mentions.
                 let (item, other) = match item {
                     Some(_) => (item, other_key),
                     None => (other_item, key),
@@ -32,8 +33,8 @@ pub(super) fn listen(item: Option<Item<'_>>, authenticated: bool, report: &mut R
                 if let Some(item) = item {
                     item.fail(
                         report,
-                        format!("has the address of {other}"),
-                        "give each its own port",
+                        format!("same address as listen.{other}"),
+                        "give each listener its own port",
                     );
                 }
             }
@@ -43,13 +44,14 @@ pub(super) fn listen(item: Option<Item<'_>>, authenticated: bool, report: &mut R
     Listen { http, grpc, admin }
 }
 
+/// Reads one listener: an address, or a map with more options.
 pub(super) fn listener(item: &Item<'_>, report: &mut Report) -> Option<Listener> {
     if !matches!(item.node.value, Value::Map(_)) {
         let address = scalar::address(item, report)?;
         return Some(Listener { address, tls: None, insecure: false });
     }
     let fields = Fields::open(item.clone(), &["address", "tls", "insecure"], report)?;
-    let address = fields.require("address", "write one, such as 127.0.0.1:8080", report);
+    let address = fields.require("address", "write host:port, such as 127.0.0.1:8080", report);
     Some(Listener {
         tls: fields.read_some("tls", report, tls),
         insecure: fields.read("insecure", false, report, scalar::boolean),
@@ -59,22 +61,22 @@ pub(super) fn listener(item: &Item<'_>, report: &mut Report) -> Option<Listener>
 
 fn tls(item: &Item<'_>, report: &mut Report) -> Option<Tls> {
     let fields = Fields::open(item.clone(), &["cert", "key", "client_ca"], report)?;
-    let cert = fields.require("cert", "name the file of the certificate chain", report);
-    let key = fields.require("key", "name the file of the private key", report);
+    let cert = fields.require("cert", "write the path of the certificate chain, in PEM", report);
+    let key = fields.require("key", "write the path of the private key, in PEM", report);
     let client_ca = fields.read_some("client_ca", report, scalar::path);
     let cert = cert.and_then(|cert| scalar::path(&cert, report));
     let key = key.and_then(|key| scalar::path(&key, report));
     Some(Tls { cert: cert?, key: key?, client_ca })
 }
 
-/// Whoever can reach it has to say who they are.
+/// Reports a listener that other machines can reach without authentication.
 pub(super) fn check_access(
     item: &Item<'_>,
     listener: &Listener,
     authenticated: bool,
     report: &mut Report,
 ) {
-    // A broken client_ca was meant to be one.
+    // An invalid client_ca is reported as such; it still means that clients need certificates.
     let tls = match &item.node.value {
         Value::Map(entries) => entries.iter().find(|(key, _)| key.text == "tls"),
         _ => None,
@@ -85,7 +87,8 @@ pub(super) fn check_access(
     };
     let known = authenticated || asks_for_certificates || listener.insecure;
     if !known && !listener.address.is_loopback() {
-        let remedy = "add auth.tokens or tls.client_ca, or write insecure: true beside the address";
-        item.fail(report, "other machines can reach it, and it asks nobody who they are", remedy);
+        let remedy =
+            "add auth.tokens or tls.client_ca, or write insecure: true next to the address";
+        item.fail(report, "other machines can connect without authentication", remedy);
     }
 }

@@ -1,7 +1,6 @@
-//! What the tree means. Every part reads its own keys and reports all that is wrong with them; a
-//! part that is wrong stands in with its default, so that the others can be checked too.
+//! Turns the tree into a [`Config`]. Each module reads one section and reports all its mistakes; a
+//! section with mistakes is replaced by its default, so that the other sections can be checked too.
 
-mod advice;
 mod auth;
 mod compile;
 mod dimensions;
@@ -12,17 +11,18 @@ mod handler;
 mod item;
 mod limits;
 mod listen;
-mod never;
 mod outage;
 mod prices;
 mod queue;
+mod redact;
 mod redis;
 mod rule;
 mod scalar;
 mod service;
 mod store;
+mod unreachable;
 mod upstream;
-mod wording;
+mod warnings;
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ use sluicegate_core::{Group, Ruleset};
 
 use crate::Format;
 use crate::config::{Config, Store};
-use crate::place::Path;
+use crate::location::Path;
 use crate::raw::{Node, Value};
 use crate::report::Report;
 use item::{Fields, Item};
@@ -58,7 +58,7 @@ const KNOWN: [&str; 18] = [
     "workers",
 ];
 
-/// The format that a file is in, by its look.
+/// Detects the format of a file by its keys.
 pub(crate) fn format(root: &Node) -> Format {
     match &root.value {
         Value::Map(entries) if entries.iter().any(|(key, _)| key.text == "domain") => Format::Envoy,
@@ -66,19 +66,19 @@ pub(crate) fn format(root: &Node) -> Format {
     }
 }
 
-/// The configuration that a file of envoyproxy/ratelimit is: its limits, and defaults.
+/// Reads a file of envoyproxy/ratelimit: its limits, and defaults for everything else.
 pub(crate) fn envoy_file(root: &Node, report: &mut Report) -> Option<Config> {
     let empty = Node { at: root.at, value: Value::Map(Vec::new()) };
     let config = config(&empty, report)?;
     let item = Item { node: root, path: Path::default() };
-    let counting = envoy::counting(limits::option(&item, "compat"), report);
-    let imported = envoy::groups(vec![item.clone()], counting, report);
+    let compat = envoy::compat(limits::option(&item, "compat"), report);
+    let imported = envoy::groups(vec![item.clone()], compat, report);
     let settings = Settings { required: Vec::new(), needs: Vec::new(), ..config.settings.clone() };
-    let groups = with_imported(Vec::new(), imported, &settings, Some(item), report);
+    let groups = add_imported_groups(Vec::new(), imported, &settings, Some(item), report);
     Some(Config { groups, settings, ..config })
 }
 
-/// The configuration, which is of use only if nothing was reported.
+/// Reads a file of our own format. The result is usable only if no error was reported.
 pub(crate) fn config(root: &Node, report: &mut Report) -> Option<Config> {
     let empty = Node { at: root.at, value: Value::Map(Vec::new()) };
     let is_nothing = matches!(&root.value, Value::Scalar(scalar) if scalar.is_null());
@@ -108,9 +108,9 @@ pub(crate) fn config(root: &Node, report: &mut Report) -> Option<Config> {
     let (prices, book) =
         part("prices").map(|item| prices::prices(&item, report)).unwrap_or_default();
     settings.prices = Arc::new(book);
-    let counting = envoy::counting(part("compat"), report);
+    let compat = envoy::compat(part("compat"), report);
     let (envoy, imported) =
-        part("envoy").map(|item| envoy::envoy(item, counting, report)).unwrap_or_default();
+        part("envoy").map(|item| envoy::envoy(item, compat, report)).unwrap_or_default();
     let drafts = part("limits").map(|item| limits::limits(&item, report));
     if drafts.is_none() && imported.is_empty() {
         dimensions.require_for_default_rule(&default_dimensions(), report);
@@ -120,32 +120,33 @@ pub(crate) fn config(root: &Node, report: &mut Report) -> Option<Config> {
     settings.secret.extend(dimensions.secret.iter().filter(|&name| name != "apiKey").cloned());
     if let Some(drafts) = &drafts {
         compile::check(drafts, &settings, report);
-        // Envoy and gateways need not name what is required of all others.
+        // Requests of Envoy and of gateways need not have the required dimensions.
         let others = part("envoy").is_some() || part("gateways").is_some();
-        never::check(drafts, if others { &[] } else { &settings.required }, report);
+        unreachable::check(drafts, if others { &[] } else { &settings.required }, report);
         let partition = part("store").and_then(|item| limits::option(&item, "partition"));
         let (dimensions, outage, store) = (&dimensions, &settings.outage, &store);
-        let context = advice::Context { dimensions, outage, store, partition };
-        advice::advise(drafts, &context, report);
+        let context = warnings::Context { dimensions, outage, store, partition };
+        warnings::add_warnings(drafts, &context, report);
     }
     let groups = drafts.map(|drafts| drafts.iter().map(DraftGroup::group).collect());
     let groups =
         groups.unwrap_or_else(|| if imported.is_empty() { default_groups() } else { Vec::new() });
-    let groups = with_imported(groups, imported, &settings, part("envoy"), report);
+    let groups = add_imported_groups(groups, imported, &settings, part("envoy"), report);
     let gateways = part("gateways").map(|item| gateway::gateways(&item, &listen, report));
     let (gateways, of_routes) = gateways.unwrap_or_default();
-    let names = "a route is called <gateway>/<route>, and a group or a rule of limits is, too";
-    let groups = with_own(groups, of_routes, &settings, part("gateways"), names, report);
+    let names =
+        "the name <gateway>/<route> of a route is also the name of a group or rule in limits";
+    let groups = add_own_groups(groups, of_routes, &settings, part("gateways"), names, report);
     let dispatch = part("dispatch")
         .and_then(|item| dispatch::dispatch(&item, &store, part("workers").as_ref(), report));
     let (dispatch, of_providers) = dispatch.unzip();
     let workers = part("workers").map(|item| dispatch::workers(&item, dispatch.as_ref(), report));
     let (workers, of_workers) = workers.unwrap_or_default();
     let own = of_providers.unwrap_or_default().into_iter().chain(of_workers).collect();
-    let names = "its rules are called dispatch/<provider> and worker/<provider>, and another rule \
-                 or key of the file is, too";
+    let names = "a rule or key of the file has the name dispatch/<provider> or worker/<provider>, \
+                 which is reserved for the limits of providers";
     let groups =
-        with_own(groups, own, &settings, part("dispatch").or(part("workers")), names, report);
+        add_own_groups(groups, own, &settings, part("dispatch").or(part("workers")), names, report);
     settings.needs = needs(&groups, &settings.optional);
     Some(Config {
         enabled: fields.read("enabled", true, report, scalar::boolean),
@@ -166,8 +167,8 @@ pub(crate) fn config(root: &Node, report: &mut Report) -> Option<Config> {
     })
 }
 
-/// All groups, if those that were imported can stand beside the others.
-fn with_imported(
+/// Adds imported groups, and reports names that conflict with the other groups.
+fn add_imported_groups(
     mut groups: Vec<Group>,
     imported: Vec<Group>,
     settings: &Settings,
@@ -180,14 +181,14 @@ fn with_imported(
         && let Err(errors) = Ruleset::new(groups.clone(), settings.clone())
     {
         for error in errors {
-            item.fail(report, error.to_string(), "rename one of the two");
+            item.fail(report, error.to_string(), "rename one of them");
         }
     }
     groups
 }
 
-/// All groups, if those of another part can stand beside the others.
-fn with_own(
+/// Adds the groups of another section, and reports names that conflict with the other groups.
+fn add_own_groups(
     mut groups: Vec<Group>,
     own: Vec<Group>,
     settings: &Settings,
@@ -199,13 +200,14 @@ fn with_own(
     if let Some(item) = item.filter(|_| report.errors() == 0)
         && Ruleset::new(groups.clone(), settings.clone()).is_err()
     {
-        // Each was compiled on its own: all that is left are names, which may come from variables.
-        item.fail(report, message, "rename one of the two");
+        // Each group compiled on its own, so only a name conflict is left. Names may come from
+        // variables, so the message does not repeat them.
+        item.fail(report, message, "rename one of them");
     }
     groups
 }
 
-/// What applies where a file has no limits.
+/// Returns the groups that apply if a file has no limits.
 fn default_groups() -> Vec<Group> {
     let default = Ruleset::default_rules();
     default.groups().map(|(name, rules)| Group::new(name, rules.cloned())).collect()

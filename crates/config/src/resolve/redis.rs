@@ -1,5 +1,5 @@
-//! The address of a Redis server: a URL, or the form that Azure shows. No message repeats it: a
-//! password may stand anywhere in it.
+//! Parses the address of a Redis server: a URL, or the form that Azure shows. No message repeats
+//! it, because a password may be anywhere in it.
 
 use percent_encoding::percent_decode_str;
 use url::Url;
@@ -17,23 +17,22 @@ pub(super) fn address(item: &Item<'_>, report: &mut Report) -> Option<RedisAddre
     parsed.map_err(|message| item.fail(report, message, FORM)).ok()
 }
 
-/// `rediss://user:password@host:6380/0`.
+/// Parses `rediss://user:password@host:6380/0`.
 fn url(text: &str) -> Result<RedisAddress, &'static str> {
     let tls = match text.split_once("://") {
         Some(("redis", _)) => false,
         Some(("rediss", _)) => true,
-        _ => return Err("the scheme of a Redis address is redis:// or rediss://"),
+        _ => return Err("unknown scheme in the Redis address"),
     };
-    let escape =
-        "is not an address of Redis; in a password, @ / ? # % are written as %40 %2F %3F %23 %25";
+    let escape = "not a Redis address (in a password, write @ / ? # % as %40 %2F %3F %23 %25)";
     let url = Url::parse(text).map_err(|_| escape)?;
     if url.query().is_some() || url.fragment().is_some() {
-        return Err("a Redis address ends after the database: what follows ? or # is not read");
+        return Err("? and # are not supported in a Redis address");
     }
     let decoded = |part: &str| {
         percent_decode_str(part).decode_utf8().map(|text| text.into_owned()).map_err(|_| escape)
     };
-    let host = url.host_str().ok_or("has no host")?;
+    let host = url.host_str().ok_or("the Redis address has no host")?;
     let Address { host, port } = checked(host, url.port().unwrap_or(6_379))?;
     let username = match url.username() {
         "" => None,
@@ -47,14 +46,14 @@ fn url(text: &str) -> Result<RedisAddress, &'static str> {
     Ok(RedisAddress { host, port, tls, username, password, db })
 }
 
-/// `host:6380,password=…,ssl=True`: what stands behind other names concerns other clients.
+/// Parses `host:6380,password=…,ssl=True`. Options of other clients are ignored.
 fn options(text: &str) -> Result<RedisAddress, &'static str> {
     let mut parts = text.split(',').map(str::trim);
     let server = parts.next().unwrap_or_default();
     let mut address = RedisAddress::default();
     for part in parts.filter(|part| !part.is_empty()) {
         let Some((name, value)) = part.split_once('=') else {
-            return Err("has several servers: list them under cluster");
+            return Err("more than one server: list them in store.cluster");
         };
         match name.trim().to_ascii_lowercase().as_str() {
             "password" => address.password = Some(Secret::new(value)),
@@ -65,7 +64,7 @@ fn options(text: &str) -> Result<RedisAddress, &'static str> {
         }
     }
     let Address { host, port } = match server.rsplit_once(':') {
-        Some(_) => server.parse().map_err(|()| "is not an address of Redis")?,
+        Some(_) => server.parse().map_err(|()| "not a Redis address")?,
         None => checked(server, if address.tls { 6_380 } else { 6_379 })?,
     };
     Ok(RedisAddress { host, port, ..address })
@@ -74,13 +73,13 @@ fn options(text: &str) -> Result<RedisAddress, &'static str> {
 fn database(digits: &str) -> Result<u32, &'static str> {
     let only_digits = digits.bytes().all(|byte| byte.is_ascii_digit());
     let number = digits.parse().ok().filter(|_| only_digits);
-    number.ok_or("the database of a Redis address is a whole number")
+    number.ok_or("the database in the Redis address is not a whole number")
 }
 
 fn checked(host: &str, port: u16) -> Result<Address, &'static str> {
     format!("{host}:{port}")
         .parse()
-        .map_err(|()| "the host of a Redis address is a name or an IP address")
+        .map_err(|()| "the host in the Redis address is not a valid name or IP address")
 }
 
 #[cfg(test)]
@@ -121,23 +120,20 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused_without_repeating_it() {
-        check("http://host", "the scheme of a Redis address is redis:// or rediss://");
-        check("redis://", "has no host");
+        check("http://host", "unknown scheme in the Redis address");
+        check("redis://", "the Redis address has no host");
         check(
             "redis://:pw@:6379",
-            "is not an address of Redis; in a password, @ / ? # % are written as %40 %2F %3F %23 %25",
+            "not a Redis address (in a password, write @ / ? # % as %40 %2F %3F %23 %25)",
         );
         check(
             "redis://:p#w@host",
-            "is not an address of Redis; in a password, @ / ? # % are written as %40 %2F %3F %23 %25",
+            "not a Redis address (in a password, write @ / ? # % as %40 %2F %3F %23 %25)",
         );
-        check("redis://host/one", "the database of a Redis address is a whole number");
-        check(
-            "redis://host?a=b",
-            "a Redis address ends after the database: what follows ? or # is not read",
-        );
-        check("host:port,password=x", "is not an address of Redis");
-        check("a:1,b:2", "has several servers: list them under cluster");
-        check("", "the host of a Redis address is a name or an IP address");
+        check("redis://host/one", "the database in the Redis address is not a whole number");
+        check("redis://host?a=b", "? and # are not supported in a Redis address");
+        check("host:port,password=x", "not a Redis address");
+        check("a:1,b:2", "more than one server: list them in store.cluster");
+        check("", "the host in the Redis address is not a valid name or IP address");
     }
 }

@@ -1,4 +1,4 @@
-//! One rule.
+//! Reads one rule of a group.
 
 use sluicegate_core::limit::Unit;
 use sluicegate_core::query::VALUE_BYTES_MAX;
@@ -6,9 +6,9 @@ use sluicegate_core::rule::{Mode, OnExpiry, Pattern};
 use sluicegate_core::{Limit, Rule};
 
 use super::item::{Fields, Item};
-use super::limits::{option, place_of, shown_name};
-use super::{dimensions, scalar, wording};
-use crate::place::Place;
+use super::limits::{display_name, location_of, option};
+use super::{dimensions, redact, scalar};
+use crate::location::Location;
 use crate::raw::{Node, Value};
 use crate::report::Report;
 
@@ -25,79 +25,80 @@ const KNOWN: [&str; 11] = [
     "on_expiry",
     "outage",
 ];
-/// More windows than anybody can keep in mind.
+/// Maximum number of limits of a rule: every decision looks at all of them.
 const LIMITS_MAX: usize = 32;
-/// What only a gateway can do: it sees the answers.
-const ELSEWHERE: [&str; 1] = ["count_if"];
+/// Options that only routes of gateways have: a gateway sees the responses.
+const MISPLACED: [&str; 1] = ["count_if"];
 
-/// A rule with what it was read from.
-pub(super) struct Draft<'n> {
+/// A rule and the node that it was read from.
+pub(super) struct DraftRule<'n> {
     pub(super) item: Item<'n>,
     pub(super) rule: Rule,
-    /// Something in it was reported: what it lacks is not missing.
-    pub(super) broken: bool,
-    /// When it matches is known.
-    pub(super) matches_known: bool,
+    /// True if an error in it was reported: other checks skip it.
+    pub(super) has_errors: bool,
+    /// True if `when`, `per` and `key` have no errors.
+    pub(super) has_valid_match: bool,
 }
 
-impl Draft<'_> {
-    /// Where one of its options stands, or the rule itself.
-    pub(super) fn place_of(&self, key: &str) -> Place {
-        place_of(&self.item, key)
+impl DraftRule<'_> {
+    /// Returns the location of an option, or of the rule if it is left out.
+    pub(super) fn location_of(&self, key: &str) -> Location {
+        location_of(&self.item, key)
     }
 
-    /// What messages call it.
-    pub(super) fn shown_name(&self) -> String {
-        shown_name(&self.item)
+    /// Returns the name for messages.
+    pub(super) fn display_name(&self) -> String {
+        display_name(&self.item)
     }
 
-    /// An option as it is written.
-    pub(super) fn shown(&self, key: &str) -> String {
+    /// Returns an option as it is written in the file.
+    pub(super) fn display(&self, key: &str) -> String {
         match option(&self.item, key).map(|item| &item.node.value) {
-            Some(Value::Scalar(scalar)) => scalar.shown(),
+            Some(Value::Scalar(scalar)) => scalar.redacted(),
             _ => String::new(),
         }
     }
 
-    /// The limit that core prints as `printed`, as it is written.
-    pub(super) fn shown_limit(&self, printed: &str) -> String {
-        let place = self.rule.limits.iter().position(|limit| limit.to_string() == printed);
-        self.shown_item("limit", place)
+    /// Returns the limit that core prints as `printed`, as it is written in the file.
+    pub(super) fn display_limit(&self, printed: &str) -> String {
+        let index = self.rule.limits.iter().position(|limit| limit.to_string() == printed);
+        self.display_item("limit", index)
     }
 
-    /// The dimension `name` of `per`, as it is written.
-    pub(super) fn shown_per(&self, name: &str) -> String {
-        let place = self.rule.per.iter().position(|other| other == name);
-        self.shown_item("per", place)
+    /// Returns the dimension `name` of `per`, as it is written in the file.
+    pub(super) fn display_per(&self, name: &str) -> String {
+        let index = self.rule.per.iter().position(|other| other == name);
+        self.display_item("per", index)
     }
 
-    fn shown_item(&self, key: &str, place: Option<usize>) -> String {
+    fn display_item(&self, key: &str, index: Option<usize>) -> String {
         let items = option(&self.item, key).map(|item| item.one_or_more()).unwrap_or_default();
-        match place.and_then(|place| items.get(place)).map(|item| &item.node.value) {
-            Some(Value::Scalar(scalar)) => scalar.shown(),
+        match index.and_then(|index| items.get(index)).map(|item| &item.node.value) {
+            Some(Value::Scalar(scalar)) => scalar.redacted(),
             _ => String::new(),
         }
     }
 }
 
-pub(super) fn rule<'n>(item: Item<'n>, report: &mut Report) -> Option<Draft<'n>> {
+/// Reads a rule.
+pub(super) fn rule<'n>(item: Item<'n>, report: &mut Report) -> Option<DraftRule<'n>> {
     let before = report.errors();
-    let fields = Fields::open_besides(item.clone(), &KNOWN, &ELSEWHERE, report)?;
-    let name_remedy = "write one, such as name: USER_MODEL: denials and metrics speak of it";
+    let fields = Fields::open_with_misplaced(item.clone(), &KNOWN, &MISPLACED, report)?;
+    let name_remedy = "write a name, such as name: USER_MODEL; denials and metrics use it";
     let rule_name = fields.require("name", name_remedy, report);
     let rule_name = rule_name.and_then(|item| name(&item, report));
 
     let before_matching = report.errors();
     let when = fields.read("when", Vec::new(), report, when);
-    let per_remedy = "write the dimensions to count by, such as per: [userId], or per: [] to count \
-                      everybody together";
+    let per_remedy = "write the dimensions to count by, such as per: [userId], or per: [] for one \
+                      counter for all requests";
     let per = fields.require("per", per_remedy, report);
     let per = per.and_then(|item| per_dimensions(&item, per_remedy, report));
     let key = fields.read_some("key", report, scalar::text);
     let broken_before = has_broken(item.node);
-    let matches_known = report.errors() == before_matching && !broken_before;
+    let has_valid_match = report.errors() == before_matching && !broken_before;
 
-    let limit_remedy = "write one, such as limit: 100/h";
+    let limit_remedy = "write a limit, such as limit: 100/h";
     let limits = fields.require("limit", limit_remedy, report);
     let limits = limits.map(|item| limits_or_ban(&item, report));
     let mut rule = Rule::new(rule_name.unwrap_or_default(), limits.unwrap_or_default());
@@ -113,47 +114,52 @@ pub(super) fn rule<'n>(item: Item<'n>, report: &mut Report) -> Option<Draft<'n>>
     rule.on_expiry =
         fields.read("on_expiry", OnExpiry::Keep, report, |i, r| scalar::word(i, r, &expiries));
     rule.outage = fields.read_some("outage", report, scalar::outage);
-    let mut broken = broken_before || report.errors() > before;
-    if !broken {
+    let mut has_errors = broken_before || report.errors() > before;
+    if !has_errors {
         check_contradictions(&fields, &rule, report);
-        broken = report.errors() > before;
+        has_errors = report.errors() > before;
     }
-    Some(Draft { item, rule, broken, matches_known })
+    Some(DraftRule { item, rule, has_errors, has_valid_match })
 }
 
-/// The name of a rule or a group; how long it may be is checked where names are compared.
+/// Reads the name of a rule or a group. Its length is checked later, when names are compared.
 pub(super) fn name(item: &Item<'_>, report: &mut Report) -> Option<String> {
-    item.scalar(report, "write a text").map(|scalar| scalar.text().to_owned())
+    item.scalar(report, "write a name").map(|scalar| scalar.text().to_owned())
 }
 
-/// Options that do nothing for the limits of the rule.
+/// Reports options that have no effect on the limits of the rule.
 fn check_contradictions(fields: &Fields<'_>, rule: &Rule, report: &mut Report) {
     let units: Vec<_> = rule.limits.iter().map(Limit::unit).collect();
     if !units.contains(&Unit::Slots)
         && let Some(item) = fields.get("lease")
     {
         let remedy = "remove it, or add a limit such as 100 concurrent";
-        item.fail(report, "only slots of `N concurrent` are leased, and the rule has none", remedy);
+        item.fail(
+            report,
+            "lease applies to `N concurrent` limits only, and the rule has none",
+            remedy,
+        );
     }
     if units.iter().all(|unit| matches!(unit, Unit::Requests | Unit::Slots)) {
         for item in ["mode", "on_expiry"].into_iter().filter_map(|key| fields.get(key)) {
-            let message = "only tokens and money are estimated, and the rule limits neither";
+            let message = "applies to limits on tokens or money only, and the rule has none";
             item.fail(report, message, "remove it, or add a limit such as 5.00 USD/day");
         }
     }
 }
 
-/// The limits of a route, a provider or a worker, which can't be banned.
+/// Reads the limits of a route, a provider or a worker. A ban is an error there.
 pub(super) fn limits(item: &Item<'_>, report: &mut Report) -> Vec<Limit> {
     let mut limits = limits_or_ban(item, report);
     if limits.iter().any(Limit::is_ban) {
-        let message = "a limit of 0 bans, and all of its requests would be refused";
-        item.fail(report, message, "write at least 1, or remove the part that it limits");
+        let message = "a limit of 0 would deny every request";
+        item.fail(report, message, "write at least 1, or remove this section");
         limits.clear();
     }
     limits
 }
 
+/// Reads one limit or a list of limits.
 fn limits_or_ban(item: &Item<'_>, report: &mut Report) -> Vec<Limit> {
     if too_many_limits(item, report) {
         return Vec::new();
@@ -163,7 +169,7 @@ fn limits_or_ban(item: &Item<'_>, report: &mut Report) -> Vec<Limit> {
         match scalar.text().parse() {
             Ok(limit) => Some(limit),
             Err(error) => {
-                item.fail(report, wording::limit(&error, scalar), "");
+                item.fail(report, redact::limit(&error, scalar), "");
                 None
             }
         }
@@ -171,12 +177,12 @@ fn limits_or_ban(item: &Item<'_>, report: &mut Report) -> Vec<Limit> {
     item.one_or_more().iter().filter_map(limit).collect()
 }
 
-/// Every decision looks at all of them.
+/// Reports a list of too many limits. Returns true if it is too long.
 fn too_many_limits(item: &Item<'_>, report: &mut Report) -> bool {
     let too_many = matches!(&item.node.value, Value::List(list) if list.len() > LIMITS_MAX);
     if too_many {
-        let message = format!("has more than {LIMITS_MAX} limits");
-        item.fail(report, message, "keep those that bind first");
+        let message = format!("more than {LIMITS_MAX} limits");
+        item.fail(report, message, "remove the limits that other limits make redundant");
     }
     too_many
 }
@@ -186,11 +192,15 @@ fn per_dimensions(item: &Item<'_>, remedy: &str, report: &mut Report) -> Option<
     for item in item.list(report, remedy)? {
         let Some(name) = dimensions::name(&item, report) else { continue };
         if names.contains(&name) {
-            item.fail(report, "is in the list twice", "keep one of them");
+            item.fail(report, "duplicate dimension", "remove one of them");
         }
         names.push(name);
         if names.len() > sluicegate_core::query::DIMENSIONS_MAX {
-            item.fail(report, "is one dimension more than a query can name", "count by fewer");
+            item.fail(
+                report,
+                "more dimensions than a request may have",
+                "count by fewer dimensions",
+            );
             return None;
         }
     }
@@ -198,9 +208,9 @@ fn per_dimensions(item: &Item<'_>, remedy: &str, report: &mut Report) -> Option<
 }
 
 fn when(item: &Item<'_>, report: &mut Report) -> Option<Vec<(String, Pattern)>> {
-    let form = "write a map of dimensions and values, such as modelTier: PREMIUM";
+    let form = "write a map from dimensions to values, such as modelTier: PREMIUM";
     let mut conditions = Vec::new();
-    for (key, item) in item.names(report, form)? {
+    for (key, item) in item.entries(report, form)? {
         dimensions::check_name(&key.text, &item, report);
         if let Some(pattern) = pattern(&item, report) {
             conditions.push((key.text.clone(), pattern));
@@ -213,15 +223,17 @@ fn pattern(item: &Item<'_>, report: &mut Report) -> Option<Pattern> {
     let is_list = matches!(item.node.value, Value::List(_));
     let mut values = Vec::new();
     for item in item.one_or_more() {
-        let form = "write a value, a list of values, or a text with * or ? in it";
+        let form = "write a value, a list of values, or a pattern with * or ?";
         let value = item.scalar(report, form)?.text();
         let is_glob = value.contains(['*', '?']);
         if value.is_empty() || value.len() > VALUE_BYTES_MAX || value.contains('\0') {
-            let message = format!("no value is like this: they have 1 to {VALUE_BYTES_MAX} bytes");
-            item.fail(report, message, "remove it");
+            let message = format!(
+                "not a possible value: values have 1 to {VALUE_BYTES_MAX} bytes and no NUL"
+            );
+            item.fail(report, message, "correct or remove it");
         } else if is_glob && is_list {
-            let message = "a list holds values, and this is a pattern";
-            item.fail(report, message, "write a rule of its own for it");
+            let message = "patterns are not allowed in a list";
+            item.fail(report, message, "write a separate rule for the pattern");
         } else if is_glob {
             return Some(Pattern::Glob(value.to_owned()));
         }
@@ -230,7 +242,7 @@ fn pattern(item: &Item<'_>, report: &mut Report) -> Option<Pattern> {
     Some(Pattern::OneOf(values))
 }
 
-/// Whether something in it was reported before.
+/// Returns true if an error in the node was reported before.
 fn has_broken(node: &Node) -> bool {
     match &node.value {
         Value::Broken => true,

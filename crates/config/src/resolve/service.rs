@@ -1,4 +1,4 @@
-//! What one process takes on, logs and measures, and how bookings behave.
+//! Reads `server`, `log`, `metrics` and `booking`: the options of one process, and of bookings.
 
 use sluicegate_core::Span;
 use sluicegate_core::ruleset::Settings;
@@ -8,6 +8,7 @@ use super::scalar;
 use crate::config::{Decisions, Log, LogFormat, LogLevel, Metrics, Server};
 use crate::report::Report;
 
+/// Reads the section `server`.
 pub(super) fn server(item: Item<'_>, report: &mut Report) -> Server {
     let default = Server::default();
     let known = ["connections_max", "header_timeout", "body_limit", "shutdown_grace"];
@@ -15,7 +16,7 @@ pub(super) fn server(item: Item<'_>, report: &mut Report) -> Server {
     let connections =
         |item: &Item<'_>, report: &mut Report| scalar::count(item, report, 1..=1_000_000);
     let timeout = |item: &Item<'_>, report: &mut Report| {
-        let remedy = "no client can send a request in less";
+        let remedy = "write at least 1ms";
         scalar::span_from(item, report, Span::from_millis(1), remedy)
     };
     Server {
@@ -31,6 +32,7 @@ pub(super) fn server(item: Item<'_>, report: &mut Report) -> Server {
     }
 }
 
+/// Reads the section `log`.
 pub(super) fn log(item: Item<'_>, report: &mut Report) -> Log {
     let default = Log::default();
     let Some(fields) = Fields::open(item, &["level", "format", "decisions"], report) else {
@@ -60,6 +62,7 @@ fn decisions(item: &Item<'_>, report: &mut Report) -> Option<Decisions> {
     })
 }
 
+/// Reads the section `metrics`.
 pub(super) fn metrics(item: Item<'_>, report: &mut Report) -> Metrics {
     let default = Metrics::default();
     let known = ["label_values_max", "statsd"];
@@ -71,11 +74,11 @@ pub(super) fn metrics(item: Item<'_>, report: &mut Report) -> Metrics {
     }
 }
 
-/// Puts the options of bookings into the settings.
+/// Reads the section `booking` into the settings.
 pub(super) fn booking(item: Item<'_>, settings: &mut Settings, report: &mut Report) {
     let Some(fields) = Fields::open(item, &["slack", "horizon"], report) else { return };
     settings.slack = fields.read_some("slack", report, |item, report| {
-        let remedy = "nobody can use a booking in less";
+        let remedy = "write at least 1ms";
         scalar::span_from(item, report, Span::from_millis(1), remedy)
     });
     settings.horizon = fields.read("horizon", settings.horizon, report, scalar::span);

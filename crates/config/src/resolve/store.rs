@@ -1,4 +1,4 @@
-//! Where usage is kept.
+//! Reads `store`: the store of the counters, in memory or in Redis.
 
 use std::ops::RangeInclusive;
 
@@ -27,47 +27,49 @@ const REDIS: [&str; 12] = [
     "key_prefix",
     "on_loss",
 ];
-/// The least time between two attempts.
+/// Minimum time between two attempts.
 const BACKOFF_MIN: Span = Span::from_millis(5);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum StoreKind {
     Memory,
     Redis,
-    /// Redis where it is said which, memory otherwise.
+    /// Redis if the section names a server, memory otherwise.
     Auto,
 }
 
+/// Reads the section `store`. `jobs` is true if the file has a dispatcher or workers.
 pub(super) fn store(item: Item<'_>, jobs: bool, report: &mut Report) -> Store {
     let known: Vec<_> = ["kind"].into_iter().chain(MEMORY).chain(REDIS).collect();
     let Some(fields) = Fields::open(item, &known, report) else { return Store::default() };
-    let kinds = [("memory", Kind::Memory), ("redis", Kind::Redis), ("auto", Kind::Auto)];
+    let kinds =
+        [("memory", StoreKind::Memory), ("redis", StoreKind::Redis), ("auto", StoreKind::Auto)];
     let given = fields.get("kind");
     let kind = match &given {
-        None => Some(Kind::Memory),
+        None => Some(StoreKind::Memory),
         Some(item) => scalar::word(item, report, &kinds),
     };
-    // A variable may choose between the two; then both may be prepared for.
-    let fixed = kind != Some(Kind::Auto)
+    // If a variable or `auto` chooses the kind, the file may contain the options of both kinds.
+    let fixed = kind != Some(StoreKind::Auto)
         && given.is_none_or(|item| match &item.node.value {
             Value::Scalar(scalar) => scalar.is_literal(),
             _ => false,
         });
     let servers = ["url", "cluster", "sentinel"].iter().any(|key| fields.get(key).is_some());
     let kind = match kind {
-        Some(Kind::Auto) if servers => Some(Kind::Redis),
-        Some(Kind::Auto) => Some(Kind::Memory),
+        Some(StoreKind::Auto) if servers => Some(StoreKind::Redis),
+        Some(StoreKind::Auto) => Some(StoreKind::Memory),
         kind => kind,
     };
     match kind {
         None => Store::default(),
-        Some(Kind::Memory | Kind::Auto) => {
+        Some(StoreKind::Memory | StoreKind::Auto) => {
             if fixed {
                 refuse(&fields, &REDIS, ("redis", "memory"), report);
             }
             memory(&fields, report)
         }
-        Some(Kind::Redis) => {
+        Some(StoreKind::Redis) => {
             if fixed {
                 refuse(&fields, &MEMORY, ("memory", "redis"), report);
             }
@@ -76,11 +78,13 @@ pub(super) fn store(item: Item<'_>, jobs: bool, report: &mut Report) -> Store {
     }
 }
 
-/// Options of the other kind would do nothing.
+/// Reports options of the other kind, which would have no effect.
 fn refuse(fields: &Fields<'_>, keys: &[&str], (other, this): (&str, &str), report: &mut Report) {
     for item in keys.iter().filter_map(|key| fields.get(key)) {
-        let message = format!("belongs to kind: {other}, and this store is kind: {this}");
-        item.fail(report, message, "remove it, or change the kind");
+        let message = format!(
+            "only stores of kind: {other} have this option, and this store is kind: {this}"
+        );
+        item.fail(report, message, "remove it, or change kind");
     }
 }
 
@@ -97,10 +101,10 @@ fn memory(fields: &Fields<'_>, report: &mut Report) -> Store {
 
 fn snapshot(item: &Item<'_>, report: &mut Report) -> Option<SnapshotFile> {
     let fields = Fields::open(item.clone(), &["path", "every"], report)?;
-    let path = fields.require("path", "name the file that usage is written to", report);
+    let path = fields.require("path", "write the path of the snapshot file", report);
     let path = path.and_then(|path| scalar::path(&path, report));
     let every = fields.read("every", Span::from_secs(10), report, |item, report| {
-        let remedy = "writing all usage takes a while: write at least 1s";
+        let remedy = "write at least 1s";
         scalar::span_from(item, report, Span::from_secs(1), remedy)
     });
     Some(SnapshotFile { path: path?, every })
@@ -109,7 +113,7 @@ fn snapshot(item: &Item<'_>, report: &mut Report) -> Option<SnapshotFile> {
 fn redis_store(fields: &Fields<'_>, jobs: bool, report: &mut Report) -> RedisStore {
     let default = RedisStore::default();
     let span = |item: &Item<'_>, report: &mut Report| {
-        let remedy = "no server answers in less";
+        let remedy = "write at least 1ms";
         scalar::span_from(item, report, Span::from_millis(1), remedy)
     };
     let number = |range: RangeInclusive<u64>| {
@@ -137,13 +141,18 @@ fn redis_store(fields: &Fields<'_>, jobs: bool, report: &mut Report) -> RedisSto
     store
 }
 
-/// Every server is asked over one connection, so there are as many as servers.
+/// Reports a maximum below the number of listed servers: a node needs one connection to each
+/// server.
 fn check_connections(fields: &Fields<'_>, store: &RedisStore, report: &mut Report) {
     let RedisTopology::Cluster(servers) = &store.topology else { return };
     let Some(item) = fields.get("connections_max") else { return };
     if store.connections_max.is_some_and(|most| servers.len() > most as usize) {
-        let message = format!("is less than the {} servers that are listed", servers.len());
-        item.fail(report, message, "a node asks each server over a connection: allow as many");
+        let message = format!("fewer connections than the {} listed servers", servers.len());
+        item.fail(
+            report,
+            message,
+            "write at least the number of servers, a node needs one connection to each",
+        );
     }
 }
 
@@ -160,8 +169,8 @@ fn topology(fields: &Fields<'_>, report: &mut Report) -> Option<RedisTopology> {
         .filter_map(|(key, item)| Some((key, item.as_ref()?)))
         .collect();
     if let [(first, _), (_, item), ..] = &given[..] {
-        let message = format!("says where Redis is, and so does {first}");
-        item.fail(report, message, "keep one of them");
+        let message = format!("both {first} and this option name the Redis servers");
+        item.fail(report, message, "remove one of them");
     }
     if let Some(item) = sentinel {
         return self::sentinel(&item, report);
@@ -179,14 +188,14 @@ fn topology(fields: &Fields<'_>, report: &mut Report) -> Option<RedisTopology> {
     }
 }
 
-/// `cluster: true` says that the server of `url` is one of a cluster.
+/// Reads `cluster: true`, which means that the server of `url` belongs to a cluster.
 fn is_in_cluster(item: &Item<'_>, report: &mut Report) -> Option<bool> {
-    let form = "write a list of servers, or true if that of url is one of a cluster";
+    let form = "write a list of servers, or true if the server of url belongs to a cluster";
     match item.scalar(report, form)?.text() {
         "true" | "True" | "TRUE" => Some(true),
         "false" | "False" | "FALSE" => Some(false),
         _ => {
-            item.fail(report, "is neither a list nor true", form);
+            item.fail(report, "neither a list nor a boolean", form);
             None
         }
     }
@@ -194,8 +203,12 @@ fn is_in_cluster(item: &Item<'_>, report: &mut Report) -> Option<bool> {
 
 fn sentinel(item: &Item<'_>, report: &mut Report) -> Option<RedisTopology> {
     let fields = Fields::open(item.clone(), &["master", "nodes", "username", "password"], report)?;
-    let master = fields.require("master", "write what the sentinels call the master", report);
-    let nodes = fields.require("nodes", "list the sentinels, such as [host:26379]", report);
+    let master = fields.require(
+        "master",
+        "write the name of the master that the sentinels monitor, such as mymaster",
+        report,
+    );
+    let nodes = fields.require("nodes", "write a list of sentinels, such as [host:26379]", report);
     let master = master.and_then(|master| scalar::text(&master, report));
     let nodes = nodes.and_then(|nodes| servers(&nodes, report));
     let username = fields.read_some("username", report, scalar::text);
@@ -206,7 +219,7 @@ fn sentinel(item: &Item<'_>, report: &mut Report) -> Option<RedisTopology> {
 fn servers(item: &Item<'_>, report: &mut Report) -> Option<Vec<crate::config::RedisAddress>> {
     let items = item.list(report, "write a list of servers, such as [redis://10.0.0.1:6379]")?;
     if items.is_empty() {
-        item.fail(report, "names no server", "write at least one");
+        item.fail(report, "empty list of servers", "write at least one server");
     }
     Some(items.iter().filter_map(|item| redis::address(item, report)).collect())
 }
@@ -218,7 +231,7 @@ fn deny_cache(item: &Item<'_>, report: &mut Report) -> Option<Span> {
     }
     let span = scalar::span(item, report)?;
     if span > RedisStore::DENY_CACHE_MAX {
-        item.fail(report, "keeps denials for longer than 1s", form);
+        item.fail(report, "longer than 1s", form);
         return None;
     }
     Some(span)
@@ -228,19 +241,19 @@ fn key_prefix(item: &Item<'_>, report: &mut Report) -> Option<String> {
     let scalar = item.scalar(report, "write a text, such as \"sg:\"")?;
     let allowed = |c: char| c.is_ascii_graphic() && !matches!(c, '{' | '}');
     if scalar.text().len() > 64 || !scalar.text().chars().all(allowed) {
-        // A brace would decide on which node of a cluster all keys lie.
-        let remedy = "write at most 64 letters, digits and signs other than { and }";
-        item.fail(report, format!("{} can't begin a key", scalar.named()), remedy);
+        // In a cluster, braces in the prefix would put all keys into one slot.
+        let remedy = "write at most 64 ASCII letters, digits and signs other than { and }";
+        item.fail(report, format!("{} is not a valid key prefix", scalar.describe()), remedy);
         return None;
     }
     Some(scalar.text().to_owned())
 }
 
-/// Attempts that don't fit into the deadline are never made. A file with jobs may also be run by
-/// processes that have none.
+/// Warns if the attempts don't fit into the deadline, because the last ones would never be made. A
+/// file with jobs may also be used by processes without jobs, so both workloads are checked.
 fn check_deadline(fields: &Fields<'_>, store: &RedisStore, jobs: bool, report: &mut Report) {
     let item = ["deadline", "timeout", "retries"].into_iter().find_map(|key| fields.get(key));
-    let place = item.map_or_else(|| fields.place(), |item| item.place());
+    let location = item.map_or_else(|| fields.location(), |item| item.location());
     let exceeds = |asking| {
         let Waits { timeout, deadline } = store.waits(asking);
         let waits = u64::from(store.retries) * BACKOFF_MIN.as_micros();
@@ -248,13 +261,13 @@ fn check_deadline(fields: &Fields<'_>, store: &RedisStore, jobs: bool, report: &
         Span::from_micros(attempts.saturating_add(waits)) > deadline
     };
     let cut_off =
-        "all attempts together take longer than the deadline, and the last ones are cut off";
+        "all attempts together take longer than the deadline, so the last ones are cut off";
     let message = match (exceeds(Asking::Requests), jobs && exceeds(Asking::Jobs)) {
         (false, false) => return,
-        (true, false) if jobs => format!("in a process that does no jobs {cut_off}"),
-        (false, true) => format!("in a process that dispatches or works {cut_off}"),
+        (true, false) if jobs => format!("in a process without jobs, {cut_off}"),
+        (false, true) => format!("in a process with a dispatcher or workers, {cut_off}"),
         _ => cut_off.to_owned(),
     };
-    let remedy = "raise the deadline, or lower timeout or retries; 5 ms lie between two attempts";
-    report.warning(&place, &message, remedy);
+    let remedy = "raise deadline, or lower timeout or retries; attempts are at least 5 ms apart";
+    report.warning(&location, &message, remedy);
 }

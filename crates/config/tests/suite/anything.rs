@@ -1,9 +1,9 @@
-//! Whatever a file holds, it is loaded or refused.
+//! Property tests: every text is either loaded or refused, without a panic.
 
 use proptest::prelude::*;
 use sluicegate_config::load;
 
-/// Pieces that a configuration is made of, so that some texts get far.
+/// Pieces of configurations, so that some generated texts are almost valid.
 const PIECES: [&str; 66] = [
     "\n",
     "\n  ",
@@ -86,9 +86,9 @@ fn check(text: &str) {
             assert!(errors.iter().next().is_some());
             let mut last = (0, 0);
             for diagnostic in errors.iter() {
-                let place = (diagnostic.line, diagnostic.column);
-                assert!(place >= last, "in the order of the text");
-                last = place;
+                let position = (diagnostic.line, diagnostic.column);
+                assert!(position >= last, "in the order of the text");
+                last = position;
                 let _ = diagnostic.to_string();
             }
         }
@@ -118,10 +118,10 @@ proptest! {
         changes in prop::collection::vec((any::<prop::sample::Index>(), 0..PIECES.len(), 0..4usize), 1..4),
     ) {
         let mut text: Vec<char> = include_str!("../good/every_option.yaml").chars().collect();
-        for (place, piece, removed) in changes {
-            let place = place.index(text.len());
-            let end = (place + removed).min(text.len());
-            text.splice(place..end, PIECES[piece].chars());
+        for (index, piece, removed) in changes {
+            let position = index.index(text.len());
+            let end = (position + removed).min(text.len());
+            text.splice(position..end, PIECES[piece].chars());
         }
         check(&text.into_iter().collect::<String>());
     }

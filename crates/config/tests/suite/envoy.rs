@@ -1,7 +1,7 @@
-//! Files of envoyproxy/ratelimit, and the rules that they become.
+//! Golden tests for files of envoyproxy/ratelimit.
 //!
-//! Each `envoy/FEATURE.yaml` has its rules beside it in `FEATURE.txt`, each `envoy_bad/MISTAKE.yaml`
-//! its messages.
+//! The rules of each `envoy/FEATURE.yaml` are in `FEATURE.txt`, the messages about each
+//! `envoy_bad/MISTAKE.yaml` in `MISTAKE.txt`.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -22,7 +22,7 @@ fn every_feature_becomes_these_rules() {
 }
 
 #[test]
-fn every_mistake_is_told_at_its_place() {
+fn every_mistake_is_reported_at_its_location() {
     for path in files("envoy_bad") {
         let problems = load_file(&path).expect_err("it is a mistake");
         check(&path, &format!("{problems}\n"));
@@ -42,11 +42,14 @@ fn a_file_of_limits_asks_for_no_dimension_and_ours_may_say_how_envoy_is_answered
 
 #[track_caller]
 fn check(path: &std::path::Path, found: &str) {
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        fs::write(path.with_extension("txt"), found).expect("the folder can be written to");
+    }
     let expected = fs::read_to_string(path.with_extension("txt")).unwrap_or_default();
     assert_eq!(found, expected, "{}", path.display());
 }
 
-/// Each group with its rules, a line each.
+/// Formats each group with its rules, one rule per line.
 fn rules(config: &Config) -> String {
     let mut text = String::new();
     for group in config.groups() {

@@ -1,11 +1,11 @@
-//! The files of the tests.
+//! Loads the configuration files of the tests.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use sluicegate_config::{Diagnostics, Loaded, load};
 
-/// The configurations in a folder beside the tests.
+/// Returns the configurations in a folder next to the tests.
 pub(crate) fn files(folder: &str) -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(folder);
     let entries = fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
@@ -23,7 +23,7 @@ pub(crate) fn load_file(path: &Path) -> Result<Loaded, Diagnostics> {
     load(&name, &text, &|name| variable(&text, name))
 }
 
-/// The value of a variable by the lines `# env NAME=value` of a text.
+/// Returns the value of a variable from the lines `# env NAME=value` of a text.
 pub(crate) fn variable(text: &str, name: &str) -> Option<String> {
     let lines = text.lines().map_while(|line| line.strip_prefix("# env "));
     let mut pairs = lines.filter_map(|line| line.split_once('='));

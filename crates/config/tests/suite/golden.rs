@@ -1,7 +1,8 @@
-//! One file per mistake, with what is said of it beside it.
+//! Golden tests: each file in `bad` and `warning` contains a mistake, and the messages about it are in
+//! a `.txt` file next to it.
 //!
-//! `UPDATE_GOLDEN=1 cargo test -p sluicegate-config golden` writes the expected texts anew;
-//! read the difference before you commit it. A line `# env NAME=value` at the top of a file sets a
+//! `UPDATE_GOLDEN=1 cargo test -p sluicegate-config golden` writes the expected texts again; read
+//! the difference before you commit it. A line `# env NAME=value` at the top of a file sets a
 //! variable.
 
 use std::fs;
@@ -20,8 +21,8 @@ fn every_bad_file_is_refused_with_its_message() {
 }
 
 #[test]
-fn every_odd_file_is_loaded_with_its_warnings() {
-    for path in files("odd") {
+fn every_file_with_warnings_is_loaded_with_its_warnings() {
+    for path in files("warning") {
         let loaded = load_file(&path).unwrap_or_else(|errors| panic!("{errors}"));
         let warnings: Vec<_> = loaded.warnings.iter().map(ToString::to_string).collect();
         assert!(!warnings.is_empty(), "{}", path.display());
@@ -30,7 +31,7 @@ fn every_odd_file_is_loaded_with_its_warnings() {
 }
 
 #[test]
-fn every_good_file_is_loaded_without_a_word() {
+fn every_good_file_is_loaded_without_warnings() {
     for path in files("good") {
         let loaded = load_file(&path).unwrap_or_else(|errors| panic!("{errors}"));
         assert!(loaded.warnings.is_empty(), "{}: {:?}", path.display(), loaded.warnings);
@@ -38,7 +39,7 @@ fn every_good_file_is_loaded_without_a_word() {
 }
 
 #[test]
-fn the_examples_of_the_documentation_are_loaded_without_a_word() {
+fn the_examples_of_the_documentation_are_loaded_without_warnings() {
     let page = include_str!("../../../../docs/configuration.md");
     let blocks = page.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
     let mut examples = 0;

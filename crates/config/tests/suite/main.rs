@@ -1,4 +1,4 @@
-//! What the crate promises: files in, configurations or messages out.
+//! Tests of the public API: configuration files in, configurations or messages out.
 
 mod anything;
 mod envoy;

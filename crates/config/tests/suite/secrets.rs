@@ -1,4 +1,4 @@
-//! What came from a variable, or looks like a secret, is never said again.
+//! Tests that no message contains the value of a variable, or a text that looks like a secret.
 
 use std::fs;
 
@@ -6,27 +6,27 @@ use crate::files::{files, variable};
 use sluicegate_config::load;
 
 const PLANTED: &str = "pl4nted-s3cret-of-somebody";
-/// A secret that can be part of a limit, so that what is said of good limits is seen, too.
+/// A secret that is also valid in a limit, so that messages about valid limits are tested, too.
 const NUMBER: &str = "48151623";
 
 #[test]
 fn the_value_of_a_variable_is_in_no_message() {
-    for folder in ["bad", "odd", "good"] {
+    for folder in ["bad", "warning", "good"] {
         for path in files(folder) {
             let text = fs::read_to_string(&path).unwrap();
             for (text, secret) in planted(&text).iter().flat_map(|t| [(t, PLANTED), (t, NUMBER)]) {
                 let env = |name: &str| env(text, name, secret);
-                let said = match load("f", text, &env) {
+                let messages = match load("f", text, &env) {
                     Ok(loaded) => format!("{:?}", loaded.warnings),
                     Err(errors) => format!("{errors}\n{errors:?}"),
                 };
-                assert!(!said.contains(secret), "{}\n{text}\n{said}", path.display());
+                assert!(!messages.contains(secret), "{}\n{text}\n{messages}", path.display());
             }
         }
     }
 }
 
-/// A text with each of its values in turn replaced by a variable.
+/// Returns copies of a text, each with one value replaced by a variable.
 fn planted(text: &str) -> Vec<String> {
     let lines: Vec<_> = text.lines().collect();
     let mut texts = Vec::new();
@@ -44,16 +44,16 @@ fn planted(text: &str) -> Vec<String> {
     texts
 }
 
-/// Values to stand for one, and for each item where it is a list in one line.
+/// Returns replacements for a value; in a list on one line, also for each item.
 fn variants(value: &str) -> Vec<String> {
     let variables = ["${PLANTED}", "${PLANTED}/s", "${PLANTED:-9} concurrent"];
     let mut variants: Vec<_> = variables.map(str::to_owned).into();
     if let Some(items) = value.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
         let items: Vec<_> = items.split(", ").take(8).collect();
-        for (place, variable) in (0..items.len()).flat_map(|place| variables.map(|v| (place, v))) {
+        for (index, variable) in (0..items.len()).flat_map(|index| variables.map(|v| (index, v))) {
             let mut items = items.clone();
             let item = format!("\"{variable}\"");
-            items[place] = &item;
+            items[index] = &item;
             variants.push(format!("[{}]", items.join(", ")));
         }
     }

@@ -1,4 +1,4 @@
-//! What files mean, read through the public types.
+//! Tests of the values that configurations are loaded to, through the public types.
 
 use crate::files::{files, load_file};
 use sluicegate_config::{
@@ -122,7 +122,7 @@ fn the_example_of_the_design_is_read_as_it_is_meant() {
 }
 
 #[test]
-fn whoever_works_on_jobs_waits_longer_for_redis() {
+fn jobs_have_longer_redis_timeouts_than_requests() {
     let waits = |timeout, deadline| Waits {
         timeout: Span::from_millis(timeout),
         deadline: Span::from_millis(deadline),
@@ -170,7 +170,7 @@ fn variables_are_typed_after_they_are_replaced() {
 }
 
 #[test]
-fn the_place_of_the_next_token_may_be_empty() {
+fn an_empty_item_in_a_list_of_tokens_is_ignored() {
     let text = "auth:\n  tokens:\n    a:\n      - 0123456789abcdef\n      - ${NEXT:-}\n    \
                 b: [fedcba9876543210, fedcba9876543210]";
     let config = loaded(text);

@@ -1,21 +1,20 @@
-//! Dispatchers and workers, and the rules that the limits of providers become.
+//! Reads `dispatch` and `workers`, and builds the rules for the limits of providers.
 //!
-//! A provider has up to three groups of rules: what the dispatcher keeps, what the worker keeps, and,
-//! where moments are booked, how evenly they are spread. All go by the names of provider and tier,
-//! which nobody who asks from outside can name.
+//! A provider has up to three groups of rules: the limits of the dispatcher, the limits of the
+//! worker, and, for booked delays, a rule that spreads start times evenly. All of them match by
+//! provider and tier, in dimensions that external requests can't set.
 
 mod tier;
 
-use std::collections::HashSet;
-
 use sluicegate_core::{Group, Span};
 
-use self::tier::{Asked, Tier, estimate, limits, spread};
+use self::tier::{Tier, TierScope, estimate, limits, spread};
 use super::item::{Fields, Item};
 use super::{gateway, handler, scalar};
 use crate::config::{
     Delay, Dispatch, OutagePolicy, Provider, RedisTopology, Store, Strategy, Worker,
 };
+use crate::location::shorten;
 use crate::raw::Value;
 use crate::report::Report;
 
@@ -55,10 +54,10 @@ const WORKER: [&str; 16] = [
     "learn",
     "handler",
 ];
-/// What a provider has whose limit nobody wrote.
+/// Limit of a provider without one.
 const LIMIT: &str = "1000/min";
 
-/// The dispatcher of a file, and the groups of rules that its providers are limited by.
+/// Reads the section `dispatch`. Also returns the groups of rules that limit its providers.
 pub(super) fn dispatch(
     item: &Item<'_>,
     store: &Store,
@@ -66,30 +65,30 @@ pub(super) fn dispatch(
     report: &mut Report,
 ) -> Option<(Dispatch, Vec<Group>)> {
     let fields = Fields::open(item.clone(), &DISPATCH, report)?;
-    let remedy = "write the queue that messages come from, such as source: raw-queue";
+    let remedy = "write the queue to read messages from, such as source: raw-queue";
     let source = fields.require("source", remedy, report);
     let source = source.and_then(|item| scalar::text(&item, report));
     let delay = fields.read("delay", Delay::Fixed(Span::from_secs(30)), report, delay);
     let outage = fields.read_some("outage", report, scalar::outage);
     let burst = fields.read_some("burst", report, |item, report| {
         if delay != Delay::Booked {
-            item.fail(report, "says how moments are spread that are booked", "write delay: booked");
+            item.fail(report, "applies to booked delays only", "write delay: booked, or remove it");
         }
         scalar::whole(item, report, 1..=1_000_000)
     });
-    // As much at once as there are hands, where they are in the same file.
-    let burst = burst.unwrap_or_else(|| workers.map_or(1, hands));
-    let form = "write a map of providers, such as gemini: {queue: gemini-queue, limit: 500/min}";
+    // If the workers are in the same file, a burst is as large as their concurrency.
+    let burst = burst.unwrap_or_else(|| workers.map_or(1, worker_concurrency));
+    let form = "write a map from provider names to options, such as gemini: {queue: gemini-queue, limit: 500/min}";
     let listed = fields.require("providers", form, report);
-    let listed = listed.and_then(|item| item.names(report, form)).unwrap_or_default();
+    let listed = listed.and_then(|item| item.entries(report, form)).unwrap_or_default();
     let (mut providers, mut groups) = (Vec::new(), Vec::new());
     for (key, item) in listed {
         let Some((provider, tier)) = provider(&key.text, &item, outage, report) else { continue };
         if delay == Delay::Booked {
             if tier.key.is_some() && is_cluster(store) {
-                let message = "a key that is written lies in a slot of its own, and then nothing \
-                               can be booked on a Redis Cluster";
-                item.fail(report, message, "remove key, or write a delay that is fixed");
+                let message = "a literal key is in a cluster slot of its own, so nothing can be booked on a \
+                               Redis Cluster";
+                item.fail(report, message, "remove key, or write a fixed delay such as 30s");
             }
             groups.extend(spread(&provider, burst, tier.outage));
         }
@@ -97,18 +96,14 @@ pub(super) fn dispatch(
         providers.push(provider);
     }
     if providers.is_empty() {
-        fields.get("providers").unwrap_or_else(|| item.clone()).fail(
-            report,
-            "has no provider",
-            form,
-        );
+        fields.get("providers").unwrap_or_else(|| item.clone()).fail(report, "no provider", form);
     }
-    let names: HashSet<String> = providers.iter().map(|provider| provider.name.clone()).collect();
+    let names: Vec<String> = providers.iter().map(|provider| provider.name.clone()).collect();
     let mut known = |key: &str| -> Vec<String> {
-        let items = fields.get(key).map(|item| words(&item, report)).unwrap_or_default();
-        let unknown = items.iter().any(|name| !names.contains(name));
-        if let Some(item) = fields.get(key).filter(|_| unknown) {
-            item.fail(report, "names a provider that there is not", "write names of providers");
+        let Some(item) = fields.get(key) else { return Vec::new() };
+        let items = words(&item, report);
+        if let Some(unknown) = items.iter().find(|name| !names.contains(name)) {
+            report_unknown_provider(&item, unknown, &names, report);
         }
         items
     };
@@ -135,21 +130,22 @@ pub(super) fn dispatch(
     Some((dispatch, groups))
 }
 
-/// The workers of a file, and the groups of rules that they keep.
+/// Reads the section `workers`. Also returns the groups of rules that limit them.
 pub(super) fn workers(
     item: &Item<'_>,
     dispatch: Option<&Dispatch>,
     report: &mut Report,
 ) -> (Vec<Worker>, Vec<Group>) {
-    let form = "write a list of workers, each with a provider, a queue and a handler";
+    let form = "write a list of workers, each with provider, queue and handler";
     let items = item.list(report, form).unwrap_or_default();
     let (mut workers, mut groups) = (Vec::<Worker>::new(), Vec::<Group>::new());
     for item in items {
         let Some((worker, group)) = worker(&item, dispatch, report) else { continue };
         let twin = workers.iter().any(|other| other.provider == worker.provider);
         if twin && !worker.limits.is_empty() {
-            let message = "has a limit, and so may another worker of the same provider";
-            item.fail(report, message, "write it once, at the first of them");
+            let message =
+                "another worker of the same provider comes first, and the limit belongs there";
+            item.fail(report, message, "write the limit once, at the first worker of the provider");
         }
         if !twin {
             groups.push(group);
@@ -167,8 +163,8 @@ fn provider<'k>(
     report: &mut Report,
 ) -> Option<(Provider, Tier<'k>)> {
     if name.is_empty() || name.len() > 30 || name.contains(['/', ',', '<']) || name.trim() != name {
-        let remedy = "write up to 30 characters without / , and <";
-        item.fail(report, "has a name that can't be used", remedy);
+        let remedy = "write 1 to 30 characters other than / , and <, without spaces around them";
+        item.fail(report, "invalid provider name", remedy);
         return None;
     }
     let fields = Fields::open(item.clone(), &PROVIDER, report)?;
@@ -183,7 +179,7 @@ fn provider<'k>(
     let tier = Tier {
         name: format!("dispatch/{name}"),
         provider: name,
-        asked: Asked::Dispatch,
+        scope: TierScope::Dispatch,
         limits: limits.clone(),
         key,
         outage: own.or(outage),
@@ -211,7 +207,7 @@ fn worker(
 ) -> Option<(Worker, Group)> {
     let before = report.errors();
     let fields = Fields::open(item.clone(), &WORKER, report)?;
-    let remedy = "write whom the work is for, such as provider: github";
+    let remedy = "write the provider that the work is for, such as provider: github";
     let provider = fields.require("provider", remedy, report);
     let provider = provider.and_then(|item| gateway::name_of(&item, report)).unwrap_or_default();
     let known = dispatch.and_then(|dispatch| {
@@ -221,8 +217,8 @@ fn worker(
         (Some(item), _) => scalar::text(&item, report),
         (None, Some(known)) => Some(known.queue.clone()),
         (None, None) => {
-            let remedy = "write the queue of its work, such as queue: jobs";
-            // Says that there is none.
+            let remedy = "write the queue to read messages from, such as queue: jobs";
+            // Reports that the queue is missing.
             let _ = fields.require("queue", remedy, report);
             None
         }
@@ -237,7 +233,7 @@ fn worker(
     let tier = Tier {
         name: format!("worker/{provider}"),
         provider: &provider,
-        asked: Asked::Worker,
+        scope: TierScope::Worker,
         limits: limits.clone(),
         key: fields.read_some("key", report, scalar::text),
         outage: fields.read_some("outage", report, scalar::outage),
@@ -250,10 +246,10 @@ fn worker(
     let (backoff_from, backoff_to) =
         fields.get("backoff").and_then(|item| backoff(item, report)).unwrap_or(BACKOFF);
     let least = |item: &Item<'_>, report: &mut Report| {
-        scalar::span_from(item, report, Span::from_millis(1), "nothing is done in less")
+        scalar::span_from(item, report, Span::from_millis(1), "write at least 1ms")
     };
     let enabled = fields.get("enabled").map(|item| is_on(&item, report));
-    let remedy = "write what is done with a message, such as handler: {http: {url: …}}";
+    let remedy = "write a handler, such as handler: {http: {url: …}}";
     let handler = fields.require("handler", remedy, report);
     let handler = handler.and_then(|item| handler::handler(&item, report));
     let worker = Worker {
@@ -280,29 +276,31 @@ fn worker(
 
 const BACKOFF: (Span, Span) = (Span::from_secs(1), Span::from_secs(60));
 
-/// Tiers of one provider that differ: what one lets through the other holds up.
+/// Warns about tiers of one provider that differ: messages that one tier lets through wait in the
+/// other.
 fn advise(item: &Item<'_>, worker: &Worker, dispatch: Option<&Dispatch>, report: &mut Report) {
     let providers = dispatch.iter().flat_map(|dispatch| &dispatch.providers);
     let Some(tier) = providers.into_iter().find(|other| other.name == worker.provider) else {
         return;
     };
     if worker.queue != tier.queue {
-        let message = "takes from another queue than the one that this provider's work is sent to";
-        report.warning(&item.place(), message, "write the same in both");
+        let message =
+            "reads from another queue than the one that dispatch sends this provider's messages to";
+        report.warning(&item.location(), message, "write the same value in both");
     }
     if !worker.limits.is_empty() && worker.limits != tier.limits {
-        let message = "its limit is not that of the same provider in dispatch: what one tier lets \
-                       through, the other holds up";
-        report.warning(&item.place(), message, "write the same in both");
+        let message = "the limit differs from that of the same provider in dispatch, so messages that \
+                       one tier lets through wait in the other";
+        report.warning(&item.location(), message, "write the same value in both");
     }
     if worker.estimate != tier.estimate {
-        let message = "takes a message for something else than dispatch does";
-        report.warning(&item.place(), message, "write `estimate` once, in dispatch");
+        let message = "the estimate differs from that of the same provider in dispatch";
+        report.warning(&item.location(), message, "write estimate once, in dispatch");
     }
 }
 
-/// How many jobs the workers of the file do at the same time, at least one.
-fn hands(workers: &Item<'_>) -> u64 {
+/// Returns the highest concurrency of the workers in the file, at least 1.
+fn worker_concurrency(workers: &Item<'_>) -> u64 {
     let Value::List(items) = &workers.node.value else { return 1 };
     let of = |node: &crate::raw::Node| {
         let Value::Map(entries) = &node.value else { return None };
@@ -347,20 +345,31 @@ fn delay(item: &Item<'_>, report: &mut Report) -> Option<Delay> {
     scalar::span_from(item, report, Span::from_millis(1), remedy).map(Delay::Fixed)
 }
 
-/// On, unless it is literally `false`.
+/// Returns true unless the value is literally `false`.
 fn is_on(item: &Item<'_>, report: &mut Report) -> bool {
     let Some(scalar) = item.scalar(report, "write true or false") else { return true };
     if !["true", "false"].contains(&scalar.text()) {
-        let message = "is not false, so limits are asked";
-        report.warning(&item.place(), message, "write true or false");
+        let message = "only the word false turns limits off, so they apply";
+        report.warning(&item.location(), message, "write true or false");
     }
     scalar.text() != "false"
 }
 
-/// Words in a list, or in one text with commas.
+/// Reports a provider that is not in `providers`. A name that came from a variable is not repeated.
+fn report_unknown_provider(item: &Item<'_>, unknown: &str, known: &[String], report: &mut Report) {
+    let is_literal =
+        |item: &Item<'_>| matches!(&item.node.value, Value::Scalar(scalar) if scalar.is_literal());
+    let message = match item.one_or_more().iter().all(is_literal) {
+        true => format!("unknown provider {:?}", shorten(unknown)),
+        false => "unknown provider".to_owned(),
+    };
+    item.fail(report, message, &format!("known providers: {}", shorten(&known.join(", "))));
+}
+
+/// Reads a list of words, or one text with commas.
 fn words(item: &Item<'_>, report: &mut Report) -> Vec<String> {
     let texts = item.one_or_more();
-    let texts = texts.iter().filter_map(|item| item.scalar(report, "write names"));
+    let texts = texts.iter().filter_map(|item| item.scalar(report, "write provider names"));
     let words = texts.flat_map(|scalar| scalar.text().split(','));
     words.map(str::trim).filter(|word| !word.is_empty()).map(str::to_owned).collect()
 }
@@ -370,7 +379,7 @@ fn score(item: &Item<'_>, report: &mut Report) -> Option<f64> {
     let number = item.scalar(report, form)?.text().trim().parse::<f64>().ok();
     let number = number.filter(|number| number.is_finite() && *number >= 0.0);
     if number.is_none() {
-        item.fail(report, "is not a number from 0", form);
+        item.fail(report, "not a number, or negative", form);
     }
     number
 }
@@ -380,7 +389,7 @@ fn backoff(item: Item<'_>, report: &mut Report) -> Option<(Span, Span)> {
     let from = fields.read("from", BACKOFF.0, report, scalar::span);
     let to = fields.read("to", BACKOFF.1.max(from), report, scalar::span);
     if to < from {
-        item.fail(report, "ends below its beginning", "write a `to` that is not below `from`");
+        item.fail(report, "to is less than from", "write a value of to that is at least from");
     }
     Some((from, to))
 }

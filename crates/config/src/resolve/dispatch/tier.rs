@@ -1,4 +1,5 @@
-//! The rules of one provider: what a tier keeps, and what a message is taken for.
+//! [`Tier`]: the limits of one provider in the dispatcher or in its workers, and the estimated cost
+//! of a message.
 
 use sluicegate_core::limit::Unit;
 use sluicegate_core::query::Cost;
@@ -11,18 +12,19 @@ use crate::report::Report;
 use crate::resolve::item::{Fields, Item};
 use crate::resolve::{rule, scalar};
 
-/// The dimensions by which these rules are found.
+/// Dimensions by which these rules match.
 const BY_PROVIDER: &str = "@provider";
 const BY_TIER: &str = "@tier";
-/// Which questions a rule answers.
+
+/// The tiers whose queries a rule applies to.
 #[derive(Clone, Copy)]
-pub(super) enum Asked {
+pub(super) enum TierScope {
     Dispatch,
     Worker,
     Booked,
 }
 
-impl Asked {
+impl TierScope {
     fn tiers(self) -> Vec<String> {
         let words: &[&str] = match self {
             Self::Dispatch => &["dispatch", "booked"],
@@ -33,12 +35,12 @@ impl Asked {
     }
 }
 
-/// The rules of a tier of a provider.
+/// The limits of a provider in one tier.
 #[derive(Clone)]
 pub(super) struct Tier<'a> {
     pub(super) name: String,
     pub(super) provider: &'a str,
-    pub(super) asked: Asked,
+    pub(super) scope: TierScope,
     pub(super) limits: Vec<Limit>,
     pub(super) key: Option<String>,
     pub(super) outage: Option<OutagePolicy>,
@@ -46,25 +48,26 @@ pub(super) struct Tier<'a> {
 }
 
 impl Tier<'_> {
+    /// Builds the group of rules.
     pub(super) fn group(self) -> Group {
-        let Self { name, provider, asked, limits, key, outage, gated } = self;
+        let Self { name, provider, scope, limits, key, outage, gated } = self;
         let mut rule = match limits.is_empty() {
             true => Rule::unlimited(name.clone()),
             false => Rule::new(name.clone(), limits),
         };
         rule.outage = outage;
         rule.gate = gated;
-        // A key that is written is the same for whatever the rule counts by.
+        // A literal key is the same for all values that the rule counts by.
         let per: &[&str] = if key.is_some() { &[] } else { &[BY_PROVIDER] };
         rule.key = key.map(|key| key.replace("<provider>", provider));
         let rule = rule
             .per(per)
             .when(BY_PROVIDER, Pattern::exactly(provider))
-            .when(BY_TIER, Pattern::OneOf(asked.tiers()));
+            .when(BY_TIER, Pattern::OneOf(scope.tiers()));
         Group::new(name, [rule])
     }
 
-    /// Says what is wrong with its limits, on their own.
+    /// Compiles the limits on their own, and reports errors.
     pub(super) fn checked(self, item: &Item<'_>, before: usize, report: &mut Report) -> Self {
         if report.errors() == before {
             let group = self.clone().group();
@@ -80,7 +83,7 @@ impl Tier<'_> {
 
 const ESTIMATE: [&str; 4] = ["tokens", "input_tokens", "output_tokens", "usd"];
 
-/// What a message is taken for, where more than messages is limited.
+/// Reads the estimated cost of a message, for limits on tokens or money.
 pub(super) fn estimate(item: &Item<'_>, report: &mut Report) -> Option<Cost> {
     let fields = Fields::open(item.clone(), &ESTIMATE, report)?;
     let mut tokens = |key| {
@@ -88,8 +91,8 @@ pub(super) fn estimate(item: &Item<'_>, report: &mut Report) -> Option<Cost> {
     };
     let (all, input, output) = (tokens("tokens"), tokens("input_tokens"), tokens("output_tokens"));
     if all.is_some() && (input.is_some() || output.is_some()) {
-        let remedy = "write tokens, or input_tokens and output_tokens";
-        item.fail(report, "says twice how many tokens a message takes", remedy);
+        let remedy = "write either tokens, or input_tokens and output_tokens";
+        item.fail(report, "tokens can't be combined with input_tokens or output_tokens", remedy);
     }
     let money = fields.read_some("usd", report, scalar::money);
     Some(Cost { requests: None, input_tokens: all.or(input), output_tokens: output, money })
@@ -97,7 +100,7 @@ pub(super) fn estimate(item: &Item<'_>, report: &mut Report) -> Option<Cost> {
 
 const TOKENS_MAX: u64 = 1_000_000_000;
 
-/// The limits of a tier. A message is one request; what else it takes is estimated.
+/// Reads the limits of a tier. A message is one request; its other costs are estimated.
 pub(super) fn limits(item: &Item<'_>, estimate: &Cost, report: &mut Report) -> Vec<Limit> {
     let limits = rule::limits(item, report);
     for limit in &limits {
@@ -105,17 +108,19 @@ pub(super) fn limits(item: &Item<'_>, estimate: &Cost, report: &mut Report) -> V
         match unit {
             Unit::Requests => {}
             Unit::Slots => {
-                let message = "counts what is under way, which the queue does not know";
-                item.fail(report, message, "write `concurrency` at the worker");
+                let message = "concurrent limits are not supported here";
+                item.fail(report, message, "write concurrency at the worker");
             }
             _ => match estimate.of(unit) {
                 None => {
-                    let message = format!("{limit}: nobody says how much of it a message takes");
+                    let message = format!("{limit}: the cost of a message is unknown");
                     item.fail(report, message, remedy(unit));
                 }
                 Some(each) if each > amount => {
-                    let message = format!("{limit}: a single message is taken for more than that");
-                    item.fail(report, message, "raise the limit, or lower `estimate`");
+                    let message = format!(
+                        "{limit}: the estimate of a single message is higher than the limit"
+                    );
+                    item.fail(report, message, "raise the limit, or lower estimate");
                 }
                 Some(_) => {}
             },
@@ -126,15 +131,20 @@ pub(super) fn limits(item: &Item<'_>, estimate: &Cost, report: &mut Report) -> V
 
 const fn remedy(unit: Unit) -> &'static str {
     match unit {
-        Unit::InputTokens => "write it beside the limit, such as estimate: {input_tokens: 500}",
-        Unit::OutputTokens => "write it beside the limit, such as estimate: {output_tokens: 300}",
-        Unit::Usd => "write it beside the limit, such as estimate: {usd: 0.02}",
-        _ => "write it beside the limit, such as estimate: {tokens: 800}",
+        Unit::InputTokens => {
+            "add an estimate next to the limit, such as estimate: {input_tokens: 500}"
+        }
+        Unit::OutputTokens => {
+            "add an estimate next to the limit, such as estimate: {output_tokens: 300}"
+        }
+        Unit::Usd => "add an estimate next to the limit, such as estimate: {usd: 0.02}",
+        _ => "add an estimate next to the limit, such as estimate: {tokens: 800}",
     }
 }
 
-/// How evenly booked moments are spread: an exact window that was used at once is free at once, and
-/// workers that can't take so much together would be late for most of it.
+/// Builds the rule that spreads booked start times evenly. Without it, an exact window that was
+/// used up at once becomes free at once, and workers that can't process that many messages together
+/// would be late for most of them.
 pub(super) fn spread(
     provider: &Provider,
     burst: u64,
@@ -144,7 +154,7 @@ pub(super) fn spread(
     let spread = exact.filter_map(|limit| {
         let each = match limit.unit() {
             Unit::Requests => 1,
-            // Dollars are limited by the day rather than by the minute.
+            // Limits on money have windows of days rather than minutes.
             Unit::Usd => return None,
             unit => provider.estimate.of(unit)?,
         };
@@ -159,7 +169,7 @@ pub(super) fn spread(
     let tier = Tier {
         name: format!("dispatch/{}/spread", provider.name),
         provider: &provider.name,
-        asked: Asked::Booked,
+        scope: TierScope::Booked,
         limits: spread,
         key: None,
         outage,

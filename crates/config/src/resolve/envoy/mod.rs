@@ -1,10 +1,10 @@
-//! The format of envoyproxy/ratelimit: a domain, and descriptors inside of descriptors.
+//! Reads the format of envoyproxy/ratelimit: a domain with nested descriptors.
 //!
-//! `read` makes a tree of what is written, `flatten` makes rules of the tree. A file in this
-//! format is a configuration by itself; in one of ours, `envoy.domains` is a list of them.
+//! `read` parses the descriptors into a tree, `to_rules` converts the tree into rules. A file in
+//! this format is a configuration by itself; in our own format, `envoy.domains` is a list of them.
 
-mod flatten;
 mod read;
+mod to_rules;
 
 use std::collections::HashMap;
 
@@ -15,22 +15,23 @@ use super::scalar;
 use crate::config::{Envoy, EnvoyClosed};
 use crate::report::Report;
 
-/// The keys of a file in this format.
+/// Keys of a file in this format.
 pub(super) const FILE: [&str; 3] = ["domain", "descriptors", "compat"];
 
-/// How imported limits count.
+/// The way imported limits are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Counting {
-    /// In rolling windows, and all descriptors of a call together.
-    Ours,
-    /// In windows by the clock, and each descriptor on its own.
-    Theirs,
+pub(super) enum CompatMode {
+    /// Rolling windows, and all descriptors of a request decided together.
+    Native,
+    /// Windows aligned to the clock, and each descriptor decided on its own, as
+    /// envoyproxy/ratelimit does.
+    Envoy,
 }
 
-/// What a file says to Envoy besides limits, and the groups that its domains become.
+/// Reads the section `envoy`. Also returns the groups of its domains.
 pub(super) fn envoy(
     item: Item<'_>,
-    counting: Counting,
+    compat: CompatMode,
     report: &mut Report,
 ) -> (Envoy, Vec<Group>) {
     let default = Envoy::default();
@@ -40,25 +41,26 @@ pub(super) fn envoy(
     let headers = fields.read("headers", default.headers, report, scalar::boolean);
     let words = [("over_limit", EnvoyClosed::OverLimit), ("unavailable", EnvoyClosed::Unavailable)];
     let closed = fields.read("closed", default.closed, report, |i, r| scalar::word(i, r, &words));
-    let form = "write a list of files of envoyproxy/ratelimit, each with domain and descriptors";
+    let form =
+        "write a list of envoyproxy/ratelimit configurations, each with domain and descriptors";
     let domains = fields.get("domains").and_then(|item| item.list(report, form));
-    let groups = groups(domains.unwrap_or_default(), counting, report);
+    let groups = groups(domains.unwrap_or_default(), compat, report);
     (Envoy { headers, closed }, groups)
 }
 
-/// One group per domain.
-pub(super) fn groups(items: Vec<Item<'_>>, counting: Counting, report: &mut Report) -> Vec<Group> {
+/// Returns one group for each domain.
+pub(super) fn groups(items: Vec<Item<'_>>, compat: CompatMode, report: &mut Report) -> Vec<Group> {
     let mut seen: HashMap<String, usize> = HashMap::new();
     let mut groups = Vec::new();
     for item in items {
         let Some(domain) = read::domain(&item, report) else { continue };
         let line = item.node.at.line;
         if let Some(first) = seen.insert(domain.name.clone(), line) {
-            let message = format!("the domain is there twice, first on line {first}");
-            item.fail(report, message, "put the descriptors of both into one");
+            let message = format!("duplicate domain, first used on line {first}");
+            item.fail(report, message, "merge the descriptors of both");
             continue;
         }
-        let group = flatten::group(&domain, counting);
+        let group = to_rules::group(&domain, compat);
         if !group.rules.is_empty() {
             groups.push(group);
         }
@@ -66,9 +68,9 @@ pub(super) fn groups(items: Vec<Item<'_>>, counting: Counting, report: &mut Repo
     groups
 }
 
-/// `compat: envoy`.
-pub(super) fn counting(item: Option<Item<'_>>, report: &mut Report) -> Counting {
-    let words = [("none", Counting::Ours), ("envoy", Counting::Theirs)];
+/// Reads the option `compat`.
+pub(super) fn compat(item: Option<Item<'_>>, report: &mut Report) -> CompatMode {
+    let words = [("none", CompatMode::Native), ("envoy", CompatMode::Envoy)];
     let read = item.and_then(|item| scalar::word(&item, report, &words));
-    read.unwrap_or(Counting::Ours)
+    read.unwrap_or(CompatMode::Native)
 }

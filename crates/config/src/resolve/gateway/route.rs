@@ -1,4 +1,4 @@
-//! One route.
+//! Reads one route of a gateway, and builds the rules for its limits.
 
 use sluicegate_core::rule::Pattern;
 use sluicegate_core::ruleset::Settings;
@@ -35,10 +35,10 @@ const KNOWN: [&str; 21] = [
     "graphql",
     "learn",
 ];
-/// The dimension by which the rules of a route are found.
+/// Dimension by which the rules of a route match.
 const ROUTE: &str = "@route";
 
-/// A route, and the groups of rules that limit it.
+/// Reads a route. Also returns the groups of rules that limit it.
 pub(super) fn route(
     item: &Item<'_>,
     gateway: &str,
@@ -46,13 +46,13 @@ pub(super) fn route(
 ) -> Option<(Route, Vec<Group>)> {
     let before = report.errors();
     let fields = Fields::open(item.clone(), &KNOWN, report)?;
-    let path = fields.require("path", "write one, such as /graphql or /v1/*", report);
+    let path = fields.require("path", "write a path, such as /graphql or /v1/*", report);
     let path = path.and_then(|item| path_of(&item, report))?;
     let from_path = path.trim_matches(['/', '*']).replace('/', "-");
     let from_path = if from_path.is_empty() { "all".to_owned() } else { from_path };
     let name = fields.read("name", from_path, report, name_of);
     let upstream =
-        fields.require("upstream", "write where to, such as https://api.vendor.example", report);
+        fields.require("upstream", "write a URL, such as https://api.vendor.example", report);
     let upstream = upstream.and_then(|item| url(&item, report));
 
     let limits = fields.get("limit").map(|item| rule::limits(&item, report)).unwrap_or_default();
@@ -61,7 +61,7 @@ pub(super) fn route(
     let learn = learn(&fields, !limits.is_empty(), report);
     let key = format!("{gateway}/{name}");
     if key.len() > 56 {
-        let message = "the names of gateway and route have more than 55 characters together";
+        let message = "the names of gateway and route have more than 55 characters in total";
         item.fail(report, message, "write a shorter name");
     }
     let mut groups = Vec::new();
@@ -82,12 +82,12 @@ pub(super) fn route(
         groups.push(Group::new(name.clone(), [own(Rule::new(name, limits).per(&per))]));
     }
     if report.errors() == before && Ruleset::new(groups.clone(), Settings::default()).is_err() {
-        let message = "two of its limits are for the same window";
-        item.fail(report, message, "keep the smaller one");
+        let message = "two limits of the route have the same window";
+        item.fail(report, message, "remove the larger one");
     }
     let span = |key: &str, default: u64, report: &mut Report| {
         let least = |item: &Item<'_>, report: &mut Report| {
-            scalar::span_from(item, report, Span::from_millis(1), "nothing is done in less")
+            scalar::span_from(item, report, Span::from_millis(1), "write at least 1ms")
         };
         fields.read(key, Span::from_secs(default), report, least)
     };
@@ -119,18 +119,18 @@ pub(super) fn route(
     Some((route, groups))
 }
 
-/// `/graphql`, or `/v1/*` for all that begin with `/v1/`.
+/// Reads a path such as `/graphql`, or `/v1/*` for all paths that start with `/v1/`.
 fn path_of(item: &Item<'_>, report: &mut Report) -> Option<String> {
-    let form = "write a path, such as /graphql, or /v1/* for all that begin with /v1/";
+    let form = "write a path such as /graphql, or /v1/* for all paths that start with /v1/";
     let path = scalar::text(item, report)?;
     let fixed = path.strip_suffix('*').unwrap_or(&path);
     let plain = fixed.chars().all(|c| c.is_ascii_graphic() && !"*?#".contains(c));
     if !fixed.starts_with('/') || !plain {
-        item.fail(report, "is not a path", form);
+        item.fail(report, "not a valid path", form);
         return None;
     }
     if ["/health", "/ready"].contains(&path.as_str()) {
-        item.fail(report, "is where the gateway itself is asked how it is", "choose another path");
+        item.fail(report, "the gateway itself serves this path", "choose another path");
         return None;
     }
     Some(path)
@@ -144,26 +144,29 @@ fn methods(item: &Item<'_>, report: &mut Report) -> Option<Vec<String>> {
     Some(found.map(str::to_owned).collect())
 }
 
-/// Limits of the route that count apart by further dimensions.
+/// Reads the list of limits that count by further dimensions.
 fn further(item: &Item<'_>, report: &mut Report) -> Vec<(Vec<String>, Vec<Limit>)> {
-    let form = "write a list of limits, each with per and limit";
+    let form = "write a list, each with per and limit";
     let items = item.list(report, form).unwrap_or_default();
     let one = |item: Item<'_>| {
         let fields = Fields::open(item, &["per", "limit"], report)?;
-        let per =
-            fields.require("per", "write by what it counts, such as per: [tenantId]", report)?;
+        let per = fields.require(
+            "per",
+            "write the dimensions to count by, such as per: [tenantId]",
+            report,
+        )?;
         let per: Vec<_> = per
             .list(report, form)?
             .iter()
             .filter_map(|item| dimensions::name(item, report))
             .collect();
-        let limit = fields.require("limit", "write one, such as limit: 5/s", report)?;
+        let limit = fields.require("limit", "write a limit, such as limit: 5/s", report)?;
         Some((per, rule::limits(&limit, report)))
     };
     items.into_iter().filter_map(one).collect()
 }
 
-/// What is learned: nothing where there is no limit, unless it is written.
+/// Reads the option `learn`. Default: on if there is a limit.
 pub(in super::super) fn learn(
     fields: &Fields<'_>,
     limited: bool,

@@ -1,4 +1,4 @@
-//! What happens over the limit of a route.
+//! Reads `wait`: the queue of requests that are over the limit of a route.
 
 use std::collections::HashMap;
 
@@ -9,6 +9,7 @@ use super::super::{dimensions, scalar};
 use crate::config::{Fair, Wait};
 use crate::report::Report;
 
+/// Reads the option `wait` of a route.
 pub(super) fn wait(item: Option<Item<'_>>, report: &mut Report) -> Wait {
     let mut wait = Wait { max: Span::from_secs(60), depth: 1_000, fair: None };
     let known = ["max", "depth", "order", "by", "weights", "priorities"];
@@ -22,11 +23,15 @@ pub(super) fn wait(item: Option<Item<'_>>, report: &mut Report) -> Wait {
     let fair = fields.read("order", false, report, |i, r| scalar::word(i, r, &orders));
     if !fair {
         for item in ["by", "weights", "priorities"].into_iter().filter_map(|key| fields.get(key)) {
-            item.fail(report, "says who is next in order: fair", "write order: fair, or remove it");
+            item.fail(report, "applies to order: fair only", "write order: fair, or remove it");
         }
         return wait;
     }
-    let by = fields.require("by", "write whose turns they are, such as by: tenantId", report);
+    let by = fields.require(
+        "by",
+        "write the dimension whose values take turns, such as by: tenantId",
+        report,
+    );
     let Some(by) = by.and_then(|item| dimensions::name(&item, report)) else { return wait };
     wait.fair = Some(Fair {
         by,
@@ -36,15 +41,15 @@ pub(super) fn wait(item: Option<Item<'_>>, report: &mut Report) -> Wait {
     wait
 }
 
-/// A number for each of some values.
+/// Reads a map from values to numbers.
 fn numbers<N: TryFrom<u64>>(
     fields: &Fields<'_>,
     key: &str,
     range: std::ops::RangeInclusive<u64>,
     report: &mut Report,
 ) -> HashMap<String, N> {
-    let form = "write a map of values and numbers, such as acme: 3";
-    let entries = fields.read_some(key, report, |item, report| item.names(report, form));
+    let form = "write a map from values to numbers, such as acme: 3";
+    let entries = fields.read_some(key, report, |item, report| item.entries(report, form));
     let number = |(key, item): (&crate::raw::Key, Item<'_>)| {
         let number = scalar::whole(&item, report, range.clone())?;
         Some((key.text.clone(), N::try_from(number).ok()?))

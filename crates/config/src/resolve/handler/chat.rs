@@ -1,4 +1,4 @@
-//! A question to a model.
+//! Reads a `preset` handler, which sends a prompt to a chat model.
 
 use sluicegate_template::{Root, Text};
 
@@ -10,7 +10,7 @@ use crate::config::{ChatProvider, ChatWork};
 use crate::raw::Value;
 use crate::report::Report;
 
-/// What stands beside `preset`.
+/// Options next to `preset`.
 pub(super) const KNOWN: [&str; 12] = [
     "model",
     "api_key",
@@ -31,22 +31,22 @@ const PROVIDERS: [(&str, ChatProvider); 3] = [
     ("gemini", ChatProvider::Gemini),
 ];
 
+/// Reads the options of a preset.
 pub(super) fn chat(
     preset: &Item<'_>,
     fields: &Fields<'_>,
     report: &mut Report,
 ) -> Option<ChatWork> {
     let provider = scalar::word(preset, report, &PROVIDERS);
-    let model = fields.require("model", "write which, such as model: gpt-4o-mini", report);
+    let model = fields.require("model", "write a model, such as model: gpt-4o-mini", report);
     let model = model.and_then(|item| model_of(&item, report));
-    let prompt =
-        fields.require("prompt", "write what is asked, such as prompt: \"{{text}}\"", report);
+    let prompt = fields.require("prompt", "write a prompt, such as prompt: \"{{text}}\"", report);
     let prompt = prompt.and_then(|item| text(&item, report));
     let base_url = fields.read_some("base_url", report, url);
     let api_key = fields.read_some("api_key", report, secret);
     if fields.get("api_key").is_none() && fields.get("base_url").is_none() {
-        let remedy = "write the key, such as api_key: ${API_KEY:?}, or file: and its path";
-        report.error(&fields.place(), "has no api_key", remedy);
+        let remedy = "write the key, such as api_key: ${API_KEY:?} or api_key: {file: path}";
+        report.error(&fields.location(), "missing api_key", remedy);
     }
     let tokens = |item: &Item<'_>, report: &mut Report| {
         let number = scalar::whole(item, report, 1..=u64::from(u32::MAX))?;
@@ -55,7 +55,11 @@ pub(super) fn chat(
     let options = fields.get("options").and_then(|item| match &item.node.value {
         Value::Map(_) => template::tree(&item, Root::BEFORE, report),
         _ => {
-            item.fail(report, "is not a map", "write members of the body, such as temperature: 0");
+            item.fail(
+                report,
+                "not a map",
+                "write a map of members for the request body, such as temperature: 0",
+            );
             None
         }
     });
@@ -71,7 +75,7 @@ pub(super) fn chat(
         response_limit: http::response_limit(fields, report),
         connect_timeout: http::connect_timeout(fields, report),
         ca: fields.read_some("ca", report, scalar::path),
-        // Last, so that the others were read: all mistakes are told at once.
+        // Last, so that all mistakes in the other options are reported at once.
         provider: provider?,
         model: model?,
         prompt: prompt?,
@@ -83,12 +87,12 @@ fn text(item: &Item<'_>, report: &mut Report) -> Option<Text> {
     template::text(item, Root::BEFORE, report)
 }
 
-/// A name that can be a part of an address.
+/// Reads a model name, which becomes part of an address.
 fn model_of(item: &Item<'_>, report: &mut Report) -> Option<String> {
     let model = scalar::text(item, report)?;
     let sound = |c: char| c.is_ascii_alphanumeric() || "-._:/@".contains(c);
     if !model.chars().all(sound) || model.split('/').any(|part| matches!(part, "" | "." | "..")) {
-        item.fail(report, "is not the name of a model", "write one, such as gpt-4o-mini");
+        item.fail(report, "not a valid model name", "write a name such as gpt-4o-mini");
         return None;
     }
     Some(model)

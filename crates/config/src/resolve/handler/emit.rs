@@ -1,4 +1,4 @@
-//! Further messages that a result calls for.
+//! Reads `emit`: the messages that a handler sends when a job is done.
 
 use sluicegate_template::Root;
 
@@ -10,8 +10,9 @@ use crate::report::Report;
 
 const KNOWN: [&str; 6] = ["each", "when", "queue", "type", "body", "id"];
 
+/// Reads the option `emit`.
 pub(super) fn emit(item: &Item<'_>, report: &mut Report) -> Vec<Emit> {
-    let form = "write a list of messages, each with a queue";
+    let form = "write a list of messages, each with queue";
     let items = item.list(report, form).unwrap_or_default();
     items.into_iter().filter_map(|item| one(item, report)).collect()
 }
@@ -19,7 +20,8 @@ pub(super) fn emit(item: &Item<'_>, report: &mut Report) -> Vec<Emit> {
 fn one(item: Item<'_>, report: &mut Report) -> Option<Emit> {
     let fields = Fields::open(item, &KNOWN, report)?;
     let known = if fields.get("each").is_some() { Root::EACH } else { Root::AFTER };
-    let queue = fields.require("queue", "write where to, such as queue: crawl-repos", report);
+    let queue =
+        fields.require("queue", "write the queue to send to, such as queue: crawl-repos", report);
     let queue = queue.and_then(|item| scalar::text(&item, report));
     Some(Emit {
         each: fields.read_some("each", report, template::member),

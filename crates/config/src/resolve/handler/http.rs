@@ -1,4 +1,4 @@
-//! A call over HTTP.
+//! Reads an `http` handler, which makes an HTTP call.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ const KNOWN: [&str; 14] = [
     "ca",
 ];
 const METHODS: [&str; 5] = ["GET", "POST", "PUT", "PATCH", "DELETE"];
-/// Header fields that say where a request ends or whom it is for.
+/// Header fields that the HTTP client sets itself: they frame the request or name its target.
 const OURS: [&str; 9] = [
     "host",
     "content-length",
@@ -42,19 +42,20 @@ const OURS: [&str; 9] = [
     "expect",
 ];
 
+/// Reads the options of an HTTP call.
 pub(super) fn http(item: Item<'_>, report: &mut Report) -> Option<HttpWork> {
     let fields = Fields::open(item, &KNOWN, report)?;
     let methods = METHODS.map(|method| (method, method));
     let method = fields.read("method", "POST", report, |i, r| scalar::word(i, r, &methods));
-    let url = fields.require("url", "write where to, such as https://api.example/jobs", report);
+    let url = fields.require("url", "write a URL, such as https://api.example/jobs", report);
     let url = url.and_then(|item| address(&item, report));
     let headers = fields.read("headers", BTreeMap::new(), report, headers);
     let content = content(&fields, method, &headers, report);
     let idempotency_header = idempotency(&fields, report);
     if let Some(name) = idempotency_header.as_ref().filter(|name| headers.contains_key(*name)) {
-        let message = format!("headers has a field {name}, too");
-        let remedy = "remove it there, or write idempotency_key: false";
-        report.error(&fields.place(), message, remedy);
+        let message = format!("headers.{name} is also the header field of idempotency_key");
+        let remedy = "remove it from headers, or write idempotency_key: false";
+        report.error(&fields.location(), message, remedy);
     }
     let (success, condition) = success(&fields, report);
     Some(HttpWork {
@@ -71,24 +72,25 @@ pub(super) fn http(item: Item<'_>, report: &mut Report) -> Option<HttpWork> {
         connect_timeout: connect_timeout(&fields, report),
         http2: fields.read("http2", false, report, scalar::boolean),
         ca: fields.read_some("ca", report, scalar::path),
-        // Last, so that the others were read: all mistakes are told at once.
+        // Last, so that all mistakes in the other options are reported at once.
         url: url?,
     })
 }
 
-/// The longest answer.
+/// Reads the maximum size of a response.
 pub(super) fn response_limit(fields: &Fields<'_>, report: &mut Report) -> ByteSize {
     fields.read("response_limit", ByteSize(10 << 20), report, scalar::size)
 }
 
+/// Reads the timeout for opening a connection.
 pub(super) fn connect_timeout(fields: &Fields<'_>, report: &mut Report) -> Span {
     let least = |item: &Item<'_>, report: &mut Report| {
-        scalar::span_from(item, report, Span::from_millis(1), "nobody connects in less")
+        scalar::span_from(item, report, Span::from_millis(1), "write at least 1ms")
     };
     fields.read("connect_timeout", Span::from_secs(5), report, least)
 }
 
-/// The header field that carries the id of the job; `false` turns it off.
+/// Reads the header field that carries the job id; `false` turns it off.
 pub(super) fn idempotency(fields: &Fields<'_>, report: &mut Report) -> Option<String> {
     let default = Some("idempotency-key".to_owned());
     let read = |item: &Item<'_>, report: &mut Report| {
@@ -102,65 +104,74 @@ pub(super) fn idempotency(fields: &Fields<'_>, report: &mut Report) -> Option<St
     fields.read("idempotency_key", default.clone(), report, read)
 }
 
-/// An address whose host does not depend on messages. It is not repeated: it may hold a variable.
+/// Reads an address whose host does not depend on messages. No message repeats the address, because
+/// it may contain a variable.
 fn address(item: &Item<'_>, report: &mut Report) -> Option<Text> {
-    let form = "write http:// or https://, a host and a path, such as https://api.example/{{id}}";
+    let form = "write a URL, such as https://api.example/{{id}}";
     let url = template::text(item, Root::BEFORE, report)?;
     let beginning = url.beginning();
     let parsed = url::Url::parse(beginning)
         .ok()
         .filter(|parsed| matches!(parsed.scheme(), "http" | "https") && parsed.has_host());
     let Some(parsed) = parsed else {
-        item.fail(report, "is not an address", form);
+        item.fail(report, "not an HTTP address", form);
         return None;
     };
     if !parsed.username().is_empty() || parsed.password().is_some() {
-        item.fail(report, "has a user or a password in it", "write them as credentials");
+        item.fail(report, "contains a user or a password", "move them to credentials");
         return None;
     }
     let after_scheme = beginning.split_once("://").map_or("", |(_, rest)| rest);
     if !url.is_fixed() && !after_scheme.contains(['/', '?']) {
-        let message = "has a place in its host, and credentials would go wherever a message says";
-        item.fail(report, message, "write the host out; places stand in the path and the query");
+        let message = "placeholders are not allowed in the host, because a message could redirect credentials";
+        item.fail(
+            report,
+            message,
+            "write the host out; placeholders may be in the path and the query",
+        );
         return None;
     }
     let written: Vec<_> = url.fixed().collect();
     let odd = |c: char| !c.is_ascii_graphic() || "#\"<>\\^`{|}".contains(c);
     if written.iter().any(|part| part.contains(odd)) {
-        let message = "has characters that no address can have";
-        item.fail(report, message, "write them as %20, and leave a # and what follows it out");
+        let message = "contains characters that are not allowed in an address";
+        item.fail(
+            report,
+            message,
+            "percent-encode them, such as %20, and remove # and the text after it",
+        );
         return None;
     }
     let whole = written.join("x");
     let path = whole.split('?').next().unwrap_or_default();
     if path.split('/').any(|part| part == "." || part == "..") {
-        item.fail(report, "has . or .. in its path", "write the path that is meant");
+        item.fail(report, "contains . or .. in its path", "write the resolved path");
         return None;
     }
     Some(url)
 }
 
 fn headers(item: &Item<'_>, report: &mut Report) -> Option<BTreeMap<String, Text>> {
-    let form = "write a map of header fields and their values";
+    let form = "write a map from header fields to values";
     let mut found = BTreeMap::new();
-    for (key, item) in item.names(report, form)? {
+    for (key, item) in item.entries(report, form)? {
         let name = key.text.to_ascii_lowercase();
         if !is_header(&name) {
-            let remedy = "write one, such as x-request-id";
-            item.fail(report, "is not the name of a header field", remedy);
+            let remedy = "write a name such as x-request-id";
+            item.fail(report, "not a valid header field name", remedy);
         } else if OURS.contains(&name.as_str()) || name.starts_with("proxy-") {
-            item.fail(report, "is a header field that the connection decides on", "remove it");
+            item.fail(report, "this header field is set by the HTTP client", "remove it");
         }
         let Some(text) = template::text(&item, Root::BEFORE, report) else { continue };
         if text.fixed().any(|part| part.contains(char::is_control)) {
-            item.fail(report, "has control characters", "write the value in one line");
+            item.fail(report, "contains control characters", "write the value on one line");
         }
         found.insert(name, text);
     }
     Some(found)
 }
 
-/// What is sent: one of body and text, or the message as it is.
+/// Reads the body: `body` or `text`, or the message itself.
 fn content(
     fields: &Fields<'_>,
     method: &str,
@@ -170,7 +181,7 @@ fn content(
     let (body, text) = (fields.get("body"), fields.get("text"));
     let without = matches!(method, "GET" | "DELETE");
     for item in [&body, &text].into_iter().flatten().filter(|_| method == "GET") {
-        item.fail(report, "is not sent by GET", "remove it, or write method: POST");
+        item.fail(report, "GET requests have no body", "remove it, or write method: POST");
     }
     let of_json = |text: &Text| text.fixed().any(|part| part.to_ascii_lowercase().contains("json"));
     match (body, text) {
@@ -182,14 +193,15 @@ fn content(
         }
         (None, Some(text)) => {
             if headers.get("content-type").is_some_and(of_json) {
-                let message = "is said to be JSON, and a value could end a string in it";
-                text.fail(report, message, "write it as a tree under body");
+                let message =
+                    "text is not allowed for JSON, because a value could end a string in it";
+                text.fail(report, message, "write the JSON as a map in body");
             }
             let text = template::text(&text, Root::BEFORE, report);
             text.map_or(HttpContent::Nothing, HttpContent::Text)
         }
         (Some(_), Some(text)) => {
-            text.fail(report, "stands beside body, and one of them is sent", "remove one of them");
+            text.fail(report, "can't be combined with body", "remove one of them");
             HttpContent::Nothing
         }
     }
@@ -210,14 +222,18 @@ fn success(fields: &Fields<'_>, report: &mut Report) -> (Statuses, Option<Answer
     if path.is_none()
         && let Some(item) = fields.get("is")
     {
-        item.fail(report, "is what path of the answer has to be", "write path, too");
+        item.fail(
+            report,
+            "needs path",
+            "add the path of the value in the response, such as path: data.state",
+        );
     }
     (status, path.map(|path| AnswerCondition { path, values }))
 }
 
-/// `200`, `2xx`, or a list of them.
+/// Reads `200`, `2xx`, or a list of them.
 fn statuses(item: &Item<'_>, report: &mut Report) -> Option<Statuses> {
-    let form = "write statuses such as 200 or 2xx, or a list of them";
+    let form = "write a status such as 200 or 2xx, or a list of them";
     let mut found = Vec::new();
     for item in item.one_or_more() {
         let Some(scalar) = item.scalar(report, form) else { continue };
@@ -229,7 +245,7 @@ fn statuses(item: &Item<'_>, report: &mut Report) -> Option<Statuses> {
                 found.push(class * 100..=class * 100 + 99);
             }
             (None, Some(status)) => found.push(status..=status),
-            _ => item.fail(report, format!("{} is not a status", scalar.named()), form),
+            _ => item.fail(report, format!("{} is not an HTTP status", scalar.describe()), form),
         }
     }
     Some(found)

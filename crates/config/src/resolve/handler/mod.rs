@@ -1,4 +1,5 @@
-//! What a worker does with a job: one kind of work, and what is sent when it is done.
+//! Reads `handler`: the work that a worker does for a job, and the messages that it sends
+//! afterwards.
 
 mod chat;
 mod command;
@@ -14,6 +15,7 @@ use crate::report::Report;
 
 const KINDS: [&str; 3] = ["http", "command", "preset"];
 
+/// Reads the handler of a worker.
 pub(super) fn handler(item: &Item<'_>, report: &mut Report) -> Option<Handler> {
     let known: Vec<_> = KINDS.into_iter().chain(chat::KNOWN).chain(["emit"]).collect();
     let fields = Fields::open(item.clone(), &known, report)?;
@@ -21,13 +23,18 @@ pub(super) fn handler(item: &Item<'_>, report: &mut Report) -> Option<Handler> {
     let given: Vec<_> =
         KINDS.into_iter().filter_map(|kind| Some((kind, fields.get(kind)?))).collect();
     let [(kind, given)] = given.as_slice() else {
-        item.fail(report, "is one of http, command or preset", "write one of them");
+        item.fail(
+            report,
+            "a handler needs exactly one of http, command or preset",
+            "write one of them",
+        );
         return None;
     };
     if *kind != "preset" {
         for item in chat::KNOWN.iter().filter_map(|key| fields.get(key)) {
-            let message = format!("belongs to preset, and this handler is {kind}");
-            item.fail(report, message, "remove it, or move it below");
+            let message =
+                format!("only preset handlers have this option here, and this handler is {kind}");
+            item.fail(report, message, "remove it, or move it into the map of the handler");
         }
     }
     let work = match *kind {

@@ -1,4 +1,4 @@
-//! Templates: texts and trees in which places are filled from a message.
+//! Reads templates: texts and trees with placeholders that are filled from a message.
 
 use serde_json::Value as Json;
 use sluicegate_template::{Member, Root, SyntaxError, Text, Tree};
@@ -7,13 +7,14 @@ use super::super::item::Item;
 use crate::raw::{Scalar, Value};
 use crate::report::Report;
 
-/// A text with places.
+/// Reads a text with placeholders.
 pub(super) fn text(item: &Item<'_>, known: &[Root], report: &mut Report) -> Option<Text> {
     let scalar = item.scalar(report, "write a text")?;
     Text::parse(scalar.text(), known).map_err(|error| refuse(item, scalar, &error, report)).ok()
 }
 
-/// A tree with places. What has no quotes is a number, a switch or null where it looks like one.
+/// Reads a tree with placeholders. A scalar without quotes becomes a number, a boolean or null if
+/// it looks like one.
 pub(super) fn tree(item: &Item<'_>, known: &[Root], report: &mut Report) -> Option<Tree> {
     match &item.node.value {
         Value::Broken => None,
@@ -31,9 +32,9 @@ pub(super) fn tree(item: &Item<'_>, known: &[Root], report: &mut Report) -> Opti
         }
         Value::Map(_) => {
             let mut members = Vec::new();
-            for (key, item) in item.names(report, "")? {
+            for (key, item) in item.entries(report, "")? {
                 if key.text.contains("{{") {
-                    let message = "has a place in its name, and places are filled in values only";
+                    let message = "placeholders are not allowed in names";
                     item.fail(report, message, "write the name out");
                 }
                 if is_there(&item) {
@@ -46,29 +47,29 @@ pub(super) fn tree(item: &Item<'_>, known: &[Root], report: &mut Report) -> Opti
     }
 }
 
-/// Where something is in an answer or a result.
+/// Reads a path into a response or a result.
 pub(super) fn member(item: &Item<'_>, report: &mut Report) -> Option<Member> {
-    let form = "write names with dots between them, such as data.items, or . for all of it";
+    let form = "write names separated by dots, such as data.items, or . for the whole value";
     let scalar = item.scalar(report, form)?;
     let found = Member::parse(scalar.text());
     if found.is_err() {
-        item.fail(report, format!("{:?} is not a path", scalar.shown()), form);
+        item.fail(report, format!("{:?} is not a valid path", scalar.redacted()), form);
     }
     found.ok()
 }
 
-/// A value without places.
+/// Reads a value without placeholders.
 pub(super) fn value(item: &Item<'_>, report: &mut Report) -> Option<Json> {
     let scalar = item.scalar(report, "write a value, or a list of values")?;
     Some(typed(scalar).unwrap_or_else(|| Json::from(scalar.text())))
 }
 
-/// Whether variables left something of it.
+/// Returns false if empty variables left nothing of the item.
 fn is_there(item: &Item<'_>) -> bool {
-    !matches!(&item.node.value, Value::Scalar(scalar) if scalar.is_left_out())
+    !matches!(&item.node.value, Value::Scalar(scalar) if scalar.is_omitted())
 }
 
-/// What is no text.
+/// Returns the JSON value of a scalar that is not a text.
 fn typed(scalar: &Scalar) -> Option<Json> {
     if scalar.is_null() {
         return Some(Json::Null);
@@ -80,17 +81,17 @@ fn typed(scalar: &Scalar) -> Option<Json> {
         "false" | "False" | "FALSE" => Some(Json::Bool(false)),
         _ => {
             let number: serde_json::Number = serde_json::from_str(text).ok()?;
-            // A number that would become another one stays the text that it is.
+            // A number that JSON can't represent exactly stays a text.
             let whole = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-');
             (!whole || number.to_string() == text).then_some(Json::Number(number))
         }
     }
 }
 
-/// Says what is wrong with a place; what came from a variable is not repeated.
+/// Reports an invalid placeholder. A text that came from a variable is not repeated.
 fn refuse(item: &Item<'_>, scalar: &Scalar, error: &SyntaxError, report: &mut Report) {
     match scalar.is_literal() {
         true => item.fail(report, error.to_string(), ""),
-        false => item.fail(report, format!("a place in it {}", error.problem), ""),
+        false => item.fail(report, format!("a placeholder {}", error.problem), ""),
     }
 }

@@ -1,14 +1,14 @@
 use super::*;
 use crate::config::{ChatProvider, Config, HttpContent};
-use crate::place::Path;
-use crate::source::Source;
+use crate::location::Path;
+use crate::source_text::SourceText;
 use crate::{interpolate, raw};
 
 fn env(name: &str) -> Option<String> {
     (name == "KEY").then(|| "pl4nted-s3cret {{".to_owned())
 }
 
-/// What a text means, or all that is said of it.
+/// Returns the handler, or all messages about it.
 fn read(text: &str) -> Result<Handler, String> {
     read_with(text, &env)
 }
@@ -22,21 +22,21 @@ fn read_with(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<Handler
     match (found, report.errors()) {
         (Some(found), 0) => Ok(found),
         _ => {
-            let said = report.finish(&Source::new("f", text, hidden), None::<Config>);
-            Err(said.map(|_| ()).unwrap_err().to_string())
+            let message = report.finish(&SourceText::new("f", text, hidden), None::<Config>);
+            Err(message.map(|_| ()).unwrap_err().to_string())
         }
     }
 }
 
 fn work(text: &str) -> Work {
-    read(text).unwrap_or_else(|said| panic!("{text}\n{said}")).work
+    read(text).unwrap_or_else(|message| panic!("{text}\n{message}")).work
 }
 
 #[track_caller]
 fn refused(text: &str, expected: &str) {
-    let said = read(text).err().unwrap_or_else(|| panic!("{text} was not refused"));
-    assert!(said.contains(expected), "{text}\n{said}");
-    assert!(!said.contains("s3cret"), "{said}");
+    let message = read(text).err().unwrap_or_else(|| panic!("{text} was not refused"));
+    assert!(message.contains(expected), "{text}\n{message}");
+    assert!(!message.contains("s3cret"), "{message}");
 }
 
 #[test]
@@ -166,13 +166,13 @@ base_url: http://127.0.0.1:9000/proxy
 
 #[test]
 fn one_kind_of_work_is_chosen() {
-    let one = "handler: is one of http, command or preset: write one of them";
+    let one = "handler: a handler needs exactly one of http, command or preset: write one of them";
     refused("{}", one);
     refused("{http: {url: 'http://a/'}, command: [x]}", one);
     refused("{htp: {url: 'http://a/'}}", "handler.htp: unknown key: did you mean http?");
     refused(
         "{command: [x], prompt: y}",
-        "handler.prompt: belongs to preset, and this handler is command",
+        "handler.prompt: only preset handlers have this option here",
     );
     refused("{preset: opnai, model: x, prompt: y, api_key: k}", "did you mean openai?");
 }
@@ -180,17 +180,17 @@ fn one_kind_of_work_is_chosen() {
 #[test]
 fn an_address_leads_where_the_file_says() {
     let url = |url: &str| format!("http: {{url: '{url}'}}");
-    refused("http: {}", "handler.http: has no url");
+    refused("http: {}", "handler.http: missing url");
     for (written, expected) in [
-        ("{{url}}", "is not an address"),
-        ("ftp://a/", "is not an address"),
-        ("https://{{host}}/x", "is not an address"),
-        ("https://api.{{host}}/x", "has a place in its host"),
-        ("https://ann:pw@a/", "has a user or a password in it"),
-        ("https://a/b c", "has characters that no address can have"),
-        ("https://a/#x", "has characters that no address can have"),
-        ("https://a/ü", "has characters that no address can have"),
-        ("https://a/../b", "has . or .. in its path"),
+        ("{{url}}", "not an HTTP address"),
+        ("ftp://a/", "not an HTTP address"),
+        ("https://{{host}}/x", "not an HTTP address"),
+        ("https://api.{{host}}/x", "placeholders are not allowed in the host"),
+        ("https://ann:pw@a/", "contains a user or a password"),
+        ("https://a/b c", "contains characters that are not allowed"),
+        ("https://a/#x", "contains characters that are not allowed"),
+        ("https://a/ü", "contains characters that are not allowed"),
+        ("https://a/../b", "contains . or .. in its path"),
         ("https://a/{{x}", "has no end: write }}"),
         ("https://a/{{x | y}}", "{{x | y}} is not a place"),
         ("https://a/{{item}}", "is not known here: item is known in emit only"),
@@ -198,37 +198,37 @@ fn an_address_leads_where_the_file_says() {
     ] {
         refused(&url(written), expected);
     }
-    refused("http: {url: 'https://a/${KEY}'}", "a place in it has no end");
+    refused("http: {url: 'https://a/${KEY}'}", "a placeholder has no end");
 }
 
 #[test]
-fn what_would_not_be_sent_is_refused() {
+fn options_that_can_not_be_sent_are_refused() {
     for (rest, expected) in [
         (
             "headers: {host: x}",
-            "handler.http.headers.host: is a header field that the connection decides on",
+            "handler.http.headers.host: this header field is set by the HTTP client",
         ),
-        ("headers: {'a b': x}", "is not the name of a header field"),
-        ("headers: {a: \"x\\r\\ny\"}", "has control characters"),
-        ("headers: {Idempotency-Key: x}", "headers has a field idempotency-key, too"),
-        ("body: {a: 1}, text: x", "stands beside body"),
-        ("body: {a: 1}, method: GET", "is not sent by GET"),
+        ("headers: {'a b': x}", "not a valid header field name"),
+        ("headers: {a: \"x\\r\\ny\"}", "contains control characters"),
+        ("headers: {Idempotency-Key: x}", "headers.idempotency-key is also the header field"),
+        ("body: {a: 1}, text: x", "can't be combined with body"),
+        ("body: {a: 1}, method: GET", "GET requests have no body"),
         (
             "text: '{\"a\": \"{{x}}\"}', headers: {content-type: application/json}",
-            "is said to be JSON",
+            "text is not allowed for JSON",
         ),
-        ("body: {'{{a}}': 1}", "has a place in its name"),
+        ("body: {'{{a}}': 1}", "placeholders are not allowed in names"),
         ("body: ['{{a']", "handler.http.body[0]: {{a}} has no end"),
-        ("success: {status: 2x}", "\"2x\" is not a status"),
-        ("success: {status: 99}", "\"99\" is not a status"),
-        ("success: {is: 1}", "is what path of the answer has to be"),
-        ("result: 'a[0]'", "\"a[0]\" is not a path"),
-        ("retry: [600]", "\"600\" is not a status"),
+        ("success: {status: 2x}", "\"2x\" is not an HTTP status"),
+        ("success: {status: 99}", "\"99\" is not an HTTP status"),
+        ("success: {is: 1}", "needs path"),
+        ("result: 'a[0]'", "\"a[0]\" is not a valid path"),
+        ("retry: [600]", "\"600\" is not an HTTP status"),
         ("response_limit: 2GB", "is not a size"),
-        ("connect_timeout: 0s", "nobody connects in less"),
-        ("credentials: {}", "is one of basic, bearer, headers or login"),
+        ("connect_timeout: 0s", "less than 1ms: write at least 1ms"),
+        ("credentials: {}", "needs exactly one of basic, bearer, headers or login"),
         ("timeout: 5s", "handler.http.timeout: unknown key"),
-        ("idempotency_key: 'a b'", "is not the name of a header field"),
+        ("idempotency_key: 'a b'", "not a valid header field name"),
     ] {
         refused(&format!("http: {{url: 'http://a/', {rest}}}"), expected);
     }
@@ -237,12 +237,15 @@ fn what_would_not_be_sent_is_refused() {
 #[test]
 fn a_command_takes_nothing_from_messages() {
     for (command, expected) in [
-        ("[]", "handler.command: is empty"),
-        ("rm -rf x", "handler.command: is a single value: write a list of the program"),
-        ("[sh, -c, 'echo {{a}}']", "handler.command[2]: has a place in it"),
-        ("[\"a\\0b\"]", "has a NUL in it"),
-        ("{args: [a]}", "handler.command: has no program"),
-        ("{program: x, env: {'A-B': x}}", "is not the name of a variable"),
+        ("[]", "handler.command: empty command"),
+        (
+            "rm -rf x",
+            "handler.command: a single value is not allowed here: write a list of the program",
+        ),
+        ("[sh, -c, 'echo {{a}}']", "handler.command[2]: placeholders are not allowed"),
+        ("[\"a\\0b\"]", "contains a NUL character"),
+        ("{args: [a]}", "handler.command: missing program"),
+        ("{program: x, env: {'A-B': x}}", "not a valid variable name"),
         ("{program: x, env: {SLUICEGATE_JOB_ID: x}}", "choose another name"),
         ("{program: x, shell: true}", "unknown key"),
     ] {
@@ -252,18 +255,18 @@ fn a_command_takes_nothing_from_messages() {
 
 #[test]
 fn a_question_needs_a_model_a_prompt_and_a_key() {
-    refused("preset: gemini", "handler: has no model");
-    refused("preset: gemini", "handler: has no prompt");
-    refused("preset: gemini", "handler: has no api_key");
+    refused("preset: gemini", "handler: missing model");
+    refused("preset: gemini", "handler: missing prompt");
+    refused("preset: gemini", "handler: missing api_key");
     let rest = "model: m, prompt: p, api_key: k";
     for (more, expected) in [
-        ("model: 'a b', prompt: p, api_key: k", "is not the name of a model"),
-        ("model: ../x, prompt: p, api_key: k", "is not the name of a model"),
-        ("model: m, prompt: '', api_key: k", "handler.prompt: is empty"),
+        ("model: 'a b', prompt: p, api_key: k", "not a valid model name"),
+        ("model: ../x, prompt: p, api_key: k", "not a valid model name"),
+        ("model: m, prompt: '', api_key: k", "handler.prompt: empty text"),
         ("model: m, prompt: '{{', api_key: k", "has no end"),
         (&format!("{rest}, max_tokens: 0"), "handler.max_tokens"),
-        (&format!("{rest}, options: [a]"), "handler.options: is not a map"),
-        (&format!("{rest}, base_url: 'a'"), "is not the address of an upstream"),
+        (&format!("{rest}, options: [a]"), "handler.options: not a map"),
+        (&format!("{rest}, base_url: 'a'"), "not an HTTP address"),
     ] {
         refused(&format!("{{preset: openai, {more}}}"), expected);
     }
@@ -272,10 +275,10 @@ fn a_question_needs_a_model_a_prompt_and_a_key() {
 #[test]
 fn emit_names_a_queue_and_knows_items_of_a_list_only() {
     for (emit, expected) in [
-        ("x", "handler.emit: is a single value: write a list of messages"),
-        ("[{}]", "handler.emit[0]: has no queue"),
+        ("x", "handler.emit: a single value is not allowed here: write a list of messages"),
+        ("[{}]", "handler.emit[0]: missing queue"),
         ("[{queue: q, body: '{{item}}'}]", "item is one of the list that `each` names"),
-        ("[{queue: q, each: 'a b'}]", "is not a path"),
+        ("[{queue: q, each: 'a b'}]", "is not a valid path"),
         ("[{queue: q, to: x}]", "handler.emit[0].to: unknown key"),
     ] {
         refused(&format!("{{command: [x], emit: {emit}}}"), expected);
@@ -291,7 +294,7 @@ fn the_examples_of_the_page_are_handlers() {
         let lines = example.strip_prefix("handler:\n").expect("a handler").lines();
         let inside: Vec<_> = lines.map(|line| line.strip_prefix("  ").expect("is below")).collect();
         let read = read_with(&inside.join("\n"), &|name| Some(format!("the-value-of-{name}")));
-        read.unwrap_or_else(|said| panic!("{example}\n{said}"));
+        read.unwrap_or_else(|message| panic!("{example}\n{message}"));
         examples += 1;
     }
     assert_eq!(examples, 5);

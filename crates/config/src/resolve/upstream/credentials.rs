@@ -1,4 +1,4 @@
-//! What an upstream wants to see. No message repeats any of it.
+//! Reads `credentials`: the credentials for an upstream. No message repeats any of them.
 
 use std::collections::BTreeMap;
 
@@ -12,32 +12,38 @@ use crate::report::Report;
 
 const KINDS: [&str; 4] = ["basic", "bearer", "headers", "login"];
 
+/// Reads the option `credentials`.
 pub(in super::super) fn credentials(item: &Item<'_>, report: &mut Report) -> Option<Credentials> {
     let fields = Fields::open(item.clone(), &KINDS, report)?;
     let given: Vec<_> =
         KINDS.into_iter().filter_map(|kind| Some((kind, fields.get(kind)?))).collect();
     let [(kind, item)] = given.as_slice() else {
-        item.fail(report, "is one of basic, bearer, headers or login", "write one of them");
+        item.fail(
+            report,
+            "needs exactly one of basic, bearer, headers or login",
+            "write one of them",
+        );
         return None;
     };
     match *kind {
         "basic" => {
             let fields = Fields::open(item.clone(), &["user", "password"], report)?;
-            let user = fields.require("user", "write who logs in", report);
-            let password = fields.require("password", "write the password, or file:", report);
+            let user = fields.require("user", "write the user name", report);
+            let password =
+                fields.require("password", "write the password, or {file: path}", report);
             let user = user.and_then(|item| secret(&item, report));
             let password = password.and_then(|item| secret(&item, report));
             Some(Credentials::Basic { user: user?, password: password? })
         }
         "bearer" => secret(item, report).map(Credentials::Bearer),
         "headers" => {
-            let form = "write a map of header fields and their values";
+            let form = "write a map from header fields to values";
             let mut fields = BTreeMap::new();
-            for (key, item) in item.names(report, form)? {
+            for (key, item) in item.entries(report, form)? {
                 let Some(value) = secret(&item, report) else { continue };
                 if !is_header(&key.text) {
-                    let remedy = "write one, such as x-api-key";
-                    item.fail(report, "is not the name of a header field", remedy);
+                    let remedy = "write a name such as x-api-key";
+                    item.fail(report, "not a valid header field name", remedy);
                 }
                 fields.insert(key.text.to_ascii_lowercase(), value);
             }
@@ -50,20 +56,16 @@ pub(in super::super) fn credentials(item: &Item<'_>, report: &mut Report) -> Opt
 fn login(item: &Item<'_>, report: &mut Report) -> Option<Login> {
     let known = ["url", "body", "content_type", "token", "expires_in", "ttl", "header", "scheme"];
     let fields = Fields::open(item.clone(), &known, report)?;
-    let url = fields.require("url", "write where tokens are given", report);
-    let body = fields.require("body", "write what is sent there, or file:", report);
+    let url = fields.require("url", "write the URL of the login endpoint", report);
+    let body =
+        fields.require("body", "write the body of the login request, or {file: path}", report);
     let url = url.and_then(|item| self::url(&item, report));
     let body = body.and_then(|item| secret(&item, report));
     let text = |key: &str, default: &str, report: &mut Report| {
         fields.read(key, default.to_owned(), report, scalar::text)
     };
     let least = |item: &Item<'_>, report: &mut Report| {
-        scalar::span_from(
-            item,
-            report,
-            Span::from_secs(1),
-            "a token that is good for less is of no use",
-        )
+        scalar::span_from(item, report, Span::from_secs(1), "write at least 1s")
     };
     Some(Login {
         url: url?,
@@ -74,17 +76,22 @@ fn login(item: &Item<'_>, report: &mut Report) -> Option<Login> {
         ttl: fields.read("ttl", Span::from_secs(600), report, least),
         header: fields.read("header", "authorization".to_owned(), report, header),
         scheme: fields.read("scheme", "Bearer".to_owned(), report, |item, report| {
-            item.scalar(report, "write a word, or nothing").map(|scalar| scalar.text().to_owned())
+            item.scalar(report, "write a word, or \"\" for none")
+                .map(|scalar| scalar.text().to_owned())
         }),
     })
 }
 
-/// Where something is in a JSON text.
+/// Reads a JSON pointer.
 fn pointer(fields: &Fields<'_>, key: &str, default: &str, report: &mut Report) -> String {
     let read = |item: &Item<'_>, report: &mut Report| {
         let text = scalar::text(item, report)?;
         if !text.starts_with('/') {
-            item.fail(report, "is not a JSON pointer", "write one, such as /data/token");
+            item.fail(
+                report,
+                "not a JSON pointer",
+                "write a pointer that starts with /, such as /data/token",
+            );
             return None;
         }
         Some(text)

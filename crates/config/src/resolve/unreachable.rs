@@ -1,9 +1,10 @@
-//! Rules that can never apply, because one above them in their group always matches first.
+//! Finds rules that can never apply, because an earlier rule of their group always matches first.
 //!
-//! An earlier rule matches whenever a later one does if the later one fulfils all its needs: a
-//! value for each of its conditions, and the presence of each dimension that it counts by. Each
-//! rule is filed under one of its needs, the one that fewest rules fulfil, and a later rule looks
-//! only where it fulfils something: 10,000 rules for 10,000 keys are looked at once each.
+//! An earlier rule matches whenever a later one does if the later rule fulfils all its conditions:
+//! a value for each entry of `when`, and the presence of each dimension that it counts by. To avoid
+//! comparing all pairs, each rule is indexed under the one of its conditions that the fewest rules
+//! share, and a later rule is compared only with the rules indexed under conditions that it
+//! fulfils. 10,000 rules for 10,000 keys are compared once each.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,67 +13,66 @@ use sluicegate_core::rule::Pattern;
 use sluicegate_core::ruleset::is_set_for_callers;
 
 use super::limits::DraftGroup;
-use super::rule::Draft;
+use super::rule::DraftRule;
 use crate::report::Report;
 
-/// How often each value of a condition may be compared, on average, before the search is given up:
-/// it is there to help, and a file of patterns that can't be told apart by their ends must not take
-/// minutes.
+/// Average number of comparisons per value after which the search is given up. The check is a help,
+/// and a file full of patterns that differ only in the middle must not take minutes.
 const COMPARISONS: usize = 100;
 
-/// Reports every rule that can't apply, and warns of those that apply to Envoy alone because
-/// everybody else has to name the `required` dimensions.
+/// Reports every rule that can't apply, and warns about rules that apply to Envoy only because all
+/// other requests have the `required` dimensions.
 pub(super) fn check(groups: &[DraftGroup<'_>], required: &[String], report: &mut Report) {
     for group in groups {
-        let drafts = group.rules.iter().filter(|draft| draft.matches_known);
+        let drafts = group.rules.iter().filter(|draft| draft.has_valid_match);
         let drafts: Vec<_> = drafts.collect();
         let rules: Vec<_> = drafts.iter().map(|draft| &draft.rule).collect();
-        let never = find(&rules, &[]);
+        let never = find_unreachable(&rules, &[]);
         for &(never, first) in &never {
-            blame(drafts[never], drafts[first], report);
+            report_unreachable(drafts[never], drafts[first], report);
         }
         if required.is_empty() {
             continue;
         }
-        for (place, first) in find(&rules, required) {
-            if never.iter().all(|(other, _)| *other != place) {
-                warn(drafts[place], drafts[first], report);
+        for (number, first) in find_unreachable(&rules, required) {
+            if never.iter().all(|(other, _)| *other != number) {
+                warn(drafts[number], drafts[first], report);
             }
         }
     }
 }
 
-const REMEDY: &str = "put this one above it, or remove it";
+const REMEDY: &str = "move this rule above it, or remove it";
 
-fn blame(never: &Draft<'_>, first: &Draft<'_>, report: &mut Report) {
+fn report_unreachable(never: &DraftRule<'_>, first: &DraftRule<'_>, report: &mut Report) {
     let message = format!(
-        "can never apply: {} on line {} matches whenever this one does, and comes first",
-        first.shown_name(),
+        "the rule never applies: rule {} on line {} comes first and matches every request of this rule",
+        first.display_name(),
         first.item.node.at.line,
     );
-    report.error(&never.place_of("name"), message, REMEDY);
+    report.error(&never.location_of("name"), message, REMEDY);
 }
 
-fn warn(draft: &Draft<'_>, first: &Draft<'_>, report: &mut Report) {
+fn warn(draft: &DraftRule<'_>, first: &DraftRule<'_>, report: &mut Report) {
     let message = format!(
-        "applies only to requests of Envoy: {} on line {} comes first, and matches every other \
-         request because of the required dimensions",
-        first.shown_name(),
+        "the rule applies to requests from Envoy only: rule {} on line {} comes first and \
+         matches all others, which have the required dimensions",
+        first.display_name(),
         first.item.node.at.line,
     );
-    report.warning(&draft.place_of("name"), message, REMEDY);
+    report.warning(&draft.location_of("name"), message, REMEDY);
 }
 
-/// Pairs of a rule that can't apply and the one that matches first, by their places.
-fn find(rules: &[&Rule], required: &[String]) -> Vec<(usize, usize)> {
-    let facts: Vec<_> = rules.iter().map(|rule| Facts::new(rule, required)).collect();
+/// Returns pairs of indexes: a rule that can't apply, and the rule that matches first.
+fn find_unreachable(rules: &[&Rule], required: &[String]) -> Vec<(usize, usize)> {
+    let facts: Vec<_> = rules.iter().map(|rule| MatchFacts::new(rule, required)).collect();
     let total: usize = facts.iter().map(|facts| facts.size).sum();
     let mut left = COMPARISONS * (total + 50);
-    let mut filed = Filed::new(&facts);
+    let mut index = RuleIndex::new(&facts);
     let mut found = Vec::new();
-    for (place, later) in facts.iter().enumerate() {
+    for (number, later) in facts.iter().enumerate() {
         let mut first = None;
-        for earlier in filed.candidates(later) {
+        for earlier in index.candidates(later) {
             let Some(rest) = left.checked_sub(facts[earlier].size + later.size) else {
                 return found;
             };
@@ -83,29 +83,29 @@ fn find(rules: &[&Rule], required: &[String]) -> Vec<(usize, usize)> {
             }
         }
         match first {
-            // What never applies is in nobody's way.
-            Some(first) => found.push((place, first)),
-            None if rules[place].shadow => {}
-            None => filed.file(place, &facts[place]),
+            // A rule that never applies can't hide other rules.
+            Some(first) => found.push((number, first)),
+            None if rules[number].shadow => {}
+            None => index.add(number, &facts[number]),
         }
     }
     found
 }
 
-/// What has to hold for a rule to match, and what is known where it does.
-struct Facts<'r> {
+/// The conditions under which a rule matches, and the dimensions that are known to be present then.
+struct MatchFacts<'r> {
     when: &'r [(String, Pattern)],
-    /// Dimensions that have to be there.
+    /// Dimensions that must be present.
     needs: HashSet<&'r str>,
-    /// Dimensions that are there where it matches.
+    /// Dimensions that are present whenever the rule matches.
     present: HashSet<&'r str>,
-    /// How many values comparing it takes.
+    /// Cost of comparing it, in values.
     size: usize,
 }
 
-impl<'r> Facts<'r> {
+impl<'r> MatchFacts<'r> {
     fn new(rule: &'r Rule, required: &'r [String]) -> Self {
-        // Conditions come first among its dimensions, and are compared by their values.
+        // The dimensions of conditions come first; they are compared by value.
         let needs: HashSet<_> = rule.dimensions().skip(rule.when.len()).collect();
         let of_others = rule.dimensions().any(is_set_for_callers);
         let required = required.iter().filter(|_| !of_others).map(String::as_str);
@@ -117,6 +117,7 @@ impl<'r> Facts<'r> {
         Self { when: &rule.when, needs, present, size: 1 + values.sum::<usize>() }
     }
 
+    /// Returns true if this rule matches whenever `other` does.
     fn is_implied_by(&self, other: &Self) -> bool {
         let fulfilled = |(name, pattern): &(String, Pattern)| {
             let given = other.when.iter().find(|(dimension, _)| dimension == name);
@@ -127,12 +128,13 @@ impl<'r> Facts<'r> {
     }
 }
 
+/// Returns true if the pattern matches every value.
 fn is_anything(pattern: &Pattern) -> bool {
     let stars = |text: &String| text.bytes().all(|byte| byte == b'*');
     matches!(pattern, Pattern::Glob(text) | Pattern::Stars(text) if stars(text))
 }
 
-/// Whether every value that fits `narrow` fits `wide`; in doubt, no.
+/// Returns true if every value that matches `narrow` also matches `wide`. Returns false in doubt.
 fn covers(wide: &Pattern, narrow: &Pattern) -> bool {
     match narrow {
         Pattern::OneOf(values) => match wide {
@@ -144,103 +146,109 @@ fn covers(wide: &Pattern, narrow: &Pattern) -> bool {
         },
         Pattern::Glob(text) | Pattern::Stars(text) => match wide {
             Pattern::OneOf(_) => false,
-            // `*` and `?` of the narrow one are letters that only a `*` of the wide one takes; a
-            // `?` would take a `*` for a single letter, or any letter for a `?`.
+            // The narrow pattern is matched as if it were a value. Its `*` and `?` are then
+            // letters, which only a `*` of the wide pattern may match: a `?` would take a `*` for a
+            // single letter.
             Pattern::Glob(glob) | Pattern::Stars(glob) if glob.contains('?') => wide == narrow,
             wide => wide.matches(text),
         },
     }
 }
 
-/// A need under which a rule is filed.
+/// A condition under which rules are indexed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Need<'r> {
-    /// The dimension has this value, among others perhaps.
+enum Condition<'r> {
+    /// The dimension has this value, or one of several.
     Value(&'r str, &'r str),
-    /// The value begins so.
+    /// The value starts with this text.
     Start(&'r str, &'r str),
-    /// The value ends so.
+    /// The value ends with this text.
     End(&'r str, &'r str),
-    /// The dimension is there.
+    /// The dimension is present.
     Present(&'r str),
-    /// It matches whatever there is.
+    /// No condition: the rule always matches.
     Nothing,
 }
 
-/// Rules by one of their needs.
-struct Filed<'r> {
-    places: HashMap<Need<'r>, Vec<usize>>,
-    /// How many rules have a need.
-    crowds: HashMap<Need<'r>, usize>,
-    /// Dimensions of which some rule wants a value that begins or ends in some way.
-    with_ends: HashSet<&'r str>,
+/// An index of rules by one of their conditions.
+struct RuleIndex<'r> {
+    rules: HashMap<Condition<'r>, Vec<usize>>,
+    /// Number of rules that have a condition.
+    rule_counts: HashMap<Condition<'r>, usize>,
+    /// Dimensions for which some rule has a prefix or suffix pattern.
+    with_affixes: HashSet<&'r str>,
 }
 
-impl<'r> Filed<'r> {
-    fn new(facts: &[Facts<'r>]) -> Self {
-        let (mut crowds, mut with_ends) = (HashMap::new(), HashSet::new());
+impl<'r> RuleIndex<'r> {
+    fn new(facts: &[MatchFacts<'r>]) -> Self {
+        let (mut rule_counts, mut with_affixes) = (HashMap::new(), HashSet::new());
         for need in facts.iter().flat_map(needs).flatten() {
-            *crowds.entry(need).or_default() += 1;
-            if let Need::Start(name, _) | Need::End(name, _) = need {
-                with_ends.insert(name);
+            *rule_counts.entry(need).or_default() += 1;
+            if let Condition::Start(name, _) | Condition::End(name, _) = need {
+                with_affixes.insert(name);
             }
         }
-        Self { places: HashMap::new(), crowds, with_ends }
+        Self { rules: HashMap::new(), rule_counts, with_affixes }
     }
 
-    /// Files a rule where every rule that implies it looks.
-    fn file(&mut self, place: usize, facts: &Facts<'r>) {
-        let crowd = |needs: &Vec<Need<'r>>| {
-            needs.iter().filter_map(|need| self.crowds.get(need)).max().copied().unwrap_or(0)
+    /// Adds a rule where every rule that implies it will look.
+    fn add(&mut self, number: usize, facts: &MatchFacts<'r>) {
+        let rule_count = |needs: &Vec<Condition<'r>>| {
+            needs.iter().filter_map(|need| self.rule_counts.get(need)).max().copied().unwrap_or(0)
         };
-        let rarest = needs(facts).into_iter().min_by_key(crowd);
-        for need in rarest.unwrap_or_else(|| vec![Need::Nothing]) {
-            self.places.entry(need).or_default().push(place);
+        let rarest = needs(facts).into_iter().min_by_key(rule_count);
+        for need in rarest.unwrap_or_else(|| vec![Condition::Nothing]) {
+            self.rules.entry(need).or_default().push(number);
         }
     }
 
-    /// The rules that this one may imply.
-    fn candidates<'f>(&'f self, facts: &Facts<'r>) -> impl Iterator<Item = usize> + use<'f, 'r> {
-        let mut fulfilled = vec![Need::Nothing];
-        fulfilled.extend(facts.present.iter().map(|name| Need::Present(name)));
+    /// Returns the rules that this one may imply.
+    fn candidates<'f>(
+        &'f self,
+        facts: &MatchFacts<'r>,
+    ) -> impl Iterator<Item = usize> + use<'f, 'r> {
+        let mut fulfilled = vec![Condition::Nothing];
+        fulfilled.extend(facts.present.iter().map(|name| Condition::Present(name)));
         for (name, pattern) in facts.when {
             let (start, end) = match pattern {
-                // A rule that this one implies takes all its values, so the first is enough.
+                // A rule that this one implies accepts all its values, so the first one is enough.
                 Pattern::OneOf(values) => {
                     let Some(value) = values.first() else { continue };
-                    fulfilled.push(Need::Value(name, value));
+                    fulfilled.push(Condition::Value(name, value));
                     (value.as_str(), value.as_str())
                 }
-                Pattern::Glob(glob) | Pattern::Stars(glob) => ends(glob),
+                Pattern::Glob(glob) | Pattern::Stars(glob) => affixes(glob),
             };
-            if !self.with_ends.contains(name.as_str()) {
+            if !self.with_affixes.contains(name.as_str()) {
                 continue;
             }
-            let places = |text: &'r str| text.char_indices().map(|(place, _)| place);
-            let starts = places(start).skip(1).chain([start.len()]).map(|to| &start[..to]);
-            fulfilled.extend(starts.map(|text| Need::Start(name, text)));
-            fulfilled.extend(places(end).map(|from| Need::End(name, &end[from..])));
+            let indices = |text: &'r str| text.char_indices().map(|(index, _)| index);
+            let starts = indices(start).skip(1).chain([start.len()]).map(|to| &start[..to]);
+            fulfilled.extend(starts.map(|text| Condition::Start(name, text)));
+            fulfilled.extend(indices(end).map(|from| Condition::End(name, &end[from..])));
         }
-        fulfilled.into_iter().filter_map(|need| self.places.get(&need)).flatten().copied()
+        fulfilled.into_iter().filter_map(|need| self.rules.get(&need)).flatten().copied()
     }
 }
 
-/// The needs of a rule; each is a list of which one has to be fulfilled.
-fn needs<'r>(facts: &Facts<'r>) -> Vec<Vec<Need<'r>>> {
+/// Returns the conditions of a rule; each is a list of alternatives.
+fn needs<'r>(facts: &MatchFacts<'r>) -> Vec<Vec<Condition<'r>>> {
     let conditions = facts.when.iter().map(|(name, pattern)| match pattern {
-        Pattern::OneOf(values) => values.iter().map(|value| Need::Value(name, value)).collect(),
-        Pattern::Glob(glob) | Pattern::Stars(glob) => vec![match ends(glob) {
-            ("", "") => Need::Present(name),
-            (start, end) if start.len() >= end.len() => Need::Start(name, start),
-            (_, end) => Need::End(name, end),
+        Pattern::OneOf(values) => {
+            values.iter().map(|value| Condition::Value(name, value)).collect()
+        }
+        Pattern::Glob(glob) | Pattern::Stars(glob) => vec![match affixes(glob) {
+            ("", "") => Condition::Present(name),
+            (start, end) if start.len() >= end.len() => Condition::Start(name, start),
+            (_, end) => Condition::End(name, end),
         }],
     });
-    let present = facts.needs.iter().map(|name| vec![Need::Present(name)]);
+    let present = facts.needs.iter().map(|name| vec![Condition::Present(name)]);
     conditions.chain(present).collect()
 }
 
-/// What stands before the first and after the last `*` or `?`.
-fn ends(glob: &str) -> (&str, &str) {
+/// Returns the text before the first and after the last `*` or `?`.
+fn affixes(glob: &str) -> (&str, &str) {
     let wild = |c: char| matches!(c, '*' | '?');
     let start = glob.find(wild).map_or(glob, |at| &glob[..at]);
     let end = glob.rfind(wild).map_or(glob, |at| &glob[at + 1..]);
@@ -251,7 +259,7 @@ fn ends(glob: &str) -> (&str, &str) {
 mod tests {
     use super::*;
 
-    /// `modelId=gpt* apiKey=a|b / userId modelId`, with `~` before a shadow rule.
+    /// Parses `modelId=gpt* apiKey=a|b / userId modelId`; `~` marks a shadow rule.
     fn rule(text: &str) -> Rule {
         let (when, per) = text.split_once('/').expect("a slash");
         let mut rule = Rule::new("r", []);
@@ -275,7 +283,7 @@ mod tests {
     fn check(rules: &[&str], expected: &[(usize, usize)]) {
         let parsed: Vec<_> = rules.iter().map(|text| rule(text)).collect();
         let rules: Vec<_> = parsed.iter().collect();
-        assert_eq!(find(&rules, &["always".to_owned()]), expected, "{parsed:?}");
+        assert_eq!(find_unreachable(&rules, &["always".to_owned()]), expected, "{parsed:?}");
     }
 
     #[test]
@@ -308,7 +316,10 @@ mod tests {
         check(&["m=a / u", "m=a u=x /"], &[(1, 0)]);
         check(&["m=a / m", "m=a /"], &[(1, 0)]);
         let keyed = Rule { key: Some("x:<p>".to_owned()), ..rule("m=a / u") };
-        assert_eq!(find(&[&keyed, &rule("m=a / u"), &rule("m=a / u p")], &[]), [(2, 0)]);
+        assert_eq!(
+            find_unreachable(&[&keyed, &rule("m=a / u"), &rule("m=a / u p")], &[]),
+            [(2, 0)]
+        );
     }
 
     #[test]
@@ -323,39 +334,39 @@ mod tests {
         let middles = (0..10_000).map(|n| format!("k=*{n}* / u"));
         let rules: Vec<_> = keys.chain(globs).chain(middles).map(|text| rule(&text)).collect();
         let rules: Vec<_> = rules.iter().collect();
-        assert_eq!(find(&rules[..20_000], &[]), []);
-        // Patterns without ends are compared until it is enough.
-        let _ = find(&rules[20_000..], &[]);
+        assert_eq!(find_unreachable(&rules[..20_000], &[]), []);
+        // Patterns that differ only in the middle are compared until the limit is reached.
+        let _ = find_unreachable(&rules[20_000..], &[]);
     }
 
     proptest::proptest! {
-        /// The files lead to every pair that a comparison of all pairs finds.
+        /// The index leads to every pair that a comparison of all pairs finds.
         #[test]
-        fn filing_loses_no_pair(
+        fn the_index_loses_no_pair(
             rules in proptest::collection::vec(
                 (proptest::collection::vec((0..2usize, 0..8usize), 0..3), 0..4usize), 1..20),
         ) {
             let patterns = ["x", "y", "x|y", "x*", "*y", "*", "xy", "?"];
             let rules: Vec<_> = rules.iter().map(|(when, per)| {
                 let mut text = String::new();
-                for (place, (name, pattern)) in when.iter().enumerate() {
-                    if when[..place].iter().all(|(other, _)| other != name) {
+                for (number, (name, pattern)) in when.iter().enumerate() {
+                    if when[..number].iter().all(|(other, _)| other != name) {
                         text += &format!("{}={} ", ["a", "b"][*name], patterns[*pattern]);
                     }
                 }
                 rule(&format!("{text}/ {}", ["", "a", "b", "c"][*per]))
             }).collect();
             let rules: Vec<_> = rules.iter().collect();
-            let facts: Vec<_> = rules.iter().map(|rule| Facts::new(rule, &[])).collect();
+            let facts: Vec<_> = rules.iter().map(|rule| MatchFacts::new(rule, &[])).collect();
             let mut reachable: Vec<usize> = Vec::new();
             let mut never = Vec::new();
-            for (place, later) in facts.iter().enumerate() {
+            for (number, later) in facts.iter().enumerate() {
                 match reachable.iter().any(|&earlier| facts[earlier].is_implied_by(later)) {
-                    true => never.push(place),
-                    false => reachable.push(place),
+                    true => never.push(number),
+                    false => reachable.push(number),
                 }
             }
-            let found: Vec<_> = find(&rules, &[]).into_iter().map(|(never, _)| never).collect();
+            let found: Vec<_> = find_unreachable(&rules, &[]).into_iter().map(|(never, _)| never).collect();
             proptest::prop_assert_eq!(found, never);
         }
     }

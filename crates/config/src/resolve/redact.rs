@@ -1,7 +1,7 @@
-//! The errors of core, in words that may be shown.
+//! Makes the parse errors of `core` safe to show.
 //!
-//! They repeat the text that they refuse. Where that text came from a variable, or is too long to
-//! be repeated, it is replaced by what is written in the file.
+//! These errors repeat the text that they reject. If that text came from a variable, or is too
+//! long, the functions replace it by the text of the file.
 
 use sluicegate_core::limit::LimitError;
 use sluicegate_core::money::MoneyError;
@@ -9,22 +9,24 @@ use sluicegate_core::time::SpanError;
 
 use crate::raw::Scalar;
 
-/// The longest text that is repeated as it is, in bytes.
+/// Maximum length of a text that is repeated unchanged, in bytes.
 const REPEATED_MAX: usize = 80;
 
+/// Returns true if an error may repeat the text.
 fn as_is(scalar: &Scalar) -> bool {
     scalar.is_literal() && scalar.text().len() <= REPEATED_MAX
 }
 
-/// An error about what is written, with the names of the variables in it.
+/// Replaces the text of the file in an error by a description with the names of its variables.
 fn named(error: &impl std::fmt::Display, scalar: &Scalar) -> String {
-    error.to_string().replacen(&format!("{:?}", scalar.shown()), &scalar.named(), 1)
+    error.to_string().replacen(&format!("{:?}", scalar.redacted()), &scalar.describe(), 1)
 }
 
+/// Formats the error of a time span.
 pub(super) fn span(error: &SpanError, scalar: &Scalar) -> String {
     match as_is(scalar) {
         true => error.to_string(),
-        false => named(&span_of(error, scalar.shown()), scalar),
+        false => named(&span_of(error, scalar.redacted()), scalar),
     }
 }
 
@@ -35,10 +37,11 @@ fn span_of(error: &SpanError, shown: String) -> SpanError {
     }
 }
 
+/// Formats the error of an amount or a price.
 pub(super) fn money(error: &MoneyError, scalar: &Scalar) -> String {
     match as_is(scalar) {
         true => error.to_string(),
-        false => named(&money_of(error, scalar.shown()), scalar),
+        false => named(&money_of(error, scalar.redacted()), scalar),
     }
 }
 
@@ -51,11 +54,12 @@ fn money_of(error: &MoneyError, shown: String) -> MoneyError {
     }
 }
 
+/// Formats the error of a limit.
 pub(super) fn limit(error: &LimitError, scalar: &Scalar) -> String {
     if as_is(scalar) {
         return error.to_string();
     }
-    let shown = scalar.shown();
+    let shown = scalar.redacted();
     let error = match error {
         LimitError::Form(_) => LimitError::Form(shown),
         LimitError::Amount(_) => LimitError::Amount(shown),
@@ -63,8 +67,8 @@ pub(super) fn limit(error: &LimitError, scalar: &Scalar) -> String {
         LimitError::Unit(_) => LimitError::Unit(shown),
         LimitError::Window(error) => LimitError::Window(span_of(error, shown)),
         LimitError::Length(_) => {
-            let whole = scalar.named();
-            return format!("the window of {whole} can't be kept: it must be from 1ms to 366d");
+            let whole = scalar.describe();
+            return format!("the window of {whole} is out of range: write 1ms to 366d");
         }
         LimitError::Period(_) => LimitError::Period(shown),
         LimitError::Zone(_) => LimitError::Zone(shown),
