@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Context as _;
-use sluicegate_config::{Format, Loaded};
+use sluicegate_config::{Format, LoadedConfig};
 
 /// A file that may not be there: without one, the defaults apply.
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ impl Source {
     }
 
     /// Reads and checks it. The error is everything that is wrong with it.
-    pub(crate) fn load(&self) -> anyhow::Result<Loaded> {
+    pub(crate) fn load(&self) -> anyhow::Result<LoadedConfig> {
         let text = match &self.path {
             None => String::new(),
             Some(path) => std::fs::read_to_string(path)

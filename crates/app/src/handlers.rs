@@ -113,8 +113,8 @@ fn command(work: &config::CommandWork) -> CommandOptions {
     }
 }
 
-fn emit(emit: &config::Emit) -> Emit {
-    let config::Emit { each, when, queue, kind, body, id } = emit.clone();
+fn emit(emit: &config::EmitRule) -> Emit {
+    let config::EmitRule { each, when, queue, kind, body, id } = emit.clone();
     Emit { each, when, queue, kind, body, id }
 }
 
@@ -125,12 +125,12 @@ fn bytes(size: config::ByteSize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sluicegate_config::{ByteSize, ChatWork, Secret, SecretSource, Url};
+    use sluicegate_config::{ByteSize, ChatWork, Secret, SecretSource, UpstreamUrl};
     use sluicegate_core::Span;
 
     fn asking(provider: ChatProvider, base_url: Option<&str>) -> ChatWork {
-        let base_url =
-            base_url.map(|text| Url { text: text.to_owned(), has_path: text.ends_with('/') });
+        let base_url = base_url
+            .map(|text| UpstreamUrl { text: text.to_owned(), has_path: text.ends_with('/') });
         ChatWork {
             provider,
             model: "m-1".to_owned(),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sluicegate_config::{Queue as Config, QueueBroker};
+use sluicegate_config::{QueueBroker, QueueOptions as Config};
 use sluicegate_queue::rabbitmq::{self, QueueType};
 use sluicegate_queue::{Broker, Embedded, Options, Queue, RabbitMq, Sqs, sqs};
 

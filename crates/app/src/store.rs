@@ -16,8 +16,8 @@ use crate::wire::Part;
 pub(crate) const FALLBACK: Capacity = Capacity { keys_max: 200_000, records_max: 20_000 };
 
 /// The store of a Redis configuration. It connects by itself, and again when it has to.
-pub(crate) fn redis(config: &RedisStore, asking: Asking) -> Redis {
-    let waits = config.waits(asking);
+pub(crate) fn redis(config: &RedisStore, workload: RedisWorkload) -> Redis {
+    let timeouts = config.timeouts(workload);
     let topology = match &config.topology {
         RedisTopology::Single(address) => Topology::Single(server(address)),
         RedisTopology::Cluster(nodes) => Topology::Cluster(nodes.iter().map(server).collect()),
@@ -37,7 +37,7 @@ pub(crate) fn redis(config: &RedisStore, asking: Asking) -> Redis {
         retry: RetryPolicy {
             timeout: waits.timeout.into(),
             retries: config.retries,
-            deadline: waits.deadline.into(),
+            deadline: timeouts.deadline.into(),
         },
         deny_cache: config.deny_cache.into(),
         connections_max: config.connections_max.map(|most| most as usize),
@@ -49,10 +49,10 @@ pub(crate) fn redis(config: &RedisStore, asking: Asking) -> Redis {
 }
 
 /// On whose behalf a process with these parts asks the store.
-pub(crate) fn asking(config: &Config, parts: &[Part]) -> Asking {
+pub(crate) fn workload(config: &Config, parts: &[Part]) -> RedisWorkload {
     let dispatches = parts.contains(&Part::Dispatch) && config.dispatch.is_some();
     let works = parts.contains(&Part::Worker) && !config.workers.is_empty();
-    if dispatches || works { Asking::Jobs } else { Asking::Requests }
+    if dispatches || works { RedisWorkload::Jobs } else { RedisWorkload::Requests }
 }
 
 /// Tells probes whether decisions can be made by the store, or by an outage policy of these rules.
@@ -110,16 +110,16 @@ mod tests {
         let worker = "workers: [{provider: p, queue: q, handler: {command: [cat]}}]\n";
         let dispatch = "dispatch: {source: raw, providers: {p: {limit: 5/s}}}\n";
         for (text, parts, expected) in [
-            ("", &Part::ALL[..], Asking::Requests),
-            ("workers: []\n", &Part::ALL, Asking::Requests),
-            (worker, &Part::ALL, Asking::Jobs),
-            (worker, &[Part::Worker], Asking::Jobs),
-            (worker, &[Part::Limiter, Part::Gateway, Part::Dispatch], Asking::Requests),
-            (dispatch, &[Part::Limiter, Part::Dispatch], Asking::Jobs),
-            (dispatch, &[Part::Gateway, Part::Worker], Asking::Requests),
+            ("", &Part::ALL[..], RedisWorkload::Requests),
+            ("workers: []\n", &Part::ALL, RedisWorkload::Requests),
+            (worker, &Part::ALL, RedisWorkload::Jobs),
+            (worker, &[Part::Worker], RedisWorkload::Jobs),
+            (worker, &[Part::Limiter, Part::Gateway, Part::Dispatch], RedisWorkload::Requests),
+            (dispatch, &[Part::Limiter, Part::Dispatch], RedisWorkload::Jobs),
+            (dispatch, &[Part::Gateway, Part::Worker], RedisWorkload::Requests),
         ] {
             let loaded = sluicegate_config::load("test", text, &|_| None).expect(text);
-            assert_eq!(asking(&loaded.config, parts), expected, "{text} {parts:?}");
+            assert_eq!(workload(&loaded.config, parts), expected, "{text} {parts:?}");
         }
     }
 }

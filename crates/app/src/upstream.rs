@@ -40,7 +40,7 @@ pub(crate) fn header(name: &str) -> anyhow::Result<HeaderName> {
     name.parse().with_context(|| format!("{name:?} is not the name of a header field"))
 }
 
-pub(crate) fn uri(url: &config::Url) -> anyhow::Result<Uri> {
+pub(crate) fn uri(url: &config::UpstreamUrl) -> anyhow::Result<Uri> {
     // Not what is written: it may come from a variable.
     url.text.parse().context("an upstream has an address that can't be used")
 }

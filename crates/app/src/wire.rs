@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use arc_swap::ArcSwapOption;
 use axum::Router;
 use sluicegate_config::{
-    Config, EnvoyClosed, Listener, LogFormat, SnapshotFile, Store, TokenScope,
+    Config, EnvoyClosedReply, Listener, LogFormat, SnapshotFile, StoreOptions, TokenScope,
 };
 use sluicegate_core::override_store::OverrideStore;
 use sluicegate_core::ruleset::{Ruleset, Settings};
@@ -138,8 +138,8 @@ impl Node {
         metrics.config_loaded(&source.name(), 1);
         let decisions = decision_log(config)?;
         let keys_max = match &config.store {
-            Store::Memory { keys_max, .. } => *keys_max,
-            Store::Redis(_) => store::FALLBACK.keys_max,
+            StoreOptions::Memory { keys_max, .. } => *keys_max,
+            StoreOptions::Redis(_) => store::FALLBACK.keys_max,
         };
         let full = StoreFull::new(keys_max);
         let observers: Vec<Box<dyn Observer>> =
@@ -464,7 +464,7 @@ fn open_memory(capacity: Capacity, snapshot: Option<&SnapshotFile>) -> anyhow::R
 /// Decisions go to standard output: text for a terminal, JSON for whoever collects them.
 fn decision_log(config: &Config) -> anyhow::Result<DecisionLog> {
     let terminal = std::io::stdout().is_terminal();
-    let share = |share: sluicegate_config::Share| {
+    let share = |share: sluicegate_config::SampleRate| {
         Share::ppm(share.parts_per_million()).expect("a share of the configuration is at most all")
     };
     let options = decision_log::Options {
@@ -533,8 +533,8 @@ fn envoy_options(config: &Config) -> envoy::Options {
     envoy::Options {
         headers: config.envoy.headers,
         closed: match config.envoy.closed {
-            EnvoyClosed::OverLimit => envoy::Closed::OverLimit,
-            EnvoyClosed::Unavailable => envoy::Closed::Unavailable,
+            EnvoyClosedReply::OverLimit => envoy::Closed::OverLimit,
+            EnvoyClosedReply::Unavailable => envoy::Closed::Unavailable,
         },
     }
 }

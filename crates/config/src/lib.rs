@@ -20,12 +20,14 @@ mod resolve;
 mod source_text;
 
 pub use config::{
-    Address, AnswerCondition, Asking, Auth, ByteSize, ChatProvider, ChatWork, CommandWork, Config,
-    Credentials, Decisions, Delay, Dispatch, Emit, Envoy, EnvoyClosed, Fair, Gateway, Handler,
-    HttpContent, HttpWork, Learn, Listen, Listener, Loaded, Log, LogFormat, LogLevel, Login,
-    Metrics, OnLoss, Outage, OutagePolicy, Prices, Provider, Queue, QueueBroker, RedisAddress,
-    RedisStore, RedisTopology, Route, Secret, SecretSource, Server, Share, SnapshotFile, Statuses,
-    Store, Strategy, Tls, TokenHash, TokenScope, Url, Wait, Waits, Work, Worker,
+    Address, Auth, ByteSize, ChatProvider, ChatWork, CommandWork, Config, Credentials,
+    DataLossPolicy, DecisionSampling, DelayMode, Dispatch, EmitRule, EnvoyClosedReply,
+    EnvoyOptions, FairOrder, Gateway, Handler, HttpContent, HttpWork, LearnOptions, Listener,
+    Listeners, LoadedConfig, LogFormat, LogLevel, LogOptions, Login, MetricsOptions, Outage,
+    OutagePolicy, Prices, Provider, QueueBroker, QueueOptions, RedisAddress, RedisStore,
+    RedisTimeouts, RedisTopology, RedisWorkload, ResponseCondition, Route, SampleRate, Secret,
+    SecretSource, ServerOptions, SnapshotFile, StatusRanges, StoreOptions, Strategy, Tls,
+    TokenHash, TokenScope, UpstreamUrl, WaitOptions, Work, Worker,
 };
 pub use diagnostic::{Diagnostic, Diagnostics, Excerpt, Severity};
 pub use price_file::PriceFileError;
@@ -44,7 +46,7 @@ pub fn load(
     source_name: &str,
     text: &str,
     env: &dyn Fn(&str) -> Option<String>,
-) -> Result<Loaded, Diagnostics> {
+) -> Result<LoadedConfig, Diagnostics> {
     load_as(None, source_name, text, env)
 }
 
@@ -54,7 +56,7 @@ pub fn load_from(
     source_name: &str,
     text: &str,
     env: &dyn Fn(&str) -> Option<String>,
-) -> Result<Loaded, Diagnostics> {
+) -> Result<LoadedConfig, Diagnostics> {
     load_as(Some(format), source_name, text, env)
 }
 
@@ -72,7 +74,7 @@ fn load_as(
     source_name: &str,
     text: &str,
     env: &dyn Fn(&str) -> Option<String>,
-) -> Result<Loaded, Diagnostics> {
+) -> Result<LoadedConfig, Diagnostics> {
     let mut report = Report::default();
     let (tree, hidden) = raw::parse(text, &mut report);
     let config = tree.and_then(|mut tree| {

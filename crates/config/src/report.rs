@@ -1,6 +1,6 @@
 //! [`Report`]: collects errors and warnings while a configuration is read.
 
-use crate::config::{Config, Loaded};
+use crate::config::{Config, LoadedConfig};
 use crate::diagnostic::{Diagnostic, Diagnostics, Severity};
 use crate::location::{Location, Path, Position};
 use crate::source_text::SourceText;
@@ -109,7 +109,7 @@ impl Report {
         self,
         source: &SourceText<'_>,
         config: Option<Config>,
-    ) -> Result<Loaded, Diagnostics> {
+    ) -> Result<LoadedConfig, Diagnostics> {
         let errors = self.errors.into_iter().map(|finding| (Severity::Error, finding));
         let warnings = self.warnings.into_iter().map(|finding| (Severity::Warning, finding));
         let mut list: Vec<_> = errors.chain(warnings).collect();
@@ -118,7 +118,7 @@ impl Report {
         let list: Vec<_> =
             list.into_iter().map(|(severity, finding)| render(severity, finding, source)).collect();
         match config {
-            Some(config) if self.failures == 0 => Ok(Loaded { config, warnings: list }),
+            Some(config) if self.failures == 0 => Ok(LoadedConfig { config, warnings: list }),
             _ => Err(Diagnostics::new(list, self.omitted)),
         }
     }

@@ -1,7 +1,7 @@
 //! What a configuration means besides its rules: the dimensions that requests have to name, where
 //! usage is kept, and what holds while the store does not answer.
 
-use sluicegate_config::{Config, RedisTopology, Store};
+use sluicegate_config::{Config, RedisTopology, StoreOptions};
 use sluicegate_core::limit::Unit;
 use sluicegate_core::ruleset::{Bypass, bypassed, is_set_for_callers};
 
@@ -82,13 +82,13 @@ pub(super) fn notes(config: &Config) -> Vec<String> {
 }
 
 /// Where usage is kept. Addresses are not shown: a password may be in the wrong place of one.
-fn store(store: &Store) -> String {
+fn store(store: &StoreOptions) -> String {
     match store {
-        Store::Memory { keys_max, snapshot, .. } => {
+        StoreOptions::Memory { keys_max, snapshot, .. } => {
             let kept = if snapshot.is_some() { ", with a snapshot" } else { "" };
             format!("memory of one process, at most {keys_max} counters{kept}")
         }
-        Store::Redis(redis) => {
+        StoreOptions::Redis(redis) => {
             let topology = match &redis.topology {
                 RedisTopology::Single(_) => "one server".to_owned(),
                 RedisTopology::Cluster(nodes) => format!("a cluster, found by {}", nodes.len()),
@@ -101,7 +101,7 @@ fn store(store: &Store) -> String {
 
 /// What holds while the store does not answer.
 fn outage(config: &Config) -> String {
-    if matches!(config.store, Store::Memory { .. }) {
+    if matches!(config.store, StoreOptions::Memory { .. }) {
         return "none: the memory of this process always answers".to_owned();
     }
     let outage = &config.settings().outage;

@@ -82,7 +82,7 @@ impl Jobs {
         }
         for (number, worker) in workers.into_iter().enumerate() {
             let booked = config.dispatch.as_ref().is_some_and(|dispatch| {
-                dispatch.delay == config::Delay::Booked
+                dispatch.delay == config::DelayMode::Booked
                     && dispatch.providers.iter().any(|other| other.name == worker.provider)
             });
             let made = jobs.worker(worker, booked, &mut queues, service, clock.clone()).await;
@@ -154,8 +154,8 @@ impl Jobs {
             id: config.id.clone(),
             enabled: config.enabled,
             delay: match config.delay {
-                config::Delay::Fixed(span) => Delay::Fixed(span),
-                config::Delay::Booked => Delay::Booked,
+                config::DelayMode::Fixed(span) => Delay::Fixed(span),
+                config::DelayMode::Booked => Delay::Booked,
             },
             selector,
             prefetch: config.prefetch,

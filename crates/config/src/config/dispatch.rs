@@ -4,7 +4,7 @@
 use sluicegate_core::query::Cost;
 use sluicegate_core::{Limit, Span};
 
-use super::{Handler, Learn};
+use super::{Handler, LearnOptions};
 
 /// Options of the dispatcher, which moves messages from one source queue to the queues of
 /// providers.
@@ -26,7 +26,7 @@ pub struct Dispatch {
     /// Providers in order of preference, for PRIORITY_ORDER and COST_OPTIMIZED. Default: none.
     pub priority: Vec<String>,
     /// Delay of messages that are over the limit. Default: 30s.
-    pub delay: Delay,
+    pub delay: DelayMode,
     /// Maximum number of messages in flight. Default: 100, so that the waits for the broker's
     /// confirmations overlap.
     pub prefetch: u16,
@@ -43,11 +43,11 @@ pub enum Strategy {
     RoundRobin,
     /// In proportion to `weight`, evenly mixed.
     Weighted,
-    /// By the order of `priority`, or else the cheapest.
+    /// The first of `priority`, or else the cheapest.
     CostOptimized,
     /// The provider of the highest `quality`.
     QualityFirst,
-    /// By the order of `priority`.
+    /// The first of `priority`.
     PriorityOrder,
     /// The provider that a field of the message names.
     MessageBased {
@@ -60,7 +60,7 @@ pub enum Strategy {
 
 /// Delay of messages that are over the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Delay {
+pub enum DelayMode {
     /// The same delay for every message.
     Fixed(Span),
     /// Until the start time of a booking.
@@ -119,7 +119,7 @@ pub struct Worker {
     pub timeout: Span,
     /// Reaction to rate-limit information in the provider's responses. Default: a refusal pauses
     /// the provider for all workers, at most for an hour.
-    pub learn: Option<Learn>,
+    pub learn: Option<LearnOptions>,
     /// Handler that processes a message.
     pub handler: Handler,
 }

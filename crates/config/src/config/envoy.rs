@@ -1,27 +1,27 @@
-//! [`Envoy`]: options of the responses to Envoy.
+//! [`EnvoyOptions`]: options of the responses to Envoy.
 
 /// Options of the responses to Envoy's rate limit requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Envoy {
+pub struct EnvoyOptions {
     /// True if responses carry `X-RateLimit-*`, `RateLimit` and `Retry-After`, which Envoy adds to
     /// its own response. Default: true; set it to false where `enable_x_ratelimit_headers` does
     /// that in Envoy.
     pub headers: bool,
     /// Response while the outage policy is closed. Default: over_limit.
-    pub closed: EnvoyClosed,
+    pub closed: EnvoyClosedReply,
 }
 
 /// Response to Envoy while the outage policy is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EnvoyClosed {
+pub enum EnvoyClosedReply {
     /// A denial: requests are refused whatever Envoy does on errors.
     OverLimit,
     /// An error: Envoy's `failure_mode_deny` decides.
     Unavailable,
 }
 
-impl Default for Envoy {
+impl Default for EnvoyOptions {
     fn default() -> Self {
-        Self { headers: true, closed: EnvoyClosed::OverLimit }
+        Self { headers: true, closed: EnvoyClosedReply::OverLimit }
     }
 }

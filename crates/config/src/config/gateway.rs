@@ -42,7 +42,7 @@ pub struct Route {
     /// Methods to match. Default: all.
     pub methods: Vec<String>,
     /// Upstream address. A path in it replaces the part of the request's path that matched.
-    pub upstream: Url,
+    pub upstream: UpstreamUrl,
     /// True if the upstream speaks HTTP/2 without negotiation. Default: false; over TLS both sides
     /// negotiate the version.
     pub http2: bool,
@@ -53,7 +53,7 @@ pub struct Route {
     /// Limits for all callers together. Default: none.
     pub limits: Vec<Limit>,
     /// Waiting queue for requests that are over the limit.
-    pub wait: Wait,
+    pub wait: WaitOptions,
     /// Timeout for opening a connection. Default: 5s.
     pub connect_timeout: Span,
     /// Timeout from sending a request to the head of its response. Default: 60s.
@@ -76,12 +76,12 @@ pub struct Route {
     pub graphql: bool,
     /// Reaction to rate-limit information in responses. Default: routes with a limit pause for at
     /// most an hour.
-    pub learn: Option<Learn>,
+    pub learn: Option<LearnOptions>,
 }
 
 /// The address of an upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Url {
+pub struct UpstreamUrl {
     /// The address as it is written.
     pub text: String,
     /// True if it has a path, even if that is `/`.
@@ -110,7 +110,7 @@ pub enum Credentials {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Login {
     /// Address of the endpoint, called with POST.
-    pub url: Url,
+    pub url: UpstreamUrl,
     /// Body of the login request.
     pub body: SecretSource,
     /// Media type of the body. Default: application/json.
@@ -138,18 +138,18 @@ pub enum SecretSource {
 
 /// Options of the queue in which requests over the limit wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wait {
+pub struct WaitOptions {
     /// Maximum waiting time of a request. Default: 60s; 0s refuses at once.
     pub max: Span,
     /// Maximum number of waiting requests. Default: 1000.
     pub depth: usize,
-    /// Fair order between tenants. Default: first in, first out.
-    pub fair: Option<Fair>,
+    /// FairOrder order between tenants. Default: first in, first out.
+    pub fair: Option<FairOrder>,
 }
 
-/// Fair order: the values of a dimension take turns.
+/// FairOrder order: the values of a dimension take turns.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fair {
+pub struct FairOrder {
     /// Dimension whose values take turns.
     pub by: String,
     /// Number of requests per turn, by value. Default: 1.
@@ -160,7 +160,7 @@ pub struct Fair {
 
 /// Reaction to rate-limit information in the upstream's responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Learn {
+pub struct LearnOptions {
     /// Remaining requests below which a window of the upstream counts as used up. Default: 1.
     pub below: u64,
     /// Maximum pause. Default: 1h.

@@ -9,7 +9,7 @@ use serde_json::Value;
 use sluicegate_core::Span;
 use sluicegate_template::{Member, Text, Tree};
 
-use super::{ByteSize, Credentials, SecretSource, Url};
+use super::{ByteSize, Credentials, SecretSource, UpstreamUrl};
 
 /// Options of the handler that processes the jobs of a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub struct Handler {
     /// Work that the handler does for a job.
     pub work: Work,
     /// Messages to send when a job is done. Default: none.
-    pub emit: Vec<Emit>,
+    pub emit: Vec<EmitRule>,
 }
 
 impl Handler {
@@ -53,12 +53,12 @@ pub struct HttpWork {
     pub credentials: Option<Credentials>,
     /// Job id template. Default: derived from the job, so that a repeated message has the same id.
     pub idempotency_header: Option<String>,
-    /// Statuses that mean success. Default: 2xx.
-    pub success: Statuses,
+    /// StatusRanges that mean success. Default: 2xx.
+    pub success: StatusRanges,
     /// Condition that the response body must meet as well. Default: none.
-    pub condition: Option<AnswerCondition>,
+    pub condition: Option<ResponseCondition>,
     /// Additional statuses that are retried. Default: none.
-    pub retry: Statuses,
+    pub retry: StatusRanges,
     /// Path of the result in the response body. Default: the whole body.
     pub result: Option<Member>,
     /// Maximum size of the response. Default: 10MB.
@@ -85,11 +85,11 @@ pub enum HttpContent {
 }
 
 /// Ranges of HTTP statuses.
-pub type Statuses = Vec<RangeInclusive<u16>>;
+pub type StatusRanges = Vec<RangeInclusive<u16>>;
 
 /// A condition on the body of a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AnswerCondition {
+pub struct ResponseCondition {
     /// Path of the value to compare.
     pub path: Member,
     /// Accepted values. Default: everything except null and false.
@@ -121,7 +121,7 @@ pub struct ChatWork {
     /// API key. May be missing only if `base_url` is set.
     pub api_key: Option<SecretSource>,
     /// Address of the API. Default: the provider's public address.
-    pub base_url: Option<Url>,
+    pub base_url: Option<UpstreamUrl>,
     /// System prompt. Default: none.
     pub system: Option<Text>,
     /// Prompt.
@@ -156,7 +156,7 @@ pub enum ChatProvider {
 
 /// A message to send when a job is done.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Emit {
+pub struct EmitRule {
     /// Path of a list in the result; one message is sent for each item. Default: one message.
     pub each: Option<Member>,
     /// Path in the result that must have a value for the message to be sent. Default: always sent.
@@ -167,6 +167,6 @@ pub struct Emit {
     pub kind: Option<String>,
     /// Body template. Default: the item, or the result.
     pub body: Option<Tree>,
-    /// What the job is called. Default: a name that is the same whenever the same is sent.
+    /// Job id template. Default: an id that is the same whenever the same message is sent.
     pub id: Option<Text>,
 }

@@ -1,4 +1,4 @@
-//! [`Listen`]: the addresses that the service listens on, and their TLS certificates.
+//! [`Listeners`]: the addresses that the service listens on, and their TLS certificates.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 /// The listeners of the service.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listen {
+pub struct Listeners {
     /// REST. Default: 127.0.0.1:8080.
     pub http: Listener,
     /// gRPC and Envoy's rate limit service. Default: 127.0.0.1:8081.

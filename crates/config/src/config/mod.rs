@@ -19,19 +19,26 @@ use sluicegate_core::ruleset::Settings;
 use sluicegate_core::{Group, Ruleset};
 
 pub use auth::{Auth, TokenHash, TokenScope};
-pub use dispatch::{Delay, Dispatch, Provider, Strategy, Worker};
-pub use envoy::{Envoy, EnvoyClosed};
-pub use gateway::{Credentials, Fair, Gateway, Learn, Login, Route, SecretSource, Url, Wait};
-pub use handler::{
-    AnswerCondition, ChatProvider, ChatWork, CommandWork, Emit, Handler, HttpContent, HttpWork,
-    Statuses, Work,
+pub use dispatch::{DelayMode, Dispatch, Provider, Strategy, Worker};
+pub use envoy::{EnvoyClosedReply, EnvoyOptions};
+pub use gateway::{
+    Credentials, FairOrder, Gateway, LearnOptions, Login, Route, SecretSource, UpstreamUrl,
+    WaitOptions,
 };
-pub use listen::{Address, Listen, Listener, Tls};
+pub use handler::{
+    ChatProvider, ChatWork, CommandWork, EmitRule, Handler, HttpContent, HttpWork,
+    ResponseCondition, StatusRanges, Work,
+};
+pub use listen::{Address, Listener, Listeners, Tls};
 pub use prices::Prices;
-pub use queue::{Queue, QueueBroker};
-pub use service::{ByteSize, Decisions, Log, LogFormat, LogLevel, Metrics, Server, Share};
+pub use queue::{QueueBroker, QueueOptions};
+pub use service::{
+    ByteSize, DecisionSampling, LogFormat, LogLevel, LogOptions, MetricsOptions, SampleRate,
+    ServerOptions,
+};
 pub use store::{
-    Asking, OnLoss, RedisAddress, RedisStore, RedisTopology, Secret, SnapshotFile, Store, Waits,
+    DataLossPolicy, RedisAddress, RedisStore, RedisTimeouts, RedisTopology, RedisWorkload, Secret,
+    SnapshotFile, StoreOptions,
 };
 
 use crate::diagnostic::Diagnostic;
@@ -39,7 +46,7 @@ use crate::price_file::{self, PriceFileError};
 
 /// A usable configuration and the warnings about it.
 #[derive(Clone, Debug)]
-pub struct Loaded {
+pub struct LoadedConfig {
     /// The configuration.
     pub config: Config,
     /// Options that are probably mistakes, in the order of the text.
@@ -53,23 +60,23 @@ pub struct Config {
     /// emergency switch that keeps the service available to its callers. Default: true.
     pub enabled: bool,
     /// Addresses of the service.
-    pub listen: Listen,
+    pub listen: Listeners,
     /// Tokens of callers.
     pub auth: Auth,
     /// Store of the counters.
-    pub store: Store,
+    pub store: StoreOptions,
     /// Broker of the job queues. Default: no queue is used.
-    pub queue: Option<Queue>,
+    pub queue: Option<QueueOptions>,
     /// Source of additional prices.
     pub prices: Prices,
     /// Logging.
-    pub log: Log,
+    pub log: LogOptions,
     /// Metrics.
-    pub metrics: Metrics,
+    pub metrics: MetricsOptions,
     /// Resource limits of the process.
-    pub server: Server,
+    pub server: ServerOptions,
     /// Responses to Envoy.
-    pub envoy: Envoy,
+    pub envoy: EnvoyOptions,
     /// Gateways to upstreams. Default: none.
     pub gateways: Vec<Gateway>,
     /// Dispatcher to providers. Default: none.

@@ -1,4 +1,4 @@
-//! [`Queue`]: the broker that holds the job queues, and the options that all queues share.
+//! [`QueueOptions`]: the broker that holds the job queues, and the options that all queues share.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use super::Secret;
 
 /// Options of the job queues.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Queue {
+pub struct QueueOptions {
     /// Broker that holds the queues.
     pub broker: QueueBroker,
     /// Lease of a delivery: the time until another consumer may get it, unless its holder extends
@@ -22,7 +22,7 @@ pub struct Queue {
     pub dead_letter: Option<String>,
 }
 
-impl Default for Queue {
+impl Default for QueueOptions {
     fn default() -> Self {
         Self {
             broker: QueueBroker::default(),

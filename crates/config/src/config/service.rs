@@ -1,4 +1,4 @@
-//! Options of one process: [`Server`] (resource limits), [`Log`] and [`Metrics`].
+//! Options of one process: [`ServerOptions`] (resource limits), [`LogOptions`] and [`MetricsOptions`].
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use super::Address;
 
 /// Resource limits of the process.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Server {
+pub struct ServerOptions {
     /// Maximum number of connections on each listener. Default: 10000, so that a flood of
     /// connections does not exhaust file descriptors and memory.
     pub connections_max: usize,
@@ -22,7 +22,7 @@ pub struct Server {
     pub shutdown_grace: Span,
 }
 
-impl Default for Server {
+impl Default for ServerOptions {
     fn default() -> Self {
         Self {
             connections_max: 10_000,
@@ -57,13 +57,13 @@ impl FromStr for ByteSize {
 
 /// Logging options.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Log {
+pub struct LogOptions {
     /// Minimum severity that is logged. Default: info.
     pub level: LogLevel,
     /// Format of a log line. Default: auto.
     pub format: LogFormat,
     /// Sampling of logged decisions.
-    pub decisions: Decisions,
+    pub decisions: DecisionSampling,
 }
 
 /// The severity of a log message.
@@ -96,26 +96,26 @@ pub enum LogFormat {
 
 /// Sampling rates of logged decisions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Decisions {
-    /// Share of allowed requests that is logged. Default: 1.0; lower it where the log costs more
+pub struct DecisionSampling {
+    /// SampleRate of allowed requests that is logged. Default: 1.0; lower it where the log costs more
     /// than the work.
-    pub allowed: Share,
-    /// Share of denied requests that is logged. Default: 1.0, because denials are what users ask
+    pub allowed: SampleRate,
+    /// SampleRate of denied requests that is logged. Default: 1.0, because denials are what users ask
     /// about.
-    pub denied: Share,
+    pub denied: SampleRate,
 }
 
-impl Default for Decisions {
+impl Default for DecisionSampling {
     fn default() -> Self {
-        Self { allowed: Share::ALL, denied: Share::ALL }
+        Self { allowed: SampleRate::ALL, denied: SampleRate::ALL }
     }
 }
 
 /// A share from 0.0 to 1.0, exact to a millionth.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Share(u32);
+pub struct SampleRate(u32);
 
-impl Share {
+impl SampleRate {
     /// The whole.
     pub const ALL: Self = Self(1_000_000);
 
@@ -125,7 +125,7 @@ impl Share {
     }
 }
 
-impl FromStr for Share {
+impl FromStr for SampleRate {
     type Err = ();
 
     /// Parses a plain decimal such as `0.25`, with at most 6 decimals.
@@ -144,15 +144,15 @@ impl FromStr for Share {
     }
 }
 
-impl fmt::Debug for Share {
+impl fmt::Debug for SampleRate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Share({}.{:06})", self.0 / 1_000_000, self.0 % 1_000_000)
+        write!(f, "SampleRate({}.{:06})", self.0 / 1_000_000, self.0 % 1_000_000)
     }
 }
 
 /// Metrics options.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Metrics {
+pub struct MetricsOptions {
     /// Maximum number of values of one label; further values are counted together. Default: 100, so
     /// that clients can't fill the memory of the metrics server.
     pub label_values_max: usize,
@@ -160,7 +160,7 @@ pub struct Metrics {
     pub statsd: Option<Address>,
 }
 
-impl Default for Metrics {
+impl Default for MetricsOptions {
     fn default() -> Self {
         Self { label_values_max: 100, statsd: None }
     }
@@ -175,10 +175,13 @@ mod tests {
         for (text, millionths) in
             [("0", 0), ("1", 1_000_000), ("1.0", 1_000_000), ("0.25", 250_000), ("0.000001", 1)]
         {
-            assert_eq!(text.parse::<Share>().map(Share::parts_per_million), Ok(millionths));
+            assert_eq!(
+                text.parse::<SampleRate>().map(SampleRate::parts_per_million),
+                Ok(millionths)
+            );
         }
         for text in ["", ".5", "1.", "1.1", "2", "-0.5", "1e-3", "25%", "0.0000001", "NaN"] {
-            assert_eq!(text.parse::<Share>(), Err(()), "{text}");
+            assert_eq!(text.parse::<SampleRate>(), Err(()), "{text}");
         }
     }
 

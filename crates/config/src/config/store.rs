@@ -1,4 +1,4 @@
-//! [`Store`]: the place where counters are kept, in memory or in Redis.
+//! [`StoreOptions`]: options of the store that keeps the counters, in memory or in Redis.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use sluicegate_core::Span;
 
 /// Options of the store that keeps the counters. Default: in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Store {
+pub enum StoreOptions {
     /// Memory of this process.
     Memory {
         /// Maximum number of counters; beyond it, new keys share one counter. Default: 2,000,000,
@@ -24,12 +24,12 @@ pub enum Store {
     Redis(RedisStore),
 }
 
-impl Store {
+impl StoreOptions {
     pub(crate) const KEYS_MAX: usize = 2_000_000;
     pub(crate) const RECORDS_MAX: usize = 200_000;
 }
 
-impl Default for Store {
+impl Default for StoreOptions {
     fn default() -> Self {
         Self::Memory {
             keys_max: Self::KEYS_MAX,
@@ -55,7 +55,7 @@ pub struct SnapshotFile {
 pub struct RedisStore {
     /// Servers. Default: redis://127.0.0.1:6379.
     pub topology: RedisTopology,
-    /// Timeout of one attempt. Default: depends on the workload, see [`RedisStore::waits`].
+    /// Timeout of one attempt. Default: depends on the workload, see [`RedisStore::timeouts`].
     pub timeout: Option<Span>,
     /// Number of retries, 5 to 10 ms apart. Default: 1.
     pub retries: u32,
@@ -71,18 +71,18 @@ pub struct RedisStore {
     /// Dimension that decides the cluster slot of a key: rules that count by it are decided in one
     /// round trip. Default: none.
     pub partition: Option<String>,
-    /// Time for which a node repeats a denial without asking Redis. Default: 1s, which is also the
+    /// Time for which a node repeats a denial without workload Redis. Default: 1s, which is also the
     /// maximum; 0 turns it off.
     pub deny_cache: Span,
     /// Prefix of every key. Default: `sg:`, so that other programs can use the same server.
     pub key_prefix: String,
     /// Reaction to a server that has lost its data. Default: continue.
-    pub on_loss: OnLoss,
+    pub on_loss: DataLossPolicy,
 }
 
 /// Reaction to a Redis server that has lost its data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OnLoss {
+pub enum DataLossPolicy {
     /// Counters start at zero.
     #[default]
     Continue,
@@ -95,12 +95,12 @@ impl RedisStore {
     pub(crate) const DENY_CACHE_MAX: Span = Span::from_secs(1);
 
     /// Returns the timeouts for a process with this workload.
-    pub fn waits(&self, asking: Asking) -> Waits {
-        let default = match asking {
-            Asking::Requests => (Span::from_millis(20), Span::from_millis(45)),
-            Asking::Jobs => (Span::from_millis(500), Span::from_millis(1_500)),
+    pub fn timeouts(&self, workload: RedisWorkload) -> RedisTimeouts {
+        let default = match workload {
+            RedisWorkload::Requests => (Span::from_millis(20), Span::from_millis(45)),
+            RedisWorkload::Jobs => (Span::from_millis(500), Span::from_millis(1_500)),
         };
-        Waits {
+        RedisTimeouts {
             timeout: self.timeout.unwrap_or(default.0),
             deadline: self.deadline.unwrap_or(default.1),
         }
@@ -109,7 +109,7 @@ impl RedisStore {
 
 /// The kind of work for which a process uses Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asking {
+pub enum RedisWorkload {
     /// Requests whose clients wait for the decision: 20 and 45 ms, well above what a healthy server
     /// needs.
     Requests,
@@ -120,7 +120,7 @@ pub enum Asking {
 
 /// Timeouts of Redis calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Waits {
+pub struct RedisTimeouts {
     /// Timeout of one attempt.
     pub timeout: Span,
     /// Maximum time of a whole decision.
@@ -139,7 +139,7 @@ impl Default for RedisStore {
             partition: None,
             deny_cache: Self::DENY_CACHE_MAX,
             key_prefix: "sg:".to_owned(),
-            on_loss: OnLoss::default(),
+            on_loss: DataLossPolicy::default(),
         }
     }
 }

@@ -3,14 +3,18 @@
 
 use super::item::{Fields, Item};
 use super::scalar;
-use crate::config::{Address, Listen, Listener, Tls};
+use crate::config::{Address, Listener, Listeners, Tls};
 use crate::raw::Value;
 use crate::report::Report;
 
 const PORTS: [(&str, u16); 3] = [("http", 8_080), ("grpc", 8_081), ("admin", 9_090)];
 
 /// Reads the section `listen`. `authenticated` is true if callers present tokens.
-pub(super) fn listen(item: Option<Item<'_>>, authenticated: bool, report: &mut Report) -> Listen {
+pub(super) fn listen(
+    item: Option<Item<'_>>,
+    authenticated: bool,
+    report: &mut Report,
+) -> Listeners {
     let known = PORTS.map(|(key, _)| key);
     let fields = item.and_then(|item| Fields::open(item, &known, report));
     let listeners = PORTS.map(|(key, port)| {
@@ -41,7 +45,7 @@ pub(super) fn listen(item: Option<Item<'_>>, authenticated: bool, report: &mut R
         }
     }
     let [(_, _, http), (_, _, grpc), (_, _, admin)] = listeners;
-    Listen { http, grpc, admin }
+    Listeners { http, grpc, admin }
 }
 
 /// Reads one listener: an address, or a map with more options.

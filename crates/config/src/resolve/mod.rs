@@ -30,7 +30,7 @@ use sluicegate_core::ruleset::{Settings, needs};
 use sluicegate_core::{Group, Ruleset};
 
 use crate::Format;
-use crate::config::{Config, Store};
+use crate::config::{Config, StoreOptions};
 use crate::location::Path;
 use crate::raw::{Node, Value};
 use crate::report::Report;
@@ -98,7 +98,7 @@ pub(crate) fn config(root: &Node, report: &mut Report) -> Option<Config> {
     if let Some(item) = part("outage") {
         settings.outage = outage::outage(item, report);
     }
-    if let Store::Redis(redis) = &store {
+    if let StoreOptions::Redis(redis) = &store {
         settings.partition.clone_from(&redis.partition);
         settings.outage.nodes_max = redis.nodes_max;
     }

@@ -5,7 +5,7 @@ use url::Url;
 
 use super::item::{Fields, Item};
 use super::scalar;
-use crate::config::{Queue, QueueBroker, Secret};
+use crate::config::{QueueBroker, QueueOptions, Secret};
 use crate::raw::Value;
 use crate::report::Report;
 
@@ -30,15 +30,15 @@ const KINDS: [(&str, QueueKind, &[&str]); 3] = [
 ];
 
 /// Reads the section `queue`.
-pub(super) fn queue(item: Item<'_>, report: &mut Report) -> Queue {
+pub(super) fn queue(item: Item<'_>, report: &mut Report) -> QueueOptions {
     let known: Vec<_> = ALL.into_iter().chain(EMBEDDED).chain(RABBITMQ).chain(SQS).collect();
-    let default = Queue::default();
+    let default = QueueOptions::default();
     let Some(fields) = Fields::open(item, &known, report) else { return default };
     let type_field = match fields.get("type") {
         Some(item) => scalar::text(&item, report),
         None => default.type_field,
     };
-    Queue {
+    QueueOptions {
         broker: broker(&fields, report).unwrap_or_default(),
         visibility: fields.read("visibility", default.visibility, report, visibility),
         job_id: fields.read_some("job_id", report, scalar::text),

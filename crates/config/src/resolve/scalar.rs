@@ -9,7 +9,7 @@ use sluicegate_core::money::{Money, MoneyError, Price};
 
 use super::item::{Item, join_words, nearest};
 use super::redact;
-use crate::config::{Address, ByteSize, OutagePolicy, Share};
+use crate::config::{Address, ByteSize, OutagePolicy, SampleRate};
 use crate::report::Report;
 
 /// Reads `true` or `false`.
@@ -130,7 +130,7 @@ pub(super) fn address(item: &Item<'_>, report: &mut Report) -> Option<Address> {
 }
 
 /// Reads a share of a whole.
-pub(super) fn share(item: &Item<'_>, report: &mut Report) -> Option<Share> {
+pub(super) fn share(item: &Item<'_>, report: &mut Report) -> Option<SampleRate> {
     let form = "write a decimal from 0.0 to 1.0 with at most 6 decimals";
     let scalar = item.scalar(report, form)?;
     match scalar.text().parse() {

@@ -5,12 +5,14 @@ use sluicegate_core::ruleset::Settings;
 
 use super::item::{Fields, Item};
 use super::scalar;
-use crate::config::{Decisions, Log, LogFormat, LogLevel, Metrics, Server};
+use crate::config::{
+    DecisionSampling, LogFormat, LogLevel, LogOptions, MetricsOptions, ServerOptions,
+};
 use crate::report::Report;
 
 /// Reads the section `server`.
-pub(super) fn server(item: Item<'_>, report: &mut Report) -> Server {
-    let default = Server::default();
+pub(super) fn server(item: Item<'_>, report: &mut Report) -> ServerOptions {
+    let default = ServerOptions::default();
     let known = ["connections_max", "header_timeout", "body_limit", "shutdown_grace"];
     let Some(fields) = Fields::open(item, &known, report) else { return default };
     let connections =
@@ -19,7 +21,7 @@ pub(super) fn server(item: Item<'_>, report: &mut Report) -> Server {
         let remedy = "write at least 1ms";
         scalar::span_from(item, report, Span::from_millis(1), remedy)
     };
-    Server {
+    ServerOptions {
         connections_max: fields.read(
             "connections_max",
             default.connections_max,
@@ -33,8 +35,8 @@ pub(super) fn server(item: Item<'_>, report: &mut Report) -> Server {
 }
 
 /// Reads the section `log`.
-pub(super) fn log(item: Item<'_>, report: &mut Report) -> Log {
-    let default = Log::default();
+pub(super) fn log(item: Item<'_>, report: &mut Report) -> LogOptions {
+    let default = LogOptions::default();
     let Some(fields) = Fields::open(item, &["level", "format", "decisions"], report) else {
         return default;
     };
@@ -46,29 +48,29 @@ pub(super) fn log(item: Item<'_>, report: &mut Report) -> Log {
         ("trace", LogLevel::Trace),
     ];
     let formats = [("auto", LogFormat::Auto), ("json", LogFormat::Json), ("text", LogFormat::Text)];
-    Log {
+    LogOptions {
         level: fields.read("level", default.level, report, |i, r| scalar::word(i, r, &levels)),
         format: fields.read("format", default.format, report, |i, r| scalar::word(i, r, &formats)),
         decisions: fields.read("decisions", default.decisions, report, decisions),
     }
 }
 
-fn decisions(item: &Item<'_>, report: &mut Report) -> Option<Decisions> {
+fn decisions(item: &Item<'_>, report: &mut Report) -> Option<DecisionSampling> {
     let fields = Fields::open(item.clone(), &["allowed", "denied"], report)?;
-    let default = Decisions::default();
-    Some(Decisions {
+    let default = DecisionSampling::default();
+    Some(DecisionSampling {
         allowed: fields.read("allowed", default.allowed, report, scalar::share),
         denied: fields.read("denied", default.denied, report, scalar::share),
     })
 }
 
 /// Reads the section `metrics`.
-pub(super) fn metrics(item: Item<'_>, report: &mut Report) -> Metrics {
-    let default = Metrics::default();
+pub(super) fn metrics(item: Item<'_>, report: &mut Report) -> MetricsOptions {
+    let default = MetricsOptions::default();
     let known = ["label_values_max", "statsd"];
     let Some(fields) = Fields::open(item, &known, report) else { return default };
     let values = |item: &Item<'_>, report: &mut Report| scalar::count(item, report, 1..=100_000);
-    Metrics {
+    MetricsOptions {
         label_values_max: fields.read("label_values_max", default.label_values_max, report, values),
         statsd: fields.read_some("statsd", report, scalar::address),
     }

@@ -7,7 +7,8 @@ use sluicegate_core::Span;
 use super::item::{Fields, Item};
 use super::{redis, scalar};
 use crate::config::{
-    Asking, OnLoss, RedisStore, RedisTopology, Secret, SnapshotFile, Store, Waits,
+    DataLossPolicy, RedisStore, RedisTimeouts, RedisTopology, RedisWorkload, Secret, SnapshotFile,
+    StoreOptions,
 };
 use crate::raw::Value;
 use crate::report::Report;
@@ -39,9 +40,9 @@ enum StoreKind {
 }
 
 /// Reads the section `store`. `jobs` is true if the file has a dispatcher or workers.
-pub(super) fn store(item: Item<'_>, jobs: bool, report: &mut Report) -> Store {
+pub(super) fn store(item: Item<'_>, jobs: bool, report: &mut Report) -> StoreOptions {
     let known: Vec<_> = ["kind"].into_iter().chain(MEMORY).chain(REDIS).collect();
-    let Some(fields) = Fields::open(item, &known, report) else { return Store::default() };
+    let Some(fields) = Fields::open(item, &known, report) else { return StoreOptions::default() };
     let kinds =
         [("memory", StoreKind::Memory), ("redis", StoreKind::Redis), ("auto", StoreKind::Auto)];
     let given = fields.get("kind");
@@ -62,7 +63,7 @@ pub(super) fn store(item: Item<'_>, jobs: bool, report: &mut Report) -> Store {
         kind => kind,
     };
     match kind {
-        None => Store::default(),
+        None => StoreOptions::default(),
         Some(StoreKind::Memory | StoreKind::Auto) => {
             if fixed {
                 refuse(&fields, &REDIS, ("redis", "memory"), report);
@@ -73,7 +74,7 @@ pub(super) fn store(item: Item<'_>, jobs: bool, report: &mut Report) -> Store {
             if fixed {
                 refuse(&fields, &MEMORY, ("memory", "redis"), report);
             }
-            Store::Redis(redis_store(&fields, jobs, report))
+            StoreOptions::Redis(redis_store(&fields, jobs, report))
         }
     }
 }
@@ -88,12 +89,12 @@ fn refuse(fields: &Fields<'_>, keys: &[&str], (other, this): (&str, &str), repor
     }
 }
 
-fn memory(fields: &Fields<'_>, report: &mut Report) -> Store {
+fn memory(fields: &Fields<'_>, report: &mut Report) -> StoreOptions {
     let count =
         |item: &Item<'_>, report: &mut Report| scalar::count(item, report, 1..=1_000_000_000);
-    Store::Memory {
-        keys_max: fields.read("keys_max", Store::KEYS_MAX, report, count),
-        records_max: fields.read("records_max", Store::RECORDS_MAX, report, count),
+    StoreOptions::Memory {
+        keys_max: fields.read("keys_max", StoreOptions::KEYS_MAX, report, count),
+        records_max: fields.read("records_max", StoreOptions::RECORDS_MAX, report, count),
         snapshot: fields.read_some("snapshot", report, snapshot),
         overrides: fields.read_some("overrides", report, scalar::path),
     }
@@ -132,7 +133,8 @@ fn redis_store(fields: &Fields<'_>, jobs: bool, report: &mut Report) -> RedisSto
         deny_cache: fields.read("deny_cache", default.deny_cache, report, deny_cache),
         key_prefix: fields.read("key_prefix", default.key_prefix, report, key_prefix),
         on_loss: fields.read("on_loss", default.on_loss, report, |item, report| {
-            let words = [("continue", OnLoss::Continue), ("closed", OnLoss::Closed)];
+            let words =
+                [("continue", DataLossPolicy::Continue), ("closed", DataLossPolicy::Closed)];
             scalar::word(item, report, &words)
         }),
     };
@@ -254,15 +256,15 @@ fn key_prefix(item: &Item<'_>, report: &mut Report) -> Option<String> {
 fn check_deadline(fields: &Fields<'_>, store: &RedisStore, jobs: bool, report: &mut Report) {
     let item = ["deadline", "timeout", "retries"].into_iter().find_map(|key| fields.get(key));
     let location = item.map_or_else(|| fields.location(), |item| item.location());
-    let exceeds = |asking| {
-        let Waits { timeout, deadline } = store.waits(asking);
+    let exceeds = |workload| {
+        let RedisTimeouts { timeout, deadline } = store.timeouts(workload);
         let waits = u64::from(store.retries) * BACKOFF_MIN.as_micros();
         let attempts = (u64::from(store.retries) + 1).saturating_mul(timeout.as_micros());
         Span::from_micros(attempts.saturating_add(waits)) > deadline
     };
     let cut_off =
         "all attempts together take longer than the deadline, so the last ones are cut off";
-    let message = match (exceeds(Asking::Requests), jobs && exceeds(Asking::Jobs)) {
+    let message = match (exceeds(RedisWorkload::Requests), jobs && exceeds(RedisWorkload::Jobs)) {
         (false, false) => return,
         (true, false) if jobs => format!("in a process without jobs, {cut_off}"),
         (false, true) => format!("in a process with a dispatcher or workers, {cut_off}"),

@@ -10,7 +10,7 @@ use super::item::{Item, nearest};
 use super::limits::{DraftGroup, option};
 use super::outage::CLIENT_TYPES;
 use super::rule::DraftRule;
-use crate::config::{Outage, OutagePolicy, RedisTopology, Store};
+use crate::config::{Outage, OutagePolicy, RedisTopology, StoreOptions};
 use crate::location::Location;
 use crate::raw::Value;
 use crate::report::Report;
@@ -25,7 +25,7 @@ const MODEL_TIERS: [&str; 3] = ["PREMIUM", "STANDARD", "INTERNAL"];
 pub(super) struct Context<'c> {
     pub(super) dimensions: &'c Dimensions,
     pub(super) outage: &'c Outage,
-    pub(super) store: &'c Store,
+    pub(super) store: &'c StoreOptions,
     /// The option `store.partition`, if the file sets it.
     pub(super) partition: Option<Item<'c>>,
 }
@@ -47,7 +47,9 @@ pub(super) fn add_warnings(groups: &[DraftGroup<'_>], context: &Context<'_>, rep
 
 /// Warns if no rule counts by the dimension of `store.partition`.
 fn partition(groups: &[DraftGroup<'_>], context: &Context<'_>, report: &mut Report) {
-    let (Store::Redis(redis), Some(item)) = (context.store, &context.partition) else { return };
+    let (StoreOptions::Redis(redis), Some(item)) = (context.store, &context.partition) else {
+        return;
+    };
     let Some(partition) = &redis.partition else { return };
     let mut rules = groups.iter().flat_map(|group| &group.rules);
     if rules.all(|draft| !draft.rule.per.contains(partition)) {
@@ -59,7 +61,7 @@ fn partition(groups: &[DraftGroup<'_>], context: &Context<'_>, report: &mut Repo
 /// Warns about rules that apply to the same request but keep their counters in different cluster
 /// slots.
 fn slots(groups: &[DraftGroup<'_>], context: &Context<'_>, report: &mut Report) {
-    let Store::Redis(redis) = context.store else { return };
+    let StoreOptions::Redis(redis) = context.store else { return };
     if !matches!(redis.topology, RedisTopology::Cluster(_)) {
         return;
     }
@@ -217,7 +219,7 @@ fn long_logs(draft: &DraftRule<'_>, report: &mut Report) {
 
 /// Warns about limits whose share per node is 0 while Redis is unavailable.
 fn outage_shares(draft: &DraftRule<'_>, context: &Context<'_>, report: &mut Report) {
-    let Store::Redis(redis) = context.store else { return };
+    let StoreOptions::Redis(redis) = context.store else { return };
     let by_client_type = context.outage.by_client_type.values();
     let policies = match draft.rule.outage {
         Some(policy) => vec![policy],

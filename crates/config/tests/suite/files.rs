@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use sluicegate_config::{Diagnostics, Loaded, load};
+use sluicegate_config::{Diagnostics, LoadedConfig, load};
 
 /// Returns the configurations in a folder next to the tests.
 pub(crate) fn files(folder: &str) -> Vec<PathBuf> {
@@ -17,7 +17,7 @@ pub(crate) fn files(folder: &str) -> Vec<PathBuf> {
 }
 
 /// Loads a file with the variables that it sets in its first lines.
-pub(crate) fn load_file(path: &Path) -> Result<Loaded, Diagnostics> {
+pub(crate) fn load_file(path: &Path) -> Result<LoadedConfig, Diagnostics> {
     let text = fs::read_to_string(path).expect("a text");
     let name = path.file_name().expect("a file").to_string_lossy().into_owned();
     load(&name, &text, &|name| variable(&text, name))

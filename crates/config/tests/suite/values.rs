@@ -2,8 +2,8 @@
 
 use crate::files::{files, load_file};
 use sluicegate_config::{
-    Asking, Config, LogFormat, LogLevel, OutagePolicy, RedisTopology, Share, Store, TokenHash,
-    Waits, load,
+    Config, LogFormat, LogLevel, OutagePolicy, RedisTimeouts, RedisTopology, RedisWorkload,
+    SampleRate, StoreOptions, TokenHash, load,
 };
 use sluicegate_core::Span;
 use sluicegate_core::price::{Quote, Tokens};
@@ -37,14 +37,14 @@ fn an_empty_file_has_every_default() {
         assert_eq!(config.listen.grpc.address.to_string(), "127.0.0.1:8081");
         assert_eq!(config.listen.admin.address.to_string(), "127.0.0.1:9090");
         assert!(config.auth.tokens.is_empty());
-        assert_eq!(config.store, Store::default());
+        assert_eq!(config.store, StoreOptions::default());
         assert_eq!(config.settings().outage.policy(Some("INTERNAL")), OutagePolicy::Closed);
         assert_eq!(rules(&config), ["USER_MODEL 100/h by userId modelId"]);
         assert_eq!(config.settings().required, ["userId", "modelId"]);
         assert_eq!(config.settings().secret, ["apiKey"]);
         assert_eq!(config.settings().horizon, Span::from_secs(3_600));
         assert_eq!(config.settings().prices.of("any"), Quote::Unknown);
-        assert_eq!(config.log.decisions.allowed, Share::ALL);
+        assert_eq!(config.log.decisions.allowed, SampleRate::ALL);
         assert_eq!(config.server.body_limit.0, 65_536);
         assert_eq!(config.ruleset().groups().count(), 1);
     }
@@ -86,7 +86,7 @@ fn limits_that_count_everybody_together_require_nothing() {
 #[test]
 fn the_example_of_the_design_is_read_as_it_is_meant() {
     let config = good("all_parts");
-    let Store::Redis(redis) = &config.store else { panic!("{:?}", config.store) };
+    let StoreOptions::Redis(redis) = &config.store else { panic!("{:?}", config.store) };
     let given = (Some(Span::from_millis(20)), Some(Span::from_millis(45)));
     assert_eq!((redis.timeout, redis.deadline), given);
     assert_eq!((redis.retries, redis.nodes_max), (1, 4));
@@ -123,7 +123,7 @@ fn the_example_of_the_design_is_read_as_it_is_meant() {
 
 #[test]
 fn jobs_have_longer_redis_timeouts_than_requests() {
-    let waits = |timeout, deadline| Waits {
+    let waits = |timeout, deadline| RedisTimeouts {
         timeout: Span::from_millis(timeout),
         deadline: Span::from_millis(deadline),
     };
@@ -133,9 +133,9 @@ fn jobs_have_longer_redis_timeouts_than_requests() {
         ("{kind: redis, timeout: 1ms}", waits(1, 45), waits(1, 1_500)),
     ] {
         let config = loaded(&format!("store: {store}\n"));
-        let Store::Redis(redis) = config.store else { panic!("kind: redis is Redis") };
-        assert_eq!(redis.waits(Asking::Requests), requests);
-        assert_eq!(redis.waits(Asking::Jobs), jobs);
+        let StoreOptions::Redis(redis) = config.store else { panic!("kind: redis is Redis") };
+        assert_eq!(redis.timeouts(RedisWorkload::Requests), requests);
+        assert_eq!(redis.timeouts(RedisWorkload::Jobs), jobs);
     }
 }
 
@@ -189,7 +189,7 @@ fn every_option_arrives() {
     assert_eq!(config.auth.tokens["gateway"], [hash]);
     let hashes = ["the-token-that-comes-after-it", "abc"].map(TokenHash::of);
     assert_eq!(config.auth.tokens["ci"], hashes);
-    let Store::Memory {
+    let StoreOptions::Memory {
         keys_max: 5_000,
         records_max: 600,
         snapshot: Some(snapshot),
@@ -220,7 +220,7 @@ fn every_option_arrives() {
 #[test]
 fn redis_is_found_in_every_topology() {
     let topology = |name: &str| match good(name).store {
-        Store::Redis(redis) => redis.topology,
+        StoreOptions::Redis(redis) => redis.topology,
         store => panic!("{store:?}"),
     };
     let RedisTopology::Cluster(nodes) = topology("redis_cluster") else { panic!("a cluster") };
@@ -240,7 +240,7 @@ fn redis_is_found_in_every_topology() {
     let RedisTopology::Single(azure) = topology("redis_azure") else { panic!("a server") };
     assert_eq!((azure.port, azure.tls, azure.db), (6_380, true, 0));
     assert_eq!(azure.password.unwrap().expose(), "pl4nted+s3cret=");
-    assert!(matches!(good("store_by_variable").store, Store::Memory { keys_max: 100, .. }));
+    assert!(matches!(good("store_by_variable").store, StoreOptions::Memory { keys_max: 100, .. }));
 }
 
 #[test]

@@ -12,7 +12,7 @@ use self::tier::{Tier, TierScope, estimate, limits, spread};
 use super::item::{Fields, Item};
 use super::{gateway, handler, scalar};
 use crate::config::{
-    Delay, Dispatch, OutagePolicy, Provider, RedisTopology, Store, Strategy, Worker,
+    DelayMode, Dispatch, OutagePolicy, Provider, RedisTopology, StoreOptions, Strategy, Worker,
 };
 use crate::location::shorten;
 use crate::raw::Value;
@@ -60,7 +60,7 @@ const LIMIT: &str = "1000/min";
 /// Reads the section `dispatch`. Also returns the groups of rules that limit its providers.
 pub(super) fn dispatch(
     item: &Item<'_>,
-    store: &Store,
+    store: &StoreOptions,
     workers: Option<&Item<'_>>,
     report: &mut Report,
 ) -> Option<(Dispatch, Vec<Group>)> {
@@ -68,10 +68,10 @@ pub(super) fn dispatch(
     let remedy = "write the queue to read messages from, such as source: raw-queue";
     let source = fields.require("source", remedy, report);
     let source = source.and_then(|item| scalar::text(&item, report));
-    let delay = fields.read("delay", Delay::Fixed(Span::from_secs(30)), report, delay);
+    let delay = fields.read("delay", DelayMode::Fixed(Span::from_secs(30)), report, delay);
     let outage = fields.read_some("outage", report, scalar::outage);
     let burst = fields.read_some("burst", report, |item, report| {
-        if delay != Delay::Booked {
+        if delay != DelayMode::Booked {
             item.fail(report, "applies to booked delays only", "write delay: booked, or remove it");
         }
         scalar::whole(item, report, 1..=1_000_000)
@@ -84,7 +84,7 @@ pub(super) fn dispatch(
     let (mut providers, mut groups) = (Vec::new(), Vec::new());
     for (key, item) in listed {
         let Some((provider, tier)) = provider(&key.text, &item, outage, report) else { continue };
-        if delay == Delay::Booked {
+        if delay == DelayMode::Booked {
             if tier.key.is_some() && is_cluster(store) {
                 let message = "a literal key is in a cluster slot of its own, so nothing can be booked on a \
                                Redis Cluster";
@@ -336,13 +336,13 @@ fn strategy(fields: &Fields<'_>, report: &mut Report) -> Strategy {
     }
 }
 
-fn delay(item: &Item<'_>, report: &mut Report) -> Option<Delay> {
+fn delay(item: &Item<'_>, report: &mut Report) -> Option<DelayMode> {
     let scalar = item.scalar(report, "write a time span, such as 30s, or booked")?;
     if scalar.text() == "booked" {
-        return Some(Delay::Booked);
+        return Some(DelayMode::Booked);
     }
     let remedy = "write at least 1ms, or booked";
-    scalar::span_from(item, report, Span::from_millis(1), remedy).map(Delay::Fixed)
+    scalar::span_from(item, report, Span::from_millis(1), remedy).map(DelayMode::Fixed)
 }
 
 /// Returns true unless the value is literally `false`.
@@ -394,6 +394,6 @@ fn backoff(item: Item<'_>, report: &mut Report) -> Option<(Span, Span)> {
     Some((from, to))
 }
 
-fn is_cluster(store: &Store) -> bool {
-    matches!(store, Store::Redis(redis) if matches!(redis.topology, RedisTopology::Cluster(_)))
+fn is_cluster(store: &StoreOptions) -> bool {
+    matches!(store, StoreOptions::Redis(redis) if matches!(redis.topology, RedisTopology::Cluster(_)))
 }

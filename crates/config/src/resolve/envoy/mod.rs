@@ -12,7 +12,7 @@ use sluicegate_core::Group;
 
 use super::item::{Fields, Item};
 use super::scalar;
-use crate::config::{Envoy, EnvoyClosed};
+use crate::config::{EnvoyClosedReply, EnvoyOptions};
 use crate::report::Report;
 
 /// Keys of a file in this format.
@@ -33,19 +33,22 @@ pub(super) fn envoy(
     item: Item<'_>,
     compat: CompatMode,
     report: &mut Report,
-) -> (Envoy, Vec<Group>) {
-    let default = Envoy::default();
+) -> (EnvoyOptions, Vec<Group>) {
+    let default = EnvoyOptions::default();
     let Some(fields) = Fields::open(item, &["headers", "closed", "domains"], report) else {
         return (default, Vec::new());
     };
     let headers = fields.read("headers", default.headers, report, scalar::boolean);
-    let words = [("over_limit", EnvoyClosed::OverLimit), ("unavailable", EnvoyClosed::Unavailable)];
+    let words = [
+        ("over_limit", EnvoyClosedReply::OverLimit),
+        ("unavailable", EnvoyClosedReply::Unavailable),
+    ];
     let closed = fields.read("closed", default.closed, report, |i, r| scalar::word(i, r, &words));
     let form =
         "write a list of envoyproxy/ratelimit configurations, each with domain and descriptors";
     let domains = fields.get("domains").and_then(|item| item.list(report, form));
     let groups = groups(domains.unwrap_or_default(), compat, report);
-    (Envoy { headers, closed }, groups)
+    (EnvoyOptions { headers, closed }, groups)
 }
 
 /// Returns one group for each domain.

@@ -10,7 +10,7 @@ use sluicegate_core::Group;
 use super::item::{Fields, Item};
 use super::upstream::header;
 use super::{auth, dimensions, listen, scalar};
-use crate::config::{Gateway, Listen, Route};
+use crate::config::{Gateway, Listeners, Route};
 use crate::report::Report;
 pub(super) use route::learn;
 
@@ -20,7 +20,7 @@ const KNOWN: [&str; 7] =
 /// Reads the section `gateways`. Also returns the groups of rules that limit their routes.
 pub(super) fn gateways(
     item: &Item<'_>,
-    others: &Listen,
+    others: &Listeners,
     report: &mut Report,
 ) -> (Vec<Gateway>, Vec<Group>) {
     let form = "write a list of gateways, each with name, listen and routes";

@@ -8,7 +8,7 @@ use super::super::item::{Fields, Item};
 use super::super::upstream::{credentials, url};
 use super::super::{dimensions, rule, scalar};
 use super::{name_of, wait};
-use crate::config::{ByteSize, Learn, Route};
+use crate::config::{ByteSize, LearnOptions, Route};
 use crate::raw::Value;
 use crate::report::Report;
 
@@ -171,8 +171,8 @@ pub(in super::super) fn learn(
     fields: &Fields<'_>,
     limited: bool,
     report: &mut Report,
-) -> Option<Learn> {
-    let default = Learn { below: 1, pause_max: Span::from_secs(3_600) };
+) -> Option<LearnOptions> {
+    let default = LearnOptions { below: 1, pause_max: Span::from_secs(3_600) };
     let Some(item) = fields.get("learn") else { return limited.then_some(default) };
     if !matches!(item.node.value, Value::Map(_)) {
         return scalar::boolean(&item, report)?.then_some(default);
@@ -180,7 +180,7 @@ pub(in super::super) fn learn(
     let fields = Fields::open(item, &["below", "max"], report)?;
     let below =
         |item: &Item<'_>, report: &mut Report| scalar::whole(item, report, 1..=1_000_000_000);
-    Some(Learn {
+    Some(LearnOptions {
         below: fields.read("below", default.below, report, below),
         pause_max: fields.read("max", default.pause_max, report, scalar::span),
     })

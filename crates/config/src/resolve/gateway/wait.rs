@@ -6,12 +6,12 @@ use sluicegate_core::Span;
 
 use super::super::item::{Fields, Item};
 use super::super::{dimensions, scalar};
-use crate::config::{Fair, Wait};
+use crate::config::{FairOrder, WaitOptions};
 use crate::report::Report;
 
 /// Reads the option `wait` of a route.
-pub(super) fn wait(item: Option<Item<'_>>, report: &mut Report) -> Wait {
-    let mut wait = Wait { max: Span::from_secs(60), depth: 1_000, fair: None };
+pub(super) fn wait(item: Option<Item<'_>>, report: &mut Report) -> WaitOptions {
+    let mut wait = WaitOptions { max: Span::from_secs(60), depth: 1_000, fair: None };
     let known = ["max", "depth", "order", "by", "weights", "priorities"];
     let Some(fields) = item.and_then(|item| Fields::open(item, &known, report)) else {
         return wait;
@@ -33,7 +33,7 @@ pub(super) fn wait(item: Option<Item<'_>>, report: &mut Report) -> Wait {
         report,
     );
     let Some(by) = by.and_then(|item| dimensions::name(&item, report)) else { return wait };
-    wait.fair = Some(Fair {
+    wait.fair = Some(FairOrder {
         by,
         weights: numbers(&fields, "weights", 1..=1_000, report),
         priorities: numbers(&fields, "priorities", 0..=255, report),

@@ -9,7 +9,7 @@ use super::super::item::{Fields, Item};
 use super::super::scalar;
 use super::super::upstream::{credentials, header, is_header};
 use super::template;
-use crate::config::{AnswerCondition, ByteSize, HttpContent, HttpWork, Statuses};
+use crate::config::{ByteSize, HttpContent, HttpWork, ResponseCondition, StatusRanges};
 use crate::report::Report;
 
 const KNOWN: [&str; 14] = [
@@ -207,7 +207,7 @@ fn content(
     }
 }
 
-fn success(fields: &Fields<'_>, report: &mut Report) -> (Statuses, Option<AnswerCondition>) {
+fn success(fields: &Fields<'_>, report: &mut Report) -> (StatusRanges, Option<ResponseCondition>) {
     let default = vec![200..=299];
     let known = ["status", "path", "is"];
     let Some(fields) = fields.get("success").and_then(|item| Fields::open(item, &known, report))
@@ -228,11 +228,11 @@ fn success(fields: &Fields<'_>, report: &mut Report) -> (Statuses, Option<Answer
             "add the path of the value in the response, such as path: data.state",
         );
     }
-    (status, path.map(|path| AnswerCondition { path, values }))
+    (status, path.map(|path| ResponseCondition { path, values }))
 }
 
 /// Reads `200`, `2xx`, or a list of them.
-fn statuses(item: &Item<'_>, report: &mut Report) -> Option<Statuses> {
+fn statuses(item: &Item<'_>, report: &mut Report) -> Option<StatusRanges> {
     let form = "write a status such as 200 or 2xx, or a list of them";
     let mut found = Vec::new();
     for item in item.one_or_more() {

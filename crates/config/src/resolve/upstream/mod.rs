@@ -5,14 +5,14 @@ mod credentials;
 
 use super::item::{Fields, Item};
 use super::scalar;
-use crate::config::{Secret, SecretSource, Url};
+use crate::config::{Secret, SecretSource, UpstreamUrl};
 use crate::raw::Value;
 use crate::report::Report;
 
 pub(super) use credentials::credentials;
 
 /// Reads an address with http:// or https://.
-pub(super) fn url(item: &Item<'_>, report: &mut Report) -> Option<Url> {
+pub(super) fn url(item: &Item<'_>, report: &mut Report) -> Option<UpstreamUrl> {
     let form = "write a URL, such as https://api.example:8443/v1";
     let text = scalar::text(item, report)?;
     let parsed = url::Url::parse(&text).ok();
@@ -29,7 +29,7 @@ pub(super) fn url(item: &Item<'_>, report: &mut Report) -> Option<Url> {
     }
     let after_scheme = text.split_once("://").map_or("", |(_, rest)| rest);
     let has_path = after_scheme.contains('/');
-    Some(Url { text, has_path })
+    Some(UpstreamUrl { text, has_path })
 }
 
 /// Reads the name of a header field, in lower case.
