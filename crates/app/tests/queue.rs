@@ -56,7 +56,7 @@ fn messages_are_sent_counted_looked_at_and_thrown_away() {
     let (code, _, said) = shell.run(&["queue", "depth", "jobs"]);
     assert_eq!(code, Some(2));
     assert!(
-        said.contains("queue jobs does not exist: create it, or let `--create` do it"),
+        said.contains("queue jobs does not exist: create it, or use `--create`"),
         "{said}"
     );
     let id = shell.says(&["queue", "send", "jobs", "{\"n\":1}", "--create", "--job", "j-1"]);

@@ -1,5 +1,5 @@
-//! The port that a broker implements: few operations, each of which does what the server can do
-//! natively and nothing else. Everything above is written once, in [`Queue`](crate::Queue).
+//! [`Broker`]: the interface that every message broker implements. Each operation does only what
+//! the server does natively; everything above is written once, in [`Queue`](crate::Queue).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,13 +10,14 @@ use sluicegate_core::{Span, Timestamp};
 
 use crate::{Error, Message};
 
-/// A connection to a broker, which makes itself anew when it is lost.
+/// A connection to a broker, which reconnects by itself.
 pub trait Broker: Send + Sync + 'static {
-    /// What it does natively.
+    /// Returns the features that the broker has natively.
     fn capabilities(&self) -> Capabilities;
 
-    /// Publishes messages, each on its own: one result each, in their order. One that is `Ok`
-    /// survives a crash of the broker; one that is not may have been published all the same.
+    /// Publishes messages independently of each other. Returns one result each, in order. A message
+    /// whose result is `Ok` survives a crash of the broker; one whose result is an error may have
+    /// been published all the same.
     fn publish<'a>(
         &'a self,
         place: &'a Place,
@@ -30,12 +31,14 @@ pub trait Broker: Send + Sync + 'static {
         terms: Terms,
     ) -> BoxFuture<'a, Result<Box<dyn Source>, Error>>;
 
-    /// How much there is.
+    /// Returns the number of messages in a queue.
     fn depth<'a>(&'a self, place: &'a Place) -> BoxFuture<'a, Result<Depth, Error>>;
 
-    /// Messages as they lie there, in the order of their numbers, after the one of this number.
+    /// Returns messages without consuming them, in the order of their numbers, after the given
+    /// number.
     ///
-    /// Only where [`Capabilities::browse`] says so; elsewhere they are received and given back.
+    /// Only if [`Capabilities::browse`] is true; otherwise messages have to be received and
+    /// requeued.
     fn browse<'a>(
         &'a self,
         _place: &'a Place,
@@ -43,31 +46,31 @@ pub trait Broker: Send + Sync + 'static {
         _max: usize,
     ) -> BoxFuture<'a, Result<Vec<(u64, Incoming)>, Error>> {
         let broker = self.capabilities().broker;
-        let cant = Error::Invalid(format!("{broker} can't show messages where they lie"));
+        let cant = Error::Invalid(format!("{broker} can't show messages without receiving them"));
         std::future::ready(Err(cant)).boxed()
     }
 
-    /// Says what is wrong with a queue before anybody depends on it.
+    /// Checks that a queue exists and can be used.
     fn check<'a>(&'a self, place: &'a Place) -> BoxFuture<'a, Result<(), Error>>;
 
-    /// Makes a queue that [`Broker::check`] did not find.
+    /// Creates a queue that [`Broker::check`] did not find.
     fn create<'a>(&'a self, place: &'a Place) -> BoxFuture<'a, Result<(), Error>>;
 
-    /// Throws away everything that nobody holds; returns how much that was, where that is known.
+    /// Deletes all messages that are not in flight. Returns their number if the broker knows it.
     fn purge<'a>(&'a self, place: &'a Place) -> BoxFuture<'a, Result<Option<u64>, Error>>;
 }
 
-/// Where messages lie.
+/// A queue on a broker.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Place {
-    /// A queue from which work is done.
+    /// A queue of messages to process.
     Live(String),
-    /// A queue of dead letters.
+    /// A dead-letter queue.
     Dead(String),
 }
 
 impl Place {
-    /// What the broker calls it.
+    /// Returns the name of the queue on the broker.
     pub fn name(&self) -> &str {
         match self {
             Self::Live(name) | Self::Dead(name) => name,
@@ -81,70 +84,70 @@ impl fmt::Display for Place {
     }
 }
 
-/// What a broker does natively.
+/// The features that a broker has natively.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// What it is called in messages.
+    /// Name of the broker in messages.
     pub broker: &'static str,
-    /// How a delivery is kept from others.
+    /// Kind of lease on a delivery.
     pub lease: Lease,
-    /// The longest that a message may lie hidden at once; longer delays take several hops. Zero:
-    /// it knows no delays.
+    /// Maximum delay of a message; longer delays take several hops. Zero: the broker has no delays.
     pub delay_max: Span,
-    /// The shortest that it can hide a message: what is due sooner is held by its consumer.
+    /// Minimum delay of a message: the consumer holds messages that are due sooner.
     pub delay_min: Span,
-    /// Whether it has delays of its own for the few lengths of [`Delay::Fixed`], exact to the
-    /// millisecond; elsewhere these are instants like others.
+    /// True if the broker has native delays for the few values of [`Delay::Fixed`], exact to the
+    /// millisecond; otherwise these are treated like any other delay.
     pub fixed_delays: bool,
-    /// Whether messages can be read where they lie.
+    /// True if messages can be read without receiving them.
     pub browse: bool,
-    /// Whether more urgent messages go first.
+    /// True if messages of a higher priority are delivered first.
     pub priorities: bool,
-    /// The largest message.
+    /// Maximum size of a message, in bytes.
     pub size_max: usize,
-    /// Whether the server counts deliveries, and may throw a message away that came back too often.
+    /// True if the server counts deliveries, and may drop a message that was redelivered too often.
     pub counts_returns: bool,
-    /// Whether passing a message on is one step, so that not even a crash makes a duplicate.
+    /// True if relaying a message is one atomic operation, so that not even a crash creates a
+    /// duplicate.
     pub atomic_relay: bool,
 }
 
-/// How a delivery is kept from others.
+/// The kind of lease on a delivery, which keeps it from other consumers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lease {
-    /// For a time, at most so long at once, that its holder prolongs.
+    /// For a time of at most this length, which its holder can extend.
     Timed(Span),
-    /// As long as the connection lives: nothing to prolong.
+    /// Until the connection closes: there is nothing to extend.
     Connection,
 }
 
-/// A message on its way to the broker.
+/// A message to publish.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outgoing {
-    /// What to publish.
+    /// The message.
     pub message: Message,
-    /// How long it is to lie hidden. A broker may deliver it sooner: the consumer looks at
-    /// `not_before` and sends it on.
+    /// Delay of the delivery. A broker may deliver the message sooner: the consumer compares
+    /// `not_before` with the clock and republishes it.
     pub delay: Delay,
 }
 
-/// How long a message is to lie hidden.
+/// The delay of a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delay {
-    /// Not at all.
+    /// No delay.
     None,
-    /// So long, which is one of few lengths: see [`When::After`](crate::When::After).
+    /// One of a few delays: see [`When::After`](crate::When::After).
     Fixed(Span),
-    /// Until then; `left` is how long that is from now.
+    /// Until an instant.
     Until {
         /// The instant.
         at: Timestamp,
-        /// How long it takes until then.
+        /// Time left until the instant.
         left: Span,
     },
 }
 
 impl Delay {
-    /// How long.
+    /// Returns the length of the delay.
     pub const fn span(self) -> Span {
         match self {
             Self::None => Span::ZERO,
@@ -153,42 +156,41 @@ impl Delay {
     }
 }
 
-/// How deliveries are wanted.
+/// Options of a stream of deliveries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// The most that are held at the same time without being settled, where the broker counts.
+    /// Maximum number of deliveries in flight, if the broker enforces one.
     pub prefetch: u16,
-    /// How long a delivery is kept from others, where that is a matter of time.
+    /// Length of the lease, if leases are timed.
     pub visibility: Span,
-    /// How long one question may wait for messages, where the broker has to be asked. Whoever
-    /// stops asking leaves one behind, which takes what comes and gives it back.
+    /// Maximum time that one poll waits for messages, if the broker has to be polled. A cancelled
+    /// receive leaves one poll in flight; its messages are requeued.
     pub wait: Span,
 }
 
 impl Terms {
-    /// The most that is of use anywhere.
+    /// The longest wait that any broker supports.
     pub const WAIT_MAX: Span = Span::from_secs(20);
 }
 
-/// A stream of deliveries. It survives the loss of its connection.
+/// A stream of deliveries. It reconnects by itself.
 pub trait Source: Send {
-    /// The next ones, at least one and at most `max`. Waits as long as it takes; whoever stops
-    /// waiting loses nothing.
+    /// Waits for deliveries and returns 1 to `max` of them. Cancelling the wait loses no message.
     fn next(&mut self, max: usize) -> BoxFuture<'_, Result<Vec<Received>, Error>>;
 }
 
-/// A message as the broker hands it out.
+/// A delivery of a broker.
 pub struct Received {
-    /// What came.
+    /// The message.
     pub incoming: Incoming,
-    /// What settles it.
+    /// The right to settle the delivery.
     pub receipt: Box<dyn Receipt>,
 }
 
-/// What came, before anybody has looked into it.
+/// A message as the broker delivers it, not yet parsed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Incoming {
-    /// The bytes of the producer.
+    /// Body, as its producer sent it.
     pub body: Bytes,
     /// See [`Message`].
     pub content_type: Option<String>,
@@ -196,47 +198,48 @@ pub struct Incoming {
     pub kind: Option<String>,
     /// See [`Message`].
     pub priority: u8,
-    /// Headers that are text, ours excepted.
+    /// Headers of type text, without ours.
     pub headers: BTreeMap<String, String>,
     /// Our metadata, as it was written.
     pub envelope: Option<String>,
-    /// What producer or broker call the message, if they do, the same at every delivery.
+    /// Message id of the producer or the broker, the same at every delivery.
     pub foreign_id: Option<String>,
-    /// How often it was handed out before without being settled, as far as the broker tells.
+    /// Number of earlier deliveries that were not settled, as far as the broker knows.
     pub returns: u32,
 }
 
 /// The right to settle one delivery, once.
 ///
-/// Dropping one gives the message back, without anybody hearing of it; where that can't be, the
-/// broker hands it out again when the lease ends.
+/// Dropping a receipt requeues the message without waiting for the result. If that fails, the
+/// broker redelivers the message when the lease ends.
 pub trait Receipt: Send + Sync {
-    /// The work is done.
+    /// Acknowledges the message: the work is done.
     fn ack(self: Box<Self>) -> BoxFuture<'static, Result<(), Error>>;
 
-    /// Publishes the next message, and acknowledges this one when that is confirmed.
+    /// Publishes the next message, and acknowledges this one when the broker has confirmed the
+    /// next.
     fn relay(
         self: Box<Self>,
         place: Place,
         next: Outgoing,
     ) -> BoxFuture<'static, Result<(), Error>>;
 
-    /// Somebody else may have it now.
+    /// Makes the message available to other consumers at once.
     fn give_back(self: Box<Self>) -> BoxFuture<'static, Result<(), Error>>;
 
-    /// Keeps it from others for so long from now. Nothing to do where the lease has no time.
+    /// Extends the lease to this length from now. Does nothing if leases are not timed.
     fn extend(&self, visibility: Span) -> BoxFuture<'_, Result<(), Error>>;
 }
 
-/// How much there is in a queue. What a broker can't tell is none.
+/// The number of messages in a queue. Values that a broker can't provide are `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Depth {
     /// Messages that can be delivered now.
     pub ready: u64,
-    /// Messages that wait for their instant.
+    /// Messages whose delay is not over.
     pub delayed: Option<u64>,
-    /// Messages that somebody holds.
+    /// Messages that were delivered and are not settled.
     pub in_flight: Option<u64>,
-    /// How long the oldest of the ready ones has been there.
+    /// Age of the oldest ready message.
     pub oldest: Option<Span>,
 }

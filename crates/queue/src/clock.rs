@@ -1,4 +1,4 @@
-//! The only place that reads a clock.
+//! [`WallClock`]: the only code of the crate that reads a clock.
 
 use std::time::SystemTime;
 
@@ -7,8 +7,8 @@ use sluicegate_core::time::{Clock, Span};
 
 /// The time of day.
 ///
-/// Not a monotonic clock: instants of messages are read by other processes and by other machines,
-/// and after a restart, so all of them have to go by the same hands.
+/// Not a monotonic clock: other processes, other machines and later runs read the instants in
+/// messages, so all of them have to use the same time base.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WallClock;
 

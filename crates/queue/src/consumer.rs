@@ -1,4 +1,4 @@
-//! Taking messages, and sending on those that came before their instant.
+//! [`Consumer`]: receives messages, and republishes those that were delivered before they are due.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use crate::delivery::Delivery;
 use crate::step::Step;
 use crate::{Error, Queue, When};
 
-/// A stream of deliveries. Dropping it gives back what it has not handed out.
+/// A stream of deliveries. Dropping it requeues the messages that it has not handed out.
 pub struct Consumer {
     queue: Queue,
     source: Box<dyn Source>,
-    /// What is due so soon that it is not worth sending on.
+    /// Deliveries that are due so soon that republishing is not worth it.
     held: Vec<(Timestamp, Delivery)>,
 }
 
@@ -23,8 +23,8 @@ impl Consumer {
         Self { queue, source, held: Vec::new() }
     }
 
-    /// The next messages, at least one and at most `max`. Waits as long as it takes, also while
-    /// the broker is away; whoever stops waiting loses nothing.
+    /// Waits for messages and returns 1 to `max` of them. Keeps waiting while the broker is
+    /// unavailable. Cancelling the wait loses no message.
     pub async fn receive(&mut self, max: usize) -> Result<Vec<Delivery>, Error> {
         let max = max.max(1);
         loop {
@@ -37,7 +37,7 @@ impl Consumer {
                 None => self.source.next(max).await?,
                 Some(at) => {
                     let left = at.since(self.queue.inner.clock.now());
-                    // At least a millisecond: a clock that stands still must not make us spin.
+                    // At least a millisecond, so that a stopped clock does not cause a busy loop.
                     let left = Duration::from(left).max(Duration::from_millis(1));
                     match tokio::time::timeout(left, self.source.next(max)).await {
                         Ok(received) => received?,
@@ -49,7 +49,7 @@ impl Consumer {
         }
     }
 
-    /// The next message.
+    /// Waits for the next message.
     pub async fn receive_one(&mut self) -> Result<Delivery, Error> {
         loop {
             if let Some(delivery) = self.receive(1).await?.pop() {
@@ -66,7 +66,7 @@ impl Consumer {
         due
     }
 
-    /// Sorts what came: due, due soon, or to be sent on.
+    /// Holds messages that are due now or soon, and republishes the others.
     fn accept(&mut self, received: Vec<Received>) {
         let now = self.queue.inner.clock.now();
         let delay_min = self.queue.capabilities().delay_min;
@@ -75,10 +75,10 @@ impl Consumer {
             let delivery = Delivery::new(self.queue.clone(), received, now);
             let at = delivery.message().meta.not_before.unwrap_or(now);
             if at > now && at.since(now) >= delay_min.max(Span::from_micros(1)) {
-                // Apart from this task: others must not wait for a confirmation.
+                // In a task of its own, so that other messages do not wait for the confirmation.
                 tokio::spawn(async move {
                     if let Err(error) = delivery.send_on(When::At(at)).await {
-                        warn!(%error, "a message that came too early could not be sent on");
+                        warn!(%error, "early message not republished");
                     }
                 });
             } else {

@@ -1,8 +1,8 @@
-//! Messages that nobody could work on: made, looked at, sent again, thrown away.
+//! [`DeadLetters`]: lists, replays and deletes messages that could not be processed.
 //!
-//! A dead letter is the body of its producer with a member `error` in it, if it is a JSON object,
-//! and otherwise the body as it is. Where the member was put is written down beside it, so that a
-//! letter that is sent again is what its producer sent, byte by byte.
+//! A dead letter is the body of its producer with a member `error` added, if the body is a JSON
+//! object, and otherwise the unchanged body. The position of the member is stored in the metadata,
+//! so that a replayed letter has exactly the bytes that its producer sent.
 
 use serde_json::json;
 use sluicegate_core::Timestamp;
@@ -12,11 +12,12 @@ use crate::message::Died;
 use crate::peek::{self, Seen, Taking};
 use crate::{Error, Message, Queue, Reason, When};
 
-/// What is kept of a message and of a stack: a letter must not outgrow its broker.
+/// Maximum lengths of the error message and the stack, so that a letter does not exceed the
+/// broker's size limit.
 const MESSAGE_MAX: usize = 1_024;
 const STACK_MAX: usize = 8_192;
 
-/// The dead letters of a queue.
+/// A dead letter.
 #[derive(Clone, Debug)]
 pub struct DeadLetters {
     queue: Queue,
@@ -25,32 +26,33 @@ pub struct DeadLetters {
 /// A letter, as it was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadLetter {
-    /// The message as it lies there.
+    /// The message in the dead-letter queue.
     pub message: Message,
 }
 
 impl DeadLetter {
-    /// How it ended. None if the broker put it there on its own.
+    /// Returns the record of its failure. `None` if the broker itself moved it to the dead-letter
+    /// queue.
     pub const fn died(&self) -> Option<&Died> {
         self.message.meta.died.as_ref()
     }
 
-    /// What its producer sent.
+    /// Returns the body as its producer sent it.
     pub fn original(&self) -> Vec<u8> {
         restore(&self.message)
     }
 }
 
-/// Which letters are meant. Default: all.
+/// A filter for dead letters. Default: matches all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// Those of this job.
+    /// Job id.
     pub job: Option<String>,
-    /// Those of this kind of work.
+    /// Type of the message.
     pub kind: Option<String>,
-    /// Those in whose error this text is.
+    /// Text that the error message contains.
     pub error: Option<String>,
-    /// Those that died at this instant or before.
+    /// Time of death: this instant or earlier.
     pub until: Option<Timestamp>,
 }
 
@@ -70,7 +72,7 @@ impl Filter {
     }
 }
 
-/// What becomes of a letter that was meant.
+/// An action on dead letters.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Replayed,
@@ -82,7 +84,7 @@ impl DeadLetters {
         Self { queue }
     }
 
-    /// Shows letters one after the other, at most `max` of those that are meant. Returns how many.
+    /// Passes at most `max` matching letters to `show`. Returns their number.
     pub async fn list(
         &self,
         filter: &Filter,
@@ -105,8 +107,8 @@ impl DeadLetters {
         Ok(shown)
     }
 
-    /// Sends letters again, as their producers sent them, to the queues in which they died: new
-    /// attempts, the same jobs. Returns how many.
+    /// Republishes letters with their original bodies to the queues that they came from. The job
+    /// ids stay the same, attempts start at zero. Returns the number of letters.
     pub async fn replay(
         &self,
         filter: &Filter,
@@ -116,7 +118,7 @@ impl DeadLetters {
         self.go_through(filter, max, Fate::Replayed, done).await
     }
 
-    /// Throws letters away. Returns how many.
+    /// Deletes letters. Returns their number.
     pub async fn delete(
         &self,
         filter: &Filter,
@@ -126,7 +128,7 @@ impl DeadLetters {
         self.go_through(filter, max, Fate::Deleted, done).await
     }
 
-    /// Takes every letter once, and does with those that are meant what is wanted.
+    /// Receives every letter once, and applies the action to those that match.
     async fn go_through(
         &self,
         filter: &Filter,
@@ -167,7 +169,7 @@ impl DeadLetters {
         outcome
     }
 
-    /// A letter as a message once more, and where it goes.
+    /// Returns the message to republish, and its queue.
     fn again(&self, letter: &DeadLetter) -> (Place, Outgoing) {
         let mut message = letter.message.clone();
         message.body = letter.original().into();
@@ -181,19 +183,19 @@ impl DeadLetters {
     }
 }
 
-/// The letter that a message becomes.
+/// Turns a message into a dead letter.
 pub(crate) fn bury(mut message: Message, queue: &str, reason: Reason, now: Timestamp) -> Message {
     let told = cut(&reason.message, MESSAGE_MAX);
     let mut stack = reason.stack.map(|stack| cut(&stack, STACK_MAX));
     let mut error = json!({ "message": told, "stack": stack, "timestamp": now.to_string() });
     for (name, value) in reason.details {
-        // Those of its own come first: none is replaced.
+        // Our own members take precedence: details do not replace them.
         error.as_object_mut().expect("it is one").entry(name).or_insert(value);
     }
     let spliced = splice(&message.body, &error.to_string());
     let splice = spliced.map(|(body, at, length)| {
         message.body = body.into();
-        // It is in the body; beside it, it would take its room twice.
+        // The stack is in the body; in the metadata it would be stored twice.
         stack = None;
         (at, length)
     });
@@ -203,7 +205,8 @@ pub(crate) fn bury(mut message: Message, queue: &str, reason: Reason, now: Times
     message
 }
 
-/// The body with the member at its end, where that was put and how long it is.
+/// Adds the member `error` at the end of a JSON object. Returns the new body, and the position and
+/// length of the member.
 fn splice(body: &[u8], error: &str) -> Option<(Vec<u8>, usize, usize)> {
     serde_json::from_slice::<serde_json::Map<_, _>>(body).ok()?;
     let at = body.iter().rposition(|byte| *byte == b'}')?;
@@ -213,7 +216,7 @@ fn splice(body: &[u8], error: &str) -> Option<(Vec<u8>, usize, usize)> {
     Some((spliced, at, member.len()))
 }
 
-/// What the producer sent.
+/// Returns the body as its producer sent it.
 fn restore(letter: &Message) -> Vec<u8> {
     let body = &letter.body;
     let splice = letter.meta.died.as_ref().and_then(|died| died.splice);
@@ -225,7 +228,7 @@ fn restore(letter: &Message) -> Vec<u8> {
     }
 }
 
-/// The beginning of a text, at most so many bytes.
+/// Returns the start of a text, at most `max` bytes.
 fn cut(text: &str, max: usize) -> String {
     text[..text.floor_char_boundary(max)].to_owned()
 }
@@ -259,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_parsed_keeps_its_bytes_and_has_the_error_beside_it() {
+    fn a_body_that_is_no_json_object_is_unchanged_and_the_error_is_in_the_metadata() {
         let letter = letter("{broken");
         assert_eq!(letter.body, "{broken");
         let died = letter.meta.died.expect("it died");
@@ -268,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_of_somebody_else_can_not_cut_outside_of_a_body() {
+    fn forged_metadata_can_not_cut_outside_of_a_body() {
         for splice in [(0, 9), (9, 1), (usize::MAX, 1), (1, usize::MAX)] {
             let mut letter = letter("[1]");
             letter.meta.died.as_mut().expect("it died").splice = Some(splice);

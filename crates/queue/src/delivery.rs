@@ -1,4 +1,5 @@
-//! A message in somebody's hands, which is settled exactly once: every way to settle it takes it.
+//! [`Delivery`]: a received message, which is settled exactly once, because every method that
+//! settles it consumes it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,41 +12,42 @@ use tracing::warn;
 use crate::broker::{Capabilities, Lease, Outgoing, Place, Receipt, Received};
 use crate::{Error, Message, Queue, When, dead, envelope};
 
-/// How often a copy may come back before it is sent anew. Brokers count deliveries, and some throw
-/// a message away that came back too often; a copy that is sent anew begins at nothing.
+/// Number of redeliveries after which a message is republished instead of requeued. Brokers count
+/// deliveries, and some drop a message that was redelivered too often; a republished copy starts at
+/// zero.
 const RETURNS_MAX: u32 = 1;
 
-/// A message that is ours until we settle it. Dropping it gives it back.
+/// A received message that is not settled yet. Dropping it requeues it.
 ///
-/// Settling goes on even if its caller stops waiting for it.
-#[must_use = "a delivery that is dropped is given back"]
+/// Settling completes even if its caller stops waiting for it.
+#[must_use = "a dropped delivery is requeued"]
 pub struct Delivery {
     queue: Queue,
     message: Message,
     returns: u32,
     since: Timestamp,
-    /// Taken by whatever settles it.
+    /// Taken by the method that settles the delivery.
     receipt: Option<Box<dyn Receipt>>,
 }
 
-/// Why a message can't be worked on.
+/// The reason that a message can't be processed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reason {
-    /// What went wrong.
+    /// Error message.
     pub message: String,
-    /// Where, if that is known.
+    /// Stack trace, if known.
     pub stack: Option<String>,
-    /// What else whoever reads the letter should know, beside these in its `error`.
+    /// Additional members of `error` in the dead letter.
     pub details: Vec<(&'static str, serde_json::Value)>,
 }
 
 impl Reason {
-    /// A reason in words.
+    /// Creates a reason with an error message.
     pub fn new(message: impl Into<String>) -> Self {
         Self { message: message.into(), stack: None, details: Vec::new() }
     }
 
-    /// The same, with something else to know.
+    /// Adds a member to `error` in the dead letter.
     #[must_use]
     pub fn with(mut self, name: &'static str, value: impl Into<serde_json::Value>) -> Self {
         self.details.push((name, value.into()));
@@ -61,33 +63,33 @@ impl Delivery {
         Self { queue, message, returns, since, receipt: Some(receipt) }
     }
 
-    /// The same, handed out now.
+    /// Sets the time at which the delivery was handed out.
     pub(crate) fn received(mut self, now: Timestamp) -> Self {
         self.since = now;
         self
     }
 
-    /// What is to be done.
+    /// Returns the message.
     pub const fn message(&self) -> &Message {
         &self.message
     }
 
-    /// How often somebody had it before and did not settle it, as far as the broker tells.
+    /// Returns the number of earlier deliveries that were not settled, as far as the broker knows.
     pub const fn returns(&self) -> u32 {
         self.returns
     }
 
-    /// Puts down what was booked for it, which travels with it from now on; none forgets it.
+    /// Sets the booking id in the metadata, which travels with the message; `None` removes it.
     pub fn book(&mut self, booking: Option<String>) {
         self.message.meta.booking = booking;
     }
 
-    /// Notes that it had to wait for a limit, in the hands of who holds it.
+    /// Counts a deferral of a message that waited for a limit without being requeued.
     pub const fn waited(&mut self) {
         self.message.meta.deferrals += 1;
     }
 
-    /// The work is done.
+    /// Acknowledges the message: the work is done.
     pub async fn ack(mut self) -> Result<(), Error> {
         let receipt = self.take();
         settle(receipt.ack()).await?;
@@ -95,7 +97,8 @@ impl Delivery {
         Ok(())
     }
 
-    /// The work has to wait for a limit. That is no failure: attempts stay as they are.
+    /// Requeues the message for a later time because of a limit. That is not a failure: the
+    /// attempts stay the same.
     pub async fn defer(mut self, when: When) -> Result<(), Error> {
         self.message.meta.deferrals += 1;
         let queue = self.queue.clone();
@@ -104,7 +107,7 @@ impl Delivery {
         Ok(())
     }
 
-    /// The work has failed and is to be tried once more.
+    /// Requeues the message for another attempt after a failure.
     pub async fn retry(mut self, when: When) -> Result<(), Error> {
         self.message.meta.attempt += 1;
         let queue = self.queue.clone();
@@ -113,8 +116,8 @@ impl Delivery {
         Ok(())
     }
 
-    /// The message goes to another queue, as it is: in one step where the broker can do it, and also
-    /// to another broker.
+    /// Moves the message to another queue, in one atomic operation if the broker supports it. The
+    /// other queue may be on another broker.
     pub async fn forward(mut self, to: &Queue, when: When) -> Result<(), Error> {
         self.message.meta.hop += 1;
         let receipt = self.take();
@@ -129,7 +132,7 @@ impl Delivery {
         Ok(())
     }
 
-    /// The message can't be worked on: it goes to the dead letters, with the reason.
+    /// Moves the message to the dead-letter queue, with the reason.
     pub async fn dead_letter(mut self, reason: Reason) -> Result<(), Error> {
         let now = self.queue.inner.clock.now();
         let letter = dead::bury(self.message.clone(), self.queue.name(), reason, now);
@@ -141,42 +144,42 @@ impl Delivery {
         Ok(())
     }
 
-    /// Somebody else may have it, now.
+    /// Makes the message available to other consumers at once.
     pub async fn give_back(mut self) -> Result<(), Error> {
         settle(self.give_back_now()).await
     }
 
-    /// Keeps it from others for as long again as the queue's visibility.
+    /// Extends the lease by the queue's visibility from now.
     pub async fn extend(&self) -> Result<(), Error> {
         let receipt = self.receipt.as_ref().unwrap_or_else(|| unreachable!("not settled yet"));
         receipt.extend(self.queue.inner.visibility).await
     }
 
-    /// Does the work, and keeps the message from others as long as it takes.
+    /// Runs the work, and extends the lease until it is done.
     ///
-    /// If that fails the work goes on: what it has done can't be undone, and a second delivery
-    /// bears the same name.
+    /// If extending fails, the work goes on: it can't be undone, and a second delivery has the same
+    /// message id.
     pub async fn while_held<T>(&self, work: impl Future<Output = T>) -> T {
         let Lease::Timed(max) = self.queue.capabilities().lease else { return work.await };
-        // Twice more if one prolongation fails.
+        // A third of the lease, so that two more extensions are possible after one fails.
         let every = Duration::from(self.queue.inner.visibility.min(max)) / 3;
-        let prolong = async {
+        let extend = async {
             loop {
                 tokio::time::sleep(every.max(Duration::from_millis(10))).await;
                 match self.extend().await {
                     Ok(()) => {}
                     Err(Error::Lost) => return std::future::pending().await,
-                    Err(error) => warn!(%error, "a lease could not be prolonged"),
+                    Err(error) => warn!(%error, "lease not extended"),
                 }
             }
         };
         tokio::select! {
             outcome = work => outcome,
-            () = prolong => unreachable!("it goes on until the work is done"),
+            () = extend => unreachable!("the loop ends with the work only"),
         }
     }
 
-    /// Passes the message on in its own queue.
+    /// Publishes the message to its own queue again.
     pub(crate) async fn send_on(mut self, when: When) -> Result<(), Error> {
         self.message.meta.hop += 1;
         let receipt = self.take();
@@ -197,7 +200,9 @@ impl Delivery {
     }
 
     fn take(&mut self) -> Box<dyn Receipt> {
-        self.receipt.take().unwrap_or_else(|| unreachable!("whatever settles a delivery takes it"))
+        self.receipt
+            .take()
+            .unwrap_or_else(|| unreachable!("every method that settles a delivery consumes it"))
     }
 
     fn held_for(&self) -> sluicegate_core::Span {
@@ -207,8 +212,8 @@ impl Delivery {
 
 impl Drop for Delivery {
     fn drop(&mut self) {
-        // A receipt gives back by itself. Without a runtime there is no connection either, and the
-        // lease ends.
+        // A dropped receipt requeues by itself. Without a runtime there is no connection either,
+        // and the lease ends.
         if self.receipt.is_some()
             && is_worn(self.queue.capabilities(), self.returns)
             && let Ok(runtime) = Handle::try_current()
@@ -228,13 +233,13 @@ impl std::fmt::Debug for Delivery {
     }
 }
 
-/// Whether the broker may throw a copy away if it comes back once more.
+/// Returns true if the broker may drop the message at its next redelivery.
 pub(crate) const fn is_worn(capabilities: Capabilities, returns: u32) -> bool {
     capabilities.counts_returns && returns >= RETURNS_MAX
 }
 
-/// From one broker to another. On failure nothing is acknowledged, and dropping the receipt gives
-/// the message back.
+/// Moves a message from one broker to another. On failure nothing is acknowledged, and the dropped
+/// receipt requeues the message.
 async fn publish_then_ack(
     to: Queue,
     next: Outgoing,
@@ -245,10 +250,10 @@ async fn publish_then_ack(
     receipt.ack().await
 }
 
-/// Runs it to its end, whether or not somebody waits.
+/// Runs an operation to its end, even if the caller stops waiting.
 async fn settle(mut work: BoxFuture<'static, Result<(), Error>>) -> Result<(), Error> {
-    // What needs no waiting needs no task, and what does has got in line before its caller goes on:
-    // brokers do together what is asked for together.
+    // An operation that completes at once needs no task. One that does not has already started, so
+    // that brokers can batch the operations of one caller.
     if let Some(outcome) = (&mut work).now_or_never() {
         return outcome;
     }

@@ -1,5 +1,5 @@
-//! Our metadata beside a body that is not ours: one header or attribute, [`HEADER`], with JSON in
-//! it. A single one, because SQS has room for ten.
+//! Serialises our metadata into one header or attribute, [`HEADER`], as JSON, and leaves the body
+//! of the producer unchanged. It is a single header because SQS allows only ten.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use crate::broker::Incoming;
 use crate::fields::Fields;
 use crate::{JobId, Message, Metadata};
 
-/// The header or attribute that holds it.
+/// Name of the header or attribute.
 pub const HEADER: &str = "sluicegate";
 
 #[derive(Serialize)]
@@ -20,7 +20,7 @@ struct Envelope<'m> {
     beside: Beside<'m>,
 }
 
-/// Beside the metadata, for brokers that have no property for it.
+/// Type and priority, for brokers without a property for them.
 #[derive(Serialize, Deserialize)]
 struct Beside<'m> {
     #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
@@ -33,7 +33,7 @@ const fn is_zero(priority: &u8) -> bool {
     *priority == 0
 }
 
-/// The metadata of a message as text.
+/// Serialises the metadata of a message.
 pub fn write(message: &Message) -> String {
     let kind = message.kind.as_deref().map(Into::into);
     let beside = Beside { kind, priority: message.priority };
@@ -41,15 +41,15 @@ pub fn write(message: &Message) -> String {
     serde_json::to_string(&envelope).expect("numbers and texts are JSON")
 }
 
-/// The message that came. One without metadata, or with some that can't be read, is new: its
-/// producer knows nothing of us.
+/// Parses a received message. A message without metadata, or with invalid metadata, is a new job:
+/// its producer does not know our format.
 pub(crate) fn read(incoming: Incoming, fields: &Fields) -> Message {
     let Incoming { body, content_type, kind, priority, headers, envelope, foreign_id, .. } =
         incoming;
-    // A list would be taken for the fields in their order.
+    // serde would accept a list as the fields in their order.
     let object = envelope.as_deref().filter(|text| text.trim_start().starts_with('{'));
     let written = object.and_then(|text| {
-        // In two passes: to tell them apart in one, every field would be kept first.
+        // In two passes: a single pass with `flatten` would buffer every field.
         let meta = serde_json::from_str::<Metadata>(text).ok()?;
         Some((meta, serde_json::from_str::<Beside<'_>>(text).ok()?))
     });

@@ -1,60 +1,61 @@
-//! What can go wrong, by what its reader can do about it.
+//! [`Error`]: the errors of a queue, by the reaction that they call for.
 
-/// Why a queue did not do what it was asked.
+/// The reason that a queue operation failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// There is no such queue.
-    #[error("queue {queue} does not exist: create it, or let `--create` do it")]
+    /// The queue does not exist.
+    #[error("queue {queue} does not exist: create it, or use `--create`")]
     NoQueue {
-        /// What it was called.
+        /// Name of the queue.
         queue: String,
     },
-    /// There is one, and it is not what was asked for.
+    /// The queue exists, but can't be used.
     #[error("queue {queue} can't be used: {detail}")]
     Unusable {
-        /// What it is called.
+        /// Name of the queue.
         queue: String,
-        /// What is wrong with it, and what to do.
+        /// Problem and remedy.
         detail: String,
     },
-    /// The broker knows us and says no, or does not know us.
-    #[error("{broker} refuses us: {detail}")]
+    /// The broker rejected our login or our permissions.
+    #[error("{broker} refused access: {detail}")]
     Refused {
-        /// Which kind of broker.
+        /// Kind of broker.
         broker: &'static str,
-        /// Its words, and what to do.
+        /// Text of the broker, and the remedy.
         detail: String,
     },
-    /// A message is larger than the broker takes.
+    /// The message is larger than the broker allows.
     #[error(
-        "the message has {size} bytes with its metadata, and {broker} takes {max}: send a reference to where the rest is"
+        "the message has {size} bytes with its metadata, and the maximum of {broker} is {max}: store the data elsewhere and send a reference to it"
     )]
     TooLarge {
-        /// Which kind of broker.
+        /// Kind of broker.
         broker: &'static str,
-        /// Its size as it would be sent.
+        /// Size of the message with its metadata.
         size: usize,
-        /// The most there may be.
+        /// Maximum size.
         max: usize,
     },
-    /// The lease of a delivery ended before it was settled: somebody else has it, or will.
-    #[error("the delivery is no longer ours: its lease ended, and it is delivered again")]
+    /// The lease ended before the delivery was settled: another consumer has the message, or will
+    /// get it.
+    #[error("the lease of the delivery has ended: the message is delivered again")]
     Lost,
-    /// The broker did not answer, or not in time. What was asked may have been done.
-    #[error("{broker} does not answer: {detail}")]
+    /// The broker did not answer in time. The operation may have been executed.
+    #[error("{broker} is unavailable: {detail}")]
     Unavailable {
-        /// Which kind of broker.
+        /// Kind of broker.
         broker: &'static str,
-        /// What happened.
+        /// Description of the failure.
         detail: String,
     },
-    /// The caller asked for what can't be.
+    /// The caller passed an invalid argument.
     #[error("{0}")]
     Invalid(String),
 }
 
 impl Error {
-    /// Whether the same request may succeed later without anybody doing something about it.
+    /// Returns true if the same request may succeed later without any change by an operator.
     pub const fn is_transient(&self) -> bool {
         matches!(self, Self::Unavailable { .. })
     }

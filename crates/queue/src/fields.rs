@@ -1,19 +1,19 @@
-//! Where in a body its producer wrote the id and the type of a job.
+//! [`Fields`]: the members of a JSON body in which producers write the id and the type of a job.
 
 use std::fmt;
 
 use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
 
-/// The names of top-level members of a JSON object. Default: none is looked at.
+/// Names of top-level members of a JSON object. Default: none is read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fields {
-    /// The one that names the job, such as `AnalysisId`.
+    /// Member that holds the job id, such as `AnalysisId`.
     pub(crate) job: Option<String>,
-    /// The one that says what kind of work it is, such as `type`.
+    /// Member that holds the type of the job, such as `type`.
     pub(crate) kind: Option<String>,
 }
 
-/// What a body said.
+/// The values of these members.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) job: Option<String>,
@@ -21,7 +21,7 @@ pub(crate) struct Found {
 }
 
 impl Fields {
-    /// Looks into a body; one that is no JSON object says nothing.
+    /// Reads the members of a body. A body that is not a JSON object has none.
     pub(crate) fn find(&self, body: &[u8]) -> Found {
         if self.job.is_none() && self.kind.is_none() {
             return Found::default();
@@ -31,7 +31,7 @@ impl Fields {
     }
 }
 
-/// Reads two members and skips the others without keeping them.
+/// Reads two members and skips the others without storing them.
 struct Looking<'f>(&'f Fields);
 
 impl<'de> Visitor<'de> for Looking<'_> {
@@ -57,7 +57,7 @@ impl<'de> Visitor<'de> for Looking<'_> {
     }
 }
 
-/// Ids are texts or numbers.
+/// Returns the text of a string or a number.
 fn text(value: serde_json::Value) -> Option<String> {
     match value {
         serde_json::Value::String(text) => Some(text),

@@ -1,13 +1,14 @@
-//! One port for every queue: a durable one in a file of ours, RabbitMQ, SQS.
+//! Job queues on several brokers behind one interface: a durable queue in a local file, RabbitMQ
+//! and Amazon SQS.
 //!
 //! ```text
 //! Message ─Queue::send→ Broker … Broker ─Consumer::receive→ Delivery ─ack, defer, retry, forward, dead_letter→
 //! ```
 //!
-//! A [`Broker`] does what its server can do natively; what it lacks is built once above it, in
-//! [`Queue`], [`Consumer`] and [`Delivery`]. The rule that loses nothing is the same everywhere:
-//! the next message is published and confirmed before the previous one is acknowledged. A crash in
-//! between is a duplicate, which its [`MessageId`] tells, and never a loss.
+//! A [`Broker`] does what its server does natively; missing features are built once above it, in
+//! [`Queue`], [`Consumer`] and [`Delivery`]. One rule prevents loss everywhere: the next message is
+//! published and confirmed before the previous one is acknowledged. A crash in between creates a
+//! duplicate, which its [`MessageId`] identifies, and never loses a message.
 
 pub mod broker;
 mod clock;

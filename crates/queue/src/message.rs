@@ -1,4 +1,4 @@
-//! What travels: a body that nobody changes, and what we know about it.
+//! [`Message`]: the unchanged body of a producer and our metadata about it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,33 +9,33 @@ use sluicegate_core::{Span, Timestamp};
 
 use crate::Error;
 
-/// A message: the bytes of its producer, and metadata in headers or attributes beside them.
+/// A message: the body of its producer, and metadata in headers or attributes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// What the producer sent, byte by byte.
+    /// Body, as the producer sent it.
     pub body: Bytes,
-    /// What the body is, as the producer said it.
+    /// Content type of the body, as the producer stated it.
     pub content_type: Option<String>,
-    /// What kind of work it is: `crawl_repo`. Metrics and filters go by it.
+    /// Type of the job, such as `crawl_repo`. Metrics and filters use it.
     pub kind: Option<String>,
-    /// 0, the default, to 9, which goes first where the broker can do it.
+    /// Priority from 0, the default, to 9; higher ones go first if the broker supports it.
     pub priority: u8,
-    /// What else travels along, trace context for instance; ours is in `meta`.
+    /// Headers of the producer, such as a trace context; ours are in `meta`.
     pub headers: BTreeMap<String, String>,
-    /// What we know about it.
+    /// Our metadata.
     pub meta: Metadata,
 }
 
 impl Message {
-    /// The most urgent priority.
+    /// The highest priority.
     pub const PRIORITY_MAX: u8 = 9;
 
-    /// A new job with an id of our own.
+    /// Creates a job with a random id.
     pub fn new(body: impl Into<Bytes>) -> Self {
         Self::of_job(JobId::random(), body)
     }
 
-    /// A new job under the id that its producer chose.
+    /// Creates a job with the id that its producer chose.
     pub fn of_job(job: JobId, body: impl Into<Bytes>) -> Self {
         Self {
             body: body.into(),
@@ -47,48 +47,48 @@ impl Message {
         }
     }
 
-    /// The same, of this kind of work.
+    /// Sets the type of the job.
     pub fn of_kind(mut self, kind: impl Into<String>) -> Self {
         self.kind = Some(kind.into());
         self
     }
 
-    /// The same, more urgent than others; at most [`Message::PRIORITY_MAX`].
+    /// Sets the priority; at most [`Message::PRIORITY_MAX`].
     pub fn with_priority(mut self, priority: u8) -> Self {
         self.priority = priority.min(Self::PRIORITY_MAX);
         self
     }
 
-    /// The name of this copy of the job.
+    /// Returns the id of this copy of the job.
     pub fn id(&self) -> MessageId {
         MessageId { job: self.meta.job.clone(), hop: self.meta.hop }
     }
 }
 
-/// What we know about a message. It travels beside the body.
+/// Our metadata about a message. It is stored next to the body.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Metadata {
-    /// The piece of work, the same in every queue that it passes.
+    /// Id of the job, the same in every queue that it passes.
     pub job: JobId,
-    /// How often it was passed on; with the job, the name of this copy.
+    /// Number of times it was passed on; together with the job id it identifies this copy.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub hop: u32,
-    /// How often it has failed.
+    /// Number of failed attempts.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub attempt: u32,
-    /// How often it had to wait for a limit, which is no failure.
+    /// Number of times it waited for a limit, which is not a failure.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub deferrals: u32,
-    /// When it was first sent, in microseconds since the epoch.
+    /// Time at which it was first sent, in microseconds since the epoch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sent_at: Option<Timestamp>,
-    /// It is not delivered before this instant.
+    /// Earliest time of delivery.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_before: Option<Timestamp>,
-    /// The booking that the work will claim.
+    /// Booking that the worker will claim.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub booking: Option<String>,
-    /// How it ended, if it is a dead letter.
+    /// Record of the failure, if it is a dead letter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub died: Option<Died>,
 }
@@ -112,25 +112,25 @@ const fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
-/// How a job ended.
+/// The record of a failure in a dead letter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Died {
-    /// The queue in which it was.
+    /// Queue that the message came from.
     pub queue: String,
-    /// What went wrong, in words.
+    /// Error message.
     pub message: String,
-    /// Where, if the handler told.
+    /// Stack trace, if the handler provided one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stack: Option<String>,
-    /// When.
+    /// Time of the failure.
     pub at: Timestamp,
-    /// Where our `error` begins in the body and how long it is: taking it out gives the body of
-    /// the producer back. None if the body is no JSON object and was left as it was.
+    /// Position and length of our `error` in the body; removing it restores the body of the
+    /// producer. `None` if the body is not a JSON object and is unchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub splice: Option<(usize, usize)>,
 }
 
-/// The name of a piece of work.
+/// The id of a job.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct JobId(String);
@@ -138,12 +138,12 @@ pub struct JobId(String);
 impl JobId {
     const LENGTH_MAX: usize = 256;
 
-    /// An id that nobody else has.
+    /// Creates a random id.
     pub fn random() -> Self {
         Self(uuid::Uuid::new_v4().to_string())
     }
 
-    /// The id as text.
+    /// Returns the id as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -158,7 +158,9 @@ impl TryFrom<String> for JobId {
             return Ok(Self(text));
         }
         let max = Self::LENGTH_MAX;
-        Err(Error::Invalid(format!("a job id has 1 to {max} bytes and no control characters")))
+        Err(Error::Invalid(format!(
+            "invalid job id: write 1 to {max} bytes without control characters"
+        )))
     }
 }
 
@@ -174,36 +176,37 @@ impl fmt::Display for JobId {
     }
 }
 
-/// The name of one copy of a job: two messages of the same name are the same one, delivered twice.
+/// The id of one copy of a job: two messages with the same id are one message that was delivered
+/// twice.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MessageId {
-    /// The piece of work.
+    /// Id of the job.
     pub job: JobId,
-    /// How often it was passed on.
+    /// Number of times it was passed on.
     pub hop: u32,
 }
 
-/// `<job>/<hop>`.
+/// Prints `<job>/<hop>`.
 impl fmt::Display for MessageId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.job, self.hop)
     }
 }
 
-/// When a message is to be delivered.
+/// The earliest time of a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
-    /// As soon as somebody takes it.
+    /// As soon as a consumer is ready.
     Now,
-    /// After a delay that the configuration names. RabbitMQ keeps a queue for each, so these are
-    /// few; an instant that is computed is [`When::At`].
+    /// After one of a few delays that the configuration names: RabbitMQ keeps a queue for each of
+    /// them. Computed times are [`When::At`].
     After(Span),
     /// Not before this instant.
     At(Timestamp),
 }
 
 impl When {
-    /// The instant, by a clock that shows `now`; none if there is nothing to wait for.
+    /// Returns the instant, or `None` if it is not after `now`.
     pub(crate) fn instant(self, now: Timestamp) -> Option<Timestamp> {
         let at = match self {
             Self::Now => return None,
@@ -228,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_passed_needs_no_waiting() {
+    fn an_instant_in_the_past_is_no_delay() {
         let now = Timestamp::from_secs(10);
         assert_eq!(When::At(now).instant(now), None);
         assert_eq!(When::After(Span::ZERO).instant(now), None);

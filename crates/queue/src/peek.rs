@@ -1,4 +1,5 @@
-//! Looking at messages where they lie, whatever the broker can do.
+//! Reads messages without consuming them, also on brokers that can't browse: there, [`Taking`]
+//! receives and requeues them.
 
 use std::time::Duration;
 
@@ -9,25 +10,27 @@ use crate::broker::{Place, Receipt, Received, Source, Terms};
 use crate::delivery::is_worn;
 use crate::{Error, Message, Queue, When, envelope};
 
-/// How many messages are held while others are looked at, where a broker can't show them.
+/// Maximum number of messages held during a scan.
 const HELD_MAX: usize = 10_000;
-/// How much of them is held, where they are sent anew afterwards.
+/// Maximum size of the held messages that will be republished.
 const HELD_BYTES_MAX: usize = 64 << 20;
-/// How long the next message is waited for before the broker is asked whether there is one.
+/// Time to wait for the next message before asking the broker for the depth of the queue.
 const PAUSE: Duration = Duration::from_millis(300);
-/// How often the broker has to say in a row that there is none: what was given back a moment ago
-/// may be under way.
+/// Number of consecutive times that the broker must report an empty queue: messages that were
+/// requeued a moment ago may still be in transit.
 const NONE_MAX: u32 = 2;
-/// How often it is believed that there is one which does not come: somebody else may have it.
+/// Number of times to wait for a message that the broker reports but does not deliver: another
+/// consumer may have it.
 const VAIN_MAX: u32 = 10;
-/// How long messages are kept from others while they are looked at.
+/// Length of the lease during a scan.
 const LOOKING: Span = Span::from_secs(60);
-/// How many are asked for at once.
+/// Number of messages per page.
 const PAGE: usize = 500;
 
-/// Shows messages one after the other until `show` has seen enough.
+/// Passes messages to `show` until it returns [`Seen::Enough`].
 ///
-/// Where the broker can't show them they are received and given back, which it may count.
+/// If the broker can't browse, messages are received and requeued, which it may count as a
+/// delivery.
 pub(crate) async fn show(
     queue: &Queue,
     place: &Place,
@@ -59,30 +62,30 @@ pub(crate) async fn show(
     }
 }
 
-/// Whether somebody wants to see more.
+/// The decision of a visitor to continue or to stop.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Seen {
     More,
     Enough,
 }
 
-/// Takes every message of a place once: those that stay are held until the end, so that none comes
-/// twice.
+/// A scan that receives every message of a queue once. Messages that stay in the queue are held
+/// until the end, so that none is received twice.
 pub(crate) struct Taking<'q> {
     queue: &'q Queue,
     place: Place,
     source: Box<dyn Source>,
     waiting: std::vec::IntoIter<Received>,
     held: Vec<(Option<Message>, Box<dyn Receipt>)>,
-    /// What the messages take that are held whole.
+    /// Total size of the messages that are held with their content.
     held_bytes: usize,
 }
 
-/// A message that was taken.
+/// A message received by a scan.
 pub(crate) struct Taken {
     pub(crate) message: Message,
     pub(crate) receipt: Box<dyn Receipt>,
-    /// It has come back before.
+    /// True if the broker may drop it at its next redelivery.
     worn: bool,
 }
 
@@ -94,7 +97,7 @@ impl<'q> Taking<'q> {
         Ok(Self { queue, place, source, waiting, held: Vec::new(), held_bytes: 0 })
     }
 
-    /// The next message; none if there is no further one, or if too many are held.
+    /// Returns the next message, or `None` if there is no further one or too many are held.
     pub(crate) async fn next(&mut self) -> Result<Option<Taken>, Error> {
         let (mut none, mut vain) = (0, 0);
         while none < NONE_MAX && vain < VAIN_MAX {
@@ -121,16 +124,16 @@ impl<'q> Taking<'q> {
         Taken { message: envelope::read(incoming, &self.queue.inner.fields), receipt, worn }
     }
 
-    /// Keeps a message that is to stay.
+    /// Keeps a message that stays in the queue.
     pub(crate) fn hold(&mut self, Taken { message, receipt, worn }: Taken) {
-        // Only what has to be sent anew is needed whole.
+        // The content is needed only for messages that have to be republished.
         let message = worn.then_some(message);
         self.held_bytes += message.as_ref().map_or(0, |message| message.body.len());
         self.held.push((message, receipt));
     }
 
-    /// Lets others have what was held, and what was taken along. What has come back before is sent
-    /// anew, or looking at it too often would make the broker throw it away.
+    /// Requeues all held messages. Those that were redelivered before are republished, so that
+    /// repeated scans do not make the broker drop them.
     pub(crate) async fn give_back(mut self) {
         let waiting: Vec<_> = self.waiting.by_ref().collect();
         for received in waiting {
@@ -145,7 +148,7 @@ impl<'q> Taking<'q> {
                 receipt.relay(self.place.clone(), self.queue.inner.outgoing(message, when))
             }
         });
-        // Whatever can't be given back comes back by itself when its lease ends.
+        // A message that can't be requeued is redelivered when its lease ends.
         let _ = join_all(all).await;
     }
 }

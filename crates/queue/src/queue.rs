@@ -1,4 +1,5 @@
-//! A queue by its name: what the broker lacks is here.
+//! [`Queue`]: a queue on a broker. Sends, receives, counts and purges messages, and adds features
+//! that the broker lacks.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,18 +15,19 @@ use crate::peek::{self, Seen};
 use crate::stats::{Snapshot, Stats};
 use crate::{Error, JobId, Message, MessageId, WallClock, When};
 
-/// How a queue is used.
+/// Options of a queue.
 #[derive(Clone)]
 pub struct Options {
-    /// Where its dead letters go. Default: its name and `-dlq`.
+    /// Dead-letter queue. Default: the name of the queue and `-dlq`.
     pub dead_letter: Option<String>,
-    /// How long a delivery is kept from others unless it is prolonged. Default: 300 s.
+    /// Lease of a delivery, unless it is extended. Default: 300 s.
     pub visibility: Span,
-    /// The member of a foreign body that names the job. Default: none, the broker's id counts.
+    /// Member of a foreign body that holds the job id. Default: none; the broker's message id is
+    /// used.
     pub job_field: Option<String>,
-    /// The member of a foreign body that says what kind of work it is. Default: none.
+    /// Member of a foreign body that holds the type of the job. Default: none.
     pub type_field: Option<String>,
-    /// What time it is.
+    /// Clock.
     pub clock: Arc<dyn Clock>,
 }
 
@@ -53,7 +55,7 @@ impl fmt::Debug for Options {
     }
 }
 
-/// A queue. Clones are the same queue, with the same counts.
+/// A queue. Clones share the same queue and the same statistics.
 #[derive(Clone)]
 pub struct Queue {
     pub(crate) inner: Arc<Inner>,
@@ -70,7 +72,7 @@ pub(crate) struct Inner {
 }
 
 impl Queue {
-    /// The queue of this name. Asks nothing of the broker: see [`Queue::check`].
+    /// Creates a handle to a queue. Does not contact the broker: see [`Queue::check`].
     pub fn new(broker: Arc<dyn Broker>, name: &str, options: Options) -> Self {
         let Options { dead_letter, visibility, job_field, type_field, clock } = options;
         let dead = dead_letter.unwrap_or_else(|| format!("{name}-dlq"));
@@ -86,52 +88,52 @@ impl Queue {
         Self { inner: Arc::new(inner) }
     }
 
-    /// What it is called.
+    /// Returns the name of the queue.
     pub fn name(&self) -> &str {
         self.inner.live.name()
     }
 
-    /// What its broker does natively.
+    /// Returns the features that its broker has natively.
     pub fn capabilities(&self) -> Capabilities {
         self.inner.broker.capabilities()
     }
 
-    /// Makes the queue and that of its dead letters, where they are missing.
+    /// Creates the queue and its dead-letter queue if they do not exist.
     pub async fn create(&self) -> Result<(), Error> {
-        // Dead letters first: a queue must not work before there is a place for what fails.
+        // Dead letters first: a queue must not be used before failed messages have a place to go.
         for place in [&self.inner.dead, &self.inner.live] {
             match self.inner.broker.check(place).await {
                 Err(Error::NoQueue { .. }) => self.inner.broker.create(place).await?,
-                // One that exists stays as it is, whatever it is made of.
+                // An existing queue stays as it is.
                 checked => checked?,
             }
         }
         Ok(())
     }
 
-    /// Says what is wrong with the queue or with that of its dead letters.
+    /// Checks that the queue and its dead-letter queue exist and can be used.
     pub async fn check(&self) -> Result<(), Error> {
         self.inner.broker.check(&self.inner.live).await?;
         self.inner.broker.check(&self.inner.dead).await
     }
 
-    /// The job that a body names, where [`Options::job_field`] says how.
+    /// Returns the job id in a body, if [`Options::job_field`] names its member.
     pub fn job_in(&self, body: &[u8]) -> Option<JobId> {
         self.inner.fields.find(body).job.and_then(|job| JobId::try_from(job).ok())
     }
 
-    /// Sends a message. It survives a crash of the broker when this returns.
+    /// Sends a message. When this returns, the message survives a crash of the broker.
     pub async fn send(&self, message: Message) -> Result<MessageId, Error> {
         self.send_when(message, When::Now).await
     }
 
-    /// The same, to be delivered later.
+    /// Sends a message that is delivered later.
     pub async fn send_when(&self, message: Message, when: When) -> Result<MessageId, Error> {
         let mut results = self.send_batch(vec![(message, when)]).await;
         results.pop().unwrap_or_else(|| unreachable!("one message has one result"))
     }
 
-    /// Sends messages, each on its own: one result each, in their order.
+    /// Sends messages independently of each other. Returns one result each, in order.
     pub async fn send_batch(&self, batch: Vec<(Message, When)>) -> Vec<Result<MessageId, Error>> {
         let now = self.inner.clock.now();
         let mut ids = Vec::with_capacity(batch.len());
@@ -147,26 +149,27 @@ impl Queue {
         ids.into_iter().zip(results).map(|(id, result)| result.map(|()| id)).collect()
     }
 
-    /// Starts to take messages, at most `prefetch` at the same time.
+    /// Starts receiving, with at most `prefetch` messages in flight.
     pub async fn consume(&self, prefetch: u16) -> Result<Consumer, Error> {
         let terms = Terms { prefetch, visibility: self.inner.visibility, wait: Terms::WAIT_MAX };
         let source = self.inner.broker.consume(&self.inner.live, terms).await?;
         Ok(Consumer::new(self.clone(), source))
     }
 
-    /// How much there is.
+    /// Returns the number of messages.
     pub async fn depth(&self) -> Result<Depth, Error> {
         self.inner.broker.depth(&self.inner.live).await
     }
 
-    /// How many dead letters there are.
+    /// Returns the number of dead letters.
     pub async fn dead_depth(&self) -> Result<Depth, Error> {
         self.inner.broker.depth(&self.inner.dead).await
     }
 
-    /// Shows messages one after the other, at most `max`, and leaves them there. Returns how many.
+    /// Passes at most `max` messages to `show` and leaves them in the queue. Returns their number.
     ///
-    /// Where the broker can't show them they are received and given back, which it may count.
+    /// If the broker can't browse, messages are received and requeued, which it may count as a
+    /// delivery.
     pub async fn peek(&self, max: u64, mut show: impl FnMut(&Message)) -> Result<u64, Error> {
         let mut shown = 0;
         if max == 0 {
@@ -181,17 +184,17 @@ impl Queue {
         Ok(shown)
     }
 
-    /// Throws away everything that nobody holds; how much that was, where the broker tells.
+    /// Deletes all messages that are not in flight. Returns their number if the broker knows it.
     pub async fn purge(&self) -> Result<Option<u64>, Error> {
         self.inner.broker.purge(&self.inner.live).await
     }
 
-    /// Its dead letters.
+    /// Returns the dead letters of the queue.
     pub fn dead_letters(&self) -> DeadLetters {
         DeadLetters::new(self.clone())
     }
 
-    /// What went through this value and its clones.
+    /// Returns the statistics of this handle and its clones.
     pub fn stats(&self) -> Snapshot {
         self.inner.stats.snapshot()
     }
@@ -204,13 +207,13 @@ impl fmt::Debug for Queue {
 }
 
 impl Inner {
-    /// A message on its way, hidden as long as it has to be.
+    /// Prepares a message for publishing, with its delay.
     pub(crate) fn outgoing(&self, mut message: Message, when: When) -> Outgoing {
         let now = self.clock.now();
         let capabilities = self.broker.capabilities();
         let delay = match when {
             When::After(span) if capabilities.fixed_delays && span > Span::ZERO => {
-                // The broker counts by its own clock: nobody has to look at ours.
+                // The broker measures the delay with its own clock, so ours is not needed.
                 message.meta.not_before = None;
                 Delay::Fixed(span)
             }
@@ -223,7 +226,7 @@ impl Inner {
     }
 }
 
-/// As long as the broker can hide it at once.
+/// Returns the delay until an instant, at most as long as the broker supports.
 fn until(at: Timestamp, now: Timestamp, capabilities: &Capabilities) -> Delay {
     let left = at.since(now).min(capabilities.delay_max);
     if left < capabilities.delay_min || left == Span::ZERO {

@@ -1,4 +1,4 @@
-//! What went through a queue, counted for whoever collects metrics.
+//! [`Stats`]: counters of the messages that passed through a queue, for metrics.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,10 +8,10 @@ use sluicegate_core::{Span, Timestamp};
 
 use crate::{Delivery, Message};
 
-/// The most kinds of work that are told apart; further ones are counted together, so that
-/// producers can't fill the memory of whoever collects.
+/// Maximum number of job types that are counted separately; further ones are counted together, so
+/// that producers can't fill the memory of the metrics server.
 const KINDS_MAX: usize = 100;
-/// What further ones are called.
+/// Name under which further types are counted.
 const OTHER: &str = "other";
 
 #[derive(Debug, Default)]
@@ -26,41 +26,42 @@ pub(crate) struct Stats {
     processing: Mutex<BTreeMap<String, Processing>>,
 }
 
-/// What was counted, at one moment.
+/// The statistics of a queue at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
     /// Messages that were sent and confirmed.
     pub sent: u64,
     /// Messages that were handed out.
     pub received: u64,
-    /// Messages whose work was done.
+    /// Messages that were acknowledged.
     pub acked: u64,
-    /// Messages that had to wait for a limit.
+    /// Messages that waited for a limit.
     pub deferred: u64,
-    /// Messages whose work failed and is tried once more.
+    /// Messages that failed and are tried again.
     pub retried: u64,
     /// Messages that became dead letters.
     pub dead_lettered: u64,
-    /// How old the message was that was handed out last. Queues are in order, so that is about
-    /// the age of the oldest, where the broker does not tell it.
+    /// Age of the message that was handed out last. Queues are ordered, so this approximates the
+    /// age of the oldest message if the broker does not report it.
     pub age: Span,
-    /// How long work took, by its kind.
+    /// Processing times by job type.
     pub processing: BTreeMap<String, Processing>,
 }
 
-/// How long one kind of work took, as a histogram.
+/// A histogram of processing times of one job type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Processing {
-    /// How many took at most as long as the bound of the same place, each counted once.
+    /// Number of jobs per bucket: those that took at most the bound of the same index, each counted
+    /// once.
     pub buckets: [u64; Self::BOUNDS.len()],
-    /// How many there were.
+    /// Number of jobs.
     pub count: u64,
-    /// All of them together.
+    /// Total processing time.
     pub sum: Span,
 }
 
 impl Processing {
-    /// What the buckets go up to.
+    /// Upper bounds of the buckets.
     pub const BOUNDS: [Span; 10] = [
         Span::from_millis(5),
         Span::from_millis(25),

@@ -1,28 +1,28 @@
-//! The steps of a message on its way, told to whoever traces. A crash between any two of them loses
-//! nothing: the tests kill a process at each.
+//! [`Step`]: trace events for the steps of settling a message. A crash between any two steps loses
+//! nothing: the tests kill a process at each of them.
 
-/// Where the events are found.
+/// Tracing target of the events.
 pub const TARGET: &str = "sluicegate_queue::step";
 
-/// What has just happened, in this order.
+/// A step that was just completed, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// A message was handed out.
     Received,
-    /// Its successor is on its way to the broker, which may have it.
+    /// Its successor was sent to the broker, which may have it.
     Published,
-    /// The broker has the successor.
+    /// The broker has confirmed the successor.
     Confirmed,
-    /// The message is acknowledged, as far as we are concerned.
+    /// The acknowledgement of the message was sent.
     Acknowledged,
 }
 
 impl Step {
-    /// All of them.
+    /// All steps, in order.
     pub const ALL: [Self; 4] =
         [Self::Received, Self::Published, Self::Confirmed, Self::Acknowledged];
 
-    /// The word in the event.
+    /// Returns the name of the step in the event.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Received => "received",
@@ -32,6 +32,7 @@ impl Step {
         }
     }
 
+    /// Emits the trace event.
     pub(crate) fn reached(self) {
         tracing::trace!(target: TARGET, step = self.word());
     }

@@ -1,12 +1,12 @@
-//! A durable queue in a file, for which nothing has to be installed: SQLite, in WAL mode.
+//! [`Embedded`]: a durable queue in a local SQLite file in WAL mode, which needs no server.
 //!
 //! ```text
-//! operations ─channel→ writer: one thread, one transaction for all that wait ─commit→ answers
+//! operations ─channel→ writer thread: one transaction for all that wait ─commit→ results
 //! ```
 //!
-//! Several processes of one machine may use one file. A message is answered for when its
-//! transaction is on the disk, so that `kill -9` at any instant loses nothing that was
-//! acknowledged, and passing a message on is one step.
+//! Several processes of one machine may share a file. An operation returns when its transaction is
+//! on the disk, so `kill -9` at any instant loses nothing that was acknowledged, and relaying a
+//! message is atomic.
 
 mod open;
 mod operations;
@@ -30,9 +30,9 @@ use source::Taking;
 use watch::Watch;
 use writer::Writer;
 
-/// What it is called in messages.
+/// Name of the broker in messages.
 const NAME: &str = "the embedded queue";
-/// Ours to choose; what others take, too.
+/// Maximum message size; as large as that of RabbitMQ.
 const SIZE_MAX: usize = 16 << 20;
 
 const CAPABILITIES: Capabilities = Capabilities {
@@ -48,30 +48,31 @@ const CAPABILITIES: Capabilities = Capabilities {
     atomic_relay: true,
 };
 
-/// The embedded broker.
+/// A broker that stores its queues in a file.
 pub struct Embedded {
     path: PathBuf,
     writer: Writer,
     clock: Arc<dyn Clock>,
     reader: Arc<Mutex<Connection>>,
-    /// Shared by all consumers, and there as long as one is.
+    /// Shared by all consumers; it lives as long as one of them.
     watch: Mutex<Weak<Watch>>,
 }
 
 impl Embedded {
-    /// Opens the file, or makes it.
+    /// Opens the file, or creates it.
     pub fn open(path: &Path) -> Result<Self, Error> {
         Self::with_clock(path, Arc::new(WallClock))
     }
 
-    /// The same, by another clock. All who use one file have to go by the same.
+    /// Opens the file with another clock. All processes that share a file must use the same clock.
     pub fn with_clock(path: &Path, clock: Arc<dyn Clock>) -> Result<Self, Error> {
         let writer = Writer::start(open::connection(path)?)?;
         let reader = Arc::new(Mutex::new(open::connection(path)?));
         Ok(Self { path: path.to_owned(), writer, clock, reader, watch: Mutex::default() })
     }
 
-    /// Sees to it that consumers are woken for messages of other processes.
+    /// Starts the watcher that wakes consumers when other processes write to the file, unless it is
+    /// running.
     fn watch(&self) -> Result<Arc<Watch>, Error> {
         let mut running = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(watch) = running.upgrade() {
@@ -82,7 +83,7 @@ impl Embedded {
         Ok(watch)
     }
 
-    /// Reads apart from the writer, which others wait for.
+    /// Reads on a connection of its own, so that reads do not delay the writer.
     async fn read<T: Send + 'static>(
         &self,
         place: &Place,

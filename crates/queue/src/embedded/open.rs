@@ -1,4 +1,4 @@
-//! The file: how it is opened, and what is in it.
+//! Opens the SQLite file and creates its tables.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,9 +8,9 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 use super::unavailable;
 use crate::Error;
 
-/// How long another process may hold the file.
+/// Maximum time to wait while another process holds the file.
 const BUSY: Duration = Duration::from_secs(10);
-/// Counted up when the tables change.
+/// Version of the tables.
 const VERSION: i64 = 2;
 
 const QUEUES: &str = "
@@ -22,13 +22,13 @@ const QUEUES: &str = "
     ) STRICT;
 ";
 
-/// Twice, for messages and for dead letters: see [`sql`].
+/// The tables of messages, created twice: for messages and for dead letters, see [`sql`].
 ///
-/// A message is hidden until `ready_at`; a lease is the same, with `leased` set and a `fence` that
-/// no other lease has: a receipt that is too late must not find a stranger. `due` is what
-/// `ready_at` was before, so that what is given back keeps its place.
+/// A message is invisible until `ready_at`. A lease works the same way, with `leased` set and a
+/// `fence` that no other lease has, so that a late receipt can't settle another delivery. `due` is
+/// the value of `ready_at` before the lease, so that a requeued message keeps its position.
 ///
-/// What its producer sent lies apart, so that a lease need not write it anew.
+/// The content is in a table of its own, so that a lease does not have to write it again.
 const MESSAGES: &str = "
     CREATE TABLE $t (
         id INTEGER PRIMARY KEY,
@@ -50,15 +50,17 @@ const MESSAGES: &str = "
     ) STRICT;
 ";
 
-/// Dead letters have tables of their own, of the same columns: `$t` is what they are called.
+/// Replaces `$t` by the name of the table: dead letters are in tables of their own with the same
+/// columns.
 pub(super) fn sql(dead: bool, template: &str) -> String {
     template.replace("$t", if dead { "dead_letter" } else { "message" })
 }
 
-/// A connection to the file, which has its tables.
+/// Opens a connection to the file, and creates the tables if needed.
 pub(super) fn connection(path: &Path) -> Result<Connection, Error> {
     let named = |error: rusqlite::Error| {
-        let detail = format!("{error}: is queue.path a file that this process may write?");
+        let detail =
+            format!("{error}: check that queue.path is a file that this process may write");
         Error::Unusable { queue: path.display().to_string(), detail }
     };
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
@@ -66,8 +68,8 @@ pub(super) fn connection(path: &Path) -> Result<Connection, Error> {
         | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags).map_err(named)?;
     connection.busy_timeout(BUSY).map_err(named)?;
-    // FULL: a commit is on the disk when it returns, not only out of our hands. Of a small page, a
-    // message of 2 KB would leave half empty.
+    // FULL: a commit is on the disk when it returns, not only in the system's cache. With a smaller
+    // page, a message of 2 KB would leave half of it empty.
     connection
         .execute_batch(
             "PRAGMA page_size = 16384; PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;
@@ -79,15 +81,15 @@ pub(super) fn connection(path: &Path) -> Result<Connection, Error> {
     let version = version(&connection).map_err(named)?;
     if version != VERSION {
         let detail = format!(
-            "its tables are of version {version}, and this program knows {VERSION}: use the \
-             program that made it, or another file"
+            "its tables have version {version}, and this program supports {VERSION}: use the \
+             program that created the file, or another file"
         );
         return Err(Error::Unusable { queue: path.display().to_string(), detail });
     }
     Ok(connection)
 }
 
-/// Makes the tables, unless another process was first.
+/// Creates the tables, unless another process did.
 fn tables(connection: &Connection) -> rusqlite::Result<()> {
     if version(connection)? != 0 {
         return Ok(());
@@ -109,13 +111,13 @@ fn version(connection: &Connection) -> rusqlite::Result<i64> {
     connection.pragma_query_value(None, "user_version", |row| row.get(0))
 }
 
-/// What an error of SQLite means to our callers.
+/// Converts an error of SQLite.
 pub(super) fn failed(error: &rusqlite::Error) -> Error {
     match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
-            unavailable("another process holds its file")
+            unavailable("another process has locked the file")
         }
-        Some(ErrorCode::DiskFull) => unavailable("the disk is full: make room, and it goes on"),
+        Some(ErrorCode::DiskFull) => unavailable("the disk is full: free some space"),
         _ => unavailable(error.to_string()),
     }
 }

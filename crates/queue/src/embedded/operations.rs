@@ -1,4 +1,4 @@
-//! What is done inside a transaction.
+//! [`Work`]: the operations on queues inside an SQLite transaction.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -12,7 +12,8 @@ use super::{NAME, SIZE_MAX, open};
 use crate::broker::{Depth, Incoming, Outgoing, Place};
 use crate::{Error, Message};
 
-/// A statement in its two forms, made once: most are asked for with every message.
+/// A statement in its two forms, for messages and for dead letters. Built once, because most run
+/// with every message.
 struct Sql(LazyLock<[String; 2]>);
 
 impl Sql {
@@ -29,7 +30,7 @@ macro_rules! both {
 }
 
 static URGENT: Sql = both!("SELECT max(priority) FROM $t WHERE queue = ?1");
-/// In the order of the index: nothing is sorted, whatever lies there.
+/// Sorted like the index, so that SQLite does not sort.
 static READY: Sql = both!(format!(
     "{SELECT} WHERE queue = ?1 AND priority = ?2 AND ready_at <= ?3 \
      ORDER BY ready_at, leased, id LIMIT ?4"
@@ -50,23 +51,23 @@ static INSERT_CONTENT: Sql =
 static INSERT: Sql =
     both!("INSERT INTO $t (id, queue, priority, ready_at, due) VALUES (?1, ?2, ?3, ?4, ?4)");
 
-/// A transaction, with what the writer remembers between two of them.
+/// A transaction, with the state that the writer keeps between transactions.
 pub(super) struct Work<'w> {
     pub(super) connection: &'w Connection,
-    /// Queues are never removed, so their numbers hold.
+    /// Row ids of queues. Queues are never deleted, so they stay valid.
     pub(super) numbers: &'w mut HashMap<Place, i64>,
-    /// Set by every operation that may make a message ready sooner than consumers know.
+    /// Set by every operation that may make a message ready sooner than consumers expect.
     pub(super) arrived: bool,
 }
 
-/// A row that is leased: its number and the fence of the lease.
+/// A leased row: its id and the fence of the lease.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Leased {
     pub(super) id: i64,
     pub(super) fence: i64,
 }
 
-/// What was taken, and when the next message will be ready if that was nothing.
+/// The leased messages, and if there are none, the time at which the next becomes ready.
 pub(super) struct Taken {
     pub(super) rows: Vec<(Leased, Incoming)>,
     pub(super) next_at: Option<Timestamp>,
@@ -88,8 +89,8 @@ impl Work<'_> {
         Ok(batch.into_iter().map(|outgoing| insert.insert(&outgoing, now)).collect())
     }
 
-    /// Leases messages: the most urgent first, then the oldest. One that is leased in vain, because
-    /// the next can't be, comes back when its lease ends.
+    /// Leases messages: highest priority first, then oldest. If a later row fails, the leases of
+    /// the earlier rows simply end.
     pub(super) fn take(
         &mut self,
         place: &Place,
@@ -129,7 +130,7 @@ impl Work<'_> {
         Ok(taken)
     }
 
-    /// When the next message will be ready, or the next lease ends.
+    /// Returns the time at which the next message becomes ready or the next lease ends.
     fn next_at(&self, dead: bool, queue: i64, urgent: u8) -> Result<Option<Timestamp>, Error> {
         let failed = |error: rusqlite::Error| open::failed(&error);
         let mut next = self.connection.prepare_cached(NEXT.of(dead)).map_err(failed)?;
@@ -148,7 +149,8 @@ impl Work<'_> {
         self.execute(DELETE_CONTENT.of(dead), params![leased.id]).map(drop)
     }
 
-    /// One step: there is never a moment in which the message is nowhere or twice.
+    /// Acknowledges a message and inserts its successor atomically: the message is never missing
+    /// and never duplicated.
     pub(super) fn relay(
         &mut self,
         (from, leased): (&Place, Leased),
@@ -162,8 +164,8 @@ impl Work<'_> {
         })
     }
 
-    /// Several statements or none of them; a single one is that by itself. Whatever fails leaves
-    /// the others of its transaction alone.
+    /// Runs several statements in a savepoint: all or none. A failure does not affect other
+    /// operations of the same transaction.
     fn whole<T>(&mut self, job: impl FnOnce(&mut Self) -> Result<T, Error>) -> Result<T, Error> {
         self.execute("SAVEPOINT job", params![])?;
         let outcome = job(self);
@@ -204,7 +206,7 @@ impl Work<'_> {
         })
     }
 
-    /// What messages are put into a queue with.
+    /// Prepares the statements that insert messages into a queue.
     fn inserting(&mut self, place: &Place) -> Result<Insert<'_>, Error> {
         self.arrived = true;
         let (queue, dead) = (self.number(place)?, is_dead(place));
@@ -238,7 +240,7 @@ impl Work<'_> {
     }
 }
 
-/// Puts messages into one queue.
+/// The statements that insert messages into one queue.
 struct Insert<'c> {
     queue: i64,
     content: CachedStatement<'c>,
@@ -260,7 +262,7 @@ impl Insert<'_> {
         let due = micros(message.meta.not_before.unwrap_or_else(|| now + delay.span()).max(now));
         let Written { envelope, headers } = &written;
         let (content_type, body) = (&message.content_type, message.body.as_ref());
-        // The row last: nobody finds content without one.
+        // The row last, so that a reader never finds a row without content.
         let content = params![envelope, content_type, headers, body];
         let id = self.content.insert(content).map_err(failed)?;
         let priority = message.priority.min(Message::PRIORITY_MAX);
@@ -268,7 +270,7 @@ impl Insert<'_> {
     }
 }
 
-/// The number of a queue, which has to exist.
+/// Returns the row id of a queue, or an error if it does not exist.
 pub(super) fn number(connection: &Connection, place: &Place) -> Result<i64, Error> {
     let sql = "SELECT id FROM queue WHERE name = ?1 AND dead = ?2";
     let found = connection
@@ -313,7 +315,7 @@ pub(super) fn browse(
     after: u64,
     max: usize,
 ) -> rusqlite::Result<Vec<(u64, Incoming)>> {
-    // By number, and not by the index, whose rows would be sorted anew for every page.
+    // By row id and not by the index, which would require sorting for every page.
     let text = format!("{SELECT} WHERE +queue = ?1 AND id > ?2 ORDER BY id LIMIT ?3");
     let mut statement = reader.prepare_cached(&sql(dead, &text))?;
     let after = i64::try_from(after).unwrap_or(i64::MAX);
@@ -321,7 +323,7 @@ pub(super) fn browse(
     rows.map(|row| row.map(|(id, incoming)| (id.unsigned_abs(), incoming))).collect()
 }
 
-/// The mark of a lease that no other one has, by whichever process.
+/// Returns a random number that identifies a lease across all processes.
 fn fence() -> i64 {
     (uuid::Uuid::new_v4().as_u64_pair().1 >> 1) as i64
 }
@@ -330,7 +332,7 @@ pub(super) const fn is_dead(place: &Place) -> bool {
     matches!(place, Place::Dead(_))
 }
 
-/// As SQLite keeps it; the last instant is below 2^53.
+/// Converts a timestamp for SQLite; the largest timestamp is below 2^53.
 pub(super) const fn micros(at: Timestamp) -> i64 {
     at.as_micros() as i64
 }
@@ -339,7 +341,7 @@ const fn timestamp(micros: i64) -> Timestamp {
     Timestamp::from_micros(micros.unsigned_abs())
 }
 
-/// When a lease that begins now ends.
+/// Returns the end of a lease that starts now.
 pub(super) fn lease_end(now: Timestamp, visibility: Span) -> Timestamp {
     now + visibility.max(Span::from_millis(1))
 }

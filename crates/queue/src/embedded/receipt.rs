@@ -1,4 +1,4 @@
-//! The right to settle a row: its number and the fence of its lease.
+//! [`Held`]: the receipt of a delivery, which is the id of the row and the fence of its lease.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::step::Step;
 
 pub(super) struct Held {
     pub(super) place: Place,
-    /// Taken by whatever settles it.
+    /// Taken by the method that settles the delivery.
     pub(super) leased: Option<Leased>,
     pub(super) writer: Writer,
     pub(super) clock: Arc<dyn Clock>,

@@ -1,4 +1,4 @@
-//! A message as a row.
+//! Converts messages to and from rows.
 
 use std::collections::BTreeMap;
 
@@ -7,11 +7,11 @@ use rusqlite::Row;
 use crate::broker::Incoming;
 use crate::{Message, envelope};
 
-/// The beginning of a question whose answers [`read`] reads.
+/// Start of a query whose rows [`read`] parses.
 pub(super) const SELECT: &str = "SELECT id, priority, returns + leased, envelope, content_type, \
                                  headers, body FROM $t JOIN $t_content USING (id)";
 
-/// A row that was read: its number and the message.
+/// Parses a row. Returns its id and the message.
 pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<(i64, Incoming)> {
     let headers: Option<String> = row.get(5)?;
     let headers = headers.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
@@ -28,7 +28,7 @@ pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<(i64, Incoming)> {
     Ok((row.get(0)?, incoming))
 }
 
-/// What is written beside the body.
+/// The texts that are stored next to the body.
 pub(super) struct Written {
     pub(super) envelope: String,
     pub(super) headers: Option<String>,

@@ -1,4 +1,4 @@
-//! Waiting for messages: until one is sent, by whichever process, or until one is due.
+//! [`Taking`]: waits for messages until any process sends one, or until one is due.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub(super) struct Taking {
     pub(super) terms: Terms,
     pub(super) writer: Writer,
     pub(super) clock: Arc<dyn Clock>,
-    /// Wakes it for messages of other processes.
+    /// Wakes the source for messages of other processes.
     pub(super) _watch: Arc<Watch>,
 }
 
@@ -29,7 +29,8 @@ impl Source for Taking {
             loop {
                 let arrived = self.writer.arrived.clone();
                 let mut arrived = std::pin::pin!(arrived.notified());
-                // From here on: what is sent while we look must wake us.
+                // Registered before the query, so that a message sent during the query wakes this
+                // task.
                 arrived.as_mut().enable();
                 let now = self.clock.now();
                 let until = lease_end(now, self.terms.visibility);
@@ -48,13 +49,13 @@ impl Source for Taking {
 }
 
 impl Taking {
-    /// Waits until an instant; for ever, if there is none. Looks at the clock now and then, because
-    /// the instant is by the wall's clock, which may be set.
+    /// Waits until an instant, or forever if there is none. Checks the clock regularly, because the
+    /// wall clock may be set.
     async fn reached(&self, instant: Option<Timestamp>) {
         let Some(instant) = instant else { return std::future::pending().await };
         loop {
             let left = Duration::from(instant.since(self.clock.now()));
-            // At least a millisecond: a clock that stands still must not make us spin.
+            // At least a millisecond, so that a stopped clock does not cause a busy loop.
             tokio::time::sleep(left.clamp(Duration::from_millis(1), LOOK)).await;
             if self.clock.now() >= instant {
                 return;
@@ -62,8 +63,8 @@ impl Taking {
         }
     }
 
-    /// What is there. Receipts are made as soon as the leases are on the disk: if nobody waits any
-    /// more when they arrive, they give themselves back.
+    /// Leases the messages that are ready. The receipts are created as soon as the leases are on
+    /// the disk: if the caller has stopped waiting, the dropped receipts requeue the messages.
     async fn take(
         &self,
         max: usize,

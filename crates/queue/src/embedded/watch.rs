@@ -1,7 +1,7 @@
-//! Notices messages of other processes, which nothing announces.
+//! [`Watch`]: detects commits of other processes, which SQLite does not announce.
 //!
-//! SQLite counts the commits of others in memory that all processes of a file share, so that
-//! looking is a matter of microseconds and takes no lock on the file.
+//! SQLite counts commits in memory that all processes of a file share, so polling takes
+//! microseconds and no lock on the file.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,17 +14,17 @@ use tokio::sync::Notify;
 use super::{open, unavailable};
 use crate::Error;
 
-/// How often the file is looked at.
+/// Polling interval.
 pub(super) const LOOK: Duration = Duration::from_millis(50);
 
-/// A thread that looks at the file until the last handle to it is dropped.
+/// A thread that polls the file until the last handle is dropped.
 pub(super) struct Watch {
-    /// Nothing is sent: the thread ends when it is dropped.
+    /// Nothing is sent: dropping it stops the thread.
     _running: SyncSender<()>,
 }
 
 impl Watch {
-    /// Wakes `arrived` whenever somebody has written to the file, from now on.
+    /// Starts the thread. It wakes `arrived` whenever another connection has written to the file.
     pub(super) fn start(path: &Path, arrived: Arc<Notify>) -> Result<Self, Error> {
         let connection = open::connection(path)?;
         let (running, ended) = sync_channel::<()>(1);
@@ -34,19 +34,19 @@ impl Watch {
             .spawn(move || {
                 while ended.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
                     let now = commits(&connection);
-                    // A file that can't be read wakes consumers, too: they say what is wrong.
+                    // An unreadable file wakes consumers too: they report the error.
                     if now.is_none() || now != seen {
                         arrived.notify_waiters();
                     }
                     seen = now;
                 }
             })
-            .map_err(|error| unavailable(format!("no thread can be started: {error}")))?;
+            .map_err(|error| unavailable(format!("can't start a thread: {error}")))?;
         Ok(Self { _running: running })
     }
 }
 
-/// A number that changes with every commit of another connection.
+/// Returns a number that changes with every commit of another connection.
 fn commits(connection: &Connection) -> Option<i64> {
     let mut statement = connection.prepare_cached("PRAGMA data_version").ok()?;
     statement.query_row([], |row| row.get(0)).ok()

@@ -1,5 +1,5 @@
-//! The thread that writes: everything that waits goes into one transaction, so that one write to
-//! the disk serves all of it.
+//! [`Writer`]: the thread that writes to the file. All waiting operations share one transaction, so
+//! that one write to the disk serves them all.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,22 +14,22 @@ use crate::Error;
 use crate::broker::Place;
 use crate::step::Step;
 
-/// The most operations that wait; further ones wait before they get in line.
+/// Maximum number of queued operations; further callers wait before they enqueue theirs.
 const WAITING_MAX: usize = 4_096;
-/// The most operations in one transaction: nobody waits for more than these.
+/// Maximum number of operations in one transaction, which bounds the time that a caller waits.
 const TOGETHER_MAX: usize = 1_024;
 
-/// An operation. It returns what tells its caller, which is called when the transaction is over.
+/// An operation. Returns a callback for the end of the transaction.
 type Job = Box<dyn FnOnce(&mut Work<'_>) -> Done + Send>;
-/// Is told whether the transaction was written.
+/// A callback that receives the result of the commit.
 type Done = Box<dyn FnOnce(Result<(), Error>) + Send>;
 
-/// The way to the thread, which ends with the last of them.
+/// A handle to the thread, which ends with the last handle.
 #[derive(Clone)]
 pub(super) struct Writer {
     jobs: mpsc::Sender<Job>,
-    /// Wakes consumers after a transaction that may have made messages ready, and only then: an
-    /// empty take that woke its own consumer would keep the process busy for ever.
+    /// Wakes consumers after a transaction that may have made messages ready, and only then: if an
+    /// empty query woke its own consumer, the process would never be idle.
     pub(super) arrived: Arc<Notify>,
 }
 
@@ -41,11 +41,11 @@ impl Writer {
         std::thread::Builder::new()
             .name("queue-writer".to_owned())
             .spawn(move || write(&connection, waiting, &wake))
-            .map_err(|error| unavailable(format!("no thread can be started: {error}")))?;
+            .map_err(|error| unavailable(format!("can't start a thread: {error}")))?;
         Ok(Self { jobs, arrived })
     }
 
-    /// Does something in the next transaction; returns when it is on the disk.
+    /// Runs an operation in the next transaction. Returns when it is on the disk.
     pub(super) fn run<T: Send + 'static>(
         &self,
         job: impl FnOnce(&mut Work<'_>) -> Result<T, Error> + Send + 'static,
@@ -53,7 +53,7 @@ impl Writer {
         self.run_then(job, |done| done)
     }
 
-    /// The same, and then something with what came of it, on the thread of the writer.
+    /// Runs an operation in the next transaction, then maps its result on the writer thread.
     pub(super) fn run_then<T: Send + 'static, U: Send + 'static>(
         &self,
         job: impl FnOnce(&mut Work<'_>) -> Result<T, Error> + Send + 'static,
@@ -63,20 +63,21 @@ impl Writer {
         let job: Job = Box::new(move |work| {
             let outcome = job(work);
             Box::new(move |written| {
-                // Whoever asked may be gone.
+                // The caller may have stopped waiting.
                 let _ = tell.send(written.and(outcome).map(then));
             })
         });
         let jobs = self.jobs.clone();
         async move {
-            let stopped = || unavailable("its writer has stopped");
+            let stopped = || unavailable("the writer thread has stopped");
             jobs.send(job).await.map_err(|_| stopped())?;
             told.await.unwrap_or_else(|_| Err(stopped()))
         }
         .boxed()
     }
 
-    /// Does something in the next transaction, if there is room in the line, and tells nobody.
+    /// Runs an operation in the next transaction without reporting its result, if there is room in
+    /// the channel.
     pub(super) fn run_later(
         &self,
         job: impl FnOnce(&mut Work<'_>) -> Result<(), Error> + Send + 'static,
@@ -97,7 +98,7 @@ fn write(connection: &Connection, mut waiting: mpsc::Receiver<Job>, arrived: &No
             Ok(true) => arrived.notify_waiters(),
             Ok(false) => {}
             Err((error, untold)) => {
-                // A queue that was made in vain must not be remembered.
+                // A queue whose creation was rolled back must not be remembered.
                 numbers.clear();
                 for done in untold {
                     done(Err(error.clone()));
@@ -107,8 +108,8 @@ fn write(connection: &Connection, mut waiting: mpsc::Receiver<Job>, arrived: &No
     }
 }
 
-/// Takes what comes along as long as something does: those who ask at the same time, as for every
-/// delivery of a batch, are served by one write. Whoever is alone waits for nobody.
+/// Collects further operations as long as some arrive, so that concurrent callers share one
+/// transaction, such as all deliveries of a batch. A single caller does not wait.
 fn gather(waiting: &mut mpsc::Receiver<Job>, jobs: &mut Vec<Job>) {
     loop {
         let before = jobs.len();
@@ -124,8 +125,8 @@ fn gather(waiting: &mut mpsc::Receiver<Job>, jobs: &mut Vec<Job>) {
     }
 }
 
-/// Does all of it, or tells whom it could not be done for. Returns whether messages may have become
-/// ready.
+/// Runs all operations in one transaction. Returns true if messages may have become ready, or the
+/// callbacks of the operations that failed.
 fn transaction(
     connection: &Connection,
     numbers: &mut HashMap<Place, i64>,
@@ -133,7 +134,7 @@ fn transaction(
 ) -> Result<bool, (Error, Vec<Done>)> {
     let begun = connection.execute_batch("BEGIN IMMEDIATE").map_err(|error| open::failed(&error));
     if let Err(error) = begun {
-        // Those that were not begun are told by the end of their channel.
+        // Operations that were not started fail when their channel is dropped.
         jobs.clear();
         return Err((error, Vec::new()));
     }
@@ -142,7 +143,7 @@ fn transaction(
     let arrived = work.arrived;
     Step::Published.reached();
     if let Err(error) = connection.execute_batch("COMMIT") {
-        // SQLite may have rolled back by itself already.
+        // SQLite may already have rolled back.
         let _ = connection.execute_batch("ROLLBACK");
         return Err((open::failed(&error), dones));
     }

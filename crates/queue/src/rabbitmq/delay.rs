@@ -1,32 +1,32 @@
-//! Queues in which messages wait until their time is over.
+//! [`Wait`]: the delay queues, in which RabbitMQ keeps messages until their time-to-live ends.
 
 use lapin::types::{AMQPValue, FieldTable};
 use sluicegate_core::Span;
 
 use crate::broker::Delay;
 
-/// The shortest rung. Shorter ones would make many steps of the last moments, in which whatever is
-/// due at the same time moves together.
+/// Shortest delay queue on the way to an instant. Shorter ones would make many hops of the last
+/// moments, in which all messages that are due at the same time move together.
 const RUNG_MIN: Span = Span::from_millis(256);
-/// How much before its instant a message comes out of its last rung: moving takes time, and a
-/// consumer's timer is more exact than the broker's.
+/// Time before its instant at which a message leaves its last delay queue: moving takes time, and
+/// the timer of a consumer is more exact than the broker's.
 const LEAD: Span = Span::from_millis(256);
-/// What is due sooner, its consumer holds.
+/// Time before its instant from which on a consumer holds the message.
 pub(super) const HELD: Span = Span::from_millis(512);
-/// The longest, about 25 days; later instants take several of them.
+/// Longest delay queue, about 25 days; later instants take several hops.
 pub(super) const RUNG_MAX: Span = Span::from_millis(1 << 31);
 
-/// A queue in which all messages wait equally long, and then come to their target.
+/// A delay queue: all its messages wait equally long, and then move to its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Wait {
-    /// A fixed delay: what users expect and may have declared themselves.
+    /// A fixed delay, with the name that users expect and may have declared themselves.
     Fixed(Span),
-    /// A part of the way to an instant.
+    /// A part of the delay until an instant, a power of two.
     Rung(Span),
 }
 
 impl Wait {
-    /// Where a message has to wait; nowhere if it is due.
+    /// Returns the delay queue for a delay, or `None` if the message is due.
     pub(super) fn of(delay: Delay) -> Option<Self> {
         match delay {
             Delay::None => None,
@@ -35,7 +35,7 @@ impl Wait {
         }
     }
 
-    /// It, and what a message that comes out of it may wait in next.
+    /// Returns this delay queue and all shorter ones that a message may need after it.
     pub(super) fn and_below(self) -> Vec<Self> {
         let Self::Rung(longest) = self else { return vec![self] };
         let rungs = (0..u64::BITS).map(|bit| Span::from_millis(1 << bit));
@@ -43,12 +43,13 @@ impl Wait {
         rungs.map(Self::Rung).collect()
     }
 
-    /// How long.
+    /// Returns the length of the delay.
     pub(super) const fn span(self) -> Span {
         let (Self::Fixed(span) | Self::Rung(span)) = self;
         span
     }
 
+    /// Returns the name of the delay queue for a target.
     pub(super) fn queue(self, target: &str) -> String {
         match self {
             Self::Fixed(span) => format!("{target}-delayed-{}ms", millis(span)),
@@ -56,11 +57,12 @@ impl Wait {
         }
     }
 
-    /// What it is declared with. A fixed delay has exactly these three arguments: it is declared by
-    /// others as well. `x-expires` would throw away what is parked in a queue that nobody uses.
+    /// Returns the arguments for declaring the queue. A fixed delay has exactly these three,
+    /// because other programs declare it too. No `x-expires`: it would delete the messages in an
+    /// unused queue.
     ///
-    /// Rungs are ours alone, and many on the way of one message, so that they are of the one type
-    /// that keeps a message until its target has confirmed it.
+    /// Queues for instants are ours alone, and one message passes several, so they are of the one
+    /// type that keeps a message until its target has confirmed it.
     pub(super) fn arguments(self, target: &str) -> FieldTable {
         let mut arguments = FieldTable::default();
         let ttl = i64::try_from(millis(self.span())).unwrap_or(i64::MAX);
@@ -79,18 +81,19 @@ impl Wait {
     }
 }
 
-/// What the queue is called in which messages for `target` wait for a fixed delay.
+/// Returns the name of the queue in which messages for `target` wait for a fixed delay.
 pub fn delayed_queue(target: &str, delay: Span) -> String {
     Wait::Fixed(delay).queue(target)
 }
 
-/// The longest rung that is not too long.
+/// Returns the length of the longest delay queue that does not end after the instant, in
+/// milliseconds.
 fn rung(left: Span) -> Option<u64> {
     let left = left.as_micros().saturating_sub(LEAD.as_micros()).min(RUNG_MAX.as_micros());
     (left >= RUNG_MIN.as_micros()).then(|| 1 << (left / 1_000).ilog2())
 }
 
-/// Rounded up: a delay is not shorter than it says.
+/// Converts to milliseconds, rounded up so that a delay is never too short.
 const fn millis(span: Span) -> u64 {
     span.as_micros().div_ceil(1_000)
 }

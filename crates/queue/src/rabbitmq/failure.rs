@@ -1,5 +1,5 @@
-//! What an error of the client means to our callers. No message repeats the address: it has a
-//! password in it.
+//! Converts errors of the AMQP client. No message repeats the address, because it contains a
+//! password.
 
 use lapin::ErrorKind;
 use lapin::types::ShortString;
@@ -7,23 +7,23 @@ use lapin::types::ShortString;
 use super::NAME;
 use crate::Error;
 
-/// The replies of AMQP that we tell apart.
+/// AMQP reply codes with a meaning of their own.
 const ACCESS_REFUSED: u16 = 403;
 const NOT_FOUND: u16 = 404;
 const RESOURCE_LOCKED: u16 = 405;
 const PRECONDITION_FAILED: u16 = 406;
 const NOT_ALLOWED: u16 = 530;
 
-/// An operation that did not succeed.
+/// A failed operation.
 pub(super) enum Failure {
-    /// RabbitMQ or the client said why.
+    /// An error of RabbitMQ or of the client.
     Client(lapin::Error),
-    /// There was no answer in time.
+    /// A timeout.
     Late,
 }
 
 impl Failure {
-    /// Whether it is about one queue, and not about the connection.
+    /// Returns true if the error concerns one queue, and not the connection.
     pub(super) fn is_about_a_queue(&self) -> bool {
         let Self::Client(error) = self else { return false };
         let about = [NOT_FOUND, RESOURCE_LOCKED, PRECONDITION_FAILED];
@@ -34,10 +34,10 @@ impl Failure {
 impl From<Failure> for Error {
     fn from(failure: Failure) -> Self {
         match failure {
-            Failure::Late => unavailable("no answer in time"),
+            Failure::Late => unavailable("timeout"),
             Failure::Client(error) => match reply(&error) {
                 Some((ACCESS_REFUSED, text)) => refused(&format!(
-                    "{text}; check user and password in queue.url, and what the user may do"
+                    "{text}; check user and password in queue.url, and the permissions of the user"
                 )),
                 Some((NOT_ALLOWED, text)) => {
                     refused(&format!("{text}; check the virtual host in queue.url"))
@@ -49,7 +49,7 @@ impl From<Failure> for Error {
     }
 }
 
-/// An operation on a queue that did not succeed.
+/// Converts the failure of an operation on a queue.
 pub(super) fn of_queue(queue: &str, failure: Failure) -> Error {
     let Failure::Client(error) = &failure else { return failure.into() };
     let queue = queue.to_owned();
@@ -57,28 +57,28 @@ pub(super) fn of_queue(queue: &str, failure: Failure) -> Error {
         Some((NOT_FOUND, _)) => Error::NoQueue { queue },
         Some((PRECONDITION_FAILED | RESOURCE_LOCKED, text)) => {
             let detail =
-                format!("{text}; it exists with other arguments: delete it, or use it as it is");
+                format!("{text}; it exists with other arguments: delete it once it is empty");
             Error::Unusable { queue, detail }
         }
         _ => failure.into(),
     }
 }
 
-/// Connecting that did not succeed. RabbitMQ closes the connection of a stranger with or without a
-/// word.
+/// Converts the failure of connecting. RabbitMQ may close the connection of an unknown user without
+/// an error message.
 pub(super) fn of_connecting(host: &str, failure: Failure) -> Error {
     match failure {
         Failure::Late => unavailable(&format!(
-            "no answer from {host} in time: is queue.url right, and is RabbitMQ there?"
+            "timeout while connecting to {host}: check queue.url, and that RabbitMQ is running"
         )),
         Failure::Client(error) if error.to_string().contains("certificate") => {
             unavailable(&format!(
-                "can't trust {host} ({error}): SSL_CERT_FILE names a file with the certificates of \
-             authorities that this system does not know"
+                "can't verify the certificate of {host} ({error}): set SSL_CERT_FILE to a file with the \
+             certificate of its authority"
             ))
         }
         Failure::Client(error) if error.is_io_error() => unavailable(&format!(
-            "can't connect to {host} ({error}): is queue.url right, and is RabbitMQ running?"
+            "can't connect to {host} ({error}): check queue.url, and that RabbitMQ is running"
         )),
         failure => failure.into(),
     }
@@ -92,7 +92,7 @@ fn refused(detail: &str) -> Error {
     Error::Refused { broker: NAME, detail: detail.to_owned() }
 }
 
-/// The code and the words of RabbitMQ.
+/// Returns the reply code and the text of RabbitMQ.
 fn reply(error: &lapin::Error) -> Option<(u16, String)> {
     match error.kind() {
         ErrorKind::ProtocolError(error) => {
@@ -102,9 +102,9 @@ fn reply(error: &lapin::Error) -> Option<(u16, String)> {
     }
 }
 
-/// A name that fits into the protocol.
+/// Checks the length of a queue name.
 pub(super) fn name(text: &str) -> Result<ShortString, Error> {
-    let long = || format!("{text:?} can't name a queue of RabbitMQ: write 1 to 255 bytes");
+    let long = || format!("{text:?} is not a valid RabbitMQ queue name: write 1 to 255 bytes");
     if text.is_empty() {
         return Err(Error::Invalid(long()));
     }

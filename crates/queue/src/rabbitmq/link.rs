@@ -1,4 +1,5 @@
-//! The connection. It is made when it is needed, and made anew when it was lost.
+//! [`Link`]: the connection to RabbitMQ, which is opened when it is needed and reopened when it is
+//! lost.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,25 +15,25 @@ use tokio::sync::Mutex;
 use super::failure::{self, Failure};
 use crate::{Error, WallClock};
 
-/// How long an answer is waited for.
+/// Timeout of an operation.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often another channel is asked for.
+/// Number of retries for opening a channel.
 const CHANNEL_TRIES: u32 = 5;
-/// How long a queue that was seen is taken to be there: looking costs as much as sending.
+/// Time for which a queue that was found is assumed to exist: checking costs as much as sending.
 const SEEN: Span = Span::from_secs(1);
-/// How often the two sides show each other that they are there, in seconds.
+/// Heartbeat interval of the connection, in seconds.
 const HEARTBEAT: u16 = 10;
 
 pub(super) struct Link {
     uri: AMQPUri,
     current: Mutex<State>,
-    /// How many attempts to connect there were.
+    /// Number of connection attempts.
     attempts: AtomicU64,
-    /// Delay queues that this process has used, by the queue that they lead to.
+    /// Delay queues that this process has used, by their target.
     delays: Lock<HashMap<String, BTreeSet<String>>>,
 }
 
-/// The connection, or why there is none.
+/// The connection, or the error of the last attempt.
 #[derive(Default)]
 enum State {
     #[default]
@@ -41,20 +42,20 @@ enum State {
     Down(Error),
 }
 
-/// A connection, with the channel that all messages are published on.
+/// An open connection, with the channel on which all messages are published.
 pub(super) struct Live {
     connection: Connection,
     pub(super) publishing: Channel,
-    /// Delay queues that were declared over this connection.
+    /// Delay queues that were declared on this connection.
     declared: Lock<HashSet<String>>,
-    /// When queues were last seen to exist.
+    /// Times at which queues were last found.
     seen: Lock<HashMap<String, Timestamp>>,
 }
 
 impl Link {
     pub(super) fn new(url: &str) -> Result<Self, Error> {
         let mut uri: AMQPUri = url.parse().map_err(|_| {
-            let form = "queue.url is no address of RabbitMQ: write amqp://user:password@host:5672/ \
+            let form = "queue.url is not a RabbitMQ address: write amqp://user:password@host:5672/ \
                         or amqps://, with / in names as %2f";
             Error::Invalid(form.to_owned())
         })?;
@@ -63,8 +64,8 @@ impl Link {
         Ok(Self { uri, current, attempts, delays: Lock::default() })
     }
 
-    /// The connection, as it is or made anew. One at a time makes it; those who wait for that share
-    /// its outcome, so that they don't wait for one failure after the other.
+    /// Returns the open connection, or connects. Only one caller connects at a time; the others
+    /// share its result, so that they do not wait for one failure after another.
     pub(super) async fn live(&self) -> Result<Arc<Live>, Error> {
         let before = self.attempts.load(Ordering::SeqCst);
         let mut current = self.current.lock().await;
@@ -84,10 +85,10 @@ impl Link {
         outcome
     }
 
-    /// A channel for one question, whose answer may close it.
+    /// Opens a channel for one operation, whose failure may close it.
     ///
-    /// Channels have numbers, which are used again: a new one may be told why the one before it was
-    /// closed. That is none of its business, and the next is another.
+    /// Channel numbers are reused: a new channel may receive the error that closed its predecessor.
+    /// In that case another channel is opened.
     pub(super) async fn throwaway(&self) -> Result<Channel, Error> {
         let mut tries = CHANNEL_TRIES;
         loop {
@@ -99,13 +100,13 @@ impl Link {
         }
     }
 
-    /// The delay queues before a queue, as far as this process has used them.
+    /// Returns the delay queues of a target that this process has used.
     pub(super) fn delays(&self, target: &str) -> BTreeSet<String> {
         let delays = self.delays.lock().unwrap_or_else(PoisonError::into_inner);
         delays.get(target).cloned().unwrap_or_default()
     }
 
-    /// Notes that this process uses a delay queue; says whether that is new.
+    /// Records the use of a delay queue. Returns true if it is new.
     pub(super) fn use_delay(&self, target: &str, queue: String) -> bool {
         let mut delays = self.delays.lock().unwrap_or_else(PoisonError::into_inner);
         delays.entry(target.to_owned()).or_default().insert(queue)
@@ -134,18 +135,19 @@ impl Live {
         self.connection.status().connected() && self.publishing.status().connected()
     }
 
-    /// Whether a queue was seen to exist a moment ago.
+    /// Returns true if the queue was found a moment ago.
     pub(super) fn saw_lately(&self, queue: &str) -> bool {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.get(queue).is_some_and(|at| WallClock.now().since(*at) < SEEN)
     }
 
+    /// Records that the queue was found.
     pub(super) fn saw(&self, queue: &str) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.insert(queue.to_owned(), WallClock.now());
     }
 
-    /// Whether a delay queue still has to be declared.
+    /// Returns true if the delay queue is not declared yet.
     pub(super) fn is_new(&self, queue: &str) -> bool {
         !self.declared.lock().unwrap_or_else(PoisonError::into_inner).contains(queue)
     }
@@ -159,7 +161,7 @@ impl Live {
     }
 }
 
-/// What comes of it, if that is in time.
+/// Runs an operation with a timeout.
 pub(super) async fn in_time<T>(
     operation: impl Future<Output = lapin::Result<T>>,
 ) -> Result<T, Failure> {

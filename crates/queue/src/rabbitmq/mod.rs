@@ -1,13 +1,14 @@
-//! RabbitMQ: every message persistent, mandatory and confirmed, and delays by the broker's own
-//! means.
+//! [`RabbitMq`]: a broker on RabbitMQ. Every message is persistent, mandatory and confirmed, and
+//! delays use queues of the broker.
 //!
 //! ```text
 //! target-delayed-30000ms ─ttl→ target          a fixed delay, in a queue of its own
 //! target-rung-512ms ─ttl→ target ─early→ target-rung-256ms ─ttl→ target     any instant
 //! ```
 //!
-//! An instant is reached over rungs whose lengths are powers of two: always the longest that is not
-//! too long, so that every message of a rung waits equally long and none waits behind another.
+//! An instant is reached over delay queues whose lengths are powers of two. Each hop takes the
+//! longest that does not end too late, so that all messages in a delay queue wait equally long and
+//! none blocks another.
 
 mod delay;
 mod failure;
@@ -30,48 +31,48 @@ pub use delay::delayed_queue;
 use link::Link;
 use source::Consuming;
 
-/// What it is called in messages.
+/// Name of the broker in messages.
 const NAME: &str = "RabbitMQ";
-/// What RabbitMQ 4 takes unless somebody changed it; older ones take more.
+/// Default maximum message size of RabbitMQ 4; older versions accept more.
 const SIZE_MAX: usize = 16 << 20;
 
-/// How RabbitMQ is used.
+/// Options of the RabbitMQ connection.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Options {
-    /// Where it is, and who we are: `amqp://user:password@host:5672/vhost`, or `amqps://`.
+    /// Address and login: `amqp://user:password@host:5672/vhost`, or `amqps://`.
     pub url: String,
-    /// What queues are made of that we create. Those that exist stay as they are.
+    /// Type of the queues that we create. Existing queues stay as they are.
     pub queue_type: QueueType,
-    /// Whether queues that we create put urgent messages first. Others who declare the same queue
-    /// have to say so, too (`x-max-priority: 9`).
+    /// True if the queues that we create deliver messages of a higher priority first. Other
+    /// programs that declare the same queue need the argument `x-max-priority: 9`, too.
     pub priorities: bool,
 }
 
 impl Options {
-    /// The defaults, at this address: classic queues, no priorities, so that whoever declares a
-    /// queue with no arguments finds what they mean.
+    /// Creates options with defaults: classic queues without priorities, so that other programs can
+    /// declare them without arguments.
     pub fn new(url: impl Into<String>) -> Self {
         Self { url: url.into(), queue_type: QueueType::Classic, priorities: false }
     }
 }
 
-/// The address has a password in it.
+/// Omits the address, because it contains a password.
 impl std::fmt::Debug for Options {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Options").field("queue_type", &self.queue_type).finish_non_exhaustive()
     }
 }
 
-/// What a queue is made of.
+/// The type of a RabbitMQ queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueType {
-    /// On one node.
+    /// Stored on one node.
     Classic,
-    /// On several, which agree. Knows no priorities before RabbitMQ 4.
+    /// Replicated on several nodes. Without priorities before RabbitMQ 4.
     Quorum,
 }
 
-/// A RabbitMQ.
+/// A RabbitMQ broker.
 #[derive(Debug)]
 pub struct RabbitMq {
     link: Arc<Link>,
@@ -79,21 +80,22 @@ pub struct RabbitMq {
 }
 
 impl RabbitMq {
-    /// A broker that connects when it is first needed, and again whenever the connection is lost.
+    /// Creates a broker that connects when it is first used, and reconnects when the connection is
+    /// lost.
     pub fn new(options: Options) -> Result<Self, Error> {
         let link = Arc::new(Link::new(&options.url)?);
         Ok(Self { link, options })
     }
 
-    /// The same, connected: says what is wrong with the address or the login.
+    /// Creates a broker and connects. Returns an error if the address or the login is wrong.
     pub async fn connect(options: Options) -> Result<Self, Error> {
         let broker = Self::new(options)?;
         broker.link.live().await?;
         Ok(broker)
     }
 
-    /// What a queue is declared with when we make it. None of these on dead letters and delays
-    /// that others may have declared before us.
+    /// Returns the arguments for creating a queue. Dead letters get no priorities, because other
+    /// programs may declare the same queue.
     fn arguments(&self, place: &Place) -> FieldTable {
         let mut arguments = FieldTable::default();
         if self.options.queue_type == QueueType::Quorum {
@@ -106,14 +108,14 @@ impl RabbitMq {
         arguments
     }
 
-    /// How much waits in the delay queues that this process has used. RabbitMQ tells of a queue
-    /// only to whoever can name it: without any, nothing is known.
+    /// Returns the number of messages in the delay queues that this process has used. RabbitMQ
+    /// reports a queue only by its name, so without any known queue the number is unknown.
     async fn parked(&self, place: &Place) -> Result<Option<u64>, Error> {
         let mut parked = None;
         for queue in self.link.delays(place.name()) {
             let found = match self.look(&Place::Live(queue)).await {
                 Ok(found) => found.message_count(),
-                // Somebody removed it.
+                // The queue was deleted.
                 Err(Error::NoQueue { .. }) => 0,
                 Err(error) => return Err(error),
             };
@@ -122,7 +124,7 @@ impl RabbitMq {
         Ok(parked)
     }
 
-    /// Asks for a queue by its name only. The channel of the question does not survive a no.
+    /// Looks up a queue by its name only. A failed lookup closes its channel.
     async fn look(&self, place: &Place) -> Result<lapin::Queue, Error> {
         let channel = self.link.throwaway().await?;
         let passive = QueueDeclareOptions { passive: true, ..Default::default() };

@@ -1,9 +1,10 @@
-//! Keeps rungs moving.
+//! Watchdog for delay queues: moves messages that RabbitMQ has forgotten.
 //!
-//! A quorum queue may forget to look at the clock: what lies in it is overdue, and neither time nor
-//! another message brings it out (seen of RabbitMQ 3.10 with 956 messages, for a quarter of an
-//! hour; its issue 10718 tells of the same). It looks when a message is taken. So whoever uses a
-//! rung takes its first message once in a while, and brings it to its target if it is overdue.
+//! A quorum queue may stop checking the time-to-live of its messages: they are overdue, and neither
+//! time nor another message moves them (observed in RabbitMQ 3.10 with 956 messages, for a quarter
+//! of an hour; its issue 10718 describes the same). The queue checks again when a message is taken.
+//! So each process that uses a delay queue takes its first message from time to time, and moves it
+//! to its target if it is overdue.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,13 +23,13 @@ use crate::broker::{Delay, Outgoing, Place};
 use crate::fields::Fields;
 use crate::{Error, WallClock, envelope};
 
-/// How often, at most.
+/// Minimum interval.
 const LEAST: Duration = Duration::from_secs(2);
 
-/// Looks after a rung for as long as there is somebody to connect for.
+/// Starts a watchdog for a delay queue. It ends when the connection is dropped.
 pub(super) fn look_after(link: &Arc<Link>, target: &Place, wait: Wait) {
     let (link, target, rung) = (Arc::downgrade(link), target.clone(), wait.queue(target.name()));
-    // A healthy head is on its way by then.
+    // By then, the first message of a healthy queue has left.
     let every = (Duration::from(wait.span()) * 2).max(LEAST);
     tokio::spawn(async move {
         loop {
@@ -36,16 +37,16 @@ pub(super) fn look_after(link: &Arc<Link>, target: &Place, wait: Wait) {
             let Some(link) = link.upgrade() else { return };
             match nudge(&link, &target, &rung).await {
                 Ok(0) => {}
-                Ok(count) => warn!(rung, count, "RabbitMQ forgot delayed messages: brought on"),
-                Err(error) => debug!(rung, %error, "delayed messages could not be looked at"),
+                Ok(count) => warn!(rung, count, "overdue messages moved out of a delay queue"),
+                Err(error) => debug!(rung, %error, "delay queue not checked"),
             }
         }
     });
 }
 
-/// Brings on what is overdue at the head of a rung; says how many.
+/// Moves overdue messages from the head of a delay queue to its target. Returns their number.
 ///
-/// Boxed: publishing looks after rungs, which publishes.
+/// Boxed, because publishing starts watchdogs, which publish.
 fn nudge<'a>(
     link: &'a Arc<Link>,
     target: &'a Place,
@@ -64,7 +65,7 @@ fn nudge<'a>(
                 in_time(acker.nack(BasicNackOptions { multiple: false, requeue: true })).await?;
                 break;
             }
-            // Nothing is acknowledged before its target has it.
+            // A message is acknowledged only after its target has it.
             let next = Outgoing { message, delay: Delay::None };
             let sent = publish(link, target, vec![(next, Some(came))]).await;
             sent.into_iter().collect::<Result<(), Error>>()?;

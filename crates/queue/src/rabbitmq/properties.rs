@@ -1,4 +1,4 @@
-//! A message as AMQP carries it: a body, properties, and a table of headers.
+//! Converts messages to and from AMQP: a body, properties, and a table of headers.
 
 use std::collections::BTreeMap;
 
@@ -10,16 +10,16 @@ use super::{NAME, SIZE_MAX};
 use crate::broker::Incoming;
 use crate::{Error, Message, envelope};
 
-/// Survives a restart.
+/// Delivery mode of messages that survive a restart.
 const PERSISTENT: u8 = 2;
-/// What the broker writes into headers by itself. `x-death` in particular must not go with a copy:
-/// RabbitMQ throws a message away that seems to go round in a circle.
+/// Headers that the broker sets itself. `x-death` in particular must not be copied: RabbitMQ drops
+/// a message that seems to move in a cycle.
 const BY_THE_BROKER: [&str; 4] = ["x-death", "x-first-death-", "x-last-death-", "x-delivery-count"];
 
-/// The properties of a message, over those with which it came.
+/// Builds the properties of a message from those that it was received with.
 ///
-/// What its producer wrote stays, two things excepted: `expiration`, by which it would vanish from
-/// where we put it, and `user-id`, which RabbitMQ takes from its owner only.
+/// Properties of the producer are kept, with two exceptions: `expiration`, which would delete the
+/// message from our queues, and `user-id`, which RabbitMQ accepts from that user only.
 pub(super) fn write(
     message: &Message,
     came: Option<&BasicProperties>,
@@ -47,7 +47,7 @@ pub(super) fn write(
     let foreign = came.and_then(|came| came.message_id().clone());
     let id = match foreign {
         Some(id) => Some(id),
-        // A long job id leaves no room; it is in the header, too.
+        // A long job id does not fit; the header has it, too.
         None => ShortString::try_new(message.id().to_string()).ok(),
     };
     if let Some(id) = id {
@@ -72,7 +72,7 @@ pub(super) fn write(
     Ok(properties)
 }
 
-/// What came.
+/// Parses a delivery.
 pub(super) fn read(delivery: &mut Delivery) -> Incoming {
     let body = std::mem::take(&mut delivery.data).into();
     let properties = &delivery.properties;
@@ -100,7 +100,7 @@ pub(super) fn read(delivery: &mut Delivery) -> Incoming {
     incoming
 }
 
-/// Headers that are no text, which we can only carry.
+/// Returns headers that are not text, which are only passed on.
 fn foreign_headers(came: Option<&BasicProperties>) -> FieldTable {
     let headers = came.and_then(|came| came.headers().as_ref()).map(FieldTable::inner);
     let kept = headers
@@ -134,6 +134,6 @@ fn number(value: &AMQPValue) -> Option<u32> {
 }
 
 fn short(what: &str, text: &str) -> Result<ShortString, Error> {
-    let message = || format!("{what} {text:?}: RabbitMQ takes at most 255 bytes here");
+    let message = || format!("{what} {text:?} is too long: RabbitMQ allows 255 bytes");
     ShortString::try_new(text).map_err(|_| Error::Invalid(message()))
 }

@@ -1,4 +1,5 @@
-//! Publishing: everything is sent first and then waited for, so that a batch takes one round trip.
+//! Publishes messages. All messages of a batch are sent before the first confirmation is awaited,
+//! so that a batch takes one round trip.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,10 +16,10 @@ use crate::Error;
 use crate::broker::{Outgoing, Place};
 use crate::step::Step;
 
-/// A message, and the properties with which it came if it was somewhere else before.
+/// A message, and the properties with which it was received, if it is passed on.
 pub(super) type Leaving = (Outgoing, Option<BasicProperties>);
 
-/// Publishes messages and waits until RabbitMQ answers for each of them.
+/// Publishes messages, and waits until RabbitMQ has confirmed or rejected each of them.
 pub(super) async fn publish(
     link: &Arc<Link>,
     place: &Place,
@@ -51,9 +52,9 @@ pub(super) async fn publish(
     results
 }
 
-/// Sees to it that there is a queue to wait in, and one to come out into: what expires into a
-/// queue that does not exist is lost. Together with a rung those below it are made, since a queue
-/// that RabbitMQ has just made is not yet safe from a power cut.
+/// Checks that the target exists, and declares the delay queues: a message that expires into a
+/// missing queue is lost. Shorter delay queues are declared together with a longer one, because a
+/// queue that RabbitMQ has just created does not survive a power failure yet.
 async fn prepare(
     link: &Arc<Link>,
     live: &Live,
@@ -105,19 +106,21 @@ async fn send(
     Ok((queue, in_time(publish).await?))
 }
 
-/// Whether RabbitMQ has it. Everything that is not a clear yes is a no.
+/// Waits for the confirmation. Everything except a positive confirmation is an error.
 async fn confirmed(live: &Live, queue: String, confirm: PublisherConfirm) -> Result<(), Error> {
     match in_time(confirm).await? {
         Confirmation::Ack(None) => Ok(()),
         Confirmation::Ack(Some(_)) => {
-            // If it is a delay queue that somebody removed, the next attempt makes it.
+            // If it is a delay queue that was deleted, the next attempt declares it again.
             live.forget(&queue);
             Err(Error::NoQueue { queue })
         }
         Confirmation::Nack(_) => {
-            let detail = format!("did not take a message for {queue}: it may be full");
+            let detail = format!("a message for {queue} was rejected: the queue may be full");
             Err(failure::unavailable(&detail))
         }
-        Confirmation::NotRequested => Err(failure::unavailable("the channel does not confirm")),
+        Confirmation::NotRequested => {
+            Err(failure::unavailable("the channel has no publisher confirms"))
+        }
     }
 }

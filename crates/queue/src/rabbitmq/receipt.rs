@@ -1,4 +1,4 @@
-//! The right to settle a delivery: it lasts as long as the channel over which it came.
+//! [`Held`]: the receipt of a delivery, which is valid as long as its channel is open.
 
 use std::sync::Arc;
 
@@ -17,10 +17,10 @@ const REQUEUE: BasicNackOptions = BasicNackOptions { multiple: false, requeue: t
 
 pub(super) struct Held {
     pub(super) link: Arc<Link>,
-    /// Taken by whatever settles it.
+    /// Taken by the method that settles the delivery.
     pub(super) acker: Option<Acker>,
     pub(super) properties: BasicProperties,
-    /// Keeps the channel open, also when its consumer has gone.
+    /// Keeps the channel open even if its consumer is dropped.
     pub(super) channel: Channel,
 }
 
@@ -48,7 +48,7 @@ impl Receipt for Held {
         async move {
             let came = Some(self.properties.clone());
             let results = publish(&self.link, &place, vec![(next, came)]).await;
-            // On failure nothing is acknowledged, and dropping the receipt gives the message back.
+            // On failure nothing is acknowledged, and the dropped receipt requeues the message.
             results.into_iter().collect::<Result<(), Error>>()?;
             let acker = self.acker();
             acknowledge(&acker).await
@@ -91,7 +91,7 @@ async fn acknowledge(acker: &Acker) -> Result<(), Error> {
     ours(acknowledged)
 }
 
-/// RabbitMQ has given everything of a channel that is closed to others.
+/// Converts the result of settling. RabbitMQ has redelivered all messages of a closed channel.
 const fn ours(settled: bool) -> Result<(), Error> {
     if settled { Ok(()) } else { Err(Error::Lost) }
 }

@@ -1,4 +1,4 @@
-//! Consuming: a channel with a subscription, made anew when it is lost.
+//! [`Consuming`]: a subscription to a queue on a channel of its own, renewed when it is lost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use super::{failure, properties};
 use crate::Error;
 use crate::broker::{Place, Received, Source, Terms};
 
-/// How long is waited before the next attempt to connect: twice as long each time.
+/// Backoff between attempts to subscribe; it doubles each time.
 const WAIT_MIN: Duration = Duration::from_millis(50);
 const WAIT_MAX: Duration = Duration::from_secs(5);
 
@@ -45,17 +45,17 @@ impl Consuming {
         Ok(())
     }
 
-    /// The same, as often as it takes; only what somebody has to do something about is an error.
+    /// Subscribes with retries. Returns only errors that an operator has to fix.
     async fn resubscribe(&mut self) -> Result<(), Error> {
         let mut wait = WAIT_MIN;
         loop {
             match self.subscribe().await {
                 Ok(()) => {
-                    info!(queue = %self.place, "consuming again");
+                    info!(queue = %self.place, "subscription renewed");
                     return Ok(());
                 }
                 Err(error) if !error.is_transient() => return Err(error),
-                Err(error) => warn!(queue = %self.place, %error, "can't consume yet"),
+                Err(error) => warn!(queue = %self.place, %error, "subscription failed, retrying"),
             }
             tokio::time::sleep(wait).await;
             wait = (wait * 2).min(WAIT_MAX);
@@ -83,7 +83,7 @@ impl Source for Consuming {
                     continue;
                 };
                 let channel = channel.clone();
-                // What comes together is handed out together.
+                // Messages that are already here are returned together.
                 let mut deliveries = Vec::new();
                 let mut next = consumer.next().await;
                 while let Some(Ok(delivery)) = next {
@@ -109,7 +109,7 @@ impl Source for Consuming {
 }
 
 impl Drop for Consuming {
-    /// Ends the subscription and gives back what nobody has asked for yet. Deliveries that were
+    /// Ends the subscription and requeues messages that were not handed out. Deliveries that were
     /// handed out keep the channel open until they are settled.
     fn drop(&mut self) {
         let Some((channel, mut consumer)) = self.current.take() else { return };

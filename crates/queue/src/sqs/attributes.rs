@@ -1,4 +1,4 @@
-//! A message as SQS carries it: a body of text, and at most ten attributes.
+//! Converts messages to and from SQS: a text body and at most ten attributes.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,20 +12,20 @@ use super::{NAME, SIZE_MAX};
 use crate::broker::Incoming;
 use crate::{Error, Message, envelope};
 
-/// Says that the body is not the text that it looks like.
+/// Attribute that marks an encoded body.
 const ENCODING: &str = "sluicegate-encoding";
-/// Headers for which there is no room, or that are no attributes.
+/// Attribute with all headers that do not fit, or that are not valid attributes, as JSON.
 const HEADERS: &str = "sluicegate-headers";
 const CONTENT_TYPE: &str = "content-type";
-/// Ten, of which four are ours.
+/// Maximum number of headers that become attributes: ten, of which four are ours.
 const HEADERS_MAX: usize = 6;
-/// The body of a message that has none: SQS takes no empty ones. No bytes have this as their
-/// Base64.
+/// The body of an empty message, because SQS accepts no empty body. It is not the Base64 of any
+/// bytes.
 const EMPTY: &str = "=";
 
 pub(super) type Attributes = HashMap<String, Value>;
 
-/// A message as it is sent.
+/// A message in the form in which it is sent.
 #[derive(Debug)]
 pub(super) struct Encoded {
     pub(super) body: String,
@@ -33,7 +33,7 @@ pub(super) struct Encoded {
     pub(super) size: usize,
 }
 
-/// Writes a message, over the attributes with which it came: what is no text is carried along.
+/// Encodes a message. Attributes that it was received with are passed on if they are not text.
 pub(super) fn write(message: &Message, came: Option<&Attributes>) -> Result<Encoded, Error> {
     let mut attributes = Attributes::new();
     let mut put = |name: &str, text: String| {
@@ -80,7 +80,7 @@ pub(super) fn write(message: &Message, came: Option<&Attributes>) -> Result<Enco
     Ok(Encoded { body, attributes, size })
 }
 
-/// What came.
+/// Decodes a received message.
 pub(super) fn read(native: &Native) -> Incoming {
     let attributes = native.message_attributes.iter().flatten();
     let mut texts: BTreeMap<String, String> =
@@ -89,7 +89,7 @@ pub(super) fn read(native: &Native) -> Incoming {
     let encoded = texts.remove(ENCODING).is_some_and(|encoding| encoding == "base64");
     let decoded = match body {
         EMPTY if encoded => Some(Vec::new()),
-        // What somebody else wrote under our name stays as it is.
+        // An invalid encoding, set by another program, leaves the body unchanged.
         body if encoded => BASE64.decode(body).ok(),
         _ => None,
     };
@@ -116,7 +116,7 @@ fn string(text: String) -> Value {
     value.expect("it has a type and a value")
 }
 
-/// The text of an attribute that is one.
+/// Returns the value of a text attribute.
 fn text(value: &Value) -> Option<String> {
     (value.data_type() == "String").then(|| value.string_value().unwrap_or_default().to_owned())
 }
@@ -127,7 +127,7 @@ fn attribute_size(name: &str, value: &Value) -> usize {
     name.len() + value.data_type().len() + text + bytes
 }
 
-/// What SQS takes in texts: that of XML.
+/// Returns true for characters that SQS accepts in texts: those of XML.
 const fn is_allowed(c: char) -> bool {
     matches!(c, '\t' | '\n' | '\r' | ' '..='\u{d7ff}' | '\u{e000}'..='\u{fffd}' | '\u{10000}'..)
 }
@@ -136,7 +136,7 @@ fn is_value(text: &str) -> bool {
     !text.is_empty() && text.chars().all(is_allowed)
 }
 
-/// What SQS takes as the name of an attribute, ours excepted.
+/// Returns true if the text is a valid attribute name and not one of ours.
 fn is_name(text: &str) -> bool {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let lower = text.to_ascii_lowercase();

@@ -1,4 +1,4 @@
-//! The client of AWS, and the addresses of queues.
+//! [`Link`]: the AWS client and the URLs of queues.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,19 +17,19 @@ use super::{Options, failure};
 use crate::Error;
 use crate::broker::Place;
 
-/// How long an attempt may take, longer than any question waits. Long polls have been seen to hang,
-/// so they have an end, too.
+/// Timeout of one attempt, longer than any poll waits. Long polls have been observed to hang, so
+/// they need a timeout, too.
 const ATTEMPT: Duration = Duration::from_secs(26);
 const CONNECT: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) client: Client,
-    /// By the names of queues, whose addresses do not change.
+    /// Queues by name; their URLs do not change.
     lines: Mutex<HashMap<String, Arc<Line>>>,
 }
 
-/// Where a queue is.
+/// A queue and the client for it.
 #[derive(Debug)]
 pub(super) struct Address {
     pub(super) client: Client,
@@ -37,7 +37,7 @@ pub(super) struct Address {
     pub(super) url: String,
 }
 
-/// A queue, with what is asked of it together.
+/// A queue with the batchers for its operations.
 #[derive(Debug)]
 pub(super) struct Line {
     pub(super) queue: Arc<Address>,
@@ -48,7 +48,7 @@ pub(super) struct Line {
 
 impl Link {
     pub(super) async fn new(Options { endpoint, region }: Options) -> Result<Self, Error> {
-        // On ring: the default would have to be built with cmake.
+        // With ring: building the default provider requires cmake.
         let http = Builder::new().tls_provider(Provider::Rustls(CryptoMode::Ring)).build_https();
         let timeouts = TimeoutConfig::builder()
             .connect_timeout(CONNECT)
@@ -68,13 +68,13 @@ impl Link {
 
     pub(super) fn from_config(config: &SdkConfig) -> Result<Self, Error> {
         if config.region().is_none() {
-            let remedy = "SQS needs a region: write queue.region, or set AWS_REGION";
+            let remedy = "SQS has no region: write queue.region, or set AWS_REGION";
             return Err(Error::Invalid(remedy.to_owned()));
         }
         Ok(Self { client: Client::new(config), lines: Mutex::default() })
     }
 
-    /// The way to a queue, which is looked for once.
+    /// Returns the handle of a queue, which is looked up once.
     pub(super) async fn line(&self, place: &Place) -> Result<Arc<Line>, Error> {
         let known = || self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(line) = known().get(place.name()) {
@@ -88,11 +88,11 @@ impl Link {
         Ok(known().entry(place.name().to_owned()).or_insert(line).clone())
     }
 
-    /// The address of a queue. One that is named by its address is taken at its word.
+    /// Returns the URL of a queue. A name that is a URL is used as it is.
     async fn url(&self, place: &Place) -> Result<String, Error> {
         let name = place.name();
         if name.ends_with(".fifo") {
-            let detail = "FIFO queues know no delay of a single message: use a standard queue";
+            let detail = "FIFO queues can't delay single messages: use a standard queue";
             let detail = detail.to_owned();
             return Err(Error::Unusable { queue: name.to_owned(), detail });
         }
@@ -105,7 +105,7 @@ impl Link {
     }
 }
 
-/// The name of a queue that is made; an address ends with it.
+/// Returns the name for creating a queue; the last part of a URL.
 pub(super) fn name(place: &Place) -> Result<&str, Error> {
     let name = place.name().rsplit('/').next().unwrap_or_default();
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
@@ -113,5 +113,5 @@ pub(super) fn name(place: &Place) -> Result<&str, Error> {
         return Ok(name);
     }
     let remedy = "write 1 to 80 letters, digits, - and _";
-    Err(Error::Invalid(format!("{name:?} can't name a queue of SQS: {remedy}")))
+    Err(Error::Invalid(format!("{name:?} is not a valid SQS queue name: {remedy}")))
 }

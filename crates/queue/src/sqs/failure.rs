@@ -1,4 +1,4 @@
-//! What an error of AWS means to our callers.
+//! Converts errors of AWS.
 
 use aws_sdk_sqs::error::{DisplayErrorContext, ProvideErrorMetadata, SdkError};
 
@@ -6,7 +6,7 @@ use super::NAME;
 use crate::Error;
 use crate::broker::Place;
 
-/// Beginnings of the codes by which AWS says that it does not know us, or does not want to.
+/// Prefixes of the error codes for rejected credentials or permissions.
 const REFUSED: [&str; 8] = [
     "AccessDenied",
     "ExpiredToken",
@@ -17,11 +17,11 @@ const REFUSED: [&str; 8] = [
     "SignatureDoesNotMatch",
     "UnrecognizedClient",
 ];
-/// What a receipt is told when the lease has ended. Some come as a bad parameter.
+/// Error codes of a receipt whose lease has ended. Some servers report it as an invalid parameter.
 const LOST: [&str; 4] =
     ["InvalidParameterValue", "MessageNotInflight", "ReceiptHandleIsInvalid", "InvalidIdFormat"];
 
-/// A question about a queue that was not answered.
+/// Converts the failure of a request to a queue.
 pub(super) fn of_queue<E>(place: &Place, error: &SdkError<E>) -> Error
 where
     E: ProvideErrorMetadata + std::error::Error + 'static,
@@ -30,15 +30,15 @@ where
     let status = service.raw().status().as_u16();
     let code = match service.err().code() {
         Some(code) => code,
-        // Whoever stands before AWS has other words for it, if any.
+        // A proxy in front of AWS sends other errors, or none.
         None if matches!(status, 401 | 403) => "AccessDenied",
-        None => "an answer without a reason",
+        None => "an error without a code",
     };
     let words = service.err().message().unwrap_or(code);
     of_code(place, code, words)
 }
 
-/// The same, of one message of a batch.
+/// Converts the failure of one message of a batch.
 pub(super) fn of_code(place: &Place, code: &str, words: &str) -> Error {
     let code = code.rsplit('.').next().unwrap_or_default();
     let queue = || place.name().to_owned();
@@ -46,14 +46,13 @@ pub(super) fn of_code(place: &Place, code: &str, words: &str) -> Error {
         return Error::NoQueue { queue: queue() };
     }
     if REFUSED.iter().any(|refused| code.starts_with(refused)) {
-        let detail =
-            format!("{code}: {words}; check the credentials, and what their policy allows");
+        let detail = format!("{code}: {words}; check the credentials and their policy");
         return Error::Refused { broker: NAME, detail };
     }
     Error::Unavailable { broker: NAME, detail: format!("{code}: {words}") }
 }
 
-/// Settling one message that did not succeed.
+/// Converts the failure of settling one message.
 pub(super) fn of_receipt(place: &Place, code: &str, words: &str) -> Error {
     let last = code.rsplit('.').next().unwrap_or_default();
     if LOST.iter().any(|lost| last.starts_with(lost)) {
@@ -62,14 +61,14 @@ pub(super) fn of_receipt(place: &Place, code: &str, words: &str) -> Error {
     of_code(place, code, words)
 }
 
-/// No answer at all, or none that can be read.
+/// Converts a request without a valid response.
 fn unanswered<E: std::error::Error + 'static>(error: &SdkError<E>) -> Error {
     let detail = DisplayErrorContext(error).to_string();
     if detail.contains("credentials") {
-        let detail = "found no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, \
+        let detail = "no credentials found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, \
                       AWS_PROFILE, or a role";
         return Error::Refused { broker: NAME, detail: detail.to_owned() };
     }
-    let detail = format!("{detail}: is queue.endpoint right, and is the network there?");
+    let detail = format!("{detail}: check queue.endpoint and the network");
     Error::Unavailable { broker: NAME, detail }
 }

@@ -1,8 +1,8 @@
-//! What several ask for at the same time goes to SQS in one request.
+//! [`Gather`]: combines operations that are submitted at the same time into one SQS request.
 //!
-//! Nobody waits for company: a request leaves as soon as somebody asks, unless many are under way;
-//! what is asked for meanwhile goes together in the next. If SQS is slower than those who ask, they
-//! wait before they get in line.
+//! An operation does not wait for others: a request is sent at once, unless the maximum number of
+//! requests is in flight. Operations that arrive meanwhile go into the next request. If SQS is
+//! slower than its callers, they wait before their operations enter the channel.
 
 use std::sync::Arc;
 
@@ -13,34 +13,34 @@ use super::client::Address;
 use super::{NAME, SIZE_MAX};
 use crate::Error;
 
-/// The most messages in a request.
+/// Maximum number of messages in a request.
 const BATCH_MAX: usize = 10;
-/// The most requests of one kind to one queue at the same time.
+/// Maximum number of concurrent requests of one kind to one queue.
 const REQUESTS_MAX: usize = 8;
-/// The most entries that wait for a request: a few rounds of the requests under way.
+/// Maximum number of entries that wait for a request: a few rounds of the requests in flight.
 const WAITING_MAX: usize = 256;
 
-/// What is asked for one message.
+/// An operation on one message.
 pub(super) trait Entry: Sized + Send + 'static {
-    /// What it takes of the size of a request.
+    /// Size of the operation in a request.
     fn size(&self) -> usize {
         0
     }
 
-    /// Asks for all of them: one result each, in their order.
+    /// Sends all entries in one request. Returns one result each, in order.
     fn request(
         entries: Vec<Self>,
         queue: &Address,
     ) -> impl Future<Output = Vec<Result<(), Error>>> + Send;
 }
 
-/// The way to a task that gathers entries for one queue, which ends with it.
+/// A handle to a task that batches operations on one queue. The task ends with the handle.
 #[derive(Debug)]
 pub(super) struct Gather<E> {
     waiting: mpsc::Sender<Asked<E>>,
 }
 
-/// An entry, and who is told what came of it.
+/// An entry and the channel for its result.
 type Asked<E> = (E, oneshot::Sender<Result<(), Error>>);
 
 impl<E: Entry> Gather<E> {
@@ -50,13 +50,13 @@ impl<E: Entry> Gather<E> {
         Self { waiting }
     }
 
-    /// Asks, whether or not somebody waits for the answer, as long as there is room in the line;
-    /// else it asks as soon as there is some, if somebody waits.
+    /// Submits an entry. If there is room in the channel, it is sent even if the caller does not
+    /// wait for the result; otherwise it is sent once there is room, if the caller waits.
     pub(super) fn ask(&self, entry: E) -> impl Future<Output = Result<(), Error>> + use<E> {
         let (tell, told) = oneshot::channel();
         let left_out = match self.waiting.try_send((entry, tell)) {
             Err(TrySendError::Full(asked)) => Some((self.waiting.clone(), asked)),
-            // If nobody is there to take it, nobody is there to tell.
+            // If the task is gone, the result channel is dropped too.
             Ok(()) | Err(TrySendError::Closed(_)) => None,
         };
         async {
@@ -82,7 +82,7 @@ async fn gather<E: Entry>(queue: Arc<Address>, mut come: mpsc::Receiver<Asked<E>
             return;
         };
         let permit = requests.clone().acquire_owned().await;
-        // Those who can run now may be about to ask for the same.
+        // Lets other tasks run that may be about to submit an entry.
         tokio::task::yield_now().await;
         let mut size = first.0.size();
         let mut together = vec![first];
@@ -108,14 +108,14 @@ async fn gather<E: Entry>(queue: Arc<Address>, mut come: mpsc::Receiver<Asked<E>
     }
 }
 
-/// The results of a request whose entries are named by their numbers. SQS answers with what was
-/// done and what was not; an entry that is in neither may have been done.
+/// Returns the results of a request whose entries are identified by their index. SQS lists the
+/// entries that succeeded and those that failed; an entry in neither list may have been executed.
 pub(super) fn results<'a>(
     count: usize,
     done: impl Iterator<Item = &'a str>,
     failed: impl Iterator<Item = (&'a str, Error)>,
 ) -> Vec<Result<(), Error>> {
-    let detail = "its answer says nothing of this message".to_owned();
+    let detail = "the response has no result for this message".to_owned();
     let mut results = vec![Err(Error::Unavailable { broker: NAME, detail }); count];
     let told = done.map(|id| (id, Ok(()))).chain(failed.map(|(id, error)| (id, Err(error))));
     for (id, result) in told {
@@ -135,7 +135,7 @@ mod tests {
     use aws_sdk_sqs::config::{BehaviorVersion, Config};
     use futures_util::future::{FutureExt as _, join_all};
 
-    /// Its size; what fails is odd.
+    /// An entry of this size; even sizes fail.
     struct Item(usize);
 
     impl Entry for Item {
@@ -167,7 +167,7 @@ mod tests {
         runtime.block_on(work)
     }
 
-    /// What becomes of entries that are asked for at the same time.
+    /// Submits entries of these sizes at the same time, and returns their results.
     fn ask(sizes: impl Iterator<Item = usize>) -> Vec<Result<(), String>> {
         run(async {
             let gather = start();
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_ask_together_go_together_and_each_is_told_its_own() {
+    fn entries_submitted_together_share_a_request_and_each_gets_its_own_result() {
         let told = ask(1..=25);
         for (size, told) in (1..=25).zip(told) {
             let together = if size <= 20 { 10 } else { 5 };
@@ -189,14 +189,14 @@ mod tests {
         }
     }
 
-    /// Counts itself when it is asked for, once there is a permit for it.
+    /// An entry that waits for a permit when it is requested, and counts itself.
     struct Slow(Arc<Semaphore>, Arc<AtomicUsize>);
 
     impl Entry for Slow {
         async fn request(entries: Vec<Self>, _: &Address) -> Vec<Result<(), Error>> {
             let mut results = Vec::new();
             for Self(open, asked) in entries {
-                open.acquire().await.expect("nobody closes it").forget();
+                open.acquire().await.expect("it is never closed").forget();
                 asked.fetch_add(1, Ordering::SeqCst);
                 results.push(Ok(()));
             }
@@ -205,20 +205,20 @@ mod tests {
     }
 
     #[test]
-    fn what_sqs_does_not_take_waits_with_those_who_ask_and_not_in_a_line_without_end() {
+    fn a_slow_sqs_makes_submitters_wait_and_the_channel_stays_bounded() {
         const MANY: usize = 10 * WAITING_MAX;
         run(async {
             let (open, asked) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
             let gather = start();
             let ask = || gather.ask(Slow(open.clone(), asked.clone()));
             let mut waiting = join_all((0..MANY).map(|_| ask()).collect::<Vec<_>>());
-            // Everybody who asks gets as far as there is room.
+            // All submitters proceed as far as there is room.
             for _ in 0..MANY {
                 assert!((&mut waiting).now_or_never().is_none());
                 tokio::task::yield_now().await;
             }
             drop(waiting);
-            // Of those who stopped waiting, the ones in line are asked for all the same.
+            // Entries in the channel are sent even if their submitters have stopped waiting.
             open.add_permits(MANY);
             ask().await.expect("it goes on");
             let in_line = asked.load(Ordering::SeqCst);
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn everybody_is_told_although_there_is_not_room_for_all_in_the_line() {
+    fn every_entry_gets_its_result_although_the_channel_has_no_room_for_all() {
         run(async {
             let (open, asked) = (Arc::new(Semaphore::new(usize::MAX >> 4)), Arc::default());
             let gather = start();
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_clear_yes_is_a_no() {
+    fn an_entry_without_a_positive_result_is_an_error() {
         let failed = [("2", Error::Lost), ("9", Error::Lost), ("x", Error::Lost)];
         let results = results(4, ["0", "3"].into_iter(), failed.into_iter());
         assert_eq!((&results[0], &results[2], &results[3]), (&Ok(()), &Err(Error::Lost), &Ok(())));

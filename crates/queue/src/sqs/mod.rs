@@ -1,8 +1,8 @@
-//! Amazon SQS, standard queues: long polling, leases that are prolonged, batches in which each
-//! message succeeds or fails on its own.
+//! [`Sqs`]: a broker on standard queues of Amazon SQS, with long polling, leases that are extended,
+//! and batches in which each message succeeds or fails on its own.
 //!
-//! Credentials and region come from where every AWS program takes them: the environment, profiles,
-//! the container or the machine. FIFO queues know no delay of a single message, so they are refused.
+//! Credentials and region come from the usual AWS sources: the environment, profiles, the container
+//! or the machine. FIFO queues can't delay single messages, so they are refused.
 
 mod attributes;
 mod client;
@@ -23,14 +23,16 @@ use crate::broker::{Broker, Capabilities, Depth, Lease, Outgoing, Place, Source,
 use client::Link;
 use source::Polling;
 
-/// What it is called in messages.
+/// Name of the broker in messages.
 const NAME: &str = "SQS";
-/// A message with its attributes, and a batch of them.
+/// Maximum size of a message with its attributes, and of a batch.
 const SIZE_MAX: usize = 1 << 20;
-/// The longest that SQS hides a message or keeps a delivery from others.
+/// Maximum delay of a message.
 const DELAY_MAX: Span = Span::from_secs(900);
+/// Maximum lease of a delivery.
 const LEASE_MAX: Span = Span::from_secs(43_200);
-/// As long as SQS keeps messages at all: two weeks, and not the four days of its default.
+/// Retention of messages in queues that we create, in seconds: the maximum of two weeks instead of
+/// the default of four days.
 const RETENTION: &str = "1209600";
 
 const CAPABILITIES: Capabilities = Capabilities {
@@ -46,32 +48,34 @@ const CAPABILITIES: Capabilities = Capabilities {
     atomic_relay: false,
 };
 
-/// How SQS is used.
+/// Options of the SQS connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Where it is, if that is not AWS itself.
+    /// Address of a server that is compatible with SQS. Default: AWS.
     pub endpoint: Option<String>,
-    /// The region. Default: where every AWS program looks.
+    /// Region. Default: as the AWS SDK finds it.
     pub region: Option<String>,
 }
 
-/// SQS of one account and region.
+/// SQS in one account and region.
 #[derive(Debug)]
 pub struct Sqs {
     link: Arc<Link>,
 }
 
 impl Sqs {
-    /// A client. Asks nothing yet: [`Broker::check`] says what is wrong with a queue or a login.
+    /// Creates a client. Sends no request yet: [`Broker::check`] reports problems with a queue or a
+    /// login.
     pub async fn connect(options: Options) -> Result<Self, Error> {
         Ok(Self { link: Arc::new(Link::new(options).await?) })
     }
 
-    /// The same, as a program that uses AWS for other things has set it up.
+    /// Creates a client from an existing AWS configuration.
     pub fn with_config(config: &aws_config::SdkConfig) -> Result<Self, Error> {
         Ok(Self { link: Arc::new(Link::from_config(config)?) })
     }
 
+    /// Reads attributes of a queue.
     async fn attributes(
         &self,
         place: &Place,

@@ -1,4 +1,4 @@
-//! The right to settle a delivery: a receipt handle, which is good until the lease ends.
+//! [`Held`]: the receipt of a delivery, a receipt handle that is valid until the lease ends.
 
 use std::sync::Arc;
 
@@ -20,9 +20,9 @@ use crate::step::Step;
 
 pub(super) struct Held {
     pub(super) link: Arc<Link>,
-    /// Where the delivery came from.
+    /// Queue that the delivery came from.
     pub(super) line: Arc<Line>,
-    /// Taken by whatever settles it.
+    /// Taken by the method that settles the delivery.
     pub(super) handle: Option<String>,
     pub(super) attributes: Option<Attributes>,
 }
@@ -47,7 +47,7 @@ impl Receipt for Held {
         async move {
             let came = self.attributes.take();
             let results = send(&self.link, &place, vec![(next, came)]).await;
-            // On failure nothing is deleted, and dropping the receipt gives the message back.
+            // On failure nothing is deleted, and the dropped receipt requeues the message.
             results.into_iter().collect::<Result<(), Error>>()?;
             self.ack().await
         }
@@ -75,7 +75,7 @@ impl Drop for Held {
     }
 }
 
-/// A message whose work is done.
+/// An acknowledgement.
 #[derive(Debug)]
 pub(super) struct Delete(String);
 
@@ -100,7 +100,7 @@ impl Entry for Delete {
     }
 }
 
-/// A message that is kept from others for so long from now, or no longer.
+/// A change of the lease: to this many seconds from now, or to its end.
 #[derive(Debug)]
 pub(super) struct Hide {
     handle: String,
@@ -137,7 +137,7 @@ fn failed<'a>(
     })
 }
 
-/// A request that was not answered, or refused as a whole.
+/// Returns the results of a request that failed as a whole.
 fn unsettled<E>(count: usize, place: &Place, error: &SdkError<E>) -> Vec<Result<(), Error>>
 where
     E: ProvideErrorMetadata + std::error::Error + 'static,
@@ -145,7 +145,7 @@ where
     vec![Err(failure::of_queue(place, error)); count]
 }
 
-/// Whole seconds, rounded up: a lease is not shorter than it says.
+/// Converts to whole seconds, rounded up so that a lease is never too short.
 pub(super) fn seconds(visibility: Span) -> i32 {
     i32::try_from(visibility.min(LEASE_MAX).as_secs_ceil()).unwrap_or(i32::MAX)
 }

@@ -1,5 +1,4 @@
-//! Sending, together with what others send at the same time. A request that is answered may hold
-//! failures.
+//! Sends messages in batches. A successful response may contain failures of single messages.
 
 use aws_sdk_sqs::types::SendMessageBatchRequestEntry;
 use futures_util::future::join_all;
@@ -12,7 +11,7 @@ use crate::Error;
 use crate::broker::{Delay, Outgoing, Place};
 use crate::step::Step;
 
-/// A message, and the attributes with which it came if it was somewhere else before.
+/// A message, and the attributes with which it was received, if it is passed on.
 pub(super) type Leaving = (Outgoing, Option<Attributes>);
 
 pub(super) async fn send(
@@ -24,7 +23,7 @@ pub(super) async fn send(
         Ok(line) => line,
         Err(error) => return vec![Err(error); batch.len()],
     };
-    // All of them are asked for before the first is waited for, so that they go together.
+    // All are submitted before the first result is awaited, so that they share requests.
     let ask = |(next, came): Leaving| {
         let encoded = attributes::write(&next.message, came.as_ref())?;
         Ok(line.sends.ask(Sending { encoded, seconds: seconds(next.delay) }))
@@ -33,7 +32,7 @@ pub(super) async fn send(
     join_all(asked.into_iter().map(async |asked| asked?.await)).await
 }
 
-/// A message as it is sent, and how long it is to lie hidden.
+/// An encoded message and its delay.
 #[derive(Debug)]
 pub(super) struct Sending {
     encoded: Encoded,
@@ -72,7 +71,7 @@ impl Entry for Sending {
     }
 }
 
-/// Whole seconds, rounded down: what comes too early is held by its consumer.
+/// Converts to whole seconds, rounded down: the consumer holds messages that arrive early.
 fn seconds(delay: Delay) -> i32 {
     i32::try_from(delay.span().as_micros() / 1_000_000).unwrap_or(i32::MAX)
 }

@@ -1,5 +1,5 @@
-//! Long polling. The question lives apart from whoever waits for it: what SQS has handed out while
-//! nobody was waiting is there for the next one who does.
+//! [`Polling`]: receives messages by long polling. A poll runs in a task of its own, so that the
+//! messages of a poll whose caller stopped waiting are there for the next caller.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,9 +16,9 @@ use super::{attributes, failure};
 use crate::Error;
 use crate::broker::{Received, Source, Terms};
 
-/// The most messages that SQS hands out at once.
+/// Maximum number of messages per poll.
 const BATCH_MAX: usize = 10;
-/// How long is waited after a question that was not answered: twice as long each time.
+/// Backoff after a failed poll; it doubles each time.
 const WAIT_MIN: Duration = Duration::from_millis(100);
 const WAIT_MAX: Duration = Duration::from_secs(5);
 
@@ -27,7 +27,7 @@ pub(super) struct Polling {
     line: Arc<Line>,
     terms: Terms,
     asked: Option<JoinHandle<Result<Vec<Received>, Error>>>,
-    /// More than somebody asked for who came after the question.
+    /// Messages of a poll beyond the number that the current caller wants.
     over: Vec<Received>,
 }
 
@@ -89,7 +89,7 @@ impl Source for Polling {
                     }
                     Ok(Err(error)) if !error.is_transient() => return Err(error),
                     Ok(Err(error)) => {
-                        warn!(queue = %self.line.queue.place, %error, "can't receive yet");
+                        warn!(queue = %self.line.queue.place, %error, "poll failed, retrying");
                         tokio::time::sleep(wait).await;
                         wait = (wait * 2).min(WAIT_MAX);
                     }

@@ -1,4 +1,4 @@
-//! Receipts that are too late.
+//! Receipts whose lease has ended.
 
 use std::sync::Arc;
 
@@ -7,9 +7,9 @@ use sluicegate_queue::{Embedded, Error, Message, Options, Queue};
 use sluicegate_testkit::ManualClock;
 use sluicegate_testkit::queue::run;
 
-/// Numbers of rows are used again when their messages are gone; leases are not.
+/// SQLite reuses row ids of deleted messages; fences of leases are unique.
 #[test]
-fn a_receipt_that_is_too_late_does_not_find_a_stranger_of_the_same_number() {
+fn a_late_receipt_does_not_settle_another_message_with_the_same_row_id() {
     let folder = tempfile::tempdir().expect("a folder");
     let clock = Arc::new(ManualClock::new(Timestamp::from_secs(1_800_000_000)));
     run(async {

@@ -1,4 +1,4 @@
-//! The embedded queue, with a clock that is advanced by hand.
+//! Tests of the embedded queue, with a manual clock.
 
 mod crash;
 mod leases;

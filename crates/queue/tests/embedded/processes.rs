@@ -1,4 +1,4 @@
-//! Several users of one file.
+//! Several processes that share one file.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ fn open(path: &std::path::Path) -> Queue {
     Queue::new(broker, "jobs", Options::default())
 }
 
-/// Each has connections and a writer of its own, as if it were another process.
+/// Each handle has its own connections and writer, as if it were another process.
 #[test]
 fn users_of_one_file_share_its_queues() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -63,7 +63,7 @@ fn a_message_is_forwarded_from_one_broker_to_another() {
 }
 
 #[test]
-fn what_is_delayed_outlives_its_process() {
+fn a_delayed_message_outlives_its_process() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("queue.db");
     run(async {
@@ -77,10 +77,10 @@ fn what_is_delayed_outlives_its_process() {
 }
 
 #[test]
-fn a_file_that_is_none_of_ours_is_left_alone() {
+fn a_file_that_is_no_database_is_refused_and_unchanged() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("queue.db");
-    std::fs::write(&path, "these are somebody's notes, and no database at all").expect("a file");
+    std::fs::write(&path, "these are notes, and no database at all").expect("a file");
     let error = Embedded::open(&path).expect_err("no database");
     assert!(
         matches!(&error, Error::Unusable { queue, .. } if queue.ends_with("queue.db")),

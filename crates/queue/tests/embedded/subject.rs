@@ -1,4 +1,4 @@
-//! The suite.
+//! The queue suite for the embedded queue.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,7 +35,7 @@ impl QueueSubject for Subject {
     }
 
     async fn pass(&self, span: Span) {
-        // After everybody who waits has looked once: what comes too early would be seen.
+        // After all waiting tasks have checked once, so that an early delivery would be noticed.
         tokio::time::sleep(Duration::from_millis(5)).await;
         self.clock.advance(span);
     }
@@ -45,7 +45,7 @@ impl QueueSubject for Subject {
     }
 
     async fn restart(&self) {
-        // There is no server: `processes.rs` kills those who use the file.
+        // There is no server to restart: `processes.rs` covers several processes.
     }
 }
 

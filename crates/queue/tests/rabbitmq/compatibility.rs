@@ -1,4 +1,4 @@
-//! Producers that know nothing of us, and queues that were there before us.
+//! Producers that do not know our format, and existing queues.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ async fn declare(channel: &lapin::Channel, queue: &str, arguments: FieldTable) {
 /// SPEC C1: bare JSON, identified by its field; the body and what the producer wrote beside it
 /// travel unchanged.
 #[test]
-fn bare_json_of_a_producer_that_knows_nothing_of_us_is_passed_on_unchanged() {
+fn bare_json_of_a_foreign_producer_is_passed_on_unchanged() {
     run(async {
         let channel = foreign().await;
         declare(&channel, "raw-analysis-queue", FieldTable::default()).await;
@@ -51,8 +51,8 @@ fn bare_json_of_a_producer_that_knows_nothing_of_us_is_passed_on_unchanged() {
         let broker = Arc::new(broker());
         let options = Options { job_field: Some("AnalysisId".to_owned()), ..Options::default() };
         let raw = Queue::new(broker.clone(), "raw-analysis-queue", options);
-        raw.check().await.expect_err("nobody made its dead letters yet");
-        raw.create().await.expect("what is missing is made, the rest stays");
+        raw.check().await.expect_err("its dead-letter queue does not exist yet");
+        raw.create().await.expect("missing queues are created, existing ones stay");
         let delivery = raw.consume(1).await.expect("a consumer").receive_one().await.expect("one");
         assert_eq!(delivery.message().meta.job.as_str(), "a-17");
         assert_eq!(delivery.message().headers["tenant"], "t1");
@@ -76,7 +76,7 @@ fn bare_json_of_a_producer_that_knows_nothing_of_us_is_passed_on_unchanged() {
     });
 }
 
-/// A quorum queue that throws away what comes back for the third time.
+/// Declares a quorum queue that drops a message at its third redelivery.
 async fn declare_limited(channel: &lapin::Channel, queue: &str) {
     let mut arguments = FieldTable::default();
     arguments.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
@@ -85,7 +85,7 @@ async fn declare_limited(channel: &lapin::Channel, queue: &str) {
 }
 
 #[test]
-fn looking_at_dead_letters_never_trips_a_delivery_limit() {
+fn listing_dead_letters_never_reaches_a_delivery_limit() {
     run(async {
         declare_limited(&foreign().await, "watched-dlq").await;
         let queue = Queue::new(Arc::new(broker()), "watched", Options::default());
@@ -101,9 +101,9 @@ fn looking_at_dead_letters_never_trips_a_delivery_limit() {
     });
 }
 
-/// We send anew what has come back once.
+/// A message is republished after its first redelivery.
 #[test]
-fn giving_back_never_trips_a_delivery_limit() {
+fn requeueing_never_reaches_a_delivery_limit() {
     run(async {
         declare_limited(&foreign().await, "limited").await;
         let queue = Queue::new(Arc::new(broker()), "limited", Options::default());
@@ -123,9 +123,9 @@ fn giving_back_never_trips_a_delivery_limit() {
     });
 }
 
-/// Messages that a consumer has taken along and not handed out are there for the next one.
+/// Messages that a consumer has fetched but not handed out go to the next consumer.
 #[test]
-fn a_consumer_that_ends_leaves_nothing_behind() {
+fn a_dropped_consumer_requeues_its_messages() {
     run(async {
         let queue = Queue::new(Arc::new(broker()), "left", Options::default());
         queue.create().await.expect("created");

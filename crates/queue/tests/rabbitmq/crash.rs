@@ -1,4 +1,4 @@
-//! Processes that are killed at every step.
+//! Kills processes at every step of a message; nothing may be lost.
 
 use std::sync::Arc;
 use std::time::Duration;

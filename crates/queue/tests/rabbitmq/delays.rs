@@ -1,4 +1,4 @@
-//! Delays by the broker's own means.
+//! Delays by delay queues of RabbitMQ.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,7 +35,7 @@ fn a_fixed_delay_is_a_queue_with_exactly_three_arguments() {
 }
 
 #[test]
-fn what_is_parked_comes_without_anybody_waiting_for_it() {
+fn a_delayed_message_becomes_ready_without_a_consumer() {
     run(async {
         let queue = Queue::new(Arc::new(broker()), "parked", Options::default());
         queue.create().await.expect("created");
@@ -48,7 +48,7 @@ fn what_is_parked_comes_without_anybody_waiting_for_it() {
 }
 
 #[test]
-fn what_is_parked_is_counted_as_delayed_by_whoever_parked_it() {
+fn a_delayed_message_is_counted_by_the_process_that_sent_it() {
     run(async {
         let queue = Queue::new(Arc::new(broker()), "counted", Options::default());
         queue.create().await.expect("created");
@@ -64,9 +64,9 @@ fn what_is_parked_is_counted_as_delayed_by_whoever_parked_it() {
     });
 }
 
-/// What expires into a queue that does not exist is lost.
+/// A message that expires into a missing queue would be lost.
 #[test]
-fn nothing_is_parked_for_a_queue_that_does_not_exist() {
+fn no_message_is_delayed_for_a_queue_that_does_not_exist() {
     run(async {
         let broker = Arc::new(broker());
         let queue = Queue::new(broker.clone(), "never-made", Options::default());
@@ -80,17 +80,17 @@ fn nothing_is_parked_for_a_queue_that_does_not_exist() {
     });
 }
 
-/// Somebody removed it: it is made again, and the message is not lost meanwhile.
+/// A deleted delay queue is created again, and the message is not lost meanwhile.
 #[test]
-fn a_delay_queue_that_was_removed_is_made_again() {
+fn a_deleted_delay_queue_is_created_again() {
     run(async {
         let queue = Queue::new(Arc::new(broker()), "removed", Options::default());
         queue.create().await.expect("created");
         let delay = When::After(Span::from_secs(3_600));
         queue.send_when(Message::new("x"), delay).await.expect("sent");
         calm().ctl(&["delete_queue", "removed-delayed-3600000ms"]);
-        let told = queue.send_when(Message::new("y"), delay).await;
-        assert!(told.is_err(), "it was not stored, and its sender knows");
+        let result = queue.send_when(Message::new("y"), delay).await;
+        assert!(result.is_err(), "it was not stored, and its sender knows");
         queue.send_when(Message::new("y"), delay).await.expect("sent");
     });
 }

@@ -1,4 +1,4 @@
-//! RabbitMQ, on private nodes.
+//! Tests of RabbitMQ, on private nodes.
 
 mod compatibility;
 mod crash;

@@ -1,4 +1,4 @@
-//! What is said at the start when something is wrong, and what is done when the network is.
+//! Errors at the start and in a broken network.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ async fn refusal(url: String) -> String {
 }
 
 #[test]
-fn a_wrong_address_login_or_virtual_host_is_told_with_what_to_do() {
+fn a_wrong_address_login_or_virtual_host_is_an_error_with_a_remedy() {
     run(async {
         let port = calm().port;
         for (url, words) in [
@@ -29,14 +29,14 @@ fn a_wrong_address_login_or_virtual_host_is_told_with_what_to_do() {
                 "check the virtual host in queue.url",
             ),
         ] {
-            let said = refusal(url.clone()).await;
-            assert!(said.contains(words), "{url}: {said}");
-            assert!(!said.contains("wrong-secret"), "{said}");
+            let message = refusal(url.clone()).await;
+            assert!(message.contains(words), "{url}: {message}");
+            assert!(!message.contains("wrong-secret"), "{message}");
         }
     });
 }
 
-/// A network that swallows everything: whoever sends is told in time, and nothing is lost after.
+/// In a network that drops everything, sending fails in time, and nothing is lost afterwards.
 #[test]
 fn a_black_hole_is_an_error_in_time_and_not_a_loss() {
     run(async {
@@ -47,7 +47,7 @@ fn a_black_hole_is_an_error_in_time_and_not_a_loss() {
         queue.create().await.expect("created");
         network.set(Weather::BlackHole);
         let sending = tokio::time::timeout(PATIENCE, queue.send(Message::new("x"))).await;
-        let error = sending.expect("in time").expect_err("nobody answered");
+        let error = sending.expect("in time").expect_err("no answer");
         assert!(matches!(error, Error::Unavailable { .. }), "{error}");
         network.set(Weather::Cut);
         network.set(Weather::Fair);

@@ -1,4 +1,4 @@
-//! The suite, on queues of both types.
+//! The queue suite for RabbitMQ, on queues of both types.
 
 mod classic {
     use crate::support::{Killed, Subject};

@@ -1,4 +1,4 @@
-//! The nodes, and a network before them that can be cut.
+//! RabbitMQ nodes for the tests, and a network that can be cut.
 
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -11,18 +11,18 @@ use sluicegate_testkit::QueueSubject;
 use sluicegate_testkit::proxy::{FaultProxy, Weather};
 use sluicegate_testkit::rabbitmq::RabbitServer;
 
-/// The node of all tests that leave it alone.
+/// Node for tests that do not kill it.
 static CALM: LazyLock<RabbitServer> =
     LazyLock::new(|| RabbitServer::start_with(crate::tls::settings));
-/// The node of those that kill it, one after the other.
+/// Node for tests that kill it, one after the other.
 static KILLED: LazyLock<Mutex<RabbitServer>> = LazyLock::new(|| Mutex::new(RabbitServer::start()));
 
-/// The node of all tests that leave it alone.
+/// Returns the node for tests that do not kill it.
 pub(crate) fn calm() -> &'static RabbitServer {
     &CALM
 }
 
-/// A broker on it.
+/// Creates a broker on that node.
 pub(crate) fn broker() -> RabbitMq {
     RabbitMq::new(Options::new(CALM.url())).expect("an address")
 }
@@ -115,5 +115,5 @@ impl<const QUORUM: bool> QueueSubject for Killed<QUORUM> {
     }
 }
 
-/// How long a test may wait for a broker.
+/// Maximum time that a test waits for a broker.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);

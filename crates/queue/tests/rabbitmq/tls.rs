@@ -1,5 +1,5 @@
-//! TLS, with certificates made on the spot. Whom to trust is told by the environment of a process,
-//! so this test starts itself again with another one.
+//! TLS, with generated certificates. The trusted authorities come from the environment of a
+//! process, so this test runs itself again with another environment.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,7 +13,7 @@ use sluicegate_testkit::redis::free_port;
 
 use crate::support::calm;
 
-/// What tells a child where the node is.
+/// Variable that passes the address of the node to the child.
 const VARIABLE: &str = "SLUICEGATE_AMQPS";
 const TEST: &str = "tls::a_connection_is_encrypted_and_the_certificate_is_checked";
 
@@ -29,11 +29,12 @@ fn write(folder: &Path, name: &str, text: &str) -> PathBuf {
     path
 }
 
-/// Who has signed the certificate of the node, and where it takes TLS.
+/// Authority that signed the certificate of the node.
 static OURS: LazyLock<CertifiedIssuer<'static, KeyPair>> = LazyLock::new(authority);
+/// TLS port of the node.
 static PORT: LazyLock<u16> = LazyLock::new(free_port);
 
-/// The settings of a node that takes TLS as well.
+/// Returns the settings of a node that accepts TLS as well.
 pub(crate) fn settings(folder: &Path) -> String {
     let key = KeyPair::generate().expect("a key");
     let params = CertificateParams::new(["127.0.0.1".to_owned()]).expect("an address");
@@ -63,10 +64,10 @@ fn a_connection_is_encrypted_and_the_certificate_is_checked() {
         let child = child.expect("the test starts itself");
         (child.status.success(), String::from_utf8_lossy(&child.stderr).into_owned())
     };
-    let (passed, said) = trusting(&OURS);
-    assert!(passed, "{said}");
-    let (passed, said) = trusting(&authority());
-    assert!(!passed && said.contains("SSL_CERT_FILE names a file"), "{said}");
+    let (passed, output) = trusting(&OURS);
+    assert!(passed, "{output}");
+    let (passed, output) = trusting(&authority());
+    assert!(!passed && output.contains("set SSL_CERT_FILE to a file"), "{output}");
 }
 
 async fn sends_and_receives(url: String) {

@@ -1,4 +1,4 @@
-//! Producers that know nothing of us.
+//! Producers that do not know our format.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ fn broker() -> Arc<Sqs> {
 }
 
 #[test]
-fn a_foreign_message_is_passed_on_with_all_that_its_producer_wrote() {
+fn a_foreign_message_is_passed_on_with_all_its_attributes() {
     run(async {
         let client = Client::new(&config(moto().port));
         let url = client.create_queue().queue_name("foreign").send().await.expect("created");
@@ -49,7 +49,7 @@ fn a_foreign_message_is_passed_on_with_all_that_its_producer_wrote() {
     });
 }
 
-/// Longer than SQS hides anything: it comes after 15 minutes, is early, and is sent on.
+/// Longer than SQS supports: it is delivered after 15 minutes, is early, and is republished.
 #[test]
 fn a_delay_of_days_is_sent_as_its_longest_part() {
     run(async {
@@ -63,7 +63,7 @@ fn a_delay_of_days_is_sent_as_its_longest_part() {
 
 /// The second hop of such a delay, without the 15 minutes before it.
 #[test]
-fn what_comes_before_its_instant_is_sent_on() {
+fn an_early_message_is_republished() {
     run(async {
         let queue = Queue::new(broker(), "early", Options::default());
         queue.create().await.expect("created");

@@ -1,4 +1,4 @@
-//! Receipts whose lease has ended, on a server that refuses them.
+//! Receipts whose lease has ended, on a server that rejects them.
 
 use std::sync::Arc;
 
@@ -20,15 +20,15 @@ fn a_holder_whose_lease_has_ended_can_not_take_the_message_from_the_next() {
         hasty.send(Message::new("x")).await.expect("sent");
         let mut consumer = hasty.consume(1).await.expect("a consumer");
         let first = consumer.receive_one().await.expect("received");
-        // Comes when the lease of the first has ended.
+        // Delivered when the lease of the first has ended.
         let mut consumer = patient.consume(1).await.expect("a consumer");
         let second = consumer.receive_one().await.expect("received again");
         assert_eq!(second.message().id(), first.message().id());
-        // In one request, of which a part fails.
+        // In one request that fails partially.
         let extended = tokio::join!(first.extend(), second.extend());
         assert_eq!(extended, (Err(Error::Lost), Ok(())));
-        // SQS takes the receipt and does nothing by it: the message stays with who has it.
-        first.ack().await.expect("no answer that we could tell from a good one");
+        // SQS accepts the receipt and ignores it: the message stays with its current holder.
+        first.ack().await.expect("SQS reports success");
         second.extend().await.expect("it is ours");
         second.ack().await.expect("it is ours");
     });

@@ -1,4 +1,4 @@
-//! SQS, on moto and fauxqs.
+//! Tests of SQS, on moto and fauxqs.
 
 mod compatibility;
 mod crash;

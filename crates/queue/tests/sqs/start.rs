@@ -1,4 +1,4 @@
-//! What is said at the start when something is wrong.
+//! Errors at the start.
 
 use sluicegate_queue::{Broker as _, Error, Place, Sqs};
 use sluicegate_testkit::queue::run;
@@ -7,10 +7,10 @@ use sluicegate_testkit::sqs::SqsServer;
 use crate::support::{config, moto};
 
 #[test]
-fn a_server_that_is_not_there_a_fifo_queue_and_a_bad_name_are_told_with_what_to_do() {
+fn a_missing_server_a_fifo_queue_and_a_bad_name_are_errors_with_a_remedy() {
     run(async {
         let nobody = Sqs::with_config(&config(1)).expect("a client");
-        let error = nobody.check(&Place::Live("q".to_owned())).await.expect_err("nobody there");
+        let error = nobody.check(&Place::Live("q".to_owned())).await.expect_err("no server");
         assert!(error.to_string().contains("queue.endpoint"), "{error}");
         let moto = Sqs::with_config(&config(moto().port)).expect("a client");
         let error = moto.check(&Place::Live("q.fifo".to_owned())).await.expect_err("FIFO");
@@ -21,13 +21,13 @@ fn a_server_that_is_not_there_a_fifo_queue_and_a_bad_name_are_told_with_what_to_
 }
 
 #[test]
-fn a_login_that_is_refused_is_told_with_what_to_do() {
+fn a_refused_login_is_an_error_with_a_remedy() {
     run(async {
         let server = SqsServer::wary_moto();
         let sqs = Sqs::with_config(&config(server.port)).expect("a client");
         let place = Place::Live("q".to_owned());
         for refused in [sqs.check(&place).await, sqs.create(&place).await] {
-            let error = refused.expect_err("nobody knows this login");
+            let error = refused.expect_err("unknown login");
             assert!(matches!(error, Error::Refused { .. }), "{error}");
             assert!(error.to_string().contains("check the credentials"), "{error}");
             assert!(!error.is_transient(), "{error}");

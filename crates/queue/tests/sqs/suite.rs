@@ -1,4 +1,4 @@
-//! The suite.
+//! The queue suite for SQS.
 
 use crate::support::Subject;
 

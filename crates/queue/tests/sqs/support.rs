@@ -1,4 +1,4 @@
-//! The servers, and a network before them that can be cut.
+//! SQS servers for the tests, and a network that can be cut.
 
 use std::sync::{Arc, LazyLock};
 
@@ -24,7 +24,7 @@ pub(crate) fn fauxqs() -> &'static SqsServer {
     &FAUXQS
 }
 
-/// A login that these servers take, and the way to one of them.
+/// Returns a client configuration for one of the servers, with a login that they accept.
 pub(crate) fn config(port: u16) -> SdkConfig {
     let http = Builder::new().tls_provider(Provider::Rustls(CryptoMode::Ring)).build_https();
     let login = Credentials::new("test", "test", None, None, "tests");
@@ -71,7 +71,7 @@ impl QueueSubject for Subject {
     }
 
     async fn restart(&self) {
-        // The server keeps messages in its memory, and nobody restarts AWS: what fails is the
+        // The server keeps messages in memory, and AWS does not restart: the failure to test is the
         // network.
         self.network.set(Weather::Cut);
         self.network.set(Weather::Fair);
