@@ -77,8 +77,8 @@ impl Setting {
         let queue = self.queue(queue).await?;
         let body = format!(r#"{{"image":"{}"}}"#, "x".repeat(BODY_BYTES - 12));
         for begin in (0..count).step_by(500) {
-            let batch =
-                (begin..count.min(begin + 500)).map(|_| (Message::new(body.clone()), When::Now));
+            let batch = (begin..count.min(begin + 500))
+                .map(|_| (Message::new(body.clone()), DeliveryTime::Now));
             for sent in queue.send_batch(batch.collect()).await {
                 sent?;
             }

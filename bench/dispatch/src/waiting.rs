@@ -173,8 +173,8 @@ async fn worker_only(broker: &RabbitServer, load: &Load) -> anyhow::Result<Outco
 
 async fn fail(delivery: Delivery, last: bool) {
     let settled = match last {
-        true => delivery.dead_letter(Reason::new("the limit was reached for 5 s")).await,
-        false => delivery.retry(When::After(Span::from_secs(1))).await,
+        true => delivery.dead_letter(DeadLetterReason::new("the limit was reached for 5 s")).await,
+        false => delivery.retry(DeliveryTime::After(Span::from_secs(1))).await,
     };
     // It is delivered again, and counted then.
     let _ = settled;

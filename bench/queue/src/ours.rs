@@ -7,7 +7,7 @@ use aws_config::SdkConfig;
 use futures_util::future::try_join_all;
 use sluicegate_core::Span;
 use sluicegate_queue::rabbitmq::{self, RabbitMq, delayed_queue};
-use sluicegate_queue::{Broker, Consumer, Embedded, Message, Options, Queue, Sqs, When};
+use sluicegate_queue::{Broker, Consumer, DeliveryTime, Embedded, Message, Options, Queue, Sqs};
 
 use crate::turns::{Case, Subject};
 
@@ -55,7 +55,7 @@ impl Ours {
         Ok(Self { queue, consumer, later, parked, body, batch: case.batch })
     }
 
-    async fn send(&self, jobs: usize, queue: &Queue, when: When) -> anyhow::Result<()> {
+    async fn send(&self, jobs: usize, queue: &Queue, when: DeliveryTime) -> anyhow::Result<()> {
         for _ in 0..jobs / self.batch {
             let job = || (Message::new(self.body.clone()), when);
             for sent in queue.send_batch((0..self.batch).map(|_| job()).collect()).await {
@@ -68,7 +68,7 @@ impl Ours {
 
 impl Subject for Ours {
     async fn send(&mut self, jobs: usize) -> anyhow::Result<()> {
-        Self::send(self, jobs, &self.queue, When::Now).await
+        Self::send(self, jobs, &self.queue, DeliveryTime::Now).await
     }
 
     async fn receive(&mut self, jobs: usize) -> anyhow::Result<()> {
@@ -82,7 +82,7 @@ impl Subject for Ours {
     }
 
     async fn delay(&mut self, jobs: usize) -> anyhow::Result<()> {
-        Self::send(self, jobs, &self.later, When::After(DELAY)).await
+        Self::send(self, jobs, &self.later, DeliveryTime::After(DELAY)).await
     }
 
     async fn clear(&mut self) -> anyhow::Result<()> {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use common::sluicegate;
 use serde_json::Value;
-use sluicegate_queue::{Embedded, Options, Queue, Reason};
+use sluicegate_queue::{DeadLetterReason, Embedded, Options, Queue};
 
 /// A folder in which commands are typed.
 struct Shell(tempfile::TempDir);
@@ -44,7 +44,7 @@ impl Shell {
             let mut consumer = queue.consume(1).await.expect("a consumer");
             for _ in 0..count {
                 let delivery = consumer.receive_one().await.expect("received");
-                delivery.dead_letter(Reason::new(reason)).await.expect("buried");
+                delivery.dead_letter(DeadLetterReason::new(reason)).await.expect("buried");
             }
         });
     }
@@ -55,10 +55,7 @@ fn messages_are_sent_counted_looked_at_and_thrown_away() {
     let shell = Shell::new();
     let (code, _, said) = shell.run(&["queue", "depth", "jobs"]);
     assert_eq!(code, Some(2));
-    assert!(
-        said.contains("queue jobs does not exist: create it, or use `--create`"),
-        "{said}"
-    );
+    assert!(said.contains("queue jobs does not exist: create it, or use `--create`"), "{said}");
     let id = shell.says(&["queue", "send", "jobs", "{\"n\":1}", "--create", "--job", "j-1"]);
     assert_eq!(id, "j-1/0\n");
     shell.says(&["queue", "send", "jobs", "later", "--in", "1h", "--type", "crawl_org"]);

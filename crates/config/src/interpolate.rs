@@ -1,8 +1,8 @@
 //! Replaces variables in values: `${NAME}`, `${NAME:-default}`, `${NAME:?message}`; `$$` is a
 //! literal dollar.
 //!
-//! Variables are replaced in the parsed tree, not in the text, so that the value of a variable can't
-//! add a key or end a string. The result is typed afterwards: `${N:-25}/s` is a limit.
+//! Variables are replaced in the parsed tree, not in the text, so that the value of a variable
+//! can't add a key or end a string. The result is typed afterwards: `${N:-25}/s` is a limit.
 //!
 //! | in the file | NAME is set | NAME is empty | NAME is not set |
 //! |---|---|---|---|

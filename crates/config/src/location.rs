@@ -1,5 +1,5 @@
-//! [`Location`]: the location of a value in a configuration, as line and column and as a path such as
-//! `limits[0].rules[1].limit`.
+//! [`Location`]: the location of a value in a configuration, as line and column and as a path such
+//! as `limits[0].rules[1].limit`.
 
 use std::fmt;
 use std::rc::Rc;

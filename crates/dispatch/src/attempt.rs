@@ -11,7 +11,7 @@
 use std::time::Duration;
 
 use sluicegate_core::time::{Clock, Span};
-use sluicegate_queue::{Delivery, Error, Message, Reason, When};
+use sluicegate_queue::{DeadLetterReason, Delivery, DeliveryTime, Error, Message};
 use tokio::time::timeout;
 use tracing::{info, warn};
 
@@ -50,13 +50,13 @@ impl Worker {
                 return self.send_back(delivery, wait).await;
             }
             if wait > Span::ZERO && !self.wait(&delivery, stop, wait).await {
-                return delivery.give_back().await;
+                return delivery.requeue().await;
             }
         }
         let slot = tokio::select! {
             biased;
-            () = stop.drain.cancelled() => return delivery.give_back().await,
-            slot = delivery.while_held(self.slots.acquire()) => slot,
+            () = stop.drain.cancelled() => return delivery.requeue().await,
+            slot = delivery.with_lease(self.slots.acquire()) => slot,
         };
         let _slot = slot.unwrap_or_else(|_| unreachable!("nobody closes it"));
         let provider = self.options.provider.as_str();
@@ -79,14 +79,14 @@ impl Worker {
                 Next::Wait(span) => {
                     self.saw(&delivery, Event::Waiting, |seen| seen.until(self.clock.now() + span));
                     if !self.wait(&delivery, stop, span).await {
-                        return delivery.give_back().await;
+                        return delivery.requeue().await;
                     }
                 }
                 Next::Back(_) if !self.limits.is_on() => {}
                 Next::Back(span) => return self.send_back(delivery, span).await,
                 Next::Never(rule) => {
                     let reason = format!("the limits of {rule} never let it go");
-                    return self.bury(delivery, Reason::new(reason)).await;
+                    return self.bury(delivery, DeadLetterReason::new(reason)).await;
                 }
             }
         }
@@ -94,7 +94,7 @@ impl Worker {
         self.metrics.busy(provider, 1);
         let busy = Busy(|| self.metrics.busy(provider, -1));
         let job = Job { message: delivery.message().clone(), provider: provider.to_owned() };
-        let handled = delivery.while_held(self.call(&job)).await;
+        let handled = delivery.with_lease(self.call(&job)).await;
         drop(busy);
         let pause = self.learn(&handled).await;
         match handled.outcome {
@@ -130,7 +130,7 @@ impl Worker {
             return match self.pace.book(id, Tier::Worker).await {
                 Ok((id, wait)) => {
                     let start = asked + wait;
-                    delivery.book(Some(Booking { id, start }.to_string()));
+                    delivery.set_booking(Some(Booking { id, start }.to_string()));
                     soon(wait)
                 }
                 Err(Turn::Now) => Next::Go,
@@ -143,13 +143,13 @@ impl Worker {
         match self.pace.claim(booking.id).await {
             Claimed::Go => Next::Go,
             Claimed::Later(span) => {
-                delivery.book(Some(Booking { start: asked + span, ..booking }.to_string()));
+                delivery.set_booking(Some(Booking { start: asked + span, ..booking }.to_string()));
                 soon(span)
             }
             // Under a name of its own from now on: that of the turn may have been used.
             Claimed::Gone(span) => {
-                delivery.book(None);
-                delivery.waited();
+                delivery.set_booking(None);
+                delivery.count_deferral();
                 soon(span)
             }
         }
@@ -195,15 +195,15 @@ impl Worker {
             result.headers.clone_from(&message.headers);
             result.headers.insert("provider".to_owned(), self.options.provider.clone());
             result.meta.hop = message.meta.hop + 1;
-            delivery.while_held(results.send(result)).await?;
+            delivery.with_lease(results.send(result)).await?;
         }
         for (queue, batch) in by_queue(further) {
             let Some(queue) = self.queues.further.iter().find(|other| other.name() == queue) else {
                 let reason = format!("it sends work to {queue}, a queue that nobody declared");
-                return self.bury(delivery, Reason::new(reason)).await;
+                return self.bury(delivery, DeadLetterReason::new(reason)).await;
             };
-            let batch = batch.into_iter().map(|message| (message, When::Now)).collect();
-            let sent = delivery.while_held(queue.send_batch(batch)).await;
+            let batch = batch.into_iter().map(|message| (message, DeliveryTime::Now)).collect();
+            let sent = delivery.with_lease(queue.send_batch(batch)).await;
             sent.into_iter().try_for_each(|sent| sent.map(drop))?;
         }
         delivery.ack().await?;
@@ -222,13 +222,13 @@ impl Worker {
         let failures = delivery.message().meta.attempt + 1;
         if failure.kind == FailureKind::Limited {
             let wait = pause.unwrap_or_else(|| self.options.backoff.most(1));
-            delivery.book(None);
+            delivery.set_booking(None);
             return self.send_back(delivery, wait).await;
         }
         self.metrics.count(provider, Count::Failed);
         let Failure { kind, message: error, response } = failure;
         if kind == FailureKind::Permanent || failures >= self.options.attempts.max(1) {
-            let reason = Reason::new(error)
+            let reason = DeadLetterReason::new(error)
                 .with("attempts", failures)
                 .with("provider", provider)
                 .with("response", response);
@@ -238,8 +238,8 @@ impl Worker {
         let until = self.clock.now() + wait;
         let message = delivery.message().clone();
         warn!(job = %message.meta.job, provider, failures, error, "an attempt failed");
-        delivery.book(None);
-        delivery.retry(When::At(until)).await?;
+        delivery.set_booking(None);
+        delivery.retry(DeliveryTime::At(until)).await?;
         self.saw_message(&message, Event::Retried, |seen| seen.until(until).because(&error));
         Ok(())
     }
@@ -248,13 +248,13 @@ impl Worker {
     async fn send_back(&self, delivery: Delivery, wait: Span) -> Result<(), Error> {
         let message = delivery.message().clone();
         let until = self.clock.now() + wait.max(BACK);
-        delivery.defer(When::At(until)).await?;
+        delivery.defer(DeliveryTime::At(until)).await?;
         self.metrics.count(&self.options.provider, Count::Requeued);
         self.saw_message(&message, Event::Deferred, |seen| seen.until(until));
         Ok(())
     }
 
-    async fn bury(&self, delivery: Delivery, reason: Reason) -> Result<(), Error> {
+    async fn bury(&self, delivery: Delivery, reason: DeadLetterReason) -> Result<(), Error> {
         let message = delivery.message().clone();
         let provider = self.options.provider.as_str();
         let error = reason.message.clone();

@@ -73,7 +73,7 @@ struct Lane {
 /// Where a message goes, and when.
 struct Way {
     lane: usize,
-    when: When,
+    when: DeliveryTime,
     booking: Option<Booking>,
     /// How much later, if it has to wait.
     later: Option<Span>,
@@ -81,7 +81,7 @@ struct Way {
 
 impl Way {
     const fn at_once(lane: usize) -> Self {
-        Self { lane, when: When::Now, booking: None, later: None }
+        Self { lane, when: DeliveryTime::Now, booking: None, later: None }
     }
 }
 
@@ -127,11 +127,11 @@ impl Dispatcher {
 
     async fn dispatch(&self, mut delivery: Delivery, stop: &Stop) -> Result<(), Error> {
         let Ok(body) = serde_json::from_slice::<Value>(&delivery.message().body) else {
-            return self.reject(delivery, Reason::new("the body is no JSON")).await;
+            return self.reject(delivery, DeadLetterReason::new("the body is no JSON")).await;
         };
         let choice = self.options.selector.choose(&body);
         let way = loop {
-            let asked = delivery.while_held(self.way(&choice, delivery.message())).await;
+            let asked = delivery.with_lease(self.way(&choice, delivery.message())).await;
             let is_on = self.limits.is_on();
             match asked {
                 // Limits were turned off while they were asked: what they said is void.
@@ -139,24 +139,24 @@ impl Dispatcher {
                 Ok(way) => break way,
                 Err(Stuck::Rejected(reason)) => return self.reject(delivery, reason).await,
                 Err(Stuck::Again(span)) => {
-                    let wait = delivery.while_held(stop.sleep(span.into()));
+                    let wait = delivery.with_lease(stop.sleep(span.into()));
                     let slept = tokio::select! {
                         slept = wait => slept,
                         () = self.limits.is_off() => true,
                     };
                     if !slept {
-                        return delivery.give_back().await;
+                        return delivery.requeue().await;
                     }
                 }
                 // Past what can be booked: it waits where it is.
                 Err(Stuck::Later(span)) => {
-                    return delivery.defer(When::At(self.clock.now() + span)).await;
+                    return delivery.defer(DeliveryTime::At(self.clock.now() + span)).await;
                 }
             }
         };
         let lane = &self.lanes[way.lane];
         let provider = lane.pace.provider();
-        delivery.book(way.booking.map(|booking| booking.to_string()));
+        delivery.set_booking(way.booking.map(|booking| booking.to_string()));
         let now = self.clock.now();
         let (event, until) = match way.later {
             None => (Event::Dispatched, None),
@@ -181,7 +181,7 @@ impl Dispatcher {
                 let known: Vec<_> = self.lanes.iter().map(|lane| lane.pace.provider()).collect();
                 let known = known.join(", ");
                 let reason = format!("there is no provider {name:?}: write one of {known}");
-                return Err(Stuck::Rejected(Reason::new(reason)));
+                return Err(Stuck::Rejected(DeadLetterReason::new(reason)));
             }
         };
         if !self.limits.is_on() {
@@ -257,9 +257,12 @@ impl Dispatcher {
     fn fixed(&self, lane: usize, turn: Turn, delay: Span) -> Result<Way, Stuck> {
         match turn {
             Turn::Now => Ok(Way::at_once(lane)),
-            Turn::Later(_) => {
-                Ok(Way { lane, when: When::After(delay), booking: None, later: Some(delay) })
-            }
+            Turn::Later(_) => Ok(Way {
+                lane,
+                when: DeliveryTime::After(delay),
+                booking: None,
+                later: Some(delay),
+            }),
             turn => Err(turn.into()),
         }
     }
@@ -273,7 +276,8 @@ impl Dispatcher {
                 let start = asked + wait;
                 let booking = Some(Booking { id, start });
                 let now = wait == Span::ZERO;
-                let when = if wait > LEAD { When::At(start - LEAD) } else { When::Now };
+                let when =
+                    if wait > LEAD { DeliveryTime::At(start - LEAD) } else { DeliveryTime::Now };
                 Ok(Way { lane, when, booking, later: (!now).then_some(wait) })
             }
             Err(Turn::Now) => Ok(Way::at_once(lane)),
@@ -281,7 +285,7 @@ impl Dispatcher {
         }
     }
 
-    async fn reject(&self, delivery: Delivery, reason: Reason) -> Result<(), Error> {
+    async fn reject(&self, delivery: Delivery, reason: DeadLetterReason) -> Result<(), Error> {
         let message = delivery.message().clone();
         let seen = Sighting::new(&message, Event::Dead, self.source.name(), self.clock.now());
         let seen = seen.because(&reason.message);
@@ -296,7 +300,7 @@ impl Dispatcher {
 /// Why a message does not go on.
 enum Stuck {
     /// It never will.
-    Rejected(Reason),
+    Rejected(DeadLetterReason),
     /// Nobody knows: ask again after so long.
     Again(Span),
     /// Not before so much later.
@@ -309,9 +313,9 @@ impl From<Turn> for Stuck {
             Turn::Now => Self::Again(Span::ZERO),
             Turn::Later(span) => Self::Later(span),
             Turn::Closed(span) => Self::Again(span),
-            Turn::Never(rule) => {
-                Self::Rejected(Reason::new(format!("the limits of {rule} never let it go")))
-            }
+            Turn::Never(rule) => Self::Rejected(DeadLetterReason::new(format!(
+                "the limits of {rule} never let it go"
+            ))),
         }
     }
 }

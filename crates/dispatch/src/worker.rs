@@ -170,7 +170,7 @@ impl Worker {
     /// is to come to an end before.
     pub(crate) async fn wait(&self, delivery: &Delivery, stop: &Stop, span: Span) -> bool {
         tokio::select! {
-            slept = delivery.while_held(stop.sleep(span.into())) => slept,
+            slept = delivery.with_lease(stop.sleep(span.into())) => slept,
             () = self.limits.is_off() => true,
         }
     }

@@ -20,19 +20,19 @@ pub trait Broker: Send + Sync + 'static {
     /// been published all the same.
     fn publish<'a>(
         &'a self,
-        place: &'a Place,
-        batch: Vec<Outgoing>,
+        queue_name: &'a QueueName,
+        batch: Vec<OutgoingMessage>,
     ) -> BoxFuture<'a, Vec<Result<(), Error>>>;
 
     /// Opens a stream of deliveries.
     fn consume<'a>(
         &'a self,
-        place: &'a Place,
-        terms: Terms,
-    ) -> BoxFuture<'a, Result<Box<dyn Source>, Error>>;
+        queue_name: &'a QueueName,
+        options: ConsumeOptions,
+    ) -> BoxFuture<'a, Result<Box<dyn MessageSource>, Error>>;
 
     /// Returns the number of messages in a queue.
-    fn depth<'a>(&'a self, place: &'a Place) -> BoxFuture<'a, Result<Depth, Error>>;
+    fn depth<'a>(&'a self, queue_name: &'a QueueName) -> BoxFuture<'a, Result<Depth, Error>>;
 
     /// Returns messages without consuming them, in the order of their numbers, after the given
     /// number.
@@ -41,35 +41,35 @@ pub trait Broker: Send + Sync + 'static {
     /// requeued.
     fn browse<'a>(
         &'a self,
-        _place: &'a Place,
+        _queue_name: &'a QueueName,
         _after: u64,
         _max: usize,
-    ) -> BoxFuture<'a, Result<Vec<(u64, Incoming)>, Error>> {
+    ) -> BoxFuture<'a, Result<Vec<(u64, RawMessage)>, Error>> {
         let broker = self.capabilities().broker;
         let cant = Error::Invalid(format!("{broker} can't show messages without receiving them"));
         std::future::ready(Err(cant)).boxed()
     }
 
     /// Checks that a queue exists and can be used.
-    fn check<'a>(&'a self, place: &'a Place) -> BoxFuture<'a, Result<(), Error>>;
+    fn check<'a>(&'a self, queue_name: &'a QueueName) -> BoxFuture<'a, Result<(), Error>>;
 
     /// Creates a queue that [`Broker::check`] did not find.
-    fn create<'a>(&'a self, place: &'a Place) -> BoxFuture<'a, Result<(), Error>>;
+    fn create<'a>(&'a self, queue_name: &'a QueueName) -> BoxFuture<'a, Result<(), Error>>;
 
     /// Deletes all messages that are not in flight. Returns their number if the broker knows it.
-    fn purge<'a>(&'a self, place: &'a Place) -> BoxFuture<'a, Result<Option<u64>, Error>>;
+    fn purge<'a>(&'a self, queue_name: &'a QueueName) -> BoxFuture<'a, Result<Option<u64>, Error>>;
 }
 
 /// A queue on a broker.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Place {
+pub enum QueueName {
     /// A queue of messages to process.
     Live(String),
     /// A dead-letter queue.
     Dead(String),
 }
 
-impl Place {
+impl QueueName {
     /// Returns the name of the queue on the broker.
     pub fn name(&self) -> &str {
         match self {
@@ -78,7 +78,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for QueueName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -90,13 +90,13 @@ pub struct Capabilities {
     /// Name of the broker in messages.
     pub broker: &'static str,
     /// Kind of lease on a delivery.
-    pub lease: Lease,
+    pub lease: LeaseKind,
     /// Maximum delay of a message; longer delays take several hops. Zero: the broker has no delays.
     pub delay_max: Span,
     /// Minimum delay of a message: the consumer holds messages that are due sooner.
     pub delay_min: Span,
-    /// True if the broker has native delays for the few values of [`Delay::Fixed`], exact to the
-    /// millisecond; otherwise these are treated like any other delay.
+    /// True if the broker has native delays for the few values of [`DeliveryDelay::Fixed`], exact
+    /// to the millisecond; otherwise these are treated like any other delay.
     pub fixed_delays: bool,
     /// True if messages can be read without receiving them.
     pub browse: bool,
@@ -105,7 +105,7 @@ pub struct Capabilities {
     /// Maximum size of a message, in bytes.
     pub size_max: usize,
     /// True if the server counts deliveries, and may drop a message that was redelivered too often.
-    pub counts_returns: bool,
+    pub counts_redeliveries: bool,
     /// True if relaying a message is one atomic operation, so that not even a crash creates a
     /// duplicate.
     pub atomic_relay: bool,
@@ -113,7 +113,7 @@ pub struct Capabilities {
 
 /// The kind of lease on a delivery, which keeps it from other consumers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lease {
+pub enum LeaseKind {
     /// For a time of at most this length, which its holder can extend.
     Timed(Span),
     /// Until the connection closes: there is nothing to extend.
@@ -122,20 +122,20 @@ pub enum Lease {
 
 /// A message to publish.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outgoing {
+pub struct OutgoingMessage {
     /// The message.
     pub message: Message,
     /// Delay of the delivery. A broker may deliver the message sooner: the consumer compares
     /// `not_before` with the clock and republishes it.
-    pub delay: Delay,
+    pub delay: DeliveryDelay,
 }
 
 /// The delay of a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Delay {
+pub enum DeliveryDelay {
     /// No delay.
     None,
-    /// One of a few delays: see [`When::After`](crate::When::After).
+    /// One of a few delays: see [`DeliveryTime::After`](crate::DeliveryTime::After).
     Fixed(Span),
     /// Until an instant.
     Until {
@@ -146,7 +146,7 @@ pub enum Delay {
     },
 }
 
-impl Delay {
+impl DeliveryDelay {
     /// Returns the length of the delay.
     pub const fn span(self) -> Span {
         match self {
@@ -158,7 +158,7 @@ impl Delay {
 
 /// Options of a stream of deliveries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Terms {
+pub struct ConsumeOptions {
     /// Maximum number of deliveries in flight, if the broker enforces one.
     pub prefetch: u16,
     /// Length of the lease, if leases are timed.
@@ -168,28 +168,28 @@ pub struct Terms {
     pub wait: Span,
 }
 
-impl Terms {
+impl ConsumeOptions {
     /// The longest wait that any broker supports.
     pub const WAIT_MAX: Span = Span::from_secs(20);
 }
 
 /// A stream of deliveries. It reconnects by itself.
-pub trait Source: Send {
+pub trait MessageSource: Send {
     /// Waits for deliveries and returns 1 to `max` of them. Cancelling the wait loses no message.
-    fn next(&mut self, max: usize) -> BoxFuture<'_, Result<Vec<Received>, Error>>;
+    fn next(&mut self, max: usize) -> BoxFuture<'_, Result<Vec<ReceivedMessage>, Error>>;
 }
 
 /// A delivery of a broker.
-pub struct Received {
+pub struct ReceivedMessage {
     /// The message.
-    pub incoming: Incoming,
+    pub incoming: RawMessage,
     /// The right to settle the delivery.
     pub receipt: Box<dyn Receipt>,
 }
 
 /// A message as the broker delivers it, not yet parsed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Incoming {
+pub struct RawMessage {
     /// Body, as its producer sent it.
     pub body: Bytes,
     /// See [`Message`].
@@ -205,7 +205,7 @@ pub struct Incoming {
     /// Message id of the producer or the broker, the same at every delivery.
     pub foreign_id: Option<String>,
     /// Number of earlier deliveries that were not settled, as far as the broker knows.
-    pub returns: u32,
+    pub redeliveries: u32,
 }
 
 /// The right to settle one delivery, once.
@@ -220,12 +220,12 @@ pub trait Receipt: Send + Sync {
     /// next.
     fn relay(
         self: Box<Self>,
-        place: Place,
-        next: Outgoing,
+        queue_name: QueueName,
+        next: OutgoingMessage,
     ) -> BoxFuture<'static, Result<(), Error>>;
 
     /// Makes the message available to other consumers at once.
-    fn give_back(self: Box<Self>) -> BoxFuture<'static, Result<(), Error>>;
+    fn requeue(self: Box<Self>) -> BoxFuture<'static, Result<(), Error>>;
 
     /// Extends the lease to this length from now. Does nothing if leases are not timed.
     fn extend(&self, visibility: Span) -> BoxFuture<'_, Result<(), Error>>;

@@ -5,21 +5,21 @@ use std::time::Duration;
 use sluicegate_core::{Span, Timestamp};
 use tracing::warn;
 
-use crate::broker::{Received, Source};
+use crate::broker::{MessageSource, ReceivedMessage};
 use crate::delivery::Delivery;
-use crate::step::Step;
-use crate::{Error, Queue, When};
+use crate::step::DeliveryStep;
+use crate::{DeliveryTime, Error, Queue};
 
 /// A stream of deliveries. Dropping it requeues the messages that it has not handed out.
 pub struct Consumer {
     queue: Queue,
-    source: Box<dyn Source>,
+    source: Box<dyn MessageSource>,
     /// Deliveries that are due so soon that republishing is not worth it.
     held: Vec<(Timestamp, Delivery)>,
 }
 
 impl Consumer {
-    pub(crate) const fn new(queue: Queue, source: Box<dyn Source>) -> Self {
+    pub(crate) const fn new(queue: Queue, source: Box<dyn MessageSource>) -> Self {
         Self { queue, source, held: Vec::new() }
     }
 
@@ -67,17 +67,17 @@ impl Consumer {
     }
 
     /// Holds messages that are due now or soon, and republishes the others.
-    fn accept(&mut self, received: Vec<Received>) {
+    fn accept(&mut self, received: Vec<ReceivedMessage>) {
         let now = self.queue.inner.clock.now();
         let delay_min = self.queue.capabilities().delay_min;
         for received in received {
-            Step::Received.reached();
+            DeliveryStep::Received.emit();
             let delivery = Delivery::new(self.queue.clone(), received, now);
             let at = delivery.message().meta.not_before.unwrap_or(now);
             if at > now && at.since(now) >= delay_min.max(Span::from_micros(1)) {
                 // In a task of its own, so that other messages do not wait for the confirmation.
                 tokio::spawn(async move {
-                    if let Err(error) = delivery.send_on(When::At(at)).await {
+                    if let Err(error) = delivery.republish(DeliveryTime::At(at)).await {
                         warn!(%error, "early message not republished");
                     }
                 });

@@ -9,13 +9,15 @@ use sluicegate_core::Timestamp;
 use tokio::runtime::Handle;
 use tracing::warn;
 
-use crate::broker::{Capabilities, Lease, Outgoing, Place, Receipt, Received};
-use crate::{Error, Message, Queue, When, dead, envelope};
+use crate::broker::{
+    Capabilities, LeaseKind, OutgoingMessage, QueueName, Receipt, ReceivedMessage,
+};
+use crate::{DeliveryTime, Error, Message, Queue, dead_letter, envelope};
 
 /// Number of redeliveries after which a message is republished instead of requeued. Brokers count
 /// deliveries, and some drop a message that was redelivered too often; a republished copy starts at
 /// zero.
-const RETURNS_MAX: u32 = 1;
+const REDELIVERIES_MAX: u32 = 1;
 
 /// A received message that is not settled yet. Dropping it requeues it.
 ///
@@ -24,7 +26,7 @@ const RETURNS_MAX: u32 = 1;
 pub struct Delivery {
     queue: Queue,
     message: Message,
-    returns: u32,
+    redeliveries: u32,
     since: Timestamp,
     /// Taken by the method that settles the delivery.
     receipt: Option<Box<dyn Receipt>>,
@@ -32,7 +34,7 @@ pub struct Delivery {
 
 /// The reason that a message can't be processed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reason {
+pub struct DeadLetterReason {
     /// Error message.
     pub message: String,
     /// Stack trace, if known.
@@ -41,7 +43,7 @@ pub struct Reason {
     pub details: Vec<(&'static str, serde_json::Value)>,
 }
 
-impl Reason {
+impl DeadLetterReason {
     /// Creates a reason with an error message.
     pub fn new(message: impl Into<String>) -> Self {
         Self { message: message.into(), stack: None, details: Vec::new() }
@@ -56,11 +58,11 @@ impl Reason {
 }
 
 impl Delivery {
-    pub(crate) fn new(queue: Queue, received: Received, since: Timestamp) -> Self {
-        let Received { incoming, receipt } = received;
-        let returns = incoming.returns;
+    pub(crate) fn new(queue: Queue, received: ReceivedMessage, since: Timestamp) -> Self {
+        let ReceivedMessage { incoming, receipt } = received;
+        let redeliveries = incoming.redeliveries;
         let message = envelope::read(incoming, &queue.inner.fields);
-        Self { queue, message, returns, since, receipt: Some(receipt) }
+        Self { queue, message, redeliveries, since, receipt: Some(receipt) }
     }
 
     /// Sets the time at which the delivery was handed out.
@@ -75,17 +77,17 @@ impl Delivery {
     }
 
     /// Returns the number of earlier deliveries that were not settled, as far as the broker knows.
-    pub const fn returns(&self) -> u32 {
-        self.returns
+    pub const fn redeliveries(&self) -> u32 {
+        self.redeliveries
     }
 
     /// Sets the booking id in the metadata, which travels with the message; `None` removes it.
-    pub fn book(&mut self, booking: Option<String>) {
+    pub fn set_booking(&mut self, booking: Option<String>) {
         self.message.meta.booking = booking;
     }
 
     /// Counts a deferral of a message that waited for a limit without being requeued.
-    pub const fn waited(&mut self) {
+    pub const fn count_deferral(&mut self) {
         self.message.meta.deferrals += 1;
     }
 
@@ -99,26 +101,26 @@ impl Delivery {
 
     /// Requeues the message for a later time because of a limit. That is not a failure: the
     /// attempts stay the same.
-    pub async fn defer(mut self, when: When) -> Result<(), Error> {
+    pub async fn defer(mut self, when: DeliveryTime) -> Result<(), Error> {
         self.message.meta.deferrals += 1;
         let queue = self.queue.clone();
-        self.send_on(when).await?;
+        self.republish(when).await?;
         queue.inner.stats.deferred();
         Ok(())
     }
 
     /// Requeues the message for another attempt after a failure.
-    pub async fn retry(mut self, when: When) -> Result<(), Error> {
+    pub async fn retry(mut self, when: DeliveryTime) -> Result<(), Error> {
         self.message.meta.attempt += 1;
         let queue = self.queue.clone();
-        self.send_on(when).await?;
+        self.republish(when).await?;
         queue.inner.stats.retried();
         Ok(())
     }
 
     /// Moves the message to another queue, in one atomic operation if the broker supports it. The
     /// other queue may be on another broker.
-    pub async fn forward(mut self, to: &Queue, when: When) -> Result<(), Error> {
+    pub async fn forward(mut self, to: &Queue, when: DeliveryTime) -> Result<(), Error> {
         self.message.meta.hop += 1;
         let receipt = self.take();
         let next = to.inner.outgoing(self.message.clone(), when);
@@ -133,20 +135,21 @@ impl Delivery {
     }
 
     /// Moves the message to the dead-letter queue, with the reason.
-    pub async fn dead_letter(mut self, reason: Reason) -> Result<(), Error> {
+    pub async fn dead_letter(mut self, reason: DeadLetterReason) -> Result<(), Error> {
         let now = self.queue.inner.clock.now();
-        let letter = dead::bury(self.message.clone(), self.queue.name(), reason, now);
+        let letter =
+            dead_letter::to_dead_letter(self.message.clone(), self.queue.name(), reason, now);
         let receipt = self.take();
-        let next = self.queue.inner.outgoing(letter, When::Now);
-        let place: Place = self.queue.inner.dead.clone();
-        settle(receipt.relay(place, next)).await?;
+        let next = self.queue.inner.outgoing(letter, DeliveryTime::Now);
+        let queue_name: QueueName = self.queue.inner.dead.clone();
+        settle(receipt.relay(queue_name, next)).await?;
         self.queue.inner.stats.dead_lettered();
         Ok(())
     }
 
     /// Makes the message available to other consumers at once.
-    pub async fn give_back(mut self) -> Result<(), Error> {
-        settle(self.give_back_now()).await
+    pub async fn requeue(mut self) -> Result<(), Error> {
+        settle(self.requeue_now()).await
     }
 
     /// Extends the lease by the queue's visibility from now.
@@ -159,8 +162,8 @@ impl Delivery {
     ///
     /// If extending fails, the work goes on: it can't be undone, and a second delivery has the same
     /// message id.
-    pub async fn while_held<T>(&self, work: impl Future<Output = T>) -> T {
-        let Lease::Timed(max) = self.queue.capabilities().lease else { return work.await };
+    pub async fn with_lease<T>(&self, work: impl Future<Output = T>) -> T {
+        let LeaseKind::Timed(max) = self.queue.capabilities().lease else { return work.await };
         // A third of the lease, so that two more extensions are possible after one fails.
         let every = Duration::from(self.queue.inner.visibility.min(max)) / 3;
         let extend = async {
@@ -180,22 +183,25 @@ impl Delivery {
     }
 
     /// Publishes the message to its own queue again.
-    pub(crate) async fn send_on(mut self, when: When) -> Result<(), Error> {
+    pub(crate) async fn republish(mut self, when: DeliveryTime) -> Result<(), Error> {
         self.message.meta.hop += 1;
         let receipt = self.take();
         let next = self.queue.inner.outgoing(self.message.clone(), when);
         settle(receipt.relay(self.queue.inner.live.clone(), next)).await
     }
 
-    fn give_back_now(&mut self) -> BoxFuture<'static, Result<(), Error>> {
+    fn requeue_now(&mut self) -> BoxFuture<'static, Result<(), Error>> {
         let receipt = self.take();
-        if !is_worn(self.queue.capabilities(), self.returns) {
-            return receipt.give_back();
+        if !must_republish(self.queue.capabilities(), self.redeliveries) {
+            return receipt.requeue();
         }
         let mut message = self.message.clone();
         message.meta.hop += 1;
         let not_before = message.meta.not_before;
-        let next = self.queue.inner.outgoing(message, not_before.map_or(When::Now, When::At));
+        let next = self
+            .queue
+            .inner
+            .outgoing(message, not_before.map_or(DeliveryTime::Now, DeliveryTime::At));
         receipt.relay(self.queue.inner.live.clone(), next)
     }
 
@@ -215,34 +221,34 @@ impl Drop for Delivery {
         // A dropped receipt requeues by itself. Without a runtime there is no connection either,
         // and the lease ends.
         if self.receipt.is_some()
-            && is_worn(self.queue.capabilities(), self.returns)
+            && must_republish(self.queue.capabilities(), self.redeliveries)
             && let Ok(runtime) = Handle::try_current()
         {
-            runtime.spawn(self.give_back_now());
+            runtime.spawn(self.requeue_now());
         }
     }
 }
 
 impl std::fmt::Debug for Delivery {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { message, returns, .. } = self;
+        let Self { message, redeliveries, .. } = self;
         f.debug_struct("Delivery")
             .field("id", &message.id())
-            .field("returns", returns)
+            .field("redeliveries", redeliveries)
             .finish_non_exhaustive()
     }
 }
 
 /// Returns true if the broker may drop the message at its next redelivery.
-pub(crate) const fn is_worn(capabilities: Capabilities, returns: u32) -> bool {
-    capabilities.counts_returns && returns >= RETURNS_MAX
+pub(crate) const fn must_republish(capabilities: Capabilities, redeliveries: u32) -> bool {
+    capabilities.counts_redeliveries && redeliveries >= REDELIVERIES_MAX
 }
 
 /// Moves a message from one broker to another. On failure nothing is acknowledged, and the dropped
 /// receipt requeues the message.
 async fn publish_then_ack(
     to: Queue,
-    next: Outgoing,
+    next: OutgoingMessage,
     receipt: Box<dyn Receipt>,
 ) -> Result<(), Error> {
     let published = to.inner.broker.publish(&to.inner.live, vec![next]).await;

@@ -5,8 +5,8 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
-use crate::broker::Incoming;
-use crate::fields::Fields;
+use crate::body_fields::BodyFields;
+use crate::broker::RawMessage;
 use crate::{JobId, Message, Metadata};
 
 /// Name of the header or attribute.
@@ -17,12 +17,12 @@ struct Envelope<'m> {
     #[serde(flatten)]
     meta: &'m Metadata,
     #[serde(flatten)]
-    beside: Beside<'m>,
+    beside: TypeAndPriority<'m>,
 }
 
 /// Type and priority, for brokers without a property for them.
 #[derive(Serialize, Deserialize)]
-struct Beside<'m> {
+struct TypeAndPriority<'m> {
     #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
     kind: Option<Cow<'m, str>>,
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -36,25 +36,27 @@ const fn is_zero(priority: &u8) -> bool {
 /// Serialises the metadata of a message.
 pub fn write(message: &Message) -> String {
     let kind = message.kind.as_deref().map(Into::into);
-    let beside = Beside { kind, priority: message.priority };
+    let beside = TypeAndPriority { kind, priority: message.priority };
     let envelope = Envelope { meta: &message.meta, beside };
     serde_json::to_string(&envelope).expect("numbers and texts are JSON")
 }
 
 /// Parses a received message. A message without metadata, or with invalid metadata, is a new job:
 /// its producer does not know our format.
-pub(crate) fn read(incoming: Incoming, fields: &Fields) -> Message {
-    let Incoming { body, content_type, kind, priority, headers, envelope, foreign_id, .. } =
+pub(crate) fn read(incoming: RawMessage, fields: &BodyFields) -> Message {
+    let RawMessage { body, content_type, kind, priority, headers, envelope, foreign_id, .. } =
         incoming;
     // serde would accept a list as the fields in their order.
     let object = envelope.as_deref().filter(|text| text.trim_start().starts_with('{'));
     let written = object.and_then(|text| {
         // In two passes: a single pass with `flatten` would buffer every field.
         let meta = serde_json::from_str::<Metadata>(text).ok()?;
-        Some((meta, serde_json::from_str::<Beside<'_>>(text).ok()?))
+        Some((meta, serde_json::from_str::<TypeAndPriority<'_>>(text).ok()?))
     });
     let (meta, written, urgent) = match written {
-        Some((meta, Beside { kind, priority })) => (meta, kind.map(Cow::into_owned), priority),
+        Some((meta, TypeAndPriority { kind, priority })) => {
+            (meta, kind.map(Cow::into_owned), priority)
+        }
         None => {
             let found = fields.find(&body);
             let job = found.job.or(foreign_id).and_then(|id| JobId::try_from(id).ok());
@@ -70,8 +72,8 @@ mod tests {
     use super::*;
     use sluicegate_core::Timestamp;
 
-    fn incoming(body: &'static str) -> Incoming {
-        Incoming { body: body.into(), ..Incoming::default() }
+    fn incoming(body: &'static str) -> RawMessage {
+        RawMessage { body: body.into(), ..RawMessage::default() }
     }
 
     #[test]
@@ -80,19 +82,23 @@ mod tests {
         message.meta.hop = 3;
         message.meta.not_before = Some(Timestamp::from_millis(1_500));
         let envelope = Some(write(&message));
-        assert_eq!(read(Incoming { envelope, ..incoming("body") }, &Fields::default()), message);
+        assert_eq!(
+            read(RawMessage { envelope, ..incoming("body") }, &BodyFields::default()),
+            message
+        );
     }
 
     #[test]
     fn a_foreign_message_takes_its_id_from_its_body_or_from_its_broker() {
-        let fields = Fields { job: Some("AnalysisId".to_owned()), kind: Some("type".to_owned()) };
+        let fields =
+            BodyFields { job: Some("AnalysisId".to_owned()), kind: Some("type".to_owned()) };
         let body = r#"{"AnalysisId": "a-7", "type": "crawl_org", "deep": {"AnalysisId": "no"}}"#;
         let message = read(incoming(body), &fields);
         assert_eq!(
             (message.meta.job.as_str(), message.kind.as_deref()),
             ("a-7", Some("crawl_org"))
         );
-        let named = Incoming { foreign_id: Some("m-1".to_owned()), ..incoming("{}") };
+        let named = RawMessage { foreign_id: Some("m-1".to_owned()), ..incoming("{}") };
         assert_eq!(read(named, &fields).meta.job.as_str(), "m-1");
     }
 
@@ -108,7 +114,7 @@ mod tests {
             r#"{"job":"a","hop":-1}"#,
         ] {
             let envelope = Some(envelope.to_owned());
-            let message = read(Incoming { envelope, ..incoming("body") }, &Fields::default());
+            let message = read(RawMessage { envelope, ..incoming("body") }, &BodyFields::default());
             assert_eq!((message.body.as_ref(), message.meta.hop), (&b"body"[..], 0));
             assert_ne!(message.meta.job.as_str(), "a");
         }

@@ -10,16 +10,16 @@
 //! published and confirmed before the previous one is acknowledged. A crash in between creates a
 //! duplicate, which its [`MessageId`] identifies, and never loses a message.
 
+mod body_fields;
 pub mod broker;
 mod clock;
 mod consumer;
-mod dead;
+mod dead_letter;
 mod delivery;
 #[cfg(feature = "embedded")]
 pub mod embedded;
 pub mod envelope;
 mod error;
-mod fields;
 mod message;
 mod peek;
 mod queue;
@@ -30,18 +30,18 @@ pub mod sqs;
 mod stats;
 pub mod step;
 
-pub use broker::{Broker, Capabilities, Depth, Lease, Place};
+pub use broker::{Broker, Capabilities, Depth, LeaseKind, QueueName};
 pub use clock::WallClock;
 pub use consumer::Consumer;
-pub use dead::{DeadLetter, DeadLetters, Filter};
-pub use delivery::{Delivery, Reason};
+pub use dead_letter::{DeadLetter, DeadLetterFilter, DeadLetters};
+pub use delivery::{DeadLetterReason, Delivery};
 #[cfg(feature = "embedded")]
 pub use embedded::Embedded;
 pub use error::Error;
-pub use message::{Died, JobId, Message, MessageId, Metadata, When};
+pub use message::{DeliveryTime, FailureRecord, JobId, Message, MessageId, Metadata};
 pub use queue::{Options, Queue};
 #[cfg(feature = "rabbitmq")]
 pub use rabbitmq::RabbitMq;
 #[cfg(feature = "sqs")]
 pub use sqs::Sqs;
-pub use stats::{Processing, Snapshot};
+pub use stats::{ProcessingHistogram, QueueStats};

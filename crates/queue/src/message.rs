@@ -90,7 +90,7 @@ pub struct Metadata {
     pub booking: Option<String>,
     /// Record of the failure, if it is a dead letter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub died: Option<Died>,
+    pub died: Option<FailureRecord>,
 }
 
 impl Metadata {
@@ -114,7 +114,7 @@ const fn is_zero(number: &u32) -> bool {
 
 /// The record of a failure in a dead letter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Died {
+pub struct FailureRecord {
     /// Queue that the message came from.
     pub queue: String,
     /// Error message.
@@ -195,17 +195,17 @@ impl fmt::Display for MessageId {
 
 /// The earliest time of a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum When {
+pub enum DeliveryTime {
     /// As soon as a consumer is ready.
     Now,
     /// After one of a few delays that the configuration names: RabbitMQ keeps a queue for each of
-    /// them. Computed times are [`When::At`].
+    /// them. Computed times are [`DeliveryTime::At`].
     After(Span),
     /// Not before this instant.
     At(Timestamp),
 }
 
-impl When {
+impl DeliveryTime {
     /// Returns the instant, or `None` if it is not after `now`.
     pub(crate) fn instant(self, now: Timestamp) -> Option<Timestamp> {
         let at = match self {
@@ -233,8 +233,11 @@ mod tests {
     #[test]
     fn an_instant_in_the_past_is_no_delay() {
         let now = Timestamp::from_secs(10);
-        assert_eq!(When::At(now).instant(now), None);
-        assert_eq!(When::After(Span::ZERO).instant(now), None);
-        assert_eq!(When::After(Span::from_secs(1)).instant(now), Some(Timestamp::from_secs(11)));
+        assert_eq!(DeliveryTime::At(now).instant(now), None);
+        assert_eq!(DeliveryTime::After(Span::ZERO).instant(now), None);
+        assert_eq!(
+            DeliveryTime::After(Span::from_secs(1)).instant(now),
+            Some(Timestamp::from_secs(11))
+        );
     }
 }

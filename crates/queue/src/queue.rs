@@ -7,13 +7,15 @@ use std::sync::Arc;
 use sluicegate_core::time::Clock;
 use sluicegate_core::{Span, Timestamp};
 
-use crate::broker::{Broker, Capabilities, Delay, Depth, Outgoing, Place, Terms};
+use crate::body_fields::BodyFields;
+use crate::broker::{
+    Broker, Capabilities, ConsumeOptions, DeliveryDelay, Depth, OutgoingMessage, QueueName,
+};
 use crate::consumer::Consumer;
-use crate::dead::DeadLetters;
-use crate::fields::Fields;
-use crate::peek::{self, Seen};
-use crate::stats::{Snapshot, Stats};
-use crate::{Error, JobId, Message, MessageId, WallClock, When};
+use crate::dead_letter::DeadLetters;
+use crate::peek::{self, Visit};
+use crate::stats::{QueueStats, StatsCounters};
+use crate::{DeliveryTime, Error, JobId, Message, MessageId, WallClock};
 
 /// Options of a queue.
 #[derive(Clone)]
@@ -63,12 +65,12 @@ pub struct Queue {
 
 pub(crate) struct Inner {
     pub(crate) broker: Arc<dyn Broker>,
-    pub(crate) live: Place,
-    pub(crate) dead: Place,
+    pub(crate) live: QueueName,
+    pub(crate) dead: QueueName,
     pub(crate) visibility: Span,
-    pub(crate) fields: Fields,
+    pub(crate) fields: BodyFields,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) stats: Stats,
+    pub(crate) stats: StatsCounters,
 }
 
 impl Queue {
@@ -78,12 +80,12 @@ impl Queue {
         let dead = dead_letter.unwrap_or_else(|| format!("{name}-dlq"));
         let inner = Inner {
             broker,
-            live: Place::Live(name.to_owned()),
-            dead: Place::Dead(dead),
+            live: QueueName::Live(name.to_owned()),
+            dead: QueueName::Dead(dead),
             visibility,
-            fields: Fields { job: job_field, kind: type_field },
+            fields: BodyFields { job: job_field, kind: type_field },
             clock,
-            stats: Stats::default(),
+            stats: StatsCounters::default(),
         };
         Self { inner: Arc::new(inner) }
     }
@@ -101,9 +103,9 @@ impl Queue {
     /// Creates the queue and its dead-letter queue if they do not exist.
     pub async fn create(&self) -> Result<(), Error> {
         // Dead letters first: a queue must not be used before failed messages have a place to go.
-        for place in [&self.inner.dead, &self.inner.live] {
-            match self.inner.broker.check(place).await {
-                Err(Error::NoQueue { .. }) => self.inner.broker.create(place).await?,
+        for queue_name in [&self.inner.dead, &self.inner.live] {
+            match self.inner.broker.check(queue_name).await {
+                Err(Error::NoQueue { .. }) => self.inner.broker.create(queue_name).await?,
                 // An existing queue stays as it is.
                 checked => checked?,
             }
@@ -124,17 +126,20 @@ impl Queue {
 
     /// Sends a message. When this returns, the message survives a crash of the broker.
     pub async fn send(&self, message: Message) -> Result<MessageId, Error> {
-        self.send_when(message, When::Now).await
+        self.send_at(message, DeliveryTime::Now).await
     }
 
     /// Sends a message that is delivered later.
-    pub async fn send_when(&self, message: Message, when: When) -> Result<MessageId, Error> {
+    pub async fn send_at(&self, message: Message, when: DeliveryTime) -> Result<MessageId, Error> {
         let mut results = self.send_batch(vec![(message, when)]).await;
         results.pop().unwrap_or_else(|| unreachable!("one message has one result"))
     }
 
     /// Sends messages independently of each other. Returns one result each, in order.
-    pub async fn send_batch(&self, batch: Vec<(Message, When)>) -> Vec<Result<MessageId, Error>> {
+    pub async fn send_batch(
+        &self,
+        batch: Vec<(Message, DeliveryTime)>,
+    ) -> Vec<Result<MessageId, Error>> {
         let now = self.inner.clock.now();
         let mut ids = Vec::with_capacity(batch.len());
         let outgoing = batch.into_iter().map(|(mut message, when)| {
@@ -151,8 +156,12 @@ impl Queue {
 
     /// Starts receiving, with at most `prefetch` messages in flight.
     pub async fn consume(&self, prefetch: u16) -> Result<Consumer, Error> {
-        let terms = Terms { prefetch, visibility: self.inner.visibility, wait: Terms::WAIT_MAX };
-        let source = self.inner.broker.consume(&self.inner.live, terms).await?;
+        let options = ConsumeOptions {
+            prefetch,
+            visibility: self.inner.visibility,
+            wait: ConsumeOptions::WAIT_MAX,
+        };
+        let source = self.inner.broker.consume(&self.inner.live, options).await?;
         Ok(Consumer::new(self.clone(), source))
     }
 
@@ -178,7 +187,7 @@ impl Queue {
         peek::show(self, &self.inner.live, |message| {
             show(&message);
             shown += 1;
-            if shown < max { Seen::More } else { Seen::Enough }
+            if shown < max { Visit::Continue } else { Visit::Stop }
         })
         .await?;
         Ok(shown)
@@ -195,7 +204,7 @@ impl Queue {
     }
 
     /// Returns the statistics of this handle and its clones.
-    pub fn stats(&self) -> Snapshot {
+    pub fn stats(&self) -> QueueStats {
         self.inner.stats.snapshot()
     }
 }
@@ -208,29 +217,32 @@ impl fmt::Debug for Queue {
 
 impl Inner {
     /// Prepares a message for publishing, with its delay.
-    pub(crate) fn outgoing(&self, mut message: Message, when: When) -> Outgoing {
+    pub(crate) fn outgoing(&self, mut message: Message, when: DeliveryTime) -> OutgoingMessage {
         let now = self.clock.now();
         let capabilities = self.broker.capabilities();
         let delay = match when {
-            When::After(span) if capabilities.fixed_delays && span > Span::ZERO => {
+            DeliveryTime::After(span) if capabilities.fixed_delays && span > Span::ZERO => {
                 // The broker measures the delay with its own clock, so ours is not needed.
                 message.meta.not_before = None;
-                Delay::Fixed(span)
+                DeliveryDelay::Fixed(span)
             }
             when => {
                 message.meta.not_before = when.instant(now);
-                message.meta.not_before.map_or(Delay::None, |at| until(at, now, &capabilities))
+                message
+                    .meta
+                    .not_before
+                    .map_or(DeliveryDelay::None, |at| until(at, now, &capabilities))
             }
         };
-        Outgoing { message, delay }
+        OutgoingMessage { message, delay }
     }
 }
 
 /// Returns the delay until an instant, at most as long as the broker supports.
-fn until(at: Timestamp, now: Timestamp, capabilities: &Capabilities) -> Delay {
+fn until(at: Timestamp, now: Timestamp, capabilities: &Capabilities) -> DeliveryDelay {
     let left = at.since(now).min(capabilities.delay_max);
     if left < capabilities.delay_min || left == Span::ZERO {
-        return Delay::None;
+        return DeliveryDelay::None;
     }
-    Delay::Until { at, left }
+    DeliveryDelay::Until { at, left }
 }

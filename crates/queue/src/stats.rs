@@ -1,4 +1,4 @@
-//! [`Stats`]: counters of the messages that passed through a queue, for metrics.
+//! [`StatsCounters`]: counters of the messages that passed through a queue, for metrics.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ const KINDS_MAX: usize = 100;
 const OTHER: &str = "other";
 
 #[derive(Debug, Default)]
-pub(crate) struct Stats {
+pub(crate) struct StatsCounters {
     sent: AtomicU64,
     received: AtomicU64,
     acked: AtomicU64,
@@ -23,12 +23,12 @@ pub(crate) struct Stats {
     retried: AtomicU64,
     dead_lettered: AtomicU64,
     age_us: AtomicU64,
-    processing: Mutex<BTreeMap<String, Processing>>,
+    processing: Mutex<BTreeMap<String, ProcessingHistogram>>,
 }
 
 /// The statistics of a queue at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Snapshot {
+pub struct QueueStats {
     /// Messages that were sent and confirmed.
     pub sent: u64,
     /// Messages that were handed out.
@@ -45,12 +45,12 @@ pub struct Snapshot {
     /// age of the oldest message if the broker does not report it.
     pub age: Span,
     /// Processing times by job type.
-    pub processing: BTreeMap<String, Processing>,
+    pub processing: BTreeMap<String, ProcessingHistogram>,
 }
 
 /// A histogram of processing times of one job type.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Processing {
+pub struct ProcessingHistogram {
     /// Number of jobs per bucket: those that took at most the bound of the same index, each counted
     /// once.
     pub buckets: [u64; Self::BOUNDS.len()],
@@ -60,7 +60,7 @@ pub struct Processing {
     pub sum: Span,
 }
 
-impl Processing {
+impl ProcessingHistogram {
     /// Upper bounds of the buckets.
     pub const BOUNDS: [Span; 10] = [
         Span::from_millis(5),
@@ -86,7 +86,7 @@ impl Processing {
     }
 }
 
-impl Stats {
+impl StatsCounters {
     pub(crate) fn sent(&self, messages: usize) {
         self.sent.fetch_add(messages as u64, Ordering::Relaxed);
     }
@@ -105,7 +105,7 @@ impl Stats {
         let kind = if all.contains_key(kind) || all.len() < KINDS_MAX { kind } else { OTHER };
         match all.get_mut(kind) {
             Some(processing) => processing.add(took),
-            None => all.entry(kind.to_owned()).or_insert(Processing::EMPTY).add(took),
+            None => all.entry(kind.to_owned()).or_insert(ProcessingHistogram::EMPTY).add(took),
         }
     }
 
@@ -121,10 +121,10 @@ impl Stats {
         self.dead_lettered.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn snapshot(&self) -> Snapshot {
+    pub(crate) fn snapshot(&self) -> QueueStats {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let processing = self.processing.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        Snapshot {
+        QueueStats {
             sent: read(&self.sent),
             received: read(&self.received),
             acked: read(&self.acked),
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn kinds_of_work_are_bounded_whatever_producers_send() {
-        let stats = Stats::default();
+        let stats = StatsCounters::default();
         for kind in 0..1_000 {
             let message = Message::new("").of_kind(format!("k{kind}"));
             stats.acked(&message, Span::from_millis(30));

@@ -1,12 +1,12 @@
-//! [`Step`]: trace events for the steps of settling a message. A crash between any two steps loses
-//! nothing: the tests kill a process at each of them.
+//! [`DeliveryStep`]: trace events for the steps of settling a message. A crash between any two
+//! steps loses nothing: the tests kill a process at each of them.
 
 /// Tracing target of the events.
 pub const TARGET: &str = "sluicegate_queue::step";
 
 /// A step that was just completed, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum DeliveryStep {
     /// A message was handed out.
     Received,
     /// Its successor was sent to the broker, which may have it.
@@ -17,13 +17,13 @@ pub enum Step {
     Acknowledged,
 }
 
-impl Step {
+impl DeliveryStep {
     /// All steps, in order.
     pub const ALL: [Self; 4] =
         [Self::Received, Self::Published, Self::Confirmed, Self::Acknowledged];
 
     /// Returns the name of the step in the event.
-    pub const fn word(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Received => "received",
             Self::Published => "published",
@@ -33,7 +33,7 @@ impl Step {
     }
 
     /// Emits the trace event.
-    pub(crate) fn reached(self) {
-        tracing::trace!(target: TARGET, step = self.word());
+    pub(crate) fn emit(self) {
+        tracing::trace!(target: TARGET, step = self.name());
     }
 }

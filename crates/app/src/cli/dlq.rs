@@ -5,7 +5,7 @@ use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use sluicegate_core::Span;
 use sluicegate_core::time::Clock as _;
-use sluicegate_queue::{DeadLetter, Filter, Queue, WallClock};
+use sluicegate_queue::{DeadLetter, DeadLetterFilter, Queue, WallClock};
 
 use super::check::table;
 use super::queue::{At, block_on, shown};
@@ -94,10 +94,10 @@ struct Which {
 }
 
 impl Which {
-    fn filter(&self) -> Filter {
+    fn filter(&self) -> DeadLetterFilter {
         let (kind, error) = (self.kind.clone(), self.error.clone());
         let until = self.older_than.map(|span| WallClock.now() - span);
-        Filter { job: self.job.clone(), kind, error, until }
+        DeadLetterFilter { job: self.job.clone(), kind, error, until }
     }
 }
 
@@ -113,7 +113,7 @@ impl Dlq {
                 }
                 Action::Show { queue, job } => {
                     let queue = queues.queue(&queue, missing).await?;
-                    let one = Filter { job: Some(job), ..Filter::default() };
+                    let one = DeadLetterFilter { job: Some(job), ..DeadLetterFilter::default() };
                     let show = |letter: &DeadLetter| say(&whole(letter));
                     Ok(queue.dead_letters().list(&one, 1, show).await? > 0)
                 }
@@ -180,7 +180,7 @@ async fn bar(queue: &Queue, which: &Which) -> anyhow::Result<ProgressBar> {
 
 fn row(letter: &DeadLetter) -> [String; 6] {
     let message = &letter.message;
-    let died = letter.died();
+    let died = letter.failure();
     let error = died.map_or("put here by the broker", |died| &died.message);
     [
         died.map(|died| died.at.to_string()).unwrap_or_default(),
@@ -197,7 +197,7 @@ fn whole(letter: &DeadLetter) -> String {
     let mut message = letter.message.clone();
     message.body = letter.original().into();
     let mut shown: serde_json::Value = serde_json::from_str(&shown(&message)).unwrap_or_default();
-    if let Some(died) = letter.died() {
+    if let Some(died) = letter.failure() {
         // In a body that is JSON, the whole error is in it.
         let body: serde_json::Value =
             serde_json::from_slice(&letter.message.body).unwrap_or_default();

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use sluicegate_config::{Config, QueueBroker};
 use sluicegate_core::Timestamp;
 use sluicegate_core::time::Clock as _;
-use sluicegate_queue::{Filter, Message, Queue, WallClock};
+use sluicegate_queue::{DeadLetterFilter, Message, Queue, WallClock};
 
 use super::complain;
 use super::queue::block_on;
@@ -154,10 +154,10 @@ async fn lying(
             }
         })
         .await?;
-    let filter = Filter { job: Some(job.to_owned()), ..Filter::default() };
+    let filter = DeadLetterFilter { job: Some(job.to_owned()), ..DeadLetterFilter::default() };
     let dead = queue.dead_letters();
     let listed = dead.list(&filter, 1, |letter| {
-        let error = letter.died().map_or("", |died| died.message.as_str());
+        let error = letter.failure().map_or("", |died| died.message.as_str());
         let words = format!(
             "it lies with the dead letters of {name}: {error}\n\
              send it again with: sluicegate dlq replay {name} --job {job}"

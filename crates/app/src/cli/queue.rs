@@ -7,7 +7,7 @@ use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 use indicatif::ProgressBar;
 use sluicegate_core::Span;
-use sluicegate_queue::{Error, JobId, Message, Queue, When};
+use sluicegate_queue::{DeliveryTime, Error, JobId, Message, Queue};
 
 use super::check::table;
 use super::say;
@@ -149,10 +149,10 @@ impl QueueCommand {
 impl Send {
     async fn run(&self, queue: &Queue) -> anyhow::Result<()> {
         let body = self.body()?;
-        let when = self.delay.map_or(When::Now, When::After);
+        let when = self.delay.map_or(DeliveryTime::Now, DeliveryTime::After);
         if !self.lines {
             let message = self.message(queue, body)?;
-            say(&queue.send_when(message, when).await?.to_string());
+            say(&queue.send_at(message, when).await?.to_string());
             return Ok(());
         }
         let lines = body.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);

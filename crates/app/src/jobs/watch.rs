@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use sluicegate_queue::{Depth, Processing, Queue};
+use sluicegate_queue::{Depth, ProcessingHistogram, Queue};
 use sluicegate_server::metrics::{QueueProcessing, QueueStats};
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
@@ -97,10 +97,10 @@ impl Watched {
     }
 }
 
-fn processing((kind, took): (&String, &Processing)) -> QueueProcessing {
+fn processing((kind, took): (&String, &ProcessingHistogram)) -> QueueProcessing {
     QueueProcessing {
         kind: kind.clone(),
-        took: Processing::BOUNDS.into_iter().zip(took.buckets).collect(),
+        took: ProcessingHistogram::BOUNDS.into_iter().zip(took.buckets).collect(),
         count: took.count,
         sum: took.sum,
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use simulators::{Provider, Record};
 use sluicegate_core::Span;
-use sluicegate_queue::{Filter, Message, When};
+use sluicegate_queue::{DeadLetterFilter, DeliveryTime, Message};
 use sluicegate_testkit::judge::judge;
 
 use crate::common::Running;
@@ -187,8 +187,8 @@ fn poison_goes_to_the_dead_letters_as_it_came() {
         let _running = stand.run("dispatch,worker", &config(&stand, &url, "100/s"));
         let poison = vec![0xff, 0x00, b'{'];
         let batch = vec![
-            (Message::new(poison.clone()), When::Now),
-            (Message::new("{\"AnalysisId\":\"good\"}"), When::Now),
+            (Message::new(poison.clone()), DeliveryTime::Now),
+            (Message::new("{\"AnalysisId\":\"good\"}"), DeliveryTime::Now),
         ];
         for sent in stand.runtime.block_on(raw.send_batch(batch)) {
             sent.expect("sent");
@@ -199,7 +199,7 @@ fn poison_goes_to_the_dead_letters_as_it_came() {
         });
         let mut letters = Vec::new();
         let dead = raw.dead_letters();
-        let all = Filter::default();
+        let all = DeadLetterFilter::default();
         let listed = dead.list(&all, 10, |letter| letters.push(letter.message.body.clone()));
         stand.runtime.block_on(listed).expect("letters");
         assert_eq!(letters, [poison]);

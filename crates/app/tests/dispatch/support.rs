@@ -7,8 +7,8 @@ use std::time::Duration;
 use simulators::{GitHub, Provider, Record};
 use sluicegate_core::{Span, Timestamp};
 use sluicegate_queue::{
-    Broker, Depth, Embedded, Error, Filter, JobId, Message, Options, Queue, RabbitMq, When,
-    rabbitmq,
+    Broker, DeadLetterFilter, DeliveryTime, Depth, Embedded, Error, JobId, Message, Options, Queue,
+    RabbitMq, rabbitmq,
 };
 use sluicegate_testkit::Deadline;
 use sluicegate_testkit::judge::{judge, judge_arrivals, longest_way};
@@ -173,7 +173,7 @@ impl Stand {
     /// The jobs of all dead letters of a queue.
     pub(crate) fn dead_jobs(&self, queue: &str) -> BTreeSet<String> {
         let letters = self.queue(queue).dead_letters();
-        let all = Filter::default();
+        let all = DeadLetterFilter::default();
         self.insist(async || {
             let mut jobs = BTreeSet::new();
             let listed = letters.list(&all, u64::MAX, |letter| {
@@ -190,7 +190,7 @@ impl Stand {
         let batch = (0..count).map(|number| {
             let id = self.job(number);
             let body = format!("{{\"AnalysisId\":\"{id}\",\"ImageUrls\":[\"http://x/{number}\"]}}");
-            (Message::of_job(JobId::try_from(id).expect("a job id"), body), When::Now)
+            (Message::of_job(JobId::try_from(id).expect("a job id"), body), DeliveryTime::Now)
         });
         let batch: Vec<_> = batch.collect();
         for part in batch.chunks(500) {
@@ -199,7 +199,7 @@ impl Stand {
                 if sent.is_err() {
                     // Perhaps a second time, under the same name.
                     lock(&self.resent).insert(message.meta.job.to_string());
-                    self.insist(async || queue.send_when(message.clone(), *when).await);
+                    self.insist(async || queue.send_at(message.clone(), *when).await);
                 }
             }
         }

@@ -143,11 +143,11 @@ pub struct WaitOptions {
     pub max: Span,
     /// Maximum number of waiting requests. Default: 1000.
     pub depth: usize,
-    /// FairOrder order between tenants. Default: first in, first out.
+    /// Fair order between tenants. Default: first in, first out.
     pub fair: Option<FairOrder>,
 }
 
-/// FairOrder order: the values of a dimension take turns.
+/// Fair order: the values of a dimension take turns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FairOrder {
     /// Dimension whose values take turns.

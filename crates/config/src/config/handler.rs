@@ -53,7 +53,7 @@ pub struct HttpWork {
     pub credentials: Option<Credentials>,
     /// Job id template. Default: derived from the job, so that a repeated message has the same id.
     pub idempotency_header: Option<String>,
-    /// StatusRanges that mean success. Default: 2xx.
+    /// Statuses that mean success. Default: 2xx.
     pub success: StatusRanges,
     /// Condition that the response body must meet as well. Default: none.
     pub condition: Option<ResponseCondition>,

@@ -1,4 +1,5 @@
-//! Options of one process: [`ServerOptions`] (resource limits), [`LogOptions`] and [`MetricsOptions`].
+//! Options of one process: [`ServerOptions`] (resource limits), [`LogOptions`] and
+//! [`MetricsOptions`].
 
 use std::fmt;
 use std::str::FromStr;
@@ -85,7 +86,7 @@ pub enum LogLevel {
 /// The format of a log line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
-    /// Text on a terminal, JSON misplaced.
+    /// Text on a terminal, JSON elsewhere.
     #[default]
     Auto,
     /// One JSON object per line.
@@ -97,11 +98,11 @@ pub enum LogFormat {
 /// Sampling rates of logged decisions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DecisionSampling {
-    /// SampleRate of allowed requests that is logged. Default: 1.0; lower it where the log costs more
-    /// than the work.
+    /// Share of allowed requests that is logged. Default: 1.0; lower it where the log costs
+    /// more than the work.
     pub allowed: SampleRate,
-    /// SampleRate of denied requests that is logged. Default: 1.0, because denials are what users ask
-    /// about.
+    /// Share of denied requests that is logged. Default: 1.0, because denials are what users
+    /// ask about.
     pub denied: SampleRate,
 }
 

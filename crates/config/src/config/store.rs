@@ -71,8 +71,8 @@ pub struct RedisStore {
     /// Dimension that decides the cluster slot of a key: rules that count by it are decided in one
     /// round trip. Default: none.
     pub partition: Option<String>,
-    /// Time for which a node repeats a denial without workload Redis. Default: 1s, which is also the
-    /// maximum; 0 turns it off.
+    /// Time for which a node repeats a denial without asking Redis. Default: 1s, which is also
+    /// the maximum; 0 turns it off.
     pub deny_cache: Span,
     /// Prefix of every key. Default: `sg:`, so that other programs can use the same server.
     pub key_prefix: String,

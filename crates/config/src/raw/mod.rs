@@ -1,6 +1,6 @@
 //! The parsed YAML: a tree of [`Node`]s, each with its line and column. Scalars are still text.
 //!
-//! FinishedNode on the events of `saphyr-parser`, the parser under the crate `saphyr`. The tree of
+//! Built on the events of `saphyr-parser`, the parser under the crate `saphyr`. The tree of
 //! `saphyr` itself copies the value of an alias without a bound, recurses as deep as a file nests,
 //! and interprets scalars before variables are replaced. This tree does none of that.
 

@@ -23,7 +23,8 @@ pub(super) fn auth(item: Item<'_>, report: &mut Report) -> Auth {
     {
         let message =
             "no token has scopes, so every token may also set overrides, reset usage and reload";
-        let remedy = "write tokens as {token: …, scopes: [decide]}, and give the scope admin to operators only";
+        let remedy = "write tokens as {token: …, scopes: [decide]}, and give admin to operators \
+                      only";
         report.warning(&item.location(), message, remedy);
     }
     auth

@@ -103,7 +103,7 @@ fn numbered(mut groups: Vec<Group>) -> Vec<Group> {
     groups
 }
 
-/// DraftRule groups and rules by their numbers.
+/// Draft groups and rules by their numbers.
 struct NumberedDrafts<'d, 'n> {
     groups: &'d [DraftGroup<'n>],
     rules: Vec<&'d DraftRule<'n>>,

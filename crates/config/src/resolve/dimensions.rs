@@ -77,7 +77,8 @@ impl Dimensions {
     pub(super) fn require_for_default_rule(&mut self, names: &[String], report: &mut Report) {
         for name in names {
             if let Some((_, location)) = self.optional.iter().find(|(other, _)| other == name) {
-                let message = "can't be optional: the file has no limits, and the default rule counts by this dimension";
+                let message = "can't be optional: the file has no limits, and the default rule \
+                               counts by this dimension";
                 report.error(location, message, "write required, or add limits");
             } else if !self.required.contains(name) {
                 self.required.push(name.clone());

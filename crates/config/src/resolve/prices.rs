@@ -29,7 +29,8 @@ pub(super) fn prices(item: &Item<'_>, report: &mut Report) -> (Prices, PriceBook
     let mut prices = Prices::default();
     let mut models = Vec::new();
     let (mut default, mut unknown) = (None, None);
-    let form = "write a map from models to prices, such as default: {input: 0.20 USD/1M, output: 0.60 USD/1M}";
+    let form = "write a map from models to prices, such as default: {input: 0.20 USD/1M, output: \
+                0.60 USD/1M}";
     for (key, item) in item.entries(report, form).unwrap_or_default() {
         match key.text.as_str() {
             "file" => prices.file = scalar::path(&item, report),

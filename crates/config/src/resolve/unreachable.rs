@@ -46,7 +46,8 @@ const REMEDY: &str = "move this rule above it, or remove it";
 
 fn report_unreachable(never: &DraftRule<'_>, first: &DraftRule<'_>, report: &mut Report) {
     let message = format!(
-        "the rule never applies: rule {} on line {} comes first and matches every request of this rule",
+        "the rule never applies: rule {} on line {} comes first and matches every request \
+         of this rule",
         first.display_name(),
         first.item.node.at.line,
     );
@@ -366,7 +367,8 @@ mod tests {
                     false => reachable.push(number),
                 }
             }
-            let found: Vec<_> = find_unreachable(&rules, &[]).into_iter().map(|(never, _)| never).collect();
+            let found = find_unreachable(&rules, &[]).into_iter().map(|(never, _)| never);
+            let found: Vec<_> = found.collect();
             proptest::prop_assert_eq!(found, never);
         }
     }

@@ -1,5 +1,5 @@
-//! Golden tests: each file in `bad` and `warning` contains a mistake, and the messages about it are in
-//! a `.txt` file next to it.
+//! Golden tests: each file in `bad` and `warning` contains a mistake, and the messages about it are
+//! in a `.txt` file next to it.
 //!
 //! `UPDATE_GOLDEN=1 cargo test -p sluicegate-config golden` writes the expected texts again; read
 //! the difference before you commit it. A line `# env NAME=value` at the top of a file sets a

@@ -70,7 +70,7 @@ async fn what_no_provider_can_take_is_a_dead_letter_with_its_reason() {
     let mut letters = Vec::new();
     raw.dead_letters()
         .list(&Default::default(), 10, |letter| {
-            letters.push((letter.original(), letter.died().expect("a reason").message.clone()));
+            letters.push((letter.original(), letter.failure().expect("a reason").message.clone()));
         })
         .await
         .expect("letters");

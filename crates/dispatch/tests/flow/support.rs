@@ -91,7 +91,7 @@ impl Bench {
     pub(crate) async fn produce(&self, queue: &str, body: impl Fn(usize) -> String, count: usize) {
         let batch = (0..count).map(|number| {
             let job = JobId::try_from(format!("job-{number}")).expect("a job id");
-            (Message::of_job(job, body(number)), When::Now)
+            (Message::of_job(job, body(number)), DeliveryTime::Now)
         });
         for sent in self.queue(queue).await.send_batch(batch.collect()).await {
             sent.expect("sent");

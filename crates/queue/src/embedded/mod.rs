@@ -9,11 +9,11 @@
 //! message is atomic.
 
 mod open;
-mod operations;
 mod receipt;
 mod row;
 mod source;
-mod watch;
+mod transaction;
+mod watcher;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -24,10 +24,13 @@ use rusqlite::Connection;
 use sluicegate_core::Span;
 use sluicegate_core::time::{Clock, EXACT_MAX};
 
-use crate::broker::{Broker, Capabilities, Depth, Incoming, Lease, Outgoing, Place, Source, Terms};
+use crate::broker::{
+    Broker, Capabilities, ConsumeOptions, Depth, LeaseKind, MessageSource, OutgoingMessage,
+    QueueName, RawMessage,
+};
 use crate::{Error, WallClock};
-use source::Taking;
-use watch::Watch;
+use source::EmbeddedSource;
+use watcher::FileWatcher;
 use writer::Writer;
 
 /// Name of the broker in messages.
@@ -37,14 +40,14 @@ const SIZE_MAX: usize = 16 << 20;
 
 const CAPABILITIES: Capabilities = Capabilities {
     broker: NAME,
-    lease: Lease::Timed(Span::from_micros(EXACT_MAX)),
+    lease: LeaseKind::Timed(Span::from_micros(EXACT_MAX)),
     delay_max: Span::from_micros(EXACT_MAX),
     delay_min: Span::ZERO,
     fixed_delays: false,
     browse: true,
     priorities: true,
     size_max: SIZE_MAX,
-    counts_returns: false,
+    counts_redeliveries: false,
     atomic_relay: true,
 };
 
@@ -55,7 +58,7 @@ pub struct Embedded {
     clock: Arc<dyn Clock>,
     reader: Arc<Mutex<Connection>>,
     /// Shared by all consumers; it lives as long as one of them.
-    watch: Mutex<Weak<Watch>>,
+    watch: Mutex<Weak<FileWatcher>>,
 }
 
 impl Embedded {
@@ -73,12 +76,12 @@ impl Embedded {
 
     /// Starts the watcher that wakes consumers when other processes write to the file, unless it is
     /// running.
-    fn watch(&self) -> Result<Arc<Watch>, Error> {
+    fn watch(&self) -> Result<Arc<FileWatcher>, Error> {
         let mut running = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(watch) = running.upgrade() {
             return Ok(watch);
         }
-        let watch = Arc::new(Watch::start(&self.path, self.writer.arrived.clone())?);
+        let watch = Arc::new(FileWatcher::start(&self.path, self.writer.arrived.clone())?);
         *running = Arc::downgrade(&watch);
         Ok(watch)
     }
@@ -86,13 +89,13 @@ impl Embedded {
     /// Reads on a connection of its own, so that reads do not delay the writer.
     async fn read<T: Send + 'static>(
         &self,
-        place: &Place,
+        queue_name: &QueueName,
         read: impl FnOnce(&Connection, i64) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, Error> {
-        let (reader, place) = (self.reader.clone(), place.clone());
+        let (reader, queue_name) = (self.reader.clone(), queue_name.clone());
         let reading = tokio::task::spawn_blocking(move || {
             let reader = reader.lock().unwrap_or_else(PoisonError::into_inner);
-            let queue = operations::number(&reader, &place)?;
+            let queue = transaction::queue_id(&reader, &queue_name)?;
             read(&reader, queue).map_err(|error| open::failed(&error))
         });
         reading.await.unwrap_or_else(|_| Err(unavailable("the process is stopping")))
@@ -116,13 +119,15 @@ impl Broker for Embedded {
 
     fn publish<'a>(
         &'a self,
-        place: &'a Place,
-        batch: Vec<Outgoing>,
+        queue_name: &'a QueueName,
+        batch: Vec<OutgoingMessage>,
     ) -> BoxFuture<'a, Vec<Result<(), Error>>> {
         async move {
             let (count, now) = (batch.len(), self.clock.now());
-            let place = place.clone();
-            let publish = move |work: &mut operations::Work<'_>| work.publish(&place, batch, now);
+            let queue_name = queue_name.clone();
+            let publish = move |transaction: &mut transaction::Transaction<'_>| {
+                transaction.publish(&queue_name, batch, now)
+            };
             match self.writer.run(publish).await {
                 Ok(results) => results,
                 Err(error) => vec![Err(error); count],
@@ -133,47 +138,50 @@ impl Broker for Embedded {
 
     fn consume<'a>(
         &'a self,
-        place: &'a Place,
-        terms: Terms,
-    ) -> BoxFuture<'a, Result<Box<dyn Source>, Error>> {
+        queue_name: &'a QueueName,
+        options: ConsumeOptions,
+    ) -> BoxFuture<'a, Result<Box<dyn MessageSource>, Error>> {
         async move {
-            self.check(place).await?;
+            self.check(queue_name).await?;
             let (writer, clock, watch) = (self.writer.clone(), self.clock.clone(), self.watch()?);
-            let place = place.clone();
-            let source: Box<dyn Source> =
-                Box::new(Taking { place, terms, writer, clock, _watch: watch });
+            let queue_name = queue_name.clone();
+            let source: Box<dyn MessageSource> =
+                Box::new(EmbeddedSource { queue_name, options, writer, clock, _watch: watch });
             Ok(source)
         }
         .boxed()
     }
 
-    fn depth<'a>(&'a self, place: &'a Place) -> BoxFuture<'a, Result<Depth, Error>> {
-        let (now, dead) = (self.clock.now(), operations::is_dead(place));
-        self.read(place, move |reader, queue| operations::depth(reader, dead, queue, now)).boxed()
+    fn depth<'a>(&'a self, queue_name: &'a QueueName) -> BoxFuture<'a, Result<Depth, Error>> {
+        let (now, dead) = (self.clock.now(), transaction::is_dead(queue_name));
+        self.read(queue_name, move |reader, queue| transaction::depth(reader, dead, queue, now))
+            .boxed()
     }
 
     fn browse<'a>(
         &'a self,
-        place: &'a Place,
+        queue_name: &'a QueueName,
         after: u64,
         max: usize,
-    ) -> BoxFuture<'a, Result<Vec<(u64, Incoming)>, Error>> {
-        let dead = operations::is_dead(place);
-        self.read(place, move |reader, queue| operations::browse(reader, dead, queue, after, max))
-            .boxed()
+    ) -> BoxFuture<'a, Result<Vec<(u64, RawMessage)>, Error>> {
+        let dead = transaction::is_dead(queue_name);
+        self.read(queue_name, move |reader, queue| {
+            transaction::browse(reader, dead, queue, after, max)
+        })
+        .boxed()
     }
 
-    fn check<'a>(&'a self, place: &'a Place) -> BoxFuture<'a, Result<(), Error>> {
-        self.read(place, |_, _| Ok(())).boxed()
+    fn check<'a>(&'a self, queue_name: &'a QueueName) -> BoxFuture<'a, Result<(), Error>> {
+        self.read(queue_name, |_, _| Ok(())).boxed()
     }
 
-    fn create<'a>(&'a self, place: &'a Place) -> BoxFuture<'a, Result<(), Error>> {
-        let place = place.clone();
-        self.writer.run(move |work| work.create(&place)).boxed()
+    fn create<'a>(&'a self, queue_name: &'a QueueName) -> BoxFuture<'a, Result<(), Error>> {
+        let queue_name = queue_name.clone();
+        self.writer.run(move |transaction| transaction.create(&queue_name)).boxed()
     }
 
-    fn purge<'a>(&'a self, place: &'a Place) -> BoxFuture<'a, Result<Option<u64>, Error>> {
-        let (place, now) = (place.clone(), self.clock.now());
-        self.writer.run(move |work| work.purge(&place, now).map(Some)).boxed()
+    fn purge<'a>(&'a self, queue_name: &'a QueueName) -> BoxFuture<'a, Result<Option<u64>, Error>> {
+        let (queue_name, now) = (queue_name.clone(), self.clock.now());
+        self.writer.run(move |transaction| transaction.purge(&queue_name, now).map(Some)).boxed()
     }
 }

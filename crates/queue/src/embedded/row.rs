@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use rusqlite::Row;
 
-use crate::broker::Incoming;
+use crate::broker::RawMessage;
 use crate::{Message, envelope};
 
 /// Start of a query whose rows [`read`] parses.
@@ -12,10 +12,10 @@ pub(super) const SELECT: &str = "SELECT id, priority, returns + leased, envelope
                                  headers, body FROM $t JOIN $t_content USING (id)";
 
 /// Parses a row. Returns its id and the message.
-pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<(i64, Incoming)> {
+pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<(i64, RawMessage)> {
     let headers: Option<String> = row.get(5)?;
     let headers = headers.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
-    let incoming = Incoming {
+    let incoming = RawMessage {
         body: row.get::<_, Vec<u8>>(6)?.into(),
         content_type: row.get(4)?,
         kind: None,
@@ -23,18 +23,18 @@ pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<(i64, Incoming)> {
         headers,
         envelope: Some(row.get(3)?),
         foreign_id: None,
-        returns: row.get(2)?,
+        redeliveries: row.get(2)?,
     };
     Ok((row.get(0)?, incoming))
 }
 
 /// The texts that are stored next to the body.
-pub(super) struct Written {
+pub(super) struct RowTexts {
     pub(super) envelope: String,
     pub(super) headers: Option<String>,
 }
 
-impl Written {
+impl RowTexts {
     pub(super) fn of(message: &Message) -> Self {
         let headers = |headers: &BTreeMap<String, String>| {
             serde_json::to_string(headers).expect("texts are JSON")

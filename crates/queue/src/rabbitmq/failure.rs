@@ -19,12 +19,12 @@ pub(super) enum Failure {
     /// An error of RabbitMQ or of the client.
     Client(lapin::Error),
     /// A timeout.
-    Late,
+    Timeout,
 }
 
 impl Failure {
     /// Returns true if the error concerns one queue, and not the connection.
-    pub(super) fn is_about_a_queue(&self) -> bool {
+    pub(super) fn concerns_queue(&self) -> bool {
         let Self::Client(error) = self else { return false };
         let about = [NOT_FOUND, RESOURCE_LOCKED, PRECONDITION_FAILED];
         reply(error).is_some_and(|(code, _)| about.contains(&code))
@@ -34,7 +34,7 @@ impl Failure {
 impl From<Failure> for Error {
     fn from(failure: Failure) -> Self {
         match failure {
-            Failure::Late => unavailable("timeout"),
+            Failure::Timeout => unavailable("timeout"),
             Failure::Client(error) => match reply(&error) {
                 Some((ACCESS_REFUSED, text)) => refused(&format!(
                     "{text}; check user and password in queue.url, and the permissions of the user"
@@ -68,13 +68,13 @@ pub(super) fn of_queue(queue: &str, failure: Failure) -> Error {
 /// an error message.
 pub(super) fn of_connecting(host: &str, failure: Failure) -> Error {
     match failure {
-        Failure::Late => unavailable(&format!(
+        Failure::Timeout => unavailable(&format!(
             "timeout while connecting to {host}: check queue.url, and that RabbitMQ is running"
         )),
         Failure::Client(error) if error.to_string().contains("certificate") => {
             unavailable(&format!(
-                "can't verify the certificate of {host} ({error}): set SSL_CERT_FILE to a file with the \
-             certificate of its authority"
+                "can't verify the certificate of {host} ({error}): set SSL_CERT_FILE to a file \
+                 with the certificate of its authority"
             ))
         }
         Failure::Client(error) if error.is_io_error() => unavailable(&format!(

@@ -10,14 +10,14 @@
 //! longest that does not end too late, so that all messages in a delay queue wait equally long and
 //! none blocks another.
 
-mod delay;
+mod connection;
+mod delay_queue;
 mod failure;
-mod link;
-mod nudge;
 mod properties;
 mod publish;
 mod receipt;
 mod source;
+mod watchdog;
 
 use std::sync::Arc;
 
@@ -26,10 +26,13 @@ use lapin::options::{QueueDeclareOptions, QueuePurgeOptions};
 use lapin::types::{AMQPValue, FieldTable};
 
 use crate::Error;
-use crate::broker::{Broker, Capabilities, Depth, Lease, Outgoing, Place, Source, Terms};
-pub use delay::delayed_queue;
-use link::Link;
-use source::Consuming;
+use crate::broker::{
+    Broker, Capabilities, ConsumeOptions, Depth, LeaseKind, MessageSource, OutgoingMessage,
+    QueueName,
+};
+use connection::RabbitConnection;
+pub use delay_queue::delayed_queue;
+use source::RabbitSource;
 
 /// Name of the broker in messages.
 const NAME: &str = "RabbitMQ";
@@ -75,7 +78,7 @@ pub enum QueueType {
 /// A RabbitMQ broker.
 #[derive(Debug)]
 pub struct RabbitMq {
-    link: Arc<Link>,
+    connection: Arc<RabbitConnection>,
     options: Options,
 }
 
@@ -83,25 +86,25 @@ impl RabbitMq {
     /// Creates a broker that connects when it is first used, and reconnects when the connection is
     /// lost.
     pub fn new(options: Options) -> Result<Self, Error> {
-        let link = Arc::new(Link::new(&options.url)?);
-        Ok(Self { link, options })
+        let connection = Arc::new(RabbitConnection::new(&options.url)?);
+        Ok(Self { connection, options })
     }
 
     /// Creates a broker and connects. Returns an error if the address or the login is wrong.
     pub async fn connect(options: Options) -> Result<Self, Error> {
         let broker = Self::new(options)?;
-        broker.link.live().await?;
+        broker.connection.open().await?;
         Ok(broker)
     }
 
     /// Returns the arguments for creating a queue. Dead letters get no priorities, because other
     /// programs may declare the same queue.
-    fn arguments(&self, place: &Place) -> FieldTable {
+    fn arguments(&self, queue_name: &QueueName) -> FieldTable {
         let mut arguments = FieldTable::default();
         if self.options.queue_type == QueueType::Quorum {
             let quorum = AMQPValue::LongString("quorum".into());
             arguments.insert("x-queue-type".into(), quorum);
-        } else if self.options.priorities && matches!(place, Place::Live(_)) {
+        } else if self.options.priorities && matches!(queue_name, QueueName::Live(_)) {
             let max = AMQPValue::LongInt(i32::from(crate::Message::PRIORITY_MAX));
             arguments.insert("x-max-priority".into(), max);
         }
@@ -110,28 +113,29 @@ impl RabbitMq {
 
     /// Returns the number of messages in the delay queues that this process has used. RabbitMQ
     /// reports a queue only by its name, so without any known queue the number is unknown.
-    async fn parked(&self, place: &Place) -> Result<Option<u64>, Error> {
-        let mut parked = None;
-        for queue in self.link.delays(place.name()) {
-            let found = match self.look(&Place::Live(queue)).await {
+    async fn delayed_count(&self, queue_name: &QueueName) -> Result<Option<u64>, Error> {
+        let mut delayed_count = None;
+        for queue in self.connection.delay_queues(queue_name.name()) {
+            let found = match self.find_queue(&QueueName::Live(queue)).await {
                 Ok(found) => found.message_count(),
                 // The queue was deleted.
                 Err(Error::NoQueue { .. }) => 0,
                 Err(error) => return Err(error),
             };
-            parked = Some(parked.unwrap_or(0) + u64::from(found));
+            delayed_count = Some(delayed_count.unwrap_or(0) + u64::from(found));
         }
-        Ok(parked)
+        Ok(delayed_count)
     }
 
     /// Looks up a queue by its name only. A failed lookup closes its channel.
-    async fn look(&self, place: &Place) -> Result<lapin::Queue, Error> {
-        let channel = self.link.throwaway().await?;
+    async fn find_queue(&self, queue_name: &QueueName) -> Result<lapin::Queue, Error> {
+        let channel = self.connection.new_channel().await?;
         let passive = QueueDeclareOptions { passive: true, ..Default::default() };
-        let name = failure::name(place.name())?;
+        let name = failure::name(queue_name.name())?;
         let found =
-            link::in_time(channel.queue_declare(name, passive, FieldTable::default())).await;
-        found.map_err(|error| failure::of_queue(place.name(), error))
+            connection::with_timeout(channel.queue_declare(name, passive, FieldTable::default()))
+                .await;
+        found.map_err(|error| failure::of_queue(queue_name.name(), error))
     }
 }
 
@@ -139,73 +143,75 @@ impl Broker for RabbitMq {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             broker: NAME,
-            lease: Lease::Connection,
-            delay_max: delay::RUNG_MAX,
-            delay_min: delay::HELD,
+            lease: LeaseKind::Connection,
+            delay_max: delay_queue::STEP_MAX,
+            delay_min: delay_queue::HOLD_MAX,
             fixed_delays: true,
             browse: false,
             priorities: self.options.priorities,
             size_max: SIZE_MAX,
-            counts_returns: true,
+            counts_redeliveries: true,
             atomic_relay: false,
         }
     }
 
     fn publish<'a>(
         &'a self,
-        place: &'a Place,
-        batch: Vec<Outgoing>,
+        queue_name: &'a QueueName,
+        batch: Vec<OutgoingMessage>,
     ) -> BoxFuture<'a, Vec<Result<(), Error>>> {
         let batch = batch.into_iter().map(|outgoing| (outgoing, None)).collect();
-        publish::publish(&self.link, place, batch).boxed()
+        publish::publish(&self.connection, queue_name, batch).boxed()
     }
 
     fn consume<'a>(
         &'a self,
-        place: &'a Place,
-        terms: Terms,
-    ) -> BoxFuture<'a, Result<Box<dyn Source>, Error>> {
+        queue_name: &'a QueueName,
+        options: ConsumeOptions,
+    ) -> BoxFuture<'a, Result<Box<dyn MessageSource>, Error>> {
         async move {
-            let mut source = Consuming::new(self.link.clone(), place.clone(), terms);
+            let mut source =
+                RabbitSource::new(self.connection.clone(), queue_name.clone(), options);
             source.subscribe().await?;
-            let source: Box<dyn Source> = Box::new(source);
+            let source: Box<dyn MessageSource> = Box::new(source);
             Ok(source)
         }
         .boxed()
     }
 
-    fn depth<'a>(&'a self, place: &'a Place) -> BoxFuture<'a, Result<Depth, Error>> {
+    fn depth<'a>(&'a self, queue_name: &'a QueueName) -> BoxFuture<'a, Result<Depth, Error>> {
         async move {
-            let ready = u64::from(self.look(place).await?.message_count());
-            let delayed = self.parked(place).await?;
+            let ready = u64::from(self.find_queue(queue_name).await?.message_count());
+            let delayed = self.delayed_count(queue_name).await?;
             Ok(Depth { ready, delayed, ..Depth::default() })
         }
         .boxed()
     }
 
-    fn check<'a>(&'a self, place: &'a Place) -> BoxFuture<'a, Result<(), Error>> {
-        async move { self.look(place).await.map(drop) }.boxed()
+    fn check<'a>(&'a self, queue_name: &'a QueueName) -> BoxFuture<'a, Result<(), Error>> {
+        async move { self.find_queue(queue_name).await.map(drop) }.boxed()
     }
 
-    fn create<'a>(&'a self, place: &'a Place) -> BoxFuture<'a, Result<(), Error>> {
+    fn create<'a>(&'a self, queue_name: &'a QueueName) -> BoxFuture<'a, Result<(), Error>> {
         async move {
-            let channel = self.link.throwaway().await?;
+            let channel = self.connection.new_channel().await?;
             let durable = QueueDeclareOptions { durable: true, ..Default::default() };
-            let name = failure::name(place.name())?;
-            let declared = channel.queue_declare(name, durable, self.arguments(place));
-            let declared = link::in_time(declared).await;
-            declared.map(drop).map_err(|error| failure::of_queue(place.name(), error))
+            let name = failure::name(queue_name.name())?;
+            let declared = channel.queue_declare(name, durable, self.arguments(queue_name));
+            let declared = connection::with_timeout(declared).await;
+            declared.map(drop).map_err(|error| failure::of_queue(queue_name.name(), error))
         }
         .boxed()
     }
 
-    fn purge<'a>(&'a self, place: &'a Place) -> BoxFuture<'a, Result<Option<u64>, Error>> {
+    fn purge<'a>(&'a self, queue_name: &'a QueueName) -> BoxFuture<'a, Result<Option<u64>, Error>> {
         async move {
-            let channel = self.link.throwaway().await?;
-            let name = failure::name(place.name())?;
+            let channel = self.connection.new_channel().await?;
+            let name = failure::name(queue_name.name())?;
             let purged =
-                link::in_time(channel.queue_purge(name, QueuePurgeOptions::default())).await;
-            let purged = purged.map_err(|error| failure::of_queue(place.name(), error))?;
+                connection::with_timeout(channel.queue_purge(name, QueuePurgeOptions::default()))
+                    .await;
+            let purged = purged.map_err(|error| failure::of_queue(queue_name.name(), error))?;
             Ok(Some(u64::from(purged)))
         }
         .boxed()

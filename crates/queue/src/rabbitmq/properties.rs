@@ -7,14 +7,15 @@ use lapin::message::Delivery;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 
 use super::{NAME, SIZE_MAX};
-use crate::broker::Incoming;
+use crate::broker::RawMessage;
 use crate::{Error, Message, envelope};
 
 /// Delivery mode of messages that survive a restart.
 const PERSISTENT: u8 = 2;
 /// Headers that the broker sets itself. `x-death` in particular must not be copied: RabbitMQ drops
 /// a message that seems to move in a cycle.
-const BY_THE_BROKER: [&str; 4] = ["x-death", "x-first-death-", "x-last-death-", "x-delivery-count"];
+const BROKER_HEADERS: [&str; 4] =
+    ["x-death", "x-first-death-", "x-last-death-", "x-delivery-count"];
 
 /// Builds the properties of a message from those that it was received with.
 ///
@@ -22,14 +23,14 @@ const BY_THE_BROKER: [&str; 4] = ["x-death", "x-first-death-", "x-last-death-", 
 /// message from our queues, and `user-id`, which RabbitMQ accepts from that user only.
 pub(super) fn write(
     message: &Message,
-    came: Option<&BasicProperties>,
+    received_with: Option<&BasicProperties>,
 ) -> Result<BasicProperties, Error> {
     let text = envelope::write(message);
     let size = message.body.len() + text.len();
     if size > SIZE_MAX {
         return Err(Error::TooLarge { broker: NAME, size, max: SIZE_MAX });
     }
-    let mut headers = foreign_headers(came);
+    let mut headers = foreign_headers(received_with);
     for (name, value) in &message.headers {
         headers.insert(short("header", name)?, AMQPValue::LongString(value.as_str().into()));
     }
@@ -44,7 +45,7 @@ pub(super) fn write(
     if let Some(kind) = &message.kind {
         properties = properties.with_type(short("type", kind)?);
     }
-    let foreign = came.and_then(|came| came.message_id().clone());
+    let foreign = received_with.and_then(|received_with| received_with.message_id().clone());
     let id = match foreign {
         Some(id) => Some(id),
         // A long job id does not fit; the header has it, too.
@@ -53,7 +54,7 @@ pub(super) fn write(
     if let Some(id) = id {
         properties = properties.with_message_id(id);
     }
-    let Some(came) = came else { return Ok(properties) };
+    let Some(received_with) = received_with else { return Ok(properties) };
     let keep = |properties: BasicProperties,
                 value: &Option<ShortString>,
                 with: fn(BasicProperties, ShortString) -> BasicProperties| {
@@ -62,36 +63,38 @@ pub(super) fn write(
             None => properties,
         }
     };
-    properties = keep(properties, came.content_encoding(), BasicProperties::with_content_encoding);
-    properties = keep(properties, came.correlation_id(), BasicProperties::with_correlation_id);
-    properties = keep(properties, came.reply_to(), BasicProperties::with_reply_to);
-    properties = keep(properties, came.app_id(), BasicProperties::with_app_id);
-    if let Some(timestamp) = came.timestamp() {
+    properties =
+        keep(properties, received_with.content_encoding(), BasicProperties::with_content_encoding);
+    properties =
+        keep(properties, received_with.correlation_id(), BasicProperties::with_correlation_id);
+    properties = keep(properties, received_with.reply_to(), BasicProperties::with_reply_to);
+    properties = keep(properties, received_with.app_id(), BasicProperties::with_app_id);
+    if let Some(timestamp) = received_with.timestamp() {
         properties = properties.with_timestamp(*timestamp);
     }
     Ok(properties)
 }
 
 /// Parses a delivery.
-pub(super) fn read(delivery: &mut Delivery) -> Incoming {
+pub(super) fn read(delivery: &mut Delivery) -> RawMessage {
     let body = std::mem::take(&mut delivery.data).into();
     let properties = &delivery.properties;
     let owned = |text: &Option<ShortString>| text.as_ref().map(|text| text.as_str().to_owned());
-    let mut incoming = Incoming {
+    let mut incoming = RawMessage {
         body,
         content_type: owned(properties.content_type()),
         kind: owned(properties.kind()),
         priority: properties.priority().unwrap_or_default().min(Message::PRIORITY_MAX),
         foreign_id: owned(properties.message_id()),
-        returns: u32::from(delivery.redelivered),
-        ..Incoming::default()
+        redeliveries: u32::from(delivery.redelivered),
+        ..RawMessage::default()
     };
     let headers = properties.headers().as_ref().map(FieldTable::inner);
     for (name, value) in headers.into_iter().flatten() {
         match (name.as_str(), text(value)) {
-            ("x-delivery-count", _) => incoming.returns = number(value).unwrap_or(1),
+            ("x-delivery-count", _) => incoming.redeliveries = number(value).unwrap_or(1),
             (envelope::HEADER, value) => incoming.envelope = value,
-            (name, Some(value)) if !is_by_the_broker(name) => {
+            (name, Some(value)) if !is_broker_header(name) => {
                 incoming.headers.insert(name.to_owned(), value);
             }
             _ => {}
@@ -101,17 +104,19 @@ pub(super) fn read(delivery: &mut Delivery) -> Incoming {
 }
 
 /// Returns headers that are not text, which are only passed on.
-fn foreign_headers(came: Option<&BasicProperties>) -> FieldTable {
-    let headers = came.and_then(|came| came.headers().as_ref()).map(FieldTable::inner);
+fn foreign_headers(received_with: Option<&BasicProperties>) -> FieldTable {
+    let headers = received_with
+        .and_then(|received_with| received_with.headers().as_ref())
+        .map(FieldTable::inner);
     let kept = headers
         .into_iter()
         .flatten()
-        .filter(|(name, value)| text(value).is_none() && !is_by_the_broker(name.as_str()));
+        .filter(|(name, value)| text(value).is_none() && !is_broker_header(name.as_str()));
     kept.map(|(name, value)| (name.clone(), value.clone())).collect::<BTreeMap<_, _>>().into()
 }
 
-fn is_by_the_broker(name: &str) -> bool {
-    BY_THE_BROKER.iter().any(|beginning| name.starts_with(beginning))
+fn is_broker_header(name: &str) -> bool {
+    BROKER_HEADERS.iter().any(|beginning| name.starts_with(beginning))
 }
 
 fn text(value: &AMQPValue) -> Option<String> {

@@ -1,4 +1,4 @@
-//! [`Held`]: the receipt of a delivery, which is valid as long as its channel is open.
+//! [`RabbitReceipt`]: the receipt of a delivery, which is valid as long as its channel is open.
 
 use std::sync::Arc;
 
@@ -7,16 +7,16 @@ use lapin::options::{BasicAckOptions, BasicNackOptions};
 use lapin::{Acker, BasicProperties, Channel};
 use sluicegate_core::Span;
 
-use super::link::{Link, in_time};
+use super::connection::{RabbitConnection, with_timeout};
 use super::publish::publish;
 use crate::Error;
-use crate::broker::{Outgoing, Place, Receipt};
-use crate::step::Step;
+use crate::broker::{OutgoingMessage, QueueName, Receipt};
+use crate::step::DeliveryStep;
 
 const REQUEUE: BasicNackOptions = BasicNackOptions { multiple: false, requeue: true };
 
-pub(super) struct Held {
-    pub(super) link: Arc<Link>,
+pub(super) struct RabbitReceipt {
+    pub(super) connection: Arc<RabbitConnection>,
     /// Taken by the method that settles the delivery.
     pub(super) acker: Option<Acker>,
     pub(super) properties: BasicProperties,
@@ -24,13 +24,13 @@ pub(super) struct Held {
     pub(super) channel: Channel,
 }
 
-impl Held {
+impl RabbitReceipt {
     fn acker(&mut self) -> Acker {
         self.acker.take().unwrap_or_else(|| unreachable!("settled once, by type"))
     }
 }
 
-impl Receipt for Held {
+impl Receipt for RabbitReceipt {
     fn ack(mut self: Box<Self>) -> BoxFuture<'static, Result<(), Error>> {
         let acker = self.acker();
         async move {
@@ -42,12 +42,12 @@ impl Receipt for Held {
 
     fn relay(
         mut self: Box<Self>,
-        place: Place,
-        next: Outgoing,
+        queue_name: QueueName,
+        next: OutgoingMessage,
     ) -> BoxFuture<'static, Result<(), Error>> {
         async move {
-            let came = Some(self.properties.clone());
-            let results = publish(&self.link, &place, vec![(next, came)]).await;
+            let received_with = Some(self.properties.clone());
+            let results = publish(&self.connection, &queue_name, vec![(next, received_with)]).await;
             // On failure nothing is acknowledged, and the dropped receipt requeues the message.
             results.into_iter().collect::<Result<(), Error>>()?;
             let acker = self.acker();
@@ -56,29 +56,29 @@ impl Receipt for Held {
         .boxed()
     }
 
-    fn give_back(mut self: Box<Self>) -> BoxFuture<'static, Result<(), Error>> {
+    fn requeue(mut self: Box<Self>) -> BoxFuture<'static, Result<(), Error>> {
         let acker = self.acker();
         async move {
             let _open = self.channel.clone();
-            ours(in_time(acker.nack(REQUEUE)).await?)
+            settled_or_lost(with_timeout(acker.nack(REQUEUE)).await?)
         }
         .boxed()
     }
 
     fn extend(&self, _: Span) -> BoxFuture<'_, Result<(), Error>> {
         let usable = self.acker.as_ref().is_some_and(Acker::usable);
-        std::future::ready(ours(usable)).boxed()
+        std::future::ready(settled_or_lost(usable)).boxed()
     }
 }
 
-impl Drop for Held {
+impl Drop for RabbitReceipt {
     fn drop(&mut self) {
         if let Some(acker) = self.acker.take()
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
             let open = self.channel.clone();
             runtime.spawn(async move {
-                let _ = in_time(acker.nack(REQUEUE)).await;
+                let _ = with_timeout(acker.nack(REQUEUE)).await;
                 drop(open);
             });
         }
@@ -86,12 +86,12 @@ impl Drop for Held {
 }
 
 async fn acknowledge(acker: &Acker) -> Result<(), Error> {
-    let acknowledged = in_time(acker.ack(BasicAckOptions::default())).await?;
-    Step::Acknowledged.reached();
-    ours(acknowledged)
+    let acknowledged = with_timeout(acker.ack(BasicAckOptions::default())).await?;
+    DeliveryStep::Acknowledged.emit();
+    settled_or_lost(acknowledged)
 }
 
 /// Converts the result of settling. RabbitMQ has redelivered all messages of a closed channel.
-const fn ours(settled: bool) -> Result<(), Error> {
+const fn settled_or_lost(settled: bool) -> Result<(), Error> {
     if settled { Ok(()) } else { Err(Error::Lost) }
 }

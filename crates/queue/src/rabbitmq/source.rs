@@ -1,4 +1,4 @@
-//! [`Consuming`]: a subscription to a queue on a channel of its own, renewed when it is lost.
+//! [`RabbitSource`]: a subscription to a queue on a channel of its own, renewed when it is lost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,36 +11,43 @@ use lapin::types::FieldTable;
 use lapin::{Channel, Consumer};
 use tracing::{info, warn};
 
-use super::link::{Link, in_time};
-use super::receipt::Held;
+use super::connection::{RabbitConnection, with_timeout};
+use super::receipt::RabbitReceipt;
 use super::{failure, properties};
 use crate::Error;
-use crate::broker::{Place, Received, Source, Terms};
+use crate::broker::{ConsumeOptions, MessageSource, QueueName, ReceivedMessage};
 
 /// Backoff between attempts to subscribe; it doubles each time.
 const WAIT_MIN: Duration = Duration::from_millis(50);
 const WAIT_MAX: Duration = Duration::from_secs(5);
 
-pub(super) struct Consuming {
-    link: Arc<Link>,
-    place: Place,
-    terms: Terms,
+pub(super) struct RabbitSource {
+    connection: Arc<RabbitConnection>,
+    queue_name: QueueName,
+    options: ConsumeOptions,
     current: Option<(Channel, Consumer)>,
 }
 
-impl Consuming {
-    pub(super) const fn new(link: Arc<Link>, place: Place, terms: Terms) -> Self {
-        Self { link, place, terms, current: None }
+impl RabbitSource {
+    pub(super) const fn new(
+        connection: Arc<RabbitConnection>,
+        queue_name: QueueName,
+        options: ConsumeOptions,
+    ) -> Self {
+        Self { connection, queue_name, options, current: None }
     }
 
     /// Opens a channel and subscribes.
     pub(super) async fn subscribe(&mut self) -> Result<(), Error> {
-        let channel = self.link.throwaway().await?;
-        in_time(channel.basic_qos(self.terms.prefetch.max(1), BasicQosOptions::default())).await?;
-        let name = failure::name(self.place.name())?;
+        let channel = self.connection.new_channel().await?;
+        with_timeout(channel.basic_qos(self.options.prefetch.max(1), BasicQosOptions::default()))
+            .await?;
+        let name = failure::name(self.queue_name.name())?;
         let (options, arguments) = (BasicConsumeOptions::default(), FieldTable::default());
-        let consumer = in_time(channel.basic_consume(name, "".into(), options, arguments)).await;
-        let consumer = consumer.map_err(|error| failure::of_queue(self.place.name(), error))?;
+        let consumer =
+            with_timeout(channel.basic_consume(name, "".into(), options, arguments)).await;
+        let consumer =
+            consumer.map_err(|error| failure::of_queue(self.queue_name.name(), error))?;
         self.current = Some((channel, consumer));
         Ok(())
     }
@@ -51,31 +58,33 @@ impl Consuming {
         loop {
             match self.subscribe().await {
                 Ok(()) => {
-                    info!(queue = %self.place, "subscription renewed");
+                    info!(queue = %self.queue_name, "subscription renewed");
                     return Ok(());
                 }
                 Err(error) if !error.is_transient() => return Err(error),
-                Err(error) => warn!(queue = %self.place, %error, "subscription failed, retrying"),
+                Err(error) => {
+                    warn!(queue = %self.queue_name, %error, "subscription failed, retrying")
+                }
             }
             tokio::time::sleep(wait).await;
             wait = (wait * 2).min(WAIT_MAX);
         }
     }
 
-    fn receive(&self, channel: &Channel, mut delivery: Delivery) -> Received {
+    fn receive(&self, channel: &Channel, mut delivery: Delivery) -> ReceivedMessage {
         let incoming = properties::read(&mut delivery);
-        let receipt = Held {
-            link: self.link.clone(),
+        let receipt = RabbitReceipt {
+            connection: self.connection.clone(),
             acker: Some(delivery.acker),
             properties: delivery.properties,
             channel: channel.clone(),
         };
-        Received { incoming, receipt: Box::new(receipt) }
+        ReceivedMessage { incoming, receipt: Box::new(receipt) }
     }
 }
 
-impl Source for Consuming {
-    fn next(&mut self, max: usize) -> BoxFuture<'_, Result<Vec<Received>, Error>> {
+impl MessageSource for RabbitSource {
+    fn next(&mut self, max: usize) -> BoxFuture<'_, Result<Vec<ReceivedMessage>, Error>> {
         async move {
             loop {
                 let Some((channel, consumer)) = &mut self.current else {
@@ -108,7 +117,7 @@ impl Source for Consuming {
     }
 }
 
-impl Drop for Consuming {
+impl Drop for RabbitSource {
     /// Ends the subscription and requeues messages that were not handed out. Deliveries that were
     /// handed out keep the channel open until they are settled.
     fn drop(&mut self) {
@@ -116,10 +125,10 @@ impl Drop for Consuming {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         runtime.spawn(async move {
             let tag = consumer.tag();
-            let _ = in_time(channel.basic_cancel(tag, BasicCancelOptions::default())).await;
+            let _ = with_timeout(channel.basic_cancel(tag, BasicCancelOptions::default())).await;
             let requeue = BasicNackOptions { requeue: true, ..Default::default() };
             while let Some(Some(Ok(delivery))) = consumer.next().now_or_never() {
-                let _ = in_time(delivery.acker.nack(requeue)).await;
+                let _ = with_timeout(delivery.acker.nack(requeue)).await;
             }
         });
     }

@@ -9,7 +9,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 
 use super::{NAME, SIZE_MAX};
-use crate::broker::Incoming;
+use crate::broker::RawMessage;
 use crate::{Error, Message, envelope};
 
 /// Attribute that marks an encoded body.
@@ -27,14 +27,17 @@ pub(super) type Attributes = HashMap<String, Value>;
 
 /// A message in the form in which it is sent.
 #[derive(Debug)]
-pub(super) struct Encoded {
+pub(super) struct EncodedMessage {
     pub(super) body: String,
     pub(super) attributes: Attributes,
     pub(super) size: usize,
 }
 
 /// Encodes a message. Attributes that it was received with are passed on if they are not text.
-pub(super) fn write(message: &Message, came: Option<&Attributes>) -> Result<Encoded, Error> {
+pub(super) fn write(
+    message: &Message,
+    received_with: Option<&Attributes>,
+) -> Result<EncodedMessage, Error> {
     let mut attributes = Attributes::new();
     let mut put = |name: &str, text: String| {
         attributes.insert(name.to_owned(), string(text));
@@ -58,7 +61,7 @@ pub(super) fn write(message: &Message, came: Option<&Attributes>) -> Result<Enco
         }
     }
     let foreign: Vec<_> =
-        came.into_iter().flatten().filter(|(_, value)| text(value).is_none()).collect();
+        received_with.into_iter().flatten().filter(|(_, value)| text(value).is_none()).collect();
     let mut room = HEADERS_MAX.saturating_sub(foreign.len());
     for (name, value) in &message.headers {
         if room > 0 && is_name(name) && is_value(value) {
@@ -77,11 +80,11 @@ pub(super) fn write(message: &Message, came: Option<&Attributes>) -> Result<Enco
     if size > SIZE_MAX {
         return Err(Error::TooLarge { broker: NAME, size, max: SIZE_MAX });
     }
-    Ok(Encoded { body, attributes, size })
+    Ok(EncodedMessage { body, attributes, size })
 }
 
 /// Decodes a received message.
-pub(super) fn read(native: &Native) -> Incoming {
+pub(super) fn read(native: &Native) -> RawMessage {
     let attributes = native.message_attributes.iter().flatten();
     let mut texts: BTreeMap<String, String> =
         attributes.filter_map(|(name, value)| Some((name.clone(), text(value)?))).collect();
@@ -99,7 +102,7 @@ pub(super) fn read(native: &Native) -> Incoming {
     texts.extend(rest.into_iter().flatten());
     let count = MessageSystemAttributeName::ApproximateReceiveCount;
     let received = native.attributes().and_then(|all| all.get(&count)?.parse::<u32>().ok());
-    Incoming {
+    RawMessage {
         body: decoded.unwrap_or_else(|| body.as_bytes().to_vec()).into(),
         content_type: texts.remove(CONTENT_TYPE),
         kind: None,
@@ -107,7 +110,7 @@ pub(super) fn read(native: &Native) -> Incoming {
         headers: texts,
         envelope,
         foreign_id: native.message_id.clone(),
-        returns: received.unwrap_or(1).saturating_sub(1),
+        redeliveries: received.unwrap_or(1).saturating_sub(1),
     }
 }
 
@@ -151,13 +154,13 @@ fn is_name(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fields::Fields;
+    use crate::body_fields::BodyFields;
 
     fn there_and_back(message: &Message) -> Message {
-        let Encoded { body, attributes, .. } = write(message, None).expect("it fits");
+        let EncodedMessage { body, attributes, .. } = write(message, None).expect("it fits");
         assert!(!body.is_empty() && attributes.len() <= 10);
         let native = Native::builder().body(body).set_message_attributes(Some(attributes)).build();
-        envelope::read(read(&native), &Fields::default())
+        envelope::read(read(&native), &BodyFields::default())
     }
 
     #[test]
@@ -180,9 +183,9 @@ mod tests {
     #[test]
     fn attributes_that_are_no_text_are_carried_along() {
         let number = Value::builder().data_type("Number").string_value("7").build();
-        let came = Attributes::from([("tries".to_owned(), number.expect("complete"))]);
-        let written = write(&Message::new("x"), Some(&came)).expect("it fits");
-        assert_eq!(written.attributes.get("tries"), came.get("tries"));
+        let received_with = Attributes::from([("tries".to_owned(), number.expect("complete"))]);
+        let written = write(&Message::new("x"), Some(&received_with)).expect("it fits");
+        assert_eq!(written.attributes.get("tries"), received_with.get("tries"));
     }
 
     #[test]

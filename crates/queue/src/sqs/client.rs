@@ -1,4 +1,4 @@
-//! [`Link`]: the AWS client and the URLs of queues.
+//! [`SqsClient`]: the AWS client and the URLs of queues.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,12 +10,12 @@ use aws_sdk_sqs::Client;
 use aws_smithy_http_client::Builder;
 use aws_smithy_http_client::tls::{Provider, rustls_provider::CryptoMode};
 
-use super::gather::Gather;
-use super::receipt::{Delete, Hide};
-use super::send::Sending;
+use super::batcher::Batcher;
+use super::receipt::{DeleteEntry, VisibilityEntry};
+use super::send::SendEntry;
 use super::{Options, failure};
 use crate::Error;
-use crate::broker::Place;
+use crate::broker::QueueName;
 
 /// Timeout of one attempt, longer than any poll waits. Long polls have been observed to hang, so
 /// they need a timeout, too.
@@ -23,30 +23,30 @@ const ATTEMPT: Duration = Duration::from_secs(26);
 const CONNECT: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct SqsClient {
     pub(super) client: Client,
     /// Queues by name; their URLs do not change.
-    lines: Mutex<HashMap<String, Arc<Line>>>,
+    queues: Mutex<HashMap<String, Arc<QueueHandle>>>,
 }
 
 /// A queue and the client for it.
 #[derive(Debug)]
-pub(super) struct Address {
+pub(super) struct SqsQueue {
     pub(super) client: Client,
-    pub(super) place: Place,
+    pub(super) name: QueueName,
     pub(super) url: String,
 }
 
 /// A queue with the batchers for its operations.
 #[derive(Debug)]
-pub(super) struct Line {
-    pub(super) queue: Arc<Address>,
-    pub(super) sends: Gather<Sending>,
-    pub(super) deletes: Gather<Delete>,
-    pub(super) hides: Gather<Hide>,
+pub(super) struct QueueHandle {
+    pub(super) queue: Arc<SqsQueue>,
+    pub(super) sends: Batcher<SendEntry>,
+    pub(super) deletes: Batcher<DeleteEntry>,
+    pub(super) visibilities: Batcher<VisibilityEntry>,
 }
 
-impl Link {
+impl SqsClient {
     pub(super) async fn new(Options { endpoint, region }: Options) -> Result<Self, Error> {
         // With ring: building the default provider requires cmake.
         let http = Builder::new().tls_provider(Provider::Rustls(CryptoMode::Ring)).build_https();
@@ -71,26 +71,26 @@ impl Link {
             let remedy = "SQS has no region: write queue.region, or set AWS_REGION";
             return Err(Error::Invalid(remedy.to_owned()));
         }
-        Ok(Self { client: Client::new(config), lines: Mutex::default() })
+        Ok(Self { client: Client::new(config), queues: Mutex::default() })
     }
 
     /// Returns the handle of a queue, which is looked up once.
-    pub(super) async fn line(&self, place: &Place) -> Result<Arc<Line>, Error> {
-        let known = || self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(line) = known().get(place.name()) {
-            return Ok(line.clone());
+    pub(super) async fn queue(&self, queue_name: &QueueName) -> Result<Arc<QueueHandle>, Error> {
+        let known = || self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(queue_handle) = known().get(queue_name.name()) {
+            return Ok(queue_handle.clone());
         }
-        let (client, url) = (self.client.clone(), self.url(place).await?);
-        let queue = Arc::new(Address { client, place: place.clone(), url });
-        let (sends, deletes, hides) =
-            (Gather::start(&queue), Gather::start(&queue), Gather::start(&queue));
-        let line = Arc::new(Line { queue, sends, deletes, hides });
-        Ok(known().entry(place.name().to_owned()).or_insert(line).clone())
+        let (client, url) = (self.client.clone(), self.url(queue_name).await?);
+        let queue = Arc::new(SqsQueue { client, name: queue_name.clone(), url });
+        let (sends, deletes, visibilities) =
+            (Batcher::start(&queue), Batcher::start(&queue), Batcher::start(&queue));
+        let queue_handle = Arc::new(QueueHandle { queue, sends, deletes, visibilities });
+        Ok(known().entry(queue_name.name().to_owned()).or_insert(queue_handle).clone())
     }
 
     /// Returns the URL of a queue. A name that is a URL is used as it is.
-    async fn url(&self, place: &Place) -> Result<String, Error> {
-        let name = place.name();
+    async fn url(&self, queue_name: &QueueName) -> Result<String, Error> {
+        let name = queue_name.name();
         if name.ends_with(".fifo") {
             let detail = "FIFO queues can't delay single messages: use a standard queue";
             let detail = detail.to_owned();
@@ -100,14 +100,14 @@ impl Link {
             return Ok(name.to_owned());
         }
         let found = self.client.get_queue_url().queue_name(name).send().await;
-        let found = found.map_err(|error| failure::of_queue(place, &error))?;
+        let found = found.map_err(|error| failure::of_queue(queue_name, &error))?;
         found.queue_url.ok_or_else(|| Error::NoQueue { queue: name.to_owned() })
     }
 }
 
 /// Returns the name for creating a queue; the last part of a URL.
-pub(super) fn name(place: &Place) -> Result<&str, Error> {
-    let name = place.name().rsplit('/').next().unwrap_or_default();
+pub(super) fn name(queue_name: &QueueName) -> Result<&str, Error> {
+    let name = queue_name.name().rsplit('/').next().unwrap_or_default();
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
     if (1..=80).contains(&name.len()) && name.chars().all(allowed) {
         return Ok(name);

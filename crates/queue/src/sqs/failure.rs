@@ -4,7 +4,7 @@ use aws_sdk_sqs::error::{DisplayErrorContext, ProvideErrorMetadata, SdkError};
 
 use super::NAME;
 use crate::Error;
-use crate::broker::Place;
+use crate::broker::QueueName;
 
 /// Prefixes of the error codes for rejected credentials or permissions.
 const REFUSED: [&str; 8] = [
@@ -22,7 +22,7 @@ const LOST: [&str; 4] =
     ["InvalidParameterValue", "MessageNotInflight", "ReceiptHandleIsInvalid", "InvalidIdFormat"];
 
 /// Converts the failure of a request to a queue.
-pub(super) fn of_queue<E>(place: &Place, error: &SdkError<E>) -> Error
+pub(super) fn of_queue<E>(queue_name: &QueueName, error: &SdkError<E>) -> Error
 where
     E: ProvideErrorMetadata + std::error::Error + 'static,
 {
@@ -35,13 +35,13 @@ where
         None => "an error without a code",
     };
     let words = service.err().message().unwrap_or(code);
-    of_code(place, code, words)
+    of_code(queue_name, code, words)
 }
 
 /// Converts the failure of one message of a batch.
-pub(super) fn of_code(place: &Place, code: &str, words: &str) -> Error {
+pub(super) fn of_code(queue_name: &QueueName, code: &str, words: &str) -> Error {
     let code = code.rsplit('.').next().unwrap_or_default();
-    let queue = || place.name().to_owned();
+    let queue = || queue_name.name().to_owned();
     if code.starts_with("QueueDoesNotExist") || code.starts_with("NonExistentQueue") {
         return Error::NoQueue { queue: queue() };
     }
@@ -53,12 +53,12 @@ pub(super) fn of_code(place: &Place, code: &str, words: &str) -> Error {
 }
 
 /// Converts the failure of settling one message.
-pub(super) fn of_receipt(place: &Place, code: &str, words: &str) -> Error {
+pub(super) fn of_receipt(queue_name: &QueueName, code: &str, words: &str) -> Error {
     let last = code.rsplit('.').next().unwrap_or_default();
     if LOST.iter().any(|lost| last.starts_with(lost)) {
         return Error::Lost;
     }
-    of_code(place, code, words)
+    of_code(queue_name, code, words)
 }
 
 /// Converts a request without a valid response.

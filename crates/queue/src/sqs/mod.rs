@@ -5,9 +5,9 @@
 //! or the machine. FIFO queues can't delay single messages, so they are refused.
 
 mod attributes;
+mod batcher;
 mod client;
 mod failure;
-mod gather;
 mod receipt;
 mod send;
 mod source;
@@ -19,9 +19,12 @@ use futures_util::future::{BoxFuture, FutureExt as _};
 use sluicegate_core::Span;
 
 use crate::Error;
-use crate::broker::{Broker, Capabilities, Depth, Lease, Outgoing, Place, Source, Terms};
-use client::Link;
-use source::Polling;
+use crate::broker::{
+    Broker, Capabilities, ConsumeOptions, Depth, LeaseKind, MessageSource, OutgoingMessage,
+    QueueName,
+};
+use client::SqsClient;
+use source::SqsSource;
 
 /// Name of the broker in messages.
 const NAME: &str = "SQS";
@@ -37,14 +40,14 @@ const RETENTION: &str = "1209600";
 
 const CAPABILITIES: Capabilities = Capabilities {
     broker: NAME,
-    lease: Lease::Timed(LEASE_MAX),
+    lease: LeaseKind::Timed(LEASE_MAX),
     delay_max: DELAY_MAX,
     delay_min: Span::from_secs(1),
     fixed_delays: false,
     browse: false,
     priorities: false,
     size_max: SIZE_MAX,
-    counts_returns: true,
+    counts_redeliveries: true,
     atomic_relay: false,
 };
 
@@ -60,32 +63,32 @@ pub struct Options {
 /// SQS in one account and region.
 #[derive(Debug)]
 pub struct Sqs {
-    link: Arc<Link>,
+    sqs: Arc<SqsClient>,
 }
 
 impl Sqs {
     /// Creates a client. Sends no request yet: [`Broker::check`] reports problems with a queue or a
     /// login.
     pub async fn connect(options: Options) -> Result<Self, Error> {
-        Ok(Self { link: Arc::new(Link::new(options).await?) })
+        Ok(Self { sqs: Arc::new(SqsClient::new(options).await?) })
     }
 
     /// Creates a client from an existing AWS configuration.
     pub fn with_config(config: &aws_config::SdkConfig) -> Result<Self, Error> {
-        Ok(Self { link: Arc::new(Link::from_config(config)?) })
+        Ok(Self { sqs: Arc::new(SqsClient::from_config(config)?) })
     }
 
     /// Reads attributes of a queue.
     async fn attributes(
         &self,
-        place: &Place,
+        queue_name: &QueueName,
         names: &[Attribute],
     ) -> Result<impl Fn(&Attribute) -> Option<u64> + use<>, Error> {
-        let line = self.link.line(place).await?;
-        let ask = self.link.client.get_queue_attributes().queue_url(&line.queue.url);
-        let asked = ask.set_attribute_names(Some(names.to_vec())).send().await;
-        let answer = asked.map_err(|error| failure::of_queue(place, &error))?;
-        let attributes = answer.attributes.unwrap_or_default();
+        let queue_handle = self.sqs.queue(queue_name).await?;
+        let request = self.sqs.client.get_queue_attributes().queue_url(&queue_handle.queue.url);
+        let response = request.set_attribute_names(Some(names.to_vec())).send().await;
+        let response = response.map_err(|error| failure::of_queue(queue_name, &error))?;
+        let attributes = response.attributes.unwrap_or_default();
         Ok(move |name: &Attribute| attributes.get(name).and_then(|text| text.parse().ok()))
     }
 }
@@ -97,34 +100,35 @@ impl Broker for Sqs {
 
     fn publish<'a>(
         &'a self,
-        place: &'a Place,
-        batch: Vec<Outgoing>,
+        queue_name: &'a QueueName,
+        batch: Vec<OutgoingMessage>,
     ) -> BoxFuture<'a, Vec<Result<(), Error>>> {
         let batch = batch.into_iter().map(|outgoing| (outgoing, None)).collect();
-        send::send(&self.link, place, batch).boxed()
+        send::send(&self.sqs, queue_name, batch).boxed()
     }
 
     fn consume<'a>(
         &'a self,
-        place: &'a Place,
-        terms: Terms,
-    ) -> BoxFuture<'a, Result<Box<dyn Source>, Error>> {
+        queue_name: &'a QueueName,
+        options: ConsumeOptions,
+    ) -> BoxFuture<'a, Result<Box<dyn MessageSource>, Error>> {
         async move {
-            let line = self.link.line(place).await?;
-            let source: Box<dyn Source> = Box::new(Polling::new(self.link.clone(), line, terms));
+            let queue_handle = self.sqs.queue(queue_name).await?;
+            let source: Box<dyn MessageSource> =
+                Box::new(SqsSource::new(self.sqs.clone(), queue_handle, options));
             Ok(source)
         }
         .boxed()
     }
 
-    fn depth<'a>(&'a self, place: &'a Place) -> BoxFuture<'a, Result<Depth, Error>> {
+    fn depth<'a>(&'a self, queue_name: &'a QueueName) -> BoxFuture<'a, Result<Depth, Error>> {
         async move {
             let names = [
                 Attribute::ApproximateNumberOfMessages,
                 Attribute::ApproximateNumberOfMessagesDelayed,
                 Attribute::ApproximateNumberOfMessagesNotVisible,
             ];
-            let read = self.attributes(place, &names).await?;
+            let read = self.attributes(queue_name, &names).await?;
             Ok(Depth {
                 ready: read(&names[0]).unwrap_or_default(),
                 delayed: read(&names[1]),
@@ -135,24 +139,25 @@ impl Broker for Sqs {
         .boxed()
     }
 
-    fn check<'a>(&'a self, place: &'a Place) -> BoxFuture<'a, Result<(), Error>> {
-        async move { self.attributes(place, &[Attribute::QueueArn]).await.map(drop) }.boxed()
+    fn check<'a>(&'a self, queue_name: &'a QueueName) -> BoxFuture<'a, Result<(), Error>> {
+        async move { self.attributes(queue_name, &[Attribute::QueueArn]).await.map(drop) }.boxed()
     }
 
-    fn create<'a>(&'a self, place: &'a Place) -> BoxFuture<'a, Result<(), Error>> {
+    fn create<'a>(&'a self, queue_name: &'a QueueName) -> BoxFuture<'a, Result<(), Error>> {
         async move {
-            let create = self.link.client.create_queue().queue_name(client::name(place)?);
+            let create = self.sqs.client.create_queue().queue_name(client::name(queue_name)?);
             let create = create.attributes(Attribute::MessageRetentionPeriod, RETENTION);
-            create.send().await.map(drop).map_err(|error| failure::of_queue(place, &error))
+            create.send().await.map(drop).map_err(|error| failure::of_queue(queue_name, &error))
         }
         .boxed()
     }
 
-    fn purge<'a>(&'a self, place: &'a Place) -> BoxFuture<'a, Result<Option<u64>, Error>> {
+    fn purge<'a>(&'a self, queue_name: &'a QueueName) -> BoxFuture<'a, Result<Option<u64>, Error>> {
         async move {
-            let line = self.link.line(place).await?;
-            let purge = self.link.client.purge_queue().queue_url(&line.queue.url).send().await;
-            purge.map(|_| None).map_err(|error| failure::of_queue(place, &error))
+            let queue_handle = self.sqs.queue(queue_name).await?;
+            let purge =
+                self.sqs.client.purge_queue().queue_url(&queue_handle.queue.url).send().await;
+            purge.map(|_| None).map_err(|error| failure::of_queue(queue_name, &error))
         }
         .boxed()
     }

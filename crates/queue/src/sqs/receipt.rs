@@ -1,4 +1,4 @@
-//! [`Held`]: the receipt of a delivery, a receipt handle that is valid until the lease ends.
+//! [`SqsReceipt`]: the receipt of a delivery, a receipt handle that is valid until the lease ends.
 
 use std::sync::Arc;
 
@@ -10,43 +10,43 @@ use futures_util::future::{BoxFuture, FutureExt as _};
 use sluicegate_core::Span;
 
 use super::attributes::Attributes;
-use super::client::{Address, Line, Link};
-use super::gather::{Entry, results};
+use super::batcher::{BatchEntry, results};
+use super::client::{QueueHandle, SqsClient, SqsQueue};
 use super::send::send;
 use super::{LEASE_MAX, failure};
 use crate::Error;
-use crate::broker::{Outgoing, Place, Receipt};
-use crate::step::Step;
+use crate::broker::{OutgoingMessage, QueueName, Receipt};
+use crate::step::DeliveryStep;
 
-pub(super) struct Held {
-    pub(super) link: Arc<Link>,
+pub(super) struct SqsReceipt {
+    pub(super) sqs: Arc<SqsClient>,
     /// Queue that the delivery came from.
-    pub(super) line: Arc<Line>,
+    pub(super) queue_handle: Arc<QueueHandle>,
     /// Taken by the method that settles the delivery.
     pub(super) handle: Option<String>,
     pub(super) attributes: Option<Attributes>,
 }
 
-impl Held {
+impl SqsReceipt {
     fn handle(&mut self) -> String {
         self.handle.take().unwrap_or_else(|| unreachable!("settled once, by type"))
     }
 }
 
-impl Receipt for Held {
+impl Receipt for SqsReceipt {
     fn ack(mut self: Box<Self>) -> BoxFuture<'static, Result<(), Error>> {
         let handle = self.handle();
-        self.line.deletes.ask(Delete(handle)).boxed()
+        self.queue_handle.deletes.submit(DeleteEntry(handle)).boxed()
     }
 
     fn relay(
         mut self: Box<Self>,
-        place: Place,
-        next: Outgoing,
+        queue_name: QueueName,
+        next: OutgoingMessage,
     ) -> BoxFuture<'static, Result<(), Error>> {
         async move {
-            let came = self.attributes.take();
-            let results = send(&self.link, &place, vec![(next, came)]).await;
+            let received_with = self.attributes.take();
+            let results = send(&self.sqs, &queue_name, vec![(next, received_with)]).await;
             // On failure nothing is deleted, and the dropped receipt requeues the message.
             results.into_iter().collect::<Result<(), Error>>()?;
             self.ack().await
@@ -54,33 +54,36 @@ impl Receipt for Held {
         .boxed()
     }
 
-    fn give_back(mut self: Box<Self>) -> BoxFuture<'static, Result<(), Error>> {
+    fn requeue(mut self: Box<Self>) -> BoxFuture<'static, Result<(), Error>> {
         let handle = self.handle();
-        self.line.hides.ask(Hide { handle, seconds: 0 }).boxed()
+        self.queue_handle.visibilities.submit(VisibilityEntry { handle, seconds: 0 }).boxed()
     }
 
     fn extend(&self, visibility: Span) -> BoxFuture<'_, Result<(), Error>> {
         let Some(handle) = self.handle.clone() else {
             return std::future::ready(Err(Error::Lost)).boxed();
         };
-        self.line.hides.ask(Hide { handle, seconds: seconds(visibility) }).boxed()
+        self.queue_handle
+            .visibilities
+            .submit(VisibilityEntry { handle, seconds: seconds(visibility) })
+            .boxed()
     }
 }
 
-impl Drop for Held {
+impl Drop for SqsReceipt {
     fn drop(&mut self) {
         if let Some(handle) = self.handle.take() {
-            drop(self.line.hides.ask(Hide { handle, seconds: 0 }));
+            drop(self.queue_handle.visibilities.submit(VisibilityEntry { handle, seconds: 0 }));
         }
     }
 }
 
 /// An acknowledgement.
 #[derive(Debug)]
-pub(super) struct Delete(String);
+pub(super) struct DeleteEntry(String);
 
-impl Entry for Delete {
-    async fn request(entries: Vec<Self>, queue: &Address) -> Vec<Result<(), Error>> {
+impl BatchEntry for DeleteEntry {
+    async fn request(entries: Vec<Self>, queue: &SqsQueue) -> Vec<Result<(), Error>> {
         let count = entries.len();
         let entry = |(number, Self(handle)): (usize, Self)| {
             let entry = DeleteMessageBatchRequestEntry::builder().id(number.to_string());
@@ -89,26 +92,26 @@ impl Entry for Delete {
         let entries = entries.into_iter().enumerate().map(entry).collect();
         let delete = queue.client.delete_message_batch().queue_url(&queue.url);
         let deleted = delete.set_entries(Some(entries)).send().await;
-        Step::Acknowledged.reached();
+        DeliveryStep::Acknowledged.emit();
         match deleted {
-            Ok(answer) => {
-                let done = answer.successful.iter().map(|done| done.id());
-                results(count, done, failed(&queue.place, &answer.failed))
+            Ok(response) => {
+                let done = response.successful.iter().map(|done| done.id());
+                results(count, done, failed(&queue.name, &response.failed))
             }
-            Err(error) => unsettled(count, &queue.place, &error),
+            Err(error) => unsettled(count, &queue.name, &error),
         }
     }
 }
 
 /// A change of the lease: to this many seconds from now, or to its end.
 #[derive(Debug)]
-pub(super) struct Hide {
+pub(super) struct VisibilityEntry {
     handle: String,
     seconds: i32,
 }
 
-impl Entry for Hide {
-    async fn request(entries: Vec<Self>, queue: &Address) -> Vec<Result<(), Error>> {
+impl BatchEntry for VisibilityEntry {
+    async fn request(entries: Vec<Self>, queue: &SqsQueue) -> Vec<Result<(), Error>> {
         let count = entries.len();
         let entry = |(number, Self { handle, seconds }): (usize, Self)| {
             let entry = ChangeMessageVisibilityBatchRequestEntry::builder().id(number.to_string());
@@ -118,31 +121,31 @@ impl Entry for Hide {
         let entries = entries.into_iter().enumerate().map(entry).collect();
         let change = queue.client.change_message_visibility_batch().queue_url(&queue.url);
         match change.set_entries(Some(entries)).send().await {
-            Ok(answer) => {
-                let done = answer.successful.iter().map(|done| done.id());
-                results(count, done, failed(&queue.place, &answer.failed))
+            Ok(response) => {
+                let done = response.successful.iter().map(|done| done.id());
+                results(count, done, failed(&queue.name, &response.failed))
             }
-            Err(error) => unsettled(count, &queue.place, &error),
+            Err(error) => unsettled(count, &queue.name, &error),
         }
     }
 }
 
 fn failed<'a>(
-    place: &'a Place,
+    queue_name: &'a QueueName,
     failed: &'a [BatchResultErrorEntry],
 ) -> impl Iterator<Item = (&'a str, Error)> {
     failed.iter().map(|failed| {
         let words = failed.message().unwrap_or_default();
-        (failed.id(), failure::of_receipt(place, failed.code(), words))
+        (failed.id(), failure::of_receipt(queue_name, failed.code(), words))
     })
 }
 
 /// Returns the results of a request that failed as a whole.
-fn unsettled<E>(count: usize, place: &Place, error: &SdkError<E>) -> Vec<Result<(), Error>>
+fn unsettled<E>(count: usize, queue_name: &QueueName, error: &SdkError<E>) -> Vec<Result<(), Error>>
 where
     E: ProvideErrorMetadata + std::error::Error + 'static,
 {
-    vec![Err(failure::of_queue(place, error)); count]
+    vec![Err(failure::of_queue(queue_name, error)); count]
 }
 
 /// Converts to whole seconds, rounded up so that a lease is never too short.

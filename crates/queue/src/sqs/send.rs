@@ -3,48 +3,48 @@
 use aws_sdk_sqs::types::SendMessageBatchRequestEntry;
 use futures_util::future::join_all;
 
-use super::attributes::{self, Attributes, Encoded};
-use super::client::{Address, Link};
+use super::attributes::{self, Attributes, EncodedMessage};
+use super::batcher::{BatchEntry, results};
+use super::client::{SqsClient, SqsQueue};
 use super::failure;
-use super::gather::{Entry, results};
 use crate::Error;
-use crate::broker::{Delay, Outgoing, Place};
-use crate::step::Step;
+use crate::broker::{DeliveryDelay, OutgoingMessage, QueueName};
+use crate::step::DeliveryStep;
 
 /// A message, and the attributes with which it was received, if it is passed on.
-pub(super) type Leaving = (Outgoing, Option<Attributes>);
+pub(super) type SendRequest = (OutgoingMessage, Option<Attributes>);
 
 pub(super) async fn send(
-    link: &Link,
-    place: &Place,
-    batch: Vec<Leaving>,
+    sqs: &SqsClient,
+    queue_name: &QueueName,
+    batch: Vec<SendRequest>,
 ) -> Vec<Result<(), Error>> {
-    let line = match link.line(place).await {
-        Ok(line) => line,
+    let queue_handle = match sqs.queue(queue_name).await {
+        Ok(queue_handle) => queue_handle,
         Err(error) => return vec![Err(error); batch.len()],
     };
     // All are submitted before the first result is awaited, so that they share requests.
-    let ask = |(next, came): Leaving| {
-        let encoded = attributes::write(&next.message, came.as_ref())?;
-        Ok(line.sends.ask(Sending { encoded, seconds: seconds(next.delay) }))
+    let submit = |(next, received_with): SendRequest| {
+        let encoded = attributes::write(&next.message, received_with.as_ref())?;
+        Ok(queue_handle.sends.submit(SendEntry { encoded, seconds: seconds(next.delay) }))
     };
-    let asked: Vec<Result<_, Error>> = batch.into_iter().map(ask).collect();
-    join_all(asked.into_iter().map(async |asked| asked?.await)).await
+    let submitted: Vec<Result<_, Error>> = batch.into_iter().map(submit).collect();
+    join_all(submitted.into_iter().map(async |result| result?.await)).await
 }
 
 /// An encoded message and its delay.
 #[derive(Debug)]
-pub(super) struct Sending {
-    encoded: Encoded,
+pub(super) struct SendEntry {
+    encoded: EncodedMessage,
     seconds: i32,
 }
 
-impl Entry for Sending {
+impl BatchEntry for SendEntry {
     fn size(&self) -> usize {
         self.encoded.size
     }
 
-    async fn request(entries: Vec<Self>, queue: &Address) -> Vec<Result<(), Error>> {
+    async fn request(entries: Vec<Self>, queue: &SqsQueue) -> Vec<Result<(), Error>> {
         let count = entries.len();
         let entry = |(number, Self { encoded, seconds }): (usize, Self)| {
             let entry = SendMessageBatchRequestEntry::builder().id(number.to_string());
@@ -54,24 +54,24 @@ impl Entry for Sending {
         };
         let entries = entries.into_iter().enumerate().map(entry).collect();
         let batch = queue.client.send_message_batch().queue_url(&queue.url);
-        Step::Published.reached();
+        DeliveryStep::Published.emit();
         let sent = batch.set_entries(Some(entries)).send().await;
-        Step::Confirmed.reached();
+        DeliveryStep::Confirmed.emit();
         match sent {
-            Ok(answer) => {
-                let done = answer.successful.iter().map(|done| done.id());
-                let failed = answer.failed.iter().map(|failed| {
+            Ok(response) => {
+                let done = response.successful.iter().map(|done| done.id());
+                let failed = response.failed.iter().map(|failed| {
                     let words = failed.message().unwrap_or_default();
-                    (failed.id(), failure::of_code(&queue.place, failed.code(), words))
+                    (failed.id(), failure::of_code(&queue.name, failed.code(), words))
                 });
                 results(count, done, failed)
             }
-            Err(error) => vec![Err(failure::of_queue(&queue.place, &error)); count],
+            Err(error) => vec![Err(failure::of_queue(&queue.name, &error)); count],
         }
     }
 }
 
 /// Converts to whole seconds, rounded down: the consumer holds messages that arrive early.
-fn seconds(delay: Delay) -> i32 {
+fn seconds(delay: DeliveryDelay) -> i32 {
     i32::try_from(delay.span().as_micros() / 1_000_000).unwrap_or(i32::MAX)
 }

@@ -1,4 +1,4 @@
-//! [`Polling`]: receives messages by long polling. A poll runs in a task of its own, so that the
+//! [`SqsSource`]: receives messages by long polling. A poll runs in a task of its own, so that the
 //! messages of a poll whose caller stopped waiting are there for the next caller.
 
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use sluicegate_core::Span;
 use tokio::task::JoinHandle;
 use tracing::warn;
 
-use super::client::{Line, Link};
-use super::receipt::{Held, seconds};
+use super::client::{QueueHandle, SqsClient};
+use super::receipt::{SqsReceipt, seconds};
 use super::{attributes, failure};
 use crate::Error;
-use crate::broker::{Received, Source, Terms};
+use crate::broker::{ConsumeOptions, MessageSource, ReceivedMessage};
 
 /// Maximum number of messages per poll.
 const BATCH_MAX: usize = 10;
@@ -22,74 +22,87 @@ const BATCH_MAX: usize = 10;
 const WAIT_MIN: Duration = Duration::from_millis(100);
 const WAIT_MAX: Duration = Duration::from_secs(5);
 
-pub(super) struct Polling {
-    link: Arc<Link>,
-    line: Arc<Line>,
-    terms: Terms,
-    asked: Option<JoinHandle<Result<Vec<Received>, Error>>>,
+pub(super) struct SqsSource {
+    sqs: Arc<SqsClient>,
+    queue_handle: Arc<QueueHandle>,
+    options: ConsumeOptions,
+    in_flight: Option<JoinHandle<Result<Vec<ReceivedMessage>, Error>>>,
     /// Messages of a poll beyond the number that the current caller wants.
-    over: Vec<Received>,
+    surplus: Vec<ReceivedMessage>,
 }
 
-impl Polling {
-    pub(super) const fn new(link: Arc<Link>, line: Arc<Line>, terms: Terms) -> Self {
-        Self { link, line, terms, asked: None, over: Vec::new() }
+impl SqsSource {
+    pub(super) const fn new(
+        sqs: Arc<SqsClient>,
+        queue_handle: Arc<QueueHandle>,
+        options: ConsumeOptions,
+    ) -> Self {
+        Self { sqs, queue_handle, options, in_flight: None, surplus: Vec::new() }
     }
 
-    fn ask(&self, max: usize) -> JoinHandle<Result<Vec<Received>, Error>> {
-        let (link, line) = (self.link.clone(), self.line.clone());
-        let most = max.min(usize::from(self.terms.prefetch.max(1))).clamp(1, BATCH_MAX);
-        let question = link
+    fn poll(&self, max: usize) -> JoinHandle<Result<Vec<ReceivedMessage>, Error>> {
+        let (sqs, queue_handle) = (self.sqs.clone(), self.queue_handle.clone());
+        let most = max.min(usize::from(self.options.prefetch.max(1))).clamp(1, BATCH_MAX);
+        let request = sqs
             .client
             .receive_message()
-            .queue_url(&line.queue.url)
+            .queue_url(&queue_handle.queue.url)
             .max_number_of_messages(most as i32)
-            .wait_time_seconds(seconds(self.terms.wait.min(Terms::WAIT_MAX)))
-            .visibility_timeout(seconds(self.terms.visibility))
+            .wait_time_seconds(seconds(self.options.wait.min(ConsumeOptions::WAIT_MAX)))
+            .visibility_timeout(seconds(self.options.visibility))
             .message_attribute_names("All")
             .message_system_attribute_names(MessageSystemAttributeName::ApproximateReceiveCount);
         tokio::spawn(async move {
-            let answer = question.send().await;
-            let answer = answer.map_err(|error| failure::of_queue(&line.queue.place, &error))?;
-            let receive = |native| receive(&link, &line, native);
-            Ok(answer.messages.unwrap_or_default().into_iter().map(receive).collect())
+            let response = request.send().await;
+            let response =
+                response.map_err(|error| failure::of_queue(&queue_handle.queue.name, &error))?;
+            let receive = |native| receive(&sqs, &queue_handle, native);
+            Ok(response.messages.unwrap_or_default().into_iter().map(receive).collect())
         })
     }
 }
 
-fn receive(link: &Arc<Link>, line: &Arc<Line>, mut native: Native) -> Received {
+fn receive(
+    sqs: &Arc<SqsClient>,
+    queue_handle: &Arc<QueueHandle>,
+    mut native: Native,
+) -> ReceivedMessage {
     let incoming = attributes::read(&native);
     let (handle, attributes) = (native.receipt_handle.take(), native.message_attributes.take());
-    let (link, line) = (link.clone(), line.clone());
-    Received { incoming, receipt: Box::new(Held { link, line, handle, attributes }) }
+    let (sqs, queue_handle) = (sqs.clone(), queue_handle.clone());
+    ReceivedMessage {
+        incoming,
+        receipt: Box::new(SqsReceipt { sqs, queue_handle, handle, attributes }),
+    }
 }
 
-impl Source for Polling {
-    fn next(&mut self, max: usize) -> BoxFuture<'_, Result<Vec<Received>, Error>> {
+impl MessageSource for SqsSource {
+    fn next(&mut self, max: usize) -> BoxFuture<'_, Result<Vec<ReceivedMessage>, Error>> {
         async move {
             let mut wait = WAIT_MIN;
             loop {
-                if !self.over.is_empty() {
-                    let most = max.min(self.over.len());
-                    return Ok(self.over.drain(..most).collect());
+                if !self.surplus.is_empty() {
+                    let most = max.min(self.surplus.len());
+                    return Ok(self.surplus.drain(..most).collect());
                 }
-                if self.asked.is_none() {
-                    self.asked = Some(self.ask(max));
+                if self.in_flight.is_none() {
+                    self.in_flight = Some(self.poll(max));
                 }
-                let Some(asked) = &mut self.asked else { continue };
-                let answer = asked.await;
-                self.asked = None;
-                match answer {
+                let Some(poll) = &mut self.in_flight else { continue };
+                let response = poll.await;
+                self.in_flight = None;
+                match response {
                     Ok(Ok(received)) => {
                         wait = WAIT_MIN;
-                        self.over = received;
-                        if self.over.is_empty() && self.terms.wait == Span::ZERO {
+                        self.surplus = received;
+                        if self.surplus.is_empty() && self.options.wait == Span::ZERO {
                             tokio::time::sleep(WAIT_MIN).await;
                         }
                     }
                     Ok(Err(error)) if !error.is_transient() => return Err(error),
                     Ok(Err(error)) => {
-                        warn!(queue = %self.line.queue.place, %error, "poll failed, retrying");
+                        let queue = &self.queue_handle.queue.name;
+                        warn!(%queue, %error, "poll failed, retrying");
                         tokio::time::sleep(wait).await;
                         wait = (wait * 2).min(WAIT_MAX);
                     }

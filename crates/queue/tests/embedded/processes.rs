@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use sluicegate_queue::{Embedded, Error, Message, Options, Queue, When};
+use sluicegate_queue::{DeliveryTime, Embedded, Error, Message, Options, Queue};
 use sluicegate_testkit::queue::run;
 
 fn open(path: &std::path::Path) -> Queue {
@@ -55,7 +55,7 @@ fn a_message_is_forwarded_from_one_broker_to_another() {
         }
         let id = here.send(Message::new("x")).await.expect("sent");
         let delivery = here.consume(1).await.expect("a consumer").receive_one().await.expect("one");
-        delivery.forward(&there, When::Now).await.expect("forwarded");
+        delivery.forward(&there, DeliveryTime::Now).await.expect("forwarded");
         let arrived = there.consume(1).await.expect("a consumer").receive_one().await.expect("one");
         assert_eq!((&arrived.message().meta.job, arrived.message().meta.hop), (&id.job, 1));
         assert_eq!(here.depth().await.expect("a depth").in_flight, Some(0));
@@ -70,7 +70,7 @@ fn a_delayed_message_outlives_its_process() {
         let queue = open(&path);
         queue.create().await.expect("created");
         let hour = sluicegate_core::Span::from_secs(3_600);
-        queue.send_when(Message::new("x"), When::After(hour)).await.expect("sent");
+        queue.send_at(Message::new("x"), DeliveryTime::After(hour)).await.expect("sent");
         drop(queue);
         assert_eq!(open(&path).depth().await.expect("a depth").delayed, Some(1));
     });

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use lapin::options::{BasicPublishOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Connection, ConnectionProperties};
-use sluicegate_queue::{Filter, Message, Options, Queue, Reason, When};
+use sluicegate_queue::{DeadLetterFilter, DeadLetterReason, DeliveryTime, Message, Options, Queue};
 use sluicegate_testkit::queue::run;
 
 use crate::support::{broker, calm};
@@ -57,7 +57,7 @@ fn bare_json_of_a_foreign_producer_is_passed_on_unchanged() {
         assert_eq!(delivery.message().meta.job.as_str(), "a-17");
         assert_eq!(delivery.message().headers["tenant"], "t1");
         let target = Queue::new(broker, "gemini-analysis-queue", Options::default());
-        delivery.forward(&target, When::Now).await.expect("forwarded");
+        delivery.forward(&target, DeliveryTime::Now).await.expect("forwarded");
 
         let get = lapin::options::BasicGetOptions { no_ack: true };
         let got = channel.basic_get("gemini-analysis-queue".into(), get).await.expect("an answer");
@@ -93,9 +93,9 @@ fn listing_dead_letters_never_reaches_a_delivery_limit() {
         queue.send(Message::new("precious")).await.expect("sent");
         let delivery =
             queue.consume(1).await.expect("a consumer").receive_one().await.expect("one");
-        delivery.dead_letter(Reason::new("no luck")).await.expect("buried");
+        delivery.dead_letter(DeadLetterReason::new("no luck")).await.expect("buried");
         for round in 0..6 {
-            let seen = queue.dead_letters().list(&Filter::default(), 10, |_| {}).await;
+            let seen = queue.dead_letters().list(&DeadLetterFilter::default(), 10, |_| {}).await;
             assert_eq!(seen, Ok(1), "round {round}");
         }
     });
@@ -115,8 +115,8 @@ fn requeueing_never_reaches_a_delivery_limit() {
             assert_eq!(delivery.message().meta.job, sent.meta.job, "round {round}");
             match round % 3 {
                 0 => drop(delivery),
-                1 => delivery.give_back().await.expect("given back"),
-                _ => delivery.defer(When::Now).await.expect("deferred"),
+                1 => delivery.requeue().await.expect("requeued"),
+                _ => delivery.defer(DeliveryTime::Now).await.expect("deferred"),
             }
         }
         consumer.receive_one().await.expect("received").ack().await.expect("acknowledged");

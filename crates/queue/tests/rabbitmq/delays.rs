@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sluicegate_core::Span;
 use sluicegate_queue::rabbitmq::delayed_queue;
-use sluicegate_queue::{Broker, Error, Message, Options, Place, Queue, When};
+use sluicegate_queue::{Broker, DeliveryTime, Error, Message, Options, Queue, QueueName};
 use sluicegate_testkit::queue::run;
 
 use crate::support::{broker, calm};
@@ -16,8 +16,8 @@ fn a_fixed_delay_is_a_queue_with_exactly_three_arguments() {
     run(async {
         let queue = Queue::new(Arc::new(broker()), "c2-gemini", Options::default());
         queue.create().await.expect("created");
-        let delay = When::After(Span::from_secs(30));
-        queue.send_when(Message::new("x"), delay).await.expect("sent");
+        let delay = DeliveryTime::After(Span::from_secs(30));
+        queue.send_at(Message::new("x"), delay).await.expect("sent");
     });
     let listed = calm().ctl(&["list_queues", "name", "durable", "arguments", "messages"]);
     let line = listed.lines().find(|line| line.starts_with("c2-gemini-delayed")).expect("a queue");
@@ -39,8 +39,8 @@ fn a_delayed_message_becomes_ready_without_a_consumer() {
     run(async {
         let queue = Queue::new(Arc::new(broker()), "parked", Options::default());
         queue.create().await.expect("created");
-        let delay = When::After(Span::from_millis(200));
-        queue.send_when(Message::new("x"), delay).await.expect("sent");
+        let delay = DeliveryTime::After(Span::from_millis(200));
+        queue.send_at(Message::new("x"), delay).await.expect("sent");
         while queue.depth().await.expect("a depth").ready == 0 {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -53,9 +53,9 @@ fn a_delayed_message_is_counted_by_the_process_that_sent_it() {
         let queue = Queue::new(Arc::new(broker()), "counted", Options::default());
         queue.create().await.expect("created");
         assert_eq!(queue.depth().await.expect("a depth").delayed, None, "nothing is known");
-        let hour = When::After(Span::from_secs(3_600));
-        for when in [hour, hour, When::At(sluicegate_core::Timestamp::MAX)] {
-            queue.send_when(Message::new("x"), when).await.expect("sent");
+        let hour = DeliveryTime::After(Span::from_secs(3_600));
+        for when in [hour, hour, DeliveryTime::At(sluicegate_core::Timestamp::MAX)] {
+            queue.send_at(Message::new("x"), when).await.expect("sent");
         }
         let depth = queue.depth().await.expect("a depth");
         assert_eq!((depth.ready, depth.delayed), (0, Some(3)));
@@ -70,12 +70,14 @@ fn no_message_is_delayed_for_a_queue_that_does_not_exist() {
     run(async {
         let broker = Arc::new(broker());
         let queue = Queue::new(broker.clone(), "never-made", Options::default());
-        for when in [When::After(Span::from_millis(50)), When::At(sluicegate_core::Timestamp::MAX)]
-        {
-            let error = queue.send_when(Message::new("x"), when).await.expect_err("no queue");
+        for when in [
+            DeliveryTime::After(Span::from_millis(50)),
+            DeliveryTime::At(sluicegate_core::Timestamp::MAX),
+        ] {
+            let error = queue.send_at(Message::new("x"), when).await.expect_err("no queue");
             assert_eq!(error, Error::NoQueue { queue: "never-made".to_owned() });
         }
-        let parked = Place::Live(delayed_queue("never-made", Span::from_millis(50)));
+        let parked = QueueName::Live(delayed_queue("never-made", Span::from_millis(50)));
         assert!(matches!(broker.check(&parked).await, Err(Error::NoQueue { .. })));
     });
 }
@@ -86,11 +88,11 @@ fn a_deleted_delay_queue_is_created_again() {
     run(async {
         let queue = Queue::new(Arc::new(broker()), "removed", Options::default());
         queue.create().await.expect("created");
-        let delay = When::After(Span::from_secs(3_600));
-        queue.send_when(Message::new("x"), delay).await.expect("sent");
+        let delay = DeliveryTime::After(Span::from_secs(3_600));
+        queue.send_at(Message::new("x"), delay).await.expect("sent");
         calm().ctl(&["delete_queue", "removed-delayed-3600000ms"]);
-        let result = queue.send_when(Message::new("y"), delay).await;
+        let result = queue.send_at(Message::new("y"), delay).await;
         assert!(result.is_err(), "it was not stored, and its sender knows");
-        queue.send_when(Message::new("y"), delay).await.expect("sent");
+        queue.send_at(Message::new("y"), delay).await.expect("sent");
     });
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use aws_sdk_sqs::Client;
 use aws_sdk_sqs::types::MessageAttributeValue;
 use sluicegate_core::{Span, Timestamp};
-use sluicegate_queue::{Broker as _, Message, Options, Place, Queue, Sqs, When};
+use sluicegate_queue::{Broker as _, DeliveryTime, Message, Options, Queue, QueueName, Sqs};
 use sluicegate_testkit::queue::run;
 
 use crate::support::{config, moto};
@@ -34,7 +34,7 @@ fn a_foreign_message_is_passed_on_with_all_its_attributes() {
             queue.consume(1).await.expect("a consumer").receive_one().await.expect("one");
         assert_eq!(delivery.message().meta.job.as_str(), "17");
         assert_eq!(delivery.message().headers["tenant"], "t1");
-        delivery.defer(When::Now).await.expect("deferred");
+        delivery.defer(DeliveryTime::Now).await.expect("deferred");
 
         let got = client.receive_message().queue_url(&url).message_attribute_names("All");
         let got = got.send().await.expect("received").messages.expect("messages").remove(0);
@@ -55,8 +55,8 @@ fn a_delay_of_days_is_sent_as_its_longest_part() {
     run(async {
         let queue = Queue::new(broker(), "days", Options::default());
         queue.create().await.expect("created");
-        let days = When::After(Span::from_secs(5 * 86_400));
-        queue.send_when(Message::new("x"), days).await.expect("SQS refuses more than 900 s");
+        let days = DeliveryTime::After(Span::from_secs(5 * 86_400));
+        queue.send_at(Message::new("x"), days).await.expect("SQS refuses more than 900 s");
         assert_eq!(queue.depth().await.expect("a depth").delayed, Some(1));
     });
 }
@@ -69,11 +69,11 @@ fn an_early_message_is_republished() {
         queue.create().await.expect("created");
         let mut message = Message::new("x");
         message.meta.not_before = Some(Timestamp::MAX);
-        let next = sluicegate_queue::broker::Outgoing {
+        let next = sluicegate_queue::broker::OutgoingMessage {
             message,
-            delay: sluicegate_queue::broker::Delay::None,
+            delay: sluicegate_queue::broker::DeliveryDelay::None,
         };
-        let sent = broker().publish(&Place::Live("early".to_owned()), vec![next]).await;
+        let sent = broker().publish(&QueueName::Live("early".to_owned()), vec![next]).await;
         assert_eq!(sent, [Ok(())]);
         let mut consumer = queue.consume(1).await.expect("a consumer");
         let parked = async {

@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use sluicegate_core::Span;
-use sluicegate_queue::step::{self, Step};
-use sluicegate_queue::{Broker, JobId, Message, MessageId, Options, Queue, When};
+use sluicegate_queue::step::{self, DeliveryStep};
+use sluicegate_queue::{Broker, DeliveryTime, JobId, Message, MessageId, Options, Queue};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
@@ -45,7 +45,7 @@ pub async fn child<F: Future<Output = Arc<dyn Broker>>>(connect: impl Fn(String)
     let Ok(place) = std::env::var(VARIABLE) else { return false };
     let mut words = place.split(' ');
     let [address, step, count] = [(); 3].map(|()| words.next().expect("three words").to_owned());
-    let step = Step::ALL.into_iter().find(|known| known.word() == step).expect("a step");
+    let step = DeliveryStep::ALL.into_iter().find(|known| known.name() == step).expect("a step");
     let [source, target] = queues(&connect(address).await);
     let mut consumer = source.consume(1).await.expect("a consumer");
     let left = AtomicU32::new(count.parse().expect("a number"));
@@ -53,7 +53,7 @@ pub async fn child<F: Future<Output = Arc<dyn Broker>>>(connect: impl Fn(String)
     // One that finds nothing to die of ends, and its parent sees that it was not killed.
     while let Ok(received) = tokio::time::timeout(PATIENCE, consumer.receive(1)).await {
         for delivery in received.expect("received") {
-            delivery.forward(&target, When::Now).await.expect("forwarded");
+            delivery.forward(&target, DeliveryTime::Now).await.expect("forwarded");
         }
     }
     true
@@ -70,13 +70,13 @@ pub async fn nothing_is_lost(broker: Arc<dyn Broker>, address: &str, test: &str)
     let [source, target] = queues;
     let mut sent = Vec::new();
     for kill in 0..kills {
-        let jobs: Vec<_> = (0..JOBS).map(|_| (Message::new("job"), When::Now)).collect();
+        let jobs: Vec<_> = (0..JOBS).map(|_| (Message::new("job"), DeliveryTime::Now)).collect();
         sent.extend(jobs.iter().map(|(message, _)| message.meta.job.clone()));
         for result in source.send_batch(jobs).await {
             result.expect("sent");
         }
-        let step = Step::ALL[kill % Step::ALL.len()].word();
-        let count = 1 + kill / Step::ALL.len() % (JOBS - 1);
+        let step = DeliveryStep::ALL[kill % DeliveryStep::ALL.len()].name();
+        let count = 1 + kill / DeliveryStep::ALL.len() % (JOBS - 1);
         let status = spawn(address, &format!("{step} {count}"), test).await;
         assert_eq!(status.signal(), Some(9), "kill {kill} at {step} {count}: {status}");
     }
@@ -103,7 +103,7 @@ async fn arrivals(source: &Queue, target: &Queue, jobs: usize) -> BTreeMap<JobId
         tokio::select! {
             received = leaving.receive(1) => {
                 for delivery in received.expect("received") {
-                    delivery.forward(target, When::Now).await.expect("forwarded");
+                    delivery.forward(target, DeliveryTime::Now).await.expect("forwarded");
                 }
                 idle = Duration::ZERO;
             }
@@ -144,7 +144,7 @@ async fn spawn(address: &str, place: &str, test: &str) -> std::process::ExitStat
 
 /// Watches for the step at which this process is to die.
 struct Dying {
-    step: Step,
+    step: DeliveryStep,
     left: AtomicU32,
 }
 
@@ -154,7 +154,7 @@ impl Subscriber for Dying {
     }
 
     fn event(&self, event: &Event<'_>) {
-        let mut found = Found { word: self.step.word(), is: false };
+        let mut found = Found { word: self.step.name(), is: false };
         event.record(&mut found);
         if found.is && self.left.fetch_sub(1, Ordering::SeqCst) == 1 {
             let _ = Command::new("kill").args(["-9", &std::process::id().to_string()]).status();

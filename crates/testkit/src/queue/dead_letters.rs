@@ -1,7 +1,7 @@
 //! What becomes of what nobody could work on.
 
 use sluicegate_core::Span;
-use sluicegate_queue::{Delivery, Filter, Message, Reason};
+use sluicegate_queue::{DeadLetterFilter, DeadLetterReason, Delivery, Message};
 
 use super::{Bench, QueueSubject, body};
 
@@ -9,12 +9,13 @@ use super::{Bench, QueueSubject, body};
 async fn bury<S: QueueSubject>(bench: &Bench<S>, message: Message, reason: &str) {
     bench.queue.send(message).await.expect("sent");
     let delivery: Delivery = bench.consume().await.receive_one().await.expect("received");
-    let reason = Reason { stack: Some("at work".to_owned()), ..Reason::new(reason) };
+    let reason =
+        DeadLetterReason { stack: Some("at work".to_owned()), ..DeadLetterReason::new(reason) };
     delivery.dead_letter(reason).await.expect("buried");
 }
 
 /// The bodies of the letters that are meant.
-async fn listed<S: QueueSubject>(bench: &Bench<S>, filter: &Filter) -> Vec<String> {
+async fn listed<S: QueueSubject>(bench: &Bench<S>, filter: &DeadLetterFilter) -> Vec<String> {
     let mut bodies = Vec::new();
     let letters = bench.queue.dead_letters();
     let show = |letter: &sluicegate_queue::DeadLetter| {
@@ -30,7 +31,7 @@ pub async fn a_dead_letter_is_the_original_with_its_error<S: QueueSubject>() {
     let original = r#"{"AnalysisId": "a-1", "n": 1}"#;
     bury(&bench, Message::new(original), "no luck").await;
     let mut letters = Vec::new();
-    let all = Filter::default();
+    let all = DeadLetterFilter::default();
     bench
         .queue
         .dead_letters()
@@ -39,7 +40,7 @@ pub async fn a_dead_letter_is_the_original_with_its_error<S: QueueSubject>() {
         .expect("listed");
     let [letter] = &letters[..] else { panic!("{letters:?}") };
     let text = String::from_utf8(letter.message.body.to_vec()).expect("text");
-    let died = letter.died().expect("it died");
+    let died = letter.failure().expect("it died");
     let expected = format!(
         r#"{{"AnalysisId": "a-1", "n": 1,"error":{{"message":"no luck","stack":"at work","timestamp":"{}"}}}}"#,
         died.at
@@ -55,7 +56,7 @@ pub async fn what_can_not_be_parsed_keeps_its_bytes<S: QueueSubject>() {
     let raw = vec![0xff, 0x00, b'{'];
     bury(&bench, Message::new(raw.clone()), "not JSON").await;
     let mut letters = Vec::new();
-    let all = Filter::default();
+    let all = DeadLetterFilter::default();
     bench
         .queue
         .dead_letters()
@@ -63,7 +64,7 @@ pub async fn what_can_not_be_parsed_keeps_its_bytes<S: QueueSubject>() {
         .await
         .expect("listed");
     assert_eq!(letters[0].message.body, raw);
-    assert_eq!(letters[0].died().expect("it died").stack.as_deref(), Some("at work"));
+    assert_eq!(letters[0].failure().expect("it died").stack.as_deref(), Some("at work"));
 }
 
 pub async fn letters_are_found_by_type_error_and_age<S: QueueSubject>() {
@@ -72,13 +73,14 @@ pub async fn letters_are_found_by_type_error_and_age<S: QueueSubject>() {
     let between = bench.now();
     bench.subject.pass(Span::from_millis(20)).await;
     bury(&bench, Message::new("two").of_kind("crawl_repo"), "HTTP 404").await;
-    let of = async |filter: &Filter| listed::<S>(&bench, filter).await;
-    assert_eq!(of(&Filter::default()).await, ["one", "two"]);
-    let kind = Filter { kind: Some("crawl_org".to_owned()), ..Filter::default() };
+    let of = async |filter: &DeadLetterFilter| listed::<S>(&bench, filter).await;
+    assert_eq!(of(&DeadLetterFilter::default()).await, ["one", "two"]);
+    let kind =
+        DeadLetterFilter { kind: Some("crawl_org".to_owned()), ..DeadLetterFilter::default() };
     assert_eq!(of(&kind).await, ["one"]);
-    let error = Filter { error: Some("404".to_owned()), ..Filter::default() };
+    let error = DeadLetterFilter { error: Some("404".to_owned()), ..DeadLetterFilter::default() };
     assert_eq!(of(&error).await, ["two"]);
-    let age = Filter { until: Some(between), ..Filter::default() };
+    let age = DeadLetterFilter { until: Some(between), ..DeadLetterFilter::default() };
     assert_eq!(of(&age).await, ["one"]);
 }
 
@@ -87,9 +89,12 @@ pub async fn looking_at_letters_leaves_them_there<S: QueueSubject>() {
     bury(&bench, Message::new("one"), "no luck").await;
     // More often than a quorum queue would deliver it before it throws it away.
     for _ in 0..4 {
-        assert_eq!(listed::<S>(&bench, &Filter::default()).await, ["one"]);
+        assert_eq!(listed::<S>(&bench, &DeadLetterFilter::default()).await, ["one"]);
     }
-    assert_eq!(bench.queue.dead_letters().delete(&Filter::default(), 10, |_| {}).await, Ok(1));
+    assert_eq!(
+        bench.queue.dead_letters().delete(&DeadLetterFilter::default(), 10, |_| {}).await,
+        Ok(1)
+    );
 }
 
 pub async fn a_replayed_letter_is_what_its_producer_sent<S: QueueSubject>() {
@@ -97,7 +102,7 @@ pub async fn a_replayed_letter_is_what_its_producer_sent<S: QueueSubject>() {
     let sent = Message::new(r#" {"n": 1} "#).of_kind("crawl_repo");
     bury(&bench, sent.clone(), "no luck").await;
     bury(&bench, Message::new("stays").of_kind("other"), "no luck").await;
-    let mine = Filter { kind: sent.kind.clone(), ..Filter::default() };
+    let mine = DeadLetterFilter { kind: sent.kind.clone(), ..DeadLetterFilter::default() };
     let mut told = 0;
     let replayed = bench.queue.dead_letters().replay(&mine, 10, |_| told += 1).await;
     assert_eq!((replayed, told), (Ok(1), 1));
@@ -108,16 +113,16 @@ pub async fn a_replayed_letter_is_what_its_producer_sent<S: QueueSubject>() {
     (received.meta.hop, received.meta.sent_at) = (0, None);
     assert_eq!(received, sent);
     delivery.ack().await.expect("acknowledged");
-    assert_eq!(listed::<S>(&bench, &Filter::default()).await, ["stays"]);
+    assert_eq!(listed::<S>(&bench, &DeadLetterFilter::default()).await, ["stays"]);
 }
 
 pub async fn a_deleted_letter_is_gone<S: QueueSubject>() {
     let bench = Bench::<S>::new().await;
     bury(&bench, Message::new("one"), "a").await;
     bury(&bench, Message::new("two"), "b").await;
-    let filter = Filter { error: Some("a".to_owned()), ..Filter::default() };
+    let filter = DeadLetterFilter { error: Some("a".to_owned()), ..DeadLetterFilter::default() };
     assert_eq!(bench.queue.dead_letters().delete(&filter, 10, |_| {}).await, Ok(1));
-    assert_eq!(listed::<S>(&bench, &Filter::default()).await, ["two"]);
+    assert_eq!(listed::<S>(&bench, &DeadLetterFilter::default()).await, ["two"]);
     // The queue itself has nothing of it.
     bench.send(&["fresh"]).await;
     assert_eq!(body(&bench.consume().await.receive_one().await.expect("received")), "fresh");

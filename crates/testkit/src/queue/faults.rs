@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use sluicegate_queue::{Message, When};
+use sluicegate_queue::{DeliveryTime, Message};
 
 use super::{Bench, QueueSubject, body};
 
 pub async fn a_restart_of_the_broker_loses_nothing<S: QueueSubject>() {
     let bench = Bench::<S>::new().await;
-    let batch = (0..50).map(|n| (Message::new(format!("{n}")), When::Now)).collect();
+    let batch = (0..50).map(|n| (Message::new(format!("{n}")), DeliveryTime::Now)).collect();
     for result in bench.queue.send_batch(batch).await {
         result.expect("sent");
     }

@@ -1,7 +1,7 @@
 //! What a queue does with what it is sent.
 
 use sluicegate_core::{Span, Timestamp};
-use sluicegate_queue::{Error, Message, Place, When};
+use sluicegate_queue::{DeliveryTime, Error, Message, QueueName};
 
 use super::{Bench, QueueSubject, body};
 
@@ -18,7 +18,7 @@ pub async fn what_is_sent_is_received_as_it_was<S: QueueSubject>() {
     let mut received = delivery.message().clone();
     assert!(received.meta.sent_at.take().is_some());
     assert_eq!(received, message);
-    assert_eq!(delivery.returns(), 0);
+    assert_eq!(delivery.redeliveries(), 0);
     delivery.ack().await.expect("acknowledged");
 }
 
@@ -57,7 +57,8 @@ pub async fn what_is_too_large_is_refused_with_its_size<S: QueueSubject>() {
 pub async fn each_message_of_a_batch_succeeds_or_fails_on_its_own<S: QueueSubject>() {
     let bench = Bench::<S>::new().await;
     let max = bench.queue.capabilities().size_max;
-    let mut batch: Vec<_> = (0..25).map(|n| (Message::new(format!("{n}")), When::Now)).collect();
+    let mut batch: Vec<_> =
+        (0..25).map(|n| (Message::new(format!("{n}")), DeliveryTime::Now)).collect();
     batch[7].0 = Message::new(vec![b'x'; max + 1]);
     let ids: Vec<_> = batch.iter().map(|(message, _)| message.id()).collect();
     let results = bench.queue.send_batch(batch).await;
@@ -90,16 +91,16 @@ const TRIES: usize = 10;
 pub async fn a_delayed_message_comes_at_its_instant<S: QueueSubject>() {
     // Of no length that a broker has by itself.
     let delay = S::DELAY + Span::from_millis(37);
-    comes_after::<S>(delay, |now| When::At(now + delay)).await;
+    comes_after::<S>(delay, |now| DeliveryTime::At(now + delay)).await;
 }
 
 pub async fn a_fixed_delay_is_kept<S: QueueSubject>() {
-    comes_after::<S>(S::DELAY, |_| When::After(S::DELAY)).await;
+    comes_after::<S>(S::DELAY, |_| DeliveryTime::After(S::DELAY)).await;
 }
 
 /// Whatever is sent to come then never comes before, and comes soon after: as soon as the machine
 /// can.
-async fn comes_after<S: QueueSubject>(delay: Span, when: impl Fn(Timestamp) -> When) {
+async fn comes_after<S: QueueSubject>(delay: Span, when: impl Fn(Timestamp) -> DeliveryTime) {
     let bench = Bench::<S>::new().await;
     let mut consumer = bench.consume().await;
     let mut late = Vec::new();
@@ -111,7 +112,7 @@ async fn comes_after<S: QueueSubject>(delay: Span, when: impl Fn(Timestamp) -> W
         let now = bench.now();
         let slow = Span::from_micros(now.since(start).as_micros() * SLOW_MAX);
         let at = now + delay;
-        bench.queue.send_when(Message::new("later"), when(now)).await.expect("sent");
+        bench.queue.send_at(Message::new("later"), when(now)).await.expect("sent");
         let receive = consumer.receive_one();
         let (delivery, ()) = tokio::join!(receive, bench.subject.pass(at.since(bench.now())));
         let now = bench.now();
@@ -125,7 +126,7 @@ async fn comes_after<S: QueueSubject>(delay: Span, when: impl Fn(Timestamp) -> W
 pub async fn a_message_is_not_delivered_before_its_instant<S: QueueSubject>() {
     let bench = Bench::<S>::new().await;
     let far = bench.now() + Span::from_secs(100_000);
-    bench.queue.send_when(Message::new("far"), When::At(far)).await.expect("sent");
+    bench.queue.send_at(Message::new("far"), DeliveryTime::At(far)).await.expect("sent");
     bench.send(&["now"]).await;
     let mut consumer = bench.consume().await;
     let delivery = consumer.receive_one().await.expect("received");
@@ -140,7 +141,7 @@ pub async fn a_message_is_not_delivered_before_its_instant<S: QueueSubject>() {
 pub async fn an_instant_that_has_passed_is_now<S: QueueSubject>() {
     let bench = Bench::<S>::new().await;
     let past = bench.now() - Span::from_secs(5);
-    bench.queue.send_when(Message::new("late"), When::At(past)).await.expect("sent");
+    bench.queue.send_at(Message::new("late"), DeliveryTime::At(past)).await.expect("sent");
     let delivery = bench.consume().await.receive_one().await.expect("received");
     assert_eq!(body(&delivery), "late");
     delivery.ack().await.expect("acknowledged");
@@ -191,7 +192,7 @@ pub async fn purging_empties_a_queue<S: QueueSubject>() {
 pub async fn a_missing_queue_is_named<S: QueueSubject>() {
     let bench = Bench::<S>::new().await;
     let broker = bench.subject.broker();
-    let nowhere = Place::Live("suite-nowhere".to_owned());
+    let nowhere = QueueName::Live("suite-nowhere".to_owned());
     let missing = Error::NoQueue { queue: "suite-nowhere".to_owned() };
     assert_eq!(broker.check(&nowhere).await, Err(missing.clone()));
     assert_eq!(broker.depth(&nowhere).await, Err(missing.clone()));

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use sluicegate_core::Span;
-use sluicegate_queue::broker::Terms;
-use sluicegate_queue::{Error, Message, Place, When};
+use sluicegate_queue::broker::ConsumeOptions;
+use sluicegate_queue::{DeliveryTime, Error, Message, QueueName};
 
 use super::{Bench, LEASE, QueueSubject, body, open};
 
@@ -36,7 +36,7 @@ pub async fn a_deferral_is_no_attempt<S: QueueSubject>() {
         assert!(meta.hop >= deferrals, "every copy has a name of its own");
         assert_eq!((&delivery.message().body, &delivery.message().kind), (&sent.body, &sent.kind));
         let until = bench.now() + Span::from_millis(200);
-        delivery.defer(When::At(until)).await.expect("deferred");
+        delivery.defer(DeliveryTime::At(until)).await.expect("deferred");
         bench.subject.pass(Span::from_millis(200)).await;
     }
 }
@@ -48,7 +48,7 @@ pub async fn a_retry_is_an_attempt<S: QueueSubject>() {
     for attempt in 0..3 {
         let delivery = consumer.receive_one().await.expect("received");
         assert_eq!(delivery.message().meta.attempt, attempt);
-        delivery.retry(When::Now).await.expect("retried");
+        delivery.retry(DeliveryTime::Now).await.expect("retried");
     }
     assert_eq!(bench.queue.stats().retried, 3);
 }
@@ -60,7 +60,7 @@ pub async fn a_message_is_forwarded_whole<S: QueueSubject>() {
     sent.headers.insert("traceparent".to_owned(), "00-1".to_owned());
     bench.queue.send(sent.clone()).await.expect("sent");
     let delivery = bench.consume().await.receive_one().await.expect("received");
-    delivery.forward(&other, When::Now).await.expect("forwarded");
+    delivery.forward(&other, DeliveryTime::Now).await.expect("forwarded");
     let arrived =
         other.consume(1).await.expect("a consumer").receive_one().await.expect("received");
     let mut received = arrived.message().clone();
@@ -77,7 +77,7 @@ pub async fn a_delivery_that_is_dropped_is_given_back<S: QueueSubject>() {
     let mut consumer = bench.consume().await;
     drop(consumer.receive_one().await.expect("received"));
     let again = consumer.receive_one().await.expect("received");
-    assert_eq!((body(&again).as_str(), again.returns()), ("a", 1));
+    assert_eq!((body(&again).as_str(), again.redeliveries()), ("a", 1));
     again.ack().await.expect("acknowledged");
 }
 
@@ -89,7 +89,7 @@ pub async fn giving_back_again_and_again_loses_nothing<S: QueueSubject>() {
     for _ in 0..30 {
         let delivery = consumer.receive_one().await.expect("received");
         assert_eq!(delivery.message().meta.job, sent.meta.job);
-        delivery.give_back().await.expect("given back");
+        delivery.requeue().await.expect("given back");
     }
     let delivery = consumer.receive_one().await.expect("received");
     assert_eq!((delivery.message().meta.attempt, delivery.message().meta.deferrals), (0, 0));
@@ -120,7 +120,7 @@ pub async fn a_lease_that_ends_is_delivered_again<S: QueueSubject>() {
     bench.subject.end_leases().await;
     let second = consumer.receive_one().await.expect("received again");
     assert_eq!(second.message().id(), first.message().id());
-    assert_eq!(second.returns(), 1);
+    assert_eq!(second.redeliveries(), 1);
     if S::FENCES {
         assert_eq!(first.ack().await, Err(Error::Lost));
     } else {
@@ -133,8 +133,9 @@ pub async fn a_lease_that_ends_is_delivered_again<S: QueueSubject>() {
 pub async fn extending_keeps_a_delivery_from_others<S: QueueSubject>() {
     let bench = Bench::<S>::new().await;
     bench.send(&["a"]).await;
-    let place = Place::Live(bench.queue.name().to_owned());
-    let terms = Terms { prefetch: 1, visibility: S::VISIBILITY, wait: Terms::WAIT_MAX };
+    let place = QueueName::Live(bench.queue.name().to_owned());
+    let terms =
+        ConsumeOptions { prefetch: 1, visibility: S::VISIBILITY, wait: ConsumeOptions::WAIT_MAX };
     let source = bench.subject.broker().consume(&place, terms).await;
     let received = source.expect("a source").next(1).await.expect("received");
     let receipt = received.into_iter().next().expect("one").receipt;
@@ -159,14 +160,14 @@ pub async fn work_that_takes_longer_than_its_lease_stays_ours<S: QueueSubject>()
         }
         bench.queue.depth().await.expect("a depth").ready
     };
-    assert_eq!(delivery.while_held(work).await, 0);
+    assert_eq!(delivery.with_lease(work).await, 0);
     delivery.ack().await.expect("it is still ours");
 }
 
 pub async fn two_consumers_share_a_queue<S: QueueSubject>() {
     const JOBS: usize = 120;
     let bench = Bench::<S>::new().await;
-    let batch = (0..JOBS).map(|n| (Message::new(format!("{n}")), When::Now)).collect();
+    let batch = (0..JOBS).map(|n| (Message::new(format!("{n}")), DeliveryTime::Now)).collect();
     for result in bench.queue.send_batch(batch).await {
         result.expect("sent");
     }
@@ -197,7 +198,13 @@ pub async fn what_went_through_is_counted<S: QueueSubject>() {
     for _ in 0..2 {
         consumer.receive_one().await.expect("received").ack().await.expect("acknowledged");
     }
-    consumer.receive_one().await.expect("received").defer(When::Now).await.expect("deferred");
+    consumer
+        .receive_one()
+        .await
+        .expect("received")
+        .defer(DeliveryTime::Now)
+        .await
+        .expect("deferred");
     let stats = bench.queue.stats();
     assert_eq!((stats.sent, stats.received, stats.acked, stats.deferred), (3, 3, 2, 1));
     assert_eq!(stats.processing["crawl_org"].count, 2);

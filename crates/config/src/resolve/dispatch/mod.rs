@@ -78,7 +78,8 @@ pub(super) fn dispatch(
     });
     // If the workers are in the same file, a burst is as large as their concurrency.
     let burst = burst.unwrap_or_else(|| workers.map_or(1, worker_concurrency));
-    let form = "write a map from provider names to options, such as gemini: {queue: gemini-queue, limit: 500/min}";
+    let form = "write a map from provider names to options, such as gemini: {queue: gemini-queue, \
+                limit: 500/min}";
     let listed = fields.require("providers", form, report);
     let listed = listed.and_then(|item| item.entries(report, form)).unwrap_or_default();
     let (mut providers, mut groups) = (Vec::new(), Vec::new());
@@ -86,8 +87,8 @@ pub(super) fn dispatch(
         let Some((provider, tier)) = provider(&key.text, &item, outage, report) else { continue };
         if delay == DelayMode::Booked {
             if tier.key.is_some() && is_cluster(store) {
-                let message = "a literal key is in a cluster slot of its own, so nothing can be booked on a \
-                               Redis Cluster";
+                let message = "a literal key is in a cluster slot of its own, so nothing can \
+                               be booked on a Redis Cluster";
                 item.fail(report, message, "remove key, or write a fixed delay such as 30s");
             }
             groups.extend(spread(&provider, burst, tier.outage));
@@ -289,8 +290,8 @@ fn advise(item: &Item<'_>, worker: &Worker, dispatch: Option<&Dispatch>, report:
         report.warning(&item.location(), message, "write the same value in both");
     }
     if !worker.limits.is_empty() && worker.limits != tier.limits {
-        let message = "the limit differs from that of the same provider in dispatch, so messages that \
-                       one tier lets through wait in the other";
+        let message = "the limit differs from that of the same provider in dispatch, so messages \
+                       that one tier lets through wait in the other";
         report.warning(&item.location(), message, "write the same value in both");
     }
     if worker.estimate != tier.estimate {
@@ -395,5 +396,6 @@ fn backoff(item: Item<'_>, report: &mut Report) -> Option<(Span, Span)> {
 }
 
 fn is_cluster(store: &StoreOptions) -> bool {
-    matches!(store, StoreOptions::Redis(redis) if matches!(redis.topology, RedisTopology::Cluster(_)))
+    let StoreOptions::Redis(redis) = store else { return false };
+    matches!(redis.topology, RedisTopology::Cluster(_))
 }

@@ -7,7 +7,7 @@
 //!
 //! - Rules of one *shape*, which is the list of keys, compete; rules of different shapes never do.
 //! - Within a shape, the more specific value comes first, at the first key in which two differ.
-//! - If a lookup ends without a limit although a less specific descriptor has one, a rule without limits
+//! - If a lookup ends without a limit although a less specific descriptor has one, a rule without
 //!   blocks that descriptor. The same holds behind a shadow rule, which ends a lookup too.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -146,7 +146,8 @@ impl<'d> RuleBuilder<'d> {
     }
 }
 
-/// Collects the shapes under a descriptor that have a limit, each as the keys from the descriptor on.
+/// Collects the shapes under a descriptor that have a limit, each as the keys from the descriptor
+/// on.
 fn shapes_of<'b>(
     descriptor: &'b Descriptor,
     keys: &mut Vec<&'b str>,

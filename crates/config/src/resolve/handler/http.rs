@@ -123,7 +123,8 @@ fn address(item: &Item<'_>, report: &mut Report) -> Option<Text> {
     }
     let after_scheme = beginning.split_once("://").map_or("", |(_, rest)| rest);
     if !url.is_fixed() && !after_scheme.contains(['/', '?']) {
-        let message = "placeholders are not allowed in the host, because a message could redirect credentials";
+        let message = "placeholders are not allowed in the host, or a message could redirect \
+                       credentials";
         item.fail(
             report,
             message,

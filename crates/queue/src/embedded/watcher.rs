@@ -1,4 +1,4 @@
-//! [`Watch`]: detects commits of other processes, which SQLite does not announce.
+//! [`FileWatcher`]: detects commits of other processes, which SQLite does not announce.
 //!
 //! SQLite counts commits in memory that all processes of a file share, so polling takes
 //! microseconds and no lock on the file.
@@ -15,15 +15,15 @@ use super::{open, unavailable};
 use crate::Error;
 
 /// Polling interval.
-pub(super) const LOOK: Duration = Duration::from_millis(50);
+pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A thread that polls the file until the last handle is dropped.
-pub(super) struct Watch {
+pub(super) struct FileWatcher {
     /// Nothing is sent: dropping it stops the thread.
     _running: SyncSender<()>,
 }
 
-impl Watch {
+impl FileWatcher {
     /// Starts the thread. It wakes `arrived` whenever another connection has written to the file.
     pub(super) fn start(path: &Path, arrived: Arc<Notify>) -> Result<Self, Error> {
         let connection = open::connection(path)?;
@@ -32,7 +32,7 @@ impl Watch {
         std::thread::Builder::new()
             .name("queue-watch".to_owned())
             .spawn(move || {
-                while ended.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+                while ended.recv_timeout(POLL_INTERVAL) == Err(RecvTimeoutError::Timeout) {
                     let now = commits(&connection);
                     // An unreadable file wakes consumers too: they report the error.
                     if now.is_none() || now != seen {

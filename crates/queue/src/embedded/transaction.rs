@@ -1,4 +1,4 @@
-//! [`Work`]: the operations on queues inside an SQLite transaction.
+//! [`Transaction`]: the operations on queues inside an SQLite transaction.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -7,16 +7,16 @@ use rusqlite::{CachedStatement, Connection, OptionalExtension as _, params};
 use sluicegate_core::{Span, Timestamp};
 
 use super::open::sql;
-use super::row::{self, SELECT, Written};
+use super::row::{self, RowTexts, SELECT};
 use super::{NAME, SIZE_MAX, open};
-use crate::broker::{Depth, Incoming, Outgoing, Place};
+use crate::broker::{Depth, OutgoingMessage, QueueName, RawMessage};
 use crate::{Error, Message};
 
 /// A statement in its two forms, for messages and for dead letters. Built once, because most run
 /// with every message.
-struct Sql(LazyLock<[String; 2]>);
+struct QueueSql(LazyLock<[String; 2]>);
 
-impl Sql {
+impl QueueSql {
     fn of(&self, dead: bool) -> &str {
         let [live, of_dead] = &*self.0;
         if dead { of_dead } else { live }
@@ -25,67 +25,67 @@ impl Sql {
 
 macro_rules! both {
     ($template:expr) => {
-        Sql(LazyLock::new(|| [false, true].map(|dead| sql(dead, &$template))))
+        QueueSql(LazyLock::new(|| [false, true].map(|dead| sql(dead, &$template))))
     };
 }
 
-static URGENT: Sql = both!("SELECT max(priority) FROM $t WHERE queue = ?1");
+static HIGHEST_PRIORITY: QueueSql = both!("SELECT max(priority) FROM $t WHERE queue = ?1");
 /// Sorted like the index, so that SQLite does not sort.
-static READY: Sql = both!(format!(
+static READY: QueueSql = both!(format!(
     "{SELECT} WHERE queue = ?1 AND priority = ?2 AND ready_at <= ?3 \
      ORDER BY ready_at, leased, id LIMIT ?4"
 ));
-static LEASE: Sql = both!(
+static LEASE: QueueSql = both!(
     "UPDATE $t SET ready_at = ?2, returns = returns + leased, leased = 1, fence = ?3 WHERE id = ?1"
 );
-static NEXT: Sql = both!("SELECT min(ready_at) FROM $t WHERE queue = ?1 AND priority = ?2");
-static DELETE: Sql = both!("DELETE FROM $t WHERE id = ?1 AND fence = ?2");
-static DELETE_CONTENT: Sql = both!("DELETE FROM $t_content WHERE id = ?1");
-static GIVE_BACK: Sql = both!(
+static NEXT: QueueSql = both!("SELECT min(ready_at) FROM $t WHERE queue = ?1 AND priority = ?2");
+static DELETE: QueueSql = both!("DELETE FROM $t WHERE id = ?1 AND fence = ?2");
+static DELETE_CONTENT: QueueSql = both!("DELETE FROM $t_content WHERE id = ?1");
+static REQUEUE: QueueSql = both!(
     "UPDATE $t SET ready_at = due, leased = 0, returns = returns + 1 WHERE id = ?1 AND fence = ?2"
 );
-static EXTEND: Sql =
+static EXTEND: QueueSql =
     both!("UPDATE $t SET ready_at = ?3 WHERE id = ?1 AND fence = ?2 AND leased = 1");
-static INSERT_CONTENT: Sql =
+static INSERT_CONTENT: QueueSql =
     both!("INSERT INTO $t_content (envelope, content_type, headers, body) VALUES (?1, ?2, ?3, ?4)");
-static INSERT: Sql =
+static INSERT: QueueSql =
     both!("INSERT INTO $t (id, queue, priority, ready_at, due) VALUES (?1, ?2, ?3, ?4, ?4)");
 
 /// A transaction, with the state that the writer keeps between transactions.
-pub(super) struct Work<'w> {
+pub(super) struct Transaction<'w> {
     pub(super) connection: &'w Connection,
     /// Row ids of queues. Queues are never deleted, so they stay valid.
-    pub(super) numbers: &'w mut HashMap<Place, i64>,
+    pub(super) queue_ids: &'w mut HashMap<QueueName, i64>,
     /// Set by every operation that may make a message ready sooner than consumers expect.
     pub(super) arrived: bool,
 }
 
 /// A leased row: its id and the fence of the lease.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Leased {
+pub(super) struct LeasedRow {
     pub(super) id: i64,
     pub(super) fence: i64,
 }
 
 /// The leased messages, and if there are none, the time at which the next becomes ready.
-pub(super) struct Taken {
-    pub(super) rows: Vec<(Leased, Incoming)>,
+pub(super) struct LeasedBatch {
+    pub(super) rows: Vec<(LeasedRow, RawMessage)>,
     pub(super) next_at: Option<Timestamp>,
 }
 
-impl Work<'_> {
-    pub(super) fn create(&mut self, place: &Place) -> Result<(), Error> {
+impl Transaction<'_> {
+    pub(super) fn create(&mut self, queue_name: &QueueName) -> Result<(), Error> {
         let sql = "INSERT INTO queue (name, dead) VALUES (?1, ?2) ON CONFLICT DO NOTHING";
-        self.execute(sql, params![place.name(), is_dead(place)]).map(drop)
+        self.execute(sql, params![queue_name.name(), is_dead(queue_name)]).map(drop)
     }
 
     pub(super) fn publish(
         &mut self,
-        place: &Place,
-        batch: Vec<Outgoing>,
+        queue_name: &QueueName,
+        batch: Vec<OutgoingMessage>,
         now: Timestamp,
     ) -> Result<Vec<Result<(), Error>>, Error> {
-        let mut insert = self.inserting(place)?;
+        let mut insert = self.insert_statements(queue_name)?;
         Ok(batch.into_iter().map(|outgoing| insert.insert(&outgoing, now)).collect())
     }
 
@@ -93,28 +93,28 @@ impl Work<'_> {
     /// the earlier rows simply end.
     pub(super) fn take(
         &mut self,
-        place: &Place,
+        queue_name: &QueueName,
         max: usize,
         (now, until): (Timestamp, Timestamp),
-    ) -> Result<Taken, Error> {
-        let (queue, dead) = (self.number(place)?, is_dead(place));
-        let mut taken = Taken { rows: Vec::new(), next_at: None };
+    ) -> Result<LeasedBatch, Error> {
+        let (queue, dead) = (self.queue_id(queue_name)?, is_dead(queue_name));
+        let mut taken = LeasedBatch { rows: Vec::new(), next_at: None };
         let failed = |error: rusqlite::Error| open::failed(&error);
-        let urgent: Option<u8> = self
+        let highest: Option<u8> = self
             .connection
-            .prepare_cached(URGENT.of(dead))
+            .prepare_cached(HIGHEST_PRIORITY.of(dead))
             .and_then(|mut s| s.query_row([queue], |r| r.get(0)))
             .map_err(failed)?;
-        let Some(urgent) = urgent else { return Ok(taken) };
+        let Some(highest) = highest else { return Ok(taken) };
         let mut ready = self.connection.prepare_cached(READY.of(dead)).map_err(failed)?;
         let fence = fence();
-        for priority in (0..=urgent.min(Message::PRIORITY_MAX)).rev() {
+        for priority in (0..=highest.min(Message::PRIORITY_MAX)).rev() {
             let left = max - taken.rows.len();
             let arguments = params![queue, priority, micros(now), left];
             let rows = ready.query_map(arguments, row::read).map_err(failed)?;
             for row in rows {
                 let (id, incoming) = row.map_err(failed)?;
-                taken.rows.push((Leased { id, fence }, incoming));
+                taken.rows.push((LeasedRow { id, fence }, incoming));
             }
             if taken.rows.len() == max {
                 break;
@@ -125,17 +125,17 @@ impl Work<'_> {
             lease.execute(params![row.id, micros(until), fence]).map_err(failed)?;
         }
         if taken.rows.is_empty() {
-            taken.next_at = self.next_at(dead, queue, urgent)?;
+            taken.next_at = self.next_at(dead, queue, highest)?;
         }
         Ok(taken)
     }
 
     /// Returns the time at which the next message becomes ready or the next lease ends.
-    fn next_at(&self, dead: bool, queue: i64, urgent: u8) -> Result<Option<Timestamp>, Error> {
+    fn next_at(&self, dead: bool, queue: i64, highest: u8) -> Result<Option<Timestamp>, Error> {
         let failed = |error: rusqlite::Error| open::failed(&error);
         let mut next = self.connection.prepare_cached(NEXT.of(dead)).map_err(failed)?;
         let mut first: Option<i64> = None;
-        for priority in 0..=urgent.min(Message::PRIORITY_MAX) {
+        for priority in 0..=highest.min(Message::PRIORITY_MAX) {
             let at: Option<i64> =
                 next.query_row(params![queue, priority], |row| row.get(0)).map_err(failed)?;
             first = first.into_iter().chain(at).min();
@@ -143,8 +143,8 @@ impl Work<'_> {
         Ok(first.map(timestamp))
     }
 
-    pub(super) fn ack(&mut self, place: &Place, leased: Leased) -> Result<(), Error> {
-        let dead = is_dead(place);
+    pub(super) fn ack(&mut self, queue_name: &QueueName, leased: LeasedRow) -> Result<(), Error> {
+        let dead = is_dead(queue_name);
         self.settle(DELETE.of(dead), params![leased.id, leased.fence])?;
         self.execute(DELETE_CONTENT.of(dead), params![leased.id]).map(drop)
     }
@@ -153,20 +153,23 @@ impl Work<'_> {
     /// and never duplicated.
     pub(super) fn relay(
         &mut self,
-        (from, leased): (&Place, Leased),
-        to: &Place,
-        next: &Outgoing,
+        (from, leased): (&QueueName, LeasedRow),
+        to: &QueueName,
+        next: &OutgoingMessage,
         now: Timestamp,
     ) -> Result<(), Error> {
-        self.whole(|work| {
-            work.ack(from, leased)?;
-            work.inserting(to)?.insert(next, now)
+        self.savepoint(|transaction| {
+            transaction.ack(from, leased)?;
+            transaction.insert_statements(to)?.insert(next, now)
         })
     }
 
     /// Runs several statements in a savepoint: all or none. A failure does not affect other
     /// operations of the same transaction.
-    fn whole<T>(&mut self, job: impl FnOnce(&mut Self) -> Result<T, Error>) -> Result<T, Error> {
+    fn savepoint<T>(
+        &mut self,
+        job: impl FnOnce(&mut Self) -> Result<T, Error>,
+    ) -> Result<T, Error> {
         self.execute("SAVEPOINT job", params![])?;
         let outcome = job(self);
         if outcome.is_err() {
@@ -176,42 +179,46 @@ impl Work<'_> {
         outcome
     }
 
-    pub(super) fn give_back(&mut self, place: &Place, leased: Leased) -> Result<(), Error> {
+    pub(super) fn requeue(
+        &mut self,
+        queue_name: &QueueName,
+        leased: LeasedRow,
+    ) -> Result<(), Error> {
         self.arrived = true;
-        self.settle(GIVE_BACK.of(is_dead(place)), params![leased.id, leased.fence])
+        self.settle(REQUEUE.of(is_dead(queue_name)), params![leased.id, leased.fence])
     }
 
     pub(super) fn extend(
         &mut self,
-        place: &Place,
-        leased: Leased,
+        queue_name: &QueueName,
+        leased: LeasedRow,
         until: Timestamp,
     ) -> Result<(), Error> {
         // A lease that is shortened may end before the instant that consumers wait for.
         self.arrived = true;
         let arguments = params![leased.id, leased.fence, micros(until)];
-        self.settle(EXTEND.of(is_dead(place)), arguments)
+        self.settle(EXTEND.of(is_dead(queue_name)), arguments)
     }
 
-    pub(super) fn purge(&mut self, place: &Place, now: Timestamp) -> Result<u64, Error> {
-        let (queue, dead) = (self.number(place)?, is_dead(place));
+    pub(super) fn purge(&mut self, queue_name: &QueueName, now: Timestamp) -> Result<u64, Error> {
+        let (queue, dead) = (self.queue_id(queue_name)?, is_dead(queue_name));
         let those = "queue = ?1 AND NOT (leased AND ready_at > ?2)";
         let content =
             format!("DELETE FROM $t_content WHERE id IN (SELECT id FROM $t WHERE {those})");
         let rows = format!("DELETE FROM $t WHERE {those}");
-        self.whole(|work| {
-            work.execute(&sql(dead, &content), params![queue, micros(now)])?;
-            let purged = work.execute(&sql(dead, &rows), params![queue, micros(now)])?;
+        self.savepoint(|transaction| {
+            transaction.execute(&sql(dead, &content), params![queue, micros(now)])?;
+            let purged = transaction.execute(&sql(dead, &rows), params![queue, micros(now)])?;
             Ok(purged as u64)
         })
     }
 
     /// Prepares the statements that insert messages into a queue.
-    fn inserting(&mut self, place: &Place) -> Result<Insert<'_>, Error> {
+    fn insert_statements(&mut self, queue_name: &QueueName) -> Result<InsertStatements<'_>, Error> {
         self.arrived = true;
-        let (queue, dead) = (self.number(place)?, is_dead(place));
+        let (queue, dead) = (self.queue_id(queue_name)?, is_dead(queue_name));
         let prepare = |sql| self.connection.prepare_cached(sql).map_err(|e| open::failed(&e));
-        Ok(Insert {
+        Ok(InsertStatements {
             queue,
             content: prepare(INSERT_CONTENT.of(dead))?,
             row: prepare(INSERT.of(dead))?,
@@ -230,37 +237,37 @@ impl Work<'_> {
         statement.execute(arguments).map_err(|error| open::failed(&error))
     }
 
-    fn number(&mut self, place: &Place) -> Result<i64, Error> {
-        if let Some(number) = self.numbers.get(place) {
+    fn queue_id(&mut self, queue_name: &QueueName) -> Result<i64, Error> {
+        if let Some(number) = self.queue_ids.get(queue_name) {
             return Ok(*number);
         }
-        let number = number(self.connection, place)?;
-        self.numbers.insert(place.clone(), number);
+        let number = queue_id(self.connection, queue_name)?;
+        self.queue_ids.insert(queue_name.clone(), number);
         Ok(number)
     }
 }
 
 /// The statements that insert messages into one queue.
-struct Insert<'c> {
+struct InsertStatements<'c> {
     queue: i64,
     content: CachedStatement<'c>,
     row: CachedStatement<'c>,
 }
 
-impl Insert<'_> {
+impl InsertStatements<'_> {
     fn insert(
         &mut self,
-        Outgoing { message, delay }: &Outgoing,
+        OutgoingMessage { message, delay }: &OutgoingMessage,
         now: Timestamp,
     ) -> Result<(), Error> {
-        let written = Written::of(message);
+        let written = RowTexts::of(message);
         let size = written.size(message);
         if size > SIZE_MAX {
             return Err(Error::TooLarge { broker: NAME, size, max: SIZE_MAX });
         }
         let failed = |error: rusqlite::Error| open::failed(&error);
         let due = micros(message.meta.not_before.unwrap_or_else(|| now + delay.span()).max(now));
-        let Written { envelope, headers } = &written;
+        let RowTexts { envelope, headers } = &written;
         let (content_type, body) = (&message.content_type, message.body.as_ref());
         // The row last, so that a reader never finds a row without content.
         let content = params![envelope, content_type, headers, body];
@@ -271,15 +278,16 @@ impl Insert<'_> {
 }
 
 /// Returns the row id of a queue, or an error if it does not exist.
-pub(super) fn number(connection: &Connection, place: &Place) -> Result<i64, Error> {
+pub(super) fn queue_id(connection: &Connection, queue_name: &QueueName) -> Result<i64, Error> {
     let sql = "SELECT id FROM queue WHERE name = ?1 AND dead = ?2";
     let found = connection
         .prepare_cached(sql)
         .and_then(|mut s| {
-            s.query_row(params![place.name(), is_dead(place)], |row| row.get(0)).optional()
+            s.query_row(params![queue_name.name(), is_dead(queue_name)], |row| row.get(0))
+                .optional()
         })
         .map_err(|error| open::failed(&error))?;
-    found.ok_or_else(|| Error::NoQueue { queue: place.name().to_owned() })
+    found.ok_or_else(|| Error::NoQueue { queue: queue_name.name().to_owned() })
 }
 
 pub(super) fn depth(
@@ -314,7 +322,7 @@ pub(super) fn browse(
     queue: i64,
     after: u64,
     max: usize,
-) -> rusqlite::Result<Vec<(u64, Incoming)>> {
+) -> rusqlite::Result<Vec<(u64, RawMessage)>> {
     // By row id and not by the index, which would require sorting for every page.
     let text = format!("{SELECT} WHERE +queue = ?1 AND id > ?2 ORDER BY id LIMIT ?3");
     let mut statement = reader.prepare_cached(&sql(dead, &text))?;
@@ -328,8 +336,8 @@ fn fence() -> i64 {
     (uuid::Uuid::new_v4().as_u64_pair().1 >> 1) as i64
 }
 
-pub(super) const fn is_dead(place: &Place) -> bool {
-    matches!(place, Place::Dead(_))
+pub(super) const fn is_dead(queue_name: &QueueName) -> bool {
+    matches!(queue_name, QueueName::Dead(_))
 }
 
 /// Converts a timestamp for SQLite; the largest timestamp is below 2^53.

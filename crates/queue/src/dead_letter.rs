@@ -7,10 +7,10 @@
 use serde_json::json;
 use sluicegate_core::Timestamp;
 
-use crate::broker::{Outgoing, Place};
-use crate::message::Died;
-use crate::peek::{self, Seen, Taking};
-use crate::{Error, Message, Queue, Reason, When};
+use crate::broker::{OutgoingMessage, QueueName};
+use crate::message::FailureRecord;
+use crate::peek::{self, QueueScan, Visit};
+use crate::{DeadLetterReason, DeliveryTime, Error, Message, Queue};
 
 /// Maximum lengths of the error message and the stack, so that a letter does not exceed the
 /// broker's size limit.
@@ -33,7 +33,7 @@ pub struct DeadLetter {
 impl DeadLetter {
     /// Returns the record of its failure. `None` if the broker itself moved it to the dead-letter
     /// queue.
-    pub const fn died(&self) -> Option<&Died> {
+    pub const fn failure(&self) -> Option<&FailureRecord> {
         self.message.meta.died.as_ref()
     }
 
@@ -45,7 +45,7 @@ impl DeadLetter {
 
 /// A filter for dead letters. Default: matches all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Filter {
+pub struct DeadLetterFilter {
     /// Job id.
     pub job: Option<String>,
     /// Type of the message.
@@ -56,12 +56,12 @@ pub struct Filter {
     pub until: Option<Timestamp>,
 }
 
-impl Filter {
+impl DeadLetterFilter {
     fn matches(&self, letter: &DeadLetter) -> bool {
         let is = |wanted: &Option<String>, found: Option<&str>| {
             wanted.as_deref().is_none_or(|wanted| found == Some(wanted))
         };
-        let died = letter.died();
+        let died = letter.failure();
         is(&self.job, Some(letter.message.meta.job.as_str()))
             && is(&self.kind, letter.message.kind.as_deref())
             && self
@@ -74,9 +74,9 @@ impl Filter {
 
 /// An action on dead letters.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Fate {
-    Replayed,
-    Deleted,
+enum LetterAction {
+    Replay,
+    Delete,
 }
 
 impl DeadLetters {
@@ -87,7 +87,7 @@ impl DeadLetters {
     /// Passes at most `max` matching letters to `show`. Returns their number.
     pub async fn list(
         &self,
-        filter: &Filter,
+        filter: &DeadLetterFilter,
         max: u64,
         mut show: impl FnMut(&DeadLetter),
     ) -> Result<u64, Error> {
@@ -101,7 +101,7 @@ impl DeadLetters {
                 show(&letter);
                 shown += 1;
             }
-            if shown < max { Seen::More } else { Seen::Enough }
+            if shown < max { Visit::Continue } else { Visit::Stop }
         })
         .await?;
         Ok(shown)
@@ -111,83 +111,89 @@ impl DeadLetters {
     /// ids stay the same, attempts start at zero. Returns the number of letters.
     pub async fn replay(
         &self,
-        filter: &Filter,
+        filter: &DeadLetterFilter,
         max: u64,
         done: impl FnMut(&DeadLetter),
     ) -> Result<u64, Error> {
-        self.go_through(filter, max, Fate::Replayed, done).await
+        self.process(filter, max, LetterAction::Replay, done).await
     }
 
     /// Deletes letters. Returns their number.
     pub async fn delete(
         &self,
-        filter: &Filter,
+        filter: &DeadLetterFilter,
         max: u64,
         done: impl FnMut(&DeadLetter),
     ) -> Result<u64, Error> {
-        self.go_through(filter, max, Fate::Deleted, done).await
+        self.process(filter, max, LetterAction::Delete, done).await
     }
 
     /// Receives every letter once, and applies the action to those that match.
-    async fn go_through(
+    async fn process(
         &self,
-        filter: &Filter,
+        filter: &DeadLetterFilter,
         max: u64,
-        fate: Fate,
+        action: LetterAction,
         mut done: impl FnMut(&DeadLetter),
     ) -> Result<u64, Error> {
-        let mut taking = Taking::open(&self.queue, &self.queue.inner.dead).await?;
-        let mut meant = 0;
+        let mut scan = QueueScan::open(&self.queue, &self.queue.inner.dead).await?;
+        let mut matched = 0;
         let outcome = loop {
-            if meant == max {
-                break Ok(meant);
+            if matched == max {
+                break Ok(matched);
             }
-            let taken = match taking.next().await {
-                Ok(Some(taken)) => taken,
-                Ok(None) => break Ok(meant),
+            let scanned = match scan.next().await {
+                Ok(Some(scanned)) => scanned,
+                Ok(None) => break Ok(matched),
                 Err(error) => break Err(error),
             };
-            let letter = DeadLetter { message: taken.message.clone() };
+            let letter = DeadLetter { message: scanned.message.clone() };
             if !filter.matches(&letter) {
-                taking.hold(taken);
+                scan.hold(scanned);
                 continue;
             }
-            let settled = match fate {
-                Fate::Deleted => taken.receipt.ack().await,
-                Fate::Replayed => {
-                    let (place, next) = self.again(&letter);
-                    taken.receipt.relay(place, next).await
+            let settled = match action {
+                LetterAction::Delete => scanned.receipt.ack().await,
+                LetterAction::Replay => {
+                    let (queue_name, next) = self.replay_message(&letter);
+                    scanned.receipt.relay(queue_name, next).await
                 }
             };
             if let Err(error) = settled {
                 break Err(error);
             }
-            meant += 1;
+            matched += 1;
             done(&letter);
         };
-        taking.give_back().await;
+        scan.requeue().await;
         outcome
     }
 
     /// Returns the message to republish, and its queue.
-    fn again(&self, letter: &DeadLetter) -> (Place, Outgoing) {
+    fn replay_message(&self, letter: &DeadLetter) -> (QueueName, OutgoingMessage) {
         let mut message = letter.message.clone();
         message.body = letter.original().into();
-        let home = message.meta.died.take().map(|died| Place::Live(died.queue));
+        let home = message.meta.died.take().map(|died| QueueName::Live(died.queue));
         message.meta.hop += 1;
         message.meta.attempt = 0;
         message.meta.deferrals = 0;
         message.meta.booking = None;
-        let next = self.queue.inner.outgoing(message, When::Now);
+        let next = self.queue.inner.outgoing(message, DeliveryTime::Now);
         (home.unwrap_or_else(|| self.queue.inner.live.clone()), next)
     }
 }
 
 /// Turns a message into a dead letter.
-pub(crate) fn bury(mut message: Message, queue: &str, reason: Reason, now: Timestamp) -> Message {
-    let told = cut(&reason.message, MESSAGE_MAX);
-    let mut stack = reason.stack.map(|stack| cut(&stack, STACK_MAX));
-    let mut error = json!({ "message": told, "stack": stack, "timestamp": now.to_string() });
+pub(crate) fn to_dead_letter(
+    mut message: Message,
+    queue: &str,
+    reason: DeadLetterReason,
+    now: Timestamp,
+) -> Message {
+    let error_message = truncate(&reason.message, MESSAGE_MAX);
+    let mut stack = reason.stack.map(|stack| truncate(&stack, STACK_MAX));
+    let mut error =
+        json!({ "message": error_message, "stack": stack, "timestamp": now.to_string() });
     for (name, value) in reason.details {
         // Our own members take precedence: details do not replace them.
         error.as_object_mut().expect("it is one").entry(name).or_insert(value);
@@ -201,7 +207,8 @@ pub(crate) fn bury(mut message: Message, queue: &str, reason: Reason, now: Times
     });
     let queue = queue.to_owned();
     message.meta.hop += 1;
-    message.meta.died = Some(Died { queue, message: told, stack, at: now, splice });
+    message.meta.died =
+        Some(FailureRecord { queue, message: error_message, stack, at: now, splice });
     message
 }
 
@@ -229,7 +236,7 @@ fn restore(letter: &Message) -> Vec<u8> {
 }
 
 /// Returns the start of a text, at most `max` bytes.
-fn cut(text: &str, max: usize) -> String {
+fn truncate(text: &str, max: usize) -> String {
     text[..text.floor_char_boundary(max)].to_owned()
 }
 
@@ -238,8 +245,11 @@ mod tests {
     use super::*;
 
     fn letter(body: &'static str) -> Message {
-        let reason = Reason { stack: Some("at x".to_owned()), ..Reason::new("no \"luck\"") };
-        bury(Message::new(body), "jobs", reason, Timestamp::from_secs(1_800_000_000))
+        let reason = DeadLetterReason {
+            stack: Some("at x".to_owned()),
+            ..DeadLetterReason::new("no \"luck\"")
+        };
+        to_dead_letter(Message::new(body), "jobs", reason, Timestamp::from_secs(1_800_000_000))
     }
 
     #[test]
@@ -281,8 +291,8 @@ mod tests {
 
     #[test]
     fn long_errors_are_cut_between_characters() {
-        let reason = Reason::new("é".repeat(2_000));
-        let letter = bury(Message::new("x"), "q", reason, Timestamp::ZERO);
+        let reason = DeadLetterReason::new("é".repeat(2_000));
+        let letter = to_dead_letter(Message::new("x"), "q", reason, Timestamp::ZERO);
         assert_eq!(letter.meta.died.expect("it died").message.len(), MESSAGE_MAX);
     }
 }

@@ -1,51 +1,54 @@
-//! [`Wait`]: the delay queues, in which RabbitMQ keeps messages until their time-to-live ends.
+//! [`DelayQueue`]: the delay queues, in which RabbitMQ keeps messages until their time-to-live
+//! ends.
 
 use lapin::types::{AMQPValue, FieldTable};
 use sluicegate_core::Span;
 
-use crate::broker::Delay;
+use crate::broker::DeliveryDelay;
 
 /// Shortest delay queue on the way to an instant. Shorter ones would make many hops of the last
 /// moments, in which all messages that are due at the same time move together.
-const RUNG_MIN: Span = Span::from_millis(256);
+const STEP_MIN: Span = Span::from_millis(256);
 /// Time before its instant at which a message leaves its last delay queue: moving takes time, and
 /// the timer of a consumer is more exact than the broker's.
 const LEAD: Span = Span::from_millis(256);
 /// Time before its instant from which on a consumer holds the message.
-pub(super) const HELD: Span = Span::from_millis(512);
+pub(super) const HOLD_MAX: Span = Span::from_millis(512);
 /// Longest delay queue, about 25 days; later instants take several hops.
-pub(super) const RUNG_MAX: Span = Span::from_millis(1 << 31);
+pub(super) const STEP_MAX: Span = Span::from_millis(1 << 31);
 
 /// A delay queue: all its messages wait equally long, and then move to its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Wait {
+pub(super) enum DelayQueue {
     /// A fixed delay, with the name that users expect and may have declared themselves.
     Fixed(Span),
     /// A part of the delay until an instant, a power of two.
-    Rung(Span),
+    Step(Span),
 }
 
-impl Wait {
+impl DelayQueue {
     /// Returns the delay queue for a delay, or `None` if the message is due.
-    pub(super) fn of(delay: Delay) -> Option<Self> {
+    pub(super) fn of(delay: DeliveryDelay) -> Option<Self> {
         match delay {
-            Delay::None => None,
-            Delay::Fixed(span) => Some(Self::Fixed(span)),
-            Delay::Until { left, .. } => Some(Self::Rung(Span::from_millis(rung(left)?))),
+            DeliveryDelay::None => None,
+            DeliveryDelay::Fixed(span) => Some(Self::Fixed(span)),
+            DeliveryDelay::Until { left, .. } => {
+                Some(Self::Step(Span::from_millis(step_millis(left)?)))
+            }
         }
     }
 
     /// Returns this delay queue and all shorter ones that a message may need after it.
     pub(super) fn and_below(self) -> Vec<Self> {
-        let Self::Rung(longest) = self else { return vec![self] };
-        let rungs = (0..u64::BITS).map(|bit| Span::from_millis(1 << bit));
-        let rungs = rungs.skip_while(|rung| *rung < RUNG_MIN).take_while(|rung| *rung <= longest);
-        rungs.map(Self::Rung).collect()
+        let Self::Step(longest) = self else { return vec![self] };
+        let steps = (0..u64::BITS).map(|bit| Span::from_millis(1 << bit));
+        let steps = steps.skip_while(|step| *step < STEP_MIN).take_while(|step| *step <= longest);
+        steps.map(Self::Step).collect()
     }
 
     /// Returns the length of the delay.
     pub(super) const fn span(self) -> Span {
-        let (Self::Fixed(span) | Self::Rung(span)) = self;
+        let (Self::Fixed(span) | Self::Step(span)) = self;
         span
     }
 
@@ -53,7 +56,7 @@ impl Wait {
     pub(super) fn queue(self, target: &str) -> String {
         match self {
             Self::Fixed(span) => format!("{target}-delayed-{}ms", millis(span)),
-            Self::Rung(span) => format!("{target}-rung-{}ms", millis(span)),
+            Self::Step(span) => format!("{target}-rung-{}ms", millis(span)),
         }
     }
 
@@ -72,7 +75,7 @@ impl Wait {
         };
         text("x-dead-letter-exchange", "");
         text("x-dead-letter-routing-key", target);
-        if let Self::Rung(_) = self {
+        if let Self::Step(_) = self {
             text("x-queue-type", "quorum");
             text("x-dead-letter-strategy", "at-least-once");
             text("x-overflow", "reject-publish");
@@ -83,14 +86,14 @@ impl Wait {
 
 /// Returns the name of the queue in which messages for `target` wait for a fixed delay.
 pub fn delayed_queue(target: &str, delay: Span) -> String {
-    Wait::Fixed(delay).queue(target)
+    DelayQueue::Fixed(delay).queue(target)
 }
 
 /// Returns the length of the longest delay queue that does not end after the instant, in
 /// milliseconds.
-fn rung(left: Span) -> Option<u64> {
-    let left = left.as_micros().saturating_sub(LEAD.as_micros()).min(RUNG_MAX.as_micros());
-    (left >= RUNG_MIN.as_micros()).then(|| 1 << (left / 1_000).ilog2())
+fn step_millis(left: Span) -> Option<u64> {
+    let left = left.as_micros().saturating_sub(LEAD.as_micros()).min(STEP_MAX.as_micros());
+    (left >= STEP_MIN.as_micros()).then(|| 1 << (left / 1_000).ilog2())
 }
 
 /// Converts to milliseconds, rounded up so that a delay is never too short.
@@ -103,16 +106,16 @@ mod tests {
     use super::*;
     use sluicegate_core::Timestamp;
 
-    fn until(millis: u64) -> Option<Wait> {
-        Wait::of(Delay::Until { at: Timestamp::MAX, left: Span::from_millis(millis) })
+    fn until(millis: u64) -> Option<DelayQueue> {
+        DelayQueue::of(DeliveryDelay::Until { at: Timestamp::MAX, left: Span::from_millis(millis) })
     }
 
     #[test]
     fn a_fixed_delay_has_a_queue_of_its_own() {
-        let fixed = Wait::of(Delay::Fixed(Span::from_secs(30))).expect("it waits");
+        let fixed = DelayQueue::of(DeliveryDelay::Fixed(Span::from_secs(30))).expect("it waits");
         assert_eq!(fixed.queue("gemini"), "gemini-delayed-30000ms");
         assert_eq!(fixed.and_below(), [fixed]);
-        assert_eq!(Wait::of(Delay::None), None);
+        assert_eq!(DelayQueue::of(DeliveryDelay::None), None);
     }
 
     #[test]
@@ -132,7 +135,7 @@ mod tests {
 
     #[test]
     fn whatever_is_not_held_has_a_rung() {
-        let held = HELD.as_micros() / 1_000;
+        let held = HOLD_MAX.as_micros() / 1_000;
         assert_eq!((until(held - 1), until(held).is_some()), (None, true));
     }
 
@@ -145,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_fixed_delay_has_exactly_three_arguments() {
-        let arguments = Wait::Fixed(Span::from_secs(30)).arguments("gemini");
+        let arguments = DelayQueue::Fixed(Span::from_secs(30)).arguments("gemini");
         let names: Vec<_> = arguments.inner().keys().map(|name| name.as_str().to_owned()).collect();
         assert_eq!(names, ["x-dead-letter-exchange", "x-dead-letter-routing-key", "x-message-ttl"]);
     }

@@ -1,4 +1,5 @@
-//! [`Fields`]: the members of a JSON body in which producers write the id and the type of a job.
+//! [`BodyFields`]: the members of a JSON body in which producers write the id and the type of a
+//! job.
 
 use std::fmt;
 
@@ -6,7 +7,7 @@ use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
 
 /// Names of top-level members of a JSON object. Default: none is read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Fields {
+pub(crate) struct BodyFields {
     /// Member that holds the job id, such as `AnalysisId`.
     pub(crate) job: Option<String>,
     /// Member that holds the type of the job, such as `type`.
@@ -15,34 +16,34 @@ pub(crate) struct Fields {
 
 /// The values of these members.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct FieldValues {
     pub(crate) job: Option<String>,
     pub(crate) kind: Option<String>,
 }
 
-impl Fields {
+impl BodyFields {
     /// Reads the members of a body. A body that is not a JSON object has none.
-    pub(crate) fn find(&self, body: &[u8]) -> Found {
+    pub(crate) fn find(&self, body: &[u8]) -> FieldValues {
         if self.job.is_none() && self.kind.is_none() {
-            return Found::default();
+            return FieldValues::default();
         }
         let mut json = serde_json::Deserializer::from_slice(body);
-        json.deserialize_map(Looking(self)).unwrap_or_default()
+        json.deserialize_map(FieldVisitor(self)).unwrap_or_default()
     }
 }
 
 /// Reads two members and skips the others without storing them.
-struct Looking<'f>(&'f Fields);
+struct FieldVisitor<'f>(&'f BodyFields);
 
-impl<'de> Visitor<'de> for Looking<'_> {
-    type Value = Found;
+impl<'de> Visitor<'de> for FieldVisitor<'_> {
+    type Value = FieldValues;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Found, A::Error> {
-        let mut found = Found::default();
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<FieldValues, A::Error> {
+        let mut found = FieldValues::default();
         while let Some(name) = map.next_key::<String>()? {
             let name = Some(name);
             if name == self.0.job {
@@ -72,7 +73,7 @@ mod tests {
 
     #[test]
     fn only_members_of_an_object_that_are_text_or_numbers_count() {
-        let fields = Fields { job: Some("id".to_owned()), kind: None };
+        let fields = BodyFields { job: Some("id".to_owned()), kind: None };
         for (body, job) in [
             (r#"{"a": [1, {"id": 2}], "id": "x"}"#, Some("x")),
             (r#"{"id": 7}"#, Some("7")),

@@ -1,4 +1,4 @@
-//! [`Gather`]: combines operations that are submitted at the same time into one SQS request.
+//! [`Batcher`]: combines operations that are submitted at the same time into one SQS request.
 //!
 //! An operation does not wait for others: a request is sent at once, unless the maximum number of
 //! requests is in flight. Operations that arrive meanwhile go into the next request. If SQS is
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
-use super::client::Address;
+use super::client::SqsQueue;
 use super::{NAME, SIZE_MAX};
 use crate::Error;
 
@@ -21,7 +21,7 @@ const REQUESTS_MAX: usize = 8;
 const WAITING_MAX: usize = 256;
 
 /// An operation on one message.
-pub(super) trait Entry: Sized + Send + 'static {
+pub(super) trait BatchEntry: Sized + Send + 'static {
     /// Size of the operation in a request.
     fn size(&self) -> usize {
         0
@@ -30,40 +30,40 @@ pub(super) trait Entry: Sized + Send + 'static {
     /// Sends all entries in one request. Returns one result each, in order.
     fn request(
         entries: Vec<Self>,
-        queue: &Address,
+        queue: &SqsQueue,
     ) -> impl Future<Output = Vec<Result<(), Error>>> + Send;
 }
 
 /// A handle to a task that batches operations on one queue. The task ends with the handle.
 #[derive(Debug)]
-pub(super) struct Gather<E> {
-    waiting: mpsc::Sender<Asked<E>>,
+pub(super) struct Batcher<E> {
+    waiting: mpsc::Sender<PendingEntry<E>>,
 }
 
 /// An entry and the channel for its result.
-type Asked<E> = (E, oneshot::Sender<Result<(), Error>>);
+type PendingEntry<E> = (E, oneshot::Sender<Result<(), Error>>);
 
-impl<E: Entry> Gather<E> {
-    pub(super) fn start(queue: &Arc<Address>) -> Self {
-        let (waiting, come) = mpsc::channel(WAITING_MAX);
-        tokio::spawn(gather(queue.clone(), come));
+impl<E: BatchEntry> Batcher<E> {
+    pub(super) fn start(queue: &Arc<SqsQueue>) -> Self {
+        let (waiting, entries) = mpsc::channel(WAITING_MAX);
+        tokio::spawn(run_batcher(queue.clone(), entries));
         Self { waiting }
     }
 
     /// Submits an entry. If there is room in the channel, it is sent even if the caller does not
     /// wait for the result; otherwise it is sent once there is room, if the caller waits.
-    pub(super) fn ask(&self, entry: E) -> impl Future<Output = Result<(), Error>> + use<E> {
-        let (tell, told) = oneshot::channel();
-        let left_out = match self.waiting.try_send((entry, tell)) {
-            Err(TrySendError::Full(asked)) => Some((self.waiting.clone(), asked)),
+    pub(super) fn submit(&self, entry: E) -> impl Future<Output = Result<(), Error>> + use<E> {
+        let (reply, result) = oneshot::channel();
+        let not_queued = match self.waiting.try_send((entry, reply)) {
+            Err(TrySendError::Full(pending)) => Some((self.waiting.clone(), pending)),
             // If the task is gone, the result channel is dropped too.
             Ok(()) | Err(TrySendError::Closed(_)) => None,
         };
         async {
-            if let Some((waiting, asked)) = left_out {
-                let _ = waiting.send(asked).await;
+            if let Some((waiting, pending)) = not_queued {
+                let _ = waiting.send(pending).await;
             }
-            told.await.unwrap_or_else(|_| {
+            result.await.unwrap_or_else(|_| {
                 let detail = "the process is stopping".to_owned();
                 Err(Error::Unavailable { broker: NAME, detail })
             })
@@ -71,13 +71,16 @@ impl<E: Entry> Gather<E> {
     }
 }
 
-async fn gather<E: Entry>(queue: Arc<Address>, mut come: mpsc::Receiver<Asked<E>>) {
+async fn run_batcher<E: BatchEntry>(
+    queue: Arc<SqsQueue>,
+    mut entries: mpsc::Receiver<PendingEntry<E>>,
+) {
     let requests = Arc::new(Semaphore::new(REQUESTS_MAX));
-    let mut left_over = None;
+    let mut next_first = None;
     loop {
-        let Some(first) = (match left_over.take() {
-            Some(asked) => Some(asked),
-            None => come.recv().await,
+        let Some(first) = (match next_first.take() {
+            Some(pending) => Some(pending),
+            None => entries.recv().await,
         }) else {
             return;
         };
@@ -85,24 +88,24 @@ async fn gather<E: Entry>(queue: Arc<Address>, mut come: mpsc::Receiver<Asked<E>
         // Lets other tasks run that may be about to submit an entry.
         tokio::task::yield_now().await;
         let mut size = first.0.size();
-        let mut together = vec![first];
-        while together.len() < BATCH_MAX
-            && let Ok(next) = come.try_recv()
+        let mut batch = vec![first];
+        while batch.len() < BATCH_MAX
+            && let Ok(next) = entries.try_recv()
         {
             size += next.0.size();
             if size > SIZE_MAX {
-                left_over = Some(next);
+                next_first = Some(next);
                 break;
             }
-            together.push(next);
+            batch.push(next);
         }
         let queue = queue.clone();
         tokio::spawn(async move {
-            let (entries, tell): (Vec<_>, Vec<_>) = together.into_iter().unzip();
+            let (entries, reply): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
             let results = E::request(entries, &queue).await;
             drop(permit);
-            for (tell, result) in tell.into_iter().zip(results) {
-                let _ = tell.send(result);
+            for (reply, result) in reply.into_iter().zip(results) {
+                let _ = reply.send(result);
             }
         });
     }
@@ -117,10 +120,10 @@ pub(super) fn results<'a>(
 ) -> Vec<Result<(), Error>> {
     let detail = "the response has no result for this message".to_owned();
     let mut results = vec![Err(Error::Unavailable { broker: NAME, detail }); count];
-    let told = done.map(|id| (id, Ok(()))).chain(failed.map(|(id, error)| (id, Err(error))));
-    for (id, result) in told {
-        if let Some(place) = id.parse().ok().and_then(|number: usize| results.get_mut(number)) {
-            *place = result;
+    let reported = done.map(|id| (id, Ok(()))).chain(failed.map(|(id, error)| (id, Err(error))));
+    for (id, result) in reported {
+        if let Some(entry) = id.parse().ok().and_then(|number: usize| results.get_mut(number)) {
+            *entry = result;
         }
     }
     results
@@ -131,35 +134,35 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
-    use crate::broker::Place;
+    use crate::broker::QueueName;
     use aws_sdk_sqs::config::{BehaviorVersion, Config};
     use futures_util::future::{FutureExt as _, join_all};
 
     /// An entry of this size; even sizes fail.
     struct Item(usize);
 
-    impl Entry for Item {
+    impl BatchEntry for Item {
         fn size(&self) -> usize {
             self.0
         }
 
-        async fn request(entries: Vec<Self>, queue: &Address) -> Vec<Result<(), Error>> {
+        async fn request(entries: Vec<Self>, queue: &SqsQueue) -> Vec<Result<(), Error>> {
             assert!(entries.len() <= BATCH_MAX, "more than SQS takes");
             assert!(entries.iter().map(Self::size).sum::<usize>() <= SIZE_MAX, "larger");
-            let together = entries.len();
+            let batch = entries.len();
             let result = |Self(size): Self| match size % 2 {
-                0 => Err(Error::Invalid(format!("{size}, {together} together in {}", queue.url))),
+                0 => Err(Error::Invalid(format!("{size}, {batch} together in {}", queue.url))),
                 _ => Ok(()),
             };
             entries.into_iter().map(result).collect()
         }
     }
 
-    fn start<E: Entry>() -> Gather<E> {
+    fn start<E: BatchEntry>() -> Batcher<E> {
         let config = Config::builder().behavior_version(BehaviorVersion::latest()).build();
         let client = aws_sdk_sqs::Client::from_conf(config);
-        let (place, url) = (Place::Live("q".to_owned()), "here".to_owned());
-        Gather::start(&Arc::new(Address { client, place, url }))
+        let (name, url) = (QueueName::Live("q".to_owned()), "here".to_owned());
+        Batcher::start(&Arc::new(SqsQueue { client, name, url }))
     }
 
     fn run<T>(work: impl Future<Output = T>) -> T {
@@ -168,23 +171,23 @@ mod tests {
     }
 
     /// Submits entries of these sizes at the same time, and returns their results.
-    fn ask(sizes: impl Iterator<Item = usize>) -> Vec<Result<(), String>> {
+    fn submit_all(sizes: impl Iterator<Item = usize>) -> Vec<Result<(), String>> {
         run(async {
-            let gather = start();
-            let asked: Vec<_> = sizes.map(|size| gather.ask(Item(size))).collect();
-            let told = join_all(asked).await;
-            told.into_iter().map(|told| told.map_err(|error| error.to_string())).collect()
+            let batcher = start();
+            let submitted: Vec<_> = sizes.map(|size| batcher.submit(Item(size))).collect();
+            let results = join_all(submitted).await;
+            results.into_iter().map(|result| result.map_err(|error| error.to_string())).collect()
         })
     }
 
     #[test]
     fn entries_submitted_together_share_a_request_and_each_gets_its_own_result() {
-        let told = ask(1..=25);
-        for (size, told) in (1..=25).zip(told) {
-            let together = if size <= 20 { 10 } else { 5 };
+        let results = submit_all(1..=25);
+        for (size, result) in (1..=25).zip(results) {
+            let batch = if size <= 20 { 10 } else { 5 };
             match size % 2 {
-                0 => assert_eq!(told, Err(format!("{size}, {together} together in here"))),
-                _ => assert_eq!(told, Ok(())),
+                0 => assert_eq!(result, Err(format!("{size}, {batch} together in here"))),
+                _ => assert_eq!(result, Ok(())),
             }
         }
     }
@@ -192,12 +195,12 @@ mod tests {
     /// An entry that waits for a permit when it is requested, and counts itself.
     struct Slow(Arc<Semaphore>, Arc<AtomicUsize>);
 
-    impl Entry for Slow {
-        async fn request(entries: Vec<Self>, _: &Address) -> Vec<Result<(), Error>> {
+    impl BatchEntry for Slow {
+        async fn request(entries: Vec<Self>, _: &SqsQueue) -> Vec<Result<(), Error>> {
             let mut results = Vec::new();
-            for Self(open, asked) in entries {
+            for Self(open, count) in entries {
                 open.acquire().await.expect("it is never closed").forget();
-                asked.fetch_add(1, Ordering::SeqCst);
+                count.fetch_add(1, Ordering::SeqCst);
                 results.push(Ok(()));
             }
             results
@@ -208,10 +211,10 @@ mod tests {
     fn a_slow_sqs_makes_submitters_wait_and_the_channel_stays_bounded() {
         const MANY: usize = 10 * WAITING_MAX;
         run(async {
-            let (open, asked) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
-            let gather = start();
-            let ask = || gather.ask(Slow(open.clone(), asked.clone()));
-            let mut waiting = join_all((0..MANY).map(|_| ask()).collect::<Vec<_>>());
+            let (open, count) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
+            let batcher = start();
+            let submit = || batcher.submit(Slow(open.clone(), count.clone()));
+            let mut waiting = join_all((0..MANY).map(|_| submit()).collect::<Vec<_>>());
             // All submitters proceed as far as there is room.
             for _ in 0..MANY {
                 assert!((&mut waiting).now_or_never().is_none());
@@ -220,33 +223,33 @@ mod tests {
             drop(waiting);
             // Entries in the channel are sent even if their submitters have stopped waiting.
             open.add_permits(MANY);
-            ask().await.expect("it goes on");
-            let in_line = asked.load(Ordering::SeqCst);
+            submit().await.expect("it goes on");
+            let queued = count.load(Ordering::SeqCst);
             let most = WAITING_MAX + REQUESTS_MAX * BATCH_MAX + 2;
-            assert!((WAITING_MAX..=most).contains(&in_line), "{in_line} of {MANY}");
+            assert!((WAITING_MAX..=most).contains(&queued), "{queued} of {MANY}");
         });
     }
 
     #[test]
     fn every_entry_gets_its_result_although_the_channel_has_no_room_for_all() {
         run(async {
-            let (open, asked) = (Arc::new(Semaphore::new(usize::MAX >> 4)), Arc::default());
-            let gather = start();
-            let many =
-                (0..5 * WAITING_MAX).map(|_| gather.ask(Slow(open.clone(), Arc::clone(&asked))));
-            let told = join_all(many.collect::<Vec<_>>()).await;
-            assert!(told.iter().all(Result::is_ok));
-            assert_eq!(asked.load(Ordering::SeqCst), 5 * WAITING_MAX);
+            let (open, count) = (Arc::new(Semaphore::new(usize::MAX >> 4)), Arc::default());
+            let batcher = start();
+            let many = (0..5 * WAITING_MAX)
+                .map(|_| batcher.submit(Slow(open.clone(), Arc::clone(&count))));
+            let results = join_all(many.collect::<Vec<_>>()).await;
+            assert!(results.iter().all(Result::is_ok));
+            assert_eq!(count.load(Ordering::SeqCst), 5 * WAITING_MAX);
         });
     }
 
     #[test]
     fn a_request_is_no_larger_than_sqs_takes() {
         let half = SIZE_MAX / 2;
-        let told = ask([half, half, half, 2].into_iter());
-        let told = |place: usize| told[place].clone().expect_err("even");
-        assert!(told(0).contains(", 2 together") && told(1).contains(", 2 together"));
-        assert!(told(2).contains(", 2 together") && told(3).contains(", 2 together"));
+        let results = submit_all([half, half, half, 2].into_iter());
+        let error = |index: usize| results[index].clone().expect_err("even");
+        assert!(error(0).contains(", 2 together") && error(1).contains(", 2 together"));
+        assert!(error(2).contains(", 2 together") && error(3).contains(", 2 together"));
     }
 
     #[test]

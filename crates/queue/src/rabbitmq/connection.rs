@@ -1,5 +1,5 @@
-//! [`Link`]: the connection to RabbitMQ, which is opened when it is needed and reopened when it is
-//! lost.
+//! [`RabbitConnection`]: the connection to RabbitMQ, which is opened when it is needed and reopened
+//! when it is lost.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,17 +16,17 @@ use super::failure::{self, Failure};
 use crate::{Error, WallClock};
 
 /// Timeout of an operation.
-const PATIENCE: Duration = Duration::from_secs(10);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Number of retries for opening a channel.
 const CHANNEL_TRIES: u32 = 5;
 /// Time for which a queue that was found is assumed to exist: checking costs as much as sending.
-const SEEN: Span = Span::from_secs(1);
+const FOUND_VALIDITY: Span = Span::from_secs(1);
 /// Heartbeat interval of the connection, in seconds.
 const HEARTBEAT: u16 = 10;
 
-pub(super) struct Link {
+pub(super) struct RabbitConnection {
     uri: AMQPUri,
-    current: Mutex<State>,
+    current: Mutex<ConnectionState>,
     /// Number of connection attempts.
     attempts: AtomicU64,
     /// Delay queues that this process has used, by their target.
@@ -35,15 +35,15 @@ pub(super) struct Link {
 
 /// The connection, or the error of the last attempt.
 #[derive(Default)]
-enum State {
+enum ConnectionState {
     #[default]
     New,
-    Up(Arc<Live>),
+    Up(Arc<OpenConnection>),
     Down(Error),
 }
 
 /// An open connection, with the channel on which all messages are published.
-pub(super) struct Live {
+pub(super) struct OpenConnection {
     connection: Connection,
     pub(super) publishing: Channel,
     /// Delay queues that were declared on this connection.
@@ -52,7 +52,7 @@ pub(super) struct Live {
     seen: Lock<HashMap<String, Timestamp>>,
 }
 
-impl Link {
+impl RabbitConnection {
     pub(super) fn new(url: &str) -> Result<Self, Error> {
         let mut uri: AMQPUri = url.parse().map_err(|_| {
             let form = "queue.url is not a RabbitMQ address: write amqp://user:password@host:5672/ \
@@ -66,12 +66,12 @@ impl Link {
 
     /// Returns the open connection, or connects. Only one caller connects at a time; the others
     /// share its result, so that they do not wait for one failure after another.
-    pub(super) async fn live(&self) -> Result<Arc<Live>, Error> {
+    pub(super) async fn open(&self) -> Result<Arc<OpenConnection>, Error> {
         let before = self.attempts.load(Ordering::SeqCst);
         let mut current = self.current.lock().await;
         match &*current {
-            State::Up(live) if live.is_up() => return Ok(live.clone()),
-            State::Down(error) if self.attempts.load(Ordering::SeqCst) > before => {
+            ConnectionState::Up(live) if live.is_up() => return Ok(live.clone()),
+            ConnectionState::Down(error) if self.attempts.load(Ordering::SeqCst) > before => {
                 return Err(error.clone());
             }
             _ => {}
@@ -79,8 +79,8 @@ impl Link {
         let outcome = self.connect().await.map(Arc::new);
         self.attempts.fetch_add(1, Ordering::SeqCst);
         *current = match &outcome {
-            Ok(live) => State::Up(live.clone()),
-            Err(error) => State::Down(error.clone()),
+            Ok(live) => ConnectionState::Up(live.clone()),
+            Err(error) => ConnectionState::Down(error.clone()),
         };
         outcome
     }
@@ -89,84 +89,91 @@ impl Link {
     ///
     /// Channel numbers are reused: a new channel may receive the error that closed its predecessor.
     /// In that case another channel is opened.
-    pub(super) async fn throwaway(&self) -> Result<Channel, Error> {
+    pub(super) async fn new_channel(&self) -> Result<Channel, Error> {
         let mut tries = CHANNEL_TRIES;
         loop {
-            let live = self.live().await?;
-            match in_time(live.connection.create_channel()).await {
-                Err(failure) if tries > 0 && failure.is_about_a_queue() => tries -= 1,
+            let live = self.open().await?;
+            match with_timeout(live.connection.create_channel()).await {
+                Err(failure) if tries > 0 && failure.concerns_queue() => tries -= 1,
                 channel => return Ok(channel?),
             }
         }
     }
 
     /// Returns the delay queues of a target that this process has used.
-    pub(super) fn delays(&self, target: &str) -> BTreeSet<String> {
+    pub(super) fn delay_queues(&self, target: &str) -> BTreeSet<String> {
         let delays = self.delays.lock().unwrap_or_else(PoisonError::into_inner);
         delays.get(target).cloned().unwrap_or_default()
     }
 
     /// Records the use of a delay queue. Returns true if it is new.
-    pub(super) fn use_delay(&self, target: &str, queue: String) -> bool {
+    pub(super) fn record_delay_queue(&self, target: &str, queue: String) -> bool {
         let mut delays = self.delays.lock().unwrap_or_else(PoisonError::into_inner);
         delays.entry(target.to_owned()).or_default().insert(queue)
     }
 
-    async fn connect(&self) -> Result<Live, Error> {
+    async fn connect(&self) -> Result<OpenConnection, Error> {
         let host = format!("{}:{}", self.uri.authority.host, self.uri.authority.port);
         let name = concat!("sluicegate ", env!("CARGO_PKG_VERSION"));
         let properties = ConnectionProperties::default().with_connection_name(name.into());
-        let connection = in_time(Connection::connect_uri(self.uri.clone(), properties)).await;
+        let connection = with_timeout(Connection::connect_uri(self.uri.clone(), properties)).await;
         let connection = connection.map_err(|error| failure::of_connecting(&host, error))?;
-        let publishing = in_time(connection.create_channel()).await?;
-        in_time(publishing.confirm_select(ConfirmSelectOptions::default())).await?;
-        Ok(Live { connection, publishing, declared: Lock::default(), seen: Lock::default() })
+        let publishing = with_timeout(connection.create_channel()).await?;
+        with_timeout(publishing.confirm_select(ConfirmSelectOptions::default())).await?;
+        Ok(OpenConnection {
+            connection,
+            publishing,
+            declared: Lock::default(),
+            seen: Lock::default(),
+        })
     }
 }
 
-impl std::fmt::Debug for Link {
+impl std::fmt::Debug for RabbitConnection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Link").field("host", &self.uri.authority.host).finish_non_exhaustive()
+        f.debug_struct("RabbitConnection")
+            .field("host", &self.uri.authority.host)
+            .finish_non_exhaustive()
     }
 }
 
-impl Live {
+impl OpenConnection {
     fn is_up(&self) -> bool {
         self.connection.status().connected() && self.publishing.status().connected()
     }
 
     /// Returns true if the queue was found a moment ago.
-    pub(super) fn saw_lately(&self, queue: &str) -> bool {
+    pub(super) fn was_found_recently(&self, queue: &str) -> bool {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.get(queue).is_some_and(|at| WallClock.now().since(*at) < SEEN)
+        seen.get(queue).is_some_and(|at| WallClock.now().since(*at) < FOUND_VALIDITY)
     }
 
     /// Records that the queue was found.
-    pub(super) fn saw(&self, queue: &str) {
+    pub(super) fn mark_found(&self, queue: &str) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.insert(queue.to_owned(), WallClock.now());
     }
 
     /// Returns true if the delay queue is not declared yet.
-    pub(super) fn is_new(&self, queue: &str) -> bool {
+    pub(super) fn is_undeclared(&self, queue: &str) -> bool {
         !self.declared.lock().unwrap_or_else(PoisonError::into_inner).contains(queue)
     }
 
-    pub(super) fn remember(&self, queue: String) {
+    pub(super) fn mark_declared(&self, queue: String) {
         self.declared.lock().unwrap_or_else(PoisonError::into_inner).insert(queue);
     }
 
-    pub(super) fn forget(&self, queue: &str) {
+    pub(super) fn mark_undeclared(&self, queue: &str) {
         self.declared.lock().unwrap_or_else(PoisonError::into_inner).remove(queue);
     }
 }
 
 /// Runs an operation with a timeout.
-pub(super) async fn in_time<T>(
+pub(super) async fn with_timeout<T>(
     operation: impl Future<Output = lapin::Result<T>>,
 ) -> Result<T, Failure> {
-    match tokio::time::timeout(PATIENCE, operation).await {
+    match tokio::time::timeout(REPLY_TIMEOUT, operation).await {
         Ok(outcome) => outcome.map_err(Failure::Client),
-        Err(_) => Err(Failure::Late),
+        Err(_) => Err(Failure::Timeout),
     }
 }
