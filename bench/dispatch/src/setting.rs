@@ -12,7 +12,7 @@ use sluicegate_dispatch::{
     TIER, Tracker, Worker, dispatcher, worker,
 };
 use sluicegate_service::Service;
-use sluicegate_queue::{Broker, Message, Options, Queue, RabbitMq, WallClock, When, rabbitmq};
+use sluicegate_queue::{Broker, Message, Options, Queue, RabbitMq, WallClock, DeliveryTime, rabbitmq};
 use sluicegate_store::redis::{Options as RedisOptions, RedisEndpoint, RetryPolicy};
 use sluicegate_store::{MonotonicClock, Redis};
 use sluicegate_testkit::redis::RedisServer;

@@ -11,7 +11,7 @@ use sluicegate_core::Span;
 use sluicegate_core::query::{Query, Subject};
 use sluicegate_dispatch::{Count, Delay, PROVIDER, TIER};
 use sluicegate_service::{Question, Service};
-use sluicegate_queue::{Delivery, Reason, When};
+use sluicegate_queue::{Delivery, DeadLetterReason, DeliveryTime};
 use sluicegate_testkit::rabbitmq::RabbitServer;
 use tokio::task::JoinSet;
 

@@ -1,6 +1,8 @@
 //! Builds the store that the configuration names, and reads its state for probes and metrics.
 
-use sluicegate_config::{Asking, Config, OnLoss, RedisAddress, RedisStore, RedisTopology};
+use sluicegate_config::{
+    Config, DataLossPolicy, RedisAddress, RedisStore, RedisTopology, RedisWorkload,
+};
 use sluicegate_core::{Ruleset, Store as _};
 use sluicegate_http::probe::Readiness;
 use sluicegate_server::metrics::{RedisCalls, RedisStats};
@@ -35,15 +37,15 @@ pub(crate) fn redis(config: &RedisStore, workload: RedisWorkload) -> Redis {
         topology,
         key_prefix: config.key_prefix.clone(),
         retry: RetryPolicy {
-            timeout: waits.timeout.into(),
+            timeout: timeouts.timeout.into(),
             retries: config.retries,
             deadline: timeouts.deadline.into(),
         },
         deny_cache: config.deny_cache.into(),
         connections_max: config.connections_max.map(|most| most as usize),
         on_loss: match config.on_loss {
-            OnLoss::Continue => redis::DataLossPolicy::Continue,
-            OnLoss::Closed => redis::DataLossPolicy::Closed,
+            DataLossPolicy::Continue => redis::DataLossPolicy::Continue,
+            DataLossPolicy::Closed => redis::DataLossPolicy::Closed,
         },
     })
 }
@@ -64,8 +66,8 @@ pub(crate) fn readiness(store: &AnyStore, rules: &Ruleset) -> Readiness {
 pub(crate) fn readiness_if(store: &AnyStore, answers_alone: bool) -> Readiness {
     let AnyStore::Redis(redis) = store else { return Readiness::Ready };
     let reason = match redis.refusal() {
-        Some(refusal) => refusal.word(),
-        None if redis.state() == State::Up => return Readiness::Ready,
+        Some(refusal) => refusal.name(),
+        None if redis.state() == ConnectionState::Up => return Readiness::Ready,
         None => "redis",
     };
     if answers_alone { Readiness::Degraded(reason) } else { Readiness::Unhealthy(reason) }
@@ -73,19 +75,19 @@ pub(crate) fn readiness_if(store: &AnyStore, answers_alone: bool) -> Readiness {
 
 /// Counts the calls to Redis and their outcomes.
 pub(crate) fn redis_stats(redis: &Redis) -> RedisStats {
-    let calls = redis.counted().into_iter().map(|counted| {
-        let Counted { operation, errors, took, micros } = counted;
+    let calls = redis.operation_stats().into_iter().map(|stats| {
+        let OperationStats { operation, errors, took, micros } = stats;
         RedisCalls { operation, errors, took, micros }
     });
     RedisStats {
-        up: redis.state() == State::Up,
+        up: redis.state() == ConnectionState::Up,
         evicts: redis.evicts(),
-        refusal: redis.refusal().map(|refusal| refusal.word()),
+        refusal: redis.refusal().map(|refusal| refusal.name()),
         losses: redis.losses(),
         nodes: redis.nodes(),
-        taking_back: redis.taking_back() as u64,
-        not_taken_back: redis.not_taken_back(),
-        denied_without_asking: redis.denied_without_asking(),
+        taking_back: redis.pending_rollbacks() as u64,
+        not_taken_back: redis.skipped_rollbacks(),
+        denied_without_asking: redis.denials_from_cache(),
         calls: calls.collect(),
     }
 }

@@ -29,7 +29,7 @@ use sluicegate_server::metrics::{self, Metrics, StoreSize};
 use sluicegate_server::overrides::Overrides;
 use sluicegate_server::{grpc, rest};
 use sluicegate_service::{Observer, Service};
-use sluicegate_store::memory::{Capacity, Snapshot};
+use sluicegate_store::memory::{Capacity, MemorySnapshot};
 use sluicegate_store::{AnyStore, FileOverrideStore, Memory, MonotonicClock};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -117,13 +117,13 @@ impl Node {
         parts: &[Part],
     ) -> anyhow::Result<Arc<Self>> {
         let (store, snapshot, overrides_store) = match &config.store {
-            Store::Memory { keys_max, records_max, snapshot, overrides } => {
+            StoreOptions::Memory { keys_max, records_max, snapshot, overrides } => {
                 let capacity = Capacity { keys_max: *keys_max, records_max: *records_max };
                 let memory = AnyStore::Memory(open_memory(capacity, snapshot.as_ref())?);
                 (memory, snapshot.clone(), open_override_store(overrides.as_deref())?)
             }
-            Store::Redis(redis) => {
-                let redis = Arc::new(store::redis(redis, store::asking(config, parts)));
+            StoreOptions::Redis(redis) => {
+                let redis = Arc::new(store::redis(redis, store::workload(config, parts)));
                 let overrides_store: Arc<dyn OverrideStore> = redis.clone();
                 (AnyStore::Redis(redis), None, overrides_store)
             }

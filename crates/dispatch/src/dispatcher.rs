@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use futures_util::future::join_all;
 use serde_json::Value;
 use sluicegate_core::time::{Clock, Span, Timestamp};
-use sluicegate_queue::{Delivery, Error, Message, Queue, Reason, When};
+use sluicegate_queue::{DeadLetterReason, Delivery, DeliveryTime, Error, Message, Queue};
 use sluicegate_service::Service;
 use tracing::{info, warn};
 

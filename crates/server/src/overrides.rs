@@ -10,7 +10,6 @@ use sluicegate_core::overrides::Override;
 use sluicegate_core::query::VALUE_BYTES_MAX;
 use sluicegate_core::rule::Pattern;
 use sluicegate_core::ruleset::Problem;
-use sluicegate_core::override_store::{OverrideStore, OverridesVersion};
 use sluicegate_core::store;
 use sluicegate_core::{Id, Limit, Span, Timestamp};
 use tokio::sync::Mutex;

@@ -16,7 +16,7 @@ use sluicegate_dispatch::{
     Backoff, Candidate, Delay, Dispatcher, Done, Failure, Handled, Handler, Heard, Job, Learn,
     Metrics, PROVIDER, Selector, Stop, Strategy, TIER, Tier, Tracker, Worker, dispatcher, worker,
 };
-use sluicegate_queue::{Embedded, JobId, Message, Options, Queue, WallClock, When};
+use sluicegate_queue::{DeliveryTime, Embedded, JobId, Message, Options, Queue, WallClock};
 use sluicegate_service::{Decided, Followed, Observer, Operation, Service};
 use sluicegate_store::memory::Capacity;
 use sluicegate_store::{AnyStore, Memory, MonotonicClock};
@@ -182,7 +182,7 @@ impl Bench {
     }
 }
 
-/// When the store let workers go, by its own clock.
+/// DeliveryTime the store let workers go, by its own clock.
 #[derive(Clone, Default)]
 struct Admits(Arc<Mutex<Vec<Timestamp>>>);
 

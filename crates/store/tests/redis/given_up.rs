@@ -13,7 +13,7 @@ use sluicegate_core::store::Attempt;
 use sluicegate_core::time::Clock as _;
 use sluicegate_core::{Decision, Id, Limit, Limiter, Span, Store};
 use sluicegate_store::memory::{Capacity, Memory};
-use sluicegate_store::redis::{Options, RetryPolicy, Redis, RedisEndpoint};
+use sluicegate_store::redis::{Options, Redis, RedisEndpoint, RetryPolicy};
 use sluicegate_store::{AnyStore, MonotonicClock};
 use sluicegate_testkit::proxy::{FaultProxy, Weather};
 use sluicegate_testkit::redis::{RedisServer, Version};
@@ -84,12 +84,13 @@ impl Node {
         let group = Group::new("g", [Rule::new("LIMIT", limits).per(&["user"])]);
         let outage = Outage { default: policy, ..Outage::default() };
         let rules = Ruleset::new(vec![group], Settings { outage, ..Settings::default() });
-        let options = Options { patience, ..Options::new(RedisEndpoint::at("127.0.0.1", proxy.port)) };
+        let options =
+            Options { retry, ..Options::new(RedisEndpoint::at("127.0.0.1", proxy.port)) };
         let patient = RetryPolicy { timeout: ms(5_000), retries: 1, deadline: ms(10_000) };
         let direct = Options::new(RedisEndpoint::at("127.0.0.1", server.port));
         let limiter = Limiter::new(rules.expect("rules"), Arc::new(Redis::new(options)).into())
             .with_fallback(Memory::new(Capacity::default()).into(), MonotonicClock::new());
-        let witness = Redis::new(Options { patience: patient, ..direct });
+        let witness = Redis::new(Options { retry: patient, ..direct });
         let node = Self { server, proxy, limiter, witness, clock: MonotonicClock::new(), kind };
         node.up().await;
         assert!(node.witness.wait_until_up(ms(10_000)).await, "no witness");
