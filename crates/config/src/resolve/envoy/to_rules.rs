@@ -8,7 +8,7 @@
 //! - Rules of one *shape*, which is the list of keys, compete; rules of different shapes never do.
 //! - Within a shape, the more specific value comes first, at the first key in which two differ.
 //! - If a lookup ends without a limit although a less specific descriptor has one, a rule without
-//!   blocks that descriptor. The same holds behind a shadow rule, which ends a lookup too.
+//!   limits blocks that descriptor. The same holds behind a shadow rule, which ends a lookup too.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
