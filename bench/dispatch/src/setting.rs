@@ -8,8 +8,8 @@ use sluicegate_core::ruleset::Settings;
 use sluicegate_core::time::Clock;
 use sluicegate_core::{Group, Limiter, Rule, Ruleset, Span};
 use sluicegate_dispatch::{
-    Backoff, Candidate, Delay, Dispatcher, Handler, Metrics, PROVIDER, Selector, Stop, Strategy,
-    TIER, Tracker, Worker, dispatcher, worker,
+    Backoff, Delay, Dispatch, Dispatcher, Handler, Metrics, PROVIDER, Provider, Stop, Strategy,
+    TIER, Tracker, Worker, worker,
 };
 use sluicegate_service::Service;
 use sluicegate_queue::{Broker, Message, Options, Queue, RabbitMq, WallClock, DeliveryTime, rabbitmq};
@@ -87,26 +87,31 @@ impl Setting {
     }
 
     pub(crate) async fn dispatch(&mut self, delay: Delay, enabled: bool) -> anyhow::Result<()> {
-        let candidate = Candidate {
+        let provider = Provider {
             name: "p".to_owned(),
+            queue: "p".to_owned(),
+            limits: Vec::new(),
+            estimate: Default::default(),
             cost: 1.0,
             quality: 1.0,
             weight: 1,
-            estimate: Default::default(),
         };
-        let candidates = [candidate.clone()];
-        let options = dispatcher::Options {
+        let options = Dispatch {
             id: "bench".to_owned(),
             enabled,
+            source: "raw".to_owned(),
+            dead_letter: None,
+            strategy: Strategy::Fixed,
+            fixed: None,
+            priority: Vec::new(),
             delay,
-            selector: Selector::new(Strategy::Fixed, &candidates, None, &[]),
             prefetch: 500,
+            providers: vec![provider],
         };
         let (source, target) = (self.queue("raw").await?, self.queue("p").await?);
         let (metrics, tracker) = (self.metrics.clone(), Tracker::default());
-        let providers = vec![(candidate, target)];
         let dispatcher =
-            Dispatcher::new(options, source, providers, &self.service, clock(), metrics, tracker);
+            Dispatcher::new(options, source, vec![target], &self.service, clock(), metrics, tracker);
         self.running.spawn(dispatcher.run(self.stop.clone()));
         Ok(())
     }

@@ -8,7 +8,7 @@ use sluicegate_config::{self as config, Config};
 use sluicegate_core::Ruleset;
 use sluicegate_core::outage::OutagePolicy;
 use sluicegate_gateway::options::{
-    Auth, Learn, Options, Order, PathPattern, Route, Timeouts, Wait, route_key,
+    Auth, Options, Order, PathPattern, Route, Timeouts, Wait, route_key,
 };
 use sluicegate_gateway::{Gateway, Metrics, Prepared};
 use sluicegate_http::probe::{Probe, Readiness};
@@ -146,8 +146,6 @@ fn route(route: &config::Route, enabled: bool) -> anyhow::Result<Route> {
         count_if_ok: route.count_if_ok,
         upgrades: route.upgrades,
         graphql: route.graphql,
-        learn: route
-            .learn
-            .map(|learn| Learn { below: learn.below, pause_max: learn.pause_max.into() }),
+        learn: route.learn,
     })
 }

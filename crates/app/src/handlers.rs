@@ -6,8 +6,8 @@ use anyhow::Context as _;
 use sluicegate_config::{self as config, ChatProvider, HttpContent, Work};
 use sluicegate_dispatch::Handler;
 use sluicegate_dispatch::handler::{
-    self, Chat, CommandHandler, CommandOptions, Condition, Content, Emit, Emitting, Extract,
-    HttpHandler, HttpOptions, Statuses, Success,
+    self, Chat, CommandHandler, CommandOptions, Condition, Content, Emitting, Extract, HttpHandler,
+    HttpOptions, Statuses, Success,
 };
 use sluicegate_http::upstream::Credentials;
 use sluicegate_queue::WallClock;
@@ -24,7 +24,7 @@ pub(crate) fn handler(handler: &config::Handler) -> anyhow::Result<Arc<dyn Handl
     };
     Ok(match handler.emit.is_empty() {
         true => made,
-        false => Arc::new(Emitting::new(made, handler.emit.iter().map(emit).collect())),
+        false => Arc::new(Emitting::new(made, handler.emit.clone())),
     })
 }
 
@@ -111,11 +111,6 @@ fn command(work: &config::CommandWork) -> CommandOptions {
         env: work.env.iter().map(|(name, value)| (name.clone(), secret(value))).collect(),
         output_bytes_max: bytes(work.output_limit),
     }
-}
-
-fn emit(emit: &config::EmitRule) -> Emit {
-    let config::EmitRule { each, when, queue, kind, body, id } = emit.clone();
-    Emit { each, when, queue, kind, body, id }
 }
 
 fn bytes(size: config::ByteSize) -> usize {

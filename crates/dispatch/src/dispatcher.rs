@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures_util::future::join_all;
 use serde_json::Value;
+use sluicegate_config::{Delay, Dispatch, Provider};
 use sluicegate_core::time::{Clock, Span, Timestamp};
 use sluicegate_queue::{DeadLetterReason, Delivery, DeliveryTime, Error, Message, Queue};
 use sluicegate_service::Service;
@@ -17,7 +18,7 @@ use tracing::{info, warn};
 use crate::intake;
 use crate::metrics::Metrics;
 use crate::pace::{Pace, Turn};
-use crate::select::{Candidate, Choice, Selector};
+use crate::select::{Choice, Selector};
 use crate::stop::Stop;
 use crate::switch::Switch;
 use crate::tier::{Booking, Tier, turn};
@@ -27,33 +28,10 @@ use crate::tracker::{Event, Sighting, Tracker};
 /// are not as exact as bookings.
 const LEAD: Span = Span::from_millis(500);
 
-/// How messages over the limit of their provider wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Delay {
-    /// So long, all alike.
-    Fixed(Span),
-    /// Until a moment that is booked in the store, which the worker claims.
-    Booked,
-}
-
-/// What a dispatcher is told to do.
-#[derive(Debug)]
-pub struct Options {
-    /// What it is called in the log.
-    pub id: String,
-    /// Whether limits are asked. If not, everything goes straight to the queues of its providers.
-    pub enabled: bool,
-    /// How messages wait.
-    pub delay: Delay,
-    /// How a provider is chosen.
-    pub selector: Selector,
-    /// The most messages in hand at the same time.
-    pub prefetch: u16,
-}
-
 /// A dispatcher. Any number of them may work side by side.
 pub struct Dispatcher {
-    options: Options,
+    options: Dispatch,
+    selector: Selector,
     limits: Switch,
     source: Queue,
     lanes: Vec<Lane>,
@@ -86,24 +64,26 @@ impl Way {
 }
 
 impl Dispatcher {
-    /// A dispatcher from a queue to those of these providers, in the order of its selector.
+    /// Creates a dispatcher from a queue to those of its providers: `targets` has one queue for
+    /// each provider of the options, in their order.
     pub fn new(
-        options: Options,
+        options: Dispatch,
         source: Queue,
-        providers: Vec<(Candidate, Queue)>,
+        targets: Vec<Queue>,
         service: &Arc<Service>,
         clock: Arc<dyn Clock>,
         metrics: Metrics,
         tracker: Tracker,
     ) -> Arc<Self> {
-        let lane = |(candidate, queue): (Candidate, Queue)| {
-            metrics.show_dispatched(&candidate.name);
-            let pace = Pace::new(service.clone(), candidate.name, candidate.estimate);
+        let lane = |(provider, queue): (&Provider, Queue)| {
+            metrics.show_dispatched(&provider.name);
+            let pace = Pace::new(service.clone(), provider.name.clone(), provider.estimate);
             Lane { pace, queue, full_until: AtomicU64::new(0) }
         };
-        let lanes = providers.into_iter().map(lane).collect();
+        let lanes = options.providers.iter().zip(targets).map(lane).collect();
         let limits = Switch::new(options.enabled);
-        Arc::new(Self { options, limits, source, lanes, clock, metrics, tracker })
+        let selector = Selector::new(&options);
+        Arc::new(Self { options, selector, limits, source, lanes, clock, metrics, tracker })
     }
 
     /// Asks limits from now on, or does not: then nothing is delayed any more that is not already
@@ -129,7 +109,7 @@ impl Dispatcher {
         let Ok(body) = serde_json::from_slice::<Value>(&delivery.message().body) else {
             return self.reject(delivery, DeadLetterReason::new("the body is no JSON")).await;
         };
-        let choice = self.options.selector.choose(&body);
+        let choice = self.selector.choose(&body);
         let way = loop {
             let asked = delivery.with_lease(self.way(&choice, delivery.message())).await;
             let is_on = self.limits.is_on();
@@ -202,7 +182,7 @@ impl Dispatcher {
 
     /// The provider with most room; if none has any, the one that has some first.
     async fn any(&self, message: &Message) -> Result<Way, Stuck> {
-        let order = self.options.selector.order();
+        let order = self.selector.order();
         let first = order.first().copied().unwrap_or_default();
         if !self.limits.is_on() {
             return Ok(Way::at_once(first));

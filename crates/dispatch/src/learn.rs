@@ -3,19 +3,11 @@
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use sluicegate_config::Learn;
 use sluicegate_core::time::{Span, Timestamp};
 use sluicegate_vendors::{Answer, Watch};
 
 use crate::handler::Heard;
-
-/// What is learned from answers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Learn {
-    /// A window with fewer requests left than this is as good as used up.
-    pub below: u64,
-    /// The longest pause.
-    pub pause_max: Span,
-}
 
 /// Listens to one provider.
 #[derive(Debug, Default)]

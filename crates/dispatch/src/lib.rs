@@ -24,12 +24,13 @@ mod tier;
 mod tracker;
 pub mod worker;
 
-pub use dispatcher::{Delay, Dispatcher};
+pub use dispatcher::Dispatcher;
 pub use handler::{Done, Failure, Handled, Handler, Heard, Job};
-pub use learn::Learn;
 pub use metrics::{Count, Metrics};
 pub use retry::Backoff;
-pub use select::{Candidate, Choice, Selector, Strategy};
+pub use select::{Choice, Selector};
+// The options of this crate.
+pub use sluicegate_config::{Delay, Dispatch, Learn, Provider, Strategy};
 pub use stop::Stop;
 pub use tier::{PROVIDER, TIER, Tier};
 pub use tracker::{Event, Sighting, Tracker};

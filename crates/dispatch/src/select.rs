@@ -14,46 +14,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use serde_json::Value;
-use sluicegate_core::query::Cost;
-
-/// How a provider is chosen.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Strategy {
-    /// Always the same.
-    Fixed,
-    /// One after the other.
-    RoundRobin,
-    /// By weight.
-    Weighted,
-    /// By the order, or else by cost.
-    CostOptimized,
-    /// By quality.
-    QualityFirst,
-    /// By the order.
-    PriorityOrder,
-    /// By this member of the message.
-    MessageBased {
-        /// The path to it, such as `provider` or `options.provider`.
-        field: String,
-    },
-    /// By what is left of its limits.
-    Headroom,
-}
-
-/// What is known of a provider.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Candidate {
-    /// Its name.
-    pub name: String,
-    /// What a call costs, in any unit.
-    pub cost: f64,
-    /// How good its answers are, in any unit.
-    pub quality: f64,
-    /// How often it is taken under [`Strategy::Weighted`].
-    pub weight: u32,
-    /// What a piece of work is taken for by its limits.
-    pub estimate: Cost,
-}
+use sluicegate_config::{Dispatch, Strategy};
 
 /// Chooses among providers, by their numbers.
 #[derive(Debug)]
@@ -86,17 +47,12 @@ pub enum Choice {
 }
 
 impl Selector {
-    /// A selector over providers, of which there is at least one. `order` names some of them, most
-    /// wanted first; `fixed` is the one that is taken without another reason.
-    pub fn new(
-        strategy: Strategy,
-        candidates: &[Candidate],
-        fixed: Option<&str>,
-        order: &[String],
-    ) -> Self {
+    /// Creates the selector of a dispatcher, which has at least one provider.
+    pub fn new(options: &Dispatch) -> Self {
+        let Dispatch { strategy, providers: candidates, fixed, priority: order, .. } = options;
         let names: Vec<_> = candidates.iter().map(|candidate| candidate.name.clone()).collect();
         let place = |name: &str| names.iter().position(|other| other == name);
-        let fixed = fixed.and_then(place).unwrap_or_default();
+        let fixed = fixed.as_deref().and_then(place).unwrap_or_default();
         let wanted = |number: usize| {
             order.iter().position(|name| *name == names[number]).unwrap_or(order.len())
         };
@@ -114,7 +70,7 @@ impl Selector {
         }
         let saved = candidates.iter().map(|candidate| (i64::from(candidate.weight), 0)).collect();
         let turns = Mutex::new(Turns { next: 0, saved });
-        Self { strategy, names, fixed, order: sorted, turns }
+        Self { strategy: strategy.clone(), names, fixed, order: sorted, turns }
     }
 
     /// The choice for the message with this body.
@@ -183,32 +139,46 @@ impl Turns {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use sluicegate_config::{Delay, Provider};
+    use sluicegate_core::query::Cost;
 
     use super::*;
 
-    fn candidates() -> Vec<Candidate> {
-        let candidate = |name: &str, cost, quality, weight| Candidate {
+    fn options(strategy: Strategy, fixed: Option<&str>, order: &[&str]) -> Dispatch {
+        let provider = |name: &str, cost, quality, weight| Provider {
             name: name.to_owned(),
+            queue: name.to_owned(),
+            limits: Vec::new(),
+            estimate: Cost::default(),
             cost,
             quality,
             weight,
-            estimate: Cost::default(),
         };
-        vec![
-            candidate("openai", 3.0, 8.0, 50),
-            candidate("gemini", 1.0, 7.0, 30),
-            candidate("anthropic", 5.0, 9.0, 20),
-        ]
+        Dispatch {
+            id: "d".to_owned(),
+            enabled: true,
+            source: "raw".to_owned(),
+            dead_letter: None,
+            strategy,
+            fixed: fixed.map(str::to_owned),
+            priority: order.iter().map(|name| (*name).to_owned()).collect(),
+            delay: Delay::Booked,
+            prefetch: 1,
+            providers: vec![
+                provider("openai", 3.0, 8.0, 50),
+                provider("gemini", 1.0, 7.0, 30),
+                provider("anthropic", 5.0, 9.0, 20),
+            ],
+        }
     }
 
     fn check(strategy: Strategy, order: &[&str], bodies: &[Value], expected: &[&str]) {
-        let order: Vec<_> = order.iter().map(|name| (*name).to_owned()).collect();
-        let candidates = candidates();
-        let selector = Selector::new(strategy.clone(), &candidates, Some("gemini"), &order);
+        let options = options(strategy.clone(), Some("gemini"), order);
+        let selector = Selector::new(&options);
         let chosen: Vec<_> = bodies
             .iter()
             .map(|body| match selector.choose(body) {
-                Choice::One(number) => candidates[number].name.clone(),
+                Choice::One(number) => options.providers[number].name.clone(),
                 Choice::Any => "any".to_owned(),
                 Choice::Unknown(name) => format!("no {name}"),
             })
@@ -246,7 +216,7 @@ mod tests {
 
     #[test]
     fn weights_hold_over_any_hundred_messages_and_are_mixed() {
-        let selector = Selector::new(Strategy::Weighted, &candidates(), None, &[]);
+        let selector = Selector::new(&options(Strategy::Weighted, None, &[]));
         let mut counts = [0; 3];
         let mut row = 0;
         let mut last = None;

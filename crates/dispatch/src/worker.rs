@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use sluicegate_config::Learn;
 use sluicegate_core::query::Cost;
 use sluicegate_core::time::{Clock, Span, Timestamp};
 use sluicegate_queue::{Delivery, Queue};
@@ -15,7 +16,7 @@ use tracing::info;
 
 use crate::handler::Handler;
 use crate::intake;
-use crate::learn::{Ear, Learn};
+use crate::learn::Ear;
 use crate::metrics::Metrics;
 use crate::pace::Pace;
 use crate::retry::Backoff;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::{HeaderName, Method, Uri};
+pub use sluicegate_config::Learn;
 use sluicegate_core::limit::Limit;
 use sluicegate_http::tokens::Tokens;
 pub use sluicegate_http::upstream::{Credentials, Login, Secret};
@@ -135,15 +136,6 @@ pub struct Timeouts {
     pub idle: Duration,
     /// From the arrival of a request to the head of its answer, waiting included.
     pub total: Option<Duration>,
-}
-
-/// What is learned from answers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Learn {
-    /// A window of the upstream with fewer requests left is as good as used up.
-    pub below: u64,
-    /// The longest pause that is believed.
-    pub pause_max: Duration,
 }
 
 /// The name under which a route's rules are found: the value of their dimension.

@@ -139,7 +139,7 @@ impl Route {
         };
         let watch = Watch { below: learn.below, refusals };
         let chance = RandomState::new().build_hasher().finish();
-        let span = sluicegate_vendors::pause(&answer, watch, learn.pause_max.into(), chance);
+        let span = sluicegate_vendors::pause(&answer, watch, learn.pause_max, chance);
         let Some(span) = span else { return };
         self.metrics.paused();
         match self.lane.close(span).await {

@@ -14,10 +14,11 @@ use axum::http::StatusCode;
 use axum::routing::post;
 use http_body_util::BodyExt;
 use sluicegate_http::listener::{BodyTimeout, Error, Options};
+use sluicegate_testkit::eventually_async;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use support::{Gate, LONG, SHORT, Server, app, eventually, patient, soon};
+use support::{Gate, LONG, SHORT, Server, app, patient, soon};
 
 async fn start(options: Options) -> Server {
     Server::start(app(&Gate::new()), options, None).await
@@ -73,8 +74,8 @@ async fn a_client_that_does_not_ask_is_dropped() {
         client.send(partial).await;
         assert_eq!(client.closed().await, "", "{partial:?}");
     }
-    eventually(async || server.stats.counts().timed_out == 4).await;
-    eventually(async || server.serves().await).await;
+    eventually_async(async || server.stats.counts().timed_out == 4).await;
+    eventually_async(async || server.serves().await).await;
 }
 
 #[tokio::test]
@@ -83,7 +84,7 @@ async fn a_client_that_trickles_its_header_is_dropped() {
     let mut client = server.connect().await;
     client.send("GET /hello HTTP/1.1\r\nx: ").await;
     assert_eq!(client.trickle(b'x').await, "");
-    eventually(async || server.serves().await).await;
+    eventually_async(async || server.serves().await).await;
 }
 
 #[tokio::test]
@@ -181,8 +182,8 @@ async fn a_client_that_does_not_read_its_answer_is_dropped() {
     let server = start(options).await;
     let mut client = server.connect().await;
     client.send("GET /endless HTTP/1.1\r\nhost: test\r\n\r\n").await;
-    eventually(async || server.stats.counts().accepted == 1).await;
-    eventually(async || server.stats.counts().active == 0).await;
+    eventually_async(async || server.stats.counts().accepted == 1).await;
+    eventually_async(async || server.stats.counts().active == 0).await;
 }
 
 // Clients that come in numbers.
@@ -202,7 +203,7 @@ async fn connections_beyond_the_cap_are_refused_until_one_ends() {
     assert_eq!(second.get("/hello").await.status, 200);
 
     drop(first);
-    eventually(async || server.serves().await).await;
+    eventually_async(async || server.serves().await).await;
     assert_eq!(second.get("/hello").await.status, 200);
 }
 
@@ -230,9 +231,9 @@ fn a_server_that_ran_out_of_file_descriptors_recovers() {
         let clients: Vec<_> =
             std::iter::from_fn(|| StdTcpStream::connect(server.address).ok()).collect();
         assert!(!clients.is_empty());
-        eventually(async || server.stats.counts().accept_errors > 0).await;
+        eventually_async(async || server.stats.counts().accept_errors > 0).await;
         drop(clients);
-        eventually(async || server.serves().await).await;
+        eventually_async(async || server.serves().await).await;
     });
 }
 
@@ -323,7 +324,7 @@ async fn shutdown_finishes_what_is_in_flight_and_refuses_the_rest() {
     assert_eq!(idle.closed().await, "");
     assert_eq!(fresh.closed().await, "");
     soon(idle_http2.running).await.unwrap();
-    eventually(async || TcpStream::connect(server.address).await.is_err()).await;
+    eventually_async(async || TcpStream::connect(server.address).await.is_err()).await;
     assert!(!server.running.is_finished());
 
     gate.release();
@@ -371,6 +372,6 @@ async fn dropping_the_server_closes_its_connections() {
     client.get("/hello").await;
     server.running.abort();
     assert_eq!(client.closed().await, "");
-    eventually(async || server.stats.counts().active == 0).await;
+    eventually_async(async || server.stats.counts().active == 0).await;
     assert!(TcpStream::connect(server.address).await.is_err());
 }

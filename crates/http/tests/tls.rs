@@ -15,13 +15,14 @@ use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
 use sluicegate_http::listener::Options;
 use sluicegate_http::tls::{Files, Tls};
+use sluicegate_testkit::eventually_async;
 use tempfile::TempDir;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use support::{Client, Gate, Http2, SHORT, Server, app, eventually, patient, soon};
+use support::{Client, Gate, Http2, SHORT, Server, app, patient, soon};
 
 /// A certificate authority of our own.
 struct Ca(CertifiedIssuer<'static, KeyPair>);
@@ -182,7 +183,7 @@ async fn only_clients_with_a_certificate_of_their_ca_are_let_in() {
         assert!(!running.serves(visit(Some(&stranger))).await);
         assert!(!running.serves(visit(None)).await);
     }
-    eventually(async || running.server.stats.counts().handshake_errors == 4).await;
+    eventually_async(async || running.server.stats.counts().handshake_errors == 4).await;
 }
 
 #[tokio::test]
@@ -195,8 +196,8 @@ async fn who_does_not_shake_hands_is_dropped() {
     assert_eq!(partial.closed().await, "");
     let mut unencrypted = running.server.connect().await;
     assert_eq!(unencrypted.try_get("/hello").await, None);
-    eventually(async || running.server.stats.counts().handshake_errors == 3).await;
-    eventually(async || running.serves(PLAIN).await).await;
+    eventually_async(async || running.server.stats.counts().handshake_errors == 3).await;
+    eventually_async(async || running.serves(PLAIN).await).await;
 }
 
 #[tokio::test]

@@ -19,7 +19,7 @@ pub use clock::ManualClock;
 pub use queue::QueueSubject;
 pub use suite::Subject;
 pub use switch::Switch;
-pub use wait::{Deadline, eventually, eventually_is};
+pub use wait::{Deadline, eventually, eventually_async, eventually_is, eventually_ok};
 
 /// Whether the long form of a test is wanted.
 pub fn long() -> bool {

@@ -58,6 +58,21 @@ pub fn eventually_is<T: PartialEq<E> + Debug, E>(mut look: impl FnMut() -> T, ex
     }
 }
 
+/// Waits on a runtime until `holds`; fails the test after two minutes.
+pub async fn eventually_async(mut holds: impl AsyncFnMut() -> bool) {
+    eventually_ok(async || if holds().await { Ok(()) } else { Err("that it does not hold") }).await;
+}
+
+/// Waits on a runtime until `look` returns `Ok`; fails the test after two minutes, and shows the
+/// last error.
+pub async fn eventually_ok<E: Debug>(mut look: impl AsyncFnMut() -> Result<(), E>) {
+    let deadline = Deadline::generous();
+    while let Err(found) = look().await {
+        deadline.check(&found);
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -10,10 +10,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use sluicegate_config::{self as config, Config, QueueBroker};
 use sluicegate_core::time::Clock;
-use sluicegate_dispatch::{
-    Backoff, Candidate, Delay, Dispatcher, Learn, Metrics, Selector, Stop, Strategy, Tracker,
-    Worker, dispatcher, worker,
-};
+use sluicegate_dispatch::{Backoff, Dispatcher, Metrics, Stop, Tracker, Worker, worker};
 use sluicegate_queue::{Queue, WallClock};
 use sluicegate_service::Service;
 use tokio::task::JoinSet;
@@ -130,38 +127,14 @@ impl Jobs {
         service: &Arc<Service>,
         clock: Arc<dyn Clock>,
     ) -> anyhow::Result<Arc<Dispatcher>> {
-        let mut providers = Vec::new();
-        // Targets before the source: whatever is taken must have somewhere to go.
+        let mut targets = Vec::new();
+        // Targets before the source: every message that is taken must have a queue to go to.
         for provider in &config.providers {
-            let candidate = Candidate {
-                name: provider.name.clone(),
-                cost: provider.cost,
-                quality: provider.quality,
-                weight: provider.weight,
-                estimate: provider.estimate,
-            };
-            providers.push((candidate, queues.queue(&provider.queue, None).await?));
+            targets.push(queues.queue(&provider.queue, None).await?);
         }
         let source = queues.queue(&config.source, config.dead_letter.as_deref()).await?;
-        let candidates: Vec<_> = providers.iter().map(|(candidate, _)| candidate.clone()).collect();
-        let selector = Selector::new(
-            strategy(&config.strategy),
-            &candidates,
-            config.fixed.as_deref(),
-            &config.priority,
-        );
-        let options = dispatcher::Options {
-            id: config.id.clone(),
-            enabled: config.enabled,
-            delay: match config.delay {
-                config::DelayMode::Fixed(span) => Delay::Fixed(span),
-                config::DelayMode::Booked => Delay::Booked,
-            },
-            selector,
-            prefetch: config.prefetch,
-        };
         let (metrics, tracker) = (self.shown.metrics.clone(), self.shown.tracker.clone());
-        Ok(Dispatcher::new(options, source, providers, service, clock, metrics, tracker))
+        Ok(Dispatcher::new(config.clone(), source, targets, service, clock, metrics, tracker))
     }
 
     async fn worker(
@@ -191,9 +164,7 @@ impl Jobs {
             timeout: config.timeout,
             enabled: config.enabled,
             booked,
-            learn: config
-                .learn
-                .map(|learn| Learn { below: learn.below, pause_max: learn.pause_max }),
+            learn: config.learn,
         };
         let queues = worker::Queues { jobs, results, further };
         let handler = handlers::handler(&config.handler).context("handler")?;
@@ -239,17 +210,4 @@ fn providers(config: &Config) -> Vec<String> {
         }
     }
     names
-}
-
-fn strategy(strategy: &config::Strategy) -> Strategy {
-    match strategy {
-        config::Strategy::Fixed => Strategy::Fixed,
-        config::Strategy::RoundRobin => Strategy::RoundRobin,
-        config::Strategy::Weighted => Strategy::Weighted,
-        config::Strategy::CostOptimized => Strategy::CostOptimized,
-        config::Strategy::QualityFirst => Strategy::QualityFirst,
-        config::Strategy::PriorityOrder => Strategy::PriorityOrder,
-        config::Strategy::MessageBased { field } => Strategy::MessageBased { field: field.clone() },
-        config::Strategy::Headroom => Strategy::Headroom,
-    }
 }

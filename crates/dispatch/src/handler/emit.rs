@@ -6,8 +6,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use serde_json::Value;
+use sluicegate_config::Emit;
 use sluicegate_queue::{JobId, Message};
-use sluicegate_template::{Member, Root, Scope, Text, Tree};
+use sluicegate_template::{Root, Scope};
 
 use super::facts::Facts;
 use super::{Done, Failure, Handled, Handler, Job};
@@ -18,23 +19,6 @@ const MESSAGES_MAX: usize = 10_000;
 const BYTES_MAX: usize = 64 << 20;
 /// What travels from a message to those that come of it.
 const TRACE: [&str; 2] = ["traceparent", "tracestate"];
-
-/// What is sent when a job is done.
-#[derive(Clone, Debug)]
-pub struct Emit {
-    /// A list in the result, of which each calls for a message; without it there is one.
-    pub each: Option<Member>,
-    /// Only if the result has something here, and not null, false or empty.
-    pub when: Option<Member>,
-    /// Where to.
-    pub queue: String,
-    /// What kind of work it is.
-    pub kind: Option<String>,
-    /// What it says; without it, the item or the result as it is.
-    pub body: Option<Tree>,
-    /// What the job is called; without it, a name that is the same whenever the same is sent.
-    pub id: Option<Text>,
-}
 
 /// A handler whose results call for further messages.
 pub struct Emitting {
@@ -56,7 +40,7 @@ impl Emitting {
         let mut sent = Sent { parent: job, messages: Vec::new(), bytes: 0, seen: HashMap::new() };
         for (number, emit) in self.emit.iter().enumerate() {
             let failed = |what: String| Failure::permanent(format!("emit[{number}]{what}"));
-            if !emit.applies(result.as_ref()) {
+            if !applies(emit, result.as_ref()) {
                 continue;
             }
             let known = Known { facts: &facts, result: result.as_ref(), item: None };
@@ -88,15 +72,14 @@ impl Handler for Emitting {
     }
 }
 
-impl Emit {
-    fn applies(&self, result: Option<&Value>) -> bool {
-        let Some(when) = &self.when else { return true };
-        match result.and_then(|result| when.of(result)) {
-            None | Some(Value::Null | Value::Bool(false)) => false,
-            Some(Value::String(text)) => !text.is_empty(),
-            Some(Value::Array(items)) => !items.is_empty(),
-            Some(_) => true,
-        }
+/// Returns true if a result calls for this message.
+fn applies(emit: &Emit, result: Option<&Value>) -> bool {
+    let Some(when) = &emit.when else { return true };
+    match result.and_then(|result| when.of(result)) {
+        None | Some(Value::Null | Value::Bool(false)) => false,
+        Some(Value::String(text)) => !text.is_empty(),
+        Some(Value::Array(items)) => !items.is_empty(),
+        Some(_) => true,
     }
 }
 

@@ -10,10 +10,11 @@ mod http;
 
 pub use chat::{Chat, ChatProvider};
 pub use command::{CommandHandler, CommandOptions};
-pub use emit::{Emit, Emitting};
+pub use emit::Emitting;
 pub use http::{
     Condition, Content, Extract, HttpError, HttpHandler, HttpOptions, Statuses, Success,
 };
+pub use sluicegate_config::Emit;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;

@@ -2,10 +2,9 @@
 
 use sluicegate_core::Span;
 use sluicegate_dispatch::{Delay, Event, Strategy, Tier};
+use sluicegate_testkit::eventually_ok;
 
-use crate::support::{
-    BOOKED, Bench, DISPATCH, Provider, done, eventually, eventually_is, worker_of,
-};
+use crate::support::{BOOKED, Bench, DISPATCH, Provider, done, eventually_is, worker_of};
 
 fn numbered(number: usize) -> String {
     format!("{{\"id\":\"job-{number}\"}}")
@@ -62,7 +61,7 @@ async fn what_no_provider_can_take_is_a_dead_letter_with_its_reason() {
     bench.wait_for("gemini", 1, 0).await;
     bench.wait_for("raw", 0, 0).await;
     let raw = bench.queue("raw").await;
-    eventually(async || {
+    eventually_ok(async || {
         let dead = raw.dead_depth().await.expect("a depth").ready;
         (dead == 2).then_some(()).ok_or(format!("{dead} letters"))
     })
@@ -106,7 +105,7 @@ async fn headroom_books_where_it_is_soonest() {
     bench.produce("raw", numbered, 40).await;
     bench.dispatch(Strategy::Headroom, &["a", "b"], Delay::Booked).await;
     bench.wait_for("raw", 0, 0).await;
-    eventually(async || {
+    eventually_ok(async || {
         let (a, b) = (bench.metrics.dispatched("a"), bench.metrics.dispatched("b"));
         (a.0 + a.1 + b.0 + b.1 == 40).then_some(()).ok_or(format!("{a:?} {b:?}"))
     })

@@ -15,9 +15,10 @@ use sluicegate_dispatch::handler::{
 };
 use sluicegate_queue::WallClock;
 use sluicegate_template::{Member, Root, Text, Tree};
+use sluicegate_testkit::eventually_ok;
 use tokio::net::TcpListener;
 
-use crate::support::{Bench, eventually, worker_of};
+use crate::support::{Bench, worker_of};
 
 /// A provider that answers by the job and by how often it was asked for it before.
 async fn provider() -> (String, Arc<Mutex<HashMap<String, usize>>>) {
@@ -83,7 +84,7 @@ async fn a_refusal_is_no_attempt_a_failure_is_one_and_the_hopeless_is_dead() {
     let mut bench = Bench::new(&[]);
     bench.produce("p", |number| format!("{{\"id\":\"job-{number}\"}}"), 4).await;
     bench.work(worker_of("p"), Arc::new(handler(&url))).await;
-    eventually(async || {
+    eventually_ok(async || {
         let found = [Count::Done, Count::Dead].map(|count| bench.metrics.worker("p", count));
         (found == [3, 1]).then_some(()).ok_or(format!("{found:?} are done and dead"))
     })

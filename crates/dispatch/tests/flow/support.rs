@@ -13,15 +13,15 @@ use sluicegate_core::time::Clock;
 use sluicegate_core::{Decision, Group, Limiter, Rule, Ruleset, Span, Timestamp};
 use sluicegate_dispatch::handler::{FailureKind, Output};
 use sluicegate_dispatch::{
-    Backoff, Candidate, Delay, Dispatcher, Done, Failure, Handled, Handler, Heard, Job, Learn,
-    Metrics, PROVIDER, Selector, Stop, Strategy, TIER, Tier, Tracker, Worker, dispatcher, worker,
+    Backoff, Delay, Dispatch, Dispatcher, Done, Failure, Handled, Handler, Heard, Job, Learn,
+    Metrics, PROVIDER, Stop, Strategy, TIER, Tier, Tracker, Worker, worker,
 };
 use sluicegate_queue::{DeliveryTime, Embedded, JobId, Message, Options, Queue, WallClock};
 use sluicegate_service::{Decided, Followed, Observer, Operation, Service};
 use sluicegate_store::memory::Capacity;
 use sluicegate_store::{AnyStore, Memory, MonotonicClock};
 use sluicegate_testkit::judge::{judge, judge_arrivals, longest_way};
-use sluicegate_testkit::{Deadline, Switch};
+use sluicegate_testkit::{Switch, eventually_ok};
 use tokio::task::JoinSet;
 
 /// Everything that a flow needs.
@@ -105,23 +105,27 @@ impl Bench {
         names: &[&str],
         delay: Delay,
     ) -> Arc<Dispatcher> {
-        let candidates: Vec<_> = names.iter().map(|name| candidate(name)).collect();
-        let mut providers = Vec::new();
-        for candidate in &candidates {
-            providers.push((candidate.clone(), self.queue(&candidate.name).await));
+        let mut targets = Vec::new();
+        for name in names {
+            targets.push(self.queue(name).await);
         }
-        let options = dispatcher::Options {
+        let options = Dispatch {
             id: "d1".to_owned(),
             enabled: true,
+            source: "raw".to_owned(),
+            dead_letter: None,
+            strategy,
+            fixed: None,
+            priority: Vec::new(),
             delay,
-            selector: Selector::new(strategy, &candidates, None, &[]),
             prefetch: 50,
+            providers: names.iter().map(|name| provider(name)).collect(),
         };
         let source = self.queue("raw").await;
         let (metrics, tracker) = (self.metrics.clone(), self.tracker.clone());
         let clock = Arc::new(WallClock);
         let dispatcher =
-            Dispatcher::new(options, source, providers, &self.service, clock, metrics, tracker);
+            Dispatcher::new(options, source, targets, &self.service, clock, metrics, tracker);
         self.running.spawn(dispatcher.clone().run(self.stop.clone()));
         dispatcher
     }
@@ -147,7 +151,7 @@ impl Bench {
     /// Waits until a queue holds so many messages that are ready, and so many that are delayed.
     pub(crate) async fn wait_for(&self, queue: &str, ready: u64, delayed: u64) {
         let queue = self.queue(queue).await;
-        eventually(async || {
+        eventually_ok(async || {
             let depth = queue.depth().await.expect("a depth");
             let found = (depth.ready, depth.delayed.unwrap_or_default());
             (found == (ready, delayed))
@@ -200,21 +204,12 @@ impl Observer for Admits {
     fn followed(&self, _: &Followed<'_, '_>) {}
 }
 
-/// Waits until something is so; a test that waits too long says what it found instead.
-pub(crate) async fn eventually(mut look: impl AsyncFnMut() -> Result<(), String>) {
-    let deadline = Deadline::generous();
-    while let Err(found) = look().await {
-        deadline.check(&found);
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-}
-
 /// Waits until `look` finds what is expected.
 pub(crate) async fn eventually_is<T: PartialEq + std::fmt::Debug>(
     mut look: impl FnMut() -> T,
     expected: T,
 ) {
-    eventually(async || {
+    eventually_ok(async || {
         let found = look();
         if found == expected { Ok(()) } else { Err(format!("{found:?}, not {expected:?}")) }
     })
@@ -225,8 +220,16 @@ pub(crate) async fn eventually_is<T: PartialEq + std::fmt::Debug>(
 const ESTIMATE: Cost =
     Cost { requests: None, input_tokens: Some(700), output_tokens: Some(300), money: None };
 
-fn candidate(name: &str) -> Candidate {
-    Candidate { name: name.to_owned(), cost: 1.0, quality: 1.0, weight: 1, estimate: ESTIMATE }
+fn provider(name: &str) -> sluicegate_dispatch::Provider {
+    sluicegate_dispatch::Provider {
+        name: name.to_owned(),
+        queue: name.to_owned(),
+        limits: Vec::new(),
+        estimate: ESTIMATE,
+        cost: 1.0,
+        quality: 1.0,
+        weight: 1,
+    }
 }
 
 pub(crate) fn worker_of(provider: &str) -> worker::Options {

@@ -9,10 +9,10 @@ use sluicegate_core::Span;
 use sluicegate_dispatch::handler::FailureKind;
 use sluicegate_dispatch::{Count, Delay, Done, Event, Handled, Strategy, worker};
 use sluicegate_queue::{JobId, Message};
+use sluicegate_testkit::eventually_ok;
 
 use crate::support::{
-    BOOKED, Bench, DISPATCH, Provider, WORKER, done, eventually, eventually_is, failed, refused,
-    worker_of,
+    BOOKED, Bench, DISPATCH, Provider, WORKER, done, eventually_is, failed, refused, worker_of,
 };
 
 fn numbered(number: usize) -> String {
@@ -21,7 +21,7 @@ fn numbered(number: usize) -> String {
 
 impl Bench {
     async fn wait_for_done(&self, provider: &str, count: u64) {
-        eventually(async || {
+        eventually_ok(async || {
             let done = self.metrics.worker(provider, Count::Done);
             (done == count).then_some(()).ok_or(format!("{done} are done"))
         })
@@ -119,7 +119,7 @@ async fn a_long_wait_is_for_the_queue_and_what_is_not_in_hand_stays_there() {
     bench.produce("p", numbered, 200).await;
     bench.work(worker_of("p"), provider.clone()).await;
     bench.wait_for_done("p", 10).await;
-    eventually(async || {
+    eventually_ok(async || {
         let depth = bench.queue("p").await.depth().await.expect("a depth");
         let all = depth.ready + depth.delayed.unwrap_or_default();
         (all == 190 && depth.in_flight == Some(0)).then_some(()).ok_or(format!("{depth:?}"))
@@ -143,7 +143,7 @@ async fn failures_are_tried_again_and_end_as_dead_letters_with_all_that_is_known
     bench.produce("p", numbered, 4).await;
     bench.work(worker_of("p"), provider.clone()).await;
     bench.wait_for_done("p", 2).await;
-    eventually(async || {
+    eventually_ok(async || {
         let dead = bench.metrics.worker("p", Count::Dead);
         (dead == 2).then_some(()).ok_or(format!("{dead} are dead"))
     })
@@ -187,7 +187,7 @@ async fn what_takes_too_long_is_a_failure() {
     bench.produce("p", numbered, 1).await;
     let options = worker::Options { timeout: Span::from_millis(20), attempts: 2, ..worker_of("p") };
     bench.work(options, Arc::new(Sleeper)).await;
-    eventually(async || {
+    eventually_ok(async || {
         let dead = bench.metrics.worker("p", Count::Dead);
         (dead == 1).then_some(()).ok_or(format!("{dead} are dead"))
     })
@@ -213,7 +213,7 @@ async fn a_refusal_closes_the_provider_for_everybody_and_is_no_attempt() {
         bench.work(options.clone(), provider.clone()).await;
         bench.work(options, provider.clone()).await;
         bench.produce("p", numbered, 1).await;
-        eventually(async || {
+        eventually_ok(async || {
             let paused = bench.metrics.worker("p", Count::Paused);
             (paused == 1).then_some(()).ok_or(format!("{paused} pauses"))
         })
@@ -258,7 +258,7 @@ async fn draining_finishes_what_is_in_work_and_gives_back_the_rest() {
     let provider = Provider::new(|_, _| done());
     bench.produce("p", numbered, 100).await;
     bench.work(worker_of("p"), provider.clone()).await;
-    eventually(async || {
+    eventually_ok(async || {
         let calls = provider.calls().len();
         (calls > 0).then_some(()).ok_or("nothing is in work".to_owned())
     })

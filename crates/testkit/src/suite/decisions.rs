@@ -215,7 +215,7 @@ pub fn usage_carries_over_when_a_limit_changes_its_shape<S: Subject>() {
     let pairs = SHAPES.iter().flat_map(|from| SHAPES.iter().map(move |to| (*from, *to)));
     for (from, to) in pairs.filter(|(from, to)| from != to) {
         for literal in [false, true] {
-            let key = literal.then(|| "tests:<user>".to_owned());
+            let key = literal.then(|| "sg:tests:<user>".to_owned());
             let shaped = |limit| Rule { key: key.clone(), ..rule("LIMIT", &[limit]) };
             let mut bench = Bench::<S>::new([shaped(from)]);
             bench.at_ms(0);
