@@ -8,7 +8,7 @@ use sluicegate_core::ruleset::Settings;
 use sluicegate_core::time::Clock;
 use sluicegate_core::{Group, Limiter, Rule, Ruleset, Span};
 use sluicegate_dispatch::{
-    Backoff, Delay, Dispatch, Dispatcher, Handler, Metrics, PROVIDER, Provider, Stop, Strategy,
+    Backoff, DelayMode, Dispatch, Dispatcher, Handler, Metrics, PROVIDER, Provider, Stop, Strategy,
     TIER, Tracker, Worker, worker,
 };
 use sluicegate_service::Service;
@@ -86,7 +86,7 @@ impl Setting {
         Ok(())
     }
 
-    pub(crate) async fn dispatch(&mut self, delay: Delay, enabled: bool) -> anyhow::Result<()> {
+    pub(crate) async fn dispatch(&mut self, delay: DelayMode, enabled: bool) -> anyhow::Result<()> {
         let provider = Provider {
             name: "p".to_owned(),
             queue: "p".to_owned(),

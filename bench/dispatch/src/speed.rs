@@ -12,7 +12,7 @@ use lapin::options::{
 use lapin::types::FieldTable;
 use lapin::{BasicProperties, Confirmation, Connection, ConnectionProperties};
 use sluicegate_core::Span;
-use sluicegate_dispatch::Delay;
+use sluicegate_dispatch::DelayMode;
 use sluicegate_testkit::rabbitmq::RabbitServer;
 
 use crate::report::{Table, grouped};
@@ -61,7 +61,7 @@ async fn dispatch(setting: &mut Setting, jobs: usize) -> anyhow::Result<f64> {
     setting.produce("raw", jobs).await?;
     let (before, _) = setting.metrics.dispatched("p");
     let began = Instant::now();
-    setting.dispatch(Delay::Fixed(Span::from_secs(30)), false).await?;
+    setting.dispatch(DelayMode::Fixed(Span::from_secs(30)), false).await?;
     while setting.metrics.dispatched("p").0 < before + jobs as u64 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use sluicegate_core::Span;
 use sluicegate_core::query::{Query, Subject};
-use sluicegate_dispatch::{Count, Delay, PROVIDER, TIER};
+use sluicegate_dispatch::{Count, DelayMode, PROVIDER, TIER};
 use sluicegate_service::{Question, Service};
 use sluicegate_queue::{Delivery, DeadLetterReason, DeliveryTime};
 use sluicegate_testkit::rabbitmq::RabbitServer;
@@ -59,8 +59,8 @@ pub(crate) async fn measure(broker: &RabbitServer, quick: bool) -> anyhow::Resul
     for way in ways {
         let outcome = match way {
             "worker only" => worker_only(broker, &load).await?,
-            "fixed delay" => dispatched(broker, &load, "fixed", Delay::Fixed(half(&load))).await?,
-            _ => dispatched(broker, &load, "booked", Delay::Booked).await?,
+            "fixed delay" => dispatched(broker, &load, "fixed", DelayMode::Fixed(half(&load))).await?,
+            _ => dispatched(broker, &load, "booked", DelayMode::Booked).await?,
         };
         let took = outcome.took.as_secs_f64();
         let given = load.limit as f64 * (1.0 + took / load.window.as_secs_f64());
@@ -95,12 +95,12 @@ async fn dispatched(
     broker: &RabbitServer,
     load: &Load,
     name: &str,
-    delay: Delay,
+    delay: DelayMode,
 ) -> anyhow::Result<Outcome> {
     let mut setting = setting(broker, load, name).await?;
     setting.produce("raw", load.jobs).await?;
     let provider = Arc::new(Provider::default());
-    setting.work(delay == Delay::Booked, provider.clone()).await?;
+    setting.work(delay == DelayMode::Booked, provider.clone()).await?;
     setting.dispatch(delay, true).await?;
     wait(|| {
         setting.metrics.worker("p", Count::Done) + setting.metrics.worker("p", Count::Dead)

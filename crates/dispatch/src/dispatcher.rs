@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures_util::future::join_all;
 use serde_json::Value;
-use sluicegate_config::{Delay, Dispatch, Provider};
+use sluicegate_config::{DelayMode, Dispatch, Provider};
 use sluicegate_core::time::{Clock, Span, Timestamp};
 use sluicegate_queue::{DeadLetterReason, Delivery, DeliveryTime, Error, Message, Queue};
 use sluicegate_service::Service;
@@ -169,14 +169,14 @@ impl Dispatcher {
         }
         self.metrics.checked(self.lanes[lane].pace.provider());
         match self.options.delay {
-            Delay::Fixed(delay) => {
+            DelayMode::Fixed(delay) => {
                 let turn = self.lanes[lane]
                     .pace
                     .acquire(Tier::Dispatch, Some(turn(message, Tier::Dispatch)))
                     .await;
                 self.fixed(lane, turn, delay)
             }
-            Delay::Booked => self.book(lane, message).await,
+            DelayMode::Booked => self.book(lane, message).await,
         }
     }
 
@@ -188,8 +188,8 @@ impl Dispatcher {
             return Ok(Way::at_once(first));
         }
         match self.options.delay {
-            Delay::Fixed(delay) => self.any_at_once(order, message, delay).await,
-            Delay::Booked => {
+            DelayMode::Fixed(delay) => self.any_at_once(order, message, delay).await,
+            DelayMode::Booked => {
                 let asked = order.iter().map(|&lane| async move {
                     let pace = &self.lanes[lane].pace;
                     self.metrics.checked(pace.provider());

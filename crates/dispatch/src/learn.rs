@@ -3,7 +3,7 @@
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use sluicegate_config::Learn;
+use sluicegate_config::LearnOptions;
 use sluicegate_core::time::{Span, Timestamp};
 use sluicegate_vendors::{Answer, Watch};
 
@@ -12,13 +12,13 @@ use crate::handler::Heard;
 /// Listens to one provider.
 #[derive(Debug, Default)]
 pub(crate) struct Ear {
-    learn: Option<Learn>,
+    learn: Option<LearnOptions>,
     /// Refusals in a row.
     refusals: AtomicU32,
 }
 
 impl Ear {
-    pub(crate) fn new(learn: Option<Learn>) -> Self {
+    pub(crate) fn new(learn: Option<LearnOptions>) -> Self {
         Self { learn, refusals: AtomicU32::new(0) }
     }
 

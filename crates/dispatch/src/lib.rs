@@ -30,7 +30,7 @@ pub use metrics::{Count, Metrics};
 pub use retry::Backoff;
 pub use select::{Choice, Selector};
 // The options of this crate.
-pub use sluicegate_config::{Delay, Dispatch, Learn, Provider, Strategy};
+pub use sluicegate_config::{DelayMode, Dispatch, LearnOptions, Provider, Strategy};
 pub use stop::Stop;
 pub use tier::{PROVIDER, TIER, Tier};
 pub use tracker::{Event, Sighting, Tracker};

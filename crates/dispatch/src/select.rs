@@ -139,7 +139,7 @@ impl Turns {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use sluicegate_config::{Delay, Provider};
+    use sluicegate_config::{DelayMode, Provider};
     use sluicegate_core::query::Cost;
 
     use super::*;
@@ -162,7 +162,7 @@ mod tests {
             strategy,
             fixed: fixed.map(str::to_owned),
             priority: order.iter().map(|name| (*name).to_owned()).collect(),
-            delay: Delay::Booked,
+            delay: DelayMode::Booked,
             prefetch: 1,
             providers: vec![
                 provider("openai", 3.0, 8.0, 50),

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use sluicegate_config::Learn;
+use sluicegate_config::LearnOptions;
 use sluicegate_core::query::Cost;
 use sluicegate_core::time::{Clock, Span, Timestamp};
 use sluicegate_queue::{Delivery, Queue};
@@ -46,7 +46,7 @@ pub struct Options {
     /// Whether work that comes without a booking gets one: where dispatchers book, too.
     pub booked: bool,
     /// What is learned from answers; nothing, without it.
-    pub learn: Option<Learn>,
+    pub learn: Option<LearnOptions>,
 }
 
 /// Where the messages of a worker come from, and where what comes of them goes.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::{HeaderName, Method, Uri};
-pub use sluicegate_config::Learn;
+pub use sluicegate_config::LearnOptions;
 use sluicegate_core::limit::Limit;
 use sluicegate_http::tokens::Tokens;
 pub use sluicegate_http::upstream::{Credentials, Login, Secret};
@@ -76,7 +76,7 @@ pub struct Route {
     /// Whether bodies are GraphQL, so that the log can name the operation.
     pub graphql: bool,
     /// What is learned from answers; nothing, without it.
-    pub learn: Option<Learn>,
+    pub learn: Option<LearnOptions>,
 }
 
 /// Which paths a route takes.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use serde_json::Value;
-use sluicegate_config::Emit;
+use sluicegate_config::EmitRule;
 use sluicegate_queue::{JobId, Message};
 use sluicegate_template::{Root, Scope};
 
@@ -23,12 +23,12 @@ const TRACE: [&str; 2] = ["traceparent", "tracestate"];
 /// A handler whose results call for further messages.
 pub struct Emitting {
     handler: Arc<dyn Handler>,
-    emit: Vec<Emit>,
+    emit: Vec<EmitRule>,
 }
 
 impl Emitting {
     /// The handler, with what is sent when it is done.
-    pub fn new(handler: Arc<dyn Handler>, emit: Vec<Emit>) -> Self {
+    pub fn new(handler: Arc<dyn Handler>, emit: Vec<EmitRule>) -> Self {
         Self { handler, emit }
     }
 
@@ -73,7 +73,7 @@ impl Handler for Emitting {
 }
 
 /// Returns true if a result calls for this message.
-fn applies(emit: &Emit, result: Option<&Value>) -> bool {
+fn applies(emit: &EmitRule, result: Option<&Value>) -> bool {
     let Some(when) = &emit.when else { return true };
     match result.and_then(|result| when.of(result)) {
         None | Some(Value::Null | Value::Bool(false)) => false,
@@ -112,7 +112,7 @@ struct Sent<'j> {
 
 impl Sent<'_> {
     /// Adds a message; an error begins with the option that is to blame.
-    fn push(&mut self, emit: &Emit, known: &Known<'_>) -> Result<(), String> {
+    fn push(&mut self, emit: &EmitRule, known: &Known<'_>) -> Result<(), String> {
         let body = match &emit.body {
             Some(tree) => tree.render(known).map_err(|error| format!(".body: {error}"))?,
             None => {
@@ -148,7 +148,7 @@ impl Sent<'_> {
     ///
     /// By content, not by position: when a job is repeated after a crash, its list may have changed,
     /// and what has the name of something else would be taken for it.
-    fn id(&mut self, emit: &Emit, body: &[u8]) -> JobId {
+    fn id(&mut self, emit: &EmitRule, body: &[u8]) -> JobId {
         let mut hasher = blake3::Hasher::new();
         for part in [emit.queue.as_bytes(), emit.kind.as_deref().unwrap_or_default().as_bytes()] {
             hasher.update(&part.len().to_le_bytes()).update(part);

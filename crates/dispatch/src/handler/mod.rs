@@ -14,7 +14,7 @@ pub use emit::Emitting;
 pub use http::{
     Condition, Content, Extract, HttpError, HttpHandler, HttpOptions, Statuses, Success,
 };
-pub use sluicegate_config::Emit;
+pub use sluicegate_config::EmitRule;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;

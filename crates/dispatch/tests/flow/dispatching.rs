@@ -1,7 +1,7 @@
 //! The first tier alone.
 
 use sluicegate_core::Span;
-use sluicegate_dispatch::{Delay, Event, Strategy, Tier};
+use sluicegate_dispatch::{DelayMode, Event, Strategy, Tier};
 use sluicegate_testkit::eventually_ok;
 
 use crate::support::{BOOKED, Bench, DISPATCH, Provider, done, eventually_is, worker_of};
@@ -14,7 +14,7 @@ fn numbered(number: usize) -> String {
 async fn what_is_over_the_limit_is_delayed_and_comes_after_the_delay() {
     let mut bench = Bench::new(&[("gemini", DISPATCH, "20/min")]);
     bench.produce("raw", numbered, 50).await;
-    let delay = Delay::Fixed(Span::from_secs(5));
+    let delay = DelayMode::Fixed(Span::from_secs(5));
     bench.dispatch(Strategy::Fixed, &["gemini"], delay).await;
     bench.wait_for("gemini", 20, 30).await;
     bench.wait_for("raw", 0, 0).await;
@@ -41,7 +41,7 @@ async fn a_provider_that_is_throttled_holds_up_nobody_else() {
     };
     bench.produce("raw", body, 120).await;
     let strategy = Strategy::MessageBased { field: "provider".to_owned() };
-    bench.dispatch(strategy, &["slow", "fast"], Delay::Fixed(Span::from_secs(3_000))).await;
+    bench.dispatch(strategy, &["slow", "fast"], DelayMode::Fixed(Span::from_secs(3_000))).await;
     bench.wait_for("fast", 20, 0).await;
     bench.wait_for("slow", 1, 99).await;
     bench.finish().await;
@@ -57,7 +57,7 @@ async fn what_no_provider_can_take_is_a_dead_letter_with_its_reason() {
     };
     bench.produce("raw", body, 3).await;
     let strategy = Strategy::MessageBased { field: "provider".to_owned() };
-    bench.dispatch(strategy, &["gemini"], Delay::Fixed(Span::from_secs(1))).await;
+    bench.dispatch(strategy, &["gemini"], DelayMode::Fixed(Span::from_secs(1))).await;
     bench.wait_for("gemini", 1, 0).await;
     bench.wait_for("raw", 0, 0).await;
     let raw = bench.queue("raw").await;
@@ -90,7 +90,7 @@ async fn headroom_moves_on_before_it_delays() {
     let limits = [("a", DISPATCH, "20/min"), ("b", DISPATCH, "10/min")];
     let mut bench = Bench::new(&limits);
     bench.produce("raw", numbered, 40).await;
-    bench.dispatch(Strategy::Headroom, &["a", "b"], Delay::Fixed(Span::from_secs(600))).await;
+    bench.dispatch(Strategy::Headroom, &["a", "b"], DelayMode::Fixed(Span::from_secs(600))).await;
     bench.wait_for("raw", 0, 0).await;
     let at_once = || (bench.metrics.dispatched("a").0, bench.metrics.dispatched("b").0);
     let later = || bench.metrics.dispatched("a").1 + bench.metrics.dispatched("b").1;
@@ -103,7 +103,7 @@ async fn headroom_books_where_it_is_soonest() {
     let limits = [("a", BOOKED, "10/min"), ("b", BOOKED, "10/s")];
     let mut bench = Bench::new(&limits);
     bench.produce("raw", numbered, 40).await;
-    bench.dispatch(Strategy::Headroom, &["a", "b"], Delay::Booked).await;
+    bench.dispatch(Strategy::Headroom, &["a", "b"], DelayMode::Booked).await;
     bench.wait_for("raw", 0, 0).await;
     eventually_ok(async || {
         let (a, b) = (bench.metrics.dispatched("a"), bench.metrics.dispatched("b"));
@@ -120,7 +120,7 @@ async fn headroom_books_where_it_is_soonest() {
 #[tokio::test(flavor = "multi_thread")]
 async fn counters_are_shown_as_0_before_anything_is_counted() {
     let mut bench = Bench::new(&[("p", DISPATCH, "10/s")]);
-    bench.dispatch(Strategy::Fixed, &["p"], Delay::Booked).await;
+    bench.dispatch(Strategy::Fixed, &["p"], DelayMode::Booked).await;
     bench.work(worker_of("p"), Provider::new(|_, _| done())).await;
     let registry = prometheus::Registry::new();
     bench.metrics.register(&registry).expect("registered");

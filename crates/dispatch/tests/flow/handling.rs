@@ -11,7 +11,7 @@ use axum::response::IntoResponse;
 use axum::routing::any;
 use sluicegate_dispatch::Count;
 use sluicegate_dispatch::handler::{
-    Content, Emit, Emitting, Extract, HttpHandler, HttpOptions, Statuses, Success,
+    Content, EmitRule, Emitting, Extract, HttpHandler, HttpOptions, Statuses, Success,
 };
 use sluicegate_queue::WallClock;
 use sluicegate_template::{Member, Root, Text, Tree};
@@ -67,7 +67,7 @@ fn handler(url: &str) -> Emitting {
     };
     let http = HttpHandler::new(http, Arc::new(WallClock)).expect("a handler");
     let part = Tree::text("{{job.id}} {{item}}", Root::EACH).expect("a template");
-    let emit = Emit {
+    let emit = EmitRule {
         each: Some(Member::parse("parts").expect("a path")),
         when: None,
         queue: "further".to_owned(),

@@ -13,8 +13,8 @@ use sluicegate_core::time::Clock;
 use sluicegate_core::{Decision, Group, Limiter, Rule, Ruleset, Span, Timestamp};
 use sluicegate_dispatch::handler::{FailureKind, Output};
 use sluicegate_dispatch::{
-    Backoff, Delay, Dispatch, Dispatcher, Done, Failure, Handled, Handler, Heard, Job, Learn,
-    Metrics, PROVIDER, Stop, Strategy, TIER, Tier, Tracker, Worker, worker,
+    Backoff, DelayMode, Dispatch, Dispatcher, Done, Failure, Handled, Handler, Heard, Job,
+    LearnOptions, Metrics, PROVIDER, Stop, Strategy, TIER, Tier, Tracker, Worker, worker,
 };
 use sluicegate_queue::{DeliveryTime, Embedded, JobId, Message, Options, Queue, WallClock};
 use sluicegate_service::{Decided, Followed, Observer, Operation, Service};
@@ -103,7 +103,7 @@ impl Bench {
         &mut self,
         strategy: Strategy,
         names: &[&str],
-        delay: Delay,
+        delay: DelayMode,
     ) -> Arc<Dispatcher> {
         let mut targets = Vec::new();
         for name in names {
@@ -243,7 +243,7 @@ pub(crate) fn worker_of(provider: &str) -> worker::Options {
         timeout: Span::from_secs(10),
         enabled: true,
         booked: false,
-        learn: Some(Learn { below: 1, pause_max: Span::from_secs(60) }),
+        learn: Some(LearnOptions { below: 1, pause_max: Span::from_secs(60) }),
     }
 }
 

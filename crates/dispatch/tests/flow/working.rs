@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use sluicegate_core::Span;
 use sluicegate_dispatch::handler::FailureKind;
-use sluicegate_dispatch::{Count, Delay, Done, Event, Handled, Strategy, worker};
+use sluicegate_dispatch::{Count, DelayMode, Done, Event, Handled, Strategy, worker};
 use sluicegate_queue::{JobId, Message};
 use sluicegate_testkit::eventually_ok;
 
@@ -37,7 +37,7 @@ async fn booked_work_goes_at_its_moment_and_nothing_goes_back() {
     bench.produce("raw", numbered, 90).await;
     let options = worker::Options { booked: true, ..worker_of("p") };
     bench.work(options, provider.clone()).await;
-    bench.dispatch(Strategy::Fixed, &["p"], Delay::Booked).await;
+    bench.dispatch(Strategy::Fixed, &["p"], DelayMode::Booked).await;
     bench.wait_for_done("p", 90).await;
     assert_eq!(bench.metrics.worker("p", Count::Requeued), 0);
     bench.proves(30, Span::from_secs(2), &provider);
@@ -57,7 +57,7 @@ async fn answers_of_the_store_that_are_lost_cost_no_moment() {
     bench.produce("raw", numbered, 60).await;
     let options = worker::Options { booked: true, ..worker_of("p") };
     bench.work(options, provider.clone()).await;
-    bench.dispatch(Strategy::Fixed, &["p"], Delay::Booked).await;
+    bench.dispatch(Strategy::Fixed, &["p"], DelayMode::Booked).await;
     bench.wait_for_done("p", 60).await;
     assert_eq!(bench.metrics.worker("p", Count::Requeued), 0);
     bench.proves(30, Span::from_secs(2), &provider);
@@ -70,7 +70,7 @@ async fn workers_that_stalled_never_exceed_the_limit_afterwards() {
     let limits = [("p", DISPATCH, "10/s"), ("p", WORKER, "10/s"), ("p", BOOKED, "10/s burst 5")];
     let mut bench = Bench::new(&limits);
     bench.produce("raw", numbered, 40).await;
-    bench.dispatch(Strategy::Fixed, &["p"], Delay::Booked).await;
+    bench.dispatch(Strategy::Fixed, &["p"], DelayMode::Booked).await;
     bench.wait_for("raw", 0, 0).await;
     // Half of the moments pass before anybody works.
     tokio::time::sleep(Duration::from_secs(2)).await;
@@ -99,7 +99,9 @@ async fn a_worker_over_its_limit_waits_and_loses_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn tokens_are_limited_by_what_a_job_is_taken_for() {
     let tokens = "10000 tokens/s";
-    for (delay, booked) in [(Delay::Fixed(Span::from_millis(300)), false), (Delay::Booked, true)] {
+    for (delay, booked) in
+        [(DelayMode::Fixed(Span::from_millis(300)), false), (DelayMode::Booked, true)]
+    {
         let mut bench = Bench::new(&[("p", DISPATCH, tokens), ("p", WORKER, tokens)]);
         let provider = Provider::new(|_, _| done());
         bench.produce("raw", numbered, 30).await;
@@ -297,7 +299,7 @@ async fn messages_in_hand_go_as_soon_as_limits_are_turned_off() {
     bench.store.turn(false);
     bench.produce("raw", numbered, 5).await;
     let dispatcher =
-        bench.dispatch(Strategy::Fixed, &["p"], Delay::Fixed(Span::from_secs(3_600))).await;
+        bench.dispatch(Strategy::Fixed, &["p"], DelayMode::Fixed(Span::from_secs(3_600))).await;
     let worker = bench.work(worker_of("p"), provider.clone()).await;
     dispatcher.enable(false);
     worker.enable(false);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
-use sluicegate_dispatch::handler::{Emit, Emitting, Output};
+use sluicegate_dispatch::handler::{EmitRule, Emitting, Output};
 use sluicegate_dispatch::{Done, Handled, Handler, Job};
 use sluicegate_queue::Message;
 use sluicegate_template::Member;
@@ -25,16 +25,16 @@ impl Handler for Results {
     }
 }
 
-fn emitting(result: &str, emit: Emit) -> Emitting {
+fn emitting(result: &str, emit: EmitRule) -> Emitting {
     Emitting::new(Arc::new(Results(result.to_owned())), vec![emit])
 }
 
-fn plain() -> Emit {
-    Emit { each: None, when: None, queue: "next".to_owned(), kind: None, body: None, id: None }
+fn plain() -> EmitRule {
+    EmitRule { each: None, when: None, queue: "next".to_owned(), kind: None, body: None, id: None }
 }
 
-fn each(path: &str) -> Emit {
-    Emit {
+fn each(path: &str) -> EmitRule {
+    EmitRule {
         each: Some(Member::parse(path).unwrap()),
         kind: Some("crawl_repo".to_owned()),
         ..plain()

@@ -84,8 +84,7 @@ impl Node {
         let group = Group::new("g", [Rule::new("LIMIT", limits).per(&["user"])]);
         let outage = Outage { default: policy, ..Outage::default() };
         let rules = Ruleset::new(vec![group], Settings { outage, ..Settings::default() });
-        let options =
-            Options { retry, ..Options::new(RedisEndpoint::at("127.0.0.1", proxy.port)) };
+        let options = Options { retry, ..Options::new(RedisEndpoint::at("127.0.0.1", proxy.port)) };
         let patient = RetryPolicy { timeout: ms(5_000), retries: 1, deadline: ms(10_000) };
         let direct = Options::new(RedisEndpoint::at("127.0.0.1", server.port));
         let limiter = Limiter::new(rules.expect("rules"), Arc::new(Redis::new(options)).into())
