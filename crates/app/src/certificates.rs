@@ -1,4 +1,4 @@
-//! The files of TLS that a configuration names: certificates, keys and authorities.
+//! Loads and checks the TLS files of a configuration: certificates, keys and CA files.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use sluicegate_config::{Config, Listener, Work};
 use sluicegate_http::tls::{Files, Tls};
 use sluicegate_http::upstream::{Upstream, Ways};
 
-/// Reads the certificate of a listener, if it has one. `option` is the listener's name in the file.
+/// Loads the certificate of a listener, if it has one. `option` is the listener's option name.
 pub(crate) fn load(option: &str, listen: &Listener) -> anyhow::Result<Option<Tls>> {
     let Some(tls) = &listen.tls else { return Ok(None) };
     let files = Files {
@@ -19,7 +19,7 @@ pub(crate) fn load(option: &str, listen: &Listener) -> anyhow::Result<Option<Tls
     Tls::load(files).map(Some).with_context(|| format!("{option}.tls"))
 }
 
-/// Reads every file of TLS that the configuration names, and says what is wrong with each.
+/// Loads every TLS file of the configuration; the error lists all problems.
 pub(crate) fn check(config: &Config) -> anyhow::Result<()> {
     let listen = &config.listen;
     let mut checked = vec![
@@ -51,7 +51,7 @@ pub(crate) fn check(config: &Config) -> anyhow::Result<()> {
     }
 }
 
-/// Reads the authorities that the certificate of an upstream is checked against.
+/// Checks the CA file that verifies the certificate of an upstream.
 fn authorities(option: &str, ca: Option<&Path>) -> anyhow::Result<()> {
     let Some(path) = ca else { return Ok(()) };
     let ways = Ways {

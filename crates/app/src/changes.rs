@@ -1,4 +1,4 @@
-//! What a reload changes for whom.
+//! Compares two rulesets and describes the changes, for the log of a reload.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,10 +12,10 @@ use sluicegate_core::{Limit, Rule, Span};
 pub(crate) enum Change {
     Added(String),
     Removed(String),
-    /// From, to.
+    /// Rule, old limit, new limit.
     Tighter(String, String, String),
     Looser(String, String, String),
-    /// Conditions, counters or behaviour, in which there is no tighter or looser.
+    /// A change of conditions, counters or behaviour, which is neither tighter nor looser.
     Different(String),
 }
 
@@ -24,14 +24,14 @@ impl fmt::Display for Change {
         match self {
             Self::Added(rule) => write!(f, "{rule}: added"),
             Self::Removed(rule) => write!(f, "{rule}: removed"),
-            Self::Tighter(rule, from, to) => write!(f, "{rule}: {from} becomes {to}, tighter"),
-            Self::Looser(rule, from, to) => write!(f, "{rule}: {from} becomes {to}, looser"),
-            Self::Different(rule) => write!(f, "{rule}: matches or counts differently"),
+            Self::Tighter(rule, from, to) => write!(f, "{rule}: {from} changed to {to}, tighter"),
+            Self::Looser(rule, from, to) => write!(f, "{rule}: {from} changed to {to}, looser"),
+            Self::Different(rule) => write!(f, "{rule}: conditions or counters changed"),
         }
     }
 }
 
-/// Everything that differs, by the names of rules.
+/// Returns the differences between two rulesets, matching rules by name.
 pub(crate) fn between(before: &Ruleset, after: &Ruleset) -> Vec<Change> {
     let (before, after) = (by_name(before), by_name(after));
     let mut changes = Vec::new();
@@ -69,7 +69,7 @@ fn compare(name: &str, old: &Rule, new: &Rule, changes: &mut Vec<Change>) {
         }
         return;
     }
-    // A limit is the same one before and after if it counts the same in the same window.
+    // Limits are matched by unit and window.
     let place = |limit: &Limit| -> (Unit, Span) { (limit.unit(), limit.window()) };
     for limit in &old.limits {
         let (from, name) = (limit.to_string(), name.to_owned());
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn it_tells_who_is_tightened_and_who_is_loosened() {
+    fn changes_are_described_as_tighter_or_looser() {
         let before = ruleset(&[
             ("SAME", &["5/s"], &[]),
             ("AMOUNT", &["100/h", "5/s"], &[]),
@@ -126,12 +126,12 @@ mod tests {
         assert_eq!(
             told,
             [
-                "AMOUNT: 100/h becomes 50/h, tighter",
-                "AMOUNT: 5/s becomes 6/s, looser",
+                "AMOUNT: 100/h changed to 50/h, tighter",
+                "AMOUNT: 5/s changed to 6/s, looser",
                 "GONE: removed",
-                "PER: matches or counts differently",
-                "WINDOW: 7/min becomes no limit, looser",
-                "WINDOW: no limit becomes 7/h, tighter",
+                "PER: conditions or counters changed",
+                "WINDOW: 7/min changed to no limit, looser",
+                "WINDOW: no limit changed to 7/h, tighter",
                 "NEW: added",
             ]
         );

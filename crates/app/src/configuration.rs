@@ -1,4 +1,4 @@
-//! The configuration file: where it is, what it says.
+//! Locates and loads the configuration file and the price file that it names.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::Context as _;
 use sluicegate_config::{Format, LoadedConfig};
 
-/// A file that may not be there: without one, the defaults apply.
+/// The source of the configuration: a file, or the built-in defaults if there is none.
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
     path: Option<PathBuf>,
@@ -19,22 +19,22 @@ impl Source {
         Self { path, format: None, read: Arc::default() }
     }
 
-    /// The same file, in this format whatever it looks like.
+    /// Sets the format, instead of detecting it from the content.
     pub(crate) fn in_format(self, format: Option<Format>) -> Self {
         Self { format, ..self }
     }
 
-    /// What messages and metrics call it.
+    /// Returns the name for messages and metrics: the path, or `defaults`.
     pub(crate) fn name(&self) -> String {
         self.path.as_ref().map_or_else(|| "defaults".to_owned(), |path| path.display().to_string())
     }
 
-    /// Reads and checks it. The error is everything that is wrong with it.
+    /// Loads and validates the configuration. The error lists all problems.
     pub(crate) fn load(&self) -> anyhow::Result<LoadedConfig> {
         let text = match &self.path {
             None => String::new(),
             Some(path) => std::fs::read_to_string(path)
-                .with_context(|| format!("can't read the configuration {}", path.display()))?,
+                .with_context(|| format!("can't read the configuration file {}", path.display()))?,
         };
         let env = |name: &str| std::env::var(name).ok();
         let loaded = match self.format {
@@ -53,7 +53,7 @@ impl Source {
         Ok(loaded)
     }
 
-    /// The files that the configuration was last read from.
+    /// Returns the files that the configuration was last loaded from.
     pub(crate) fn files(&self) -> Vec<PathBuf> {
         self.read.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

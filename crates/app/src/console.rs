@@ -1,8 +1,8 @@
-//! Standard error, as the service uses it: log lines, and below them the progress of jobs.
+//! Writes log lines and the progress line of jobs to standard error, from a thread of its own.
 //!
-//! One thread writes. Whoever logs neither waits nor fails: a terminal that was closed, and a
-//! reader that went away or does not read, must not hold up a decision or end the process. Lines
-//! without room are dropped, and the log says how many as soon as something can be written again.
+//! Logging neither blocks nor fails: a closed terminal, or a pipe whose reader is slow or gone, must
+//! not delay a decision or end the process. If the buffer is full, lines are dropped, and their
+//! number is logged as soon as writing works again.
 
 use std::convert::Infallible;
 use std::io::{self, IsTerminal as _, Write};
@@ -14,19 +14,19 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use tracing::warn;
 
-/// The most bytes that wait to be written: some thousand lines.
+/// Size of the buffer in bytes: some thousand lines.
 const BYTES_MAX: usize = 1 << 20;
-/// How long the end of the process waits for the last lines.
+/// Maximum time to wait for the last lines when the process exits.
 const CLOSE_MAX: Duration = Duration::from_secs(2);
 
-/// The way to the thread. A clone is another handle to the same.
+/// Handle of the writer thread. Clones share the thread.
 #[derive(Clone)]
 pub(crate) struct Console(Arc<Inner>);
 
 struct Inner {
     waiting: Mutex<Waiting>,
     wake: Condvar,
-    /// Disconnected when the thread has ended.
+    /// Disconnects when the thread ends.
     ended: Mutex<Receiver<Infallible>>,
 }
 
@@ -34,20 +34,20 @@ struct Inner {
 struct Waiting {
     bytes: Vec<u8>,
     lines: u64,
-    /// Lines that were lost, and that no line has told of yet.
+    /// Number of dropped lines that has not been logged yet.
     dropped: u64,
     progress: Option<Progress>,
     closed: bool,
 }
 
-/// What to do with the line of progress.
+/// An update of the progress line.
 enum Progress {
     Show(String),
     Clear,
 }
 
 impl Console {
-    /// Starts the thread.
+    /// Starts the writer thread.
     pub(crate) fn start() -> io::Result<Self> {
         Self::over(io::stderr())
     }
@@ -64,22 +64,22 @@ impl Console {
         Ok(console)
     }
 
-    /// Whether somebody looks at it.
+    /// Returns true if standard error is a terminal.
     pub(crate) fn is_terminal() -> bool {
         io::stderr().is_terminal()
     }
 
-    /// Shows how jobs get on, below the log, until this is called again.
+    /// Shows a progress line below the log, in place of the previous one.
     pub(crate) fn show_progress(&self, text: String) {
         self.0.progress(Progress::Show(text));
     }
 
-    /// Takes the line of progress away.
+    /// Removes the progress line.
     pub(crate) fn clear_progress(&self) {
         self.0.progress(Progress::Clear);
     }
 
-    /// Waits until everything is written, though not for ever: a reader may not be reading.
+    /// Waits until all lines are written, but at most [`CLOSE_MAX`]: the reader may be stuck.
     pub(crate) fn close(&self) {
         self.0.lock().closed = true;
         self.0.wake.notify_one();
@@ -88,7 +88,7 @@ impl Console {
     }
 }
 
-/// Takes one log line with each call, and never fails.
+/// Each call of `write` takes one log line and never fails.
 impl Write for Console {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         self.0.line(line);
@@ -142,7 +142,7 @@ impl Inner {
         clear(&mut bar);
     }
 
-    /// Takes all that waits; `None` at the end.
+    /// Waits for output and takes it; returns `None` after `close`.
     fn next(&self) -> Option<Waiting> {
         let mut waiting = self.lock();
         while waiting.lines == 0 && waiting.progress.is_none() {
@@ -155,7 +155,7 @@ impl Inner {
         Some(std::mem::replace(&mut waiting, Waiting { closed, dropped, ..Waiting::default() }))
     }
 
-    /// Counts lines that were lost; if others were written since, says so in the log.
+    /// Counts lines that could not be written, and logs their number after the next success.
     fn told(&self, lines: u64, written: io::Result<()>) {
         let mut waiting = self.lock();
         if written.is_err() {
@@ -165,7 +165,7 @@ impl Inner {
         let dropped = std::mem::take(&mut waiting.dropped);
         drop(waiting);
         if dropped > 0 {
-            warn!(dropped, "log lines were dropped: standard error did not take them");
+            warn!(dropped, "log lines were dropped: standard error was blocked or closed");
         }
     }
 

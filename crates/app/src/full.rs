@@ -1,24 +1,24 @@
-//! A line in the log while the store has no room for further counters.
+//! Logs a warning while the store is full, which makes new keys of a rule share one counter.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use sluicegate_service::{Decided, Followed, Observer};
 use tracing::warn;
 
-/// The least time between two lines.
+/// Minimum time between two warnings, in microseconds.
 const EVERY_MICROS: u64 = 60_000_000;
 
-/// Warns of decisions on counters that several keys share, at most once a minute.
+/// Observer that warns of decisions on shared counters, at most once a minute.
 pub(crate) struct StoreFull {
     keys_max: usize,
-    /// Decisions since the last line.
+    /// Number of such decisions since the last warning.
     decisions: AtomicU64,
-    /// When the next line is due, in microseconds of the store's clock.
+    /// Time of the next warning, in microseconds of the store's clock.
     due: AtomicU64,
 }
 
 impl StoreFull {
-    /// Watches a store that keeps at most `keys_max` counters.
+    /// Creates an observer of a store with at most `keys_max` counters.
     pub(crate) const fn new(keys_max: usize) -> Self {
         Self { keys_max, decisions: AtomicU64::new(0), due: AtomicU64::new(0) }
     }

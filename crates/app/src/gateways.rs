@@ -1,4 +1,4 @@
-//! Gateways: from what a configuration says of them to what runs.
+//! Builds the gateways of a configuration, and prepares their changes on a reload.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -18,15 +18,15 @@ use sluicegate_service::Service;
 use crate::store;
 use crate::upstream::{credentials, header, uri};
 
-/// The gateways of a process.
+/// The running gateways of a process, by name.
 #[derive(Default)]
 pub(crate) struct Gateways(Mutex<Vec<(String, Arc<Gateway>)>>);
 
-/// What a reload changes, made ready.
+/// Prepared changes of a reload, by gateway.
 pub(crate) type Changes = Vec<(Arc<Gateway>, Prepared)>;
 
 impl Gateways {
-    /// Makes a gateway.
+    /// Builds a gateway.
     pub(crate) fn add(
         &self,
         config: &Config,
@@ -40,13 +40,13 @@ impl Gateways {
         Ok(made)
     }
 
-    /// Makes a new configuration ready.
+    /// Prepares a new configuration for all running gateways, without applying it.
     pub(crate) fn prepare(&self, config: &Config) -> anyhow::Result<Changes> {
         let running = self.lock();
         let mut changes = Vec::new();
         for gateway in &config.gateways {
             let Some(made) = running.iter().find(|(name, _)| *name == gateway.name) else {
-                // Not run by this process, or refused before: see `crate::restart`.
+                // This process does not run it: a new gateway needs a restart, see `crate::restart`.
                 continue;
             };
             let made = &made.1;
@@ -60,7 +60,8 @@ impl Gateways {
     }
 }
 
-/// Whether a gateway can answer: by the policies of its routes while the store does not.
+/// Returns the readiness probe of a gateway. While the store is down, the outage policies of its
+/// routes decide.
 pub(crate) fn probe(gateway: &config::Gateway, service: &Arc<Service>) -> Probe {
     let keys = gateway.routes.iter().map(|route| route_key(&gateway.name, &route.name));
     let keys: Vec<String> = keys.collect();
@@ -76,7 +77,7 @@ pub(crate) fn probe(gateway: &config::Gateway, service: &Arc<Service>) -> Probe 
     })
 }
 
-/// The outage policy of a route, if it needs the store at all.
+/// Returns the outage policy of a route, or `None` if the route has no limit.
 fn policy(rules: &Ruleset, key: &str) -> Option<OutagePolicy> {
     let mut rules_of = rules.groups().flat_map(|(_, rules)| rules);
     let rule = rules_of.find(|rule| rule.name == key)?;

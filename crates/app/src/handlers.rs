@@ -1,4 +1,4 @@
-//! Handlers: from what a configuration says of them to what works on jobs.
+//! Builds the job handlers of a configuration: HTTP calls, chat completions and commands.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use sluicegate_template::Text;
 
 use crate::upstream::{credentials, header, secret};
 
-/// Makes a handler. Secrets in files are read here.
+/// Builds a handler.
 pub(crate) fn handler(handler: &config::Handler) -> anyhow::Result<Arc<dyn Handler>> {
     let made: Arc<dyn Handler> = match &handler.work {
         Work::Http(work) => Arc::new(called(http(work)?)?),
@@ -63,7 +63,7 @@ fn http(work: &config::HttpWork) -> anyhow::Result<HttpOptions> {
     })
 }
 
-/// A question to a model is a call over HTTP, with what its provider wants to see.
+/// Builds the HTTP call of a chat completion, with the URL, headers and body of its provider.
 fn chat(work: &config::ChatWork) -> anyhow::Result<HttpOptions> {
     let provider = match work.provider {
         ChatProvider::OpenAi => handler::ChatProvider::OpenAi,
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_goes_to_its_provider_or_where_the_file_says() {
+    fn a_chat_request_goes_to_its_provider_or_to_base_url() {
         for (provider, base, expected) in [
             (ChatProvider::OpenAi, None, "https://api.openai.com/v1/chat/completions"),
             (ChatProvider::Anthropic, None, "https://api.anthropic.com/v1/messages"),

@@ -1,4 +1,4 @@
-//! The `sluicegate` command.
+//! Entry point of the `sluicegate` command: sets the allocator and runs the command line.
 
 mod certificates;
 mod changes;
@@ -17,7 +17,7 @@ mod wire;
 
 use std::process::ExitCode;
 
-/// Most of what a request allocates is small and freed soon: see bench/RESULTS.md.
+/// mimalloc, because a request makes many small, short-lived allocations: see bench/RESULTS.md.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

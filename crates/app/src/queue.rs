@@ -1,4 +1,4 @@
-//! The queues that the configuration chose.
+//! Opens the queue broker that the configuration selects.
 
 use std::sync::Arc;
 
@@ -6,14 +6,14 @@ use sluicegate_config::{QueueBroker, QueueOptions as Config};
 use sluicegate_queue::rabbitmq::{self, QueueType};
 use sluicegate_queue::{Broker, Embedded, Options, Queue, RabbitMq, Sqs, sqs};
 
-/// A broker, and how its queues are used.
+/// A connected broker and the options of its queues.
 pub(crate) struct Queues {
     broker: Arc<dyn Broker>,
     options: Options,
 }
 
 impl Queues {
-    /// Opens the file, or connects: what is wrong with the address or the login is told here.
+    /// Opens the embedded queue or connects to the broker. Fails on a wrong address or login.
     pub(crate) async fn open(config: &Config) -> anyhow::Result<Self> {
         let broker: Arc<dyn Broker> = match &config.broker {
             QueueBroker::Embedded { path } => Arc::new(Embedded::open(path)?),
@@ -38,12 +38,12 @@ impl Queues {
         Ok(Self { broker, options })
     }
 
-    /// The queue of this name, which has to exist, or is made.
+    /// Opens a queue by name.
     pub(crate) async fn queue(&self, name: &str, missing: Missing) -> anyhow::Result<Queue> {
         self.queue_with(name, None, missing).await
     }
 
-    /// The same, with another place for its dead letters than the configuration says.
+    /// Opens a queue with a dead letter queue that differs from the configuration's.
     pub(crate) async fn queue_with(
         &self,
         name: &str,
@@ -55,14 +55,14 @@ impl Queues {
         let queue = Queue::new(self.broker.clone(), name, options);
         match missing {
             Missing::Make => queue.create().await?,
-            // Not that of its dead letters: it may be one itself.
+            // Does not check for its dead letter queue, because it may be one itself.
             Missing::Refuse => drop(queue.depth().await?),
         }
         Ok(queue)
     }
 }
 
-/// What is done about a queue that does not exist.
+/// Policy for queues that do not exist.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Missing {
     Make,

@@ -1,11 +1,11 @@
-//! Options that a running process can't change: a reload that changes one of them is refused.
+//! Lists the options that need a restart: a reload that changes one of them is rejected.
 
 use sluicegate_config::{Config, Dispatch, Gateway, Worker};
 
 use crate::wire::Part;
 
-/// The options that differ between two configurations and take effect only at a start, by their
-/// names in the file. Parts that this process does not run are not compared.
+/// Returns the names of the options that differ between two configurations and need a restart.
+/// Sections that this process does not run are not compared.
 pub(crate) fn required_by(before: &Config, after: &Config, parts: &[Part]) -> Vec<String> {
     let mut changed = Changed(Vec::new());
     changed.option("listen.admin", &before.listen.admin, &after.listen.admin);
@@ -21,7 +21,7 @@ pub(crate) fn required_by(before: &Config, after: &Config, parts: &[Part]) -> Ve
     changed.option("log.format", &before.log.format, &after.log.format);
     changed.option("log.decisions", &before.log.decisions, &after.log.decisions);
     changed.metrics(before, after);
-    // The decision log and the metrics hash what was secret at the start.
+    // The decision log and the metrics read the list of secret dimensions only at the start.
     let secret = |config: &Config| {
         let mut names = config.settings().secret.clone();
         names.sort();
@@ -45,7 +45,7 @@ pub(crate) fn required_by(before: &Config, after: &Config, parts: &[Part]) -> Ve
     changed.0
 }
 
-/// The names of the options that differ.
+/// Names of the options that differ.
 struct Changed(Vec<String>);
 
 impl Changed {
@@ -69,7 +69,7 @@ impl Changed {
         self.option("metrics.statsd", &before.statsd, &after.statsd);
     }
 
-    /// A gateway takes everything else by a reload.
+    /// Compares gateways. All their options but `listen` can be reloaded.
     fn gateways(&mut self, before: &[Gateway], after: &[Gateway]) {
         for (number, gateway) in after.iter().enumerate() {
             match before.iter().find(|other| other.name == gateway.name) {
@@ -97,7 +97,7 @@ impl Changed {
     }
 }
 
-/// A dispatcher without what a reload takes: whether limits apply, and the limits.
+/// Returns the options of a dispatcher without those that a reload applies: `enabled` and limits.
 fn fixed_of_dispatch(dispatch: &Dispatch) -> Dispatch {
     let mut fixed = Dispatch { enabled: true, ..dispatch.clone() };
     for provider in &mut fixed.providers {
@@ -106,7 +106,7 @@ fn fixed_of_dispatch(dispatch: &Dispatch) -> Dispatch {
     fixed
 }
 
-/// A worker without what a reload takes: whether limits apply, and the limits.
+/// Returns the options of a worker without those that a reload applies: `enabled` and limits.
 fn fixed_of_worker(worker: &Worker) -> Worker {
     Worker { enabled: true, limits: Vec::new(), ..worker.clone() }
 }

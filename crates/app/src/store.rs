@@ -14,10 +14,10 @@ use sluicegate_store::{AnyStore, Redis};
 
 use crate::wire::Part;
 
-/// What a node remembers of an outage, in at most 20 MB.
+/// Capacity of the in-memory fallback during an outage: at most 20 MB.
 pub(crate) const FALLBACK: Capacity = Capacity { keys_max: 200_000, records_max: 20_000 };
 
-/// The store of a Redis configuration. It connects by itself, and again when it has to.
+/// Creates the Redis store. It connects in the background and reconnects when needed.
 pub(crate) fn redis(config: &RedisStore, workload: RedisWorkload) -> Redis {
     let timeouts = config.timeouts(workload);
     let topology = match &config.topology {
@@ -50,19 +50,20 @@ pub(crate) fn redis(config: &RedisStore, workload: RedisWorkload) -> Redis {
     })
 }
 
-/// On whose behalf a process with these parts asks the store.
+/// Returns the kind of load that a process with these roles puts on the store.
 pub(crate) fn workload(config: &Config, parts: &[Part]) -> RedisWorkload {
     let dispatches = parts.contains(&Part::Dispatch) && config.dispatch.is_some();
     let works = parts.contains(&Part::Worker) && !config.workers.is_empty();
     if dispatches || works { RedisWorkload::Jobs } else { RedisWorkload::Requests }
 }
 
-/// Tells probes whether decisions can be made by the store, or by an outage policy of these rules.
+/// Returns the readiness for probes: the store responds, or an outage policy of the rules decides
+/// in its place.
 pub(crate) fn readiness(store: &AnyStore, rules: &Ruleset) -> Readiness {
     readiness_if(store, rules.answers_alone())
 }
 
-/// The same, for a caller that knows whether a policy answers in place of the store.
+/// Returns the readiness; `answers_alone` is true if an outage policy decides without the store.
 pub(crate) fn readiness_if(store: &AnyStore, answers_alone: bool) -> Readiness {
     let AnyStore::Redis(redis) = store else { return Readiness::Ready };
     let reason = match redis.refusal() {
@@ -73,7 +74,7 @@ pub(crate) fn readiness_if(store: &AnyStore, answers_alone: bool) -> Readiness {
     if answers_alone { Readiness::Degraded(reason) } else { Readiness::Unhealthy(reason) }
 }
 
-/// Counts the calls to Redis and their outcomes.
+/// Collects the statistics of the Redis store for the metrics.
 pub(crate) fn redis_stats(redis: &Redis) -> RedisStats {
     let calls = redis.operation_stats().into_iter().map(|stats| {
         let OperationStats { operation, errors, took, micros } = stats;
@@ -108,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_only_answers_requests_does_not_wait_like_a_job() {
+    fn only_dispatchers_and_workers_use_the_timeouts_of_jobs() {
         let worker = "workers: [{provider: p, queue: q, handler: {command: [cat]}}]\n";
         let dispatch = "dispatch: {source: raw, providers: {p: {limit: 5/s}}}\n";
         for (text, parts, expected) in [

@@ -1,4 +1,5 @@
-//! What a configuration says of upstreams, in the types of whoever goes there.
+//! Converts upstream options of the configuration (credentials, headers, URLs) to the types of the
+//! HTTP client.
 
 use anyhow::Context as _;
 use axum::http::{HeaderName, Uri};
@@ -37,10 +38,10 @@ pub(crate) fn secret(source: &SecretSource) -> Secret {
 }
 
 pub(crate) fn header(name: &str) -> anyhow::Result<HeaderName> {
-    name.parse().with_context(|| format!("{name:?} is not the name of a header field"))
+    name.parse().with_context(|| format!("{name:?} is not a valid header name"))
 }
 
 pub(crate) fn uri(url: &config::UpstreamUrl) -> anyhow::Result<Uri> {
-    // Not what is written: it may come from a variable.
-    url.text.parse().context("an upstream has an address that can't be used")
+    // The message omits the URL: it may come from a variable and contain a secret.
+    url.text.parse().context("the URL of an upstream is not valid")
 }

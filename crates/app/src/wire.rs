@@ -1,4 +1,5 @@
-//! The only place that knows which parts there are: from a configuration to a running service.
+//! Builds a running node from a configuration: [`Node`] connects the store, the limiter service, the
+//! listeners, gateways, jobs, metrics and the decision log, and reloads the configuration.
 
 use std::io::IsTerminal as _;
 use std::path::Path;
@@ -47,13 +48,13 @@ use crate::queue::Missing;
 use crate::restart;
 use crate::store;
 
-/// How soon other nodes know of an override: a second, with what it takes to ask.
+/// Interval of reading overrides, so that those set on other nodes apply within a second.
 const OVERRIDES_EVERY: Duration = Duration::from_millis(500);
 
-/// Everything that lives as long as the process.
+/// A node of the service: everything that lives as long as the process.
 pub(crate) struct Node {
     source: Source,
-    /// The configuration that it was started with.
+    /// Configuration at the start of the process.
     started: Config,
     parts: Vec<Part>,
     service: Arc<Service>,
@@ -68,49 +69,49 @@ pub(crate) struct Node {
     version: AtomicI64,
 }
 
-/// A listener, and what answers on it.
+/// A listener and the router that serves its requests.
 struct Door<'c> {
-    /// What logs and metrics call it.
+    /// Name in logs and metrics.
     name: String,
-    /// The option that says where it listens.
+    /// Name of the option with its address.
     option: String,
     listen: &'c Listener,
     app: Router,
     options: listener::Options,
 }
 
-/// What a process does.
+/// A part of the service that a process can run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Part {
-    /// Answers questions: REST, gRPC, Envoy
+    /// Answer rate limit requests over REST, gRPC and Envoy's protocol
     Limiter,
-    /// Paces what goes to upstreams
+    /// Run the gateways, which limit requests to upstreams
     Gateway,
-    /// Sends messages to the queues of providers
+    /// Run the dispatcher, which distributes messages to provider queues
     Dispatch,
-    /// Works on messages
+    /// Run the workers, which process messages
     Worker,
 }
 
 impl Part {
-    /// All of them.
+    /// All roles.
     pub(crate) const ALL: [Self; 4] = [Self::Limiter, Self::Gateway, Self::Dispatch, Self::Worker];
 }
 
-/// How a node is run.
+/// Options of [`Node::run`].
 pub(crate) struct Run<'a> {
-    /// What it does.
+    /// Roles to run.
     pub(crate) parts: &'a [Part],
-    /// What is done about queues that do not exist.
+    /// Policy for queues that do not exist.
     pub(crate) missing: Missing,
-    /// Where to show how jobs get on, if anywhere.
+    /// Console for the progress line of jobs, if it is shown.
     pub(crate) progress: Option<Console>,
-    /// Ends it.
+    /// Signal to stop.
     pub(crate) stop: Stop,
 }
 
 impl Node {
-    /// Assembles a node from a configuration.
+    /// Builds a node from a configuration.
     pub(crate) fn new(
         source: Source,
         config: &Config,
@@ -157,7 +158,7 @@ impl Node {
         let overrides = Overrides::new(service.clone(), overrides_store);
         let sized = service.clone();
         metrics.watch_store(move || {
-            // What is kept in Redis is for Redis to show.
+            // The size of the Redis store is not reported here.
             let size = sized.limiter().store().memory().map(Memory::size).unwrap_or_default();
             StoreSize { keys: size.keys, overflow: size.overflow, records: size.records }
         });
@@ -180,7 +181,7 @@ impl Node {
         }))
     }
 
-    /// Binds every listener and serves until `shutdown`; then ends in good order.
+    /// Binds all listeners, serves until `stop`, and then shuts down cleanly.
     pub(crate) async fn run(self: &Arc<Self>, config: &Config, run: Run<'_>) -> anyhow::Result<()> {
         let Run { parts, missing, progress, stop } = run;
         let shutdown = stop.drain.clone();
@@ -203,7 +204,7 @@ impl Node {
         let admin = admin::router(operations).merge(overrides()).merge(probes());
         let admin = admin.merge(why::router(jobs.shown.tracker.clone()));
 
-        // Bans and other overrides apply from the first request on.
+        // Loaded before the first request, so that bans and other overrides apply to it.
         self.overrides.refresh().await;
         let mut listeners = JoinSet::new();
         let door = |name: &str, listen, app| Door {
@@ -244,7 +245,7 @@ impl Node {
         let overriding = tokio::spawn(self.clone().keep_overrides(shutdown.clone()));
         let counted = CancellationToken::new();
         let pushing = config.metrics.statsd.as_ref().map(|to| {
-            info!(address = %to, "metrics are pushed to StatsD");
+            info!(address = %to, "sending metrics to StatsD");
             let statsd = Statsd::new(self.metrics.clone(), to.host.clone(), to.port);
             tokio::spawn(statsd.run(statsd::EVERY, counted.clone()))
         });
@@ -252,14 +253,14 @@ impl Node {
             match ended {
                 Ok(Ok(())) => {}
                 Ok(Err(unfinished)) => warn!("{unfinished}"),
-                Err(panicked) => error!(%panicked, "a listener died"),
+                Err(panicked) => error!(%panicked, "listener task panicked"),
             }
-            // One that ends on its own takes the others with it.
+            // A listener that ends on its own stops the others.
             shutdown.cancel();
         }
         jobs::finish(working).await;
         let _ = tokio::join!(housekeeping, overriding);
-        // Only now, so that the last push has the last decisions.
+        // Only now, so that the last push includes the last decisions.
         counted.cancel();
         if let Some(pushing) = pushing {
             let _ = pushing.await;
@@ -268,12 +269,15 @@ impl Node {
         self.decisions.close();
         let dropped = self.decisions.dropped();
         if dropped > 0 {
-            warn!(dropped, "decision log lines were dropped: standard output did not take them");
+            warn!(
+                dropped,
+                "decision log lines were dropped: standard output was blocked or closed"
+            );
         }
         Ok(())
     }
 
-    /// Starts dispatcher and workers, and shows what they do.
+    /// Starts the dispatcher and the workers, and registers their metrics and progress line.
     fn start_jobs(
         &self,
         jobs: &Arc<Jobs>,
@@ -294,14 +298,14 @@ impl Node {
         Ok(working)
     }
 
-    /// What the gateways listen with, each on a listener of its own.
+    /// Builds the gateways, each with a listener of its own.
     fn gateways<'c>(&self, config: &'c Config) -> anyhow::Result<Vec<Door<'c>>> {
         let metrics = sluicegate_gateway::Metrics::new();
         metrics.register(self.metrics.registry()).context("metrics of gateways")?;
         let gateway = |(number, gateway): (usize, &'c sluicegate_config::Gateway)| {
             let made = self.gateways.add(config, gateway, &self.service, &metrics)?;
             let app = made.router(gateways::probe(gateway, &self.service));
-            // A body may take as long as its route lets it.
+            // The route's own timeout applies to the body.
             let options = listener::Options {
                 tell_peer: true,
                 tell_doubts: true,
@@ -322,20 +326,20 @@ impl Node {
         Ok(Some(tls))
     }
 
-    /// Reads the configuration again. One that is broken, or that changes what only a restart can
-    /// change, is refused as a whole, and the old rules stay.
+    /// Reloads the configuration. If it is invalid or changes an option that needs a restart, it is
+    /// rejected as a whole, and the old configuration stays in effect.
     pub(crate) fn reload(&self) -> Result<String, String> {
         let refused = |error: anyhow::Error| {
             self.metrics.config_failed();
-            warn!(source = %self.source.name(), "the configuration is refused: {error:#}");
+            warn!(source = %self.source.name(), "configuration rejected: {error:#}");
             format!("{error:#}")
         };
         let loaded = self.source.load().map_err(refused)?;
         let changed = restart::required_by(&self.started, &loaded.config, &self.parts);
         if !changed.is_empty() {
             return Err(refused(anyhow::anyhow!(
-                "restart required: {} changed; nothing of the file was taken: restart, or take that \
-                 change back",
+                "restart required: {} changed; the old configuration stays in effect: restart, or undo \
+                 the change",
                 changed.join(", ")
             )));
         }
@@ -371,7 +375,7 @@ impl Node {
         Ok(changes.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))
     }
 
-    /// Puts in force what other nodes have set.
+    /// Applies overrides that were set on other nodes, until shutdown.
     async fn keep_overrides(self: Arc<Self>, shutdown: CancellationToken) {
         let mut look = tokio::time::interval(OVERRIDES_EVERY);
         look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -380,7 +384,7 @@ impl Node {
         }
     }
 
-    /// Reclaims what has expired while nobody comes, and writes usage down.
+    /// Removes expired counters from memory and saves snapshots, until shutdown.
     async fn keep_house(self: Arc<Self>, shutdown: CancellationToken) {
         let mut sweep = tokio::time::interval(std::time::Duration::from_secs(1));
         let every = self.snapshot.as_ref().map_or(Span::from_secs(3_600), |file| file.every);
@@ -406,12 +410,12 @@ impl Node {
         let Some(file) = &self.snapshot else { return };
         let Some(memory) = self.service.limiter().store().memory() else { return };
         if let Err(problem) = memory.snapshot().save(&file.path) {
-            error!(path = %file.path.display(), %problem, "usage could not be written");
+            error!(path = %file.path.display(), %problem, "can't write the snapshot");
         }
     }
 }
 
-/// What the admin listener may do with a node.
+/// The operations of the admin listener.
 struct Admin(Arc<Node>);
 
 impl Operations for Admin {
@@ -428,17 +432,17 @@ impl Operations for Admin {
     }
 }
 
-/// The rules of a configuration; none if it is disabled.
+/// Returns the rules of a configuration; none if limits are disabled.
 fn rules(config: &Config) -> Ruleset {
     if config.enabled {
         return config.ruleset();
     }
     let settings =
         Settings { required: Vec::new(), needs: Vec::new(), ..config.settings().clone() };
-    Ruleset::new(Vec::new(), settings).expect("there is nothing in it that could be wrong")
+    Ruleset::new(Vec::new(), settings).expect("an empty ruleset is valid")
 }
 
-/// Overrides of a single node are in a file, or gone when it ends.
+/// Opens the overrides of a node with a memory store: a file, or memory if there is no path.
 fn open_override_store(path: Option<&Path>) -> anyhow::Result<Arc<dyn OverrideStore>> {
     Ok(Arc::new(match path {
         None => FileOverrideStore::in_memory(),
@@ -455,17 +459,17 @@ fn open_memory(capacity: Capacity, snapshot: Option<&SnapshotFile>) -> anyhow::R
     Ok(match loaded {
         None => Memory::new(capacity),
         Some(snapshot) => {
-            info!(%path, keys = snapshot.keys(), "usage restored");
+            info!(%path, keys = snapshot.keys(), "usage restored from snapshot");
             Memory::restore(snapshot, capacity, MonotonicClock::new())
         }
     })
 }
 
-/// Decisions go to standard output: text for a terminal, JSON for whoever collects them.
+/// Creates the decision log on standard output: text on a terminal, else JSON.
 fn decision_log(config: &Config) -> anyhow::Result<DecisionLog> {
     let terminal = std::io::stdout().is_terminal();
     let share = |share: sluicegate_config::SampleRate| {
-        Share::ppm(share.parts_per_million()).expect("a share of the configuration is at most all")
+        Share::ppm(share.parts_per_million()).expect("the configuration allows at most 1.0")
     };
     let options = decision_log::Options {
         format: match config.log.format {
@@ -484,7 +488,7 @@ fn decision_log(config: &Config) -> anyhow::Result<DecisionLog> {
     DecisionLog::new(out, MonotonicClock::new(), options).context("can't start the decision log")
 }
 
-/// The name of this machine or container, as decision logs tell nodes apart.
+/// Returns the name of this machine or container, which identifies the node in decision logs.
 fn host() -> String {
     let kernel = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
     let variable = || std::env::var("HOSTNAME").or_else(|_| std::env::var("COMPUTERNAME")).ok();
@@ -504,8 +508,8 @@ fn tokens_of(config: &Config) -> anyhow::Result<Option<Arc<Tokens>>> {
     Ok(Some(Arc::new(tokens.with_scopes(|name| scopes_of(&config.auth, name)))))
 }
 
-/// What a caller may do: everything if no caller has scopes, or else ask for decisions unless it
-/// has scopes of its own.
+/// Returns the scopes of a caller: all if `auth.scopes` is empty; otherwise its own scopes, or
+/// `decide` if it has none.
 fn scopes_of(auth: &sluicegate_config::Auth, caller: &str) -> Scopes {
     if auth.scopes.is_empty() {
         return Scopes::ALL;

@@ -1,4 +1,5 @@
-//! `sluicegate allow`, `explain`, `usage` and `reset`: questions to a running service.
+//! `sluicegate allow`, `explain`, `usage` and `reset`: commands that send one request to a running
+//! service and print its response.
 
 use clap::Args;
 use serde_json::{Value, json};
@@ -12,23 +13,25 @@ Examples:
   sluicegate allow userId=u1 modelId=gpt4 tenantId=t1 --json
   sluicegate allow userId=u1 modelId=gpt4 && ./call-the-model
 
-Exit code: 0 allowed, 1 denied, 2 no answer";
+Exit code: 0 allowed, 1 denied, 2 error (invalid request or no response)";
 
 pub(super) const EXPLAIN_EXAMPLES: &str = "\
 Examples:
-  sluicegate explain userId=u1 modelId=gpt4 tenantId=t1";
+  sluicegate explain userId=u1 modelId=gpt4 tenantId=t1
+
+  Exit code: 0 would be allowed, 1 would be denied, 2 error (invalid request or no response)";
 
 pub(super) const RESET_EXAMPLES: &str = "\
 Examples:
-  sluicegate reset userId=u1 tenantId=t1              list the counters, and forget none
-  sluicegate reset userId=u1 tenantId=t1 --rule USER  forget the user's, and leave the tenant's
-  sluicegate reset userId=u1 tenantId=t1 --yes        forget all of them
+  sluicegate reset userId=u1 tenantId=t1              list the counters, reset none
+  sluicegate reset userId=u1 tenantId=t1 --rule USER  reset only the counters of rule USER
+  sluicegate reset userId=u1 tenantId=t1 --yes        reset all listed counters
 
-Exit code: 0 forgotten, 1 only listed, 2 no answer";
+Exit code: 0 reset, 1 only listed, 2 error (invalid request or no response)";
 
 #[derive(Args)]
 pub(super) struct Ask {
-    /// Who asks for what: userId=u1 modelId=gpt4 …
+    /// Dimensions of the request, such as userId=u1 modelId=gpt4
     #[arg(value_name = "NAME=VALUE", required = true)]
     dimensions: Vec<String>,
     #[command(flatten)]
@@ -57,7 +60,7 @@ impl Ask {
                 if list(&group["matched"]).is_empty() {
                     rows.push([
                         word(&group["group"]),
-                        "none matches".to_owned(),
+                        "no rule matches".to_owned(),
                         String::new(),
                         String::new(),
                     ]);
@@ -77,7 +80,7 @@ impl Ask {
                     ]);
                 }
             }
-            let mut groups = table(&["group", "rule that applies", "limit", "counter"], &rows);
+            let mut groups = table(&["group", "matching rule", "limit", "counter"], &rows);
             let matched = list(&answer["groups"]).iter().flat_map(|group| list(&group["matched"]));
             let described = matched.filter(|rule| rule["description"].is_string());
             groups.push_str(&descriptions(
@@ -101,7 +104,7 @@ impl Ask {
     }
 }
 
-/// The override that a limit comes from, behind the limit.
+/// Formats the override that a limit comes from, to print after the limit.
 fn by_override(one: &Value) -> String {
     match (&one["id"], &one["until"]) {
         (Value::Null, _) => String::new(),
@@ -110,7 +113,7 @@ fn by_override(one: &Value) -> String {
     }
 }
 
-/// The rules that do not apply, and why.
+/// Formats the table of rules that do not match, with the reasons.
 fn skipped(groups: &[Value]) -> String {
     let mut rows = Vec::new();
     for group in groups {
@@ -124,17 +127,17 @@ fn skipped(groups: &[Value]) -> String {
     if rows.is_empty() {
         return String::new();
     }
-    format!("\n{}\n", table(&["group", "rule that does not", "because"], &rows))
+    format!("\n{}\n", table(&["group", "skipped rule", "reason"], &rows))
 }
 
 #[derive(Args)]
 pub(super) struct Reset {
     #[command(flatten)]
     ask: Ask,
-    /// Forget only the counters of this rule; may be given several times
+    /// Reset only the counters of this rule; can be repeated
     #[arg(long, value_name = "RULE")]
     rule: Vec<String>,
-    /// Forget every counter that is listed
+    /// Reset every counter that the request is charged to
     #[arg(long, conflicts_with = "rule")]
     yes: bool,
 }
@@ -147,8 +150,8 @@ impl Reset {
                 let row = |one: &Value| [word(&one["rule"]), word(&one["key"])];
                 let rows: Vec<_> = list(&listed["wouldReset"]).iter().map(row).collect();
                 format!(
-                    "{}\n\nnothing was forgotten: repeat it with --yes for all of these, or with --rule",
-                    table(&["rule", "counter to forget"], &rows)
+                    "{}\n\nno counter was reset: add --yes to reset all of them, or --rule RULE",
+                    table(&["rule", "counter"], &rows)
                 )
             });
             return Ok(false);
@@ -161,13 +164,13 @@ impl Reset {
         let answer = self.ask.native(&format!("/v1/reset?{query}"))?;
         self.ask.remote.show(&answer, |answer| {
             let keys: Vec<_> = list(&answer["reset"]).iter().map(word).collect();
-            format!("forgotten: {}", keys.join(", "))
+            format!("reset: {}", keys.join(", "))
         });
         Ok(true)
     }
 }
 
-/// A text as a part of an address.
+/// Percent-encodes a text for use in a query string.
 fn encoded(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
     let byte = |byte: u8| match plain(byte) {
@@ -182,10 +185,10 @@ fn verdict(answer: &Value) -> String {
         return "\x1b[32mallowed\x1b[0m".to_owned();
     }
     let wait = match answer["retryAfterMs"].as_u64() {
-        Some(ms) => format!(", fits in {}", sluicegate_core::Span::from_millis(ms).in_words()),
-        None => ", can never fit".to_owned(),
+        Some(ms) => format!(", retry in {}", sluicegate_core::Span::from_millis(ms).in_words()),
+        None => ", can never be allowed".to_owned(),
     };
-    let full = if answer["reason"] == "STORE_FULL" { ", because the store is full" } else { "" };
+    let full = if answer["reason"] == "STORE_FULL" { " (store full)" } else { "" };
     format!("\x1b[31mdenied\x1b[0m by {}{full}{wait}", word(&answer["scopeHit"]))
 }
 
@@ -200,11 +203,11 @@ fn scopes(scopes: &Value) -> String {
     let shared = list(scopes).iter().filter(|scope| scope["shared"] == true);
     let mut rules: Vec<_> = shared.map(|scope| word(&scope["name"])).collect();
     rules.dedup();
-    let mut text = table(&["rule", "limit", "used", "of", "left", "oldest leaves"], &rows);
+    let mut text = table(&["rule", "limit", "used", "of", "left", "resets at"], &rows);
     if !rules.is_empty() {
         text.push_str(&format!(
-            "\n\nstore full: {} counts this key together with others, because there is no room for \
-             a counter of its own (store.keys_max)",
+            "\n\nstore full: {} counts this key on a counter shared with other keys; raise \
+             store.keys_max",
             rules.join(", ")
         ));
     }

@@ -1,4 +1,4 @@
-//! `sluicegate check`.
+//! `sluicegate check`: validates a configuration file and prints its rules as a table.
 
 use std::path::PathBuf;
 
@@ -14,30 +14,32 @@ use crate::configuration::Source;
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
-  sluicegate check limits.yaml     the rules as the service would apply them, and warnings
-  sluicegate check                 what applies without a file
-  sluicegate check --from envoy ratelimit.yaml
-                                   the rules that a file of envoyproxy/ratelimit becomes";
+  sluicegate check limits.yaml                   validate a file, print its rules and warnings
+  sluicegate check --strict limits.yaml          fail on warnings, for use in CI
+  sluicegate check                               print the built-in defaults
+  sluicegate check --from envoy ratelimit.yaml   print the rules converted from envoyproxy/ratelimit
+
+  Exit code: 0 valid, 1 warnings with --strict, 2 invalid";
 
 #[derive(Args)]
 pub(super) struct Check {
-    /// The configuration; without one, the defaults are shown
+    /// Configuration file [default: built-in defaults]
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
-    /// The format of the file, where its look does not tell
+    /// Format of the file [default: detected from its content]
     #[arg(long, value_name = "FORMAT")]
     from: Option<From>,
-    /// A warning is an error
+    /// Exit with code 1 if there are warnings
     #[arg(long)]
     strict: bool,
 }
 
-/// The formats that are read.
+/// Value of `--from`.
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum From {
-    /// Sluicegate's own
+    /// Sluicegate's own format
     Sluicegate,
-    /// envoyproxy/ratelimit's: a domain with descriptors
+    /// The format of envoyproxy/ratelimit: a domain with descriptors
     Envoy,
 }
 
@@ -63,7 +65,7 @@ impl Check {
         say(&(table(&["group", "rule", "when", "per", "limit"], &rows) + &descriptions));
         say(&format!("\n{}", summary(&loaded.config)));
         if !loaded.config.enabled {
-            say("\nlimits are disabled: every answer is Allow");
+            say("\nlimits are disabled (enabled: false): every request is allowed");
         }
         for note in notes(&loaded.config) {
             say(&format!("\n\x1b[36mnote:\x1b[0m {note}"));
@@ -76,9 +78,13 @@ impl Check {
             1 => ", 1 warning".to_owned(),
             n => format!(", {n} warnings"),
         };
-        say(&format!("\n{}: {} rules are fine{warnings}", source.name(), rows.len()));
+        say(&format!("\n{}: {} valid{warnings}", source.name(), rules_in_words(rows.len())));
         Ok(!self.strict || loaded.warnings.is_empty())
     }
+}
+
+fn rules_in_words(count: usize) -> String {
+    if count == 1 { "1 rule".to_owned() } else { format!("{count} rules") }
 }
 
 fn rows(group: &Group) -> Vec<[String; 5]> {
@@ -103,10 +109,10 @@ fn rows(group: &Group) -> Vec<[String; 5]> {
     group.rules.iter().map(row).collect()
 }
 
-/// What rules are for, a line for each, below a table.
+/// Formats the descriptions of rules, one line per rule, to print below a table.
 pub(super) fn descriptions(rules: impl Iterator<Item = (String, String)>) -> String {
     let mut lines: Vec<_> = rules.map(|(rule, text)| format!("\n{rule}: {text}")).collect();
-    // A rule that applies with several counters is described once.
+    // A rule that applies with several counters is listed once.
     lines.dedup();
     if lines.is_empty() { String::new() } else { format!("\n{}", lines.concat()) }
 }
@@ -119,7 +125,7 @@ fn words(pattern: &Pattern) -> String {
     }
 }
 
-/// Columns as wide as their widest cell.
+/// Formats a table with a bold header and columns as wide as their widest cell.
 pub(super) fn table<const N: usize>(head: &[&str; N], rows: &[[String; N]]) -> String {
     let mut widths = head.map(|title| title.chars().count());
     for row in rows {

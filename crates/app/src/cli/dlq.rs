@@ -1,4 +1,5 @@
-//! `sluicegate dlq`: what nobody could work on.
+//! `sluicegate dlq`: lists, replays and deletes dead letters, which are messages whose processing
+//! failed for good.
 
 use anyhow::bail;
 use clap::{Args, Subcommand};
@@ -8,21 +9,22 @@ use sluicegate_core::time::Clock as _;
 use sluicegate_queue::{DeadLetter, DeadLetterFilter, Queue, WallClock};
 
 use super::check::table;
-use super::queue::{At, block_on, shown};
+use super::queue::{At, block_on, message_json};
 use super::say;
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
-  sluicegate dlq list jobs                                what died, when and why
+  sluicegate dlq list jobs                                list dead letters with time and error
   sluicegate dlq list jobs --type crawl_repo --error 404
-  sluicegate dlq show jobs 8f14e45f-ceea                  one letter, whole
-  sluicegate dlq replay jobs --older-than 1h --dry-run    what would be sent again
-  sluicegate dlq replay jobs --error 'HTTP 503'           as its producer sent it, where it died
+  sluicegate dlq show jobs 8f14e45f-ceea                  print one dead letter as JSON
+  sluicegate dlq replay jobs --older-than 1h --dry-run    count the dead letters to replay
+  sluicegate dlq replay jobs --error 'HTTP 503'           send them to the queue they failed in
   sluicegate dlq delete jobs --type crawl_org --yes
 
-Which broker: the `queue` part of --config. Without one, sluicegate-queue.db in this folder.";
+The broker is the `queue` section of --config. Without --config, it is the embedded queue in
+sluicegate-queue.db in the current directory.";
 
-/// What is shown of an error in a table.
+/// Maximum length of an error in a table, in characters.
 const ERROR_WIDTH: usize = 60;
 
 #[derive(Args)]
@@ -35,60 +37,60 @@ pub(super) struct Dlq {
 
 #[derive(Subcommand)]
 enum Action {
-    /// Show letters
+    /// List dead letters
     List {
         #[command(flatten)]
         which: Which,
-        /// One line of JSON each
+        /// Print each dead letter as one line of JSON
         #[arg(long)]
         json: bool,
     },
-    /// Show one letter, whole
+    /// Print one dead letter with all its fields, as JSON
     Show {
-        /// The queue in which it died
+        /// Queue in which the message failed
         queue: String,
-        /// Its job
+        /// Job id of the message
         job: String,
     },
-    /// Send letters again, as their producers sent them
+    /// Send dead letters again, with their original bodies, to the queue in which they failed
     Replay {
         #[command(flatten)]
         which: Which,
-        /// Only say how many
+        /// Only print the number of matching dead letters
         #[arg(long)]
         dry_run: bool,
     },
-    /// Throw letters away
+    /// Delete dead letters
     Delete {
         #[command(flatten)]
         which: Which,
-        /// Only say how many
+        /// Only print the number of matching dead letters
         #[arg(long)]
         dry_run: bool,
-        /// Yes, these
+        /// Confirm the deletion
         #[arg(long)]
         yes: bool,
     },
 }
 
-/// Which letters are meant.
+/// Options that select dead letters. All that are given must match.
 #[derive(Args)]
 struct Which {
-    /// The queue in which they died
+    /// Queue in which the messages failed
     queue: String,
-    /// Those of this kind of work
+    /// Select messages of this type
     #[arg(long = "type", value_name = "WORD")]
     kind: Option<String>,
-    /// Those in whose error this text is
+    /// Select messages whose error contains this text
     #[arg(long, value_name = "TEXT")]
     error: Option<String>,
-    /// Those of this job
+    /// Select messages of this job
     #[arg(long, value_name = "ID")]
     job: Option<String>,
-    /// Those that died longer ago, such as 1h
+    /// Select messages that failed longer ago than this, such as 1h
     #[arg(long, value_name = "SPAN")]
     older_than: Option<Span>,
-    /// The most letters
+    /// Maximum number of dead letters [default: no maximum]
     #[arg(long, value_name = "N", default_value_t = u64::MAX, hide_default_value = true)]
     max: u64,
 }
@@ -114,34 +116,34 @@ impl Dlq {
                 Action::Show { queue, job } => {
                     let queue = queues.queue(&queue, missing).await?;
                     let one = DeadLetterFilter { job: Some(job), ..DeadLetterFilter::default() };
-                    let show = |letter: &DeadLetter| say(&whole(letter));
+                    let show = |letter: &DeadLetter| say(&letter_json(letter));
                     Ok(queue.dead_letters().list(&one, 1, show).await? > 0)
                 }
                 Action::Replay { which, dry_run } => {
                     let queue = queues.queue(&which.queue, missing).await?;
                     if dry_run {
-                        return counted(&queue, &which, "would be sent again").await;
+                        return print_count(&queue, &which, "would be replayed").await;
                     }
                     let bar = bar(&queue, &which).await?;
                     let letters = queue.dead_letters();
                     let done = letters.replay(&which.filter(), which.max, |_| bar.inc(1)).await;
                     bar.finish_and_clear();
-                    say(&format!("{} sent again", letters_in_words(done?)));
+                    say(&format!("{} replayed", letters_in_words(done?)));
                     Ok(true)
                 }
                 Action::Delete { which, dry_run, yes } => {
                     let queue = queues.queue(&which.queue, missing).await?;
                     if dry_run {
-                        return counted(&queue, &which, "would be thrown away").await;
+                        return print_count(&queue, &which, "would be deleted").await;
                     }
                     if !yes {
-                        bail!("say --yes to throw letters away, or --dry-run to see how many");
+                        bail!("add --yes to delete dead letters, or --dry-run to count them");
                     }
                     let bar = bar(&queue, &which).await?;
                     let letters = queue.dead_letters();
                     let done = letters.delete(&which.filter(), which.max, |_| bar.inc(1)).await;
                     bar.finish_and_clear();
-                    say(&format!("{} thrown away", letters_in_words(done?)));
+                    say(&format!("{} deleted", letters_in_words(done?)));
                     Ok(true)
                 }
             }
@@ -153,35 +155,36 @@ async fn list(queue: &Queue, which: &Which, json: bool) -> anyhow::Result<bool> 
     let mut rows = Vec::new();
     let letters = queue.dead_letters();
     let show = |letter: &DeadLetter| match json {
-        true => say(&whole(letter)),
+        true => say(&letter_json(letter)),
         false => rows.push(row(letter)),
     };
     let count = letters.list(&which.filter(), which.max, show).await?;
     if !json {
-        say(&table(&["died", "job", "type", "attempt", "queue", "error"], &rows));
+        say(&table(&["failed at", "job", "type", "attempt", "queue", "error"], &rows));
         say(&format!("\n{}", letters_in_words(count)));
     }
     Ok(true)
 }
 
-async fn counted(queue: &Queue, which: &Which, what: &str) -> anyhow::Result<bool> {
+async fn print_count(queue: &Queue, which: &Which, what: &str) -> anyhow::Result<bool> {
     let count = queue.dead_letters().list(&which.filter(), which.max, |_| {}).await?;
     say(&format!("{} {what}", letters_in_words(count)));
     Ok(true)
 }
 
-/// Shown on a terminal only. How many letters there are is known before they are looked at.
+/// Creates a progress bar, which is visible only on a terminal. Its length is an upper bound,
+/// because the filter is applied while the letters are read.
 async fn bar(queue: &Queue, which: &Which) -> anyhow::Result<ProgressBar> {
     let bar = ProgressBar::new(queue.dead_depth().await?.ready.min(which.max));
-    let style = ProgressStyle::with_template("{bar:40} {pos} of at most {len} letters, {eta} left");
-    bar.set_style(style.expect("the template is right"));
+    let style = ProgressStyle::with_template("{bar:40} {pos} of at most {len}, {eta} left");
+    bar.set_style(style.expect("the template is valid"));
     Ok(bar)
 }
 
 fn row(letter: &DeadLetter) -> [String; 6] {
     let message = &letter.message;
     let died = letter.failure();
-    let error = died.map_or("put here by the broker", |died| &died.message);
+    let error = died.map_or("dead-lettered by the broker", |died| &died.message);
     [
         died.map(|died| died.at.to_string()).unwrap_or_default(),
         message.meta.job.to_string(),
@@ -192,13 +195,14 @@ fn row(letter: &DeadLetter) -> [String; 6] {
     ]
 }
 
-/// A letter as JSON: the message that it was, and how it ended.
-fn whole(letter: &DeadLetter) -> String {
+/// Formats a dead letter as JSON: the original message and its failure.
+fn letter_json(letter: &DeadLetter) -> String {
     let mut message = letter.message.clone();
     message.body = letter.original().into();
-    let mut shown: serde_json::Value = serde_json::from_str(&shown(&message)).unwrap_or_default();
+    let mut shown: serde_json::Value =
+        serde_json::from_str(&message_json(&message)).unwrap_or_default();
     if let Some(died) = letter.failure() {
-        // In a body that is JSON, the whole error is in it.
+        // If the body is JSON, it contains the full error.
         let body: serde_json::Value =
             serde_json::from_slice(&letter.message.body).unwrap_or_default();
         let stack = died.stack.as_deref().or_else(|| body["error"]["stack"].as_str());
@@ -214,7 +218,7 @@ fn whole(letter: &DeadLetter) -> String {
 
 fn letters_in_words(count: u64) -> String {
     match count {
-        1 => "1 letter".to_owned(),
-        count => format!("{count} letters"),
+        1 => "1 dead letter".to_owned(),
+        count => format!("{count} dead letters"),
     }
 }

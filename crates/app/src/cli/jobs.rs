@@ -1,4 +1,5 @@
-//! `sluicegate jobs`: where a job is, and what it waits for.
+//! `sluicegate jobs why`: finds a job in the running process and in the queues, and prints what it
+//! is waiting for.
 
 use std::path::PathBuf;
 
@@ -18,15 +19,17 @@ use crate::queue::{Missing, Queues};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
-  sluicegate jobs why 7f3a --config jobs.yaml        where it is, what it waits for, until when
-  sluicegate jobs why 7f3a --config jobs.yaml --search  also in queues that can't be browsed
+  sluicegate jobs why 7f3a --config jobs.yaml            where job 7f3a is and what it waits for
+  sluicegate jobs why 7f3a --config jobs.yaml --search   also search RabbitMQ and SQS queues
 
-The process that had to do with the job last is asked at its admin listener (--admin); then the queues
-of the configuration are looked through. RabbitMQ and SQS show a message only to who receives it, so
-there --search takes messages and gives them back.";
+The command asks the dispatcher or worker process at its admin listener (--admin), then searches the
+queues of the configuration. RabbitMQ and SQS can't be browsed without receiving messages: their
+queues are searched only with --search, which receives the messages and requeues them.
 
-const UNSEEN: &str = "nobody has seen it: it was never sent, it is done, or it was too long ago";
-/// How many messages of a queue are looked through.
+Exit code: 0 found, 1 not found, 2 error";
+
+const UNSEEN: &str = "job not found: it was never sent, or it finished too long ago";
+/// Maximum number of messages to search per queue.
 const LOOK_MAX: u64 = 100_000;
 
 #[derive(Args)]
@@ -37,36 +40,35 @@ pub(super) struct Jobs {
 
 #[derive(Subcommand)]
 enum Action {
-    /// Say where a job is, what it waits for, and until when
+    /// Show where a job is, what it waits for, and until when
     Why(Why),
 }
 
 #[derive(Args)]
 struct Why {
-    /// The id of the job
+    /// Id of the job
     job: String,
-    /// The configuration with its queues
+    /// Configuration file with the `queue`, `dispatch` and `workers` sections
     #[arg(short, long, value_name = "FILE", env = "SLUICEGATE_CONFIG")]
     config: Option<PathBuf>,
-    /// Also take messages from queues that can't be browsed, and give them back
+    /// Also search RabbitMQ and SQS queues, by receiving their messages and requeueing them
     #[arg(long)]
     search: bool,
-    /// The admin listener of the process that has to do with it; without one, that of --config
+    /// Address of the admin listener of the dispatcher or worker process [default: listen.admin of
+    /// --config]
     #[arg(long, value_name = "URL")]
     admin: Option<String>,
-    /// The bearer token, if it asks for one
+    /// Bearer token, if the admin listener requires one
     #[arg(long, value_name = "TOKEN", env = "SLUICEGATE_TOKEN", hide_env_values = true)]
     token: Option<String>,
-    /// Print what was found as data
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }
 
-/// What was found of a job.
+/// One place where the job was found, as JSON and as text.
 struct Found {
-    /// As data.
     value: Value,
-    /// In words.
     words: String,
 }
 
@@ -89,7 +91,7 @@ impl Why {
         let mut found = Vec::new();
         match remote.get(&format!("/v1/jobs/{job}")) {
             Ok(seen) => found.push(Found { words: seen_words(&seen, now), value: seen }),
-            // No reason to give up: the queues may know.
+            // The queues can still be searched.
             Err(problem) => complain(&format!("{problem:#}")),
         }
         let found = block_on(async move {
@@ -108,7 +110,7 @@ impl Why {
     }
 }
 
-/// Looks through the queues of a configuration.
+/// Searches the queues of a configuration for a job.
 async fn look(
     config: &Config,
     job: &str,
@@ -159,13 +161,13 @@ async fn lying(
     let listed = dead.list(&filter, 1, |letter| {
         let error = letter.failure().map_or("", |died| died.message.as_str());
         let words = format!(
-            "it lies with the dead letters of {name}: {error}\n\
-             send it again with: sluicegate dlq replay {name} --job {job}"
+            "it is a dead letter of queue {name}: {error}\n\
+             replay it with: sluicegate dlq replay {name} --job {job}"
         );
         let value = json!({"queue": name, "state": "dead", "error": error});
         found.push(Found { value, words });
     });
-    // Where dead letters of several queues share a place, they are found once for each.
+    // If several queues share a dead letter queue, the job is found once per queue.
     listed.await?;
     Ok(())
 }
@@ -175,15 +177,16 @@ fn lies(queue: &str, message: &Message, now: Timestamp) -> Found {
     let until = meta.not_before.filter(|until| *until > now);
     let booked = meta.booking.is_some();
     let waits = match until {
-        None => "it waits to be taken: nobody works on this queue, or others come first".to_owned(),
+        None => "ready, but not received yet: no worker is running, or other messages come first"
+            .to_owned(),
         Some(until) => {
-            let why = if meta.attempt > 0 { "the next attempt" } else { "its provider's limit" };
-            let why = if booked { "the moment that is booked for it" } else { why };
-            format!("it waits for {why}, until {until}, {} from now", until.since(now).in_words())
+            let why = if meta.attempt > 0 { "its next attempt" } else { "its provider's limit" };
+            let why = if booked { "its booked start time" } else { why };
+            format!("waiting for {why} until {until} (in {})", until.since(now).in_words())
         }
     };
     let words = format!(
-        "it is in {queue}: {waits}; failures so far {}, waits for a limit {}",
+        "it is in queue {queue}: {waits}; failed attempts: {}, deferrals by a limit: {}",
         meta.attempt, meta.deferrals
     );
     let value = json!({
@@ -201,29 +204,31 @@ fn seen_words(seen: &Value, now: Timestamp) -> String {
     let text = |key: &str| seen[key].as_str().unwrap_or_default().to_owned();
     let (queue, provider) = (text("queue"), text("provider"));
     let what = match seen["event"].as_str().unwrap_or_default() {
-        "dispatched" => format!("it was sent to {queue}, for {provider}"),
+        "dispatched" => format!("dispatched to queue {queue} for provider {provider}"),
         "delayed" => {
-            format!("the limit of {provider} is reached: it was sent to {queue} for later")
+            format!("sent to queue {queue} with a delay: the limit of {provider} is reached")
         }
-        "waiting" => format!("a worker of {queue} holds it and waits for the limit of {provider}"),
+        "waiting" => {
+            format!("a worker of queue {queue} has it and waits for the limit of {provider}")
+        }
         "deferred" => {
-            format!("a worker gave it back to {queue} until the limit of {provider} lets it go")
+            format!("requeued to {queue} by a worker: the limit of {provider} is reached")
         }
-        "in_work" => format!("a worker of {queue} works on it, for {provider}"),
-        "retried" => format!("it failed and is tried again from {queue}: {}", text("error")),
-        "done" => format!("it is done, by a worker of {queue}"),
-        "dead" => format!("it was given up, from {queue}: {}", text("error")),
+        "in_work" => format!("running: a worker of queue {queue} works on it, for {provider}"),
+        "retried" => format!("failed, will be retried from queue {queue}: {}", text("error")),
+        "done" => format!("done, by a worker of queue {queue}"),
+        "dead" => format!("failed for good, dead letter of queue {queue}: {}", text("error")),
         other => other.to_owned(),
     };
     let until = seen["until"].as_str().and_then(|until| until.parse::<Timestamp>().ok());
     let until = until.map_or_else(String::new, |until| match until > now {
-        true => format!(", until {until}, {} from now", until.since(now).in_words()),
-        false => format!(", until {until}, which is past"),
+        true => format!(", until {until} (in {})", until.since(now).in_words()),
+        false => format!(", until {until} (already past)"),
     });
     format!("{} {what}{until}", text("at"))
 }
 
-/// The queues in which a job can lie, and where their dead letters go.
+/// Lists the queues of a configuration that can contain a job, with their dead letter queues.
 fn names(config: &Config) -> Vec<(String, Option<String>)> {
     let mut names: Vec<(String, Option<String>)> = Vec::new();
     let mut add = |name: &str, dead_letter: &Option<String>| match names

@@ -1,10 +1,12 @@
-//! What can be typed, and what is answered: text on standard output, complaints on standard error.
+//! The command line: parses arguments, runs the subcommand and sets the exit code.
+//!
+//! Results go to standard output, errors to standard error.
 //!
 //! | exit code | meaning |
 //! |---|---|
-//! | 0 | yes: it runs, it is allowed, it is right, it is proven |
-//! | 1 | no: it is denied, a test failed, a limit was exceeded |
-//! | 2 | the question could not be answered: bad input, an unreachable server |
+//! | 0 | success: the service ran, the request is allowed, the log is proven |
+//! | 1 | negative result: the request is denied, a test failed, a limit was exceeded |
+//! | 2 | error: invalid input, or the server can't be reached |
 
 mod ask;
 mod check;
@@ -22,8 +24,8 @@ use std::process::ExitCode;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
-/// Decides whether a piece of work may go now, later or never, across every limit that applies
-/// to it, in one atomic step.
+/// Rate limiter: checks a request against every limit that applies to it in one atomic step, and
+/// answers whether it may run now, later or never.
 #[derive(Parser)]
 #[command(name = "sluicegate", version, about, arg_required_else_help = true)]
 struct Cli {
@@ -33,52 +35,52 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run the service
+    /// Start the service
     #[command(after_help = serve::EXAMPLES)]
     Serve(serve::Serve),
-    /// Read a configuration as the service would, and show what it means
+    /// Validate a configuration file and print the resulting rules
     #[command(after_help = check::EXAMPLES)]
     Check(check::Check),
-    /// Ask a running service whether a request may go
+    /// Check a request against the limits and charge it if it is allowed
     #[command(after_help = ask::ALLOW_EXAMPLES)]
     Allow(ask::Ask),
-    /// Ask a running service why a request is decided as it is; consumes nothing
+    /// Show which rules apply to a request and how it would be decided, without charging it
     #[command(after_help = ask::EXPLAIN_EXAMPLES)]
     Explain(ask::Ask),
-    /// Show how far the limits of a request are used; consumes nothing
+    /// Show the current usage of the limits that apply to a request, without charging it
     Usage(ask::Ask),
-    /// List the counters that a request is charged on, or forget their usage
+    /// List the counters that a request is charged to, or reset them to zero
     #[command(after_help = ask::RESET_EXAMPLES)]
     Reset(ask::Reset),
-    /// Give some other limits than their rule, for a while, without a deploy
+    /// Temporarily replace the limits of a rule for some callers, without a restart
     #[command(after_help = overrides::EXAMPLES)]
     Override(overrides::Overrides),
-    /// Run unit tests of rules, in virtual time
+    /// Run unit tests of a configuration's rules, with simulated time
     #[command(after_help = test::EXAMPLES)]
     Test(test::Test),
-    /// Prove from a decision log that no limit was exceeded
+    /// Check decision logs and prove that no limit was exceeded
     #[command(after_help = verify::EXAMPLES)]
     Verify(verify::Verify),
-    /// Look into queues, send to them, empty them
+    /// Inspect queues, send messages to them and purge them
     #[command(after_help = queue::EXAMPLES)]
     Queue(queue::QueueCommand),
-    /// Look at dead letters, send them again, throw them away
+    /// List, replay and delete dead letters
     #[command(after_help = dlq::EXAMPLES)]
     Dlq(dlq::Dlq),
-    /// Say where a job is, and what it waits for
+    /// Find a job and show why it has not run yet
     #[command(after_help = jobs::EXAMPLES)]
     Jobs(jobs::Jobs),
-    /// Print the completions of a shell
+    /// Print the completion script of a shell
     Completions(Completions),
 }
 
 #[derive(Args)]
 struct Completions {
-    /// Which shell
+    /// Shell to print the script for
     shell: clap_complete::Shell,
 }
 
-/// Reads the command line and runs it.
+/// Parses the command line, runs the command and returns the exit code.
 pub(crate) fn run() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Serve(serve) => serve.run(),
@@ -111,25 +113,25 @@ pub(crate) fn run() -> ExitCode {
     }
 }
 
-/// The error that ended a command is in the log already.
+/// Marker error: the command failed, and the cause is already in the log.
 #[derive(Debug)]
 struct Logged;
 
 impl std::fmt::Display for Logged {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("the log says what went wrong")
+        f.write_str("see the log for the cause")
     }
 }
 
 impl std::error::Error for Logged {}
 
-/// Says on standard error what went wrong; colours only on a terminal.
+/// Prints an error to standard error; coloured only on a terminal.
 pub(crate) fn complain(message: &str) {
     use std::io::Write as _;
     let _ = writeln!(anstream::stderr(), "\x1b[1;31merror:\x1b[0m {message}");
 }
 
-/// Writes to standard output; colours only on a terminal. A closed pipe is not an error.
+/// Prints a line to standard output; coloured only on a terminal. A closed pipe is not an error.
 pub(crate) fn say(text: &str) {
     use std::io::Write as _;
     let _ = writeln!(anstream::stdout(), "{text}");

@@ -1,4 +1,5 @@
-//! `sluicegate override`: other limits for some, for a while, on a running service.
+//! `sluicegate override`: sets, lists and removes overrides on a running service. An override
+//! temporarily replaces the limits of a rule for some callers.
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
@@ -22,28 +23,29 @@ pub(super) struct Overrides {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Give some other limits than their rule, on every node within a second
+    /// Replace the limits of a rule for some callers; takes effect on every node within a second
     Set(Set),
-    /// Show the overrides that there are
+    /// List the overrides
     List(List),
-    /// Let the rule apply again
+    /// Remove an override, so that the rule's own limits apply again
     Remove(Remove),
 }
 
 #[derive(Args)]
 struct Set {
-    /// The rule whose limits are replaced
+    /// Name of the rule whose limits to replace
     rule: String,
-    /// For whom: userId=ann, or a pattern such as userId=premium_*; for everybody if left out
+    /// Requests to which the override applies, such as userId=ann or 'userId=premium_*' [default: all
+    /// requests]
     #[arg(value_name = "NAME=VALUE")]
     when: Vec<String>,
-    /// The limit, such as 100/min; several times for several windows; `unlimited` for none, 0 for a ban
+    /// New limit, such as 100/min, `unlimited`, or 0 to ban; repeat it for several windows
     #[arg(long, required = true)]
     limit: Vec<String>,
-    /// How long it applies, such as 2h; until it is removed if left out
+    /// Duration of the override, such as 2h [default: until it is removed]
     #[arg(long = "for", value_name = "DURATION")]
     lasts: Option<String>,
-    /// Why, for whoever asks later
+    /// Reason, shown in `override list` and logged by the service
     #[arg(long)]
     reason: String,
     #[command(flatten)]
@@ -58,7 +60,7 @@ struct List {
 
 #[derive(Args)]
 struct Remove {
-    /// The id, as `override set` or `override list` shows it
+    /// Id of the override, as printed by `override set` and `override list`
     id: String,
     #[command(flatten)]
     remote: Remote,
@@ -101,7 +103,7 @@ impl Set {
 
 fn overview(overrides: &[Value]) -> String {
     if overrides.is_empty() {
-        return "none".to_owned();
+        return "no overrides".to_owned();
     }
     let row = |one: &Value| {
         let when = one["when"].as_object().into_iter().flatten();
@@ -113,10 +115,10 @@ fn overview(overrides: &[Value]) -> String {
         [
             word(&one["id"]),
             word(&one["rule"]),
-            if when.is_empty() { "everybody".to_owned() } else { when.join(" ") },
+            if when.is_empty() { "all requests".to_owned() } else { when.join(" ") },
             effect,
             match &one["expiresAt"] {
-                Value::Null => "removed".to_owned(),
+                Value::Null => "no end".to_owned(),
                 at => word(at),
             },
             word(&one["by"]),

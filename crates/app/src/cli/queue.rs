@@ -1,4 +1,4 @@
-//! `sluicegate queue`: what lies in queues.
+//! `sluicegate queue`: shows the depth of queues, sends, peeks at and purges messages.
 
 use std::io::Read as _;
 use std::path::PathBuf;
@@ -16,14 +16,15 @@ use crate::queue::{Missing, Queues};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
-  sluicegate queue depth jobs results                how much is in each
+  sluicegate queue depth jobs results                 number of messages in each queue
   sluicegate queue send jobs '{\"repo\": \"a/b\"}' --type crawl_repo --create
-  sluicegate queue send jobs --in 10min - < job.json
-  sluicegate queue send jobs --lines - < jobs.ndjson each line is a message
-  sluicegate queue peek jobs --max 3                 looks, and leaves them there
-  sluicegate queue purge jobs --yes                  throws all of it away
+  sluicegate queue send jobs --in 10min - < job.json  deliver the message in 10 minutes
+  sluicegate queue send jobs --lines - < jobs.ndjson  send each line as a message
+  sluicegate queue peek jobs --max 3                  print 3 messages, leave them in the queue
+  sluicegate queue purge jobs --yes                   delete all messages
 
-Which broker: the `queue` part of --config. Without one, sluicegate-queue.db in this folder.";
+The broker is the `queue` section of --config. Without --config, it is the embedded queue in
+sluicegate-queue.db in the current directory.";
 
 #[derive(Args)]
 pub(super) struct QueueCommand {
@@ -33,13 +34,14 @@ pub(super) struct QueueCommand {
     at: At,
 }
 
-/// Which broker, and what if a queue is missing there.
+/// Options that select the broker.
 #[derive(Args)]
 pub(super) struct At {
-    /// The configuration; without one, the embedded queue in this folder
+    /// Configuration file with a `queue` section [default: the embedded queue in
+    /// ./sluicegate-queue.db]
     #[arg(short, long, value_name = "FILE", env = "SLUICEGATE_CONFIG", global = true)]
     config: Option<PathBuf>,
-    /// Make queues that do not exist
+    /// Create queues that do not exist
     #[arg(long, global = true)]
     create: bool,
 }
@@ -54,27 +56,27 @@ impl At {
 
 #[derive(Subcommand)]
 enum Action {
-    /// Show how many messages there are
+    /// Show the number of messages in queues
     Depth {
-        /// The queues
+        /// Names of the queues
         #[arg(value_name = "QUEUE", required = true)]
         queues: Vec<String>,
     },
     /// Send a message
     Send(Send),
-    /// Show messages and leave them there
+    /// Print messages, one line of JSON each, and leave them in the queue
     Peek {
-        /// The queue
+        /// Name of the queue
         queue: String,
-        /// The most messages
+        /// Maximum number of messages
         #[arg(long, value_name = "N", default_value_t = 10)]
         max: u64,
     },
-    /// Throw away everything that nobody holds
+    /// Delete all messages that are not being processed
     Purge {
-        /// The queue
+        /// Name of the queue
         queue: String,
-        /// Yes, all of it
+        /// Confirm that all messages are to be deleted
         #[arg(long)]
         yes: bool,
     },
@@ -82,28 +84,28 @@ enum Action {
 
 #[derive(Args)]
 struct Send {
-    /// The queue
+    /// Name of the queue
     queue: String,
-    /// The body; - is standard input
+    /// Message body; - reads it from standard input
     body: String,
-    /// What kind of work it is
+    /// Message type, such as crawl_repo
     #[arg(long = "type", value_name = "WORD")]
     kind: Option<String>,
-    /// The id of the job; without one, what the body says where queue.job_id is set, or a new one
+    /// Job id [default: the field of the body that queue.job_id names, or else a random id]
     #[arg(long, value_name = "ID")]
     job: Option<String>,
-    /// From 0 to 9; 9 goes first where the broker can do it
+    /// Priority from 0 to 9; 9 is delivered first, if the broker supports priorities
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=9))]
     priority: u8,
-    /// Deliver it so much later, such as 30s
+    /// Delay before the message is delivered, such as 30s
     #[arg(long = "in", value_name = "SPAN")]
     delay: Option<Span>,
-    /// Each line of the body is a message of its own
+    /// Send each line of the body as a message of its own
     #[arg(long, conflicts_with = "job")]
     lines: bool,
 }
 
-/// How many messages are sent at once.
+/// Maximum number of messages in one send call.
 const BATCH: usize = 500;
 
 impl QueueCommand {
@@ -126,18 +128,18 @@ impl QueueCommand {
                 }
                 Action::Peek { queue, max } => {
                     let queue = queues.queue(&queue, missing).await?;
-                    let shown = queue.peek(max, |message| say(&shown(message))).await?;
-                    return Ok(shown > 0);
+                    let count = queue.peek(max, |message| say(&message_json(message))).await?;
+                    return Ok(count > 0);
                 }
                 Action::Purge { queue: name, yes } => {
                     let queue = queues.queue(&name, missing).await?;
                     if !yes {
                         let ready = queue.depth().await?.ready;
-                        bail!("{name} has {ready} messages: say --yes to throw all of it away");
+                        bail!("queue {name} has {ready} messages: add --yes to delete all of them");
                     }
                     match queue.purge().await? {
-                        Some(purged) => say(&format!("{purged} messages thrown away")),
-                        None => say("everything is thrown away, which takes up to a minute"),
+                        Some(purged) => say(&format!("{purged} messages deleted")),
+                        None => say("all messages will be deleted; this takes up to a minute"),
                     }
                 }
             }
@@ -162,8 +164,10 @@ impl Send {
             let batch = part.iter().map(|line| Ok((self.message(queue, line.to_vec())?, when)));
             let sent = queue.send_batch(batch.collect::<anyhow::Result<_>>()?).await;
             for (sent, line) in sent.into_iter().zip(part) {
-                let shown = String::from_utf8_lossy(line);
-                sent.with_context(|| format!("{} were sent, and then {shown}", bar.position()))?;
+                let line = String::from_utf8_lossy(line);
+                sent.with_context(|| {
+                    format!("sent {} messages, then failed at {line}", bar.position())
+                })?;
                 bar.inc(1);
             }
         }
@@ -199,20 +203,21 @@ async fn depth(queue: &Queue) -> anyhow::Result<[String; 6]> {
         Err(Error::NoQueue { .. }) => String::new(),
         Err(error) => return Err(error.into()),
     };
-    let told = |count: Option<u64>| count.map_or_else(|| "?".to_owned(), |count| count.to_string());
+    let or_unknown =
+        |count: Option<u64>| count.map_or_else(|| "?".to_owned(), |count| count.to_string());
     let oldest = depth.oldest.map(|oldest| Span::from_secs(oldest.as_secs_ceil()).to_string());
     Ok([
         queue.name().to_owned(),
         depth.ready.to_string(),
-        told(depth.delayed),
-        told(depth.in_flight),
+        or_unknown(depth.delayed),
+        or_unknown(depth.in_flight),
         oldest.unwrap_or_default(),
         dead,
     ])
 }
 
-/// One line of JSON. A body that is no text is shown as what can be read of it.
-pub(super) fn shown(message: &Message) -> String {
+/// Formats a message as one line of JSON. Invalid UTF-8 in a body is replaced.
+pub(super) fn message_json(message: &Message) -> String {
     let body = serde_json::from_slice::<serde_json::Value>(&message.body);
     let body = body.unwrap_or_else(|_| String::from_utf8_lossy(&message.body).into());
     let meta = &message.meta;
@@ -230,12 +235,13 @@ pub(super) fn shown(message: &Message) -> String {
     .to_string()
 }
 
+/// Runs a command on a Tokio runtime.
 pub(super) fn block_on(work: impl Future<Output = anyhow::Result<bool>>) -> anyhow::Result<bool> {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    let runtime = runtime.context("can't start")?;
+    let runtime = runtime.context("can't start the async runtime")?;
     let outcome = runtime.block_on(work);
-    // What was given back is on its way.
+    // Requeued messages may still be on their way to the broker.
     runtime.shutdown_timeout(std::time::Duration::from_secs(1));
     outcome
 }

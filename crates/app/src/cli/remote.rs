@@ -1,4 +1,5 @@
-//! A running service, as the commands that ask it know it.
+//! HTTP client for a running service: the options `--url`, `--token` and `--json`, and helpers to
+//! print JSON responses.
 
 use anyhow::{Context as _, bail};
 use clap::Args;
@@ -8,7 +9,7 @@ use super::say;
 
 #[derive(Args)]
 pub(super) struct Remote {
-    /// Where the service is
+    /// Address of the service
     #[arg(
         long,
         value_name = "URL",
@@ -16,21 +17,21 @@ pub(super) struct Remote {
         default_value = "http://127.0.0.1:8080"
     )]
     url: String,
-    /// The bearer token, if the service asks for one
+    /// Bearer token, if the service requires one
     #[arg(long, value_name = "TOKEN", env = "SLUICEGATE_TOKEN", hide_env_values = true)]
     token: Option<String>,
-    /// Print the answer as the service gave it
+    /// Print the response as JSON
     #[arg(long)]
     json: bool,
 }
 
 impl Remote {
-    /// A service at another place than where questions are answered.
+    /// Creates a client for another listener than the one of `--url`, such as the admin listener.
     pub(super) const fn new(url: String, token: Option<String>, json: bool) -> Self {
         Self { url, token, json }
     }
 
-    /// Prints an answer: in words, or as it came.
+    /// Prints a response: as JSON with `--json`, else formatted by `words`.
     pub(super) fn show(&self, answer: &Value, words: impl FnOnce(&Value) -> String) {
         if self.json {
             say(&answer.to_string());
@@ -70,11 +71,11 @@ impl Remote {
             None => agent.run(request.body(())?),
         };
         let mut response = answer
-            .with_context(|| format!("no answer from {url}: is `sluicegate serve` running?"))?;
+            .with_context(|| format!("no response from {url}: is `sluicegate serve` running?"))?;
         let status = response.status();
-        let text = response.body_mut().read_to_string().context("the answer broke off")?;
+        let text = response.body_mut().read_to_string().context("the response was cut off")?;
         let answer: Value = serde_json::from_str(&text).with_context(|| {
-            format!("{url} answered {status}, and not in JSON: is it Sluicegate?")
+            format!("{url} answered {status} with a body that is not JSON: is it Sluicegate?")
         })?;
         if status.is_success() {
             return Ok(answer);
@@ -83,12 +84,12 @@ impl Remote {
     }
 }
 
-/// The elements of a list; none if it is something else.
+/// Returns the elements of a JSON array, or an empty slice for any other value.
 pub(super) fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// A value as a person reads it.
+/// Formats a JSON value for display: strings without quotes, arrays joined by commas.
 pub(super) fn word(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -98,11 +99,11 @@ pub(super) fn word(value: &Value) -> String {
     }
 }
 
-/// `NAME=VALUE` pairs as an object.
+/// Parses `NAME=VALUE` pairs into a JSON object.
 pub(super) fn named(pairs: &[String]) -> anyhow::Result<serde_json::Map<String, Value>> {
     let pair = |text: &String| {
         let Some((name, value)) = text.split_once('=') else {
-            bail!("{text:?} is not NAME=VALUE: write for instance userId=u1");
+            bail!("{text:?} is not of the form NAME=VALUE, such as userId=u1");
         };
         Ok((name.to_owned(), value.into()))
     };

@@ -1,4 +1,4 @@
-//! `sluicegate serve`.
+//! `sluicegate serve`: starts the service, handles signals and reloads changed configuration files.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,38 +23,44 @@ use crate::wire::{Node, Part, Run};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
-  sluicegate serve                          100 requests per hour, user and model, in memory
-  sluicegate serve --config limits.yaml     what the file says
-  sluicegate serve --config ratelimit.yaml  the same, of a file of envoyproxy/ratelimit
-  sluicegate serve --config F --only gateway  its gateways, and nothing else of it
-  sluicegate serve --config F --only worker --create  its workers, making queues that are missing
-  kill -HUP PID                             read the file again (as a change of it does), if it was
-                                            started without a terminal; else the end, as with TERM";
+  sluicegate serve                               defaults: 100 requests per hour, user and model, in memory
+  sluicegate serve --config limits.yaml          use this configuration
+  sluicegate serve --config ratelimit.yaml       a configuration of envoyproxy/ratelimit works, too
+  sluicegate serve -c jobs.yaml --only gateway   run only the gateways of the configuration
+  sluicegate serve -c jobs.yaml --only worker --create
+                                                 run only the workers, create missing queues
+
+  A changed configuration file is reloaded automatically.
+
+  Signals:
+    SIGTERM, SIGINT   finish requests and jobs in flight, then exit; a second signal exits at once
+    SIGHUP            reload the configuration if started without a terminal (as a daemon), else exit";
 
 #[derive(Args)]
 pub(super) struct Serve {
-    /// The configuration; without one, the defaults apply
+    /// Configuration file [default: built-in defaults]
     #[arg(short, long, value_name = "FILE", env = "SLUICEGATE_CONFIG")]
     config: Option<PathBuf>,
-    /// Start only these parts of the configuration; metrics and administration are always there
+    /// Run only these parts of the service, comma-separated [default: all]. The admin listener always
+    /// runs
     #[arg(long, value_enum, value_delimiter = ',', value_name = "PARTS")]
     only: Vec<Part>,
-    /// Make queues that do not exist
+    /// Create queues that do not exist
     #[arg(long)]
     create: bool,
-    /// Show how jobs get on, in a line below the log
+    /// Show a progress line for jobs below the log
     #[arg(long, value_enum, value_name = "WHEN", default_value_t = Progress::Auto)]
     progress: Progress,
 }
 
-/// When to show how jobs get on.
+/// Value of `--progress`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Progress {
-    /// On a terminal
+    /// If standard error is a terminal
     Auto,
-    /// Whatever standard error is
+    /// Even if standard error is not a terminal
     Always,
-    /// Not at all
+    /// No progress line
     Never,
 }
 
@@ -62,7 +68,7 @@ impl Serve {
     pub(super) fn run(self) -> anyhow::Result<bool> {
         let source = Source::new(self.config);
         let loaded = source.load()?;
-        let console = Console::start().context("can't start the log")?;
+        let console = Console::start().context("can't start the log writer")?;
         let progress = match self.progress {
             Progress::Auto => Console::is_terminal(),
             Progress::Always => true,
@@ -84,9 +90,9 @@ impl Serve {
             let run = Run { parts: &parts, missing, progress, stop };
             serve(source, &loaded.config, run).await
         });
-        // A name that is still being resolved is not waited for.
+        // A DNS lookup that is still running must not delay the exit.
         runtime.shutdown_timeout(Duration::from_secs(1));
-        // The cause before the end: whoever reads the log upwards finds it.
+        // The error comes before "stopped", so the cause is among the last lines of the log.
         if let Err(error) = &outcome {
             error!("{error:#}");
         }
@@ -102,7 +108,7 @@ impl Serve {
 
 async fn serve(source: Source, config: &Config, run: Run<'_>) -> anyhow::Result<()> {
     let node = Node::new(source.clone(), config, run.parts)?;
-    // Before anything can take long: a signal that comes early must not be lost.
+    // Installed before anything slow, so that an early signal is not lost.
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut hangup = Hangup::new(&source)?;
@@ -124,14 +130,14 @@ async fn serve(source: Source, config: &Config, run: Run<'_>) -> anyhow::Result<
         };
         info!(
             signal,
-            "stopping: what is in flight is finished first; a second signal ends it at once"
+            "stopping: finishing requests and jobs in flight; send a second signal to stop at once"
         );
         stop.drain.cancel();
         tokio::select! {
             _ = interrupt.recv() => {}
             _ = terminate.recv() => {}
         }
-        info!("stopping at once: what is in work is given back");
+        info!("stopping at once: unfinished jobs are requeued");
         stop.now.cancel();
     });
     let outcome = node.run(config, run).await;
@@ -139,14 +145,15 @@ async fn serve(source: Source, config: &Config, run: Run<'_>) -> anyhow::Result<
     outcome
 }
 
-/// SIGHUP: the terminal was closed, or an operator asks a service to read its files again.
+/// Receiver of SIGHUP, which means either that the terminal was closed or that an operator wants
+/// the service to reload its configuration.
 struct Hangup {
     meaning: Meaning,
-    /// None where whoever started the process has it ignored, as `nohup` does.
+    /// `None` if the parent process set SIGHUP to ignored, as `nohup` does.
     signal: Option<Signal>,
 }
 
-/// What SIGHUP asks for; see docs/decisions/014-what-sighup-means.md.
+/// Reaction to SIGHUP; see docs/decisions/014-what-sighup-means.md.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Meaning {
     Reload,
@@ -155,7 +162,7 @@ enum Meaning {
 
 impl Hangup {
     fn new(source: &Source) -> anyhow::Result<Self> {
-        // Only a process that belongs to a terminal can open this.
+        // Only a process with a controlling terminal can open this.
         let has_terminal = std::fs::File::open("/dev/tty").is_ok();
         let is_service = !has_terminal && !source.files().is_empty();
         let meaning = if is_service { Meaning::Reload } else { Meaning::End };
@@ -177,7 +184,8 @@ impl Hangup {
     }
 }
 
-/// Whether a signal was ignored when this process started, where the system tells.
+/// Returns true if a signal was set to ignored when this process started. Reads `/proc`, so it is
+/// always false where that does not exist.
 fn is_ignored(kind: SignalKind) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -187,25 +195,25 @@ fn is_ignored(kind: SignalKind) -> bool {
 
 async fn reload(node: &Arc<Node>) {
     let node = node.clone();
-    // What is wrong has been logged; there is nobody else to tell.
+    // `Node::reload` has logged the error.
     let _ = tokio::task::spawn_blocking(move || node.reload()).await;
 }
 
-/// Tells when one of the files has changed, once they have been quiet for a moment.
+/// Watches the configuration files and sends a message after one of them has changed.
 ///
-/// Their folders are watched, because editors and orchestrators replace files instead of writing
-/// them.
+/// Watches their folders, because editors and orchestrators replace files instead of writing to
+/// them. Waits 100 ms after an event, so that several writes cause one reload.
 fn watch(source: &Source) -> anyhow::Result<mpsc::Receiver<()>> {
     let (tell, told) = mpsc::channel(1);
     if source.files().is_empty() {
-        // Never closed: a receiver without sender would answer all the time.
+        // Keeps the channel open: a closed one would return `None` from every `recv`.
         std::mem::forget(tell);
         return Ok(told);
     }
     let (touched, mut touches) = mpsc::channel(1);
     let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
         if event.is_ok_and(|event| !event.kind.is_access()) {
-            // Full means that somebody is already on the way.
+            // If the channel is full, a check is already pending.
             let _ = touched.try_send(());
         }
     })
@@ -222,18 +230,18 @@ fn watch(source: &Source) -> anyhow::Result<mpsc::Receiver<()>> {
             let mut changed = false;
             for path in source.files() {
                 let now = settled(&path).await;
-                // Something else in the folder.
+                // Another file in the folder changed.
                 if known.get(&path) == Some(&now) {
                     continue;
                 }
                 if now.is_none() {
-                    warn!(file = %path.display(), "a configuration file is gone or unreadable");
+                    warn!(file = %path.display(), "configuration file is missing or unreadable");
                 }
-                // A file that an earlier change has named.
+                // A file that an earlier reload added, such as `prices.file`.
                 if !known.contains_key(&path)
                     && let Err(problem) = watch_folder(&mut watcher, &path)
                 {
-                    warn!("{problem:#}: a change of it is not noticed");
+                    warn!("{problem:#}: changes of this file are not detected");
                 }
                 changed |= known.insert(path, now).is_some();
             }
@@ -245,10 +253,10 @@ fn watch(source: &Source) -> anyhow::Result<mpsc::Receiver<()>> {
     Ok(told)
 }
 
-/// The content of a file; `None` if it is gone or can't be read.
+/// Reads a file; returns `None` if it is missing or can't be read.
 ///
-/// A file that is missing or empty may be in the middle of being replaced: it gets a second to come
-/// back.
+/// A file that is missing or empty may be in the middle of a replacement, so this retries for a
+/// second.
 async fn settled(path: &Path) -> Option<Vec<u8>> {
     for _ in 0..10 {
         let content = tokio::fs::read(path).await.ok();
@@ -268,7 +276,7 @@ fn watch_folder(watcher: &mut impl Watcher, path: &Path) -> anyhow::Result<()> {
         .with_context(|| format!("can't watch {}", folder.display()))
 }
 
-/// Logs go to standard error; standard output is for decisions.
+/// Installs the logger, which writes to standard error. Standard output carries the decision log.
 fn start_logging(config: &Config, console: &Console) {
     let level = match config.log.level {
         LogLevel::Error => "error",
@@ -288,8 +296,8 @@ fn start_logging(config: &Config, console: &Console) {
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(move || console.clone())
-        // A line that could not be written would be told of on standard error, which is where it
-        // could not be written, and by a macro that panics.
+        // Otherwise a failed write would be reported on standard error, which is where writing
+        // failed, by a macro that panics.
         .log_internal_errors(false)
         .with_target(false);
     if json {

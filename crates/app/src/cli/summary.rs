@@ -1,11 +1,11 @@
-//! What a configuration means besides its rules: the dimensions that requests have to name, where
-//! usage is kept, and what holds while the store does not answer.
+//! The part of `sluicegate check`'s output below the rules: required dimensions, the store, and
+//! the policy that applies while the store is down.
 
 use sluicegate_config::{Config, RedisTopology, StoreOptions};
 use sluicegate_core::limit::Unit;
 use sluicegate_core::ruleset::{Bypass, bypassed, is_set_for_callers};
 
-/// The summary, a line for each fact.
+/// Formats the summary, one line per fact.
 pub(super) fn summary(config: &Config) -> String {
     let facts = [
         ("required", required(config)),
@@ -19,11 +19,11 @@ pub(super) fn summary(config: &Config) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// The dimensions that a request has to name, and the groups that it may leave out.
+/// Lists the dimensions that a request must have, and the groups that it bypasses without them.
 fn required(config: &Config) -> Vec<String> {
     let settings = config.settings();
     if !config.enabled {
-        return vec!["nothing while limits are disabled".to_owned()];
+        return vec!["none: limits are disabled".to_owned()];
     }
     let mut always: Vec<&str> = settings.required.iter().map(String::as_str).collect();
     for name in settings.needs.iter().flat_map(|need| need.in_every_set()) {
@@ -52,8 +52,8 @@ fn required(config: &Config) -> Vec<String> {
     lines
 }
 
-/// What callers of `POST /rate-limit/allow` and gRPC `Allow` have to do for some rules, because
-/// these calls state no cost.
+/// Returns notes for callers of `POST /rate-limit/allow` and gRPC `Allow`: these calls carry no
+/// cost, so some rules need a settle or release call afterwards.
 pub(super) fn notes(config: &Config) -> Vec<String> {
     let limits = |unit: fn(Unit) -> bool| {
         let rules = config.groups().iter().flat_map(|group| &group.rules);
@@ -67,42 +67,42 @@ pub(super) fn notes(config: &Config) -> Vec<String> {
     let callers = "callers of POST /rate-limit/allow and gRPC Allow";
     if !costs.is_empty() {
         notes.push(format!(
-            "{costs}: {callers} state no cost, so nothing is charged until they settle the handle \
-             of the answer (POST /v1/settle, within 5min), and work that is under way can exceed \
-             the limit: POST /v1/acquire takes an estimate"
+            "{costs}: {callers} send no cost, so nothing is charged until they settle the \
+             returned handle (POST /v1/settle, within 5min), and requests in flight can exceed the \
+             limit: use POST /v1/acquire, which accepts an estimate"
         ));
     }
     if !slots.is_empty() {
         notes.push(format!(
-            "{slots}: {callers} hold a slot until they release the handle of the answer (POST \
-             /v1/release), or until its lease ends"
+            "{slots}: {callers} hold a slot until they release the returned handle (POST \
+             /v1/release), or until its lease expires"
         ));
     }
     notes
 }
 
-/// Where usage is kept. Addresses are not shown: a password may be in the wrong place of one.
+/// Describes the store. Omits addresses: one may contain a password in the wrong place.
 fn store(store: &StoreOptions) -> String {
     match store {
         StoreOptions::Memory { keys_max, snapshot, .. } => {
             let kept = if snapshot.is_some() { ", with a snapshot" } else { "" };
-            format!("memory of one process, at most {keys_max} counters{kept}")
+            format!("memory of this process, at most {keys_max} counters{kept}")
         }
         StoreOptions::Redis(redis) => {
             let topology = match &redis.topology {
-                RedisTopology::Single(_) => "one server".to_owned(),
-                RedisTopology::Cluster(nodes) => format!("a cluster, found by {}", nodes.len()),
-                RedisTopology::Sentinel { nodes, .. } => format!("by {} sentinels", nodes.len()),
+                RedisTopology::Single(_) => "single server".to_owned(),
+                RedisTopology::Cluster(nodes) => format!("cluster ({} seed nodes)", nodes.len()),
+                RedisTopology::Sentinel { nodes, .. } => format!("{} sentinels", nodes.len()),
             };
             format!("Redis, {topology}, shared by at most {} nodes", redis.nodes_max)
         }
     }
 }
 
-/// What holds while the store does not answer.
+/// Describes the outage policies, which decide while the store does not respond.
 fn outage(config: &Config) -> String {
     if matches!(config.store, StoreOptions::Memory { .. }) {
-        return "none: the memory of this process always answers".to_owned();
+        return "not possible: the store is the memory of this process".to_owned();
     }
     let outage = &config.settings().outage;
     let by_type = outage.by_client_type.iter();

@@ -1,4 +1,4 @@
-//! Dispatchers and workers: from what a configuration says of them to what runs.
+//! Builds and runs the dispatcher and the workers of a configuration.
 
 pub(crate) mod progress;
 mod watch;
@@ -22,15 +22,15 @@ use crate::wire::Part;
 
 pub(crate) use watch::Watch;
 
-/// The dispatcher and the workers of a process; there may be none.
+/// The dispatcher and the workers of a process; both may be absent.
 pub(crate) struct Jobs {
     dispatcher: Option<Arc<Dispatcher>>,
     workers: Vec<Arc<Worker>>,
-    /// What is shown of them.
+    /// Metrics and state of the jobs.
     pub(crate) shown: Shown,
 }
 
-/// What others may see of jobs.
+/// Metrics and state of the jobs, for the metrics endpoint, `jobs why` and the progress line.
 #[derive(Clone)]
 pub(crate) struct Shown {
     pub(crate) metrics: Metrics,
@@ -40,8 +40,8 @@ pub(crate) struct Shown {
 }
 
 impl Jobs {
-    /// Connects to the broker and makes everything ready: what is wrong with queues, their login or
-    /// a handler is told here.
+    /// Connects to the broker and builds the dispatcher and the workers. Fails if a queue is missing,
+    /// the login is wrong or a handler is invalid.
     pub(crate) async fn open(
         config: &Config,
         parts: &[Part],
@@ -66,7 +66,7 @@ impl Jobs {
             return Ok(jobs);
         }
         let broker = config.queue.clone().unwrap_or_default();
-        // A file of ours is made with whatever is in it: nobody else could have.
+        // The embedded queue is ours alone, so no other tool could have created its queues.
         let missing = match &broker.broker {
             QueueBroker::Embedded { .. } => Missing::Make,
             _ => missing,
@@ -89,12 +89,12 @@ impl Jobs {
         Ok(jobs)
     }
 
-    /// Whether there is anything to do.
+    /// Returns true if there is neither a dispatcher nor a worker.
     pub(crate) fn is_empty(&self) -> bool {
         self.dispatcher.is_none() && self.workers.is_empty()
     }
 
-    /// Starts all of it.
+    /// Starts the dispatcher, the workers and the depth poller.
     pub(crate) fn start(&self, stop: &Stop) -> JoinSet<()> {
         let mut running = JoinSet::new();
         if let Some(dispatcher) = self.dispatcher.clone() {
@@ -109,8 +109,7 @@ impl Jobs {
         running
     }
 
-    /// Takes over from a new configuration what can be changed while it runs: see
-    /// [`crate::restart`].
+    /// Applies the options of a new configuration that need no restart: see [`crate::restart`].
     pub(crate) fn reload(&self, config: &Config) {
         if let (Some(dispatcher), Some(dispatch)) = (&self.dispatcher, &config.dispatch) {
             dispatcher.enable(config.enabled && dispatch.enabled);
@@ -127,8 +126,8 @@ impl Jobs {
         service: &Arc<Service>,
         clock: Arc<dyn Clock>,
     ) -> anyhow::Result<Arc<Dispatcher>> {
-        let mut targets = Vec::new();
-        // Targets before the source: every message that is taken must have a queue to go to.
+        let mut providers = Vec::new();
+        // Opens the target queues before the source, so that received messages can be sent on.
         for provider in &config.providers {
             targets.push(queues.queue(&provider.queue, None).await?);
         }
@@ -173,16 +172,16 @@ impl Jobs {
     }
 }
 
-/// Waits for everything that was started.
+/// Waits until all tasks have ended.
 pub(crate) async fn finish(mut running: JoinSet<()>) {
     while let Some(ended) = running.join_next().await {
         if let Err(panicked) = ended {
-            error!(%panicked, "a dispatcher or a worker died");
+            error!(%panicked, "dispatcher or worker task panicked");
         }
     }
 }
 
-/// Queues that were opened, each once: what goes through one is counted together.
+/// Open queues by name. Each is opened once, so that its users share the statistics.
 struct Opened {
     queues: Queues,
     missing: Missing,
@@ -200,7 +199,7 @@ impl Opened {
     }
 }
 
-/// Everybody who has a name here.
+/// Returns the names of all providers.
 fn providers(config: &Config) -> Vec<String> {
     let dispatched = config.dispatch.iter().flat_map(|dispatch| &dispatch.providers);
     let mut names: Vec<String> = dispatched.map(|provider| provider.name.clone()).collect();

@@ -1,5 +1,4 @@
-//! How jobs get on, in a line on the terminal: how many lie where, how fast they go, what went
-//! wrong, and how long the rest takes.
+//! The progress line of jobs on the terminal: messages per queue, rates, failures and time left.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -12,10 +11,10 @@ use super::Shown;
 use crate::console::Console;
 
 const EVERY: Duration = Duration::from_secs(1);
-/// Over how many lines the rate is taken.
+/// Number of updates over which the rate is averaged.
 const RATE_OVER: usize = 10;
 
-/// Shows the line until it is stopped, whenever there is something to show.
+/// Updates the progress line every second until it is stopped. Hides it while there are no jobs.
 pub(crate) async fn show(console: Console, shown: Shown, stop: CancellationToken) {
     let mut tick = tokio::time::interval(EVERY);
     let mut done = Vec::new();
@@ -40,7 +39,7 @@ impl Shown {
     }
 }
 
-/// The line; none while nothing waits and nothing was done for a minute.
+/// Formats the line; `None` if the queues are empty and nothing was done for a minute.
 fn line(shown: &Shown, rate: f64) -> Option<String> {
     let mut line = String::new();
     let mut left = 0;

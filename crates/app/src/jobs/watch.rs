@@ -1,4 +1,4 @@
-//! How much lies in queues. Brokers are asked now and then, and not by whoever looks.
+//! Polls the depth of queues in the background, so that reading metrics does not call the broker.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tracing::debug;
 
 const EVERY: Duration = Duration::from_secs(2);
 
-/// Watches queues. Clones watch the same.
+/// Poller of queue depths. Clones share the state.
 #[derive(Clone, Default)]
 pub(crate) struct Watch(Arc<Mutex<Vec<Watched>>>);
 
@@ -26,7 +26,7 @@ impl Watch {
         self.lock().extend(watched);
     }
 
-    /// Asks brokers until it is stopped.
+    /// Polls the broker every two seconds until it is stopped.
     pub(super) async fn run(self, stop: CancellationToken) {
         let mut look = tokio::time::interval(EVERY);
         look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -42,7 +42,7 @@ impl Watch {
         for (number, queue) in queues.into_iter().enumerate() {
             let (depth, dead) = tokio::join!(queue.depth(), queue.dead_depth());
             if let Err(error) = &depth {
-                debug!(queue = queue.name(), %error, "how much is in it is not known");
+                debug!(queue = queue.name(), %error, "can't read queue depth");
             }
             if let Some(watched) = self.lock().get_mut(number) {
                 watched.depth = depth.ok();
@@ -51,7 +51,7 @@ impl Watch {
         }
     }
 
-    /// How much is in each queue, where that is known: ready, delayed, in somebody's hands, dead.
+    /// Returns the depth and the number of dead letters of each queue that was polled successfully.
     pub(crate) fn depths(&self) -> Vec<(String, Depth, u64)> {
         let known = |watched: &Watched| {
             let name = watched.queue.name().to_owned();
@@ -60,7 +60,7 @@ impl Watch {
         self.lock().iter().filter_map(known).collect()
     }
 
-    /// What metrics show.
+    /// Returns the statistics of all queues for the metrics.
     pub(crate) fn stats(&self) -> Vec<QueueStats> {
         self.lock().iter().map(Watched::stats).collect()
     }

@@ -1,4 +1,5 @@
-//! Where a job is, as the admin listener tells it.
+//! `GET /v1/jobs/{id}` of the admin listener: returns the last known state of a job, for
+//! `sluicegate jobs why`.
 
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
@@ -8,7 +9,7 @@ use axum::{Json, Router};
 use serde_json::json;
 use sluicegate_dispatch::{Sighting, Tracker};
 
-/// `GET /v1/jobs/{id}`.
+/// Returns the router of `GET /v1/jobs/{id}`.
 pub(crate) fn router(tracker: Tracker) -> Router {
     Router::new().route("/v1/jobs/{id}", get(find)).with_state(tracker)
 }
@@ -17,7 +18,7 @@ async fn find(State(tracker): State<Tracker>, Path(id): Path<String>) -> Respons
     match tracker.find(&id) {
         Some(seen) => Json(shown(&id, &seen)).into_response(),
         None => {
-            let detail = "this process has not seen the job, or it was too long ago";
+            let detail = "job not found: this process has not seen it, or it was too long ago";
             let body = json!({"title": "not found", "status": 404, "detail": detail});
             (StatusCode::NOT_FOUND, Json(body)).into_response()
         }

@@ -1,11 +1,11 @@
-//! Virtual time: an hour of traffic takes no time at all.
+//! A virtual clock, so that a test of an hour of traffic runs at once.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use sluicegate_core::Timestamp;
 use sluicegate_core::time::Clock;
 
-/// A clock that stands still until it is set.
+/// A clock that changes only when it is set.
 #[derive(Debug)]
 pub(super) struct VirtualClock(AtomicU64);
 
@@ -14,7 +14,7 @@ impl VirtualClock {
         Self(AtomicU64::new(now.as_micros()))
     }
 
-    /// Shows `now` from now on; a clock does not go back.
+    /// Moves the clock forward to `now`; never moves it back.
     pub(super) fn set(&self, now: Timestamp) {
         self.0.fetch_max(now.as_micros(), Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! What a step is expected to bring about, and where it did not.
+//! The expectations of a test step: parses `expect` and compares it with the result of the step.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,11 +10,11 @@ use super::observe::{Observed, Quantity, Word};
 use super::problems::Problems;
 use super::yaml::{Fields, Node};
 
-/// What is stated is compared; what is left out may be anything.
+/// The expected result of a step. Fields that the test omits are not compared.
 #[derive(Debug, Default)]
 pub(super) struct Expected {
     word: Option<Word>,
-    /// How many of all calls of a step come to what.
+    /// Expected number of calls of the step per outcome.
     pub(super) counts: Vec<(Word, u64)>,
     rule: Option<String>,
     reason: Option<String>,
@@ -27,16 +27,16 @@ pub(super) struct Expected {
     scopes: Vec<Usage>,
 }
 
-/// How far a limit is to be used.
+/// The expected usage of a limit.
 #[derive(Debug)]
 struct Usage {
     rule: String,
-    /// All limits of the rule, if none is named.
+    /// Limit to compare; all limits of the rule if none.
     limit: Option<Limit>,
     used: Number,
 }
 
-/// One thing that is not as expected.
+/// A difference between the expected and the actual result.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Mismatch {
     pub(super) what: String,
@@ -44,7 +44,7 @@ pub(super) struct Mismatch {
     pub(super) got: String,
 }
 
-/// The keys of a map; the last four count decisions.
+/// Keys of `expect`; the last four are counts of decisions.
 const KEYS: [&str; 14] = [
     "decision",
     "rule",
@@ -63,12 +63,12 @@ const KEYS: [&str; 14] = [
 ];
 
 impl Expected {
-    /// Only this word.
+    /// Expects only this outcome.
     pub(super) fn just(word: Word) -> Self {
         Self { word: Some(word), ..Self::default() }
     }
 
-    /// `allow`, `any`, `{allow: 10, deny: 5}`, or a map of details.
+    /// Parses `expect` of a request: `allow`, `any`, `{allow: 10, deny: 5}`, or a map of details.
     pub(super) fn of_answer(node: &Node, groups: &[Group], problems: &mut Problems<'_>) -> Self {
         if !node.is_map() {
             let any = Word::ANSWERS.map(|word| (word.name(), Some(word)));
@@ -81,8 +81,8 @@ impl Expected {
         if !counts.is_empty() {
             let details = KEYS[..10].iter().find_map(|key| fields.entry(key));
             if let Some((at, _)) = details {
-                let remedy = "write a step with times: 1 for what one call comes to";
-                problems.add(at, "counts of decisions stand alone", remedy);
+                let remedy = "remove this, or write a step of its own with times: 1";
+                problems.add(at, "this can't be combined with counts of decisions", remedy);
             }
             return Self { counts, ..Self::default() };
         }
@@ -94,7 +94,7 @@ impl Expected {
             .get("decision")
             .and_then(|node| node.word("decision", &Word::ANSWERS.map(Word::named), problems));
         let names = |key: &str, problems: &mut Problems<'_>| {
-            let form = "write a list of rules";
+            let form = "write a list of rule names";
             let items = fields.get(key)?.list(form, problems)?;
             let name = |item| rule_name(item, groups, problems);
             Some(items.iter().filter_map(name).collect::<Vec<_>>())
@@ -124,12 +124,12 @@ impl Expected {
         expected
     }
 
-    /// `{USER_MODEL: 5}` or `{USER_MODEL: {5/5s: 5, 100/h: 7}}`.
+    /// Parses `expect` of `usage`: `{USER_MODEL: 5}` or `{USER_MODEL: {5/5s: 5, 100/h: 7}}`.
     pub(super) fn of_usage(node: &Node, groups: &[Group], problems: &mut Problems<'_>) -> Self {
         Self { scopes: scopes(node, groups, problems), ..Self::just(Word::Done) }
     }
 
-    /// `done`, `replayed`, `conflict` …
+    /// Parses `expect` of `settle`, `release`, `renew` and `cancel`: `done`, `replayed`, `conflict` …
     pub(super) fn of_end(node: &Node, problems: &mut Problems<'_>) -> Self {
         Self {
             word: node.word("outcome", &Word::ENDS.map(Word::named), problems),
@@ -137,7 +137,7 @@ impl Expected {
         }
     }
 
-    /// Everything that is not as expected.
+    /// Returns all differences from the actual result.
     pub(super) fn compare(&self, got: &Observed) -> Vec<Mismatch> {
         let mut found = Vec::new();
         let word = self.word.as_ref();
@@ -199,7 +199,7 @@ fn check<E: fmt::Display, G: fmt::Display>(
     });
 }
 
-/// A number as it is written: of requests or tokens, or dollars.
+/// An expected number as written: requests, tokens, or dollars.
 #[derive(Clone, Debug)]
 pub(super) struct Number(String);
 
@@ -218,7 +218,7 @@ impl FromStr for Number {
     fn from_str(text: &str) -> Result<Self, String> {
         if text.parse::<u64>().is_err() && text.parse::<Money>().is_err() {
             return Err(format!(
-                "{text:?} is not a number: write one such as 5, or 0.25 for money"
+                "{text:?} is not a number: write for example 5, or 0.25 for money"
             ));
         }
         Ok(Self(text.to_owned()))
@@ -231,7 +231,7 @@ impl fmt::Display for Number {
     }
 }
 
-/// Names of rules; their order does not matter.
+/// Names of rules, compared without regard to order.
 struct Names<'n>(Vec<&'n str>);
 
 impl<'n> Names<'n> {
@@ -257,13 +257,13 @@ impl fmt::Display for Names<'_> {
 }
 
 fn counts(fields: &Fields<'_>, problems: &mut Problems<'_>) -> Vec<(Word, u64)> {
-    let form = "write how many of the calls";
+    let form = "write the expected number of calls";
     let count = |word: Word| Some((word, fields.parse(word.name(), form, problems)?));
     Word::COUNTED.into_iter().filter_map(count).collect()
 }
 
 fn scopes(node: &Node, groups: &[Group], problems: &mut Problems<'_>) -> Vec<Usage> {
-    let form = "write rules and how far each is used, such as {USER_MODEL: 5}";
+    let form = "write rules and their usage, such as {USER_MODEL: 5}";
     let mut found = Vec::new();
     for (key, node) in node.entries(form, problems).unwrap_or_default() {
         let rule = key.text.clone();

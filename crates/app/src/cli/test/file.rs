@@ -1,7 +1,7 @@
-//! A test file: which configuration, and what is to be true of it.
+//! Loads a test file: the configuration it tests, and its test cases.
 //!
-//! A file without `config` holds the configuration itself: `limits` and what belongs to them stand
-//! beside `tests`. That part is read by the code that reads configurations.
+//! A file without `config` contains the configuration itself: `limits` and related keys beside
+//! `tests`. That part is parsed by the configuration loader.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -14,14 +14,14 @@ use super::problems::Problems;
 use super::step::{Case, Reader};
 use super::yaml::{self, Fields, Key, Mark, Node};
 
-/// The keys of a test file.
+/// Keys of a test file.
 const OURS: [&str; 4] = ["config", "env", "start", "tests"];
-/// The keys of a configuration that can stand beside them.
+/// Keys of a configuration that a test file may contain.
 const INLINE: [&str; 4] = ["limits", "dimensions", "booking", "prices"];
-/// A Monday, at the first instant of a day, a week and an hour.
+/// Default start time: a Monday at midnight, the start of a week, a day and an hour.
 const START: &str = "2026-01-05T00:00:00Z";
 
-/// A test file that was read.
+/// A loaded test file.
 pub(super) struct File {
     pub(super) name: String,
     pub(super) config: Config,
@@ -29,11 +29,11 @@ pub(super) struct File {
 }
 
 impl File {
-    /// Reads a file and the configuration that it names. The error is all that is wrong with it.
+    /// Loads a test file and its configuration. The error lists all problems.
     pub(super) fn load(path: &Path) -> anyhow::Result<Self> {
         let name = path.display().to_string();
         let text = std::fs::read_to_string(path)
-            .with_context(|| format!("can't read the tests {name}"))?;
+            .with_context(|| format!("can't read the test file {name}"))?;
         let mut problems = Problems::new(&name, &text);
         let root = yaml::parse(&text, &mut problems);
         let outline = root.as_ref().and_then(|root| Outline::read(root, &mut problems));
@@ -49,7 +49,7 @@ impl File {
     }
 }
 
-/// What a file says before its tests are looked at.
+/// The top level of a test file, before its tests are parsed.
 struct Outline<'n> {
     fields: Fields<'n>,
     config: Option<(Mark, PathBuf)>,
@@ -63,12 +63,12 @@ impl<'n> Outline<'n> {
         let known: Vec<_> = OURS.into_iter().chain(INLINE).collect();
         let fields = root.fields(&known, problems)?;
         let config = fields.get("config").and_then(|node| {
-            let path = node.text("write the path of a configuration", problems)?;
+            let path = node.text("write the path of a configuration file", problems)?;
             Some((node.at, PathBuf::from(path)))
         });
         let inline = INLINE.iter().find_map(|key| fields.entry(key));
         if let (Some(_), Some((at, _))) = (&config, inline) {
-            problems.add(at, "this belongs into the configuration", "remove it, or config");
+            problems.add(at, "this can't be combined with config", "remove it, or remove config");
         }
         let form = "write a list of tests, each with a name and steps";
         let tests = match fields.get("tests") {
@@ -108,10 +108,11 @@ impl<'n> Outline<'n> {
             }
             None => {
                 let Some(text) = only_configuration(text, self.fields.entries) else {
-                    let remedy = "write its keys in lines of their own, or name a file with config";
+                    let remedy =
+                        "write each top-level key on a line of its own, or use config: FILE";
                     problems.add(
                         self.fields.at,
-                        "a configuration can't be read out of this",
+                        "the configuration can't be separated from the tests",
                         remedy,
                     );
                     bail!("{problems}");
@@ -121,7 +122,7 @@ impl<'n> Outline<'n> {
         };
         let config = sluicegate_config::load(&name, &text, &look_up)?.config;
         if !config.enabled {
-            bail!("{name}: limits are disabled, so everything is allowed: set `enabled` by `env`");
+            bail!("{name}: limits are disabled: set the variable of `enabled` in `env`");
         }
         Ok(config)
     }
@@ -133,9 +134,9 @@ impl<'n> Outline<'n> {
     fn case(&self, node: &Node, groups: &[Group], problems: &mut Problems<'_>) -> Option<Case> {
         let fields = node.fields(&["name", "start", "steps"], problems)?;
         let name = match fields.get("name") {
-            Some(name) => name.text("write what is true when the test passes", problems)?,
+            Some(name) => name.text("write a name that says what the test shows", problems)?,
             None => {
-                problems.add(fields.at, "this test has no name", "write what it shows");
+                problems.add(fields.at, "this test has no name", "write name: what the test shows");
                 ""
             }
         };
@@ -155,7 +156,7 @@ impl<'n> Outline<'n> {
 }
 
 fn env(fields: &Fields<'_>, problems: &mut Problems<'_>) -> HashMap<String, String> {
-    let form = "write names and values";
+    let form = "write a map of variable names and values";
     let entries = fields.get("env").and_then(|node| node.entries(form, problems));
     let text = |(key, node): &(Key, Node)| {
         node.text("write a value", problems).map(|value| (key.text.clone(), value.to_owned()))
@@ -164,26 +165,26 @@ fn env(fields: &Fields<'_>, problems: &mut Problems<'_>) -> HashMap<String, Stri
 }
 
 fn instant(fields: &Fields<'_>, problems: &mut Problems<'_>) -> Option<Timestamp> {
-    let form = format!("write an instant, such as {START}");
+    let form = format!("write a time such as {START}");
     let at: jiff::Timestamp = fields.parse("start", &form, problems)?;
     timestamp(at).or_else(|| {
         let at = fields.entry("start").map_or(fields.at, |(at, _)| at);
-        problems.add(at, "time begins in 1970", &form);
+        problems.add(at, "the start is before 1970", &form);
         None
     })
 }
 
 fn default_start() -> Timestamp {
     let at = START.parse().ok().and_then(timestamp);
-    at.expect("the default start is an instant after 1970")
+    at.expect("the default start is a time after 1970")
 }
 
 fn timestamp(at: jiff::Timestamp) -> Option<Timestamp> {
     u64::try_from(at.as_microsecond()).ok().map(Timestamp::from_micros)
 }
 
-/// The text with all lines blank that are not of the configuration, so that messages about the
-/// rest name the right place. `None` if lines can't be told apart.
+/// Returns the text with all lines blanked that are not part of the configuration, so that
+/// messages about the rest have the right line. `None` if keys share lines.
 fn only_configuration(text: &str, entries: &[(Key, Node)]) -> Option<String> {
     let in_lines = entries.windows(2).all(|pair| pair[0].0.at.line < pair[1].0.at.line);
     if !in_lines || entries.iter().any(|(key, _)| key.at.column != 1) {

@@ -1,8 +1,8 @@
-//! `sluicegate test`: unit tests of rules, in virtual time.
+//! `sluicegate test`: runs unit tests of rules, with a virtual clock.
 //!
 //! ```yaml
 //! config: sluicegate.yaml            # relative to this file; or limits: … right here
-//! env: {RATE: "5"}                   # its variables; those of the shell are not seen
+//! env: {RATE: "5"}                   # variables of the configuration; the shell's are not used
 //! tests:
 //!   - name: the sixth call in five seconds is denied
 //!     steps:
@@ -13,8 +13,8 @@
 //!         expect: {decision: deny, rule: USER_MODEL, retry_after: 4s}
 //! ```
 //!
-//! Every test has a limiter of its own: the rules and the memory store that the service has, asked
-//! in the same way and answering in the same words. Only the clock is the test's.
+//! Every test has a limiter of its own, with the rules, the memory store and the service layer of
+//! `sluicegate serve`. Only the clock is virtual.
 
 mod clock;
 mod expect;
@@ -36,34 +36,39 @@ use file::File;
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
-  sluicegate test tests.yaml               every test of a file
-  sluicegate test *.yaml --filter tenant   those whose name contains a word
+  sluicegate test tests.yaml               run every test of a file
+  sluicegate test *.yaml --filter tenant   run the tests whose name contains \"tenant\"
 
 A test file:
   config: sluicegate.yaml            # relative to this file; or `limits:` right here
-  env: {RATE: \"5\"}                   # its variables; those of the shell are not seen
+  env: {RATE: \"5\"}                   # variables of the configuration; the shell's are not used
   tests:
     - name: the sixth call in five seconds is denied
       steps:
         - send: {userId: u1, modelId: gpt4}
           times: 5                   # every: 100ms, cost: {usd: \"0.01\"}, hold: 30s, id: a
-        - at: 1s                     # since the start; after: 1s is since the step before
+        - at: 1s                     # from the start of the test; after: 1s is from the previous step
           send: {userId: u1, modelId: gpt4}
           expect: {decision: deny, rule: USER_MODEL, retry_after: 4s}
         - usage: {userId: u1, modelId: gpt4}
           expect: {USER_MODEL: {5/5s: 5}}
 
-Steps: send, check, usage, reset, and settle, release, renew or cancel of an earlier id.
-In values, <n> stands for the number of the call.
+Steps:
+  send                            send a request and charge it if it is allowed
+  check                           send a request without charging it
+  usage, reset                    read or reset the counters of a request
+  settle, release, renew, cancel  act on a reservation by the id of an earlier step
 
-Exit code: 0 all passed, 1 some failed, 2 a file is wrong";
+In values, <n> is replaced by the number of the call, from 1 to `times`.
+
+Exit code: 0 all tests passed, 1 a test failed, 2 invalid test file";
 
 #[derive(Args)]
 pub(super) struct Test {
     /// Test files
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
-    /// Run only the tests whose name contains this
+    /// Run only the tests whose name contains this text
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
 }
@@ -91,14 +96,14 @@ impl Test {
             }
         }
         if passed + failed == 0 {
-            bail!("no test has {:?} in its name", self.filter.unwrap_or_default());
+            bail!("no test name contains {:?} (--filter)", self.filter.unwrap_or_default());
         }
         say(&report::summary(passed, failed));
         Ok(failed == 0)
     }
 }
 
-/// Reads all files before any test runs: who made a mistake wants to hear of that first.
+/// Loads all files before any test runs, so that errors in the files are printed first.
 fn load(paths: &[PathBuf]) -> anyhow::Result<Vec<File>> {
     let mut files = Vec::new();
     let mut errors = Vec::new();

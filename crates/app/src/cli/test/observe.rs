@@ -1,4 +1,4 @@
-//! What a step brought about, in the words of the service.
+//! The result of a test step: the outcome and the state of the limits, as the service reports it.
 
 use std::fmt;
 
@@ -9,35 +9,35 @@ use sluicegate_core::{Decision, Limit, Money, Plan, Span, Timestamp};
 use sluicegate_service::Failure;
 use sluicegate_service::answer::Answer;
 
-/// The outcome of a step in one word.
+/// Outcome of a step, as written in `expect`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Word {
-    /// It may go.
+    /// The request is allowed.
     Allow,
-    /// Not now.
+    /// The request is denied for now.
     Deny,
-    /// Not ever.
+    /// The request can never be allowed.
     Never,
     /// A reservation was settled, released, renewed or cancelled.
     Done,
-    /// It had been before; nothing changed.
+    /// The call was a repetition; nothing changed.
     Replayed,
-    /// The question can't be answered: a required dimension is missing, or a value is no good.
+    /// The request is invalid: a required dimension is missing, or a value is not valid.
     Invalid,
-    /// The id stands for something else.
+    /// The id is in use for a different request.
     Conflict,
-    /// Nothing is held under the id.
+    /// No reservation has this id.
     Unknown,
-    /// The id was cancelled.
+    /// The reservation was cancelled.
     Gone,
     /// The lease has expired.
     Lost,
-    /// The store keeps as much as it may.
+    /// The store is full or down.
     Unavailable,
 }
 
 impl Word {
-    /// What a question can come to.
+    /// Outcomes of a request.
     pub(super) const ANSWERS: [Self; 8] = [
         Self::Allow,
         Self::Deny,
@@ -48,9 +48,9 @@ impl Word {
         Self::Lost,
         Self::Unavailable,
     ];
-    /// What can be counted of several questions.
+    /// Outcomes that can be counted over several calls.
     pub(super) const COUNTED: [Self; 4] = [Self::Allow, Self::Deny, Self::Never, Self::Invalid];
-    /// What the end of a reservation can come to.
+    /// Outcomes of settle, release, renew and cancel.
     pub(super) const ENDS: [Self; 6] =
         [Self::Done, Self::Replayed, Self::Conflict, Self::Unknown, Self::Gone, Self::Lost];
 
@@ -70,7 +70,7 @@ impl Word {
         }
     }
 
-    /// Itself, with its name.
+    /// Returns the outcome with its name.
     pub(super) const fn named(self) -> (&'static str, Self) {
         (self.name(), self)
     }
@@ -82,38 +82,38 @@ impl fmt::Display for Word {
     }
 }
 
-/// Everything that can be expected of a step.
+/// The result of a step: everything that `expect` can compare.
 #[derive(Debug)]
 pub(super) struct Observed {
     pub(super) word: Word,
-    /// The rule that stands in the way.
+    /// Rule that denied the request.
     pub(super) rule: Option<String>,
     pub(super) reason: Option<String>,
     pub(super) retry_after: Option<Span>,
-    /// Of the limit that hit, or of the tightest.
+    /// Remaining amount of the limit that denied the request, or else of the tightest limit.
     pub(super) remaining: Option<Quantity>,
     pub(super) effective_limit: Option<Quantity>,
     pub(super) replayed: bool,
-    /// The shadow rules that would have denied it.
+    /// Shadow rules that would have denied the request.
     pub(super) shadowed: Vec<String>,
     pub(super) scopes: Vec<Scope>,
-    /// What an error says.
+    /// Error message.
     pub(super) error: Option<String>,
 }
 
-/// One limit, and how far it is used.
+/// Usage of one limit.
 #[derive(Debug)]
 pub(super) struct Scope {
     pub(super) rule: String,
     pub(super) limit: Limit,
     pub(super) used: Quantity,
     pub(super) left: Quantity,
-    /// How long until the oldest use leaves.
+    /// Time until the oldest usage expires.
     pub(super) reset: Span,
     pub(super) shadow: bool,
 }
 
-/// A number in its unit: money in dollars.
+/// A number with its unit; money is displayed in dollars.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Quantity {
     pub(super) number: u64,
@@ -130,7 +130,7 @@ impl fmt::Display for Quantity {
 }
 
 impl Observed {
-    /// Just a word.
+    /// Creates a result that has only an outcome.
     pub(super) fn word(word: Word) -> Self {
         Self {
             word,
@@ -146,7 +146,7 @@ impl Observed {
         }
     }
 
-    /// A decision, told as the front doors tell it.
+    /// Creates the result of a decision, with the same values as the REST and gRPC responses.
     pub(super) fn decision(answer: &Answer<'_, '_>) -> Self {
         let (plan, decision) = (answer.plan(), answer.decision());
         let hit = answer.hit();
@@ -172,7 +172,7 @@ impl Observed {
         }
     }
 
-    /// What the limits show.
+    /// Creates the result of a usage query.
     pub(super) fn usage(at: Timestamp, plan: &Plan<'_>, readings: &[Reading]) -> Self {
         Self { scopes: scopes(at, plan, readings), ..Self::word(Word::Done) }
     }
@@ -193,7 +193,7 @@ impl Observed {
         Self { error: Some(error.to_string()), ..Self::word(word) }
     }
 
-    /// The rules that applied, in the order of their groups.
+    /// Returns the rules that applied, in order of their groups.
     pub(super) fn rules(&self) -> Vec<&str> {
         let mut rules: Vec<_> = self.scopes.iter().map(|scope| scope.rule.as_str()).collect();
         rules.dedup();

@@ -1,4 +1,4 @@
-//! What is wrong with a test file, in the words of `sluicegate check`.
+//! Collects the problems of a test file and prints them in the format of `sluicegate check`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,13 +7,13 @@ use sluicegate_config::{Diagnostic, Excerpt, Severity};
 
 use super::yaml::Mark;
 
-/// A longer line is not shown.
+/// Maximum length of a line to quote in a message.
 const LINE_CHARS_MAX: usize = 160;
 
-/// More words than these help nobody.
+/// Maximum number of valid words to list in a message.
 const LISTED_MAX: usize = 20;
 
-/// Collects mistakes until all of a file are known.
+/// The problems of one test file.
 pub(super) struct Problems<'t> {
     source: Arc<str>,
     lines: Vec<&'t str>,
@@ -40,7 +40,7 @@ impl<'t> Problems<'t> {
         });
     }
 
-    /// Says which of the known words was probably meant.
+    /// Adds a problem about an unknown word, with the closest known word as a suggestion.
     pub(super) fn unknown(&mut self, at: Mark, what: &str, written: &str, known: &[&str]) {
         let remedy = match nearest(written, known) {
             Some(near) => format!("did you mean {near}?"),
@@ -55,7 +55,7 @@ impl<'t> Problems<'t> {
     }
 }
 
-/// All of them, in the order of the text.
+/// Prints all problems in order of their positions.
 impl fmt::Display for Problems<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut found: Vec<_> = self.found.iter().collect();

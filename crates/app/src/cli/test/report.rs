@@ -1,4 +1,4 @@
-//! What is shown of a test: a line, and of a failure all that it takes to understand it.
+//! The output of `sluicegate test`: one line per test, and the details of each failure.
 
 use super::super::check::table;
 use super::observe::{Observed, Scope};
@@ -24,7 +24,7 @@ pub(super) fn failed(name: &str, file: &str, failure: &Failure) -> String {
     format!("{}\n{}\n", parts[0], body.join("\n\n"))
 }
 
-/// How far the limits were used when it happened.
+/// Formats the usage of the limits at the time of the failure.
 fn scopes(observed: &Observed) -> String {
     let row = |scope: &Scope| {
         let shadow = if scope.shadow { " (shadow)" } else { "" };
@@ -39,8 +39,8 @@ fn scopes(observed: &Observed) -> String {
     let rows: Vec<_> = observed.scopes.iter().map(row).collect();
     match (rows.is_empty(), &observed.error) {
         (true, Some(_)) => String::new(),
-        (true, None) => "no rule applies".to_owned(),
-        (false, _) => table(&["rule", "limit", "used", "left", "reset"], &rows),
+        (true, None) => "no rule matches the request".to_owned(),
+        (false, _) => table(&["rule", "limit", "used", "left", "resets"], &rows),
     }
 }
 

@@ -1,16 +1,16 @@
-//! A test is a list of steps, and a step does one thing at an instant.
+//! Parses the steps of a test. A step performs one action at one point in time.
 //!
-//! | step | what it does | options |
+//! | step | action | options |
 //! |---|---|---|
-//! | `send: {userId: u1}` | asks, and is charged if it may go | `times`, `every`, `cost`, `hold`, `id` |
-//! | `check: {userId: u1}` | asks, and is charged nothing | `times`, `every`, `cost` |
-//! | `usage: {userId: u1}` | reads how far limits are used | |
-//! | `reset: {userId: u1}` | forgets the usage of its counters | |
+//! | `send: {userId: u1}` | sends a request, which is charged if it is allowed | `times`, `every`, `cost`, `hold`, `id` |
+//! | `check: {userId: u1}` | sends a request without charging it | `times`, `every`, `cost` |
+//! | `usage: {userId: u1}` | reads the usage of the limits | |
+//! | `reset: {userId: u1}` | resets the counters | |
 //! | `settle: a` | replaces the estimate of `id: a` by the actual cost | `cost` |
-//! | `release: a`, `renew: a`, `cancel: a` | ends or renews what `id: a` holds | |
+//! | `release: a`, `renew: a`, `cancel: a` | releases, renews or cancels the reservation of `id: a` | |
 //!
-//! Every step takes `at` (since the start of the test) or `after` (since the step before), and
-//! `expect`.
+//! Every step takes `at` (time from the start of the test) or `after` (time from the previous step),
+//! and `expect`.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -24,23 +24,23 @@ use super::observe::Word;
 use super::problems::Problems;
 use super::yaml::{Fields, Mark, Node};
 
-/// Stands for the number of the call, from 1, in dimensions and ids.
+/// Placeholder for the number of the call, from 1, in dimensions and ids.
 pub(super) const NUMBER: &str = "<n>";
-/// A step that sends more is a benchmark.
+/// Maximum of `times`: a step that sends more is a benchmark.
 const TIMES_MAX: u64 = 1_000_000;
 
 /// One test.
 pub(super) struct Case {
     pub(super) name: String,
-    /// The instant of `at: 0s`.
+    /// Time of `at: 0s`.
     pub(super) start: Timestamp,
     pub(super) steps: Vec<Step>,
 }
 
-/// One thing that happens, and what is expected of it.
+/// One action and its expected result.
 pub(super) struct Step {
     pub(super) at: Mark,
-    /// Since the start of the test.
+    /// Time from the start of the test.
     pub(super) when: Span,
     pub(super) action: Action,
     pub(super) expected: Expected,
@@ -51,7 +51,7 @@ pub(super) enum Action {
     Once(Once),
 }
 
-/// Whatever is not a question.
+/// An action other than a request.
 pub(super) enum Once {
     Usage(Dimensions),
     Reset(Dimensions),
@@ -61,7 +61,7 @@ pub(super) enum Once {
     Cancel { id: String },
 }
 
-/// Questions that are asked one after the other.
+/// A request that is sent one or more times in a row.
 pub(super) struct Calls {
     pub(super) dimensions: Dimensions,
     pub(super) cost: Cost,
@@ -71,7 +71,7 @@ pub(super) struct Calls {
     pub(super) every: Span,
 }
 
-/// Names and values, in their order.
+/// Names and values in the order of the file.
 pub(super) struct Dimensions(pub(super) Vec<(String, String)>);
 
 impl fmt::Display for Dimensions {
@@ -103,7 +103,7 @@ impl fmt::Display for Once {
     }
 }
 
-/// What a step can do, with the options that go with it.
+/// Actions with their options.
 const ACTIONS: [(&str, &[&str]); 8] = [
     ("send", &["times", "every", "cost", "hold", "id", "expect"]),
     ("check", &["times", "every", "cost", "expect"]),
@@ -116,11 +116,11 @@ const ACTIONS: [(&str, &[&str]); 8] = [
 ];
 const OPTIONS: [&str; 8] = ["at", "after", "times", "every", "cost", "hold", "id", "expect"];
 
-/// Reads the steps of one test.
+/// Parses the steps of one test.
 pub(super) struct Reader<'r, 't> {
     groups: &'r [Group],
     problems: &'r mut Problems<'t>,
-    /// The ids that steps so far have used.
+    /// Ids of the steps so far.
     ids: HashSet<String>,
     now: Span,
 }
@@ -138,10 +138,18 @@ impl<'r, 't> Reader<'r, 't> {
             let names = ACTIONS.map(|(name, _)| name).join(", ");
             let slip = fields.entries.iter().any(|(key, _)| !known.contains(&key.text.as_str()));
             match named.len() {
-                // A key that was reported may be what it does.
+                // An unknown key that was reported is probably the misspelt action.
                 0 if slip => {}
-                0 => self.problems.add(node.at, "a step does something", &format!("write {names}")),
-                _ => self.problems.add(node.at, "a step does one thing", "write a step for each"),
+                0 => self.problems.add(
+                    node.at,
+                    "this step has no action",
+                    &format!("write one of {names}"),
+                ),
+                _ => self.problems.add(
+                    node.at,
+                    "this step has several actions",
+                    "write a step for each",
+                ),
             }
             return None;
         };
@@ -149,7 +157,7 @@ impl<'r, 't> Reader<'r, 't> {
             if let Some((at, _)) = fields.entry(option)
                 && !options.contains(option)
             {
-                self.problems.add(at, format!("{option} does not go with {name}"), "remove it");
+                self.problems.add(at, format!("{option} is not an option of {name}"), "remove it");
             }
         }
         self.advance(&fields);
@@ -160,17 +168,17 @@ impl<'r, 't> Reader<'r, 't> {
         Some(Step { at, when, action: action?, expected })
     }
 
-    /// Moves to the instant of the step.
+    /// Moves the current time to the time of the step.
     fn advance(&mut self, fields: &Fields<'_>) {
-        let form = "write a time span such as 5s";
+        let form = "write a duration such as 5s";
         let at: Option<Span> = fields.parse("at", form, self.problems);
         let after: Option<Span> = fields.parse("after", form, self.problems);
         if let (Some((at, _)), Some(_)) = (fields.entry("after"), fields.entry("at")) {
-            self.problems.add(at, "a step has one instant", "write at or after");
+            self.problems.add(at, "at and after can't be combined", "write only one of them");
         }
         if let (Some(at), Some((mark, _))) = (at, fields.entry("at")) {
             if at < self.now {
-                let message = format!("{at} is before the last call of the step before");
+                let message = format!("{at} is before the last call of the previous step");
                 let remedy = format!("write {} or later", self.now);
                 self.problems.add(mark, message, &remedy);
             }
@@ -198,13 +206,13 @@ impl<'r, 't> Reader<'r, 't> {
 
     fn calls(&mut self, value: &Node, fields: &Fields<'_>) -> Option<Calls> {
         let dimensions = self.dimensions(value);
-        let (form, cost) = ("write a time span such as 5s", self.cost(fields));
+        let (form, cost) = ("write a duration such as 5s", self.cost(fields));
         let hold = fields.parse("hold", form, self.problems);
         let every: Span = fields.parse("every", form, self.problems).unwrap_or_default();
-        let times = match fields.parse("times", "write how often", self.problems) {
+        let times = match fields.parse("times", "write the number of calls", self.problems) {
             Some(0) | Some(TIMES_MAX..) => {
                 let at = fields.entry("times").map_or(value.at, |(at, _)| at);
-                self.problems.add(at, format!("times is from 1 to {TIMES_MAX}"), "");
+                self.problems.add(at, format!("times must be from 1 to {TIMES_MAX}"), "");
                 1
             }
             times => times.unwrap_or(1),
@@ -234,7 +242,7 @@ impl<'r, 't> Reader<'r, 't> {
             return Cost::default();
         };
         let form = "write a whole number";
-        let money: Option<Money> = cost.parse("usd", "write dollars", self.problems);
+        let money: Option<Money> = cost.parse("usd", "write dollars, such as 0.25", self.problems);
         Cost {
             requests: cost.parse("requests", form, self.problems),
             input_tokens: cost.parse("inputTokens", form, self.problems),
@@ -243,15 +251,15 @@ impl<'r, 't> Reader<'r, 't> {
         }
     }
 
-    /// The id of an earlier step.
+    /// Parses the id of an earlier step.
     fn known_id(&mut self, node: &Node) -> Option<String> {
         let id = node.text("write the id of an earlier step", self.problems)?;
         if !self.ids.contains(id) {
             let mut known: Vec<_> = self.ids.iter().map(String::as_str).collect();
             known.sort_unstable();
             if known.is_empty() {
-                let remedy = format!("write id: {id} there");
-                self.problems.add(node.at, format!("no step before has the id {id}"), &remedy);
+                let remedy = format!("add id: {id} to an earlier send step");
+                self.problems.add(node.at, format!("no earlier step has the id {id}"), &remedy);
             } else {
                 self.problems.unknown(node.at, "id", id, &known);
             }

@@ -1,5 +1,5 @@
-//! A limiter of its own for every test: the real rules and the real store, on a clock that the
-//! test sets.
+//! Runs one test case on a limiter of its own: the real rules and the real memory store, with a
+//! virtual clock.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,10 +20,10 @@ use super::observe::{Observed, Word};
 use super::step::{Action, Calls, Case, Dimensions, NUMBER, Once, Step};
 use super::yaml::Mark;
 
-/// Why a test failed: the first step that was not as expected.
+/// A failed test: its first step with an unexpected result.
 pub(super) struct Failure {
     pub(super) at: Mark,
-    /// Counted from 1.
+    /// Number of the step, from 1.
     pub(super) step: usize,
     pub(super) when: Span,
     pub(super) action: String,
@@ -31,7 +31,7 @@ pub(super) struct Failure {
     pub(super) observed: Observed,
 }
 
-/// Runs a test.
+/// Runs a test case.
 pub(super) fn run(config: &Config, case: &Case) -> Result<(), Box<Failure>> {
     let mut world = World::new(config, case.start);
     let mut steps = case.steps.iter().zip(1..);
@@ -42,7 +42,7 @@ struct World {
     start: Timestamp,
     clock: Arc<VirtualClock>,
     service: Service,
-    /// What names the reservations of the test to the store.
+    /// Handles of the reservations, by the id in the test.
     handles: HashMap<String, Handle>,
 }
 
@@ -192,7 +192,7 @@ fn ended(ended: Ended) -> Word {
     if ended.replayed { Word::Replayed } else { Word::Done }
 }
 
-/// How many calls came to what.
+/// Number of calls per outcome.
 #[derive(Default)]
 struct Tally(Vec<(Word, u64)>);
 
@@ -210,7 +210,7 @@ impl Tally {
         wrong
             .map(|&(word, count)| Mismatch {
                 what: word.to_string(),
-                expected: format!("{count} of the calls"),
+                expected: format!("{count} calls"),
                 got: got(word).to_string(),
             })
             .collect()

@@ -1,7 +1,7 @@
-//! A test file as it is written: texts, lists and maps that know their line and column.
+//! Parses YAML into a tree of texts, lists and maps with line and column.
 //!
-//! Built on the events of the parser that reads configurations, with the same messages. Scalars
-//! stay texts: `0.10` is an amount of money here, and no float may touch it.
+//! Uses the same parser and the same messages as the configuration loader. Scalars stay texts:
+//! `0.10` may be an amount of money, which must not be rounded by a float.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,17 +12,17 @@ use saphyr_parser::{Event, Parser, ScalarStyle, Span};
 
 use super::problems::Problems;
 
-/// The format itself nests 6 deep; what is deeper would overflow the stack when it is dropped.
+/// Maximum nesting depth. The format needs 6; a very deep tree would overflow the stack on drop.
 const DEPTH_MAX: usize = 32;
 
-/// A position in the text; both numbers count from 1.
+/// Position in the text; both numbers start at 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Mark {
     pub(super) line: usize,
     pub(super) column: usize,
 }
 
-/// A value with its place. What an alias stands for is shared, not copied.
+/// A value with its position. Aliases share the value of their anchor.
 #[derive(Clone)]
 pub(super) struct Node {
     pub(super) at: Mark,
@@ -35,14 +35,14 @@ enum Value {
     Map(Vec<(Key, Node)>),
 }
 
-/// A key with its place.
+/// A key with its position.
 pub(super) struct Key {
     pub(super) at: Mark,
     pub(super) text: String,
 }
 
 impl Node {
-    /// The text of a scalar; `form` says what to write where it is none.
+    /// Returns the text of a scalar; `form` is the remedy to print if the value is something else.
     pub(super) fn text(&self, form: &str, problems: &mut Problems<'_>) -> Option<&str> {
         match &*self.value {
             Value::Text { text, plain } if !(*plain && is_null(text)) => Some(text),
@@ -50,7 +50,7 @@ impl Node {
         }
     }
 
-    /// A scalar in its type.
+    /// Parses a scalar.
     pub(super) fn parse<T>(&self, form: &str, problems: &mut Problems<'_>) -> Option<T>
     where
         T: FromStr<Err: fmt::Display>,
@@ -59,7 +59,7 @@ impl Node {
         parsed.map_err(|error| problems.add(self.at, format!("{error}"), "")).ok()
     }
 
-    /// One of a few words.
+    /// Parses a scalar that must be one of `words`.
     pub(super) fn word<T: Copy>(
         &self,
         what: &str,
@@ -75,7 +75,7 @@ impl Node {
         found.map(|(_, value)| *value)
     }
 
-    /// The items of a list.
+    /// Returns the items of a list.
     pub(super) fn list(&self, form: &str, problems: &mut Problems<'_>) -> Option<&[Node]> {
         match &*self.value {
             Value::List(items) => Some(items),
@@ -83,7 +83,7 @@ impl Node {
         }
     }
 
-    /// The entries of a map whose keys are names that the file chooses.
+    /// Returns the entries of a map with arbitrary keys.
     pub(super) fn entries(
         &self,
         form: &str,
@@ -95,7 +95,7 @@ impl Node {
         }
     }
 
-    /// The entries of a map whose keys are all `known`.
+    /// Returns the entries of a map, and reports keys that are not `known`.
     pub(super) fn fields(&self, known: &[&str], problems: &mut Problems<'_>) -> Option<Fields<'_>> {
         let form = format!("write a map of {}", known.join(", "));
         let entries = self.entries(&form, problems)?;
@@ -113,7 +113,7 @@ impl Node {
 
     fn refuse<T>(&self, form: &str, problems: &mut Problems<'_>) -> Option<T> {
         let message = match &*self.value {
-            Value::Text { text, plain: true } if is_null(text) => "there is no value here",
+            Value::Text { text, plain: true } if is_null(text) => "the value is missing",
             Value::Text { .. } => "this is a single value",
             Value::List(_) => "this is a list",
             Value::Map(_) => "this is a map",
@@ -127,7 +127,7 @@ fn is_null(text: &str) -> bool {
     matches!(text, "" | "~" | "null")
 }
 
-/// The options in a map.
+/// The entries of a map with known keys.
 #[derive(Clone, Copy)]
 pub(super) struct Fields<'n> {
     pub(super) at: Mark,
@@ -135,7 +135,7 @@ pub(super) struct Fields<'n> {
 }
 
 impl<'n> Fields<'n> {
-    /// An option with the place of its key, unless it is left out.
+    /// Returns an entry with the position of its key, if present.
     pub(super) fn entry(&self, key: &str) -> Option<(Mark, &'n Node)> {
         let found = self.entries.iter().find(|(other, _)| other.text == key);
         found.map(|(key, node)| (key.at, node))
@@ -145,7 +145,7 @@ impl<'n> Fields<'n> {
         self.entry(key).map(|(_, node)| node)
     }
 
-    /// A scalar option in its type, if it is there.
+    /// Parses a scalar entry, if present.
     pub(super) fn parse<T>(&self, key: &str, form: &str, problems: &mut Problems<'_>) -> Option<T>
     where
         T: FromStr<Err: fmt::Display>,
@@ -154,7 +154,7 @@ impl<'n> Fields<'n> {
     }
 }
 
-/// The tree of a text, if it is YAML.
+/// Parses a text; returns `None` if it is not valid YAML.
 pub(super) fn parse(text: &str, problems: &mut Problems<'_>) -> Option<Node> {
     let mut builder = Builder::default();
     let mut parser = Parser::new_from_str(text);
@@ -172,7 +172,7 @@ pub(super) fn parse(text: &str, problems: &mut Problems<'_>) -> Option<Node> {
         }
     }
     if builder.root.is_none() {
-        problems.add(Mark { line: 1, column: 1 }, "the file is empty", "write tests");
+        problems.add(Mark { line: 1, column: 1 }, "the file is empty", "write tests: and a list");
     }
     builder.root
 }
@@ -183,7 +183,7 @@ fn mark(span: Span) -> Mark {
 
 #[derive(Default)]
 struct Builder {
-    /// The lists and maps around the next event.
+    /// Lists and maps that are not closed yet, the innermost last.
     open: Vec<Open>,
     anchors: HashMap<usize, Node>,
     root: Option<Node>,
@@ -197,7 +197,7 @@ struct Open {
 
 enum Inside {
     List(Vec<Node>),
-    /// With the key whose value comes next.
+    /// Entries, and the key whose value comes next.
     Map(Vec<(Key, Node)>, Option<Key>),
 }
 
@@ -232,10 +232,10 @@ impl Builder {
             },
             Event::Alias(anchor) => match self.anchors.get(&anchor) {
                 Some(node) => (0, Node { at, value: node.value.clone() }),
-                None => return Err("refers to what it is a part of".to_owned()),
+                None => return Err("the alias refers to a value that contains it".to_owned()),
             },
             Event::DocumentStart(_) if self.root.is_some() => {
-                return Err("a second document begins here: write one in a file".to_owned());
+                return Err("a second document starts here: write one document per file".to_owned());
             }
             _ => return Ok(()),
         };
@@ -253,7 +253,7 @@ impl Builder {
         Ok(())
     }
 
-    /// Puts a finished node where it belongs.
+    /// Adds a complete node to the innermost open list or map.
     fn put(&mut self, node: Node) -> Result<(), String> {
         let Some(open) = self.open.last_mut() else {
             self.root = Some(node);
@@ -265,10 +265,10 @@ impl Builder {
                 Some(key) => entries.push((key, node)),
                 None => {
                     let Value::Text { text, .. } = &*node.value else {
-                        return Err("a key is a single word".to_owned());
+                        return Err("a key must be a scalar".to_owned());
                     };
                     if entries.iter().any(|(other, _)| other.text == *text) {
-                        return Err(format!("{text} is given twice"));
+                        return Err(format!("duplicate key {text}"));
                     }
                     *key = Some(Key { at: node.at, text: text.clone() });
                 }

@@ -1,20 +1,22 @@
-//! What the store had counted on one counter, beside what the log explains.
+//! Compares the count that the store reported for one counter with the admissions in the log, to
+//! detect missing log lines.
 //!
-//! Every admission of the store shows what each limit had counted, itself included. If that is more
-//! than all admissions in the log that can have been in the window, something was admitted that is
-//! not in the log: the file of a node is missing, or a line was taken out or changed.
+//! Every admission by the store reports the count of each limit, including the admission itself. If
+//! the count is larger than the sum of all logged admissions that can be in the window, something
+//! was admitted that is not in the log: the file of a node is missing, or a line was removed or
+//! changed.
 //!
-//! The comparison never accuses an honest log, so it takes the larger of two numbers where it does
-//! not know:
+//! The comparison must not reject a complete log. Where a value is uncertain, it uses the one that
+//! explains more:
 //!
-//! | what is not known | what is taken |
+//! | uncertain value | value used |
 //! |---|---|
-//! | when the store charged: a reply may have been lost and asked for again | as early as the question |
-//! | of what was refunded without an id, what it took away | nothing |
-//! | what stood there before the log begins | whatever the first lines show; it can only become less |
-//! | whether a question without an answer was charged, or a denied one held for a moment in another slot of a cluster | it was, as much as the largest charge of the counter |
+//! | time of the charge, because a reply may have been lost and the call retried | time of the request |
+//! | effect of a refund without an id | none |
+//! | usage before the first log line | the difference that the first lines show; it can only shrink |
+//! | charges of a call without a response, or of a denied call that was held briefly in another slot of a cluster | the largest charge of the counter |
 //!
-//! Buckets, and slots of concurrent work, are not compared.
+//! Buckets and concurrency slots are not compared.
 
 use std::mem::{self, Discriminant};
 
@@ -23,74 +25,74 @@ use sluicegate_core::{Limit, Span, Timestamp};
 use super::line::Charge;
 use super::logs::Place;
 
-/// How long a question without an answer, or one that a cluster takes back, may count beyond the
-/// window.
+/// Maximum time that a call without a response, or one that a cluster rolls back, may count beyond
+/// the window.
 const LATE_MAX: Span = Span::from_secs(10);
 
-/// What the store had counted, and what explains it.
+/// Counts reported by the store for one counter, and the logged charges that explain them.
 #[derive(Default)]
 pub(super) struct Count {
     entries: Vec<Entry>,
     shown: Vec<Shown>,
-    /// How many entries there were.
+    /// Number of entries recorded so far, including those already dropped.
     serial: u64,
-    /// Parts of entries that were given back.
+    /// Amounts of known entries that were given back.
     returned: Vec<Returned>,
-    /// What was given back without saying of which entry, and when.
+    /// Time and amount of refunds that do not name an entry.
     refunded: Vec<(Timestamp, u64)>,
-    /// By the shape and the length of a window: what may have stood there before the log begins. The
-    /// amount of a limit may change, by a reload or an override, without changing that.
+    /// Upper bound of the usage before the log begins, by kind and length of the window. A reload or
+    /// an override may change the amount of a limit without affecting it.
     before: Vec<((Discriminant<Limit>, Span), u64)>,
-    /// When that was last forgotten.
+    /// Begin of the complete log for which `before` is valid.
     begin: Timestamp,
-    /// The largest amount.
+    /// Largest amount of one charge.
     largest: u64,
-    /// The longest window.
+    /// Longest window.
     reach: Span,
     pub(super) unit: String,
-    /// Something was charged in several slots of a cluster at once.
+    /// True if a request was charged in several slots of a Redis cluster at once.
     pub(super) across_slots: bool,
 }
 
-/// An amount that the store counts.
+/// A charge that the store counts.
 #[derive(Clone, Copy)]
 pub(super) struct Entry {
-    /// The store may have counted it as early as this, and has by `latest`.
+    /// Earliest time at which the store can have counted it; `latest` is the latest.
     pub(super) earliest: Timestamp,
     pub(super) latest: Timestamp,
-    /// It leaves a window after this instant.
+    /// Latest time that the store may count it at. It has left every window that begins here or later.
     pub(super) from: Timestamp,
     pub(super) amount: u64,
-    /// When it may be given back by itself, if it is held or booked.
+    /// Expiry of a reservation or booking, after which the store may give it back.
     pub(super) until: Option<Timestamp>,
-    /// Its number among all entries.
+    /// Sequence number among all entries of the counter.
     pub(super) serial: u64,
 }
 
-/// A part of an entry that was given back.
+/// An amount of an entry that was given back.
 struct Returned {
-    /// The store may have given it back as early as this, and has by `latest`.
+    /// Earliest time at which the store can have given it back; `latest` is the latest.
     earliest: Timestamp,
     latest: Timestamp,
-    /// From when on the entry counted.
+    /// `from` of the entry.
     from: Timestamp,
     amount: u64,
 }
 
-/// What an admission shows of one limit.
+/// The count of one limit that an admission reported.
 #[derive(Clone, Copy)]
 pub(super) struct Shown {
     pub(super) at: Timestamp,
-    /// It may have been read as late as this.
+    /// Latest time at which the store can have read it.
     pub(super) by: Timestamp,
     pub(super) count: u64,
     pub(super) place: Place,
-    /// The number of the terms, and of the limit among them.
+    /// Index of the limit set, and of the limit in it.
     pub(super) terms: usize,
     pub(super) limit: usize,
 }
 
-/// More was counted than the log explains.
+/// A reported count that is larger than the log explains.
 #[derive(Clone, Copy)]
 pub(super) struct Unexplained {
     pub(super) at: Timestamp,
@@ -99,16 +101,16 @@ pub(super) struct Unexplained {
     pub(super) explained: u64,
 }
 
-/// What may be charged in the store although no admission tells of it.
+/// Charges that the store may have made although no admission in the log reports them.
 #[derive(Default)]
 pub(super) struct Unlogged {
-    /// When the store did not answer.
+    /// Times at which the store did not respond.
     unanswered: Vec<Timestamp>,
-    /// When it denied something.
+    /// Times of denials.
     denied: Vec<Timestamp>,
-    /// What was settled of admissions before the log begins: how much of which unit.
+    /// Settlements of admissions before the log begins: time, unit, amount.
     settled: Vec<(Timestamp, String, u64)>,
-    /// Only a part of the denials is logged.
+    /// True if only a sample of the denials is logged.
     pub(super) denials_sampled: bool,
 }
 
@@ -125,18 +127,18 @@ impl Unlogged {
         self.settled.push((at, unit.to_owned(), amount));
     }
 
-    /// Whether the store did not answer something until then.
+    /// Returns true if a call before `at` got no response from the store.
     fn is_unanswered_before(&self, at: Timestamp) -> bool {
         self.unanswered.first().is_some_and(|&first| first <= at + LATE_MAX)
     }
 
-    /// Everything in order of time.
+    /// Sorts everything by time.
     pub(super) fn sort(&mut self) {
         self.unanswered.sort_unstable();
         self.denied.sort_unstable();
     }
 
-    /// The most that a window until `at` may hold beyond what the log tells.
+    /// Returns the maximum amount that a window ending at `at` can contain beyond the logged charges.
     fn most(&self, since: Timestamp, at: Timestamp, counter: &Count) -> u64 {
         let (since, at) = (since - LATE_MAX, at + LATE_MAX);
         let within = |instants: &[Timestamp]| {
@@ -154,7 +156,7 @@ impl Unlogged {
 }
 
 impl Count {
-    /// The store has counted something. Returns its number.
+    /// Records a charge by the store and returns its sequence number.
     pub(super) fn charged(&mut self, entry: Entry) -> u64 {
         let serial = self.serial;
         self.serial += 1;
@@ -163,14 +165,15 @@ impl Count {
         serial
     }
 
-    /// So much of an entry was given back, between two instants, and nothing more will be.
+    /// Records that `amount` of an entry was given back between two instants. Nothing more of it can be
+    /// given back later.
     pub(super) fn returned(
         &mut self,
         (earliest, latest): (Timestamp, Timestamp),
         serial: u64,
         amount: u64,
     ) {
-        // What has left every window is forgotten.
+        // An entry that has left every window was dropped.
         if let Ok(place) = self.entries.binary_search_by_key(&serial, |entry| entry.serial) {
             let entry = &mut self.entries[place];
             entry.until = None;
@@ -179,17 +182,18 @@ impl Count {
         }
     }
 
-    /// So much was given back of whatever was there.
+    /// Records a refund that does not name an entry.
     pub(super) fn refunded(&mut self, at: Timestamp, amount: u64) {
         self.refunded.push((at, amount));
     }
 
-    /// An admission showed what the store had counted.
+    /// Records a count that an admission reported.
     pub(super) fn show(&mut self, shown: Shown) {
         self.shown.push(shown);
     }
 
-    /// Compares what was shown until `until`, and forgets it. The log is whole from `begin` on.
+    /// Compares the counts reported until `until` with the log, and drops them. The log is complete
+    /// from `begin` on.
     pub(super) fn compare<'l>(
         &mut self,
         begin: Timestamp,
@@ -208,7 +212,7 @@ impl Count {
         let explained = Explained::new(self, given_back);
         let mut found = Vec::new();
         for now in shown.chunk_by(|a, b| a.at == b.at) {
-            // Of what was decided in the same instant, the last shows most.
+            // Of several decisions at the same instant, the last one reports the largest count.
             let mut now = now.to_vec();
             now.sort_by_key(|shown| std::cmp::Reverse(shown.count));
             let mut done: Vec<&Limit> = Vec::new();
@@ -253,16 +257,16 @@ impl Count {
         if window.since > self.begin {
             *before = 0;
         }
-        // Dollars are read as binary numbers, whose last digit may be wrong.
+        // Dollars are parsed as floats, so the last digit may be off.
         let rounded = if self.unit == Charge::MONEY { 2 } else { 0 };
         let explained_most = most.saturating_add(*before).saturating_add(rounded);
-        // A settlement without an answer may have given back anything.
+        // A settlement without a response may have given back any amount.
         let least = match unlogged.is_unanswered_before(at) {
             true => 0,
             false => explained.least(window.certain, at),
         };
         *before = (*before).min(count.saturating_sub(least));
-        // Of a sample of denials it is not known what a cluster took back.
+        // With sampled denials, the rollbacks of a cluster are unknown.
         let knows = !(unlogged.denials_sampled && self.across_slots);
         let explained = explained_most;
         (knows && count > explained).then_some(Unexplained { at, place, count, explained })
@@ -272,9 +276,9 @@ impl Count {
 /// The window of a limit at an instant.
 #[derive(Clone, Copy)]
 struct Window {
-    /// What counts came after this; maybe not all that did.
+    /// Every charge in the window is later than this.
     since: Timestamp,
-    /// All that came after this counts.
+    /// Every charge later than this is in the window.
     certain: Timestamp,
 }
 
@@ -285,7 +289,7 @@ impl Window {
                 let since = at - rate.window.span();
                 Some(Self { since, certain: since })
             }
-            // What is in a slice of a hundredth leaves with it.
+            // Charges expire in slices of a hundredth of the window.
             Limit::Windowed(rate) => {
                 let window = rate.window.span();
                 let late = Span::from_micros(window.as_micros() / 100 + 1);
@@ -301,22 +305,22 @@ impl Window {
     }
 }
 
-/// Sums over entries.
+/// Prefix sums over the entries of a counter, for upper and lower bounds of its count.
 struct Explained {
-    /// By when they may have been counted at first, and by when they leave.
+    /// Entries by earliest charge time, and by the time that decides when they leave the window.
     entered: Sums,
     left: Sums,
-    /// By when they were counted at last, and by when they may have left.
+    /// Entries by latest charge time, and by the earliest time from which they may leave.
     certain: Sums,
     gone: Sums,
-    /// What may have been given back by itself.
+    /// Reservations and bookings by expiry.
     lapsed: Sums,
-    /// What was given back: by when at last, by when at first, and by when it would have left.
+    /// Returned amounts by latest time, by earliest time, and by `from` of the entry.
     returned: Sums,
     returned_early: Sums,
     returned_left: Sums,
     refunded: Sums,
-    /// Something was given back of which nothing is known.
+    /// True if something was given back that is not in the log.
     given_back: bool,
 }
 
@@ -344,16 +348,16 @@ impl Explained {
         }
     }
 
-    /// The most that can have been counted in (since, at].
+    /// Returns the maximum amount that the store can have counted in (since, at].
     fn most(&self, since: Timestamp, at: Timestamp) -> u64 {
-        // What was given back in the same instant may have been counted still.
+        // An amount given back at the same instant may still have been counted.
         let returned = self.returned.until(at - Span::from_micros(1));
         let returned = returned.saturating_sub(self.returned_left.until(since));
         let entered = self.entered.until(at).saturating_sub(self.left.until(since));
         entered.saturating_sub(returned)
     }
 
-    /// What was certainly counted then.
+    /// Returns the minimum amount that the store must have counted.
     fn least(&self, certain: Timestamp, at: Timestamp) -> u64 {
         if self.given_back {
             return 0;
@@ -365,7 +369,7 @@ impl Explained {
     }
 }
 
-/// Sums of amounts by instants.
+/// Prefix sums of amounts, ordered by time.
 struct Sums(Vec<(Timestamp, u64)>);
 
 impl Sums {
@@ -380,7 +384,7 @@ impl Sums {
         Self(sums)
     }
 
-    /// The sum of all amounts until an instant, itself included.
+    /// Returns the sum of all amounts up to and including an instant.
     fn until(&self, at: Timestamp) -> u64 {
         let place = self.0.partition_point(|(instant, _)| *instant <= at);
         place.checked_sub(1).map_or(0, |last| self.0[last].1)

@@ -1,19 +1,19 @@
-//! The admissions of one counter, as far as they still matter.
+//! The admissions of one counter, and the check that they stay within its limits.
 //!
-//! A counter is judged whenever it has doubled, and what no later window can reach is forgotten:
-//! what is kept is what was admitted in two windows. Only buckets keep everything, because a
-//! stretch in which one is never full can be of any length.
+//! A counter is checked each time its number of admissions has doubled. Admissions that no later
+//! window can contain are then dropped, so at most about two windows are kept in memory. Buckets
+//! keep everything, because a stretch in which a bucket is never full can have any length.
 //!
-//! | admissions | by which limit they are judged |
+//! | admissions | checked against |
 //! |---|---|
-//! | all under the same limits | by those |
-//! | before and after a reload that changed them | each part by its own, all by the largest |
-//! | with reservations or bookings that nobody settled | if they exceed it, again without those: they may have been given back |
-//! | before and after a reset | apart |
-//! | of which a part was refunded | without the oldest of what counted then: it never went |
-//! | of which the store decided some, and nodes on their own others | those of the store by the limit, all together by the bound |
+//! | all under the same limits | those limits |
+//! | before and after a reload that changed the limits | each part against its own limits, all together against the largest |
+//! | with reservations or bookings that were never settled | the limits; if exceeded, again without them, because they may have been given back |
+//! | before and after a reset | the limits, separately |
+//! | partly refunded | the limits, without the oldest admissions that the refund covers |
+//! | some by the store, some by nodes on their own during an outage | those of the store against the limits, all together against `--bound` |
 //!
-//! What the store had counted is compared with what the log explains: see `count.rs`.
+//! `count.rs` compares the counts that the store reported with the log.
 
 use sluicegate_checker::{Checker, Finding, Interval, Malformed, Scope, Verdict};
 use sluicegate_core::{Limit, Span, Timestamp};
@@ -21,76 +21,76 @@ use sluicegate_core::{Limit, Span, Timestamp};
 use super::count::{Count, Unexplained, Unlogged};
 use super::logs::Place;
 
-/// How far lines may be out of order: a node may be held up between a decision and its line.
+/// Maximum disorder of log lines: a node may be delayed between a decision and writing its line.
 pub(super) const DISORDER_MAX: Span = Span::from_secs(60);
-/// With fewer admissions than these, a counter is judged at the end.
+/// A counter with fewer admissions than this is checked only at the end.
 const JUDGED_AT_MIN: usize = 4_096;
 
-/// One counter.
+/// Admissions, resets and refunds of one counter.
 #[derive(Default)]
 pub(super) struct Counter {
     admits: Vec<Admit>,
-    /// How many there were, with those that are forgotten.
+    /// Number of admissions so far, including dropped ones.
     pub(super) count: u64,
-    /// Which limits it was charged under.
+    /// Indices of the limit sets that it was charged under.
     terms: Vec<usize>,
-    /// How many admissions there are before it is judged again.
+    /// Number of admissions at which it is checked next.
     judged_at: usize,
-    /// An admission before this instant comes too late to be judged.
+    /// Admissions before this instant arrive too late to be checked.
     closed: Timestamp,
-    /// When it began anew, each with the number of the next admission.
+    /// Resets: time, and number of the next admission.
     resets: Vec<(Timestamp, u64)>,
-    /// What was given back without saying of which admission, and when.
+    /// Refunds that do not name an admission: time and amount.
     refunds: Vec<(Timestamp, u64)>,
     pub(super) found: Vec<Found>,
-    /// What the store had counted.
+    /// Counts that the store reported.
     pub(super) store: Count,
 }
 
-/// What is to be proven under the same terms.
+/// The bounds to prove for one limit set.
 pub(super) struct Proof {
-    /// Of what the store admitted.
+    /// Bounds for admissions by the store.
     pub(super) store: Vec<Scope>,
-    /// Of all that was admitted, if nodes on their own admitted some of it.
+    /// Bounds for all admissions, used if nodes admitted some on their own.
     pub(super) all: Vec<Scope>,
 }
 
-/// One admission.
+/// One admission on a counter.
 #[derive(Clone, Copy)]
 pub(super) struct Admit {
-    /// When it was decided.
+    /// Time of the decision.
     pub(super) at: Timestamp,
-    /// When the work may go.
+    /// Time at which the admitted work may start.
     pub(super) start: Timestamp,
     pub(super) amount: u64,
-    /// What of it had to fit.
+    /// Part of the amount that had to fit into the limit.
     pub(super) need: u64,
-    /// A node admitted it on its own.
+    /// True if a node admitted it on its own.
     pub(super) alone: bool,
     pub(super) place: Place,
-    /// The number of the limits that it was admitted under.
+    /// Index of the limit set that it was admitted under.
     pub(super) terms: usize,
-    /// Nothing can give it back any more.
+    /// True if it can't be given back any more.
     pub(super) firm: bool,
-    /// Its place among all admissions of the counter.
+    /// Sequence number among all admissions of the counter.
     pub(super) number: u64,
 }
 
-/// What was found about one limit.
+/// Result of the check of one limit.
 pub(super) struct Found {
     pub(super) scope: Scope,
     pub(super) worst: Finding,
-    /// The first that exceeds it, and the line that did.
+    /// First window that exceeds the limit, and the log line that exceeded it.
     pub(super) exceeded: Option<(Finding, Option<Place>)>,
-    /// The first that exceeds it unless a reservation was given back.
+    /// First window that exceeds the limit unless a reservation was given back.
     pub(super) unsettled: Option<Finding>,
 }
 
-/// The admission came too late to be judged.
+/// Error: the admission arrived too late to be checked.
 pub(super) struct Late;
 
 impl Counter {
-    /// Takes note of an admission; returns its number.
+    /// Records an admission and returns its sequence number.
     pub(super) fn record(&mut self, admit: Admit) -> Result<u64, Late> {
         if admit.start < self.closed {
             return Err(Late);
@@ -104,11 +104,12 @@ impl Counter {
         Ok(number)
     }
 
-    /// Of an admission at most so much was used after all, and nothing more will be given back.
+    /// Reduces an admission to at most the amount that was actually used. Nothing more of it can be
+    /// given back later.
     ///
-    /// What was used beyond it is a debt: it was not admitted, and keeps later work out.
+    /// Usage beyond the admitted amount is a debt: it was not admitted, and delays later work.
     pub(super) fn settle(&mut self, number: u64, at_most: u64) {
-        // What can't matter any more is forgotten.
+        // An admission that no window can contain any more was dropped.
         if let Ok(place) = self.admits.binary_search_by_key(&number, |admit| admit.number) {
             let admit = &mut self.admits[place];
             admit.amount = admit.amount.min(at_most);
@@ -116,20 +117,20 @@ impl Counter {
         }
     }
 
-    /// It begins anew.
+    /// Records a reset of the counter.
     pub(super) fn reset(&mut self, at: Timestamp) {
         self.store.refunded(at, u64::MAX);
         self.resets.push((at, self.count));
     }
 
-    /// So much of what counted at `at` was given back.
+    /// Records a refund of admissions that counted at `at`.
     pub(super) fn refund(&mut self, at: Timestamp, amount: u64) {
         self.store.refunded(at, amount);
         self.refunds.push((at, amount));
     }
 
-    /// The admissions without what was refunded until `until`. Lines come out of order, so what
-    /// counted at an instant is known only a while after it.
+    /// Returns the admissions reduced by the refunds until `until`. Later refunds are left out while
+    /// lines for the same instants may still arrive.
     fn without_refunds(&self, until: Timestamp, proofs: &[Proof]) -> Vec<Admit> {
         let mut admits = self.admits.clone();
         let mut refunds: Vec<_> = self.refunds.iter().filter(|(at, _)| *at <= until).collect();
@@ -156,20 +157,20 @@ impl Counter {
         admits
     }
 
-    /// How often it had begun anew when something was admitted.
+    /// Returns the number of resets before an admission.
     fn epoch(&self, admit: &Admit) -> usize {
         self.resets.iter().filter(|&&reset| reset <= (admit.at, admit.number)).count()
     }
 
-    /// Whether it has grown enough to be judged.
+    /// Returns true if there are enough admissions for the next check.
     pub(super) fn is_due(&self) -> bool {
         self.admits.len() >= self.judged_at.max(JUDGED_AT_MIN)
     }
 
-    /// Judges what there is, and forgets what later admissions can't make worse. `now` is the
-    /// latest decision of all logs, `proofs` tells what is to be proven under which terms.
+    /// Checks the admissions, and drops those that no later window can contain. `now` is the latest
+    /// decision in all logs, `proofs` are the bounds by limit set.
     ///
-    /// Unless this is the `end`, what depends on a settlement that may still come is left for later.
+    /// Unless this is the `end`, a result that depends on a pending settlement is postponed.
     pub(super) fn judge(
         &mut self,
         key: &str,
@@ -209,7 +210,7 @@ impl Counter {
         Ok(())
     }
 
-    /// Judges admissions by the terms of each, and all of them by the largest.
+    /// Checks admissions against the limit set of each, and all of them against the largest limits.
     fn judge_by_terms<'s>(
         &self,
         key: &str,
@@ -229,7 +230,7 @@ impl Counter {
         Ok(())
     }
 
-    /// Compares what the store had counted with what the log explains, until `until`.
+    /// Compares the counts reported by the store until `until` with the logged charges.
     pub(super) fn compare(
         &mut self,
         begin: Timestamp,
@@ -243,11 +244,11 @@ impl Counter {
     }
 }
 
-/// What a refund can be of.
+/// The admissions that a refund can reduce.
 struct Counted {
-    /// Later than this.
+    /// Only admissions later than this.
     since: Timestamp,
-    /// A bucket has drained what came first.
+    /// True for a bucket, which has already drained the oldest admissions.
     newest_first: bool,
 }
 
@@ -270,7 +271,7 @@ impl Counted {
     }
 }
 
-/// How far back a later window can reach, if there is an end to it.
+/// Returns the length of the longest window, or `None` if a bucket makes it unbounded.
 fn reach<'s>(scopes: impl Iterator<Item = &'s Scope>) -> Option<Span> {
     scopes.map(Scope::limit).try_fold(Span::ZERO, |longest, limit| match limit {
         Limit::Bucket { .. } => None,
@@ -278,7 +279,7 @@ fn reach<'s>(scopes: impl Iterator<Item = &'s Scope>) -> Option<Span> {
     })
 }
 
-/// Of limits that differ in their amount only, the one with the largest.
+/// Returns the largest of each set of limits that differ only in their amount.
 fn largest<'s>(scopes: impl Iterator<Item = &'s Scope>) -> Vec<Scope> {
     let mut found: Vec<&Scope> = Vec::new();
     for scope in scopes {
@@ -292,7 +293,7 @@ fn largest<'s>(scopes: impl Iterator<Item = &'s Scope>) -> Vec<Scope> {
         match found.iter_mut().find(alike) {
             Some(other) if other.limit().amount() < scope.limit().amount() => *other = scope,
             Some(_) => {}
-            // What a bucket allows depends on two numbers, and neither of two may be the larger.
+            // A bucket has a rate and a burst, so two buckets may not be comparable.
             None if matches!(scope.limit(), Limit::Bucket { .. }) => {}
             None => found.push(scope),
         }
@@ -346,7 +347,7 @@ fn verdicts<'a>(
 }
 
 impl Found {
-    /// The same limit, judged again with later admissions.
+    /// Merges the result of a later check of the same limit.
     fn add(&mut self, later: Self) {
         let rank = |finding: Finding| {
             let over = finding.sum.saturating_sub(finding.allowed);
@@ -360,7 +361,7 @@ impl Found {
     }
 }
 
-/// The line of the last admission in an interval.
+/// Returns the log line of the last admission in an interval.
 fn place(interval: Interval, admits: &[Admit]) -> Option<Place> {
     let inside = |admit: &&Admit| match interval {
         Interval::Window { until, .. } | Interval::Stretch { until, .. } => admit.start <= until,

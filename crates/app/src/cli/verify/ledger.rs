@@ -1,4 +1,4 @@
-//! Every counter that a log speaks of.
+//! The ledger: replays the log entries onto counters and slots, and has each of them checked.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher as _, RandomState};
@@ -14,99 +14,103 @@ use super::line::{By, Charge, Decision, Effect, Followed};
 use super::logs::Place;
 use super::slots::{Slots, Verdict};
 
-/// Collects what happened and has it judged.
+/// Collects admissions and their settlements, and checks every counter.
 pub(super) struct Ledger {
     promise: Promise,
     counters: HashMap<String, Counter>,
     slots: HashMap<String, Slots>,
-    /// What may still be settled, given back or renewed, by the name of the work.
+    /// Reservations, bookings and leases that may still change, by request id.
     held: HashMap<String, Held>,
-    /// Hashes of the names of all work that was let through.
+    /// Hashes of the ids of all admitted requests.
     ids: HashSet<u64>,
     hasher: RandomState,
-    /// What is to be proven, by the number of the terms.
+    /// Bounds to prove, by index of the limit set.
     proofs: Vec<Proof>,
-    /// Which terms are known, by the name of the rule.
+    /// Limit sets seen so far, by name of the rule.
     terms: HashMap<String, Vec<Known>>,
-    /// The latest decision.
+    /// Time of the latest decision.
     now: Timestamp,
-    /// From when on the log is whole.
+    /// Time from which the log is complete.
     begin: Timestamp,
-    /// Decisions that let something through.
+    /// Number of admissions.
     admits: u64,
-    /// Those of them that nodes decided on their own.
+    /// Number of admissions that nodes decided on their own.
     alone: u64,
-    /// Admissions that came too late to be judged.
+    /// Number of admissions that arrived too late to be checked.
     late: u64,
-    /// What may be charged although no admission tells of it.
+    /// Charges that may exist although no admission reports them.
     unlogged: Unlogged,
-    /// Something was given back of work that was not known to be held.
+    /// True if something was given back that was not known to be held.
     given_back: bool,
-    /// What the store had counted beyond what the log explains, by the counter.
+    /// Counts that the log does not explain, with the keys of their counters.
     unexplained: Vec<(String, Unexplained)>,
 }
 
-/// What is to be proven.
+/// The bounds to prove, from the command line.
 #[derive(Clone, Copy)]
 pub(super) struct Promise {
-    /// How many times each limit may be used by what the store admits.
+    /// Multiple of each limit that the store may admit.
     pub(super) store: Bound,
-    /// The same, with what nodes admit on their own.
+    /// Multiple of each limit that the store and nodes on their own may admit together.
     pub(super) all: Bound,
-    /// The largest difference between clocks.
+    /// Maximum clock difference.
     pub(super) spread: Span,
 }
 
-/// How many contradictions between the store and the log are kept: one is enough.
+/// Maximum number of unexplained counts to keep: one is enough to fail the check.
 const UNEXPLAINED_MAX: usize = 10_000;
 
-/// What one piece of work holds.
+/// The reservation, booking and leases of one request.
 #[derive(Default)]
 struct Held {
-    /// Each admission.
+    /// One entry per counter.
     admits: Vec<HeldAdmit>,
-    /// When it is over.
+    /// Expiry of the reservation or booking.
     until: Option<Timestamp>,
-    /// Counter and number of each lease.
+    /// Counter key and number of each lease.
     leases: Vec<(String, u64)>,
-    /// Who was told to go with a booking.
+    /// Process that claimed the booking.
     claimant: Option<String>,
 }
 
-/// What a piece of work holds on one counter.
+/// The part of a reservation or booking that is on one counter.
 struct HeldAdmit {
     key: String,
     unit: String,
-    /// Among the admissions of the counter; none if it came too late to be judged.
+    /// Number among the admissions of the counter; none if it arrived too late to be checked.
     number: Option<u64>,
     amount: u64,
-    /// Its number among what the store counts.
+    /// Sequence number among the charges that the store counts.
     serial: u64,
 }
 
-/// The limits of a charge.
+/// A parsed limit set.
 struct Known {
     texts: Vec<String>,
     amounts: Vec<u64>,
-    /// What the limits count.
+    /// Unit that the limits count.
     unit: &'static str,
     terms: Terms,
 }
 
 impl Known {
-    /// Whether a line shows the limits as they are written.
+    /// Checks that the amounts and the unit in a line match the limits in it.
     fn check(&self, charge: &Charge) -> Result<(), Refusal> {
         if charge.unit != self.unit {
             let Charge { key, unit, .. } = charge;
             let counts = self.unit;
-            return Err(Refusal::Shown(format!("{key}: {unit} are charged, it counts {counts}")));
+            return Err(Refusal::Shown(format!(
+                "{key}: charged in {unit}, but its limit counts {counts}"
+            )));
         }
         for ((text, amount), (shown, _)) in self.texts.iter().zip(&self.amounts).zip(&charge.shown)
         {
-            // The last digit of dollars may be wrong.
+            // Dollars are parsed as floats, so the last digit may be off.
             if amount.abs_diff(*shown) > 2 * u64::from(charge.unit == Charge::MONEY) {
                 let key = &charge.key;
-                return Err(Refusal::Shown(format!("{key}: {text} is shown as {shown}")));
+                return Err(Refusal::Shown(format!(
+                    "{key}: limit {text} is logged with the amount {shown}"
+                )));
             }
         }
         Ok(())
@@ -115,43 +119,43 @@ impl Known {
 
 #[derive(Clone)]
 enum Terms {
-    /// The number of what is to be proven.
+    /// Index into the bounds to prove.
     Rated(usize),
-    /// Slots.
+    /// Limit on concurrent slots.
     Leases(Limit),
 }
 
-/// What was found about a log.
+/// Result of the check of all logs.
 pub(super) struct Outcome {
-    /// Each limit of each counter, the fullest first.
+    /// Every limit of every counter, the fullest first.
     pub(super) rows: Vec<Row>,
     pub(super) admits: u64,
     pub(super) counters: usize,
     pub(super) limits: usize,
     pub(super) late: u64,
-    /// Admissions that nodes decided on their own.
+    /// Number of admissions that nodes decided on their own.
     pub(super) alone: u64,
-    /// What the store had counted beyond what the log explains, the first first.
+    /// Counts that the log does not explain, in order of time.
     pub(super) unexplained: Vec<(String, Unexplained)>,
 }
 
-/// One limit of one counter.
+/// Result for one limit of one counter.
 pub(super) struct Row {
     pub(super) key: String,
-    /// How many admissions there were on the counter.
+    /// Number of admissions on the counter.
     pub(super) admits: u64,
     pub(super) found: Found,
 }
 
-/// Why a decision was not taken note of.
+/// Reason for which a log entry could not be recorded.
 pub(super) enum Refusal {
-    /// A limit in its line can't be read.
+    /// A limit in the line can't be parsed.
     Line(LimitError),
-    /// The lease in its line can't be read.
+    /// The lease in the line can't be parsed.
     Lease(SpanError),
-    /// A limit shows another amount than it is written with.
+    /// The amount or unit in the line contradicts the limit.
     Shown(String),
-    /// What is asked for can't be proven of anything like it.
+    /// The bounds of the command line can't be applied.
     Proof(Malformed),
 }
 
@@ -189,17 +193,17 @@ impl Ledger {
         }
     }
 
-    /// The log is whole from this instant on, as far as is known by now.
+    /// Sets the time from which the log is complete, as far as it has been read.
     pub(super) fn begins(&mut self, at: Timestamp) {
         self.begin = at;
     }
 
-    /// The store did not answer.
+    /// Records that the store did not respond to a call.
     pub(super) fn unanswered(&mut self, at: Timestamp) {
         self.unlogged.unanswered(at);
     }
 
-    /// Takes note of what a decision charged.
+    /// Records the charges of a decision.
     pub(super) fn record(&mut self, place: Place, decision: &Decision) -> Result<(), Refusal> {
         self.now = self.now.max(decision.at);
         if decision.unanswered {
@@ -227,7 +231,7 @@ impl Ledger {
         self.ids.insert(id);
         let mut held = Held { claimant: decision.claimant.clone(), ..Held::default() };
         held.until = decision.until;
-        // The store tells what it counted of work that is charged with this decision.
+        // The store reports its count only for charges made by this decision.
         let shows = decision.by == By::Store && !claim;
         let terms = Admitted { place, decision, alone, shows, rated: first_time };
         let admitted = self.charge(&terms, &decision.charges, &mut held)?;
@@ -239,7 +243,7 @@ impl Ledger {
             return Ok(());
         }
         match self.held.get_mut(&decision.id) {
-            // A booking that was claimed: the leases come to what was charged before.
+            // A claimed booking: adds the leases to the charges of the booking.
             Some(known) if claim => {
                 known.claimant = held.claimant;
                 known.leases.extend(held.leases);
@@ -252,7 +256,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Takes note of what became of something.
+    /// Records a settlement, release, cancellation or another change of earlier work.
     pub(super) fn follow(&mut self, place: Place, followed: &Followed) -> Result<(), Refusal> {
         let Followed { id, at, effect, .. } = followed;
         self.now = self.now.max(*at);
@@ -270,8 +274,8 @@ impl Ledger {
                         let back = admit.amount.saturating_sub(actual.unwrap_or(u64::MAX));
                         self.give_back(admit, followed, back);
                     }
-                    // What is beyond the estimate is a debt. An estimate that was over may have
-                    // been given back by then.
+                    // The actual cost beyond the estimate is a debt. An expired estimate may have
+                    // been given back already.
                     let charged = if over { 0 } else { admit.amount };
                     self.owe(&admit.key, followed, actual.unwrap_or(0).saturating_sub(charged));
                 }
@@ -288,7 +292,7 @@ impl Ledger {
                     self.given_back = true;
                     return Ok(());
                 };
-                // Whoever was told to go may have gone.
+                // Another claimant may already have started the work.
                 let used = held.claimant.is_some() && held.claimant != *claimant;
                 for admit in &held.admits {
                     self.settle(admit, if used { u64::MAX } else { 0 });
@@ -360,8 +364,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// Something was settled that is not known to be held: it was admitted before the log begins,
-    /// or not held at all.
+    /// Records a settlement of a request that is not known to be held: it was admitted before the log
+    /// begins, or was never a reservation.
     fn settled_unknown(&mut self, followed: &Followed, cost: &HashMap<String, u64>) {
         self.given_back = true;
         for (unit, amount) in cost {
@@ -369,14 +373,14 @@ impl Ledger {
         }
     }
 
-    /// The store counts so much less of an admission from then on.
+    /// Records that the store subtracts `amount` of an admission.
     fn give_back(&mut self, admit: &HeldAdmit, followed: &Followed, amount: u64) {
         if let Some(counter) = self.counters.get_mut(&admit.key) {
             counter.store.returned((followed.earliest, followed.at), admit.serial, amount);
         }
     }
 
-    /// Charges a debt.
+    /// Records a debt: usage beyond the estimate, which the store charges at the settlement.
     fn owe(&mut self, key: &str, followed: &Followed, amount: u64) {
         if let Some(counter) = self.counters.get_mut(key).filter(|_| amount > 0) {
             let (earliest, latest, from) = (followed.earliest, followed.at, followed.at);
@@ -385,7 +389,7 @@ impl Ledger {
         }
     }
 
-    /// Whether anything was let through that is judged.
+    /// Records charges on their counters. Returns true if any of them is checked.
     fn charge(
         &mut self,
         admitted: &Admitted<'_>,
@@ -417,7 +421,7 @@ impl Ledger {
                 }
                 Terms::Rated(_) if !admitted.rated => {}
                 Terms::Rated(terms) => {
-                    // Where servers differ, the time of the counter's own counts.
+                    // In a cluster, the clock of the counter's own server counts.
                     let own = |instant: Timestamp| match charge.charged_at {
                         Some(charged_at) => charged_at - at.since(instant),
                         None => instant,
@@ -442,7 +446,7 @@ impl Ledger {
                     }
                     for (limit, &(_, count)) in charge.shown.iter().enumerate() {
                         let at = own(at);
-                        // A part of a cluster may have been asked twice.
+                        // A cluster node may have been called twice.
                         let by = match charge.charged_at {
                             Some(_) => at + entry.latest.since(entry.earliest),
                             None => at,
@@ -453,7 +457,7 @@ impl Ledger {
                     }
                     let serial = counter.store.charged(entry);
                     if !admitted.decision.allowed {
-                        // Counted, but whoever asked was told no.
+                        // Counted by the store, but the caller was denied.
                         continue;
                     }
                     let need = charge.need.unwrap_or(amount);
@@ -475,7 +479,7 @@ impl Ledger {
         Ok(any)
     }
 
-    /// Judges a counter, and compares it with what the store had counted.
+    /// Checks a counter, and compares it with the counts that the store reported.
     fn judge(&mut self, key: &str, end: bool) -> Result<(), Malformed> {
         let Some(counter) = self.counters.get_mut(key) else { return Ok(()) };
         self.unlogged.sort();
@@ -502,9 +506,9 @@ impl Ledger {
         }
     }
 
-    /// The limits of a charge. They are read once: a log repeats them in every line.
+    /// Returns the limit set of a charge. Each set is parsed once, because every line repeats it.
     fn terms(&mut self, charge: &Charge) -> Result<Terms, Refusal> {
-        // A key begins with the name of its rule.
+        // A key starts with the name of its rule.
         let rule = charge.key.split([':', '#']).next().unwrap_or_default();
         if let Some(known) = self.terms.get(rule)
             && let Some(known) = known.iter().find(|known| known.texts == charge.limits)
@@ -540,7 +544,7 @@ impl Ledger {
         Ok(terms)
     }
 
-    /// Judges everything.
+    /// Checks all counters and returns the result.
     pub(super) fn finish(mut self) -> Result<Outcome, Malformed> {
         let counters = self.counters.len() + self.slots.len();
         let rated: usize = self.proofs.iter().map(|proof| proof.store.len()).sum();
@@ -582,23 +586,23 @@ impl Ledger {
     }
 }
 
-/// An admission and what is known of it.
+/// An admission that is being recorded.
 struct Admitted<'d> {
     place: Place,
     decision: &'d Decision,
-    /// A node decided it on its own.
+    /// True if a node decided it on its own.
     alone: bool,
-    /// The store told what it had counted.
+    /// True if the line contains the store's counts.
     shows: bool,
-    /// It is charged now, not only leased.
+    /// True if it is charged on rate limits now; false if only leases are added.
     rated: bool,
 }
 
-/// How much later than its start a booking that was moved may be used: its line does not say.
+/// Maximum time after its start at which a moved booking may be used: its line does not contain it.
 const BOOKED_LATE_MAX: Span = Span::from_secs(60);
 
 impl Row {
-    /// How near the fullest window came to the limit; more than 1 is beyond it.
+    /// Returns the usage of the fullest window as a fraction of the limit; above 1 exceeds it.
     fn fullness(&self) -> f64 {
         let worst = self.found.worst;
         worst.sum as f64 / worst.allowed.max(1) as f64

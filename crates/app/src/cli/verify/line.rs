@@ -1,4 +1,4 @@
-//! One line of a decision log, as `sluicegate serve` writes it.
+//! Parser of one decision log line, as `sluicegate serve` writes it.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -6,162 +6,162 @@ use std::collections::HashMap;
 use serde::Deserialize;
 use sluicegate_core::{Span, Timestamp};
 
-/// What a line says.
+/// A parsed line.
 #[derive(Debug, PartialEq)]
 #[expect(clippy::large_enum_variant, reason = "most lines are entries, and one is read at a time")]
 pub(super) enum Line {
     /// A line of a decision log.
     Entry(Entry),
-    /// Something else that stands in the same file.
+    /// Another line in the same file, such as an ordinary log message.
     Other,
 }
 
 /// A line of a decision log.
 #[derive(Debug, PartialEq)]
 pub(super) struct Entry {
-    /// Who wrote it, and its numbers; none in logs of versions that did not write them.
+    /// Process and sequence numbers; none in logs of versions that did not write them.
     pub(super) stamp: Option<Stamp>,
-    /// So many of a million admissions are logged, if not all.
+    /// Number of admissions per million that are logged; none if all are.
     pub(super) sample_ppm: Option<u32>,
-    /// So many lines are missing before this one.
+    /// Number of lines that the process dropped before this one.
     pub(super) dropped: u64,
-    /// When, by the clock of the store; by the clock of the node if the store was not heard.
+    /// Time by the clock of the store, or of the node if the store did not respond.
     pub(super) at: Timestamp,
-    /// How far the clock of the node was ahead of that of the store, in microseconds.
+    /// Difference between the clocks of the node and the store, in microseconds.
     pub(super) ahead: Option<i64>,
-    /// How long it took.
+    /// Duration of the call.
     pub(super) latency: Span,
     pub(super) event: Event,
 }
 
-/// The process that wrote a line, and the numbers of the line.
+/// The process that wrote a line, and the sequence numbers of the line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
-    /// The node and when its process started.
+    /// Name of the node and start time of the process.
     pub(super) process: String,
-    /// Admissions of the process until then.
+    /// Number of admissions of the process up to this line.
     pub(super) seq: u64,
-    /// The number of the line.
+    /// Line number within the process.
     pub(super) line: u64,
-    /// It is one of the admissions that `seq` counts.
+    /// True if this line is one of the admissions that `seq` counts.
     pub(super) admits: bool,
 }
 
-/// What happened.
+/// The event that a line records.
 #[derive(Debug, PartialEq)]
 pub(super) enum Event {
     Decided(Decision),
     Followed(Followed),
-    /// The store did not answer, so it may have charged something that no admission tells of.
+    /// The store did not respond, so it may have made a charge that no admission reports.
     Unanswered,
-    /// The process ended in good order.
+    /// The process shut down cleanly.
     End,
 }
 
-/// A decision.
+/// A decision about a request.
 #[derive(Debug, PartialEq)]
 pub(super) struct Decision {
-    /// The name of the work.
+    /// Request id.
     pub(super) id: String,
-    /// Whoever asked was told yes.
+    /// True if the caller was allowed.
     pub(super) allowed: bool,
     pub(super) by: By,
-    /// When the store decided.
+    /// Time of the decision by the store's clock.
     pub(super) at: Timestamp,
-    /// The store may have charged it as early as this: a reply may have been lost.
+    /// Earliest time at which the store can have charged it: a reply may have been lost.
     pub(super) earliest: Timestamp,
-    /// When the work may go: then, or at the start of a booking.
+    /// Time at which the work may start: `at`, or the start of the booking.
     pub(super) start: Timestamp,
-    /// The latest instant at which the work may go: later than the start only for a booking.
+    /// Latest time at which the work may start: later than `start` only for a booking.
     pub(super) latest: Timestamp,
-    /// When a hold or a booking is over, if it is one.
+    /// Expiry of a reservation or booking.
     pub(super) until: Option<Timestamp>,
-    /// Nothing can give it back any more: it is neither held nor booked.
+    /// True if it can't be given back: it is neither a reservation nor a booking.
     pub(super) firm: bool,
-    /// Who claimed it, if it was booked before.
+    /// Claimant, if this is the claim of a booking.
     pub(super) claimant: Option<String>,
-    /// What was charged; nothing by a denial.
+    /// Charges made; usually none for a denial.
     pub(super) charges: Vec<Charge>,
-    /// The store did not answer: it may have charged something all the same.
+    /// True if the store did not respond: it may have made a charge anyway.
     pub(super) unanswered: bool,
-    /// Only a part of decisions like it is logged.
+    /// True if only a sample of such decisions is logged.
     pub(super) sampled: bool,
 }
 
-/// Who let something through.
+/// The component that admitted a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum By {
     /// The store.
     Store,
-    /// A node on its own, while the store did not answer.
+    /// A node on its own, while the store did not respond.
     Node,
-    /// It was let through before, by the store or by a node.
+    /// Replay of an earlier admission by the store or by a node.
     Before { node: bool },
-    /// Nobody: it was denied, or nothing was to be charged.
+    /// None: it was denied, or nothing was charged.
     Nobody,
 }
 
-/// What became of what was decided before.
+/// A change of an earlier decision, such as its settlement.
 #[derive(Debug, PartialEq)]
 pub(super) struct Followed {
     pub(super) id: String,
-    /// When, by the clock of the store.
+    /// Time by the clock of the store.
     pub(super) at: Timestamp,
-    /// The store may have done it as early as this.
+    /// Earliest time at which the store can have applied it.
     pub(super) earliest: Timestamp,
     pub(super) effect: Effect,
 }
 
 #[derive(Debug, PartialEq)]
 pub(super) enum Effect {
-    /// It cost so much of each unit; what is not known stays as it was.
+    /// Actual cost by unit. Units that are not listed keep their estimate.
     Settled(HashMap<String, u64>),
-    /// Its slots are free.
+    /// Its slots were released.
     Released,
-    /// All of it is given back, unless somebody else had claimed it.
+    /// All of it was given back, unless another claimant had claimed it.
     Cancelled { claimant: Option<String> },
-    /// Its slots are leased as long again.
+    /// Its leases were extended.
     Renewed,
-    /// It is charged for a later start.
+    /// Its booking was moved to a later start.
     Rebooked { start: Timestamp, charges: Vec<Charge> },
-    /// So much was given back of whatever was there.
+    /// These amounts were given back, without naming the admissions.
     Refunded { charges: Vec<Charge> },
-    /// These counters begin anew.
+    /// These counters were reset to zero.
     Reset { keys: Vec<String> },
     /// Nothing changed.
     Nothing,
 }
 
-/// An amount on a counter.
+/// An amount charged on a counter.
 #[derive(Debug, PartialEq, Deserialize)]
 pub(super) struct Charge {
     pub(super) key: String,
-    /// In the limit grammar.
+    /// Limits of the counter, in the configuration's limit syntax.
     pub(super) limits: Vec<String>,
     pub(super) take: u64,
-    /// What had to fit, if that is not the amount.
+    /// Amount that had to fit into the limit, if it differs from `take`.
     pub(super) need: Option<u64>,
     pub(super) unit: String,
-    /// How long a slot is held without renewal.
+    /// Length of the lease of a slot.
     pub(super) lease: Option<String>,
-    /// Counted, but never a reason to deny.
+    /// True for a shadow rule, which counts but never denies.
     #[serde(default)]
     shadow: bool,
-    /// Counted also if it does not fit, and denied then.
+    /// True if it is counted even when it does not fit and the request is denied.
     #[serde(default)]
     tally: bool,
-    /// When it was written, if the servers of a cluster differ.
+    /// Time of the charge by the clock of the counter's own server in a cluster.
     at: Option<String>,
-    /// The same.
+    /// `at`, parsed.
     #[serde(skip)]
     pub(super) charged_at: Option<Timestamp>,
-    /// What each limit showed: its amount, and what the store had counted, this charge included.
+    /// Amount of each limit, and the store's count including this charge.
     #[serde(skip)]
     pub(super) shown: Vec<(u64, u64)>,
 }
 
 impl Charge {
-    /// Whether its limits are to be proven: those of shadow rules were never promised.
+    /// Returns true if its limits are to be proven: shadow rules are not enforced.
     pub(super) const fn is_judged(&self) -> bool {
         !self.shadow || self.tally
     }
@@ -169,12 +169,12 @@ impl Charge {
     pub(super) const MONEY: &str = "nano-USD";
 }
 
-/// What a limit showed.
+/// The state of one limit, as logged with the decision.
 #[derive(Deserialize)]
 struct Scope<'l> {
     #[serde(borrow)]
     window: Cow<'l, str>,
-    /// Money is a decimal number of dollars. A count below 2^53 survives as a float.
+    /// Dollars for money. A count below 2^53 is exact as a float.
     count: f64,
     limit: f64,
     remaining: f64,
@@ -187,7 +187,7 @@ struct Fields<'l> {
     operation: Cow<'l, str>,
     #[serde(borrow)]
     timestamp: Option<Cow<'l, str>>,
-    /// Only decisions have it.
+    /// Present only in decisions.
     allowed: Option<bool>,
     #[serde(borrow)]
     decided: Option<Cow<'l, str>>,
@@ -229,7 +229,7 @@ struct Fields<'l> {
     line: Option<u64>,
 }
 
-/// Reads a line; the error says what is wrong with it.
+/// Parses a line; the error says what is wrong with it.
 pub(super) fn read(line: &[u8]) -> Result<Line, String> {
     let line = line.trim_ascii();
     if line.first() != Some(&b'{') {
@@ -243,7 +243,8 @@ pub(super) fn read(line: &[u8]) -> Result<Line, String> {
     }
 }
 
-/// Whether a line that can't be read should have been: it is no JSON, or it has the fields.
+/// Returns true if a line that can't be parsed was meant as a log entry: it is broken JSON, or it
+/// has the fields of one.
 fn is_entry(line: &[u8]) -> bool {
     match serde_json::from_slice::<serde_json::Map<_, _>>(line) {
         Ok(fields) => ["requestId", "operation"].iter().all(|&name| fields.contains_key(name)),
@@ -258,14 +259,14 @@ impl Fields<'_> {
 
     fn entry(mut self) -> Result<Entry, String> {
         let stamp = self.stamp()?;
-        // What is told no may have been counted. Denials that are missing take nothing away from
-        // a proof.
+        // A denial may have been counted. Denials without charges may be missing from the log
+        // without affecting the proof.
         let written = self.allowed != Some(false) || !self.charges.is_empty();
         let (sample_ppm, dropped) = (self.sample_ppm.filter(|_| written), self.dropped);
         let own = self.timestamp.as_deref().map(|own| instant("timestamp", own)).transpose()?;
         let at = self.at.as_deref().map(|at| instant("at", at)).transpose()?;
         let ahead = own.zip(at).map(|(own, at)| own.as_micros() as i64 - at.as_micros() as i64);
-        let at = at.or(own).ok_or("there is no `at`")?;
+        let at = at.or(own).ok_or("missing field `at`")?;
         let latency = self.latency();
         let event = match (self.allowed, self.operation.as_ref(), self.effect.as_deref()) {
             (Some(_), ..) => Event::Decided(self.decision(at)?),
@@ -283,11 +284,11 @@ impl Fields<'_> {
         };
         instant("started", started)?;
         if line == 0 {
-            return Err("line: numbers begin with 1".to_owned());
+            return Err("line: 0 is not valid, line numbers start at 1".to_owned());
         }
         let admits = self.allowed == Some(true) && self.operation != "peek";
         if admits && seq == 0 {
-            return Err("seq: 0, but this is an admission".to_owned());
+            return Err("seq: 0 is not valid for an admission".to_owned());
         }
         Ok(Some(Stamp { process: format!("{node} ({started})"), seq, line, admits }))
     }
@@ -326,7 +327,7 @@ impl Fields<'_> {
     }
 
     fn latency(&self) -> Span {
-        // Rounded up: the line has whole microseconds.
+        // Rounded up, because timestamps have whole microseconds.
         Span::from_micros((self.latency_ms.max(0.0) * 1_000.0).ceil() as u64)
     }
 
@@ -339,58 +340,56 @@ impl Fields<'_> {
             Some("fallback" | "unlimited") if self.outage.is_some() => Ok(By::Node),
             Some("replay") if self.replayed => Ok(By::Before { node: self.outage.is_some() }),
             Some(by @ ("store" | "fallback" | "unlimited" | "replay")) => {
-                Err(format!("decided: {by:?} does not fit the fields `outage` and `replayed`"))
+                Err(format!("decided: {by:?} contradicts the fields `outage` and `replayed`"))
             }
-            Some(other) => {
-                Err(format!("decided: {other:?} is none of store, fallback, unlimited and replay"))
-            }
-            None => {
-                Err("an admission does not say who decided it: `decided` is missing".to_owned())
-            }
+            Some(other) => Err(format!(
+                "decided: unknown value {other:?} (known: store, fallback, unlimited, replay)"
+            )),
+            None => Err("missing field `decided` in an admission".to_owned()),
         }
     }
 
-    /// Whether an admission says what it was charged, or why it was charged nothing.
+    /// Checks that an admission contains its charges, or the reason for which there are none.
     fn check_charges(&self) -> Result<(), String> {
         if self.charges.is_empty() && self.uncharged.is_none() {
-            return Err("an admission says neither what it was charged nor why nothing".to_owned());
+            return Err("an admission has neither `charges` nor `uncharged`".to_owned());
         }
         for charge in &self.charges {
             if charge.take == 0 && charge.need.is_none() {
                 let key = &charge.key;
-                return Err(format!("an admission was charged nothing on {key}, and not why"));
+                return Err(format!("charges: `take` is 0 on {key}, without `need`"));
             }
             if charge.limits.is_empty() {
-                return Err(format!("an admission on {} has no limits", charge.key));
+                return Err(format!("charges: no limits on {}", charge.key));
             }
         }
         Ok(())
     }
 
-    /// Puts what the store had counted beside the limits of the charges.
+    /// Copies the counts that the store reported from `scopes` to the charges.
     fn count(&mut self) -> Result<(), String> {
         let limits: usize = self.charges.iter().map(|charge| charge.limits.len()).sum();
-        // A booking shows the limits of leases, and is charged for them only when it is claimed.
+        // A booking lists concurrency limits, too, but is charged for them only when it is claimed.
         if limits != self.scopes.len() && self.operation == "book" || self.charges.is_empty() {
             return Ok(());
         }
         if limits != self.scopes.len() {
-            return Err(format!("{limits} limits are charged, {} are shown", self.scopes.len()));
+            return Err(format!("charges have {limits} limits, but scopes {}", self.scopes.len()));
         }
         let mut scopes = self.scopes.iter();
         for charge in &mut self.charges {
             for (limit, scope) in charge.limits.iter().zip(&mut scopes) {
                 if *limit != scope.window {
                     let (key, shown) = (&charge.key, &scope.window);
-                    return Err(format!("{key} is charged under {limit}, but {shown} is shown"));
+                    return Err(format!("{key} is charged under {limit}, but scopes has {shown}"));
                 }
                 let factor = if charge.unit == Charge::MONEY { 1e9 } else { 1.0 };
                 let number = |number: f64| (number * factor).round() as u64;
                 let (limit, count) = (number(scope.limit), number(scope.count));
-                // The last digit of dollars may be wrong.
+                // Dollars are parsed as floats, so the last digit may be off.
                 if limit.saturating_sub(count).abs_diff(number(scope.remaining)) > 2 {
                     let key = &charge.key;
-                    return Err(format!("{key} shows a count that does not fit what remains"));
+                    return Err(format!("{key}: `count` and `remaining` contradict each other"));
                 }
                 charge.shown.push((limit, count));
             }
@@ -412,7 +411,7 @@ impl Fields<'_> {
                 Effect::Rebooked { start: instant("start", start)?, charges: self.charges }
             }
             ("claim", _) => Effect::Nothing,
-            (other, _) => return Err(format!("operation: {other:?} is not known")),
+            (other, _) => return Err(format!("operation: unknown value {other:?}")),
         };
         Ok(Followed { id: self.request_id, at, earliest, effect })
     }
@@ -459,7 +458,7 @@ mod tests {
         assert_eq!(entry(line).stamp, Some(Stamp { process, seq: 7, line: 9, admits: true }));
     }
 
-    /// An admission with these further fields.
+    /// Builds an admission with further fields.
     fn admission(further: &str) -> String {
         let known =
             r#""allowed":true,"requestId":"1","at":"2026-01-05T00:00:00Z","uncharged":"a test""#;
@@ -512,17 +511,17 @@ mod tests {
                     .to_owned(),
                 "1970",
             ),
-            (admission(r#""operation":"acquire""#), "`decided` is missing"),
-            (admission(r#""operation":"acquire","decided":"me""#), "none of store, fallback"),
+            (admission(r#""operation":"acquire""#), "missing field `decided`"),
+            (admission(r#""operation":"acquire","decided":"me""#), "known: store, fallback"),
             (admission(r#""operation":"acquire","decided":"store""#).replace("uncharged", "x"), "neither"),
-            (charged(&free, r#"{"window":"5/s","limit":5,"count":1,"remaining":4}"#), "charged nothing on K"),
-            (charged(charge, r#"{"window":"6/s","limit":6,"count":1,"remaining":5}"#), "but 6/s is shown"),
+            (charged(&free, r#"{"window":"5/s","limit":5,"count":1,"remaining":4}"#), "`take` is 0 on K"),
+            (charged(charge, r#"{"window":"6/s","limit":6,"count":1,"remaining":5}"#), "but scopes has 6/s"),
             (
                 charged(charge, r#"{"window":"5/s","limit":5,"count":1,"remaining":1}"#),
-                "does not fit what remains",
+                "`count` and `remaining` contradict",
             ),
-            (charged(charge, ""), "1 limits are charged, 0 are shown"),
-            (r#"{"requestId":"1","operation":"x","at":"2026-01-05T00:00:00Z"}"#.to_owned(), "is not known"),
+            (charged(charge, ""), "charges have 1 limits, but scopes 0"),
+            (r#"{"requestId":"1","operation":"x","at":"2026-01-05T00:00:00Z"}"#.to_owned(), "unknown value"),
         ] {
             let error = read(line.as_bytes()).expect_err(&line);
             assert!(error.contains(expected), "{error}");

@@ -1,4 +1,4 @@
-//! Several logs, read as one: the decision that was made first comes first.
+//! Reads several log files as one stream, merged by time, and collects statistics about the lines.
 
 use std::fmt;
 use std::fs::File;
@@ -10,43 +10,44 @@ use anyhow::Context as _;
 use super::line::{self, Entry, Event, Line};
 use super::processes::Processes;
 
-/// A decision is a few hundred bytes, and some kilobytes with every id as long as it may be.
+/// Maximum length of a line. A decision has a few hundred bytes, or some kilobytes with ids of
+/// maximum length.
 const LINE_BYTES_MAX: u64 = 1 << 20;
-/// How many lines that can't be read are shown.
+/// Maximum number of malformed lines to print.
 const SHOWN_MAX: usize = 10;
 
-/// The logs of all nodes.
+/// The merged logs of all nodes.
 pub(super) struct Logs {
     logs: Vec<Log>,
-    /// What was found in them so far.
+    /// Statistics of the lines read so far.
     pub(super) seen: Seen,
-    /// Who wrote them.
+    /// Processes that wrote the lines.
     pub(super) processes: Processes,
 }
 
-/// What was found besides admissions.
+/// Statistics about the lines of all logs.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     pub(super) decisions: u64,
-    /// Lines that say something else.
+    /// Number of lines that are not log entries.
     pub(super) others: u64,
-    /// Lines that could not be read.
+    /// Number of malformed lines.
     pub(super) malformed: u64,
-    /// The first of those, each with its place.
+    /// Messages about the first malformed lines.
     pub(super) shown: Vec<String>,
-    /// Lines that were lost when the log was written.
+    /// Number of lines that were lost when the log was written.
     pub(super) dropped: u64,
-    /// The smallest share of admissions that any node logged, if not all.
+    /// Smallest sample rate of admissions of any node; none if all are logged.
     pub(super) sample_ppm: Option<u32>,
-    /// The first line without numbers.
+    /// First line without sequence numbers.
     pub(super) unnumbered: Option<Place>,
-    /// Lines that stand there twice, and the first of them.
+    /// Number of duplicate lines, and the first of them.
     pub(super) repeated: (u64, Option<Place>),
-    /// Last lines that are cut off.
+    /// Last lines of files that are cut off.
     pub(super) torn: Vec<Place>,
 }
 
-/// Where something is written.
+/// Position of a line: file and line number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     log: u16,
@@ -65,17 +66,17 @@ struct Log {
     name: String,
     input: Box<dyn BufRead>,
     line: u32,
-    /// Read ahead, so that logs can be compared.
+    /// Next entry, read ahead to merge the logs by time.
     next: Option<(u32, Entry)>,
 }
 
 impl Logs {
-    /// Opens files; `-` is standard input.
+    /// Opens log files; `-` is standard input.
     pub(super) fn open(paths: &[PathBuf]) -> anyhow::Result<Self> {
         let numbered = paths.iter().zip(0..=u16::MAX);
         let logs = numbered.map(|(path, number)| Log::open(path, number));
         let logs = logs.collect::<anyhow::Result<Vec<_>>>()?;
-        anyhow::ensure!(logs.len() == paths.len(), "more logs than can be read at once");
+        anyhow::ensure!(logs.len() == paths.len(), "too many logs: at most {} at once", logs.len());
         let mut logs = Self { logs, seen: Seen::default(), processes: Processes::default() };
         for log in &mut logs.logs {
             log.advance(&mut logs.seen, &mut logs.processes)?;
@@ -83,7 +84,7 @@ impl Logs {
         Ok(logs)
     }
 
-    /// What happened next, in all logs.
+    /// Returns the next entry of all logs in order of time.
     pub(super) fn next(&mut self) -> anyhow::Result<Option<(Place, Entry)>> {
         let waiting = self.logs.iter_mut().filter(|log| log.next.is_some());
         let first = waiting.min_by_key(|log| log.next.as_ref().map(|(_, next)| next.at));
@@ -94,20 +95,20 @@ impl Logs {
         Ok(Some((place, entry)))
     }
 
-    /// Takes note of a decision that could be read, but not understood.
+    /// Counts a line that could be parsed, but has invalid values.
     pub(super) fn malformed(&mut self, place: Place, error: &impl fmt::Display) {
         let shown = format!("{}: {error}", self.name(place));
         self.seen.malformed(shown);
     }
 
-    /// `node1.log:17`.
+    /// Formats a position as `node1.log:17`.
     pub(super) fn name(&self, place: Place) -> String {
         format!("{}:{}", self.logs[usize::from(place.log)].name, place.line)
     }
 }
 
 impl Seen {
-    /// A line tells what is not in the log.
+    /// Records dropped lines and the sample rate that a line reports.
     fn missing(&mut self, dropped: u64, sample_ppm: Option<u32>) {
         self.dropped += dropped;
         if let Some(ppm) = sample_ppm {
@@ -136,7 +137,7 @@ impl Log {
         Ok(Self { number, name, input, line: 0, next: None })
     }
 
-    /// Reads on until something happened.
+    /// Reads up to the next log entry.
     fn advance(&mut self, seen: &mut Seen, processes: &mut Processes) -> anyhow::Result<()> {
         let mut buffer = Vec::new();
         loop {
@@ -153,7 +154,7 @@ impl Log {
             let complete = buffer.ends_with(b"\n");
             if !complete && buffer.len() as u64 == LINE_BYTES_MAX {
                 self.input.skip_until(b'\n')?;
-                self.malformed(seen, "longer than any decision");
+                self.malformed(seen, "line too long: more than 1 MiB");
                 continue;
             }
             let place = Place { log: self.number, line: self.line };
@@ -174,14 +175,14 @@ impl Log {
                     return Ok(());
                 }
                 Ok(Line::Other) => seen.others += 1,
-                // The process was stopped in the middle of it, or is still writing it.
+                // The process was killed while writing it, or is still writing it.
                 Err(_) if !complete => seen.torn.push(place),
                 Err(error) => self.malformed(seen, &error),
             }
         }
     }
 
-    /// Takes note of the line that was just read.
+    /// Counts the line that was just read as malformed.
     fn malformed(&self, seen: &mut Seen, error: &str) {
         seen.malformed(format!("{}:{}: {error}", self.name, self.line));
     }

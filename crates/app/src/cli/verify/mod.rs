@@ -1,10 +1,10 @@
-//! `sluicegate verify`: reads what was admitted and proves that no limit was exceeded.
+//! `sluicegate verify`: reads decision logs and proves that no limit was exceeded.
 //!
-//! What a log proves, and when it proves nothing, is in `docs/decisions/018-what-a-log-proves.md`.
+//! `docs/decisions/018-what-a-log-proves.md` explains what a log proves and when it proves nothing.
 //!
-//! The lines are those of the decision log; the judge is the checker of `sluicegate-core`, which
-//! shares nothing with the limiter. Logs are read as streams, merged by the time of the store, and
-//! of each counter only what a later window can reach is kept.
+//! The check itself is in `sluicegate-checker`, which shares no code with the limiter. Logs are read
+//! as streams and merged by the time of the store. Of each counter, only the admissions that a later
+//! window can contain are kept in memory.
 
 mod count;
 mod counter;
@@ -30,39 +30,45 @@ use report::counted;
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
-  sluicegate verify decisions.log            the log of one node
-  sluicegate verify node1.log node2.log      nodes that share a store, or parts of one log
-  sluicegate serve | sluicegate verify -     standard input
-  sluicegate verify --bound 3/2 *.log        an outage with the policy `local`: at most 3/2 of each limit
-  sluicegate verify --losses 1 *.log         the store lost its counters once within a window
+  sluicegate verify decisions.log         check the log of one node
+  sluicegate verify node1.log node2.log   check all nodes that share a store, or parts of one log
+  sluicegate serve | sluicegate verify -  read from standard input
+  sluicegate verify --bound 3/2 *.log     accept up to 3/2 of each limit where an outage policy decided
+  sluicegate verify --losses 1 *.log      accept that the store lost its counters once per window
 
-Nodes that keep usage in their own memory are verified one by one. What was settled counts as what
-it cost, but not beyond what was admitted; what was cancelled counts as nothing; a counter that was
-reset begins anew; a slot is held until it is given back or its lease is over.
+Pass the logs of all nodes that share a Redis store together. Nodes with a memory store are checked
+one by one.
 
-Only windows between the first line of the log and its end are proven. A process without an end line
+How requests are counted:
+  settled    the actual cost, but at most the admitted amount
+  cancelled  nothing
+  reset      the counter starts again at zero
+  slot       held until it is released or its lease expires
+
+Only windows between the first and the last line of the log are proven. A process without an end line
 was killed or is still running: its log is proven up to its last line.
 
-Exit code: 0 proven, 1 a limit was exceeded, 2 the log does not allow a proof";
+Exit code: 0 proven, 1 a limit was exceeded, 2 not proven (incomplete or invalid log)";
 
 #[derive(Args)]
 pub(super) struct Verify {
-    /// Decision logs; - is standard input
+    /// Decision logs in JSON; - reads from standard input
     #[arg(value_name = "LOG", required = true)]
     logs: Vec<PathBuf>,
-    /// How many times each limit may be used in a window in which an outage policy admitted
-    /// something, such as 3/2 or 2; what the store admits is always held to the limit [default: 1]
+    /// Multiple of each limit, such as 3/2 or 2, to accept in windows in which an outage policy
+    /// admitted requests while the store was down. Admissions by the store must always stay within
+    /// the limit [default: 1]
     #[arg(long, value_name = "RATIO", value_parser = bound)]
     bound: Option<Bound>,
-    /// How often the store may have lost its counters within a window: each time adds the limit
-    /// once more
+    /// Number of times that the store may have lost its counters within a window; each loss allows
+    /// the limit once more
     #[arg(long, value_name = "N", default_value_t = 0)]
     losses: u16,
-    /// Maximum clock difference, such as 20ms, between nodes that admitted on their own and the
-    /// store, or between servers of a cluster that a counter moved to
+    /// Maximum clock difference, such as 20ms, between the store and nodes that decided during an
+    /// outage, or between cluster servers that a counter moved to
     #[arg(long, value_name = "SPAN", default_value = "0s")]
     spread: Span,
-    /// How many of the fullest windows to show
+    /// Number of the fullest windows to print; 0 prints none
     #[arg(long, value_name = "N", default_value_t = 10)]
     top: usize,
 }
@@ -93,7 +99,7 @@ impl Verify {
             }
         }
         if logs.seen.decisions == 0 {
-            bail!("there are no decisions in the log: is log.format json?");
+            bail!("no decisions found in the log: is log.format set to json?");
         }
         let outcome = ledger.finish()?;
 
@@ -106,7 +112,7 @@ impl Verify {
         }
         if logs.seen.others > 0 {
             let lines = counted(logs.seen.others, "line");
-            say(&format!("skipped: {lines} without a decision"));
+            say(&format!("skipped: {lines} that are not decision log entries"));
         }
         for note in report::notes(&outcome, &logs, all) {
             say(&format!("note: {note}"));
@@ -121,7 +127,8 @@ impl Verify {
             for violation in &exceeded {
                 say(violation);
             }
-            say(&format!("\x1b[31mnot proven:\x1b[0m {extent}, {} exceeded", exceeded.len()));
+            let limits = counted(exceeded.len() as u64, "limit");
+            say(&format!("\x1b[31mnot proven:\x1b[0m {extent}, {limits} exceeded"));
             return Ok(false);
         }
         if !doubts.is_empty() {

@@ -1,15 +1,15 @@
-//! The processes that wrote a log, and whether all of their lines are there.
+//! The processes that wrote the logs, and the check that all of their lines are present.
 //!
-//! | what is seen of a process | what can be said |
+//! | lines of a process | windows that can be proven |
 //! |---|---|
-//! | its first line, or a later one | windows that begin after the first line that is there |
-//! | its end line | all windows until its end |
-//! | no end line | windows until its last line: what it admitted afterwards is not known |
-//! | a number that is missing in between, or there twice | nothing |
+//! | its first line, or a later one | those that begin after the first line present |
+//! | its end line | all until its end |
+//! | no end line | those until its last line: later admissions are unknown |
+//! | a number is missing or occurs twice | none |
 //!
-//! A decision is logged after it was made, so lines are not in the order of their instants. Where
-//! lines are cut off, what is known ends earlier, or begins later, by the longest time that any
-//! decision of the process took.
+//! A decision is logged after it was made, so lines are not in order of their timestamps. Where
+//! lines are cut off at the begin or end, the provable time is shortened by the longest duration of
+//! any decision of the process.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -18,59 +18,58 @@ use sluicegate_core::{Span, Timestamp};
 use super::line::{Entry, Event, Stamp};
 use super::logs::Place;
 
-/// All processes.
+/// All processes that wrote lines.
 #[derive(Default)]
 pub(super) struct Processes {
     places: HashMap<String, usize>,
     all: Vec<Process>,
 }
 
-/// One process.
+/// The lines of one process, in numbers.
 pub(super) struct Process {
-    /// Its node and when it started.
+    /// Name of the node and start time of the process.
     pub(super) name: String,
-    /// Lines by their numbers, and admissions by theirs.
+    /// Line numbers and admission numbers seen.
     lines: Numbers,
     admits: Numbers,
-    /// The earliest and the latest line, by their instants.
+    /// Times of the earliest and the latest line.
     first: Timestamp,
     pub(super) last: (Timestamp, Place),
-    /// The longest that anything took.
+    /// Longest duration of a call.
     longest: Span,
-    /// Lines that it told to be lost.
+    /// Number of lines that the process reported as dropped.
     dropped: u64,
-    /// Only a part of its admissions is logged.
+    /// True if only a sample of its admissions is logged.
     sampled: bool,
-    /// The end line: its own number, and that of the last admission.
+    /// Number of the end line, and of the last admission as it reports.
     end: Option<(u64, u64)>,
-    /// How far its clock was ahead of the store's in the last line, in microseconds.
+    /// Difference between the clocks of the node and the store in the last line, in microseconds.
     ahead: Option<i64>,
-    /// The first line in which that had jumped.
+    /// First line in which that difference jumped.
     jumped: Option<Place>,
 }
 
-/// How far the clocks of a node and of the store may move apart from one line to the next.
+/// Maximum change of the clock difference between a node and the store from one line to the next.
 const JUMP_MAX_MICROS: u64 = 60_000_000;
 
-/// Numbers that were seen, as ranges: from their first number to their last, and the place of the
-/// first.
+/// Set of numbers as ranges: first number → (last number, position of the first).
 #[derive(Default)]
 struct Numbers(BTreeMap<u64, (u64, Place)>);
 
-/// Why the lines of a process are not all there, or not as they were written.
+/// An error in the lines of a process: some are missing or were changed.
 pub(super) enum Flaw {
-    /// The numbers from the first to the second, before the line at a place.
+    /// The numbers `from` to `to` are missing before the line at `before`.
     Missing { what: &'static str, from: u64, to: u64, before: Place },
-    /// The end line tells a higher number than any line has.
+    /// The end line reports a higher number than any line has.
     Cut { what: &'static str, from: u64, to: u64 },
     /// A line comes after the end line.
     AfterEnd(u64),
-    /// The time of the store in a line does not fit that of the node.
+    /// The timestamps of the store and the node in a line contradict each other.
     Jump(Place),
 }
 
 impl Processes {
-    /// Takes note of a line. False if a line with its number, or an admission with its, is known.
+    /// Records a line. Returns false if its line number or its admission number was seen before.
     pub(super) fn see(&mut self, stamp: Stamp, entry: &Entry, place: Place) -> bool {
         let Stamp { process, seq, line, admits } = stamp;
         let index = match self.places.get(&process) {
@@ -108,7 +107,7 @@ impl Processes {
         self.all.iter()
     }
 
-    /// From when on every line is there, as far as is known by now.
+    /// Returns the time from which all lines are present, as far as the logs have been read.
     pub(super) fn begin(&self) -> Timestamp {
         let cut = self.all.iter().filter(|process| process.is_slice());
         let cut = cut.map(Process::known_from).max();
@@ -116,7 +115,7 @@ impl Processes {
         cut.max(first).unwrap_or_default()
     }
 
-    /// Until when every line is there; none if all processes have ended in good order.
+    /// Returns the process whose lines end first; `None` if all processes shut down cleanly.
     pub(super) fn up_to(&self) -> Option<&Process> {
         let open = self.all.iter().filter(|process| process.end.is_none());
         open.min_by_key(|process| process.known_until())
@@ -140,27 +139,27 @@ impl Process {
         }
     }
 
-    /// From when on its admissions are known, if its first lines are not there.
+    /// Returns the time from which its admissions are known, if its first lines are missing.
     pub(super) fn known_from(&self) -> Timestamp {
         self.first + self.longest
     }
 
-    /// Until when its admissions are known, if its last lines are not there.
+    /// Returns the time until which its admissions are known, if its last lines are missing.
     pub(super) fn known_until(&self) -> Timestamp {
         self.last.0 - self.longest
     }
 
-    /// Its first lines are not there.
+    /// Returns true if its first lines are missing.
     pub(super) fn is_slice(&self) -> bool {
         self.lines.first() > Some(1)
     }
 
-    /// It ended in good order.
+    /// Returns true if it shut down cleanly.
     pub(super) fn has_ended(&self) -> bool {
         self.end.is_some()
     }
 
-    /// What is wrong with its lines, besides those that it told to be lost.
+    /// Returns the errors in its lines. Lines that it reported as dropped are not errors.
     pub(super) fn flaws(&self) -> Vec<Flaw> {
         let mut flaws = Vec::new();
         if self.lines.missing() > self.dropped {
@@ -181,7 +180,7 @@ impl Process {
                 flaws.push(Flaw::Cut { what: "admission", from, to });
             }
         }
-        // Every line repeats how many admissions there were.
+        // The first admission must have the number 1.
         if whole && !self.is_slice() && self.admits.first().is_some_and(|first| first > 1) {
             let (from, to) = (1, self.admits.first().unwrap_or_default() - 1);
             flaws.push(Flaw::Cut { what: "admission", from, to });
@@ -192,7 +191,7 @@ impl Process {
 }
 
 impl Numbers {
-    /// False if it is known.
+    /// Adds a number. Returns false if it was present.
     fn add(&mut self, number: u64, place: Place) -> bool {
         let before = self.0.range(..=number).next_back().map(|(&from, &range)| (from, range));
         if before.is_some_and(|(_, (to, _))| number <= to) {
@@ -219,7 +218,7 @@ impl Numbers {
         self.0.values().next_back().map(|(to, _)| *to)
     }
 
-    /// How many are missing between the first and the last.
+    /// Returns the number of missing numbers between the first and the last.
     fn missing(&self) -> u64 {
         let seen: u64 = self.0.iter().map(|(from, (to, _))| to - from + 1).sum();
         let all = self.last().zip(self.first()).map_or(0, |(last, first)| last - first + 1);

@@ -1,4 +1,5 @@
-//! What is said of a log.
+//! The messages that `sluicegate verify` prints: the table of the fullest windows, exceeded limits,
+//! notes, and reasons for which the log proves nothing.
 
 use sluicegate_checker::{Bound, Violation};
 use sluicegate_core::Money;
@@ -10,7 +11,7 @@ use super::ledger::{Outcome, Row};
 use super::logs::Logs;
 use super::processes::{Flaw, Process};
 
-/// The fullest windows.
+/// Formats the table of the fullest windows.
 pub(super) fn fullest(outcome: &Outcome, top: usize) -> String {
     let row = |row: &Row| {
         let (scope, worst) = (&row.found.scope, row.found.worst);
@@ -24,7 +25,7 @@ pub(super) fn fullest(outcome: &Outcome, top: usize) -> String {
         ]
     };
     let rows: Vec<_> = outcome.rows.iter().take(top).map(row).collect();
-    let mut text = table(&["counter", "limit", "admits", "fullest", "window"], &rows);
+    let mut text = table(&["counter", "limit", "admissions", "peak usage", "window"], &rows);
     if outcome.rows.len() > top {
         let more = grouped((outcome.rows.len() - top) as u64);
         text.push_str(&format!("\n… and {more} more"));
@@ -32,13 +33,13 @@ pub(super) fn fullest(outcome: &Outcome, top: usize) -> String {
     text
 }
 
-/// A number; of money, dollars.
+/// Formats an amount; money in dollars.
 fn amount(number: u128, unit: Unit) -> String {
     let nanos = u64::try_from(number).ok().filter(|_| unit == Unit::Usd);
     nanos.and_then(Money::from_nanos).map_or_else(|| number.to_string(), |m| m.to_string())
 }
 
-/// The limits that were exceeded, each with the line that did.
+/// Returns a message for each exceeded limit, with the log line that exceeded it.
 pub(super) fn exceeded(outcome: &Outcome, logs: &Logs) -> Vec<String> {
     let mut found = Vec::new();
     for Row { key, found: about, .. } in &outcome.rows {
@@ -51,40 +52,40 @@ pub(super) fn exceeded(outcome: &Outcome, logs: &Logs) -> Vec<String> {
     found
 }
 
-/// What to know of a proof.
+/// Returns notes on the scope of the proof.
 pub(super) fn notes(outcome: &Outcome, logs: &Logs, all: Bound) -> Vec<String> {
     let mut notes = Vec::new();
     let begin = logs.processes.begin();
     let slices = logs.processes.iter().filter(|process| process.is_slice());
     if let Some(last) = slices.max_by_key(|process| process.known_from()) {
         notes.push(format!(
-            "the first lines of {} are not there: windows that begin before {begin} are not proven",
+            "the first lines of {} are missing: windows that begin before {begin} are not proven",
             last.name
         ));
     }
     for process in logs.processes.iter().filter(|process| !process.has_ended()) {
         let (at, (_, place)) = (process.known_until(), process.last);
         notes.push(format!(
-            "{} has no end line: it was killed or is still running, and what it admitted after {at} \
-             ({}) is not known",
+            "{} has no end line: it was killed or is still running, so its admissions after {at} \
+             ({}) are unknown",
             process.name,
             logs.name(place)
         ));
     }
     for place in &logs.seen.torn {
-        notes.push(format!("{} is cut off", logs.name(*place)));
+        notes.push(format!("{}: the line is cut off", logs.name(*place)));
     }
     if outcome.alone > 0 {
         notes.push(format!(
-            "decided by nodes on their own while the store did not answer: {}; together with those \
-             of the store they are held to {all} of each limit (--bound)",
-            counted(outcome.alone, "admit")
+            "{} decided by nodes on their own while the store did not respond; together with those \
+             of the store, they are checked against {all} of each limit (--bound)",
+            counted(outcome.alone, "admission")
         ));
     }
     notes
 }
 
-/// `proven`, or until when.
+/// Returns `proven`, or `proven up to` a time.
 pub(super) fn proven(logs: &Logs) -> String {
     match logs.processes.up_to() {
         Some(process) => format!("proven up to {}", process.known_until()),
@@ -92,7 +93,7 @@ pub(super) fn proven(logs: &Logs) -> String {
     }
 }
 
-/// What is wrong with the lines of a process.
+/// Formats an error in the lines of a process.
 fn flaw(process: &Process, flaw: &Flaw, logs: &Logs) -> String {
     let name = &process.name;
     let numbers = |what: &str, from: u64, to: u64| match from == to {
@@ -106,26 +107,26 @@ fn flaw(process: &Process, flaw: &Flaw, logs: &Logs) -> String {
         Flaw::Cut { what, from, to } => numbers(what, from, to),
         Flaw::AfterEnd(line) => format!("line {line} of {name} comes after its end line"),
         Flaw::Jump(place) => format!(
-            "{}: `at` and `timestamp` lie more than a minute further apart than in the line before",
+            "{}: the difference between `at` and `timestamp` jumps by more than a minute",
             logs.name(place)
         ),
     }
 }
 
-/// Why the lines of a log are not all there, or not as they were written.
+/// Returns the reasons for which the log is incomplete or was changed.
 fn incomplete(outcome: &Outcome, logs: &Logs) -> Vec<String> {
     let mut doubts = Vec::new();
     let seen = &logs.seen;
     if let Some(place) = seen.unnumbered {
         doubts.push(format!(
-            "{}: there is no sequence number (node, started, seq, line): write the log with this \
-             version",
+            "{}: no sequence numbers (fields node, started, seq, line): the log was written by an \
+             older version",
             logs.name(place)
         ));
     }
     if let (lines, Some(place)) = seen.repeated {
         let lines = counted(lines, "line");
-        doubts.push(format!("{}: {lines} with numbers that are there before", logs.name(place)));
+        doubts.push(format!("{}: {lines} with duplicate sequence numbers", logs.name(place)));
     }
     for process in logs.processes.iter() {
         doubts.extend(process.flaws().iter().take(1).map(|one| flaw(process, one, logs)));
@@ -134,18 +135,18 @@ fn incomplete(outcome: &Outcome, logs: &Logs) -> Vec<String> {
     let up_to = up_to.map(Process::known_until);
     if let Some(up_to) = up_to.filter(|&up_to| up_to < begin) {
         doubts.push(format!(
-            "there is no time at which all processes are known: one is known from {begin} on, \
-             another until {up_to}"
+            "the logs of the processes do not overlap in time: one begins at {begin}, another \
+             ends at {up_to}"
         ));
     }
     if let (None, Some(torn)) = (up_to, seen.torn.first()) {
-        doubts.push(format!("{}: the line is cut off after the end", logs.name(*torn)));
+        doubts.push(format!("{}: a line after the end line is cut off", logs.name(*torn)));
     }
     let known = |at| at >= begin && up_to.is_none_or(|up_to| at <= up_to);
     if let Some((key, found)) = outcome.unexplained.iter().find(|(_, found)| known(found.at)) {
         doubts.push(format!(
-            "{}: the store had counted {} on {key}, where the log explains {}: lines or the log of \
-             a node are missing",
+            "{}: the store counted {} on {key}, but the log contains only {}: lines or the log of a \
+             node are missing",
             logs.name(found.place),
             found.count,
             found.explained
@@ -154,7 +155,7 @@ fn incomplete(outcome: &Outcome, logs: &Logs) -> Vec<String> {
     doubts
 }
 
-/// Why a log without a violation proves nothing all the same.
+/// Returns the reasons for which a log without a violation proves nothing.
 pub(super) fn doubts(outcome: &Outcome, logs: &Logs) -> Vec<String> {
     let seen = &logs.seen;
     let mut doubts = incomplete(outcome, logs);
@@ -162,54 +163,52 @@ pub(super) fn doubts(outcome: &Outcome, logs: &Logs) -> Vec<String> {
         let percent = format!("{}.{:04}", ppm / 10_000, ppm % 10_000);
         let percent = percent.trim_end_matches('0').trim_end_matches('.');
         doubts.push(format!(
-            "only {percent} % of admissions are logged, and a sample proves nothing: \
-             set log.decisions.allowed to 1.0"
+            "only {percent} % of admissions are logged, and a sample proves nothing: set \
+             log.decisions.allowed to 1.0"
         ));
     }
     if seen.dropped > 0 {
         let lines = counted(seen.dropped, "line");
-        doubts.push(format!("{lines} got lost when the log was written"));
+        doubts.push(format!("{lines} dropped when the log was written"));
     }
     if seen.malformed > 0 {
-        doubts.push(format!("{} can't be read", counted(seen.malformed, "line")));
+        doubts.push(format!("{} malformed", counted(seen.malformed, "line")));
     }
     if outcome.late > 0 {
-        let late = counted(outcome.late, "admit");
-        doubts.push(format!(
-            "{late} came more than {DISORDER_MAX} out of order: sort the log by `at`"
-        ));
+        let late = counted(outcome.late, "admission");
+        doubts.push(format!("{late} more than {DISORDER_MAX} out of order: sort the log by `at`"));
     }
     let unsettled = outcome.rows.iter().filter(|row| row.found.unsettled.is_some()).count();
     if unsettled > 0 {
         let limits = counted(unsettled as u64, "limit");
         doubts.push(format!(
-            "{limits} exceeded unless reservations or bookings were given back, \
-             which the log does not say"
+            "{limits} exceeded, unless reservations or bookings were given back that the log does \
+             not contain"
         ));
     }
     if outcome.admits == 0 {
-        doubts.push("nothing was admitted".to_owned());
+        doubts.push("no request was admitted".to_owned());
     }
     doubts
 }
 
-/// `12,345 admits on 1,234 counters under 3 limits`.
+/// Formats the size of the log, as `12,345 admissions on 1,234 counters under 3 limits`.
 pub(super) fn extent(outcome: &Outcome) -> String {
     format!(
         "{} on {} under {}",
-        counted(outcome.admits, "admit"),
+        counted(outcome.admits, "admission"),
         counted(outcome.counters as u64, "counter"),
         counted(outcome.limits as u64, "limit")
     )
 }
 
-/// `1 admit`, `12,345 admits`.
+/// Formats a number with a noun: `1 admission`, `12,345 admissions`.
 pub(super) fn counted(number: u64, noun: &str) -> String {
     let ending = if number == 1 { "" } else { "s" };
     format!("{} {noun}{ending}", grouped(number))
 }
 
-/// `12,345`.
+/// Formats a number with thousands separators: `12,345`.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();

@@ -1,4 +1,4 @@
-//! The slots of one counter of concurrent work: who held how many, from when until when.
+//! The leases of one concurrency limit: the number of slots each one held, and from when to when.
 
 use std::collections::BTreeMap;
 
@@ -7,14 +7,14 @@ use sluicegate_core::{Id, Limit, Span, Timestamp};
 
 use super::counter::DISORDER_MAX;
 
-/// With fewer leases than these, a counter is judged at the end.
+/// A counter with fewer leases than this is checked only at the end.
 const JUDGED_AT_MIN: usize = 4_096;
 
-/// One counter of slots.
+/// The leases of one concurrency counter.
 pub(super) struct Slots {
-    /// By number.
+    /// Leases by number.
     leases: BTreeMap<u64, Lease>,
-    /// The largest that it had: leases that stand outlive a limit that is lowered.
+    /// Largest limit so far: existing leases outlive a reduction of the limit.
     limit: Limit,
     pub(super) count: u64,
     judged_at: usize,
@@ -25,14 +25,14 @@ struct Lease {
     start: Timestamp,
     slots: u64,
     length: Span,
-    /// When it ends, or ended.
+    /// Time at which it expires or was released.
     until: Timestamp,
     ended: bool,
-    /// A node gave it on its own.
+    /// True if a node granted it on its own.
     alone: bool,
 }
 
-/// What was found about the slots of one counter.
+/// Result of the check of one concurrency counter.
 pub(super) struct Verdict {
     pub(super) scope: Scope,
     pub(super) worst: Finding,
@@ -44,7 +44,7 @@ impl Slots {
         Self { leases: BTreeMap::new(), limit, count: 0, judged_at: 0, found: Vec::new() }
     }
 
-    /// Takes slots for so long; returns the number of the lease.
+    /// Records a lease and returns its number.
     pub(super) fn start(
         &mut self,
         limit: &Limit,
@@ -63,34 +63,35 @@ impl Slots {
         number
     }
 
-    /// A lease lasts as long again.
+    /// Extends a lease by its length.
     pub(super) fn renew(&mut self, number: u64, at: Timestamp) {
         if let Some(lease) = self.leases.get_mut(&number).filter(|lease| !lease.ended) {
             lease.until = lease.until.max(at + lease.length);
         }
     }
 
-    /// A lease ends, unless it has.
+    /// Ends a lease, unless it has already ended.
     pub(super) fn end(&mut self, number: u64, at: Timestamp) {
         if let Some(lease) = self.leases.get_mut(&number) {
             lease.end(at);
         }
     }
 
-    /// Every lease that began before is forgotten.
+    /// Ends every lease that started before `at`.
     pub(super) fn reset(&mut self, at: Timestamp) {
         for lease in self.leases.values_mut().filter(|lease| lease.start < at) {
             lease.end(at);
         }
     }
 
-    /// Whether it has grown enough to be judged.
+    /// Returns true if there are enough leases for the next check.
     pub(super) fn is_due(&self) -> bool {
         self.leases.len() >= self.judged_at.max(JUDGED_AT_MIN)
     }
 
-    /// Judges what there is, and forgets leases that ended before anything that may still come:
-    /// what the store gave by its bound, and if nodes gave some on their own, all by theirs.
+    /// Checks the leases, and drops those that ended before any line that may still arrive. Leases
+    /// granted by the store are checked against `store`; if nodes granted some on their own, all leases
+    /// together are checked against `all`.
     pub(super) fn judge(
         &mut self,
         key: &str,
@@ -125,7 +126,7 @@ impl Slots {
         for verdict in checker.check()?.verdicts {
             let Some(worst) = verdict.worst else { continue };
             let first = verdict.first;
-            // The limit may have been raised since.
+            // Results of earlier checks may be for a lower limit.
             match self.found.iter_mut().find(|known| known.scope == scope) {
                 Some(known) => {
                     if worst.sum > known.worst.sum {
@@ -147,7 +148,7 @@ impl Slots {
 impl Lease {
     fn end(&mut self, at: Timestamp) {
         if !self.ended {
-            // A lease that had expired by then has been free since.
+            // A lease that expired earlier ended at its expiry.
             self.until = self.until.min(at).max(self.start);
             self.ended = true;
         }
