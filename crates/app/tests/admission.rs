@@ -1,5 +1,5 @@
-//! What a request has to name, what an admission hands out, and what callers are told when there is
-//! no room: on the wire and at the command line.
+//! Required dimensions, handles of admissions, and responses of a full store, over HTTP and at the
+//! command line.
 
 mod common;
 
@@ -12,7 +12,7 @@ fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
     (output.status.code(), text(output.stdout), text(output.stderr))
 }
 
-/// What `sluicegate check` says of a configuration.
+/// Runs `sluicegate check --strict` on a configuration; returns the exit code and the output.
 fn check(config: &str) -> (Option<i32>, String) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("limits.yaml");
@@ -21,7 +21,7 @@ fn check(config: &str) -> (Option<i32>, String) {
     (code, out + &said)
 }
 
-/// The limits that the README shows.
+/// Returns the configuration in the README.
 fn readme() -> String {
     let page = include_str!("../../../README.md");
     let block = page.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next());
@@ -104,14 +104,17 @@ limits:
     assert!(said.contains("required  userId\n"), "{said}");
     assert!(said.contains("apiKey and userId, or tier and userId (group caller)\n"), "{said}");
     assert!(said.contains("modelId on POST /rate-limit/allow and gRPC Allow\n"), "{said}");
-    let store = "store     Redis, a cluster, found by 2, shared by at most 3 nodes\n";
+    let store = "store     Redis, cluster (2 seed nodes), shared by at most 3 nodes\n";
     assert!(said.contains(store), "{said}");
     let outage = "outage    closed, clientType INTERNAL: open, rule KEY: local\n";
     assert!(said.contains(outage), "{said}");
     assert!(!said.contains("planted-secret"), "{said}");
     let (_, said, _) = run(&["check"]);
     assert!(said.contains("required  userId, modelId\n"), "{said}");
-    assert!(said.contains("store     memory of one process, at most 2000000 counters\n"), "{said}");
+    assert!(
+        said.contains("store     memory of this process, at most 2000000 counters\n"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -177,9 +180,9 @@ fn money_that_allow_admits_is_charged_when_it_is_settled() {
     assert_eq!(denied["scopes"][1]["current"], 1200, "{denied}");
     let (code, said) = check(config);
     assert_eq!(code, Some(0), "a note is no warning: {said}");
-    let note = "note: BUDGET: callers of POST /rate-limit/allow and gRPC Allow state no cost";
+    let note = "note: BUDGET: callers of POST /rate-limit/allow and gRPC Allow send no cost";
     assert!(said.contains(note), "{said}");
-    // What only counts requests has nothing to settle.
+    // A rule that only counts requests has nothing to settle.
     let (_, answer) = Running::start("").allow(&ann);
     assert_eq!((&answer["allowed"], &answer["handle"]), (&json!(true), &Value::Null));
 }
@@ -190,8 +193,8 @@ fn new_keys_in_a_full_store_are_not_told_that_they_used_their_limit() {
                   limits: [{name: g, rules: [{name: USER, per: [userId], limit: 3/h}]}]\n";
     let service = Running::start(config);
     let ask = |n: usize| json!({ "userId": format!("u{n}"), "modelId": "m" });
-    // Each part of the store has room for one counter at least: many users fill all of them, and
-    // those who come late share counters until these are used up.
+    // Each shard of the store has room for at least one counter: many users fill all of them, and
+    // later users share counters until these are used up.
     let mut denied = (0..10_000).filter_map(|n| {
         let (_, answer) = service.allow(&ask(n));
         (answer["allowed"] == false).then_some((n, answer))
@@ -203,15 +206,15 @@ fn new_keys_in_a_full_store_are_not_told_that_they_used_their_limit() {
     let detail = problem["detail"].as_str().expect("text");
     assert_eq!(status, 503);
     assert!(detail.starts_with("STORE_FULL: ") && detail.contains("store.keys_max"), "{detail}");
-    // Whoever has a counter of its own is told the truth.
+    // A user with a counter of its own gets exact responses.
     let own: Vec<_> = (0..3).map(|_| service.allow(&ask(0)).1).collect();
     assert_eq!((&own[1]["allowed"], &own[2]["reason"]), (&json!(true), &json!("HIT_USER_LIMIT")));
     assert_eq!(own[2]["scopes"][0]["shared"], Value::Null);
     let user = format!("userId=u{late}");
     let (code, said, _) = run(&["explain", &user, "--url", &service.http]);
     assert_eq!(code, Some(1));
-    assert!(said.contains("denied by USER, because the store is full"), "{said}");
-    assert!(said.contains("store full: USER counts this key together with others"), "{said}");
+    assert!(said.contains("denied by USER (store full)"), "{said}");
+    assert!(said.contains("store full: USER counts this key on a counter shared with"), "{said}");
     let metrics = get(&format!("{}/metrics", service.admin)).1;
     assert!(metrics.contains("sluicegate_store_full_total{result=\"denied\"} 2"), "{metrics}");
     let warned = |event: &Value| {

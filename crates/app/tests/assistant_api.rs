@@ -1,4 +1,5 @@
-//! The example `assistant-api`: the real service, behind the real limiter, asked by many at once.
+//! Tests the example `assistant-api`: the real service with the real limiter, and many concurrent
+//! clients.
 
 mod common;
 
@@ -15,7 +16,7 @@ fn example() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/assistant-api")
 }
 
-/// The service with its limiter. It ends with the test.
+/// The service with its limiter, stopped on drop.
 struct Assistant {
     url: String,
     limiter: Running,
@@ -25,7 +26,7 @@ struct Assistant {
 impl Assistant {
     fn start(environment: &[(&str, &str)]) -> Self {
         let text = std::fs::read_to_string(example().join("sluicegate.yaml")).expect("the example");
-        // On ports that the system chooses, and otherwise as it is shipped.
+        // The shipped configuration, except for the ports.
         let (before, rest) = text.split_once("listen:\n").expect("listeners");
         let (_, after) = rest.split_once("\n\n").expect("more after the listeners");
         let text = format!("{before}{after}");
@@ -44,7 +45,7 @@ impl Assistant {
         Self { url, limiter, _runtime: runtime }
     }
 
-    /// A question of twelve words; status, `Retry-After` and answer.
+    /// Sends a question of twelve words; returns status, `Retry-After` and body.
     fn ask(&self, user: &str) -> (u16, Option<String>, Value) {
         let agent = ureq::Agent::config_builder().http_status_as_error(false).build();
         let question = "How exactly does a limiter decide when two callers come at once?";
@@ -110,8 +111,8 @@ fn a_hundred_users_who_think_in_between_are_all_answered() {
     thread::scope(|scope| {
         for user in 0..users {
             let assistant = &assistant;
-            // Ten come every hundredth of the second in which they really would, and think as much
-            // less.
+            // Ten requests arrive at a time, a hundred times faster than in reality, and think times
+            // are shortened equally.
             scope.spawn(move || {
                 thread::park_timeout(Duration::from_millis(user / 10 * 10));
                 for call in 0..calls {
@@ -143,7 +144,7 @@ fn a_budget_that_is_used_up_says_which_answer_would_fit() {
     assert_eq!(status, 200);
     let (status, _, refused) = assistant.ask("ann");
     assert_eq!((status, &refused["scopeHit"]), (429, &json!("USER_COST")), "{refused}");
-    // 339,400 billionths are left, 173,600 of them for what is sent, and each answered is 600.
+    // 339,400 nano-dollars are left; the input costs 173,600, and each output token 600.
     assert_eq!(refused["maxOutputTokens"], 276);
 }
 
@@ -165,7 +166,7 @@ fn every_variable_has_the_default_of_the_system_and_both_profiles_are_good() {
     assert!((0..30).all(|_| off.ask("ann").0 == 200), "limits are off");
 }
 
-/// What `sluicegate check` says of the example.
+/// Returns the output of `sluicegate check` for the example.
 fn check(environment: &[(&str, &str)]) -> String {
     let mut command = sluicegate();
     command.arg("check").arg(example().join("sluicegate.yaml"));

@@ -1,4 +1,4 @@
-//! Budgets that several nodes share, with callers that all come at once.
+//! Budgets that several nodes share, with many concurrent callers.
 
 mod common;
 
@@ -14,7 +14,7 @@ use sluicegate_testkit::{eventually, eventually_is};
 const CALLERS: u64 = 200;
 const READY: &str = "{\"status\":\"ready\"}";
 
-/// Two nodes on one Redis, which wait longer than production would: they share their machine.
+/// Two nodes on one Redis, with longer timeouts than in production: tests share the machine.
 struct Nodes {
     nodes: [Running; 2],
     _redis: RedisServer,
@@ -41,7 +41,7 @@ impl Nodes {
         answer
     }
 
-    /// What the budget shows, in nano-dollars.
+    /// Returns the usage of the budget, in nano-dollars.
     fn spent(&self) -> u64 {
         let usage = self.post(0, "/v1/usage", &json!({ "dimensions": {} }));
         let scopes = usage["scopes"].as_array().expect("scopes");
@@ -50,7 +50,7 @@ impl Nodes {
     }
 }
 
-/// Dollars as billionths: the numbers are small enough for a float to be exact in them.
+/// Converts dollars to nano-dollars; the numbers are small enough for a float to be exact.
 fn nanos(dollars: &Value) -> u64 {
     (dollars.as_f64().expect("a number") * 1e9).round() as u64
 }
@@ -59,7 +59,7 @@ fn dollars(nanos: u64) -> String {
     format!("0.{nanos:09}")
 }
 
-/// Random numbers that are the same in every run.
+/// Random numbers with a fixed seed.
 struct Random(u64);
 
 impl Random {
@@ -93,7 +93,7 @@ fn concurrent_callers_do_not_overrun_a_strict_budget_because_all_passed_before_a
                         denied.fetch_add(1, Ordering::SeqCst);
                         continue;
                     }
-                    // One in five never comes back, and is charged what it had estimated.
+                    // One caller in five never settles, and is charged its estimate.
                     if random.up_to(4) == 0 {
                         spent.fetch_add(estimate, Ordering::SeqCst);
                         continue;
@@ -101,7 +101,7 @@ fn concurrent_callers_do_not_overrun_a_strict_budget_because_all_passed_before_a
                     let actual = random.up_to(estimate);
                     let cost = json!({ "usd": dollars(actual) });
                     let settle = json!({ "handle": answer["handle"], "cost": cost });
-                    // At the other node: any of them settles.
+                    // Any node can settle, so this uses the other one.
                     nodes.post(caller + round + 1, "/v1/settle", &settle);
                     spent.fetch_add(actual, Ordering::SeqCst);
                 }
@@ -110,7 +110,7 @@ fn concurrent_callers_do_not_overrun_a_strict_budget_because_all_passed_before_a
     });
     let (spent, denied) = (spent.into_inner(), denied.into_inner());
     assert!(denied > 50, "a budget that nobody met proves nothing: {denied} denied");
-    assert_eq!(nodes.spent(), spent, "what is charged is what was settled and what is held");
+    assert_eq!(nodes.spent(), spent, "the charge is the settled cost plus the open reservations");
     assert!(spent <= BUDGET, "{spent} of {BUDGET}");
     assert!(most_seen.into_inner() <= BUDGET, "at no instant is more than the budget charged");
 }
@@ -131,7 +131,7 @@ fn an_optimistic_budget_is_overshot_by_at_most_what_is_under_way() {
             scope.spawn(move || {
                 let mut random = Random(caller.wrapping_mul(0x9e37_79b9_7f4a_7c15));
                 loop {
-                    // Nothing is known before: as most callers are.
+                    // Without an estimate, like most callers.
                     let answer = nodes.post(caller, "/v1/acquire", &json!({ "dimensions": {} }));
                     if answer["scopeHit"] == "BUDGET" {
                         return;
@@ -186,7 +186,7 @@ fn the_assistant_fails_open_without_redis_and_comes_back_by_itself() {
     assert_eq!(asks().0, 200);
     redis.kill();
     ready("degraded");
-    // Ten times ten a minute, of which one node of four has a quarter.
+    // Ten times ten a minute, of which one of four nodes gets a quarter.
     let allowed = (0..40).filter(|_| asks().0 == 200).count();
     assert_eq!(allowed, 25);
     let (_, shown) = get(&format!("{}/metrics", node.admin));

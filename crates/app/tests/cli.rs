@@ -1,4 +1,4 @@
-//! The other commands, as they are typed.
+//! Tests of the commands that query a service or check a configuration.
 
 mod common;
 
@@ -22,21 +22,21 @@ fn a_running_service_is_asked_from_the_command_line() {
     assert_eq!(ask("allow").0, Some(0));
     let (code, out, _) = ask("allow");
     assert_eq!(code, Some(1));
-    assert!(out.starts_with("denied by USER, fits in "), "{out}");
+    assert!(out.starts_with("denied by USER, retry in "), "{out}");
     let (code, out, _) = ask("explain");
     assert_eq!(code, Some(1));
-    assert!(out.contains("g      USER               2/h    USER:u1#requests"), "{out}");
+    assert!(out.contains("g      USER           2/h    USER:u1#requests"), "{out}");
     let (code, out, _) = ask("usage");
     assert_eq!(code, Some(0));
     assert!(out.contains("USER  2/h    2     2   0"), "{out}");
     let (code, out, _) = ask("reset");
     assert_eq!(code, Some(1));
     assert!(
-        out.contains("USER  USER:u1#requests") && out.contains("nothing was forgotten"),
+        out.contains("USER  USER:u1#requests") && out.contains("no counter was reset"),
         "{out}"
     );
     let (code, out, _) = run(&["reset", "userId=u1", "--yes", "--url", &service.http]);
-    assert_eq!((code, out.as_str()), (Some(0), "forgotten: USER:u1#requests\n"));
+    assert_eq!((code, out.as_str()), (Some(0), "reset: USER:u1#requests\n"));
     assert_eq!(ask("allow").0, Some(0));
     let json = ["allow", "userId=u1", "modelId=m", "--json", "--url", &service.http];
     let (_, out, _) = run(&json);
@@ -50,7 +50,7 @@ fn what_can_not_be_answered_exits_with_2() {
     assert!(said.contains("is `sluicegate serve` running?"), "{said}");
     let (code, _, said) = run(&["allow", "userId", "--url", "http://127.0.0.1:1"]);
     assert_eq!(code, Some(2));
-    assert!(said.contains("write for instance userId=u1"), "{said}");
+    assert!(said.contains("NAME=VALUE, such as userId=u1"), "{said}");
     assert_eq!(run(&["frobnicate"]).0, Some(2));
     assert_eq!(run(&[]).0, Some(2));
 }
@@ -117,7 +117,7 @@ fn a_reset_of_a_user_does_not_forget_its_tenant() {
     assert_eq!(used(), [1, 1], "it was refused");
     let (code, _, said) = ask(&["reset", "--rule", "NONE"]);
     assert!(code == Some(2) && said.contains("NONE charges nothing for this request"), "{said}");
-    assert_eq!(ask(&["reset", "--rule", "USER"]).1, "forgotten: USER:u1#requests\n");
+    assert_eq!(ask(&["reset", "--rule", "USER"]).1, "reset: USER:u1#requests\n");
     assert_eq!(used(), [0, 1]);
     assert_eq!(ask(&["reset", "--yes"]).0, Some(0));
     assert_eq!(used(), [0, 0]);
@@ -142,12 +142,12 @@ fn explain_shows_overrides_and_why_a_rule_did_not_match() {
     assert_eq!(code, Some(0), "{out}");
     assert!(out.contains(&format!("7/h (override {id} until ")), "{out}");
     assert!(
-        out.contains("user    PREMIUM             userId is u1, and the rule asks for premium_*"),
+        out.contains("user    PREMIUM       userId is u1, and the rule asks for premium_*"),
         "{out}"
     );
-    assert!(out.contains("tenant  TENANT              tenantId is missing"), "{out}");
+    assert!(out.contains("tenant  TENANT        tenantId is missing"), "{out}");
     let (_, out, _) = run(&["explain", "userId=premium_1", "--url", &service.http]);
-    assert!(out.contains("user    USER                PREMIUM applies, and comes first"), "{out}");
+    assert!(out.contains("user    USER          PREMIUM applies, and comes first"), "{out}");
 }
 
 #[test]

@@ -1,18 +1,18 @@
-//! Files of envoyproxy/ratelimit, asked over HTTP as Envoy's protocol has it.
+//! Configurations of envoyproxy/ratelimit, tested over HTTP with Envoy's protocol.
 
 mod common;
 
 use common::{Running, post};
 use serde_json::{Value, json};
 
-/// A service with these descriptors in the domain `edge`.
+/// Starts a service with these descriptors in the domain `edge`.
 fn start(descriptors: &str) -> Running {
     Running::start(&format!(
         "envoy:\n  domains:\n  - domain: edge\n    descriptors:\n{descriptors}"
     ))
 }
 
-/// Asks for descriptors of one entry each; the status, and the code of each.
+/// Sends descriptors of one entry each; returns the status and the code of each.
 fn ask(service: &Running, entries: &[(&str, &str)]) -> (u16, Vec<String>) {
     let descriptor =
         |(key, value): &(&str, &str)| json!({ "entries": [{ "key": key, "value": value }] });
@@ -50,10 +50,10 @@ fn a_star_in_the_middle_of_a_value_limits_and_is_no_literal() {
         let expected = if limited { [200, 429] } else { [200, 200] };
         assert_eq!(twice("host", value), expected, "{value}");
     }
-    // One counter for all that fit, because they share their threshold.
+    // One counter for all matching values, because of `share_threshold`.
     assert_eq!(twice("path", "foo-bar-baz"), [200, 429]);
     assert_eq!(twice("path", "foobarbaz"), [429, 429]);
-    // The first pattern that fits, as they are written.
+    // The first matching pattern applies, in the order of the file.
     assert_eq!(twice("path", "foo-bar"), [200, 200]);
     assert_eq!(twice("path", "foo-bar"), [429, 429]);
 }
@@ -71,7 +71,7 @@ fn a_call_passes_as_long_as_one_of_its_quotas_is_left() {
     assert_eq!(ask(&service, &both), (200, codes(["OK", "OK", "OK"])));
     assert_eq!(ask(&service, &both), (200, codes(["OVER_LIMIT", "OK", "OK"])));
     assert_eq!(ask(&service, &both), (429, codes(["OVER_LIMIT", "OVER_LIMIT", "OK"])));
-    // A limit that is no quota refuses by itself.
+    // A limit outside of quota mode denies on its own.
     assert_eq!(ask(&service, &[("user", "ann")]).0, 429);
     assert_eq!(ask(&service, &[("backend", "reserved")]).0, 429);
 }

@@ -1,7 +1,7 @@
-//! The scripts that show the examples at work do what their READMEs say.
+//! Runs the demo scripts of the examples and checks their output against their READMEs.
 //!
-//! The program is also what the scripts start besides: `examples assistant`, `examples simulators`.
-//! That is why it has a `main` of its own.
+//! The test program also replaces the programs that the scripts start, as `examples assistant` and
+//! `examples simulators`. So it has a `main` of its own.
 
 use std::fs::Permissions;
 use std::net::TcpListener;
@@ -28,7 +28,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// A script of an example, with the program that is tested.
+/// Returns the command that runs a script of an example with the binary under test.
 fn script(path: &str) -> (PathBuf, Command) {
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(path);
     let mut command = Command::new(&example);
@@ -36,7 +36,7 @@ fn script(path: &str) -> (PathBuf, Command) {
     (example, command)
 }
 
-/// Runs it to its end; returns the lines that it printed.
+/// Runs a script to its end; returns the lines of its output.
 fn lines((script, mut command): (PathBuf, Command)) -> Vec<String> {
     let output = command.output().unwrap_or_else(|error| panic!("{}: {error}", script.display()));
     let [out, err] =
@@ -45,7 +45,7 @@ fn lines((script, mut command): (PathBuf, Command)) -> Vec<String> {
     out.lines().map(|line| line.trim().to_owned()).collect()
 }
 
-/// Ports that nobody has. They are all held until all are known.
+/// Returns free ports. All are bound until the last one is found, so that they differ.
 fn free_ports<const N: usize>() -> [String; N] {
     let held = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port"));
     held.map(|socket| socket.local_addr().expect("an address").port().to_string())
@@ -60,7 +60,7 @@ fn three_replicas_keep_the_contract_of_a_vendor() {
     let [asked, answered, seen, _, logged] = lines.as_slice() else { panic!("{lines:#?}") };
     assert_eq!(*asked, format!("100 requests at once, through ports {first} {second} {third}:"));
     assert_eq!(answered, "100 200", "all are answered");
-    // At most 25, where nothing else keeps the machine busy; tests/gateway has the proof.
+    // At most 25 a second on an idle machine; tests/gateway has the proof.
     let words =
         seen.strip_prefix("the vendor saw 100 in ").and_then(|seen| seen.split_once(" s, "));
     let seconds: f64 = words.and_then(|(seconds, _)| seconds.parse().ok()).expect(seen);
@@ -68,7 +68,7 @@ fn three_replicas_keep_the_contract_of_a_vendor() {
     assert!(logged.contains("ingestion_proxy_request"), "{logged}");
 }
 
-/// This program, as the servers that the scripts try the product on.
+/// Returns the path of this program, which the scripts start as the simulators.
 fn simulators() -> String {
     let this = std::env::current_exe().expect("this program");
     format!("{} simulators", this.display())
@@ -104,7 +104,7 @@ fn every_repository_is_crawled_whoever_is_killed() {
     let report =
         last.strip_prefix("killed 5 times; GitHub saw ").unwrap_or_else(|| panic!("{last}"));
     let report: serde_json::Value = serde_json::from_str(report).expect("JSON");
-    // The organisation, and each of its repositories.
+    // The organisation and each of its repositories.
     assert_eq!(report["jobs"], 601, "{last}");
 }
 

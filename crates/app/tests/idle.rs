@@ -1,4 +1,4 @@
-//! A service that nobody asks anything costs nothing.
+//! An idle service uses almost no processor time.
 
 mod common;
 

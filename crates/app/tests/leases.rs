@@ -1,8 +1,8 @@
-//! Processes that hold slots and are killed: never more than the limit hold one, and what a dead
-//! one held comes back when its lease ends.
+//! Processes that hold slots are killed: never more than the limit hold one, and the slot of a killed
+//! process becomes free when its lease expires.
 //!
-//! The program is its own holder: `leases hold URL` takes a slot, renews it, and says so. That is why
-//! it has a `main` of its own.
+//! The test program is also the holder: `leases hold URL` takes a slot, renews it and prints its
+//! state. So the program has a `main` of its own.
 
 mod common;
 
@@ -20,7 +20,7 @@ use sluicegate_testkit::redis::{RedisServer, Version};
 
 const LIMIT: usize = 3;
 const LEASE: Span = Span::from_secs(1);
-/// How much later than the end of its lease a slot may be taken by somebody else.
+/// Maximum time after the end of a lease until another process takes the slot.
 const GRACE: Span = Span::from_secs(1);
 const READY: &str = "{\"status\":\"ready\"}";
 
@@ -36,11 +36,11 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Takes a slot as soon as there is one, and keeps it until it is killed.
+/// Takes a slot as soon as one is free, and keeps it until the process is killed.
 fn holds(url: &str) -> ! {
     let say = |word: &str| {
         let mut out = std::io::stdout();
-        // Whoever does not listen any more is about to kill us.
+        // A closed pipe means that the test is about to kill this process.
         let _ = writeln!(out, "{word}").and_then(|()| out.flush());
     };
     loop {
@@ -63,7 +63,7 @@ fn holds(url: &str) -> ! {
     }
 }
 
-/// Holders that are alive, and what they say.
+/// Running holder processes and their output.
 struct Holders {
     urls: Vec<String>,
     alive: Vec<(usize, Child)>,
@@ -97,7 +97,7 @@ impl Holders {
         self.alive.push((number, child));
     }
 
-    /// Waits until as many hold a slot as can, but not past `deadline`.
+    /// Waits until all slots are taken, at most until `deadline`.
     fn wait_until_full(&mut self, clock: &MonotonicClock, deadline: Timestamp) {
         while self.holding.len() < LIMIT {
             let left = deadline.since(clock.now());
@@ -113,7 +113,7 @@ impl Holders {
         }
     }
 
-    /// kill -9.
+    /// Kills a holder with SIGKILL.
     fn kill(&mut self, number: usize) {
         let place = self.alive.iter().position(|(other, _)| *other == number);
         let (_, mut child) = self.alive.remove(place.expect("it is alive"));
@@ -151,7 +151,7 @@ fn slots_of_killed_holders_come_back(kills: usize) {
     holders.wait_until_full(&clock, clock.now() + Span::from_secs(30));
     let (mut killed, mut slowest) = (0, Span::ZERO);
     while killed < kills {
-        // From one of them to all of them at once.
+        // Kills from one of them to all of them at once.
         let victims: Vec<usize> =
             holders.holding.iter().copied().take(1 + killed % LIMIT).collect();
         let began = clock.now();
@@ -161,7 +161,7 @@ fn slots_of_killed_holders_come_back(kills: usize) {
         }
         holders.wait_until_full(&clock, began + LEASE + GRACE);
         slowest = slowest.max(clock.now().since(began));
-        // Ready before the next are killed: starting a process is not what is timed.
+        // Starts replacements before the next kill, so that process start is not measured.
         victims.iter().for_each(|_| holders.spawn());
     }
     drop(holders);
@@ -170,7 +170,7 @@ fn slots_of_killed_holders_come_back(kills: usize) {
     let _ = writeln!(out, "{killed} holders killed, every slot taken again within {slowest}");
 }
 
-/// The logs of the nodes prove that never more than the limit held a slot.
+/// Proves from the logs of the nodes that never more than the limit held a slot.
 fn verify(nodes: [Running; 2]) {
     let folder = tempfile::tempdir().expect("a folder");
     let mut verify = sluicegate();

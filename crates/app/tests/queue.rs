@@ -1,4 +1,4 @@
-//! `sluicegate queue` and `sluicegate dlq`, as they are typed, on the embedded queue.
+//! Tests of `sluicegate queue`, `dlq` and `jobs why` on the embedded queue.
 
 mod common;
 
@@ -9,7 +9,7 @@ use common::sluicegate;
 use serde_json::Value;
 use sluicegate_queue::{DeadLetterReason, Embedded, Options, Queue};
 
-/// A folder in which commands are typed.
+/// A folder to run commands in.
 struct Shell(tempfile::TempDir);
 
 impl Shell {
@@ -28,14 +28,14 @@ impl Shell {
         (output.status.code(), text(output.stdout), text(output.stderr))
     }
 
-    /// What is printed by a command that succeeds.
+    /// Runs a command that must succeed; returns its output.
     fn says(&self, arguments: &[&str]) -> String {
         let (code, out, said) = self.run(arguments);
         assert_eq!(code, Some(0), "{arguments:?}: {said}");
         out
     }
 
-    /// Lets every message of a queue die.
+    /// Dead-letters every message of a queue.
     fn bury(&self, name: &str, count: usize, reason: &str) {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
         runtime.expect("a runtime").block_on(async {
@@ -68,8 +68,8 @@ fn messages_are_sent_counted_looked_at_and_thrown_away() {
     assert_eq!(peeked.lines().count(), 2);
     let (code, _, said) = shell.run(&["queue", "purge", "jobs"]);
     assert_eq!(code, Some(2));
-    assert!(said.contains("say --yes"), "{said}");
-    assert_eq!(shell.says(&["queue", "purge", "jobs", "--yes"]), "2 messages thrown away\n");
+    assert!(said.contains("add --yes"), "{said}");
+    assert_eq!(shell.says(&["queue", "purge", "jobs", "--yes"]), "2 messages deleted\n");
     assert_eq!(shell.run(&["queue", "peek", "jobs"]).0, Some(1), "nothing to see");
 }
 
@@ -84,12 +84,14 @@ fn dead_letters_are_listed_shown_replayed_and_deleted() {
     shell.bury("jobs", 1, "HTTP 404");
     let listed = shell.says(&["dlq", "list", "jobs"]);
     assert!(
-        listed.ends_with("\n3 letters\n") && listed.contains("HTTP 503 from upstream"),
+        listed.ends_with("\n3 dead letters\n") && listed.contains("HTTP 503 from upstream"),
         "{listed}"
     );
     let repos = ["dlq", "list", "jobs", "--type", "crawl_repo", "--json"];
     assert_eq!(shell.says(&repos).lines().count(), 2);
-    assert!(shell.says(&["dlq", "list", "jobs", "--older-than", "1h"]).ends_with("\n0 letters\n"));
+    assert!(
+        shell.says(&["dlq", "list", "jobs", "--older-than", "1h"]).ends_with("\n0 dead letters\n")
+    );
     let letter: Value =
         serde_json::from_str(&shell.says(&["dlq", "show", "jobs", "c"])).expect("JSON");
     assert_eq!(
@@ -100,11 +102,11 @@ fn dead_letters_are_listed_shown_replayed_and_deleted() {
 
     let replay = ["dlq", "replay", "jobs", "--error", "503"];
     let dry = [&replay[..], &["--dry-run"]].concat();
-    assert_eq!(shell.says(&dry), "2 letters would be sent again\n");
-    assert_eq!(shell.says(&replay), "2 letters sent again\n");
+    assert_eq!(shell.says(&dry), "2 dead letters would be replayed\n");
+    assert_eq!(shell.says(&replay), "2 dead letters replayed\n");
     let (code, _, said) = shell.run(&["dlq", "delete", "jobs"]);
     assert!(code == Some(2) && said.contains("--yes"), "{said}");
-    assert_eq!(shell.says(&["dlq", "delete", "jobs", "--yes"]), "1 letter thrown away\n");
+    assert_eq!(shell.says(&["dlq", "delete", "jobs", "--yes"]), "1 dead letter deleted\n");
     let depth = shell.says(&["queue", "depth", "jobs"]);
     assert!(depth.lines().nth(1).is_some_and(|row| row.starts_with("jobs   2")), "{depth}");
 }
@@ -162,24 +164,24 @@ workers: [{provider: p, handler: {command: [cat]}}]
     shell.bury("p-queue", 1, "it said 400");
     let why = |job: &str| {
         let (code, out, said) = shell.run(&["jobs", "why", job, "-c", "c.yaml"]);
-        assert!(said.contains("no answer from http://127.0.0.1:1/v1/jobs/"), "{said}");
+        assert!(said.contains("no response from http://127.0.0.1:1/v1/jobs/"), "{said}");
         (code, out)
     };
     let (code, said) = why("j-1");
     assert_eq!(code, Some(0));
-    assert!(said.starts_with("it is in raw: it waits to be taken"), "{said}");
+    assert!(said.starts_with("it is in queue raw: ready, but not received yet"), "{said}");
     let (_, said) = why("j-2");
     assert!(
-        said.starts_with("it is in p-queue: it waits for its provider's limit, until "),
+        said.starts_with("it is in queue p-queue: waiting for its provider's limit until "),
         "{said}"
     );
     let (_, said) = why("j-3");
-    assert!(said.starts_with("it lies with the dead letters of p-queue: it said 400"), "{said}");
+    assert!(said.starts_with("it is a dead letter of queue p-queue: it said 400"), "{said}");
     assert!(said.contains("sluicegate dlq replay p-queue --job j-3"), "{said}");
     let replayed = shell.says(&["dlq", "replay", "p-queue", "--job", "j-3", "-c", "c.yaml"]);
     assert!(replayed.contains('1'), "{replayed}");
-    assert!(why("j-3").1.starts_with("it is in p-queue: it waits to be taken"));
+    assert!(why("j-3").1.starts_with("it is in queue p-queue: ready, but not received yet"));
     let (code, said) = why("j-4");
     assert_eq!(code, Some(1));
-    assert!(said.starts_with("nobody has seen it"), "{said}");
+    assert!(said.starts_with("job not found"), "{said}");
 }

@@ -1,4 +1,4 @@
-//! `sluicegate serve` on Redis, as its users run it.
+//! End-to-end tests of `sluicegate serve` on Redis.
 
 mod common;
 
@@ -21,13 +21,13 @@ fn ann() -> Value {
     json!({ "userId": "ann", "modelId": "gpt4" })
 }
 
-/// A store that waits longer than production would: these tests share their machine.
+/// Returns a store with longer timeouts than in production: tests share the machine.
 fn on(redis: &RedisServer, more: &str) -> String {
     let url = format!("redis://127.0.0.1:{}", redis.port);
     format!("store: {{kind: redis, url: '{url}', timeout: 2s, deadline: 5s{more}}}\n")
 }
 
-/// Asks until the answer of a probe is as it should be.
+/// Polls a probe until it returns the expected response.
 fn wait_for(service: &Running, ready: &str) {
     eventually_is(|| get(&format!("{}/ready", service.admin)).1, ready);
 }
@@ -70,7 +70,7 @@ fn an_override_reaches_every_node_and_survives_all_of_them() {
     assert_eq!(status, 201, "{set}");
     let limit = |service: &Running| service.allow(&ann()).1["effectiveLimit"].clone();
     assert_eq!(limit(&services[0]), 7);
-    // It looks every half second.
+    // A node reads overrides every half second.
     eventually_is(|| limit(&services[1]), 7);
     for service in services {
         service.signal("-TERM");
@@ -150,7 +150,7 @@ fn a_claim_on_redis_states_what_was_booked_and_survives_a_reload() {
         assert_eq!(status, 409, "{answer}");
     }
     assert_eq!(claims(ask("a", "ann", 1)).1["claim"], "go");
-    // Under another rule the second booking has to be made anew.
+    // Under another rule, the second booking must be made again.
     service.write(&limits("PERSON"));
     let counted_by = |rule: &str| {
         let (_, explained) = asks("/v1/explain", ask("x", "ann", 1));
@@ -309,14 +309,14 @@ fn while_redis_is_down_the_policy_of_the_client_type_decides() {
         let body = json!({ "userId": "ann", "modelId": "gpt4", "clientType": client_type });
         (0..50).filter(|_| service.allow(&body).1["allowed"] == true).count()
     };
-    // A hundred per hour: half of a fifth for a node alone.
+    // A hundred per hour: a node on its own gets half of a fifth.
     assert_eq!([allowed("EXTERNAL"), allowed("INTERNAL"), allowed("BATCH")], [0, 10, 50]);
     redis.restart();
     wait_for(&service, READY);
     assert_eq!(service.allow(&ann()).1["allowed"], true);
 }
 
-/// Verifies the log of a service: the exit code and all that is said.
+/// Verifies the log of a service; returns the exit code and the output.
 fn verified(log: &str, options: &[&str]) -> (Option<i32>, String) {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join("a.log"), log).expect("a file");
@@ -338,7 +338,7 @@ fn an_outage_policy_hides_no_admission_from_a_proof() {
     assert_eq!(allowed(), 30);
     redis.kill();
     wait_for(&service, "{\"status\":\"degraded\",\"reason\":\"redis\"}");
-    // The last denial of the store is repeated for up to a second.
+    // The last denial of the store is cached for up to a second.
     eventually(|| service.allow(&ann()).1["allowed"] == true);
     assert_eq!(allowed(), 50);
     service.signal("-TERM");
@@ -347,9 +347,9 @@ fn an_outage_policy_hides_no_admission_from_a_proof() {
     assert!(code == Some(1) && said.contains("81 of 30"), "{said}");
     let (code, said) = verified(&log, &["--bound", "2"]);
     assert_eq!(code, Some(1), "{said}");
-    // Ten times the limit by the policy, and what the store admitted before.
+    // Ten times the limit by the policy, plus the earlier admissions by the store.
     let (code, said) = verified(&log, &["--bound", "11"]);
-    assert!(code == Some(0) && said.contains("proven: 81 admits"), "{said}");
+    assert!(code == Some(0) && said.contains("proven: 81 admissions"), "{said}");
 }
 
 #[test]
@@ -399,7 +399,7 @@ fn passwords_users_and_databases_are_used() {
     wait_for(&service, READY);
     assert_eq!(service.allow(&ann()).1["allowed"], true);
     let keys = redis.command(&["INFO", "keyspace"]);
-    // A counter and the count of heartbeats, and soon this node among the nodes.
+    // A counter and the heartbeat count, and soon the list of nodes.
     assert!(keys.contains("db7:keys=3") || keys.contains("db7:keys=2"), "{keys}");
     assert!(!keys.contains("db0"), "{keys}");
 }
@@ -448,7 +448,7 @@ fn a_server_that_throws_keys_away_is_warned_of() {
     eventually(|| service.logged().iter().any(warned));
 }
 
-/// The lines that a service has logged with this message.
+/// Returns the log lines of a service with this message.
 fn told(service: &Running, message: &str) -> Vec<Value> {
     let all = service.logged();
     all.into_iter().filter(|line| line["message"] == message).collect()
@@ -458,7 +458,7 @@ fn metrics(service: &Running) -> String {
     get(&format!("{}/metrics", service.admin)).1
 }
 
-/// Redis answers but writes nothing; then it writes again.
+/// Tests a Redis that answers but rejects writes, and then accepts them again.
 fn a_refusal_of_writes_is_shown(reason: &str, begin: &[&str], end: &[&str]) {
     let redis = RedisServer::start(Version::System, &[]);
     let service = Running::start(&on(&redis, ""));
@@ -525,8 +525,8 @@ fn a_redis_without_persistence_is_warned_of_and_its_loss_is_told() {
     assert_ne!(lines[0]["run_id"], lines[0]["run_id_before"]);
 }
 
-/// A service that is stopped in the middle of its questions answers late, or not at all: what it
-/// was given it takes back, and the other one goes on.
+/// A service that is paused during its requests answers late or not at all. It rolls back what Redis
+/// charged in the meantime, and the other service is not affected.
 #[test]
 fn a_service_that_is_stopped_leaves_nothing_charged_in_a_cluster() {
     let cluster = RedisCluster::start(3);
@@ -559,7 +559,7 @@ fn a_service_that_is_stopped_leaves_nothing_charged_in_a_cluster() {
         for _ in 0..5 {
             goes_on(100);
             services[0].signal("-STOP");
-            // The other one goes on for longer than the deadline.
+            // The other one continues for longer than the deadline.
             goes_on(3_000);
             services[0].signal("-CONT");
         }

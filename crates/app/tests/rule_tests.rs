@@ -1,9 +1,9 @@
-//! `sluicegate test`, at the command line.
+//! Tests of the command `sluicegate test`.
 
 use std::path::Path;
 use std::process::Command;
 
-/// Runs the command in a folder that holds `files`; the exit code and all that it says.
+/// Runs the command in a folder with `files`; returns the exit code and the output.
 fn run(files: &[(&str, &str)], arguments: &[&str]) -> (i32, String) {
     let folder = tempfile::tempdir().expect("a folder");
     for (name, text) in files {
@@ -14,7 +14,7 @@ fn run(files: &[(&str, &str)], arguments: &[&str]) -> (i32, String) {
 
 fn run_in(folder: &Path, arguments: &[&str]) -> (i32, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sluicegate"));
-    // What the shell says must not decide about a test.
+    // Variables of the shell must not affect the test.
     command.arg("test").args(arguments).env("RATE", "99").current_dir(folder);
     let output = command.output().expect("it runs");
     let said = [output.stdout, output.stderr].concat();
@@ -29,7 +29,7 @@ fn check(files: &[(&str, &str)], arguments: &[&str], code: i32, expected: &str) 
     assert_eq!(got, code);
 }
 
-/// One file whose tests all pass.
+/// Asserts that all tests of one file pass.
 #[track_caller]
 fn passes(text: &str) {
     let (code, said) = run(&[("t.yaml", text)], &["t.yaml"]);
@@ -82,7 +82,7 @@ tests:
               expected  got
     decision  allow     deny
 
-    rule        limit  used  left  reset
+    rule        limit  used  left  resets
     USER_MODEL  5/5s   5     0     in 5s
     USER_MODEL  100/h  5     95    in 1h
 
@@ -93,7 +93,7 @@ tests:
     retry_after  1s        4s
     remaining    1         0
 
-    rule        limit  used  left  reset
+    rule        limit  used  left  resets
     USER_MODEL  5/5s   5     0     in 4s
     USER_MODEL  100/h  5     95    in 3599s
 
@@ -130,11 +130,11 @@ dimensions: {{modelId: optional}}
 ✗ six of ten go
     t.yaml:12:9: step 1, at 0s: send userId=u1 modelId=gpt4, 10 calls
 
-           expected        got
-    allow  6 of the calls  5
-    deny   4 of the calls  5
+           expected  got
+    allow  6 calls   5
+    deny   4 calls   5
 
-    rule        limit  used  left  reset
+    rule        limit  used  left  resets
     USER_MODEL  5/5s   5     0     in 5s
     USER_MODEL  100/h  5     95    in 1h
 
@@ -144,7 +144,7 @@ dimensions: {{modelId: optional}}
                       expected  got
     USER_MODEL 100/h  4         5
 
-    rule        limit  used  left  reset
+    rule        limit  used  left  resets
     USER_MODEL  5/5s   0     5     in 0s
     USER_MODEL  100/h  5     95    in 3595s
 
@@ -154,7 +154,7 @@ dimensions: {{modelId: optional}}
            expected    got
     rules  USER_MODEL  none
 
-    no rule applies
+    no rule matches the request
 
 0 passed, 3 failed
 ";
@@ -200,19 +200,19 @@ t.yaml:9:76: USER_MODEL has no limit 7/s: its limits are 5/5s, 100/h
 t.yaml:12:21: "a lot" is not an amount: write a plain decimal such as 5.00 or 0.0002
    12 |         cost: {usd: a lot}
       |                     ^
-t.yaml:13:9: 8s is before the last call of the step before: write 9s or later
+t.yaml:13:9: 8s is before the last call of the previous step: write 9s or later
    13 |       - at: 8s
       |         ^
-t.yaml:14:18: no step before has the id r1: write id: r1 there
+t.yaml:14:18: no earlier step has the id r1: add id: r1 to an earlier send step
    14 |         release: r1
       |                  ^
-t.yaml:15:9: hold does not go with release: remove it
+t.yaml:15:9: hold is not an option of release: remove it
    15 |         hold: 3s
       |         ^
-t.yaml:16:5: this test has no name: write what it shows
+t.yaml:16:5: this test has no name: write name: what the test shows
    16 |   - steps: [{at: 1s}]
       |     ^
-t.yaml:16:13: a step does something: write send, check, usage, reset, settle, release, renew, cancel
+t.yaml:16:13: this step has no action: write one of send, check, usage, reset, settle, release, renew, cancel
    16 |   - steps: [{at: 1s}]
       |             ^
 "#;
@@ -222,22 +222,22 @@ t.yaml:16:13: a step does something: write send, check, usage, reset, settle, re
 #[test]
 fn a_file_that_cannot_be_used_says_why() {
     for (text, expected) in [
-        ("", "error: t.yaml:1:1: the file is empty: write tests"),
+        ("", "error: t.yaml:1:1: the file is empty: write tests: and a list"),
         ("tests: []", "there are no tests in this file"),
         ("tests: [}", "t.yaml:1:9: not YAML: "),
         ("config: x.yaml\ntests: [{name: a, steps: []}]", "can't read x.yaml: "),
         (
             "config: x.yaml\nlimits: []\ntests: [{}]",
-            "t.yaml:2:1: this belongs into the configuration",
+            "t.yaml:2:1: this can't be combined with config",
         ),
         ("confg: x.yaml\ntests: [{}]", "t.yaml:1:1: unknown key confg: did you mean config?"),
-        ("{limits: [], tests: [{}]}", "write its keys in lines of their own"),
+        ("{limits: [], tests: [{}]}", "write each top-level key on a line of its own"),
         (
             "tests: [{name: a, steps: [{send: {a: b}, after: 1s, at: 1s}]}]",
-            "a step has one instant",
+            "at and after can't be combined",
         ),
-        ("start: 1960-01-01T00:00:00Z\ntests: [{}]", "time begins in 1970"),
-        ("tests: [{name: a, name: b}]", "t.yaml:1:19: name is given twice"),
+        ("start: 1960-01-01T00:00:00Z\ntests: [{}]", "the start is before 1970"),
+        ("tests: [{name: a, name: b}]", "t.yaml:1:19: duplicate key name"),
     ] {
         let (code, said) = run(&[("t.yaml", text)], &["t.yaml"]);
         assert_eq!(code, 2, "{said}");
@@ -276,7 +276,7 @@ tests:
 }
 
 #[test]
-fn tests_are_chosen_by_name_and_files_are_told_apart() {
+fn tests_are_selected_by_name_and_grouped_by_file() {
     let one = format!(
         "{LIMITS}\ntests: [{{name: one goes, steps: [{{send: {{userId: u, modelId: m}}}}]}}]"
     );
@@ -285,7 +285,7 @@ fn tests_are_chosen_by_name_and_files_are_told_apart() {
     let both = "a.yaml\n✓ one goes\nb.yaml\n✓ two go\n2 passed";
     check(&files, &["a.yaml", "b.yaml"], 0, both);
     check(&files, &["b.yaml", "--filter", "two"], 0, "✓ two go\n1 passed");
-    let none = "error: no test has \"three\" in its name";
+    let none = "error: no test name contains \"three\" (--filter)";
     check(&files, &["b.yaml", "--filter", "three"], 2, none);
 }
 

@@ -1,5 +1,5 @@
-//! The running service against its own OpenAPI document: schemathesis makes requests from the one
-//! and looks whether the answers of the other are what it says.
+//! Tests the running service against its OpenAPI document: schemathesis generates requests from the
+//! document and checks the responses against it.
 
 mod common;
 
@@ -8,7 +8,7 @@ use std::process::Command;
 
 use common::Running;
 
-/// One rule of every kind, none of which needs a dimension that the document does not.
+/// One rule of every kind, without dimensions that the document does not require.
 const RULES: &str = "
 dimensions:
   userId: optional
@@ -42,7 +42,7 @@ fn requests_that_the_document_allows_get_answers_that_it_describes() {
         .expect("run it by `cargo xtask test schemathesis`");
     let running = Running::start(RULES);
     let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
-    // It writes caches where it stands.
+    // It writes caches to the current directory.
     let folder = tempfile::tempdir().expect("a folder");
     let status = Command::new(program)
         .current_dir(&folder)
@@ -59,5 +59,5 @@ fn requests_that_the_document_allows_get_answers_that_it_describes() {
     assert!(status.success(), "schemathesis found something: see above");
     running.signal("-TERM");
     let (code, _) = running.end();
-    assert_eq!(code, Some(0), "the service ends in good order");
+    assert_eq!(code, Some(0), "the service stops cleanly");
 }

@@ -1,10 +1,10 @@
-"""What the OpenAPI document can't say about requests that are accepted."""
+"""Constraints on valid requests that the OpenAPI document can't express."""
 
 import schemathesis
 
 
 def adds_up(cost):
-    """Tokens that have a price of their own are parts of those sent or answered."""
+    """Tokens with a price of their own are part of the input or output tokens."""
     count = lambda name: cost[name] if isinstance(cost.get(name), (int, float)) else 0
     sent = max(count("inputTokens"), count("queryTokens") + count("contextTokens"))
     if not any(name in cost for name in ("inputTokens", "queryTokens", "contextTokens")):
@@ -18,7 +18,7 @@ def adds_up(cost):
 
 @schemathesis.hook
 def filter_body(context, body):
-    """Limits that count under one key are one counter: they have to be the same limit."""
+    """Limits with the same key share a counter, so they must be the same limit."""
     requests = body if isinstance(body, list) else [body]
     limits = {}
     for request in requests:
@@ -29,7 +29,7 @@ def filter_body(context, body):
         if isinstance(cost, dict) and not adds_up(cost):
             return False
         if isinstance(request, dict) and "rule" in request:
-            # An override: several limits must not be of the same window.
+            # An override: two limits must not have the same window.
             limit = request.get("limit")
             if isinstance(limit, list) and len(limit) > 1:
                 return False
@@ -44,7 +44,7 @@ def filter_body(context, body):
 
 @schemathesis.hook
 def before_call(context, case, kwargs):
-    """A reset says which counters it means: all, or those of rules that the request is charged on."""
+    """A reset names its counters: all, or those of rules that the request is charged on."""
     if case.operation.path == "/v1/reset" and isinstance(case.query, dict):
         case.query.pop("rule", None)
         case.query["all"] = "true"

@@ -1,5 +1,4 @@
-//! `sluicegate serve` on servers that want TLS, a user and a password: one, a cluster, and one that
-//! sentinels watch.
+//! `sluicegate serve` on Redis with TLS, user and password: a single server, a cluster, and Sentinel.
 
 mod common;
 
@@ -14,9 +13,9 @@ use sluicegate_testkit::redis::{
     documented_commands,
 };
 
-/// Who may do what, as options of a server word by word: the limiter what the documentation says and
-/// no more, the servers what they need among themselves, and a client without a login may look but
-/// not count.
+/// Access rules, as options of a server: the limiter gets exactly the permissions of the
+/// documentation, the servers those they need among themselves, and a client without a login may
+/// read but not write.
 fn users() -> Vec<&'static str> {
     static USERS: LazyLock<Vec<String>> = LazyLock::new(|| {
         let limiter = ["--user", "limiter", "on", ">s3cret@", "~sg:*", "-@all"];
@@ -56,7 +55,8 @@ fn server(login: &str, server: &RedisServer) -> String {
     format!("'rediss://{login}127.0.0.1:{}'", server.tls_port.expect("it listens under cover"))
 }
 
-/// A service with this store admits exactly the limit, over two rules, and settles what it held.
+/// Asserts that a service with this store admits exactly the limit, over two rules, and settles its
+/// reservations.
 fn decides(store: &str, trusted: &Path) {
     let config = format!(
         "store: {{kind: redis, {store}, timeout: 2s, deadline: 5s}}\n\
@@ -69,14 +69,14 @@ fn decides(store: &str, trusted: &Path) {
     let ann = json!({ "userId": "ann", "modelId": "gpt4" });
     let allowed = (0..6).filter(|_| service.allow(&ann).1["allowed"] == true).count();
     assert_eq!(allowed, 3, "{store}");
-    // Overrides are kept by commands of their own.
+    // Overrides use Redis commands of their own.
     let other = json!({ "rule": "USER", "when": { "userId": "bob" }, "limit": ["9/h", "90 tokens/h"],
         "reason": "a test" });
     let (status, answer) = post(&format!("{}/v1/overrides", service.http), &other, None);
     assert_eq!(status, 201, "{store}: {answer}");
 }
 
-/// A service that logs in like this is not answered.
+/// Asserts that Redis rejects a service with this login.
 fn is_refused(store: &str, trusted: &Path) {
     let config = format!("store: {{kind: redis, {store}, timeout: 2s, deadline: 5s}}\n");
     let service = Running::start_with(&config, &[("SSL_CERT_FILE", trusted)]);

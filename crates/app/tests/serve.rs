@@ -1,4 +1,4 @@
-//! `sluicegate serve`, as its users run it.
+//! End-to-end tests of `sluicegate serve`.
 
 mod common;
 
@@ -56,7 +56,7 @@ fn a_changed_file_is_taken_and_a_broken_one_is_refused() {
     let detail = problem["detail"].as_str().expect("a detail");
     assert!(detail.contains("did you mean limit?"), "{detail}");
     assert_eq!(service.allow(&ann()).1["remaining"], 2, "the old rules stay");
-    // The same file may also have been read because it changed.
+    // The file watcher may have loaded the same file, too.
     let failures = service.metric("rate_limiter_config_load_failures_total");
     assert!((1..=2).contains(&failures), "{failures}");
 }
@@ -219,7 +219,7 @@ fn tokens_are_asked_for_and_never_shown() {
     assert_eq!(get(&format!("{}/health", service.http)).0, 200, "probes need no token");
     assert_eq!(get(&format!("{}/metrics", service.admin)).0, 401);
 
-    // Rotation without a restart.
+    // A token is rotated without a restart.
     service.write("auth: {tokens: {gateway: planted-secret-token-2}}\n");
     let (status, _) =
         post(&format!("{}/reload", service.admin), &json!({}), Some("planted-secret-token-1"));
@@ -319,7 +319,7 @@ fn prices_are_read_again_when_their_file_changes() {
     assert_eq!(takes(), 300_000, "the old prices stay");
 }
 
-/// Waits until `found` is true of what the service has logged.
+/// Waits until `found` is true for a log line of the service.
 fn wait_for_log(service: &Running, what: &str, found: impl Fn(&Value) -> bool) -> Value {
     for _ in 0..100_000 {
         if let Some(event) = service.logged().into_iter().find(|event| found(event)) {
@@ -377,7 +377,7 @@ fn a_reload_that_needs_a_restart_is_refused_by_name_and_keeps_the_version() {
 
     service.write(&limit("9/h"));
     let (status, told) = post(&reload, &json!({}), None);
-    assert_eq!((status, &told["changes"]), (200, &json!(["USER: 3/h becomes 9/h, looser"])));
+    assert_eq!((status, &told["changes"]), (200, &json!(["USER: 3/h changed to 9/h, looser"])));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What becomes of a service whose terminal is closed, or whose output nobody reads.
+//! A service keeps working if its terminal is closed or its output is not read.
 
 mod common;
 
@@ -14,10 +14,10 @@ use sluicegate_core::time::Clock as _;
 use sluicegate_store::MonotonicClock;
 use sluicegate_testkit::redis::free_port;
 
-/// Longer than any end in good order takes, also beside busy loops.
+/// Timeout that is longer than any clean shutdown takes, even on a busy machine.
 const PATIENCE: Span = Span::from_secs(60);
 
-/// A service of which the test holds the standard streams. It is killed when it is dropped.
+/// A service whose standard streams the test holds; killed on drop.
 struct Service {
     child: Child,
     http: String,
@@ -27,7 +27,7 @@ struct Service {
 }
 
 impl Service {
-    /// Starts it by a shell that may change its streams; `"$0" "$@"` is the command there.
+    /// Starts it from a shell script that may redirect its streams; the command is `"$0" "$@"`.
     fn start(script: &str) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let config = folder.path().join("sluicegate.yaml");
@@ -41,7 +41,7 @@ impl Service {
         std::fs::write(&config, text).expect("a file");
         let program = sluicegate().get_program().to_owned();
         let mut command = Command::new("env");
-        // As a service is started: SIGHUP is not ignored, and there is no terminal.
+        // Like a daemon: SIGHUP is not ignored, and there is no terminal.
         command.args(["--default-signal=HUP", "setsid", "sh", "-c", script]).arg(program);
         command.args(["serve", "--config"]).arg(&config).env_remove("SLUICEGATE_CONFIG");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -61,7 +61,7 @@ impl Service {
         self.child.stderr.take().expect("taken once")
     }
 
-    /// Asks so often whether something may go, and is answered each time.
+    /// Sends this many requests, and expects a response to each.
     fn decide(&self, times: usize) {
         for _ in 0..times {
             let asked = json!({ "userId": "ann", "modelId": "gpt4" });
@@ -70,14 +70,14 @@ impl Service {
         }
     }
 
-    /// Reads its file again so often; each time, it logs that.
+    /// Reloads the configuration this many times; each reload is logged.
     fn log(&self, times: usize) {
         for _ in 0..times {
             assert_eq!(post(&format!("{}/reload", self.admin), &json!({}), None).0, 200);
         }
     }
 
-    /// Refuses a file with two hundred mistakes so often; each time, it logs them all.
+    /// Reloads a file with two hundred errors this many times; all errors are logged each time.
     fn refuse(&self, times: usize) {
         let mut text = std::fs::read_to_string(&self.config).expect("a file");
         (0..200).for_each(|number| text.push_str(&format!("nonsense_{number}: 1\n")));
@@ -91,7 +91,7 @@ impl Service {
         signal(name, self.child.id());
     }
 
-    /// Asserts that it comes to its end, in good order.
+    /// Asserts that it shuts down cleanly.
     fn ends(&mut self) {
         let mut status = None;
         let mut ended = || {
@@ -116,11 +116,11 @@ fn signal(name: &str, pid: u32) {
     assert!(kill.expect("kill").success());
 }
 
-/// Waits until something is so.
+/// Waits until a condition is true.
 fn until(mut holds: impl FnMut() -> bool, what: &str) {
     let clock = MonotonicClock::new();
     let began = clock.now();
-    // Nobody sends: what is received is that a moment has passed.
+    // The channel has no sender, so this waits for the timeout.
     let (_nobody, moment) = std::sync::mpsc::sync_channel::<()>(1);
     while !holds() {
         assert!(clock.now().since(began) < PATIENCE, "never: {what}");
@@ -185,7 +185,7 @@ fn a_reader_of_the_decisions_that_goes_away_costs_their_lines_only() {
 fn a_log_that_nobody_reads_holds_up_nothing() {
     let mut service = Service::start(AS_IT_IS);
     let (log, out) = (service.err(), service.out());
-    // Many times what a pipe takes; both readers are there, and read nothing.
+    // Many times the size of a pipe; both readers exist, but do not read.
     service.refuse(100);
     service.decide(500);
     service.signal("-TERM");
@@ -197,7 +197,7 @@ fn a_log_that_nobody_reads_holds_up_nothing() {
 fn lines_that_had_no_room_are_told_of_when_somebody_reads_again() {
     let mut service = Service::start(AS_IT_IS);
     let log = service.err();
-    // More than a pipe and what may wait before it take.
+    // More than the pipe and the buffer in front of it can hold.
     service.refuse(200);
     let mut lines = BufReader::new(log).lines().map_while(Result::ok);
     let event = |line: String| serde_json::from_str::<Value>(&line).expect("whole lines of JSON");
@@ -237,7 +237,7 @@ fn closing_the_terminal_ends_a_service_in_good_order() {
 fn a_service_that_was_started_with_nohup_survives_its_terminal() {
     let mut service = Terminal::open("nohup");
     service.close();
-    // It still is there after whatever the closed terminal has sent it.
+    // It is still running after the signals of the closed terminal.
     for _ in 0..20 {
         assert_eq!(get(&format!("{}/health", service.http)).0, 200);
     }
@@ -257,9 +257,9 @@ fn a_service_without_jobs_draws_no_progress_on_its_terminal() {
     assert!(!shown.contains(is_spinner), "{shown}");
 }
 
-/// A service that was started in a terminal of its own.
+/// A service in a terminal of its own.
 struct Terminal {
-    /// Holds the other end of the terminal, and writes down what is shown there.
+    /// The program `script`, which holds the other end of the terminal and records its output.
     screen: Child,
     pid: u32,
     http: String,
@@ -287,7 +287,7 @@ impl Terminal {
         let mut screen = Command::new("env");
         screen.args(["--default-signal=HUP", "script", "--quiet", "--flush", "--command"]);
         screen.arg(&command).arg(path("shown")).env_remove("SLUICEGATE_CONFIG");
-        // nohup leaves a file where it is started.
+        // nohup creates a file in the current directory.
         screen.env("SHELL", "/bin/sh").env("TERM", "xterm").current_dir(folder.path());
         screen.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         let screen = screen.spawn().expect("script, of util-linux");
@@ -297,7 +297,7 @@ impl Terminal {
         Self { screen, pid: pid.trim().parse().expect("a number"), http, folder }
     }
 
-    /// Closes it as a window is closed: nobody is asked.
+    /// Closes the terminal as if its window was closed.
     fn close(&mut self) {
         self.screen.kill().expect("it runs");
         self.screen.wait().expect("it ends");

@@ -1,4 +1,4 @@
-//! `sluicegate verify`, at the command line.
+//! Tests of the command `sluicegate verify`.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -16,8 +16,7 @@ use sluicegate_store::memory::Capacity;
 use sluicegate_store::{AnyStore, Memory};
 use sluicegate_testkit::ManualClock;
 
-/// Writes each log into a file of a new folder, and verifies them all: the exit code and all that
-/// is said.
+/// Writes each log to a file and verifies all of them; returns the exit code and the output.
 fn verify(logs: &[String], options: &[&str]) -> (i32, String) {
     let folder = tempfile::tempdir().expect("a folder");
     let names: Vec<_> = (1..=logs.len()).map(|number| format!("{number}.log")).collect();
@@ -28,8 +27,8 @@ fn verify(logs: &[String], options: &[&str]) -> (i32, String) {
     run(folder.path(), &[options, &names].concat(), "")
 }
 
-/// A log that was written by hand, as a process would have written it: every line with its numbers
-/// and with what its limits show, and an end line unless the last line is cut off.
+/// Completes a handwritten log as a process would have written it: sequence numbers and scopes in
+/// every line, and an end line unless the last line is cut off.
 fn numbered(log: &str, node: &str) -> String {
     if log.contains("\"started\"") {
         return log.to_owned();
@@ -106,7 +105,7 @@ fn check(logs: &[String], options: &[&str], code: i32, expected: &str) {
     assert_eq!(got, code);
 }
 
-/// The last line of what is said.
+/// Asserts the exit code and the last line of the output.
 #[track_caller]
 fn ends(logs: &[String], options: &[&str], code: i32, expected: &str) {
     let (got, said) = verify(logs, options);
@@ -114,7 +113,7 @@ fn ends(logs: &[String], options: &[&str], code: i32, expected: &str) {
     assert_eq!(got, code);
 }
 
-/// A log of admissions at these milliseconds.
+/// Returns a log of admissions at these milliseconds.
 fn log(limits: &str, millis: &[u64]) -> String {
     millis.iter().map(|&millis| admit(millis, "K:u1#requests", limits, 1, "")).collect()
 }
@@ -132,11 +131,11 @@ const FIVE: &str = r#""5/5s""#;
 fn a_log_within_its_limits_is_proven() {
     let log = log(r#""2/s","4/min""#, &[0, 300, 1_000, 1_300]);
     let expected = "
-counter        limit  admits  fullest  window
-K:u1#requests  2/s    4       2 of 2   (2026-01-04T23:59:59.3Z, 2026-01-05T00:00:00.3Z]
-K:u1#requests  4/min  4       4 of 4   (2026-01-04T23:59:01.3Z, 2026-01-05T00:00:01.3Z]
+counter        limit  admissions  peak usage  window
+K:u1#requests  2/s    4           2 of 2      (2026-01-04T23:59:59.3Z, 2026-01-05T00:00:00.3Z]
+K:u1#requests  4/min  4           4 of 4      (2026-01-04T23:59:01.3Z, 2026-01-05T00:00:01.3Z]
 
-proven: 4 admits on 1 counter under 2 limits
+proven: 4 admissions on 1 counter under 2 limits
 ";
     check(&[log], &[], 0, expected);
 }
@@ -146,10 +145,10 @@ fn an_exceeded_limit_is_shown_with_its_window_and_its_line() {
     let log = log(r#""2/s","4/min""#, &[0, 300, 999]);
     let expected = "
 exceeded: K:u1#requests: 3 admitted in (2026-01-04T23:59:59.999Z, 2026-01-05T00:00:00.999Z] where 2/s allows 2 (1.log:3)
-not proven: 3 admits on 1 counter under 2 limits, 1 exceeded
+not proven: 3 admissions on 1 counter under 2 limits, 1 limit exceeded
 ";
     check(std::slice::from_ref(&log), &["--top", "0"], 1, expected);
-    let proven = "proven: 3 admits on 1 counter under 2 limits";
+    let proven = "proven: 3 admissions on 1 counter under 2 limits";
     ends(std::slice::from_ref(&log), &["--losses", "1"], 0, proven);
     ends(&[log], &["--spread", "1ms"], 0, proven);
 }
@@ -158,21 +157,21 @@ not proven: 3 admits on 1 counter under 2 limits, 1 exceeded
 fn the_logs_of_several_nodes_are_one() {
     let nodes = [log(FIVE, &[0, 2_000, 4_000]), log(FIVE, &[1_000, 3_000, 4_999])];
     for node in &nodes {
-        ends(std::slice::from_ref(node), &[], 0, "proven: 3 admits on 1 counter under 1 limit");
+        ends(std::slice::from_ref(node), &[], 0, "proven: 3 admissions on 1 counter under 1 limit");
     }
-    ends(&nodes, &[], 1, "not proven: 6 admits on 1 counter under 1 limit, 1 exceeded");
+    ends(&nodes, &[], 1, "not proven: 6 admissions on 1 counter under 1 limit, 1 limit exceeded");
 }
 
 #[test]
 fn buckets_calendars_and_money_are_judged() {
     let bucket = |millis: &[u64]| log(r#""10/s burst 2""#, millis);
-    ends(&[bucket(&[0, 0, 100, 200])], &[], 0, "proven: 4 admits on 1 counter under 1 limit");
-    let exceeded = "not proven: 4 admits on 1 counter under 1 limit, 1 exceeded";
+    ends(&[bucket(&[0, 0, 100, 200])], &[], 0, "proven: 4 admissions on 1 counter under 1 limit");
+    let exceeded = "not proven: 4 admissions on 1 counter under 1 limit, 1 limit exceeded";
     ends(&[bucket(&[0, 0, 100, 199])], &[], 1, exceeded);
 
     let calendar = |millis: &[u64]| log(r#""2/calendar day UTC""#, millis);
     let day = 86_400_000;
-    let proven = "proven: 4 admits on 1 counter under 1 limit";
+    let proven = "proven: 4 admissions on 1 counter under 1 limit";
     ends(&[calendar(&[0, day - 1, day, day])], &[], 0, proven);
     ends(&[calendar(&[0, 0, day - 1, day])], &[], 1, exceeded);
 
@@ -180,7 +179,7 @@ fn buckets_calendars_and_money_are_judged() {
         let of = |millis, take| admit(millis, "B:u1#USD/day", r#""5.00 USD/day""#, take, "");
         [of(0, 4_000_000_000) + &of(1, nanos)]
     };
-    ends(&money(1_000_000_000), &[], 0, "proven: 2 admits on 1 counter under 1 limit");
+    ends(&money(1_000_000_000), &[], 0, "proven: 2 admissions on 1 counter under 1 limit");
     let (code, said) = verify(&money(1_000_000_001), &[]);
     assert!(code == 1 && said.contains("5.000000001 USD admitted"), "{said}");
 }
@@ -195,11 +194,11 @@ fn lines_that_are_no_decisions_are_skipped_and_broken_ones_reported() {
     let expected = r#"
 warning: 1.log:6: EOF while parsing a string at line 1 column 19
 warning: 1.log:7: "many" is not an amount: write a whole number from 1 to 9007199254740991, such as 100/h
-skipped: 3 lines without a decision
-error: not proven: 2 admits on 1 counter under 1 limit: 2 lines can't be read
+skipped: 3 lines that are not decision log entries
+error: not proven: 2 admissions on 1 counter under 1 limit: 2 lines malformed
 "#;
     check(&[log], &["--top", "0"], 2, expected);
-    let nothing = "error: there are no decisions in the log: is log.format json?";
+    let nothing = "error: no decisions found in the log: is log.format set to json?";
     check(&["listening\n".to_owned()], &[], 2, nothing);
 }
 
@@ -207,9 +206,9 @@ error: not proven: 2 admits on 1 counter under 1 limit: 2 lines can't be read
 fn a_last_line_that_is_cut_off_is_no_part_of_the_proof() {
     let log = log(FIVE, &[0, 1]) + "{\"allowed\":tr";
     let expected = "
-note: 1.log (2026-01-01T00:00:00Z) has no end line: it was killed or is still running, and what it admitted after 2026-01-05T00:00:00.000988Z (1.log:2) is not known
-note: 1.log:3 is cut off
-proven up to 2026-01-05T00:00:00.000988Z: 2 admits on 1 counter under 1 limit
+note: 1.log (2026-01-01T00:00:00Z) has no end line: it was killed or is still running, so its admissions after 2026-01-05T00:00:00.000988Z (1.log:2) are unknown
+note: 1.log:3: the line is cut off
+proven up to 2026-01-05T00:00:00.000988Z: 2 admissions on 1 counter under 1 limit
 ";
     check(&[log], &["--top", "0"], 0, expected);
 }
@@ -217,17 +216,22 @@ proven up to 2026-01-05T00:00:00.000988Z: 2 admits on 1 counter under 1 limit
 #[test]
 fn a_sample_and_a_log_with_gaps_prove_nothing() {
     let with = |further| log(FIVE, &[0, 1]) + &admit(2, "K:u1#requests", FIVE, 1, further);
-    let extent = "3 admits on 1 counter under 1 limit";
+    let extent = "3 admissions on 1 counter under 1 limit";
     let sample = format!(
         "error: not proven: {extent}: only 12.5 % of admissions are logged, and a sample proves \
          nothing: set log.decisions.allowed to 1.0"
     );
     ends(&[with(r#""samplePpm":125000,"#)], &[], 2, &sample);
-    let gaps = format!("error: not proven: {extent}: 7 lines got lost when the log was written");
+    let gaps = format!("error: not proven: {extent}: 7 lines dropped when the log was written");
     ends(&[with(r#""dropped":7,"#)], &[], 2, &gaps);
-    // But what a sample shows has happened.
+    // But a violation in a sample is a violation.
     let exceeded = log(FIVE, &[0; 6]) + &admit(2, "K:u1#requests", FIVE, 1, r#""samplePpm":9,"#);
-    ends(&[exceeded], &[], 1, "not proven: 7 admits on 1 counter under 1 limit, 1 exceeded");
+    ends(
+        &[exceeded],
+        &[],
+        1,
+        "not proven: 7 admissions on 1 counter under 1 limit, 1 limit exceeded",
+    );
 }
 
 #[test]
@@ -235,23 +239,28 @@ fn reservations_may_have_been_given_back() {
     let until = r#""until":"2026-01-05T00:01:00Z","#;
     let held = |count: usize| admit(3, "K:u1#requests", FIVE, 1, until).repeat(count);
     let plain = log(FIVE, &[0, 1, 2]);
-    let proven = "proven: 5 admits on 1 counter under 1 limit";
+    let proven = "proven: 5 admissions on 1 counter under 1 limit";
     ends(&[plain.clone() + &held(2)], &[], 0, proven);
-    let open = "error: not proven: 6 admits on 1 counter under 1 limit: 1 limit exceeded \
-                unless reservations or bookings were given back, which the log does not say";
+    let open = "error: not proven: 6 admissions on 1 counter under 1 limit: 1 limit exceeded, \
+                unless reservations or bookings were given back that the log does not contain";
     ends(&[plain + &held(3)], &[], 2, open);
     let exceeded = log(FIVE, &[0; 6]) + &held(1);
-    ends(&[exceeded], &[], 1, "not proven: 7 admits on 1 counter under 1 limit, 1 exceeded");
+    ends(
+        &[exceeded],
+        &[],
+        1,
+        "not proven: 7 admissions on 1 counter under 1 limit, 1 limit exceeded",
+    );
 }
 
 #[test]
 fn shadow_rules_are_not_judged() {
     let shadow = log(FIVE, &[0; 9]).replace(r#""unit":"#, r#""shadow":true,"unit":"#);
-    let proven = "proven: 1 admit on 1 counter under 1 limit";
+    let proven = "proven: 1 admission on 1 counter under 1 limit";
     ends(&[log(FIVE, &[0]) + &shadow], &[], 0, proven);
 }
 
-/// `operation` of the work with this id.
+/// Returns a log line with an `operation` on an earlier id.
 fn follow(millis: u64, id: u64, operation: &str, further: &str) -> String {
     let at = Timestamp::from_millis(1_767_571_200_000 + millis);
     format!(
@@ -259,7 +268,7 @@ fn follow(millis: u64, id: u64, operation: &str, further: &str) -> String {
     ) + "\n"
 }
 
-/// A slot of two, leased for ten seconds.
+/// Returns the admission of one of two slots, leased for ten seconds.
 fn slot(millis: u64, id: u64) -> String {
     let line = admit(millis, "S#concurrent", r#""2 concurrent""#, 1, "");
     let line = line.replace(r#""requestId":"0""#, &format!(r#""requestId":"{id}""#));
@@ -269,8 +278,8 @@ fn slot(millis: u64, id: u64) -> String {
 #[test]
 fn slots_are_held_until_they_are_given_back_or_their_lease_is_over() {
     let two = || slot(0, 1) + &slot(0, 2);
-    let proven = "proven: 3 admits on 1 counter under 1 limit";
-    let exceeded = "not proven: 3 admits on 1 counter under 1 limit, 1 exceeded";
+    let proven = "proven: 3 admissions on 1 counter under 1 limit";
+    let exceeded = "not proven: 3 admissions on 1 counter under 1 limit, 1 limit exceeded";
     for (between, millis, code) in [
         (String::new(), 9_999, 1),
         (String::new(), 10_000, 0),
@@ -296,8 +305,8 @@ fn what_is_settled_refunded_cancelled_or_reset_counts_as_what_it_was() {
     let held = admit(0, "T:u1#tokens", r#""100 tokens/h""#, 80, until);
     let held = held.replace(r#""unit":"requests""#, r#""unit":"tokens""#);
     let more = |take| admit(9, "T:u1#tokens", r#""100 tokens/h""#, take, "");
-    let proven = "proven: 2 admits on 1 counter under 1 limit";
-    let exceeded = "not proven: 2 admits on 1 counter under 1 limit, 1 exceeded";
+    let proven = "proven: 2 admissions on 1 counter under 1 limit";
+    let exceeded = "not proven: 2 admissions on 1 counter under 1 limit, 1 limit exceeded";
     let charge =
         r#","charges":[{"key":"T:u1#tokens","limits":["100 tokens/h"],"take":30,"unit":"tokens"}]"#;
     let firm = held.replace(until, "");
@@ -312,7 +321,7 @@ fn what_is_settled_refunded_cancelled_or_reset_counts_as_what_it_was() {
     for (between, take, code) in [
         (follow(5, 0, "settle", r#","cost":{"tokens":30}"#), 70, 0),
         (follow(5, 0, "settle", r#","cost":{"tokens":30}"#), 71, 1),
-        // What is not known stays as it was estimated, and a debt was not admitted.
+        // Units without an actual cost keep their estimate, and a debt was not admitted.
         (follow(5, 0, "settle", r#","cost":{"requests":1}"#), 21, 1),
         (follow(5, 0, "settle", r#","cost":{"tokens":300}"#), 20, 0),
         (follow(5, 0, "cancel", ""), 100, 0),
@@ -335,7 +344,7 @@ fn a_booking_that_was_claimed_is_given_back_only_by_its_claimant() {
     let go = admit(1_000, "K:u1#requests", FIVE, 5, r#""claimant":"me","#);
     let go = go.replace(r#""operation":"acquire""#, r#""operation":"claim""#);
     let after = admit(1_500, "K:u1#requests", FIVE, 1, "");
-    let proven = "proven: 2 admits on 1 counter under 1 limit";
+    let proven = "proven: 2 admissions on 1 counter under 1 limit";
     for (between, code) in [
         (follow(900, 0, "cancel", ""), 0),
         (go.clone() + &follow(1_200, 0, "cancel", r#","claimant":"me""#), 0),
@@ -346,7 +355,7 @@ fn a_booking_that_was_claimed_is_given_back_only_by_its_claimant() {
         assert_eq!(got, code, "{between}{said}");
         assert!(code == 1 || said.trim_end().ends_with(proven), "{said}");
     }
-    // Booked anew for later, it is not there before.
+    // Rebooked for later, it does not count before its new start.
     let charges =
         r#""charges":[{"key":"K:u1#requests","limits":["5/5s"],"take":5,"unit":"requests"}]"#;
     let late = |start: &str| {
@@ -354,36 +363,42 @@ fn a_booking_that_was_claimed_is_given_back_only_by_its_claimant() {
             format!(r#","effect":"rebooked","start":"2026-01-05T00:00:{start}Z",{charges}"#);
         follow(1_200, 0, "claim", &further)
     };
-    let proven = "proven: 2 admits on 1 counter under 1 limit";
+    let proven = "proven: 2 admissions on 1 counter under 1 limit";
     ends(&[book(1_000) + &late("09") + &after], &[], 0, proven);
     let (code, said) = verify(&[book(1_000) + &late("02") + &after], &[]);
-    assert!(code == 2 && said.contains("which the log does not say"), "{said}");
+    assert!(code == 2 && said.contains("that the log does not contain"), "{said}");
 }
 
 #[test]
 fn a_reload_changes_what_is_allowed_from_then_on() {
     let raised = log(r#""2/s""#, &[0, 1]) + &log(r#""4/s""#, &[2, 3]);
-    ends(&[raised], &[], 0, "proven: 4 admits on 1 counter under 2 limits");
+    ends(&[raised], &[], 0, "proven: 4 admissions on 1 counter under 2 limits");
     let too_many = log(r#""2/s""#, &[0, 1]) + &log(r#""4/s""#, &[2, 3, 4]);
-    ends(&[too_many], &[], 1, "not proven: 5 admits on 1 counter under 2 limits, 1 exceeded");
+    ends(
+        &[too_many],
+        &[],
+        1,
+        "not proven: 5 admissions on 1 counter under 2 limits, 1 limit exceeded",
+    );
 }
 
-/// Enough that counters are judged and forgotten several times over.
+/// Enough admissions for several intermediate checks of the counters.
 #[test]
 fn a_long_log_is_judged_as_a_stream() {
     let millis: Vec<_> = (0..30_000).map(|n| n * 10).collect();
     let limits = r#""100/s","6000/min""#;
-    let proven = "proven: 30,000 admits on 1 counter under 2 limits";
+    let proven = "proven: 30,000 admissions on 1 counter under 2 limits";
     ends(&[log(limits, &millis)], &[], 0, proven);
     for planted in [0, 15_000, 29_999] {
         let mut millis = millis.clone();
         millis.insert(planted, millis[planted]);
-        let exceeded = "not proven: 30,001 admits on 1 counter under 2 limits, 2 exceeded";
+        let exceeded =
+            "not proven: 30,001 admissions on 1 counter under 2 limits, 2 limits exceeded";
         ends(&[log(limits, &millis)], &[], 1, exceeded);
     }
     let mut late = millis;
     late.push(0);
-    let doubt = "error: not proven: 30,001 admits on 1 counter under 2 limits: 1 admit came more \
+    let doubt = "error: not proven: 30,001 admissions on 1 counter under 2 limits: 1 admit came more \
                  than 1min out of order: sort the log by `at`";
     ends(&[log(limits, &late)], &[], 2, doubt);
 }
@@ -392,7 +407,10 @@ fn a_long_log_is_judged_as_a_stream() {
 fn standard_input_is_a_log() {
     let folder = tempfile::tempdir().expect("a folder");
     let (code, said) = run(folder.path(), &["-"], &numbered(&log(FIVE, &[0]), "node"));
-    assert!(code == 0 && said.ends_with("proven: 1 admit on 1 counter under 1 limit\n"), "{said}");
+    assert!(
+        code == 0 && said.ends_with("proven: 1 admission on 1 counter under 1 limit\n"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -409,7 +427,7 @@ fn bad_options_say_what_to_write() {
     assert!(code == 2 && said.contains("can't be proven with a spread"), "{said}");
 }
 
-/// What the service logs of real traffic, with `allowed` of its admissions.
+/// Returns the log of the real service under traffic, with this share of its admissions.
 fn served(allowed: Share) -> String {
     let limits = ["5/5s", "20/min"].map(|text| text.parse().expect("a limit"));
     let rules = [Rule::new("USER_MODEL", limits).per(&["userId"])];
@@ -444,15 +462,16 @@ fn what_the_service_logs_is_proven() {
     assert_eq!(code, 0, "{said}");
     assert!(said.contains(" on 51 counters under 3 limits"), "{said}");
 
-    // The same lines twice are no further admissions, and no log that was written like this.
+    // Duplicate lines are not further admissions, and no process writes such a log.
     let (code, said) = verify(&[log.clone(), log], &[]);
-    assert!(code == 2 && said.contains("with numbers that are there before"), "{said}");
+    assert!(code == 2 && said.contains("with duplicate sequence numbers"), "{said}");
     let sample = served(Share::ppm(500_000).expect("a half"));
     let (code, said) = verify(&[sample], &[]);
     assert!(code == 2 && said.contains("only 50 % of admissions are logged"), "{said}");
 }
 
-/// What the service logs of work that is held, settled, released, cancelled, refunded and reset.
+/// Returns the log of the real service with reservations that are settled, released, cancelled,
+/// refunded and reset.
 fn lived() -> String {
     let limit = |text: &str| text.parse().expect("a limit");
     let rules = [
@@ -485,7 +504,7 @@ fn lived() -> String {
         held.extend(block_on(decided).expect("a decision"));
         let actual = u64::from(random >> 9) % 250;
         let actual = Cost { input_tokens: Some(actual), ..Cost::default() };
-        // What is lost or gone by now is none of our business.
+        // Reservations that are lost or cancelled by now may fail.
         match (random >> 5) % 12 {
             0..=4 => {
                 drop(held.pop_front().map(|handle| block_on(service.settle(&handle, &actual))))
@@ -521,7 +540,7 @@ fn what_becomes_of_admissions_is_part_of_the_proof() {
     }
 }
 
-/// What a node admitted on its own while the store did not answer.
+/// Returns an admission by a node on its own, while the store did not respond.
 fn alone(millis: u64, by: &str) -> String {
     let outage = if by == "fallback" { "open" } else { "unlimited" };
     admit(millis, "K:u1#requests", FIVE, 1, &format!(r#""outage":"{outage}","decided":"{by}","#))
@@ -532,17 +551,18 @@ fn what_an_outage_policy_admits_is_not_skipped() {
     for by in ["fallback", "unlimited"] {
         let stored = log(FIVE, &[0, 1, 2, 3]);
         let within = stored.clone() + &alone(4, by);
-        let proven = "proven: 5 admits on 1 counter under 1 limit";
+        let proven = "proven: 5 admissions on 1 counter under 1 limit";
         ends(std::slice::from_ref(&within), &[], 0, proven);
         let (_, said) = verify(&[within], &[]);
-        let note = "note: decided by nodes on their own while the store did not answer: 1 admit";
+        let note =
+            "note: 1 admission decided by nodes on their own while the store did not respond";
         assert!(said.contains(note), "{said}");
 
         let beyond = stored + &(4..12).map(|millis| alone(millis, by)).collect::<String>();
-        let exceeded = "not proven: 12 admits on 1 counter under 1 limit, 1 exceeded";
+        let exceeded = "not proven: 12 admissions on 1 counter under 1 limit, 1 limit exceeded";
         ends(std::slice::from_ref(&beyond), &[], 1, exceeded);
         ends(std::slice::from_ref(&beyond), &["--bound", "2"], 1, exceeded);
-        let proven = "proven: 12 admits on 1 counter under 1 limit";
+        let proven = "proven: 12 admissions on 1 counter under 1 limit";
         ends(&[beyond], &["--bound", "11"], 0, proven);
     }
 }
@@ -550,10 +570,10 @@ fn what_an_outage_policy_admits_is_not_skipped() {
 #[test]
 fn a_bound_for_outages_does_not_excuse_the_store() {
     let beyond = log(FIVE, &[0; 6]) + &alone(9_000, "fallback");
-    let exceeded = "not proven: 7 admits on 1 counter under 1 limit, 1 exceeded";
+    let exceeded = "not proven: 7 admissions on 1 counter under 1 limit, 1 limit exceeded";
     ends(std::slice::from_ref(&beyond), &["--bound", "11"], 1, exceeded);
     // A store that lost its counters admits as much again.
-    let proven = "proven: 7 admits on 1 counter under 1 limit";
+    let proven = "proven: 7 admissions on 1 counter under 1 limit";
     ends(&[beyond], &["--losses", "1"], 0, proven);
 }
 
@@ -567,9 +587,9 @@ fn an_admission_whose_first_answer_was_lost_counts_once() {
         with_id(line, id)
     };
     let five: String = (1..=5).map(|id| with_id(log(FIVE, &[id]), id)).collect();
-    let proven = "proven: 5 admits on 1 counter under 1 limit";
+    let proven = "proven: 5 admissions on 1 counter under 1 limit";
     ends(&[five.clone() + &replay(3) + &replay(5)], &[], 0, proven);
-    let exceeded = "not proven: 6 admits on 1 counter under 1 limit, 1 exceeded";
+    let exceeded = "not proven: 6 admissions on 1 counter under 1 limit, 1 limit exceeded";
     ends(&[five + &replay(6) + &replay(6)], &[], 1, exceeded);
 }
 
@@ -582,8 +602,8 @@ fn charges_in_several_slots_are_judged_by_their_own_clocks() {
         line.replace(r#""unit":"#, &format!(r#""at":"{at}","unit":"#))
     };
     let honest = across(1_000, 0) + &across(1_040, 40) + &across(2_000, 0);
-    ends(&[honest], &[], 0, "proven: 3 admits on 1 counter under 1 limit");
-    let exceeded = "not proven: 3 admits on 1 counter under 1 limit, 1 exceeded";
+    ends(&[honest], &[], 0, "proven: 3 admissions on 1 counter under 1 limit");
+    let exceeded = "not proven: 3 admissions on 1 counter under 1 limit, 1 limit exceeded";
     let beyond = across(1_040, 0) + &across(1_040, 0) + &across(2_040, 40);
     ends(&[beyond], &[], 1, exceeded);
 }
@@ -594,9 +614,9 @@ fn only_the_last_admission_of_an_optimistic_budget_goes_beyond_it() {
         let line = admit(millis, "T#tokens/h", r#""100 tokens/h""#, take, "");
         line.replace(r#""unit":"#, r#""need":1,"unit":"#)
     };
-    let proven = "proven: 3 admits on 1 counter under 1 limit";
+    let proven = "proven: 3 admissions on 1 counter under 1 limit";
     ends(&[of(0, 60) + &of(1, 39) + &of(2, 500)], &[], 0, proven);
-    let exceeded = "not proven: 3 admits on 1 counter under 1 limit, 1 exceeded";
+    let exceeded = "not proven: 3 admissions on 1 counter under 1 limit, 1 limit exceeded";
     ends(&[of(0, 60) + &of(1, 500) + &of(2, 1)], &[], 1, exceeded);
 }
 

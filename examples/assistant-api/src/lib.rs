@@ -1,10 +1,10 @@
-//! A web API that answers questions with a model, and protects itself and its budget: each question
-//! is admitted by Sluicegate before the model is asked, and settled with what it really cost.
+//! A web API that answers questions with a model. Sluicegate limits its requests and its budget: each
+//! question is admitted before the model is called, and settled with its actual cost.
 //!
 //! | | |
 //! |---|---|
 //! | `POST /ask` with `x-user-id` and `{"question": "…"}` | the answer and its metadata, or a 429 |
-//! | `GET /users/{id}/usage` | where a user stands |
+//! | `GET /users/{id}/usage` | usage and remaining budget of a user |
 
 mod limits;
 
@@ -20,13 +20,13 @@ use serde_json::json;
 
 use limits::{Limits, Usage};
 
-/// The longest answer that the model is asked for.
+/// Maximum number of output tokens per answer.
 const ANSWER_TOKENS_MAX: usize = 500;
-/// How much the model is given to read with every question.
+/// Number of context tokens that are sent with every question.
 const CONTEXT_TOKENS: usize = 856;
 
-/// Serves it: `ASSISTANT_LISTEN` (127.0.0.1:8000) is where, `LIMITER_URL` (http://127.0.0.1:8080) is
-/// who limits it.
+/// Runs the API. `ASSISTANT_LISTEN` is its address (default 127.0.0.1:8000), `LIMITER_URL` that of
+/// Sluicegate (default http://127.0.0.1:8080).
 pub async fn serve() -> anyhow::Result<()> {
     let variable = |name: &str, default: &str| std::env::var(name).unwrap_or(default.to_owned());
     let address = variable("ASSISTANT_LISTEN", "127.0.0.1:8000");
@@ -36,7 +36,7 @@ pub async fn serve() -> anyhow::Result<()> {
     axum::serve(listener, router(&limiter)).await.context("can't serve")
 }
 
-/// The service, with a limiter at this address.
+/// Returns the router of the API, with Sluicegate at this address.
 pub fn router(limiter: &str) -> Router {
     Router::new()
         .route("/ask", post(ask))
@@ -59,7 +59,7 @@ async fn ask(
         return (StatusCode::UNAUTHORIZED, Json(detail)).into_response();
     };
     let user = user.to_owned();
-    // On a thread of its own: a client that goes away does not keep its question from being settled.
+    // In a task of its own, so that the question is settled even if the client disconnects.
     let answered = tokio::task::spawn_blocking(move || answer(&limits, &user, &question)).await;
     answered.unwrap_or_else(|_| StatusCode::INTERNAL_SERVER_ERROR.into_response())
 }
@@ -77,7 +77,7 @@ fn answer(limits: &Limits, user: &str, question: &str) -> Response<Body> {
     Json(json!({ "answer": answer, "metadata": metadata })).into_response()
 }
 
-/// Stands in for a model: what this example is about surrounds it.
+/// Placeholder for a call of a real model.
 fn model(question: &str) -> (String, usize) {
     (format!("You asked: {question}"), 145)
 }

@@ -1,22 +1,22 @@
-//! What the service asks of Sluicegate: may this go, and what it came to.
+//! Client of Sluicegate: reserves the estimated cost of a question and settles its actual cost.
 
 use axum::body::Body;
 use axum::http::{HeaderName, Response, StatusCode, header};
 use serde_json::{Value, json};
 
-/// A limiter that is asked over HTTP.
+/// HTTP client of a Sluicegate service.
 #[derive(Clone)]
 pub(crate) struct Limits {
     agent: ureq::Agent,
     url: String,
 }
 
-/// Work that may go, and what names it when it is done.
+/// An admitted question, with the handle to settle it.
 pub(crate) struct Admitted {
     handle: Option<String>,
 }
 
-/// What the model has read and written.
+/// Number of input and output tokens of a model call.
 #[derive(Clone, Copy)]
 pub(crate) struct Usage {
     pub(crate) query_tokens: usize,
@@ -24,10 +24,10 @@ pub(crate) struct Usage {
     pub(crate) output_tokens: usize,
 }
 
-/// What the client gets instead of an answer.
+/// Error response for the client.
 pub(crate) type Refusal = Box<Response<Body>>;
 
-/// Fields of a refusal that the client is to see.
+/// Fields of a denial that are passed on to the client.
 const PASSED_ON: [&str; 7] = [
     "content-type",
     "retry-after",
@@ -44,7 +44,8 @@ impl Limits {
         Self { agent: config.build().into(), url: url.trim_end_matches('/').to_owned() }
     }
 
-    /// Reserves a request, a slot and the most that it can cost; or the answer for the client.
+    /// Reserves a request, a slot and the maximum cost. Returns the response for the client if the
+    /// limiter denies it.
     pub(crate) fn acquire(
         &self,
         user: &str,
@@ -72,7 +73,7 @@ impl Limits {
         Err(Box::new(refusal))
     }
 
-    /// Replaces the reservation by what it really was; returns what to tell the client of it.
+    /// Settles the reservation with the actual cost; returns the metadata for the client.
     pub(crate) fn settle(&self, admitted: &Admitted, usage: Usage) -> Value {
         let Some(handle) = &admitted.handle else { return Value::Null };
         let settle = json!({
@@ -83,13 +84,13 @@ impl Limits {
                 "outputTokens": usage.output_tokens,
             },
         });
-        // Without an answer the reservation expires by itself; the client has its own.
+        // If the limiter does not respond, the reservation expires; the client gets its answer anyway.
         let answer = self.post("/v1/settle", &settle).map(|(_, _, body)| body);
         let answer = answer.unwrap_or_default();
         serde_json::from_str::<Value>(&answer).unwrap_or_default()["metadata"].take()
     }
 
-    /// Where a user stands.
+    /// Returns the usage of a user.
     pub(crate) fn usage(&self, user: &str) -> Result<String, Refusal> {
         let response = self.agent.get(format!("{}/v1/users/{user}/usage", self.url)).call();
         let mut response = response.map_err(|_| unreachable_limiter())?;
@@ -110,7 +111,7 @@ impl Limits {
 }
 
 fn unreachable_limiter() -> Refusal {
-    let mut response = Response::new(Body::from("{\"detail\":\"the limiter does not answer\"}"));
+    let mut response = Response::new(Body::from("{\"detail\":\"the limiter does not respond\"}"));
     *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
     Box::new(response)
 }

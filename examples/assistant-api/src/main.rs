@@ -1,4 +1,4 @@
-//! The example as a program.
+//! Runs the assistant API.
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {

@@ -1,4 +1,4 @@
-//! The command line of the servers.
+//! The command line of the simulated servers.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use clap::{Parser, Subcommand};
 
 use crate::{GitHub, Provider, serve};
 
-/// Providers to try Sluicegate on
+/// Run a simulated server with a rate limit, to try Sluicegate on
 #[derive(Parser)]
 #[command(name = "simulators", version, about)]
 pub struct Cli {
-    /// Where it listens, on 127.0.0.1
+    /// Port to listen on, on 127.0.0.1
     #[arg(long, global = true, default_value_t = 18_080)]
     port: u16,
-    /// How long an answer takes, in milliseconds
+    /// Latency of a response, in milliseconds
     #[arg(long, global = true, default_value_t = 50)]
     latency_ms: u64,
     #[command(subcommand)]
@@ -23,27 +23,27 @@ pub struct Cli {
 
 #[derive(Subcommand)]
 enum Server {
-    /// A provider of models: POST /v1/analyze, 429 over its limit; GET /report
+    /// Run a model provider: POST /v1/analyze answers 429 above the limit; GET /report
     Provider {
-        /// The most calls in a window
+        /// Maximum number of calls in a window
         #[arg(long, default_value_t = 500)]
         limit: usize,
-        /// The window, in seconds
+        /// Length of the window, in seconds
         #[arg(long, default_value_t = 60)]
         window: u64,
-        /// How many of a hundred calls fail
+        /// Percentage of calls that fail
         #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=100))]
         failures: u64,
     },
-    /// A GitHub with one organisation: 403 over its limit; GET /report
+    /// Run a GitHub with one organisation: answers 403 above the limit; GET /report
     Github {
-        /// How many repositories the organisation has
+        /// Number of repositories of the organisation
         #[arg(long, default_value_t = 600)]
         repositories: usize,
-        /// The most calls in a window
+        /// Maximum number of calls in a window
         #[arg(long, default_value_t = 400)]
         limit: u64,
-        /// The window, in seconds
+        /// Length of the window, in seconds
         #[arg(long, default_value_t = 15)]
         window: u64,
     },

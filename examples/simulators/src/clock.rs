@@ -1,8 +1,8 @@
-//! What time it is, for servers of their own: the wall's.
+//! The clock of the simulated servers: the system time.
 
 use std::time::{Duration, Instant, SystemTime};
 
-/// The time since the server began.
+/// Clock that measures the time since the start of the server.
 #[derive(Debug)]
 pub(crate) struct Clock {
     began: Instant,
@@ -18,13 +18,13 @@ impl Clock {
         self.began.elapsed()
     }
 
-    /// When it began, since 1970.
+    /// Returns the start of the server as Unix time.
     pub(crate) const fn began_at(&self) -> Duration {
         self.began_at
     }
 }
 
-/// The time since 1970.
+/// Returns the current Unix time.
 pub(crate) fn since_epoch() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }

@@ -1,5 +1,5 @@
-//! A GitHub with one organisation: it tells how much is left of its window, and answers 403 when
-//! nothing is.
+//! A simulated GitHub with one organisation: it reports the remaining calls of its window, and
+//! answers 403 when none are left.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -14,28 +14,28 @@ use serde_json::{Value, json};
 use crate::Record;
 use crate::clock::since_epoch;
 
-/// A GitHub of this size.
+/// Options of the simulated GitHub.
 #[derive(Clone, Debug)]
 pub struct GitHub {
-    /// How many repositories the organisation has.
+    /// Number of repositories of the organisation.
     pub repositories: usize,
-    /// The most calls in a window, which starts anew at its reset.
+    /// Maximum number of calls in a window. The count starts again at zero with each window.
     pub limit: u64,
-    /// The window.
+    /// Length of the window.
     pub window: Duration,
-    /// How long an answer takes.
+    /// Latency of a response.
     pub latency: Duration,
 }
 
 struct Running {
     github: GitHub,
     record: Arc<Record>,
-    /// When the window began, and how much of it is used.
+    /// Start of the window, and number of calls in it.
     used: Mutex<(Duration, u64)>,
 }
 
 impl GitHub {
-    /// `GET /orgs/{org}/repos`, `GET /repos/{org}/{repo}`, and `GET /report`.
+    /// Returns the router of `GET /orgs/{org}/repos`, `GET /repos/{org}/{repo}` and `GET /report`.
     pub fn router(self) -> (Router, Arc<Record>) {
         let record = Arc::new(Record::new());
         let running =
@@ -97,7 +97,7 @@ impl Running {
         (status, headers, Json(body)).into_response()
     }
 
-    /// What is left after this call, if it is inside the limit, and when the window starts anew.
+    /// Counts a call. Returns the remaining calls, or `None` above the limit, and the end of the window.
     fn take(&self, now: Duration) -> (Option<u64>, Duration) {
         let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
         if now >= used.0 + self.github.window {

@@ -1,4 +1,4 @@
-//! Runs one of the servers until it is interrupted.
+//! Runs one of the simulated servers until it is interrupted.
 
 use clap::Parser as _;
 

@@ -1,4 +1,4 @@
-//! A provider of models: over its limit it answers 429 and says when to come back.
+//! A simulated model provider: above its limit it answers 429 with a retry time.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,16 +14,16 @@ use serde_json::json;
 
 use crate::Record;
 
-/// A provider with its limit, its pace and its bad days.
+/// A provider with a limit, a latency and a failure rate.
 #[derive(Clone, Debug)]
 pub struct Provider {
-    /// The most calls in a window.
+    /// Maximum number of calls in a window.
     pub limit: usize,
-    /// The window.
+    /// Length of the window.
     pub window: Duration,
-    /// How long an answer takes.
+    /// Latency of a response.
     pub latency: Duration,
-    /// How many of a hundred calls fail.
+    /// Percentage of calls that fail.
     pub failures_percent: u64,
 }
 
@@ -35,7 +35,7 @@ struct Running {
 }
 
 impl Provider {
-    /// `POST /v1/analyze`, and `GET /report`; what it sees is in the record.
+    /// Returns the router of `POST /v1/analyze` and `GET /report`. Calls are added to the record.
     pub fn router(self) -> (Router, Arc<Record>) {
         let record = Arc::new(Record::new());
         let running = Arc::new(Running {
@@ -64,7 +64,7 @@ async fn analyze(State(running): State<Arc<Running>>, headers: HeaderMap, body: 
         return (StatusCode::TOO_MANY_REQUESTS, [("retry-after-ms", wait)], body).into_response();
     }
     let number = running.calls.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-    // Spread evenly, the same in every run.
+    // Failures are spread evenly and the same in every run.
     let fails = number.wrapping_mul(37) % 100 < failures_percent;
     running.record.add(at, &job, if fails { 500 } else { 200 });
     tokio::time::sleep(latency).await;
@@ -80,7 +80,7 @@ async fn report(State(running): State<Arc<Running>>) -> Response {
 }
 
 impl Running {
-    /// Takes a place in the window, or says how long it takes until there is one.
+    /// Counts a call in the window, or returns the time until the next one is allowed.
     fn over(&self, now: Duration) -> Option<Duration> {
         let Provider { limit, window, .. } = self.provider;
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);

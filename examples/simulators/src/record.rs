@@ -1,4 +1,4 @@
-//! What a server saw.
+//! The record of the calls that a simulated server received, and a report about them.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -8,42 +8,42 @@ use serde_json::{Value, json};
 
 use crate::clock::Clock;
 
-/// Calls, in the order of their arrival.
+/// Calls in order of arrival.
 #[derive(Debug)]
 pub struct Record {
     clock: Clock,
     calls: Mutex<Vec<Call>>,
 }
 
-/// A call that was answered.
+/// An answered call.
 #[derive(Clone, Debug)]
 pub struct Call {
-    /// When it came, since the server began.
+    /// Time of arrival, from the start of the server.
     at: Duration,
-    /// Its job, by the `Idempotency-Key`.
+    /// Job id, from the header `Idempotency-Key`.
     pub job: String,
-    /// The status of the answer.
+    /// Status of the response.
     pub status: u16,
 }
 
-/// What the calls come to.
+/// Statistics of the calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// All calls.
+    /// Number of calls.
     pub calls: usize,
-    /// Those that were answered well.
+    /// Number of successful calls.
     pub ok: usize,
-    /// Those that were over the limit.
+    /// Number of calls above the limit.
     pub refused: usize,
-    /// Those that failed.
+    /// Number of failed calls.
     pub failed: usize,
-    /// The jobs that were answered well at least once.
+    /// Number of jobs with at least one successful call.
     pub jobs: usize,
-    /// Good answers to jobs that had one already.
+    /// Number of further successful calls of such jobs.
     pub duplicates: usize,
-    /// The most calls within any window.
+    /// Maximum number of calls in any window.
     pub most_in_window: usize,
-    /// From the first call to the last.
+    /// Time from the first call to the last.
     pub took: Duration,
 }
 
@@ -52,7 +52,7 @@ impl Record {
         Self { clock: Clock::start(), calls: Mutex::default() }
     }
 
-    /// The time since it began.
+    /// Returns the time since the start of the server.
     pub(crate) fn now(&self) -> Duration {
         self.clock.elapsed()
     }
@@ -61,12 +61,12 @@ impl Record {
         self.lock().push(Call { at, job: job.to_owned(), status });
     }
 
-    /// All calls so far.
+    /// Returns all calls so far.
     pub fn calls(&self) -> Vec<Call> {
         self.lock().clone()
     }
 
-    /// When calls came, since 1970, in order.
+    /// Returns the arrival times as Unix time, in order.
     pub fn arrivals(&self) -> Vec<Duration> {
         let began = self.clock.began_at();
         let mut arrivals: Vec<_> = self.lock().iter().map(|call| began + call.at).collect();
@@ -74,7 +74,7 @@ impl Record {
         arrivals
     }
 
-    /// What the calls come to, judged by windows of this length.
+    /// Computes the statistics, with windows of this length.
     pub fn report(&self, window: Duration) -> Report {
         let calls = self.lock().clone();
         let of = |status: fn(u16) -> bool| calls.iter().filter(|call| status(call.status)).count();
@@ -109,7 +109,7 @@ impl Record {
 }
 
 impl Report {
-    /// The same as JSON.
+    /// Returns the statistics as JSON.
     pub fn json(&self) -> Value {
         json!({
             "calls": self.calls,

@@ -19,7 +19,7 @@ pub(super) const EXPLAIN_EXAMPLES: &str = "\
 Examples:
   sluicegate explain userId=u1 modelId=gpt4 tenantId=t1
 
-  Exit code: 0 would be allowed, 1 would be denied, 2 error (invalid request or no response)";
+Exit code: 0 would be allowed, 1 would be denied, 2 error (invalid request or no response)";
 
 pub(super) const RESET_EXAMPLES: &str = "\
 Examples:

@@ -19,7 +19,7 @@ Examples:
   sluicegate check                               print the built-in defaults
   sluicegate check --from envoy ratelimit.yaml   print the rules converted from envoyproxy/ratelimit
 
-  Exit code: 0 valid, 1 warnings with --strict, 2 invalid";
+Exit code: 0 valid, 1 warnings with --strict, 2 invalid";
 
 #[derive(Args)]
 pub(super) struct Check {

@@ -30,11 +30,11 @@ Examples:
   sluicegate serve -c jobs.yaml --only worker --create
                                                  run only the workers, create missing queues
 
-  A changed configuration file is reloaded automatically.
+A changed configuration file is reloaded automatically.
 
-  Signals:
-    SIGTERM, SIGINT   finish requests and jobs in flight, then exit; a second signal exits at once
-    SIGHUP            reload the configuration if started without a terminal (as a daemon), else exit";
+Signals:
+  SIGTERM, SIGINT  finish requests and jobs in flight, then exit; a second signal exits at once
+  SIGHUP           reload the configuration if started without a terminal (as a daemon), else exit";
 
 #[derive(Args)]
 pub(super) struct Serve {

@@ -1,4 +1,4 @@
-//! The processor time of a service that nobody asks anything.
+//! Measures the processor time of an idle service.
 
 use std::path::Path;
 use std::sync::mpsc::sync_channel;
@@ -10,12 +10,12 @@ use sluicegate_store::MonotonicClock;
 
 use super::Running;
 
-/// How long a service is watched: one percent of it is ten times what the system can tell apart.
+/// Duration of the measurement: one percent of it is ten times the resolution of the system.
 const WATCHED: Duration = Duration::from_secs(10);
-/// What a tick of `/proc` is, on every Linux.
+/// Length of a tick in `/proc`, on every Linux.
 const TICK: Span = Span::from_millis(10);
 
-/// Everything that a configuration can switch on, besides the store.
+/// Configuration with every feature enabled, except the store.
 pub(crate) fn everything(folder: &Path) -> String {
     let queue = folder.join("queue.db");
     format!(
@@ -44,7 +44,7 @@ workers:
 pub(crate) fn assert_idle(service: &Running) {
     let clock = MonotonicClock::new();
     let (began, before) = (clock.now(), cpu_time(service));
-    // Nobody sends: what is received is that the time is over.
+    // The channel has no sender, so this waits for the timeout.
     let (_nobody, over) = sync_channel::<()>(1);
     let _ = over.recv_timeout(WATCHED);
     let used = Span::from_micros(cpu_time(service).as_micros() - before.as_micros());
@@ -52,11 +52,11 @@ pub(crate) fn assert_idle(service: &Running) {
     assert!(used.as_micros() * 100 < watched.as_micros(), "{used} of {watched}");
 }
 
-/// The processor time of all its threads, also of those that have ended.
+/// Returns the processor time of all its threads, including ended ones.
 fn cpu_time(service: &Running) -> Span {
     let path = format!("/proc/{}/stat", service.pid());
     let stat = std::fs::read_to_string(path).expect("it runs");
-    // The name of the program, in brackets, may hold anything.
+    // The name of the program, in brackets, may contain any character.
     let (_, fields) = stat.rsplit_once(')').expect("a name");
     let fields: Vec<&str> = fields.split_whitespace().collect();
     let ticks = |field: usize| fields[field].parse::<u64>().expect("a number");

@@ -1,4 +1,4 @@
-//! A service as its users run it: the binary, on free ports, with a configuration file.
+//! Runs the `sluicegate` binary on free ports with a configuration file, for end-to-end tests.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
@@ -11,14 +11,14 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
 
-/// The command.
+/// Returns the command to run the binary.
 pub(crate) fn sluicegate() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sluicegate"));
     command.env_remove("SLUICEGATE_CONFIG").env_remove("SLUICEGATE_URL");
     command
 }
 
-/// A running `sluicegate serve`. It is killed when it is dropped.
+/// A running `sluicegate serve`, killed on drop.
 pub(crate) struct Running {
     pub(crate) http: String,
     pub(crate) grpc: String,
@@ -30,7 +30,7 @@ pub(crate) struct Running {
     _folder: Option<tempfile::TempDir>,
 }
 
-/// Listeners on ports that the system chooses.
+/// Listeners on ports that the system selects.
 pub(crate) const ANYWHERE: &str =
     "listen: {http: '127.0.0.1:0', grpc: '127.0.0.1:0', admin: '127.0.0.1:0'}\n";
 
@@ -40,7 +40,7 @@ impl Running {
         Self::start_with(config, &[])
     }
 
-    /// The same, with variables in its environment.
+    /// Starts the service with this configuration and environment variables.
     pub(crate) fn start_with(config: &str, environment: &[(&str, &Path)]) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("sluicegate.yaml");
@@ -50,8 +50,8 @@ impl Running {
         running
     }
 
-    /// Starts only some parts of it, with queues made where they are missing; of its listeners only
-    /// that for administration is waited for.
+    /// Starts only some parts of the service (`--only`) and creates missing queues. Waits only for the
+    /// admin listener.
     pub(crate) fn start_only(config: &str, parts: &str) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("sluicegate.yaml");
@@ -61,7 +61,7 @@ impl Running {
         running
     }
 
-    /// Starts the service with a file that is there.
+    /// Starts the service with an existing configuration file.
     pub(crate) fn with_file(config: &Path) -> Self {
         Self::spawn(config, &[], &[])
     }
@@ -110,14 +110,14 @@ impl Running {
         Self { http, grpc, admin, config, child, log, out: Some(out), _folder: None }
     }
 
-    /// Changes the configuration, as an editor would.
+    /// Replaces the configuration file, as an editor does.
     pub(crate) fn write(&self, config: &str) {
         let beside = self.config.with_extension("new");
         std::fs::write(&beside, format!("{ANYWHERE}{config}")).expect("a file");
         std::fs::rename(&beside, &self.config).expect("replaced");
     }
 
-    /// Its process.
+    /// Returns its process id.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -128,13 +128,13 @@ impl Running {
         assert!(kill.expect("kill").success());
     }
 
-    /// What it has logged.
+    /// Returns its log so far.
     pub(crate) fn logged(&self) -> Vec<Value> {
         self.log.lock().expect("the log").clone()
     }
 
-    /// The value of one of its metrics. A part that is still starting does not show its metrics
-    /// yet; one that is never shown is a failure, not 0.
+    /// Returns the value of a metric. Waits for it, because a starting component does not export its
+    /// metrics yet; fails if it never appears.
     pub(crate) fn metric(&self, name: &str) -> u64 {
         let mut value = None;
         sluicegate_testkit::eventually(|| {
@@ -146,29 +146,29 @@ impl Running {
         value.expect("it is shown")
     }
 
-    /// Waits for its end; returns its exit code and all decisions.
+    /// Waits for its end; returns its exit code and the decision log.
     pub(crate) fn end(mut self) -> (Option<i32>, String) {
         let status = self.child.wait().expect("it ends");
         let out = self.out.take().expect("taken once").join().expect("no panic");
         (status.code(), out)
     }
 
-    /// Ends it in good order; returns all decisions.
+    /// Stops it cleanly; returns the decision log.
     pub(crate) fn stop(self) -> String {
         self.signal("-TERM");
         let (code, decisions) = self.end();
-        assert_eq!(code, Some(0), "it ends in good order");
+        assert_eq!(code, Some(0), "it stops cleanly");
         decisions
     }
 
-    /// Ends it like a power cut; returns the decisions that it had written.
+    /// Kills it with SIGKILL; returns the decision log as far as it was written.
     pub(crate) fn kill(mut self) -> String {
         self.child.kill().expect("killed");
         self.child.wait().expect("it ends");
         self.out.take().expect("taken once").join().expect("no panic")
     }
 
-    /// Asks to allow; the status, and the answer.
+    /// Calls `POST /rate-limit/allow`; returns the status and the response.
     pub(crate) fn allow(&self, body: &Value) -> (u16, Value) {
         post(&format!("{}/rate-limit/allow", self.http), body, None)
     }
@@ -185,7 +185,7 @@ fn agent() -> ureq::Agent {
     ureq::Agent::config_builder().http_status_as_error(false).build().into()
 }
 
-/// Posts JSON.
+/// Sends a POST request with JSON; returns the status and the response.
 pub(crate) fn post(url: &str, body: &Value, token: Option<&str>) -> (u16, Value) {
     let mut request = agent().post(url).header("content-type", "application/json");
     if let Some(token) = token {
@@ -197,7 +197,7 @@ pub(crate) fn post(url: &str, body: &Value, token: Option<&str>) -> (u16, Value)
     (status, serde_json::from_str(&text).unwrap_or(Value::String(text)))
 }
 
-/// Gets text.
+/// Sends a GET request; returns the status and the body.
 pub(crate) fn get(url: &str) -> (u16, String) {
     let mut response = agent().get(url).call().expect("an answer");
     (response.status().as_u16(), response.body_mut().read_to_string().expect("a body"))

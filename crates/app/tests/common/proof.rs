@@ -1,19 +1,19 @@
-//! What decision logs tell of the times at which the store let work go.
+//! Reads from decision logs the times at which the store admitted work.
 
 use std::collections::HashSet;
 
 use serde_json::Value;
 use sluicegate_core::Timestamp;
 
-/// When the store let work go, by its own clock, in order: the admissions that `counts`, without
-/// those that were given back.
+/// Returns the times at which the store admitted work, by its own clock, in order: the admissions
+/// for which `counts` is true, without those that were given back.
 pub(crate) fn admits(logs: &[String], counts: impl Fn(&Value) -> bool) -> Vec<Timestamp> {
     let lines = logs.iter().flat_map(|log| log.lines());
     let lines: Vec<Value> =
         lines.map(|line| serde_json::from_str(line).unwrap_or_default()).collect();
     let dropped = lines.iter().find(|line| line["dropped"].as_u64().is_some_and(|n| n > 0));
     assert!(dropped.is_none(), "lines are missing, so nothing is proven: {dropped:?}");
-    // A turn that came too late to be used was given back.
+    // A booking that was granted too late was given back.
     let cancelled: HashSet<_> = lines
         .iter()
         .filter(|line| line["operation"] == "cancel")

@@ -1,4 +1,4 @@
-//! An organisation fans out, and workers die in the middle.
+//! A crawl of an organisation fans out to its repositories while workers are killed.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -31,7 +31,7 @@ fn config(stand: &Stand, url: &str) -> String {
     )
 }
 
-/// D7: 600 repositories, workers killed every second, a GitHub that gives 300 in 4 s.
+/// D7: 600 repositories, workers killed every second, a GitHub that allows 300 calls in 4 s.
 fn every_repository_is_crawled_whatever_happens_to_workers(stand: &Stand) {
     const REPOSITORIES: usize = 600;
     let github = GitHub {
@@ -72,7 +72,7 @@ fn every_repository_is_crawled_whatever_happens_to_workers(stand: &Stand) {
         (done && crawled() == expected, (waiting, record.report(Duration::from_secs(4))))
     });
     assert_eq!(stand.dead("repo") + stand.dead("org"), 0);
-    // All pause below 100 left, so nobody is ever refused, but for what was under way.
+    // All workers pause below 100 remaining calls, so only calls in flight can be rejected.
     let report = record.report(Duration::from_secs(4));
     assert!(report.refused <= 40, "{report:?}");
 }

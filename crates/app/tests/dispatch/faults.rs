@@ -1,4 +1,4 @@
-//! What can go wrong goes wrong, and every job has its end.
+//! Every job ends with a result or a dead letter although processes, brokers and providers fail.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,13 +14,13 @@ use crate::support::{
     Ground, Stand, eventually_within, goes_to_the_provider, lock, long, patient, prove, worked,
 };
 
-/// How many processes are killed.
+/// Number of processes to kill.
 const KILLS: usize = 6;
-/// How many jobs of a process are in work at the same time.
+/// Number of jobs that a process runs at the same time.
 const CONCURRENCY: usize = 50;
-/// How many messages its dispatcher has in hand.
+/// Number of messages that its dispatcher prefetches.
 const PREFETCH: usize = 20;
-/// How long the windows of the limits are.
+/// Window of the limits.
 const WINDOW: Span = Span::from_secs(4);
 
 fn config(stand: &Stand, url: &str, limit: &str) -> String {
@@ -45,7 +45,7 @@ workers:
     )
 }
 
-/// Takes the results that are there, and counts them by their jobs.
+/// Receives the results in the queue, and counts them by job.
 fn collect(stand: &Stand, results: &mut BTreeMap<String, usize>) {
     let queue = stand.queue("results");
     stand.runtime.block_on(async {
@@ -60,15 +60,15 @@ fn collect(stand: &Stand, results: &mut BTreeMap<String, usize>) {
     });
 }
 
-/// Takes results until each job has one, or a dead letter. Returns both.
+/// Receives results until each job has a result or a dead letter. Returns both.
 ///
-/// By their names: a job that has both, because it was delivered twice, must not stand in for one
-/// that has neither.
+/// Compares job ids, because a job with both, after a second delivery, must not make up for one with
+/// neither.
 fn ends(stand: &Stand, jobs: usize) -> (BTreeMap<String, usize>, BTreeSet<String>) {
     let (all, mut results) = (stand.jobs(jobs), BTreeMap::new());
     let dead = eventually_within(Duration::from_secs(300), || {
         collect(stand, &mut results);
-        // Listing letters takes them from the queue and puts them back: not before it is worth it.
+        // Listing dead letters receives and requeues them, so this does it only near the end.
         let enough = results.len() as u64 + stand.dead("p") >= jobs as u64;
         let dead = if enough { stand.dead_jobs("p") } else { BTreeSet::new() };
         let lost = all.iter().filter(|job| !results.contains_key(*job) && !dead.contains(*job));
@@ -80,7 +80,7 @@ fn ends(stand: &Stand, jobs: usize) -> (BTreeMap<String, usize>, BTreeSet<String
     (results, dead.0)
 }
 
-/// How often each job was answered with a failure, by the record of the provider.
+/// Returns the number of failed calls by job, from the record of the provider.
 fn failures(record: &Record) -> BTreeMap<String, usize> {
     let mut failures = BTreeMap::new();
     for call in record.calls().into_iter().filter(|call| call.status == 500) {
@@ -89,7 +89,7 @@ fn failures(record: &Record) -> BTreeMap<String, usize> {
     failures
 }
 
-/// 10,000 jobs, of which one in twenty calls fails, while processes are killed.
+/// Runs 10,000 jobs, of which one call in twenty fails, while processes are killed.
 fn every_job_has_a_result_or_a_dead_letter(stand: &Stand, limit: usize, processes: usize) {
     let jobs = if long() { 30_000 } else { 10_000 };
     stand.produce("raw", jobs);
@@ -107,15 +107,15 @@ fn every_job_has_a_result_or_a_dead_letter(stand: &Stand, limit: usize, processe
     }
     let (results, dead) = ends(stand, jobs);
     logs.extend(running.into_iter().map(Running::stop));
-    // Whatever was in the hands of a process that was killed may be worked on once more.
+    // Jobs of a killed process may run again.
     let doubled: usize = results.values().map(|times| times - 1).sum();
     let in_hand = KILLS * (CONCURRENCY + PREFETCH);
     assert!(doubled <= in_hand + stand.resent(), "{doubled} results are there twice");
-    // A job dies of two failures, and each was one at the provider.
+    // A job becomes a dead letter after two failures, which the provider has recorded.
     let failures = failures(&record);
     let early = dead.iter().find(|job| failures.get(*job).is_none_or(|times| *times < 2));
     assert_eq!(early, None, "it is dead, and did not fail twice");
-    // By the time of the store; only its last decisions went with a process that was killed.
+    // By the time of the store; only the last decisions of a killed process are lost.
     let admits = proof::admits(&logs, goes_to_the_provider);
     judge(&format!("{limit}/4s"), &admits);
     let calls = record.calls().len();
@@ -126,14 +126,14 @@ fn every_job_has_a_result_or_a_dead_letter(stand: &Stand, limit: usize, processe
 
 #[test]
 fn every_job_has_its_end_alone() {
-    // One process: what it counts in memory is gone when it is killed.
+    // Only one process, because its counters are in memory and lost when it is killed.
     let stand = Stand::alone("ends");
     stand.produce("raw", 2_000);
     let (url, record) = stand.provider(Provider { failures_percent: 5, ..patient(10) });
     let running = stand.run("dispatch,worker", &config(&stand, &url, "1600/4s"));
     let (results, dead) = ends(&stand, 2_000);
     assert!(results.values().all(|times| *times == 1), "nobody was killed");
-    // Two attempts: dead are those that failed twice, and only those.
+    // With two attempts, exactly the jobs that failed twice are dead letters.
     let failures = failures(&record);
     let twice = failures.iter().filter(|(_, times)| **times == 2).map(|(job, _)| job.clone());
     assert_eq!(dead, twice.collect::<BTreeSet<_>>());

@@ -1,4 +1,4 @@
-//! The scenarios that a two-tier dispatch was once measured by, with their real windows.
+//! The reference scenarios of a two-tier dispatch, with their real windows.
 
 use simulators::Record;
 use sluicegate_core::Span;
@@ -7,7 +7,7 @@ use crate::common::Running;
 use crate::proof;
 use crate::support::{Stand, eventually, patient, prove, worked};
 
-/// 500 a minute, three ways to wait.
+/// Configuration with 500 calls per minute and one of three kinds of delay.
 fn config(stand: &Stand, url: &str, delay: &str) -> String {
     let name = &stand.name;
     format!(
@@ -30,7 +30,7 @@ workers:
 const DELAY: Span = Span::from_secs(30);
 const MINUTE: Span = Span::from_secs(60);
 
-/// C10 (i): the dispatcher alone. Half at once, half after the delay.
+/// C10 (i): the dispatcher alone. Half of the messages go at once, half after the delay.
 fn half_goes_at_once_and_half_after_the_delay(stand: &Stand) {
     stand.produce("raw", 1_000);
     let (url, _) = stand.provider(patient(0));
@@ -49,13 +49,13 @@ fn half_goes_at_once_and_half_after_the_delay(stand: &Stand) {
     assert_eq!(admits.len(), 500);
 }
 
-/// C10 (ii): the dispatcher is bypassed; the worker's own counter holds.
+/// C10 (ii): the dispatcher is bypassed; the worker's own counter keeps the limit.
 fn a_worker_whose_dispatcher_is_bypassed_keeps_the_limit(stand: &Stand) {
     stand.produce("gemini", 1_000);
     let (url, record) = stand.provider(patient(5));
     let worker = stand.run("worker", &config(stand, &url, "delay: 30s"));
     let done = || worked(&worker, "gemini", "done");
-    // An embedded store shows its counter nowhere.
+    // The counter of a memory store can't be read from outside.
     let turns = || (done(), stand.zcard("worker"));
     eventually(|| {
         let (done, counted) = turns();
@@ -76,12 +76,12 @@ fn everything_succeeds_with_a_fixed_delay(stand: &Stand) {
     all_succeeded(stand, running, &record);
 }
 
-/// C10 (iii), booked: all succeed, and hardly anything goes back.
+/// C10 (iii), booked: all succeed, and almost nothing is requeued.
 fn everything_succeeds_booked_and_hardly_anything_goes_back(stand: &Stand) {
     stand.produce("raw", 1_000);
     let (url, record) = stand.provider(patient(5));
     let delay = "delay: booked\n  burst: 100";
-    // Moments are good for longer than they would be: a busy machine may be late for some.
+    // Longer slack than the default: a busy machine may be late for some start times.
     let config = format!("booking: {{slack: 4s}}\n{}", config(stand, &url, delay));
     let running = stand.run("dispatch,worker", &config);
     let done = || worked(&running, "gemini", "done");
@@ -92,8 +92,8 @@ fn everything_succeeds_booked_and_hardly_anything_goes_back(stand: &Stand) {
     all_succeeded(stand, running, &record);
 }
 
-/// 1,000 succeeded, 0 failed, 0 are dead, each was called and has its result once, and no minute
-/// had more than 500.
+/// Asserts that 1,000 jobs succeeded, none failed or is a dead letter, each was called once and has
+/// one result, and no minute had more than 500 calls.
 fn all_succeeded(stand: &Stand, running: Running, record: &Record) {
     assert_eq!(worked(&running, "gemini", "failed"), 0);
     assert_eq!(worked(&running, "gemini", "dead"), 0);
@@ -104,10 +104,10 @@ fn all_succeeded(stand: &Stand, running: Running, record: &Record) {
     prove(500, MINUTE, &[running.stop()], record);
 }
 
-/// C8: without limits everything goes straight to its queue; a reload is enough.
+/// C8: without limits, every message goes straight to its queue; a reload is enough.
 ///
-/// All of the first batch has been decided before limits are turned off: what has not been asked by
-/// then rightly goes at once.
+/// The whole first batch is decided before limits are turned off: messages that are decided later
+/// rightly go at once.
 fn limits_are_turned_off_at_once(stand: &Stand) {
     stand.produce("raw", 600);
     let limited = config(stand, "http://127.0.0.1:1", "delay: 1000s");
@@ -120,8 +120,8 @@ fn limits_are_turned_off_at_once(stand: &Stand) {
     assert_eq!(stand.depth("raw").ready, 0);
 }
 
-/// Limits that are turned off while messages flow: each was delayed by its limit or went at once, and
-/// none that came afterwards was delayed.
+/// Limits are turned off while messages flow: each message is delayed by its limit or goes at once,
+/// and none that arrives afterwards is delayed.
 fn limits_are_turned_off_in_the_middle_of_a_flow(stand: &Stand) {
     stand.produce("raw", 600);
     let limited = config(stand, "http://127.0.0.1:1", "delay: 1000s");
@@ -137,7 +137,7 @@ fn limits_are_turned_off_in_the_middle_of_a_flow(stand: &Stand) {
     assert!(delayed <= 100, "{delayed} of the first 600 were over the limit of 500");
 }
 
-/// Takes a configuration without limits, and waits until it is in force.
+/// Writes a configuration without limits, and waits until it is in effect.
 fn turn_off(stand: &Stand, dispatcher: &Running, limited: &str) {
     dispatcher.write(&format!(
         "{}{}",
@@ -171,7 +171,7 @@ scenarios!(
 );
 
 impl Stand {
-    /// What `redis-cli ZCARD` shows of a tier, where there is a Redis.
+    /// Returns the counter of a tier as `redis-cli ZCARD` shows it, if the store is Redis.
     fn zcard(&self, tier: &str) -> Option<u64> {
         let crate::support::Ground::Shared(redis) = &self.ground else { return None };
         let key = format!("{}:{tier}:ratelimit:gemini", self.name);

@@ -1,4 +1,4 @@
-//! What a scenario stands on.
+//! Shared setup of the dispatch tests: queues, store, providers and processes.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
@@ -21,24 +21,24 @@ use crate::proof;
 
 static RABBIT: LazyLock<RabbitServer> = LazyLock::new(RabbitServer::start);
 
-/// Where queues and counters are.
+/// The kind of queues and store.
 pub(crate) enum Ground {
-    /// A file, and the memory of the one process.
+    /// Embedded queue in a file, and the memory of one process.
     Alone(tempfile::TempDir),
     /// RabbitMQ and Redis.
     Shared(Box<RedisServer>),
-    /// The same, with a broker of its own that can be taken away.
+    /// RabbitMQ and Redis, with a broker of its own that can be stopped.
     Own(Box<(Mutex<RabbitServer>, Mutex<RedisServer>)>),
 }
 
-/// A ground, a way to its queues, and a runtime for servers of the test.
+/// Test setup: queues, store, and a runtime for the servers of the test.
 pub(crate) struct Stand {
     pub(crate) ground: Ground,
-    /// What queues are called here: tests share a broker.
+    /// Prefix of queue names, because tests share a broker.
     pub(crate) name: String,
     broker: Arc<dyn Broker>,
     pub(crate) runtime: Runtime,
-    /// Jobs that may have been sent twice: the broker did not confirm the first time.
+    /// Jobs that may have been sent twice, because the broker did not confirm the first time.
     resent: Mutex<BTreeSet<String>>,
 }
 
@@ -67,7 +67,7 @@ impl Stand {
         Self { ground, name: name.to_owned(), broker, runtime, resent: Mutex::default() }
     }
 
-    /// The lines of a configuration that choose the ground.
+    /// Returns the `queue` and `store` sections of the configuration.
     pub(crate) fn config(&self) -> String {
         let queue = match &self.ground {
             Ground::Alone(folder) => format!(
@@ -77,8 +77,8 @@ impl Stand {
             Ground::Shared(_) => rabbit(&RABBIT.url()),
             Ground::Own(servers) => rabbit(&lock(&servers.0).url()),
         };
-        // Longer than production would wait: tests share their machine, and an answer of the store
-        // that is given up may have cost a turn.
+        // Longer timeouts than in production: tests share the machine, and a call to the store that
+        // times out may already be charged.
         let redis = |port: u16| {
             format!(
                 "store: {{kind: redis, url: 'redis://127.0.0.1:{port}', timeout: 10s, deadline: 25s}}\n"
@@ -92,12 +92,12 @@ impl Stand {
         format!("log: {{format: json}}\n{queue}{store}")
     }
 
-    /// A process with this part of the configuration, after what chooses the ground.
+    /// Starts a process with this configuration after the `queue` and `store` sections.
     pub(crate) fn run(&self, only: &str, config: &str) -> Running {
         Running::start_only(&format!("{}{config}", self.config()), only)
     }
 
-    /// A queue by its name here.
+    /// Opens a queue by its name without prefix.
     pub(crate) fn queue(&self, name: &str) -> Queue {
         let queue = self.named(&format!("{}-{name}", self.name));
         self.insist(async || queue.create().await);
@@ -109,12 +109,12 @@ impl Stand {
         Queue::new(self.broker.clone(), name, options)
     }
 
-    /// How many messages of a queue are ready, and how many wait for this fixed delay.
+    /// Returns the number of ready messages, and of messages waiting for this fixed delay.
     pub(crate) fn ready_and_delayed(&self, queue: &str, delay: Span) -> (u64, u64) {
         let depth = self.depth(queue);
         let delayed = match &self.ground {
             Ground::Alone(_) => depth.delayed.expect("it knows what waits"),
-            // RabbitMQ tells of a queue to whoever can name it; until it is declared, it is empty.
+            // RabbitMQ reports the depth of a queue by name; an undeclared queue counts as empty.
             Ground::Shared(_) | Ground::Own(_) => {
                 let target = format!("{}-{queue}", self.name);
                 let delayed = self.named(&rabbitmq::delayed_queue(&target, delay));
@@ -127,7 +127,7 @@ impl Stand {
         (depth.ready, delayed)
     }
 
-    /// Asks until there is an answer: on a busy machine a broker may take its time.
+    /// Retries a call until the broker responds: on a busy machine that may take a while.
     fn insist<T>(&self, ask: impl AsyncFn() -> Result<T, Error>) -> T {
         self.runtime.block_on(async {
             for _ in 0..12 {
@@ -136,22 +136,22 @@ impl Stand {
                     answer => return answer.expect("an answer"),
                 }
             }
-            panic!("the broker does not answer");
+            panic!("the broker does not respond");
         })
     }
 
-    /// The name of an analysis by its number.
+    /// Returns the job id of an analysis by its number.
     fn job(&self, number: usize) -> String {
         format!("{}-{number}", self.name)
     }
 
-    /// The names of so many analyses.
+    /// Returns the job ids of this many analyses.
     pub(crate) fn jobs(&self, count: usize) -> BTreeSet<String> {
         (0..count).map(|number| self.job(number)).collect()
     }
 
-    /// Asserts that each of so many analyses was answered well exactly once, and that nothing else
-    /// was: no call failed, was refused, or was made twice.
+    /// Asserts that each of this many analyses succeeded exactly once: no call failed, was rejected
+    /// or was repeated.
     pub(crate) fn each_was_called_once(&self, count: usize, record: &Record) {
         let mut times: HashMap<String, usize> = HashMap::new();
         for call in record.calls() {
@@ -165,12 +165,12 @@ impl Stand {
         assert_eq!(times.into_keys().collect::<BTreeSet<_>>(), self.jobs(count));
     }
 
-    /// How many jobs may have been sent twice.
+    /// Returns the number of jobs that may have been sent twice.
     pub(crate) fn resent(&self) -> usize {
         lock(&self.resent).len()
     }
 
-    /// The jobs of all dead letters of a queue.
+    /// Returns the job ids of all dead letters of a queue.
     pub(crate) fn dead_jobs(&self, queue: &str) -> BTreeSet<String> {
         let letters = self.queue(queue).dead_letters();
         let all = DeadLetterFilter::default();
@@ -184,7 +184,7 @@ impl Stand {
         })
     }
 
-    /// Sends so many analyses.
+    /// Sends this many analyses.
     pub(crate) fn produce(&self, queue: &str, count: usize) {
         let queue = self.queue(queue);
         let batch = (0..count).map(|number| {
@@ -197,7 +197,7 @@ impl Stand {
             let sent = self.runtime.block_on(queue.send_batch(part.to_vec()));
             for (sent, (message, when)) in sent.into_iter().zip(part) {
                 if sent.is_err() {
-                    // Perhaps a second time, under the same name.
+                    // It may be a second time, with the same id.
                     lock(&self.resent).insert(message.meta.job.to_string());
                     self.insist(async || queue.send_at(message.clone(), *when).await);
                 }
@@ -215,7 +215,7 @@ impl Stand {
         self.insist(async || queue.dead_depth().await).ready
     }
 
-    /// A provider, and where it is.
+    /// Starts a provider and returns it with its address.
     pub(crate) fn provider(&self, provider: Provider) -> (String, Arc<Record>) {
         let (router, record) = provider.router();
         (self.serve(router), record)
@@ -233,7 +233,7 @@ impl Stand {
     }
 }
 
-/// A provider that refuses nobody, so that what comes too early is seen.
+/// Returns a provider without a limit, so that early calls are recorded and not rejected.
 pub(crate) fn patient(latency_ms: u64) -> Provider {
     Provider {
         limit: usize::MAX,
@@ -256,7 +256,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits until something is so; a test that waits too long says what it found instead.
+/// Waits until a condition is true; panics with the last state after a timeout.
 pub(crate) fn eventually<T: std::fmt::Debug>(look: impl FnMut() -> (bool, T)) -> T {
     eventually_within(Duration::from_secs(240), look)
 }
@@ -265,7 +265,7 @@ pub(crate) fn eventually_within<T: std::fmt::Debug>(
     patience: Duration,
     mut look: impl FnMut() -> (bool, T),
 ) -> T {
-    // Nobody sends: what is received is that a moment has passed.
+    // The channel has no sender, so this waits for the timeout.
     let (_nobody, moment) = std::sync::mpsc::sync_channel::<()>(1);
     let deadline = Deadline::after(patience);
     loop {
@@ -278,14 +278,14 @@ pub(crate) fn eventually_within<T: std::fmt::Debug>(
     }
 }
 
-/// What a worker of a provider has counted.
+/// Returns a counter of the workers of a provider.
 pub(crate) fn worked(running: &Running, provider: &str, what: &str) -> u64 {
     running.metric(&format!("sluicegate_worker_{what}_total{{provider=\"{provider}\"}}"))
 }
 
-/// Proves from the decision logs that the store let no more work go to its provider than `amount`
-/// in any window, and from the record of the provider that no more arrived there: in any window
-/// that is shorter by the longest way from the store to the provider.
+/// Proves from the decision logs that the store admitted at most `amount` in any window, and from
+/// the record of the provider that no more arrived there, in any window shortened by the longest
+/// delay from the store to the provider.
 pub(crate) fn prove(amount: usize, window: Span, logs: &[String], record: &Record) {
     let admits = proof::admits(logs, goes_to_the_provider);
     judge(&format!("{amount}/{}us", window.as_micros()), &admits);
@@ -294,18 +294,18 @@ pub(crate) fn prove(amount: usize, window: Span, logs: &[String], record: &Recor
     judge_arrivals(amount, window, way, &arrivals);
 }
 
-/// Whether a decision is a worker's, not a dispatcher's.
+/// Returns true if a decision is by a worker, not by a dispatcher.
 pub(crate) fn goes_to_the_provider(line: &serde_json::Value) -> bool {
     line["dimensions"]["@tier"] != "dispatch"
 }
 
-/// When calls came to a provider.
+/// Returns the arrival times of calls at a provider.
 fn arrivals(record: &Record) -> Vec<Timestamp> {
     let arrivals = record.arrivals().into_iter();
     arrivals.map(|at| Timestamp::from_micros(at.as_micros() as u64)).collect()
 }
 
-/// `SLUICEGATE_LONG`: more rounds.
+/// Returns true if `SLUICEGATE_LONG` is set, which runs more rounds.
 pub(crate) fn long() -> bool {
     sluicegate_testkit::long()
 }

@@ -1,4 +1,4 @@
-"""Asks a Sluicegate over gRPC, knowing nothing but its address."""
+"""Calls Sluicegate over gRPC, knowing only its address."""
 
 import argparse
 import collections
@@ -20,7 +20,7 @@ def channel(args):
         return grpc.insecure_channel(args.address)
     read = lambda path: open(path, "rb").read()
     credentials = grpc.ssl_channel_credentials(read(args.ca), read(args.key), read(args.cert))
-    # The certificate is for a name, and the service listens on an address.
+    # The certificate is for a host name, but the service listens on an IP address.
     options = [("grpc.ssl_target_name_override", "localhost")]
     return grpc.secure_channel(args.address, credentials, options)
 
@@ -29,7 +29,7 @@ FIELDS = ["method", "timeout", "metadata", "credentials", "wait_for_ready", "com
 
 
 class Details(collections.namedtuple("Details", FIELDS), grpc.ClientCallDetails):
-    """What grpcio has no ready-made type for."""
+    """Call details, for which grpcio has no concrete type."""
 
 
 class Token(grpc.UnaryUnaryClientInterceptor, grpc.StreamStreamClientInterceptor):

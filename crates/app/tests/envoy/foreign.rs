@@ -1,11 +1,12 @@
-//! grpcio, which shares nothing with our own gRPC: it knows the service only by reflection.
+//! Tests with grpcio, a gRPC client that shares no code with ours and finds the service by
+//! reflection.
 
 use std::path::Path;
 use std::process::Command;
 
 use crate::common::Running;
 
-/// Runs `foreign.py` against a service with this configuration after the listeners.
+/// Runs `foreign.py` against a service with this configuration.
 fn foreign(config: &str, args: &[&str]) {
     let service = Running::start(config);
     check(&service.grpc, args);
@@ -13,7 +14,7 @@ fn foreign(config: &str, args: &[&str]) {
 
 fn check(grpc: &str, args: &[&str]) {
     let envoy = std::env::var("SLUICEGATE_ENVOY").expect("run `cargo xtask test envoy`");
-    // Installed into the same place.
+    // Installed into the same directory as Envoy.
     let python = Path::new(&envoy).with_file_name("python");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/envoy/foreign.py");
     let address = grpc.trim_start_matches("http://");

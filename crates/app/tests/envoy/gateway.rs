@@ -1,4 +1,4 @@
-//! Sluicegate, an upstream, and an Envoy between them.
+//! Test setup of Sluicegate, an upstream, and an Envoy between them.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -13,10 +13,10 @@ use sluicegate_testkit::eventually;
 
 use crate::common::{Running, post};
 
-/// The program in this variable is the Envoy that is tested with.
+/// Environment variable with the path of the Envoy binary.
 const ENVOY: &str = "SLUICEGATE_ENVOY";
 
-/// All three. They end when it is dropped.
+/// The three processes, stopped on drop.
 pub(crate) struct Gateway {
     pub(crate) upstream: Upstream,
     limiter: Option<Running>,
@@ -26,12 +26,12 @@ pub(crate) struct Gateway {
 }
 
 impl Gateway {
-    /// Starts all three, with a configuration of `deploy/envoy` on ports that are free.
+    /// Starts all three on free ports, with a configuration of `deploy/envoy`.
     pub(crate) fn start(config: &str) -> Self {
         Self::with(config, "")
     }
 
-    /// The same, where Sluicegate's configuration has `more` in it.
+    /// Starts all three, with `more` appended to Sluicegate's configuration.
     pub(crate) fn with(config: &str, more: &str) -> Self {
         let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/envoy");
         let folder = tempfile::tempdir().expect("a folder");
@@ -64,7 +64,7 @@ impl Gateway {
         gateway
     }
 
-    /// A client with a connection of its own.
+    /// Returns a client with a connection of its own.
     pub(crate) fn client(&self) -> Client {
         let agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
         Client { agent, base: format!("http://127.0.0.1:{}", self.port) }
@@ -75,7 +75,7 @@ impl Gateway {
         self.limiter = None;
     }
 
-    /// Starts it again, in the same place.
+    /// Starts Sluicegate again on the same ports.
     pub(crate) fn start_limiter(&mut self) {
         self.limiter = Some(Running::with_file(&self.config()));
     }
@@ -84,7 +84,7 @@ impl Gateway {
         self.folder.path().join("sluicegate.yaml")
     }
 
-    /// How many tokens the limiter has counted for a tenant, an account or whatever `key` says.
+    /// Returns the number of tokens that the limiter has counted for the dimension `key`.
     pub(crate) fn tokens_used(&self, key: &str, value: &str) -> u64 {
         let limiter = self.limiter.as_ref().expect("it runs");
         let dimensions = json!({ "envoy.domain": "edge", "envoy.descriptor": key, key: value });
@@ -102,19 +102,19 @@ impl Drop for Gateway {
     }
 }
 
-/// Ports that nobody has. They are all held until all are known.
+/// Returns free ports. All are bound until the last one is found, so that they differ.
 fn free_ports<const N: usize>() -> [u16; N] {
     let held = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port"));
     held.map(|socket| socket.local_addr().expect("an address").port())
 }
 
-/// Somebody who asks through Envoy.
+/// An HTTP client of Envoy.
 pub(crate) struct Client {
     agent: ureq::Agent,
     base: String,
 }
 
-/// What came back.
+/// The response to a request.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -149,8 +149,8 @@ impl Answer {
     }
 }
 
-/// What Envoy stands before: it answers everything, counts, and says that each cost 300 tokens and
-/// that it did not use 200.
+/// The upstream behind Envoy: answers and counts every request, and reports 300 tokens used and 200
+/// unused.
 pub(crate) struct Upstream {
     port: u16,
     requests: Arc<AtomicUsize>,
@@ -176,7 +176,7 @@ impl Upstream {
     }
 }
 
-/// Answers every request on a connection; none of them has a body.
+/// Answers every request on a connection; requests must not have a body.
 fn answer(stream: TcpStream, count: &AtomicUsize) -> Option<()> {
     let mut writer = stream.try_clone().ok()?;
     let lines = BufReader::new(stream).lines();

@@ -1,6 +1,6 @@
-//! A real Envoy in front of a small upstream, limited by the binary, with the configurations of
-//! `deploy/envoy`. `cargo xtask test envoy` runs it and installs Envoy; foreign clients are here
-//! too, because they come from the same place.
+//! End-to-end tests with a real Envoy in front of a small upstream, with the configurations of
+//! `deploy/envoy`. `cargo xtask test envoy` installs Envoy and runs them. Tests with a Python client
+//! are here, too, because the same command installs it.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -15,7 +15,7 @@ use sluicegate_testkit::eventually;
 use sluicegate_testkit::proxy::{FaultProxy, Weather};
 use sluicegate_testkit::redis::{RedisServer, Version};
 
-/// Sends `count` requests from several clients at once; how many of each status came back.
+/// Sends `count` requests from several clients at once; returns the number of 200 and 429 responses.
 fn flood(gateway: &Gateway, count: usize, headers: &[(&str, &str)]) -> (usize, usize) {
     let (left, passed, limited) =
         (AtomicUsize::new(count), AtomicUsize::new(0), AtomicUsize::new(0));
@@ -80,7 +80,8 @@ fn a_route_brings_a_limit_of_its_own() {
     assert_eq!(client.get("/", &trial).header("x-ratelimit-limit"), "2");
 }
 
-/// The upstream says that each answer cost 300 of 1000 tokens: the fourth goes beyond, and counts.
+/// The upstream reports a cost of 300 of 1000 tokens per response: the fourth exceeds the limit and
+/// is counted.
 #[test]
 fn what_an_answer_cost_is_charged_when_it_is_through() {
     let gateway = Gateway::start("sidecar.yaml");
@@ -88,15 +89,15 @@ fn what_an_answer_cost_is_charged_when_it_is_through() {
     let tenant = [("x-tenant", "acme")];
     for n in 1..=4 {
         assert_eq!(client.get("/", &tenant).status, 200, "{n}");
-        // Charged after the answer: ask until it shows.
+        // The charge comes after the response, so this polls for it.
         eventually(|| gateway.tokens_used("tenant", "acme") == 300 * n);
     }
     assert_eq!(client.get("/", &tenant).status, 429);
     assert_eq!(gateway.upstream.requests(), 4);
 }
 
-/// 400 of 1000 tokens are taken before, and the 200 that the answer did not use come back, in Redis:
-/// four fit where without that there were two.
+/// Each request charges 400 of 1000 tokens, and 200 are refunded after the response, in Redis: four
+/// requests fit, instead of two without refunds.
 #[test]
 fn what_an_answer_did_not_use_is_given_back() {
     let redis = RedisServer::start(Version::System, &[]);
@@ -108,7 +109,8 @@ fn what_an_answer_did_not_use_is_given_back() {
     let client = gateway.client();
     let account = [("x-account", "acme"), ("x-max-tokens", "400")];
     let used = || gateway.tokens_used("account", "acme");
-    // Envoy lets through what gets no answer in time: the first may not be counted.
+    // Envoy lets a request through if the limiter does not respond in time: the first may not be
+    // counted.
     eventually(|| {
         client.get("/", &account);
         used() > 0
@@ -128,7 +130,7 @@ fn without_an_answer_the_sidecar_lets_through_and_recovers() {
     gateway.stop_limiter();
     assert_eq!(flood(&gateway, 20, &[("x-user", "ann")]), (20, 0), "it fails open");
     gateway.start_limiter();
-    // Usage was kept in memory, so it begins anew.
+    // Usage was in memory, so it starts at zero.
     let client = gateway.client();
     eventually(|| client.get("/", &[("x-user", "new")]).header_or("x-ratelimit-limit", "") == "50");
     eventually(|| client.get("/", &[("x-user", "ann")]).status == 429);
@@ -150,7 +152,7 @@ fn without_an_answer_the_central_service_refuses_and_recovers() {
     eventually(|| client.get("/", &user).status == 200);
 }
 
-/// Envoy lets requests through when it gets no answer; it gets one.
+/// Envoy lets requests through if the limiter does not respond, so the limiter must respond.
 #[test]
 fn while_redis_is_a_black_hole_closed_clients_stay_closed() {
     let redis = RedisServer::start(Version::System, &[]);
@@ -163,7 +165,7 @@ fn while_redis_is_a_black_hole_closed_clients_stay_closed() {
     eventually(is_limited);
 
     proxy.set(Weather::BlackHole);
-    // From when the breaker knows, answers come at once.
+    // As soon as the circuit breaker is open, responses are immediate.
     eventually(|| client.get("/", &user).status == 429);
     let reached = gateway.upstream.requests();
     let refused = (0..50).filter(|_| client.get("/", &user).status == 429).count();

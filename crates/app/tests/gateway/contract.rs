@@ -1,4 +1,4 @@
-//! The contract with the vendor, with one replica and with three.
+//! The vendor's rate limit is kept and used, with one replica and with three.
 
 use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,14 +32,14 @@ fn fifty_at_once_without_a_queue() {
         }
         let logs = [replica.end()];
         prove(profile, &logs, &vendor);
-        // By the times of the store, so that it does not matter how fast the fifty come.
+        // Uses the store's times, so that the speed of the fifty requests does not matter.
         let admits = admits(&logs);
         let (first, last) = (admits[0], admits[passed - 1]);
         let spread = last.since(first).as_micros();
         let most = match profile.contains("burst") {
-            // A bucket refills while they come: 26 if they come within 40 ms.
+            // The bucket refills while they arrive: 26 if they arrive within 40 ms.
             true => 25 + 25 * spread / 1_000_000,
-            // In each second that they take to come.
+            // The limit applies to each second that they take to arrive.
             false => 25 * (1 + spread / 1_000_000),
         };
         assert!((25..=most).contains(&(passed as u64)), "{profile}: {passed} in {spread} µs");
@@ -53,7 +53,7 @@ fn fifty_at_once_with_a_queue_all_pass() {
         let replica = Replica::start(&gateway(&vendor, &[&limit(profile), "wait: {max: 30s}"]));
         let answers = flood(std::slice::from_ref(&replica), 50);
         assert!(answers.iter().all(|(status, ..)| *status == 200), "{answers:?}");
-        // A request is logged after it was answered.
+        // A request is logged after its response.
         eventually_is(|| replica.requests().len(), 50);
         let line = &replica.requests()[0];
         assert_eq!(
@@ -85,15 +85,15 @@ fn three_replicas_under_overload_keep_the_contract() {
     }
 }
 
-/// More callers than turns, all the time: the contract is kept, and used.
+/// With more callers than the limit allows, the limit is kept and fully used.
 #[test]
 fn three_replicas_use_the_whole_contract_under_lasting_overload() {
-    // A machine that others keep busy misses turns, and what is missed is lost. So the long form,
-    // which is run on a quiet one, has to use 97 %, and the short one most of it.
+    // A busy machine misses start times, and missed ones are lost. So the long form, which runs on
+    // a quiet machine, must use 97 %, and the short form most of the limit.
     let (seconds, least) = if sluicegate_testkit::long() { (60, 97.0) } else { (12, 75.0) };
     let server = RedisServer::start(Version::System, &[]);
     let vendor = Vendor::start();
-    // The slack of the example: between two windows that much is lost.
+    // The slack of the example: this much is lost between two windows.
     let route = [&limit("25/s"), "wait: {max: 60s}"];
     let config = redis_with(server.port, "20ms") + &gateway(&vendor, &route);
     let replicas: Vec<_> = (0..3).map(|_| Replica::start(&config)).collect();
@@ -111,7 +111,7 @@ fn three_replicas_use_the_whole_contract_under_lasting_overload() {
         }
         eventually(|| vendor.arrivals().len() >= 50);
         let began = clock.now();
-        // Nobody sends: what is received is that the time is over.
+        // The channel has no sender, so this waits for the timeout.
         let (_nobody, time) = std::sync::mpsc::sync_channel::<()>(1);
         let _ = time.recv_timeout(Duration::from_secs(seconds));
         over.store(true, Ordering::Relaxed);
@@ -129,11 +129,11 @@ fn three_replicas_use_the_whole_contract_under_lasting_overload() {
     assert!(used >= least, "{used:.2} % used");
 }
 
-/// The share of 25 a second that arrived between two instants.
+/// Returns the share of 25 requests per second that arrived between two instants.
 ///
-/// A contract lets a window's worth go at a time, so a plain count would depend on which of them
-/// the instants cut. Averaged over all counts that begin up to a second later, it does not: that is
-/// what arrivals near the ends weigh less for.
+/// The limiter admits a whole window at a time, so a plain count would depend on where the interval
+/// cuts the windows. This averages over all intervals that begin up to a second later, so arrivals
+/// near the ends weigh less.
 fn used(arrivals: &[Timestamp], began: Timestamp, ended: Timestamp) -> f64 {
     let seconds = |span: Span| span.as_micros() as f64 / 1e6;
     let weight = |at: &Timestamp| seconds(at.since(began).min(ended.since(*at))).min(1.0);

@@ -1,4 +1,4 @@
-//! The table of failures in docs/gateway.md, a test for each row.
+//! One test for each row of the failure table in docs/gateway.md.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ fn assert_refused((status, code): (u16, String), expected: (u16, &str)) {
     assert_eq!((status, code.as_str()), expected);
 }
 
-/// A store behind a network that can fail, with short patience.
+/// Returns a store behind a proxy that can fail, with short timeouts.
 fn behind(network: &FaultProxy) -> String {
     format!(
         "store: {{kind: redis, url: 'redis://127.0.0.1:{}', timeout: 200ms, deadline: 450ms, nodes_max: 1}}\nbooking: {{slack: 100ms}}\n",
@@ -27,7 +27,7 @@ fn behind(network: &FaultProxy) -> String {
     )
 }
 
-/// The longest way from the store to the vendor, where nobody has told it.
+/// Assumed maximum delay from the store to the vendor, where it can't be measured.
 const UNTOLD_WAY: Span = Span::from_millis(300);
 
 #[test]
@@ -51,12 +51,12 @@ fn a_proxy_that_is_killed_takes_only_its_own_requests_with_it() {
     assert!(lost.filter(|status| *status == 0).count() > 0, "it was killed while it was asked");
     let answers = flood(&replicas, 60);
     assert!(answers.iter().all(|(status, ..)| *status == 200), "{answers:?}");
-    // It comes back, and all three go on.
+    // It restarts, and all three continue.
     replicas.push(Replica::start(&config));
     replicas[2].wait_for(200);
     assert!(flood(&replicas, 30).iter().all(|(status, ..)| *status == 200));
-    // What the killed one had not yet written of its decisions is lost. How long the way to the
-    // vendor is, the others tell; its own may have been longer, with forty at once.
+    // The last decisions of the killed replica are lost. The delay to the vendor is measured at
+    // the others; its own may have been longer, with forty requests at once.
     let others = vendor.arrivals_not_through(&victim.url);
     let logs: Vec<_> = replicas.into_iter().map(Replica::end).collect();
     let way = longest_way(&admits(&logs), &others).max(UNTOLD_WAY);
@@ -66,7 +66,7 @@ fn a_proxy_that_is_killed_takes_only_its_own_requests_with_it() {
 #[test]
 fn a_store_that_is_not_needed_is_not_asked() {
     let vendor = Vendor::start();
-    // Nobody listens there.
+    // No server listens on this port.
     let config = "enabled: false\n".to_owned()
         + &redis(1)
         + &gateway(&vendor, &["limit: 1/h", "count_if: 2xx", "outage: closed"]);
@@ -75,7 +75,7 @@ fn a_store_that_is_not_needed_is_not_asked() {
     for _ in 0..3 {
         assert_eq!(ask(&replica.url, TOKEN).0, 200);
     }
-    // Not even in vain: the log has its last line and no decision.
+    // No request was even tried: the log has its end line and no decision.
     let log = replica.end();
     assert!(log.lines().count() == 1 && log.contains("\"operation\":\"end\""), "{log}");
 }
@@ -115,7 +115,7 @@ fn a_leaked_token_is_replaced_while_it_runs() {
     replica.write(&config.replace(TOKEN, next));
     eventually_is(|| replica.ask_with(next).0, 200);
     assert_refused(replica.ask(), (401, "UNAUTHORIZED"));
-    // A file that is wrong changes nothing.
+    // An invalid file changes nothing.
     replica.write(&config.replace(TOKEN, "short"));
     let refused = |line: &Value| line["level"] == "WARN" && line.to_string().contains("tokens");
     eventually(|| replica.logged().iter().any(refused));
@@ -187,7 +187,7 @@ fn a_redis_that_is_killed_and_restarted_is_waited_for() {
     let passed = answers.iter().filter(|(status, ..)| *status == 200).count();
     assert!(passed >= 50, "{passed} of 100 passed");
     replicas.iter().for_each(|replica| replica.wait_for(200));
-    // An empty Redis knows nothing of the window before: twice the limit, and not more.
+    // An empty Redis has lost the current window: at most twice the limit.
     let logs: Vec<_> = replicas.into_iter().map(Replica::end).collect();
     let arrivals = vendor.arrivals();
     judge_arrivals("50/s", longest_way(&admits(&logs), &arrivals), &arrivals);
@@ -214,10 +214,10 @@ fn a_script_that_fails_lets_nothing_through() {
     let config = redis(server.port) + &gateway(&vendor, &["limit: 1000/s", "wait: {max: 0s}"]);
     let replica = Replica::start(&config);
     replica.wait_for(200);
-    // A script that is not there is loaded again.
+    // A missing script is loaded again.
     server.command(&["SCRIPT", "FLUSH"]);
     assert_eq!(replica.ask().0, 200);
-    // One that finds a counter of another kind fails, as one with a mistake in it would.
+    // A script that finds a key of the wrong type fails, like a script with a bug.
     let counter = "sg:nivoda%2Fgraphql:{nivoda%2Fgraphql}#requests";
     server.command(&["DEL", counter]);
     server.command(&["SET", counter, "nonsense"]);

@@ -1,5 +1,5 @@
-//! Gateways as their users run them: replicas of the binary before a vendor that remembers when
-//! each request came, with a Redis between them that can be killed.
+//! End-to-end tests of gateways: replicas of the binary in front of a fake vendor that records
+//! arrival times, with a Redis that can be killed.
 
 mod contract;
 mod failures;

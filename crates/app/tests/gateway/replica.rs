@@ -1,4 +1,4 @@
-//! One replica: `sluicegate serve --only gateway`.
+//! One gateway replica: a process of `sluicegate serve --only gateway`.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
@@ -17,10 +17,10 @@ use crate::proof;
 use crate::vendor::Vendor;
 
 pub(crate) const TOKEN: &str = "the-internal-token-of-the-test";
-/// The header field by which a vendor knows through which replica a request came.
+/// Header that tells the vendor which replica forwarded a request.
 pub(crate) const THROUGH: &str = "x-through";
 
-/// A running replica. It is killed when it is dropped.
+/// A running replica, killed on drop.
 pub(crate) struct Replica {
     pub(crate) url: String,
     pub(crate) config: PathBuf,
@@ -31,20 +31,20 @@ pub(crate) struct Replica {
     _folder: tempfile::TempDir,
 }
 
-/// The part of a configuration that says where usage is kept.
+/// Returns the `store` section of a configuration.
 pub(crate) fn redis(port: u16) -> String {
     redis_with(port, "100ms")
 }
 
-/// The same, with turns that may be taken so much late.
+/// Returns the `store` section, with this `booking.slack`.
 pub(crate) fn redis_with(port: u16, slack: &str) -> String {
-    // Longer than production would wait: tests share their machine.
+    // Longer timeouts than in production: tests share the machine.
     format!(
         "store: {{kind: redis, url: 'redis://127.0.0.1:{port}', timeout: 1s, deadline: 2500ms, nodes_max: 3}}\nbooking: {{slack: {slack}}}\n"
     )
 }
 
-/// A gateway before a vendor; `route` are further lines of its route.
+/// Returns the configuration of a gateway for a vendor; `route` are further options of its route.
 pub(crate) fn gateway(vendor: &Vendor, route: &[&str]) -> String {
     let lines: String = route.iter().map(|line| format!("        {line}\n")).collect();
     format!(
@@ -104,14 +104,14 @@ impl Replica {
         Self { url, config: path, child, log, decisions, reading, _folder: folder }
     }
 
-    /// Changes the configuration, as an editor would.
+    /// Replaces the configuration file, as an editor does.
     pub(crate) fn write(&self, config: &str) {
         let beside = self.config.with_extension("new");
         std::fs::write(&beside, with_admin(config)).expect("a file");
         std::fs::rename(&beside, &self.config).expect("replaced");
     }
 
-    /// A request; its status, and its code if it is a refusal.
+    /// Sends a request; returns its status, and its error code if it is rejected.
     pub(crate) fn ask(&self) -> (u16, String) {
         self.ask_with(TOKEN)
     }
@@ -121,37 +121,37 @@ impl Replica {
         (status, code)
     }
 
-    /// Asks until the answer has this status.
+    /// Sends requests until the response has this status.
     pub(crate) fn wait_for(&self, status: u16) {
         eventually_is(|| self.ask().0, status);
     }
 
-    /// What `/ready` says.
+    /// Returns status and body of `/ready`.
     pub(crate) fn ready(&self) -> (u16, String) {
         let answer = agent().get(format!("{}/ready", self.url)).call();
         let mut answer = answer.expect("an answer");
         (answer.status().as_u16(), answer.body_mut().read_to_string().expect("a body"))
     }
 
-    /// What it has logged since it listens.
+    /// Returns its log since it started to listen.
     pub(crate) fn logged(&self) -> Vec<Value> {
         self.log.lock().expect("the log").clone()
     }
 
-    /// The lines of requests in its log.
+    /// Returns the request lines of its log.
     pub(crate) fn requests(&self) -> Vec<Value> {
         let mut log = self.logged();
         log.retain(|line| line["event"] == "ingestion_proxy_request");
         log
     }
 
-    /// Ends it like a power cut.
+    /// Kills it with SIGKILL.
     pub(crate) fn kill(&mut self) {
         self.child.kill().expect("killed");
         self.child.wait().expect("it ends");
     }
 
-    /// Ends it in good order, and returns its decision log.
+    /// Stops it cleanly and returns its decision log.
     pub(crate) fn end(mut self) -> String {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").arg(pid).status().expect("kill").success());
@@ -159,7 +159,7 @@ impl Replica {
         self.decisions()
     }
 
-    /// What it had decided when it ended.
+    /// Returns the decision log up to its end.
     pub(crate) fn decisions(&mut self) -> String {
         for thread in self.reading.drain(..) {
             thread.join().expect("no panic");
@@ -188,7 +188,7 @@ fn agent() -> ureq::Agent {
         .into()
 }
 
-/// A request; status, Retry-After and the code of a refusal. Status 0 if there is no answer.
+/// Sends a request; returns status, Retry-After and error code. Status 0 if there is no response.
 pub(crate) fn ask(url: &str, token: &str) -> (u16, Option<u64>, String) {
     let body = r#"{"operationName":"Diamonds","query":"{a}"}"#;
     let request = agent().post(format!("{url}/graphql"));
@@ -202,7 +202,7 @@ pub(crate) fn ask(url: &str, token: &str) -> (u16, Option<u64>, String) {
     (answer.status().as_u16(), retry, code)
 }
 
-/// Asks as often at once, round the replicas; returns every answer.
+/// Sends this many requests at once, spread over the replicas; returns every response.
 pub(crate) fn flood(replicas: &[Replica], count: usize) -> Vec<(u16, Option<u64>, String)> {
     let urls: Vec<_> = replicas.iter().map(|replica| replica.url.clone()).collect();
     let asking = (0..count).map(|number| {
@@ -213,8 +213,8 @@ pub(crate) fn flood(replicas: &[Replica], count: usize) -> Vec<(u16, Option<u64>
     asking.into_iter().map(|asking| asking.join().expect("no panic")).collect()
 }
 
-/// Proves from the decision logs that the store let no more through than the limit, and from what
-/// the vendor saw that no more arrived. Returns the longest way from the one to the other.
+/// Proves from the decision logs that the store admitted no more than the limit, and from the
+/// vendor's record that no more arrived. Returns the longest delay between the two.
 pub(crate) fn prove(limit: &str, logs: &[String], vendor: &Vendor) -> Span {
     let (admits, arrivals) = (admits(logs), vendor.arrivals());
     judge(limit, &admits);
@@ -225,12 +225,12 @@ pub(crate) fn prove(limit: &str, logs: &[String], vendor: &Vendor) -> Span {
     way
 }
 
-/// When the store let requests through that went, by its own clock, in order.
+/// Returns the times at which the store admitted requests, by its own clock, in order.
 pub(crate) fn admits(logs: &[String]) -> Vec<Timestamp> {
     proof::admits(logs, |_| true)
 }
 
-/// Proves that no more arrived than a limit per second allows.
+/// Proves that no more requests arrived than a limit per second allows.
 pub(crate) fn judge_arrivals(limit: &str, way: Span, arrivals: &[Timestamp]) {
     let (amount, _) = limit.split_once("/s").expect("a limit per second");
     let amount = amount.parse().expect("a number");

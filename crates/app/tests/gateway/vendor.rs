@@ -1,4 +1,4 @@
-//! A vendor that remembers when each request came.
+//! A fake vendor that records the arrival time of each request.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -20,10 +20,10 @@ pub(crate) struct Vendor {
     down: Arc<AtomicBool>,
 }
 
-/// A request that came.
+/// A received request.
 struct Arrival {
     at: Timestamp,
-    /// The replica that it came through: see [`crate::replica::THROUGH`].
+    /// Replica that forwarded it: see [`crate::replica::THROUGH`].
     through: String,
 }
 
@@ -43,17 +43,17 @@ impl Vendor {
         vendor
     }
 
-    /// Cuts every connection as soon as something comes.
+    /// Closes every connection at the first byte.
     pub(crate) fn set_down(&self, down: bool) {
         self.down.store(down, Ordering::SeqCst);
     }
 
-    /// When requests came, in order.
+    /// Returns the arrival times of all requests, in order.
     pub(crate) fn arrivals(&self) -> Vec<Timestamp> {
         self.arrivals_if(|_| true)
     }
 
-    /// When requests came that did not come through this replica, in order.
+    /// Returns the arrival times of requests that other replicas forwarded, in order.
     pub(crate) fn arrivals_not_through(&self, url: &str) -> Vec<Timestamp> {
         self.arrivals_if(|arrival| arrival.through != url)
     }
@@ -66,7 +66,7 @@ impl Vendor {
         times
     }
 
-    /// Remembers a request; returns its number.
+    /// Records a request and returns its number.
     fn arrived(&self, at: Timestamp) -> usize {
         let mut arrivals = self.arrivals.lock().expect("the lock");
         arrivals.push(Arrival { at, through: String::new() });

@@ -1,33 +1,32 @@
-//! The changes that are tried, and what has to come of each.
+//! The mutations to apply to logs, with the expected result of each.
 
 use serde_json::{Map, Value, json};
 use sluicegate_core::Timestamp;
 
-/// The logs of one installation, a file for each process, as lines.
+/// Lines of the logs of one installation, one file per process.
 pub(crate) type Logs = Vec<Vec<String>>;
 
-/// What has to come of a change.
+/// The expected result of a mutation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expected {
-    /// It is noticed: exceeded or not provable.
+    /// It is detected: a limit is exceeded, or the log is not proven.
     Noticed,
-    /// It is harmless: the same is proven as before.
+    /// It is harmless: the result stays the same.
     Same,
-    /// It is noticed, or else the same is proven as before: what is changed is no part of the
-    /// proof of every log.
+    /// It is detected, or the result stays the same: not every log depends on the changed data.
     NoticedOrSame,
-    /// It is harmless: less is proven, and verify says from when on or up to when.
+    /// It is harmless: a shorter time is proven, and the output states it.
     Less,
 }
 
-/// One change. It returns false where there is nothing to change.
+/// One mutation. It returns false if it does not apply to a log.
 pub(crate) struct Mutation {
     pub(crate) name: &'static str,
     pub(crate) expected: Expected,
     pub(crate) change: fn(&mut Logs) -> bool,
 }
 
-/// Changes the fields of one line.
+/// Edits the fields of one line.
 fn edit(line: &mut String, change: impl FnOnce(&mut Map<String, Value>)) {
     let mut fields: Map<String, Value> = serde_json::from_str(line).expect("a line");
     change(&mut fields);
@@ -38,14 +37,14 @@ fn fields(line: &str) -> Value {
     serde_json::from_str(line).unwrap_or_default()
 }
 
-/// The place in the middle, of those between other lines of the same process.
+/// Returns the middle one of these lines that has other lines of the same process around it.
 fn middle(logs: &Logs, fits: impl Fn(&Value) -> bool) -> Option<(usize, usize)> {
     let mut places = places(logs, fits);
     places.retain(|&(log, line)| 0 < line && line + 2 < logs[log].len());
     places.get(places.len() / 2).copied()
 }
 
-/// The places of lines that fit.
+/// Returns the positions of matching lines.
 pub(crate) fn places(logs: &Logs, fits: impl Fn(&Value) -> bool) -> Vec<(usize, usize)> {
     let lines = logs.iter().enumerate().flat_map(|(log, lines)| {
         lines.iter().enumerate().map(move |(line, text)| (log, line, text))
@@ -53,7 +52,7 @@ pub(crate) fn places(logs: &Logs, fits: impl Fn(&Value) -> bool) -> Vec<(usize, 
     lines.filter(|(.., text)| fits(&fields(text))).map(|(log, line, _)| (log, line)).collect()
 }
 
-/// An admission of the store that was charged with it.
+/// Returns true for an admission by the store with charges.
 fn is_admission(line: &Value) -> bool {
     let charge = &line["charges"][0];
     line["allowed"] == true
@@ -63,15 +62,15 @@ fn is_admission(line: &Value) -> bool {
         && charge["shadow"].is_null()
 }
 
-/// Changes the admission in the middle.
+/// Edits the admission in the middle.
 fn admission(logs: &mut Logs, change: impl FnOnce(&mut Map<String, Value>)) -> bool {
     let Some((log, line)) = middle(logs, is_admission) else { return false };
     edit(&mut logs[log][line], change);
     true
 }
 
-/// Changes an admission that others on its counter come before and after: only what the store
-/// counted later tells that it is missing there.
+/// Edits an admission with earlier and later ones on its counter: only later counts by the store
+/// show that it is missing.
 fn admission_between(logs: &mut Logs, change: impl FnOnce(&mut Map<String, Value>)) -> bool {
     let of = |(log, line): &(usize, usize), name: &str| fields(&logs[*log][*line])[name].clone();
     let mut places = places(logs, is_admission);
@@ -89,7 +88,7 @@ fn admission_between(logs: &mut Logs, change: impl FnOnce(&mut Map<String, Value
     true
 }
 
-/// Changes the first charge of the admission in the middle.
+/// Edits the first charge of the admission in the middle.
 fn charge(logs: &mut Logs, change: impl FnOnce(&mut Value)) -> bool {
     admission(logs, |fields| change(&mut fields["charges"][0]))
 }
@@ -106,7 +105,7 @@ fn insert(logs: &mut Logs, text: &str) -> bool {
     true
 }
 
-/// Moves an instant by so many microseconds.
+/// Moves a timestamp by this number of microseconds.
 fn moved(instant: &Value, micros: i64) -> Value {
     let at: Timestamp = instant.as_str().expect("an instant").parse().expect("an instant");
     let at = at.as_micros().checked_add_signed(micros).expect("an instant");
@@ -115,7 +114,7 @@ fn moved(instant: &Value, micros: i64) -> Value {
 
 const HOUR: i64 = 3_600_000_000;
 
-/// Moves every instant of a line.
+/// Moves every timestamp of a line.
 fn move_all(fields: &mut Map<String, Value>, micros: i64) {
     for name in ["timestamp", "at", "start", "until", "retryAt", "windowResetAt"] {
         if let Some(instant) = fields.get_mut(name) {
@@ -321,7 +320,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
         change: |logs| charge(logs, |charge| charge["take"] = 0.into()),
     },
     Mutation {
-        // What was settled counts as what it cost.
+        // A settled admission counts as its actual cost.
         name: "take a thousand million times as much",
         expected: Expected::NoticedOrSame,
         change: |logs| {
@@ -474,7 +473,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
         expected: Expected::Noticed,
         change: |logs| admission(logs, |fields| fields["decided"] = "replay".into()),
     },
-    // Tell that something is missing, or write something else.
+    // Report missing lines, or write other lines.
     Mutation {
         name: "lines that were dropped",
         expected: Expected::Noticed,
@@ -499,7 +498,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
         expected: Expected::Noticed,
         change: |logs| insert(logs, "{\"allowed\":tr"),
     },
-    // Several at once, as somebody would who hides something.
+    // Several changes at once, as in a deliberate manipulation.
     Mutation {
         name: "delete every other admission",
         expected: Expected::Noticed,

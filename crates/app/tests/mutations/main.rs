@@ -1,8 +1,9 @@
-//! Changes to honest logs: `sluicegate verify` must notice each, or prove no more than is true.
+//! Mutation tests of `sluicegate verify`: it must detect each change of a valid log, or prove no more
+//! than is true.
 //!
-//! The logs are those of the product: of services on Redis and on a Redis Cluster, of a gateway and
-//! of a dispatcher with its workers, through overrides and reloads, and of refunds, debts and
-//! `optimistic` budgets. Every change is tried on every log. The test prints the table:
+//! The logs come from real services: on Redis and on a Redis Cluster, of a gateway, of a dispatcher
+//! with workers, with overrides and reloads, and with refunds, debts and `optimistic` budgets. Every
+//! mutation is applied to every log. The test prints a table:
 //! `cargo test --features redis-tests --test mutations -- --nocapture`.
 
 mod changes;
@@ -28,14 +29,14 @@ use sluicegate_store::{AnyStore, Memory};
 use sluicegate_testkit::ManualClock;
 use sluicegate_testkit::redis::{RedisCluster, RedisServer, Version};
 
-/// Verifies logs: the exit code and all that is said.
+/// Verifies logs; returns the exit code and the output.
 fn verify(logs: &Logs) -> (i32, String) {
     let folder = tempfile::tempdir().expect("a folder");
     let mut command = sluicegate();
     command.args(["verify", "--top", "3"]).current_dir(folder.path());
     for (number, log) in logs.iter().enumerate() {
         let name = format!("{number}.log");
-        // A last line that is cut off has no end.
+        // A last line that is cut off has no line feed.
         let whole = log.last().is_some_and(|last| last.ends_with('}'));
         let text = log.join("\n") + if whole { "\n" } else { "" };
         std::fs::write(folder.path().join(&name), text).expect("a file");
@@ -50,7 +51,7 @@ fn last_line(said: &str) -> &str {
     said.lines().last().unwrap_or_default()
 }
 
-/// Tries every change on a log; a row of the table for each.
+/// Applies every mutation to a log; returns one table row for each.
 fn mutate(scene: &str, logs: &Logs) -> Vec<String> {
     let (code, honest) = verify(logs);
     assert_eq!(code, 0, "{scene}: an honest log is proven\n{honest}");
@@ -73,7 +74,7 @@ fn mutate(scene: &str, logs: &Logs) -> Vec<String> {
         let kind = match expected {
             Expected::NoticedOrSame if code != 0 => "noticed",
             Expected::Noticed => "noticed",
-            Expected::Same | Expected::NoticedOrSame => "harmless: the same is proven",
+            Expected::Same | Expected::NoticedOrSame => "harmless: same result",
             Expected::Less => "harmless: less is proven",
         };
         rows.push(format!("| {scene} | {name} | {code} | {kind} | {} |", last.trim()));
@@ -82,12 +83,12 @@ fn mutate(scene: &str, logs: &Logs) -> Vec<String> {
     rows
 }
 
-/// Lines of what a process wrote.
+/// Splits the output of a process into lines.
 fn lines(text: &str) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-/// The logs of services that are told to end.
+/// Stops services and returns their logs.
 fn ended(services: Vec<Running>) -> Logs {
     let ended = services.into_iter().map(|service| {
         service.signal("-TERM");
@@ -118,14 +119,14 @@ const LIMITS: &str = "limits:
 - {name: all, rules: [{name: ALL, per: [], limit: [40/min, 60/h]}]}
 ";
 
-/// Asks for so many users, so often each, from several callers at once.
+/// Sends requests of several users from several callers at once.
 fn ask(services: &[Running], users: usize, times: usize) {
     thread::scope(|scope| {
         for user in 0..users {
             let service = &services[user % services.len()];
             scope.spawn(move || {
                 for n in 0..times {
-                    // Every node has admissions of every user.
+                    // Every node admits requests of every user.
                     let user = format!("u{}", (user + n) % users);
                     let dimensions = json!({ "userId": user, "modelId": "m" });
                     let body = json!({ "dimensions": dimensions });
@@ -174,7 +175,7 @@ fn changes_to_logs_of_a_cluster_are_noticed_or_harmless() {
     show(mutate("Cluster", &logs));
 }
 
-/// An upstream that says yes to everything.
+/// Starts an upstream that answers every request with 200.
 fn upstream() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("an address").port();
@@ -272,7 +273,7 @@ workers:
         let ready = text.lines().nth(1).and_then(|row| row.split_whitespace().nth(1));
         ready.and_then(|ready| ready.parse::<usize>().ok())
     };
-    // Each look starts a process, which takes its time.
+    // Each poll starts a process, which is slow.
     let done = (0..10_000).any(|_| depth() == Some(16));
     assert!(done, "{:?} of 16 results", depth());
     show(mutate("dispatch", &ended(vec![service])));
@@ -308,7 +309,7 @@ fn changes_to_a_log_with_reloads_are_noticed_or_harmless() {
     show(mutate("reloads", &ended(services)));
 }
 
-/// A service in this process, on a clock that is advanced.
+/// A service inside the test process, on a virtual clock.
 struct Inside {
     clock: Arc<ManualClock>,
     service: Service,
@@ -377,7 +378,7 @@ fn changes_to_a_log_with_debts_are_noticed_or_harmless() {
     let inside = Inside::new(vec![rule("ALL", &["90/h"]), rule("BUDGET", &["1000 tokens/min"])]);
     for n in 0..240 {
         if let Some(handle) = inside.ask(100, true) {
-            // Some cost less than was estimated, some more.
+            // Some cost less than the estimate, some more.
             inside.settle(&handle, if n % 3 == 0 { 180 } else { 40 });
         }
     }
@@ -400,11 +401,11 @@ fn changes_to_a_log_of_an_optimistic_budget_are_noticed_or_harmless() {
     show(mutate("optimistic", &logs));
 }
 
-/// Prints rows of the table.
-#[expect(clippy::print_stdout, reason = "the table is what the test is read for")]
+/// Prints the rows of the table.
+#[expect(clippy::print_stdout, reason = "the table is the result of the test")]
 fn show(rows: Vec<String>) {
     assert!(MUTATIONS.len() >= 60, "{} changes", MUTATIONS.len());
-    // Some need several files, or lines that this log has none of.
+    // Some need several files, or lines that this log does not have.
     assert!(rows.len() + 8 >= MUTATIONS.len(), "{} of {}", rows.len(), MUTATIONS.len());
     println!("{}", rows.join("\n"));
 }

@@ -39,11 +39,11 @@ Examples:
 Pass the logs of all nodes that share a Redis store together. Nodes with a memory store are checked
 one by one.
 
-How requests are counted:
-  settled    the actual cost, but at most the admitted amount
-  cancelled  nothing
-  reset      the counter starts again at zero
-  slot       held until it is released or its lease expires
+How usage is counted:
+  settled request    the actual cost, but at most the admitted amount
+  cancelled request  nothing
+  reset counter      starts again at zero
+  concurrency slot   held until it is released or its lease expires
 
 Only windows between the first and the last line of the log are proven. A process without an end line
 was killed or is still running: its log is proven up to its last line.
