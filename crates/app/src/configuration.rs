@@ -8,13 +8,13 @@ use sluicegate_config::{Format, LoadedConfig};
 
 /// The source of the configuration: a file, or the built-in defaults if there is none.
 #[derive(Clone, Debug)]
-pub(crate) struct Source {
+pub(crate) struct ConfigSource {
     path: Option<PathBuf>,
     format: Option<Format>,
     read: Arc<Mutex<Vec<PathBuf>>>,
 }
 
-impl Source {
+impl ConfigSource {
     pub(crate) fn new(path: Option<PathBuf>) -> Self {
         Self { path, format: None, read: Arc::default() }
     }

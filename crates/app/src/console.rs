@@ -24,24 +24,24 @@ const CLOSE_MAX: Duration = Duration::from_secs(2);
 pub(crate) struct Console(Arc<Inner>);
 
 struct Inner {
-    waiting: Mutex<Waiting>,
+    pending: Mutex<PendingOutput>,
     wake: Condvar,
     /// Disconnects when the thread ends.
     ended: Mutex<Receiver<Infallible>>,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct PendingOutput {
     bytes: Vec<u8>,
     lines: u64,
     /// Number of dropped lines that has not been logged yet.
     dropped: u64,
-    progress: Option<Progress>,
+    progress: Option<ProgressUpdate>,
     closed: bool,
 }
 
 /// An update of the progress line.
-enum Progress {
+enum ProgressUpdate {
     Show(String),
     Clear,
 }
@@ -54,8 +54,8 @@ impl Console {
 
     fn over(out: impl Write + Send + 'static) -> io::Result<Self> {
         let (end, ended) = sync_channel(1);
-        let (waiting, wake, ended) = (Mutex::default(), Condvar::new(), Mutex::new(ended));
-        let console = Self(Arc::new(Inner { waiting, wake, ended }));
+        let (pending, wake, ended) = (Mutex::default(), Condvar::new(), Mutex::new(ended));
+        let console = Self(Arc::new(Inner { pending, wake, ended }));
         let inner = console.0.clone();
         thread::Builder::new().name("log".to_owned()).spawn(move || {
             inner.write_out(out);
@@ -71,12 +71,12 @@ impl Console {
 
     /// Shows a progress line below the log, in place of the previous one.
     pub(crate) fn show_progress(&self, text: String) {
-        self.0.progress(Progress::Show(text));
+        self.0.progress(ProgressUpdate::Show(text));
     }
 
     /// Removes the progress line.
     pub(crate) fn clear_progress(&self) {
-        self.0.progress(Progress::Clear);
+        self.0.progress(ProgressUpdate::Clear);
     }
 
     /// Waits until all lines are written, but at most [`CLOSE_MAX`]: the reader may be stuck.
@@ -102,75 +102,78 @@ impl Write for Console {
 
 impl Inner {
     fn line(&self, line: &[u8]) {
-        let mut waiting = self.lock();
-        if line.len() > BYTES_MAX - waiting.bytes.len() {
-            waiting.dropped += 1;
+        let mut pending = self.lock();
+        if line.len() > BYTES_MAX - pending.bytes.len() {
+            pending.dropped += 1;
             return;
         }
-        waiting.bytes.extend_from_slice(line);
-        waiting.lines += 1;
-        drop(waiting);
+        pending.bytes.extend_from_slice(line);
+        pending.lines += 1;
+        drop(pending);
         self.wake.notify_one();
     }
 
-    fn progress(&self, progress: Progress) {
+    fn progress(&self, progress: ProgressUpdate) {
         self.lock().progress = Some(progress);
         self.wake.notify_one();
     }
 
     fn write_out(&self, mut out: impl Write) {
         let mut bar: Option<ProgressBar> = None;
-        while let Some(Waiting { bytes, lines, progress, .. }) = self.next() {
+        while let Some(PendingOutput { bytes, lines, progress, .. }) = self.next() {
             if lines > 0 {
                 let mut write = || out.write_all(&bytes).and_then(|()| out.flush());
                 let written = match &bar {
                     None => write(),
                     Some(bar) => ProgressBar::suspend(bar, write),
                 };
-                self.told(lines, written);
+                self.record_write(lines, written);
             }
             match progress {
                 None => {}
-                Some(Progress::Show(text)) => {
+                Some(ProgressUpdate::Show(text)) => {
                     let bar = bar.get_or_insert_with(new_bar);
                     bar.set_message(text);
                     bar.tick();
                 }
-                Some(Progress::Clear) => clear(&mut bar),
+                Some(ProgressUpdate::Clear) => clear(&mut bar),
             }
         }
         clear(&mut bar);
     }
 
     /// Waits for output and takes it; returns `None` after `close`.
-    fn next(&self) -> Option<Waiting> {
-        let mut waiting = self.lock();
-        while waiting.lines == 0 && waiting.progress.is_none() {
-            if waiting.closed {
+    fn next(&self) -> Option<PendingOutput> {
+        let mut pending = self.lock();
+        while pending.lines == 0 && pending.progress.is_none() {
+            if pending.closed {
                 return None;
             }
-            waiting = self.wake.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+            pending = self.wake.wait(pending).unwrap_or_else(PoisonError::into_inner);
         }
-        let (closed, dropped) = (waiting.closed, waiting.dropped);
-        Some(std::mem::replace(&mut waiting, Waiting { closed, dropped, ..Waiting::default() }))
+        let (closed, dropped) = (pending.closed, pending.dropped);
+        Some(std::mem::replace(
+            &mut pending,
+            PendingOutput { closed, dropped, ..PendingOutput::default() },
+        ))
     }
 
     /// Counts lines that could not be written, and logs their number after the next success.
-    fn told(&self, lines: u64, written: io::Result<()>) {
-        let mut waiting = self.lock();
+    fn record_write(&self, lines: u64, written: io::Result<()>) {
+        let mut pending = self.lock();
         if written.is_err() {
-            waiting.dropped += lines;
+            pending.dropped += lines;
             return;
         }
-        let dropped = std::mem::take(&mut waiting.dropped);
-        drop(waiting);
+        let dropped = std::mem::take(&mut pending.dropped);
+        drop(pending);
         if dropped > 0 {
             warn!(dropped, "log lines were dropped: standard error was blocked or closed");
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, PendingOutput> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

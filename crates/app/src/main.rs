@@ -5,13 +5,13 @@ mod changes;
 mod cli;
 mod configuration;
 mod console;
-mod full;
 mod gateways;
 mod handlers;
 mod jobs;
 mod queue;
 mod restart;
 mod store;
+mod store_full;
 mod upstream;
 mod wire;
 

@@ -39,7 +39,7 @@ impl Queues {
     }
 
     /// Opens a queue by name.
-    pub(crate) async fn queue(&self, name: &str, missing: Missing) -> anyhow::Result<Queue> {
+    pub(crate) async fn queue(&self, name: &str, missing: MissingQueue) -> anyhow::Result<Queue> {
         self.queue_with(name, None, missing).await
     }
 
@@ -48,15 +48,15 @@ impl Queues {
         &self,
         name: &str,
         dead_letter: Option<&str>,
-        missing: Missing,
+        missing: MissingQueue,
     ) -> anyhow::Result<Queue> {
         let mut options = self.options.clone();
         options.dead_letter = dead_letter.map(str::to_owned).or(options.dead_letter);
         let queue = Queue::new(self.broker.clone(), name, options);
         match missing {
-            Missing::Make => queue.create().await?,
+            MissingQueue::Create => queue.create().await?,
             // Does not check for its dead letter queue, because it may be one itself.
-            Missing::Refuse => drop(queue.depth().await?),
+            MissingQueue::Fail => drop(queue.depth().await?),
         }
         Ok(queue)
     }
@@ -64,7 +64,7 @@ impl Queues {
 
 /// Policy for queues that do not exist.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Missing {
-    Make,
-    Refuse,
+pub(crate) enum MissingQueue {
+    Create,
+    Fail,
 }

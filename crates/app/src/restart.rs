@@ -2,14 +2,14 @@
 
 use sluicegate_config::{Config, Dispatch, Gateway, Worker};
 
-use crate::wire::Part;
+use crate::wire::Role;
 
 /// Returns the names of the options that differ between two configurations and need a restart.
 /// Sections that this process does not run are not compared.
-pub(crate) fn required_by(before: &Config, after: &Config, parts: &[Part]) -> Vec<String> {
-    let mut changed = Changed(Vec::new());
+pub(crate) fn required_by(before: &Config, after: &Config, roles: &[Role]) -> Vec<String> {
+    let mut changed = ChangedOptions(Vec::new());
     changed.option("listen.admin", &before.listen.admin, &after.listen.admin);
-    if parts.contains(&Part::Limiter) {
+    if roles.contains(&Role::Limiter) {
         changed.option("listen.http", &before.listen.http, &after.listen.http);
         changed.option("listen.grpc", &before.listen.grpc, &after.listen.grpc);
         changed.option("envoy.headers", &before.envoy.headers, &after.envoy.headers);
@@ -28,10 +28,10 @@ pub(crate) fn required_by(before: &Config, after: &Config, parts: &[Part]) -> Ve
         (names, config.settings().hash_key)
     };
     changed.option("dimensions (secret)", &secret(before), &secret(after));
-    if parts.contains(&Part::Gateway) {
+    if roles.contains(&Role::Gateway) {
         changed.gateways(&before.gateways, &after.gateways);
     }
-    let (dispatches, works) = (parts.contains(&Part::Dispatch), parts.contains(&Part::Worker));
+    let (dispatches, works) = (roles.contains(&Role::Dispatch), roles.contains(&Role::Worker));
     if dispatches {
         let fixed = |config: &Config| config.dispatch.as_ref().map(fixed_of_dispatch);
         changed.option("dispatch", &fixed(before), &fixed(after));
@@ -46,9 +46,9 @@ pub(crate) fn required_by(before: &Config, after: &Config, parts: &[Part]) -> Ve
 }
 
 /// Names of the options that differ.
-struct Changed(Vec<String>);
+struct ChangedOptions(Vec<String>);
 
-impl Changed {
+impl ChangedOptions {
     fn option<T: PartialEq>(&mut self, name: &str, before: &T, after: &T) {
         if before != after {
             self.0.push(name.to_owned());
@@ -121,7 +121,7 @@ mod tests {
     }
 
     fn check(before: &str, after: &str, expected: &[&str]) {
-        let found = required_by(&config(before), &config(after), &Part::ALL);
+        let found = required_by(&config(before), &config(after), &Role::ALL);
         assert_eq!(found, expected, "{before} → {after}");
     }
 
@@ -171,6 +171,6 @@ mod tests {
     #[test]
     fn parts_that_do_not_run_here_are_not_compared() {
         let (before, after) = (config(""), config(GATEWAY));
-        assert_eq!(required_by(&before, &after, &[Part::Limiter]), [] as [&str; 0]);
+        assert_eq!(required_by(&before, &after, &[Role::Limiter]), [] as [&str; 0]);
     }
 }

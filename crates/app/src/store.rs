@@ -12,7 +12,7 @@ use sluicegate_store::redis::{
 };
 use sluicegate_store::{AnyStore, Redis};
 
-use crate::wire::Part;
+use crate::wire::Role;
 
 /// Capacity of the in-memory fallback during an outage: at most 20 MB.
 pub(crate) const FALLBACK: Capacity = Capacity { keys_max: 200_000, records_max: 20_000 };
@@ -51,9 +51,9 @@ pub(crate) fn redis(config: &RedisStore, workload: RedisWorkload) -> Redis {
 }
 
 /// Returns the kind of load that a process with these roles puts on the store.
-pub(crate) fn workload(config: &Config, parts: &[Part]) -> RedisWorkload {
-    let dispatches = parts.contains(&Part::Dispatch) && config.dispatch.is_some();
-    let works = parts.contains(&Part::Worker) && !config.workers.is_empty();
+pub(crate) fn workload(config: &Config, roles: &[Role]) -> RedisWorkload {
+    let dispatches = roles.contains(&Role::Dispatch) && config.dispatch.is_some();
+    let works = roles.contains(&Role::Worker) && !config.workers.is_empty();
     if dispatches || works { RedisWorkload::Jobs } else { RedisWorkload::Requests }
 }
 
@@ -112,17 +112,17 @@ mod tests {
     fn only_dispatchers_and_workers_use_the_timeouts_of_jobs() {
         let worker = "workers: [{provider: p, queue: q, handler: {command: [cat]}}]\n";
         let dispatch = "dispatch: {source: raw, providers: {p: {limit: 5/s}}}\n";
-        for (text, parts, expected) in [
-            ("", &Part::ALL[..], RedisWorkload::Requests),
-            ("workers: []\n", &Part::ALL, RedisWorkload::Requests),
-            (worker, &Part::ALL, RedisWorkload::Jobs),
-            (worker, &[Part::Worker], RedisWorkload::Jobs),
-            (worker, &[Part::Limiter, Part::Gateway, Part::Dispatch], RedisWorkload::Requests),
-            (dispatch, &[Part::Limiter, Part::Dispatch], RedisWorkload::Jobs),
-            (dispatch, &[Part::Gateway, Part::Worker], RedisWorkload::Requests),
+        for (text, roles, expected) in [
+            ("", &Role::ALL[..], RedisWorkload::Requests),
+            ("workers: []\n", &Role::ALL, RedisWorkload::Requests),
+            (worker, &Role::ALL, RedisWorkload::Jobs),
+            (worker, &[Role::Worker], RedisWorkload::Jobs),
+            (worker, &[Role::Limiter, Role::Gateway, Role::Dispatch], RedisWorkload::Requests),
+            (dispatch, &[Role::Limiter, Role::Dispatch], RedisWorkload::Jobs),
+            (dispatch, &[Role::Gateway, Role::Worker], RedisWorkload::Requests),
         ] {
             let loaded = sluicegate_config::load("test", text, &|_| None).expect(text);
-            assert_eq!(workload(&loaded.config, parts), expected, "{text} {parts:?}");
+            assert_eq!(workload(&loaded.config, roles), expected, "{text} {roles:?}");
         }
     }
 }

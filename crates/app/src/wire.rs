@@ -39,24 +39,24 @@ use tracing::{error, info, warn};
 
 use crate::certificates;
 use crate::changes;
-use crate::configuration::Source;
+use crate::configuration::ConfigSource;
 use crate::console::Console;
-use crate::full::StoreFull;
 use crate::gateways::{self, Gateways};
 use crate::jobs::{self, Jobs, progress, why};
-use crate::queue::Missing;
+use crate::queue::MissingQueue;
 use crate::restart;
 use crate::store;
+use crate::store_full::StoreFullWarning;
 
 /// Interval of reading overrides, so that those set on other nodes apply within a second.
 const OVERRIDES_EVERY: Duration = Duration::from_millis(500);
 
 /// A node of the service: everything that lives as long as the process.
 pub(crate) struct Node {
-    source: Source,
+    source: ConfigSource,
     /// Configuration at the start of the process.
     started: Config,
-    parts: Vec<Part>,
+    roles: Vec<Role>,
     service: Arc<Service>,
     overrides: Arc<Overrides>,
     snapshot: Option<SnapshotFile>,
@@ -70,7 +70,7 @@ pub(crate) struct Node {
 }
 
 /// A listener and the router that serves its requests.
-struct Door<'c> {
+struct ListenerSetup<'c> {
     /// Name in logs and metrics.
     name: String,
     /// Name of the option with its address.
@@ -82,7 +82,7 @@ struct Door<'c> {
 
 /// A part of the service that a process can run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Part {
+pub(crate) enum Role {
     /// Answer rate limit requests over REST, gRPC and Envoy's protocol
     Limiter,
     /// Run the gateways, which limit requests to upstreams
@@ -93,17 +93,17 @@ pub(crate) enum Part {
     Worker,
 }
 
-impl Part {
+impl Role {
     /// All roles.
     pub(crate) const ALL: [Self; 4] = [Self::Limiter, Self::Gateway, Self::Dispatch, Self::Worker];
 }
 
 /// Options of [`Node::run`].
-pub(crate) struct Run<'a> {
+pub(crate) struct RunOptions<'a> {
     /// Roles to run.
-    pub(crate) parts: &'a [Part],
+    pub(crate) roles: &'a [Role],
     /// Policy for queues that do not exist.
-    pub(crate) missing: Missing,
+    pub(crate) missing: MissingQueue,
     /// Console for the progress line of jobs, if it is shown.
     pub(crate) progress: Option<Console>,
     /// Signal to stop.
@@ -113,9 +113,9 @@ pub(crate) struct Run<'a> {
 impl Node {
     /// Builds a node from a configuration.
     pub(crate) fn new(
-        source: Source,
+        source: ConfigSource,
         config: &Config,
-        parts: &[Part],
+        roles: &[Role],
     ) -> anyhow::Result<Arc<Self>> {
         let (store, snapshot, overrides_store) = match &config.store {
             StoreOptions::Memory { keys_max, records_max, snapshot, overrides } => {
@@ -124,7 +124,7 @@ impl Node {
                 (memory, snapshot.clone(), open_override_store(overrides.as_deref())?)
             }
             StoreOptions::Redis(redis) => {
-                let redis = Arc::new(store::redis(redis, store::workload(config, parts)));
+                let redis = Arc::new(store::redis(redis, store::workload(config, roles)));
                 let overrides_store: Arc<dyn OverrideStore> = redis.clone();
                 (AnyStore::Redis(redis), None, overrides_store)
             }
@@ -142,7 +142,7 @@ impl Node {
             StoreOptions::Memory { keys_max, .. } => *keys_max,
             StoreOptions::Redis(_) => store::FALLBACK.keys_max,
         };
-        let full = StoreFull::new(keys_max);
+        let full = StoreFullWarning::new(keys_max);
         let observers: Vec<Box<dyn Observer>> =
             vec![Box::new(metrics.clone()), Box::new(decisions.clone()), Box::new(full)];
         let dropped = decisions.clone();
@@ -167,7 +167,7 @@ impl Node {
         Ok(Arc::new(Self {
             source,
             started: config.clone(),
-            parts: parts.to_vec(),
+            roles: roles.to_vec(),
             service,
             overrides: Arc::new(overrides),
             snapshot,
@@ -182,10 +182,14 @@ impl Node {
     }
 
     /// Binds all listeners, serves until `stop`, and then shuts down cleanly.
-    pub(crate) async fn run(self: &Arc<Self>, config: &Config, run: Run<'_>) -> anyhow::Result<()> {
-        let Run { parts, missing, progress, stop } = run;
+    pub(crate) async fn run(
+        self: &Arc<Self>,
+        config: &Config,
+        run: RunOptions<'_>,
+    ) -> anyhow::Result<()> {
+        let RunOptions { roles, missing, progress, stop } = run;
         let shutdown = stop.drain.clone();
-        let jobs = Arc::new(Jobs::open(config, parts, missing, &self.service).await?);
+        let jobs = Arc::new(Jobs::open(config, roles, missing, &self.service).await?);
         let guard = auth::require(self.tokens.clone());
         let probed = self.service.clone();
         let ready: Probe = Arc::new(move || {
@@ -200,32 +204,32 @@ impl Node {
         let rest = rest.merge(envoy::router(rls(), body_limit)).merge(overrides()).merge(probes());
         let streams = shutdown.clone();
         let grpc = grpc::router(self.service.clone(), rls(), body_limit, ready.clone(), streams);
-        let operations: Arc<dyn Operations> = Arc::new(Admin(self.clone()));
+        let operations: Arc<dyn Operations> = Arc::new(NodeAdmin(self.clone()));
         let admin = admin::router(operations).merge(overrides()).merge(probes());
-        let admin = admin.merge(why::router(jobs.shown.tracker.clone()));
+        let admin = admin.merge(why::router(jobs.monitor.tracker.clone()));
 
         // Loaded before the first request, so that bans and other overrides apply to it.
         self.overrides.refresh().await;
         let mut listeners = JoinSet::new();
-        let door = |name: &str, listen, app| Door {
+        let setup = |name: &str, listen, app| ListenerSetup {
             name: name.to_owned(),
             option: format!("listen.{name}"),
             listen,
             app,
             options: options(config),
         };
-        let mut doors = vec![door("admin", &config.listen.admin, admin.layer(guard.clone()))];
-        if parts.contains(&Part::Limiter) {
+        let mut setups = vec![setup("admin", &config.listen.admin, admin.layer(guard.clone()))];
+        if roles.contains(&Role::Limiter) {
             let grpc = grpc.merge(probes()).layer(guard.clone());
-            doors.push(door("http", &config.listen.http, rest.layer(guard)));
-            let mut grpc = door("grpc", &config.listen.grpc, grpc);
+            setups.push(setup("http", &config.listen.http, rest.layer(guard)));
+            let mut grpc = setup("grpc", &config.listen.grpc, grpc);
             grpc.options.gathers = true;
-            doors.push(grpc);
+            setups.push(grpc);
         }
-        if parts.contains(&Part::Gateway) {
-            doors.extend(self.gateways(config)?);
+        if roles.contains(&Role::Gateway) {
+            setups.extend(self.gateways(config)?);
         }
-        for Door { name, option, listen, app, options } in doors {
+        for ListenerSetup { name, option, listen, app, options } in setups {
             let socket = bind(&option, listen).await?;
             let tls = self.tls(&option, listen)?;
             let stats = Arc::new(Stats::default());
@@ -241,8 +245,8 @@ impl Node {
             listeners.spawn(listener::serve(socket, app, options, tls, stats, shutdown));
         }
         let working = self.start_jobs(&jobs, &stop, progress)?;
-        let housekeeping = tokio::spawn(self.clone().keep_house(shutdown.clone()));
-        let overriding = tokio::spawn(self.clone().keep_overrides(shutdown.clone()));
+        let housekeeping = tokio::spawn(self.clone().run_housekeeping(shutdown.clone()));
+        let refreshing = tokio::spawn(self.clone().refresh_overrides(shutdown.clone()));
         let counted = CancellationToken::new();
         let pushing = config.metrics.statsd.as_ref().map(|to| {
             info!(address = %to, "sending metrics to StatsD");
@@ -259,7 +263,7 @@ impl Node {
             shutdown.cancel();
         }
         jobs::finish(working).await;
-        let _ = tokio::join!(housekeeping, overriding);
+        let _ = tokio::join!(housekeeping, refreshing);
         // Only now, so that the last push includes the last decisions.
         counted.cancel();
         if let Some(pushing) = pushing {
@@ -286,11 +290,11 @@ impl Node {
     ) -> anyhow::Result<JoinSet<()>> {
         let mut working = jobs.start(stop);
         if !jobs.is_empty() {
-            jobs.shown.metrics.register(self.metrics.registry()).context("metrics of jobs")?;
-            let watch = jobs.shown.watch.clone();
-            self.metrics.watch_queues(move || watch.stats());
+            jobs.monitor.metrics.register(self.metrics.registry()).context("metrics of jobs")?;
+            let depths = jobs.monitor.depths.clone();
+            self.metrics.watch_queues(move || depths.stats());
             if let Some(console) = progress {
-                working.spawn(progress::show(console, jobs.shown.clone(), stop.drain.clone()));
+                working.spawn(progress::show(console, jobs.monitor.clone(), stop.drain.clone()));
             }
         }
         let mut running = self.jobs.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -299,7 +303,7 @@ impl Node {
     }
 
     /// Builds the gateways, each with a listener of its own.
-    fn gateways<'c>(&self, config: &'c Config) -> anyhow::Result<Vec<Door<'c>>> {
+    fn gateways<'c>(&self, config: &'c Config) -> anyhow::Result<Vec<ListenerSetup<'c>>> {
         let metrics = sluicegate_gateway::Metrics::new();
         metrics.register(self.metrics.registry()).context("metrics of gateways")?;
         let gateway = |(number, gateway): (usize, &'c sluicegate_config::Gateway)| {
@@ -314,7 +318,7 @@ impl Node {
             };
             let name = format!("gateways.{}", gateway.name);
             let option = format!("gateways[{number}].listen");
-            Ok(Door { name, option, listen: &gateway.listen, app, options })
+            Ok(ListenerSetup { name, option, listen: &gateway.listen, app, options })
         };
         config.gateways.iter().enumerate().map(gateway).collect()
     }
@@ -335,7 +339,7 @@ impl Node {
             format!("{error:#}")
         };
         let loaded = self.source.load().map_err(refused)?;
-        let changed = restart::required_by(&self.started, &loaded.config, &self.parts);
+        let changed = restart::required_by(&self.started, &loaded.config, &self.roles);
         if !changed.is_empty() {
             return Err(refused(anyhow::anyhow!(
                 "restart required: {} changed; the old configuration stays in effect: restart, or undo \
@@ -376,7 +380,7 @@ impl Node {
     }
 
     /// Applies overrides that were set on other nodes, until shutdown.
-    async fn keep_overrides(self: Arc<Self>, shutdown: CancellationToken) {
+    async fn refresh_overrides(self: Arc<Self>, shutdown: CancellationToken) {
         let mut look = tokio::time::interval(OVERRIDES_EVERY);
         look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         while shutdown.run_until_cancelled(look.tick()).await.is_some() {
@@ -385,7 +389,7 @@ impl Node {
     }
 
     /// Removes expired counters from memory and saves snapshots, until shutdown.
-    async fn keep_house(self: Arc<Self>, shutdown: CancellationToken) {
+    async fn run_housekeeping(self: Arc<Self>, shutdown: CancellationToken) {
         let mut sweep = tokio::time::interval(std::time::Duration::from_secs(1));
         let every = self.snapshot.as_ref().map_or(Span::from_secs(3_600), |file| file.every);
         let mut save = tokio::time::interval(every.into());
@@ -416,9 +420,9 @@ impl Node {
 }
 
 /// The operations of the admin listener.
-struct Admin(Arc<Node>);
+struct NodeAdmin(Arc<Node>);
 
-impl Operations for Admin {
+impl Operations for NodeAdmin {
     fn metrics(&self) -> String {
         self.0.metrics.render()
     }

@@ -7,10 +7,10 @@ use sluicegate_config::Format;
 use sluicegate_core::rule::Pattern;
 use sluicegate_core::{Group, Rule};
 
-use super::say;
+use super::print;
 use super::summary::{notes, summary};
 use crate::certificates;
-use crate::configuration::Source;
+use crate::configuration::ConfigSource;
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -28,7 +28,7 @@ pub(super) struct Check {
     file: Option<PathBuf>,
     /// Format of the file [default: detected from its content]
     #[arg(long, value_name = "FORMAT")]
-    from: Option<From>,
+    from: Option<InputFormat>,
     /// Exit with code 1 if there are warnings
     #[arg(long)]
     strict: bool,
@@ -36,14 +36,14 @@ pub(super) struct Check {
 
 /// Value of `--from`.
 #[derive(Clone, Copy, clap::ValueEnum)]
-enum From {
+enum InputFormat {
     /// Sluicegate's own format
     Sluicegate,
     /// The format of envoyproxy/ratelimit: a domain with descriptors
     Envoy,
 }
 
-impl From {
+impl InputFormat {
     const fn format(self) -> Format {
         match self {
             Self::Sluicegate => Format::Sluicegate,
@@ -54,7 +54,7 @@ impl From {
 
 impl Check {
     pub(super) fn run(self) -> anyhow::Result<bool> {
-        let source = Source::new(self.file).in_format(self.from.map(From::format));
+        let source = ConfigSource::new(self.file).in_format(self.from.map(InputFormat::format));
         let loaded = source.load()?;
         certificates::check(&loaded.config)?;
         let rows = loaded.config.groups().iter().flat_map(rows).collect::<Vec<_>>();
@@ -62,23 +62,23 @@ impl Check {
         let described =
             rules.filter_map(|rule| Some((rule.name.clone(), rule.description.clone()?)));
         let descriptions = descriptions(described);
-        say(&(table(&["group", "rule", "when", "per", "limit"], &rows) + &descriptions));
-        say(&format!("\n{}", summary(&loaded.config)));
+        print(&(table(&["group", "rule", "when", "per", "limit"], &rows) + &descriptions));
+        print(&format!("\n{}", summary(&loaded.config)));
         if !loaded.config.enabled {
-            say("\nlimits are disabled (enabled: false): every request is allowed");
+            print("\nlimits are disabled (enabled: false): every request is allowed");
         }
         for note in notes(&loaded.config) {
-            say(&format!("\n\x1b[36mnote:\x1b[0m {note}"));
+            print(&format!("\n\x1b[36mnote:\x1b[0m {note}"));
         }
         for warning in &loaded.warnings {
-            say(&format!("\n\x1b[33mwarning:\x1b[0m {warning}"));
+            print(&format!("\n\x1b[33mwarning:\x1b[0m {warning}"));
         }
         let warnings = match loaded.warnings.len() {
             0 => String::new(),
             1 => ", 1 warning".to_owned(),
             n => format!(", {n} warnings"),
         };
-        say(&format!("\n{}: {} valid{warnings}", source.name(), rules_in_words(rows.len())));
+        print(&format!("\n{}: {} valid{warnings}", source.name(), rules_in_words(rows.len())));
         Ok(!self.strict || loaded.warnings.is_empty())
     }
 }

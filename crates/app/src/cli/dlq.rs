@@ -9,8 +9,8 @@ use sluicegate_core::time::Clock as _;
 use sluicegate_queue::{DeadLetter, DeadLetterFilter, Queue, WallClock};
 
 use super::check::table;
-use super::queue::{At, block_on, message_json};
-use super::say;
+use super::print;
+use super::queue::{BrokerArgs, block_on, message_json};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -30,17 +30,17 @@ const ERROR_WIDTH: usize = 60;
 #[derive(Args)]
 pub(super) struct Dlq {
     #[command(subcommand)]
-    action: Action,
+    action: DlqAction,
     #[command(flatten)]
-    at: At,
+    broker: BrokerArgs,
 }
 
 #[derive(Subcommand)]
-enum Action {
+enum DlqAction {
     /// List dead letters
     List {
         #[command(flatten)]
-        which: Which,
+        args: LetterFilterArgs,
         /// Print each dead letter as one line of JSON
         #[arg(long)]
         json: bool,
@@ -55,7 +55,7 @@ enum Action {
     /// Send dead letters again, with their original bodies, to the queue in which they failed
     Replay {
         #[command(flatten)]
-        which: Which,
+        args: LetterFilterArgs,
         /// Only print the number of matching dead letters
         #[arg(long)]
         dry_run: bool,
@@ -63,7 +63,7 @@ enum Action {
     /// Delete dead letters
     Delete {
         #[command(flatten)]
-        which: Which,
+        args: LetterFilterArgs,
         /// Only print the number of matching dead letters
         #[arg(long)]
         dry_run: bool,
@@ -75,7 +75,7 @@ enum Action {
 
 /// Options that select dead letters. All that are given must match.
 #[derive(Args)]
-struct Which {
+struct LetterFilterArgs {
     /// Queue in which the messages failed
     queue: String,
     /// Select messages of this type
@@ -95,7 +95,7 @@ struct Which {
     max: u64,
 }
 
-impl Which {
+impl LetterFilterArgs {
     fn filter(&self) -> DeadLetterFilter {
         let (kind, error) = (self.kind.clone(), self.error.clone());
         let until = self.older_than.map(|span| WallClock.now() - span);
@@ -105,45 +105,45 @@ impl Which {
 
 impl Dlq {
     pub(super) fn run(self) -> anyhow::Result<bool> {
-        let Self { action, at } = self;
+        let Self { action, broker } = self;
         block_on(async move {
-            let (queues, missing) = at.open().await?;
+            let (queues, missing) = broker.open().await?;
             match action {
-                Action::List { which, json } => {
-                    let queue = queues.queue(&which.queue, missing).await?;
-                    list(&queue, &which, json).await
+                DlqAction::List { args, json } => {
+                    let queue = queues.queue(&args.queue, missing).await?;
+                    list(&queue, &args, json).await
                 }
-                Action::Show { queue, job } => {
+                DlqAction::Show { queue, job } => {
                     let queue = queues.queue(&queue, missing).await?;
                     let one = DeadLetterFilter { job: Some(job), ..DeadLetterFilter::default() };
-                    let show = |letter: &DeadLetter| say(&letter_json(letter));
+                    let show = |letter: &DeadLetter| print(&letter_json(letter));
                     Ok(queue.dead_letters().list(&one, 1, show).await? > 0)
                 }
-                Action::Replay { which, dry_run } => {
-                    let queue = queues.queue(&which.queue, missing).await?;
+                DlqAction::Replay { args, dry_run } => {
+                    let queue = queues.queue(&args.queue, missing).await?;
                     if dry_run {
-                        return print_count(&queue, &which, "would be replayed").await;
+                        return print_count(&queue, &args, "would be replayed").await;
                     }
-                    let bar = bar(&queue, &which).await?;
+                    let bar = bar(&queue, &args).await?;
                     let letters = queue.dead_letters();
-                    let done = letters.replay(&which.filter(), which.max, |_| bar.inc(1)).await;
+                    let done = letters.replay(&args.filter(), args.max, |_| bar.inc(1)).await;
                     bar.finish_and_clear();
-                    say(&format!("{} replayed", letters_in_words(done?)));
+                    print(&format!("{} replayed", letters_in_words(done?)));
                     Ok(true)
                 }
-                Action::Delete { which, dry_run, yes } => {
-                    let queue = queues.queue(&which.queue, missing).await?;
+                DlqAction::Delete { args, dry_run, yes } => {
+                    let queue = queues.queue(&args.queue, missing).await?;
                     if dry_run {
-                        return print_count(&queue, &which, "would be deleted").await;
+                        return print_count(&queue, &args, "would be deleted").await;
                     }
                     if !yes {
                         bail!("add --yes to delete dead letters, or --dry-run to count them");
                     }
-                    let bar = bar(&queue, &which).await?;
+                    let bar = bar(&queue, &args).await?;
                     let letters = queue.dead_letters();
-                    let done = letters.delete(&which.filter(), which.max, |_| bar.inc(1)).await;
+                    let done = letters.delete(&args.filter(), args.max, |_| bar.inc(1)).await;
                     bar.finish_and_clear();
-                    say(&format!("{} deleted", letters_in_words(done?)));
+                    print(&format!("{} deleted", letters_in_words(done?)));
                     Ok(true)
                 }
             }
@@ -151,31 +151,31 @@ impl Dlq {
     }
 }
 
-async fn list(queue: &Queue, which: &Which, json: bool) -> anyhow::Result<bool> {
+async fn list(queue: &Queue, args: &LetterFilterArgs, json: bool) -> anyhow::Result<bool> {
     let mut rows = Vec::new();
     let letters = queue.dead_letters();
     let show = |letter: &DeadLetter| match json {
-        true => say(&letter_json(letter)),
+        true => print(&letter_json(letter)),
         false => rows.push(row(letter)),
     };
-    let count = letters.list(&which.filter(), which.max, show).await?;
+    let count = letters.list(&args.filter(), args.max, show).await?;
     if !json {
-        say(&table(&["failed at", "job", "type", "attempt", "queue", "error"], &rows));
-        say(&format!("\n{}", letters_in_words(count)));
+        print(&table(&["failed at", "job", "type", "attempt", "queue", "error"], &rows));
+        print(&format!("\n{}", letters_in_words(count)));
     }
     Ok(true)
 }
 
-async fn print_count(queue: &Queue, which: &Which, what: &str) -> anyhow::Result<bool> {
-    let count = queue.dead_letters().list(&which.filter(), which.max, |_| {}).await?;
-    say(&format!("{} {what}", letters_in_words(count)));
+async fn print_count(queue: &Queue, args: &LetterFilterArgs, what: &str) -> anyhow::Result<bool> {
+    let count = queue.dead_letters().list(&args.filter(), args.max, |_| {}).await?;
+    print(&format!("{} {what}", letters_in_words(count)));
     Ok(true)
 }
 
 /// Creates a progress bar, which is visible only on a terminal. Its length is an upper bound,
 /// because the filter is applied while the letters are read.
-async fn bar(queue: &Queue, which: &Which) -> anyhow::Result<ProgressBar> {
-    let bar = ProgressBar::new(queue.dead_depth().await?.ready.min(which.max));
+async fn bar(queue: &Queue, args: &LetterFilterArgs) -> anyhow::Result<ProgressBar> {
+    let bar = ProgressBar::new(queue.dead_depth().await?.ready.min(args.max));
     let style = ProgressStyle::with_template("{bar:40} {pos} of at most {len}, {eta} left");
     bar.set_style(style.expect("the template is valid"));
     Ok(bar)

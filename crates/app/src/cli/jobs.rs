@@ -11,11 +11,11 @@ use sluicegate_core::Timestamp;
 use sluicegate_core::time::Clock as _;
 use sluicegate_queue::{DeadLetterFilter, Message, Queue, WallClock};
 
-use super::complain;
+use super::print_error;
 use super::queue::block_on;
 use super::remote::Remote;
-use crate::configuration::Source;
-use crate::queue::{Missing, Queues};
+use crate::configuration::ConfigSource;
+use crate::queue::{MissingQueue, Queues};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -28,24 +28,24 @@ queues are searched only with --search, which receives the messages and requeues
 
 Exit code: 0 found, 1 not found, 2 error";
 
-const UNSEEN: &str = "job not found: it was never sent, or it finished too long ago";
+const NOT_FOUND: &str = "job not found: it was never sent, or it finished too long ago";
 /// Maximum number of messages to search per queue.
-const LOOK_MAX: u64 = 100_000;
+const SEARCH_MAX: u64 = 100_000;
 
 #[derive(Args)]
 pub(super) struct Jobs {
     #[command(subcommand)]
-    action: Action,
+    action: JobsAction,
 }
 
 #[derive(Subcommand)]
-enum Action {
+enum JobsAction {
     /// Show where a job is, what it waits for, and until when
-    Why(Why),
+    Why(WhyArgs),
 }
 
 #[derive(Args)]
-struct Why {
+struct WhyArgs {
     /// Id of the job
     job: String,
     /// Configuration file with the `queue`, `dispatch` and `workers` sections
@@ -67,7 +67,7 @@ struct Why {
 }
 
 /// One place where the job was found, as JSON and as text.
-struct Found {
+struct JobLocation {
     value: Value,
     words: String,
 }
@@ -75,30 +75,30 @@ struct Found {
 impl Jobs {
     pub(super) fn run(self) -> anyhow::Result<bool> {
         match self.action {
-            Action::Why(why) => why.run(),
+            JobsAction::Why(why) => why.run(),
         }
     }
 }
 
-impl Why {
+impl WhyArgs {
     fn run(self) -> anyhow::Result<bool> {
         let Self { job, config, search, admin, token, json } = self;
-        let config = Source::new(config).load()?.config;
+        let config = ConfigSource::new(config).load()?.config;
         let scheme = if config.listen.admin.tls.is_some() { "https" } else { "http" };
         let admin = admin.unwrap_or_else(|| format!("{scheme}://{}", config.listen.admin.address));
         let remote = Remote::new(admin, token, json);
         let now = WallClock.now();
         let mut found = Vec::new();
         match remote.get(&format!("/v1/jobs/{job}")) {
-            Ok(seen) => found.push(Found { words: seen_words(&seen, now), value: seen }),
+            Ok(seen) => found.push(JobLocation { words: describe_state(&seen, now), value: seen }),
             // The queues can still be searched.
-            Err(problem) => complain(&format!("{problem:#}")),
+            Err(problem) => print_error(&format!("{problem:#}")),
         }
         let found = block_on(async move {
-            look(&config, &job, search, now, &mut found).await?;
+            search_queues(&config, &job, search, now, &mut found).await?;
             let values = found.iter().map(|found| found.value.clone()).collect();
             remote.show(&Value::Array(values), |_| match found.is_empty() {
-                true => UNSEEN.to_owned(),
+                true => NOT_FOUND.to_owned(),
                 false => {
                     let words: Vec<_> = found.iter().map(|found| found.words.as_str()).collect();
                     words.join("\n")
@@ -111,14 +111,14 @@ impl Why {
 }
 
 /// Searches the queues of a configuration for a job.
-async fn look(
+async fn search_queues(
     config: &Config,
     job: &str,
     search: bool,
     now: Timestamp,
-    found: &mut Vec<Found>,
+    found: &mut Vec<JobLocation>,
 ) -> anyhow::Result<()> {
-    let names = names(config);
+    let names = queue_names(config);
     if names.is_empty() {
         return Ok(());
     }
@@ -133,26 +133,26 @@ async fn look(
     }
     let queues = Queues::open(&broker).await.context("queue")?;
     for (name, dead_letter) in names {
-        let Ok(queue) = queues.queue_with(&name, dead_letter.as_deref(), Missing::Refuse).await
+        let Ok(queue) = queues.queue_with(&name, dead_letter.as_deref(), MissingQueue::Fail).await
         else {
             continue;
         };
-        lying(&queue, job, now, found).await?;
+        search_queue(&queue, job, now, found).await?;
     }
     Ok(())
 }
 
-async fn lying(
+async fn search_queue(
     queue: &Queue,
     job: &str,
     now: Timestamp,
-    found: &mut Vec<Found>,
+    found: &mut Vec<JobLocation>,
 ) -> anyhow::Result<()> {
     let name = queue.name().to_owned();
     queue
-        .peek(LOOK_MAX, |message| {
+        .peek(SEARCH_MAX, |message| {
             if message.meta.job.as_str() == job {
-                found.push(lies(&name, message, now));
+                found.push(queue_location(&name, message, now));
             }
         })
         .await?;
@@ -165,14 +165,14 @@ async fn lying(
              replay it with: sluicegate dlq replay {name} --job {job}"
         );
         let value = json!({"queue": name, "state": "dead", "error": error});
-        found.push(Found { value, words });
+        found.push(JobLocation { value, words });
     });
     // If several queues share a dead letter queue, the job is found once per queue.
     listed.await?;
     Ok(())
 }
 
-fn lies(queue: &str, message: &Message, now: Timestamp) -> Found {
+fn queue_location(queue: &str, message: &Message, now: Timestamp) -> JobLocation {
     let meta = &message.meta;
     let until = meta.not_before.filter(|until| *until > now);
     let booked = meta.booking.is_some();
@@ -197,10 +197,10 @@ fn lies(queue: &str, message: &Message, now: Timestamp) -> Found {
         "attempt": meta.attempt,
         "deferrals": meta.deferrals,
     });
-    Found { value, words }
+    JobLocation { value, words }
 }
 
-fn seen_words(seen: &Value, now: Timestamp) -> String {
+fn describe_state(seen: &Value, now: Timestamp) -> String {
     let text = |key: &str| seen[key].as_str().unwrap_or_default().to_owned();
     let (queue, provider) = (text("queue"), text("provider"));
     let what = match seen["event"].as_str().unwrap_or_default() {
@@ -229,7 +229,7 @@ fn seen_words(seen: &Value, now: Timestamp) -> String {
 }
 
 /// Lists the queues of a configuration that can contain a job, with their dead letter queues.
-fn names(config: &Config) -> Vec<(String, Option<String>)> {
+fn queue_names(config: &Config) -> Vec<(String, Option<String>)> {
     let mut names: Vec<(String, Option<String>)> = Vec::new();
     let mut add = |name: &str, dead_letter: &Option<String>| match names
         .iter_mut()

@@ -8,11 +8,11 @@
 //! | 1 | negative result: the request is denied, a test failed, a limit was exceeded |
 //! | 2 | error: invalid input, or the server can't be reached |
 
-mod ask;
 mod check;
 mod dlq;
 mod jobs;
 mod overrides;
+mod query;
 mod queue;
 mod remote;
 mod serve;
@@ -42,16 +42,16 @@ enum Command {
     #[command(after_help = check::EXAMPLES)]
     Check(check::Check),
     /// Check a request against the limits and charge it if it is allowed
-    #[command(after_help = ask::ALLOW_EXAMPLES)]
-    Allow(ask::Ask),
+    #[command(after_help = query::ALLOW_EXAMPLES)]
+    Allow(query::RequestArgs),
     /// Show which rules apply to a request and how it would be decided, without charging it
-    #[command(after_help = ask::EXPLAIN_EXAMPLES)]
-    Explain(ask::Ask),
+    #[command(after_help = query::EXPLAIN_EXAMPLES)]
+    Explain(query::RequestArgs),
     /// Show the current usage of the limits that apply to a request, without charging it
-    Usage(ask::Ask),
+    Usage(query::RequestArgs),
     /// List the counters that a request is charged to, or reset them to zero
-    #[command(after_help = ask::RESET_EXAMPLES)]
-    Reset(ask::Reset),
+    #[command(after_help = query::RESET_EXAMPLES)]
+    Reset(query::ResetArgs),
     /// Temporarily replace the limits of a rule for some callers, without a restart
     #[command(after_help = overrides::EXAMPLES)]
     Override(overrides::Overrides),
@@ -85,9 +85,9 @@ pub(crate) fn run() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Serve(serve) => serve.run(),
         Command::Check(check) => check.run(),
-        Command::Allow(ask) => ask.allow(),
-        Command::Explain(ask) => ask.explain(),
-        Command::Usage(ask) => ask.usage(),
+        Command::Allow(args) => args.allow(),
+        Command::Explain(args) => args.explain(),
+        Command::Usage(args) => args.usage(),
         Command::Reset(reset) => reset.run(),
         Command::Override(overrides) => overrides.run(),
         Command::Test(test) => test.run(),
@@ -98,16 +98,16 @@ pub(crate) fn run() -> ExitCode {
         Command::Completions(Completions { shell }) => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "sluicegate", &mut script);
-            say(String::from_utf8_lossy(&script).trim_end());
+            print(String::from_utf8_lossy(&script).trim_end());
             Ok(true)
         }
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
-        Err(error) if error.is::<Logged>() => ExitCode::from(2),
+        Err(error) if error.is::<AlreadyLogged>() => ExitCode::from(2),
         Err(error) => {
-            complain(&format!("{error:#}"));
+            print_error(&format!("{error:#}"));
             ExitCode::from(2)
         }
     }
@@ -115,24 +115,24 @@ pub(crate) fn run() -> ExitCode {
 
 /// Marker error: the command failed, and the cause is already in the log.
 #[derive(Debug)]
-struct Logged;
+struct AlreadyLogged;
 
-impl std::fmt::Display for Logged {
+impl std::fmt::Display for AlreadyLogged {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("see the log for the cause")
     }
 }
 
-impl std::error::Error for Logged {}
+impl std::error::Error for AlreadyLogged {}
 
 /// Prints an error to standard error; coloured only on a terminal.
-pub(crate) fn complain(message: &str) {
+pub(crate) fn print_error(message: &str) {
     use std::io::Write as _;
     let _ = writeln!(anstream::stderr(), "\x1b[1;31merror:\x1b[0m {message}");
 }
 
 /// Prints a line to standard output; coloured only on a terminal. A closed pipe is not an error.
-pub(crate) fn say(text: &str) {
+pub(crate) fn print(text: &str) {
     use std::io::Write as _;
     let _ = writeln!(anstream::stdout(), "{text}");
 }

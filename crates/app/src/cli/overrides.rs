@@ -5,7 +5,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::check::table;
-use super::remote::{Remote, list, named, word};
+use super::remote::{Remote, display, items, parse_pairs};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -72,12 +72,12 @@ impl Overrides {
             Command::Set(set) => set.run(),
             Command::List(List { remote }) => {
                 let answer = remote.get("/v1/overrides")?;
-                remote.show(&answer, |answer| overview(list(&answer["overrides"])));
+                remote.show(&answer, |answer| overview(items(&answer["overrides"])));
                 Ok(true)
             }
             Command::Remove(Remove { id, remote }) => {
                 let answer = remote.delete(&format!("/v1/overrides/{id}"))?;
-                remote.show(&answer, |answer| format!("removed: {}", word(&answer["removed"])));
+                remote.show(&answer, |answer| format!("removed: {}", display(&answer["removed"])));
                 Ok(true)
             }
         }
@@ -88,7 +88,7 @@ impl Set {
     fn run(self) -> anyhow::Result<bool> {
         let mut body = json!({
             "rule": self.rule,
-            "when": named(&self.when)?,
+            "when": parse_pairs(&self.when)?,
             "limit": self.limit,
             "reason": self.reason,
         });
@@ -107,22 +107,22 @@ fn overview(overrides: &[Value]) -> String {
     }
     let row = |one: &Value| {
         let when = one["when"].as_object().into_iter().flatten();
-        let when: Vec<_> = when.map(|(name, value)| format!("{name}={}", word(value))).collect();
+        let when: Vec<_> = when.map(|(name, value)| format!("{name}={}", display(value))).collect();
         let effect = match &one["problem"] {
-            Value::Null => word(&one["limit"]),
-            problem => format!("no effect: {}", word(problem)),
+            Value::Null => display(&one["limit"]),
+            problem => format!("no effect: {}", display(problem)),
         };
         [
-            word(&one["id"]),
-            word(&one["rule"]),
+            display(&one["id"]),
+            display(&one["rule"]),
             if when.is_empty() { "all requests".to_owned() } else { when.join(" ") },
             effect,
             match &one["expiresAt"] {
                 Value::Null => "no end".to_owned(),
-                at => word(at),
+                at => display(at),
             },
-            word(&one["by"]),
-            word(&one["reason"]),
+            display(&one["by"]),
+            display(&one["reason"]),
         ]
     };
     let rows: Vec<_> = overrides.iter().map(row).collect();

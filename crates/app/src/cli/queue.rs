@@ -10,9 +10,9 @@ use sluicegate_core::Span;
 use sluicegate_queue::{DeliveryTime, Error, JobId, Message, Queue};
 
 use super::check::table;
-use super::say;
-use crate::configuration::Source;
-use crate::queue::{Missing, Queues};
+use super::print;
+use crate::configuration::ConfigSource;
+use crate::queue::{MissingQueue, Queues};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -29,14 +29,14 @@ sluicegate-queue.db in the current directory.";
 #[derive(Args)]
 pub(super) struct QueueCommand {
     #[command(subcommand)]
-    action: Action,
+    action: QueueAction,
     #[command(flatten)]
-    at: At,
+    broker: BrokerArgs,
 }
 
 /// Options that select the broker.
 #[derive(Args)]
-pub(super) struct At {
+pub(super) struct BrokerArgs {
     /// Configuration file with a `queue` section [default: the embedded queue in
     /// ./sluicegate-queue.db]
     #[arg(short, long, value_name = "FILE", env = "SLUICEGATE_CONFIG", global = true)]
@@ -46,16 +46,16 @@ pub(super) struct At {
     create: bool,
 }
 
-impl At {
-    pub(super) async fn open(self) -> anyhow::Result<(Queues, Missing)> {
-        let config = Source::new(self.config).load()?.config.queue.unwrap_or_default();
-        let missing = if self.create { Missing::Make } else { Missing::Refuse };
+impl BrokerArgs {
+    pub(super) async fn open(self) -> anyhow::Result<(Queues, MissingQueue)> {
+        let config = ConfigSource::new(self.config).load()?.config.queue.unwrap_or_default();
+        let missing = if self.create { MissingQueue::Create } else { MissingQueue::Fail };
         Ok((Queues::open(&config).await?, missing))
     }
 }
 
 #[derive(Subcommand)]
-enum Action {
+enum QueueAction {
     /// Show the number of messages in queues
     Depth {
         /// Names of the queues
@@ -63,7 +63,7 @@ enum Action {
         queues: Vec<String>,
     },
     /// Send a message
-    Send(Send),
+    Send(SendArgs),
     /// Print messages, one line of JSON each, and leave them in the queue
     Peek {
         /// Name of the queue
@@ -83,7 +83,7 @@ enum Action {
 }
 
 #[derive(Args)]
-struct Send {
+struct SendArgs {
     /// Name of the queue
     queue: String,
     /// Message body; - reads it from standard input
@@ -110,36 +110,36 @@ const BATCH: usize = 500;
 
 impl QueueCommand {
     pub(super) fn run(self) -> anyhow::Result<bool> {
-        let Self { action, at } = self;
+        let Self { action, broker } = self;
         block_on(async move {
-            let (queues, missing) = at.open().await?;
+            let (queues, missing) = broker.open().await?;
             match action {
-                Action::Depth { queues: names } => {
+                QueueAction::Depth { queues: names } => {
                     let mut rows = Vec::new();
                     for name in &names {
                         rows.push(depth(&queues.queue(name, missing).await?).await?);
                     }
                     let head = ["queue", "ready", "delayed", "in flight", "oldest", "dead letters"];
-                    say(&table(&head, &rows));
+                    print(&table(&head, &rows));
                 }
-                Action::Send(send) => {
+                QueueAction::Send(send) => {
                     let queue = queues.queue(&send.queue, missing).await?;
                     send.run(&queue).await?;
                 }
-                Action::Peek { queue, max } => {
+                QueueAction::Peek { queue, max } => {
                     let queue = queues.queue(&queue, missing).await?;
-                    let count = queue.peek(max, |message| say(&message_json(message))).await?;
+                    let count = queue.peek(max, |message| print(&message_json(message))).await?;
                     return Ok(count > 0);
                 }
-                Action::Purge { queue: name, yes } => {
+                QueueAction::Purge { queue: name, yes } => {
                     let queue = queues.queue(&name, missing).await?;
                     if !yes {
                         let ready = queue.depth().await?.ready;
                         bail!("queue {name} has {ready} messages: add --yes to delete all of them");
                     }
                     match queue.purge().await? {
-                        Some(purged) => say(&format!("{purged} messages deleted")),
-                        None => say("all messages will be deleted; this takes up to a minute"),
+                        Some(purged) => print(&format!("{purged} messages deleted")),
+                        None => print("all messages will be deleted; this takes up to a minute"),
                     }
                 }
             }
@@ -148,13 +148,13 @@ impl QueueCommand {
     }
 }
 
-impl Send {
+impl SendArgs {
     async fn run(&self, queue: &Queue) -> anyhow::Result<()> {
         let body = self.body()?;
         let when = self.delay.map_or(DeliveryTime::Now, DeliveryTime::After);
         if !self.lines {
             let message = self.message(queue, body)?;
-            say(&queue.send_at(message, when).await?.to_string());
+            print(&queue.send_at(message, when).await?.to_string());
             return Ok(());
         }
         let lines = body.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
@@ -172,7 +172,7 @@ impl Send {
             }
         }
         bar.finish_and_clear();
-        say(&format!("{} messages sent", lines.len()));
+        print(&format!("{} messages sent", lines.len()));
         Ok(())
     }
 

@@ -5,7 +5,7 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use serde_json::Value;
 
-use super::say;
+use super::print;
 
 #[derive(Args)]
 pub(super) struct Remote {
@@ -34,25 +34,25 @@ impl Remote {
     /// Prints a response: as JSON with `--json`, else formatted by `words`.
     pub(super) fn show(&self, answer: &Value, words: impl FnOnce(&Value) -> String) {
         if self.json {
-            say(&answer.to_string());
+            print(&answer.to_string());
         } else {
-            say(&words(answer));
+            print(&words(answer));
         }
     }
 
     pub(super) fn get(&self, path: &str) -> anyhow::Result<Value> {
-        self.ask("GET", path, None)
+        self.send("GET", path, None)
     }
 
     pub(super) fn post(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
-        self.ask("POST", path, Some(body))
+        self.send("POST", path, Some(body))
     }
 
     pub(super) fn delete(&self, path: &str) -> anyhow::Result<Value> {
-        self.ask("DELETE", path, None)
+        self.send("DELETE", path, None)
     }
 
-    fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {
+    fn send(&self, method: &str, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {
         let url = format!("{}{path}", self.url.trim_end_matches('/'));
         let agent: ureq::Agent = ureq::Agent::config_builder()
             .http_status_as_error(false)
@@ -85,22 +85,22 @@ impl Remote {
 }
 
 /// Returns the elements of a JSON array, or an empty slice for any other value.
-pub(super) fn list(value: &Value) -> &[Value] {
+pub(super) fn items(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
 /// Formats a JSON value for display: strings without quotes, arrays joined by commas.
-pub(super) fn word(value: &Value) -> String {
+pub(super) fn display(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         Value::Null => String::new(),
-        Value::Array(values) => values.iter().map(word).collect::<Vec<_>>().join(", "),
+        Value::Array(values) => values.iter().map(display).collect::<Vec<_>>().join(", "),
         other => other.to_string(),
     }
 }
 
 /// Parses `NAME=VALUE` pairs into a JSON object.
-pub(super) fn named(pairs: &[String]) -> anyhow::Result<serde_json::Map<String, Value>> {
+pub(super) fn parse_pairs(pairs: &[String]) -> anyhow::Result<serde_json::Map<String, Value>> {
     let pair = |text: &String| {
         let Some((name, value)) = text.split_once('=') else {
             bail!("{text:?} is not of the form NAME=VALUE, such as userId=u1");

@@ -15,11 +15,11 @@ use tokio::sync::mpsc;
 use tracing::{error, info, warn};
 use tracing_subscriber::EnvFilter;
 
-use super::Logged;
-use crate::configuration::Source;
+use super::AlreadyLogged;
+use crate::configuration::ConfigSource;
 use crate::console::Console;
-use crate::queue::Missing;
-use crate::wire::{Node, Part, Run};
+use crate::queue::MissingQueue;
+use crate::wire::{Node, Role, RunOptions};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -44,18 +44,18 @@ pub(super) struct Serve {
     /// Run only these parts of the service, comma-separated [default: all]. The admin listener always
     /// runs
     #[arg(long, value_enum, value_delimiter = ',', value_name = "PARTS")]
-    only: Vec<Part>,
+    only: Vec<Role>,
     /// Create queues that do not exist
     #[arg(long)]
     create: bool,
     /// Show a progress line for jobs below the log
-    #[arg(long, value_enum, value_name = "WHEN", default_value_t = Progress::Auto)]
-    progress: Progress,
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t = ProgressMode::Auto)]
+    progress: ProgressMode,
 }
 
 /// Value of `--progress`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Progress {
+enum ProgressMode {
     /// If standard error is a terminal
     Auto,
     /// Even if standard error is not a terminal
@@ -66,28 +66,28 @@ enum Progress {
 
 impl Serve {
     pub(super) fn run(self) -> anyhow::Result<bool> {
-        let source = Source::new(self.config);
+        let source = ConfigSource::new(self.config);
         let loaded = source.load()?;
         let console = Console::start().context("can't start the log writer")?;
         let progress = match self.progress {
-            Progress::Auto => Console::is_terminal(),
-            Progress::Always => true,
-            Progress::Never => false,
+            ProgressMode::Auto => Console::is_terminal(),
+            ProgressMode::Always => true,
+            ProgressMode::Never => false,
         };
         let progress = progress.then(|| console.clone());
         start_logging(&loaded.config, &console);
         for warning in &loaded.warnings {
             warn!("{warning}");
         }
-        let parts = match self.only.is_empty() {
-            true => Part::ALL.to_vec(),
+        let roles = match self.only.is_empty() {
+            true => Role::ALL.to_vec(),
             false => self.only,
         };
-        let missing = if self.create { Missing::Make } else { Missing::Refuse };
+        let missing = if self.create { MissingQueue::Create } else { MissingQueue::Fail };
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         let outcome = runtime.block_on(async {
             let stop = Stop::default();
-            let run = Run { parts: &parts, missing, progress, stop };
+            let run = RunOptions { roles: &roles, missing, progress, stop };
             serve(source, &loaded.config, run).await
         });
         // A DNS lookup that is still running must not delay the exit.
@@ -100,18 +100,18 @@ impl Serve {
         console.close();
         match outcome {
             Ok(()) => Ok(true),
-            Err(_) if tracing::enabled!(tracing::Level::ERROR) => Err(Logged.into()),
+            Err(_) if tracing::enabled!(tracing::Level::ERROR) => Err(AlreadyLogged.into()),
             Err(error) => Err(error),
         }
     }
 }
 
-async fn serve(source: Source, config: &Config, run: Run<'_>) -> anyhow::Result<()> {
-    let node = Node::new(source.clone(), config, run.parts)?;
+async fn serve(source: ConfigSource, config: &Config, run: RunOptions<'_>) -> anyhow::Result<()> {
+    let node = Node::new(source.clone(), config, run.roles)?;
     // Installed before anything slow, so that an early signal is not lost.
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
-    let mut hangup = Hangup::new(&source)?;
+    let mut hangup = HangupSignal::new(&source)?;
     let mut changed = watch(&source)?;
 
     let stop = run.stop.clone();
@@ -121,9 +121,9 @@ async fn serve(source: Source, config: &Config, run: Run<'_>) -> anyhow::Result<
             tokio::select! {
                 _ = interrupt.recv() => break "SIGINT",
                 _ = terminate.recv() => break "SIGTERM",
-                meaning = hangup.recv() => match meaning {
-                    Meaning::Reload => reload(&reloading).await,
-                    Meaning::End => break "SIGHUP",
+                action = hangup.recv() => match action {
+                    HangupAction::Reload => reload(&reloading).await,
+                    HangupAction::Exit => break "SIGHUP",
                 },
                 Some(()) = changed.recv() => reload(&reloading).await,
             }
@@ -147,37 +147,37 @@ async fn serve(source: Source, config: &Config, run: Run<'_>) -> anyhow::Result<
 
 /// Receiver of SIGHUP, which means either that the terminal was closed or that an operator wants
 /// the service to reload its configuration.
-struct Hangup {
-    meaning: Meaning,
+struct HangupSignal {
+    action: HangupAction,
     /// `None` if the parent process set SIGHUP to ignored, as `nohup` does.
     signal: Option<Signal>,
 }
 
 /// Reaction to SIGHUP; see docs/decisions/014-what-sighup-means.md.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Meaning {
+enum HangupAction {
     Reload,
-    End,
+    Exit,
 }
 
-impl Hangup {
-    fn new(source: &Source) -> anyhow::Result<Self> {
+impl HangupSignal {
+    fn new(source: &ConfigSource) -> anyhow::Result<Self> {
         // Only a process with a controlling terminal can open this.
         let has_terminal = std::fs::File::open("/dev/tty").is_ok();
         let is_service = !has_terminal && !source.files().is_empty();
-        let meaning = if is_service { Meaning::Reload } else { Meaning::End };
+        let action = if is_service { HangupAction::Reload } else { HangupAction::Exit };
         let signal = match is_ignored(SignalKind::hangup()) {
             true => None,
             false => Some(signal(SignalKind::hangup())?),
         };
-        Ok(Self { meaning, signal })
+        Ok(Self { action, signal })
     }
 
-    async fn recv(&mut self) -> Meaning {
+    async fn recv(&mut self) -> HangupAction {
         match &mut self.signal {
             Some(signal) => {
                 signal.recv().await;
-                self.meaning
+                self.action
             }
             None => std::future::pending().await,
         }
@@ -203,18 +203,18 @@ async fn reload(node: &Arc<Node>) {
 ///
 /// Watches their folders, because editors and orchestrators replace files instead of writing to
 /// them. Waits 100 ms after an event, so that several writes cause one reload.
-fn watch(source: &Source) -> anyhow::Result<mpsc::Receiver<()>> {
-    let (tell, told) = mpsc::channel(1);
+fn watch(source: &ConfigSource) -> anyhow::Result<mpsc::Receiver<()>> {
+    let (changed_tx, changed_rx) = mpsc::channel(1);
     if source.files().is_empty() {
         // Keeps the channel open: a closed one would return `None` from every `recv`.
-        std::mem::forget(tell);
-        return Ok(told);
+        std::mem::forget(changed_tx);
+        return Ok(changed_rx);
     }
-    let (touched, mut touches) = mpsc::channel(1);
+    let (event_tx, mut event_rx) = mpsc::channel(1);
     let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
         if event.is_ok_and(|event| !event.kind.is_access()) {
             // If the channel is full, a check is already pending.
-            let _ = touched.try_send(());
+            let _ = event_tx.try_send(());
         }
     })
     .context("can't watch files")?;
@@ -225,11 +225,11 @@ fn watch(source: &Source) -> anyhow::Result<mpsc::Receiver<()>> {
     }
     let source = source.clone();
     tokio::spawn(async move {
-        while touches.recv().await.is_some() {
+        while event_rx.recv().await.is_some() {
             tokio::time::sleep(Duration::from_millis(100)).await;
             let mut changed = false;
             for path in source.files() {
-                let now = settled(&path).await;
+                let now = read_stable(&path).await;
                 // Another file in the folder changed.
                 if known.get(&path) == Some(&now) {
                     continue;
@@ -245,19 +245,19 @@ fn watch(source: &Source) -> anyhow::Result<mpsc::Receiver<()>> {
                 }
                 changed |= known.insert(path, now).is_some();
             }
-            if changed && tell.send(()).await.is_err() {
+            if changed && changed_tx.send(()).await.is_err() {
                 return;
             }
         }
     });
-    Ok(told)
+    Ok(changed_rx)
 }
 
 /// Reads a file; returns `None` if it is missing or can't be read.
 ///
 /// A file that is missing or empty may be in the middle of a replacement, so this retries for a
 /// second.
-async fn settled(path: &Path) -> Option<Vec<u8>> {
+async fn read_stable(path: &Path) -> Option<Vec<u8>> {
     for _ in 0..10 {
         let content = tokio::fs::read(path).await.ok();
         if content.as_ref().is_some_and(|content| !content.is_empty()) {

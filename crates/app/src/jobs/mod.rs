@@ -1,7 +1,7 @@
 //! Builds and runs the dispatcher and the workers of a configuration.
 
+mod depth_poller;
 pub(crate) mod progress;
-mod watch;
 pub(crate) mod why;
 
 use std::collections::BTreeMap;
@@ -17,25 +17,25 @@ use tokio::task::JoinSet;
 use tracing::error;
 
 use crate::handlers;
-use crate::queue::{Missing, Queues};
-use crate::wire::Part;
+use crate::queue::{MissingQueue, Queues};
+use crate::wire::Role;
 
-pub(crate) use watch::Watch;
+pub(crate) use depth_poller::DepthPoller;
 
 /// The dispatcher and the workers of a process; both may be absent.
 pub(crate) struct Jobs {
     dispatcher: Option<Arc<Dispatcher>>,
     workers: Vec<Arc<Worker>>,
     /// Metrics and state of the jobs.
-    pub(crate) shown: Shown,
+    pub(crate) monitor: JobMonitor,
 }
 
 /// Metrics and state of the jobs, for the metrics endpoint, `jobs why` and the progress line.
 #[derive(Clone)]
-pub(crate) struct Shown {
+pub(crate) struct JobMonitor {
     pub(crate) metrics: Metrics,
     pub(crate) tracker: Tracker,
-    pub(crate) watch: Watch,
+    pub(crate) depths: DepthPoller,
     pub(crate) providers: Vec<String>,
 }
 
@@ -44,21 +44,21 @@ impl Jobs {
     /// the login is wrong or a handler is invalid.
     pub(crate) async fn open(
         config: &Config,
-        parts: &[Part],
-        missing: Missing,
+        roles: &[Role],
+        missing: MissingQueue,
         service: &Arc<Service>,
     ) -> anyhow::Result<Self> {
         let clock: Arc<dyn Clock> = Arc::new(WallClock);
-        let dispatch = config.dispatch.as_ref().filter(|_| parts.contains(&Part::Dispatch));
-        let workers = config.workers.iter().filter(|_| parts.contains(&Part::Worker));
+        let dispatch = config.dispatch.as_ref().filter(|_| roles.contains(&Role::Dispatch));
+        let workers = config.workers.iter().filter(|_| roles.contains(&Role::Worker));
         let workers: Vec<_> = workers.collect();
         let mut jobs = Self {
             dispatcher: None,
             workers: Vec::new(),
-            shown: Shown {
+            monitor: JobMonitor {
                 metrics: Metrics::new(clock.clone()),
                 tracker: Tracker::default(),
-                watch: Watch::default(),
+                depths: DepthPoller::default(),
                 providers: providers(config),
             },
         };
@@ -68,11 +68,11 @@ impl Jobs {
         let broker = config.queue.clone().unwrap_or_default();
         // The embedded queue is ours alone, so no other tool could have created its queues.
         let missing = match &broker.broker {
-            QueueBroker::Embedded { .. } => Missing::Make,
+            QueueBroker::Embedded { .. } => MissingQueue::Create,
             _ => missing,
         };
         let mut queues =
-            Opened { queues: Queues::open(&broker).await?, missing, open: BTreeMap::new() };
+            OpenQueues { queues: Queues::open(&broker).await?, missing, open: BTreeMap::new() };
         if let Some(dispatch) = dispatch {
             let made = jobs.dispatcher(dispatch, &mut queues, service, clock.clone()).await;
             jobs.dispatcher = Some(made.context("dispatch")?);
@@ -85,7 +85,7 @@ impl Jobs {
             let made = jobs.worker(worker, booked, &mut queues, service, clock.clone()).await;
             jobs.workers.push(made.with_context(|| format!("workers[{number}]"))?);
         }
-        jobs.shown.watch.add(queues.open.into_values());
+        jobs.monitor.depths.add(queues.open.into_values());
         Ok(jobs)
     }
 
@@ -104,7 +104,7 @@ impl Jobs {
             running.spawn(worker.run(stop.clone()));
         }
         if !self.is_empty() {
-            running.spawn(self.shown.watch.clone().run(stop.drain.clone()));
+            running.spawn(self.monitor.depths.clone().run(stop.drain.clone()));
         }
         running
     }
@@ -122,7 +122,7 @@ impl Jobs {
     async fn dispatcher(
         &self,
         config: &config::Dispatch,
-        queues: &mut Opened,
+        queues: &mut OpenQueues,
         service: &Arc<Service>,
         clock: Arc<dyn Clock>,
     ) -> anyhow::Result<Arc<Dispatcher>> {
@@ -132,15 +132,32 @@ impl Jobs {
             targets.push(queues.queue(&provider.queue, None).await?);
         }
         let source = queues.queue(&config.source, config.dead_letter.as_deref()).await?;
-        let (metrics, tracker) = (self.shown.metrics.clone(), self.shown.tracker.clone());
-        Ok(Dispatcher::new(config.clone(), source, targets, service, clock, metrics, tracker))
+        let candidates: Vec<_> = providers.iter().map(|(candidate, _)| candidate.clone()).collect();
+        let selector = Selector::new(
+            strategy(&config.strategy),
+            &candidates,
+            config.fixed.as_deref(),
+            &config.priority,
+        );
+        let options = dispatcher::Options {
+            id: config.id.clone(),
+            enabled: config.enabled,
+            delay: match config.delay {
+                config::DelayMode::Fixed(span) => Delay::Fixed(span),
+                config::DelayMode::Booked => Delay::Booked,
+            },
+            selector,
+            prefetch: config.prefetch,
+        };
+        let (metrics, tracker) = (self.monitor.metrics.clone(), self.monitor.tracker.clone());
+        Ok(Dispatcher::new(options, source, providers, service, clock, metrics, tracker))
     }
 
     async fn worker(
         &self,
         config: &config::Worker,
         booked: bool,
-        queues: &mut Opened,
+        queues: &mut OpenQueues,
         service: &Arc<Service>,
         clock: Arc<dyn Clock>,
     ) -> anyhow::Result<Arc<Worker>> {
@@ -167,7 +184,7 @@ impl Jobs {
         };
         let queues = worker::Queues { jobs, results, further };
         let handler = handlers::handler(&config.handler).context("handler")?;
-        let (metrics, tracker) = (self.shown.metrics.clone(), self.shown.tracker.clone());
+        let (metrics, tracker) = (self.monitor.metrics.clone(), self.monitor.tracker.clone());
         Ok(Worker::new(options, queues, handler, service, clock, metrics, tracker))
     }
 }
@@ -182,13 +199,13 @@ pub(crate) async fn finish(mut running: JoinSet<()>) {
 }
 
 /// Open queues by name. Each is opened once, so that its users share the statistics.
-struct Opened {
+struct OpenQueues {
     queues: Queues,
-    missing: Missing,
+    missing: MissingQueue,
     open: BTreeMap<String, Queue>,
 }
 
-impl Opened {
+impl OpenQueues {
     async fn queue(&mut self, name: &str, dead_letter: Option<&str>) -> anyhow::Result<Queue> {
         if let Some(queue) = self.open.get(name).filter(|_| dead_letter.is_none()) {
             return Ok(queue.clone());

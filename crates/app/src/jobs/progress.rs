@@ -7,7 +7,7 @@ use sluicegate_core::Span;
 use sluicegate_dispatch::Count;
 use tokio_util::sync::CancellationToken;
 
-use super::Shown;
+use super::JobMonitor;
 use crate::console::Console;
 
 const EVERY: Duration = Duration::from_secs(1);
@@ -15,17 +15,17 @@ const EVERY: Duration = Duration::from_secs(1);
 const RATE_OVER: usize = 10;
 
 /// Updates the progress line every second until it is stopped. Hides it while there are no jobs.
-pub(crate) async fn show(console: Console, shown: Shown, stop: CancellationToken) {
+pub(crate) async fn show(console: Console, monitor: JobMonitor, stop: CancellationToken) {
     let mut tick = tokio::time::interval(EVERY);
     let mut done = Vec::new();
     while stop.run_until_cancelled(tick.tick()).await.is_some() {
-        let finished = shown.count(Count::Done) + shown.count(Count::Dead);
+        let finished = monitor.count(Count::Done) + monitor.count(Count::Dead);
         done.push(finished);
         if done.len() > RATE_OVER {
             done.remove(0);
         }
         let rate = (finished - done[0]) as f64 / (done.len().max(2) - 1) as f64;
-        match line(&shown, rate) {
+        match line(&monitor, rate) {
             Some(line) => console.show_progress(line),
             None => console.clear_progress(),
         }
@@ -33,17 +33,17 @@ pub(crate) async fn show(console: Console, shown: Shown, stop: CancellationToken
     console.clear_progress();
 }
 
-impl Shown {
+impl JobMonitor {
     fn count(&self, count: Count) -> u64 {
         self.providers.iter().map(|provider| self.metrics.worker(provider, count)).sum()
     }
 }
 
 /// Formats the line; `None` if the queues are empty and nothing was done for a minute.
-fn line(shown: &Shown, rate: f64) -> Option<String> {
+fn line(monitor: &JobMonitor, rate: f64) -> Option<String> {
     let mut line = String::new();
     let mut left = 0;
-    for (queue, depth, dead) in shown.watch.depths() {
+    for (queue, depth, dead) in monitor.depths.depths() {
         let delayed = depth.delayed.unwrap_or_default();
         let waiting = depth.ready + delayed + depth.in_flight.unwrap_or_default();
         left += waiting;
@@ -55,8 +55,8 @@ fn line(shown: &Shown, rate: f64) -> Option<String> {
             line.push_str(" · ");
         }
     }
-    for provider in &shown.providers {
-        let per_minute = shown.metrics.per_minute(provider, sluicegate_dispatch::Tier::Worker);
+    for provider in &monitor.providers {
+        let per_minute = monitor.metrics.per_minute(provider, sluicegate_dispatch::Tier::Worker);
         if per_minute > 0 {
             let _ = write!(line, "{provider} {per_minute}/min · ");
         }
@@ -64,11 +64,11 @@ fn line(shown: &Shown, rate: f64) -> Option<String> {
     if line.is_empty() {
         return None;
     }
-    let _ = write!(line, "done {}", shown.count(Count::Done));
+    let _ = write!(line, "done {}", monitor.count(Count::Done));
     for (count, word) in
         [(Count::Requeued, "deferred"), (Count::Failed, "failed"), (Count::Dead, "dead")]
     {
-        let number = shown.count(count);
+        let number = monitor.count(count);
         if number > 0 {
             let _ = write!(line, " · {word} {number}");
         }

@@ -16,7 +16,7 @@ pub(crate) fn router(tracker: Tracker) -> Router {
 
 async fn find(State(tracker): State<Tracker>, Path(id): Path<String>) -> Response {
     match tracker.find(&id) {
-        Some(seen) => Json(shown(&id, &seen)).into_response(),
+        Some(seen) => Json(status_json(&id, &seen)).into_response(),
         None => {
             let detail = "job not found: this process has not seen it, or it was too long ago";
             let body = json!({"title": "not found", "status": 404, "detail": detail});
@@ -25,7 +25,7 @@ async fn find(State(tracker): State<Tracker>, Path(id): Path<String>) -> Respons
     }
 }
 
-fn shown(id: &str, seen: &Sighting) -> serde_json::Value {
+fn status_json(id: &str, seen: &Sighting) -> serde_json::Value {
     json!({
         "job": id,
         "event": seen.event.word(),

@@ -6,34 +6,34 @@ use std::str::FromStr;
 use sluicegate_core::limit::Unit;
 use sluicegate_core::{Group, Limit, Money, Span};
 
-use super::observe::{Observed, Quantity, Word};
 use super::problems::Problems;
+use super::result::{Quantity, StepOutcome, StepResult};
 use super::yaml::{Fields, Node};
 
 /// The expected result of a step. Fields that the test omits are not compared.
 #[derive(Debug, Default)]
-pub(super) struct Expected {
-    word: Option<Word>,
+pub(super) struct Expectation {
+    outcome: Option<StepOutcome>,
     /// Expected number of calls of the step per outcome.
-    pub(super) counts: Vec<(Word, u64)>,
+    pub(super) counts: Vec<(StepOutcome, u64)>,
     rule: Option<String>,
     reason: Option<String>,
     retry_after: Option<Span>,
-    remaining: Option<Number>,
-    effective_limit: Option<Number>,
+    remaining: Option<ExpectedNumber>,
+    effective_limit: Option<ExpectedNumber>,
     replayed: Option<bool>,
     shadowed: Option<Vec<String>>,
     rules: Option<Vec<String>>,
-    scopes: Vec<Usage>,
+    scopes: Vec<UsageExpectation>,
 }
 
 /// The expected usage of a limit.
 #[derive(Debug)]
-struct Usage {
+struct UsageExpectation {
     rule: String,
     /// Limit to compare; all limits of the rule if none.
     limit: Option<Limit>,
-    used: Number,
+    used: ExpectedNumber,
 }
 
 /// A difference between the expected and the actual result.
@@ -62,19 +62,19 @@ const KEYS: [&str; 14] = [
     "invalid",
 ];
 
-impl Expected {
+impl Expectation {
     /// Expects only this outcome.
-    pub(super) fn just(word: Word) -> Self {
-        Self { word: Some(word), ..Self::default() }
+    pub(super) fn just(outcome: StepOutcome) -> Self {
+        Self { outcome: Some(outcome), ..Self::default() }
     }
 
     /// Parses `expect` of a request: `allow`, `any`, `{allow: 10, deny: 5}`, or a map of details.
     pub(super) fn of_answer(node: &Node, groups: &[Group], problems: &mut Problems<'_>) -> Self {
         if !node.is_map() {
-            let any = Word::ANSWERS.map(|word| (word.name(), Some(word)));
+            let any = StepOutcome::ANSWERS.map(|outcome| (outcome.name(), Some(outcome)));
             let words: Vec<_> = any.into_iter().chain([("any", None)]).collect();
-            let word = node.word("decision", &words, problems).flatten();
-            return Self { word, ..Self::default() };
+            let outcome = node.word("decision", &words, problems).flatten();
+            return Self { outcome, ..Self::default() };
         }
         let Some(fields) = node.fields(&KEYS, problems) else { return Self::default() };
         let counts = counts(&fields, problems);
@@ -90,9 +90,9 @@ impl Expected {
     }
 
     fn details(fields: &Fields<'_>, groups: &[Group], problems: &mut Problems<'_>) -> Self {
-        let word = fields
-            .get("decision")
-            .and_then(|node| node.word("decision", &Word::ANSWERS.map(Word::named), problems));
+        let outcome = fields.get("decision").and_then(|node| {
+            node.word("decision", &StepOutcome::ANSWERS.map(StepOutcome::named), problems)
+        });
         let names = |key: &str, problems: &mut Problems<'_>| {
             let form = "write a list of rule names";
             let items = fields.get(key)?.list(form, problems)?;
@@ -103,7 +103,7 @@ impl Expected {
         let rule = fields.get("rule").and_then(|node| rule_name(node, groups, problems));
         let number = "write a number";
         let mut expected = Self {
-            word,
+            outcome,
             rule,
             reason: fields.parse("reason", "write a word such as HIT_USER_MODEL_LIMIT", problems),
             retry_after: fields.parse("retry_after", "write a time span such as 5s", problems),
@@ -119,45 +119,45 @@ impl Expected {
         }
         let refused = ["decision", "rule", "reason", "retry_after"];
         if refused.iter().all(|key| fields.get(key).is_none()) {
-            expected.word = Some(Word::Allow);
+            expected.outcome = Some(StepOutcome::Allow);
         }
         expected
     }
 
     /// Parses `expect` of `usage`: `{USER_MODEL: 5}` or `{USER_MODEL: {5/5s: 5, 100/h: 7}}`.
     pub(super) fn of_usage(node: &Node, groups: &[Group], problems: &mut Problems<'_>) -> Self {
-        Self { scopes: scopes(node, groups, problems), ..Self::just(Word::Done) }
+        Self { scopes: scopes(node, groups, problems), ..Self::just(StepOutcome::Done) }
     }
 
     /// Parses `expect` of `settle`, `release`, `renew` and `cancel`: `done`, `replayed`, `conflict` …
     pub(super) fn of_end(node: &Node, problems: &mut Problems<'_>) -> Self {
         Self {
-            word: node.word("outcome", &Word::ENDS.map(Word::named), problems),
+            outcome: node.word("outcome", &StepOutcome::ENDS.map(StepOutcome::named), problems),
             ..Self::default()
         }
     }
 
     /// Returns all differences from the actual result.
-    pub(super) fn compare(&self, got: &Observed) -> Vec<Mismatch> {
+    pub(super) fn compare(&self, got: &StepResult) -> Vec<Mismatch> {
         let mut found = Vec::new();
-        let word = self.word.as_ref();
-        check(&mut found, "decision", word, Some(&got.word), |a, b| a == b);
+        let outcome = self.outcome.as_ref();
+        check(&mut found, "decision", outcome, Some(&got.outcome), |a, b| a == b);
         check(&mut found, "rule", self.rule.as_ref(), got.rule.as_ref(), |a, b| a == b);
         check(&mut found, "reason", self.reason.as_ref(), got.reason.as_ref(), |a, b| a == b);
         let (expected, waited) = (self.retry_after.as_ref(), got.retry_after.as_ref());
         check(&mut found, "retry_after", expected, waited, |a, b| a == b);
         let (expected, left) = (self.remaining.as_ref(), got.remaining.as_ref());
-        check(&mut found, "remaining", expected, left, Number::is);
+        check(&mut found, "remaining", expected, left, ExpectedNumber::is);
         let (expected, limit) = (self.effective_limit.as_ref(), got.effective_limit.as_ref());
-        check(&mut found, "effective_limit", expected, limit, Number::is);
+        check(&mut found, "effective_limit", expected, limit, ExpectedNumber::is);
         let replayed = self.replayed.as_ref();
         check(&mut found, "replayed", replayed, Some(&got.replayed), |a, b| a == b);
         for (what, expected, got) in [
             ("shadowed", &self.shadowed, got.shadowed.iter().map(String::as_str).collect()),
             ("rules", &self.rules, got.rules()),
         ] {
-            let (expected, got) = (expected.as_deref().map(Names::of), Names(got));
-            check(&mut found, what, expected.as_ref(), Some(&got), Names::same);
+            let (expected, got) = (expected.as_deref().map(RuleNames::of), RuleNames(got));
+            check(&mut found, what, expected.as_ref(), Some(&got), RuleNames::same);
         }
         for usage in &self.scopes {
             usage.compare(got, &mut found);
@@ -166,17 +166,17 @@ impl Expected {
     }
 }
 
-impl Usage {
-    fn compare(&self, got: &Observed, found: &mut Vec<Mismatch>) {
+impl UsageExpectation {
+    fn compare(&self, got: &StepResult, found: &mut Vec<Mismatch>) {
         let limited = |limit: &Limit| self.limit.as_ref().is_none_or(|named| named == limit);
         let of_rule = got.scopes.iter().filter(|scope| scope.rule == self.rule);
         let mut shown = of_rule.filter(|scope| limited(&scope.limit)).peekable();
         if shown.peek().is_none() {
-            check(found, &self.rule, Some(&self.used), None, Number::is);
+            check(found, &self.rule, Some(&self.used), None, ExpectedNumber::is);
         }
         for scope in shown {
             let what = format!("{} {}", self.rule, scope.limit);
-            check(found, &what, Some(&self.used), Some(&scope.used), Number::is);
+            check(found, &what, Some(&self.used), Some(&scope.used), ExpectedNumber::is);
         }
     }
 }
@@ -201,9 +201,9 @@ fn check<E: fmt::Display, G: fmt::Display>(
 
 /// An expected number as written: requests, tokens, or dollars.
 #[derive(Clone, Debug)]
-pub(super) struct Number(String);
+pub(super) struct ExpectedNumber(String);
 
-impl Number {
+impl ExpectedNumber {
     fn is(&self, quantity: &Quantity) -> bool {
         match quantity.unit {
             Unit::Usd => self.0.parse().map(Money::as_nanos) == Ok(quantity.number),
@@ -212,7 +212,7 @@ impl Number {
     }
 }
 
-impl FromStr for Number {
+impl FromStr for ExpectedNumber {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -225,16 +225,16 @@ impl FromStr for Number {
     }
 }
 
-impl fmt::Display for Number {
+impl fmt::Display for ExpectedNumber {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
 /// Names of rules, compared without regard to order.
-struct Names<'n>(Vec<&'n str>);
+struct RuleNames<'n>(Vec<&'n str>);
 
-impl<'n> Names<'n> {
+impl<'n> RuleNames<'n> {
     fn of(names: &'n [String]) -> Self {
         Self(names.iter().map(String::as_str).collect())
     }
@@ -249,20 +249,21 @@ impl<'n> Names<'n> {
     }
 }
 
-impl fmt::Display for Names<'_> {
+impl fmt::Display for RuleNames<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.0.is_empty() { "none" } else { "" })?;
         f.write_str(&self.0.join(", "))
     }
 }
 
-fn counts(fields: &Fields<'_>, problems: &mut Problems<'_>) -> Vec<(Word, u64)> {
+fn counts(fields: &Fields<'_>, problems: &mut Problems<'_>) -> Vec<(StepOutcome, u64)> {
     let form = "write the expected number of calls";
-    let count = |word: Word| Some((word, fields.parse(word.name(), form, problems)?));
-    Word::COUNTED.into_iter().filter_map(count).collect()
+    let count =
+        |outcome: StepOutcome| Some((outcome, fields.parse(outcome.name(), form, problems)?));
+    StepOutcome::COUNTED.into_iter().filter_map(count).collect()
 }
 
-fn scopes(node: &Node, groups: &[Group], problems: &mut Problems<'_>) -> Vec<Usage> {
+fn scopes(node: &Node, groups: &[Group], problems: &mut Problems<'_>) -> Vec<UsageExpectation> {
     let form = "write rules and their usage, such as {USER_MODEL: 5}";
     let mut found = Vec::new();
     for (key, node) in node.entries(form, problems).unwrap_or_default() {
@@ -273,7 +274,7 @@ fn scopes(node: &Node, groups: &[Group], problems: &mut Problems<'_>) -> Vec<Usa
         };
         if !node.is_map() {
             let used = node.parse(form, problems);
-            found.extend(used.map(|used| Usage { rule, limit: None, used }));
+            found.extend(used.map(|used| UsageExpectation { rule, limit: None, used }));
             continue;
         }
         for (key, node) in node.entries(form, problems).unwrap_or_default() {
@@ -285,7 +286,7 @@ fn scopes(node: &Node, groups: &[Group], problems: &mut Problems<'_>) -> Vec<Usa
                 continue;
             }
             let used = node.parse(form, problems);
-            found.extend(used.map(|used| Usage { rule: rule.clone(), limit, used }));
+            found.extend(used.map(|used| UsageExpectation { rule: rule.clone(), limit, used }));
         }
     }
     found

@@ -11,8 +11,8 @@ use sluicegate_config::Config;
 use sluicegate_core::{Group, Timestamp};
 
 use super::problems::Problems;
-use super::step::{Case, Reader};
-use super::yaml::{self, Fields, Key, Mark, Node};
+use super::step::{Case, StepReader};
+use super::yaml::{self, Fields, Key, Node, TextPosition};
 
 /// Keys of a test file.
 const OURS: [&str; 4] = ["config", "env", "start", "tests"];
@@ -36,7 +36,7 @@ impl File {
             .with_context(|| format!("can't read the test file {name}"))?;
         let mut problems = Problems::new(&name, &text);
         let root = yaml::parse(&text, &mut problems);
-        let outline = root.as_ref().and_then(|root| Outline::read(root, &mut problems));
+        let outline = root.as_ref().and_then(|root| FileOutline::read(root, &mut problems));
         let Some(outline) = outline.filter(|_| problems.is_empty()) else {
             bail!("{problems}");
         };
@@ -50,15 +50,15 @@ impl File {
 }
 
 /// The top level of a test file, before its tests are parsed.
-struct Outline<'n> {
+struct FileOutline<'n> {
     fields: Fields<'n>,
-    config: Option<(Mark, PathBuf)>,
+    config: Option<(TextPosition, PathBuf)>,
     env: HashMap<String, String>,
     start: Timestamp,
     tests: &'n [Node],
 }
 
-impl<'n> Outline<'n> {
+impl<'n> FileOutline<'n> {
     fn read(root: &'n Node, problems: &mut Problems<'_>) -> Option<Self> {
         let known: Vec<_> = OURS.into_iter().chain(INLINE).collect();
         let fields = root.fields(&known, problems)?;
@@ -149,7 +149,7 @@ impl<'n> Outline<'n> {
             problems.add(fields.at, "this test has no steps", form);
         }
         let start = instant(&fields, problems).unwrap_or(self.start);
-        let mut reader = Reader::new(groups, problems);
+        let mut reader = StepReader::new(groups, problems);
         let steps = steps.iter().filter_map(|step| reader.step(step)).collect();
         Some(Case { name: name.to_owned(), start, steps })
     }

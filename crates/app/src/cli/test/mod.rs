@@ -19,11 +19,11 @@
 mod clock;
 mod expect;
 mod file;
-mod observe;
 mod problems;
 mod report;
+mod result;
+mod runner;
 mod step;
-mod world;
 mod yaml;
 
 use std::path::PathBuf;
@@ -31,7 +31,7 @@ use std::path::PathBuf;
 use anyhow::bail;
 use clap::Args;
 
-use super::say;
+use super::print;
 use file::File;
 
 pub(super) const EXAMPLES: &str = "\
@@ -80,17 +80,17 @@ impl Test {
         let (mut passed, mut failed) = (0, 0);
         for file in &files {
             if files.len() > 1 {
-                say(&format!("\x1b[1m{}\x1b[0m", file.name));
+                print(&format!("\x1b[1m{}\x1b[0m", file.name));
             }
             for case in file.cases.iter().filter(|case| chosen(&case.name)) {
-                match world::run(&file.config, case) {
+                match runner::run(&file.config, case) {
                     Ok(()) => {
                         passed += 1;
-                        say(&report::passed(&case.name));
+                        print(&report::passed(&case.name));
                     }
                     Err(failure) => {
                         failed += 1;
-                        say(&report::failed(&case.name, &file.name, &failure));
+                        print(&report::failed(&case.name, &file.name, &failure));
                     }
                 }
             }
@@ -98,7 +98,7 @@ impl Test {
         if passed + failed == 0 {
             bail!("no test name contains {:?} (--filter)", self.filter.unwrap_or_default());
         }
-        say(&report::summary(passed, failed));
+        print(&report::summary(passed, failed));
         Ok(failed == 0)
     }
 }

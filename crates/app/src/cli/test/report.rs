@@ -1,15 +1,15 @@
 //! The output of `sluicegate test`: one line per test, and the details of each failure.
 
 use super::super::check::table;
-use super::observe::{Observed, Scope};
-use super::world::Failure;
+use super::result::{Scope, StepResult};
+use super::runner::Failure;
 
 pub(super) fn passed(name: &str) -> String {
     format!("\x1b[32m✓\x1b[0m {name}")
 }
 
 pub(super) fn failed(name: &str, file: &str, failure: &Failure) -> String {
-    let Failure { at, step, when, action, mismatches, observed } = failure;
+    let Failure { at, step, when, action, mismatches, result } = failure;
     let mut parts = vec![
         format!("\x1b[31m✗\x1b[0m {name}"),
         format!("{file}:{}:{}: step {step}, at {when}: {action}", at.line, at.column),
@@ -17,15 +17,15 @@ pub(super) fn failed(name: &str, file: &str, failure: &Failure) -> String {
     let rows: Vec<_> =
         mismatches.iter().map(|m| [m.what.clone(), m.expected.clone(), m.got.clone()]).collect();
     parts.push(table(&["", "expected", "got"], &rows));
-    parts.extend(observed.error.clone());
-    parts.push(scopes(observed));
+    parts.extend(result.error.clone());
+    parts.push(scopes(result));
     let body = parts[1..].iter().filter(|part| !part.is_empty());
     let body: Vec<_> = body.map(|part| indented(part)).collect();
     format!("{}\n{}\n", parts[0], body.join("\n\n"))
 }
 
 /// Formats the usage of the limits at the time of the failure.
-fn scopes(observed: &Observed) -> String {
+fn scopes(result: &StepResult) -> String {
     let row = |scope: &Scope| {
         let shadow = if scope.shadow { " (shadow)" } else { "" };
         [
@@ -36,8 +36,8 @@ fn scopes(observed: &Observed) -> String {
             format!("in {}", scope.reset),
         ]
     };
-    let rows: Vec<_> = observed.scopes.iter().map(row).collect();
-    match (rows.is_empty(), &observed.error) {
+    let rows: Vec<_> = result.scopes.iter().map(row).collect();
+    match (rows.is_empty(), &result.error) {
         (true, Some(_)) => String::new(),
         (true, None) => "no rule matches the request".to_owned(),
         (false, _) => table(&["rule", "limit", "used", "left", "resets"], &rows),

@@ -19,10 +19,10 @@ use sluicegate_core::query::Cost;
 use sluicegate_core::{Group, Money, Span, Timestamp};
 use sluicegate_service::Question;
 
-use super::expect::Expected;
-use super::observe::Word;
+use super::expect::Expectation;
 use super::problems::Problems;
-use super::yaml::{Fields, Mark, Node};
+use super::result::StepOutcome;
+use super::yaml::{Fields, Node, TextPosition};
 
 /// Placeholder for the number of the call, from 1, in dimensions and ids.
 pub(super) const NUMBER: &str = "<n>";
@@ -39,20 +39,20 @@ pub(super) struct Case {
 
 /// One action and its expected result.
 pub(super) struct Step {
-    pub(super) at: Mark,
+    pub(super) at: TextPosition,
     /// Time from the start of the test.
     pub(super) when: Span,
-    pub(super) action: Action,
-    pub(super) expected: Expected,
+    pub(super) action: StepAction,
+    pub(super) expected: Expectation,
 }
 
-pub(super) enum Action {
-    Ask(Question, Calls),
-    Once(Once),
+pub(super) enum StepAction {
+    Request(Question, RequestCalls),
+    Other(OtherAction),
 }
 
 /// An action other than a request.
-pub(super) enum Once {
+pub(super) enum OtherAction {
     Usage(Dimensions),
     Reset(Dimensions),
     Settle { id: String, cost: Cost },
@@ -62,7 +62,7 @@ pub(super) enum Once {
 }
 
 /// A request that is sent one or more times in a row.
-pub(super) struct Calls {
+pub(super) struct RequestCalls {
     pub(super) dimensions: Dimensions,
     pub(super) cost: Cost,
     pub(super) hold: Option<Span>,
@@ -80,17 +80,17 @@ impl fmt::Display for Dimensions {
     }
 }
 
-impl fmt::Display for Action {
+impl fmt::Display for StepAction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Ask(Question::Peek, calls) => write!(f, "check{}", calls.dimensions),
-            Self::Ask(_, calls) => write!(f, "send{}", calls.dimensions),
-            Self::Once(once) => once.fmt(f),
+            Self::Request(Question::Peek, calls) => write!(f, "check{}", calls.dimensions),
+            Self::Request(_, calls) => write!(f, "send{}", calls.dimensions),
+            Self::Other(other) => other.fmt(f),
         }
     }
 }
 
-impl fmt::Display for Once {
+impl fmt::Display for OtherAction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Usage(dimensions) => write!(f, "usage{dimensions}"),
@@ -117,7 +117,7 @@ const ACTIONS: [(&str, &[&str]); 8] = [
 const OPTIONS: [&str; 8] = ["at", "after", "times", "every", "cost", "hold", "id", "expect"];
 
 /// Parses the steps of one test.
-pub(super) struct Reader<'r, 't> {
+pub(super) struct StepReader<'r, 't> {
     groups: &'r [Group],
     problems: &'r mut Problems<'t>,
     /// Ids of the steps so far.
@@ -125,7 +125,7 @@ pub(super) struct Reader<'r, 't> {
     now: Span,
 }
 
-impl<'r, 't> Reader<'r, 't> {
+impl<'r, 't> StepReader<'r, 't> {
     pub(super) fn new(groups: &'r [Group], problems: &'r mut Problems<'t>) -> Self {
         Self { groups, problems, ids: HashSet::new(), now: Span::ZERO }
     }
@@ -187,24 +187,28 @@ impl<'r, 't> Reader<'r, 't> {
         self.now = self.now + after.unwrap_or_default();
     }
 
-    fn action(&mut self, name: &str, value: &Node, fields: &Fields<'_>) -> Option<Action> {
-        let once = match name {
-            "send" => return Some(Action::Ask(Question::Acquire, self.calls(value, fields)?)),
-            "check" => return Some(Action::Ask(Question::Peek, self.calls(value, fields)?)),
-            "usage" => Once::Usage(self.dimensions(value)?),
-            "reset" => Once::Reset(self.dimensions(value)?),
+    fn action(&mut self, name: &str, value: &Node, fields: &Fields<'_>) -> Option<StepAction> {
+        let other = match name {
+            "send" => {
+                return Some(StepAction::Request(Question::Acquire, self.calls(value, fields)?));
+            }
+            "check" => {
+                return Some(StepAction::Request(Question::Peek, self.calls(value, fields)?));
+            }
+            "usage" => OtherAction::Usage(self.dimensions(value)?),
+            "reset" => OtherAction::Reset(self.dimensions(value)?),
             "settle" => {
                 let (id, cost) = (self.known_id(value), self.cost(fields));
-                Once::Settle { id: id?, cost }
+                OtherAction::Settle { id: id?, cost }
             }
-            "release" => Once::Release { id: self.known_id(value)? },
-            "renew" => Once::Renew { id: self.known_id(value)? },
-            _ => Once::Cancel { id: self.known_id(value)? },
+            "release" => OtherAction::Release { id: self.known_id(value)? },
+            "renew" => OtherAction::Renew { id: self.known_id(value)? },
+            _ => OtherAction::Cancel { id: self.known_id(value)? },
         };
-        Some(Action::Once(once))
+        Some(StepAction::Other(other))
     }
 
-    fn calls(&mut self, value: &Node, fields: &Fields<'_>) -> Option<Calls> {
+    fn calls(&mut self, value: &Node, fields: &Fields<'_>) -> Option<RequestCalls> {
         let dimensions = self.dimensions(value);
         let (form, cost) = ("write a duration such as 5s", self.cost(fields));
         let hold = fields.parse("hold", form, self.problems);
@@ -222,7 +226,7 @@ impl<'r, 't> Reader<'r, 't> {
             self.now = if number > 1 { self.now + every } else { self.now };
             self.ids.extend(id.as_ref().map(|id| id.replace(NUMBER, &number.to_string())));
         }
-        Some(Calls { dimensions: dimensions?, cost, hold, id, times, every })
+        Some(RequestCalls { dimensions: dimensions?, cost, hold, id, times, every })
     }
 
     fn dimensions(&mut self, node: &Node) -> Option<Dimensions> {
@@ -267,14 +271,16 @@ impl<'r, 't> Reader<'r, 't> {
         Some(id.to_owned())
     }
 
-    fn expected(&mut self, fields: &Fields<'_>, name: &str) -> Expected {
+    fn expected(&mut self, fields: &Fields<'_>, name: &str) -> Expectation {
         let node = fields.get("expect");
         match (name, node) {
-            ("send" | "check", None) => Expected::just(Word::Allow),
-            ("send" | "check", Some(node)) => Expected::of_answer(node, self.groups, self.problems),
-            ("usage", Some(node)) => Expected::of_usage(node, self.groups, self.problems),
-            (_, None) | ("reset", _) => Expected::just(Word::Done),
-            (_, Some(node)) => Expected::of_end(node, self.problems),
+            ("send" | "check", None) => Expectation::just(StepOutcome::Allow),
+            ("send" | "check", Some(node)) => {
+                Expectation::of_answer(node, self.groups, self.problems)
+            }
+            ("usage", Some(node)) => Expectation::of_usage(node, self.groups, self.problems),
+            (_, None) | ("reset", _) => Expectation::just(StepOutcome::Done),
+            (_, Some(node)) => Expectation::of_end(node, self.problems),
         }
     }
 }

@@ -17,7 +17,7 @@ const DEPTH_MAX: usize = 32;
 
 /// Position in the text; both numbers start at 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Mark {
+pub(super) struct TextPosition {
     pub(super) line: usize,
     pub(super) column: usize,
 }
@@ -25,7 +25,7 @@ pub(super) struct Mark {
 /// A value with its position. Aliases share the value of their anchor.
 #[derive(Clone)]
 pub(super) struct Node {
-    pub(super) at: Mark,
+    pub(super) at: TextPosition,
     value: Rc<Value>,
 }
 
@@ -37,7 +37,7 @@ enum Value {
 
 /// A key with its position.
 pub(super) struct Key {
-    pub(super) at: Mark,
+    pub(super) at: TextPosition,
     pub(super) text: String,
 }
 
@@ -130,13 +130,13 @@ fn is_null(text: &str) -> bool {
 /// The entries of a map with known keys.
 #[derive(Clone, Copy)]
 pub(super) struct Fields<'n> {
-    pub(super) at: Mark,
+    pub(super) at: TextPosition,
     pub(super) entries: &'n [(Key, Node)],
 }
 
 impl<'n> Fields<'n> {
     /// Returns an entry with the position of its key, if present.
-    pub(super) fn entry(&self, key: &str) -> Option<(Mark, &'n Node)> {
+    pub(super) fn entry(&self, key: &str) -> Option<(TextPosition, &'n Node)> {
         let found = self.entries.iter().find(|(other, _)| other.text == key);
         found.map(|(key, node)| (key.at, node))
     }
@@ -163,7 +163,7 @@ pub(super) fn parse(text: &str, problems: &mut Problems<'_>) -> Option<Node> {
             Ok((event, span)) => builder.event(event, span).map_err(|what| (mark(span), what)),
             Err(error) => {
                 let (line, column) = (error.marker().line().max(1), error.marker().col() + 1);
-                Err((Mark { line, column }, format!("not YAML: {}", error.info())))
+                Err((TextPosition { line, column }, format!("not YAML: {}", error.info())))
             }
         };
         if let Err((at, message)) = refused {
@@ -172,36 +172,40 @@ pub(super) fn parse(text: &str, problems: &mut Problems<'_>) -> Option<Node> {
         }
     }
     if builder.root.is_none() {
-        problems.add(Mark { line: 1, column: 1 }, "the file is empty", "write tests: and a list");
+        problems.add(
+            TextPosition { line: 1, column: 1 },
+            "the file is empty",
+            "write tests: and a list",
+        );
     }
     builder.root
 }
 
-fn mark(span: Span) -> Mark {
-    Mark { line: span.start.line().max(1), column: span.start.col() + 1 }
+fn mark(span: Span) -> TextPosition {
+    TextPosition { line: span.start.line().max(1), column: span.start.col() + 1 }
 }
 
 #[derive(Default)]
 struct Builder {
     /// Lists and maps that are not closed yet, the innermost last.
-    open: Vec<Open>,
+    open: Vec<OpenNode>,
     anchors: HashMap<usize, Node>,
     root: Option<Node>,
 }
 
-struct Open {
-    at: Mark,
+struct OpenNode {
+    at: TextPosition,
     anchor: usize,
-    inside: Inside,
+    inside: OpenValue,
 }
 
-enum Inside {
+enum OpenValue {
     List(Vec<Node>),
     /// Entries, and the key whose value comes next.
     Map(Vec<(Key, Node)>, Option<Key>),
 }
 
-impl Inside {
+impl OpenValue {
     fn finish(self) -> Value {
         match self {
             Self::List(items) => Value::List(items),
@@ -219,13 +223,17 @@ impl Builder {
                 (anchor, Node { at, value: Rc::new(Value::Text { text, plain }) })
             }
             Event::SequenceStart(anchor, _) => {
-                return self.start(Open { at, anchor, inside: Inside::List(Vec::new()) });
+                return self.start(OpenNode { at, anchor, inside: OpenValue::List(Vec::new()) });
             }
             Event::MappingStart(anchor, _) => {
-                return self.start(Open { at, anchor, inside: Inside::Map(Vec::new(), None) });
+                return self.start(OpenNode {
+                    at,
+                    anchor,
+                    inside: OpenValue::Map(Vec::new(), None),
+                });
             }
             Event::SequenceEnd | Event::MappingEnd => match self.open.pop() {
-                Some(Open { at, anchor, inside }) => {
+                Some(OpenNode { at, anchor, inside }) => {
                     (anchor, Node { at, value: Rc::new(inside.finish()) })
                 }
                 None => return Ok(()),
@@ -245,7 +253,7 @@ impl Builder {
         self.put(node)
     }
 
-    fn start(&mut self, open: Open) -> Result<(), String> {
+    fn start(&mut self, open: OpenNode) -> Result<(), String> {
         if self.open.len() == DEPTH_MAX {
             return Err(format!("nests more than {DEPTH_MAX} levels deep"));
         }
@@ -260,8 +268,8 @@ impl Builder {
             return Ok(());
         };
         match &mut open.inside {
-            Inside::List(items) => items.push(node),
-            Inside::Map(entries, key) => match key.take() {
+            OpenValue::List(items) => items.push(node),
+            OpenValue::Map(entries, key) => match key.take() {
                 Some(key) => entries.push((key, node)),
                 None => {
                     let Value::Text { text, .. } = &*node.value else {

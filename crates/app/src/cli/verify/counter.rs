@@ -13,18 +13,18 @@
 //! | partly refunded | the limits, without the oldest admissions that the refund covers |
 //! | some by the store, some by nodes on their own during an outage | those of the store against the limits, all together against `--bound` |
 //!
-//! `count.rs` compares the counts that the store reported with the log.
+//! `store_counts.rs` compares the counts that the store reported with the log.
 
 use sluicegate_checker::{Checker, Finding, Interval, Malformed, Scope, Verdict};
 use sluicegate_core::{Limit, Span, Timestamp};
 
-use super::count::{Count, Unexplained, Unlogged};
-use super::logs::Place;
+use super::logs::LogPosition;
+use super::store_counts::{StoreCounts, UnexplainedCount, UnloggedCharges};
 
 /// Maximum disorder of log lines: a node may be delayed between a decision and writing its line.
 pub(super) const DISORDER_MAX: Span = Span::from_secs(60);
 /// A counter with fewer admissions than this is checked only at the end.
-const JUDGED_AT_MIN: usize = 4_096;
+const CHECK_AT_MIN: usize = 4_096;
 
 /// Admissions, resets and refunds of one counter.
 #[derive(Default)]
@@ -33,22 +33,22 @@ pub(super) struct Counter {
     /// Number of admissions so far, including dropped ones.
     pub(super) count: u64,
     /// Indices of the limit sets that it was charged under.
-    terms: Vec<usize>,
+    limit_sets: Vec<usize>,
     /// Number of admissions at which it is checked next.
-    judged_at: usize,
+    check_at: usize,
     /// Admissions before this instant arrive too late to be checked.
     closed: Timestamp,
     /// Resets: time, and number of the next admission.
     resets: Vec<(Timestamp, u64)>,
     /// Refunds that do not name an admission: time and amount.
     refunds: Vec<(Timestamp, u64)>,
-    pub(super) found: Vec<Found>,
+    pub(super) found: Vec<LimitResult>,
     /// Counts that the store reported.
-    pub(super) store: Count,
+    pub(super) store: StoreCounts,
 }
 
 /// The bounds to prove for one limit set.
-pub(super) struct Proof {
+pub(super) struct LimitBounds {
     /// Bounds for admissions by the store.
     pub(super) store: Vec<Scope>,
     /// Bounds for all admissions, used if nodes admitted some on their own.
@@ -66,10 +66,10 @@ pub(super) struct Admit {
     /// Part of the amount that had to fit into the limit.
     pub(super) need: u64,
     /// True if a node admitted it on its own.
-    pub(super) alone: bool,
-    pub(super) place: Place,
+    pub(super) by_node: bool,
+    pub(super) position: LogPosition,
     /// Index of the limit set that it was admitted under.
-    pub(super) terms: usize,
+    pub(super) limit_set: usize,
     /// True if it can't be given back any more.
     pub(super) firm: bool,
     /// Sequence number among all admissions of the counter.
@@ -77,26 +77,26 @@ pub(super) struct Admit {
 }
 
 /// Result of the check of one limit.
-pub(super) struct Found {
+pub(super) struct LimitResult {
     pub(super) scope: Scope,
     pub(super) worst: Finding,
     /// First window that exceeds the limit, and the log line that exceeded it.
-    pub(super) exceeded: Option<(Finding, Option<Place>)>,
+    pub(super) exceeded: Option<(Finding, Option<LogPosition>)>,
     /// First window that exceeds the limit unless a reservation was given back.
     pub(super) unsettled: Option<Finding>,
 }
 
 /// Error: the admission arrived too late to be checked.
-pub(super) struct Late;
+pub(super) struct TooLate;
 
 impl Counter {
     /// Records an admission and returns its sequence number.
-    pub(super) fn record(&mut self, admit: Admit) -> Result<u64, Late> {
+    pub(super) fn record(&mut self, admit: Admit) -> Result<u64, TooLate> {
         if admit.start < self.closed {
-            return Err(Late);
+            return Err(TooLate);
         }
-        if !self.terms.contains(&admit.terms) {
-            self.terms.push(admit.terms);
+        if !self.limit_sets.contains(&admit.limit_set) {
+            self.limit_sets.push(admit.limit_set);
         }
         let number = self.count;
         self.admits.push(Admit { number, ..admit });
@@ -110,8 +110,8 @@ impl Counter {
     /// Usage beyond the admitted amount is a debt: it was not admitted, and delays later work.
     pub(super) fn settle(&mut self, number: u64, at_most: u64) {
         // An admission that no window can contain any more was dropped.
-        if let Ok(place) = self.admits.binary_search_by_key(&number, |admit| admit.number) {
-            let admit = &mut self.admits[place];
+        if let Ok(position) = self.admits.binary_search_by_key(&number, |admit| admit.number) {
+            let admit = &mut self.admits[position];
             admit.amount = admit.amount.min(at_most);
             admit.firm = true;
         }
@@ -119,28 +119,29 @@ impl Counter {
 
     /// Records a reset of the counter.
     pub(super) fn reset(&mut self, at: Timestamp) {
-        self.store.refunded(at, u64::MAX);
+        self.store.refund(at, u64::MAX);
         self.resets.push((at, self.count));
     }
 
     /// Records a refund of admissions that counted at `at`.
     pub(super) fn refund(&mut self, at: Timestamp, amount: u64) {
-        self.store.refunded(at, amount);
+        self.store.refund(at, amount);
         self.refunds.push((at, amount));
     }
 
     /// Returns the admissions reduced by the refunds until `until`. Later refunds are left out while
     /// lines for the same instants may still arrive.
-    fn without_refunds(&self, until: Timestamp, proofs: &[Proof]) -> Vec<Admit> {
+    fn without_refunds(&self, until: Timestamp, limit_bounds: &[LimitBounds]) -> Vec<Admit> {
         let mut admits = self.admits.clone();
         let mut refunds: Vec<_> = self.refunds.iter().filter(|(at, _)| *at <= until).collect();
         refunds.sort_unstable();
         for &&(at, mut amount) in &refunds {
             let epoch = self.resets.iter().filter(|(reset, _)| *reset <= at).count();
-            let limits = self.terms.iter().flat_map(|&terms| &proofs[terms].store);
+            let limits =
+                self.limit_sets.iter().flat_map(|&limit_set| &limit_bounds[limit_set].store);
             let limits = limits.map(Scope::limit);
-            let order = limits.map(|limit| Counted::at(limit, at)).reduce(Counted::longer);
-            let Some(Counted { since, newest_first }) = order else { continue };
+            let order = limits.map(|limit| RefundScope::at(limit, at)).reduce(RefundScope::longer);
+            let Some(RefundScope { since, newest_first }) = order else { continue };
             let counts = |admit: &&mut Admit| since < admit.start && admit.start <= at;
             let mut counted: Vec<_> = admits.iter_mut().filter(counts).collect();
             counted.retain(|admit| self.epoch(admit) == epoch);
@@ -164,68 +165,78 @@ impl Counter {
 
     /// Returns true if there are enough admissions for the next check.
     pub(super) fn is_due(&self) -> bool {
-        self.admits.len() >= self.judged_at.max(JUDGED_AT_MIN)
+        self.admits.len() >= self.check_at.max(CHECK_AT_MIN)
     }
 
     /// Checks the admissions, and drops those that no later window can contain. `now` is the latest
     /// decision in all logs, `proofs` are the bounds by limit set.
     ///
     /// Unless this is the `end`, a result that depends on a pending settlement is postponed.
-    pub(super) fn judge(
+    pub(super) fn check(
         &mut self,
         key: &str,
         now: Timestamp,
-        proofs: &[Proof],
+        limit_bounds: &[LimitBounds],
         end: bool,
     ) -> Result<(), Malformed> {
         let mut found = Vec::new();
-        let used = self.without_refunds(Timestamp::MAX, proofs);
-        let alone = used.iter().any(|admit| admit.alone);
+        let used = self.without_refunds(Timestamp::MAX, limit_bounds);
+        let by_node = used.iter().any(|admit| admit.by_node);
         for epoch in 0..=self.resets.len() {
             let admits = used.iter().filter(|admit| self.epoch(admit) == epoch);
             let admits: Vec<_> = admits.copied().collect();
-            let of_store = admits.iter().filter(|admit| !admit.alone);
+            let of_store = admits.iter().filter(|admit| !admit.by_node);
             let of_store: Vec<_> = of_store.copied().collect();
-            self.judge_by_terms(key, &of_store, |terms| &proofs[terms].store, &mut found)?;
-            if alone {
-                self.judge_by_terms(key, &admits, |terms| &proofs[terms].all, &mut found)?;
+            self.check_by_limit_set(
+                key,
+                &of_store,
+                |limit_set| &limit_bounds[limit_set].store,
+                &mut found,
+            )?;
+            if by_node {
+                self.check_by_limit_set(
+                    key,
+                    &admits,
+                    |limit_set| &limit_bounds[limit_set].all,
+                    &mut found,
+                )?;
             }
         }
-        self.judged_at = 2 * self.admits.len();
+        self.check_at = 2 * self.admits.len();
         if !end && found.iter().any(|found| found.unsettled.is_some()) {
             return Ok(());
         }
         for new in found {
             add(&mut self.found, new);
         }
-        let scopes = self.terms.iter().flat_map(|&terms| &proofs[terms].store);
+        let scopes = self.limit_sets.iter().flat_map(|&limit_set| &limit_bounds[limit_set].store);
         if let Some(longest) = reach(scopes) {
             self.closed = now - DISORDER_MAX;
-            self.admits = self.without_refunds(self.closed, proofs);
+            self.admits = self.without_refunds(self.closed, limit_bounds);
             self.refunds.retain(|(at, _)| *at > self.closed);
             let kept_from = self.closed - longest;
             self.admits.retain(|admit| admit.start > kept_from);
-            self.judged_at = 2 * self.admits.len();
+            self.check_at = 2 * self.admits.len();
         }
         Ok(())
     }
 
     /// Checks admissions against the limit set of each, and all of them against the largest limits.
-    fn judge_by_terms<'s>(
+    fn check_by_limit_set<'s>(
         &self,
         key: &str,
         admits: &[Admit],
         scopes: impl Fn(usize) -> &'s Vec<Scope>,
-        found: &mut Vec<Found>,
+        found: &mut Vec<LimitResult>,
     ) -> Result<(), Malformed> {
-        for &terms in &self.terms {
-            let admits = admits.iter().filter(|admit| admit.terms == terms);
+        for &limit_set in &self.limit_sets {
+            let admits = admits.iter().filter(|admit| admit.limit_set == limit_set);
             let admits: Vec<_> = admits.copied().collect();
-            judge(key, scopes(terms), &admits, found)?;
+            check(key, scopes(limit_set), &admits, found)?;
         }
-        if self.terms.len() > 1 {
-            let all = self.terms.iter().flat_map(|&terms| scopes(terms));
-            judge(key, &largest(all), admits, found)?;
+        if self.limit_sets.len() > 1 {
+            let all = self.limit_sets.iter().flat_map(|&limit_set| scopes(limit_set));
+            check(key, &largest(all), admits, found)?;
         }
         Ok(())
     }
@@ -236,23 +247,23 @@ impl Counter {
         begin: Timestamp,
         until: Timestamp,
         given_back: bool,
-        unlogged: &Unlogged,
-        proofs: &[Proof],
-    ) -> Vec<Unexplained> {
-        let limit = |terms: usize, number: usize| proofs[terms].store[number].limit();
+        unlogged: &UnloggedCharges,
+        limit_bounds: &[LimitBounds],
+    ) -> Vec<UnexplainedCount> {
+        let limit = |limit_set: usize, number: usize| limit_bounds[limit_set].store[number].limit();
         self.store.compare(begin, until, given_back, unlogged, limit)
     }
 }
 
 /// The admissions that a refund can reduce.
-struct Counted {
+struct RefundScope {
     /// Only admissions later than this.
     since: Timestamp,
     /// True for a bucket, which has already drained the oldest admissions.
     newest_first: bool,
 }
 
-impl Counted {
+impl RefundScope {
     fn at(limit: &Limit, at: Timestamp) -> Self {
         let since = match limit {
             Limit::Bucket { .. } => return Self { since: Timestamp::ZERO, newest_first: true },
@@ -301,11 +312,11 @@ fn largest<'s>(scopes: impl Iterator<Item = &'s Scope>) -> Vec<Scope> {
     found.into_iter().cloned().collect()
 }
 
-fn judge(
+fn check(
     key: &str,
     scopes: &[Scope],
     admits: &[Admit],
-    found: &mut Vec<Found>,
+    found: &mut Vec<LimitResult>,
 ) -> Result<(), Malformed> {
     let verdicts = verdicts(key, scopes, admits.iter())?;
     let uncertain = admits.iter().any(|admit| !admit.firm);
@@ -317,14 +328,14 @@ fn judge(
     for (index, verdict) in verdicts.into_iter().enumerate() {
         let Some(worst) = verdict.worst else { continue };
         let certain = certain.as_ref().map_or(verdict.first, |certain| certain[index].first);
-        let exceeded = certain.map(|finding| (finding, place(finding.interval, admits)));
+        let exceeded = certain.map(|finding| (finding, position(finding.interval, admits)));
         let unsettled = verdict.first.filter(|_| exceeded.is_none());
-        add(found, Found { scope: verdict.scope, worst, exceeded, unsettled });
+        add(found, LimitResult { scope: verdict.scope, worst, exceeded, unsettled });
     }
     Ok(())
 }
 
-fn add(found: &mut Vec<Found>, new: Found) {
+fn add(found: &mut Vec<LimitResult>, new: LimitResult) {
     match found.iter_mut().find(|known| known.scope == new.scope) {
         Some(known) => known.add(new),
         None => found.push(new),
@@ -346,7 +357,7 @@ fn verdicts<'a>(
     Ok(checker.check()?.verdicts)
 }
 
-impl Found {
+impl LimitResult {
     /// Merges the result of a later check of the same limit.
     fn add(&mut self, later: Self) {
         let rank = |finding: Finding| {
@@ -362,12 +373,12 @@ impl Found {
 }
 
 /// Returns the log line of the last admission in an interval.
-fn place(interval: Interval, admits: &[Admit]) -> Option<Place> {
+fn position(interval: Interval, admits: &[Admit]) -> Option<LogPosition> {
     let inside = |admit: &&Admit| match interval {
         Interval::Window { until, .. } | Interval::Stretch { until, .. } => admit.start <= until,
         Interval::Period { until, .. } => admit.start < until,
         Interval::Instant(at) => admit.start <= at,
     };
     let last = admits.iter().filter(inside).max_by_key(|admit| admit.start);
-    last.map(|admit| admit.place)
+    last.map(|admit| admit.position)
 }

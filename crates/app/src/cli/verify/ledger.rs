@@ -8,26 +8,26 @@ use sluicegate_core::limit::{LimitError, Unit};
 use sluicegate_core::time::SpanError;
 use sluicegate_core::{Limit, Rule, Span, Timestamp};
 
-use super::count::{Entry, Shown, Unexplained, Unlogged};
-use super::counter::{Admit, Counter, DISORDER_MAX, Found, Proof};
-use super::line::{By, Charge, Decision, Effect, Followed};
-use super::logs::Place;
-use super::slots::{Slots, Verdict};
+use super::counter::{Admit, Counter, DISORDER_MAX, LimitBounds, LimitResult};
+use super::line::{Charge, Decider, Decision, DecisionUpdate, Effect};
+use super::logs::LogPosition;
+use super::slots::{ConcurrencyCounter, SlotVerdict};
+use super::store_counts::{ReportedCount, StoreCharge, UnexplainedCount, UnloggedCharges};
 
 /// Collects admissions and their settlements, and checks every counter.
 pub(super) struct Ledger {
-    promise: Promise,
+    options: ProofOptions,
     counters: HashMap<String, Counter>,
-    slots: HashMap<String, Slots>,
+    slots: HashMap<String, ConcurrencyCounter>,
     /// Reservations, bookings and leases that may still change, by request id.
-    held: HashMap<String, Held>,
+    held: HashMap<String, HeldRequest>,
     /// Hashes of the ids of all admitted requests.
     ids: HashSet<u64>,
     hasher: RandomState,
     /// Bounds to prove, by index of the limit set.
-    proofs: Vec<Proof>,
+    limit_bounds: Vec<LimitBounds>,
     /// Limit sets seen so far, by name of the rule.
-    terms: HashMap<String, Vec<Known>>,
+    limit_sets: HashMap<String, Vec<KnownLimits>>,
     /// Time of the latest decision.
     now: Timestamp,
     /// Time from which the log is complete.
@@ -35,20 +35,20 @@ pub(super) struct Ledger {
     /// Number of admissions.
     admits: u64,
     /// Number of admissions that nodes decided on their own.
-    alone: u64,
+    by_node: u64,
     /// Number of admissions that arrived too late to be checked.
     late: u64,
     /// Charges that may exist although no admission reports them.
-    unlogged: Unlogged,
+    unlogged: UnloggedCharges,
     /// True if something was given back that was not known to be held.
     given_back: bool,
     /// Counts that the log does not explain, with the keys of their counters.
-    unexplained: Vec<(String, Unexplained)>,
+    unexplained: Vec<(String, UnexplainedCount)>,
 }
 
 /// The bounds to prove, from the command line.
 #[derive(Clone, Copy)]
-pub(super) struct Promise {
+pub(super) struct ProofOptions {
     /// Multiple of each limit that the store may admit.
     pub(super) store: Bound,
     /// Multiple of each limit that the store and nodes on their own may admit together.
@@ -62,9 +62,9 @@ const UNEXPLAINED_MAX: usize = 10_000;
 
 /// The reservation, booking and leases of one request.
 #[derive(Default)]
-struct Held {
+struct HeldRequest {
     /// One entry per counter.
-    admits: Vec<HeldAdmit>,
+    admits: Vec<HeldCharge>,
     /// Expiry of the reservation or booking.
     until: Option<Timestamp>,
     /// Counter key and number of each lease.
@@ -74,7 +74,7 @@ struct Held {
 }
 
 /// The part of a reservation or booking that is on one counter.
-struct HeldAdmit {
+struct HeldCharge {
     key: String,
     unit: String,
     /// Number among the admissions of the counter; none if it arrived too late to be checked.
@@ -85,21 +85,21 @@ struct HeldAdmit {
 }
 
 /// A parsed limit set.
-struct Known {
+struct KnownLimits {
     texts: Vec<String>,
     amounts: Vec<u64>,
     /// Unit that the limits count.
     unit: &'static str,
-    terms: Terms,
+    limit_set: LimitSet,
 }
 
-impl Known {
+impl KnownLimits {
     /// Checks that the amounts and the unit in a line match the limits in it.
-    fn check(&self, charge: &Charge) -> Result<(), Refusal> {
+    fn check(&self, charge: &Charge) -> Result<(), RecordError> {
         if charge.unit != self.unit {
             let Charge { key, unit, .. } = charge;
             let counts = self.unit;
-            return Err(Refusal::Shown(format!(
+            return Err(RecordError::Contradiction(format!(
                 "{key}: charged in {unit}, but its limit counts {counts}"
             )));
         }
@@ -108,7 +108,7 @@ impl Known {
             // Dollars are parsed as floats, so the last digit may be off.
             if amount.abs_diff(*shown) > 2 * u64::from(charge.unit == Charge::MONEY) {
                 let key = &charge.key;
-                return Err(Refusal::Shown(format!(
+                return Err(RecordError::Contradiction(format!(
                     "{key}: limit {text} is logged with the amount {shown}"
                 )));
             }
@@ -118,7 +118,7 @@ impl Known {
 }
 
 #[derive(Clone)]
-enum Terms {
+enum LimitSet {
     /// Index into the bounds to prove.
     Rated(usize),
     /// Limit on concurrent slots.
@@ -134,9 +134,9 @@ pub(super) struct Outcome {
     pub(super) limits: usize,
     pub(super) late: u64,
     /// Number of admissions that nodes decided on their own.
-    pub(super) alone: u64,
+    pub(super) by_node: u64,
     /// Counts that the log does not explain, in order of time.
-    pub(super) unexplained: Vec<(String, Unexplained)>,
+    pub(super) unexplained: Vec<(String, UnexplainedCount)>,
 }
 
 /// Result for one limit of one counter.
@@ -144,50 +144,50 @@ pub(super) struct Row {
     pub(super) key: String,
     /// Number of admissions on the counter.
     pub(super) admits: u64,
-    pub(super) found: Found,
+    pub(super) found: LimitResult,
 }
 
 /// Reason for which a log entry could not be recorded.
-pub(super) enum Refusal {
+pub(super) enum RecordError {
     /// A limit in the line can't be parsed.
     Line(LimitError),
     /// The lease in the line can't be parsed.
     Lease(SpanError),
     /// The amount or unit in the line contradicts the limit.
-    Shown(String),
+    Contradiction(String),
     /// The bounds of the command line can't be applied.
-    Proof(Malformed),
+    Bounds(Malformed),
 }
 
-impl From<LimitError> for Refusal {
+impl From<LimitError> for RecordError {
     fn from(error: LimitError) -> Self {
         Self::Line(error)
     }
 }
 
-impl From<Malformed> for Refusal {
+impl From<Malformed> for RecordError {
     fn from(malformed: Malformed) -> Self {
-        Self::Proof(malformed)
+        Self::Bounds(malformed)
     }
 }
 
 impl Ledger {
-    pub(super) fn new(promise: Promise) -> Self {
+    pub(super) fn new(options: ProofOptions) -> Self {
         Self {
-            promise,
+            options,
             counters: HashMap::new(),
             slots: HashMap::new(),
             held: HashMap::new(),
             ids: HashSet::new(),
             hasher: RandomState::new(),
-            proofs: Vec::new(),
-            terms: HashMap::new(),
+            limit_bounds: Vec::new(),
+            limit_sets: HashMap::new(),
             now: Timestamp::ZERO,
             begin: Timestamp::ZERO,
             admits: 0,
-            alone: 0,
+            by_node: 0,
             late: 0,
-            unlogged: Unlogged::default(),
+            unlogged: UnloggedCharges::default(),
             given_back: false,
             unexplained: Vec::new(),
         }
@@ -200,44 +200,49 @@ impl Ledger {
 
     /// Records that the store did not respond to a call.
     pub(super) fn unanswered(&mut self, at: Timestamp) {
-        self.unlogged.unanswered(at);
+        self.unlogged.add_unanswered(at);
     }
 
     /// Records the charges of a decision.
-    pub(super) fn record(&mut self, place: Place, decision: &Decision) -> Result<(), Refusal> {
+    pub(super) fn record(
+        &mut self,
+        position: LogPosition,
+        decision: &Decision,
+    ) -> Result<(), RecordError> {
         self.now = self.now.max(decision.at);
         if decision.unanswered {
-            self.unlogged.unanswered(decision.at);
+            self.unlogged.add_unanswered(decision.at);
         }
         let id = self.hasher.hash_one(&decision.id);
         let known = self.ids.contains(&id);
         let claim = decision.claimant.is_some();
-        let (alone, first_time) = match decision.by {
-            By::Nobody => {
+        let (by_node, first_time) = match decision.by {
+            Decider::None => {
                 if !decision.allowed {
-                    self.unlogged.denied(decision.at);
+                    self.unlogged.add_denial(decision.at);
                     self.unlogged.denials_sampled |= decision.sampled;
                 }
                 return Ok(());
             }
-            By::Store => (false, !(claim && known)),
-            By::Node => (true, true),
-            By::Before { node } => (node, !known),
+            Decider::Store => (false, !(claim && known)),
+            Decider::Node => (true, true),
+            Decider::Replay { node } => (node, !known),
         };
-        let replayed = matches!(decision.by, By::Before { .. });
+        let replayed = matches!(decision.by, Decider::Replay { .. });
         if replayed && known {
             return Ok(());
         }
         self.ids.insert(id);
-        let mut held = Held { claimant: decision.claimant.clone(), ..Held::default() };
+        let mut held =
+            HeldRequest { claimant: decision.claimant.clone(), ..HeldRequest::default() };
         held.until = decision.until;
         // The store reports its count only for charges made by this decision.
-        let shows = decision.by == By::Store && !claim;
-        let terms = Admitted { place, decision, alone, shows, rated: first_time };
-        let admitted = self.charge(&terms, &decision.charges, &mut held)?;
+        let shows = decision.by == Decider::Store && !claim;
+        let admission = AdmissionRecord { position, decision, by_node, shows, rated: first_time };
+        let admitted = self.charge(&admission, &decision.charges, &mut held)?;
         if decision.allowed {
             self.admits += u64::from(admitted && first_time);
-            self.alone += u64::from(admitted && alone);
+            self.by_node += u64::from(admitted && by_node);
         }
         if held.admits.is_empty() && held.leases.is_empty() && held.claimant.is_none() {
             return Ok(());
@@ -257,13 +262,17 @@ impl Ledger {
     }
 
     /// Records a settlement, release, cancellation or another change of earlier work.
-    pub(super) fn follow(&mut self, place: Place, followed: &Followed) -> Result<(), Refusal> {
-        let Followed { id, at, effect, .. } = followed;
+    pub(super) fn follow(
+        &mut self,
+        position: LogPosition,
+        update: &DecisionUpdate,
+    ) -> Result<(), RecordError> {
+        let DecisionUpdate { id, at, effect, .. } = update;
         self.now = self.now.max(*at);
         match effect {
             Effect::Settled(cost) => {
                 let Some(held) = self.held.remove(id) else {
-                    self.settled_unknown(followed, cost);
+                    self.settled_unknown(update, cost);
                     return Ok(());
                 };
                 let over = held.until.is_some_and(|until| until <= *at);
@@ -272,19 +281,19 @@ impl Ledger {
                     self.settle(admit, actual.unwrap_or(u64::MAX));
                     if !over {
                         let back = admit.amount.saturating_sub(actual.unwrap_or(u64::MAX));
-                        self.give_back(admit, followed, back);
+                        self.give_back(admit, update, back);
                     }
                     // The actual cost beyond the estimate is a debt. An expired estimate may have
                     // been given back already.
                     let charged = if over { 0 } else { admit.amount };
-                    self.owe(&admit.key, followed, actual.unwrap_or(0).saturating_sub(charged));
+                    self.owe(&admit.key, update, actual.unwrap_or(0).saturating_sub(charged));
                 }
                 self.end_leases(&held, *at);
             }
             Effect::Released => {
                 if let Some(held) = self.held.get_mut(id) {
                     let leases = std::mem::take(&mut held.leases);
-                    self.end_leases(&Held { leases, ..Held::default() }, *at);
+                    self.end_leases(&HeldRequest { leases, ..HeldRequest::default() }, *at);
                 }
             }
             Effect::Cancelled { claimant } => {
@@ -296,7 +305,7 @@ impl Ledger {
                 let used = held.claimant.is_some() && held.claimant != *claimant;
                 for admit in &held.admits {
                     self.settle(admit, if used { u64::MAX } else { 0 });
-                    self.give_back(admit, followed, if used { 0 } else { admit.amount });
+                    self.give_back(admit, update, if used { 0 } else { admit.amount });
                 }
                 if !used {
                     self.end_leases(&held, *at);
@@ -314,15 +323,15 @@ impl Ledger {
                 for admit in &before.admits {
                     let used = before.claimant.is_some();
                     self.settle(admit, if used { u64::MAX } else { 0 });
-                    self.give_back(admit, followed, if used { 0 } else { admit.amount });
+                    self.give_back(admit, update, if used { 0 } else { admit.amount });
                 }
-                let mut held = Held::default();
+                let mut held = HeldRequest::default();
                 let decision = Decision {
                     id: id.clone(),
                     allowed: true,
-                    by: By::Store,
+                    by: Decider::Store,
                     at: *at,
-                    earliest: followed.earliest,
+                    earliest: update.earliest,
                     start: *start,
                     latest: *start + BOOKED_LATE_MAX,
                     until: Some(*start),
@@ -332,14 +341,14 @@ impl Ledger {
                     unanswered: false,
                     sampled: false,
                 };
-                let terms = Admitted {
-                    place,
+                let admission = AdmissionRecord {
+                    position,
                     decision: &decision,
-                    alone: false,
+                    by_node: false,
                     shows: false,
                     rated: true,
                 };
-                self.charge(&terms, charges, &mut held)?;
+                self.charge(&admission, charges, &mut held)?;
                 self.held.insert(id.clone(), held);
             }
             Effect::Refunded { charges } => {
@@ -366,68 +375,68 @@ impl Ledger {
 
     /// Records a settlement of a request that is not known to be held: it was admitted before the log
     /// begins, or was never a reservation.
-    fn settled_unknown(&mut self, followed: &Followed, cost: &HashMap<String, u64>) {
+    fn settled_unknown(&mut self, update: &DecisionUpdate, cost: &HashMap<String, u64>) {
         self.given_back = true;
         for (unit, amount) in cost {
-            self.unlogged.settled(followed.at, unit, *amount);
+            self.unlogged.add_settlement(update.at, unit, *amount);
         }
     }
 
     /// Records that the store subtracts `amount` of an admission.
-    fn give_back(&mut self, admit: &HeldAdmit, followed: &Followed, amount: u64) {
+    fn give_back(&mut self, admit: &HeldCharge, update: &DecisionUpdate, amount: u64) {
         if let Some(counter) = self.counters.get_mut(&admit.key) {
-            counter.store.returned((followed.earliest, followed.at), admit.serial, amount);
+            counter.store.give_back((update.earliest, update.at), admit.serial, amount);
         }
     }
 
     /// Records a debt: usage beyond the estimate, which the store charges at the settlement.
-    fn owe(&mut self, key: &str, followed: &Followed, amount: u64) {
+    fn owe(&mut self, key: &str, update: &DecisionUpdate, amount: u64) {
         if let Some(counter) = self.counters.get_mut(key).filter(|_| amount > 0) {
-            let (earliest, latest, from) = (followed.earliest, followed.at, followed.at);
+            let (earliest, latest, from) = (update.earliest, update.at, update.at);
             let (until, serial) = (None, 0);
-            counter.store.charged(Entry { earliest, latest, from, amount, until, serial });
+            counter.store.charge(StoreCharge { earliest, latest, from, amount, until, serial });
         }
     }
 
     /// Records charges on their counters. Returns true if any of them is checked.
     fn charge(
         &mut self,
-        admitted: &Admitted<'_>,
+        admitted: &AdmissionRecord<'_>,
         charges: &[Charge],
-        held: &mut Held,
-    ) -> Result<bool, Refusal> {
+        held: &mut HeldRequest,
+    ) -> Result<bool, RecordError> {
         let Decision { at, earliest, start, latest, firm, .. } = *admitted.decision;
-        let charges = charges.iter().filter(|charge| charge.is_judged());
-        let charges = charges.map(|charge| Ok((charge, self.terms(charge)?)));
-        let charges: Vec<_> = charges.collect::<Result<_, Refusal>>()?;
+        let charges = charges.iter().filter(|charge| charge.is_checked());
+        let charges = charges.map(|charge| Ok((charge, self.limit_set(charge)?)));
+        let charges: Vec<_> = charges.collect::<Result<_, RecordError>>()?;
         let any = !charges.is_empty();
-        for (charge, terms) in charges {
+        for (charge, limit_set) in charges {
             let (key, amount) = (&charge.key, charge.take);
             let charged_at = charge.charged_at.unwrap_or(start);
-            match terms {
-                Terms::Leases(limit) => {
+            match limit_set {
+                LimitSet::Leases(limit) => {
                     let length = match &charge.lease {
-                        Some(text) => text.parse().map_err(Refusal::Lease)?,
+                        Some(text) => text.parse().map_err(RecordError::Lease)?,
                         None => Rule::LEASE,
                     };
                     let at = charge.charged_at.unwrap_or(at);
                     let slots = self.slots.entry(key.clone());
-                    let slots = slots.or_insert_with(|| Slots::new(limit.clone()));
-                    let number = slots.start(&limit, at, amount, length, admitted.alone);
+                    let slots = slots.or_insert_with(|| ConcurrencyCounter::new(limit.clone()));
+                    let number = slots.start(&limit, at, amount, length, admitted.by_node);
                     held.leases.push((key.clone(), number));
                     if slots.is_due() {
-                        slots.judge(key, self.now, self.promise.store, self.promise.all)?;
+                        slots.check(key, self.now, self.options.store, self.options.all)?;
                     }
                 }
-                Terms::Rated(_) if !admitted.rated => {}
-                Terms::Rated(terms) => {
+                LimitSet::Rated(_) if !admitted.rated => {}
+                LimitSet::Rated(limit_set) => {
                     // In a cluster, the clock of the counter's own server counts.
                     let own = |instant: Timestamp| match charge.charged_at {
                         Some(charged_at) => charged_at - at.since(instant),
                         None => instant,
                     };
                     let from = latest.max(start).since(start);
-                    let entry = Entry {
+                    let entry = StoreCharge {
                         earliest: own(earliest).min(charged_at),
                         latest: own(at).max(charged_at),
                         from: charged_at + from,
@@ -435,7 +444,7 @@ impl Ledger {
                         until: (!firm).then_some(admitted.decision.until).flatten(),
                         serial: 0,
                     };
-                    let (place, alone) = (admitted.place, admitted.alone);
+                    let (position, by_node) = (admitted.position, admitted.by_node);
                     let counter = match self.counters.get_mut(key) {
                         Some(counter) => counter,
                         None => self.counters.entry(key.to_owned()).or_default(),
@@ -452,26 +461,42 @@ impl Ledger {
                             None => at,
                         };
                         if admitted.shows {
-                            counter.store.show(Shown { at, by, count, place, terms, limit });
+                            counter.store.report(ReportedCount {
+                                at,
+                                by,
+                                count,
+                                position,
+                                limit_set,
+                                limit,
+                            });
                         }
                     }
-                    let serial = counter.store.charged(entry);
+                    let serial = counter.store.charge(entry);
                     if !admitted.decision.allowed {
                         // Counted by the store, but the caller was denied.
                         continue;
                     }
                     let need = charge.need.unwrap_or(amount);
                     let start = charged_at;
-                    let admit =
-                        Admit { at, start, amount, need, alone, place, terms, firm, number: 0 };
+                    let admit = Admit {
+                        at,
+                        start,
+                        amount,
+                        need,
+                        by_node,
+                        position,
+                        limit_set,
+                        firm,
+                        number: 0,
+                    };
                     let number = counter.record(admit).ok();
                     self.late += u64::from(number.is_none());
                     if counter.is_due() {
-                        self.judge(key, false)?;
+                        self.check(key, false)?;
                     }
                     if !firm {
                         let (key, unit) = (key.clone(), charge.unit.clone());
-                        held.admits.push(HeldAdmit { key, unit, number, amount, serial });
+                        held.admits.push(HeldCharge { key, unit, number, amount, serial });
                     }
                 }
             }
@@ -480,25 +505,25 @@ impl Ledger {
     }
 
     /// Checks a counter, and compares it with the counts that the store reported.
-    fn judge(&mut self, key: &str, end: bool) -> Result<(), Malformed> {
+    fn check(&mut self, key: &str, end: bool) -> Result<(), Malformed> {
         let Some(counter) = self.counters.get_mut(key) else { return Ok(()) };
         self.unlogged.sort();
         let until = if end { Timestamp::MAX } else { self.now - DISORDER_MAX };
         let found =
-            counter.compare(self.begin, until, self.given_back, &self.unlogged, &self.proofs);
+            counter.compare(self.begin, until, self.given_back, &self.unlogged, &self.limit_bounds);
         let room = UNEXPLAINED_MAX.saturating_sub(self.unexplained.len());
         self.unexplained.extend(found.into_iter().take(room).map(|one| (key.to_owned(), one)));
-        counter.judge(key, self.now, &self.proofs, end)
+        counter.check(key, self.now, &self.limit_bounds, end)
     }
 
-    fn settle(&mut self, admit: &HeldAdmit, at_most: u64) {
+    fn settle(&mut self, admit: &HeldCharge, at_most: u64) {
         let counter = self.counters.get_mut(&admit.key);
         if let Some((counter, number)) = counter.zip(admit.number) {
             counter.settle(number, at_most);
         }
     }
 
-    fn end_leases(&mut self, held: &Held, at: Timestamp) {
+    fn end_leases(&mut self, held: &HeldRequest, at: Timestamp) {
         for (key, number) in &held.leases {
             if let Some(slots) = self.slots.get_mut(key) {
                 slots.end(*number, at);
@@ -507,30 +532,30 @@ impl Ledger {
     }
 
     /// Returns the limit set of a charge. Each set is parsed once, because every line repeats it.
-    fn terms(&mut self, charge: &Charge) -> Result<Terms, Refusal> {
+    fn limit_set(&mut self, charge: &Charge) -> Result<LimitSet, RecordError> {
         // A key starts with the name of its rule.
         let rule = charge.key.split([':', '#']).next().unwrap_or_default();
-        if let Some(known) = self.terms.get(rule)
+        if let Some(known) = self.limit_sets.get(rule)
             && let Some(known) = known.iter().find(|known| known.texts == charge.limits)
         {
             known.check(charge)?;
-            return Ok(known.terms.clone());
+            return Ok(known.limit_set.clone());
         }
         let limits: Vec<Limit> =
             charge.limits.iter().map(|text| text.parse()).collect::<Result<_, _>>()?;
         let amounts = limits.iter().map(|limit| limit.amount().get()).collect();
         let unit = limits.first().map(Limit::unit);
         let slots = limits.iter().filter(|limit| matches!(limit, Limit::Concurrent(_)));
-        let terms = match slots.max_by_key(|limit| limit.amount()) {
-            Some(limit) => Terms::Leases(limit.clone()),
+        let limit_set = match slots.max_by_key(|limit| limit.amount()) {
+            Some(limit) => LimitSet::Leases(limit.clone()),
             None => {
-                let Promise { store, all, spread } = self.promise;
+                let ProofOptions { store, all, spread } = self.options;
                 let scopes = |bound| {
                     let scope = |limit: &Limit| Scope::new(limit.clone()).bound(bound);
                     limits.iter().map(|limit| scope(limit).spread(spread)).collect()
                 };
-                self.proofs.push(Proof { store: scopes(store), all: scopes(all) });
-                Terms::Rated(self.proofs.len() - 1)
+                self.limit_bounds.push(LimitBounds { store: scopes(store), all: scopes(all) });
+                LimitSet::Rated(self.limit_bounds.len() - 1)
             }
         };
         let unit = match unit {
@@ -538,31 +563,36 @@ impl Ledger {
             Some(unit) => unit.name(),
             None => "",
         };
-        let known = Known { texts: charge.limits.clone(), amounts, unit, terms: terms.clone() };
+        let known = KnownLimits {
+            texts: charge.limits.clone(),
+            amounts,
+            unit,
+            limit_set: limit_set.clone(),
+        };
         known.check(charge)?;
-        self.terms.entry(rule.to_owned()).or_default().push(known);
-        Ok(terms)
+        self.limit_sets.entry(rule.to_owned()).or_default().push(known);
+        Ok(limit_set)
     }
 
     /// Checks all counters and returns the result.
     pub(super) fn finish(mut self) -> Result<Outcome, Malformed> {
         let counters = self.counters.len() + self.slots.len();
-        let rated: usize = self.proofs.iter().map(|proof| proof.store.len()).sum();
-        let leased = self.terms.values().flatten();
-        let leased = leased.filter(|known| matches!(known.terms, Terms::Leases(_))).count();
+        let rated: usize = self.limit_bounds.iter().map(|proof| proof.store.len()).sum();
+        let leased = self.limit_sets.values().flatten();
+        let leased = leased.filter(|known| matches!(known.limit_set, LimitSet::Leases(_))).count();
         let mut rows = Vec::new();
         for (key, mut slots) in std::mem::take(&mut self.slots) {
-            slots.judge(&key, self.now, self.promise.store, self.promise.all)?;
+            slots.check(&key, self.now, self.options.store, self.options.all)?;
             let admits = slots.count;
-            for Verdict { scope, worst, first } in slots.verdicts() {
+            for SlotVerdict { scope, worst, first } in slots.verdicts() {
                 let exceeded = first.map(|finding| (finding, None));
-                let found = Found { scope, worst, exceeded, unsettled: None };
+                let found = LimitResult { scope, worst, exceeded, unsettled: None };
                 rows.push(Row { key: key.clone(), admits, found });
             }
         }
         let keys: Vec<_> = self.counters.keys().cloned().collect();
         for key in keys {
-            self.judge(&key, true)?;
+            self.check(&key, true)?;
         }
         for (key, counter) in self.counters {
             let row = |found| Row { key: key.clone(), admits: counter.count, found };
@@ -580,18 +610,18 @@ impl Ledger {
             counters,
             limits: rated + leased,
             late: self.late,
-            alone: self.alone,
+            by_node: self.by_node,
             unexplained,
         })
     }
 }
 
 /// An admission that is being recorded.
-struct Admitted<'d> {
-    place: Place,
+struct AdmissionRecord<'d> {
+    position: LogPosition,
     decision: &'d Decision,
     /// True if a node decided it on its own.
-    alone: bool,
+    by_node: bool,
     /// True if the line contains the store's counts.
     shows: bool,
     /// True if it is charged on rate limits now; false if only leases are added.

@@ -11,14 +11,14 @@ use sluicegate_core::{Span, Timestamp};
 #[expect(clippy::large_enum_variant, reason = "most lines are entries, and one is read at a time")]
 pub(super) enum Line {
     /// A line of a decision log.
-    Entry(Entry),
+    LogEntry(LogEntry),
     /// Another line in the same file, such as an ordinary log message.
     Other,
 }
 
 /// A line of a decision log.
 #[derive(Debug, PartialEq)]
-pub(super) struct Entry {
+pub(super) struct LogEntry {
     /// Process and sequence numbers; none in logs of versions that did not write them.
     pub(super) stamp: Option<Stamp>,
     /// Number of admissions per million that are logged; none if all are.
@@ -50,8 +50,8 @@ pub(super) struct Stamp {
 /// The event that a line records.
 #[derive(Debug, PartialEq)]
 pub(super) enum Event {
-    Decided(Decision),
-    Followed(Followed),
+    Decision(Decision),
+    Update(DecisionUpdate),
     /// The store did not respond, so it may have made a charge that no admission reports.
     Unanswered,
     /// The process shut down cleanly.
@@ -65,7 +65,7 @@ pub(super) struct Decision {
     pub(super) id: String,
     /// True if the caller was allowed.
     pub(super) allowed: bool,
-    pub(super) by: By,
+    pub(super) by: Decider,
     /// Time of the decision by the store's clock.
     pub(super) at: Timestamp,
     /// Earliest time at which the store can have charged it: a reply may have been lost.
@@ -90,20 +90,20 @@ pub(super) struct Decision {
 
 /// The component that admitted a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum By {
+pub(super) enum Decider {
     /// The store.
     Store,
     /// A node on its own, while the store did not respond.
     Node,
     /// Replay of an earlier admission by the store or by a node.
-    Before { node: bool },
+    Replay { node: bool },
     /// None: it was denied, or nothing was charged.
-    Nobody,
+    None,
 }
 
 /// A change of an earlier decision, such as its settlement.
 #[derive(Debug, PartialEq)]
-pub(super) struct Followed {
+pub(super) struct DecisionUpdate {
     pub(super) id: String,
     /// Time by the clock of the store.
     pub(super) at: Timestamp,
@@ -162,7 +162,7 @@ pub(super) struct Charge {
 
 impl Charge {
     /// Returns true if its limits are to be proven: shadow rules are not enforced.
-    pub(super) const fn is_judged(&self) -> bool {
+    pub(super) const fn is_checked(&self) -> bool {
         !self.shadow || self.tally
     }
 
@@ -236,7 +236,7 @@ pub(super) fn read(line: &[u8]) -> Result<Line, String> {
         return Ok(Line::Other);
     }
     match serde_json::from_slice::<Fields<'_>>(line) {
-        Ok(fields) if fields.is_entry() => fields.entry().map(Line::Entry),
+        Ok(fields) if fields.is_entry() => fields.entry().map(Line::LogEntry),
         Ok(_) => Ok(Line::Other),
         Err(error) if is_entry(line) => Err(error.to_string()),
         Err(_) => Ok(Line::Other),
@@ -257,7 +257,7 @@ impl Fields<'_> {
         !self.request_id.is_empty() || self.operation == "end"
     }
 
-    fn entry(mut self) -> Result<Entry, String> {
+    fn entry(mut self) -> Result<LogEntry, String> {
         let stamp = self.stamp()?;
         // A denial may have been counted. Denials without charges may be missing from the log
         // without affecting the proof.
@@ -269,12 +269,12 @@ impl Fields<'_> {
         let at = at.or(own).ok_or("missing field `at`")?;
         let latency = self.latency();
         let event = match (self.allowed, self.operation.as_ref(), self.effect.as_deref()) {
-            (Some(_), ..) => Event::Decided(self.decision(at)?),
+            (Some(_), ..) => Event::Decision(self.decision(at)?),
             (None, "end", _) => Event::End,
             (None, _, Some("unknown")) => Event::Unanswered,
-            (None, ..) => Event::Followed(self.followed(at)?),
+            (None, ..) => Event::Update(self.update(at)?),
         };
-        Ok(Entry { stamp, sample_ppm, dropped, at, ahead, latency, event })
+        Ok(LogEntry { stamp, sample_ppm, dropped, at, ahead, latency, event })
     }
 
     fn stamp(&self) -> Result<Option<Stamp>, String> {
@@ -298,7 +298,7 @@ impl Fields<'_> {
         let until = self.until.as_deref().map(|until| instant("until", until)).transpose()?;
         let allowed = self.allowed == Some(true);
         let by = self.by()?;
-        if allowed && by != By::Nobody {
+        if allowed && by != Decider::None {
             self.check_charges()?;
         }
         self.count()?;
@@ -331,14 +331,14 @@ impl Fields<'_> {
         Span::from_micros((self.latency_ms.max(0.0) * 1_000.0).ceil() as u64)
     }
 
-    fn by(&self) -> Result<By, String> {
+    fn by(&self) -> Result<Decider, String> {
         if self.operation == "peek" || self.allowed == Some(false) && self.charges.is_empty() {
-            return Ok(By::Nobody);
+            return Ok(Decider::None);
         }
         match self.decided.as_deref() {
-            Some("store") if self.outage.is_none() && !self.replayed => Ok(By::Store),
-            Some("fallback" | "unlimited") if self.outage.is_some() => Ok(By::Node),
-            Some("replay") if self.replayed => Ok(By::Before { node: self.outage.is_some() }),
+            Some("store") if self.outage.is_none() && !self.replayed => Ok(Decider::Store),
+            Some("fallback" | "unlimited") if self.outage.is_some() => Ok(Decider::Node),
+            Some("replay") if self.replayed => Ok(Decider::Replay { node: self.outage.is_some() }),
             Some(by @ ("store" | "fallback" | "unlimited" | "replay")) => {
                 Err(format!("decided: {by:?} contradicts the fields `outage` and `replayed`"))
             }
@@ -397,7 +397,7 @@ impl Fields<'_> {
         Ok(())
     }
 
-    fn followed(self, at: Timestamp) -> Result<Followed, String> {
+    fn update(self, at: Timestamp) -> Result<DecisionUpdate, String> {
         let earliest = at - self.latency();
         let effect = match (self.operation.as_ref(), self.start.as_deref()) {
             _ if self.replayed => Effect::Nothing,
@@ -413,7 +413,7 @@ impl Fields<'_> {
             ("claim", _) => Effect::Nothing,
             (other, _) => return Err(format!("operation: unknown value {other:?}")),
         };
-        Ok(Followed { id: self.request_id, at, earliest, effect })
+        Ok(DecisionUpdate { id: self.request_id, at, earliest, effect })
     }
 }
 
@@ -425,16 +425,16 @@ fn instant(field: &str, text: &str) -> Result<Timestamp, String> {
 mod tests {
     use super::*;
 
-    fn entry(line: &str) -> Entry {
+    fn entry(line: &str) -> LogEntry {
         match read(line.as_bytes()) {
-            Ok(Line::Entry(entry)) => entry,
+            Ok(Line::LogEntry(entry)) => entry,
             other => panic!("{other:?}"),
         }
     }
 
     fn decision(line: &str) -> Decision {
         match entry(line).event {
-            Event::Decided(decision) => decision,
+            Event::Decision(decision) => decision,
             other => panic!("{other:?}"),
         }
     }
@@ -450,8 +450,8 @@ mod tests {
         let read = decision(line);
         let [charge] = &read.charges[..] else { panic!("{read:?}") };
         assert_eq!((charge.key.as_str(), charge.take, charge.need), ("K#requests", 1, None));
-        assert_eq!((&charge.shown[..], charge.is_judged()), (&[(5, 3), (100, 17)][..], true));
-        assert!(read.firm && read.at == read.start && read.by == By::Store);
+        assert_eq!((&charge.shown[..], charge.is_checked()), (&[(5, 3), (100, 17)][..], true));
+        assert!(read.firm && read.at == read.start && read.by == Decider::Store);
         assert_eq!(read.at.to_string(), "2026-01-05T00:00:00.000201Z");
         assert_eq!(read.earliest.to_string(), "2026-01-05T00:00:00.000101Z");
         let process = "a (2026-01-04T00:00:00Z)".to_owned();

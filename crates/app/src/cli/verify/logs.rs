@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
-use super::line::{self, Entry, Event, Line};
+use super::line::{self, Event, Line, LogEntry};
 use super::processes::Processes;
 
 /// Maximum length of a line. A decision has a few hundred bytes, or some kilobytes with ids of
@@ -20,14 +20,14 @@ const SHOWN_MAX: usize = 10;
 pub(super) struct Logs {
     logs: Vec<Log>,
     /// Statistics of the lines read so far.
-    pub(super) seen: Seen,
+    pub(super) stats: LineStats,
     /// Processes that wrote the lines.
     pub(super) processes: Processes,
 }
 
 /// Statistics about the lines of all logs.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct LineStats {
     pub(super) decisions: u64,
     /// Number of lines that are not log entries.
     pub(super) others: u64,
@@ -40,21 +40,21 @@ pub(super) struct Seen {
     /// Smallest sample rate of admissions of any node; none if all are logged.
     pub(super) sample_ppm: Option<u32>,
     /// First line without sequence numbers.
-    pub(super) unnumbered: Option<Place>,
+    pub(super) unnumbered: Option<LogPosition>,
     /// Number of duplicate lines, and the first of them.
-    pub(super) repeated: (u64, Option<Place>),
+    pub(super) repeated: (u64, Option<LogPosition>),
     /// Last lines of files that are cut off.
-    pub(super) torn: Vec<Place>,
+    pub(super) torn: Vec<LogPosition>,
 }
 
 /// Position of a line: file and line number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct LogPosition {
     log: u16,
     line: u32,
 }
 
-impl Place {
+impl LogPosition {
     #[cfg(test)]
     pub(super) const fn new(log: u16, line: u32) -> Self {
         Self { log, line }
@@ -67,7 +67,7 @@ struct Log {
     input: Box<dyn BufRead>,
     line: u32,
     /// Next entry, read ahead to merge the logs by time.
-    next: Option<(u32, Entry)>,
+    next: Option<(u32, LogEntry)>,
 }
 
 impl Logs {
@@ -77,37 +77,37 @@ impl Logs {
         let logs = numbered.map(|(path, number)| Log::open(path, number));
         let logs = logs.collect::<anyhow::Result<Vec<_>>>()?;
         anyhow::ensure!(logs.len() == paths.len(), "too many logs: at most {} at once", logs.len());
-        let mut logs = Self { logs, seen: Seen::default(), processes: Processes::default() };
+        let mut logs = Self { logs, stats: LineStats::default(), processes: Processes::default() };
         for log in &mut logs.logs {
-            log.advance(&mut logs.seen, &mut logs.processes)?;
+            log.advance(&mut logs.stats, &mut logs.processes)?;
         }
         Ok(logs)
     }
 
     /// Returns the next entry of all logs in order of time.
-    pub(super) fn next(&mut self) -> anyhow::Result<Option<(Place, Entry)>> {
+    pub(super) fn next(&mut self) -> anyhow::Result<Option<(LogPosition, LogEntry)>> {
         let waiting = self.logs.iter_mut().filter(|log| log.next.is_some());
         let first = waiting.min_by_key(|log| log.next.as_ref().map(|(_, next)| next.at));
         let Some(log) = first else { return Ok(None) };
         let Some((line, entry)) = log.next.take() else { return Ok(None) };
-        let place = Place { log: log.number, line };
-        log.advance(&mut self.seen, &mut self.processes)?;
-        Ok(Some((place, entry)))
+        let position = LogPosition { log: log.number, line };
+        log.advance(&mut self.stats, &mut self.processes)?;
+        Ok(Some((position, entry)))
     }
 
     /// Counts a line that could be parsed, but has invalid values.
-    pub(super) fn malformed(&mut self, place: Place, error: &impl fmt::Display) {
-        let shown = format!("{}: {error}", self.name(place));
-        self.seen.malformed(shown);
+    pub(super) fn malformed(&mut self, position: LogPosition, error: &impl fmt::Display) {
+        let shown = format!("{}: {error}", self.name(position));
+        self.stats.malformed(shown);
     }
 
     /// Formats a position as `node1.log:17`.
-    pub(super) fn name(&self, place: Place) -> String {
-        format!("{}:{}", self.logs[usize::from(place.log)].name, place.line)
+    pub(super) fn name(&self, position: LogPosition) -> String {
+        format!("{}:{}", self.logs[usize::from(position.log)].name, position.line)
     }
 }
 
-impl Seen {
+impl LineStats {
     /// Records dropped lines and the sample rate that a line reports.
     fn missing(&mut self, dropped: u64, sample_ppm: Option<u32>) {
         self.dropped += dropped;
@@ -138,7 +138,7 @@ impl Log {
     }
 
     /// Reads up to the next log entry.
-    fn advance(&mut self, seen: &mut Seen, processes: &mut Processes) -> anyhow::Result<()> {
+    fn advance(&mut self, stats: &mut LineStats, processes: &mut Processes) -> anyhow::Result<()> {
         let mut buffer = Vec::new();
         loop {
             buffer.clear();
@@ -154,36 +154,36 @@ impl Log {
             let complete = buffer.ends_with(b"\n");
             if !complete && buffer.len() as u64 == LINE_BYTES_MAX {
                 self.input.skip_until(b'\n')?;
-                self.malformed(seen, "line too long: more than 1 MiB");
+                self.malformed(stats, "line too long: more than 1 MiB");
                 continue;
             }
-            let place = Place { log: self.number, line: self.line };
+            let position = LogPosition { log: self.number, line: self.line };
             match line::read(&buffer) {
-                Ok(Line::Entry(mut entry)) => {
-                    seen.decisions += u64::from(matches!(entry.event, Event::Decided(_)));
-                    seen.missing(entry.dropped, entry.sample_ppm);
+                Ok(Line::LogEntry(mut entry)) => {
+                    stats.decisions += u64::from(matches!(entry.event, Event::Decision(_)));
+                    stats.missing(entry.dropped, entry.sample_ppm);
                     let stamp = entry.stamp.take();
                     if stamp.is_none() {
-                        seen.unnumbered.get_or_insert(place);
+                        stats.unnumbered.get_or_insert(position);
                     }
-                    if stamp.is_some_and(|stamp| !processes.see(stamp, &entry, place)) {
-                        seen.repeated.0 += 1;
-                        seen.repeated.1.get_or_insert(place);
+                    if stamp.is_some_and(|stamp| !processes.see(stamp, &entry, position)) {
+                        stats.repeated.0 += 1;
+                        stats.repeated.1.get_or_insert(position);
                         continue;
                     }
                     self.next = Some((self.line, entry));
                     return Ok(());
                 }
-                Ok(Line::Other) => seen.others += 1,
+                Ok(Line::Other) => stats.others += 1,
                 // The process was killed while writing it, or is still writing it.
-                Err(_) if !complete => seen.torn.push(place),
-                Err(error) => self.malformed(seen, &error),
+                Err(_) if !complete => stats.torn.push(position),
+                Err(error) => self.malformed(stats, &error),
             }
         }
     }
 
     /// Counts the line that was just read as malformed.
-    fn malformed(&self, seen: &mut Seen, error: &str) {
-        seen.malformed(format!("{}:{}: {error}", self.name, self.line));
+    fn malformed(&self, stats: &mut LineStats, error: &str) {
+        stats.malformed(format!("{}:{}: {error}", self.name, self.line));
     }
 }

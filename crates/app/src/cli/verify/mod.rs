@@ -6,7 +6,6 @@
 //! as streams and merged by the time of the store. Of each counter, only the admissions that a later
 //! window can contain are kept in memory.
 
-mod count;
 mod counter;
 mod ledger;
 mod line;
@@ -14,6 +13,7 @@ mod logs;
 mod processes;
 mod report;
 mod slots;
+mod store_counts;
 
 use std::path::PathBuf;
 
@@ -22,11 +22,11 @@ use clap::Args;
 use sluicegate_checker::Bound;
 use sluicegate_core::Span;
 
-use super::say;
-use ledger::{Ledger, Promise, Refusal};
+use super::print;
+use ledger::{Ledger, ProofOptions, RecordError};
 use line::Event;
 use logs::Logs;
-use report::counted;
+use report::plural;
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -78,12 +78,12 @@ impl Verify {
         let mut logs = Logs::open(&self.logs)?;
         let store = Bound::new(u32::from(self.losses) + 1, 1).unwrap_or(Bound::WHOLE);
         let all = self.bound.unwrap_or(store);
-        let mut ledger = Ledger::new(Promise { store, all, spread: self.spread });
-        while let Some((place, entry)) = logs.next()? {
+        let mut ledger = Ledger::new(ProofOptions { store, all, spread: self.spread });
+        while let Some((position, entry)) = logs.next()? {
             ledger.begins(logs.processes.begin());
             let recorded = match &entry.event {
-                Event::Decided(decision) => ledger.record(place, decision),
-                Event::Followed(followed) => ledger.follow(place, followed),
+                Event::Decision(decision) => ledger.record(position, decision),
+                Event::Update(update) => ledger.follow(position, update),
                 Event::Unanswered => {
                     ledger.unanswered(entry.at);
                     Ok(())
@@ -92,50 +92,50 @@ impl Verify {
             };
             match recorded {
                 Ok(()) => {}
-                Err(Refusal::Line(error)) => logs.malformed(place, &error),
-                Err(Refusal::Lease(error)) => logs.malformed(place, &error),
-                Err(Refusal::Shown(error)) => logs.malformed(place, &error),
-                Err(Refusal::Proof(malformed)) => return Err(malformed.into()),
+                Err(RecordError::Line(error)) => logs.malformed(position, &error),
+                Err(RecordError::Lease(error)) => logs.malformed(position, &error),
+                Err(RecordError::Contradiction(error)) => logs.malformed(position, &error),
+                Err(RecordError::Bounds(malformed)) => return Err(malformed.into()),
             }
         }
-        if logs.seen.decisions == 0 {
+        if logs.stats.decisions == 0 {
             bail!("no decisions found in the log: is log.format set to json?");
         }
         let outcome = ledger.finish()?;
 
         if self.top > 0 && !outcome.rows.is_empty() {
-            say(&report::fullest(&outcome, self.top));
-            say("");
+            print(&report::fullest(&outcome, self.top));
+            print("");
         }
-        for line in &logs.seen.shown {
-            say(&format!("\x1b[33mwarning:\x1b[0m {line}"));
+        for line in &logs.stats.shown {
+            print(&format!("\x1b[33mwarning:\x1b[0m {line}"));
         }
-        if logs.seen.others > 0 {
-            let lines = counted(logs.seen.others, "line");
-            say(&format!("skipped: {lines} that are not decision log entries"));
+        if logs.stats.others > 0 {
+            let lines = plural(logs.stats.others, "line");
+            print(&format!("skipped: {lines} that are not decision log entries"));
         }
         for note in report::notes(&outcome, &logs, all) {
-            say(&format!("note: {note}"));
+            print(&format!("note: {note}"));
         }
         let doubts = report::doubts(&outcome, &logs);
         let exceeded = report::exceeded(&outcome, &logs);
         let extent = report::extent(&outcome);
         if !exceeded.is_empty() {
             for doubt in &doubts {
-                say(&format!("\x1b[33mwarning:\x1b[0m {doubt}"));
+                print(&format!("\x1b[33mwarning:\x1b[0m {doubt}"));
             }
             for violation in &exceeded {
-                say(violation);
+                print(violation);
             }
-            let limits = counted(exceeded.len() as u64, "limit");
-            say(&format!("\x1b[31mnot proven:\x1b[0m {extent}, {limits} exceeded"));
+            let limits = plural(exceeded.len() as u64, "limit");
+            print(&format!("\x1b[31mnot proven:\x1b[0m {extent}, {limits} exceeded"));
             return Ok(false);
         }
         if !doubts.is_empty() {
             bail!("not proven: {extent}: {}", doubts.join("; "));
         }
         let proven = report::proven(&logs);
-        say(&format!("\x1b[32m{proven}:\x1b[0m {extent}"));
+        print(&format!("\x1b[32m{proven}:\x1b[0m {extent}"));
         Ok(true)
     }
 }

@@ -15,13 +15,13 @@ use std::collections::{BTreeMap, HashMap};
 
 use sluicegate_core::{Span, Timestamp};
 
-use super::line::{Entry, Event, Stamp};
-use super::logs::Place;
+use super::line::{Event, LogEntry, Stamp};
+use super::logs::LogPosition;
 
 /// All processes that wrote lines.
 #[derive(Default)]
 pub(super) struct Processes {
-    places: HashMap<String, usize>,
+    index_by_name: HashMap<String, usize>,
     all: Vec<Process>,
 }
 
@@ -30,11 +30,11 @@ pub(super) struct Process {
     /// Name of the node and start time of the process.
     pub(super) name: String,
     /// Line numbers and admission numbers seen.
-    lines: Numbers,
-    admits: Numbers,
+    lines: NumberRanges,
+    admits: NumberRanges,
     /// Times of the earliest and the latest line.
     first: Timestamp,
-    pub(super) last: (Timestamp, Place),
+    pub(super) last: (Timestamp, LogPosition),
     /// Longest duration of a call.
     longest: Span,
     /// Number of lines that the process reported as dropped.
@@ -46,7 +46,7 @@ pub(super) struct Process {
     /// Difference between the clocks of the node and the store in the last line, in microseconds.
     ahead: Option<i64>,
     /// First line in which that difference jumped.
-    jumped: Option<Place>,
+    jumped: Option<LogPosition>,
 }
 
 /// Maximum change of the clock difference between a node and the store from one line to the next.
@@ -54,44 +54,44 @@ const JUMP_MAX_MICROS: u64 = 60_000_000;
 
 /// Set of numbers as ranges: first number → (last number, position of the first).
 #[derive(Default)]
-struct Numbers(BTreeMap<u64, (u64, Place)>);
+struct NumberRanges(BTreeMap<u64, (u64, LogPosition)>);
 
 /// An error in the lines of a process: some are missing or were changed.
 pub(super) enum Flaw {
     /// The numbers `from` to `to` are missing before the line at `before`.
-    Missing { what: &'static str, from: u64, to: u64, before: Place },
+    Missing { what: &'static str, from: u64, to: u64, before: LogPosition },
     /// The end line reports a higher number than any line has.
     Cut { what: &'static str, from: u64, to: u64 },
     /// A line comes after the end line.
     AfterEnd(u64),
     /// The timestamps of the store and the node in a line contradict each other.
-    Jump(Place),
+    Jump(LogPosition),
 }
 
 impl Processes {
     /// Records a line. Returns false if its line number or its admission number was seen before.
-    pub(super) fn see(&mut self, stamp: Stamp, entry: &Entry, place: Place) -> bool {
+    pub(super) fn see(&mut self, stamp: Stamp, entry: &LogEntry, position: LogPosition) -> bool {
         let Stamp { process, seq, line, admits } = stamp;
-        let index = match self.places.get(&process) {
+        let index = match self.index_by_name.get(&process) {
             Some(&index) => index,
             None => {
-                self.places.insert(process.clone(), self.all.len());
-                self.all.push(Process::new(process, entry.at, place));
+                self.index_by_name.insert(process.clone(), self.all.len());
+                self.all.push(Process::new(process, entry.at, position));
                 self.all.len() - 1
             }
         };
         let process = &mut self.all[index];
-        if !process.lines.add(line, place) || admits && !process.admits.add(seq, place) {
+        if !process.lines.add(line, position) || admits && !process.admits.add(seq, position) {
             return false;
         }
         process.first = process.first.min(entry.at);
         if process.last.0 <= entry.at {
-            process.last = (entry.at, place);
+            process.last = (entry.at, position);
         }
         if let Some(ahead) = entry.ahead {
             let before = process.ahead.replace(ahead);
             if before.is_some_and(|before| before.abs_diff(ahead) > JUMP_MAX_MICROS) {
-                process.jumped.get_or_insert(place);
+                process.jumped.get_or_insert(position);
             }
         }
         process.longest = process.longest.max(entry.latency);
@@ -123,13 +123,13 @@ impl Processes {
 }
 
 impl Process {
-    fn new(name: String, at: Timestamp, place: Place) -> Self {
+    fn new(name: String, at: Timestamp, position: LogPosition) -> Self {
         Self {
             name,
-            lines: Numbers::default(),
-            admits: Numbers::default(),
+            lines: NumberRanges::default(),
+            admits: NumberRanges::default(),
             first: at,
-            last: (at, place),
+            last: (at, position),
             longest: Span::ZERO,
             dropped: 0,
             sampled: false,
@@ -190,9 +190,9 @@ impl Process {
     }
 }
 
-impl Numbers {
+impl NumberRanges {
     /// Adds a number. Returns false if it was present.
-    fn add(&mut self, number: u64, place: Place) -> bool {
+    fn add(&mut self, number: u64, position: LogPosition) -> bool {
         let before = self.0.range(..=number).next_back().map(|(&from, &range)| (from, range));
         if before.is_some_and(|(_, (to, _))| number <= to) {
             return false;
@@ -204,7 +204,7 @@ impl Numbers {
                 self.0.insert(from, (to, first));
             }
             _ => {
-                self.0.insert(number, (to, place));
+                self.0.insert(number, (to, position));
             }
         }
         true
@@ -242,12 +242,12 @@ mod tests {
 
     #[test]
     fn numbers_in_any_order_become_ranges() {
-        let place = Place::new(0, 1);
-        let mut numbers = Numbers::default();
+        let position = LogPosition::new(0, 1);
+        let mut numbers = NumberRanges::default();
         for number in [3, 1, 2, 9, 7, 8] {
-            assert!(numbers.add(number, place));
+            assert!(numbers.add(number, position));
         }
-        assert!(!numbers.add(2, place) && !numbers.add(9, place));
+        assert!(!numbers.add(2, position) && !numbers.add(9, position));
         assert_eq!((numbers.first(), numbers.last(), numbers.missing()), (Some(1), Some(9), 3));
         let gaps: Vec<_> = numbers.gaps("line").collect();
         assert!(matches!(gaps[..], [Flaw::Missing { from: 4, to: 6, .. }]));

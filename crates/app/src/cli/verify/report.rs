@@ -43,11 +43,12 @@ fn amount(number: u128, unit: Unit) -> String {
 pub(super) fn exceeded(outcome: &Outcome, logs: &Logs) -> Vec<String> {
     let mut found = Vec::new();
     for Row { key, found: about, .. } in &outcome.rows {
-        let Some((finding, place)) = about.exceeded else { continue };
+        let Some((finding, position)) = about.exceeded else { continue };
         let (key, scope) = (key.as_str().into(), about.scope.clone());
         let violation = Violation { key, scope, finding };
-        let place = place.map(|place| format!(" ({})", logs.name(place))).unwrap_or_default();
-        found.push(format!("\x1b[1;31mexceeded:\x1b[0m {violation}{place}"));
+        let position =
+            position.map(|position| format!(" ({})", logs.name(position))).unwrap_or_default();
+        found.push(format!("\x1b[1;31mexceeded:\x1b[0m {violation}{position}"));
     }
     found
 }
@@ -64,22 +65,22 @@ pub(super) fn notes(outcome: &Outcome, logs: &Logs, all: Bound) -> Vec<String> {
         ));
     }
     for process in logs.processes.iter().filter(|process| !process.has_ended()) {
-        let (at, (_, place)) = (process.known_until(), process.last);
+        let (at, (_, position)) = (process.known_until(), process.last);
         notes.push(format!(
             "{} has no end line: it was killed or is still running, so its admissions after {at} \
              ({}) are unknown",
             process.name,
-            logs.name(place)
+            logs.name(position)
         ));
     }
-    for place in &logs.seen.torn {
-        notes.push(format!("{}: the line is cut off", logs.name(*place)));
+    for position in &logs.stats.torn {
+        notes.push(format!("{}: the line is cut off", logs.name(*position)));
     }
-    if outcome.alone > 0 {
+    if outcome.by_node > 0 {
         notes.push(format!(
             "{} decided by nodes on their own while the store did not respond; together with those \
              of the store, they are checked against {all} of each limit (--bound)",
-            counted(outcome.alone, "admission")
+            plural(outcome.by_node, "admission")
         ));
     }
     notes
@@ -106,9 +107,9 @@ fn flaw(process: &Process, flaw: &Flaw, logs: &Logs) -> String {
         }
         Flaw::Cut { what, from, to } => numbers(what, from, to),
         Flaw::AfterEnd(line) => format!("line {line} of {name} comes after its end line"),
-        Flaw::Jump(place) => format!(
+        Flaw::Jump(position) => format!(
             "{}: the difference between `at` and `timestamp` jumps by more than a minute",
-            logs.name(place)
+            logs.name(position)
         ),
     }
 }
@@ -116,17 +117,17 @@ fn flaw(process: &Process, flaw: &Flaw, logs: &Logs) -> String {
 /// Returns the reasons for which the log is incomplete or was changed.
 fn incomplete(outcome: &Outcome, logs: &Logs) -> Vec<String> {
     let mut doubts = Vec::new();
-    let seen = &logs.seen;
-    if let Some(place) = seen.unnumbered {
+    let stats = &logs.stats;
+    if let Some(position) = stats.unnumbered {
         doubts.push(format!(
             "{}: no sequence numbers (fields node, started, seq, line): the log was written by an \
              older version",
-            logs.name(place)
+            logs.name(position)
         ));
     }
-    if let (lines, Some(place)) = seen.repeated {
-        let lines = counted(lines, "line");
-        doubts.push(format!("{}: {lines} with duplicate sequence numbers", logs.name(place)));
+    if let (lines, Some(position)) = stats.repeated {
+        let lines = plural(lines, "line");
+        doubts.push(format!("{}: {lines} with duplicate sequence numbers", logs.name(position)));
     }
     for process in logs.processes.iter() {
         doubts.extend(process.flaws().iter().take(1).map(|one| flaw(process, one, logs)));
@@ -139,7 +140,7 @@ fn incomplete(outcome: &Outcome, logs: &Logs) -> Vec<String> {
              ends at {up_to}"
         ));
     }
-    if let (None, Some(torn)) = (up_to, seen.torn.first()) {
+    if let (None, Some(torn)) = (up_to, stats.torn.first()) {
         doubts.push(format!("{}: a line after the end line is cut off", logs.name(*torn)));
     }
     let known = |at| at >= begin && up_to.is_none_or(|up_to| at <= up_to);
@@ -147,7 +148,7 @@ fn incomplete(outcome: &Outcome, logs: &Logs) -> Vec<String> {
         doubts.push(format!(
             "{}: the store counted {} on {key}, but the log contains only {}: lines or the log of a \
              node are missing",
-            logs.name(found.place),
+            logs.name(found.position),
             found.count,
             found.explained
         ));
@@ -157,9 +158,9 @@ fn incomplete(outcome: &Outcome, logs: &Logs) -> Vec<String> {
 
 /// Returns the reasons for which a log without a violation proves nothing.
 pub(super) fn doubts(outcome: &Outcome, logs: &Logs) -> Vec<String> {
-    let seen = &logs.seen;
+    let stats = &logs.stats;
     let mut doubts = incomplete(outcome, logs);
-    if let Some(ppm) = seen.sample_ppm {
+    if let Some(ppm) = stats.sample_ppm {
         let percent = format!("{}.{:04}", ppm / 10_000, ppm % 10_000);
         let percent = percent.trim_end_matches('0').trim_end_matches('.');
         doubts.push(format!(
@@ -167,20 +168,20 @@ pub(super) fn doubts(outcome: &Outcome, logs: &Logs) -> Vec<String> {
              log.decisions.allowed to 1.0"
         ));
     }
-    if seen.dropped > 0 {
-        let lines = counted(seen.dropped, "line");
+    if stats.dropped > 0 {
+        let lines = plural(stats.dropped, "line");
         doubts.push(format!("{lines} dropped when the log was written"));
     }
-    if seen.malformed > 0 {
-        doubts.push(format!("{} malformed", counted(seen.malformed, "line")));
+    if stats.malformed > 0 {
+        doubts.push(format!("{} malformed", plural(stats.malformed, "line")));
     }
     if outcome.late > 0 {
-        let late = counted(outcome.late, "admission");
+        let late = plural(outcome.late, "admission");
         doubts.push(format!("{late} more than {DISORDER_MAX} out of order: sort the log by `at`"));
     }
     let unsettled = outcome.rows.iter().filter(|row| row.found.unsettled.is_some()).count();
     if unsettled > 0 {
-        let limits = counted(unsettled as u64, "limit");
+        let limits = plural(unsettled as u64, "limit");
         doubts.push(format!(
             "{limits} exceeded, unless reservations or bookings were given back that the log does \
              not contain"
@@ -196,14 +197,14 @@ pub(super) fn doubts(outcome: &Outcome, logs: &Logs) -> Vec<String> {
 pub(super) fn extent(outcome: &Outcome) -> String {
     format!(
         "{} on {} under {}",
-        counted(outcome.admits, "admission"),
-        counted(outcome.counters as u64, "counter"),
-        counted(outcome.limits as u64, "limit")
+        plural(outcome.admits, "admission"),
+        plural(outcome.counters as u64, "counter"),
+        plural(outcome.limits as u64, "limit")
     )
 }
 
 /// Formats a number with a noun: `1 admission`, `12,345 admissions`.
-pub(super) fn counted(number: u64, noun: &str) -> String {
+pub(super) fn plural(number: u64, noun: &str) -> String {
     let ending = if number == 1 { "" } else { "s" };
     format!("{} {noun}{ending}", grouped(number))
 }

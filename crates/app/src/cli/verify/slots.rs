@@ -8,17 +8,17 @@ use sluicegate_core::{Id, Limit, Span, Timestamp};
 use super::counter::DISORDER_MAX;
 
 /// A counter with fewer leases than this is checked only at the end.
-const JUDGED_AT_MIN: usize = 4_096;
+const CHECK_AT_MIN: usize = 4_096;
 
 /// The leases of one concurrency counter.
-pub(super) struct Slots {
+pub(super) struct ConcurrencyCounter {
     /// Leases by number.
     leases: BTreeMap<u64, Lease>,
     /// Largest limit so far: existing leases outlive a reduction of the limit.
     limit: Limit,
     pub(super) count: u64,
-    judged_at: usize,
-    found: Vec<Verdict>,
+    check_at: usize,
+    found: Vec<SlotVerdict>,
 }
 
 struct Lease {
@@ -29,19 +29,19 @@ struct Lease {
     until: Timestamp,
     ended: bool,
     /// True if a node granted it on its own.
-    alone: bool,
+    by_node: bool,
 }
 
 /// Result of the check of one concurrency counter.
-pub(super) struct Verdict {
+pub(super) struct SlotVerdict {
     pub(super) scope: Scope,
     pub(super) worst: Finding,
     pub(super) first: Option<Finding>,
 }
 
-impl Slots {
+impl ConcurrencyCounter {
     pub(super) fn new(limit: Limit) -> Self {
-        Self { leases: BTreeMap::new(), limit, count: 0, judged_at: 0, found: Vec::new() }
+        Self { leases: BTreeMap::new(), limit, count: 0, check_at: 0, found: Vec::new() }
     }
 
     /// Records a lease and returns its number.
@@ -51,7 +51,7 @@ impl Slots {
         at: Timestamp,
         slots: u64,
         length: Span,
-        alone: bool,
+        by_node: bool,
     ) -> u64 {
         if limit.amount() > self.limit.amount() {
             self.limit = limit.clone();
@@ -59,7 +59,8 @@ impl Slots {
         let number = self.count;
         self.count += 1;
         let until = at + length;
-        self.leases.insert(number, Lease { start: at, slots, length, until, ended: false, alone });
+        self.leases
+            .insert(number, Lease { start: at, slots, length, until, ended: false, by_node });
         number
     }
 
@@ -86,30 +87,30 @@ impl Slots {
 
     /// Returns true if there are enough leases for the next check.
     pub(super) fn is_due(&self) -> bool {
-        self.leases.len() >= self.judged_at.max(JUDGED_AT_MIN)
+        self.leases.len() >= self.check_at.max(CHECK_AT_MIN)
     }
 
     /// Checks the leases, and drops those that ended before any line that may still arrive. Leases
     /// granted by the store are checked against `store`; if nodes granted some on their own, all leases
     /// together are checked against `all`.
-    pub(super) fn judge(
+    pub(super) fn check(
         &mut self,
         key: &str,
         now: Timestamp,
         store: Bound,
         all: Bound,
     ) -> Result<(), Malformed> {
-        self.judge_by(key, store, |lease| !lease.alone)?;
-        if self.leases.values().any(|lease| lease.alone) {
-            self.judge_by(key, all, |_| true)?;
+        self.check_with(key, store, |lease| !lease.by_node)?;
+        if self.leases.values().any(|lease| lease.by_node) {
+            self.check_with(key, all, |_| true)?;
         }
         let kept_from = now - DISORDER_MAX;
         self.leases.retain(|_, lease| lease.until > kept_from);
-        self.judged_at = 2 * self.leases.len();
+        self.check_at = 2 * self.leases.len();
         Ok(())
     }
 
-    fn judge_by(
+    fn check_with(
         &mut self,
         key: &str,
         bound: Bound,
@@ -134,13 +135,13 @@ impl Slots {
                     }
                     known.first = known.first.or(first);
                 }
-                None => self.found.push(Verdict { scope: scope.clone(), worst, first }),
+                None => self.found.push(SlotVerdict { scope: scope.clone(), worst, first }),
             }
         }
         Ok(())
     }
 
-    pub(super) fn verdicts(self) -> Vec<Verdict> {
+    pub(super) fn verdicts(self) -> Vec<SlotVerdict> {
         self.found
     }
 }

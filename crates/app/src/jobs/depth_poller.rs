@@ -12,65 +12,65 @@ const EVERY: Duration = Duration::from_secs(2);
 
 /// Poller of queue depths. Clones share the state.
 #[derive(Clone, Default)]
-pub(crate) struct Watch(Arc<Mutex<Vec<Watched>>>);
+pub(crate) struct DepthPoller(Arc<Mutex<Vec<PolledQueue>>>);
 
-struct Watched {
+struct PolledQueue {
     queue: Queue,
     depth: Option<Depth>,
     dead: Option<u64>,
 }
 
-impl Watch {
+impl DepthPoller {
     pub(super) fn add(&self, queues: impl Iterator<Item = Queue>) {
-        let watched = queues.map(|queue| Watched { queue, depth: None, dead: None });
-        self.lock().extend(watched);
+        let polled = queues.map(|queue| PolledQueue { queue, depth: None, dead: None });
+        self.lock().extend(polled);
     }
 
     /// Polls the broker every two seconds until it is stopped.
     pub(super) async fn run(self, stop: CancellationToken) {
-        let mut look = tokio::time::interval(EVERY);
-        look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        while stop.run_until_cancelled(look.tick()).await.is_some() {
-            if stop.run_until_cancelled(self.look()).await.is_none() {
+        let mut tick = tokio::time::interval(EVERY);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        while stop.run_until_cancelled(tick.tick()).await.is_some() {
+            if stop.run_until_cancelled(self.poll()).await.is_none() {
                 return;
             }
         }
     }
 
-    async fn look(&self) {
-        let queues: Vec<_> = self.lock().iter().map(|watched| watched.queue.clone()).collect();
+    async fn poll(&self) {
+        let queues: Vec<_> = self.lock().iter().map(|polled| polled.queue.clone()).collect();
         for (number, queue) in queues.into_iter().enumerate() {
             let (depth, dead) = tokio::join!(queue.depth(), queue.dead_depth());
             if let Err(error) = &depth {
                 debug!(queue = queue.name(), %error, "can't read queue depth");
             }
-            if let Some(watched) = self.lock().get_mut(number) {
-                watched.depth = depth.ok();
-                watched.dead = dead.ok().map(|dead| dead.ready);
+            if let Some(polled) = self.lock().get_mut(number) {
+                polled.depth = depth.ok();
+                polled.dead = dead.ok().map(|dead| dead.ready);
             }
         }
     }
 
     /// Returns the depth and the number of dead letters of each queue that was polled successfully.
     pub(crate) fn depths(&self) -> Vec<(String, Depth, u64)> {
-        let known = |watched: &Watched| {
-            let name = watched.queue.name().to_owned();
-            Some((name, watched.depth?, watched.dead.unwrap_or_default()))
+        let known = |polled: &PolledQueue| {
+            let name = polled.queue.name().to_owned();
+            Some((name, polled.depth?, polled.dead.unwrap_or_default()))
         };
         self.lock().iter().filter_map(known).collect()
     }
 
     /// Returns the statistics of all queues for the metrics.
     pub(crate) fn stats(&self) -> Vec<QueueStats> {
-        self.lock().iter().map(Watched::stats).collect()
+        self.lock().iter().map(PolledQueue::stats).collect()
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Watched>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<PolledQueue>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Watched {
+impl PolledQueue {
     fn stats(&self) -> QueueStats {
         let depth = self.depth.unwrap_or_default();
         let states = [

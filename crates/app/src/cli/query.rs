@@ -5,7 +5,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::check::{descriptions, table};
-use super::remote::{Remote, list, named, word};
+use super::remote::{Remote, display, items, parse_pairs};
 
 pub(super) const ALLOW_EXAMPLES: &str = "\
 Examples:
@@ -30,7 +30,7 @@ Examples:
 Exit code: 0 reset, 1 only listed, 2 error (invalid request or no response)";
 
 #[derive(Args)]
-pub(super) struct Ask {
+pub(super) struct RequestArgs {
     /// Dimensions of the request, such as userId=u1 modelId=gpt4
     #[arg(value_name = "NAME=VALUE", required = true)]
     dimensions: Vec<String>,
@@ -38,10 +38,11 @@ pub(super) struct Ask {
     remote: Remote,
 }
 
-impl Ask {
+impl RequestArgs {
     pub(super) fn allow(self) -> anyhow::Result<bool> {
-        let answer =
-            self.remote.post("/rate-limit/allow", &Value::Object(named(&self.dimensions)?))?;
+        let answer = self
+            .remote
+            .post("/rate-limit/allow", &Value::Object(parse_pairs(&self.dimensions)?))?;
         let allowed = answer["allowed"] == true;
         self.remote.show(&answer, |answer| {
             let mut text = verdict(answer);
@@ -53,63 +54,64 @@ impl Ask {
     }
 
     pub(super) fn explain(self) -> anyhow::Result<bool> {
-        let answer = self.native("/v1/explain")?;
+        let answer = self.post_dimensions("/v1/explain")?;
         self.remote.show(&answer, |answer| {
             let mut rows = Vec::new();
-            for group in list(&answer["groups"]) {
-                if list(&group["matched"]).is_empty() {
+            for group in items(&answer["groups"]) {
+                if items(&group["matched"]).is_empty() {
                     rows.push([
-                        word(&group["group"]),
+                        display(&group["group"]),
                         "no rule matches".to_owned(),
                         String::new(),
                         String::new(),
                     ]);
                 }
-                for rule in list(&group["matched"]) {
-                    let limits: Vec<_> = list(&rule["limits"]).iter().map(word).collect();
+                for rule in items(&group["matched"]) {
+                    let limits: Vec<_> = items(&rule["limits"]).iter().map(display).collect();
                     let shadow = if rule["shadow"] == true { " (shadow)" } else { "" };
                     let limits = match limits.is_empty() {
                         true => "no limit".to_owned(),
                         false => limits.join(", "),
                     };
                     rows.push([
-                        word(&group["group"]),
-                        word(&rule["rule"]) + shadow,
-                        limits + &by_override(&rule["override"]),
-                        word(&rule["key"]),
+                        display(&group["group"]),
+                        display(&rule["rule"]) + shadow,
+                        limits + &override_note(&rule["override"]),
+                        display(&rule["key"]),
                     ]);
                 }
             }
             let mut groups = table(&["group", "matching rule", "limit", "counter"], &rows);
-            let matched = list(&answer["groups"]).iter().flat_map(|group| list(&group["matched"]));
+            let matched =
+                items(&answer["groups"]).iter().flat_map(|group| items(&group["matched"]));
             let described = matched.filter(|rule| rule["description"].is_string());
             groups.push_str(&descriptions(
-                described.map(|rule| (word(&rule["rule"]), word(&rule["description"]))),
+                described.map(|rule| (display(&rule["rule"]), display(&rule["description"]))),
             ));
             let decision = &answer["decision"];
-            let skipped = skipped(list(&answer["groups"]));
+            let skipped = skipped(items(&answer["groups"]));
             format!("{groups}\n{skipped}\n{}\n\n{}", verdict(decision), scopes(&decision["scopes"]))
         });
         Ok(answer["decision"]["allowed"] == true)
     }
 
     pub(super) fn usage(self) -> anyhow::Result<bool> {
-        let answer = self.native("/v1/usage")?;
+        let answer = self.post_dimensions("/v1/usage")?;
         self.remote.show(&answer, |answer| scopes(&answer["scopes"]));
         Ok(true)
     }
 
-    fn native(&self, path: &str) -> anyhow::Result<Value> {
-        self.remote.post(path, &json!({ "dimensions": named(&self.dimensions)? }))
+    fn post_dimensions(&self, path: &str) -> anyhow::Result<Value> {
+        self.remote.post(path, &json!({ "dimensions": parse_pairs(&self.dimensions)? }))
     }
 }
 
 /// Formats the override that a limit comes from, to print after the limit.
-fn by_override(one: &Value) -> String {
+fn override_note(one: &Value) -> String {
     match (&one["id"], &one["until"]) {
         (Value::Null, _) => String::new(),
-        (id, Value::Null) => format!(" (override {})", word(id)),
-        (id, until) => format!(" (override {} until {})", word(id), word(until)),
+        (id, Value::Null) => format!(" (override {})", display(id)),
+        (id, until) => format!(" (override {} until {})", display(id), display(until)),
     }
 }
 
@@ -117,11 +119,15 @@ fn by_override(one: &Value) -> String {
 fn skipped(groups: &[Value]) -> String {
     let mut rows = Vec::new();
     for group in groups {
-        for rule in list(&group["skipped"]) {
-            rows.push([word(&group["group"]), word(&rule["rule"]), word(&rule["because"])]);
+        for rule in items(&group["skipped"]) {
+            rows.push([
+                display(&group["group"]),
+                display(&rule["rule"]),
+                display(&rule["because"]),
+            ]);
         }
         if let Some(more) = group["skippedMore"].as_u64() {
-            rows.push([word(&group["group"]), format!("{more} more"), String::new()]);
+            rows.push([display(&group["group"]), format!("{more} more"), String::new()]);
         }
     }
     if rows.is_empty() {
@@ -131,9 +137,9 @@ fn skipped(groups: &[Value]) -> String {
 }
 
 #[derive(Args)]
-pub(super) struct Reset {
+pub(super) struct ResetArgs {
     #[command(flatten)]
-    ask: Ask,
+    request: RequestArgs,
     /// Reset only the counters of this rule; can be repeated
     #[arg(long, value_name = "RULE")]
     rule: Vec<String>,
@@ -142,13 +148,13 @@ pub(super) struct Reset {
     yes: bool,
 }
 
-impl Reset {
+impl ResetArgs {
     pub(super) fn run(self) -> anyhow::Result<bool> {
         if self.rule.is_empty() && !self.yes {
-            let listed = self.ask.native("/v1/reset?dry_run=true")?;
-            self.ask.remote.show(&listed, |listed| {
-                let row = |one: &Value| [word(&one["rule"]), word(&one["key"])];
-                let rows: Vec<_> = list(&listed["wouldReset"]).iter().map(row).collect();
+            let listed = self.request.post_dimensions("/v1/reset?dry_run=true")?;
+            self.request.remote.show(&listed, |listed| {
+                let row = |one: &Value| [display(&one["rule"]), display(&one["key"])];
+                let rows: Vec<_> = items(&listed["wouldReset"]).iter().map(row).collect();
                 format!(
                     "{}\n\nno counter was reset: add --yes to reset all of them, or --rule RULE",
                     table(&["rule", "counter"], &rows)
@@ -156,14 +162,14 @@ impl Reset {
             });
             return Ok(false);
         }
-        let rules = self.rule.iter().map(|rule| format!("rule={}", encoded(rule)));
+        let rules = self.rule.iter().map(|rule| format!("rule={}", percent_encode(rule)));
         let query = match self.yes {
             true => "all=true".to_owned(),
             false => rules.collect::<Vec<_>>().join("&"),
         };
-        let answer = self.ask.native(&format!("/v1/reset?{query}"))?;
-        self.ask.remote.show(&answer, |answer| {
-            let keys: Vec<_> = list(&answer["reset"]).iter().map(word).collect();
+        let answer = self.request.post_dimensions(&format!("/v1/reset?{query}"))?;
+        self.request.remote.show(&answer, |answer| {
+            let keys: Vec<_> = items(&answer["reset"]).iter().map(display).collect();
             format!("reset: {}", keys.join(", "))
         });
         Ok(true)
@@ -171,7 +177,7 @@ impl Reset {
 }
 
 /// Percent-encodes a text for use in a query string.
-fn encoded(text: &str) -> String {
+fn percent_encode(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
     let byte = |byte: u8| match plain(byte) {
         true => char::from(byte).to_string(),
@@ -189,19 +195,19 @@ fn verdict(answer: &Value) -> String {
         None => ", can never be allowed".to_owned(),
     };
     let full = if answer["reason"] == "STORE_FULL" { " (store full)" } else { "" };
-    format!("\x1b[31mdenied\x1b[0m by {}{full}{wait}", word(&answer["scopeHit"]))
+    format!("\x1b[31mdenied\x1b[0m by {}{full}{wait}", display(&answer["scopeHit"]))
 }
 
 fn scopes(scopes: &Value) -> String {
-    let rows: Vec<_> = list(scopes)
+    let rows: Vec<_> = items(scopes)
         .iter()
         .map(|scope| {
             ["name", "window", "current", "limit", "remaining", "resetAt"]
-                .map(|name| word(&scope[name]))
+                .map(|name| display(&scope[name]))
         })
         .collect();
-    let shared = list(scopes).iter().filter(|scope| scope["shared"] == true);
-    let mut rules: Vec<_> = shared.map(|scope| word(&scope["name"])).collect();
+    let shared = items(scopes).iter().filter(|scope| scope["shared"] == true);
+    let mut rules: Vec<_> = shared.map(|scope| display(&scope["name"])).collect();
     rules.dedup();
     let mut text = table(&["rule", "limit", "used", "of", "left", "resets at"], &rows);
     if !rules.is_empty() {

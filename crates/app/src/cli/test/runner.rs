@@ -16,29 +16,29 @@ use sluicegate_store::{AnyStore, Memory};
 
 use super::clock::VirtualClock;
 use super::expect::Mismatch;
-use super::observe::{Observed, Word};
-use super::step::{Action, Calls, Case, Dimensions, NUMBER, Once, Step};
-use super::yaml::Mark;
+use super::result::{StepOutcome, StepResult};
+use super::step::{Case, Dimensions, NUMBER, OtherAction, RequestCalls, Step, StepAction};
+use super::yaml::TextPosition;
 
 /// A failed test: its first step with an unexpected result.
 pub(super) struct Failure {
-    pub(super) at: Mark,
+    pub(super) at: TextPosition,
     /// Number of the step, from 1.
     pub(super) step: usize,
     pub(super) when: Span,
     pub(super) action: String,
     pub(super) mismatches: Vec<Mismatch>,
-    pub(super) observed: Observed,
+    pub(super) result: StepResult,
 }
 
 /// Runs a test case.
 pub(super) fn run(config: &Config, case: &Case) -> Result<(), Box<Failure>> {
-    let mut world = World::new(config, case.start);
+    let mut run = TestRun::new(config, case.start);
     let mut steps = case.steps.iter().zip(1..);
-    steps.try_for_each(|(step, number)| world.step(step, number))
+    steps.try_for_each(|(step, number)| run.step(step, number))
 }
 
-struct World {
+struct TestRun {
     start: Timestamp,
     clock: Arc<VirtualClock>,
     service: Service,
@@ -46,7 +46,7 @@ struct World {
     handles: HashMap<String, Handle>,
 }
 
-impl World {
+impl TestRun {
     fn new(config: &Config, start: Timestamp) -> Self {
         let clock = Arc::new(VirtualClock::new(start));
         let store = Memory::with_clock(Capacity::default(), clock.clone());
@@ -57,30 +57,30 @@ impl World {
 
     fn step(&mut self, step: &Step, number: usize) -> Result<(), Box<Failure>> {
         self.clock.set(self.start + step.when);
-        let failed = |when, action, mismatches, observed| {
+        let failed = |when, action, mismatches, result| {
             let at = step.at;
-            Err(Box::new(Failure { at, step: number, when, action, mismatches, observed }))
+            Err(Box::new(Failure { at, step: number, when, action, mismatches, result }))
         };
         let (operation, calls) = match &step.action {
-            Action::Ask(operation, calls) => (*operation, calls),
-            Action::Once(once) => {
-                let observed = self.once(once);
-                let mismatches = step.expected.compare(&observed);
+            StepAction::Request(operation, calls) => (*operation, calls),
+            StepAction::Other(other) => {
+                let result = self.run_other(other);
+                let mismatches = step.expected.compare(&result);
                 if mismatches.is_empty() {
                     return Ok(());
                 }
-                return failed(step.when, once.to_string(), mismatches, observed);
+                return failed(step.when, other.to_string(), mismatches, result);
             }
         };
-        let mut tally = Tally::default();
-        let (mut when, mut last) = (step.when, Observed::word(Word::Done));
+        let mut outcomes = OutcomeCounts::default();
+        let (mut when, mut last) = (step.when, StepResult::outcome(StepOutcome::Done));
         for call in 1..=calls.times {
             if call > 1 {
                 when = when + calls.every;
                 self.clock.set(self.start + when);
             }
-            last = self.ask(calls, call, operation);
-            tally.count(last.word);
+            last = self.send(calls, call, operation);
+            outcomes.count(last.outcome);
             if !step.expected.counts.is_empty() {
                 continue;
             }
@@ -93,14 +93,14 @@ impl World {
                 return failed(when, action, mismatches, last);
             }
         }
-        let mismatches = tally.compare(&step.expected.counts);
+        let mismatches = outcomes.compare(&step.expected.counts);
         if mismatches.is_empty() {
             return Ok(());
         }
         failed(when, format!("{}, {} calls", step.action, calls.times), mismatches, last)
     }
 
-    fn ask(&mut self, calls: &Calls, call: u64, question: Question) -> Observed {
+    fn send(&mut self, calls: &RequestCalls, call: u64, question: Question) -> StepResult {
         let name = calls.id.as_ref().map(|id| id.replace(NUMBER, &call.to_string()));
         let id = match &name {
             Some(name) => RequestId::of_caller(Id::scoped("test", name), RequestId::KEEP),
@@ -108,71 +108,75 @@ impl World {
         };
         let mut query = match query(id, &calls.dimensions, call) {
             Ok(query) => query,
-            Err(error) => return Observed::invalid(&error),
+            Err(error) => return StepResult::invalid(&error),
         };
         query.cost = calls.cost;
         query.hold = calls.hold;
         let mut handle = None;
         let queries = [query];
-        let told = self.service.decide(&queries, question, |answer| {
+        let decided = self.service.decide(&queries, question, |answer| {
             handle = answer.decision().is_allowed().then(|| answer.plan().handle());
-            Observed::decision(answer)
+            StepResult::decision(answer)
         });
-        let observed = block_on(told).unwrap_or_else(Observed::from);
+        let result = block_on(decided).unwrap_or_else(StepResult::from);
         self.handles.extend(name.zip(handle));
-        observed
+        result
     }
 
-    fn once(&self, once: &Once) -> Observed {
+    fn run_other(&self, action: &OtherAction) -> StepResult {
         let store = self.service.limiter().store();
-        match once {
-            Once::Usage(dimensions) => self.usage(dimensions),
-            Once::Reset(dimensions) => self.reset(dimensions),
-            Once::Settle { id, cost } => {
+        match action {
+            OtherAction::Usage(dimensions) => self.usage(dimensions),
+            OtherAction::Reset(dimensions) => self.reset(dimensions),
+            OtherAction::Settle { id, cost } => {
                 self.with(id, |handle| block_on(store.settle(handle, cost)).map(ended))
             }
-            Once::Release { id } => {
+            OtherAction::Release { id } => {
                 self.with(id, |handle| block_on(store.release(handle)).map(ended))
             }
-            Once::Cancel { id } => {
+            OtherAction::Cancel { id } => {
                 self.with(id, |handle| block_on(store.cancel(handle)).map(ended))
             }
-            Once::Renew { id } => {
-                self.with(id, |handle| block_on(store.renew(handle)).map(|_| Word::Done))
+            OtherAction::Renew { id } => {
+                self.with(id, |handle| block_on(store.renew(handle)).map(|_| StepOutcome::Done))
             }
         }
     }
 
-    fn with(&self, id: &str, run: impl FnOnce(&Handle) -> Result<Word, Error>) -> Observed {
+    fn with(
+        &self,
+        id: &str,
+        run: impl FnOnce(&Handle) -> Result<StepOutcome, Error>,
+    ) -> StepResult {
         let unnamed = Handle { id: Id::scoped("test", id), claimant: None, keys: Vec::new() };
         match run(self.handles.get(id).unwrap_or(&unnamed)) {
-            Ok(word) => Observed::word(word),
-            Err(error) => Observed::failed(&error),
+            Ok(outcome) => StepResult::outcome(outcome),
+            Err(error) => StepResult::failed(&error),
         }
     }
 
-    fn usage(&self, dimensions: &Dimensions) -> Observed {
+    fn usage(&self, dimensions: &Dimensions) -> StepResult {
         let query = match query(self.service.request_id(), dimensions, 1) {
             Ok(query) => query,
-            Err(error) => return Observed::invalid(&error),
+            Err(error) => return StepResult::invalid(&error),
         };
         let read = self.service.with_plan(&query, async |store, _, plan| {
             let usage = store.usage(plan).await?;
-            Ok(Observed::usage(usage.at, plan, &usage.readings))
+            Ok(StepResult::usage(usage.at, plan, &usage.readings))
         });
-        block_on(read).unwrap_or_else(Observed::from)
+        block_on(read).unwrap_or_else(StepResult::from)
     }
 
-    fn reset(&self, dimensions: &Dimensions) -> Observed {
+    fn reset(&self, dimensions: &Dimensions) -> StepResult {
         let mut query = match query(self.service.request_id(), dimensions, 1) {
             Ok(query) => query,
-            Err(error) => return Observed::invalid(&error),
+            Err(error) => return StepResult::invalid(&error),
         };
         query.subject = Subject::View;
         let reset = self.service.with_plan(&query, async |store, _, plan| {
-            store.reset(plan).await.map(|_| Observed::word(Word::Done))
+            store.reset(plan).await.map(|_| StepResult::outcome(StepOutcome::Done))
         });
-        block_on(reset).unwrap_or_else(Observed::from)
+        block_on(reset).unwrap_or_else(StepResult::from)
     }
 }
 
@@ -188,30 +192,31 @@ fn query(id: RequestId, dimensions: &Dimensions, call: u64) -> Result<Query<'_>,
     Ok(query)
 }
 
-fn ended(ended: Ended) -> Word {
-    if ended.replayed { Word::Replayed } else { Word::Done }
+fn ended(ended: Ended) -> StepOutcome {
+    if ended.replayed { StepOutcome::Replayed } else { StepOutcome::Done }
 }
 
 /// Number of calls per outcome.
 #[derive(Default)]
-struct Tally(Vec<(Word, u64)>);
+struct OutcomeCounts(Vec<(StepOutcome, u64)>);
 
-impl Tally {
-    fn count(&mut self, word: Word) {
-        match self.0.iter_mut().find(|(other, _)| *other == word) {
+impl OutcomeCounts {
+    fn count(&mut self, outcome: StepOutcome) {
+        match self.0.iter_mut().find(|(other, _)| *other == outcome) {
             Some((_, count)) => *count += 1,
-            None => self.0.push((word, 1)),
+            None => self.0.push((outcome, 1)),
         }
     }
 
-    fn compare(&self, expected: &[(Word, u64)]) -> Vec<Mismatch> {
-        let got = |word| self.0.iter().find(|(other, _)| *other == word).map_or(0, |(_, n)| *n);
-        let wrong = expected.iter().filter(|&&(word, count)| got(word) != count);
+    fn compare(&self, expected: &[(StepOutcome, u64)]) -> Vec<Mismatch> {
+        let got =
+            |outcome| self.0.iter().find(|(other, _)| *other == outcome).map_or(0, |(_, n)| *n);
+        let wrong = expected.iter().filter(|&&(outcome, count)| got(outcome) != count);
         wrong
-            .map(|&(word, count)| Mismatch {
-                what: word.to_string(),
+            .map(|&(outcome, count)| Mismatch {
+                what: outcome.to_string(),
                 expected: format!("{count} calls"),
-                got: got(word).to_string(),
+                got: got(outcome).to_string(),
             })
             .collect()
     }

@@ -11,7 +11,7 @@ use sluicegate_service::answer::Answer;
 
 /// Outcome of a step, as written in `expect`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Word {
+pub(super) enum StepOutcome {
     /// The request is allowed.
     Allow,
     /// The request is denied for now.
@@ -36,7 +36,7 @@ pub(super) enum Word {
     Unavailable,
 }
 
-impl Word {
+impl StepOutcome {
     /// Outcomes of a request.
     pub(super) const ANSWERS: [Self; 8] = [
         Self::Allow,
@@ -76,7 +76,7 @@ impl Word {
     }
 }
 
-impl fmt::Display for Word {
+impl fmt::Display for StepOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -84,8 +84,8 @@ impl fmt::Display for Word {
 
 /// The result of a step: everything that `expect` can compare.
 #[derive(Debug)]
-pub(super) struct Observed {
-    pub(super) word: Word,
+pub(super) struct StepResult {
+    pub(super) outcome: StepOutcome,
     /// Rule that denied the request.
     pub(super) rule: Option<String>,
     pub(super) reason: Option<String>,
@@ -129,17 +129,17 @@ impl fmt::Display for Quantity {
     }
 }
 
-impl Observed {
+impl StepResult {
     /// Creates a result that has only an outcome.
-    pub(super) fn word(word: Word) -> Self {
+    pub(super) fn outcome(outcome: StepOutcome) -> Self {
         Self {
-            word,
+            outcome,
             rule: None,
             reason: None,
             retry_after: None,
             remaining: None,
             effective_limit: None,
-            replayed: word == Word::Replayed,
+            replayed: outcome == StepOutcome::Replayed,
             shadowed: Vec::new(),
             scopes: Vec::new(),
             error: None,
@@ -150,47 +150,49 @@ impl Observed {
     pub(super) fn decision(answer: &Answer<'_, '_>) -> Self {
         let (plan, decision) = (answer.plan(), answer.decision());
         let hit = answer.hit();
-        let told = if decision.is_allowed() { answer.tightest() } else { hit };
+        let scope_shown = if decision.is_allowed() { answer.tightest() } else { hit };
         let quantity = |limit: &Limit, number| Quantity { number, unit: limit.unit() };
-        let (word, replayed, shadowed) = match decision {
-            Decision::Allow(allow) => (Word::Allow, allow.replayed, allow.shadowed.as_slice()),
-            Decision::Deny(_) => (Word::Deny, false, [].as_slice()),
-            Decision::Never(_) => (Word::Never, false, [].as_slice()),
-            Decision::Closed(_) => (Word::Unavailable, false, [].as_slice()),
+        let (outcome, replayed, shadowed) = match decision {
+            Decision::Allow(allow) => {
+                (StepOutcome::Allow, allow.replayed, allow.shadowed.as_slice())
+            }
+            Decision::Deny(_) => (StepOutcome::Deny, false, [].as_slice()),
+            Decision::Never(_) => (StepOutcome::Never, false, [].as_slice()),
+            Decision::Closed(_) => (StepOutcome::Unavailable, false, [].as_slice()),
         };
         let name = |&index: &u16| plan.charges()[usize::from(index)].rule().name.clone();
         Self {
             rule: hit.map(|hit| hit.name().to_owned()),
             reason: answer.reason().map(|reason| reason.to_string()),
             retry_after: answer.retry_after(),
-            remaining: told.map(|scope| quantity(scope.limit, scope.remaining())),
+            remaining: scope_shown.map(|scope| quantity(scope.limit, scope.remaining())),
             effective_limit: answer.effective().map(|scope| quantity(scope.limit, scope.amount())),
             replayed,
             shadowed: shadowed.iter().map(name).collect(),
             scopes: scopes(answer.at(), plan, decision.readings()),
-            ..Self::word(word)
+            ..Self::outcome(outcome)
         }
     }
 
     /// Creates the result of a usage query.
     pub(super) fn usage(at: Timestamp, plan: &Plan<'_>, readings: &[Reading]) -> Self {
-        Self { scopes: scopes(at, plan, readings), ..Self::word(Word::Done) }
+        Self { scopes: scopes(at, plan, readings), ..Self::outcome(StepOutcome::Done) }
     }
 
     pub(super) fn invalid(error: &impl fmt::Display) -> Self {
-        Self { error: Some(error.to_string()), ..Self::word(Word::Invalid) }
+        Self { error: Some(error.to_string()), ..Self::outcome(StepOutcome::Invalid) }
     }
 
     pub(super) fn failed(error: &Error) -> Self {
-        let word = match error {
-            Error::TooMany | Error::Spread => Word::Invalid,
-            Error::Conflict | Error::Differs | Error::NotClaimed => Word::Conflict,
-            Error::Unknown => Word::Unknown,
-            Error::Gone => Word::Gone,
-            Error::Lost => Word::Lost,
-            Error::Unavailable(_) | Error::ClockSkew | Error::Full => Word::Unavailable,
+        let outcome = match error {
+            Error::TooMany | Error::Spread => StepOutcome::Invalid,
+            Error::Conflict | Error::Differs | Error::NotClaimed => StepOutcome::Conflict,
+            Error::Unknown => StepOutcome::Unknown,
+            Error::Gone => StepOutcome::Gone,
+            Error::Lost => StepOutcome::Lost,
+            Error::Unavailable(_) | Error::ClockSkew | Error::Full => StepOutcome::Unavailable,
         };
-        Self { error: Some(error.to_string()), ..Self::word(word) }
+        Self { error: Some(error.to_string()), ..Self::outcome(outcome) }
     }
 
     /// Returns the rules that applied, in order of their groups.
@@ -201,7 +203,7 @@ impl Observed {
     }
 }
 
-impl From<Failure> for Observed {
+impl From<Failure> for StepResult {
     fn from(failure: Failure) -> Self {
         match failure {
             Failure::Plan(error) => Self::invalid(&error),

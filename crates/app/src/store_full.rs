@@ -9,7 +9,7 @@ use tracing::warn;
 const EVERY_MICROS: u64 = 60_000_000;
 
 /// Observer that warns of decisions on shared counters, at most once a minute.
-pub(crate) struct StoreFull {
+pub(crate) struct StoreFullWarning {
     keys_max: usize,
     /// Number of such decisions since the last warning.
     decisions: AtomicU64,
@@ -17,14 +17,14 @@ pub(crate) struct StoreFull {
     due: AtomicU64,
 }
 
-impl StoreFull {
+impl StoreFullWarning {
     /// Creates an observer of a store with at most `keys_max` counters.
     pub(crate) const fn new(keys_max: usize) -> Self {
         Self { keys_max, decisions: AtomicU64::new(0), due: AtomicU64::new(0) }
     }
 }
 
-impl Observer for StoreFull {
+impl Observer for StoreFullWarning {
     fn decided(&self, decided: &Decided<'_, '_, '_>) {
         let Some(rule) = decided.answer.shared() else { return };
         self.decisions.fetch_add(1, Ordering::Relaxed);

@@ -23,7 +23,7 @@ use std::mem::{self, Discriminant};
 use sluicegate_core::{Limit, Span, Timestamp};
 
 use super::line::Charge;
-use super::logs::Place;
+use super::logs::LogPosition;
 
 /// Maximum time that a call without a response, or one that a cluster rolls back, may count beyond
 /// the window.
@@ -31,13 +31,13 @@ const LATE_MAX: Span = Span::from_secs(10);
 
 /// Counts reported by the store for one counter, and the logged charges that explain them.
 #[derive(Default)]
-pub(super) struct Count {
-    entries: Vec<Entry>,
-    shown: Vec<Shown>,
+pub(super) struct StoreCounts {
+    entries: Vec<StoreCharge>,
+    shown: Vec<ReportedCount>,
     /// Number of entries recorded so far, including those already dropped.
     serial: u64,
     /// Amounts of known entries that were given back.
-    returned: Vec<Returned>,
+    returned: Vec<ReturnedAmount>,
     /// Time and amount of refunds that do not name an entry.
     refunded: Vec<(Timestamp, u64)>,
     /// Upper bound of the usage before the log begins, by kind and length of the window. A reload or
@@ -56,7 +56,7 @@ pub(super) struct Count {
 
 /// A charge that the store counts.
 #[derive(Clone, Copy)]
-pub(super) struct Entry {
+pub(super) struct StoreCharge {
     /// Earliest time at which the store can have counted it; `latest` is the latest.
     pub(super) earliest: Timestamp,
     pub(super) latest: Timestamp,
@@ -70,7 +70,7 @@ pub(super) struct Entry {
 }
 
 /// An amount of an entry that was given back.
-struct Returned {
+struct ReturnedAmount {
     /// Earliest time at which the store can have given it back; `latest` is the latest.
     earliest: Timestamp,
     latest: Timestamp,
@@ -81,29 +81,29 @@ struct Returned {
 
 /// The count of one limit that an admission reported.
 #[derive(Clone, Copy)]
-pub(super) struct Shown {
+pub(super) struct ReportedCount {
     pub(super) at: Timestamp,
     /// Latest time at which the store can have read it.
     pub(super) by: Timestamp,
     pub(super) count: u64,
-    pub(super) place: Place,
+    pub(super) position: LogPosition,
     /// Index of the limit set, and of the limit in it.
-    pub(super) terms: usize,
+    pub(super) limit_set: usize,
     pub(super) limit: usize,
 }
 
 /// A reported count that is larger than the log explains.
 #[derive(Clone, Copy)]
-pub(super) struct Unexplained {
+pub(super) struct UnexplainedCount {
     pub(super) at: Timestamp,
-    pub(super) place: Place,
+    pub(super) position: LogPosition,
     pub(super) count: u64,
     pub(super) explained: u64,
 }
 
 /// Charges that the store may have made although no admission in the log reports them.
 #[derive(Default)]
-pub(super) struct Unlogged {
+pub(super) struct UnloggedCharges {
     /// Times at which the store did not respond.
     unanswered: Vec<Timestamp>,
     /// Times of denials.
@@ -114,16 +114,16 @@ pub(super) struct Unlogged {
     pub(super) denials_sampled: bool,
 }
 
-impl Unlogged {
-    pub(super) fn unanswered(&mut self, at: Timestamp) {
+impl UnloggedCharges {
+    pub(super) fn add_unanswered(&mut self, at: Timestamp) {
         self.unanswered.push(at);
     }
 
-    pub(super) fn denied(&mut self, at: Timestamp) {
+    pub(super) fn add_denial(&mut self, at: Timestamp) {
         self.denied.push(at);
     }
 
-    pub(super) fn settled(&mut self, at: Timestamp, unit: &str, amount: u64) {
+    pub(super) fn add_settlement(&mut self, at: Timestamp, unit: &str, amount: u64) {
         self.settled.push((at, unit.to_owned(), amount));
     }
 
@@ -139,7 +139,7 @@ impl Unlogged {
     }
 
     /// Returns the maximum amount that a window ending at `at` can contain beyond the logged charges.
-    fn most(&self, since: Timestamp, at: Timestamp, counter: &Count) -> u64 {
+    fn most(&self, since: Timestamp, at: Timestamp, counter: &StoreCounts) -> u64 {
         let (since, at) = (since - LATE_MAX, at + LATE_MAX);
         let within = |instants: &[Timestamp]| {
             let first = instants.partition_point(|&instant| instant < since);
@@ -155,40 +155,40 @@ impl Unlogged {
     }
 }
 
-impl Count {
+impl StoreCounts {
     /// Records a charge by the store and returns its sequence number.
-    pub(super) fn charged(&mut self, entry: Entry) -> u64 {
+    pub(super) fn charge(&mut self, entry: StoreCharge) -> u64 {
         let serial = self.serial;
         self.serial += 1;
         self.largest = self.largest.max(entry.amount);
-        self.entries.push(Entry { serial, ..entry });
+        self.entries.push(StoreCharge { serial, ..entry });
         serial
     }
 
     /// Records that `amount` of an entry was given back between two instants. Nothing more of it can be
     /// given back later.
-    pub(super) fn returned(
+    pub(super) fn give_back(
         &mut self,
         (earliest, latest): (Timestamp, Timestamp),
         serial: u64,
         amount: u64,
     ) {
         // An entry that has left every window was dropped.
-        if let Ok(place) = self.entries.binary_search_by_key(&serial, |entry| entry.serial) {
-            let entry = &mut self.entries[place];
+        if let Ok(position) = self.entries.binary_search_by_key(&serial, |entry| entry.serial) {
+            let entry = &mut self.entries[position];
             entry.until = None;
             let from = entry.from;
-            self.returned.push(Returned { earliest, latest, from, amount });
+            self.returned.push(ReturnedAmount { earliest, latest, from, amount });
         }
     }
 
     /// Records a refund that does not name an entry.
-    pub(super) fn refunded(&mut self, at: Timestamp, amount: u64) {
+    pub(super) fn refund(&mut self, at: Timestamp, amount: u64) {
         self.refunded.push((at, amount));
     }
 
     /// Records a count that an admission reported.
-    pub(super) fn show(&mut self, shown: Shown) {
+    pub(super) fn report(&mut self, shown: ReportedCount) {
         self.shown.push(shown);
     }
 
@@ -199,9 +199,9 @@ impl Count {
         begin: Timestamp,
         until: Timestamp,
         given_back: bool,
-        unlogged: &Unlogged,
+        unlogged: &UnloggedCharges,
         limit: impl Fn(usize, usize) -> &'l Limit,
-    ) -> Vec<Unexplained> {
+    ) -> Vec<UnexplainedCount> {
         if self.begin < begin {
             self.begin = begin;
             self.before.clear();
@@ -209,7 +209,7 @@ impl Count {
         self.shown.sort_by_key(|shown| shown.at);
         let known = self.shown.partition_point(|shown| shown.at <= until);
         let shown: Vec<_> = self.shown.drain(..known).collect();
-        let explained = Explained::new(self, given_back);
+        let explained = ExplainedUsage::new(self, given_back);
         let mut found = Vec::new();
         for now in shown.chunk_by(|a, b| a.at == b.at) {
             // Of several decisions at the same instant, the last one reports the largest count.
@@ -217,7 +217,7 @@ impl Count {
             now.sort_by_key(|shown| std::cmp::Reverse(shown.count));
             let mut done: Vec<&Limit> = Vec::new();
             for shown in now {
-                let limit = limit(shown.terms, shown.limit);
+                let limit = limit(shown.limit_set, shown.limit);
                 if shown.at < begin || done.contains(&limit) {
                     continue;
                 }
@@ -238,13 +238,13 @@ impl Count {
 
     fn unexplained(
         &mut self,
-        shown: Shown,
+        shown: ReportedCount,
         limit: &Limit,
         window: Window,
-        explained: &Explained,
-        unlogged: &Unlogged,
-    ) -> Option<Unexplained> {
-        let Shown { at, by, count, place, .. } = shown;
+        explained: &ExplainedUsage,
+        unlogged: &UnloggedCharges,
+    ) -> Option<UnexplainedCount> {
+        let ReportedCount { at, by, count, position, .. } = shown;
         let most = explained.most(window.since, by);
         let most = most.saturating_add(unlogged.most(window.since, at, self));
         let shape = (mem::discriminant(limit), limit.window());
@@ -269,7 +269,7 @@ impl Count {
         // With sampled denials, the rollbacks of a cluster are unknown.
         let knows = !(unlogged.denials_sampled && self.across_slots);
         let explained = explained_most;
-        (knows && count > explained).then_some(Unexplained { at, place, count, explained })
+        (knows && count > explained).then_some(UnexplainedCount { at, position, count, explained })
     }
 }
 
@@ -306,32 +306,32 @@ impl Window {
 }
 
 /// Prefix sums over the entries of a counter, for upper and lower bounds of its count.
-struct Explained {
+struct ExplainedUsage {
     /// Entries by earliest charge time, and by the time that decides when they leave the window.
-    entered: Sums,
-    left: Sums,
+    entered: PrefixSums,
+    left: PrefixSums,
     /// Entries by latest charge time, and by the earliest time from which they may leave.
-    certain: Sums,
-    gone: Sums,
+    certain: PrefixSums,
+    gone: PrefixSums,
     /// Reservations and bookings by expiry.
-    lapsed: Sums,
+    lapsed: PrefixSums,
     /// Returned amounts by latest time, by earliest time, and by `from` of the entry.
-    returned: Sums,
-    returned_early: Sums,
-    returned_left: Sums,
-    refunded: Sums,
+    returned: PrefixSums,
+    returned_early: PrefixSums,
+    returned_left: PrefixSums,
+    refunded: PrefixSums,
     /// True if something was given back that is not in the log.
     given_back: bool,
 }
 
-impl Explained {
-    fn new(count: &Count, given_back: bool) -> Self {
-        let Count { entries, returned, refunded, .. } = count;
-        let sums = |at: fn(&Entry) -> Timestamp| {
-            Sums::new(entries.iter().map(|entry| (at(entry), entry.amount)))
+impl ExplainedUsage {
+    fn new(count: &StoreCounts, given_back: bool) -> Self {
+        let StoreCounts { entries, returned, refunded, .. } = count;
+        let sums = |at: fn(&StoreCharge) -> Timestamp| {
+            PrefixSums::new(entries.iter().map(|entry| (at(entry), entry.amount)))
         };
-        let back = |at: fn(&Returned) -> Timestamp| {
-            Sums::new(returned.iter().map(|returned| (at(returned), returned.amount)))
+        let back = |at: fn(&ReturnedAmount) -> Timestamp| {
+            PrefixSums::new(returned.iter().map(|returned| (at(returned), returned.amount)))
         };
         let lapsed = entries.iter().filter_map(|entry| Some((entry.until?, entry.amount)));
         Self {
@@ -339,11 +339,11 @@ impl Explained {
             left: sums(|entry| entry.from),
             certain: sums(|entry| entry.latest),
             gone: sums(|entry| entry.earliest),
-            lapsed: Sums::new(lapsed),
+            lapsed: PrefixSums::new(lapsed),
             returned: back(|returned| returned.latest),
             returned_early: back(|returned| returned.earliest),
             returned_left: back(|returned| returned.from),
-            refunded: Sums::new(refunded.iter().copied()),
+            refunded: PrefixSums::new(refunded.iter().copied()),
             given_back,
         }
     }
@@ -370,9 +370,9 @@ impl Explained {
 }
 
 /// Prefix sums of amounts, ordered by time.
-struct Sums(Vec<(Timestamp, u64)>);
+struct PrefixSums(Vec<(Timestamp, u64)>);
 
-impl Sums {
+impl PrefixSums {
     fn new(amounts: impl Iterator<Item = (Timestamp, u64)>) -> Self {
         let mut sums: Vec<_> = amounts.collect();
         sums.sort_unstable();
@@ -386,7 +386,7 @@ impl Sums {
 
     /// Returns the sum of all amounts up to and including an instant.
     fn until(&self, at: Timestamp) -> u64 {
-        let place = self.0.partition_point(|(instant, _)| *instant <= at);
-        place.checked_sub(1).map_or(0, |last| self.0[last].1)
+        let position = self.0.partition_point(|(instant, _)| *instant <= at);
+        position.checked_sub(1).map_or(0, |last| self.0[last].1)
     }
 }
