@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_reload_can_change_needs_no_restart() {
+    fn options_that_a_reload_applies_need_no_restart() {
         for (before, after) in [
             ("", "limits: [{name: g, rules: [{name: R, per: [], limit: 5/s}]}]".to_owned()),
             ("", "enabled: false".to_owned()),
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_that_do_not_run_here_are_not_compared() {
+    fn roles_that_do_not_run_here_are_not_compared() {
         let (before, after) = (config(""), config(GATEWAY));
         assert_eq!(required_by(&before, &after, &[Role::Limiter]), [] as [&str; 0]);
     }

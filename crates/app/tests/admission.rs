@@ -90,7 +90,7 @@ fn an_optional_dimension_may_be_left_out_and_check_names_what_that_bypasses() {
 }
 
 #[test]
-fn check_shows_what_is_required_where_usage_is_kept_and_what_holds_in_an_outage() {
+fn check_shows_required_dimensions_the_store_and_the_outage_policies() {
     let (code, said) = check(
         "store: {kind: redis, cluster: [redis://user:planted-secret@a, redis://b], nodes_max: 3, \
          partition: userId}
@@ -133,7 +133,7 @@ fn the_description_of_a_rule_is_shown_where_the_rule_is() {
 }
 
 #[test]
-fn slots_that_allow_takes_can_be_given_back() {
+fn slots_taken_by_allow_can_be_released() {
     let config = "limits: [{name: g, rules: [{name: SLOTS, per: [userId], limit: 2 concurrent, \
                   lease: 1h}]}]\n";
     let service = Running::start(config);
@@ -157,7 +157,7 @@ fn slots_that_allow_takes_can_be_given_back() {
 }
 
 #[test]
-fn money_that_allow_admits_is_charged_when_it_is_settled() {
+fn money_admitted_by_allow_is_charged_when_it_is_settled() {
     let config = "limits: [{name: g, rules: [{name: BUDGET, per: [userId], limit: [1.00 USD/day, \
                   900 tokens/day]}]}]\nprices: {default: {input: 1000.00 USD/1M, output: 1000.00 USD/1M}}\n";
     let service = Running::start(config);
@@ -188,7 +188,7 @@ fn money_that_allow_admits_is_charged_when_it_is_settled() {
 }
 
 #[test]
-fn new_keys_in_a_full_store_are_not_told_that_they_used_their_limit() {
+fn new_keys_in_a_full_store_get_the_reason_store_full() {
     let config = "store: {kind: memory, keys_max: 1}\n\
                   limits: [{name: g, rules: [{name: USER, per: [userId], limit: 3/h}]}]\n";
     let service = Running::start(config);

@@ -137,7 +137,7 @@ fn a_hundred_users_who_think_in_between_are_all_answered() {
 }
 
 #[test]
-fn a_budget_that_is_used_up_says_which_answer_would_fit() {
+fn a_used_up_budget_reports_the_output_tokens_that_still_fit() {
     let cost = ("USER_DAILY_COST_LIMIT", "0.0006");
     let assistant = Assistant::start(&[IN_MEMORY, cost]);
     let (status, _, _) = assistant.ask("ann");
@@ -149,7 +149,7 @@ fn a_budget_that_is_used_up_says_which_answer_would_fit() {
 }
 
 #[test]
-fn every_variable_has_the_default_of_the_system_and_both_profiles_are_good() {
+fn every_variable_has_a_default_and_both_profiles_are_valid() {
     let defaults = check(&[IN_MEMORY]);
     for limit in
         ["10/min", "100/h", "500/day", "1000/h", "100 concurrent", "5.00 USD", "100.00 USD"]

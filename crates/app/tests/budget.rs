@@ -116,7 +116,7 @@ fn concurrent_callers_do_not_overrun_a_strict_budget_because_all_passed_before_a
 }
 
 #[test]
-fn an_optimistic_budget_is_overshot_by_at_most_what_is_under_way() {
+fn an_optimistic_budget_is_overshot_by_at_most_the_requests_in_flight() {
     const BUDGET: u64 = 1_000_000;
     const COST_MAX: u64 = 100_000;
     const UNDER_WAY: u64 = 8;

@@ -11,7 +11,7 @@ fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
 }
 
 #[test]
-fn a_running_service_is_asked_from_the_command_line() {
+fn a_running_service_is_queried_from_the_command_line() {
     let service = Running::start(
         "limits: [{name: g, effective: true, rules: [{name: USER, per: [userId], limit: 2/h}]}]\n",
     );
@@ -44,7 +44,7 @@ fn a_running_service_is_asked_from_the_command_line() {
 }
 
 #[test]
-fn what_can_not_be_answered_exits_with_2() {
+fn errors_exit_with_2() {
     let (code, _, said) = run(&["allow", "userId=u1", "--url", "http://127.0.0.1:1"]);
     assert_eq!(code, Some(2));
     assert!(said.contains("is `sluicegate serve` running?"), "{said}");
@@ -87,7 +87,7 @@ fn help_has_examples_and_nothing_is_coloured_outside_of_a_terminal() {
 }
 
 #[test]
-fn a_reset_of_a_user_does_not_forget_its_tenant() {
+fn a_reset_of_a_user_keeps_the_usage_of_its_tenant() {
     let service = Running::start(
         "limits:\n\
          - {name: user, rules: [{name: USER, per: [userId], limit: 5/h}]}\n\
@@ -151,7 +151,7 @@ fn explain_shows_overrides_and_why_a_rule_did_not_match() {
 }
 
 #[test]
-fn check_reads_the_files_of_tls() {
+fn check_loads_the_tls_files() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = |name: &str| folder.path().join(name).display().to_string();
     let certified = |name: &str| {

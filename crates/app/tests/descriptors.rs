@@ -77,7 +77,7 @@ fn a_call_passes_as_long_as_one_of_its_quotas_is_left() {
 }
 
 #[test]
-fn a_limit_of_zero_refuses_everything_whichever_way_it_counts() {
+fn a_limit_of_zero_denies_everything_in_every_mode() {
     for compat in ["none", "envoy"] {
         let service = Running::start(&format!(
             "compat: {compat}\nenvoy:\n  domains:\n  - domain: edge\n    descriptors:\n\

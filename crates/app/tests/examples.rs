@@ -22,9 +22,9 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     three_replicas_keep_the_contract_of_a_vendor();
-    both_ways_to_wait_get_every_analysis_done();
-    every_repository_is_crawled_whoever_is_killed();
-    ten_questions_are_answered_and_five_are_told_when_to_come_again();
+    both_kinds_of_delay_finish_every_analysis();
+    every_repository_is_crawled_although_workers_are_killed();
+    ten_questions_are_answered_and_five_get_a_retry_time();
     ExitCode::SUCCESS
 }
 
@@ -74,7 +74,7 @@ fn simulators() -> String {
     format!("{} simulators", this.display())
 }
 
-fn both_ways_to_wait_get_every_analysis_done() {
+fn both_kinds_of_delay_finish_every_analysis() {
     let mut show = script("two-tier-dispatch/show.sh");
     let [http, grpc, admin, provider] = free_ports();
     show.1.env("HTTP_PORT", http).env("GRPC_PORT", grpc).env("ADMIN_PORT", admin);
@@ -95,7 +95,7 @@ fn both_ways_to_wait_get_every_analysis_done() {
     assert_eq!(went_back, "worker:   0 went back");
 }
 
-fn every_repository_is_crawled_whoever_is_killed() {
+fn every_repository_is_crawled_although_workers_are_killed() {
     let mut show = script("crawler-queue/show.sh");
     let [admin, github] = free_ports();
     show.1.env("ADMIN_PORT", admin).env("GITHUB_PORT", github).env("SIMULATORS", simulators());
@@ -108,7 +108,7 @@ fn every_repository_is_crawled_whoever_is_killed() {
     assert_eq!(report["jobs"], 601, "{last}");
 }
 
-fn ten_questions_are_answered_and_five_are_told_when_to_come_again() {
+fn ten_questions_are_answered_and_five_get_a_retry_time() {
     let folder = tempfile::tempdir().expect("a folder");
     let assistant = folder.path().join("assistant");
     let this = std::env::current_exe().expect("this program");

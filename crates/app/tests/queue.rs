@@ -51,7 +51,7 @@ impl Shell {
 }
 
 #[test]
-fn messages_are_sent_counted_looked_at_and_thrown_away() {
+fn messages_are_sent_counted_peeked_at_and_purged() {
     let shell = Shell::new();
     let (code, _, said) = shell.run(&["queue", "depth", "jobs"]);
     assert_eq!(code, Some(2));
@@ -112,7 +112,7 @@ fn dead_letters_are_listed_shown_replayed_and_deleted() {
 }
 
 #[test]
-fn a_configuration_that_can_not_be_used_is_told_at_the_start() {
+fn an_unusable_configuration_is_reported_at_the_start() {
     let shell = Shell::new();
     let with = |text: &str| {
         let path: PathBuf = shell.path().join("c.yaml");
@@ -130,7 +130,7 @@ fn a_configuration_that_can_not_be_used_is_told_at_the_start() {
 }
 
 #[test]
-fn every_line_is_a_message_and_its_job_is_what_its_body_says() {
+fn every_line_is_a_message_with_the_job_id_of_its_body() {
     let shell = Shell::new();
     std::fs::write(shell.path().join("c.yaml"), "queue: {job_id: AnalysisId}\n").expect("a file");
     let lines = "{\"AnalysisId\":\"a-1\"}\n\n{\"AnalysisId\":7}\nno json\n";
@@ -146,7 +146,7 @@ fn every_line_is_a_message_and_its_job_is_what_its_body_says() {
 }
 
 #[test]
-fn a_job_is_found_wherever_it_lies() {
+fn jobs_why_finds_a_job_in_every_queue() {
     let shell = Shell::new();
     let config = "queue: {job_id: id}
 listen: {admin: '127.0.0.1:1'}

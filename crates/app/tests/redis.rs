@@ -197,7 +197,7 @@ fn a_limit_that_changes_its_shape_with_a_restart_keeps_its_usage() {
 }
 
 #[test]
-fn what_allow_admits_on_redis_is_settled_by_any_node() {
+fn any_node_can_settle_an_admission_on_redis() {
     let redis = RedisServer::start(Version::System, &[]);
     let limits = "limits: [{name: g, rules: [{name: BUDGET, per: [userId], limit: [1.00 USD/day, \
                   1 concurrent], lease: 1h}]}]\n";
@@ -253,7 +253,7 @@ fn calls_that_were_denied_because_redis_was_slow_are_not_charged() {
 }
 
 #[test]
-fn a_literal_key_shows_its_count_to_whoever_looks_into_redis() {
+fn the_count_of_a_literal_key_can_be_read_in_redis() {
     let redis = RedisServer::start(Version::System, &[]);
     let limits = "limits: [{name: g, rules: [{name: WORKER, per: [provider], limit: 500/min, \
                   key: 'ziraai:worker:ratelimit:<provider>'}]}]\n";
@@ -272,7 +272,7 @@ fn a_literal_key_shows_its_count_to_whoever_looks_into_redis() {
 }
 
 #[test]
-fn a_service_says_that_redis_is_down_and_goes_on_when_it_is_back() {
+fn a_service_reports_that_redis_is_down_and_recovers_with_it() {
     let mut redis = RedisServer::start(Version::System, &[]);
     let service = Running::start(&on(&redis, ""));
     wait_for(&service, READY);
@@ -353,7 +353,7 @@ fn an_outage_policy_hides_no_admission_from_a_proof() {
 }
 
 #[test]
-fn what_the_policy_unlimited_admits_can_be_settled_and_released() {
+fn admissions_by_the_policy_unlimited_can_be_settled_and_released() {
     let mut redis = RedisServer::start(Version::System, &[]);
     let more = "outage: {default: unlimited}\n\
                 limits: [{name: g, rules: [{name: R, per: [], limit: [1000 tokens/h, 3 concurrent]}]}]\n";
@@ -440,7 +440,7 @@ fn a_connection_is_encrypted_and_the_certificate_is_checked() {
 }
 
 #[test]
-fn a_server_that_throws_keys_away_is_warned_of() {
+fn a_redis_that_evicts_keys_causes_a_warning() {
     let redis = RedisServer::start(Version::System, &["--maxmemory-policy", "volatile-lru"]);
     let service = Running::start(&on(&redis, ""));
     wait_for(&service, READY);
@@ -459,7 +459,7 @@ fn metrics(service: &Running) -> String {
 }
 
 /// Tests a Redis that answers but rejects writes, and then accepts them again.
-fn a_refusal_of_writes_is_shown(reason: &str, begin: &[&str], end: &[&str]) {
+fn rejected_writes_are_reported(reason: &str, begin: &[&str], end: &[&str]) {
     let redis = RedisServer::start(Version::System, &[]);
     let service = Running::start(&on(&redis, ""));
     wait_for(&service, READY);
@@ -483,19 +483,19 @@ fn a_refusal_of_writes_is_shown(reason: &str, begin: &[&str], end: &[&str]) {
 }
 
 #[test]
-fn a_redis_whose_memory_is_full_is_not_ready_in_silence() {
+fn a_redis_that_is_out_of_memory_is_reported() {
     let (full, free) = (["CONFIG", "SET", "maxmemory", "1"], ["CONFIG", "SET", "maxmemory", "0"]);
-    a_refusal_of_writes_is_shown("redis_out_of_memory", &full, &free);
+    rejected_writes_are_reported("redis_out_of_memory", &full, &free);
 }
 
 #[test]
-fn a_redis_that_is_read_only_is_not_ready_in_silence() {
+fn a_read_only_redis_is_reported() {
     let (replica, primary) = (["REPLICAOF", "127.0.0.1", "1"], ["REPLICAOF", "NO", "ONE"]);
-    a_refusal_of_writes_is_shown("redis_read_only", &replica, &primary);
+    rejected_writes_are_reported("redis_read_only", &replica, &primary);
 }
 
 #[test]
-fn a_redis_without_persistence_is_warned_of_and_its_loss_is_told() {
+fn a_redis_without_persistence_causes_a_warning_and_its_data_loss_is_reported() {
     let mut redis = RedisServer::start(Version::System, &[]);
     let service = Running::start(&on(&redis, ", on_loss: closed"));
     wait_for(&service, READY);

@@ -54,7 +54,7 @@ fn the_example_passes() {
 }
 
 #[test]
-fn a_failure_shows_the_step_and_how_far_the_limits_are_used() {
+fn a_failure_shows_the_step_and_the_usage_of_the_limits() {
     let tests = "
 config: rules.yaml
 tests:
@@ -162,7 +162,7 @@ dimensions: {{modelId: optional}}
 }
 
 #[test]
-fn every_mistake_is_shown_at_once_with_its_place() {
+fn all_errors_are_shown_at_once_with_their_positions() {
     let tests = "\
 config: rules.yaml
 tests:
@@ -220,7 +220,7 @@ t.yaml:16:13: this step has no action: write one of send, check, usage, reset, s
 }
 
 #[test]
-fn a_file_that_cannot_be_used_says_why() {
+fn an_invalid_test_file_is_reported_with_its_error() {
     for (text, expected) in [
         ("", "error: t.yaml:1:1: the file is empty: write tests: and a list"),
         ("tests: []", "there are no tests in this file"),
@@ -246,7 +246,7 @@ fn a_file_that_cannot_be_used_says_why() {
 }
 
 #[test]
-fn a_mistake_in_limits_is_shown_where_it_stands() {
+fn an_error_in_limits_is_shown_with_its_position() {
     let limits = LIMITS.replace("[5/5s, 100/h]", "5 per second");
     let text = format!("tests: [{{name: a, steps: [{{send: {{userId: u1}}}}]}}]{limits}");
     let (code, said) = run(&[("t.yaml", &text)], &["t.yaml"]);

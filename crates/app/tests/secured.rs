@@ -87,7 +87,7 @@ fn is_refused(store: &str, trusted: &Path) {
 const LOGIN: &str = "limiter:s3cret%40@";
 
 #[test]
-fn one_server_wants_its_user_and_password() {
+fn a_single_server_requires_its_user_and_password() {
     let redis = RedisServer::start(Version::System, &users());
     let nobody = Path::new("/nonexistent");
     decides(&format!("url: 'redis://{LOGIN}127.0.0.1:{}'", redis.port), nobody);
@@ -97,7 +97,7 @@ fn one_server_wants_its_user_and_password() {
 }
 
 #[test]
-fn a_cluster_under_cover_wants_its_user_and_password() {
+fn a_cluster_with_tls_requires_its_user_and_password() {
     let certificate = Certificate::new();
     let cluster = certificate.with(|tls| {
         let tls = Some(tls);
@@ -114,7 +114,7 @@ fn a_cluster_under_cover_wants_its_user_and_password() {
 }
 
 #[test]
-fn a_master_under_cover_wants_its_user_and_password_and_so_do_its_sentinels() {
+fn a_master_with_tls_and_its_sentinels_require_user_and_password() {
     let certificate = Certificate::new();
     let rules = "user watcher on >w4tch@ +@all\nuser default on nopass +@all -sentinel|get-master-addr-by-name\n";
     let redis = certificate.with(|tls| RedisSentinel::start_with(Some(tls), &users(), rules));

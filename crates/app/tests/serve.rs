@@ -40,7 +40,7 @@ fn by_default_a_hundred_are_allowed_and_the_next_is_denied() {
 }
 
 #[test]
-fn a_changed_file_is_taken_and_a_broken_one_is_refused() {
+fn a_changed_file_is_reloaded_and_an_invalid_one_is_rejected() {
     let service = Running::start(&limit("3/h"));
     assert_eq!(service.allow(&ann()).1["remaining"], 2);
 
@@ -176,7 +176,7 @@ fn an_override_is_set_listed_and_removed_from_the_command_line_and_survives_a_re
 }
 
 #[test]
-fn a_signal_ends_it_in_good_order_and_every_decision_is_logged() {
+fn a_signal_stops_it_cleanly_and_every_decision_is_logged() {
     for signal in ["-INT", "-TERM"] {
         let service = Running::start("");
         for _ in 0..5 {
@@ -208,7 +208,7 @@ fn a_signal_ends_it_in_good_order_and_every_decision_is_logged() {
 }
 
 #[test]
-fn tokens_are_asked_for_and_never_shown() {
+fn tokens_are_required_and_never_logged() {
     let config = "auth: {tokens: {gateway: planted-secret-token-1}}\n";
     let service = Running::start(config);
     let url = format!("{}/rate-limit/allow", service.http);
@@ -231,7 +231,7 @@ fn tokens_are_asked_for_and_never_shown() {
 }
 
 #[test]
-fn what_can_not_start_says_why_and_exits_with_2() {
+fn a_failed_start_prints_the_reason_and_exits_with_2() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("sluicegate.yaml");
     for (config, expected) in [

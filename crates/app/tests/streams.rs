@@ -131,7 +131,7 @@ fn until(mut holds: impl FnMut() -> bool, what: &str) {
 const AS_IT_IS: &str = "exec \"$0\" \"$@\"";
 
 #[test]
-fn a_service_without_standard_streams_works_and_ends() {
+fn a_service_without_standard_streams_works_and_stops() {
     for script in [
         "exec \"$0\" \"$@\" 2>&-",
         "exec \"$0\" \"$@\" >&-",
@@ -147,7 +147,7 @@ fn a_service_without_standard_streams_works_and_ends() {
 }
 
 #[test]
-fn a_reader_of_the_log_that_goes_away_neither_stops_a_service_nor_keeps_it_from_its_end() {
+fn a_closed_log_pipe_neither_stops_a_service_nor_delays_its_end() {
     for stop in ["-TERM", "-INT"] {
         let mut service = Service::start(AS_IT_IS);
         let mut lines = BufReader::new(service.err()).lines();
@@ -161,7 +161,7 @@ fn a_reader_of_the_log_that_goes_away_neither_stops_a_service_nor_keeps_it_from_
 }
 
 #[test]
-fn a_reader_of_the_decisions_that_goes_away_costs_their_lines_only() {
+fn a_closed_decision_pipe_loses_only_its_lines() {
     let mut service = Service::start(AS_IT_IS);
     drop(service.out());
     service.decide(20);
@@ -182,7 +182,7 @@ fn a_reader_of_the_decisions_that_goes_away_costs_their_lines_only() {
 }
 
 #[test]
-fn a_log_that_nobody_reads_holds_up_nothing() {
+fn an_unread_log_blocks_nothing() {
     let mut service = Service::start(AS_IT_IS);
     let (log, out) = (service.err(), service.out());
     // Many times the size of a pipe; both readers exist, but do not read.
@@ -194,7 +194,7 @@ fn a_log_that_nobody_reads_holds_up_nothing() {
 }
 
 #[test]
-fn lines_that_had_no_room_are_told_of_when_somebody_reads_again() {
+fn dropped_lines_are_reported_when_the_log_is_read_again() {
     let mut service = Service::start(AS_IT_IS);
     let log = service.err();
     // More than the pipe and the buffer in front of it can hold.
@@ -212,7 +212,7 @@ fn lines_that_had_no_room_are_told_of_when_somebody_reads_again() {
 }
 
 #[test]
-fn a_service_without_a_terminal_reads_its_file_again_on_sighup() {
+fn a_service_without_a_terminal_reloads_its_configuration_on_sighup() {
     let mut service = Service::start(AS_IT_IS);
     service.signal("-HUP");
     let reloaded = || {
@@ -226,7 +226,7 @@ fn a_service_without_a_terminal_reads_its_file_again_on_sighup() {
 }
 
 #[test]
-fn closing_the_terminal_ends_a_service_in_good_order() {
+fn closing_the_terminal_stops_a_service_cleanly() {
     let mut service = Terminal::open("");
     service.close();
     service.ends();

@@ -154,7 +154,7 @@ not proven: 3 admissions on 1 counter under 2 limits, 1 limit exceeded
 }
 
 #[test]
-fn the_logs_of_several_nodes_are_one() {
+fn the_logs_of_several_nodes_are_checked_together() {
     let nodes = [log(FIVE, &[0, 2_000, 4_000]), log(FIVE, &[1_000, 3_000, 4_999])];
     for node in &nodes {
         ends(std::slice::from_ref(node), &[], 0, "proven: 3 admissions on 1 counter under 1 limit");
@@ -163,7 +163,7 @@ fn the_logs_of_several_nodes_are_one() {
 }
 
 #[test]
-fn buckets_calendars_and_money_are_judged() {
+fn buckets_calendars_and_money_are_checked() {
     let bucket = |millis: &[u64]| log(r#""10/s burst 2""#, millis);
     ends(&[bucket(&[0, 0, 100, 200])], &[], 0, "proven: 4 admissions on 1 counter under 1 limit");
     let exceeded = "not proven: 4 admissions on 1 counter under 1 limit, 1 limit exceeded";
@@ -185,7 +185,7 @@ fn buckets_calendars_and_money_are_judged() {
 }
 
 #[test]
-fn lines_that_are_no_decisions_are_skipped_and_broken_ones_reported() {
+fn other_lines_are_skipped_and_malformed_ones_reported() {
     let mut log = log(FIVE, &[0, 1]);
     log.push_str(
         "listening\n{\"level\":\"INFO\",\"message\":\"reloaded\"}\n\n{\"allowed\":true,\"op\n",
@@ -203,7 +203,7 @@ error: not proven: 2 admissions on 1 counter under 1 limit: 2 lines malformed
 }
 
 #[test]
-fn a_last_line_that_is_cut_off_is_no_part_of_the_proof() {
+fn a_last_line_that_is_cut_off_is_not_part_of_the_proof() {
     let log = log(FIVE, &[0, 1]) + "{\"allowed\":tr";
     let expected = "
 note: 1.log (2026-01-01T00:00:00Z) has no end line: it was killed or is still running, so its admissions after 2026-01-05T00:00:00.000988Z (1.log:2) are unknown
@@ -254,7 +254,7 @@ fn reservations_may_have_been_given_back() {
 }
 
 #[test]
-fn shadow_rules_are_not_judged() {
+fn shadow_rules_are_not_checked() {
     let shadow = log(FIVE, &[0; 9]).replace(r#""unit":"#, r#""shadow":true,"unit":"#);
     let proven = "proven: 1 admission on 1 counter under 1 limit";
     ends(&[log(FIVE, &[0]) + &shadow], &[], 0, proven);
@@ -276,7 +276,7 @@ fn slot(millis: u64, id: u64) -> String {
 }
 
 #[test]
-fn slots_are_held_until_they_are_given_back_or_their_lease_is_over() {
+fn slots_are_held_until_they_are_released_or_their_lease_expires() {
     let two = || slot(0, 1) + &slot(0, 2);
     let proven = "proven: 3 admissions on 1 counter under 1 limit";
     let exceeded = "not proven: 3 admissions on 1 counter under 1 limit, 1 limit exceeded";
@@ -300,7 +300,7 @@ fn slots_are_held_until_they_are_given_back_or_their_lease_is_over() {
 }
 
 #[test]
-fn what_is_settled_refunded_cancelled_or_reset_counts_as_what_it_was() {
+fn settlements_refunds_cancellations_and_resets_change_the_counted_usage() {
     let until = r#""until":"2026-01-05T00:01:00Z","#;
     let held = admit(0, "T:u1#tokens", r#""100 tokens/h""#, 80, until);
     let held = held.replace(r#""unit":"requests""#, r#""unit":"tokens""#);
@@ -370,7 +370,7 @@ fn a_booking_that_was_claimed_is_given_back_only_by_its_claimant() {
 }
 
 #[test]
-fn a_reload_changes_what_is_allowed_from_then_on() {
+fn a_reload_changes_the_limit_of_later_admissions() {
     let raised = log(r#""2/s""#, &[0, 1]) + &log(r#""4/s""#, &[2, 3]);
     ends(&[raised], &[], 0, "proven: 4 admissions on 1 counter under 2 limits");
     let too_many = log(r#""2/s""#, &[0, 1]) + &log(r#""4/s""#, &[2, 3, 4]);
@@ -384,7 +384,7 @@ fn a_reload_changes_what_is_allowed_from_then_on() {
 
 /// Enough admissions for several intermediate checks of the counters.
 #[test]
-fn a_long_log_is_judged_as_a_stream() {
+fn a_long_log_is_checked_as_a_stream() {
     let millis: Vec<_> = (0..30_000).map(|n| n * 10).collect();
     let limits = r#""100/s","6000/min""#;
     let proven = "proven: 30,000 admissions on 1 counter under 2 limits";
@@ -404,7 +404,7 @@ fn a_long_log_is_judged_as_a_stream() {
 }
 
 #[test]
-fn standard_input_is_a_log() {
+fn a_log_is_read_from_standard_input() {
     let folder = tempfile::tempdir().expect("a folder");
     let (code, said) = run(folder.path(), &["-"], &numbered(&log(FIVE, &[0]), "node"));
     assert!(
@@ -414,7 +414,7 @@ fn standard_input_is_a_log() {
 }
 
 #[test]
-fn bad_options_say_what_to_write() {
+fn errors_in_options_say_what_to_write() {
     for (options, expected) in [
         (["--bound", "3/0"], "write a ratio such as 3/2"),
         (["--spread", "soon"], "500ms, 5s, 1min"),
@@ -454,7 +454,7 @@ fn served(allowed: Share) -> String {
 }
 
 #[test]
-fn what_the_service_logs_is_proven() {
+fn the_log_of_a_real_service_is_proven() {
     let log = served(Share::ALL);
     let denied = log.lines().filter(|line| line.contains(r#""allowed":false"#)).count();
     assert!(denied > 1_000, "{denied}");
@@ -522,7 +522,7 @@ fn lived() -> String {
 }
 
 #[test]
-fn what_becomes_of_admissions_is_part_of_the_proof() {
+fn settlements_and_releases_are_part_of_the_proof() {
     let log = lived();
     let (code, said) = verify(std::slice::from_ref(&log), &[]);
     assert_eq!(code, 0, "{said}");
@@ -547,7 +547,7 @@ fn alone(millis: u64, by: &str) -> String {
 }
 
 #[test]
-fn what_an_outage_policy_admits_is_not_skipped() {
+fn admissions_by_an_outage_policy_are_not_skipped() {
     for by in ["fallback", "unlimited"] {
         let stored = log(FIVE, &[0, 1, 2, 3]);
         let within = stored.clone() + &alone(4, by);
@@ -594,7 +594,7 @@ fn an_admission_whose_first_answer_was_lost_counts_once() {
 }
 
 #[test]
-fn charges_in_several_slots_are_judged_by_their_own_clocks() {
+fn charges_in_several_slots_are_checked_by_their_own_clocks() {
     // The clock of the counter's server is 40 ms behind that of another slot of the same plan.
     let across = |millis: u64, behind: u64| {
         let at = Timestamp::from_millis(1_767_571_200_000 + millis - behind);

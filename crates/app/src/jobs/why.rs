@@ -44,7 +44,7 @@ mod tests {
     use sluicegate_server::auth::{ENDPOINTS, Endpoint, Scope};
 
     #[test]
-    fn its_route_has_a_scope() {
+    fn the_route_has_a_scope() {
         let routes = format!("{:?}", super::router(super::Tracker::default()));
         let of_jobs = Endpoint::of("GET", "/v1/jobs/j1").expect("an endpoint");
         assert_eq!(of_jobs.scope, Scope::Queue);

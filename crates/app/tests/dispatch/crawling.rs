@@ -83,6 +83,6 @@ fn every_repository_is_crawled_on_rabbitmq_and_redis() {
 }
 
 #[test]
-fn every_repository_is_crawled_alone() {
+fn every_repository_is_crawled_by_a_single_process() {
     every_repository_is_crawled_whatever_happens_to_workers(&Stand::alone("crawl"));
 }

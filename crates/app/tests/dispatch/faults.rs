@@ -125,7 +125,7 @@ fn every_job_has_a_result_or_a_dead_letter(stand: &Stand, limit: usize, processe
 }
 
 #[test]
-fn every_job_has_its_end_alone() {
+fn every_job_has_an_end_in_a_single_process() {
     // Only one process, because its counters are in memory and lost when it is killed.
     let stand = Stand::alone("ends");
     stand.produce("raw", 2_000);
@@ -149,12 +149,12 @@ fn every_job_has_its_end_alone() {
 }
 
 #[test]
-fn every_job_has_its_end_although_processes_are_killed() {
+fn every_job_has_an_end_although_processes_are_killed() {
     every_job_has_a_result_or_a_dead_letter(&Stand::shared("killed"), 2_400, 2);
 }
 
 #[test]
-fn a_broker_and_a_redis_that_come_back_are_gone_on_with() {
+fn work_continues_after_a_broker_and_a_redis_come_back() {
     let stand = Stand::own("restarted");
     stand.produce("raw", 1_500);
     let (url, record) = stand.provider(patient(5));
@@ -180,7 +180,7 @@ fn a_broker_and_a_redis_that_come_back_are_gone_on_with() {
 }
 
 #[test]
-fn poison_goes_to_the_dead_letters_as_it_came() {
+fn poison_messages_become_dead_letters_unchanged() {
     for stand in [Stand::alone("poison"), Stand::shared("poison")] {
         let (url, _) = stand.provider(patient(0));
         let raw = stand.queue("raw");

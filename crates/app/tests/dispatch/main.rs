@@ -10,14 +10,14 @@
 //! | test | accepts | should accept |
 //! |---|---|---|
 //! | `everything_succeeds_booked…`, on RabbitMQ and Redis | at most 20 of 1,000 go back to the queue | none |
-//! | `every_job_has_its_end_although_processes_are_killed` | windows of 3 s at the provider; a killed process takes its last decisions with it | 4 s |
+//! | `every_job_has_an_end_although_processes_are_killed` | windows of 3 s at the provider; a killed process takes its last decisions with it | 4 s |
 //! | `every_repository_is_crawled…` | at most 40 rejected calls: those in flight when a pause begins | none |
 //!
 //! And because a RabbitMQ node is killed:
 //!
 //! | test | accepts | should accept |
 //! |---|---|---|
-//! | `a_broker_and_a_redis_that_come_back…` | every job is done; some are done more than once | only those that were in work |
+//! | `work_continues_after_a_broker…` | every job is done; some are done more than once | only those that were in work |
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -77,7 +77,7 @@ fn everything_succeeds_with_a_fixed_delay(stand: &Stand) {
 }
 
 /// C10 (iii), booked: all succeed, and almost nothing is requeued.
-fn everything_succeeds_booked_and_hardly_anything_goes_back(stand: &Stand) {
+fn everything_succeeds_booked_and_hardly_anything_is_requeued(stand: &Stand) {
     stand.produce("raw", 1_000);
     let (url, record) = stand.provider(patient(5));
     let delay = "delay: booked\n  burst: 100";
@@ -165,7 +165,7 @@ scenarios!(
     half_goes_at_once_and_half_after_the_delay,
     a_worker_whose_dispatcher_is_bypassed_keeps_the_limit,
     everything_succeeds_with_a_fixed_delay,
-    everything_succeeds_booked_and_hardly_anything_goes_back,
+    everything_succeeds_booked_and_hardly_anything_is_requeued,
     limits_are_turned_off_at_once,
     limits_are_turned_off_in_the_middle_of_a_flow,
 );

@@ -26,12 +26,12 @@ fn check(grpc: &str, args: &[&str]) {
 }
 
 #[test]
-fn a_foreign_client_finds_the_service_and_asks_it() {
+fn a_foreign_client_finds_the_service_and_calls_it() {
     foreign("", &[]);
 }
 
 #[test]
-fn a_foreign_client_needs_a_token_where_tokens_are_asked_for() {
+fn a_foreign_client_needs_a_token_if_tokens_are_required() {
     foreign(
         "auth: {tokens: {python: a-long-enough-token-for-python-1}}\n",
         &["--token", "a-long-enough-token-for-python-1"],

@@ -47,7 +47,7 @@ fn exactly_as_many_as_the_limit_go_through_under_load() {
 }
 
 #[test]
-fn clients_are_told_where_they_stand() {
+fn clients_get_rate_limit_headers() {
     let gateway = Gateway::start("sidecar.yaml");
     let client = gateway.client();
     let first = client.get("/", &[("x-user", "ann")]);
@@ -71,7 +71,7 @@ fn descriptors_come_from_paths_and_addresses() {
 }
 
 #[test]
-fn a_route_brings_a_limit_of_its_own() {
+fn a_route_can_override_the_limit() {
     let gateway = Gateway::start("sidecar.yaml");
     let client = gateway.client();
     let trial = [("x-trial", "ann")];
@@ -83,7 +83,7 @@ fn a_route_brings_a_limit_of_its_own() {
 /// The upstream reports a cost of 300 of 1000 tokens per response: the fourth exceeds the limit and
 /// is counted.
 #[test]
-fn what_an_answer_cost_is_charged_when_it_is_through() {
+fn the_cost_of_a_response_is_charged_after_it() {
     let gateway = Gateway::start("sidecar.yaml");
     let client = gateway.client();
     let tenant = [("x-tenant", "acme")];
@@ -99,7 +99,7 @@ fn what_an_answer_cost_is_charged_when_it_is_through() {
 /// Each request charges 400 of 1000 tokens, and 200 are refunded after the response, in Redis: four
 /// requests fit, instead of two without refunds.
 #[test]
-fn what_an_answer_did_not_use_is_given_back() {
+fn unused_tokens_are_refunded_after_the_response() {
     let redis = RedisServer::start(Version::System, &[]);
     let store = format!(
         "store: {{kind: redis, url: 'redis://127.0.0.1:{}', timeout: 2s, deadline: 5s}}\n",
@@ -124,7 +124,7 @@ fn what_an_answer_did_not_use_is_given_back() {
 }
 
 #[test]
-fn without_an_answer_the_sidecar_lets_through_and_recovers() {
+fn without_a_limiter_the_sidecar_fails_open_and_recovers() {
     let mut gateway = Gateway::start("sidecar.yaml");
     assert_eq!(flood(&gateway, 60, &[("x-user", "ann")]), (50, 10));
     gateway.stop_limiter();
@@ -137,7 +137,7 @@ fn without_an_answer_the_sidecar_lets_through_and_recovers() {
 }
 
 #[test]
-fn without_an_answer_the_central_service_refuses_and_recovers() {
+fn without_a_limiter_the_central_service_fails_closed_and_recovers() {
     let mut gateway = Gateway::start("central.yaml");
     let client = gateway.client();
     let user = [("x-user", "ann")];

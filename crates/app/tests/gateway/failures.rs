@@ -64,7 +64,7 @@ fn a_proxy_that_is_killed_takes_only_its_own_requests_with_it() {
 }
 
 #[test]
-fn a_store_that_is_not_needed_is_not_asked() {
+fn a_route_without_limits_does_not_call_the_store() {
     let vendor = Vendor::start();
     // No server listens on this port.
     let config = "enabled: false\n".to_owned()
@@ -95,7 +95,7 @@ fn overload_is_refused_and_the_limit_holds() {
 }
 
 #[test]
-fn an_upstream_that_is_down_is_told_and_found_again() {
+fn a_dead_upstream_is_reported_and_used_again_after_recovery() {
     let vendor = Vendor::start();
     let replica = Replica::start(&gateway(&vendor, &["limit: 100/s", "wait: {max: 5s}"]));
     replica.wait_for(200);
@@ -143,7 +143,7 @@ fn a_partition_closes_the_route_and_opens_it_again() {
 }
 
 #[test]
-fn a_local_share_is_paced_while_redis_is_away() {
+fn a_local_share_is_paced_while_redis_is_down() {
     let server = RedisServer::start(Version::System, &[]);
     let network = FaultProxy::start(server.port);
     let vendor = Vendor::start();
@@ -163,7 +163,7 @@ fn a_local_share_is_paced_while_redis_is_away() {
 }
 
 #[test]
-fn a_redis_that_is_killed_and_restarted_is_waited_for() {
+fn requests_wait_for_a_redis_that_is_killed_and_restarted() {
     let mut server = RedisServer::start(Version::System, &[]);
     let vendor = Vendor::start();
     let config = redis(server.port) + &gateway(&vendor, &["limit: 25/s", "wait: {max: 40s}"]);
@@ -208,7 +208,7 @@ fn a_redis_that_is_overloaded_closes_the_route_until_it_answers_in_time() {
 }
 
 #[test]
-fn a_script_that_fails_lets_nothing_through() {
+fn a_failing_script_admits_nothing() {
     let server = RedisServer::start(Version::System, &[]);
     let vendor = Vendor::start();
     let config = redis(server.port) + &gateway(&vendor, &["limit: 1000/s", "wait: {max: 0s}"]);
@@ -229,7 +229,7 @@ fn a_script_that_fails_lets_nothing_through() {
 }
 
 #[test]
-fn connections_that_are_used_up_are_refused_and_come_back() {
+fn connections_above_the_maximum_are_refused_until_others_close() {
     let vendor = Vendor::start();
     let config = format!(
         "server: {{connections_max: 4}}\n{}",

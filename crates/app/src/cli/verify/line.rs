@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn an_admission_says_what_was_charged() {
+    fn an_admission_contains_its_charges() {
         let line = r#"{"timestamp":"2026-01-05T00:00:01Z","level":"INFO","requestId":"00","operation":"acquire",
             "userId":"u1","allowed":true,"decided":"store","latencyMs":0.100,"at":"2026-01-05T00:00:00.000201Z",
             "scopes":[{"window":"5/5s","limit":5,"count":3,"remaining":2},
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_given_back_is_not_firm() {
+    fn reservations_and_bookings_are_not_firm() {
         let held = r#""decided":"store","operation":"acquire","until":"2026-01-05T00:00:30Z""#;
         let booked = r#""decided":"store","operation":"book","start":"2026-01-05T00:00:09Z","until":"2026-01-05T00:00:10Z""#;
         let (held, booked) = (decision(&admission(held)), decision(&admission(booked)));
@@ -484,14 +484,14 @@ mod tests {
     }
 
     #[test]
-    fn other_lines_are_no_mistakes() {
+    fn other_lines_are_not_errors() {
         for line in ["", "listening on 8080", "[1]", r#"{"level":"INFO"}"#, r#"{"at":1}"#] {
             assert_eq!(read(line.as_bytes()), Ok(Line::Other), "{line}");
         }
     }
 
     #[test]
-    fn a_decision_that_cannot_be_read_is_a_mistake() {
+    fn a_malformed_decision_is_an_error() {
         let charged = |charge: &str, scope: &str| {
             format!(
                 r#"{{"allowed":true,"decided":"store","requestId":"1","operation":"acquire","at":"2026-01-05T00:00:00Z","charges":[{charge}],"scopes":[{scope}]}}"#
