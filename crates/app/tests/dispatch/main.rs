@@ -9,7 +9,7 @@
 //!
 //! | test | accepts | should accept |
 //! |---|---|---|
-//! | `everything_succeeds_booked…`, on RabbitMQ and Redis | at most 20 of 1,000 go back to the queue | none |
+//! | `everything_succeeds_booked…`, on RabbitMQ and Redis | at most 20 of 1,000 requeues | none |
 //! | `every_job_has_an_end_although_processes_are_killed` | windows of 3 s at the provider; a killed process takes its last decisions with it | 4 s |
 //! | `every_repository_is_crawled…` | at most 40 rejected calls: those in flight when a pause begins | none |
 //!

@@ -12,7 +12,7 @@ use sluicegate_store::MonotonicClock;
 
 use crate::replica::THROUGH;
 
-/// A running vendor, for as long as the test runs.
+/// A vendor that runs until the end of the test.
 #[derive(Clone)]
 pub(crate) struct Vendor {
     pub(crate) port: u16,
