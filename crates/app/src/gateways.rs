@@ -22,7 +22,7 @@ use crate::upstream::{credentials, header, uri};
 #[derive(Default)]
 pub(crate) struct Gateways(Mutex<Vec<(String, Arc<Gateway>)>>);
 
-/// Prepared changes of a reload, by gateway.
+/// Changes of a reload that are ready to apply, by gateway.
 pub(crate) type Changes = Vec<(Arc<Gateway>, Prepared)>;
 
 impl Gateways {

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Running, get, post, sluicegate};
+use common::{RunningService, get, post, sluicegate};
 use serde_json::{Value, json};
 
 fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
@@ -28,7 +28,7 @@ fn readme() -> String {
     block.expect("a configuration").to_owned()
 }
 
-impl Running {
+impl RunningService {
     fn post(&self, path: &str, body: &Value) -> (u16, Value) {
         post(&format!("{}{path}", self.http), body, None)
     }
@@ -36,7 +36,7 @@ impl Running {
 
 #[test]
 fn leaving_out_a_dimension_does_not_bypass_its_limit() {
-    let service = Running::start(&readme());
+    let service = RunningService::start(&readme());
     let whole = json!({ "userId": "u1", "modelId": "m", "tenantId": "t1" });
     let without = |name: &str| {
         let mut body = whole.clone();
@@ -77,7 +77,7 @@ fn leaving_out_a_dimension_does_not_bypass_its_limit() {
 #[test]
 fn an_optional_dimension_may_be_left_out_and_check_names_what_that_bypasses() {
     let config = format!("dimensions: {{tenantId: optional}}\n{}", readme());
-    let service = Running::start(&config);
+    let service = RunningService::start(&config);
     let (status, answer) = service.allow(&json!({ "userId": "u1", "modelId": "m" }));
     assert_eq!((status, &answer["allowed"]), (200, &json!(true)), "{answer}");
     let (code, said) = check(&config);
@@ -124,7 +124,7 @@ fn the_description_of_a_rule_is_shown_where_the_rule_is() {
     let (code, said) = check(config);
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("\n\nUSER: what one person may ask\n"), "{said}");
-    let service = Running::start(config);
+    let service = RunningService::start(config);
     let (_, told) = service.post("/v1/explain", &json!({ "dimensions": { "userId": "u" } }));
     let description = &told["groups"][0]["matched"][0]["description"];
     assert_eq!(description, "what one person may ask", "{told}");
@@ -136,7 +136,7 @@ fn the_description_of_a_rule_is_shown_where_the_rule_is() {
 fn slots_taken_by_allow_can_be_released() {
     let config = "limits: [{name: g, rules: [{name: SLOTS, per: [userId], limit: 2 concurrent, \
                   lease: 1h}]}]\n";
-    let service = Running::start(config);
+    let service = RunningService::start(config);
     let ann = json!({ "userId": "ann", "modelId": "m" });
     let (_, first) = service.allow(&ann);
     let (_, second) = service.allow(&ann);
@@ -160,7 +160,7 @@ fn slots_taken_by_allow_can_be_released() {
 fn money_admitted_by_allow_is_charged_when_it_is_settled() {
     let config = "limits: [{name: g, rules: [{name: BUDGET, per: [userId], limit: [1.00 USD/day, \
                   900 tokens/day]}]}]\nprices: {default: {input: 1000.00 USD/1M, output: 1000.00 USD/1M}}\n";
-    let service = Running::start(config);
+    let service = RunningService::start(config);
     let ann = json!({ "userId": "ann", "modelId": "m" });
     let cost = json!({ "inputTokens": 400, "outputTokens": 200 });
     for replayed in [false, true] {
@@ -183,7 +183,7 @@ fn money_admitted_by_allow_is_charged_when_it_is_settled() {
     let note = "note: BUDGET: callers of POST /rate-limit/allow and gRPC Allow send no cost";
     assert!(said.contains(note), "{said}");
     // A rule that only counts requests has nothing to settle.
-    let (_, answer) = Running::start("").allow(&ann);
+    let (_, answer) = RunningService::start("").allow(&ann);
     assert_eq!((&answer["allowed"], &answer["handle"]), (&json!(true), &Value::Null));
 }
 
@@ -191,7 +191,7 @@ fn money_admitted_by_allow_is_charged_when_it_is_settled() {
 fn new_keys_in_a_full_store_get_the_reason_store_full() {
     let config = "store: {kind: memory, keys_max: 1}\n\
                   limits: [{name: g, rules: [{name: USER, per: [userId], limit: 3/h}]}]\n";
-    let service = Running::start(config);
+    let service = RunningService::start(config);
     let ask = |n: usize| json!({ "userId": format!("u{n}"), "modelId": "m" });
     // Each shard of the store has room for at least one counter: many users fill all of them, and
     // later users share counters until these are used up.

@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 
-use common::{Running, sluicegate};
+use common::{RunningService, sluicegate};
 use serde_json::{Value, json};
 
 fn example() -> PathBuf {
@@ -19,7 +19,7 @@ fn example() -> PathBuf {
 /// The service with its limiter, stopped on drop.
 struct Assistant {
     url: String,
-    limiter: Running,
+    limiter: RunningService,
     _runtime: tokio::runtime::Runtime,
 }
 
@@ -32,7 +32,7 @@ impl Assistant {
         let text = format!("{before}{after}");
         let environment: Vec<_> =
             environment.iter().map(|(name, value)| (*name, Path::new(*value))).collect();
-        let limiter = Running::start_with(&text, &environment);
+        let limiter = RunningService::start_with(&text, &environment);
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
         let listener = Bound::bind("127.0.0.1:0").expect("a port");
         listener.set_nonblocking(true).expect("an option");

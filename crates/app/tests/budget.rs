@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 
-use common::{Running, get, post};
+use common::{RunningService, get, post};
 use serde_json::{Value, json};
 use sluicegate_testkit::redis::{RedisServer, Version};
 use sluicegate_testkit::{eventually, eventually_is};
@@ -16,7 +16,7 @@ const READY: &str = "{\"status\":\"ready\"}";
 
 /// Two nodes on one Redis, with longer timeouts than in production: tests share the machine.
 struct Nodes {
-    nodes: [Running; 2],
+    nodes: [RunningService; 2],
     _redis: RedisServer,
 }
 
@@ -27,7 +27,7 @@ impl Nodes {
         let config = format!(
             "store: {{kind: redis, url: '{url}', timeout: 5s, deadline: 11s}}\nlimits:\n{limits}"
         );
-        let nodes = [Running::start(&config), Running::start(&config)];
+        let nodes = [RunningService::start(&config), RunningService::start(&config)];
         for node in &nodes {
             eventually_is(|| get(&format!("{}/ready", node.admin)).1, READY);
         }
@@ -176,7 +176,7 @@ fn the_assistant_fails_open_without_redis_and_comes_back_by_itself() {
     let port = redis.port.to_string();
     let environment = [("REDIS_HOST", "127.0.0.1"), ("REDIS_PORT", &port)];
     let environment = environment.map(|(name, value)| (name, Path::new(value)));
-    let node = Running::start_with(&format!("{before}{after}"), &environment);
+    let node = RunningService::start_with(&format!("{before}{after}"), &environment);
     let ready = |word: &str| {
         eventually(|| get(&format!("{}/ready", node.admin)).1.contains(word));
     };

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Running, sluicegate};
+use common::{RunningService, sluicegate};
 
 fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
     let output = sluicegate().args(arguments).output().expect("it ran");
@@ -12,7 +12,7 @@ fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
 
 #[test]
 fn a_running_service_is_queried_from_the_command_line() {
-    let service = Running::start(
+    let service = RunningService::start(
         "limits: [{name: g, effective: true, rules: [{name: USER, per: [userId], limit: 2/h}]}]\n",
     );
     let ask = |command: &str| run(&[command, "userId=u1", "modelId=m", "--url", &service.http]);
@@ -88,7 +88,7 @@ fn help_has_examples_and_nothing_is_coloured_outside_of_a_terminal() {
 
 #[test]
 fn a_reset_of_a_user_keeps_the_usage_of_its_tenant() {
-    let service = Running::start(
+    let service = RunningService::start(
         "limits:\n\
          - {name: user, rules: [{name: USER, per: [userId], limit: 5/h}]}\n\
          - {name: tenant, rules: [{name: TENANT, per: [tenantId], limit: 9/h}]}\n",
@@ -125,7 +125,7 @@ fn a_reset_of_a_user_keeps_the_usage_of_its_tenant() {
 
 #[test]
 fn explain_shows_overrides_and_why_a_rule_did_not_match() {
-    let service = Running::start(
+    let service = RunningService::start(
         "dimensions: {tenantId: optional}\nlimits:\n\
          - name: user\n\
         \x20 rules:\n\

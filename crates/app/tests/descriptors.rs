@@ -2,18 +2,18 @@
 
 mod common;
 
-use common::{Running, post};
+use common::{RunningService, post};
 use serde_json::{Value, json};
 
 /// Starts a service with these descriptors in the domain `edge`.
-fn start(descriptors: &str) -> Running {
-    Running::start(&format!(
+fn start(descriptors: &str) -> RunningService {
+    RunningService::start(&format!(
         "envoy:\n  domains:\n  - domain: edge\n    descriptors:\n{descriptors}"
     ))
 }
 
 /// Sends descriptors of one entry each; returns the status and the code of each.
-fn ask(service: &Running, entries: &[(&str, &str)]) -> (u16, Vec<String>) {
+fn ask(service: &RunningService, entries: &[(&str, &str)]) -> (u16, Vec<String>) {
     let descriptor =
         |(key, value): &(&str, &str)| json!({ "entries": [{ "key": key, "value": value }] });
     let descriptors: Vec<Value> = entries.iter().map(descriptor).collect();
@@ -79,7 +79,7 @@ fn a_call_passes_as_long_as_one_of_its_quotas_is_left() {
 #[test]
 fn a_limit_of_zero_denies_everything_in_every_mode() {
     for compat in ["none", "envoy"] {
-        let service = Running::start(&format!(
+        let service = RunningService::start(&format!(
             "compat: {compat}\nenvoy:\n  domains:\n  - domain: edge\n    descriptors:\n\
              \x20   - {{key: path, value: /admin, rate_limit: {{unit: hour, requests_per_unit: 0}}}}\n\
              \x20   - {{key: user, rate_limit: {{unit: hour, requests_per_unit: 5}}}}\n"

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::Running;
+use common::RunningService;
 use common::idle::{assert_idle, everything};
 
 #[test]
@@ -15,7 +15,7 @@ fn an_idle_service_with_every_part_uses_less_than_one_percent_of_a_core() {
         snapshot.display(),
         overrides.display()
     );
-    let service = Running::start(&format!("{store}{}", everything(folder.path())));
+    let service = RunningService::start(&format!("{store}{}", everything(folder.path())));
     assert_idle(&service);
     service.signal("-TERM");
     assert_eq!(service.end().0, Some(0));

@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::Duration;
 
-use common::{Running, get, post, sluicegate};
+use common::{RunningService, get, post, sluicegate};
 use serde_json::{Value, json};
 use sluicegate_core::time::{Clock as _, Span, Timestamp};
 use sluicegate_store::MonotonicClock;
@@ -139,7 +139,7 @@ fn slots_of_killed_holders_come_back(kills: usize) {
         "store: {{kind: redis, url: '{url}', timeout: 2s, deadline: 5s}}\nlimits:\n\
          - {{name: c, rules: [{{name: SLOTS, per: [], limit: {LIMIT} concurrent, lease: 1s}}]}}\n"
     );
-    let nodes = [Running::start(&config), Running::start(&config)];
+    let nodes = [RunningService::start(&config), RunningService::start(&config)];
     for node in &nodes {
         while get(&format!("{}/ready", node.admin)).1 != READY {
             thread::yield_now();
@@ -171,7 +171,7 @@ fn slots_of_killed_holders_come_back(kills: usize) {
 }
 
 /// Proves from the logs of the nodes that never more than the limit held a slot.
-fn verify(nodes: [Running; 2]) {
+fn verify(nodes: [RunningService; 2]) {
     let folder = tempfile::tempdir().expect("a folder");
     let mut verify = sluicegate();
     verify.arg("verify");

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use common::idle::{assert_idle, everything};
-use common::{Running, get, post, sluicegate};
+use common::{RunningService, get, post, sluicegate};
 use serde_json::{Value, json};
 use sluicegate_core::Span;
 use sluicegate_core::time::Clock as _;
@@ -28,7 +28,7 @@ fn on(redis: &RedisServer, more: &str) -> String {
 }
 
 /// Polls a probe until it returns the expected response.
-fn wait_for(service: &Running, ready: &str) {
+fn wait_for(service: &RunningService, ready: &str) {
     eventually_is(|| get(&format!("{}/ready", service.admin)).1, ready);
 }
 
@@ -38,7 +38,7 @@ const UNHEALTHY: &str = "{\"status\":\"unhealthy\",\"reason\":\"redis\"}";
 #[test]
 fn two_services_on_one_redis_admit_exactly_the_limit() {
     let redis = RedisServer::start(Version::System, &[]);
-    let services = [Running::start(&on(&redis, "")), Running::start(&on(&redis, ""))];
+    let services = [RunningService::start(&on(&redis, "")), RunningService::start(&on(&redis, ""))];
     services.iter().for_each(|service| wait_for(service, READY));
     let (allowed, denied) = (AtomicUsize::new(0), AtomicUsize::new(0));
     thread::scope(|scope| {
@@ -62,13 +62,13 @@ fn two_services_on_one_redis_admit_exactly_the_limit() {
 #[test]
 fn an_override_reaches_every_node_and_survives_all_of_them() {
     let redis = RedisServer::start(Version::System, &[]);
-    let services = [Running::start(&on(&redis, "")), Running::start(&on(&redis, ""))];
+    let services = [RunningService::start(&on(&redis, "")), RunningService::start(&on(&redis, ""))];
     services.iter().for_each(|service| wait_for(service, READY));
     let body = json!({ "rule": "USER_MODEL", "when": { "userId": "ann" }, "limit": "7/h",
         "reason": "a test" });
     let (status, set) = post(&format!("{}/v1/overrides", services[0].http), &body, None);
     assert_eq!(status, 201, "{set}");
-    let limit = |service: &Running| service.allow(&ann()).1["effectiveLimit"].clone();
+    let limit = |service: &RunningService| service.allow(&ann()).1["effectiveLimit"].clone();
     assert_eq!(limit(&services[0]), 7);
     // A node reads overrides every half second.
     eventually_is(|| limit(&services[1]), 7);
@@ -76,7 +76,7 @@ fn an_override_reaches_every_node_and_survives_all_of_them() {
         service.signal("-TERM");
         assert_eq!(service.end().0, Some(0));
     }
-    let again = Running::start(&on(&redis, ""));
+    let again = RunningService::start(&on(&redis, ""));
     wait_for(&again, READY);
     eventually_is(|| limit(&again), 7);
 }
@@ -89,7 +89,8 @@ fn the_logs_of_nodes_that_share_a_redis_prove_every_limit() {
 - {name: model, rules: [{name: MODEL, per: [modelId], limit: 30/s}]}
 - {name: all, rules: [{name: ALL, per: [], limit: [100/2s, 60 tokens/s]}]}
 ";
-    let services: Vec<_> = (0..3).map(|_| Running::start(&(on(&redis, "") + limits))).collect();
+    let services: Vec<_> =
+        (0..3).map(|_| RunningService::start(&(on(&redis, "") + limits))).collect();
     services.iter().for_each(|service| wait_for(service, READY));
     let denied = AtomicUsize::new(0);
     thread::scope(|scope| {
@@ -135,7 +136,7 @@ fn a_claim_on_redis_states_what_was_booked_and_survives_a_reload() {
                 "limits: [{{name: g, rules: [{{name: {rule}, per: [userId], limit: 5/h}}]}}]\n"
             )
     };
-    let service = Running::start(&limits("USER"));
+    let service = RunningService::start(&limits("USER"));
     wait_for(&service, READY);
     let ask = |id: &str, user: &str, requests: u64| json!({ "id": id, "dimensions": { "userId": user }, "cost": { "requests": requests } });
     let asks = |path: &str, body: Value| post(&format!("{}{path}", service.http), &body, None);
@@ -172,26 +173,26 @@ fn a_limit_that_changes_its_shape_with_a_restart_keeps_its_usage() {
         let rule = format!("{{name: USER, per: [userId], limit: {limit}}}");
         on(&redis, "") + &format!("limits: [{{name: g, rules: [{rule}]}}]\n")
     };
-    let admitted = |service: &Running, calls: usize| {
+    let admitted = |service: &RunningService, calls: usize| {
         (0..calls).filter(|_| service.allow(&ann()).1["allowed"] == true).count()
     };
     let written = |limit: &str| {
         let shared = redis.command(&["HVALS", "sg:{shelf}"]);
         shared.contains(&format!("[\\\"{limit}\\\"]")) || shared.contains(&format!("[\"{limit}\"]"))
     };
-    let before = Running::start(&limits("20/h"));
+    let before = RunningService::start(&limits("20/h"));
     wait_for(&before, READY);
     assert_eq!(admitted(&before, 15), 15);
     eventually(|| written("20/h"));
     // A rolling restart: the second starts while the first still serves.
-    let after = Running::start(&limits("20/h windowed"));
+    let after = RunningService::start(&limits("20/h windowed"));
     wait_for(&after, READY);
     assert_eq!(admitted(&after, 3), 3);
     assert_eq!(admitted(&before, 1), 1, "the old node has counted what the new one admitted");
     before.stop();
     assert_eq!(admitted(&after, 9), 1);
     after.stop();
-    let last = Running::start(&limits("20/h"));
+    let last = RunningService::start(&limits("20/h"));
     wait_for(&last, READY);
     assert_eq!(admitted(&last, 9), 0, "and back again");
 }
@@ -201,7 +202,7 @@ fn any_node_can_settle_an_admission_on_redis() {
     let redis = RedisServer::start(Version::System, &[]);
     let limits = "limits: [{name: g, rules: [{name: BUDGET, per: [userId], limit: [1.00 USD/day, \
                   1 concurrent], lease: 1h}]}]\n";
-    let nodes = [(); 2].map(|()| Running::start(&(on(&redis, "") + limits)));
+    let nodes = [(); 2].map(|()| RunningService::start(&(on(&redis, "") + limits)));
     nodes.iter().for_each(|node| wait_for(node, READY));
     for spent in ["0.60", "1.20"] {
         let (_, answer) = nodes[0].allow(&ann());
@@ -227,7 +228,7 @@ fn calls_that_were_denied_because_redis_was_slow_are_not_charged() {
         "store: {{kind: redis, url: 'redis://127.0.0.1:{}', timeout: 20ms, deadline: 45ms}}\n",
         proxy.port
     );
-    let service = Running::start(&config);
+    let service = RunningService::start(&config);
     wait_for(&service, READY);
     proxy.delay(Duration::from_millis(60));
     for number in 0..20 {
@@ -257,7 +258,7 @@ fn the_count_of_a_literal_key_can_be_read_in_redis() {
     let redis = RedisServer::start(Version::System, &[]);
     let limits = "limits: [{name: g, rules: [{name: WORKER, per: [provider], limit: 500/min, \
                   key: 'ziraai:worker:ratelimit:<provider>'}]}]\n";
-    let service = Running::start(&(on(&redis, "") + limits));
+    let service = RunningService::start(&(on(&redis, "") + limits));
     wait_for(&service, READY);
     for _ in 0..7 {
         let gemini = json!({ "userId": "u", "modelId": "m", "provider": "gemini" });
@@ -274,7 +275,7 @@ fn the_count_of_a_literal_key_can_be_read_in_redis() {
 #[test]
 fn a_service_reports_that_redis_is_down_and_recovers_with_it() {
     let mut redis = RedisServer::start(Version::System, &[]);
-    let service = Running::start(&on(&redis, ""));
+    let service = RunningService::start(&on(&redis, ""));
     wait_for(&service, READY);
     assert_eq!(service.allow(&ann()).1["allowed"], true);
     redis.kill();
@@ -301,7 +302,7 @@ fn a_service_reports_that_redis_is_down_and_recovers_with_it() {
 fn while_redis_is_down_the_policy_of_the_client_type_decides() {
     let mut redis = RedisServer::start(Version::System, &[]);
     let outage = "outage: {default: closed, by_client_type: {INTERNAL: local, BATCH: unlimited}}\n";
-    let service = Running::start(&(on(&redis, ", nodes_max: 5") + outage));
+    let service = RunningService::start(&(on(&redis, ", nodes_max: 5") + outage));
     wait_for(&service, READY);
     redis.kill();
     wait_for(&service, "{\"status\":\"degraded\",\"reason\":\"redis\"}");
@@ -332,7 +333,7 @@ fn an_outage_policy_hides_no_admission_from_a_proof() {
     let mut redis = RedisServer::start(Version::System, &[]);
     let more = "outage: {default: open}\n\
                 limits: [{name: g, rules: [{name: USER, per: [userId], limit: 30/h}]}]\n";
-    let service = Running::start(&(on(&redis, ", nodes_max: 1") + more));
+    let service = RunningService::start(&(on(&redis, ", nodes_max: 1") + more));
     wait_for(&service, READY);
     let allowed = || (0..50).filter(|_| service.allow(&ann()).1["allowed"] == true).count();
     assert_eq!(allowed(), 30);
@@ -357,7 +358,7 @@ fn admissions_by_the_policy_unlimited_can_be_settled_and_released() {
     let mut redis = RedisServer::start(Version::System, &[]);
     let more = "outage: {default: unlimited}\n\
                 limits: [{name: g, rules: [{name: R, per: [], limit: [1000 tokens/h, 3 concurrent]}]}]\n";
-    let service = Running::start(&(on(&redis, "") + more));
+    let service = RunningService::start(&(on(&redis, "") + more));
     wait_for(&service, READY);
     redis.kill();
     wait_for(&service, "{\"status\":\"degraded\",\"reason\":\"redis\"}");
@@ -395,7 +396,7 @@ fn passwords_users_and_databases_are_used() {
     let config = format!(
         "store: {{kind: redis, url: '{url}', timeout: 2s, deadline: 5s, key_prefix: 'x:'}}\n"
     );
-    let service = Running::start(&config);
+    let service = RunningService::start(&config);
     wait_for(&service, READY);
     assert_eq!(service.allow(&ann()).1["allowed"], true);
     let keys = redis.command(&["INFO", "keyspace"]);
@@ -428,11 +429,11 @@ fn a_connection_is_encrypted_and_the_certificate_is_checked() {
     let config = format!(
         "store: {{kind: redis, url: 'rediss://localhost:{tls_port}', timeout: 2s, deadline: 5s}}\n"
     );
-    let service = Running::start_with(&config, &[("SSL_CERT_FILE", Path::new(&trusted))]);
+    let service = RunningService::start_with(&config, &[("SSL_CERT_FILE", Path::new(&trusted))]);
     wait_for(&service, READY);
     assert_eq!(service.allow(&ann()).1["allowed"], true);
 
-    let wary = Running::start_with(&config, &[("SSL_CERT_FILE", Path::new(&untrusted))]);
+    let wary = RunningService::start_with(&config, &[("SSL_CERT_FILE", Path::new(&untrusted))]);
     for _ in 0..20 {
         let (_, answer) = wary.allow(&ann());
         assert_eq!(answer["reason"], "STORE_UNAVAILABLE", "the certificate is not to be trusted");
@@ -442,26 +443,26 @@ fn a_connection_is_encrypted_and_the_certificate_is_checked() {
 #[test]
 fn a_redis_that_evicts_keys_causes_a_warning() {
     let redis = RedisServer::start(Version::System, &["--maxmemory-policy", "volatile-lru"]);
-    let service = Running::start(&on(&redis, ""));
+    let service = RunningService::start(&on(&redis, ""));
     wait_for(&service, READY);
     let warned = |event: &Value| event["level"] == "WARN" && event["policy"] == "volatile-lru";
     eventually(|| service.logged().iter().any(warned));
 }
 
 /// Returns the log lines of a service with this message.
-fn told(service: &Running, message: &str) -> Vec<Value> {
+fn told(service: &RunningService, message: &str) -> Vec<Value> {
     let all = service.logged();
     all.into_iter().filter(|line| line["message"] == message).collect()
 }
 
-fn metrics(service: &Running) -> String {
+fn metrics(service: &RunningService) -> String {
     get(&format!("{}/metrics", service.admin)).1
 }
 
 /// Tests a Redis that answers but rejects writes, and then accepts them again.
 fn rejected_writes_are_reported(reason: &str, begin: &[&str], end: &[&str]) {
     let redis = RedisServer::start(Version::System, &[]);
-    let service = Running::start(&on(&redis, ""));
+    let service = RunningService::start(&on(&redis, ""));
     wait_for(&service, READY);
     assert!(metrics(&service).contains("sluicegate_redis_refuses_writes{reason=\"none\"} 0"));
     assert_eq!(redis.command(begin), "+OK");
@@ -497,7 +498,7 @@ fn a_read_only_redis_is_reported() {
 #[test]
 fn a_redis_without_persistence_causes_a_warning_and_its_data_loss_is_reported() {
     let mut redis = RedisServer::start(Version::System, &[]);
-    let service = Running::start(&on(&redis, ", on_loss: closed"));
+    let service = RunningService::start(&on(&redis, ", on_loss: closed"));
     wait_for(&service, READY);
     let warned = service.logged().iter().any(|line| {
         let message = line["message"].as_str().unwrap_or_default();
@@ -539,7 +540,7 @@ fn a_service_that_is_stopped_leaves_nothing_charged_in_a_cluster() {
          \x20 - {{name: model, rules: [{{name: MODEL, per: [modelId], limit: 1000000/h}}]}}\n",
         seeds.join(", ")
     );
-    let services = [Running::start(&config), Running::start(&config)];
+    let services = [RunningService::start(&config), RunningService::start(&config)];
     services.iter().for_each(|service| wait_for(service, READY));
     let (allowed, done) = (AtomicUsize::new(0), AtomicBool::new(false));
     thread::scope(|scope| {
@@ -580,7 +581,8 @@ fn a_service_that_is_stopped_leaves_nothing_charged_in_a_cluster() {
 fn an_idle_service_on_redis_with_every_part_uses_less_than_one_percent_of_a_core() {
     let redis = RedisServer::start(Version::System, &[]);
     let folder = tempfile::tempdir().expect("a folder");
-    let service = Running::start(&format!("{}{}", on(&redis, ""), everything(folder.path())));
+    let service =
+        RunningService::start(&format!("{}{}", on(&redis, ""), everything(folder.path())));
     wait_for(&service, READY);
     assert_idle(&service);
 }

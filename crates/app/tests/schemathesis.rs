@@ -6,7 +6,7 @@ mod common;
 use std::path::Path;
 use std::process::Command;
 
-use common::Running;
+use common::RunningService;
 
 /// One rule of every kind, without dimensions that the document does not require.
 const RULES: &str = "
@@ -40,7 +40,7 @@ prices:
 fn requests_that_the_document_allows_get_answers_that_it_describes() {
     let program = std::env::var_os("SLUICEGATE_SCHEMATHESIS")
         .expect("run it by `cargo xtask test schemathesis`");
-    let running = Running::start(RULES);
+    let running = RunningService::start(RULES);
     let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
     // It writes caches to the current directory.
     let folder = tempfile::tempdir().expect("a folder");

@@ -5,7 +5,7 @@ mod common;
 use std::path::Path;
 use std::sync::LazyLock;
 
-use common::{Running, get, post};
+use common::{RunningService, get, post};
 use serde_json::json;
 use sluicegate_testkit::eventually_is;
 use sluicegate_testkit::redis::{
@@ -64,7 +64,7 @@ fn decides(store: &str, trusted: &Path) {
          \x20 - {{name: user, rules: [{{name: USER, per: [userId], limit: [3/h, 90 tokens/h]}}]}}\n\
          \x20 - {{name: model, rules: [{{name: MODEL, per: [modelId], limit: 100/h}}]}}\n"
     );
-    let service = Running::start_with(&config, &[("SSL_CERT_FILE", trusted)]);
+    let service = RunningService::start_with(&config, &[("SSL_CERT_FILE", trusted)]);
     eventually_is(|| get(&format!("{}/ready", service.admin)).1, "{\"status\":\"ready\"}");
     let ann = json!({ "userId": "ann", "modelId": "gpt4" });
     let allowed = (0..6).filter(|_| service.allow(&ann).1["allowed"] == true).count();
@@ -79,7 +79,7 @@ fn decides(store: &str, trusted: &Path) {
 /// Asserts that Redis rejects a service with this login.
 fn is_refused(store: &str, trusted: &Path) {
     let config = format!("store: {{kind: redis, {store}, timeout: 2s, deadline: 5s}}\n");
-    let service = Running::start_with(&config, &[("SSL_CERT_FILE", trusted)]);
+    let service = RunningService::start_with(&config, &[("SSL_CERT_FILE", trusted)]);
     let (_, answer) = service.allow(&json!({ "userId": "ann", "modelId": "gpt4" }));
     assert_eq!(answer["reason"], "STORE_UNAVAILABLE", "{store}");
 }

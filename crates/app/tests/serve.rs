@@ -5,7 +5,7 @@ mod common;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
-use common::{Running, get, post, sluicegate};
+use common::{RunningService, get, post, sluicegate};
 use serde_json::{Value, json};
 use sluicegate_testkit::{eventually, eventually_is};
 
@@ -21,7 +21,7 @@ fn limit(text: &str) -> String {
 
 #[test]
 fn by_default_a_hundred_are_allowed_and_the_next_is_denied() {
-    let service = Running::start("");
+    let service = RunningService::start("");
     for n in 1..=100 {
         let (status, answer) = service.allow(&ann());
         assert_eq!(
@@ -41,7 +41,7 @@ fn by_default_a_hundred_are_allowed_and_the_next_is_denied() {
 
 #[test]
 fn a_changed_file_is_reloaded_and_an_invalid_one_is_rejected() {
-    let service = Running::start(&limit("3/h"));
+    let service = RunningService::start(&limit("3/h"));
     assert_eq!(service.allow(&ann()).1["remaining"], 2);
 
     let reload = format!("{}/reload", service.admin);
@@ -63,7 +63,7 @@ fn a_changed_file_is_reloaded_and_an_invalid_one_is_rejected() {
 
 #[test]
 fn a_limit_that_changes_its_shape_keeps_its_usage() {
-    let service = Running::start(&limit("20/h"));
+    let service = RunningService::start(&limit("20/h"));
     let admitted =
         |calls: usize| (0..calls).filter(|_| service.allow(&ann()).1["allowed"] == true).count();
     assert_eq!(admitted(15), 15);
@@ -87,7 +87,7 @@ fn a_limit_that_changes_its_shape_keeps_its_usage() {
 
 #[test]
 fn a_thousand_reloads_under_load_drop_nothing_and_stay_within_the_looser_limit() {
-    let service = Running::start(&limit("30/h"));
+    let service = RunningService::start(&limit("30/h"));
     let (done, admitted, asked) =
         (AtomicBool::new(false), AtomicUsize::new(0), AtomicUsize::new(0));
     let reloads = if std::env::var_os("SLUICEGATE_LONG").is_some() { 10_000 } else { 1_000 };
@@ -136,11 +136,11 @@ fn usage_survives_a_restart() {
         limit("3/h")
     );
     std::fs::write(&path, text).expect("a file");
-    let service = Running::with_file(&path);
+    let service = RunningService::with_file(&path);
     assert_eq!(service.allow(&ann()).1["remaining"], 2);
     service.signal("-TERM");
     assert_eq!(service.end().0, Some(0));
-    let service = Running::with_file(&path);
+    let service = RunningService::with_file(&path);
     assert_eq!(service.allow(&ann()).1["remaining"], 1);
 }
 
@@ -152,14 +152,14 @@ fn an_override_is_set_listed_and_removed_from_the_command_line_and_survives_a_re
     let store = format!("store: {{kind: memory, overrides: '{overrides}'}}\n");
     let text = format!("{}{store}{}", common::ANYWHERE, limit("3/h"));
     std::fs::write(&path, text).expect("a file");
-    let run = |service: &Running, words: &[&str]| {
+    let run = |service: &RunningService, words: &[&str]| {
         let mut command = sluicegate();
         let ran = command.arg("override").args(words).args(["--json", "--url", &service.http]);
         let ran = ran.output().expect("it runs");
         assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
         serde_json::from_slice::<Value>(&ran.stdout).expect("JSON")
     };
-    let service = Running::with_file(&path);
+    let service = RunningService::with_file(&path);
     let set = run(
         &service,
         &["set", "USER", "userId=ann", "--limit", "9/h", "--for", "1h", "--reason", "a test"],
@@ -168,7 +168,7 @@ fn an_override_is_set_listed_and_removed_from_the_command_line_and_survives_a_re
     service.signal("-TERM");
     assert_eq!(service.end().0, Some(0));
 
-    let service = Running::with_file(&path);
+    let service = RunningService::with_file(&path);
     eventually_is(|| service.allow(&ann()).1["effectiveLimit"].clone(), 9);
     assert_eq!(run(&service, &["list"])["overrides"], serde_json::json!([set]));
     run(&service, &["remove", set["id"].as_str().expect("an id")]);
@@ -178,7 +178,7 @@ fn an_override_is_set_listed_and_removed_from_the_command_line_and_survives_a_re
 #[test]
 fn a_signal_stops_it_cleanly_and_every_decision_is_logged() {
     for signal in ["-INT", "-TERM"] {
-        let service = Running::start("");
+        let service = RunningService::start("");
         for _ in 0..5 {
             service.allow(
                 &json!({ "userId": "ann\n{}", "modelId": "gpt4", "apiKey": "planted-secret-1" }),
@@ -210,7 +210,7 @@ fn a_signal_stops_it_cleanly_and_every_decision_is_logged() {
 #[test]
 fn tokens_are_required_and_never_logged() {
     let config = "auth: {tokens: {gateway: planted-secret-token-1}}\n";
-    let service = Running::start(config);
+    let service = RunningService::start(config);
     let url = format!("{}/rate-limit/allow", service.http);
     let (status, problem) = post(&url, &ann(), None);
     assert_eq!((status, &problem["title"]), (401, &json!("Unauthorized")));
@@ -269,7 +269,7 @@ fn a_failed_start_prints_the_reason_and_exits_with_2() {
 
 #[test]
 fn disabled_limits_allow_everything() {
-    let service = Running::start("enabled: ${NO_SUCH_VARIABLE:-false}\n");
+    let service = RunningService::start("enabled: ${NO_SUCH_VARIABLE:-false}\n");
     for _ in 0..150 {
         assert_eq!(service.allow(&json!({ "userId": "ann" })).1["allowed"], true);
     }
@@ -279,7 +279,7 @@ fn disabled_limits_allow_everything() {
 fn metrics_are_pushed_to_statsd_before_the_end() {
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
     let port = socket.local_addr().expect("an address").port();
-    let running = Running::start(&format!("metrics: {{statsd: '127.0.0.1:{port}'}}"));
+    let running = RunningService::start(&format!("metrics: {{statsd: '127.0.0.1:{port}'}}"));
     running.allow(&json!({ "userId": "u", "modelId": "m" }));
     running.signal("-TERM");
     let mut buffer = [0; 2_000];
@@ -304,7 +304,7 @@ fn prices_are_read_again_when_their_file_changes() {
     write("2e-07");
     let budget = "limits: [{name: g, rules: [{name: BUDGET, per: [], limit: 1 USD/day}]}]\n";
     let prices = format!("{budget}prices: {{file: '{}'}}\n", path.display());
-    let service = Running::start(&prices);
+    let service = RunningService::start(&prices);
     let takes = || {
         let ask = json!({ "dimensions": { "modelId": "m" }, "cost": { "inputTokens": 1000 } });
         let (_, told) = post(&format!("{}/v1/explain", service.http), &ask, None);
@@ -320,7 +320,7 @@ fn prices_are_read_again_when_their_file_changes() {
 }
 
 /// Waits until `found` is true for a log line of the service.
-fn wait_for_log(service: &Running, what: &str, found: impl Fn(&Value) -> bool) -> Value {
+fn wait_for_log(service: &RunningService, what: &str, found: impl Fn(&Value) -> bool) -> Value {
     for _ in 0..100_000 {
         if let Some(event) = service.logged().into_iter().find(|event| found(event)) {
             return event;
@@ -332,9 +332,9 @@ fn wait_for_log(service: &Running, what: &str, found: impl Fn(&Value) -> bool) -
 
 #[test]
 fn a_reload_that_needs_a_restart_is_refused_by_name_and_keeps_the_version() {
-    let service = Running::start(&limit("3/h"));
+    let service = RunningService::start(&limit("3/h"));
     let reload = format!("{}/reload", service.admin);
-    let version = |service: &Running| {
+    let version = |service: &RunningService| {
         let (_, metrics) = get(&format!("{}/metrics", service.admin));
         let line = metrics.lines().find(|line| line.starts_with("rate_limiter_config_version{"));
         line.expect("the version").to_owned()
@@ -382,7 +382,7 @@ fn a_reload_that_needs_a_restart_is_refused_by_name_and_keeps_the_version() {
 
 #[test]
 fn a_deleted_file_is_a_failed_load_and_the_old_rules_stay() {
-    let service = Running::start(&limit("3/h"));
+    let service = RunningService::start(&limit("3/h"));
     std::fs::remove_file(&service.config).expect("it was there");
     wait_for_log(&service, "the deleted file", |event| {
         event["message"].as_str().is_some_and(|text| text.contains("can't read the configuration"))
@@ -421,7 +421,7 @@ fn the_error_that_ends_it_is_logged_before_the_end() {
 fn a_token_that_may_only_decide_can_not_lift_limits() {
     let tokens = "auth: {tokens: {app: app-token-0123456789, \
                   ops: {token: ops-token-0123456789, scopes: [admin, read]}}}\n";
-    let service = Running::start(tokens);
+    let service = RunningService::start(tokens);
     let (app, ops) = (Some("app-token-0123456789"), Some("ops-token-0123456789"));
     assert_eq!(post(&format!("{}/rate-limit/allow", service.http), &ann(), app).0, 200);
     assert_eq!(post(&format!("{}/rate-limit/allow", service.http), &ann(), ops).0, 403);
@@ -441,7 +441,7 @@ fn a_token_that_may_only_decide_can_not_lift_limits() {
     }
     let log = format!("{:?}", service.logged());
     assert!(!log.contains("no token has scopes"), "{log}");
-    let open = Running::start("auth: {tokens: {app: app-token-0123456789}}\n");
+    let open = RunningService::start("auth: {tokens: {app: app-token-0123456789}}\n");
     let log = format!("{:?}", open.logged());
     assert!(log.contains("no token has scopes"), "{log}");
 }

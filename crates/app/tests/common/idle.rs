@@ -8,7 +8,7 @@ use sluicegate_core::Span;
 use sluicegate_core::time::Clock as _;
 use sluicegate_store::MonotonicClock;
 
-use super::Running;
+use super::RunningService;
 
 /// Duration of the measurement: one percent of it is ten times the resolution of the system.
 const WATCHED: Duration = Duration::from_secs(10);
@@ -41,7 +41,7 @@ workers:
 }
 
 /// Asserts that the service uses less than one percent of a core.
-pub(crate) fn assert_idle(service: &Running) {
+pub(crate) fn assert_idle(service: &RunningService) {
     let clock = MonotonicClock::new();
     let (began, before) = (clock.now(), cpu_time(service));
     // The channel has no sender, so this waits for the timeout.
@@ -53,7 +53,7 @@ pub(crate) fn assert_idle(service: &Running) {
 }
 
 /// Returns the processor time of all its threads, including ended ones.
-fn cpu_time(service: &Running) -> Span {
+fn cpu_time(service: &RunningService) -> Span {
     let path = format!("/proc/{}/stat", service.pid());
     let stat = std::fs::read_to_string(path).expect("it runs");
     // The name of the program, in brackets, may contain any character.

@@ -19,7 +19,7 @@ pub(crate) fn sluicegate() -> Command {
 }
 
 /// A running `sluicegate serve`, killed on drop.
-pub(crate) struct Running {
+pub(crate) struct RunningService {
     pub(crate) http: String,
     pub(crate) grpc: String,
     pub(crate) admin: String,
@@ -34,7 +34,7 @@ pub(crate) struct Running {
 pub(crate) const ANYWHERE: &str =
     "listen: {http: '127.0.0.1:0', grpc: '127.0.0.1:0', admin: '127.0.0.1:0'}\n";
 
-impl Running {
+impl RunningService {
     /// Starts the service with this configuration, after [`ANYWHERE`].
     pub(crate) fn start(config: &str) -> Self {
         Self::start_with(config, &[])
@@ -174,7 +174,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningService {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -6,10 +6,10 @@ use std::time::Duration;
 use simulators::GitHub;
 use sluicegate_queue::Message;
 
-use crate::support::{Stand, eventually, long};
+use crate::support::{TestSetup, eventually, long};
 
-fn config(stand: &Stand, url: &str) -> String {
-    let name = &stand.name;
+fn config(setup: &TestSetup, url: &str) -> String {
+    let name = &setup.name;
     format!(
         "workers:
   - provider: github
@@ -32,7 +32,7 @@ fn config(stand: &Stand, url: &str) -> String {
 }
 
 /// D7: 600 repositories, workers killed every second, a GitHub that allows 300 calls in 4 s.
-fn every_repository_is_crawled_whatever_happens_to_workers(stand: &Stand) {
+fn every_repository_is_crawled_whatever_happens_to_workers(setup: &TestSetup) {
     const REPOSITORIES: usize = 600;
     let github = GitHub {
         repositories: REPOSITORIES,
@@ -40,38 +40,38 @@ fn every_repository_is_crawled_whatever_happens_to_workers(stand: &Stand) {
         window: Duration::from_secs(4),
         latency: Duration::from_millis(20),
     };
-    let (url, record) = stand.github(github);
-    let org = stand.queue("org");
+    let (url, record) = setup.github(github);
+    let org = setup.queue("org");
     let message = Message::new("{\"org\":\"acme\"}").of_kind("crawl_org");
-    stand.runtime.block_on(org.send(message)).expect("sent");
-    let config = config(stand, &url);
-    let mut workers = [stand.run("worker", &config), stand.run("worker", &config)];
+    setup.runtime.block_on(org.send(message)).expect("sent");
+    let config = config(setup, &url);
+    let mut workers = [setup.run("worker", &config), setup.run("worker", &config)];
     let kills = if long() { 60 } else { 8 };
     let (_nobody, moment) = std::sync::mpsc::sync_channel::<()>(1);
     for number in 0..kills {
         let _ = moment.recv_timeout(Duration::from_millis(700));
-        workers[number % 2] = stand.run("worker", &config);
+        workers[number % 2] = setup.run("worker", &config);
     }
     let expected: BTreeSet<_> =
         (0..REPOSITORIES).map(|number| format!("acme/repo-{number:04}")).collect();
     let crawled = || {
-        let documents = stand.queue("documents");
+        let documents = setup.queue("documents");
         let mut seen = BTreeSet::new();
         let peeked = documents.peek(10_000, |message| {
             let body: serde_json::Value =
                 serde_json::from_slice(&message.body).expect("a document is JSON");
             seen.insert(body["full_name"].as_str().expect("a name").to_owned());
         });
-        stand.runtime.block_on(peeked).expect("peeked");
+        setup.runtime.block_on(peeked).expect("peeked");
         seen
     };
     eventually(|| {
-        let waiting = stand.depth("repo");
+        let waiting = setup.depth("repo");
         let waiting = waiting.ready + waiting.delayed.unwrap_or_default();
         let done = waiting == 0 && record.report(Duration::from_secs(4)).jobs > REPOSITORIES;
         (done && crawled() == expected, (waiting, record.report(Duration::from_secs(4))))
     });
-    assert_eq!(stand.dead("repo") + stand.dead("org"), 0);
+    assert_eq!(setup.dead("repo") + setup.dead("org"), 0);
     // All workers pause below 100 remaining calls, so only calls in flight can be rejected.
     let report = record.report(Duration::from_secs(4));
     assert!(report.refused <= 40, "{report:?}");
@@ -79,10 +79,10 @@ fn every_repository_is_crawled_whatever_happens_to_workers(stand: &Stand) {
 
 #[test]
 fn every_repository_is_crawled_on_rabbitmq_and_redis() {
-    every_repository_is_crawled_whatever_happens_to_workers(&Stand::shared("crawl"));
+    every_repository_is_crawled_whatever_happens_to_workers(&TestSetup::shared("crawl"));
 }
 
 #[test]
 fn every_repository_is_crawled_by_a_single_process() {
-    every_repository_is_crawled_whatever_happens_to_workers(&Stand::alone("crawl"));
+    every_repository_is_crawled_whatever_happens_to_workers(&TestSetup::alone("crawl"));
 }

@@ -8,10 +8,10 @@ use sluicegate_core::Span;
 use sluicegate_queue::{DeadLetterFilter, DeliveryTime, Message};
 use sluicegate_testkit::judge::judge;
 
-use crate::common::Running;
+use crate::common::RunningService;
 use crate::proof;
 use crate::support::{
-    Ground, Stand, eventually_within, goes_to_the_provider, lock, long, patient, prove, worked,
+    Backend, TestSetup, eventually_within, goes_to_the_provider, lock, long, patient, prove, worked,
 };
 
 /// Number of processes to kill.
@@ -23,8 +23,8 @@ const PREFETCH: usize = 20;
 /// Window of the limits.
 const WINDOW: Span = Span::from_secs(4);
 
-fn config(stand: &Stand, url: &str, limit: &str) -> String {
-    let name = &stand.name;
+fn config(setup: &TestSetup, url: &str, limit: &str) -> String {
+    let name = &setup.name;
     format!(
         "dispatch:
   source: {name}-raw
@@ -46,9 +46,9 @@ workers:
 }
 
 /// Receives the results in the queue, and counts them by job.
-fn collect(stand: &Stand, results: &mut BTreeMap<String, usize>) {
-    let queue = stand.queue("results");
-    stand.runtime.block_on(async {
+fn collect(setup: &TestSetup, results: &mut BTreeMap<String, usize>) {
+    let queue = setup.queue("results");
+    setup.runtime.block_on(async {
         let mut consumer = queue.consume(500).await.expect("a consumer");
         let moment = Duration::from_millis(500);
         while let Ok(taken) = tokio::time::timeout(moment, consumer.receive(500)).await {
@@ -64,13 +64,13 @@ fn collect(stand: &Stand, results: &mut BTreeMap<String, usize>) {
 ///
 /// Compares job ids, because a job with both, after a second delivery, must not make up for one with
 /// neither.
-fn ends(stand: &Stand, jobs: usize) -> (BTreeMap<String, usize>, BTreeSet<String>) {
-    let (all, mut results) = (stand.jobs(jobs), BTreeMap::new());
+fn ends(setup: &TestSetup, jobs: usize) -> (BTreeMap<String, usize>, BTreeSet<String>) {
+    let (all, mut results) = (setup.jobs(jobs), BTreeMap::new());
     let dead = eventually_within(Duration::from_secs(300), || {
-        collect(stand, &mut results);
+        collect(setup, &mut results);
         // Listing dead letters receives and requeues them, so this does it only near the end.
-        let enough = results.len() as u64 + stand.dead("p") >= jobs as u64;
-        let dead = if enough { stand.dead_jobs("p") } else { BTreeSet::new() };
+        let enough = results.len() as u64 + setup.dead("p") >= jobs as u64;
+        let dead = if enough { setup.dead_jobs("p") } else { BTreeSet::new() };
         let lost = all.iter().filter(|job| !results.contains_key(*job) && !dead.contains(*job));
         let (lost, found) = (lost.count(), results.len());
         (lost == 0, (dead, format!("{found} results, {lost} jobs with neither")))
@@ -90,27 +90,27 @@ fn failures(record: &Record) -> BTreeMap<String, usize> {
 }
 
 /// Runs 10,000 jobs, of which one call in twenty fails, while processes are killed.
-fn every_job_has_a_result_or_a_dead_letter(stand: &Stand, limit: usize, processes: usize) {
+fn every_job_has_a_result_or_a_dead_letter(setup: &TestSetup, limit: usize, processes: usize) {
     let jobs = if long() { 30_000 } else { 10_000 };
-    stand.produce("raw", jobs);
+    setup.produce("raw", jobs);
     let provider = Provider { failures_percent: 5, ..patient(10) };
-    let (url, record) = stand.provider(provider);
-    let config = config(stand, &url, &format!("{limit}/4s"));
+    let (url, record) = setup.provider(provider);
+    let config = config(setup, &url, &format!("{limit}/4s"));
     let mut running: Vec<_> =
-        (0..processes).map(|_| stand.run("dispatch,worker", &config)).collect();
+        (0..processes).map(|_| setup.run("dispatch,worker", &config)).collect();
     let mut logs = Vec::new();
     let (_nobody, moment) = std::sync::mpsc::sync_channel::<()>(1);
     for number in 0..KILLS {
         let _ = moment.recv_timeout(Duration::from_millis(900));
-        let next = stand.run("dispatch,worker", &config);
+        let next = setup.run("dispatch,worker", &config);
         logs.push(std::mem::replace(&mut running[number % processes], next).kill());
     }
-    let (results, dead) = ends(stand, jobs);
-    logs.extend(running.into_iter().map(Running::stop));
+    let (results, dead) = ends(setup, jobs);
+    logs.extend(running.into_iter().map(RunningService::stop));
     // Jobs of a killed process may run again.
     let doubled: usize = results.values().map(|times| times - 1).sum();
     let in_hand = KILLS * (CONCURRENCY + PREFETCH);
-    assert!(doubled <= in_hand + stand.resent(), "{doubled} results are there twice");
+    assert!(doubled <= in_hand + setup.resent(), "{doubled} results are there twice");
     // A job becomes a dead letter after two failures, which the provider has recorded.
     let failures = failures(&record);
     let early = dead.iter().find(|job| failures.get(*job).is_none_or(|times| *times < 2));
@@ -127,11 +127,11 @@ fn every_job_has_a_result_or_a_dead_letter(stand: &Stand, limit: usize, processe
 #[test]
 fn every_job_has_an_end_in_a_single_process() {
     // Only one process, because its counters are in memory and lost when it is killed.
-    let stand = Stand::alone("ends");
-    stand.produce("raw", 2_000);
-    let (url, record) = stand.provider(Provider { failures_percent: 5, ..patient(10) });
-    let running = stand.run("dispatch,worker", &config(&stand, &url, "1600/4s"));
-    let (results, dead) = ends(&stand, 2_000);
+    let setup = TestSetup::alone("ends");
+    setup.produce("raw", 2_000);
+    let (url, record) = setup.provider(Provider { failures_percent: 5, ..patient(10) });
+    let running = setup.run("dispatch,worker", &config(&setup, &url, "1600/4s"));
+    let (results, dead) = ends(&setup, 2_000);
     assert!(results.values().all(|times| *times == 1), "nobody was killed");
     // With two attempts, exactly the jobs that failed twice are dead letters.
     let failures = failures(&record);
@@ -150,16 +150,16 @@ fn every_job_has_an_end_in_a_single_process() {
 
 #[test]
 fn every_job_has_an_end_although_processes_are_killed() {
-    every_job_has_a_result_or_a_dead_letter(&Stand::shared("killed"), 2_400, 2);
+    every_job_has_a_result_or_a_dead_letter(&TestSetup::shared("killed"), 2_400, 2);
 }
 
 #[test]
 fn work_continues_after_a_broker_and_a_redis_come_back() {
-    let stand = Stand::own("restarted");
-    stand.produce("raw", 1_500);
-    let (url, record) = stand.provider(patient(5));
-    let _running = stand.run("dispatch,worker", &config(&stand, &url, "200/s"));
-    let Ground::Own(servers) = &stand.ground else { unreachable!("it has its own") };
+    let setup = TestSetup::own("restarted");
+    setup.produce("raw", 1_500);
+    let (url, record) = setup.provider(patient(5));
+    let _running = setup.run("dispatch,worker", &config(&setup, &url, "200/s"));
+    let Backend::Own(servers) = &setup.backend else { unreachable!("it has its own") };
     let (_nobody, moment) = std::sync::mpsc::sync_channel::<()>(1);
     let _ = moment.recv_timeout(Duration::from_millis(1_500));
     {
@@ -170,38 +170,38 @@ fn work_continues_after_a_broker_and_a_redis_come_back() {
     let _ = moment.recv_timeout(Duration::from_millis(1_000));
     lock(&servers.1).kill_and_restart();
     let patience = Duration::from_secs(180);
-    let all = stand.jobs(1_500);
+    let all = setup.jobs(1_500);
     eventually_within(patience, || {
         let calls = record.calls().into_iter().filter(|call| call.status == 200);
         let done: BTreeSet<_> = calls.map(|call| call.job).collect();
         (done == all, done.len())
     });
-    assert_eq!(stand.dead("p") + stand.dead("raw"), 0);
+    assert_eq!(setup.dead("p") + setup.dead("raw"), 0);
 }
 
 #[test]
 fn poison_messages_become_dead_letters_unchanged() {
-    for stand in [Stand::alone("poison"), Stand::shared("poison")] {
-        let (url, _) = stand.provider(patient(0));
-        let raw = stand.queue("raw");
-        let _running = stand.run("dispatch,worker", &config(&stand, &url, "100/s"));
+    for setup in [TestSetup::alone("poison"), TestSetup::shared("poison")] {
+        let (url, _) = setup.provider(patient(0));
+        let raw = setup.queue("raw");
+        let _running = setup.run("dispatch,worker", &config(&setup, &url, "100/s"));
         let poison = vec![0xff, 0x00, b'{'];
         let batch = vec![
             (Message::new(poison.clone()), DeliveryTime::Now),
             (Message::new("{\"AnalysisId\":\"good\"}"), DeliveryTime::Now),
         ];
-        for sent in stand.runtime.block_on(raw.send_batch(batch)) {
+        for sent in setup.runtime.block_on(raw.send_batch(batch)) {
             sent.expect("sent");
         }
         eventually_within(Duration::from_secs(60), || {
-            let found = (stand.dead("raw"), stand.depth("results").ready);
+            let found = (setup.dead("raw"), setup.depth("results").ready);
             (found == (1, 1), found)
         });
         let mut letters = Vec::new();
         let dead = raw.dead_letters();
         let all = DeadLetterFilter::default();
         let listed = dead.list(&all, 10, |letter| letters.push(letter.message.body.clone()));
-        stand.runtime.block_on(listed).expect("letters");
+        setup.runtime.block_on(listed).expect("letters");
         assert_eq!(letters, [poison]);
     }
 }

@@ -3,13 +3,13 @@
 use simulators::Record;
 use sluicegate_core::Span;
 
-use crate::common::Running;
+use crate::common::RunningService;
 use crate::proof;
-use crate::support::{Stand, eventually, patient, prove, worked};
+use crate::support::{TestSetup, eventually, patient, prove, worked};
 
 /// Configuration with 500 calls per minute and one of three kinds of delay.
-fn config(stand: &Stand, url: &str, delay: &str) -> String {
-    let name = &stand.name;
+fn config(setup: &TestSetup, url: &str, delay: &str) -> String {
+    let name = &setup.name;
     format!(
         "dispatch:
   source: {name}-raw
@@ -31,13 +31,13 @@ const DELAY: Span = Span::from_secs(30);
 const MINUTE: Span = Span::from_secs(60);
 
 /// C10 (i): the dispatcher alone. Half of the messages go at once, half after the delay.
-fn half_goes_at_once_and_half_after_the_delay(stand: &Stand) {
-    stand.produce("raw", 1_000);
-    let (url, _) = stand.provider(patient(0));
-    let dispatcher = stand.run("dispatch", &config(stand, &url, "delay: 30s"));
-    let depth = || stand.ready_and_delayed("gemini", DELAY);
+fn half_goes_at_once_and_half_after_the_delay(setup: &TestSetup) {
+    setup.produce("raw", 1_000);
+    let (url, _) = setup.provider(patient(0));
+    let dispatcher = setup.run("dispatch", &config(setup, &url, "delay: 30s"));
+    let depth = || setup.ready_and_delayed("gemini", DELAY);
     eventually(|| (depth() == (500, 500), depth()));
-    assert_eq!(stand.depth("raw").ready, 0);
+    assert_eq!(setup.depth("raw").ready, 0);
     let dispatched = |what: &str| {
         dispatcher.metric(&format!("sluicegate_dispatch_{what}_total{{provider=\"gemini\"}}"))
     };
@@ -50,56 +50,56 @@ fn half_goes_at_once_and_half_after_the_delay(stand: &Stand) {
 }
 
 /// C10 (ii): the dispatcher is bypassed; the worker's own counter keeps the limit.
-fn a_worker_whose_dispatcher_is_bypassed_keeps_the_limit(stand: &Stand) {
-    stand.produce("gemini", 1_000);
-    let (url, record) = stand.provider(patient(5));
-    let worker = stand.run("worker", &config(stand, &url, "delay: 30s"));
+fn a_worker_whose_dispatcher_is_bypassed_keeps_the_limit(setup: &TestSetup) {
+    setup.produce("gemini", 1_000);
+    let (url, record) = setup.provider(patient(5));
+    let worker = setup.run("worker", &config(setup, &url, "delay: 30s"));
     let done = || worked(&worker, "gemini", "done");
     // The counter of a memory store can't be read from outside.
-    let turns = || (done(), stand.zcard("worker"));
+    let turns = || (done(), setup.zcard("worker"));
     eventually(|| {
         let (done, counted) = turns();
         (done == 500 && counted.is_none_or(|counted| counted == 500), turns())
     });
     eventually(|| (done() == 1_000, done()));
     assert!(worked(&worker, "gemini", "requeued") > 0);
-    all_succeeded(stand, worker, &record);
+    all_succeeded(setup, worker, &record);
 }
 
 /// C10 (iii): end to end, a fixed delay: all succeed.
-fn everything_succeeds_with_a_fixed_delay(stand: &Stand) {
-    stand.produce("raw", 1_000);
-    let (url, record) = stand.provider(patient(5));
-    let running = stand.run("dispatch,worker", &config(stand, &url, "delay: 30s"));
+fn everything_succeeds_with_a_fixed_delay(setup: &TestSetup) {
+    setup.produce("raw", 1_000);
+    let (url, record) = setup.provider(patient(5));
+    let running = setup.run("dispatch,worker", &config(setup, &url, "delay: 30s"));
     let done = || worked(&running, "gemini", "done");
     eventually(|| (done() == 1_000, done()));
-    all_succeeded(stand, running, &record);
+    all_succeeded(setup, running, &record);
 }
 
 /// C10 (iii), booked: all succeed, and almost nothing is requeued.
-fn everything_succeeds_booked_and_hardly_anything_is_requeued(stand: &Stand) {
-    stand.produce("raw", 1_000);
-    let (url, record) = stand.provider(patient(5));
+fn everything_succeeds_booked_and_hardly_anything_is_requeued(setup: &TestSetup) {
+    setup.produce("raw", 1_000);
+    let (url, record) = setup.provider(patient(5));
     let delay = "delay: booked\n  burst: 100";
     // Longer slack than the default: a busy machine may be late for some start times.
-    let config = format!("booking: {{slack: 4s}}\n{}", config(stand, &url, delay));
-    let running = stand.run("dispatch,worker", &config);
+    let config = format!("booking: {{slack: 4s}}\n{}", config(setup, &url, delay));
+    let running = setup.run("dispatch,worker", &config);
     let done = || worked(&running, "gemini", "done");
     eventually(|| (done() == 1_000, done()));
     let requeued = worked(&running, "gemini", "requeued");
-    let most = if stand.zcard("worker").is_some() { 20 } else { 0 };
+    let most = if setup.zcard("worker").is_some() { 20 } else { 0 };
     assert!(requeued <= most, "{requeued} went back");
-    all_succeeded(stand, running, &record);
+    all_succeeded(setup, running, &record);
 }
 
 /// Asserts that 1,000 jobs succeeded, none failed or is a dead letter, each was called once and has
 /// one result, and no minute had more than 500 calls.
-fn all_succeeded(stand: &Stand, running: Running, record: &Record) {
+fn all_succeeded(setup: &TestSetup, running: RunningService, record: &Record) {
     assert_eq!(worked(&running, "gemini", "failed"), 0);
     assert_eq!(worked(&running, "gemini", "dead"), 0);
-    assert_eq!(stand.dead("gemini") + stand.dead("raw"), 0);
-    stand.each_was_called_once(1_000, record);
-    let results = || stand.depth("results").ready;
+    assert_eq!(setup.dead("gemini") + setup.dead("raw"), 0);
+    setup.each_was_called_once(1_000, record);
+    let results = || setup.depth("results").ready;
     eventually(|| (results() == record.calls().len() as u64, results()));
     prove(500, MINUTE, &[running.stop()], record);
 }
@@ -108,28 +108,28 @@ fn all_succeeded(stand: &Stand, running: Running, record: &Record) {
 ///
 /// The whole first batch is decided before limits are turned off: messages that are decided later
 /// rightly go at once.
-fn limits_are_turned_off_at_once(stand: &Stand) {
-    stand.produce("raw", 600);
-    let limited = config(stand, "http://127.0.0.1:1", "delay: 1000s");
-    let dispatcher = stand.run("dispatch", &limited);
-    let found = || stand.ready_and_delayed("gemini", Span::from_secs(1_000));
+fn limits_are_turned_off_at_once(setup: &TestSetup) {
+    setup.produce("raw", 600);
+    let limited = config(setup, "http://127.0.0.1:1", "delay: 1000s");
+    let dispatcher = setup.run("dispatch", &limited);
+    let found = || setup.ready_and_delayed("gemini", Span::from_secs(1_000));
     eventually(|| (found() == (500, 100), found()));
-    turn_off(stand, &dispatcher, &limited);
-    stand.produce("raw", 600);
+    turn_off(setup, &dispatcher, &limited);
+    setup.produce("raw", 600);
     eventually(|| (found() == (1_100, 100), found()));
-    assert_eq!(stand.depth("raw").ready, 0);
+    assert_eq!(setup.depth("raw").ready, 0);
 }
 
 /// Limits are turned off while messages flow: each message is delayed by its limit or goes at once,
 /// and none that arrives afterwards is delayed.
-fn limits_are_turned_off_in_the_middle_of_a_flow(stand: &Stand) {
-    stand.produce("raw", 600);
-    let limited = config(stand, "http://127.0.0.1:1", "delay: 1000s");
-    let dispatcher = stand.run("dispatch", &limited);
-    eventually(|| (stand.depth("gemini").ready >= 100, stand.depth("gemini")));
-    turn_off(stand, &dispatcher, &limited);
-    stand.produce("raw", 600);
-    let found = || stand.ready_and_delayed("gemini", Span::from_secs(1_000));
+fn limits_are_turned_off_in_the_middle_of_a_flow(setup: &TestSetup) {
+    setup.produce("raw", 600);
+    let limited = config(setup, "http://127.0.0.1:1", "delay: 1000s");
+    let dispatcher = setup.run("dispatch", &limited);
+    eventually(|| (setup.depth("gemini").ready >= 100, setup.depth("gemini")));
+    turn_off(setup, &dispatcher, &limited);
+    setup.produce("raw", 600);
+    let found = || setup.ready_and_delayed("gemini", Span::from_secs(1_000));
     let (_, delayed) = eventually(|| {
         let (ready, delayed) = found();
         (ready + delayed == 1_200, (ready, delayed))
@@ -138,10 +138,10 @@ fn limits_are_turned_off_in_the_middle_of_a_flow(stand: &Stand) {
 }
 
 /// Writes a configuration without limits, and waits until it is in effect.
-fn turn_off(stand: &Stand, dispatcher: &Running, limited: &str) {
+fn turn_off(setup: &TestSetup, dispatcher: &RunningService, limited: &str) {
     dispatcher.write(&format!(
         "{}{}",
-        stand.config(),
+        setup.config(),
         limited.replace("dispatch:\n", "dispatch:\n  enabled: false\n")
     ));
     eventually(|| {
@@ -153,10 +153,10 @@ fn turn_off(stand: &Stand, dispatcher: &Running, limited: &str) {
 macro_rules! scenarios {
     ($($name:ident),* $(,)?) => {
         mod alone {
-            $(#[test] fn $name() { super::$name(&super::Stand::alone("jobs")); })*
+            $(#[test] fn $name() { super::$name(&super::TestSetup::alone("jobs")); })*
         }
         mod rabbitmq_and_redis {
-            $(#[test] fn $name() { super::$name(&super::Stand::shared(stringify!($name))); })*
+            $(#[test] fn $name() { super::$name(&super::TestSetup::shared(stringify!($name))); })*
         }
     };
 }
@@ -170,10 +170,10 @@ scenarios!(
     limits_are_turned_off_in_the_middle_of_a_flow,
 );
 
-impl Stand {
+impl TestSetup {
     /// Returns the counter of a tier as `redis-cli ZCARD` shows it, if the store is Redis.
     fn zcard(&self, tier: &str) -> Option<u64> {
-        let crate::support::Ground::Shared(redis) = &self.ground else { return None };
+        let crate::support::Backend::Shared(redis) = &self.backend else { return None };
         let key = format!("{}:{tier}:ratelimit:gemini", self.name);
         let reply = redis.command(&["ZCARD", &key]);
         let count = reply.trim().trim_start_matches(':').parse();

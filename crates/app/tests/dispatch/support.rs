@@ -16,13 +16,13 @@ use sluicegate_testkit::rabbitmq::RabbitServer;
 use sluicegate_testkit::redis::{RedisServer, Version};
 use tokio::runtime::Runtime;
 
-use crate::common::Running;
+use crate::common::RunningService;
 use crate::proof;
 
 static RABBIT: LazyLock<RabbitServer> = LazyLock::new(RabbitServer::start);
 
 /// The kind of queues and store.
-pub(crate) enum Ground {
+pub(crate) enum Backend {
     /// Embedded queue in a file, and the memory of one process.
     Alone(tempfile::TempDir),
     /// RabbitMQ and Redis.
@@ -32,8 +32,8 @@ pub(crate) enum Ground {
 }
 
 /// Test setup: queues, store, and a runtime for the servers of the test.
-pub(crate) struct Stand {
-    pub(crate) ground: Ground,
+pub(crate) struct TestSetup {
+    pub(crate) backend: Backend,
     /// Prefix of queue names, because tests share a broker.
     pub(crate) name: String,
     broker: Arc<dyn Broker>,
@@ -42,40 +42,40 @@ pub(crate) struct Stand {
     resent: Mutex<BTreeSet<String>>,
 }
 
-impl Stand {
+impl TestSetup {
     pub(crate) fn alone(name: &str) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let broker = Embedded::open(&folder.path().join("queue.db")).expect("a file");
-        Self::on(name, Ground::Alone(folder), |_| Arc::new(broker))
+        Self::on(name, Backend::Alone(folder), |_| Arc::new(broker))
     }
 
     pub(crate) fn shared(name: &str) -> Self {
         let redis = Box::new(RedisServer::start(Version::System, &[]));
-        Self::on(name, Ground::Shared(redis), |runtime| connect(runtime, &RABBIT.url()))
+        Self::on(name, Backend::Shared(redis), |runtime| connect(runtime, &RABBIT.url()))
     }
 
     pub(crate) fn own(name: &str) -> Self {
         let (rabbit, redis) = (RabbitServer::start(), RedisServer::start(Version::System, &[]));
         let url = rabbit.url();
-        let ground = Ground::Own(Box::new((Mutex::new(rabbit), Mutex::new(redis))));
-        Self::on(name, ground, |runtime| connect(runtime, &url))
+        let backend = Backend::Own(Box::new((Mutex::new(rabbit), Mutex::new(redis))));
+        Self::on(name, backend, |runtime| connect(runtime, &url))
     }
 
-    fn on(name: &str, ground: Ground, broker: impl FnOnce(&Runtime) -> Arc<dyn Broker>) -> Self {
+    fn on(name: &str, backend: Backend, broker: impl FnOnce(&Runtime) -> Arc<dyn Broker>) -> Self {
         let runtime = Runtime::new().expect("a runtime");
         let broker = broker(&runtime);
-        Self { ground, name: name.to_owned(), broker, runtime, resent: Mutex::default() }
+        Self { backend, name: name.to_owned(), broker, runtime, resent: Mutex::default() }
     }
 
     /// Returns the `queue` and `store` sections of the configuration.
     pub(crate) fn config(&self) -> String {
-        let queue = match &self.ground {
-            Ground::Alone(folder) => format!(
+        let queue = match &self.backend {
+            Backend::Alone(folder) => format!(
                 "queue: {{kind: embedded, path: {}, job_id: AnalysisId, visibility: 2s}}\n",
                 folder.path().join("queue.db").display()
             ),
-            Ground::Shared(_) => rabbit(&RABBIT.url()),
-            Ground::Own(servers) => rabbit(&lock(&servers.0).url()),
+            Backend::Shared(_) => rabbit(&RABBIT.url()),
+            Backend::Own(servers) => rabbit(&lock(&servers.0).url()),
         };
         // Longer timeouts than in production: tests share the machine, and a call to the store that
         // times out may already be charged.
@@ -84,17 +84,17 @@ impl Stand {
                 "store: {{kind: redis, url: 'redis://127.0.0.1:{port}', timeout: 10s, deadline: 25s}}\n"
             )
         };
-        let store = match &self.ground {
-            Ground::Alone(_) => String::new(),
-            Ground::Shared(server) => redis(server.port),
-            Ground::Own(servers) => redis(lock(&servers.1).port),
+        let store = match &self.backend {
+            Backend::Alone(_) => String::new(),
+            Backend::Shared(server) => redis(server.port),
+            Backend::Own(servers) => redis(lock(&servers.1).port),
         };
         format!("log: {{format: json}}\n{queue}{store}")
     }
 
     /// Starts a process with this configuration after the `queue` and `store` sections.
-    pub(crate) fn run(&self, only: &str, config: &str) -> Running {
-        Running::start_only(&format!("{}{config}", self.config()), only)
+    pub(crate) fn run(&self, only: &str, config: &str) -> RunningService {
+        RunningService::start_only(&format!("{}{config}", self.config()), only)
     }
 
     /// Opens a queue by its name without prefix.
@@ -112,10 +112,10 @@ impl Stand {
     /// Returns the number of ready messages, and of messages waiting for this fixed delay.
     pub(crate) fn ready_and_delayed(&self, queue: &str, delay: Span) -> (u64, u64) {
         let depth = self.depth(queue);
-        let delayed = match &self.ground {
-            Ground::Alone(_) => depth.delayed.expect("it knows what waits"),
+        let delayed = match &self.backend {
+            Backend::Alone(_) => depth.delayed.expect("it knows what waits"),
             // RabbitMQ reports the depth of a queue by name; an undeclared queue counts as empty.
-            Ground::Shared(_) | Ground::Own(_) => {
+            Backend::Shared(_) | Backend::Own(_) => {
                 let target = format!("{}-{queue}", self.name);
                 let delayed = self.named(&rabbitmq::delayed_queue(&target, delay));
                 self.insist(async || match delayed.depth().await {
@@ -279,7 +279,7 @@ pub(crate) fn eventually_within<T: std::fmt::Debug>(
 }
 
 /// Returns a counter of the workers of a provider.
-pub(crate) fn worked(running: &Running, provider: &str, what: &str) -> u64 {
+pub(crate) fn worked(running: &RunningService, provider: &str, what: &str) -> u64 {
     running.metric(&format!("sluicegate_worker_{what}_total{{provider=\"{provider}\"}}"))
 }
 
@@ -290,8 +290,8 @@ pub(crate) fn prove(amount: usize, window: Span, logs: &[String], record: &Recor
     let admits = proof::admits(logs, goes_to_the_provider);
     judge(&format!("{amount}/{}us", window.as_micros()), &admits);
     let arrivals = arrivals(record);
-    let way = longest_way(&admits, &arrivals);
-    judge_arrivals(amount, window, way, &arrivals);
+    let delay = longest_way(&admits, &arrivals);
+    judge_arrivals(amount, window, delay, &arrivals);
 }
 
 /// Returns true if a decision is by a worker, not by a dispatcher.

@@ -4,11 +4,11 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::Running;
+use crate::common::RunningService;
 
 /// Runs `foreign.py` against a service with this configuration.
 fn foreign(config: &str, args: &[&str]) {
-    let service = Running::start(config);
+    let service = RunningService::start(config);
     check(&service.grpc, args);
 }
 
@@ -60,6 +60,6 @@ fn a_foreign_client_comes_in_over_mutual_tls() {
          grpc: {{address: '127.0.0.1:0', tls: {tls}}}}}\n"
     );
     std::fs::write(&path, config).expect("a file");
-    let service = Running::with_file(&path);
+    let service = RunningService::with_file(&path);
     check(&service.grpc, &["--ca", &cert, "--cert", &client_cert, "--key", &client_key]);
 }

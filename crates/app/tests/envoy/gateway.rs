@@ -11,7 +11,7 @@ use std::thread;
 use serde_json::json;
 use sluicegate_testkit::eventually;
 
-use crate::common::{Running, post};
+use crate::common::{RunningService, post};
 
 /// Environment variable with the path of the Envoy binary.
 const ENVOY: &str = "SLUICEGATE_ENVOY";
@@ -19,7 +19,7 @@ const ENVOY: &str = "SLUICEGATE_ENVOY";
 /// The three processes, stopped on drop.
 pub(crate) struct Gateway {
     pub(crate) upstream: Upstream,
-    limiter: Option<Running>,
+    limiter: Option<RunningService>,
     envoy: Child,
     port: u16,
     folder: tempfile::TempDir,
@@ -51,7 +51,7 @@ impl Gateway {
         }
         let path = folder.path().join("envoy.yaml");
         std::fs::write(&path, text).expect("a file");
-        let limiter = Some(Running::with_file(&folder.path().join("sluicegate.yaml")));
+        let limiter = Some(RunningService::with_file(&folder.path().join("sluicegate.yaml")));
         let envoy = Command::new(std::env::var(ENVOY).expect("run `cargo xtask test envoy`"))
             .args(["--disable-hot-restart", "--concurrency", "1", "--log-level", "error", "-c"])
             .arg(path)
@@ -77,7 +77,7 @@ impl Gateway {
 
     /// Starts Sluicegate again on the same ports.
     pub(crate) fn start_limiter(&mut self) {
-        self.limiter = Some(Running::with_file(&self.config()));
+        self.limiter = Some(RunningService::with_file(&self.config()));
     }
 
     fn config(&self) -> PathBuf {
@@ -116,13 +116,13 @@ pub(crate) struct Client {
 
 /// The response to a request.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct EnvoyResponse {
     pub(crate) status: u16,
     headers: Vec<(String, String)>,
 }
 
 impl Client {
-    pub(crate) fn get(&self, path: &str, headers: &[(&str, &str)]) -> Answer {
+    pub(crate) fn get(&self, path: &str, headers: &[(&str, &str)]) -> EnvoyResponse {
         let mut request = self.agent.get(format!("{}{path}", self.base));
         for (name, value) in headers {
             request = request.header(*name, *value);
@@ -133,11 +133,11 @@ impl Client {
         let headers = headers.map(|(name, value)| (name.to_string(), text(value.as_bytes())));
         let headers = headers.collect();
         let _ = response.body_mut().read_to_string();
-        Answer { status: response.status().as_u16(), headers }
+        EnvoyResponse { status: response.status().as_u16(), headers }
     }
 }
 
-impl Answer {
+impl EnvoyResponse {
     #[track_caller]
     pub(crate) fn header(&self, name: &str) -> &str {
         let found = self.headers.iter().find(|(other, _)| other == name);

@@ -119,12 +119,12 @@ fn three_replicas_use_the_whole_contract_under_lasting_overload() {
     });
     let used = used(&vendor.arrivals(), began, ended) * 100.0;
     let logs: Vec<_> = replicas.into_iter().map(Replica::end).collect();
-    let way = prove("25/s", &logs, &vendor);
+    let delay = prove("25/s", &logs, &vendor);
     let missed: usize = logs.iter().map(|log| log.matches(r#""effect":"rebooked""#).count()).sum();
     let _ = writeln!(
         std::io::stdout(),
         "{seconds} s of overload: {used:.2} % of 25/s used, no window above it; {missed} turns were missed, \
-         {way} at most from the store to the vendor"
+         {delay} at most from the store to the vendor"
     );
     assert!(used >= least, "{used:.2} % used");
 }

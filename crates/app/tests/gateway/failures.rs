@@ -28,7 +28,7 @@ fn behind(network: &FaultProxy) -> String {
 }
 
 /// Assumed maximum delay from the store to the vendor, where it can't be measured.
-const UNTOLD_WAY: Span = Span::from_millis(300);
+const UNMEASURED_DELAY: Span = Span::from_millis(300);
 
 #[test]
 fn a_proxy_that_is_killed_takes_only_its_own_requests_with_it() {
@@ -59,8 +59,8 @@ fn a_proxy_that_is_killed_takes_only_its_own_requests_with_it() {
     // the others; its own may have been longer, with forty requests at once.
     let others = vendor.arrivals_not_through(&victim.url);
     let logs: Vec<_> = replicas.into_iter().map(Replica::end).collect();
-    let way = longest_way(&admits(&logs), &others).max(UNTOLD_WAY);
-    judge_arrivals("25/s", way, &vendor.arrivals());
+    let delay = longest_way(&admits(&logs), &others).max(UNMEASURED_DELAY);
+    judge_arrivals("25/s", delay, &vendor.arrivals());
 }
 
 #[test]
@@ -130,8 +130,8 @@ fn a_partition_closes_the_route_and_opens_it_again() {
     let config = behind(&network) + &gateway(&vendor, &["limit: 1000/s", "wait: {max: 0s}"]);
     let replica = Replica::start(&config);
     replica.wait_for(200);
-    for weather in [Weather::BlackHole, Weather::Cut] {
-        network.set(weather);
+    for state in [Weather::BlackHole, Weather::Cut] {
+        network.set(state);
         replica.wait_for(503);
         assert_refused(replica.ask(), CLOSED);
         let unhealthy = r#"{"status":"unhealthy","reason":"redis"}"#;

@@ -218,11 +218,11 @@ pub(crate) fn flood(replicas: &[Replica], count: usize) -> Vec<(u16, Option<u64>
 pub(crate) fn prove(limit: &str, logs: &[String], vendor: &Vendor) -> Span {
     let (admits, arrivals) = (admits(logs), vendor.arrivals());
     judge(limit, &admits);
-    let way = longest_way(&admits, &arrivals);
+    let delay = longest_way(&admits, &arrivals);
     if !limit.contains("burst") {
-        judge_arrivals(limit, way, &arrivals);
+        judge_arrivals(limit, delay, &arrivals);
     }
-    way
+    delay
 }
 
 /// Returns the times at which the store admitted requests, by its own clock, in order.
@@ -231,9 +231,12 @@ pub(crate) fn admits(logs: &[String]) -> Vec<Timestamp> {
 }
 
 /// Proves that no more requests arrived than a limit per second allows.
-pub(crate) fn judge_arrivals(limit: &str, way: Span, arrivals: &[Timestamp]) {
+pub(crate) fn judge_arrivals(limit: &str, delay: Span, arrivals: &[Timestamp]) {
     let (amount, _) = limit.split_once("/s").expect("a limit per second");
     let amount = amount.parse().expect("a number");
-    assert!(way < Span::from_millis(900), "{way} from the store to the vendor prove too little");
-    judge::judge_arrivals(amount, Span::from_secs(1), way, arrivals);
+    assert!(
+        delay < Span::from_millis(900),
+        "{delay} from the store to the vendor prove too little"
+    );
+    judge::judge_arrivals(amount, Span::from_secs(1), delay, arrivals);
 }

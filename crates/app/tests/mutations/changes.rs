@@ -8,7 +8,7 @@ pub(crate) type Logs = Vec<Vec<String>>;
 
 /// The expected result of a mutation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Expected {
+pub(crate) enum ExpectedResult {
     /// It is detected: a limit is exceeded, or the log is not proven.
     Noticed,
     /// It is harmless: the result stays the same.
@@ -22,7 +22,7 @@ pub(crate) enum Expected {
 /// One mutation. It returns false if it does not apply to a log.
 pub(crate) struct Mutation {
     pub(crate) name: &'static str,
-    pub(crate) expected: Expected,
+    pub(crate) expected: ExpectedResult,
     pub(crate) change: fn(&mut Logs) -> bool,
 }
 
@@ -133,21 +133,21 @@ fn raised(limit: &Value) -> Value {
 }
 
 pub(crate) const MUTATIONS: &[Mutation] = &[
-    Mutation { name: "nothing", expected: Expected::Same, change: |_| true },
+    Mutation { name: "nothing", expected: ExpectedResult::Same, change: |_| true },
     // Delete.
     Mutation {
         name: "delete an admission",
-        expected: Expected::Noticed,
+        expected: ExpectedResult::Noticed,
         change: |logs| remove(logs, is_admission),
     },
     Mutation {
         name: "delete a denial",
-        expected: Expected::Noticed,
+        expected: ExpectedResult::Noticed,
         change: |logs| remove(logs, |line| line["allowed"] == false),
     },
     Mutation {
         name: "delete a settlement, release, cancellation or claim",
-        expected: Expected::Noticed,
+        expected: ExpectedResult::Noticed,
         change: |logs| {
             remove(logs, |line| {
                 let follows = ["settle", "release", "cancel", "claim", "renew", "refund", "reset"];
@@ -157,7 +157,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "delete the first line of a process",
-        expected: Expected::Less,
+        expected: ExpectedResult::Less,
         change: |logs| {
             logs[0].remove(0);
             true
@@ -165,7 +165,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "delete the first half (a later slice)",
-        expected: Expected::Less,
+        expected: ExpectedResult::Less,
         change: |logs| {
             let middle = logs[0].len() / 2;
             logs[0].drain(..middle);
@@ -174,7 +174,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "delete the end line (kill -9)",
-        expected: Expected::Less,
+        expected: ExpectedResult::Less,
         change: |logs| {
             logs[0].pop();
             true
@@ -182,7 +182,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "delete the file of a node",
-        expected: Expected::Noticed,
+        expected: ExpectedResult::Noticed,
         change: |logs| {
             let several = logs.len() > 1;
             logs.truncate(logs.len() - usize::from(several));
@@ -191,13 +191,13 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "delete the numbers of a line (an older version)",
-        expected: Expected::Noticed,
+        expected: ExpectedResult::Noticed,
         change: |logs| admission(logs, |fields| fields.retain(|name, _| name != "seq")),
     },
     // Duplicate.
     Mutation {
         name: "duplicate an admission",
-        expected: Expected::Noticed,
+        expected: ExpectedResult::Noticed,
         change: |logs| {
             let Some(&(log, line)) = places(logs, is_admission).last() else { return false };
             let again = logs[log][line].clone();
@@ -207,7 +207,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "duplicate a file",
-        expected: Expected::Noticed,
+        expected: ExpectedResult::Noticed,
         change: |logs| {
             let again = logs[0].clone();
             logs.push(again);
@@ -216,7 +216,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "duplicate the end line",
-        expected: Expected::Noticed,
+        expected: ExpectedResult::Noticed,
         change: |logs| {
             let end = logs[0].last().expect("a line").clone();
             logs[0].push(end);
@@ -226,17 +226,17 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     // Shift.
     Mutation {
         name: "shift an admission an hour ahead",
-        expected: Expected::Noticed,
+        expected: ExpectedResult::Noticed,
         change: |logs| admission(logs, |fields| fields["at"] = moved(&fields["at"], HOUR)),
     },
     Mutation {
         name: "shift an admission an hour back",
-        expected: Expected::Noticed,
+        expected: ExpectedResult::Noticed,
         change: |logs| admission(logs, |fields| fields["at"] = moved(&fields["at"], -HOUR)),
     },
     Mutation {
         name: "shift the whole log by an hour",
-        expected: Expected::Same,
+        expected: ExpectedResult::Same,
         change: |logs| {
             logs.iter_mut().flatten().for_each(|line| edit(line, |fields| move_all(fields, HOUR)));
             true
@@ -245,7 +245,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     // Reorder.
     Mutation {
         name: "swap neighbours",
-        expected: Expected::Same,
+        expected: ExpectedResult::Same,
         change: |logs| {
             logs.iter_mut().for_each(|log| log.chunks_exact_mut(2).for_each(|two| two.swap(0, 1)));
             true
@@ -253,7 +253,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "reverse every ten lines",
-        expected: Expected::Same,
+        expected: ExpectedResult::Same,
         change: |logs| {
             logs.iter_mut().for_each(|log| log.chunks_mut(10).for_each(<[_]>::reverse));
             true
@@ -261,7 +261,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "the files in another order",
-        expected: Expected::Same,
+        expected: ExpectedResult::Same,
         change: |logs| {
             logs.reverse();
             true
@@ -269,7 +269,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "all files in one",
-        expected: Expected::Same,
+        expected: ExpectedResult::Same,
         change: |logs| {
             *logs = vec![logs.concat()];
             true
@@ -278,7 +278,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     // Truncate.
     Mutation {
         name: "cut off the second half (a prefix)",
-        expected: Expected::Less,
+        expected: ExpectedResult::Less,
         change: |logs| {
             let middle = logs[0].len() / 2;
             logs[0].truncate(middle);
@@ -287,7 +287,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "cut off the last line",
-        expected: Expected::Less,
+        expected: ExpectedResult::Less,
         change: |logs| {
             let last = logs.last_mut().and_then(|log| log.last_mut()).expect("a line");
             last.truncate(last.len() / 2);
@@ -296,7 +296,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "cut off a line in the middle",
-        expected: Expected::Noticed,
+        expected: ExpectedResult::Noticed,
         change: |logs| {
             let Some(&(log, line)) = places(logs, is_admission).first() else { return false };
             let half = logs[log][line].len() / 2;
@@ -306,7 +306,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "join two lines",
-        expected: Expected::Noticed,
+        expected: ExpectedResult::Noticed,
         change: |logs| {
             let next = logs[0].remove(1);
             logs[0][0].push_str(&next);
@@ -316,13 +316,13 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     // Change an amount.
     Mutation {
         name: "take 0",
-        expected: Expected::Noticed,
+        expected: ExpectedResult::Noticed,
         change: |logs| charge(logs, |charge| charge["take"] = 0.into()),
     },
     Mutation {
         // A settled admission counts as its actual cost.
         name: "take a thousand million times as much",
-        expected: Expected::NoticedOrSame,
+        expected: ExpectedResult::NoticedOrSame,
         change: |logs| {
             charge(logs, |charge| {
                 let take = charge["take"].as_u64().expect("an amount");
@@ -333,22 +333,22 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "no charges",
-        expected: Expected::Noticed,
+        expected: ExpectedResult::Noticed,
         change: |logs| admission(logs, |fields| fields.retain(|name, _| name != "charges")),
     },
     Mutation {
         name: "an empty list of charges",
-        expected: Expected::Noticed,
+        expected: ExpectedResult::Noticed,
         change: |logs| admission(logs, |fields| fields["charges"] = json!([])),
     },
     Mutation {
         name: "another unit",
-        expected: Expected::Noticed,
+        expected: ExpectedResult::Noticed,
         change: |logs| charge(logs, |charge| charge["unit"] = "bananas".into()),
     },
     Mutation {
         name: "a higher count",
-        expected: Expected::Noticed,
+        expected: ExpectedResult::Noticed,
         change: |logs| {
             admission(logs, |fields| {
                 let count = &mut fields["scopes"][0]["count"];
@@ -358,7 +358,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "a higher count, with what remains",
-        expected: Expected::NoticedOrSame,
+        expected: ExpectedResult::NoticedOrSame,
         change: |logs| {
             admission(logs, |fields| {
                 let scope = &mut fields["scopes"][0];
@@ -370,7 +370,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     // Change a key or a limit.
     Mutation {
         name: "another key",
-        expected: Expected::Noticed,
+        expected: ExpectedResult::Noticed,
         change: |logs| {
             admission_between(logs, |fields| {
                 fields["charges"][0]["key"] = "OTHER#requests".into();
@@ -379,12 +379,12 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "a higher limit in a charge",
-        expected: Expected::Noticed,
+        expected: ExpectedResult::Noticed,
         change: |logs| charge(logs, |charge| charge["limits"][0] = raised(&charge["limits"][0])),
     },
     Mutation {
         name: "a higher limit in a charge and where it is shown",
-        expected: Expected::Noticed,
+        expected: ExpectedResult::Noticed,
         change: |logs| {
             admission(logs, |fields| {
                 let limit = raised(&fields["charges"][0]["limits"][0]);
@@ -395,30 +395,30 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "a limit that can't be read",
-        expected: Expected::Noticed,
+        expected: ExpectedResult::Noticed,
         change: |logs| charge(logs, |charge| charge["limits"][0] = "many/s".into()),
     },
     Mutation {
         name: "no limits",
-        expected: Expected::Noticed,
+        expected: ExpectedResult::Noticed,
         change: |logs| charge(logs, |charge| charge["limits"] = json!([])),
     },
     // Change who wrote or decided it.
     Mutation {
         name: "another node",
-        expected: Expected::Noticed,
+        expected: ExpectedResult::Noticed,
         change: |logs| admission(logs, |fields| fields["node"] = "elsewhere".into()),
     },
     Mutation {
         name: "another start of the process",
-        expected: Expected::Noticed,
+        expected: ExpectedResult::Noticed,
         change: |logs| {
             admission(logs, |fields| fields["started"] = moved(&fields["started"], HOUR))
         },
     },
     Mutation {
         name: "another sequence number",
-        expected: Expected::Noticed,
+        expected: ExpectedResult::Noticed,
         change: |logs| {
             admission(logs, |fields| {
                 fields["seq"] = (fields["seq"].as_u64().expect("a number") + 1).into();
@@ -427,12 +427,12 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "a sequence number far ahead",
-        expected: Expected::Noticed,
+        expected: ExpectedResult::Noticed,
         change: |logs| admission(logs, |fields| fields["seq"] = 1_000_000.into()),
     },
     Mutation {
         name: "another line number",
-        expected: Expected::Noticed,
+        expected: ExpectedResult::Noticed,
         change: |logs| {
             admission(logs, |fields| {
                 fields["line"] = (fields["line"].as_u64().expect("a number") + 1).into();
@@ -441,7 +441,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "fewer admissions in the end line",
-        expected: Expected::Noticed,
+        expected: ExpectedResult::Noticed,
         change: |logs| {
             let end = logs[0].last_mut().expect("a line");
             edit(end, |fields| fields["seq"] = 0.into());
@@ -450,58 +450,58 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "an admission made a denial",
-        expected: Expected::Noticed,
+        expected: ExpectedResult::Noticed,
         change: |logs| admission(logs, |fields| fields["allowed"] = false.into()),
     },
     Mutation {
         name: "an admission made a look ahead",
-        expected: Expected::Noticed,
+        expected: ExpectedResult::Noticed,
         change: |logs| admission(logs, |fields| fields["operation"] = "peek".into()),
     },
     Mutation {
         name: "decided by nobody",
-        expected: Expected::Noticed,
+        expected: ExpectedResult::Noticed,
         change: |logs| admission(logs, |fields| fields.retain(|name, _| name != "decided")),
     },
     Mutation {
         name: "decided by a fallback",
-        expected: Expected::Noticed,
+        expected: ExpectedResult::Noticed,
         change: |logs| admission(logs, |fields| fields["decided"] = "fallback".into()),
     },
     Mutation {
         name: "decided before",
-        expected: Expected::Noticed,
+        expected: ExpectedResult::Noticed,
         change: |logs| admission(logs, |fields| fields["decided"] = "replay".into()),
     },
     // Report missing lines, or write other lines.
     Mutation {
         name: "lines that were dropped",
-        expected: Expected::Noticed,
+        expected: ExpectedResult::Noticed,
         change: |logs| {
             admission(logs, |fields| drop(fields.insert("dropped".to_owned(), 3.into())))
         },
     },
     Mutation {
         name: "a sample",
-        expected: Expected::Noticed,
+        expected: ExpectedResult::Noticed,
         change: |logs| {
             admission(logs, |fields| drop(fields.insert("samplePpm".to_owned(), 9.into())))
         },
     },
     Mutation {
         name: "a line of another program",
-        expected: Expected::Same,
+        expected: ExpectedResult::Same,
         change: |logs| insert(logs, "listening on 8080") && insert(logs, "{\"level\":\"INFO\"}"),
     },
     Mutation {
         name: "a line that is no JSON",
-        expected: Expected::Noticed,
+        expected: ExpectedResult::Noticed,
         change: |logs| insert(logs, "{\"allowed\":tr"),
     },
     // Several changes at once, as in a deliberate manipulation.
     Mutation {
         name: "delete every other admission",
-        expected: Expected::Noticed,
+        expected: ExpectedResult::Noticed,
         change: |logs| {
             let places = places(logs, is_admission);
             for &(log, line) in places.iter().skip(1).step_by(2).collect::<Vec<_>>().iter().rev() {
@@ -511,8 +511,27 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
         },
     },
     Mutation {
+        name: "delete an admission and close the gap in both numbers",
+        expected: ExpectedResult::Noticed,
+        change: |logs| {
+            let Some((log, line)) = middle(logs, is_admission) else { return false };
+            let gone = fields(&logs[log].remove(line));
+            let of = |line: &str, name: &str| fields(line)[name].as_u64();
+            for later in &mut logs[log] {
+                for name in ["seq", "line"] {
+                    let ahead = of(later, name) > gone[name].as_u64();
+                    if ahead && fields(later)["started"] == gone["started"] {
+                        let number = of(later, name).expect("a number") - 1;
+                        edit(later, |fields| fields[name] = number.into());
+                    }
+                }
+            }
+            true
+        },
+    },
+    Mutation {
         name: "delete everything but the end line",
-        expected: Expected::Less,
+        expected: ExpectedResult::Noticed,
         change: |logs| {
             let end = logs[0].pop().expect("a line");
             logs[0] = vec![end];
@@ -521,27 +540,27 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "delete the place of a line in its process",
-        expected: Expected::Noticed,
+        expected: ExpectedResult::Noticed,
         change: |logs| admission(logs, |fields| fields.retain(|name, _| name != "line")),
     },
     Mutation {
         name: "delete the node of a line",
-        expected: Expected::Noticed,
+        expected: ExpectedResult::Noticed,
         change: |logs| admission(logs, |fields| fields.retain(|name, _| name != "node")),
     },
     Mutation {
         name: "delete the time of an admission",
-        expected: Expected::Noticed,
+        expected: ExpectedResult::Noticed,
         change: |logs| admission(logs, |fields| fields.retain(|name, _| name != "at")),
     },
     Mutation {
         name: "delete the counts of an admission",
-        expected: Expected::Noticed,
+        expected: ExpectedResult::Noticed,
         change: |logs| admission(logs, |fields| fields.retain(|name, _| name != "scopes")),
     },
     Mutation {
         name: "duplicate an admission at the end of its log",
-        expected: Expected::Noticed,
+        expected: ExpectedResult::Noticed,
         change: |logs| {
             let Some((log, line)) = middle(logs, is_admission) else { return false };
             let again = logs[log][line].clone();
@@ -552,7 +571,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "append the log to itself",
-        expected: Expected::Noticed,
+        expected: ExpectedResult::Noticed,
         change: |logs| {
             let again = logs[0].clone();
             logs[0].extend(again);
@@ -561,7 +580,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "move a line from one process to another",
-        expected: Expected::Same,
+        expected: ExpectedResult::Same,
         change: |logs| {
             let several = logs.len() > 1;
             if several {
@@ -573,7 +592,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "shuffle: every third line first",
-        expected: Expected::Same,
+        expected: ExpectedResult::Same,
         change: |logs| {
             for log in logs {
                 let part = |rest: usize| {
@@ -589,7 +608,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "the end line first",
-        expected: Expected::Same,
+        expected: ExpectedResult::Same,
         change: |logs| {
             let end = logs[0].pop().expect("a line");
             logs[0].insert(0, end);
@@ -598,17 +617,17 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "take that is no number",
-        expected: Expected::Noticed,
+        expected: ExpectedResult::Noticed,
         change: |logs| charge(logs, |charge| charge["take"] = "one".into()),
     },
     Mutation {
         name: "a negative take",
-        expected: Expected::Noticed,
+        expected: ExpectedResult::Noticed,
         change: |logs| charge(logs, |charge| charge["take"] = (-1).into()),
     },
     Mutation {
         name: "a charge twice in one admission",
-        expected: Expected::Noticed,
+        expected: ExpectedResult::Noticed,
         change: |logs| {
             admission_between(logs, |fields| {
                 let again = fields["charges"][0].clone();
@@ -618,29 +637,29 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "a charge made a shadow",
-        expected: Expected::Noticed,
+        expected: ExpectedResult::Noticed,
         change: |logs| {
             admission_between(logs, |fields| fields["charges"][0]["shadow"] = true.into())
         },
     },
     Mutation {
         name: "another window in a charge",
-        expected: Expected::Noticed,
+        expected: ExpectedResult::Noticed,
         change: |logs| charge(logs, |charge| charge["limits"][0] = "1/7s".into()),
     },
     Mutation {
         name: "a key that is no text",
-        expected: Expected::Noticed,
+        expected: ExpectedResult::Noticed,
         change: |logs| charge(logs, |charge| charge["key"] = 7.into()),
     },
     Mutation {
         name: "a sequence number that is no number",
-        expected: Expected::Noticed,
+        expected: ExpectedResult::Noticed,
         change: |logs| admission(logs, |fields| fields["seq"] = "many".into()),
     },
     Mutation {
         name: "more admissions in the end line",
-        expected: Expected::Noticed,
+        expected: ExpectedResult::Noticed,
         change: |logs| {
             let end = logs[0].last_mut().expect("a line");
             edit(end, |fields| {
@@ -651,7 +670,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "an empty line and a line feed of another system",
-        expected: Expected::Same,
+        expected: ExpectedResult::Same,
         change: |logs| {
             insert(logs, "");
             logs[0].iter_mut().for_each(|line| line.push('\r'));

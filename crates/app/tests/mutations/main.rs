@@ -15,8 +15,8 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::thread;
 
-use changes::{Expected, Logs, MUTATIONS, Mutation, places};
-use common::{Running, get, post, sluicegate};
+use changes::{ExpectedResult, Logs, MUTATIONS, Mutation, places};
+use common::{RunningService, get, post, sluicegate};
 use pollster::block_on;
 use serde_json::{Value, json};
 use sluicegate_core::query::{Cost, Query};
@@ -66,16 +66,16 @@ fn mutate(scene: &str, logs: &Logs) -> Vec<String> {
         let last = last_line(&said);
         let says_less = last.starts_with("proven up to ") || said.contains("are not proven");
         let right = match expected {
-            Expected::Noticed => code == 1 || code == 2,
-            Expected::Same => code == 0 && last == last_line(&honest),
-            Expected::NoticedOrSame => code != 0 || last == last_line(&honest),
-            Expected::Less => code == 0 && says_less,
+            ExpectedResult::Noticed => code == 1 || code == 2,
+            ExpectedResult::Same => code == 0 && last == last_line(&honest),
+            ExpectedResult::NoticedOrSame => code != 0 || last == last_line(&honest),
+            ExpectedResult::Less => code == 0 && says_less,
         };
         let kind = match expected {
-            Expected::NoticedOrSame if code != 0 => "noticed",
-            Expected::Noticed => "noticed",
-            Expected::Same | Expected::NoticedOrSame => "harmless: same result",
-            Expected::Less => "harmless: less is proven",
+            ExpectedResult::NoticedOrSame if code != 0 => "noticed",
+            ExpectedResult::Noticed => "noticed",
+            ExpectedResult::Same | ExpectedResult::NoticedOrSame => "harmless: same result",
+            ExpectedResult::Less => "harmless: less is proven",
         };
         rows.push(format!("| {scene} | {name} | {code} | {kind} | {} |", last.trim()));
         assert!(right, "{scene}: {name}: {expected:?}, but exit code {code}\n{said}");
@@ -89,7 +89,7 @@ fn lines(text: &str) -> Vec<String> {
 }
 
 /// Stops services and returns their logs.
-fn ended(services: Vec<Running>) -> Logs {
+fn ended(services: Vec<RunningService>) -> Logs {
     let ended = services.into_iter().map(|service| {
         service.signal("-TERM");
         let (code, decisions) = service.end();
@@ -99,7 +99,7 @@ fn ended(services: Vec<Running>) -> Logs {
     ended.collect()
 }
 
-fn wait_until_ready(service: &Running) {
+fn wait_until_ready(service: &RunningService) {
     for _ in 0..100_000 {
         if get(&format!("{}/ready", service.admin)).1 == "{\"status\":\"ready\"}" {
             return;
@@ -120,7 +120,7 @@ const LIMITS: &str = "limits:
 ";
 
 /// Sends requests of several users from several callers at once.
-fn ask(services: &[Running], users: usize, times: usize) {
+fn ask(services: &[RunningService], users: usize, times: usize) {
     thread::scope(|scope| {
         for user in 0..users {
             let service = &services[user % services.len()];
@@ -141,7 +141,7 @@ fn ask(services: &[Running], users: usize, times: usize) {
 
 #[test]
 fn changes_to_a_log_of_memory_are_noticed_or_harmless() {
-    let services = vec![Running::start(LIMITS)];
+    let services = vec![RunningService::start(LIMITS)];
     ask(&services, 3, 16);
     show(mutate("memory", &ended(services)));
 }
@@ -150,7 +150,7 @@ fn changes_to_a_log_of_memory_are_noticed_or_harmless() {
 fn changes_to_logs_of_nodes_on_redis_are_noticed_or_harmless() {
     let server = RedisServer::start(Version::System, &[]);
     let config = redis(&server) + LIMITS;
-    let services = vec![Running::start(&config), Running::start(&config)];
+    let services = vec![RunningService::start(&config), RunningService::start(&config)];
     services.iter().for_each(wait_until_ready);
     ask(&services, 4, 16);
     show(mutate("Redis", &ended(services)));
@@ -166,7 +166,7 @@ fn changes_to_logs_of_a_cluster_are_noticed_or_harmless() {
         seeds.join(", "),
         LIMITS.replace("12/h", "100/h").replace("40/min, 60/h", "400/min, 600/h")
     );
-    let services = vec![Running::start(&config), Running::start(&config)];
+    let services = vec![RunningService::start(&config), RunningService::start(&config)];
     services.iter().for_each(wait_until_ready);
     ask(&services, 4, 60);
     let logs = ended(services);
@@ -210,7 +210,7 @@ gateways:
         wait: {{max: 30s, depth: 100}}
 "
         );
-    let service = Running::start(&config);
+    let service = RunningService::start(&config);
     wait_until_ready(&service);
     let listens = || {
         let mut events = service.logged().into_iter();
@@ -266,7 +266,7 @@ workers:
         .output()
         .expect("it runs");
     assert!(sent.status.success(), "{}", String::from_utf8_lossy(&sent.stderr));
-    let service = Running::start_only(&config, "dispatch,worker");
+    let service = RunningService::start_only(&config, "dispatch,worker");
     let depth = || {
         let shown = sluicegate().args(["queue", "depth", "results", "-c"]).arg(&path).output();
         let text = String::from_utf8(shown.expect("it runs").stdout).expect("text");
@@ -282,7 +282,7 @@ workers:
 #[test]
 fn changes_to_a_log_with_overrides_are_noticed_or_harmless() {
     let server = RedisServer::start(Version::System, &[]);
-    let services = vec![Running::start(&(redis(&server) + LIMITS))];
+    let services = vec![RunningService::start(&(redis(&server) + LIMITS))];
     wait_until_ready(&services[0]);
     ask(&services, 2, 8);
     for limit in ["20/h", "5/h"] {
@@ -297,7 +297,7 @@ fn changes_to_a_log_with_overrides_are_noticed_or_harmless() {
 
 #[test]
 fn changes_to_a_log_with_reloads_are_noticed_or_harmless() {
-    let services = vec![Running::start(LIMITS)];
+    let services = vec![RunningService::start(LIMITS)];
     for amount in [15, 9, 25] {
         ask(&services, 2, 5);
         services[0].write(&LIMITS.replace("12/h", &format!("{amount}/h")));
@@ -310,14 +310,14 @@ fn changes_to_a_log_with_reloads_are_noticed_or_harmless() {
 }
 
 /// A service inside the test process, on a virtual clock.
-struct Inside {
+struct InProcessService {
     clock: Arc<ManualClock>,
     service: Service,
     log: DecisionLog,
     file: tempfile::NamedTempFile,
 }
 
-impl Inside {
+impl InProcessService {
     fn new(rules: Vec<Rule>) -> Self {
         let groups = rules.into_iter().map(|rule| Group::new(rule.name.clone(), [rule])).collect();
         let rules = Ruleset::new(groups, Default::default()).expect("rules");
@@ -362,7 +362,7 @@ fn rule(name: &str, limits: &[&str]) -> Rule {
 
 #[test]
 fn changes_to_a_log_with_refunds_are_noticed_or_harmless() {
-    let inside = Inside::new(vec![rule("ALL", &["40/h", "9/min"])]);
+    let inside = InProcessService::new(vec![rule("ALL", &["40/h", "9/min"])]);
     for n in 0..240 {
         inside.ask(0, false);
         if n > 170 && n % 7 == 3 {
@@ -375,7 +375,8 @@ fn changes_to_a_log_with_refunds_are_noticed_or_harmless() {
 
 #[test]
 fn changes_to_a_log_with_debts_are_noticed_or_harmless() {
-    let inside = Inside::new(vec![rule("ALL", &["90/h"]), rule("BUDGET", &["1000 tokens/min"])]);
+    let inside =
+        InProcessService::new(vec![rule("ALL", &["90/h"]), rule("BUDGET", &["1000 tokens/min"])]);
     for n in 0..240 {
         if let Some(handle) = inside.ask(100, true) {
             // Some cost less than the estimate, some more.
@@ -389,7 +390,7 @@ fn changes_to_a_log_with_debts_are_noticed_or_harmless() {
 fn changes_to_a_log_of_an_optimistic_budget_are_noticed_or_harmless() {
     let mut budget = rule("BUDGET", &["1000 tokens/min"]);
     budget.mode = Mode::Optimistic;
-    let inside = Inside::new(vec![rule("ALL", &["90/h"]), budget]);
+    let inside = InProcessService::new(vec![rule("ALL", &["90/h"]), budget]);
     for n in 0..240 {
         inside.ask(70 + n % 60, false);
     }
