@@ -22,7 +22,7 @@ tries=0
 until curl -s "$LIMITER_URL/ready" | grep -q '"ready"' && curl -s -o /dev/null "http://$ASSISTANT_LISTEN/"; do
     tries=$((tries + 1))
     if [ $tries -gt 300 ]; then
-        echo "no answer on $LIMITER_URL or $ASSISTANT_LISTEN: is a port taken?" >&2
+        echo "no response on $LIMITER_URL or $ASSISTANT_LISTEN: is a port taken?" >&2
         exit 1
     fi
     sleep 0.1

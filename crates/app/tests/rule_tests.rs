@@ -222,7 +222,7 @@ t.yaml:16:13: this step has no action: write one of send, check, usage, reset, s
 #[test]
 fn an_invalid_test_file_is_reported_with_its_error() {
     for (text, expected) in [
-        ("", "error: t.yaml:1:1: the file is empty: write tests: and a list"),
+        ("", "error: t.yaml:1:1: the file is empty: write a list of tests under tests:"),
         ("tests: []", "there are no tests in this file"),
         ("tests: [}", "t.yaml:1:9: not YAML: "),
         ("config: x.yaml\ntests: [{name: a, steps: []}]", "can't read x.yaml: "),

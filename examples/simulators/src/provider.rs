@@ -69,7 +69,7 @@ async fn analyze(State(running): State<Arc<Running>>, headers: HeaderMap, body: 
     running.record.add(at, &job, if fails { 500 } else { 200 });
     tokio::time::sleep(latency).await;
     if fails {
-        let body = Json(json!({"error": {"message": "the model is out of sorts"}}));
+        let body = Json(json!({"error": {"message": "simulated failure"}}));
         return (StatusCode::INTERNAL_SERVER_ERROR, body).into_response();
     }
     Json(json!({"job": job, "bytes": body.len(), "analysis": "healthy leaves"})).into_response()

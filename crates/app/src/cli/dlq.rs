@@ -88,7 +88,7 @@ struct LetterFilterArgs {
     #[arg(long, value_name = "ID")]
     job: Option<String>,
     /// Select messages that failed longer ago than this, such as 1h
-    #[arg(long, value_name = "SPAN")]
+    #[arg(long, value_name = "DURATION")]
     older_than: Option<Span>,
     /// Maximum number of dead letters [default: no maximum]
     #[arg(long, value_name = "N", default_value_t = u64::MAX, hide_default_value = true)]

@@ -98,7 +98,7 @@ struct SendArgs {
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=9))]
     priority: u8,
     /// Delay before the message is delivered, such as 30s
-    #[arg(long = "in", value_name = "SPAN")]
+    #[arg(long = "in", value_name = "DURATION")]
     delay: Option<Span>,
     /// Send each line of the body as a message of its own
     #[arg(long, conflicts_with = "job")]

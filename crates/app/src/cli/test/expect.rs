@@ -106,7 +106,7 @@ impl Expectation {
             outcome,
             rule,
             reason: fields.parse("reason", "write a word such as HIT_USER_MODEL_LIMIT", problems),
-            retry_after: fields.parse("retry_after", "write a time span such as 5s", problems),
+            retry_after: fields.parse("retry_after", "write a duration such as 5s", problems),
             remaining: fields.parse("remaining", number, problems),
             effective_limit: fields.parse("effective_limit", number, problems),
             replayed: fields.parse("replayed", "write true or false", problems),

@@ -175,7 +175,7 @@ pub(super) fn parse(text: &str, problems: &mut Problems<'_>) -> Option<Node> {
         problems.add(
             TextPosition { line: 1, column: 1 },
             "the file is empty",
-            "write tests: and a list",
+            "write a list of tests under tests:",
         );
     }
     builder.root

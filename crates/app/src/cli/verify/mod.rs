@@ -66,7 +66,7 @@ pub(super) struct Verify {
     losses: u16,
     /// Maximum clock difference, such as 20ms, between the store and nodes that decided during an
     /// outage, or between cluster servers that a counter moved to
-    #[arg(long, value_name = "SPAN", default_value = "0s")]
+    #[arg(long, value_name = "DURATION", default_value = "0s")]
     spread: Span,
     /// Number of the fullest windows to print; 0 prints none
     #[arg(long, value_name = "N", default_value_t = 10)]
