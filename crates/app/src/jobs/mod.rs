@@ -126,31 +126,14 @@ impl Jobs {
         service: &Arc<Service>,
         clock: Arc<dyn Clock>,
     ) -> anyhow::Result<Arc<Dispatcher>> {
-        let mut providers = Vec::new();
+        let mut targets = Vec::new();
         // Opens the target queues before the source, so that received messages can be sent on.
         for provider in &config.providers {
             targets.push(queues.queue(&provider.queue, None).await?);
         }
         let source = queues.queue(&config.source, config.dead_letter.as_deref()).await?;
-        let candidates: Vec<_> = providers.iter().map(|(candidate, _)| candidate.clone()).collect();
-        let selector = Selector::new(
-            strategy(&config.strategy),
-            &candidates,
-            config.fixed.as_deref(),
-            &config.priority,
-        );
-        let options = dispatcher::Options {
-            id: config.id.clone(),
-            enabled: config.enabled,
-            delay: match config.delay {
-                config::DelayMode::Fixed(span) => Delay::Fixed(span),
-                config::DelayMode::Booked => Delay::Booked,
-            },
-            selector,
-            prefetch: config.prefetch,
-        };
         let (metrics, tracker) = (self.monitor.metrics.clone(), self.monitor.tracker.clone());
-        Ok(Dispatcher::new(options, source, providers, service, clock, metrics, tracker))
+        Ok(Dispatcher::new(config.clone(), source, targets, service, clock, metrics, tracker))
     }
 
     async fn worker(

@@ -131,13 +131,13 @@ impl Compiled {
     /// Charges the counters of these former limits too, for as long as they count; the overrides
     /// of the rule do the same.
     fn set_transition(&mut self, formers: &[&FormerLimit]) {
-        let transition = |(limits, until): (Vec<Limit>, Option<Timestamp>)| {
-            // The present limits compile, and so do they in another shape. If they did not, the
-            // rule would start from zero.
+        let (limits, until) = carried_by(&self.rule, formers);
+        // The present limits compile, and so do they in another shape. If they did not, the rule
+        // would start from zero.
+        self.transition = until.and_then(|until| {
             let cells = cells_with(&self.rule, &limits).ok()?;
-            Some(Box::new(Transition { until: until?, cells }))
-        };
-        self.transition = transition(carried_by(&self.rule, formers));
+            Some(Box::new(Transition { until, cells }))
+        });
         for rule in self.overriding_mut() {
             rule.set_transition(formers);
         }

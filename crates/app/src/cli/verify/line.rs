@@ -301,6 +301,10 @@ impl Fields<'_> {
         if allowed && by != Decider::None {
             self.check_charges()?;
         }
+        // The time of the node says nothing about the windows of a store that has its own.
+        if allowed && by == Decider::Store && self.at.is_none() {
+            return Err("there is no `at`, the time of the store".to_owned());
+        }
         self.count()?;
         let start = start.unwrap_or(at);
         let booked = self.operation == "book";
