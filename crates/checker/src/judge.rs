@@ -1,7 +1,7 @@
-//! One pass over the sorted events of a key, for each kind of limit.
+//! Checks one limit in one pass over the sorted events of a key.
 //!
-//! A sum only grows at an instant at which something happened, so the windows that end there are
-//! all that have to be looked at.
+//! A sum only grows at the time of an event, so only windows that end with an event have to be
+//! checked.
 
 use std::collections::VecDeque;
 
@@ -11,14 +11,14 @@ use super::{Admit, Malformed, Scope};
 use sluicegate_core::limit::{Amount, Calendar, Limit, Rate};
 use sluicegate_core::time::{Span, Timestamp};
 
-/// What was seen so far.
+/// Results so far.
 #[derive(Default)]
 pub(super) struct Tally {
     /// The sum that exceeds its bound the most, or comes nearest to it.
     pub(super) worst: Option<Finding>,
     /// The first sum above its bound.
     pub(super) first: Option<Finding>,
-    /// How many sums were above their bound.
+    /// Number of sums above their bound.
     pub(super) exceeded: u64,
 }
 
@@ -34,7 +34,7 @@ impl Tally {
     }
 }
 
-/// Judges the admits and the changes of what is held, both oldest first.
+/// Checks the admissions and the changes of held slots, both oldest first.
 pub(super) fn judge(
     key: &str,
     scope: &Scope,
@@ -50,16 +50,16 @@ pub(super) fn judge(
     }
 }
 
-/// The admits of each instant at which there were any, with their sum.
+/// Returns the admissions of each instant, with their sum.
 fn instants(admits: &[Admit]) -> impl Iterator<Item = (Timestamp, u128, &[Admit])> {
     let sum = |now: &[Admit]| now.iter().map(|admit| u128::from(admit.amount)).sum();
     admits.chunk_by(|a, b| a.at == b.at).map(move |now| (now[0].at, sum(now), now))
 }
 
-/// Of the admits in a window the one that was decided last: it alone may go beyond the limit.
+/// The admission in a window that was decided last. Only this one may exceed the limit.
 #[derive(Default)]
 struct Last {
-    /// By `at`; each was decided later than all that follow it.
+    /// Candidates by `at`; each was decided later than all that follow it.
     candidates: VecDeque<Admit>,
 }
 
@@ -87,7 +87,7 @@ impl Last {
 }
 
 fn rolling(scope: &Scope, rate: &Rate, admits: &[Admit]) -> Tally {
-    // Not empty: a spread as long as the window is refused when the scope is given.
+    // Not zero: a scope with a spread as long as its window is refused.
     let length = rate.window.span().as_micros() - scope.spread.as_micros();
     let length = Span::from_micros(length);
     let allowed = scope.allowed();
@@ -97,7 +97,7 @@ fn rolling(scope: &Scope, rate: &Rate, admits: &[Admit]) -> Tally {
     for (at, amount, now) in instants(admits) {
         sum += amount;
         last.enter(now);
-        // Exactly one window later it has left.
+        // Exactly one window later, an admission has left.
         while let Some(admit) = oldest.as_slice().first()
             && at.since(admit.at) >= length
         {
@@ -111,9 +111,9 @@ fn rolling(scope: &Scope, rate: &Rate, admits: &[Admit]) -> Tally {
     tally
 }
 
-/// Of all stretches that end at an instant, the one that exceeds its allowance the most begins
-/// where the bucket was last empty: further back, time refilled more than was taken; later on,
-/// something that still weighs is left out. So one stretch per instant is enough.
+/// Checks a bucket. Of all intervals that end at an instant, the worst begins when the bucket was
+/// last empty: before that, more was refilled than taken, and after that, some usage would be left
+/// out. So one interval per instant is enough.
 fn bucket(scope: &Scope, rate: &Rate, capacity: Amount, admits: &[Admit]) -> Tally {
     let window = u128::from(rate.window.span().as_micros());
     let refill = u128::from(rate.amount.get());
@@ -174,7 +174,7 @@ fn concurrent(scope: &Scope, changes: &[Change]) -> Tally {
     let mut tally = Tally::default();
     let mut held = 0_u128;
     for now in changes.chunk_by(|a, b| a.at == b.at) {
-        // What is freed at an instant was taken before it or at it, so it is among what is held.
+        // Slots are freed after they were taken or at the same time, so `held` stays positive.
         held += now.iter().map(|c| u128::from(c.taken)).sum::<u128>();
         held -= now.iter().map(|c| u128::from(c.freed)).sum::<u128>();
         tally.see(Finding { interval: Interval::Instant(now[0].at), sum: held, allowed });

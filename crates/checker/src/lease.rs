@@ -1,10 +1,11 @@
-//! From starts, renewals and ends, in any order, to what was held when.
+//! [`Log`]: turns starts, renewals and ends of leases, in any order, into the number of held slots
+//! over time.
 
 use super::Malformed;
 use sluicegate_core::id::Id;
 use sluicegate_core::time::Timestamp;
 
-/// The leases of one key, as they were logged.
+/// The recorded events of the leases of one key.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Log {
     starts: Vec<Start>,
@@ -20,7 +21,7 @@ struct Start {
     until: Option<Timestamp>,
 }
 
-/// Slots that are taken or freed at an instant.
+/// A change of the number of held slots.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Change {
     pub(super) at: Timestamp,
@@ -45,7 +46,8 @@ impl Log {
         self.starts.len()
     }
 
-    /// Every change of what is held, oldest first. A lease is held from its start, before its end.
+    /// Returns every change of the number of held slots, oldest first. A lease is held from its
+    /// start until just before its end.
     pub(super) fn held(&mut self, key: &str) -> Result<Vec<Change>, Malformed> {
         self.starts.sort_unstable_by_key(|start| start.id);
         self.renewals.sort_unstable();
@@ -76,7 +78,7 @@ impl Log {
     }
 }
 
-/// Takes what belongs to `id` off the front of a sorted list, and returns the latest of it.
+/// Removes the entries of `id` from the front of a sorted list. Returns the time of the latest.
 fn take_of(
     list: &mut &[(Id, Timestamp)],
     id: Id,

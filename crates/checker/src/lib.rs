@@ -1,16 +1,16 @@
-//! The judge: reads what was admitted and proves that no limit was exceeded at any time.
+//! [`Checker`]: reads a log of admissions and proves that no limit was exceeded at any time.
 //!
-//! It shares nothing with [`sluicegate_core::algorithm`]: a mistake that the limiter makes must not be one
-//! that its judge makes too. It knows what a [`Limit`] promises, and only that.
+//! It shares no code with [`sluicegate_core::algorithm`], so that an error of the limiter is not
+//! repeated here. It only knows the guarantee of each [`Limit`]:
 //!
-//! | limit | what is proven |
+//! | limit | proven guarantee |
 //! |---|---|
 //! | `100/h`, `20000 tokens/min` | in every window (t − W, t] at most the amount |
-//! | `25/s burst 50` | in every stretch [a, b] at most capacity + rate × (b − a) |
+//! | `25/s burst 50` | in every interval [a, b] at most capacity + rate × (b − a) |
 //! | `500/calendar day Europe/Berlin` | in every period at most the amount |
-//! | `100 concurrent` | at every instant at most so many slots held |
+//! | `100 concurrent` | at every instant at most 100 slots held |
 //!
-//! All of it is computed in integers, exactly. Events come in any order, so the logs of several
+//! All computations are exact, in integers. Events may be in any order, so the logs of several
 //! nodes can be read one after the other. n events of a scope take O(n log n).
 //!
 //! ```
@@ -47,58 +47,58 @@ use sluicegate_core::id::Id;
 use sluicegate_core::limit::{Limit, Unit};
 use sluicegate_core::time::Timestamp;
 
-/// Something that a limiter let happen on one key.
+/// An action of a limiter on one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// So much was used at an instant: what was really used, estimates after their settlement.
+    /// An amount was used: the actual one, not an estimate that was settled later.
     Admit {
-        /// When.
+        /// Time of the use.
         at: Timestamp,
-        /// How much, in the unit of the limit; money in nano-dollars.
+        /// The amount, in the unit of the limit; money in nano-dollars.
         amount: u64,
     },
-    /// Slots were taken.
+    /// A lease took slots.
     Start {
-        /// From when on.
+        /// Start of the lease.
         at: Timestamp,
-        /// Of which lease. An id names one lease.
+        /// Id of the lease, unique.
         id: Id,
-        /// How many.
+        /// Number of slots.
         slots: u64,
-        /// When they come back if nobody says so, because the holder may have died. They are
-        /// held for ever without it.
+        /// Time at which the slots are free without an end, because the holder may have died.
+        /// `None` if the lease never expires.
         until: Option<Timestamp>,
     },
-    /// A lease lasts at least until a later instant.
+    /// A lease was extended.
     Renew {
-        /// Which lease.
+        /// Id of the lease.
         id: Id,
-        /// Until when.
+        /// Time until which it lasts at least.
         until: Timestamp,
     },
-    /// The holder stopped, and its slots are free from this instant on.
+    /// The holder stopped, and its slots are free from this time on.
     ///
-    /// It counts even after the lease has expired: a slot is in use while its holder works. A
-    /// holder that gave up because it was told that its lease was lost has no end.
+    /// It counts even after the lease has expired, because a slot is in use while its holder works.
+    /// A holder that stops because its lease was lost has no end.
     End {
-        /// When.
+        /// Time of the end.
         at: Timestamp,
-        /// Which lease.
+        /// Id of the lease.
         id: Id,
     },
 }
 
-/// Collects scopes and events, and judges them.
+/// Collects scopes and events, and checks them.
 ///
-/// A key may have several limits, which all count the same admits. Scopes come before events: an
-/// event that nothing would judge is refused, because it would look proven.
+/// A key may have several limits, which all count the same admissions. Scopes come before events:
+/// an event without a scope is an error, because it would otherwise seem proven.
 #[derive(Clone, Debug, Default)]
 pub struct Checker {
     logs: Vec<Log>,
     places: HashMap<Box<str>, usize, foldhash::fast::RandomState>,
 }
 
-/// All that is known of one key.
+/// Scopes and events of one key.
 #[derive(Clone, Debug)]
 struct Log {
     key: Box<str>,
@@ -111,19 +111,19 @@ struct Log {
 struct Admit {
     at: Timestamp,
     amount: u64,
-    /// When it was decided: of a booking, before `at`.
+    /// Time of the decision; of a booking, earlier than `at`.
     decided: Timestamp,
-    /// The part of the amount that did not have to fit.
+    /// Part of the amount that did not have to fit.
     beyond: u64,
 }
 
 impl Checker {
-    /// A checker that knows nothing yet.
+    /// Creates a checker without scopes and events.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Judges the events of `key` by one more limit. The same scope again changes nothing.
+    /// Adds a limit for the events of `key`. Adding the same scope again changes nothing.
     pub fn scope(&mut self, key: &str, scope: impl Into<Scope>) -> Result<&mut Self, Malformed> {
         let scope = scope.into();
         scope.verify(key)?;
@@ -139,14 +139,14 @@ impl Checker {
         Ok(self)
     }
 
-    /// `amount` was admitted on `key` at `at`.
+    /// Records that `amount` was admitted on `key` at `at`.
     pub fn admit(&mut self, key: &str, at: Timestamp, amount: u64) -> Result<(), Malformed> {
         self.record(key, Event::Admit { at, amount })
     }
 
-    /// `amount` was admitted on `key` at `at` although only `need` of it had to fit, as an
-    /// `optimistic` budget does. Of all that is in a window, only what was `decided` last may go
-    /// beyond the limit.
+    /// Records that `amount` was admitted on `key` at `at` although only `need` of it had to fit,
+    /// as with an `optimistic` budget. In each window, only the admission `decided` last may exceed
+    /// the limit.
     pub fn admit_beyond(
         &mut self,
         key: &str,
@@ -163,7 +163,7 @@ impl Checker {
         Ok(())
     }
 
-    /// Something happened on `key`.
+    /// Records an event on `key`.
     pub fn record(&mut self, key: &str, event: Event) -> Result<(), Malformed> {
         match self.places.get(key) {
             Some(&place) => self.logs[place].record(event),
@@ -171,7 +171,7 @@ impl Checker {
         }
     }
 
-    /// Judges all that was recorded so far. More can be recorded afterwards, and judged again.
+    /// Checks everything recorded so far. More can be recorded and checked afterwards.
     pub fn check(&mut self) -> Result<Report, Malformed> {
         let mut verdicts = Vec::new();
         for log in &mut self.logs {
@@ -229,7 +229,7 @@ impl Log {
             Event::Start { at, until, .. } => (Some(at), until),
             Event::Renew { until, .. } => (None, Some(until)),
         };
-        // A log that is read back from elsewhere can hold any number.
+        // A log from another source can contain any number.
         if let Some(at) = at.max(until).filter(|&at| at > Timestamp::MAX) {
             return Err(Malformed::Time { key: self.key.clone(), micros: at.as_micros() });
         }

@@ -1,10 +1,10 @@
-//! Why a log can't be judged.
+//! [`Malformed`]: errors in a log that prevent checking it.
 
 use sluicegate_core::id::Id;
 use sluicegate_core::limit::Unit;
 use sluicegate_core::time::{Span, Timestamp};
 
-/// Why a log can't be judged. It says nothing about whether a limit was exceeded.
+/// Error in a log that prevents checking it. It does not mean that a limit was exceeded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     /// An event of a key without a scope.
@@ -13,7 +13,7 @@ pub enum Malformed {
         /// The key.
         key: Box<str>,
     },
-    /// An admit on a key that only has leases.
+    /// An admission on a key with only concurrent limits.
     #[error(
         "{key}: an admit, but the only limits of this key are concurrent: record starts and ends"
     )]
@@ -32,12 +32,12 @@ pub enum Malformed {
     Units {
         /// The key.
         key: Box<str>,
-        /// What it counts.
+        /// Its unit.
         known: Unit,
-        /// What it was also to count.
+        /// The other unit.
         other: Unit,
     },
-    /// A spread that leaves nothing of the window.
+    /// A spread that is at least as long as the window.
     #[error(
         "{key}: a spread of {spread} leaves nothing of the window of {limit}: measure where instants drift less than the window"
     )]
@@ -49,7 +49,7 @@ pub enum Malformed {
         /// The spread.
         spread: Span,
     },
-    /// A spread on a limit that needs the true instants.
+    /// A spread on a limit that needs exact times.
     #[error("{key}: {limit} can't be proven with a spread: judge it by the instants of the store")]
     NoSpread {
         /// The key.
@@ -57,7 +57,7 @@ pub enum Malformed {
         /// The limit.
         limit: String,
     },
-    /// An instant that can't be expressed.
+    /// A time that can't be represented.
     #[error("{key}: {micros}us after 1970 is later than any instant that can be counted")]
     Time {
         /// The key.
@@ -65,7 +65,7 @@ pub enum Malformed {
         /// The instant, in microseconds since the epoch.
         micros: u64,
     },
-    /// The calendar has no period at an instant.
+    /// The calendar has no period at a time.
     #[error("{key}: {limit} has no period at {at}")]
     NoPeriod {
         /// The key.
@@ -106,9 +106,9 @@ pub enum Malformed {
         key: Box<str>,
         /// The lease.
         id: Id,
-        /// When it starts.
+        /// Start of the lease.
         start: Timestamp,
-        /// When it ends or expires.
+        /// End or expiry of the lease.
         end: Timestamp,
     },
 }

@@ -1,4 +1,4 @@
-//! What the judge found.
+//! [`Report`]: the result of checking a log.
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -7,7 +7,8 @@ use super::Scope;
 use sluicegate_core::limit::Unit;
 use sluicegate_core::time::{Span, Timestamp};
 
-/// One verdict per scope: by key in the order in which keys were named, then by scope.
+/// Result of a check, with one verdict per scope: by key in the order in which keys were added,
+/// then by scope.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// The verdicts.
@@ -15,45 +16,46 @@ pub struct Report {
 }
 
 impl Report {
-    /// The first violation of every scope that has one.
+    /// Returns the first violation of every scope that has one.
     pub fn violations(&self) -> impl Iterator<Item = Violation> {
         self.verdicts.iter().filter_map(Verdict::violation)
     }
 
-    /// The report if no scope was exceeded, otherwise the first violation.
+    /// Returns the report if no scope was exceeded, otherwise the first violation.
     pub fn proven(self) -> Result<Self, Box<Violation>> {
         let first = self.violations().next();
         first.map_or(Ok(self), |violation| Err(Box::new(violation)))
     }
 }
 
-/// A line per scope.
+/// Prints one line per scope.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.verdicts.iter().try_for_each(|v| writeln!(f, "{v}"))
     }
 }
 
-/// What was found about one scope.
+/// Result for one scope.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
     /// The key.
     pub key: Box<str>,
-    /// What was to be proven.
+    /// The checked scope.
     pub scope: Scope,
-    /// How many admits were judged; of a concurrent limit, how many leases.
+    /// Number of checked admissions; for a concurrent limit, of leases.
     pub events: usize,
-    /// What exceeds its bound the most, or comes nearest to it. `None` if nothing happened.
+    /// The sum that exceeds its bound the most, or comes nearest to it. `None` if there were no
+    /// events.
     pub worst: Option<Finding>,
-    /// The first that exceeds its bound.
+    /// The first sum that exceeds its bound.
     pub first: Option<Finding>,
-    /// How many windows, stretches, periods or instants exceed their bound, of those that end
-    /// with an event.
+    /// Number of windows, intervals, periods or instants above their bound, of those that end with
+    /// an event.
     pub exceeded: u64,
 }
 
 impl Verdict {
-    /// The first violation, if there is one.
+    /// Returns the first violation, if there is one.
     pub fn violation(&self) -> Option<Violation> {
         self.first.map(|finding| Violation {
             key: self.key.clone(),
@@ -63,7 +65,7 @@ impl Verdict {
     }
 }
 
-/// `K: proven: 73 events, at most 10 admitted in (…, …] where 10/h allows 10`.
+/// Formats it as `K: proven: 73 events, at most 10 admitted in (…, …] where 10/h allows 10`.
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { key, scope, .. } = self;
@@ -81,31 +83,31 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// A bound that was exceeded, and where.
+/// A limit that was exceeded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{key}: {}", finding.in_words(scope))]
 pub struct Violation {
     /// The key.
     pub key: Box<str>,
-    /// What was to be proven.
+    /// The checked scope.
     pub scope: Scope,
-    /// What was found instead.
+    /// The sum that exceeds the limit.
     pub finding: Finding,
 }
 
-/// A sum, where it was found and what was allowed there.
+/// A sum, its interval and the allowed maximum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Where.
+    /// The interval.
     pub interval: Interval,
-    /// What was admitted or held.
+    /// Amount admitted or held.
     pub sum: u128,
-    /// The bound.
+    /// Maximum allowed.
     pub allowed: u128,
 }
 
 impl Finding {
-    /// Whether more was admitted than is allowed.
+    /// Returns true if the sum is larger than allowed.
     pub const fn exceeds(self) -> bool {
         self.sum > self.allowed
     }
@@ -118,7 +120,7 @@ impl Finding {
         rank(self) > rank(other)
     }
 
-    /// `101 admitted in (12:00, 13:00] where 100/h allows 100`.
+    /// Formats it as `101 admitted in (12:00, 13:00] where 100/h allows 100`.
     fn in_words(self, scope: &Scope) -> impl fmt::Display {
         let unit = scope.limit.unit();
         let (sum, allowed) = (Quantity(self.sum, unit), Number(self.allowed, unit));
@@ -131,17 +133,17 @@ impl Finding {
     }
 }
 
-/// Where a sum was taken.
+/// Interval of a sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interval {
     /// A rolling window, without its start: (until − length, until].
     Window {
         /// Its last instant.
         until: Timestamp,
-        /// How long it is.
+        /// Its length.
         length: Span,
     },
-    /// A stretch of any length, with both ends: [from, until].
+    /// An interval of any length, with both ends: [from, until].
     Stretch {
         /// Its first instant.
         from: Timestamp,
@@ -170,8 +172,8 @@ impl fmt::Display for Interval {
     }
 }
 
-/// The start of a window. Windows of a clock that starts at zero begin before 1970, which a
-/// [`Timestamp`] can't say.
+/// Start of a window. If a clock starts at zero, windows begin before 1970, which a [`Timestamp`]
+/// can't represent.
 struct Start(Timestamp, Span);
 
 impl fmt::Display for Start {
@@ -196,14 +198,14 @@ impl fmt::Display for Number {
         if unit != Unit::Usd {
             return number.fmt(f);
         }
-        // A sum of money may be more than `Money` can hold: that is what is to be shown.
+        // A sum of money may be larger than the maximum of `Money`, and has to be printed anyway.
         let fraction = format!("{:09}", number % NANOS);
         let significant = fraction.trim_end_matches('0').len().max(2);
         write!(f, "{}.{}", number / NANOS, &fraction[..significant])
     }
 }
 
-/// A number with its unit; requests go without saying.
+/// A number with its unit; requests have none.
 struct Quantity(u128, Unit);
 
 impl fmt::Display for Quantity {

@@ -1,5 +1,5 @@
-//! What is to be proven of one key: a limit, how many times over, and how far events may have
-//! drifted since they were admitted.
+//! [`Scope`]: the guarantee to prove for one key. It consists of a limit, a factor, and the
+//! inaccuracy of the recorded times.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use super::Malformed;
 use sluicegate_core::limit::Limit;
 use sluicegate_core::time::Span;
 
-/// A limit and what of it is to be proven.
+/// A limit and the guarantee to prove.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scope {
     pub(super) limit: Limit,
@@ -16,36 +16,36 @@ pub struct Scope {
 }
 
 impl Scope {
-    /// The limit itself, by the instants of the store.
+    /// Creates the scope of the limit itself, for times of the store's clock.
     pub const fn new(limit: Limit) -> Self {
         Self { limit, bound: Bound::WHOLE, spread: Span::ZERO }
     }
 
-    /// So many times the limit: what a degraded state promises.
+    /// Sets the factor of the limit that is guaranteed, such as during an outage.
     #[must_use]
     pub const fn bound(mut self, bound: Bound) -> Self {
         self.bound = bound;
         self
     }
 
-    /// The instants were taken at an upstream, and some took longer to get there than others, by
-    /// at most `spread`.
+    /// Declares that times were recorded at an upstream, where delays differ by at most `spread`.
     ///
-    /// Arrivals less than W − spread apart were admitted less than W apart, so it is the windows
-    /// of that length that are proven; a bucket may have refilled for `spread` longer. Where an
-    /// instant lies in a calendar, or who held a slot at it, nothing can be said about.
+    /// Arrivals less than W − spread apart were admitted less than W apart, so windows of that
+    /// length are checked. A bucket may have refilled for `spread` longer. Calendar and concurrency
+    /// limits can't be checked with such times.
     #[must_use]
     pub const fn spread(mut self, spread: Span) -> Self {
         self.spread = Span::from_micros(spread.as_micros());
         self
     }
 
-    /// The limit.
+    /// Returns the limit.
     pub const fn limit(&self) -> &Limit {
         &self.limit
     }
 
-    /// The most in one window, one period or at one instant; for a bucket, at once.
+    /// Returns the largest allowed sum in one window, in one period or at one instant; for a
+    /// bucket, at once.
     pub(super) fn allowed(&self) -> u128 {
         self.bound.of(u128::from(self.limit.amount().get()))
     }
@@ -71,7 +71,7 @@ impl From<Limit> for Scope {
     }
 }
 
-/// `100/h`, `3/2 of 100/h`, `100/h with a spread of 20ms`.
+/// Formats it as `100/h`, `3/2 of 100/h` or `100/h with a spread of 20ms`.
 impl fmt::Display for Scope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.bound != Bound::WHOLE {
@@ -85,8 +85,8 @@ impl fmt::Display for Scope {
     }
 }
 
-/// How many times a limit, as an exact ratio: 1 + 1/2 while the store can't be reached, 2 after
-/// a fail-over that lost writes, 0 where nothing may go at all.
+/// Factor of a limit, as an exact ratio: 1 + 1/2 while the store is unreachable, 2 after a failover
+/// that lost writes, 0 if nothing may be admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bound {
     numerator: u32,
@@ -94,12 +94,13 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// The limit as it is.
+    /// The limit itself.
     pub const WHOLE: Self = Self { numerator: 1, denominator: 1 };
-    /// Neither part may be larger, so that products with it are exact.
+    /// Maximum of numerator and denominator, which keeps products exact.
     pub const PART_MAX: u32 = 1_000_000;
 
-    /// `numerator / denominator`, unless that is no number or a part is too large.
+    /// Creates `numerator / denominator`, or `None` if the denominator is zero or a number is too
+    /// large.
     pub const fn new(numerator: u32, denominator: u32) -> Option<Self> {
         if denominator == 0 || numerator > Self::PART_MAX || denominator > Self::PART_MAX {
             return None;
@@ -107,12 +108,12 @@ impl Bound {
         Some(Self { numerator, denominator })
     }
 
-    /// So many times `amount`, rounded down: sums are whole, so nothing is lost.
+    /// Returns the product with `amount`, rounded down, which is exact because sums are integers.
     fn of(self, amount: u128) -> u128 {
         self.over(amount, 1)
     }
 
-    /// So many times `dividend / divisor`, rounded down once.
+    /// Returns the product with `dividend / divisor`, rounded down once.
     ///
     /// The dividend must be below 2^108.
     pub(super) fn over(self, dividend: u128, divisor: u128) -> u128 {

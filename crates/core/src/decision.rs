@@ -1,4 +1,4 @@
-//! What the store decided, with why and when.
+//! [`Decision`]: the answer of the store to a plan, with the reason and the time.
 
 use smallvec::SmallVec;
 
@@ -10,92 +10,93 @@ use crate::time::Timestamp;
 /// One reading per limit, in the order of [`Plan::scopes`].
 pub type Readings = SmallVec<[Reading; 4]>;
 
-/// May the work go? A denial is not an error.
+/// Answer to the question if the work may start. A denial is not an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// It may go: all of it is charged.
+    /// The work may start, and all of it is charged.
     Allow(Allow),
-    /// Not now: nothing is charged.
+    /// Not now. Nothing is charged.
     Deny(Deny),
-    /// Not ever: it is more than a limit can give.
+    /// Never: the amount is larger than a limit.
     Never(Never),
-    /// The store does not answer or has lost its memory, and the policy is to refuse then. Nothing
-    /// is charged.
+    /// The store does not answer or has lost its data, and the outage policy refuses in this case.
+    /// Nothing is charged.
     Closed(Closed),
 }
 
 /// An admission.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allow {
-    /// When it was decided, by the clock of the store.
+    /// Time of the decision, by the clock of the store.
     pub at: Timestamp,
-    /// When the work may start: now, or the start of a booking.
+    /// Time at which the work may start: now, or the start of a booking.
     pub start: Timestamp,
-    /// Renew, settle or release before this instant, if there is something to.
+    /// Deadline for renewing, settling or releasing, if any of these is due.
     pub until: Option<Timestamp>,
-    /// The id was admitted before; nothing was charged again.
+    /// True if the id was admitted before. Nothing was charged again.
     pub replayed: bool,
-    /// The charges of shadow rules that would have denied it.
+    /// Charges of shadow rules that would have denied the work.
     pub shadowed: SmallVec<[u16; 4]>,
-    /// What every limit shows, this work included.
+    /// Reading of every limit, including this work.
     pub readings: Readings,
-    /// When each charge was written, by the clock of its own server, if the charges lie on several
-    /// servers. Otherwise empty: all were written at `start`.
+    /// Time at which each charge was written, by the clock of its server, if the charges are on
+    /// several servers. Otherwise empty: all were written at `start`.
     pub charged_at: Vec<Timestamp>,
 }
 
 /// A denial.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deny {
-    /// When it was decided, by the clock of the store.
+    /// Time of the decision, by the clock of the store.
     pub at: Timestamp,
-    /// The first instant at which all of it would fit if nobody else came.
+    /// First time at which all of it fits if no other request is admitted before.
     pub start: Timestamp,
-    /// The limit that binds longest.
+    /// Limit that causes the longest wait.
     pub hit: Hit,
-    /// What every limit shows.
+    /// Reading of every limit.
     pub readings: Readings,
 }
 
-/// More than a limit can ever give.
+/// A denial because the amount is larger than a limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Never {
-    /// When it was decided, by the clock of the store.
+    /// Time of the decision, by the clock of the store.
     pub at: Timestamp,
-    /// The limit that is too small.
+    /// Limit that is too small.
     pub hit: Hit,
-    /// What every limit shows.
+    /// Reading of every limit.
     pub readings: Readings,
 }
 
-/// A refusal because the usage is not known: the store does not answer, or it lost its memory.
+/// A refusal because the usage is unknown: the store does not answer, or it has lost its data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Closed {
-    /// When it was refused, by the clock of this node; of a store that lost its memory by its own.
+    /// Time of the refusal, by the clock of this node; if the store has lost its data, by the
+    /// store's clock.
     pub at: Timestamp,
-    /// Until when, if the store lost its memory: all that was admitted before has left the window
-    /// of its rule then.
+    /// End of the refusal, if the store has lost its data. By then, everything admitted before has
+    /// left the window of its rule.
     pub until: Option<Timestamp>,
-    /// None: nobody knows what limits show.
+    /// Always empty, because the usage is unknown.
     pub readings: Readings,
 }
 
 /// One limit of one charge of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hit {
-    /// The number of the charge.
+    /// Index of the charge in the plan.
     pub charge: usize,
-    /// The number of the limit in its meter.
+    /// Index of the limit in the meter of the charge.
     pub limit: usize,
 }
 
 impl Decision {
-    /// Whether the work may go.
+    /// Returns true if the work may start.
     pub const fn is_allowed(&self) -> bool {
         matches!(self, Self::Allow(_))
     }
 
-    /// When it was decided.
+    /// Returns the time of the decision.
     pub const fn at(&self) -> Timestamp {
         match self {
             Self::Allow(allow) => allow.at,
@@ -105,7 +106,7 @@ impl Decision {
         }
     }
 
-    /// What every limit shows.
+    /// Returns the reading of every limit.
     pub const fn readings(&self) -> &Readings {
         match self {
             Self::Allow(allow) => &allow.readings,
@@ -115,7 +116,8 @@ impl Decision {
         }
     }
 
-    /// The most of a unit that would fit now, or `None` if nothing limits the unit.
+    /// Returns the largest amount of a unit that would fit now, or `None` if no limit counts the
+    /// unit.
     pub fn fits(&self, plan: &Plan<'_>, unit: Unit) -> Option<u64> {
         let scopes = plan.charges().iter().flat_map(|charge| {
             (0..charge.meter.len()).map(move |limit| (charge, charge.meter.limit(limit)))

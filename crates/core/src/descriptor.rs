@@ -1,25 +1,25 @@
-//! How a descriptor of Envoy becomes the dimensions of a query, and what rules call them.
+//! Converts an Envoy rate limit descriptor to the dimensions of a query.
 //!
-//! Every entry is a dimension of its own name, so that rules can speak of `userId` or
-//! `remote_address` wherever a query comes from. Two more tell what an entry alone can't:
+//! Every entry becomes a dimension of the same name, so rules can use `userId` or `remote_address`
+//! for all kinds of clients. Two more dimensions contain the rest:
 //!
 //! | dimension | value |
 //! |---|---|
 //! | `envoy.domain` | the domain of the call |
 //! | `envoy.descriptor` | the keys of the entries in their order, joined by `/` |
 //!
-//! A key that comes again in the same descriptor is `key#2`, `key#3` and so on.
+//! If a key is repeated in one descriptor, the repetitions become `key#2`, `key#3` and so on.
 
 use std::borrow::Cow;
 
-/// The beginning of the names of the dimensions that only Envoy sets.
+/// Prefix of the dimensions that only Envoy requests have.
 pub const ENVOY: &str = "envoy.";
-/// The dimension that holds the domain.
+/// Name of the dimension that contains the domain.
 pub const DOMAIN: &str = "envoy.domain";
-/// The dimension that holds the shape.
+/// Name of the dimension that contains the shape of the descriptor.
 pub const SHAPE: &str = "envoy.descriptor";
 
-/// The keys of a descriptor in their order, as one text.
+/// Returns the keys of a descriptor in their order, as one text.
 pub fn shape<'k>(keys: impl Iterator<Item = &'k str>) -> Cow<'k, str> {
     // Most descriptors have one entry.
     let mut shape = Cow::Borrowed("");
@@ -36,7 +36,7 @@ pub fn shape<'k>(keys: impl Iterator<Item = &'k str>) -> Cow<'k, str> {
     shape
 }
 
-/// A key without `/`, so that no two lists of keys have one shape.
+/// Escapes `/` in a key, so that different lists of keys have different shapes.
 fn escaped(key: &str) -> Cow<'_, str> {
     match key.contains(['/', '%']) {
         true => Cow::Owned(key.replace('%', "%25").replace('/', "%2F")),
@@ -44,7 +44,8 @@ fn escaped(key: &str) -> Cow<'_, str> {
     }
 }
 
-/// What the dimension of an entry with this `key` is called, after entries with the keys `before`.
+/// Returns the name of the dimension for an entry with this `key`, after entries with the keys
+/// `before`.
 pub fn dimension<'k>(before: impl Iterator<Item = &'k str>, key: &str) -> Cow<'_, str> {
     let reserved = key == DOMAIN || key == SHAPE;
     match before.filter(|other| *other == key).count() + usize::from(reserved) {

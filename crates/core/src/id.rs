@@ -1,27 +1,27 @@
-//! The name of one piece of work, by which the store recognises it when it comes again.
+//! [`Id`]: the 128-bit id of a request, reservation, lease or booking.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// 128 bits that name one request, reservation, lease or booking.
+/// The id of a request, reservation, lease or booking: 128 bits.
 ///
-/// Ids that a caller supplies become an `Id` by [`Id::scoped`], so that two callers who use the
-/// same words never meet, and so that an id takes the same room whatever its length.
+/// [`Id::scoped`] makes an `Id` from an id that a caller supplies. So two callers can use the same
+/// text without a collision, and an id has the same size whatever its text.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Id {
-    // Two halves and not a u128, whose alignment would make everything that holds an id larger.
+    // Two halves instead of a u128, whose alignment would enlarge every struct that contains an id.
     high: u64,
     low: u64,
 }
 
 impl Id {
-    /// An id made of random or otherwise unique bits.
+    /// Creates an id of random or otherwise unique bits.
     pub const fn from_bits(bits: u128) -> Self {
         Self { high: (bits >> 64) as u64, low: bits as u64 }
     }
 
-    /// The id of a caller's own `text`, kept apart from those of every other `caller`.
+    /// Creates the id of a caller's own `text`, separate from the ids of every other `caller`.
     pub fn scoped(caller: &str, text: &str) -> Self {
         let mut hasher = blake3::Hasher::new_derive_key("sluicegate 2026 caller id");
         hasher.update(&(caller.len() as u64).to_le_bytes());
@@ -32,7 +32,7 @@ impl Id {
         Self::from_bits(u128::from_le_bytes(bits))
     }
 
-    /// The bits.
+    /// Returns the bits.
     pub const fn to_bits(self) -> u128 {
         (self.high as u128) << 64 | self.low as u128
     }
@@ -41,7 +41,7 @@ impl Id {
 /// 32 hexadecimal digits.
 impl fmt::Display for Id {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // By hand: every line of the decision log has one, and the general way takes ten times
+        // Written by hand: every line of the decision log has an id, and `format!` takes ten times
         // as long.
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
         let mut text = [0; 32];
@@ -59,7 +59,7 @@ impl fmt::Debug for Id {
     }
 }
 
-/// Why a text is not an [`Id`].
+/// Error of parsing a text that is not an [`Id`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an id is 32 hexadecimal digits, as an earlier answer gave it")]
 pub struct IdError;

@@ -1,50 +1,50 @@
-//! The name of one counter: a rule and the values that it counts apart.
+//! [`Key`]: the name of one counter, made of a rule and the values by which the rule counts.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
-/// The text under which usage is kept.
+/// Name of a counter in the store.
 ///
-/// Keys are injective: parts are joined by `:` and every byte of a value outside
-/// `[A-Za-z0-9._-]` is percent-escaped, so `("a:b", "c")` and `("a", "b:c")` never meet, and a
-/// `{` in a user's id can't choose a Redis Cluster slot.
+/// Different values give different keys: parts are joined by `:`, and every byte of a value outside
+/// `[A-Za-z0-9._-]` is percent-escaped. So `("a:b", "c")` and `("a", "b:c")` have different keys,
+/// and a `{` in a user's id can't choose a Redis Cluster slot.
 #[derive(Clone)]
 pub struct Key {
-    /// Most texts fit in here and cost no allocation.
+    /// Text of a short key. Most keys fit and need no allocation.
     short: [u8; Self::SHORT],
     length: u8,
-    /// All of a text that does not.
+    /// The whole text of a longer key.
     #[expect(clippy::box_collection, reason = "a Vec would be 16 bytes longer in every short key")]
     long: Option<Box<Vec<u8>>>,
 }
 
 impl Key {
-    /// With this a key takes 64 bytes.
+    /// Size of the inline buffer; with it, a key has 64 bytes.
     const SHORT: usize = 55;
 
-    /// A text to which parts are added.
+    /// Starts a key with `prefix`, to which parts are added.
     pub(crate) fn start(prefix: &str) -> Self {
         let mut key = Self { short: [0; Self::SHORT], length: 0, long: None };
         key.push_bytes(prefix.as_bytes());
         key
     }
 
-    /// A key that is exactly this text, as a store reads it back.
+    /// Creates a key of exactly this text, such as a store reads back.
     pub fn literal(text: &str) -> Self {
         Self::start(text)
     }
 
-    /// Adds text that is known to be safe.
+    /// Appends text without escaping.
     pub(crate) fn push_literal(&mut self, text: &str) {
         self.push_bytes(text.as_bytes());
     }
 
-    /// Adds a value, escaped.
+    /// Appends an escaped value.
     pub(crate) fn push_value(&mut self, value: &str) {
         self.push_part(Part { text: value, whole: value, plain: is_plain(value) });
     }
 
-    /// Adds a value, escaped.
+    /// Appends an escaped value.
     #[inline]
     pub(crate) fn push_part(&mut self, part: Part<'_>) {
         if part.plain {
@@ -85,7 +85,7 @@ impl Key {
         self.long.get_or_insert_with(|| Box::new(short.to_vec())).extend_from_slice(bytes);
     }
 
-    /// The bytes of the text.
+    /// Returns the text as bytes.
     #[inline]
     pub fn as_bytes(&self) -> &[u8] {
         match &self.long {
@@ -94,29 +94,29 @@ impl Key {
         }
     }
 
-    /// The text.
+    /// Returns the text.
     pub fn as_str(&self) -> &str {
         std::str::from_utf8(self.as_bytes())
             .expect("made of ASCII and of the UTF-8 text of a template")
     }
 }
 
-/// A value that becomes part of a key.
+/// A dimension's value that becomes part of a key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part<'a> {
     pub(crate) text: &'a str,
-    /// The value as it was given, where the text is only an extract of a long one.
+    /// The value as given, if `text` is only the beginning and hash of a long one.
     pub(crate) whole: &'a str,
-    /// Nothing in it has to be escaped: nearly all values are like this.
+    /// True if nothing has to be escaped, as in nearly all values.
     pub(crate) plain: bool,
 }
 
-/// Whether nothing in a value has to be escaped.
+/// Returns true if nothing in a value has to be escaped.
 pub(crate) fn is_plain(value: &str) -> bool {
     value.bytes().fold(true, |plain, byte| plain & PLAIN[usize::from(byte)])
 }
 
-/// Which bytes need no escape.
+/// Bytes that need no escape.
 static PLAIN: [bool; 256] = {
     let mut plain = [false; 256];
     let mut byte = 0;

@@ -1,11 +1,12 @@
-//! The domain of Sluicegate, in the order in which a question walks through it:
+//! The domain types of Sluicegate: queries, rules, plans, decisions and the algorithms that count.
+//! A request passes through them in this order:
 //!
 //! ```text
 //! Query ─Ruleset::plan→ Plan ─Store::acquire→ Decision
 //! ```
 //!
-//! There is no clock, no socket, no file and no lock in this crate: time is an argument, and a
-//! [`store::Store`] supplies atomicity.
+//! This crate contains no clock, socket, file or lock. Time is an argument, and a [`store::Store`]
+//! provides atomicity.
 
 pub mod algorithm;
 pub mod decision;

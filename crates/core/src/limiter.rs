@@ -1,4 +1,5 @@
-//! The rules in force, the store that keeps their usage, and what holds while it does not answer.
+//! [`Limiter`]: the entry point of every service. It combines the current rules with the store that
+//! keeps their usage, and decides by the outage policies while the store does not answer.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,14 +17,14 @@ use crate::ruleset::{FormerLimit, Ruleset};
 use crate::store::{Ended, Error, Renewed, Shut, Store, TOMBSTONE, Unanswered, Usage};
 use crate::time::{Clock, Span, Timestamp};
 
-/// What every front door asks: rules that can be swapped, over one store.
+/// Decides about plans: replaceable rules over one store.
 ///
-/// A decision takes the rules once and sees the same ones to its end, whatever is swapped in
-/// meanwhile; nobody waits for a swap.
+/// A decision loads the rules once and uses them to its end, even if they are replaced meanwhile.
+/// Replacing them blocks no request.
 ///
-/// The fallback keeps what this node lets through on its own while the store does not answer. It is
-/// never reset when the store is back, so that a store which comes and goes lets through no more
-/// than one that stays away.
+/// The fallback counts what this node admits by itself while the store does not answer. It is never
+/// reset when the store is back, so a store that is available now and then admits no more than one
+/// that stays down.
 pub struct Limiter<S> {
     rules: ArcSwap<Ruleset>,
     store: S,
@@ -31,24 +32,24 @@ pub struct Limiter<S> {
     fell_back: FellBack,
 }
 
-/// A store in this process that answers at once and always, and its clock.
+/// A store in this process that always answers, and its clock.
 struct Fallback<S> {
     store: S,
     clock: Box<dyn Clock>,
 }
 
-/// Until when the fallback may hold something that a handle or a reset is about. Later it need not
-/// be asked any more.
+/// Time until which the fallback may hold records that a handle or a reset refers to. After that,
+/// it does not have to be called any more.
 #[derive(Debug, Default)]
 struct FellBack {
-    /// In microseconds of the fallback's clock.
+    /// The time, in microseconds of the fallback's clock.
     until: AtomicU64,
-    /// The longest that anything was held without being touched, in microseconds.
+    /// The longest time for which the fallback keeps a record that is not touched, in microseconds.
     longest: AtomicU64,
 }
 
 impl FellBack {
-    /// The fallback is asked to admit a plan.
+    /// Notes that the fallback is asked to admit a plan.
     fn asked(&self, plan: &Plan<'_>, now: Timestamp) {
         let keep = plan.id.keep.unwrap_or_default().max(TOMBSTONE);
         let held = keep + plan.hold.unwrap_or_default() + plan.window();
@@ -56,7 +57,7 @@ impl FellBack {
         self.touched(now);
     }
 
-    /// The fallback was asked about something that it holds, and keeps it for longer.
+    /// Notes that a record of the fallback was used, which keeps it for longer.
     fn touched(&self, now: Timestamp) {
         let longest = Span::from_micros(self.longest.load(Ordering::Acquire));
         self.until.fetch_max((now + longest).as_micros(), Ordering::AcqRel);
@@ -68,65 +69,65 @@ impl FellBack {
     }
 }
 
-/// Whether the fallback charges what it admits.
+/// Mode in which the fallback decides.
 #[derive(Clone, Copy)]
 enum Writes {
     Yes,
     No,
 }
 
-/// A decision, and how it came about.
+/// A decision and its origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
     /// The decision.
     pub decision: Decision,
-    /// The policy that made it, if the store did not answer.
+    /// The outage policy that made it, if the store did not answer.
     pub outage: Option<OutagePolicy>,
 }
 
 impl<S> Limiter<S> {
-    /// A limiter with its first rules.
+    /// Creates a limiter with its first rules.
     pub fn new(rules: Ruleset, store: S) -> Self {
         let (fallback, fell_back) = (None, FellBack::default());
         Self { rules: ArcSwap::from_pointee(rules), store, fallback, fell_back }
     }
 
-    /// Decides by the outage policies while the store does not answer; without a fallback that
-    /// stays an error. The fallback is a memory store, and `clock` is the clock that it reads.
+    /// Decides by the outage policies while the store does not answer. Without a fallback, an
+    /// outage is an error. The fallback is a memory store, and `clock` is the clock that it reads.
     #[must_use]
     pub fn with_fallback(self, store: S, clock: impl Clock + 'static) -> Self {
         Self { fallback: Some(Fallback { store, clock: Box::new(clock) }), ..self }
     }
 
-    /// The rules in force.
+    /// Returns the current rules.
     pub fn rules(&self) -> Guard<Arc<Ruleset>> {
         self.rules.load()
     }
 
-    /// Puts other rules in force, with the present overrides, and returns the rules of before.
+    /// Replaces the rules, keeps the current overrides, and returns the previous rules.
     ///
-    /// Usage stays: counters go by their keys, and what was used until `now` also counts under a
-    /// limit that has changed its shape.
+    /// Usage is kept, because counters are found by their keys. Usage until `now` also counts under
+    /// a limit that has changed its shape.
     pub fn replace(&self, rules: &Ruleset, now: Timestamp) -> Arc<Ruleset> {
         self.rules.rcu(|before| {
             rules.with_overrides(before.overrides()).with_formers(&before.limits_until(now), now)
         })
     }
 
-    /// Counts usage under these former limits of the rules as well.
+    /// Also counts usage under these former limits of the rules.
     pub fn carry_over(&self, formers: &[FormerLimit], now: Timestamp) {
         self.rules.rcu(|before| before.with_formers(formers, now));
     }
 
-    /// Puts these overrides in force, and no others. Those that fit no rule wait for one that they
-    /// fit: see [`Ruleset::misfits`].
+    /// Replaces all overrides. Overrides that do not apply to a rule have no effect until a rule
+    /// fits: see [`Ruleset::misfits`].
     pub fn override_with(&self, overrides: &[Override], now: Timestamp) {
         self.rules.rcu(|before| {
             before.with_overrides(overrides).with_formers(&before.limits_until(now), now)
         });
     }
 
-    /// Where usage is kept.
+    /// Returns the store.
     pub const fn store(&self) -> &S {
         &self.store
     }
@@ -143,7 +144,7 @@ impl<S: Store> Limiter<S> {
         let verdict = match &self.fallback {
             None => Err(Error::Unavailable(unanswered)),
             Some(fallback) => {
-                // Before the caller knows: it may settle at once.
+                // Before the caller gets the answer, because it may settle at once.
                 self.fell_back.asked(plan, fallback.clock.now());
                 self.alone(plan, &fallback.store, Writes::Yes).await
             }
@@ -155,7 +156,7 @@ impl<S: Store> Limiter<S> {
         verdict
     }
 
-    /// What [`Limiter::acquire`] would answer to a new id. Writes nothing.
+    /// Returns what [`Limiter::acquire`] would answer to a new id. Writes nothing.
     pub async fn peek(&self, plan: &Plan<'_>) -> Result<Verdict, Error> {
         match (self.store.peek(plan).await, &self.fallback) {
             (Err(Error::Unavailable(_)), Some(fallback)) => {
@@ -167,7 +168,7 @@ impl<S: Store> Limiter<S> {
 
     /// Reserves the first instant at which the plan fits; see [`Store::book`].
     ///
-    /// Only the store books: a start that other nodes do not know of is none.
+    /// Only the store books, because other nodes could not see a booking of this node.
     pub async fn book(&self, plan: &Plan<'_>) -> Result<Verdict, Error> {
         let booked = self.store.book(plan).await;
         if let Err(Error::Unavailable(Unanswered { attempt: Some(attempt), .. })) = &booked {
@@ -176,10 +177,10 @@ impl<S: Store> Limiter<S> {
         booked.map(Verdict::of_store)
     }
 
-    /// Takes back work that never left; see [`Store::cancel`].
+    /// Cancels work that was never started; see [`Store::cancel`].
     pub async fn cancel(&self, handle: &Handle) -> Result<Ended, Error> {
         if let Some(fallback) = self.fell_back() {
-            // Whether it knows the id or not: the store answers for both.
+            // The result does not matter, because the store answers in any case.
             let _ = fallback.store.cancel(handle).await;
         }
         self.store.cancel(handle).await
@@ -201,7 +202,7 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Makes leases and hold last as long again; see [`Store::renew`].
+    /// Extends leases and hold by their full length from now; see [`Store::renew`].
     pub async fn renew(&self, handle: &Handle) -> Result<Renewed, Error> {
         match self.ask_fallback(async |fallback| fallback.renew(handle).await).await {
             None => self.store.renew(handle).await,
@@ -209,9 +210,9 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Keeps the plan's gates closed for so long, this node's own included; see [`Store::close`].
+    /// Closes the plan's gates for `wait`, in the store and on this node; see [`Store::close`].
     ///
-    /// While the store does not answer, this node at least knows.
+    /// While the store does not answer, the gates are closed at least on this node.
     pub async fn close(&self, plan: &Plan<'_>, wait: Span) -> Result<Shut, Error> {
         let own = match &self.fallback {
             Some(fallback) => fallback.store.close(plan, wait).await.ok(),
@@ -223,7 +224,7 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Forgets all usage of the plan's counters, this node's own included.
+    /// Removes all usage of the plan's counters, in the store and on this node.
     pub async fn reset(&self, plan: &Plan<'_>) -> Result<Timestamp, Error> {
         if let Some(fallback) = self.fell_back() {
             fallback.store.reset(plan).await?;
@@ -231,12 +232,12 @@ impl<S: Store> Limiter<S> {
         self.store.reset(plan).await
     }
 
-    /// The fallback, if it may still hold something.
+    /// Returns the fallback if it may still hold records.
     fn fell_back(&self) -> Option<&Fallback<S>> {
         self.fallback.as_ref().filter(|fallback| self.fell_back.holds(fallback.clock.now()))
     }
 
-    /// What the fallback says about something that it may hold; `None` if that is nothing.
+    /// Returns the fallback's answer about a record, or `None` if it has no such record.
     async fn ask_fallback<T>(
         &self,
         ask: impl AsyncFnOnce(&S) -> Result<T, Error>,
@@ -250,7 +251,7 @@ impl<S: Store> Limiter<S> {
         Some(answer)
     }
 
-    /// Decides by the outage policy; the fallback counts this node's part.
+    /// Decides by the outage policy; the fallback counts this node's share.
     async fn alone(&self, plan: &Plan<'_>, fallback: &S, writes: Writes) -> Result<Verdict, Error> {
         let Usage { at, readings } = fallback.usage(plan).await?;
         let count = async |part: &Plan<'_>| match writes {
@@ -258,12 +259,12 @@ impl<S: Store> Limiter<S> {
             Writes::No => fallback.peek(part).await,
         };
         let closed = || Decision::Closed(Closed { at, until: None, readings: Readings::new() });
-        // Whichever is more: the share of each must not be too large.
+        // The larger number, so that no node's share is too large.
         let nodes = self.rules().outage().nodes_max.max(self.store.nodes());
         let decision = match outage::alone(plan, nodes) {
             Alone::Closed => closed(),
             Alone::Counted(part) => match count(&part).await? {
-                // The part may be too small for what the whole limit gives.
+                // The share may be too small for an amount that fits the whole limit.
                 Decision::Never(_) => closed(),
                 decision => decision,
             },

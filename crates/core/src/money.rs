@@ -1,6 +1,7 @@
-//! Money as whole nano-dollars, and prices that are exact until they are rounded once.
+//! [`Money`] in whole nano-dollars, and exact [`Price`]s per token.
 //!
-//! No binary float comes near an amount: `0.1 + 0.2` style drift would let a budget leak or lock.
+//! Amounts are never binary floats, because rounding errors such as `0.1 + 0.2` would change a
+//! budget.
 
 use std::fmt;
 use std::str::FromStr;
@@ -19,23 +20,23 @@ const ATTOS_PER_NANO: u128 = 1_000_000_000;
 pub struct Money(u64);
 
 impl Money {
-    /// Nothing.
+    /// No money.
     pub const ZERO: Self = Self(0);
-    /// The most that can be counted.
+    /// The largest amount that can be counted.
     pub const MAX: Self = Self(EXACT_MAX);
 
-    /// `nanos` nano-dollars, or `None` above what a store can count exactly.
+    /// Creates an amount of nano-dollars, or `None` if a store can't count it exactly.
     pub const fn from_nanos(nanos: u64) -> Option<Self> {
         if nanos > EXACT_MAX { None } else { Some(Self(nanos)) }
     }
 
-    /// Whole nano-dollars.
+    /// Returns the amount in nano-dollars.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 }
 
-/// Dollars with at least two decimals and no needless zeros: `5.00`, `0.0002606`.
+/// Formats dollars with at least two decimals and no further trailing zeros: `5.00`, `0.0002606`.
 impl fmt::Display for Money {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let fraction = format!("{:09}", self.0 % NANOS_PER_USD);
@@ -44,21 +45,21 @@ impl fmt::Display for Money {
     }
 }
 
-/// Why a text is not an amount of money or a price.
+/// Error of parsing a text that is not an amount of money or a price.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MoneyError {
     /// Not a plain decimal number.
     #[error("{0:?} is not an amount: write a plain decimal such as 5.00 or 0.0002")]
     Form(String),
-    /// More decimals than are kept.
+    /// More decimals than are stored.
     #[error("{text:?} has more than {max} decimals, which is finer than what is counted")]
     Fine {
-        /// What was given.
+        /// The text.
         text: String,
-        /// How many decimals can be kept exactly.
+        /// Maximum number of decimals.
         max: usize,
     },
-    /// More than can be counted.
+    /// An amount that is too large.
     #[error("{0:?} is more than the 9,007,199 dollars that can be counted")]
     Large(String),
     /// A price without its unit.
@@ -80,17 +81,17 @@ impl FromStr for Money {
     }
 }
 
-/// What one token costs, exactly, in atto-dollars (10⁻¹⁸ USD).
+/// Price of one token, exact, in atto-dollars (10⁻¹⁸ USD).
 ///
-/// Atto-dollars hold every published price (the cheapest are around 10⁻⁹ USD per token) without
-/// rounding; [`cost`] rounds up once, when tokens have become an amount of money.
+/// Atto-dollars represent every published price (the cheapest are around 10⁻⁹ USD per token)
+/// without rounding. [`cost`] rounds up once, when tokens become an amount of money.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Price(u64);
 
 impl Price {
-    /// Reads dollars per token as programs write numbers: `2e-07`, `0.0000002`, `1.5E-6`.
+    /// Parses dollars per token as programs write numbers: `2e-07`, `0.0000002`, `1.5E-6`.
     ///
-    /// What is finer than 10⁻¹⁸ dollars is rounded up: programs that work with binary floats write
+    /// Fractions below 10⁻¹⁸ dollars are rounded up: programs that use binary floats write
     /// `1.2499999999999999e-06`, and no price is that fine.
     pub fn per_token(text: &str) -> Result<Self, MoneyError> {
         let form = || MoneyError::Form(text.to_owned());
@@ -110,7 +111,7 @@ impl Price {
         let attos = if power >= 0 {
             scale(power).and_then(|scale| number.checked_mul(scale)).filter(|_| number > 0)
         } else {
-            // A divisor that is too large for the type leaves nothing but the rounding.
+            // If the divisor is too large for the type, only the rounding remains.
             Some(scale(-power).map_or(u128::from(number > 0), |scale| number.div_ceil(scale)))
         };
         let attos = if number == 0 { Some(0) } else { attos };
@@ -121,7 +122,7 @@ impl Price {
 impl FromStr for Price {
     type Err = MoneyError;
 
-    /// Reads `0.20 USD/1M` (per million tokens), `2 USD/1K` or `0.0000002 USD/token`.
+    /// Parses `0.20 USD/1M` (per million tokens), `2 USD/1K` or `0.0000002 USD/token`.
     fn from_str(text: &str) -> Result<Self, MoneyError> {
         let form = || MoneyError::Price(text.to_owned());
         let (dollars, unit) = text.split_once("USD").ok_or_else(form)?;
@@ -137,16 +138,17 @@ impl FromStr for Price {
     }
 }
 
-/// The cost of several counts of tokens at their prices, rounded up once to a nano-dollar.
+/// Returns the cost of several counts of tokens at their prices, rounded up once to a nano-dollar.
 ///
-/// `None` when the total is more than can be counted.
+/// Returns `None` if the total is too large to be counted.
 pub fn cost<I: IntoIterator<Item = (u64, Price)>>(parts: I) -> Option<Money> {
     let nanos = attos(parts)?.div_ceil(ATTOS_PER_NANO);
     u64::try_from(nanos).ok().and_then(Money::from_nanos)
 }
 
-/// How many tokens at `price` can be had for `budget` besides `parts`; `None` if those alone cost
-/// more. A price of nothing buys as many as can be counted.
+/// Returns the number of tokens at `price` that `budget` pays for in addition to `parts`, or `None`
+/// if `parts` alone cost more. If the price is zero, this is the largest number that can be
+/// counted.
 pub fn affordable<I: IntoIterator<Item = (u64, Price)>>(
     budget: Money,
     parts: I,
@@ -164,7 +166,7 @@ fn attos<I: IntoIterator<Item = (u64, Price)>>(parts: I) -> Option<u128> {
     })
 }
 
-/// `text × 10^places` as an integer, if that is exact.
+/// Parses `text × 10^places` as an integer, if that is exact.
 fn decimal(text: &str, places: usize) -> Result<u128, MoneyError> {
     let form = || MoneyError::Form(text.to_owned());
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));

@@ -1,4 +1,4 @@
-//! What happens while the store does not answer.
+//! [`OutagePolicy`]: the amount that a node admits by itself while the store does not answer.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use crate::algorithm::{Meter, concurrency, log, window};
 use crate::limit::Limit;
 use crate::plan::{Charge, Plan};
 
-/// How much each node lets through on its own while the store does not answer.
+/// Amount that each node admits by itself while the store does not answer.
 ///
 /// With a limit of L and N nodes, a node admits ⌊x · L / N⌋ in a window:
 ///
@@ -18,24 +18,24 @@ use crate::plan::{Charge, Plan};
 /// | `open` | 10 |
 /// | `unlimited` | not counted |
 ///
-/// Together with what the store let through before, that is at most (1 + x) L in any window. Of
-/// several policies in one plan the strictest holds, which is the least.
+/// Together with what the store admitted before, that is at most (1 + x) L in any window. If
+/// several policies apply to one plan, the strictest wins, which is the smallest value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum OutagePolicy {
-    /// Nothing: the limit is worth more than the availability of what it protects.
+    /// Nothing: the limit is more important than the availability of the service behind it.
     #[default]
     Closed,
-    /// Half of this node's share: all nodes together stay below one and a half limits, whatever
-    /// was let through before.
+    /// Half of this node's share: all nodes together stay below one and a half times the limit,
+    /// including what the store admitted before.
     Local,
-    /// Ten times this node's share: keeps out a flood, and hardly anything else.
+    /// Ten times this node's share: stops a flood and little else.
     Open,
-    /// Everything.
+    /// Everything, without counting.
     Unlimited,
 }
 
 impl OutagePolicy {
-    /// Every policy with the word for it, strictest first.
+    /// Every policy with its name in the configuration, strictest first.
     pub const ALL: [(&'static str, Self); 4] = [
         ("closed", Self::Closed),
         ("local", Self::Local),
@@ -43,7 +43,7 @@ impl OutagePolicy {
         ("unlimited", Self::Unlimited),
     ];
 
-    /// The word for it.
+    /// Returns its name in the configuration.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Closed => "closed",
@@ -53,7 +53,7 @@ impl OutagePolicy {
         }
     }
 
-    /// The share of one of so many nodes; `None` if it does not count.
+    /// Returns the share of one of `nodes` nodes, or `None` if this policy does not count.
     fn share_of(self, nodes: u32) -> Option<Share> {
         let nodes = u64::from(nodes.max(1));
         match self {
@@ -64,9 +64,10 @@ impl OutagePolicy {
         }
     }
 
-    /// How much of a limit one of `nodes` lets through in a window; `None` if it does not count.
+    /// Returns the part of a limit that one of `nodes` nodes admits in a window, or `None` if this
+    /// policy does not count.
     pub fn share(self, limit: &Limit, nodes: u32) -> Option<u64> {
-        // A bucket gives its rate in the long run; its capacity may be as small as one.
+        // In the long run a bucket admits its rate; its capacity may be as small as one.
         let amount = match limit {
             Limit::Bucket { rate, .. } => rate.amount,
             other => other.amount(),
@@ -75,7 +76,7 @@ impl OutagePolicy {
     }
 }
 
-/// A part of every limit: `of / by`, rounded down.
+/// Fraction of every limit: `of / by`, rounded down.
 #[derive(Clone, Copy, Debug)]
 struct Share {
     of: u64,
@@ -88,7 +89,7 @@ impl Share {
         u64::try_from(part).unwrap_or(u64::MAX)
     }
 
-    /// The meter that gives this part; `None` if that is nothing.
+    /// Returns a meter with this fraction of the charge's limits, or `None` if a fraction is zero.
     fn meter<'a>(self, charge: &Charge<'a>) -> Option<Meter<'a>> {
         let some = |limit| Some(self.amount(limit)).filter(|&part| part > 0);
         Some(match &charge.meter {
@@ -104,7 +105,8 @@ impl Share {
             Meter::Calendar(quota) => {
                 Meter::Calendar(window::CalendarQuota { limit: some(quota.limit)?, ..*quota })
             }
-            // Part of a bucket may hold less than one: what it gives in its window is counted.
+            // A fraction of a bucket may hold less than one, so its rate per window is counted
+            // instead.
             Meter::Bucket(quota) => {
                 let (limit, window) = match &charge.limits()[0] {
                     Limit::Bucket { rate, .. } => (rate.amount.get(), rate.window.span()),
@@ -119,14 +121,15 @@ impl Share {
     }
 }
 
-/// The policies of a configuration.
+/// Outage policies of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outage {
-    /// For everybody else. Default: closed, because a limit that a lost connection lifts is none.
+    /// Policy of all other client types. Default: closed, because a limit that is lifted by a lost
+    /// connection is no limit.
     pub default: OutagePolicy,
-    /// By the value of the dimension `clientType`. Default: none.
+    /// Policies by value of the dimension `clientType`. Default: none.
     pub by_client_type: BTreeMap<String, OutagePolicy>,
-    /// The most nodes that are ever up at once.
+    /// Maximum number of nodes that run at the same time.
     pub nodes_max: u32,
 }
 
@@ -138,29 +141,29 @@ impl Default for Outage {
 }
 
 impl Outage {
-    /// The dimension whose value can choose a policy.
+    /// Name of the dimension that selects a policy.
     pub const CLIENT_TYPE: &'static str = "clientType";
 
-    /// The policy for a client type.
+    /// Returns the policy for a client type.
     pub fn policy(&self, client_type: Option<&str>) -> OutagePolicy {
         let own = client_type.and_then(|client_type| self.by_client_type.get(client_type));
         own.copied().unwrap_or(self.default)
     }
 }
 
-/// What a node may do on its own about a plan.
+/// Admission rule of a node for one plan while the store does not answer.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "it lives for the length of one match")]
 pub(crate) enum Alone<'a> {
-    /// Nothing.
+    /// Refuse it.
     Closed,
-    /// Admit it if the node's own share has room.
+    /// Admit it if the node's own share has room for this plan.
     Counted(Plan<'a>),
-    /// Admit it.
+    /// Admit it without counting.
     Uncounted,
 }
 
-/// What one of so many nodes may do about a plan while the store does not answer.
+/// Returns how one of `nodes` nodes decides about a plan while the store does not answer.
 pub(crate) fn alone<'a>(plan: &Plan<'a>, nodes: u32) -> Alone<'a> {
     let Some(share) = plan.outage.share_of(nodes) else { return Alone::Uncounted };
     match plan.with_meters(|charge| share.meter(charge)) {

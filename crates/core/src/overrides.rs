@@ -1,32 +1,33 @@
-//! Other limits for some, for a while, without touching the configuration.
+//! [`Override`]: other limits of a rule for some requests and for a time, without a change of the
+//! configuration.
 
 use crate::id::Id;
 use crate::limit::Limit;
 use crate::rule::{Pattern, Rule};
 use crate::time::Timestamp;
 
-/// In the place of the limits of a rule, for work that fits.
+/// Limits that replace those of a rule for matching work.
 ///
-/// Usage goes on in the counters of the rule: whoever gets more has used what they have used. Of
-/// several that fit, the newest applies.
+/// Usage continues in the counters of the rule, so a higher limit does not reset it. If several
+/// overrides match, the newest applies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Override {
-    /// Its name.
+    /// Id of the override.
     pub id: Id,
-    /// The rule.
+    /// Name of the rule.
     pub rule: String,
-    /// For whom: beside the conditions of the rule, all of these must hold.
+    /// Conditions that must hold in addition to those of the rule.
     pub when: Vec<(String, Pattern)>,
-    /// The limits; none means none.
+    /// The limits; an empty list removes the limits of the rule.
     pub limits: Vec<Limit>,
-    /// Since when.
+    /// Time of creation.
     pub since: Timestamp,
-    /// When it ends, by the clock of this node: a banned caller is told.
+    /// Time at which it ends, by the clock of this node; part of the answer to a banned caller.
     pub until: Option<Timestamp>,
 }
 
 impl Override {
-    /// The rule as it is for those who fit.
+    /// Returns the rule with the limits of this override.
     pub(crate) fn apply(&self, rule: &Rule) -> Rule {
         let ends = |limit: &Limit| match limit {
             Limit::Banned { .. } => Limit::Banned { until: self.until },

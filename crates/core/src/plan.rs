@@ -1,4 +1,4 @@
-//! What a query has to be charged: all of it, or nothing.
+//! [`Plan`]: the charges of one or more queries, which a store admits together or not at all.
 
 use smallvec::SmallVec;
 
@@ -13,19 +13,19 @@ use crate::rule::{OnExpiry, Rule};
 use crate::ruleset::{CellSpec, PlanError, Settings};
 use crate::time::{Span, Timestamp};
 
-/// One amount on one counter.
+/// An amount to charge on one counter.
 #[derive(Clone, Debug)]
 pub struct Charge<'a> {
-    /// The counter.
+    /// Key of the counter.
     pub key: Key,
-    /// How it is measured, under which limits.
+    /// Algorithm and limits.
     pub meter: Meter<'a>,
-    /// What has to fit: at least 1.
+    /// Amount that has to fit: at least 1.
     pub need: u64,
-    /// What is written.
+    /// Amount that is written.
     pub take: u64,
-    /// What has to be the same when it comes again: what is written, or the tokens that it was
-    /// computed from, because prices may change in between.
+    /// Amount compared when a request id is replayed: the amount written, or a hash of the tokens
+    /// that it was computed from, because prices may change in between.
     pub(crate) identity: u64,
     pub(crate) group: usize,
     pub(crate) rule: &'a Rule,
@@ -33,57 +33,60 @@ pub struct Charge<'a> {
 }
 
 impl<'a> Charge<'a> {
-    /// The rule that asks for it.
+    /// Returns the rule of the charge.
     pub const fn rule(&self) -> &'a Rule {
         self.rule
     }
 
-    /// The number of the rule's group in its ruleset; one past the last for a limit of the query.
+    /// Returns the index of the rule's group in its ruleset; for an inline limit, the number of
+    /// groups.
     pub const fn group(&self) -> usize {
         self.group
     }
 
-    /// The limits, in the order of the meter.
+    /// Returns the limits, in the order of the meter.
     pub fn limits(&self) -> &'a [Limit] {
         &self.cell.limits
     }
 
-    /// The limits as they are written, in the same order.
+    /// Returns the limits as written in the configuration, in the same order.
     pub fn texts(&self) -> &'a [Box<str>] {
         &self.cell.texts
     }
 
-    /// What it counts.
+    /// Returns the unit that it counts.
     pub const fn unit(&self) -> Unit {
         self.cell.unit
     }
 
-    /// Evaluated, but never a reason to deny.
+    /// Returns true if it is evaluated but never denies.
     pub const fn shadow(&self) -> bool {
         self.rule.shadow || self.rule.tally
     }
 
-    /// Its limit is 0, so that nothing fits: see [`Plan::ban`].
+    /// Returns true if its limit is 0, so that nothing fits: see [`Plan::ban`].
     pub fn bans(&self) -> bool {
         self.cell.limits.first().is_some_and(Limit::is_ban)
     }
 
-    /// Not charged at all: it only has to be open. See [`crate::Store::close`].
+    /// Returns true if nothing is charged and the gate only has to be open. See
+    /// [`crate::Store::close`].
     pub const fn is_gate(&self) -> bool {
         self.cell.gate
     }
 
-    /// Written when its plan is booked.
+    /// Returns true if it is written when its plan is booked.
     pub fn is_booked(&self) -> bool {
         self.meter.bookable() && !self.is_gate()
     }
 
-    /// Given back by itself if it is held and nobody settles it.
+    /// Returns true if it is given back when its hold expires without a settlement.
     pub fn refunds(&self) -> bool {
         self.rule.on_expiry == OnExpiry::Refund && self.meter.bookable()
     }
 
-    /// The name of the counter that takes what no longer has room for a key of its own.
+    /// Returns the name of the shared counter that is used if there is no space for a counter per
+    /// key.
     pub fn overflow(&self) -> &'a str {
         &self.cell.overflow
     }
@@ -91,36 +94,36 @@ impl<'a> Charge<'a> {
 
 /// Charges that are admitted together or not at all.
 ///
-/// No two of them are on the same key. There may be none: then nothing limits the query.
+/// Each is on a different key. A plan without charges is not limited.
 #[derive(Clone, Debug)]
 pub struct Plan<'a> {
-    /// The name of the work.
+    /// Id of the work.
     pub id: RequestId,
-    /// Hold the charges as an estimate for so long.
+    /// Time for which the charges are held as an estimate.
     pub hold: Option<Span>,
-    /// How much later than its start a booking may be used.
+    /// Time after its start within which a booking may be used.
     pub slack: Span,
-    /// How far ahead a booking may start.
+    /// Maximum time from now to the start of a booking.
     pub horizon: Span,
-    /// What holds while the store does not answer: the strictest of its charges.
+    /// Outage policy: the strictest of its charges.
     pub outage: OutagePolicy,
-    /// What holds for rules without a policy of their own: that of whoever asks.
+    /// Outage policy of the client, for rules without a policy of their own.
     pub(crate) of_client: OutagePolicy,
     charges: SmallVec<[Charge<'a>; 4]>,
-    /// The rule that sets the only query free, if one does.
+    /// The rule without limits that matches the only query, if there is one.
     unlimited: Option<&'a Rule>,
-    /// What each query asked for, where there are several.
+    /// The parts of the queries, if there are several.
     parts: Vec<Part<'a>>,
-    /// The queries that it was made of.
+    /// The queries that made the plan.
     stated: SmallVec<[&'a dyn Statement; 1]>,
 }
 
-/// What one of several queries asked for.
+/// The part of a plan that belongs to one of several queries.
 #[derive(Clone, Debug, Default)]
 pub struct Part<'a> {
-    /// The places of its charges among those of the plan.
+    /// Indexes of its charges in the plan.
     pub charges: SmallVec<[usize; 4]>,
-    /// The rule that sets it free, if one does.
+    /// The rule without limits that matches it, if there is one.
     pub unlimited: Option<&'a Rule>,
 }
 
@@ -140,12 +143,12 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// How many queries are in it.
+    /// Returns the number of queries.
     pub fn queries(&self) -> usize {
         self.parts.len().max(1)
     }
 
-    /// What the query with this number asked for.
+    /// Returns the part of the query with this index.
     pub fn part(&self, query: usize) -> Part<'a> {
         match self.parts.get(query) {
             Some(part) => part.clone(),
@@ -153,15 +156,17 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// The charges.
+    /// Returns the charges.
     pub fn charges(&self) -> &[Charge<'a>] {
         &self.charges
     }
 
-    /// The ban that refuses the plan, if one does: that charge alone, and the decision.
+    /// Returns the ban that denies the plan, if there is one: a plan with only that charge, and the
+    /// decision.
     ///
-    /// No store is asked, so a ban holds while there is none. A ban without an end is
-    /// [`Decision::Never`]; one with an end is a denial until then. Of several, the longest counts.
+    /// This needs no store, so a ban also holds during an outage. A ban without an end is
+    /// [`Decision::Never`]; one with an end is a denial until then. Of several bans, the longest
+    /// counts.
     pub fn ban(&self, now: Timestamp) -> Option<(Self, Decision)> {
         let until = |charge: &Charge<'_>| match charge.limits() {
             [Limit::Banned { until }] => *until,
@@ -189,32 +194,32 @@ impl<'a> Plan<'a> {
         Some((Self { parts, ..self.only(&[place]) }, decision))
     }
 
-    /// The charges that only have to be open, with their places.
+    /// Returns the gates, with their indexes.
     pub fn gates(&self) -> impl Iterator<Item = (usize, &Charge<'a>)> {
         self.charges.iter().enumerate().filter(|(_, charge)| charge.is_gate())
     }
 
-    /// Every limit that is checked, in the order in which a decision reads them.
+    /// Returns every limit that is checked, in the order of the readings of a decision.
     pub fn scopes(&self) -> impl Iterator<Item = (&Charge<'a>, &'a Limit)> {
         self.charges.iter().flat_map(|c| c.limits().iter().map(move |limit| (c, limit)))
     }
 
-    /// Whether the store has to remember it: because it may be asked again under the same id, or
-    /// because something about it remains to be done.
+    /// Returns true if the store has to keep a record of it: because the id may be repeated, or
+    /// because a settlement or release will follow.
     pub fn recorded(&self) -> bool {
         self.id.keep.is_some()
             || self.hold.is_some()
             || self.charges.iter().any(|charge| !charge.meter.bookable())
     }
 
-    /// The longest time that anything in it counts.
+    /// Returns the longest time for which a charge counts.
     pub fn window(&self) -> Span {
         self.charges.iter().map(|charge| charge.meter.window()).max().unwrap_or_default()
     }
 
-    /// What makes it the same plan when it comes again: counters and amounts, but not limits and
-    /// prices, which a reload may change between an attempt and its retry, nor the counters of former
-    /// limits, which are left out when their time is over.
+    /// Returns the fingerprint by which a replay is recognised. It covers counters and amounts. It
+    /// does not cover limits and prices, which a reload may change between an attempt and its
+    /// retry, nor the counters of former limits, which are left out after a while.
     pub fn fingerprint(&self) -> u64 {
         let mut hasher = blake3::Hasher::new();
         for charge in self.charges.iter().filter(|charge| !charge.cell.carried) {
@@ -227,39 +232,39 @@ impl<'a> Plan<'a> {
         u64::from_le_bytes(bits)
     }
 
-    /// Returns the fingerprint of what the caller stated: dimensions and cost. A claim has to state
-    /// what its booking did; a reload of the rules changes the plan, but not this.
+    /// Returns the fingerprint of the caller's statement: dimensions and cost. A claim has to state
+    /// the same as its booking. A reload of the rules changes the plan, but not this.
     pub fn stated(&self) -> u64 {
         query::fingerprint(&self.stated)
     }
 
-    /// The same plan with only the charges at these places, for a store that keeps the others
-    /// elsewhere.
+    /// Returns the same plan with only the charges at these indexes, for a store that keeps the
+    /// others on other servers.
     #[must_use]
     pub fn only(&self, places: &[usize]) -> Self {
         let charges = places.iter().map(|&place| self.charges[place].clone()).collect();
         Self { charges, parts: Vec::new(), stated: self.stated.clone(), ..*self }
     }
 
-    /// The same plan without charges, held for as long as its leases would last: a record by which
-    /// work that an outage policy admits uncounted is settled, released and renewed.
+    /// Returns the same plan without charges, held for the longest of its leases. Its record allows
+    /// work that an outage policy admits without counting to be settled, released and renewed.
     pub(crate) fn uncharged(&self) -> Self {
         let leases = self.charges.iter().filter(|charge| !charge.meter.bookable());
         let lease = leases.map(|charge| charge.rule.lease).max();
         Self { hold: self.hold.max(lease), ..self.only(&[]) }
     }
 
-    /// What names it to the store afterwards.
+    /// Returns the handle for later operations on the plan.
     pub fn handle(&self) -> Handle {
         let keys = self.charges.iter().map(|charge| charge.key.clone()).collect();
         Handle { id: self.id.id, claimant: None, keys }
     }
 
-    /// Adds a charge whose key `name` completes; a second one on the same key becomes one with the
-    /// first.
+    /// Adds a charge and calls `name` to complete its key. A second charge on the same key is
+    /// merged with the first.
     ///
-    /// The key is written where it stays: moving bytes that were just written is what costs most
-    /// in planning. The plan takes the strictest outage policy of what is charged.
+    /// The key is written in its final position, because moving it would be the largest part of the
+    /// cost of planning. The plan gets the strictest outage policy of its charges.
     pub(crate) fn push(
         &mut self,
         charge: Charge<'a>,
@@ -273,7 +278,8 @@ impl<'a> Plan<'a> {
         let (others, added) = self.charges.split_at_mut(place);
         let [added] = added else { unreachable!("one was just added") };
         name(&mut added.key);
-        // Under a literal key, the counter of a former limit is told apart by its kind.
+        // Under a literal key, the counter of a former limit has the same key and another
+        // algorithm.
         let same = |other: &Charge<'_>| {
             let carried = other.cell.carried || added.cell.carried;
             other.key == added.key && (!carried || other.meter.kind() == added.meter.kind())
@@ -298,9 +304,9 @@ impl<'a> Plan<'a> {
         Ok(())
     }
 
-    /// What is added from here on is for the next one of several queries.
+    /// Starts the part of the next one of several queries.
     pub(crate) fn next_part(&mut self, query: &'a Query<'_>) {
-        // The first one is in it already.
+        // The constructor has added the first query.
         if !self.parts.is_empty() {
             self.stated.push(query);
         }
@@ -308,7 +314,7 @@ impl<'a> Plan<'a> {
         self.parts.push(Part::default());
     }
 
-    /// A rule sets the query free.
+    /// Marks the current query as unlimited because of a rule.
     pub(crate) fn set_free(&mut self, rule: &'a Rule) {
         match self.parts.last_mut() {
             Some(part) => part.unlimited = Some(rule),
@@ -316,7 +322,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Drops the charges of rules that another rule in this plan replaces.
+    /// Removes the charges of rules that another rule in this plan replaces.
     pub(crate) fn replace(&mut self) {
         let charged = self.charges.iter().map(|charge| charge.rule);
         let free = self.parts.iter().filter_map(|part| part.unlimited);
@@ -335,8 +341,8 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Has the store remember the plan for so long if something is to be charged that is not known
-    /// yet: what is not remembered can't be settled.
+    /// Makes the store remember the plan for `span` if an amount is still unknown, because a
+    /// settlement needs a record.
     pub(crate) fn keep_if_unknown(&mut self, span: Option<Span>) {
         let unknown = |charge: &Charge<'_>| charge.take == 0 && !charge.is_gate();
         if self.id.keep.is_none() && self.charges.iter().any(unknown) {
@@ -349,7 +355,7 @@ impl<'a> Plan<'a> {
         self.slack = configured.unwrap_or(shortest.unwrap_or_default().max(Settings::SLACK_MIN));
     }
 
-    /// The same plan under other meters, unless a charge that can deny it has none.
+    /// Returns the same plan with other meters, or `None` if a charge that can deny gets none.
     pub(crate) fn with_meters(
         &self,
         meter: impl Fn(&Charge<'a>) -> Option<Meter<'a>>,
@@ -357,7 +363,7 @@ impl<'a> Plan<'a> {
         let mut plan = Self { charges: SmallVec::new(), ..self.clone() };
         for charge in &self.charges {
             if charge.is_gate() {
-                // Closed or not, whoever else there is.
+                // A gate is the same for every number of nodes.
                 plan.charges.push(charge.clone());
                 continue;
             }
@@ -370,12 +376,13 @@ impl<'a> Plan<'a> {
         Some(plan)
     }
 
-    /// Whether a booking may start at `start`: inside the horizon, and in a period that is known.
+    /// Returns true if a booking may start at `start`: within the horizon, and in a known calendar
+    /// period.
     pub fn reaches(&self, now: Timestamp, start: Timestamp) -> bool {
         start <= now + self.horizon && self.calendars_know(start)
     }
 
-    /// Whether `at` lies in one of the two periods that each calendar charge can tell apart.
+    /// Returns true if `at` is in one of the two known periods of every calendar charge.
     fn calendars_know(&self, at: Timestamp) -> bool {
         self.charges.iter().all(|charge| match &charge.meter {
             Meter::Calendar(quota) => quota.boundaries.period(at).is_some(),
@@ -383,12 +390,12 @@ impl<'a> Plan<'a> {
         })
     }
 
-    /// The first instant from `now` on at which every charge fits, asked of the cells in turn.
+    /// Returns the first instant from `now` on at which every charge fits.
     ///
-    /// It is the latest of the charges' own, asked again from there until none moves: only a
-    /// calendar period that is booked full makes a second round differ from the first.
-    /// `earliest` answers for the charge with a number, from an instant on; `booking` leaves out
-    /// what can't be booked.
+    /// It takes the latest result of all charges and asks again from there until it stays the same.
+    /// Only a fully booked calendar period makes a second round differ from the first. `earliest`
+    /// returns the result of the charge with an index, from an instant on. `booking` skips charges
+    /// that can't be booked.
     pub fn start(
         &self,
         now: Timestamp,
@@ -428,33 +435,33 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// When a plan can start.
+/// Time at which a plan can start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// At once.
+    /// Now.
     Now,
-    /// At this instant, because of this limit.
+    /// At this time, because of this limit.
     Later(Timestamp, Hit),
-    /// It is more than this limit ever gives.
+    /// Never: the amount is larger than this limit.
     Never(Hit),
     /// The clocks of the node and of the store are in different calendar periods.
     Skew,
 }
 
-/// What names an admitted plan to its store: any node can settle, release, renew or cancel it,
-/// without knowing the rules by which it was planned.
+/// Reference to an admitted plan. With it, any node can settle, release, renew or cancel the plan,
+/// without knowing its rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Handle {
-    /// The name of the work.
+    /// Id of the work.
     pub id: Id,
-    /// Who was told to go, if it was booked before.
+    /// The claimant that got [`crate::store::Claim::Go`], if the plan was booked.
     pub claimant: Option<Id>,
-    /// The counters that it was charged on.
+    /// Keys of the counters that were charged.
     pub keys: Vec<Key>,
 }
 
 impl Handle {
-    /// The handle of a claimant that was told to go.
+    /// Returns the handle of a claimant that got [`crate::store::Claim::Go`].
     #[must_use]
     pub fn claimed_by(self, claimant: Id) -> Self {
         Self { claimant: Some(claimant), ..self }

@@ -1,7 +1,7 @@
-//! What would fit of work that does not: the longest answer that all its limits have room for.
+//! [`forecast`]: computes the longest model output that would have been admitted.
 //!
-//! Input can't be made shorter after the fact, the cap on an answer can. So a denial that is about
-//! tokens or money says which cap would have been admitted, instead of only that this one was not.
+//! The input of a request can't be shortened afterwards, but its output cap can. So a denial
+//! because of tokens or money names the largest cap that fits.
 
 use std::num::NonZeroU64;
 
@@ -14,28 +14,28 @@ use crate::query::Query;
 use crate::rule::Mode;
 use crate::time::EXACT_MAX;
 
-/// The largest caps on an answer that would be admitted, for each of the query's choices. Zero if
-/// none would.
+/// The largest output caps that would be admitted, for each of the query's choices. Zero if none
+/// would be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forecast {
-    /// With what is in use now.
+    /// Cap that fits with the current usage.
     pub now: u64,
-    /// With nothing in use: what is more than this will never be admitted.
+    /// Cap that fits with no usage. A larger cap is never admitted.
     pub ever: u64,
 }
 
-/// What a query expects that said how long an answer it may get.
+/// The expected usage of a query that states an output cap.
 #[derive(Clone, Copy, Debug)]
 pub struct Expected<'q> {
     model: &'q str,
     tokens: Tokens,
     choices: NonZeroU64,
-    /// The caller has stated what it costs, whatever the answer is.
+    /// True if the caller has stated the cost, so the output length does not change it.
     stated: bool,
 }
 
 impl<'q> Expected<'q> {
-    /// What a query expects; `None` if it says nothing of an answer.
+    /// Returns the expected usage of a query, or `None` if it states no output cap.
     pub fn of(query: &'q Query<'_>) -> Option<Self> {
         query.cost.output_tokens?;
         Some(Self {
@@ -47,8 +47,8 @@ impl<'q> Expected<'q> {
     }
 }
 
-/// Which answer would fit of the one query that made a plan; `None` if nothing is known about the
-/// limits. A plan that several queries made has no one answer.
+/// Computes the largest output caps for the query that made a plan. Returns `None` if there are no
+/// readings, or if several queries made the plan.
 pub fn forecast(
     expected: Expected<'_>,
     plan: &Plan<'_>,
@@ -77,7 +77,7 @@ struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    /// The largest cap that all of these have room for.
+    /// Returns the largest cap that fits all of these.
     fn longest<'p, 'a: 'p>(&self, rooms: impl Iterator<Item = (&'p Charge<'a>, u64)>) -> u64 {
         let mut longest = EXACT_MAX;
         for (charge, room) in rooms {
@@ -89,10 +89,11 @@ impl Asked<'_> {
         longest / self.expected.choices
     }
 
-    /// How many tokens of an answer one limit has room for; `None` if not even for the rest.
+    /// Returns the number of output tokens that fit one limit, or `None` if even the input does not
+    /// fit.
     fn longest_in(&self, charge: &Charge<'_>, room: u64) -> Option<u64> {
         let unconcerned = (charge.need <= room).then_some(EXACT_MAX);
-        // An optimistic limit asks only that anything is left.
+        // An optimistic limit admits while anything is left.
         if charge.rule().mode == Mode::Optimistic {
             return unconcerned;
         }

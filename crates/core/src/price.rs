@@ -1,7 +1,7 @@
-//! What tokens cost: prices by model and kind of token, and what an unknown model means.
+//! [`PriceBook`]: prices per model and kind of token, and the handling of models without a price.
 //!
-//! A model that the book does not know is never free by accident: it has the default price, it is
-//! refused where money is limited, or somebody wrote down that it is free.
+//! A model without a price is never free by accident: it has the default price, or it is refused
+//! where money is limited, or the configuration declares it free.
 
 use std::collections::HashMap;
 
@@ -10,39 +10,39 @@ use crate::query::Query;
 use crate::rule::Pattern;
 use crate::time::EXACT_MAX;
 
-/// The dimension that names a model.
+/// Name of the dimension that contains the model.
 pub const MODEL: &str = "modelId";
 
-/// How many characters of a text are taken for one token where nobody has counted.
+/// Characters per token in estimates for texts whose tokens were not counted.
 ///
-/// English has about four, code and other languages have fewer; an estimate should rather be too
-/// large, because what is too much is given back.
+/// English has about four, code and other languages have fewer. An estimate should rather be too
+/// large, because the excess is given back.
 pub const CHARS_PER_TOKEN: u64 = 3;
 
-/// The tokens of one piece of work. Parts are included in their sums.
+/// Token counts of one request. Each kind is also included in the totals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tokens {
     /// All tokens sent.
     pub input: u64,
-    /// All tokens answered, those that the model thought in included.
+    /// All tokens received, including reasoning tokens.
     pub output: u64,
-    /// Which of them have other prices.
+    /// Those of them with other prices.
     pub kinds: Kinds,
 }
 
-/// The tokens among all others that have prices of their own.
+/// Counts of the tokens that have prices of their own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kinds {
-    /// Of those sent: the provider had them in its cache.
+    /// Input tokens that the provider read from its cache.
     pub cached_input: u64,
-    /// Of those sent: the provider put them into its cache.
+    /// Input tokens that the provider wrote to its cache.
     pub cache_write: u64,
-    /// Of those answered: the model thought in them.
+    /// Output tokens used for reasoning.
     pub reasoning: u64,
 }
 
 impl Tokens {
-    /// What a query expects to send and to be answered.
+    /// Returns the expected token counts of a query.
     pub fn expected(query: &Query<'_>) -> Self {
         Self {
             input: query.cost.input_tokens.unwrap_or_default(),
@@ -51,7 +51,7 @@ impl Tokens {
         }
     }
 
-    /// A number by which they are known again when they come at other prices.
+    /// Returns a hash of the counts. Prices do not change it.
     pub(crate) fn identity(&self) -> u64 {
         let Kinds { cached_input, cache_write, reasoning } = self.kinds;
         let mut hasher = blake3::Hasher::new();
@@ -63,30 +63,30 @@ impl Tokens {
         u64::from_le_bytes(bits)
     }
 
-    /// Tokens sent that have no other price.
+    /// Returns the input tokens at the ordinary price.
     const fn plain_input(&self) -> u64 {
         let others = self.kinds.cached_input.saturating_add(self.kinds.cache_write);
         self.input.saturating_sub(others)
     }
 }
 
-/// What each kind of token costs.
+/// Price of each kind of token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rates {
-    /// Tokens sent.
+    /// Price of input tokens.
     pub input: Price,
-    /// Tokens answered.
+    /// Price of output tokens.
     pub output: Price,
-    /// Tokens sent that the provider had in its cache.
+    /// Price of input tokens read from the provider's cache.
     pub cached_input: Price,
-    /// Tokens sent that the provider put into its cache.
+    /// Price of input tokens written to the provider's cache.
     pub cache_write: Price,
-    /// Tokens that the model thought in.
+    /// Price of reasoning tokens.
     pub reasoning: Price,
 }
 
 impl Rates {
-    /// All kinds at the price of the one that they are a part of.
+    /// Creates rates in which every kind has the price of ordinary input or output.
     pub const fn new(input: Price, output: Price) -> Self {
         Self { input, output, cached_input: input, cache_write: input, reasoning: output }
     }
@@ -99,14 +99,14 @@ impl Rates {
         ]
     }
 
-    /// The most that a token of the answer can cost: nobody knows beforehand in how many of them
-    /// the model will think.
+    /// Returns the highest price of an output token. The number of reasoning tokens is not known in
+    /// advance.
     fn answered_max(&self) -> Price {
         self.output.max(self.reasoning)
     }
 }
 
-/// Rates as somebody writes them, who leaves out what goes without saying.
+/// Rates as written in a configuration, where some may be left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PartialRates {
     /// See [`Rates::input`].
@@ -122,8 +122,9 @@ pub struct PartialRates {
 }
 
 impl PartialRates {
-    /// The rates of a model; `None` without the two that have to be there. What is left out costs
-    /// what the kind costs that it is a part of, which is never too low but for cache writes.
+    /// Returns the rates of a model, or `None` if the price of input or output is missing. A kind
+    /// that is left out costs as much as ordinary input or output, which is never too low except
+    /// for cache writes.
     pub fn complete(&self) -> Option<Rates> {
         let plain = Rates::new(self.input?, self.output?);
         Some(Rates {
@@ -134,7 +135,8 @@ impl PartialRates {
         })
     }
 
-    /// The rates of a tier of a model with these rates: what is left out is not cheaper there.
+    /// Returns the rates of a tier of a model with the rates `base`. A kind that is left out is not
+    /// cheaper in the tier.
     pub fn complete_tier(&self, base: &Rates) -> Rates {
         let (input, output) =
             (self.input.unwrap_or(base.input), self.output.unwrap_or(base.output));
@@ -151,37 +153,38 @@ impl PartialRates {
     }
 }
 
-/// What one model costs.
+/// Prices of one model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelPrices {
     rates: Rates,
-    /// By the number of tokens sent from which on they hold, ascending.
+    /// Tiers by the number of input tokens above which they apply, ascending.
     tiers: Vec<Tier>,
 }
 
-/// Rates for long contexts: they hold for all tokens of a request that sends more than so many.
+/// Rates for long contexts. They apply to all tokens of a request with more input tokens than
+/// `above`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tier {
-    /// More tokens sent than these.
+    /// Number of input tokens that has to be exceeded.
     pub above: u64,
-    /// What all tokens cost then.
+    /// Price of all tokens.
     pub rates: Rates,
 }
 
 impl ModelPrices {
-    /// Prices that hold for contexts of any length, but for those of the tiers.
+    /// Creates prices that apply to contexts of any length, except those of the tiers.
     pub fn new(rates: Rates, mut tiers: Vec<Tier>) -> Self {
         tiers.sort_by_key(|tier| tier.above);
         Self { rates, tiers }
     }
 
-    /// The rates of a request that sends so many tokens.
+    /// Returns the rates of a request with this many input tokens.
     pub fn rates(&self, input: u64) -> &Rates {
         let reached = self.tiers.iter().rev().find(|tier| input > tier.above);
         reached.map_or(&self.rates, |tier| &tier.rates)
     }
 
-    /// What these tokens cost. More than can be counted is what can be counted.
+    /// Returns the cost of these tokens, at most [`Money::MAX`].
     pub fn cost(&self, tokens: &Tokens) -> Money {
         let rates = self.rates(tokens.input);
         let [plain, cached, written] = rates.sent(tokens);
@@ -191,7 +194,7 @@ impl ModelPrices {
         money::cost([plain, cached, written, spoken, thought]).unwrap_or(Money::MAX)
     }
 
-    /// The most that these tokens can cost, whatever part of the answer is thinking.
+    /// Returns the highest possible cost of these tokens, for any number of reasoning tokens.
     pub fn cost_at_most(&self, tokens: &Tokens) -> Money {
         let rates = self.rates(tokens.input);
         let [plain, cached, written] = rates.sent(tokens);
@@ -199,34 +202,35 @@ impl ModelPrices {
         money::cost([plain, cached, written, answered]).unwrap_or(Money::MAX)
     }
 
-    /// The largest answer that costs at most `budget` in any case; `None` if already what is sent
-    /// costs more.
+    /// Returns the largest output that costs at most `budget` in any case, or `None` if the input
+    /// alone costs more.
     pub fn output_within(&self, tokens: &Tokens, budget: Money) -> Option<u64> {
         let rates = self.rates(tokens.input);
         money::affordable(budget, rates.sent(tokens), rates.answered_max())
     }
 }
 
-/// What a model costs that has no price of its own.
+/// Handling of models without a price.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Unknown {
-    /// Nobody knows: where money is limited, it is refused unless the caller states the cost.
+    /// The price is unknown: where money is limited, the request is refused unless the caller
+    /// states the cost.
     #[default]
     Refuse,
-    /// The default price.
+    /// The model has this price.
     Default(ModelPrices),
-    /// Nothing.
+    /// The model is free.
     Free,
 }
 
-/// Every price that is known.
+/// All known prices.
 ///
-/// | a model is looked up in | |
+/// | a model is looked up in | order |
 /// |---|---|
-/// | names that the configuration writes out | |
-/// | then its patterns | in their order |
-/// | then the imported file | |
-/// | then [`Unknown`] | |
+/// | names in the configuration | exact match |
+/// | then patterns in the configuration | in their order |
+/// | then the imported file | exact match |
+/// | then [`Unknown`] | applies to the rest |
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PriceBook {
     named: HashMap<String, ModelPrices>,
@@ -235,25 +239,25 @@ pub struct PriceBook {
     unknown: Unknown,
 }
 
-/// What a book says about a model.
+/// Price of a model in a book.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quote<'b> {
-    /// It costs this.
+    /// The model has these prices.
     Priced(&'b ModelPrices),
-    /// It costs nothing.
+    /// The model is free.
     Free,
-    /// Nobody knows.
+    /// The price is unknown.
     Unknown,
 }
 
 impl PriceBook {
-    /// A book without any model.
+    /// Creates a book without models.
     pub fn new(unknown: Unknown) -> Self {
         Self { unknown, ..Self::default() }
     }
 
-    /// Adds the price of a model, or of all whose names fit a pattern in which `*` stands for
-    /// anything and `?` for one character.
+    /// Adds the price of a model, or of all models whose names match a pattern, in which `*`
+    /// matches any text and `?` one character.
     pub fn insert(&mut self, model: &str, prices: ModelPrices) {
         if model.contains(['*', '?']) {
             self.patterns.push((Pattern::Glob(model.to_owned()), prices));
@@ -262,12 +266,12 @@ impl PriceBook {
         }
     }
 
-    /// Adds prices that somebody else has collected, for models that have none here.
+    /// Adds prices from another source, for models that have none here.
     pub fn import(&mut self, prices: impl IntoIterator<Item = (String, ModelPrices)>) {
         self.imported.extend(prices);
     }
 
-    /// What a model costs.
+    /// Returns the price of a model.
     pub fn of(&self, model: &str) -> Quote<'_> {
         let fitting = || self.patterns.iter().find(|(pattern, _)| pattern.matches(model));
         let found = self
@@ -282,24 +286,24 @@ impl PriceBook {
         }
     }
 
-    /// How many models have a price of their own, patterns included.
+    /// Returns the number of models with a price of their own, including patterns.
     pub fn len(&self) -> usize {
         self.named.len() + self.patterns.len() + self.imported.len()
     }
 
-    /// Whether there is no price in it at all, not even a default one.
+    /// Returns true if there is no price at all, not even a default.
     pub fn is_empty(&self) -> bool {
         self.len() == 0 && !matches!(self.unknown, Unknown::Default(_))
     }
 
-    /// What a query costs at most, if that can be said before it is done.
+    /// Returns the highest possible cost of a query, or `None` if it is not known in advance.
     ///
-    /// | the query | a price is known | free | not known |
+    /// | the query | the price is known | the model is free | the price is unknown |
     /// |---|---|---|---|
-    /// | counts tokens | their price | nothing | refused |
-    /// | counts none | not known before it is settled | nothing | refused, unless the book is empty |
+    /// | states token counts | their price | zero | refused |
+    /// | states none | not known before the settlement | zero | refused, unless the book is empty |
     ///
-    /// Who keeps no prices at all states the cost of everything when it is settled.
+    /// With an empty book, callers state the cost at settlement.
     pub(crate) fn expect(&self, query: &Query<'_>) -> Result<Option<Money>, Unpriced> {
         let model = query.get(MODEL);
         let counted = query.cost.input_tokens.is_some() || query.cost.output_tokens.is_some();
@@ -313,7 +317,7 @@ impl PriceBook {
     }
 }
 
-/// A model has no price, and nothing says that it is free.
+/// Error: a model has no price, and is not declared free.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{}: state the cost as usd, or let the configuration say what it costs, under prices",
@@ -323,18 +327,18 @@ impl PriceBook {
     }
 )]
 pub struct Unpriced {
-    /// Which one, if one was named.
+    /// The model, if the query names one.
     pub model: Option<String>,
 }
 
-/// How many tokens a text of so many characters is taken for.
+/// Returns the estimated number of tokens of a text with this many characters.
 pub const fn tokens_of(characters: u64) -> u64 {
     characters.div_ceil(CHARS_PER_TOKEN)
 }
 
-/// The tokens of the longest answer that several caps allow, for each of `choices`.
+/// Returns the number of output tokens that several caps allow, for all `choices` together.
 ///
-/// The largest counts: which of them a provider goes by is its own business, and a cap of 1 beside
+/// The largest cap counts, because providers differ in which one they use, and a cap of 1 next to
 /// one of 10,000 must not reserve 1.
 pub fn capped(caps: impl IntoIterator<Item = u64>, choices: u64) -> Option<u64> {
     let largest = caps.into_iter().max()?;

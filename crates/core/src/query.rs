@@ -1,4 +1,4 @@
-//! Who asks for what.
+//! [`Query`]: one request for admission, with its dimensions and its cost.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -15,52 +15,51 @@ use crate::price::{self, Kinds};
 use crate::rule::InlineRule;
 use crate::time::{EXACT_MAX, Span};
 
-/// The longest value of a dimension, in bytes.
+/// Maximum length of a dimension's value, in bytes.
 pub const VALUE_BYTES_MAX: usize = 256;
-/// What the names of dimensions begin with that only this product sets, such as `@route`: nobody
-/// who asks can pretend to come by another way.
+/// First character of the dimensions that only Sluicegate sets, such as `@route`. Callers can't use
+/// it, so they can't pretend to come from another route.
 pub const OWN: char = '@';
-/// The most dimensions that one query may name.
+/// Maximum number of dimensions of one query.
 pub const DIMENSIONS_MAX: usize = 32;
 
-/// One question: may this piece of work go?
+/// A request for admission of one piece of work.
 #[derive(Clone, Debug)]
 pub struct Query<'a> {
     dimensions: SmallVec<[Dimension<'a>; 6]>,
-    /// What it costs, as far as that is known. Money that is not stated is computed from the
-    /// tokens, where money is limited.
+    /// Known cost. If money is limited and not stated here, it is computed from the tokens.
     pub cost: Cost,
-    /// Which of its tokens have prices of their own.
+    /// Tokens that have prices of their own.
     pub kinds: Kinds,
-    /// How many answers its output tokens are spread over; at least one.
+    /// Number of completions that share the output tokens; at least one.
     pub choices: NonZeroU64,
-    /// Its name.
+    /// Id of the request.
     pub id: RequestId,
-    /// Hold the cost as an estimate for so long, to be settled with the actual.
+    /// Time for which the cost is held as an estimate, to be settled with the actual cost.
     pub hold: Option<Span>,
-    /// Remember the admission for so long if some of its cost is not known, so that it can be
-    /// settled.
+    /// Time for which the admission is remembered if a part of its cost is unknown, so that it can
+    /// be settled.
     pub settle_within: Option<Span>,
-    /// Limits that the caller brings along, checked beside those of the configuration.
+    /// Limits that the caller supplies, checked in addition to those of the configuration.
     pub inline: Vec<InlineRule>,
-    /// Which rules of the configuration apply to it.
+    /// Rules of the configuration that apply.
     pub subject: Subject,
 }
 
-/// Which rules of the configuration apply to a query.
+/// Rules of the configuration that apply to a query.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Subject {
-    /// All that match, and every dimension that is required has to be there.
+    /// All that match. Every required dimension has to be present.
     #[default]
     Whole,
-    /// All that match. It is one of several views on the same work, none of which has to be
-    /// complete.
+    /// All that match. The query is one of several views of the same work, so it may be incomplete.
     View,
-    /// None: only the limits that it brings along.
+    /// None: only the limits that the query contains.
     Inline,
-    /// Those that go by our [own](OWN) dimensions alone: the limits of an upstream, whoever asks.
+    /// Those that use only our [own](OWN) dimensions: the limits of an upstream, the same for all
+    /// callers.
     Own,
-    /// All others: the limits of whoever asks.
+    /// All others: the limits of the caller.
     Common,
 }
 
@@ -68,14 +67,14 @@ pub enum Subject {
 struct Dimension<'a> {
     name: Cow<'a, str>,
     value: Cow<'a, str>,
-    /// All of a value that was [`shortened`], for the patterns that it may fit.
+    /// Full text of a value that was [`shortened`], for patterns that match it.
     whole: Option<Cow<'a, str>>,
-    /// Looked at once, however many keys the value becomes part of.
+    /// True if nothing has to be escaped. Computed once, even if the value is part of many keys.
     plain: bool,
 }
 
 impl<'a> Query<'a> {
-    /// A query for one request, without dimensions.
+    /// Creates a query for one request, without dimensions.
     pub fn new(id: RequestId) -> Self {
         Self {
             dimensions: SmallVec::new(),
@@ -134,9 +133,9 @@ impl<'a> Query<'a> {
         Ok(())
     }
 
-    /// Adds a dimension that nobody who asks can name. `name` begins with [`OWN`].
+    /// Adds a dimension that callers can't name. `name` starts with [`OWN`].
     ///
-    /// The value is one of the configuration's own names, so it is taken as it is.
+    /// The value is a name from the configuration, so it is not checked.
     pub fn insert_own(&mut self, name: &'static str, value: impl Into<Cow<'a, str>>) {
         debug_assert!(name.starts_with(OWN), "{name}");
         let value = shortened(value.into());
@@ -145,9 +144,9 @@ impl<'a> Query<'a> {
         self.dimensions.push(Dimension { name: name.into(), value, whole: None, plain });
     }
 
-    /// Adds a dimension whatever its value is, for callers that hand on what strangers chose and
-    /// can't refuse it: a long value is [`shortened`], a dimension that is there or one too many is
-    /// left out, as is one that only this product sets.
+    /// Adds a dimension with any value, for callers that pass on untrusted values and can't reject
+    /// them. A long value is [`shortened`]. A dimension is ignored if it is repeated, exceeds the
+    /// maximum number, or is one that only Sluicegate sets.
     pub fn insert_any(&mut self, name: impl Into<Cow<'a, str>>, value: impl Into<Cow<'a, str>>) {
         let (name, given) = (shortened(name.into()), value.into());
         let whole = (given.len() > VALUE_BYTES_MAX).then(|| given.clone());
@@ -161,23 +160,23 @@ impl<'a> Query<'a> {
         }
     }
 
-    /// The value of a dimension.
+    /// Returns the value of a dimension.
     pub fn get(&self, name: &str) -> Option<&str> {
         let found = self.dimensions.iter().find(|dimension| dimension.name == name);
         found.map(|dimension| dimension.value.as_ref())
     }
 
-    /// The model that is asked; nothing if none is named.
+    /// Returns the requested model, or an empty text if none is named.
     pub fn model(&self) -> &str {
         self.get(price::MODEL).unwrap_or_default()
     }
 
-    /// Every dimension with its value, in the order in which they were given.
+    /// Returns every dimension with its value, in the order in which they were added.
     pub fn dimensions(&self) -> impl Iterator<Item = (&str, &str)> {
         self.dimensions.iter().map(|dimension| (dimension.name.as_ref(), dimension.value.as_ref()))
     }
 
-    /// Every value by the name of its dimension, as parts of a key.
+    /// Returns every value with the name of its dimension, as parts of a key.
     pub(crate) fn parts(&self) -> impl Iterator<Item = (&str, key::Part<'_>)> {
         self.dimensions.iter().map(|Dimension { name, value, whole, plain }| {
             let whole = whole.as_ref().unwrap_or(value);
@@ -186,7 +185,7 @@ impl<'a> Query<'a> {
     }
 }
 
-/// What the caller of a query stated: dimensions and cost, whichever rules apply to them.
+/// The caller's statement: the dimensions and cost of a query, independent of the rules.
 pub(crate) trait Statement: fmt::Debug + Send + Sync {
     /// Adds it to a hash.
     ///
@@ -218,7 +217,7 @@ impl Statement for Query<'_> {
     }
 }
 
-/// Returns the fingerprint of what callers stated. Rules, prices and a reload of them make no
+/// Returns the fingerprint of the callers' statements. Rules, prices and a reload make no
 /// difference.
 pub(crate) fn fingerprint(statements: &[&dyn Statement]) -> u64 {
     let mut hasher = blake3::Hasher::new_derive_key("sluicegate 2026 stated query");
@@ -228,8 +227,8 @@ pub(crate) fn fingerprint(statements: &[&dyn Statement]) -> u64 {
     u64::from_le_bytes(bits)
 }
 
-/// A text that is short enough for a value: of a long one its beginning and its hash, so that
-/// patterns still find it and no two become one.
+/// Shortens a long text to the maximum length of a value: its beginning and its hash. So patterns
+/// still match it, and different texts stay different.
 pub fn shortened(text: Cow<'_, str>) -> Cow<'_, str> {
     if text.len() <= VALUE_BYTES_MAX {
         return text;
@@ -239,83 +238,83 @@ pub fn shortened(text: Cow<'_, str>) -> Cow<'_, str> {
     Cow::Owned(format!("{}~{hash}", &text[..beginning]))
 }
 
-/// A dimension that can't be used; nothing was consumed.
+/// A dimension that can't be used. Nothing was charged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{dimension}: {problem}")]
 pub struct QueryError {
-    /// Which one.
+    /// Name of the dimension.
     pub dimension: String,
-    /// What is wrong with it.
+    /// The problem.
     pub problem: Problem,
 }
 
-/// What is wrong with a dimension.
+/// Problem with a dimension.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
-    /// No name, or a long one.
+    /// The name is empty or too long.
     #[error("the name of a dimension has 1 to {VALUE_BYTES_MAX} bytes")]
     Name,
-    /// A name of ours.
+    /// The name is reserved.
     #[error("a name that begins with {OWN} is reserved: choose another")]
     Own,
-    /// Nothing in it.
+    /// The value is empty.
     #[error("is empty: leave it out or give it a value")]
     Empty,
-    /// Too long.
+    /// The value is too long.
     #[error("has {0} bytes, more than the {VALUE_BYTES_MAX} that are allowed")]
     Long(usize),
-    /// A NUL byte.
+    /// The value contains a NUL byte.
     #[error("contains a NUL byte")]
     Nul,
-    /// Given twice.
+    /// The dimension is repeated.
     #[error("is given twice")]
     Twice,
-    /// One too many.
+    /// The query has too many dimensions.
     #[error("is one more than the {DIMENSIONS_MAX} dimensions that are allowed")]
     TooMany,
 }
 
-/// The name of a request, and how long it is to be recognised.
+/// Id of a request, and the time for which it is remembered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestId {
-    /// The name.
+    /// The id.
     pub id: Id,
-    /// How long an admission under this name is remembered; `None` if nobody but the store's own
-    /// retries can use the name again.
+    /// Time for which an admission under this id is remembered; `None` if only the store's own
+    /// retries can repeat the id.
     pub keep: Option<Span>,
 }
 
 impl RequestId {
-    /// How long ids of callers are remembered unless configured otherwise.
+    /// Default time for which ids of callers are remembered.
     pub const KEEP: Span = Span::from_secs(60);
 
-    /// A name that we made up.
+    /// Creates an id that Sluicegate generated.
     pub const fn ours(id: Id) -> Self {
         Self { id, keep: None }
     }
 
-    /// A name that a caller chose and may use again to ask about the same work.
+    /// Creates an id that a caller chose and may repeat for the same work.
     pub const fn of_caller(id: Id, keep: Span) -> Self {
         Self { id, keep: Some(keep) }
     }
 }
 
-/// What a piece of work costs. What is `None` is not known: it is charged when it is settled, and
-/// settling leaves what was charged for it as it was.
+/// Cost of a piece of work. `None` means unknown: it is charged at settlement, and a settlement
+/// with `None` leaves the earlier charge as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Cost {
-    /// How many requests it counts as; one, if nothing is said.
+    /// Number of requests; one if not stated.
     pub requests: Option<u64>,
     /// Tokens sent.
     pub input_tokens: Option<u64>,
-    /// Tokens answered.
+    /// Tokens received.
     pub output_tokens: Option<u64>,
     /// Money.
     pub money: Option<Money>,
 }
 
 impl Cost {
-    /// How much it is of a unit, if known. More than can be counted is what can be counted.
+    /// Returns the amount of a unit, if known, at most [`EXACT_MAX`].
     pub fn of(&self, unit: Unit) -> Option<u64> {
         let amount = match unit {
             Unit::Requests => self.requests,

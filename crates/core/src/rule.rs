@@ -1,4 +1,4 @@
-//! Rules and groups, as a configuration states them.
+//! [`Rule`] and [`Group`], as written in a configuration.
 
 use crate::limit::Limit;
 use crate::outage::OutagePolicy;
@@ -6,52 +6,54 @@ use crate::query::OWN;
 use crate::ruleset::{Compiled, RulesetError};
 use crate::time::Span;
 
-/// A limit on the work that it matches, counted apart by some dimensions.
+/// A limit on the work that it matches, with one counter per combination of values of some
+/// dimensions.
 ///
-/// It matches when every condition of `when` holds and every dimension of `per` is present.
+/// It matches if every condition of `when` holds and every dimension of `per` is present.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// Its name, unique in the configuration; denials and metrics speak of it.
+    /// Name, unique in the configuration. Denials and metrics contain it.
     pub name: String,
-    /// What it is for, in words; shown wherever the rule is.
+    /// Description, shown together with the rule.
     pub description: Option<String>,
     /// Conditions on dimensions; all must hold.
     pub when: Vec<(String, Pattern)>,
-    /// The dimensions by which it counts apart; none means one counter for everybody.
+    /// Dimensions with one counter per combination of values; none means one counter for
+    /// everything.
     pub per: Vec<String>,
-    /// All of them must pass.
+    /// Limits; work has to fit all of them.
     pub limits: Vec<Limit>,
-    /// How long a slot of `N concurrent` is held without renewal.
+    /// Lifetime of a slot of `N concurrent` without renewal.
     pub lease: Span,
-    /// Evaluated and counted, but never the reason for a denial.
+    /// True if the rule is evaluated and counted, but never denies.
     pub shadow: bool,
-    /// The text of the store's key, with `<dimension>` for values, instead of one made up.
+    /// Template of the store's key, with `<dimension>` for values; `None` for a generated key.
     pub key: Option<String>,
-    /// What has to fit before work may go.
+    /// Part of the estimate that has to fit before work may start.
     pub mode: Mode,
-    /// What becomes of an estimate that nobody settles.
+    /// Handling of an estimate that is not settled in time.
     pub on_expiry: OnExpiry,
-    /// What holds while the store does not answer, if that is not up to the client type.
+    /// Outage policy of the rule; `None` for the policy of the client type.
     pub outage: Option<OutagePolicy>,
-    /// It has no limits on purpose: work that it matches is free in its group.
+    /// True if the rule deliberately has no limits: matching work is unlimited in its group.
     pub unlimited: bool,
-    /// Counted like a shadow, each rule on its own; whoever asks compares and says no. That is how
-    /// envoyproxy/ratelimit counts.
+    /// True if the rule is counted like a shadow rule, independent of other rules, and the caller
+    /// compares and denies. This is how envoyproxy/ratelimit counts.
     pub tally: bool,
-    /// One of several quotas: of all that a call meets, it is enough that one is not used up. Such
-    /// a rule is a tally, too.
+    /// True if the rule is one of several quotas: a call is admitted if one of the quotas that it
+    /// matches is not used up. Such a rule also has `tally`.
     pub quota: bool,
-    /// Rules that do not apply to work to which this one does, where several queries are one plan.
+    /// Rules that do not apply to work that this rule matches, if several queries form one plan.
     pub replaces: Vec<String>,
-    /// It can be closed for a time, by whoever the work goes to: see [`crate::Store::close`].
+    /// True if the upstream of the work can close the rule for a time: see [`crate::Store::close`].
     pub gate: bool,
 }
 
 impl Rule {
-    /// How long a slot is held without renewal unless configured otherwise.
+    /// Default lifetime of a slot without renewal.
     pub const LEASE: Span = Span::from_secs(30);
 
-    /// A rule that matches everything and counts it together.
+    /// Creates a rule that matches everything, with one counter.
     pub fn new(name: impl Into<String>, limits: impl IntoIterator<Item = Limit>) -> Self {
         Self {
             name: name.into(),
@@ -73,27 +75,27 @@ impl Rule {
         }
     }
 
-    /// A rule that lets everything through that it matches.
+    /// Creates a rule without a limit.
     pub fn unlimited(name: impl Into<String>) -> Self {
         Self { unlimited: true, ..Self::new(name, []) }
     }
 
-    /// Can be closed for a time.
+    /// Makes it possible to close the rule for a time.
     #[must_use]
     pub fn gated(mut self) -> Self {
         self.gate = true;
         self
     }
 
-    /// Counts apart by these dimensions.
+    /// Counts separately by these dimensions.
     #[must_use]
     pub fn per(mut self, dimensions: &[&str]) -> Self {
         self.per = dimensions.iter().map(|&name| name.to_owned()).collect();
         self
     }
 
-    /// Every dimension that has to be there for it to match, some perhaps more than once: those of
-    /// `when`, of `per`, and those between `<` and `>` in `key`.
+    /// Returns every dimension that has to be present for a match, possibly with repetitions: those
+    /// of `when`, of `per`, and those between `<` and `>` in `key`.
     pub fn dimensions(&self) -> impl Iterator<Item = &str> {
         let conditions = self.when.iter().map(|(name, _)| name.as_str());
         let counted = self.per.iter().map(String::as_str);
@@ -102,13 +104,14 @@ impl Rule {
         conditions.chain(counted).chain(in_key)
     }
 
-    /// Whether it goes by our [own](OWN) dimensions alone: whoever asks, it is the same.
+    /// Returns true if the rule uses only our [own](OWN) dimensions, so it is the same for all
+    /// callers.
     pub fn is_own(&self) -> bool {
         let mut names = self.when.iter().map(|(name, _)| name).chain(&self.per).peekable();
         names.peek().is_some() && names.all(|name| name.starts_with(OWN))
     }
 
-    /// Matches only where the dimension fits the pattern.
+    /// Matches only if the dimension fits the pattern.
     #[must_use]
     pub fn when(mut self, dimension: &str, pattern: Pattern) -> Self {
         self.when.push((dimension.to_owned(), pattern));
@@ -116,31 +119,31 @@ impl Rule {
     }
 }
 
-/// What a condition asks of a value.
+/// Condition on the value of a dimension.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pattern {
-    /// One of these values.
+    /// Any of these values.
     OneOf(Vec<String>),
-    /// A text in which `*` stands for anything and `?` for one character.
+    /// A text in which `*` matches any text and `?` one character.
     Glob(String),
-    /// A text in which `*` stands for anything, and every other character for itself: a pattern of
-    /// envoyproxy/ratelimit. Also compared with values that are too long to be kept whole.
+    /// A text in which `*` matches any text and every other character itself: a pattern of
+    /// envoyproxy/ratelimit. It is also compared with values that are too long to be stored.
     Stars(String),
 }
 
 impl Pattern {
-    /// Exactly this value.
+    /// Creates a pattern that matches exactly this value.
     pub fn exactly(value: impl Into<String>) -> Self {
         Self::OneOf(vec![value.into()])
     }
 
-    /// A value, or a pattern if `*` or `?` is in it.
+    /// Creates a glob if the text contains `*` or `?`, otherwise an exact pattern.
     pub fn from_text(text: impl Into<String>) -> Self {
         let text = text.into();
         if text.contains(['*', '?']) { Self::Glob(text) } else { Self::exactly(text) }
     }
 
-    /// Whether a value fits.
+    /// Returns true if a value fits.
     pub fn matches(&self, value: &str) -> bool {
         match self {
             Self::OneOf(values) => values.iter().any(|other| other == value),
@@ -150,7 +153,7 @@ impl Pattern {
     }
 }
 
-/// `a`, `a or b`, `premium_*`.
+/// Formats it as `a`, `a or b` or `premium_*`.
 impl std::fmt::Display for Pattern {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -160,7 +163,8 @@ impl std::fmt::Display for Pattern {
     }
 }
 
-/// Takes linear time, because values may be as long as whoever sends them likes.
+/// Returns true if `value` matches `stars`. Takes linear time, because a client can send values of
+/// any length.
 fn stars_match(stars: &str, value: &str) -> bool {
     let Some((first, rest)) = stars.split_once('*') else { return stars == value };
     let (middle, last) = match rest.rsplit_once('*') {
@@ -176,7 +180,8 @@ fn stars_match(stars: &str, value: &str) -> bool {
     true
 }
 
-/// Path globs treat `/` and `.` as special, and ids have both, hence our own few lines.
+/// Returns true if `value` matches `glob`. Path globs treat `/` and `.` specially, and ids contain
+/// both, hence this own implementation.
 ///
 /// On a mismatch only the last `*` is tried again, so it takes at most O(glob × value).
 fn glob_matches(glob: &str, value: &str) -> bool {
@@ -187,7 +192,7 @@ fn glob_matches(glob: &str, value: &str) -> bool {
         match (glob.next(), value.next()) {
             (None, None) => return true,
             (Some('*'), _) => {
-                // First let the star stand for nothing.
+                // First let the star match nothing.
                 retry = Some((glob.clone(), before_value.clone()));
                 value = before_value;
             }
@@ -208,53 +213,54 @@ fn glob_matches(glob: &str, value: &str) -> bool {
     }
 }
 
-/// What has to fit before work may go.
+/// Part of the estimate that has to fit before work may start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// The whole estimate: nothing overshoots if estimates are upper bounds.
+    /// The whole estimate. The limit is never exceeded if estimates are upper bounds.
     #[default]
     Strict,
-    /// Anything at all: the limit is overshot by at most what is under way at the same time.
+    /// One unit. The limit is exceeded by at most the work in progress at the same time.
     Optimistic,
 }
 
-/// What becomes of an estimate that nobody settles before its time.
+/// Handling of an estimate that is not settled in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnExpiry {
-    /// It stays charged until it leaves the window.
+    /// Keep the charge until it leaves the window.
     #[default]
     Keep,
-    /// It is given back.
+    /// Give the charge back.
     Refund,
 }
 
-/// Rules of which the first that matches applies. Every group must pass.
+/// Rules of which the first match applies. Work has to pass every group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// Its name.
+    /// Name of the group.
     pub name: String,
-    /// The group that `effectiveLimit` speaks of.
+    /// True for the group that `effectiveLimit` refers to.
     pub effective: bool,
-    /// Most specific first.
+    /// Rules, the most specific first.
     pub rules: Vec<Rule>,
 }
 
 impl Group {
-    /// A group of rules.
+    /// Creates a group of rules.
     pub fn new(name: impl Into<String>, rules: impl IntoIterator<Item = Rule>) -> Self {
         Self { name: name.into(), effective: false, rules: rules.into_iter().collect() }
     }
 }
 
-/// A limit that a query brings along, under a key of the caller's choice.
+/// A limit that a query contains, under a key of the caller's choice.
 #[derive(Clone, Debug)]
 pub struct InlineRule(pub(crate) Compiled);
 
 impl InlineRule {
-    /// How their keys begin; no key of the configuration does.
+    /// Prefix of the keys of inline limits; no key of the configuration starts with it.
     pub const KEY_START: &str = "~inline:";
 
-    /// Counts `limits` under `key`, apart from every rule of the configuration.
+    /// Creates a rule that counts `limits` under `key`, separate from every rule of the
+    /// configuration.
     pub fn new(
         name: impl Into<String>,
         key: &str,
@@ -263,7 +269,7 @@ impl InlineRule {
         Compiled::inline(Rule::new(name, limits), key).map(Self)
     }
 
-    /// Asks only that anything is left.
+    /// Admits while anything is left.
     #[must_use]
     pub fn optimistic(mut self) -> Self {
         self.0.rule.mode = Mode::Optimistic;

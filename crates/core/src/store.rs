@@ -1,9 +1,10 @@
-//! The port behind which usage is kept. Memory and Redis implement it; the model defines it.
+//! [`Store`]: the interface to the storage that keeps usage. The memory store and the Redis store
+//! implement it; the reference model defines its behaviour.
 //!
-//! # The life of a record
+//! # States of a record
 //!
-//! A plan that is [recorded](Plan::recorded) leaves a record under its id. What an operation does
-//! depends on the state of the record:
+//! A plan that is [recorded](Plan::recorded) leaves a record under its id. The effect of an
+//! operation depends on the state of the record:
 //!
 //! | | none, lapsed | booked | open | settled | cancelled |
 //! |---|---|---|---|---|---|
@@ -15,13 +16,13 @@
 //! | renew | unknown | not claimed | leases and hold last longer, or lost | conflict | gone |
 //! | cancel | → cancelled | give back → cancelled | give back → cancelled | conflict | replay |
 //!
-//! An acquire or a book under the id of a different plan is a conflict in every state but
-//! `cancelled`. An acquire that is replayed after its lease has ended is lost: whoever asks must
-//! not think that it holds a slot. A booking that can't be made anew lapses: only who was told to
-//! go is remembered. A claim that states other dimensions or another cost than its booking did is
-//! [`Error::Differs`]; one whose plan is another although it states the same, because the rules were
-//! reloaded in between, is booked anew under the rules of now. Records are kept for as long as a
-//! retry, a settlement or a late arrival can come.
+//! An acquire or a book under the id of a different plan is a conflict in every state except
+//! `cancelled`. A replayed acquire whose lease has ended is lost, because its caller must not
+//! assume that it holds a slot. A booking that can't be rebooked lapses; its record then only
+//! remembers the claimants that got [`Claim::Go`]. A claim with other dimensions or another cost
+//! than its booking is [`Error::Differs`]. A claim that states the same, but whose plan differs
+//! because the rules were reloaded, is rebooked under the new rules. Records are kept for as long
+//! as a retry, a settlement or a late request can arrive.
 
 use std::fmt;
 
@@ -31,14 +32,14 @@ use crate::plan::{Handle, Plan};
 use crate::query::Cost;
 use crate::time::{Span, Timestamp};
 
-/// How long a cancelled id is refused: longer than any late arrival is on its way.
+/// Time for which a cancelled id is refused: longer than any request can be delayed.
 pub const TOMBSTONE: Span = Span::from_secs(60);
 
-/// Until when a record is kept that was written or changed at `now`.
+/// Returns the time until which a record is kept that was written or changed at `now`.
 ///
-/// Long enough for a retry (`keep`, for ids that a caller may use again), for a settlement after
-/// what it holds has ended (`last`, and then as long as the charges count), and for a message that
-/// is still on its way.
+/// That is long enough for a retry (`keep`, for ids that a caller may repeat), for a settlement
+/// after its lease or hold has ended (`last`, plus the time for which charges count), and for a
+/// delayed request.
 pub fn kept_until(
     now: Timestamp,
     keep: Option<Span>,
@@ -49,197 +50,199 @@ pub fn kept_until(
     last.map_or(retry, |last| retry.max(last + window))
 }
 
-/// Keeps usage. Every operation is atomic: a plan is admitted whole or consumes nothing.
+/// Storage of usage. Every operation is atomic: a plan is admitted as a whole or consumes nothing.
 pub trait Store: Send + Sync {
     /// Admits the plan if it can start now.
     fn acquire(&self, plan: &Plan<'_>) -> impl Future<Output = Result<Decision, Error>> + Send;
 
-    /// What [`Store::acquire`] would answer to a new id. Writes nothing.
+    /// Returns what [`Store::acquire`] would answer to a new id. Writes nothing.
     fn peek(&self, plan: &Plan<'_>) -> impl Future<Output = Result<Decision, Error>> + Send;
 
-    /// Reserves the first instant at which the plan fits, if it is inside the horizon.
+    /// Reserves the first instant at which the plan fits, if it is within the horizon.
     ///
-    /// Leases are not booked: they are taken by the claim.
+    /// Leases are not booked: the claim takes them.
     fn book(&self, plan: &Plan<'_>) -> impl Future<Output = Result<Decision, Error>> + Send;
 
-    /// Asks, immediately before the work goes, whether its booking is good.
+    /// Checks a booking immediately before its work starts.
     ///
-    /// A booking is good from its start until its slack is over, and for one `claimant`: a second
-    /// one, or one that comes late, gets a new booking. What an earlier claimant may have used
-    /// stays charged. A claimant is told to go once, and again if it repeats the question in time;
-    /// later it is [`Claim::Spent`].
+    /// A booking is valid from its start until its slack is over, and for one `claimant`. A second
+    /// claimant, or a late one, gets a new booking. Amounts that an earlier claimant may have used
+    /// stay charged. A claimant gets [`Claim::Go`] once, and again if it repeats the claim in time;
+    /// later it gets [`Claim::Spent`].
     ///
-    /// The claim states what the booking stated: other dimensions or another cost are
-    /// [`Error::Differs`], and nothing changes.
+    /// A claim with other dimensions or another cost than its booking is [`Error::Differs`], and
+    /// nothing changes.
     fn claim(
         &self,
         plan: &Plan<'_>,
         claimant: Id,
     ) -> impl Future<Output = Result<Claim, Error>> + Send;
 
-    /// Takes back work that never left: everything is given back, and the id is refused from now
-    /// on, so that an attempt which is still on its way can't be admitted afterwards.
+    /// Cancels work that was never started. Everything is given back, and the id is refused from
+    /// now on, so that a delayed attempt can't be admitted afterwards.
     ///
-    /// Of a booking that was claimed, only by the handle of its claimant: for anybody else it ends,
-    /// and what the claimant may have used stays charged.
+    /// A claimed booking is given back only if the handle is that of its claimant. For any other
+    /// handle the booking ends, and amounts that the claimant may have used stay charged.
     fn cancel(&self, handle: &Handle) -> impl Future<Output = Result<Ended, Error>> + Send;
 
     /// Replaces the estimate by the actual cost and ends the leases.
     ///
-    /// What was too much is given back at its own time; what was too little is charged now, in
-    /// full, as debt.
+    /// An excess is given back at the time of its charge. A shortfall is charged now, in full, as
+    /// debt.
     fn settle(
         &self,
         handle: &Handle,
         actual: &Cost,
     ) -> impl Future<Output = Result<Ended, Error>> + Send;
 
-    /// Ends the leases and leaves the charges as they are. A second time is a replay.
+    /// Ends the leases and keeps the charges. A repetition is a replay.
     fn release(&self, handle: &Handle) -> impl Future<Output = Result<Ended, Error>> + Send;
 
-    /// Makes leases and hold last as long again from now; returns when to have renewed again.
+    /// Extends leases and hold by their full length from now. Returns the time before which they
+    /// have to be renewed again.
     ///
     /// If any of them has expired, none is renewed.
     fn renew(&self, handle: &Handle) -> impl Future<Output = Result<Renewed, Error>> + Send;
 
-    /// Gives back what the plan would take, for callers that know how much but not of which
-    /// admission. The oldest goes first, never below nothing; leases stay. Returns what the limits
-    /// show then.
+    /// Gives back the amounts of the plan, for callers that know the amount but not the admission.
+    /// The oldest usage goes first, at most down to zero; leases are kept. Returns the usage after
+    /// that.
     ///
-    /// Its id is its own, so that a store which has to ask twice gives back once. It is not all or
-    /// nothing: counters that lie in different places get their part each, or an error says that
-    /// one of them may not have.
+    /// The plan has an id of its own, so a store that retries gives back only once. The operation
+    /// is not atomic across servers: each counter gets its part, or an error says that one of them
+    /// may not have got it.
     fn refund(&self, plan: &Plan<'_>) -> impl Future<Output = Result<Usage, Error>> + Send;
 
-    /// Keeps the plan's gates closed for so long from now; returns until when they are.
+    /// Closes the plan's gates for `wait` from now. Returns the time until which they are closed.
     ///
-    /// While a gate is closed nothing of its rule starts: not by acquire, not by a booking, and a
-    /// claim books anew. It only ever extends: a later, shorter hint opens nothing. A plan without
-    /// a gate has nothing to close.
+    /// While a gate is closed, no work of its rule starts: acquires are denied, bookings start
+    /// later, and claims are rebooked. A gate is only ever closed for longer: a later, shorter
+    /// `wait` does not open it. A plan without a gate has nothing to close.
     fn close(
         &self,
         plan: &Plan<'_>,
         wait: Span,
     ) -> impl Future<Output = Result<Shut, Error>> + Send;
 
-    /// Forgets all usage of the plan's counters, and that they were closed; returns when.
+    /// Removes all usage of the plan's counters and opens their gates. Returns the time of the
+    /// reset.
     fn reset(&self, plan: &Plan<'_>) -> impl Future<Output = Result<Timestamp, Error>> + Send;
 
-    /// What the limits of the plan show now.
+    /// Returns the current usage of the plan's limits.
     fn usage(&self, plan: &Plan<'_>) -> impl Future<Output = Result<Usage, Error>> + Send;
 
-    /// Takes back an attempt to acquire or to book that was not answered and whose work does not go.
+    /// Takes back an unanswered attempt to acquire or to book whose work will not start.
     ///
-    /// Returns at once; the store goes on until it is answered. What another attempt under the same
-    /// id relies on stays charged, and the id can be used again. An attempt that an outage policy has
-    /// admitted is not given up.
+    /// Returns at once; the store retries in the background until it gets an answer. Amounts that
+    /// another attempt under the same id relies on stay charged, and the id can be used again. An
+    /// attempt that an outage policy has admitted is not given up.
     fn give_up(&self, plan: &Plan<'_>, attempt: Attempt) {
         let _ = (plan, attempt);
     }
 
-    /// How many nodes were seen lately that keep usage here, this one included: what each may let
-    /// through on its own while the store does not answer depends on it.
+    /// Returns the number of nodes that recently used this store, including this one. The share of
+    /// each node during an outage depends on it.
     fn nodes(&self) -> u32;
 }
 
-/// The answer to a claim. All times are the store's: a holder counts from when it asked, by the
-/// difference to `at`, because its own clock may be another.
+/// Answer to a claim. All times are the store's. A client counts from the time of its request, by
+/// the difference to `at`, because its own clock may differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// Go, before `good_until`: a holder that is held up longer has to claim again.
+    /// The work may start before `good_until`. A client that is delayed longer has to claim again.
     Go {
         /// The admission.
         allow: Allow,
-        /// When the slack of the booking is over.
+        /// Time at which the slack of the booking is over.
         good_until: Timestamp,
     },
-    /// This claimant was told to go, and its time is over. Nothing has changed: if the work did
-    /// not go, another claimant may ask.
+    /// This claimant got [`Claim::Go`] before, and its time is over. Nothing has changed: if the
+    /// work did not start, another claimant may claim.
     Spent,
-    /// It has not started yet: claim again at `start`.
+    /// The booking has not started yet: claim again at `start`.
     Early {
-        /// When this was found.
+        /// Time of the answer.
         at: Timestamp,
-        /// The start of the booking.
+        /// Start of the booking.
         start: Timestamp,
     },
-    /// It was late, already used, its gate is closed, or a reload changed what it is charged on:
-    /// claim again at `start`.
+    /// The claim was late, or the booking was already used, or its gate is closed, or a reload
+    /// changed its charges: claim again at `start`.
     Rebooked {
-        /// When this was decided.
+        /// Time of the answer.
         at: Timestamp,
-        /// The start of the new booking.
+        /// Start of the new booking.
         start: Timestamp,
     },
-    /// A lease is missing, and the booking stands; or a new booking would start past the horizon,
-    /// and there is none any more.
+    /// No lease is free, and the booking is kept; or a new booking would start after the horizon,
+    /// and the booking is gone.
     Deny(Deny),
-    /// A rule bans the work by now. The booking lapses unless the ban ends before.
+    /// A rule now bans the work. The booking lapses unless the ban ends before.
     Never(Never),
 }
 
-/// Leases and hold last longer.
+/// Result of renewing leases and hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Renewed {
-    /// When, by the clock of the store.
+    /// Time of the renewal, by the clock of the store.
     pub at: Timestamp,
-    /// Until when the first of them lasts.
+    /// Time at which the first of them expires.
     pub until: Timestamp,
 }
 
-/// Gates are closed.
+/// Result of closing gates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shut {
-    /// When, by the clock of the store.
+    /// Time of the operation, by the clock of the store.
     pub at: Timestamp,
-    /// Until when the last of them is.
+    /// Time until which the last of the gates is closed.
     pub until: Timestamp,
 }
 
-/// Something came to its end.
+/// Result of cancelling, settling or releasing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// When, by the clock of the store.
+    /// Time of the operation, by the clock of the store.
     pub at: Timestamp,
-    /// It had before; nothing changed.
+    /// True if it was done before. Nothing has changed.
     pub replayed: bool,
 }
 
-/// What limits show at an instant.
+/// Usage of the limits of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Usage {
-    /// When, by the clock of the store.
+    /// Time of the reading, by the clock of the store.
     pub at: Timestamp,
     /// One reading per limit, in the order of [`Plan::scopes`].
     pub readings: Readings,
 }
 
-/// One question that the store may have answered without being heard.
+/// A request to the store that may have been executed although its reply was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attempt {
-    /// To acquire, under this number.
+    /// An acquire with this attempt number.
     Acquire(Id),
-    /// To book, under this number.
+    /// A booking with this attempt number.
     Book(Id),
 }
 
-/// Why the store did not answer, and what that leaves open.
+/// Reason for a missing answer, and the attempt whose outcome is unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unanswered {
-    /// Why.
+    /// The reason.
     pub reason: String,
-    /// The attempt that may be charged all the same: see [`Store::give_up`].
+    /// The attempt that may have been charged: see [`Store::give_up`].
     pub attempt: Option<Attempt>,
 }
 
-/// Nothing was charged.
+/// A reason with nothing charged.
 impl From<String> for Unanswered {
     fn from(reason: String) -> Self {
         Self { reason, attempt: None }
     }
 }
 
-/// Nothing was charged.
+/// A reason with nothing charged.
 impl From<&str> for Unanswered {
     fn from(reason: &str) -> Self {
         reason.to_owned().into()
@@ -252,43 +255,43 @@ impl fmt::Display for Unanswered {
     }
 }
 
-/// Why there is no answer. Nothing was changed, unless the store did not answer.
+/// Error of a store. Nothing has changed, unless the store did not answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The store did not answer; the outage policy of the rule decides.
+    /// The store did not answer. The outage policy of the rule decides.
     #[error("the store did not answer: {0}")]
     Unavailable(Unanswered),
     /// The clocks of node and store are in different calendar periods.
     #[error("the clocks of this node and of the store are in different calendar periods")]
     ClockSkew,
-    /// The id stands for something else.
+    /// The id belongs to other work.
     #[error("this id was used for something else: take a new one for new work")]
     Conflict,
-    /// A claim states something else than its booking.
+    /// A claim differs from its booking.
     #[error(
         "the claim states other dimensions or another cost than the booking under this id: claim \
          what was booked, or book it under a new id"
     )]
     Differs,
-    /// Nothing is known under the id.
+    /// There is no record under the id.
     #[error("nothing is held under this id: it was never admitted, or it ended too long ago")]
     Unknown,
     /// The id was cancelled.
     #[error("this id was cancelled: take a new one")]
     Gone,
-    /// A booking has to be claimed first.
+    /// The booking has to be claimed first.
     #[error("this booking was not claimed: claim it before its work goes")]
     NotClaimed,
-    /// A lease was not renewed in time; somebody else may have the slot.
+    /// A lease was not renewed in time. Another request may hold the slot.
     #[error("the lease has expired: stop, or acquire again")]
     Lost,
-    /// The store keeps as many ids as it may.
+    /// The store has reached its maximum number of ids.
     #[error("the store keeps as many open reservations as it may: settle or release some")]
     Full,
-    /// More requests than an exact log takes at once.
+    /// More requests at once than an exact log accepts.
     #[error("requests: an exact log takes at most 1000 at once")]
     TooMany,
-    /// A booking whose counters the store keeps on several servers.
+    /// A booking whose counters are on several servers.
     #[error(
         "a booking can't be made across slots of a Redis Cluster: let its rules count by one \
          `partition`"

@@ -1,8 +1,8 @@
-//! Points in time and stretches of time, in whole microseconds.
+//! [`Timestamp`] and [`Span`]: points in time and durations, in whole microseconds.
 //!
-//! Nothing in this crate reads a clock: `now` is always an argument, and it is the *store's*
-//! time (Redis `TIME`, or the monotonic clock of the memory store), so that two nodes whose
-//! clocks disagree still count in one window.
+//! Nothing in this crate reads a clock: `now` is always an argument. It is the time of the *store*
+//! (Redis `TIME`, or the monotonic clock of the memory store), so nodes with different clocks still
+//! count in the same window.
 
 use std::fmt;
 use std::ops::{Add, Sub};
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// The largest integer that every part of the product can hold exactly.
+/// The largest integer that every component can store exactly.
 ///
 /// Redis scripts compute in IEEE doubles, which are exact for integers up to 2^53.
 pub const EXACT_MAX: u64 = (1 << 53) - 1;
@@ -25,41 +25,41 @@ pub struct Timestamp(u64);
 impl Timestamp {
     /// The Unix epoch.
     pub const ZERO: Self = Self(0);
-    /// The last point in time that can be expressed.
+    /// The latest representable time.
     pub const MAX: Self = Self(EXACT_MAX);
 
-    /// The point `micros` microseconds after the epoch; later than [`Timestamp::MAX`] is `MAX`.
+    /// Creates the time `micros` microseconds after the epoch, at most [`Timestamp::MAX`].
     pub const fn from_micros(micros: u64) -> Self {
         Self(if micros > EXACT_MAX { EXACT_MAX } else { micros })
     }
 
-    /// The point `millis` milliseconds after the epoch.
+    /// Creates the time `millis` milliseconds after the epoch.
     pub const fn from_millis(millis: u64) -> Self {
         Self::from_micros(millis.saturating_mul(1_000))
     }
 
-    /// The point `secs` seconds after the epoch.
+    /// Creates the time `secs` seconds after the epoch.
     pub const fn from_secs(secs: u64) -> Self {
         Self::from_micros(secs.saturating_mul(1_000_000))
     }
 
-    /// Microseconds since the epoch.
+    /// Returns the microseconds since the epoch.
     pub const fn as_micros(self) -> u64 {
         self.0
     }
 
-    /// As text, for those who write bytes.
+    /// Formats it as RFC 3339, for callers that write bytes.
     pub fn rfc3339(self) -> Rfc3339 {
         Rfc3339::new(self)
     }
 
-    /// How long after `earlier` this is; zero if it is not after it.
+    /// Returns the time that has passed since `earlier`, or zero if `earlier` is later.
     pub const fn since(self, earlier: Self) -> Span {
         Span(self.0.saturating_sub(earlier.0))
     }
 }
 
-/// For what is read back from outside: a number that is too large can't get in.
+/// Used for deserialization: limits the number to [`EXACT_MAX`].
 impl From<u64> for Timestamp {
     fn from(micros: u64) -> Self {
         Self::from_micros(micros)
@@ -80,10 +80,10 @@ impl Sub<Span> for Timestamp {
     }
 }
 
-/// An instant as text: RFC 3339 in UTC, to the microsecond.
+/// A time as text: RFC 3339 in UTC, to the microsecond.
 ///
-/// By hand, because every answer and every line of the decision log has several: a tenth of what
-/// a calendar library takes, which the tests compare it with.
+/// Formatted by hand, because every response and every line of the decision log contains several.
+/// It takes a tenth of the time of a calendar library, against which the tests compare it.
 #[derive(Clone, Copy, Debug)]
 pub struct Rfc3339 {
     text: [u8; 27],
@@ -94,7 +94,7 @@ impl Rfc3339 {
     fn new(at: Timestamp) -> Self {
         const DAY: u64 = 86_400;
         let (seconds, micros) = (at.0 / 1_000_000, at.0 % 1_000_000);
-        // The last instant is in the year 2255: four digits are enough.
+        // The latest time is in the year 2255: four digits are enough.
         let (year, month, day) = civil(seconds / DAY);
         let second = seconds % DAY;
         let mut text = *b"0000-00-00T00:00:00.000000Z";
@@ -113,7 +113,7 @@ impl Rfc3339 {
             text[place] += (number / 10) as u8;
             text[place + 1] += (number % 10) as u8;
         }
-        // The fraction ends with its last digit, and a whole second has none.
+        // Trailing zeros of the fraction are left out, and a whole second has no fraction.
         let mut end = 26;
         while text[end - 1] == b'0' && end > 20 {
             end -= 1;
@@ -123,7 +123,7 @@ impl Rfc3339 {
         Self { text, length: end + 1 }
     }
 
-    /// The text, which is ASCII.
+    /// Returns the text, which is ASCII.
     pub fn as_bytes(&self) -> &[u8] {
         &self.text[..self.length]
     }
@@ -137,7 +137,7 @@ impl fmt::Display for Timestamp {
     }
 }
 
-/// A text of RFC 3339, in any offset, that is not before the epoch.
+/// Parses RFC 3339 in any offset, not before the epoch.
 impl std::str::FromStr for Timestamp {
     type Err = InstantError;
 
@@ -147,14 +147,14 @@ impl std::str::FromStr for Timestamp {
     }
 }
 
-/// Not an instant.
+/// Error of parsing a text that is not a [`Timestamp`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("is not an instant since 1970: write it as 2026-11-16T08:30:00Z")]
 pub struct InstantError;
 
-/// Year, month and day, by the days since the epoch.
+/// Returns year, month and day of a number of days since the epoch.
 ///
-/// Years begin in March here, so that the day that some of them have more is their last.
+/// Years begin in March here, so that the leap day is the last day of its year.
 const fn civil(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);
@@ -168,7 +168,7 @@ const fn civil(days: u64) -> (u64, u64, u64) {
     (year, month, day)
 }
 
-/// A stretch of time in microseconds. It may be zero; see [`crate::limit::Window`] for windows.
+/// A duration in microseconds. It may be zero; see [`crate::limit::Window`] for windows.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -176,36 +176,37 @@ const fn civil(days: u64) -> (u64, u64, u64) {
 pub struct Span(u64);
 
 impl Span {
-    /// No time at all.
+    /// The empty duration.
     pub const ZERO: Self = Self(0);
 
-    /// `micros` microseconds, at most [`EXACT_MAX`].
+    /// Creates a duration of `micros` microseconds, at most [`EXACT_MAX`].
     pub const fn from_micros(micros: u64) -> Self {
         Self(if micros > EXACT_MAX { EXACT_MAX } else { micros })
     }
 
-    /// `millis` milliseconds.
+    /// Creates a duration of `millis` milliseconds.
     pub const fn from_millis(millis: u64) -> Self {
         Self::from_micros(millis.saturating_mul(1_000))
     }
 
-    /// `secs` seconds.
+    /// Creates a duration of `secs` seconds.
     pub const fn from_secs(secs: u64) -> Self {
         Self::from_micros(secs.saturating_mul(1_000_000))
     }
 
-    /// Its length in microseconds.
+    /// Returns its length in microseconds.
     pub const fn as_micros(self) -> u64 {
         self.0
     }
 
-    /// Its length in whole seconds, rounded up: a client told to wait this long is not early.
+    /// Returns its length in whole seconds, rounded up, so that a client that waits this long is
+    /// not early.
     pub const fn as_secs_ceil(self) -> u64 {
         self.0.div_ceil(1_000_000)
     }
 }
 
-/// For what is read back from outside: a number that is too large can't get in.
+/// Used for deserialization: limits the number to [`EXACT_MAX`].
 impl From<u64> for Span {
     fn from(micros: u64) -> Self {
         Self::from_micros(micros)
@@ -255,7 +256,8 @@ impl fmt::Display for Span {
 }
 
 impl Span {
-    /// The span for people: rounded up to seconds, in the two largest units, such as `59m 20s`.
+    /// Formats the span for people: rounded up to seconds, in the two largest units, such as `59m
+    /// 20s`.
     pub fn in_words(self) -> impl fmt::Display {
         fmt::from_fn(move |f| {
             if self.0 < 1_000_000 {
@@ -279,15 +281,15 @@ impl Span {
     }
 }
 
-/// Why a text is not a [`Span`].
+/// Error of parsing a text that is not a [`Span`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpanError {
-    /// No number, no unit, or something else.
+    /// The number or the unit is missing or unknown.
     #[error(
         "{0:?} is not a time span: write a whole number and a unit, such as 500ms, 5s, 1min, 2h or 7d"
     )]
     Form(String),
-    /// Longer than the product can count.
+    /// The span is longer than [`EXACT_MAX`] microseconds.
     #[error("{0:?} is longer than the 285 years that can be counted")]
     Long(String),
 }
@@ -295,7 +297,7 @@ pub enum SpanError {
 impl std::str::FromStr for Span {
     type Err = SpanError;
 
-    /// Reads `500ms`, `5s`, `1min`, `2h`, `7d`; the number may be left out before a unit (`min`).
+    /// Parses `500ms`, `5s`, `1min`, `2h`, `7d`. Before a unit, the number may be left out (`min`).
     fn from_str(text: &str) -> Result<Self, SpanError> {
         let form = || SpanError::Form(text.to_owned());
         let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
@@ -317,13 +319,13 @@ impl std::str::FromStr for Span {
     }
 }
 
-/// Whoever knows what time it is. The only ones that go live outside this crate.
+/// A source of the current time. Its implementations that read a real clock are outside this crate.
 pub trait Clock: Send + Sync {
-    /// The time now; it never goes back.
+    /// Returns the current time. It never goes back.
     fn now(&self) -> Timestamp;
 }
 
-/// A clock that stands still, for whoever has read one already.
+/// A fixed clock, for callers that have already read the time.
 impl Clock for Timestamp {
     fn now(&self) -> Timestamp {
         *self
@@ -370,7 +372,7 @@ mod tests {
             let expected = jiff::Timestamp::from_microsecond(micros as i64).expect("an instant");
             assert_eq!(Timestamp::from_micros(micros).to_string(), expected.to_string());
         };
-        // Every day that there is, and fractions of all lengths.
+        // Every day, with fractions of all lengths.
         for day in 0..EXACT_MAX / 86_400_000_000 {
             check(day * 86_400_000_000 + day * 86_399);
         }

@@ -1,22 +1,22 @@
-//! Texts and trees with places in them that a message fills. Nothing is evaluated: a place names a
-//! value, and that is all it can do.
+//! Templates: texts and JSON trees with placeholders that are filled from a message. Nothing is
+//! evaluated: a placeholder only names a value.
 //!
-//! | written | stands for |
+//! | placeholder | value |
 //! |---|---|
 //! | `{{user.name}}`, `{{message.user.name}}` | a member of the message |
-//! | `{{images.0}}` | the first of a list |
-//! | `{{"odd name".x}}` | a member whose name is no plain word |
+//! | `{{images.0}}` | the first element of a list |
+//! | `{{"odd name".x}}` | a member whose name is not a plain word |
 //! | `{{message}}` | the whole message |
-//! | `{{job.id}}` | what is known of the job: `id`, `attempt`, `type`, `provider` |
-//! | `{{result.total}}`, `{{item.name}}` | where there are such: the result of the work, and one of its list |
-//! | `{{user.name:-nobody}}` | the same, or this where it is missing or null |
-//! | `{{{{` | two braces |
+//! | `{{job.id}}` | a property of the job: `id`, `attempt`, `type`, `provider` |
+//! | `{{result.total}}`, `{{item.name}}` | after the work: a member of its result, and of one element of a list in it |
+//! | `{{user.name:-nobody}}` | the same, or a default if it is missing or null |
+//! | `{{{{` | two literal braces |
 //!
-//! `message`, `job`, `result` and `item` are reserved wherever they come first without quotes, so that
-//! no message can pass for another: its own member `job` is `{{message.job}}`.
+//! `message`, `job`, `result` and `item` are reserved as the first unquoted name, so a message
+//! can't imitate the others: its own member `job` is `{{message.job}}`.
 //!
-//! A text that is one place and nothing else becomes the value itself, whatever it is. Inside a
-//! longer text a value is written as text: strings as they are, lists and maps as JSON.
+//! A text that is only one placeholder becomes the value itself, of any type. In a longer text a
+//! value is written as text: strings as they are, lists and maps as JSON.
 
 mod member;
 mod parse;
@@ -30,16 +30,16 @@ pub use member::Member;
 pub use parse::{Problem, SyntaxError};
 pub use render::{RenderError, Scope, as_text, scalar};
 
-/// What a place begins with.
+/// First name of a placeholder: the object that contains the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Root {
     /// The message.
     Message,
-    /// What is known of the job.
+    /// Properties of the job.
     Job,
-    /// What came of the work.
+    /// Result of the work.
     Result,
-    /// One of a list in the result.
+    /// One element of a list in the result.
     Item,
 }
 
@@ -51,11 +51,11 @@ impl Root {
         ("item", Self::Item),
     ];
 
-    /// What is known before the work is done.
+    /// Objects known before the work is done.
     pub const BEFORE: &[Self] = &[Self::Message, Self::Job];
-    /// What is known after it.
+    /// Objects known after the work is done.
     pub const AFTER: &[Self] = &[Self::Message, Self::Job, Self::Result];
-    /// What is known of one of a list in its result.
+    /// Objects known for one element of a list in the result.
     pub const EACH: &[Self] = &[Self::Message, Self::Job, Self::Result, Self::Item];
 }
 
@@ -66,7 +66,7 @@ impl fmt::Display for Root {
     }
 }
 
-/// A place: where its value is, and what stands there if it is missing.
+/// A placeholder: the path of its value, and a default if the value is missing.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Place {
     root: Root,
@@ -74,7 +74,7 @@ pub struct Place {
     default: Option<Value>,
 }
 
-/// A text with places in it.
+/// A text with placeholders.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Text {
     parts: Vec<Part>,
@@ -87,7 +87,7 @@ enum Part {
 }
 
 impl Text {
-    /// What it begins with, up to the first place.
+    /// Returns the text before the first placeholder.
     pub fn beginning(&self) -> &str {
         match self.parts.first() {
             Some(Part::Fixed(text)) => text,
@@ -95,7 +95,7 @@ impl Text {
         }
     }
 
-    /// What is written between the places.
+    /// Returns the texts between the placeholders.
     pub fn fixed(&self) -> impl Iterator<Item = &str> {
         self.parts.iter().filter_map(|part| match part {
             Part::Fixed(text) => Some(text.as_str()),
@@ -103,35 +103,35 @@ impl Text {
         })
     }
 
-    /// Whether it is the same for every message.
+    /// Returns true if it is the same for every message.
     pub fn is_fixed(&self) -> bool {
         self.parts.iter().all(|part| matches!(part, Part::Fixed(_)))
     }
 }
 
-/// A text without places, whatever it looks like.
+/// Creates a text without placeholders, even if it contains braces.
 impl From<String> for Text {
     fn from(fixed: String) -> Self {
         Self { parts: vec![Part::Fixed(fixed)] }
     }
 }
 
-/// A JSON value with places in it.
+/// A JSON value with placeholders.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Tree {
-    /// Without places.
+    /// A value without placeholders.
     Fixed(Value),
-    /// One place, which becomes the value itself.
+    /// One placeholder, which becomes the value itself.
     Place(Place),
-    /// A text with places.
+    /// A text with placeholders.
     Text(Text),
     /// A list.
     List(Vec<Tree>),
-    /// A map; no place is in a key.
+    /// A map; keys contain no placeholders.
     Map(Vec<(String, Tree)>),
 }
 
-/// As it is written.
+/// Formats it as written, without the default.
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bare = self.root == Root::Message && !self.member.is_whole();
@@ -149,7 +149,7 @@ impl fmt::Debug for Place {
     }
 }
 
-/// Only the places: the rest may hold a secret.
+/// Prints only the placeholders, because the rest may be secret.
 impl fmt::Debug for Text {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Text(")?;
@@ -163,7 +163,7 @@ impl fmt::Debug for Text {
     }
 }
 
-/// Nothing of it: it may hold a secret.
+/// Prints no content, because it may be secret.
 impl fmt::Debug for Tree {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Tree(…)")

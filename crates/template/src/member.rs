@@ -1,4 +1,4 @@
-//! Where something is in a JSON value: `data.items.0.name`, or `.` for all of it.
+//! [`Member`]: a path in a JSON value, such as `data.items.0.name`, or `.` for the whole value.
 
 use std::fmt;
 
@@ -6,12 +6,12 @@ use serde_json::Value;
 
 use super::parse::{self, Problem};
 
-/// Where something is in a JSON value.
+/// A path in a JSON value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Member(Vec<String>);
 
 impl Member {
-    /// Reads `data.items.0.name`; `.` is the whole value.
+    /// Parses `data.items.0.name`; `.` is the whole value.
     pub fn parse(text: &str) -> Result<Self, Problem> {
         if text.trim() == "." {
             return Ok(Self::default());
@@ -24,7 +24,7 @@ impl Member {
         Self(steps)
     }
 
-    /// What is there, if anything is.
+    /// Returns the value at this path, if there is one.
     pub fn of<'v>(&self, value: &'v Value) -> Option<&'v Value> {
         self.0.iter().try_fold(value, |value, step| match value {
             Value::Object(members) => members.get(step),
@@ -33,7 +33,7 @@ impl Member {
         })
     }
 
-    /// Whether it is the whole value.
+    /// Returns true if it is the whole value.
     pub fn is_whole(&self) -> bool {
         self.0.is_empty()
     }
@@ -46,7 +46,7 @@ impl Member {
     }
 }
 
-/// A number as people write it: `+1` and `01` are names.
+/// Parses a list index in its usual form: `+1` and `01` are names.
 fn index(step: &str) -> Option<usize> {
     let number: usize = step.parse().ok()?;
     (number.to_string() == step).then_some(number)

@@ -1,4 +1,4 @@
-//! From what is written to texts, trees and the places in them.
+//! Parses texts, trees and their placeholders.
 
 use serde_json::Value;
 
@@ -6,43 +6,43 @@ use super::{Member, Part, Place, Root, Text, Tree};
 
 const OPEN: &str = "{{";
 const CLOSE: &str = "}}";
-/// What is known of a job.
+/// Properties of a job.
 const JOB: [&str; 4] = ["id", "attempt", "type", "provider"];
 
-/// A place that can't be read.
+/// Error of parsing a placeholder.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{{{{{written}}}}} {problem}")]
 pub struct SyntaxError {
-    /// What stands between the braces.
+    /// The text between the braces.
     pub written: String,
-    /// What is wrong with it; unlike what is written, this may always be shown.
+    /// The problem. Unlike `written`, it never contains a secret.
     pub problem: Problem,
 }
 
-/// What is wrong with a place.
+/// Problem with a placeholder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
     /// The braces are not closed.
     #[error("has no end: write }}}}, or {{{{{{{{ where two braces are meant")]
     Open,
-    /// It is not a path.
+    /// The path is invalid.
     #[error(
         "is not a place: write names with dots between them, such as {{{{user.name}}}}, with quotes \
          around names that are no plain words, and :- before a default"
     )]
     Path,
-    /// Its default has braces.
+    /// The default contains braces.
     #[error("has braces in its default: write one without")]
     Default,
-    /// There is no such value here.
+    /// The object is not known here.
     #[error(
         "is not known here: {0} is known in emit only; a member of the message is {{{{message.{0}}}}}"
     )]
     Unknown(Root),
-    /// There is no item without a list.
+    /// `item` is used without a list.
     #[error("is not known here: item is one of the list that `each` names")]
     Item,
-    /// Nobody knows this of a job.
+    /// The job has no such property.
     #[error(
         "is not known: job has id, attempt, type and provider; a member of the message is {{{{message.job…}}}}"
     )]
@@ -50,7 +50,7 @@ pub enum Problem {
 }
 
 impl Text {
-    /// Reads a text whose places may begin with what is `known`.
+    /// Parses a text whose placeholders may use the objects in `known`.
     pub fn parse(text: &str, known: &[Root]) -> Result<Self, SyntaxError> {
         let mut parts = Vec::new();
         let mut fixed = String::new();
@@ -84,7 +84,7 @@ impl Text {
 }
 
 impl Tree {
-    /// Reads a text of a tree: one place and nothing else is the value itself.
+    /// Parses a text of a tree. A text that is only one placeholder becomes the value itself.
     pub fn text(text: &str, known: &[Root]) -> Result<Self, SyntaxError> {
         let mut text = Text::parse(text, known)?;
         Ok(match (text.parts.pop(), text.parts.is_empty()) {
@@ -99,12 +99,12 @@ impl Tree {
     }
 }
 
-/// What stands between the braces.
+/// Parses the text between the braces.
 fn place(inside: &str, known: &[Root]) -> Result<Place, Problem> {
     let (path, default) = split_default(inside);
     let default = match default {
         Some(text) if text.contains(['{', '}']) => return Err(Problem::Default),
-        // JSON if it is some, so that a number is a number; otherwise a text as it is.
+        // Valid JSON is taken as JSON, so that a number is a number; anything else is a text.
         Some(text) => Some(serde_json::from_str(text).unwrap_or_else(|_| Value::from(text))),
         None => None,
     };
@@ -128,7 +128,7 @@ fn place(inside: &str, known: &[Root]) -> Result<Place, Problem> {
     Ok(Place { root, member, default })
 }
 
-/// The path and the default, which begins at the first `:-` outside of quotes.
+/// Splits the text into the path and the default, which begins at the first `:-` outside of quotes.
 fn split_default(inside: &str) -> (&str, Option<&str>) {
     let (mut quoted, mut escaped) = (false, false);
     for (at, c) in inside.char_indices() {
@@ -145,13 +145,13 @@ fn split_default(inside: &str) -> (&str, Option<&str>) {
     (inside, None)
 }
 
-/// A part of a path.
+/// One name of a path.
 pub(super) struct Step {
     pub(super) name: String,
     quoted: bool,
 }
 
-/// The names of a path, at least one.
+/// Parses the names of a path, at least one.
 pub(super) fn steps(path: &str) -> Result<Vec<Step>, Problem> {
     let mut steps = Vec::new();
     let mut rest = path.trim();
@@ -176,7 +176,7 @@ pub(super) fn steps(path: &str) -> Result<Vec<Step>, Problem> {
     }
 }
 
-/// Where a quoted name that begins here ends.
+/// Returns the end of a quoted name that begins here.
 fn quote_end(text: &str) -> Option<usize> {
     let mut escaped = false;
     for (at, c) in text.char_indices().skip(1) {
@@ -190,7 +190,7 @@ fn quote_end(text: &str) -> Option<usize> {
     None
 }
 
-/// What a name without quotes is made of.
+/// Returns true if a name without quotes may contain this character.
 pub(super) fn in_word(c: char) -> bool {
     c.is_alphanumeric() || "_-@$".contains(c)
 }

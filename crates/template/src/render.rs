@@ -1,4 +1,4 @@
-//! From templates to what a message makes of them.
+//! Renders templates with the values of a message.
 
 use std::borrow::Cow;
 
@@ -6,41 +6,41 @@ use serde_json::Value;
 
 use super::{Part, Place, Root, Text, Tree};
 
-/// What places are filled from.
+/// Source of the values of placeholders.
 pub trait Scope {
-    /// The value that this stands for; none if there is none, as for a message that is no JSON.
+    /// Returns an object, or `None` if it is missing, such as for a message that is not JSON.
     fn value(&self, root: Root) -> Option<&Value>;
 }
 
-/// Why a place can't be filled.
+/// Error of rendering a placeholder.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RenderError {
-    /// Its root is not JSON.
+    /// The object is not JSON.
     #[error("{{{{{place}}}}} can't be filled: the {root} is not JSON")]
     NotJson {
-        /// The place.
+        /// The placeholder.
         place: String,
-        /// What is not.
+        /// The object.
         root: Root,
     },
-    /// There is no such member.
+    /// The member is missing.
     #[error("{{{{{0}}}}} can't be filled: it is missing")]
     Missing(String),
-    /// It is null, and a text can't hold that.
+    /// The value is null, which a text can't contain.
     #[error("{{{{{0}}}}} can't be filled: it is null")]
     Null(String),
-    /// Its value can't stand where it should.
+    /// The value is not allowed at this position.
     #[error("{{{{{place}}}}} can't be filled: its value {why}")]
     Refused {
-        /// The place.
+        /// The placeholder.
         place: String,
-        /// What is wrong with the value.
+        /// The problem with the value.
         why: &'static str,
     },
 }
 
 impl Place {
-    /// The value, or the default where it is missing or null.
+    /// Returns the value, or the default if it is missing or null.
     fn value<'a>(&'a self, scope: &'a dyn Scope) -> Result<&'a Value, RenderError> {
         let root = scope.value(self.root);
         let found = root.and_then(|value| self.member.of(value));
@@ -56,7 +56,7 @@ impl Place {
 }
 
 impl Text {
-    /// The text, with values as they are.
+    /// Renders the text, with values as they are.
     pub fn render(&self, scope: &dyn Scope) -> Result<String, RenderError> {
         self.render_with(scope, |text, value| {
             text.push_str(&as_text(value));
@@ -64,7 +64,7 @@ impl Text {
         })
     }
 
-    /// The text, with each value put in by `put`, which says what it can't put.
+    /// Renders the text. `put` appends each value, or returns the reason why it can't.
     pub fn render_with(
         &self,
         scope: &dyn Scope,
@@ -91,7 +91,7 @@ impl Text {
 }
 
 impl Tree {
-    /// The value.
+    /// Renders the value.
     pub fn render(&self, scope: &dyn Scope) -> Result<Value, RenderError> {
         Ok(match self {
             Self::Fixed(value) => value.clone(),
@@ -109,7 +109,7 @@ impl Tree {
     }
 }
 
-/// A value as text: strings as they are, everything else as JSON.
+/// Converts a value to text: strings as they are, everything else as JSON.
 pub fn as_text(value: &Value) -> Cow<'_, str> {
     match value {
         Value::String(text) => Cow::Borrowed(text),
@@ -117,7 +117,7 @@ pub fn as_text(value: &Value) -> Cow<'_, str> {
     }
 }
 
-/// The same for a single value, where a list or a map would make no sense.
+/// Converts a single value to text; a list or a map is an error.
 pub fn scalar(value: &Value) -> Result<Cow<'_, str>, &'static str> {
     match value {
         Value::Array(_) => Err("is a list"),

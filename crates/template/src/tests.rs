@@ -175,7 +175,7 @@ proptest! {
         let _ = Member::parse(&text);
     }
 
-    /// A value is what it is, wherever it stands.
+    /// A value stays one value at any position.
     #[test]
     fn a_value_never_becomes_more_than_a_value(value in any::<String>()) {
         let scope = Known { message: Some(json!({"x": value.clone()})), ..known() };

@@ -1,11 +1,11 @@
-//! Hints in the body of a refusal, as Google writes them.
+//! Parses hints in the body of a refusal, as Google writes them.
 
 use serde::Deserialize;
 
 use super::moment;
 use sluicegate_core::time::Span;
 
-/// A quota of a day does not come back in the seconds that stand beside it.
+/// Pause for a daily quota, which does not return within the delay that the body contains.
 const OF_A_DAY: Span = Span::from_secs(3_600);
 
 #[derive(Deserialize)]
@@ -35,7 +35,7 @@ struct Violation {
     quota_id: String,
 }
 
-/// How long to wait, if the body says so.
+/// Returns the time to wait, if the body contains one.
 pub(super) fn hint(body: &[u8]) -> Option<Span> {
     let Refusal { error } = refusal(body)?;
     if error.status != "RESOURCE_EXHAUSTED" {
@@ -48,7 +48,7 @@ pub(super) fn hint(body: &[u8]) -> Option<Span> {
     error.details.iter().filter_map(|detail| moment::duration(detail.retry_delay.as_deref()?)).max()
 }
 
-/// An error, or the first of a list of them, which is how a stream that fails begins.
+/// Parses an error, or the first of a list of errors, with which a failed stream begins.
 fn refusal(body: &[u8]) -> Option<Refusal> {
     let list = body.trim_ascii_start().starts_with(b"[");
     if !list {

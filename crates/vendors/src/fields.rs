@@ -1,31 +1,31 @@
-//! Header fields that speak of windows: how much they hold, how much is left, until when.
+//! Parses header fields that describe windows: their limit, the remaining amount and the reset.
 
 use sfv::{BareItem, List, ListEntry, Parser};
 
 use super::{Answer, moment};
 use sluicegate_core::time::Span;
 
-/// More windows than any upstream has.
+/// Maximum number of windows, more than any upstream has.
 const WINDOWS_MAX: usize = 32;
 
-/// What an upstream says of one of its windows.
+/// The state of one window of an upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Window<'a> {
     family: Family,
     name: &'a str,
-    /// How much it holds.
+    /// The limit.
     pub(super) limit: Option<u64>,
-    /// How much is left.
+    /// The remaining amount.
     pub(super) remaining: Option<u64>,
-    /// When it starts anew, or is full again.
+    /// Time until it restarts, or is full again.
     pub(super) reset: Option<Span>,
-    /// It refills all the time: the reset is when it will be full.
+    /// True if it refills continuously: the reset is the time at which it is full.
     pub(super) refills: bool,
-    /// It counts requests and not tokens.
+    /// True if it counts requests, false if it counts tokens.
     pub(super) counts_requests: bool,
 }
 
-/// Who writes such fields.
+/// Naming scheme of the fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Family {
     /// `x-ratelimit-remaining`: GitHub and many others; `ratelimit-remaining`: early IETF drafts.
@@ -57,7 +57,7 @@ impl Part {
     }
 }
 
-/// Every window that the answer speaks of.
+/// Returns every window that the response describes.
 pub(super) fn windows<'a>(answer: &Answer<'a>) -> Vec<Window<'a>> {
     let mut windows = Vec::new();
     for &(field, value) in answer.headers {
@@ -76,7 +76,7 @@ pub(super) fn windows<'a>(answer: &Answer<'a>) -> Vec<Window<'a>> {
     windows
 }
 
-/// Which value of which window a field holds.
+/// Parses the name of a field: the scheme, the window and the value.
 fn place(field: &str) -> Option<(Family, &str, Part)> {
     if let Some(rest) = field.strip_prefix("anthropic-ratelimit-") {
         let (name, part) = rest.rsplit_once('-')?;
@@ -89,7 +89,7 @@ fn place(field: &str) -> Option<(Family, &str, Part)> {
     }
 }
 
-/// The window of this name, new if it is not known; none if there are too many.
+/// Returns the window of this name, which is added if it is new; `None` if there are too many.
 fn window<'w, 'a>(
     windows: &'w mut Vec<Window<'a>>,
     family: Family,
@@ -115,14 +115,14 @@ fn window<'w, 'a>(
     windows.get_mut(place)
 }
 
-/// A whole number; some upstreams write `100, 100;w=60` or `99.0`.
+/// Parses a whole number; some upstreams write `100, 100;w=60` or `99.0`.
 fn count(value: &str) -> Option<u64> {
     let end = value.trim().find(|c: char| !c.is_ascii_digit()).unwrap_or(value.trim().len());
     value.trim()[..end].parse().ok()
 }
 
-/// The policies of `RateLimit`, draft 11: `r` is what is available now, `t` for how long that is
-/// all there is.
+/// Parses the policies of `RateLimit`, draft 11: `r` is the amount available now, `t` the time
+/// until there is more.
 fn ietf<'a>(value: &str, windows: &mut Vec<Window<'a>>) {
     let Ok(list) = Parser::new(value).parse::<List>() else { return };
     for entry in list {

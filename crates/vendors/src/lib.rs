@@ -1,20 +1,20 @@
-//! What an upstream says about its own limits, read from its answers.
+//! Reads the rate limits that an upstream announces in its responses.
 //!
-//! One reader for GitHub, OpenAI, Azure, Anthropic, Gemini, the IETF fields and `Retry-After`. It
-//! is pure: the wall time is an argument, and whatever bytes an upstream sends, it gives advice or
-//! none.
+//! It understands GitHub, OpenAI, Azure, Anthropic, Gemini, the IETF header fields and
+//! `Retry-After`. It is a pure function: the wall time is an argument, and any bytes from an
+//! upstream result in an [`Advice`] or none.
 //!
-//! A **refusal** (429, 503, and a 403 that names a limit) closes the upstream for as long as the
-//! first of these says: `retry-after-ms`, `x-ms-retry-after-ms`, `Retry-After`, the body, the
-//! reset of a window that is used up. A refusal that names no time closes it for longer each time.
+//! A **refusal** (429, 503, and a 403 that names a limit) closes the upstream for the time in the
+//! first of these: `retry-after-ms`, `x-ms-retry-after-ms`, `Retry-After`, the body, the reset of a
+//! used-up window. A refusal without a time closes it for longer each time.
 //!
-//! Any other answer gives advice where a window has less left than the threshold:
+//! Any other response gives advice if a window has less left than the threshold:
 //!
-//! | the window | a little is left | nothing is left |
+//! | the window | some is left | nothing is left |
 //! |---|---|---|
-//! | starts anew at its reset (GitHub, IETF) | closed until the reset | closed until the reset |
-//! | refills all the time (OpenAI, Azure, Anthropic), counts requests | one request per refill of one | closed until one is back |
-//! | the same, counts tokens | closed until 1 % is back | closed until 1 % is back |
+//! | restarts at its reset (GitHub, IETF) | closed until the reset | closed until the reset |
+//! | refills continuously (OpenAI, Azure, Anthropic), counts requests | one request per refill of one | closed until one is refilled |
+//! | the same, counts tokens | closed until 1 % is refilled | closed until 1 % is refilled |
 
 mod body;
 mod fields;
@@ -23,27 +23,27 @@ mod moment;
 use fields::Window;
 use sluicegate_core::time::{Span, Timestamp};
 
-/// An answer, as far as it may speak of limits.
+/// The parts of a response that can announce limits.
 #[derive(Clone, Copy, Debug)]
 pub struct Answer<'a> {
-    /// Its status.
+    /// Status code.
     pub status: u16,
-    /// Its header fields, names in lower case; those for which [`speaks_of_limits`] holds are
-    /// enough.
+    /// Header fields, with names in lower case; those for which [`speaks_of_limits`] returns true
+    /// are enough.
     pub headers: &'a [(&'a str, &'a str)],
-    /// The beginning of the body of a refusal, if it is at hand.
+    /// Beginning of the body of a refusal, if available.
     pub body: &'a [u8],
-    /// The wall time at which it arrived.
+    /// Wall time of its arrival.
     pub at: Timestamp,
 }
 
-/// When to react.
+/// Conditions for a reaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Watch {
-    /// A window with fewer requests left than this is as good as used up. 1 reacts only when
+    /// Number of remaining requests below which a window counts as used up. 1 reacts only if
     /// nothing is left.
     pub below: u64,
-    /// How many refusals in a row came before this answer.
+    /// Number of consecutive refusals before this response.
     pub refusals: u32,
 }
 
@@ -53,32 +53,32 @@ impl Default for Watch {
     }
 }
 
-/// What to do about it.
+/// Recommended reaction to a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advice {
-    /// Send nothing for so long.
+    /// Send nothing for this time.
     Closed(Span),
-    /// Send at most one request per so long.
+    /// Send at most one request per interval.
     Slow {
-        /// From one request to the next.
+        /// The interval.
         every: Span,
     },
 }
 
-/// The first pause after a refusal that names no time.
+/// First pause after a refusal that names no time.
 const PAUSE: Span = Span::from_secs(1);
-/// The longest.
+/// Longest such pause.
 const PAUSE_MAX: Span = Span::from_secs(60);
-/// GitHub asks for at least a minute, and more each time.
+/// First pause for GitHub, which asks for at least a minute, and for more each time.
 const GITHUB_PAUSE: Span = Span::from_secs(60);
 const GITHUB_PAUSE_MAX: Span = Span::from_secs(3_600);
 
-/// Whether a header field can be of use here.
+/// Returns true if a header field can announce a limit.
 pub fn speaks_of_limits(name: &str) -> bool {
     name.contains("ratelimit") || name.contains("retry-after")
 }
 
-/// Whether the answer refuses the request for a limit of the upstream.
+/// Returns true if the response rejects the request because of a limit of the upstream.
 pub fn is_refusal(answer: &Answer<'_>) -> bool {
     match answer.status {
         429 => true,
@@ -91,7 +91,7 @@ pub fn is_refusal(answer: &Answer<'_>) -> bool {
     }
 }
 
-/// What an answer asks for, if anything.
+/// Returns the advice of a response, if it gives any.
 pub fn advice(answer: &Answer<'_>, watch: Watch) -> Option<Advice> {
     if is_refusal(answer) {
         return Some(Advice::Closed(refused_for(answer, watch)));
@@ -100,9 +100,9 @@ pub fn advice(answer: &Answer<'_>, watch: Watch) -> Option<Advice> {
     advised.reduce(stronger)
 }
 
-/// How long an answer keeps the upstream closed, if it does: what it asks for, at most `longest`,
-/// and a little more by `chance`, any number, so that those who were told the same do not all come
-/// back at once.
+/// Returns the time for which a response closes the upstream: the time it asks for, at most
+/// `longest`, plus a jitter computed from the random number `chance`, so that not all clients
+/// return at once.
 pub fn pause(answer: &Answer<'_>, watch: Watch, longest: Span, chance: u64) -> Option<Span> {
     match advice(answer, watch)? {
         Advice::Closed(span) => {
@@ -120,7 +120,7 @@ impl<'a> Answer<'a> {
     }
 }
 
-/// How long a refusal closes the upstream.
+/// Returns the time for which a refusal closes the upstream.
 fn refused_for(answer: &Answer<'_>, watch: Watch) -> Span {
     let millis = |name: &str| {
         answer.field(name).and_then(|value| moment::number(value, Span::from_millis(1)))
@@ -134,7 +134,8 @@ fn refused_for(answer: &Answer<'_>, watch: Watch) -> Span {
         let used_up = |window: &Window<'_>| window.remaining == Some(0);
         let unclear = !windows.iter().any(used_up);
         let binding = windows.iter().filter(|window| {
-            // Where the upstream does not say which, any may be it; a window with room is not.
+            // If no window is reported as used up, any without a number may be; one with room is
+            // not.
             used_up(window) || unclear && window.remaining.is_none()
         });
         binding.filter_map(|window| until_some_is_back(window, 1)).max()
@@ -149,7 +150,7 @@ fn refused_for(answer: &Answer<'_>, watch: Watch) -> Span {
     named.or_else(hinted).or_else(reset).unwrap_or_else(unnamed)
 }
 
-/// What a window asks for.
+/// Returns the advice for one window.
 fn react(window: &Window<'_>, watch: Watch) -> Option<Advice> {
     let left = window.remaining?;
     let below = match window.limit {
@@ -165,7 +166,7 @@ fn react(window: &Window<'_>, watch: Watch) -> Option<Advice> {
     until_some_is_back(window, watch.below).map(Advice::Closed)
 }
 
-/// How long until a window has room again.
+/// Returns the time until a window has room again.
 fn until_some_is_back(window: &Window<'_>, below: u64) -> Option<Span> {
     if !window.refills {
         return window.reset;
@@ -175,9 +176,9 @@ fn until_some_is_back(window: &Window<'_>, below: u64) -> Option<Span> {
     refill_of(window, lacking)
 }
 
-/// How long a window that refills takes for so much.
+/// Returns the time in which a continuously refilled window gains `amount`.
 ///
-/// Its reset is when it will be full. Where the limit is not known, that is all there is.
+/// Its reset is the time at which it is full. If the limit is unknown, the result is that reset.
 fn refill_of(window: &Window<'_>, amount: u64) -> Option<Span> {
     let reset = window.reset?;
     let missing = window.limit.unwrap_or(0).saturating_sub(window.remaining.unwrap_or(0));
@@ -189,7 +190,7 @@ fn refill_of(window: &Window<'_>, amount: u64) -> Option<Span> {
     Some(Span::from_micros(u64::try_from(micros).unwrap_or(u64::MAX)))
 }
 
-/// The advice that lets less through.
+/// Returns the advice that admits less.
 fn stronger(one: Advice, other: Advice) -> Advice {
     match (one, other) {
         (Advice::Closed(a), Advice::Closed(b)) => Advice::Closed(a.max(b)),

@@ -1,10 +1,10 @@
-//! The ways in which upstreams write a point in time or a stretch of it.
+//! Parses times and durations in the formats of upstreams.
 
 use sluicegate_core::time::{Span, Timestamp};
 
-/// A bare number below this is a stretch of seconds, from here on it is a date.
+/// A plain number below this is a duration in seconds; from here on it is a date.
 const DELTA_MAX: u64 = 30 * 86_400;
-/// A date in seconds is below this for the next three thousand years; in milliseconds it was above
+/// A date in seconds is below this for the next three thousand years; in milliseconds, it is above
 /// since 1973.
 const SECONDS_MAX: u64 = 100_000_000_000;
 
@@ -19,8 +19,8 @@ const UNITS: [(&str, u64); 8] = [
     ("d", 86_400_000_000),
 ];
 
-/// How long until what is written: a number of seconds, a duration such as `6m0s`, or a date in
-/// any usual form. What is past is now; what is no time (`-1`) is nothing.
+/// Returns the time until the parsed date: a number of seconds, a duration such as `6m0s`, or a
+/// date in any common format. A past date gives zero; a number that is no time (`-1`) gives `None`.
 pub(super) fn until(text: &str, now: Timestamp) -> Option<Span> {
     let text = text.trim();
     if let Some(micros) = micros(text, 1_000_000) {
@@ -34,7 +34,7 @@ pub(super) fn until(text: &str, now: Timestamp) -> Option<Span> {
     duration(text).or_else(|| date(text).map(|date| date.since(now)))
 }
 
-/// A decimal number of `unit`, exact to the microsecond.
+/// Parses a decimal number of `unit`, exact to the microsecond.
 pub(super) fn number(text: &str, unit: Span) -> Option<Span> {
     micros(text.trim(), unit.as_micros()).map(Span::from_micros)
 }
@@ -45,7 +45,7 @@ fn micros(text: &str, unit: u64) -> Option<u64> {
     if !digits(whole) || !digits(fraction) {
         return None;
     }
-    // More than can be counted is what can be counted.
+    // A number that is too large becomes the maximum.
     let whole: u64 = whole.parse().unwrap_or(u64::MAX);
     let mut micros = whole.saturating_mul(unit);
     let mut place = unit;
@@ -56,7 +56,7 @@ fn micros(text: &str, unit: u64) -> Option<u64> {
     Some(micros)
 }
 
-/// A duration such as `1h30m`, `6m0s`, `12ms` or `1.5s`.
+/// Parses a duration such as `1h30m`, `6m0s`, `12ms` or `1.5s`.
 pub(super) fn duration(text: &str) -> Option<Span> {
     let mut rest = text.trim();
     let mut total = Span::ZERO;
@@ -73,7 +73,7 @@ pub(super) fn duration(text: &str) -> Option<Span> {
     Some(total)
 }
 
-/// RFC 3339, or one of the three forms of HTTP.
+/// Parses RFC 3339, or one of the three HTTP formats.
 fn date(text: &str) -> Option<Timestamp> {
     if let Ok(date) = text.parse::<jiff::Timestamp>() {
         let micros = u64::try_from(date.as_microsecond()).unwrap_or(0);

@@ -4,7 +4,7 @@ use super::*;
 
 const NOW: u64 = 1_700_000_000;
 
-/// What an answer advises; header fields are written one per line.
+/// Returns the advice for a response; header fields are written one per line.
 fn read(status: u16, headers: &str, body: &str, watch: Watch) -> Option<Advice> {
     let fields = headers.lines().filter_map(|line| line.trim().split_once(": "));
     let headers: Vec<_> = fields.collect();
@@ -144,7 +144,7 @@ fn gemini_says_it_in_the_body() {
 }
 
 proptest! {
-    /// Whatever an upstream sends, there is an answer.
+    /// Any bytes from an upstream are parsed without a panic.
     #[test]
     fn nothing_that_an_upstream_sends_is_too_much(
         status in 100_u16..600,

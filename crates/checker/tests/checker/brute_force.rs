@@ -1,5 +1,5 @@
-//! The definitions, word by word and without any cleverness, against the judge: it must neither
-//! miss a violation nor invent one.
+//! Compares the checker with literal, slow implementations of the definitions: it must not miss a
+//! violation or report a false one.
 
 use jiff::tz::TimeZoneDatabase;
 use proptest::collection::vec;
@@ -24,7 +24,7 @@ fn rate(n: u64, window: u64) -> Rate {
     }
 }
 
-/// So many times a limit.
+/// Factors of a limit.
 fn ratio() -> impl Strategy<Value = (u32, u32)> {
     prop_oneof![Just((1, 1)), (0..5_u32, 1..5_u32)]
 }
@@ -33,7 +33,7 @@ fn bound((numerator, denominator): (u32, u32)) -> Bound {
     Bound::new(numerator, denominator).expect("a ratio")
 }
 
-/// Few instants, many of them equal or just about half a window apart.
+/// A few times, many of them equal or about half a window apart.
 fn uses(window: u64) -> impl Strategy<Value = Uses> {
     let instant = prop_oneof![
         0..4 * window,
@@ -42,7 +42,7 @@ fn uses(window: u64) -> impl Strategy<Value = Uses> {
     vec((instant, 0..4_u64), 0..24)
 }
 
-/// The only verdict, which does not depend on the order of the log.
+/// Returns the only verdict, and checks that it does not depend on the order of the log.
 fn verdict(scope: Scope, uses: &[(u64, u64)]) -> Verdict {
     let report = judge(std::slice::from_ref(&scope), uses);
     let backwards: Uses = uses.iter().rev().copied().collect();
@@ -54,7 +54,7 @@ fn only(mut report: Report) -> Verdict {
     report.verdicts.remove(0)
 }
 
-/// The end of the interval in which something was found.
+/// Returns the end of the interval of a finding.
 fn end(finding: Finding) -> u64 {
     match finding.interval {
         Interval::Window { until, .. } | Interval::Stretch { until, .. } => until.as_micros(),
@@ -88,7 +88,7 @@ proptest! {
         let found = verdict(scope, &uses);
 
         let length = window - spread;
-        // Every instant, whether something happened at it or not.
+        // Every instant, also those without events.
         let sums: Vec<u64> = (0..6 * window)
             .map(|t| sum(&uses, |at| at <= t && at + length > t))
             .collect();
@@ -121,7 +121,7 @@ proptest! {
         let (numerator, denominator) = (u64::from(numerator), u64::from(denominator));
         let allowed = |a: u64, b: u64| numerator * (capacity * window + limit * (b - a + spread));
         let taken = |a: u64, b: u64| sum(&uses, |at| a <= at && at <= b);
-        // A stretch that does not begin and end with a use is longer for the same sum.
+        // An interval that does not begin and end with a use is longer for the same sum.
         let mut instants: Vec<u64> = uses.iter().map(|(at, _)| *at).collect();
         instants.sort_unstable();
         instants.dedup();
@@ -146,7 +146,7 @@ proptest! {
 
     #[test]
     fn a_period_is_exceeded_exactly_if_its_sum_is_too_large(
-        // From 1996 to 2029, in and around the changes of the clocks, often about midnight.
+        // From 1996 to 2029, around clock changes, often near midnight.
         first_day in 9_500..21_700_u64,
         uses in vec(((0..40_u64, 0..28_u64, 0..3_u64), 1..4_u64), 0..24),
         limit in 1..9_u64,
@@ -167,7 +167,7 @@ proptest! {
         let limited = Limit::Calendar { amount: amount(limit), unit: Unit::Requests, calendar };
         let found = verdict(Scope::new(limited).bound(bound((numerator, denominator))), &uses);
 
-        // By what a calendar on the wall there says.
+        // By the local date.
         let zone = TimeZoneDatabase::bundled().get(zone).expect("bundled");
         let page = |at: u64| {
             let at = jiff::Timestamp::from_microsecond(at as i64).expect("this century");
@@ -207,7 +207,7 @@ proptest! {
             let start = |until| Event::Start { at: at(from), id, slots, until };
             let (known, last, until) = match kind {
                 0 => (start(None), Some(Event::End { at: at(until), id }), until),
-                // It counts as long as it works, even if its lease is over.
+                // It counts while it works, even after its lease has expired.
                 1 => (start(Some(at(from))), Some(Event::End { at: at(until), id }), until),
                 2 => (start(Some(at(until))), None, until),
                 3 => (start(Some(at(from))), Some(Event::Renew { id, until: at(until) }), until),
@@ -244,7 +244,7 @@ proptest! {
     }
 }
 
-/// A timestamp as somebody else may have written it: any number.
+/// A timestamp of another program: any number.
 fn unchecked(micros: u64) -> Timestamp {
     use serde::Deserialize;
     use serde::de::value::{Error, SeqDeserializer};
@@ -303,7 +303,7 @@ proptest! {
             let part = |n: u32| n % (Bound::PART_MAX + 2);
             let bound = Bound::new(part(numerator), part(denominator)).unwrap_or(Bound::WHOLE);
             let scope = Scope::new(limit).bound(bound);
-            // Most scopes can't have a spread: half of them go without.
+            // Most scopes can't have a spread, so half of them have none.
             let scope = match spread % 2 {
                 0 => scope,
                 _ => scope.spread(Span::from_micros(spread)),

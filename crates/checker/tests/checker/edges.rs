@@ -1,11 +1,11 @@
-//! What is just allowed is accepted, and one step further is named.
+//! Edge cases: exactly the allowed amount is accepted, and one more is reported.
 
 use sluicegate_checker::{Bound, Checker, Event, Scope};
 use sluicegate_core::{Id, Span, Timestamp};
 
 use crate::harness::{BEGIN, DAY, HOUR, MINUTE, MS, SECOND, at, judge, scope};
 
-/// No message means that all is proven.
+/// Checks the report; an empty message means that everything is proven.
 fn check(scope: Scope, uses: &[(u64, u64)], message: &str) {
     let found = match judge(&[scope], uses).proven() {
         Ok(_) => String::new(),
@@ -83,7 +83,7 @@ fn a_rate_that_does_not_divide_is_not_rounded() {
         "K: 2 admitted in [1970-01-01T00:00:00.333334Z, 1970-01-01T00:00:00.666667Z] \
          where 3/s smooth allows 1",
     );
-    // Years of it, and still to the microsecond.
+    // Exact to the microsecond, even after years.
     let year = 366 * DAY;
     let thirds: Vec<(u64, u64)> =
         (0..=year / SECOND).step_by(1_000_000).map(|second| (second * SECOND, 3_000_000)).collect();
@@ -155,7 +155,7 @@ fn sums_may_be_larger_than_any_number_in_the_log() {
     }
 }
 
-/// `from-until` in seconds; `from+lease` ends by itself, `from` alone never.
+/// Checks leases written as `from-until` in seconds; `from+lease` expires, `from` alone never ends.
 fn leases(limit: &str, text: &str) -> String {
     let seconds = |text: &str| at(text.parse::<u64>().expect(text) * SECOND);
     let mut checker = Checker::new();

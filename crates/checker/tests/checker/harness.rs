@@ -1,5 +1,5 @@
-//! Random traffic that is the same in every run, limiters to send it to, and what they let
-//! through to the judge.
+//! Test harness: reproducible random traffic, limiters to send it to, and the check of what they
+//! admit.
 
 use std::collections::VecDeque;
 
@@ -12,10 +12,10 @@ pub(crate) const MINUTE: u64 = 60 * SECOND;
 pub(crate) const HOUR: u64 = 60 * MINUTE;
 pub(crate) const DAY: u64 = 24 * HOUR;
 
-/// 2026-03-20T00:00:00Z: the clocks of Berlin change nine days later.
+/// 2026-03-20T00:00:00Z, nine days before a clock change in Berlin.
 pub(crate) const BEGIN: u64 = 1_773_964_800 * SECOND;
 
-/// splitmix64.
+/// The splitmix64 generator.
 #[derive(Clone)]
 pub(crate) struct Random(u64);
 
@@ -42,27 +42,27 @@ impl Random {
 pub(crate) struct Ask {
     pub(crate) at: u64,
     pub(crate) amount: u64,
-    /// The node that is asked.
+    /// The node that gets the request.
     pub(crate) node: usize,
     pub(crate) id: u64,
-    /// Random bits for whatever else a test wants to vary.
+    /// Random bits for further variation in a test.
     pub(crate) dice: u64,
 }
 
-/// Phases of idleness, of calm and of rush, in turn and of random length: many mistakes only
-/// show at the edge of a rush.
+/// Idle, calm and busy phases of random length, because many bugs only show at the edge of a busy
+/// phase.
 #[derive(Clone, Copy)]
 pub(crate) struct Traffic {
     pub(crate) asks: usize,
-    /// The mean time between two asks in a rush; ten times as long in calm.
+    /// Mean time between two requests in a busy phase; ten times as long in a calm one.
     pub(crate) gap: u64,
-    /// No phase is longer.
+    /// Maximum length of a phase.
     pub(crate) phase_max: u64,
     pub(crate) amount_max: u64,
     pub(crate) nodes: u64,
 }
 
-/// More than 100/s asks for, with pauses.
+/// Traffic that exceeds 100/s, with pauses.
 pub(crate) const RUSH: Traffic =
     Traffic { asks: 8_000, gap: MS, phase_max: 2 * SECOND, amount_max: 1, nodes: 1 };
 
@@ -93,7 +93,7 @@ impl Traffic {
     }
 }
 
-/// What really went through: instants and amounts.
+/// The admitted times and amounts.
 pub(crate) type Uses = Vec<(u64, u64)>;
 
 pub(crate) fn scope(limit: &str) -> Scope {
@@ -115,8 +115,8 @@ pub(crate) fn judge(scopes: &[Scope], uses: &[(u64, u64)]) -> Report {
     checker.check().expect("a good log")
 }
 
-/// The correct limiter is proven, although it was asked for more than it could give; the one with
-/// the planted bug is caught. With every seed.
+/// Checks with every seed that the correct limiter is proven, although it gets more requests than
+/// it can admit, and that the one with the planted bug is caught.
 pub(crate) fn check<C, F>(
     scopes: &[Scope],
     traffic: Traffic,
@@ -129,7 +129,7 @@ pub(crate) fn check<C, F>(
     for seed in 0..8 {
         let asks = traffic.asks(seed);
         let report = judge(scopes, &uses(&asks, correct()));
-        // A limiter that lets nothing through would be proven, too.
+        // A limiter that admits nothing would be proven, too.
         let full = report.verdicts.iter().any(|verdict| {
             let worst = verdict.worst.expect("something was asked for");
             worst.sum + u128::from(traffic.amount_max) > worst.allowed * 98 / 100
@@ -143,7 +143,7 @@ pub(crate) fn check<C, F>(
     }
 }
 
-/// What a limiter lets through.
+/// Runs traffic through a limiter and returns what it admits.
 pub(crate) fn uses(asks: &[Ask], mut limiter: impl FnMut(Ask, &mut Uses)) -> Uses {
     let mut uses = Uses::new();
     for &ask in asks {
@@ -152,7 +152,7 @@ pub(crate) fn uses(asks: &[Ask], mut limiter: impl FnMut(Ask, &mut Uses)) -> Use
     uses
 }
 
-/// A limiter that answers yes or no, and whose yes is used at once.
+/// Makes a limiter of a function that admits or denies. Admitted work starts at once.
 pub(crate) fn at_once(mut admits: impl FnMut(Ask) -> bool) -> impl FnMut(Ask, &mut Uses) {
     move |ask, uses| {
         if admits(ask) {
@@ -161,12 +161,12 @@ pub(crate) fn at_once(mut admits: impl FnMut(Ask) -> bool) -> impl FnMut(Ask, &m
     }
 }
 
-/// The plainest correct sliding log, to compare with and to spoil.
+/// The simplest correct sliding log, to compare with and to modify.
 #[derive(Clone, Default)]
 pub(crate) struct Sliding {
     pub(crate) limit: u64,
     pub(crate) window: u64,
-    /// Instants and amounts, oldest first.
+    /// Times and amounts, oldest first.
     pub(crate) entries: VecDeque<(u64, u64)>,
 }
 
@@ -175,7 +175,7 @@ impl Sliding {
         Self { limit, window, entries: VecDeque::new() }
     }
 
-    /// What is in the window (now − W, now].
+    /// Returns the sum in the window (now − W, now].
     pub(crate) fn used(&mut self, now: u64) -> u64 {
         while let Some(&(oldest, _)) = self.entries.front()
             && now.saturating_sub(oldest) >= self.window

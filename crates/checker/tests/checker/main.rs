@@ -1,5 +1,5 @@
-//! The judge is judged: planted bugs that it must catch, definitions that it must agree with, and
-//! cases at the very edge that it must accept.
+//! Tests of the checker: planted bugs that it must catch, definitions that it must agree with, and
+//! edge cases that it must accept.
 
 mod brute_force;
 mod edges;

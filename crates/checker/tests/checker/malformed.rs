@@ -1,4 +1,4 @@
-//! A log that can't be judged is refused, and the message names what is wrong with it.
+//! A log with errors is refused, and the message names the error.
 
 use sluicegate_checker::{Checker, Event, Malformed};
 use sluicegate_core::{Id, Span, Timestamp};

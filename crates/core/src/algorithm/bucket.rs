@@ -1,8 +1,8 @@
-//! The token bucket, as one instant: when it will be empty of debt again.
+//! The token bucket. [`Bucket`] stores one instant: the time at which everything taken has drained.
 //!
-//! At most `capacity` at once and `capacity + rate × T` in any stretch `T`. Instead of a level
-//! and the time of its last update, one number says when all that was taken has drained; it never
-//! has to be refilled, and time that passes changes nothing in the state.
+//! It admits at most `capacity` at once and at most `capacity + rate × T` in any interval of length
+//! `T`. With this instant instead of a level and the time of its last update, the bucket never has
+//! to be refilled, and the passing of time changes nothing in the state.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,10 +10,11 @@ use super::{Earliest, Reading};
 use crate::limit::{Amount, Rate, Unit};
 use crate::time::{Span, Timestamp};
 
-/// A capacity and how long one unit takes to drain.
+/// Capacity of a bucket and the time in which one unit drains.
 ///
-/// A unit drains in whole nanoseconds, rounded up, at least 100 of them: the true rate is never
-/// exceeded and missed by less than 1 %. Money is metered in micro-dollars for that.
+/// A unit drains in whole nanoseconds, rounded up, and in at least 100 of them. So the configured
+/// rate is never exceeded, and the real rate is less than 1 % below it. To get there, money is
+/// counted in micro-dollars.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Quota {
     capacity: u64,
@@ -24,8 +25,8 @@ pub struct Quota {
 impl Quota {
     const DRAIN_NS_MIN: u128 = 100;
 
-    /// The quota of a rate with a capacity in whole grains, or `None` if it refills too fast to be
-    /// metered or holds less than one grain.
+    /// Creates the quota of a rate, with the capacity rounded down to whole grains. Returns `None`
+    /// if it refills too fast to be metered or holds less than one grain.
     pub fn new(rate: Rate, capacity: Amount) -> Option<Self> {
         let grain = if rate.unit == Unit::Usd { 1_000 } else { 1 };
         let window_ns = u128::from(rate.window.span().as_micros()) * 1_000;
@@ -39,58 +40,60 @@ impl Quota {
         (capacity > 0).then_some(Self { capacity, drain_ns, grain })
     }
 
-    /// Only what it takes to pour in and to give back.
+    /// Creates a quota without a capacity, which is enough to take and to give back.
     pub(super) const fn raw(drain_ns: u64, grain: u64) -> Self {
         Self { capacity: 0, drain_ns, grain }
     }
 
-    /// What a full bucket holds.
+    /// Returns the amount that a full bucket holds.
     pub const fn capacity(self) -> u64 {
         self.capacity
     }
 
-    /// How long one grain takes to drain, in nanoseconds.
+    /// Returns the time in which one grain drains, in nanoseconds.
     pub const fn drain_ns(self) -> u64 {
         self.drain_ns
     }
 
-    /// How many units drain as one: 1, or 1,000 nano-dollars.
+    /// Returns the number of units that drain as one: 1, or 1,000 nano-dollars.
     pub const fn grain(self) -> u64 {
         self.grain
     }
 
-    /// How long a full bucket takes to drain.
+    /// Returns the time in which a full bucket drains.
     pub fn drained_in(self) -> Span {
         Span::from_micros(u64::try_from(self.cost_ns(self.capacity) / 1_000).unwrap_or(u64::MAX))
     }
 
-    /// How long `amount` takes to drain.
+    /// Returns the time in which `amount` drains, in nanoseconds.
     fn cost_ns(self, amount: u64) -> u128 {
         u128::from(amount.div_ceil(self.grain)) * u128::from(self.drain_ns)
     }
 }
 
-/// The instant, in nanoseconds since the epoch, at which all that was taken has drained.
+/// State of a token bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bucket {
+    /// Time at which everything taken has drained, in nanoseconds since the epoch.
     empty_at_ns: u64,
-    /// The latest instant at which something was or will be poured in.
+    /// Latest time for which an amount was taken or booked.
     latest: Timestamp,
-    /// All that was ever given back, as the time that it would have taken to drain.
+    /// Sum of everything ever given back, as the time in which it would have drained.
     given_back_ns: u64,
 }
 
-/// What was poured in, as it has to be known to take it out again.
+/// Record of an amount taken, needed to give it back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pour {
-    /// When it has drained, if nothing that was poured in before is given back.
+    /// Time at which it has drained, if no earlier amount is given back.
     pub drained_at_ns: u64,
-    /// What had been given back by then.
+    /// Value of the bucket's `given_back_ns` when the amount was taken.
     pub given_back_ns: u64,
 }
 
 impl Bucket {
-    /// The first instant from `from` on at which `need` more fit; every later instant fits too.
+    /// Returns the first instant from `from` on at which `need` more fits. Every later instant
+    /// fits, too.
     pub fn earliest(self, quota: Quota, from: Timestamp, need: u64) -> Earliest {
         if need > quota.capacity {
             return Earliest::Never { limit: 0 };
@@ -101,7 +104,7 @@ impl Bucket {
         Earliest::at(from.max(Timestamp::from_micros(start)))
     }
 
-    /// Pours `amount` in at `at`.
+    /// Takes `amount` at `at`, which fills the bucket by that much.
     pub fn take(&mut self, quota: Quota, at: Timestamp, amount: u64) -> Pour {
         self.latest = self.latest.max(at);
         let from = u128::from(self.empty_at_ns.max(nanos(at)));
@@ -110,50 +113,50 @@ impl Bucket {
         Pour { drained_at_ns: self.empty_at_ns, given_back_ns: self.given_back_ns }
     }
 
-    /// Takes `amount` back out of what was poured in: only the part that has not drained yet at
-    /// `now`, because the rest has already made room for others.
+    /// Gives back `amount` of what was taken, but only the part that has not drained at `now`: the
+    /// rest has already made room for other requests.
     ///
-    /// Where something is booked for later than that, it is only what will not have drained until
-    /// then: the bucket may be empty in between. And what was given back since has let this drain
-    /// sooner if it was poured in before; all of it is taken to have been.
+    /// If something is booked for a later time, only the part that will not have drained by then is
+    /// given back, because the bucket may be empty in between. Amounts given back since may have
+    /// let this one drain sooner; all of them are assumed to have been taken before it.
     pub fn give_back(&mut self, quota: Quota, pour: Pour, amount: u64, now: Timestamp) {
         let sooner = self.given_back_ns.saturating_sub(pour.given_back_ns);
         let undrained = pour.drained_at_ns.saturating_sub(sooner);
         let undrained = undrained.saturating_sub(nanos(now.max(self.latest)));
-        // Rounded down: what is given back was rounded up when it was taken.
+        // Rounded down, because the amount was rounded up when it was taken.
         let drain = u128::from(amount / quota.grain) * u128::from(quota.drain_ns);
         let back = u64::try_from(drain).unwrap_or(u64::MAX).min(undrained);
         self.empty_at_ns = self.empty_at_ns.saturating_sub(back);
         self.given_back_ns = self.given_back_ns.saturating_add(back);
     }
 
-    /// Leaves no room before `until`: how a gate is closed.
+    /// Leaves no room before `until`. This closes a gate.
     pub fn fill_until(&mut self, until: Timestamp) {
         self.empty_at_ns = self.empty_at_ns.max(nanos(until));
         self.latest = self.latest.max(until);
     }
 
-    /// Takes up to `amount` back out of what has not drained yet at `now`.
+    /// Gives back up to `amount` of what has not drained at `now`.
     pub fn refund(&mut self, quota: Quota, amount: u64, now: Timestamp) {
         let all = Pour { drained_at_ns: self.empty_at_ns, given_back_ns: self.given_back_ns };
         self.give_back(quota, all, amount, now);
     }
 
-    /// What is in the bucket at `now`, rounded up, and when it will be empty.
+    /// Returns the level at `now`, rounded up, and the time at which the bucket will be empty.
     pub fn reading(self, quota: Quota, now: Timestamp) -> Reading {
         let level_ns = self.empty_at_ns.saturating_sub(nanos(now));
         let used = level_ns.div_ceil(quota.drain_ns).saturating_mul(quota.grain);
         Reading::new(used, now.max(self.empty_at()))
     }
 
-    /// When it will be empty, rounded up.
+    /// Returns the time at which the bucket will be empty, rounded up.
     pub fn empty_at(self) -> Timestamp {
         Timestamp::from_micros(self.empty_at_ns.div_ceil(1_000))
     }
 }
 
 const fn nanos(at: Timestamp) -> u64 {
-    // 2^53 microseconds are about half of what 64 bits of nanoseconds hold.
+    // 2^53 microseconds are about half of the range of 64-bit nanoseconds.
     at.as_micros() * 1_000
 }
 
@@ -173,7 +176,7 @@ mod tests {
         Timestamp::from_millis(1_000_000 + millis)
     }
 
-    /// How many single units are let through at each instant.
+    /// Returns the number of single units admitted at each instant.
     fn admitted(quota: Quota, bucket: &mut Bucket, now: Timestamp) -> u64 {
         let mut admitted = 0;
         while bucket.earliest(quota, now, 1) == Earliest::at(now) {

@@ -1,6 +1,6 @@
-//! One cell: the state of one key, whichever algorithm measures it.
+//! [`Cell`]: the usage of one key, for every algorithm.
 //!
-//! A store finds the cells of a Plan and holds them still; what happens inside is decided here.
+//! A store finds and locks the cells of a plan; the operations in this file change them.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +17,7 @@ use crate::time::{Span, Timestamp};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cell(Kind);
 
-/// Most cells are plain and spend nothing on what they do not have.
+/// Content of a cell. Most cells have only a state, and pay no memory for the extras.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Kind {
     Plain(State),
@@ -26,11 +26,13 @@ enum Kind {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Rare {
-    /// Estimates that are given back if nobody settles them in time, the first due first.
+    /// Estimates that are given back unless they are settled in time, the first due first.
     holds: Vec<Hold>,
-    /// What was written until then is forgotten: amending it would touch what others wrote since.
+    /// Time of the last reset. Uses written until then are not amended, because that would change
+    /// usage written since.
     reset_at: Option<Timestamp>,
-    /// Entries of a log that were counted elsewhere before, all as if at the newest score.
+    /// Number of log entries that were counted in a shared cell before, and the newest of their
+    /// times.
     inherited: Option<(u64, Timestamp)>,
 }
 
@@ -49,39 +51,39 @@ struct Hold {
     used: Use,
 }
 
-/// How much was written, and where.
+/// An amount written to a cell, and its position there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Use {
-    /// How much.
+    /// The amount.
     pub amount: u64,
-    /// Where.
+    /// Its position.
     pub mark: Mark,
 }
 
-/// Where a use was written, with what it takes to amend it without knowing its rule.
+/// Position of a use, with all that is needed to amend it without knowing its rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Mark {
-    /// As entries of a log at this score.
+    /// Entries of a log with this score.
     Log(Timestamp),
-    /// Into the slice with this end, of a window of this length.
+    /// The slice with this end, of a window of this length.
     Slice(Timestamp, Span),
-    /// Into the period with this end, one of those between the boundaries.
+    /// The period with this end, one of those between the boundaries.
     Period(Timestamp, [Timestamp; 3]),
-    /// Into a bucket.
+    /// A bucket.
     Bucket {
-        /// When this use drains.
+        /// Record of the amount taken.
         pour: bucket::Pour,
-        /// How long one grain takes to drain.
+        /// Time in which one grain drains, in nanoseconds.
         drain_ns: u64,
-        /// How many units drain as one.
+        /// Number of units that drain as one.
         grain: u64,
     },
-    /// As a lease until this instant.
+    /// A lease until this instant.
     Lease(Timestamp),
 }
 
 impl Cell {
-    /// An unused cell for this kind of meter.
+    /// Creates an unused cell for this meter.
     pub fn new(meter: &Meter<'_>) -> Self {
         let state = match meter {
             Meter::Log(_) => State::Log(Log::default()),
@@ -120,7 +122,7 @@ impl Cell {
         }
     }
 
-    /// Makes it one of the rare kind.
+    /// Adds the extras if there are none, and returns them.
     fn make_rare(&mut self) -> &mut Rare {
         if let Kind::Plain(state) = &mut self.0 {
             let state = std::mem::replace(state, State::Log(Log::default()));
@@ -129,7 +131,7 @@ impl Cell {
         self.rare_mut().expect("it was just made one")
     }
 
-    /// An unused cell of the kind in which this use was written.
+    /// Creates an unused cell of the kind in which this use was written.
     pub fn for_mark(mark: Mark) -> Self {
         let state = match mark {
             Mark::Log(_) => State::Log(Log::default()),
@@ -140,10 +142,10 @@ impl Cell {
         Self(Kind::Plain(state))
     }
 
-    /// A cell for somebody whose usage was counted in this one, together with that of others.
+    /// Creates a cell for a key whose usage was counted in this one together with other keys.
     ///
-    /// All of it is taken to be theirs and to have come last, so they can't start from nothing.
-    /// It takes the same room however much there is.
+    /// It assumes that all usage is of this key and as new as the newest, so the key can't start
+    /// from zero. Its size does not depend on the usage.
     #[must_use]
     pub fn heir(&self) -> Self {
         let state = match self.state() {
@@ -163,7 +165,7 @@ impl Cell {
         self.rare()?.inherited
     }
 
-    /// Brings the cell to `now`: estimates that are due are given back, what has left is forgotten.
+    /// Updates the cell to `now`: gives back estimates that are due and removes expired usage.
     pub fn advance(&mut self, meter: &Meter<'_>, now: Timestamp) {
         self.give_back_due(now);
         match (self.state_mut(), meter) {
@@ -175,19 +177,19 @@ impl Cell {
         }
     }
 
-    /// Gives back the estimates that nobody settled in time.
+    /// Gives back the estimates that were not settled in time.
     pub fn give_back_due(&mut self, now: Timestamp) {
         let Some(rare) = self.rare_mut() else { return };
         let due = rare.holds.iter().take_while(|hold| hold.until <= now).count();
         let due: Vec<Hold> = rare.holds.drain(..due).collect();
         for hold in due {
-            // As of the instant at which it was due, so that it does not matter who comes by
-            // first or how late.
+            // As of the due time, so that the result does not depend on the time of this call.
             self.give_back(hold.used, hold.until);
         }
     }
 
-    /// The first instant from `from` on at which `need` fit, with `slack` to use it late.
+    /// Returns the first instant from `from` on at which `need` fits and may be used up to `slack`
+    /// later.
     pub fn earliest(&self, meter: &Meter<'_>, from: Timestamp, need: u64, slack: Span) -> Earliest {
         match (self.state(), meter) {
             (State::Log(log), Meter::Log(quotas)) => match self.inherited() {
@@ -204,7 +206,7 @@ impl Cell {
         }
     }
 
-    /// Writes `amount`, to be used between `start` and `start + slack`, for `id`.
+    /// Writes `amount` for `id`, to be used between `start` and `start + slack`.
     pub fn take(
         &mut self,
         meter: &Meter<'_>,
@@ -246,8 +248,8 @@ impl Cell {
         Use { amount, mark }
     }
 
-    /// Lets go of a use: the entry is amended at its own time, so nothing is given back twice, and
-    /// nothing at all if it has left in the meantime. A lease is ended by [`Cell::release`].
+    /// Gives back a use. The entry is amended at its own time, so nothing is given back twice, and
+    /// nothing at all if it has expired since. A lease is ended by [`Cell::release`].
     pub fn give_back(&mut self, used: Use, now: Timestamp) {
         match (self.state_mut(), used.mark) {
             (State::Log(log), Mark::Log(at)) => log.give_back(at, used.amount),
@@ -262,9 +264,10 @@ impl Cell {
         }
     }
 
-    /// Gives back up to `amount` that nobody can name, of what was written until `now`.
+    /// Gives back up to `amount` of what was written until `now`, for callers that can't name the
+    /// use.
     ///
-    /// The oldest goes first: whichever was meant, what stays counts longest.
+    /// The oldest goes first, so what remains counts longest.
     pub fn refund(&mut self, meter: &Meter<'_>, now: Timestamp, amount: u64) {
         match (self.state_mut(), meter) {
             (State::Log(log), Meter::Log(_)) => log.refund(now, amount),
@@ -280,14 +283,14 @@ impl Cell {
         }
     }
 
-    /// Leaves no room before `until`; only a gate, which is a bucket, can.
+    /// Leaves no room before `until`. Works only on a gate, which is a bucket.
     pub fn close(&mut self, until: Timestamp) {
         if let State::Bucket(bucket) = self.state_mut() {
             bucket.fill_until(until);
         }
     }
 
-    /// Charges `amount` at `now` whether or not it fits, beside the use that `mark` describes.
+    /// Charges `amount` at `now` even if it does not fit, next to the use at `mark`.
     pub fn charge_debt(&mut self, mark: Mark, amount: u64, now: Timestamp) {
         match (self.state_mut(), mark) {
             (State::Log(log), Mark::Log(_)) => log.take(now, amount),
@@ -295,7 +298,7 @@ impl Cell {
                 slices.take(window::Quota { limit: 0, window }.slice(now), amount);
             }
             (State::Slices(slices), Mark::Period(end, boundaries)) => {
-                // Settled later than the periods that were known: it belongs to the one it began in.
+                // A settlement after the known periods belongs to the period of its use.
                 let end = Boundaries(boundaries).period(now).map_or(end, |(_, end)| end);
                 slices.take(end, amount);
             }
@@ -306,7 +309,7 @@ impl Cell {
         }
     }
 
-    /// Ends the lease of `id`; whether it was still held.
+    /// Ends the lease of `id`. Returns true if it was still held.
     pub fn release(&mut self, id: Id, mark: Mark) -> bool {
         match (self.state_mut(), mark) {
             (State::Leases(leases), Mark::Lease(until)) => leases.release(id, until),
@@ -314,7 +317,7 @@ impl Cell {
         }
     }
 
-    /// Makes the lease of `id` last until `later`; its new mark, unless it has expired.
+    /// Extends the lease of `id` to `later`. Returns its new mark, or `None` if it has expired.
     pub fn renew(&mut self, id: Id, mark: Mark, later: Timestamp) -> Option<Mark> {
         match (self.state_mut(), mark) {
             (State::Leases(leases), Mark::Lease(until)) => {
@@ -324,7 +327,7 @@ impl Cell {
         }
     }
 
-    /// Whether the lease of `id` is still there.
+    /// Returns true if the lease of `id` is still held.
     pub fn leased(&self, id: Id, mark: Mark) -> bool {
         match (self.state(), mark) {
             (State::Leases(leases), Mark::Lease(until)) => leases.held(id, until),
@@ -332,7 +335,7 @@ impl Cell {
         }
     }
 
-    /// Gives the use back by itself at `until`, unless [`Cell::unhold`] comes before.
+    /// Gives the use back automatically at `until`, unless [`Cell::unhold`] is called before.
     pub fn hold(&mut self, id: Id, until: Timestamp, used: Use) {
         let holds = &mut self.make_rare().holds;
         let place = holds.partition_point(|hold| hold.until <= until);
@@ -346,18 +349,18 @@ impl Cell {
         }
     }
 
-    /// Forgets everything that was written until `now`.
+    /// Removes everything that was written until `now`.
     pub fn reset(&mut self, meter: &Meter<'_>, now: Timestamp) {
         *self = Self::new(meter);
         self.make_rare().reset_at = Some(now);
     }
 
-    /// Whether what was written at `at` has been forgotten.
+    /// Returns true if a use written at `at` was removed by a reset.
     pub fn forgot(&self, at: Timestamp) -> bool {
         self.rare().is_some_and(|rare| rare.reset_at.is_some_and(|reset| at <= reset))
     }
 
-    /// Tells what each limit of the meter shows at `now`.
+    /// Passes the reading of each limit of the meter at `now` to `tell`.
     pub fn readings(&self, meter: &Meter<'_>, now: Timestamp, mut tell: impl FnMut(Reading)) {
         match (self.state(), meter) {
             (State::Log(log), Meter::Log(quotas)) => {
@@ -383,7 +386,7 @@ impl Cell {
         }
     }
 
-    /// When nothing is left of it, for uses that count for `window`.
+    /// Returns the time at which all usage has expired, if uses count for `window`.
     pub fn expires(&self, window: Span) -> Timestamp {
         let state = match self.state() {
             State::Log(log) => log.last().map(|last| last + window),
@@ -398,8 +401,8 @@ impl Cell {
     }
 }
 
-/// When a log fits beside entries that were inherited: before they leave, if both together have
-/// room, or after.
+/// Returns the earliest time for a log with inherited entries: before these expire, if there is
+/// room for both, or after.
 fn earliest_of_heir(
     log: &Log,
     quotas: &[log::Quota],

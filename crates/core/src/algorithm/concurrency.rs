@@ -1,4 +1,4 @@
-//! Leases: slots that their holder renews, and that come back by themselves when it dies.
+//! [`Leases`]: concurrency slots that their holder renews, and that expire if the holder dies.
 
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
@@ -7,12 +7,12 @@ use super::{Earliest, Reading};
 use crate::id::Id;
 use crate::time::{Span, Timestamp};
 
-/// How many at the same time, and how long a holder may be silent.
+/// Limit on concurrent work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Quota {
-    /// How many slots there are.
+    /// Number of slots.
     pub limit: u64,
-    /// How long a lease lasts without renewal.
+    /// Lifetime of a lease without renewal.
     pub lease: Span,
 }
 
@@ -23,7 +23,7 @@ struct Lease {
     slots: u64,
 }
 
-/// The leases that are held, the first to expire first. A lease is held before `until`.
+/// All active leases, the first to expire first. A lease is held until just before `until`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Leases {
     held: SmallVec<[Lease; 0]>,
@@ -31,7 +31,8 @@ pub struct Leases {
 }
 
 impl Leases {
-    /// The first instant from `from` on at which `need` slots are free if nobody renews.
+    /// Returns the first instant from `from` on at which `need` slots are free if no lease is
+    /// renewed.
     ///
     /// A release can only make it earlier. O(leases that have to expire).
     pub fn earliest(&self, quota: Quota, from: Timestamp, need: u64) -> Earliest {
@@ -50,7 +51,7 @@ impl Leases {
         Earliest::at(start)
     }
 
-    /// Gives `id` a lease on `slots` until `until`.
+    /// Gives `id` a lease on `slots` slots until `until`.
     pub fn take(&mut self, id: Id, slots: u64, until: Timestamp) {
         let lease = Lease { until, id, slots };
         let place = match self.held.last() {
@@ -61,12 +62,12 @@ impl Leases {
         self.slots += slots;
     }
 
-    /// Ends the lease that `id` holds until `until`; whether there was one.
+    /// Ends the lease that `id` holds until `until`. Returns true if there was one.
     pub fn release(&mut self, id: Id, until: Timestamp) -> bool {
         self.remove(id, until).is_some()
     }
 
-    /// Makes the lease that `id` holds until `until` last until `later`; whether there was one.
+    /// Extends the lease that `id` holds until `until` to `later`. Returns true if there was one.
     pub fn renew(&mut self, id: Id, until: Timestamp, later: Timestamp) -> bool {
         let Some(lease) = self.remove(id, until) else {
             return false;
@@ -75,12 +76,12 @@ impl Leases {
         true
     }
 
-    /// Whether `id` holds a lease until `until`.
+    /// Returns true if `id` holds a lease until `until`.
     pub fn held(&self, id: Id, until: Timestamp) -> bool {
         self.find(id, until).is_some()
     }
 
-    /// O(log n), because it is asked for by its expiry.
+    /// Finds a lease in O(log n), because leases are sorted by expiry.
     fn find(&self, id: Id, until: Timestamp) -> Option<usize> {
         let first = Lease { until, id, slots: 0 };
         let place = self.held.partition_point(|other| *other < first);
@@ -95,7 +96,7 @@ impl Leases {
         Some(lease)
     }
 
-    /// Ends the leases that were not renewed in time.
+    /// Removes the leases that have expired by `now`.
     pub fn purge(&mut self, now: Timestamp) {
         let gone = self.held.iter().take_while(|lease| lease.until <= now).count();
         if gone > 0 {
@@ -103,7 +104,7 @@ impl Leases {
         }
     }
 
-    /// How many slots are held at `now`, and when the first comes back by itself.
+    /// Returns the number of slots held at `now` and the time at which the first of them expires.
     pub fn reading(&self, now: Timestamp) -> Reading {
         let mut used = self.slots;
         for lease in &self.held {
@@ -115,7 +116,8 @@ impl Leases {
         Reading::new(0, now)
     }
 
-    /// The same number of slots, as one lease that nobody holds, until the last of them expires.
+    /// Returns the same number of slots as one lease without a holder, until the last of them
+    /// expires.
     pub fn merged(&self) -> Self {
         let mut merged = Self::default();
         if let Some(last) = self.last() {
@@ -124,7 +126,7 @@ impl Leases {
         merged
     }
 
-    /// When the last lease expires.
+    /// Returns the time at which the last lease expires.
     pub fn last(&self) -> Option<Timestamp> {
         self.held.last().map(|lease| lease.until)
     }

@@ -1,4 +1,5 @@
-//! The exact sliding log: at no instant were there more than `limit` in the last `window`.
+//! The exact sliding-window log. [`Log`] stores the time of each request, so at no instant have
+//! more than `limit` requests happened in the last `window`.
 
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
@@ -6,22 +7,22 @@ use smallvec::SmallVec;
 use super::{Earliest, Reading};
 use crate::time::{Span, Timestamp};
 
-/// One window of a log.
+/// Limit of one window of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Quota {
-    /// How many.
+    /// Maximum number of requests in any interval of length `window`.
     pub limit: u64,
-    /// In any stretch of this length.
+    /// Length of the window.
     pub window: Span,
 }
 
-/// The most entries that one charge may write. A log keeps each request apart.
+/// Maximum number of entries that one charge may write. A log stores every request separately.
 pub const ENTRIES_PER_CHARGE_MAX: u64 = 1_000;
 
 /// The scores of a log: one instant per request, oldest first, 8 bytes each.
 ///
-/// Two scores fit without an allocation. What has left the longest window is only marked, and
-/// swept out when it is more than half: a purge then moves each score at most once on average.
+/// Two scores fit without an allocation. Scores that have left the longest window are only marked,
+/// and removed when they are more than half. So a purge moves each score at most once on average.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Log {
     scores: SmallVec<[Timestamp; 2]>,
@@ -33,10 +34,10 @@ impl Log {
         &self.scores[self.dead as usize..]
     }
 
-    /// The first instant from `from` on at which `need` more fit under every quota.
+    /// Returns the first instant from `from` on at which `need` more fits under every quota.
     ///
-    /// With k = limit − need + 1 it is when the k-th newest entry leaves, entries that are booked
-    /// for the future included; every later instant fits too. O(quotas).
+    /// With k = limit − need + 1, this is the time at which the k-th newest entry expires,
+    /// including entries booked for the future. Every later instant fits, too. O(quotas).
     pub fn earliest(&self, quotas: &[Quota], from: Timestamp, need: u64) -> Earliest {
         let scores = self.live();
         let mut earliest = Earliest::at(from);
@@ -57,11 +58,11 @@ impl Log {
         earliest
     }
 
-    /// Writes `amount` entries at `at`. O(1) unless later entries are booked.
+    /// Writes `amount` entries at `at`. O(1) unless there are bookings for a later time.
     pub fn take(&mut self, at: Timestamp, amount: u64) {
         let amount = usize::try_from(amount).unwrap_or(usize::MAX);
         if self.scores.last().is_none_or(|&last| last <= at) {
-            // Nearly always one.
+            // Nearly every charge is one entry.
             if amount == 1 {
                 self.scores.push(at);
             } else {
@@ -73,7 +74,8 @@ impl Log {
         }
     }
 
-    /// Removes up to `amount` of the entries written at `at`; those that have left are no loss.
+    /// Removes up to `amount` of the entries written at `at`. Entries that have expired are
+    /// ignored.
     pub fn give_back(&mut self, at: Timestamp, amount: u64) {
         let first = self.dead as usize + self.live().partition_point(|&score| score < at);
         let here = self.scores[first..].iter().take_while(|&&score| score == at).count();
@@ -81,7 +83,7 @@ impl Log {
         self.scores.drain(first..first + amount);
     }
 
-    /// Takes up to `amount` of the entries until `now` back out, the oldest first.
+    /// Removes up to `amount` of the entries up to `now`, the oldest first.
     pub fn refund(&mut self, now: Timestamp, amount: u64) {
         let first = self.dead as usize;
         let there = self.live().partition_point(|&score| score <= now);
@@ -89,7 +91,7 @@ impl Log {
         self.scores.drain(first..first + amount);
     }
 
-    /// Forgets what left before `now`, given the longest window that anyone asks for.
+    /// Removes the entries that have left the longest window of `quotas` by `now`.
     pub fn purge(&mut self, quotas: &[Quota], now: Timestamp) {
         let Some(window) = quotas.iter().map(|quota| quota.window).max() else {
             return;
@@ -119,7 +121,8 @@ impl Log {
         self.scores = smaller;
     }
 
-    /// How many are in the window at `now`, and when the oldest of them leaves. O(log n).
+    /// Returns the number of entries in the window at `now` and the time at which the oldest of
+    /// them expires. O(log n).
     pub fn reading(&self, quota: Quota, now: Timestamp) -> Reading {
         let scores = self.live();
         let first = match scores.first() {
@@ -130,19 +133,20 @@ impl Log {
         Reading::new((scores.len() - first) as u64, reset)
     }
 
-    /// The newest entry.
+    /// Returns the time of the newest entry.
     pub fn last(&self) -> Option<Timestamp> {
         self.live().last().copied()
     }
 
-    /// Every entry that is still kept, oldest first.
+    /// Returns every entry that is still stored, oldest first.
     pub fn scores(&self) -> &[Timestamp] {
         self.live()
     }
 }
 
-/// How many scores at the front have left. Mostly few have, so it looks in doubling steps from the
-/// front before it halves: O(log gone), and only that part of a long log is touched.
+/// Returns the number of scores at the front that have expired. Usually these are few, so it
+/// doubles its steps from the front before it bisects: O(log expired), and only that part of a long
+/// log is read.
 fn leading(scores: &[Timestamp], left: impl Fn(Timestamp) -> bool) -> usize {
     let mut reach = 1;
     while reach < scores.len() && left(scores[reach - 1]) {

@@ -1,22 +1,23 @@
-//! The algorithms: pure functions of (state, now, amount).
+//! The counting algorithms, as pure functions of (state, now, amount), and the [`Meter`] that
+//! selects one for a charge.
 //!
-//! Each has one question, *earliest*: the first instant, not before a given one, at which so much
-//! fits. An acquire is a booking that is accepted only if it starts now. A store adds nothing to
-//! this but atomicity, and knows no other way to decide.
+//! Every algorithm implements one operation, `earliest`: it returns the first instant, from a given
+//! one on, at which an amount fits. An acquire is a booking that is accepted only if it starts now.
+//! A store adds atomicity and decides nothing by itself.
 //!
-//! | module | keeps | `earliest` |
+//! | module | state | result of `earliest` |
 //! |---|---|---|
-//! | [`log`] | a score for each request | when the k-th newest leaves, in O(1) |
-//! | [`window`] | sums in hundredths of a window, or of a calendar period | when enough sums have left |
-//! | [`bucket`] | the instant at which the bucket is empty again | when enough has drained |
-//! | [`concurrency`] | leases with their expiry | when enough leases expire |
+//! | [`log`] | one score per request | the time at which the k-th newest entry expires, in O(1) |
+//! | [`window`] | sums per hundredth of a window, or per calendar period | the time at which enough sums have expired |
+//! | [`bucket`] | the time at which the bucket is empty again | the time at which enough has drained |
+//! | [`concurrency`] | leases with their expiry | the time at which enough leases expire |
 //!
 //! **Why a booking is written at its latest instant.** A booking that starts at `s` may be used
-//! until `s + slack`, so its score is `s + slack`. Take any `L + 1` uses and of them the one that
-//! was decided last: at most `L - 1` scores were newer than `s - W`, so one of the others has a
+//! until `s + slack`, so its score is `s + slack`. Take any `L + 1` uses, and of these the one that
+//! was decided last. At most `L - 1` scores were newer than `s - W`. So one of the others has a
 //! score, and therefore a use, at or before `s - W`, while this one is used at or after `s`. No
-//! window of length `W` holds both. The argument never asks how late the last one is used, which
-//! is why nothing that was decided before has to be looked at again.
+//! window of length `W` contains both. The argument does not depend on how late the last one is
+//! used, so earlier decisions never have to be checked again.
 
 pub mod bucket;
 mod cell;
@@ -30,23 +31,23 @@ pub use cell::{Cell, Mark, Use};
 
 use crate::time::{Span, Timestamp};
 
-/// How a charge is measured: which algorithm, with its numbers.
+/// The algorithm that counts a charge, with its limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Meter<'r> {
-    /// An exact log; all windows of a rule share it.
+    /// An exact log, shared by all windows of a rule.
     Log(Cow<'r, [log::Quota]>),
-    /// A window in hundredths.
+    /// A rolling window, counted in hundredths of its length.
     Windowed(window::Quota),
     /// A calendar period.
     Calendar(window::CalendarQuota),
     /// A token bucket.
     Bucket(bucket::Quota),
-    /// Leases.
+    /// Concurrency slots, each held by a lease.
     Leases(concurrency::Quota),
 }
 
 impl Meter<'_> {
-    /// How many limits it holds: as many readings does it give.
+    /// Returns the number of limits, which is also the number of readings.
     pub fn len(&self) -> usize {
         match self {
             Self::Log(quotas) => quotas.len(),
@@ -54,12 +55,12 @@ impl Meter<'_> {
         }
     }
 
-    /// A meter always holds a limit.
+    /// Returns false: a meter always has a limit.
     pub const fn is_empty(&self) -> bool {
         false
     }
 
-    /// The amount of its limit number `index`.
+    /// Returns the amount of the limit at `index`.
     pub fn limit(&self, index: usize) -> u64 {
         match self {
             Self::Log(quotas) => quotas[index].limit,
@@ -70,7 +71,7 @@ impl Meter<'_> {
         }
     }
 
-    /// A number for the kind of algorithm: state of one kind is of no use to another.
+    /// Returns a number for the algorithm. State of one algorithm can't be read by another.
     pub const fn kind(&self) -> u8 {
         match self {
             Self::Log(_) => 0,
@@ -81,12 +82,13 @@ impl Meter<'_> {
         }
     }
 
-    /// Whether a future instant can be booked: a lease is taken when the work starts.
+    /// Returns true if a future instant can be booked. A lease can't: it is taken when the work
+    /// starts.
     pub const fn bookable(&self) -> bool {
         !matches!(self, Self::Leases(_))
     }
 
-    /// How long usage counts after the instant at which it is written.
+    /// Returns the time for which usage counts after it is written.
     pub fn window(&self) -> Span {
         match self {
             Self::Log(quotas) => quotas.iter().map(|q| q.window).max().unwrap_or_default(),
@@ -101,37 +103,38 @@ impl Meter<'_> {
     }
 }
 
-/// What one limit shows: how much of it is used, and when the oldest part of that leaves.
+/// Current usage of one limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
-    /// In use, bookings included. Debt can make it more than the limit.
+    /// Amount in use, including bookings. Debt can raise it above the limit.
     pub used: u64,
-    /// When the oldest use leaves; now if there is none.
+    /// Time at which the oldest use expires; now if there is none.
     pub reset: Timestamp,
-    /// The usage of other keys is in it, because the store had no room for a counter of each.
+    /// True if `used` includes the usage of other keys, because the store had no space for a
+    /// counter per key.
     pub shared: bool,
 }
 
 impl Reading {
-    /// What a counter of one key shows.
+    /// Creates the reading of a counter that belongs to one key.
     pub const fn new(used: u64, reset: Timestamp) -> Self {
         Self { used, reset, shared: false }
     }
 }
 
-/// When so much fits.
+/// Result of asking at which time an amount fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Earliest {
-    /// At this instant, and limit number `limit` of the meter is why not before.
+    /// It fits at `start`, and not earlier because of limit number `limit` of the meter.
     At {
-        /// The instant.
+        /// Time at which it fits.
         start: Timestamp,
-        /// The limit that binds.
+        /// Index of the limit that causes the wait.
         limit: usize,
     },
-    /// It is more than limit number `limit` ever gives.
+    /// It never fits: the amount is larger than limit number `limit`.
     Never {
-        /// The limit that is too small.
+        /// Index of the limit that is too small.
         limit: usize,
     },
 }
@@ -141,7 +144,7 @@ impl Earliest {
         Self::At { start, limit: 0 }
     }
 
-    /// The same, because of limit number `index`.
+    /// Returns the same result, caused by limit number `index`.
     const fn of_limit(self, index: usize) -> Self {
         match self {
             Self::At { start, .. } => Self::At { start, limit: index },

@@ -1,7 +1,7 @@
-//! Sums per slice of time: a rolling window in hundredths, and calendar periods.
+//! [`Slices`]: sums per slice of time, for rolling windows in hundredths and for calendar periods.
 //!
-//! A rolling window counts all that falls into one slice as if it came at the end of the slice,
-//! so it errs only on the strict side: capacity returns at most one slice, W/100, late.
+//! A rolling window counts everything in one slice as if it came at the end of the slice. So it
+//! errs only on the strict side: capacity returns at most one slice, W/100, late.
 
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
@@ -10,30 +10,30 @@ use super::{Earliest, Reading};
 use crate::limit::Boundaries;
 use crate::time::{EXACT_MAX, Span, Timestamp};
 
-/// A rolling window.
+/// Limit of a rolling window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Quota {
-    /// How much.
+    /// Maximum amount in any interval of length `window`.
     pub limit: u64,
-    /// In any stretch of this length.
+    /// Length of the window.
     pub window: Span,
 }
 
 impl Quota {
-    /// The end of the slice that holds `at`.
+    /// Returns the end of the slice that contains `at`.
     pub const fn slice(self, at: Timestamp) -> Timestamp {
-        // Windows last at least a millisecond, so a slice has at least ten microseconds.
+        // Windows last at least a millisecond, so a slice lasts at least ten microseconds.
         let grain = self.window.as_micros() / 100;
         Timestamp::from_micros(at.as_micros().div_ceil(grain) * grain)
     }
 }
 
-/// A calendar period.
+/// Limit per calendar period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CalendarQuota {
-    /// How much in one period.
+    /// Maximum amount in one period.
     pub limit: u64,
-    /// Where periods begin, around now.
+    /// Beginnings of the periods around now.
     pub boundaries: Boundaries,
 }
 
@@ -45,7 +45,7 @@ struct Slice {
 
 /// Sums by the end of their slice, oldest first.
 ///
-/// A rolling window has about a hundred of them, and one per slice that is booked ahead.
+/// A rolling window has about a hundred, plus one for each slice that is booked ahead.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Slices {
     slices: SmallVec<[Slice; 1]>,
@@ -53,9 +53,10 @@ pub struct Slices {
 }
 
 impl Slices {
-    /// The first instant from `from` on at which `need` more fit; every later instant fits too.
+    /// Returns the first instant from `from` on at which `need` more fits. Every later instant
+    /// fits, too.
     ///
-    /// O(1) while there is room, otherwise O(slices that have to leave).
+    /// O(1) while there is room, otherwise O(slices that have to expire).
     pub fn earliest(&self, quota: Quota, from: Timestamp, need: u64) -> Earliest {
         let Some(spare) = quota.limit.checked_sub(need) else {
             return Earliest::Never { limit: 0 };
@@ -72,10 +73,10 @@ impl Slices {
         Earliest::at(start)
     }
 
-    /// The first instant from `from` on at which `need` fit into one calendar period, with
-    /// `slack` to spare before the period ends.
+    /// Returns the first instant from `from` on at which `need` fits into one calendar period, at
+    /// least `slack` before the period ends.
     ///
-    /// Later periods may be booked full, so not every later instant fits.
+    /// Later periods may be fully booked, so not every later instant fits.
     pub fn earliest_in_calendar(
         &self,
         quota: CalendarQuota,
@@ -87,7 +88,7 @@ impl Slices {
             return Earliest::Never { limit: 0 };
         };
         let mut start = from;
-        // Past the last boundary nothing is known, and nothing is booked that far ahead.
+        // After the last known boundary there are no bookings.
         while let Some((_, end)) = quota.boundaries.period(start) {
             if self.sum(end) <= spare && start + slack < end {
                 break;
@@ -101,8 +102,8 @@ impl Slices {
         self.slices.iter().rev().find(|slice| slice.end == end).map_or(0, |slice| slice.sum)
     }
 
-    /// Adds to the slice that ends at `end`, and returns how much: less only when debt has grown
-    /// to the largest number that can be counted.
+    /// Adds to the slice that ends at `end`. Returns the amount added, which is smaller than
+    /// `amount` only if debt has reached the largest number that can be counted.
     pub fn take(&mut self, end: Timestamp, amount: u64) -> u64 {
         let amount = amount.min(EXACT_MAX.saturating_sub(self.total));
         if amount == 0 {
@@ -124,7 +125,7 @@ impl Slices {
         amount
     }
 
-    /// Takes up to `amount` back out of the slice that ends at `end`.
+    /// Gives back up to `amount` from the slice that ends at `end`.
     pub fn give_back(&mut self, end: Timestamp, amount: u64) {
         let place = self.slices.partition_point(|slice| slice.end < end);
         let Some(slice) = self.slices.get_mut(place).filter(|slice| slice.end == end) else {
@@ -138,7 +139,7 @@ impl Slices {
         }
     }
 
-    /// Takes up to `amount` back out of the slices that end by `until`, the oldest first.
+    /// Gives back up to `amount` from the slices that end by `until`, the oldest first.
     pub fn refund(&mut self, until: Timestamp, mut amount: u64) {
         while amount > 0
             && let Some(&Slice { end, sum }) = self.slices.first()
@@ -149,7 +150,7 @@ impl Slices {
         }
     }
 
-    /// Forgets the slices that ended a `window` or more before `now`.
+    /// Removes the slices that ended a `window` or more before `now`.
     pub fn purge(&mut self, window: Span, now: Timestamp) {
         let gone = self.slices.iter().take_while(|slice| slice.end + window <= now).count();
         if gone > 0 {
@@ -157,7 +158,7 @@ impl Slices {
         }
     }
 
-    /// How much is in the window at `now`, and when the oldest slice leaves.
+    /// Returns the usage in the window at `now` and the time at which the oldest slice expires.
     pub fn reading(&self, quota: Quota, now: Timestamp) -> Reading {
         let mut used = self.total;
         for slice in &self.slices {
@@ -169,13 +170,13 @@ impl Slices {
         Reading::new(0, now)
     }
 
-    /// How much of the period that holds `now` is used, and when it ends.
+    /// Returns the usage in the period that contains `now` and the end of that period.
     pub fn reading_in_calendar(&self, quota: CalendarQuota, now: Timestamp) -> Reading {
         let end = quota.boundaries.period(now).map_or(now, |(_, end)| end);
         Reading::new(self.sum(end), end)
     }
 
-    /// The same amount, all in the newest slice.
+    /// Returns the same total, all in the newest slice.
     pub fn merged(&self) -> Self {
         let mut merged = Self::default();
         if let Some(last) = self.last() {
@@ -184,7 +185,7 @@ impl Slices {
         merged
     }
 
-    /// The end of the newest slice.
+    /// Returns the end of the newest slice.
     pub fn last(&self) -> Option<Timestamp> {
         self.slices.last().map(|slice| slice.end)
     }

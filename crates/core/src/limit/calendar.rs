@@ -1,4 +1,4 @@
-//! Calendar windows: days, weeks and months of a time zone.
+//! [`Calendar`]: windows that are days, weeks or months of a time zone, or fixed intervals.
 
 use std::fmt;
 
@@ -16,17 +16,17 @@ pub enum Period {
     Day,
     /// From Monday to Monday.
     Week,
-    /// From the first to the first.
+    /// From the first day of a month to the first day of the next.
     Month,
-    /// Of this length, one after the other since 1970. A limit writes it as `fixed`.
+    /// Intervals of this length since 1970. A limit writes them as `fixed`.
     Fixed(Window),
 }
 
 impl Period {
-    /// Every period of the calendar.
+    /// Every calendar period.
     pub const ALL: [Self; 3] = [Self::Day, Self::Week, Self::Month];
 
-    /// The word of the limit grammar.
+    /// Returns its name in a limit.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Day => "day",
@@ -36,7 +36,7 @@ impl Period {
         }
     }
 
-    /// No period of this kind is longer, change of the clocks included.
+    /// Returns the longest possible length of a period, including a clock change.
     pub const fn longest(self) -> Span {
         match self {
             Self::Day => Span::from_secs(25 * 3_600),
@@ -47,16 +47,16 @@ impl Period {
     }
 }
 
-/// Three adjacent starts of periods: the two periods that they bound are the only ones that a
-/// store can tell apart, so they are chosen around the boundary that is nearest to now.
+/// Three consecutive starts of periods, around the boundary nearest to now. A store only knows the
+/// two periods between them.
 ///
-/// A store whose clock says a time outside of them answers that clocks disagree, instead of
-/// counting in the wrong period. The tolerance is half a period each way.
+/// A store whose clock is outside of them reports different clocks, instead of counting in the
+/// wrong period. The tolerance is half a period in each direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Boundaries(pub [Timestamp; 3]);
 
 impl Boundaries {
-    /// The period that holds `at`, as its start and its end.
+    /// Returns start and end of the period that contains `at`.
     pub fn period(self, at: Timestamp) -> Option<(Timestamp, Timestamp)> {
         let [first, second, third] = self.0;
         if first <= at && at < second {
@@ -69,24 +69,24 @@ impl Boundaries {
     }
 }
 
-/// Periods of a time zone.
+/// Periods in a time zone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Calendar {
-    /// How long one is.
+    /// Length of the periods.
     pub period: Period,
-    /// Where the day begins.
+    /// Time zone in which days begin.
     zone: TimeZone,
 }
 
 impl Calendar {
-    /// Periods in UTC.
+    /// Creates periods in UTC.
     pub const fn utc(period: Period) -> Self {
         Self { period, zone: TimeZone::UTC }
     }
 
-    /// Periods in the zone of that IANA name, or `None` if there is no such zone.
+    /// Creates periods in the time zone with this IANA name, or `None` if there is none.
     ///
-    /// Zones are compiled in: the machine's own time zone files play no part.
+    /// Time zones are compiled in: the time zone files of the machine are not used.
     pub fn named(period: Period, zone: &str) -> Option<Self> {
         if zone == "UTC" {
             return Some(Self::utc(period));
@@ -95,12 +95,12 @@ impl Calendar {
         Some(Self { period, zone })
     }
 
-    /// The IANA name of the zone.
+    /// Returns the IANA name of the time zone.
     pub fn zone_name(&self) -> &str {
         self.zone.iana_name().unwrap_or("UTC")
     }
 
-    /// The boundaries around `now`, by the clock of whoever asks.
+    /// Returns the boundaries around `now`, by the clock of the caller.
     pub fn boundaries(&self, now: Timestamp) -> Boundaries {
         if let Period::Fixed(window) = self.period {
             return fixed(window, now);
@@ -119,7 +119,7 @@ impl Calendar {
         })
     }
 
-    /// The start of the period that holds `at`.
+    /// Returns the start of the period that contains `at`.
     fn start_of(&self, at: &Zoned) -> Zoned {
         let date = match self.period {
             Period::Day => at.date(),
@@ -132,7 +132,7 @@ impl Calendar {
         self.midnight(date)
     }
 
-    /// The start of the period that is `by` periods after the one that starts at `start`.
+    /// Returns the start of the period that is `by` periods after the one that starts at `start`.
     fn shifted(&self, start: &Zoned, by: i64) -> Zoned {
         let step = match self.period {
             Period::Day => by.days(),
@@ -143,7 +143,7 @@ impl Calendar {
         self.midnight(start.date().saturating_add(step))
     }
 
-    /// The first instant of a day; where clocks skip midnight, the first that exists.
+    /// Returns the first instant of a day; if a clock change skips midnight, the first that exists.
     fn midnight(&self, date: jiff::civil::Date) -> Zoned {
         date.to_datetime(Time::midnight())
             .to_zoned(self.zone.clone())
@@ -164,12 +164,12 @@ impl fmt::Display for Calendar {
     }
 }
 
-/// The boundaries around `now` of windows that follow one another since 1970.
+/// Returns the boundaries around `now` of fixed windows since 1970.
 fn fixed(window: Window, now: Timestamp) -> Boundaries {
     let (length, micros) = (window.span().as_micros(), now.as_micros());
     let nearest = (micros + length / 2) / length * length;
     let before = nearest.saturating_sub(length);
-    // At the epoch nothing lies before.
+    // There is nothing before the epoch.
     let after = if nearest == 0 { [length, 2 * length] } else { [nearest, nearest + length] };
     Boundaries([before, after[0], after[1]].map(Timestamp::from_micros))
 }

@@ -1,4 +1,4 @@
-//! Reading and printing limits. What is printed reads back as the same limit.
+//! Parses and formats limits. A formatted limit parses to the same limit.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,10 +8,10 @@ use crate::algorithm::bucket;
 use crate::money::{Money, MoneyError};
 use crate::time::{Span, SpanError};
 
-/// Why a text is not a limit; every message shows the right form.
+/// Error of parsing a text that is not a limit. Every message shows the right form.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LimitError {
-    /// No slash and not `N concurrent`.
+    /// No slash, and not `N concurrent`.
     #[error(
         "{0:?} is not a limit: write <amount> [unit]/<window> [shape], such as 100/h, 5.00 USD/day, 25/s burst 50, or 100 concurrent; 0 alone is a ban"
     )]
@@ -24,7 +24,7 @@ pub enum LimitError {
     /// A rate of zero.
     #[error("a limit of 0 lets nothing through: write at least 1, or 0 alone for a ban")]
     Zero,
-    /// The amount of money is none.
+    /// Not an amount of money.
     #[error(transparent)]
     Money(#[from] MoneyError),
     /// Not one of the units.
@@ -32,7 +32,7 @@ pub enum LimitError {
         "{0:?} is not a unit: write requests, tokens, input_tokens, output_tokens or USD, such as 20000 tokens/min"
     )]
     Unit(String),
-    /// The window is none.
+    /// Not a time span.
     #[error("window: {0}")]
     Window(#[from] SpanError),
     /// The window is too short or too long.
@@ -51,7 +51,7 @@ pub enum LimitError {
         "{0:?} is not a shape: write exact, windowed, burst N or smooth, such as 25/s burst 50"
     )]
     Shape(String),
-    /// `exact` is for requests.
+    /// `exact` with a unit other than requests.
     #[error(
         "an exact log keeps an entry for every one, which {0} have too many of: leave exact out"
     )]
@@ -63,7 +63,7 @@ pub enum LimitError {
     Fast(Unit),
 }
 
-/// The text of a ban.
+/// Text of a ban.
 const BAN: &str = "0";
 
 impl FromStr for Limit {
@@ -97,7 +97,7 @@ impl FromStr for Limit {
     }
 }
 
-/// `100`, `20000 tokens`, `5.00 USD`.
+/// Parses `100`, `20000 tokens` or `5.00 USD`.
 fn quantity(text: &str) -> Result<(Amount, Unit), LimitError> {
     let Some((amount, unit)) = text.split_once(char::is_whitespace) else {
         return Ok((whole(text)?, Unit::Requests));
@@ -131,7 +131,7 @@ fn whole(text: &str) -> Result<Amount, LimitError> {
     }
 }
 
-/// ` day`, ` week Europe/Berlin`, after the word `calendar`.
+/// Parses ` day` or ` week Europe/Berlin`, after the word `calendar`.
 fn calendar(text: &str) -> Result<Calendar, LimitError> {
     let mut words = text.split_whitespace();
     let name = words.next().unwrap_or_default();
@@ -144,7 +144,8 @@ fn calendar(text: &str) -> Result<Calendar, LimitError> {
     }
 }
 
-/// `5s burst 3` is the window `5s` and the shape `burst 3`; `5 s` is a window alone.
+/// Splits `5s burst 3` into the window `5s` and the shape `burst 3`; `5 s` is a window without a
+/// shape.
 fn window_and_shape(text: &str) -> (&str, &str) {
     let first_letter = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(0);
     let end = text[first_letter..].find(char::is_whitespace).map(|at| at + first_letter);
@@ -171,7 +172,7 @@ fn shaped(rate: Rate, shape: &str) -> Result<Limit, LimitError> {
     }
 }
 
-/// One request, one token, one dollar.
+/// Returns the capacity of `smooth`: one request, one token, one dollar.
 fn smooth(unit: Unit) -> Amount {
     match unit {
         Unit::Usd => Amount::new(1_000_000_000).expect("a dollar is an amount"),
@@ -207,7 +208,7 @@ impl fmt::Display for Limit {
 }
 
 impl Limit {
-    /// The amount that stands first in the text: for a bucket its rate, not its capacity.
+    /// Returns the first amount in the text: for a bucket its rate, not its capacity.
     fn amount_in_text(&self) -> Amount {
         match self {
             Self::Bucket { rate, .. } => rate.amount,
@@ -215,7 +216,7 @@ impl Limit {
         }
     }
 
-    /// The limit in words for people: `10 requests per minute`, `5.00 USD per day`.
+    /// Formats the limit for people: `10 requests per minute`, `5.00 USD per day`.
     pub fn in_words(&self) -> String {
         if self.is_ban() {
             return "banned".to_owned();
@@ -242,7 +243,7 @@ impl Limit {
     }
 }
 
-/// An amount in its unit's own notation: money with decimals.
+/// An amount in the notation of its unit: money with decimals.
 struct Number(Amount, Unit);
 
 impl fmt::Display for Number {
@@ -254,7 +255,7 @@ impl fmt::Display for Number {
     }
 }
 
-/// A number with its unit; requests go without saying.
+/// A number with its unit; requests have none.
 struct Quantity(Amount, Unit);
 
 impl fmt::Display for Quantity {

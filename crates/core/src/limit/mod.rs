@@ -1,20 +1,20 @@
-//! A limit, as it is written in a configuration: `<amount> [unit] / <window> [shape]`.
+//! [`Limit`]: one limit, written in a configuration as `<amount> [unit] / <window> [shape]`.
 //!
 //! | text | meaning |
 //! |---|---|
 //! | `100/h` | 100 requests in any hour, by an exact log |
-//! | `20000 tokens/min` | tokens in any minute, in hundredths of the window |
+//! | `20000 tokens/min` | tokens in any minute, counted in hundredths of the window |
 //! | `5.00 USD/day` | dollars in any 24 hours |
 //! | `25/s burst 50` | a token bucket of 50, refilled at 25 a second |
 //! | `25/s smooth` | the same as `burst 1`: evenly spaced |
-//! | `500/calendar day Europe/Berlin` | from midnight to midnight there |
-//! | `500/fixed min` | in minutes that follow one another, as by the clock |
+//! | `500/calendar day Europe/Berlin` | from midnight to midnight in that time zone |
+//! | `500/fixed min` | per minute of the clock |
 //! | `100 concurrent` | at most 100 at the same time |
 //! | `0` | a ban: nothing at all |
 //!
-//! A rate of zero, a window of no length, a shape that a window can't have: none of them can be
-//! represented, so nothing behind the parser checks for them. A ban is not a rate: it has a variant
-//! of its own, which no algorithm measures.
+//! A rate of zero, an empty window or a shape that does not fit the window can't be represented, so
+//! only the parser checks for them. A ban is a variant of its own, because no algorithm can measure
+//! a rate of zero.
 
 mod calendar;
 mod grammar;
@@ -27,29 +27,29 @@ use serde::{Deserialize, Serialize};
 
 use crate::time::{EXACT_MAX, Span, Timestamp};
 
-/// What a limit counts.
+/// Unit that a limit counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Unit {
-    /// Pieces of work.
+    /// Requests.
     Requests,
     /// Input and output tokens together.
     Tokens,
     /// Tokens sent to a model.
     InputTokens,
-    /// Tokens that a model answered.
+    /// Tokens received from a model.
     OutputTokens,
     /// Money, in nano-dollars.
     Usd,
-    /// Pieces of work under way at the same time.
+    /// Requests in progress at the same time.
     Slots,
 }
 
 impl Unit {
-    /// Every unit that can stand before the `/` of a limit.
+    /// Every unit that is allowed before the `/` of a limit.
     pub const RATED: [Self; 5] =
         [Self::Requests, Self::Tokens, Self::InputTokens, Self::OutputTokens, Self::Usd];
 
-    /// The word of the limit grammar.
+    /// Returns its name in a limit.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Requests => "requests",
@@ -68,49 +68,49 @@ impl fmt::Display for Unit {
     }
 }
 
-/// How much a limit gives: at least 1, at most [`EXACT_MAX`]. Only a ban gives nothing.
+/// Amount of a limit: at least 1, at most [`EXACT_MAX`]. Only a ban has the amount zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Amount(u64);
 
 impl Amount {
     /// The smallest amount.
     pub const ONE: Self = Self(1);
-    /// The amount of a [ban](Limit::Banned), and of nothing else.
+    /// The amount of a [ban](Limit::Banned).
     const NONE: Self = Self(0);
 
-    /// `n`, unless it is zero or can't be counted exactly.
+    /// Creates an amount, or `None` if `n` is zero or can't be counted exactly.
     pub const fn new(n: u64) -> Option<Self> {
         if n == 0 || n > EXACT_MAX { None } else { Some(Self(n)) }
     }
 
-    /// The number.
+    /// Returns the number.
     pub const fn get(self) -> u64 {
         self.0
     }
 }
 
-/// The length of a rolling window, from [`Window::MIN`] to [`Window::MAX`].
+/// Length of a rolling window, from [`Window::MIN`] to [`Window::MAX`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Window(Span);
 
 impl Window {
-    /// Shorter windows are below what a network can deliver.
+    /// The shortest window. Shorter ones are below the delays of a network.
     pub const MIN: Self = Self(Span::from_millis(1));
-    /// A leap year.
+    /// The longest window: a leap year.
     pub const MAX: Self = Self(Span::from_secs(366 * 86_400));
 
-    /// A window of this length, if there can be one.
+    /// Creates a window of this length, or `None` if it is too short or too long.
     pub fn new(span: Span) -> Option<Self> {
         (Self::MIN.0..=Self::MAX.0).contains(&span).then_some(Self(span))
     }
 
-    /// Its length.
+    /// Returns its length.
     pub const fn span(self) -> Span {
         self.0
     }
 }
 
-/// `min`, `h`, `day`, `5s`: what stands behind the `/` of a limit.
+/// Formats it as `min`, `h`, `day` or `5s`, as after the `/` of a limit.
 impl fmt::Display for Window {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.as_micros() {
@@ -123,52 +123,52 @@ impl fmt::Display for Window {
     }
 }
 
-/// So much of a unit in any window of a length.
+/// An amount of a unit per window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rate {
-    /// How much.
+    /// The amount.
     pub amount: Amount,
-    /// Of what.
+    /// The unit.
     pub unit: Unit,
-    /// In which time.
+    /// The window.
     pub window: Window,
 }
 
-/// One limit. The variants are the ways in which usage is kept.
+/// One limit. Each variant is counted by another algorithm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// A sliding log: at no instant were there more in the last window.
+    /// A sliding log: exact at every instant.
     Exact(Rate),
     /// A sliding window in hundredths: capacity returns at most 1 % of the window late.
     Windowed(Rate),
     /// A token bucket: at most `capacity` at once, refilled at the rate.
     Bucket {
-        /// The refill.
+        /// The refill rate.
         rate: Rate,
-        /// What a full bucket holds.
+        /// Amount of a full bucket.
         capacity: Amount,
     },
     /// A counter per calendar period.
     Calendar {
-        /// How much in one period.
+        /// Amount per period.
         amount: Amount,
-        /// Of what.
+        /// The unit.
         unit: Unit,
-        /// Which periods, in which time zone.
+        /// The periods and their time zone.
         calendar: Calendar,
     },
-    /// Leases held at the same time.
+    /// Maximum number of leases at the same time.
     Concurrent(Amount),
     /// A ban: nothing is admitted. The limiter decides it without the store.
     Banned {
-        /// When the ban ends, if it is an override that expires.
+        /// Time at which the ban ends, if it is an override that expires.
         until: Option<Timestamp>,
     },
 }
 
 impl Limit {
-    /// What a gate is made of: a bucket that is full until the gate opens, and then empty at once.
-    /// Nothing that is settled counts in its unit.
+    /// The limit of a gate: a bucket that is full until the gate opens, and then empty at once. No
+    /// settlement counts in its unit.
     pub(crate) const GATE: Self = Self::Bucket {
         rate: Rate {
             amount: Amount(1_000_000),
@@ -178,16 +178,16 @@ impl Limit {
         capacity: Amount::ONE,
     };
 
-    /// The rate by which a ban is counted where it does not deny: in shadow rules and tallies.
+    /// The rate by which a ban is counted if it does not deny: in shadow rules and tallies.
     pub const BAN: Rate =
         Rate { amount: Amount::NONE, unit: Unit::Requests, window: Window(Span::from_secs(1)) };
 
-    /// Whether it admits nothing.
+    /// Returns true if it admits nothing.
     pub const fn is_ban(&self) -> bool {
         matches!(self, Self::Banned { .. })
     }
 
-    /// What it counts.
+    /// Returns the unit that it counts.
     pub const fn unit(&self) -> Unit {
         match self {
             Self::Exact(rate) | Self::Windowed(rate) | Self::Bucket { rate, .. } => rate.unit,
@@ -197,7 +197,7 @@ impl Limit {
         }
     }
 
-    /// The most that can be had at once: what a scope reports as its limit.
+    /// Returns the largest amount at once, which answers report as the limit.
     pub const fn amount(&self) -> Amount {
         match self {
             Self::Exact(rate) | Self::Windowed(rate) => rate.amount,
@@ -207,8 +207,8 @@ impl Limit {
         }
     }
 
-    /// The length of its window; a calendar period counts as its longest, concurrency and a ban as
-    /// none.
+    /// Returns the length of its window: of a calendar period the longest possible, of concurrency
+    /// and a ban zero.
     pub fn window(&self) -> Span {
         match self {
             Self::Exact(rate) | Self::Windowed(rate) | Self::Bucket { rate, .. } => {

@@ -16,7 +16,7 @@ fn plain(input: &str, output: &str) -> ModelPrices {
     ModelPrices::new(Rates::new(price(input), price(output)), Vec::new())
 }
 
-/// The default example of the product.
+/// The default example of the documentation.
 fn example() -> ModelPrices {
     plain("0.0000002 USD/token", "0.0000006 USD/token")
 }
@@ -119,7 +119,7 @@ fn max_tokens_1_beside_max_completion_tokens_10000_reserves_10000() {
 }
 
 proptest! {
-    /// What is reserved is an upper bound of what is settled, however the answer is split.
+    /// The reserved cost is an upper bound of the settled cost, for any number of reasoning tokens.
     #[test]
     fn the_estimate_is_never_less_than_the_cost(
         prices in prop::array::uniform5(0_u64..50_000),

@@ -1,5 +1,5 @@
-//! The counters that a rule charges: one log for all its exact windows, one for any other limit, and
-//! its gate.
+//! [`CellSpec`]: the counters that a rule charges. These are one log for all its exact windows, one
+//! counter for each other limit, and its gate.
 
 use std::borrow::Cow;
 
@@ -9,25 +9,25 @@ use crate::limit::{Calendar, Limit, Unit};
 use crate::rule::{Pattern, Rule};
 use crate::time::{Clock, Span};
 
-/// One state that a rule charges: all exact windows of a rule together, or one other limit.
+/// One counter of a rule: all exact windows of the rule together, or one other limit.
 #[derive(Clone, Debug)]
 pub(crate) struct CellSpec {
     pub(crate) unit: Unit,
     pub(crate) limits: Vec<Limit>,
-    /// A hundredth of its shortest window: how late a booking may be used unless configured
-    /// otherwise. `None` if it can't be booked.
+    /// A hundredth of its shortest window: the default time within which a booking may be used.
+    /// `None` if it can't be booked.
     pub(crate) slack: Option<Span>,
-    /// The limits as they are written: every answer repeats them.
+    /// The limits as text, because every response contains them.
     pub(crate) texts: Vec<Box<str>>,
-    /// What its key begins with, beside what the rule counts by; only a gate's does.
+    /// Start of its key, before the part of the rule. Only gates have one.
     pub(super) prefix: &'static str,
-    /// What tells the cells of one rule apart; empty for a literal key.
+    /// End of its key, which is different for each counter of the rule; empty for a literal key.
     pub(super) suffix: String,
-    /// It is not charged: it only has to be open.
+    /// True for a gate, which is not charged but has to be open.
     pub(crate) gate: bool,
-    /// It counts for a former limit of the rule: see [`super::carried`].
+    /// True if it counts for a former limit of the rule: see [`super::carried`].
     pub(crate) carried: bool,
-    /// The name of the cell that takes what no longer has room for a key of its own.
+    /// Name of the shared counter that is used if there is no space for a counter per key.
     pub(crate) overflow: String,
     pub(super) spec: Spec,
 }
@@ -41,12 +41,13 @@ pub(crate) enum Spec {
     Leases(concurrency::Quota),
 }
 
-/// The cells of a rule: one log for all exact windows of a unit, one cell for any other limit.
+/// Returns the counters of a rule: one log for all exact windows of a unit, one counter for each
+/// other limit.
 pub(super) fn cells(rule: &Rule) -> Result<Vec<CellSpec>, RulesetError> {
     cells_with(rule, &[])
 }
 
-/// The cells of a rule, and those of limits that it had before and counts in for a while.
+/// Returns the counters of a rule, including those of former limits that are still charged.
 pub(super) fn cells_with(rule: &Rule, carried: &[Limit]) -> Result<Vec<CellSpec>, RulesetError> {
     let fail = |problem| Err(RulesetError { place: format!("rule {}", rule.name), problem });
     if rule.limits.is_empty() && !rule.unlimited {
@@ -85,7 +86,7 @@ pub(super) fn cells_with(rule: &Rule, carried: &[Limit]) -> Result<Vec<CellSpec>
             continue;
         }
         let suffix = match (&rule.key, limit) {
-            // Never under a literal key: the counter there may be of another kind.
+            // Never under a literal key, because the counter there may use another algorithm.
             (_, Limit::Banned { .. }) => "#banned".to_owned(),
             (Some(_), _) => String::new(),
             (None, Limit::Exact(_)) => format!("#{unit}"),
@@ -132,8 +133,8 @@ pub(super) fn cells_with(rule: &Rule, carried: &[Limit]) -> Result<Vec<CellSpec>
 }
 
 impl CellSpec {
-    /// What has to be open for the work of a rule. It lies where the counter of the rule lies: a
-    /// literal key has no braces around what Redis hashes, so the gate's has.
+    /// Creates the gate of a rule. It has to be on the same server as the counter of the rule: a
+    /// literal key has no braces for Redis to hash, so the key of the gate puts it in braces.
     fn gate(rule: &Rule) -> Self {
         let braces = rule.key.as_ref().is_some_and(|key| !key.contains('{'));
         let (prefix, suffix) = if braces { ("{", "}#closed") } else { ("", "#closed") };

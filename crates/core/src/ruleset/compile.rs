@@ -1,4 +1,4 @@
-//! From rules as they are written to rules that can be charged.
+//! Compiles rules as written in a configuration to [`Compiled`] rules, which create charges.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -21,7 +21,7 @@ use crate::query::{OWN, Query, Subject};
 use crate::rule::{Group, InlineRule, Mode, Pattern, Rule};
 use crate::time::Clock;
 
-/// A rule whose dimensions are places, with the cells that it charges.
+/// A rule with indexes for its dimensions and with the counters that it charges.
 #[derive(Clone, Debug)]
 pub(crate) struct Compiled {
     pub(crate) rule: Rule,
@@ -29,11 +29,11 @@ pub(crate) struct Compiled {
     key: Vec<Piece>,
     required: Vec<usize>,
     pub(crate) cells: Vec<CellSpec>,
-    /// The cells in their place while usage of former limits counts.
+    /// Counters that replace `cells` while usage of former limits counts.
     pub(super) transition: Option<Box<Transition>>,
-    /// The same rule with other limits for some.
+    /// The same rule with the limits of its overrides.
     overrides: Option<Box<Overrides>>,
-    /// The override that it is, if it is one of those.
+    /// Id of the override that made this rule, if one did.
     override_id: Option<Id>,
 }
 
@@ -51,7 +51,7 @@ enum Piece {
     Value { dimension: usize, secret: bool },
 }
 
-/// Compiles everything, or reports everything.
+/// Compiles all groups, or returns all errors.
 pub(super) fn ruleset(
     groups: Vec<Group>,
     settings: Settings,
@@ -94,7 +94,7 @@ pub(super) fn ruleset(
     }
 }
 
-/// The needs of the settings, with places for dimensions.
+/// Compiles the needs of the settings.
 fn needs(settings: &Settings, dimensions: &mut Vec<String>) -> Vec<CompiledNeed> {
     let compiled = settings.needs.iter().map(|need| {
         let sets = need.sets.iter();
@@ -104,7 +104,7 @@ fn needs(settings: &Settings, dimensions: &mut Vec<String>) -> Vec<CompiledNeed>
     compiled.collect()
 }
 
-/// The place of a dimension, which it gets if it has none.
+/// Returns the index of a dimension, which is added if it is new.
 fn place(dimensions: &mut Vec<String>, name: &str) -> usize {
     dimensions.iter().position(|other| other == name).unwrap_or_else(|| {
         dimensions.push(name.to_owned());
@@ -112,7 +112,7 @@ fn place(dimensions: &mut Vec<String>, name: &str) -> usize {
     })
 }
 
-/// Puts overrides in the place of those that there are. Returns what does not fit, and why.
+/// Replaces all overrides. Returns those that do not apply to any rule, with the reason.
 pub(super) fn overridden(ruleset: &mut Ruleset, overrides: &[Override]) -> Vec<(Id, RulesetError)> {
     let mut misfits = Vec::new();
     let mut newest_first: Vec<&Override> = overrides.iter().collect();
@@ -174,7 +174,7 @@ fn check_effective(groups: &[Group], errors: &mut Vec<RulesetError>) -> usize {
     first.map_or(0, |(place, _)| place)
 }
 
-/// Rules that share a literal key share a counter, which can't have two sets of limits.
+/// Checks that rules with the same literal key, which share a counter, have the same limits.
 fn check_templates(groups: &[Group], errors: &mut Vec<RulesetError>) {
     let mut seen: HashMap<&str, &Rule> = HashMap::new();
     for rule in groups.iter().flat_map(|group| &group.rules) {
@@ -242,9 +242,9 @@ impl Compiled {
         })
     }
 
-    /// A rule under a key of the caller's choice.
+    /// Creates a rule under a key of the caller's choice.
     pub(crate) fn inline(rule: Rule, key: &str) -> Result<Self, RulesetError> {
-        // No rule of a configuration makes a key that begins like this: `~` is escaped there.
+        // No rule of a configuration has a key with this start: `~` is escaped there.
         let mut text = Key::start(InlineRule::KEY_START);
         text.push_value(key);
         let cells = cells(&rule)?;
@@ -271,7 +271,7 @@ impl Compiled {
         self.overrides.as_mut().map_or(&mut [], |overrides| &mut overrides.rules)
     }
 
-    /// Returns the cells that it charges at the time of `clock`.
+    /// Returns the counters that it charges at the time of `clock`.
     fn cells_at(&self, clock: &impl Clock) -> &[CellSpec] {
         match &self.transition {
             Some(transition) if clock.now() < transition.until => &transition.cells,
@@ -279,7 +279,7 @@ impl Compiled {
         }
     }
 
-    /// Itself as it is for these values: the newest override that fits, if one does.
+    /// Returns the newest override that matches these values, or the rule itself if none does.
     #[inline]
     pub(super) fn in_force(&self, values: &Values<'_>) -> &Self {
         let Some(overrides) = &self.overrides else { return self };
@@ -287,7 +287,7 @@ impl Compiled {
         fitting.find(|rule| rule.matches(values)).unwrap_or(self)
     }
 
-    /// Whether queries of this kind are asked about.
+    /// Returns true if the rule applies to queries of this kind.
     pub(super) fn applies_to(&self, subject: Subject) -> bool {
         match subject {
             Subject::Own => self.rule.is_own(),
@@ -319,12 +319,12 @@ impl Compiled {
         first.filter(|_| !missing.any(is_optional))
     }
 
-    /// The override that it is, if it is one.
+    /// Returns the id of the override that made this rule, if one did.
     pub(super) const fn override_id(&self) -> Option<Id> {
         self.override_id
     }
 
-    /// The first dimension that keeps it from matching: one that is missing, or has another value.
+    /// Returns the first dimension that prevents a match: a missing one, or one with another value.
     pub(super) fn mismatch<'v>(
         &self,
         values: &Values<'v>,
@@ -347,7 +347,7 @@ impl Compiled {
             })
     }
 
-    /// Adds to the plan what the query has to pay under this rule.
+    /// Adds the charges of the query under this rule to the plan.
     pub(super) fn charge<'a>(
         &'a self,
         group: usize,
@@ -378,11 +378,12 @@ impl Compiled {
                 Mode::Strict => take.max(1),
                 Mode::Optimistic => 1,
             };
-            // A log of a former limit never refuses what the present limit takes.
+            // The log of a former limit never denies what the current limit admits.
             let is_former_log = cell.carried && matches!(cell.spec, Spec::Log(_));
             let entries_max = if is_former_log { log::ENTRIES_PER_CHARGE_MAX } else { u64::MAX };
             let (take, need) = (take.min(entries_max), need.min(entries_max));
-            // What can never fit is never written.
+            // An amount that can never fit is never written, so it may exceed the number of
+            // entries.
             if let Spec::Log(quotas) = &cell.spec
                 && take > log::ENTRIES_PER_CHARGE_MAX
                 && quotas.iter().all(|quota| need <= quota.limit)
@@ -405,7 +406,7 @@ impl Compiled {
         Ok(())
     }
 
-    /// Adds to a key what this rule counts by.
+    /// Appends the values by which this rule counts to a key.
     fn name(&self, key: &mut Key, cell: &CellSpec, values: &Values<'_>, settings: &Settings) {
         key.push_literal(cell.prefix);
         for piece in &self.key {
@@ -426,7 +427,8 @@ impl Compiled {
     }
 }
 
-/// Whether a value fits a pattern; one with stars is compared with all of it, however long it is.
+/// Returns true if a value matches a pattern. A pattern with stars is compared with the full text
+/// of a long value.
 fn fits(pattern: &Pattern, value: Part<'_>) -> bool {
     match pattern {
         Pattern::Stars(_) => pattern.matches(value.whole),
@@ -434,9 +436,9 @@ fn fits(pattern: &Pattern, value: Part<'_>) -> bool {
     }
 }
 
-/// What a query costs, as it says itself or as its tokens do, in nano-dollars.
+/// Returns the cost of a query in nano-dollars, as stated or computed from its tokens.
 ///
-/// A view on work that others charge for brings no tokens, and is not asked for its price.
+/// A view of work that another query pays for has no tokens, so its price is not needed.
 fn money(query: &Query<'_>, settings: &Settings) -> Result<u64, PlanError> {
     let stated = query.cost.of(Unit::Usd);
     if stated.is_some() || query.subject != Subject::Whole {
@@ -445,13 +447,13 @@ fn money(query: &Query<'_>, settings: &Settings) -> Result<u64, PlanError> {
     Ok(settings.prices.expect(query)?.map_or(0, Money::as_nanos))
 }
 
-/// The keyed hash that stands for a secret value.
+/// Returns the keyed hash that replaces a secret value.
 fn hashed(key: &[u8; 32], value: &str) -> String {
     let hash = blake3::keyed_hash(key, value.as_bytes());
     hash.to_hex()[..32].to_owned()
 }
 
-/// `ziraai:worker:ratelimit:<provider>` as pieces.
+/// Splits a template such as `ziraai:worker:ratelimit:<provider>` into pieces.
 fn pieces(
     rule: &Rule,
     template: &str,
@@ -488,8 +490,8 @@ fn pieces(
     Ok(pieces)
 }
 
-/// The dimension by which the counters of a rule are kept together: one of our own if there is
-/// one, because what is paced has to be booked in one place.
+/// Returns the dimension that keeps the counters of a rule in one cluster slot. One of our own
+/// dimensions comes first, because bookings for an upstream have to be in one slot.
 fn partition<'r>(rule: &'r Rule, settings: &'r Settings) -> Option<&'r String> {
     let own = rule.per.iter().find(|name| name.starts_with(OWN));
     own.or(settings.partition.as_ref())

@@ -1,4 +1,4 @@
-//! Why each rule applies to a query, or does not.
+//! [`Ruleset::explain`]: reports for each rule if it applies to a query, and why not.
 
 use std::fmt;
 
@@ -7,65 +7,65 @@ use crate::overrides::Override;
 use crate::query::Query;
 use crate::rule::{Pattern, Rule};
 
-/// The most rules of a group that are told why they do not apply.
+/// Maximum number of skipped rules that are listed per group.
 const SKIPPED_MAX: usize = 50;
 
-/// What one group makes of a query.
+/// Explanation of one group for a query.
 #[derive(Debug)]
 pub struct ExplainedGroup<'a> {
-    /// The name of the group.
+    /// Name of the group.
     pub name: &'a str,
-    /// How many rules it has.
+    /// Number of rules in the group.
     pub rules: usize,
-    /// The rules that apply: shadow rules, and the first other that matches.
+    /// The rules that apply: shadow rules, and the first other rule that matches.
     pub applied: Vec<Applied<'a>>,
-    /// The rules that do not, in their order, as far as there is room to tell.
+    /// The first rules that do not apply, in their order.
     pub skipped: Vec<Skipped<'a>>,
-    /// How many more do not.
+    /// Number of further rules that do not apply.
     pub skipped_more: usize,
 }
 
-/// A rule that applies, as it is in force.
+/// A rule that applies.
 #[derive(Debug)]
 pub struct Applied<'a> {
-    /// The rule, with the limits of the override.
+    /// The rule, with the limits of its override.
     pub rule: &'a Rule,
-    /// The override in whose limits it applies, if there is one.
+    /// The override that applies, if there is one.
     pub overridden: Option<&'a Override>,
 }
 
 /// A rule that does not apply.
 #[derive(Debug)]
 pub struct Skipped<'a> {
-    /// Its name.
+    /// Name of the rule.
     pub rule: &'a str,
-    /// Why it does not.
+    /// The reason.
     pub because: Mismatch<'a>,
 }
 
-/// Why a rule does not apply.
+/// Reason why a rule does not apply.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Mismatch<'a> {
-    /// The query does not name a dimension that the rule asks for.
+    /// The query lacks a dimension that the rule needs.
     Missing {
-        /// Which one.
+        /// Name of the dimension.
         dimension: &'a str,
     },
     /// A dimension has another value.
     Value {
-        /// Which one.
+        /// Name of the dimension.
         dimension: &'a str,
         /// Its value; `None` if values of the dimension are secret.
         value: Option<&'a str>,
-        /// What the rule asks for.
+        /// The pattern of the rule.
         pattern: &'a Pattern,
     },
-    /// A rule above it in the group applies.
+    /// An earlier rule of the group applies.
     Behind {
-        /// Which one.
+        /// Name of that rule.
         rule: &'a str,
     },
-    /// The rule is about other kinds of work, such as that of a gateway.
+    /// The rule is for other kinds of queries, such as those of a gateway.
     Subject,
 }
 
@@ -86,7 +86,7 @@ impl fmt::Display for Mismatch<'_> {
 }
 
 impl Ruleset {
-    /// Says of every rule whether it applies to a query, and why not.
+    /// Explains for every rule if it applies to a query, and why not.
     pub fn explain<'a>(&'a self, query: &'a Query<'_>) -> Vec<ExplainedGroup<'a>> {
         let values = self.values(query);
         let mismatch = |rule: &'a Compiled| {

@@ -1,4 +1,4 @@
-//! Which rules of a group can match, found by the values of a query.
+//! [`Index`]: finds the rules of a group that can match the values of a query.
 
 use std::collections::HashMap;
 
@@ -9,9 +9,9 @@ use crate::rule::Pattern;
 
 type Places = HashMap<Box<str>, Vec<u32>, foldhash::fast::RandomState>;
 
-/// Places of rules by a value that they insist on.
+/// Rules by a value that they require.
 ///
-/// Each rule is filed under its rarest exact condition, or among the `others` if it has none.
+/// Each rule is listed under its rarest exact condition, or in `others` if it has none.
 #[derive(Clone, Debug)]
 pub(super) struct Index {
     exact: Vec<(usize, Places)>,
@@ -56,7 +56,7 @@ impl Index {
         }
     }
 
-    /// The places of the rules that can match, in their order.
+    /// Returns the positions of the rules that can match, in their order.
     pub(super) fn candidates<'i>(&'i self, values: &Values<'_>) -> Candidates<'i> {
         let mut lists = SmallVec::new();
         for (dimension, places) in &self.exact {
@@ -78,10 +78,10 @@ fn exact_conditions(rule: &Compiled) -> impl Iterator<Item = (usize, &[String])>
     })
 }
 
-/// Several ascending lists of places, merged.
+/// Merged iterator over several ascending lists of positions.
 pub(super) struct Candidates<'i> {
     others: &'i [u32],
-    /// None of them is empty.
+    /// The lists, none of which is empty.
     lists: SmallVec<[&'i [u32]; 4]>,
 }
 
@@ -89,7 +89,7 @@ impl Iterator for Candidates<'_> {
     type Item = usize;
 
     fn next(&mut self) -> Option<usize> {
-        // A rule is filed in one list only, so no place comes twice.
+        // A rule is in one list only, so no position is repeated.
         let first = self.lists.iter_mut().min_by_key(|list| list[0]);
         let list = match (first, self.others.first()) {
             (Some(list), Some(other)) if *other < list[0] => &mut self.others,

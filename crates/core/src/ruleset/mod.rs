@@ -1,7 +1,8 @@
-//! The compiled, immutable configuration that turns a Query into a Plan.
+//! [`Ruleset`]: the compiled, immutable rules that turn a query into a plan.
 //!
-//! Every limit of the product becomes a rule here, wherever it was written, so that metrics,
-//! explanations and overrides treat all alike. A reload swaps the whole; a decision sees one.
+//! Every limit becomes a rule here, independent of where it is configured, so metrics, explanations
+//! and overrides treat all alike. A reload replaces the whole ruleset; a decision uses one ruleset
+//! from start to end.
 
 mod carried;
 mod cells;
@@ -31,36 +32,36 @@ use crate::query::{Query, Subject};
 use crate::rule::{Group, Rule};
 use crate::time::{Clock, Span};
 
-/// Everything about a ruleset besides its groups.
+/// All settings of a ruleset besides its groups.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Dimensions that every query has to name.
+    /// Dimensions that every query must have.
     pub required: Vec<String>,
-    /// Further dimensions that a query has to name, by the groups that have no rule for it
-    /// otherwise: what [`needs`] finds, unless nothing is to be asked for.
+    /// Further dimensions that a query must have, because some group has no rule for it otherwise:
+    /// the result of [`needs`], or empty to require none.
     pub needs: Vec<Need>,
     /// Dimensions that a query may leave out although a group then has no rule for it.
     pub optional: Vec<String>,
-    /// Dimensions whose values are hashed before they become part of a key.
+    /// Dimensions whose values are hashed in keys.
     pub secret: Vec<String>,
-    /// The key of that hash; the same on every node that shares a store.
+    /// Key of that hash; the same on every node that shares a store.
     pub hash_key: [u8; 32],
-    /// The dimension whose value is in braces in the keys of rules that count by it: what a store
-    /// of many servers goes by to keep them together.
+    /// Dimension whose value is put in braces in the keys of rules that count by it. A Redis
+    /// Cluster keeps keys with the same value in braces in one slot.
     pub partition: Option<String>,
-    /// How much later than its start a booking may be used; 1 % of the shortest window (at least
-    /// 10 ms) if not set.
+    /// Time after its start within which a booking may be used. Default: 1 % of the shortest
+    /// window, at least 10 ms.
     pub slack: Option<Span>,
-    /// How far ahead a booking may start.
+    /// Maximum time from now to the start of a booking.
     pub horizon: Span,
-    /// What holds while the store does not answer.
+    /// Outage policies.
     pub outage: Outage,
-    /// What tokens cost.
+    /// Prices of tokens.
     pub prices: Arc<PriceBook>,
 }
 
 impl Settings {
-    /// The least time that a holder gets to use its booking unless configured otherwise.
+    /// Shortest default time within which a booking may be used.
     pub const SLACK_MIN: Span = Span::from_millis(10);
 }
 
@@ -81,19 +82,19 @@ impl Default for Settings {
     }
 }
 
-/// Groups of rules, ready to plan.
+/// Compiled groups of rules.
 #[derive(Clone, Debug)]
 pub struct Ruleset {
-    /// The dimensions that rules speak of: a rule knows a dimension by its place in here.
+    /// Names of all dimensions in rules. Rules refer to a dimension by its index here.
     dimensions: Vec<String>,
     groups: Vec<CompiledGroup>,
     effective: usize,
     needs: Vec<CompiledNeed>,
     settings: Settings,
     overrides: Vec<Override>,
-    /// The overrides that fit no rule, and why.
+    /// Overrides that do not apply to any rule, with the reason.
     misfits: Vec<(Id, RulesetError)>,
-    /// Limits that rules had before, while usage under them may count.
+    /// Limits that rules had before, while usage under them may still count.
     formers: Vec<FormerLimit>,
 }
 
@@ -104,17 +105,17 @@ struct CompiledGroup {
     index: Index,
 }
 
-/// What a query has to name for a group, with the dimensions of each set as places.
+/// A need, with the dimensions of each set as indexes.
 #[derive(Clone, Debug)]
 struct CompiledNeed {
     need: Need,
     sets: Vec<Vec<usize>>,
 }
 
-/// The values of a query by the place of their dimension in the ruleset.
+/// Values of a query by the index of their dimension in the ruleset.
 struct Values<'a> {
     first: [Option<Part<'a>>; 8],
-    /// Of dimensions past the first ones.
+    /// Values of further dimensions.
     more: Vec<Option<Part<'a>>>,
 }
 
@@ -141,12 +142,12 @@ impl<'a> Values<'a> {
 }
 
 impl Ruleset {
-    /// Compiles groups, or says everything that is wrong with them.
+    /// Compiles groups, or returns every error in them.
     pub fn new(groups: Vec<Group>, settings: Settings) -> Result<Self, Vec<RulesetError>> {
         compile::ruleset(groups, settings)
     }
 
-    /// The same rules, with these overrides and no others.
+    /// Returns the same rules with these overrides and no others.
     #[must_use]
     pub fn with_overrides(&self, overrides: &[Override]) -> Self {
         let mut rules = Self { overrides: overrides.to_vec(), ..self.clone() };
@@ -155,17 +156,17 @@ impl Ruleset {
         rules
     }
 
-    /// The overrides.
+    /// Returns the overrides.
     pub fn overrides(&self) -> &[Override] {
         &self.overrides
     }
 
-    /// The overrides that fit no rule of these and have no effect, and why.
+    /// Returns the overrides that do not apply to any rule and have no effect, with the reason.
     pub fn misfits(&self) -> &[(Id, RulesetError)] {
         &self.misfits
     }
 
-    /// What applies when nothing is configured: 100 requests per hour, user and model.
+    /// Returns the rules of an empty configuration: 100 requests per hour, user and model.
     pub fn default_rules() -> Self {
         let limit = "100/h".parse::<Limit>().expect("the default limit is a limit");
         let rule = Rule::new("USER_MODEL", [limit]).per(&["userId", "modelId"]);
@@ -175,10 +176,10 @@ impl Ruleset {
             .expect("the default ruleset compiles")
     }
 
-    /// What a query has to be charged, by every group.
+    /// Returns the charges of a query in all groups.
     ///
-    /// `clock` is that of whoever asks; only calendar windows look at it. Costs O(rules that can
-    /// match): rules for other values of a dimension are never looked at.
+    /// `clock` is the caller's; only calendar windows use it. Costs O(rules that can match): rules
+    /// for other values of a dimension are skipped.
     pub fn plan<'a>(
         &'a self,
         query: &'a Query<'_>,
@@ -191,8 +192,8 @@ impl Ruleset {
         Ok(plan)
     }
 
-    /// One plan for several queries, under the id of the first. A rule that replaces others does so
-    /// for all of them.
+    /// Returns one plan for several queries, under the id of the first. A rule that replaces others
+    /// does so for all queries.
     pub fn plan_together<'a, 'q>(
         &'a self,
         first: &'a Query<'q>,
@@ -212,7 +213,7 @@ impl Ruleset {
         Ok(plan)
     }
 
-    /// Adds what a query has to be charged.
+    /// Adds the charges of a query.
     fn charge<'a>(
         &'a self,
         query: &'a Query<'_>,
@@ -252,7 +253,7 @@ impl Ruleset {
         Ok(())
     }
 
-    /// Refuses a query that leaves out what it has to name.
+    /// Returns an error if a query lacks a required dimension.
     fn check_complete(&self, query: &Query<'_>, values: &Values<'_>) -> Result<(), PlanError> {
         let missing = |name: &&String| query.get(name).is_none();
         if let Some(dimension) = self.settings.required.iter().find(missing) {
@@ -271,10 +272,10 @@ impl Ruleset {
         })
     }
 
-    /// Refuses a query to which no rule of the group applies, although one would if the query named
-    /// more dimensions.
+    /// Returns an error if no rule of the group applies to the query, although one would if the
+    /// query had more dimensions.
     ///
-    /// [`Self::check_complete`] looks at names only: where a group has rules for `apiKey: K1` and per
+    /// [`Self::check_complete`] only checks names: if a group has rules for `apiKey: K1` and per
     /// `userId`, any value of `apiKey` would make a query without `userId` complete.
     fn check_not_avoided(
         &self,
@@ -297,12 +298,12 @@ impl Ruleset {
         }
     }
 
-    /// Whether there is no group at all, so that nothing is limited.
+    /// Returns true if there are no groups, so nothing is limited.
     pub fn is_empty(&self) -> bool {
         self.groups.is_empty()
     }
 
-    /// The policy of whoever asks, for rules that have none of their own.
+    /// Returns the outage policy of the client, for rules that have none of their own.
     fn policy_for(&self, query: &Query<'_>) -> OutagePolicy {
         let outage = &self.settings.outage;
         if outage.by_client_type.is_empty() {
@@ -311,17 +312,17 @@ impl Ruleset {
         outage.policy(query.get(Outage::CLIENT_TYPE))
     }
 
-    /// What holds while the store does not answer.
+    /// Returns the outage policies.
     pub const fn outage(&self) -> &Outage {
         &self.settings.outage
     }
 
-    /// What tokens cost.
+    /// Returns the prices of tokens.
     pub fn prices(&self) -> &PriceBook {
         &self.settings.prices
     }
 
-    /// Whether some policy lets something through while the store does not answer.
+    /// Returns true if some outage policy admits requests while the store does not answer.
     pub fn answers_alone(&self) -> bool {
         let outage = &self.settings.outage;
         let of_clients = outage.by_client_type.values().copied().chain([outage.default]);
@@ -340,12 +341,12 @@ impl Ruleset {
         values
     }
 
-    /// Whether a charge belongs to the group that `effectiveLimit` speaks of.
+    /// Returns true if a charge belongs to the group that `effectiveLimit` refers to.
     pub fn is_effective(&self, charge: &Charge<'_>) -> bool {
         charge.group == self.effective
     }
 
-    /// The groups by name, each with its rules in their order.
+    /// Returns the groups by name, each with its rules in their order.
     pub fn groups(&self) -> impl Iterator<Item = (&str, impl Iterator<Item = &Rule>)> {
         self.groups
             .iter()
@@ -353,32 +354,32 @@ impl Ruleset {
     }
 }
 
-/// Why a query can't be planned; nothing was consumed.
+/// Error of planning a query. Nothing was charged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    /// A required dimension was left out.
+    /// A required dimension is missing.
     #[error("{dimension}: {}", missing(dimension, need.as_ref()))]
     Missing {
-        /// The dimension to name.
+        /// The missing dimension.
         dimension: String,
         /// The group that has no rule for the query without it; `None` if the configuration
-        /// requires the dimension by name.
+        /// requires the dimension.
         need: Option<Need>,
     },
-    /// More requests at once than an exact log takes.
+    /// More requests at once than an exact log accepts.
     #[error(
         "requests: rule {rule} keeps each request apart and takes at most 1000 at once, not {requests}"
     )]
     TooMany {
-        /// The rule that keeps the log.
+        /// The rule with the log.
         rule: String,
-        /// How many were asked for.
+        /// Number of requests.
         requests: u64,
     },
-    /// Money is limited, and nobody knows what it costs.
+    /// Money is limited, and the price is unknown.
     #[error("modelId: {0}")]
     Unpriced(#[from] Unpriced),
-    /// Two literal keys came out the same, for counters of different kinds.
+    /// Two rules have the same literal key, but different limits.
     #[error("rules {rules:?} count under the same key {key} with different limits: change a key")]
     SharedKey {
         /// The key.
@@ -388,7 +389,7 @@ pub enum PlanError {
     },
 }
 
-/// Says why a dimension is required, and what to do.
+/// Returns why a dimension is required and how to fix it.
 fn missing(dimension: &str, need: Option<&Need>) -> String {
     match need {
         None => "is required: name it in the request".to_owned(),

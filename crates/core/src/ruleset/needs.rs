@@ -1,17 +1,17 @@
-//! Dimensions that a query has to name because some group has no rule for it otherwise.
+//! Dimensions that a query must have, because some group has no rule for it otherwise.
 //!
-//! Leaving out a dimension must not be a way around the limits that count by it. A rule needs the
-//! dimensions of its `per`, its `when` and its `key`. A query is complete for a group if it names
-//! everything that at least one rule of the group needs, whatever the values are.
+//! Leaving out a dimension must not bypass the limits that count by it. A rule needs the dimensions
+//! of its `per`, its `when` and its `key`. A query is complete for a group if it has all dimensions
+//! that at least one rule of the group needs, with any values.
 //!
 //! | rule of the group | counts as a rule for callers |
 //! |---|---|
 //! | a shadow rule | no: it denies nothing |
-//! | needs a name that begins with `@` or `envoy.` | no: callers of the service can't be meant |
-//! | any other, one without limits included | yes |
+//! | needs a name that begins with `@` or `envoy.` | no: callers never set these |
+//! | any other, including one without limits | yes |
 //!
-//! A group without a rule for callers asks for nothing. A group all of whose rules need some
-//! dimension that the configuration declares optional does not ask for that: [`bypassed`] names
+//! A group without a rule for callers needs nothing. If every rule of a group needs some dimension
+//! that the configuration declares optional, the group does not require it: [`bypassed`] returns
 //! such groups.
 
 use std::collections::BTreeSet;
@@ -21,30 +21,31 @@ use crate::descriptor::ENVOY;
 use crate::query::OWN;
 use crate::rule::{Group, Rule};
 
-/// What a query has to name for a group: all of at least one set.
+/// Dimensions that a query must have for a group: all of at least one set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Need {
-    /// The group.
+    /// Name of the group.
     pub group: String,
-    /// The smallest sets first. No set holds another, and none is empty.
+    /// The sets, the smallest first. No set contains another, and none is empty.
     pub sets: Vec<Vec<String>>,
 }
 
 /// A group that has no rule for queries without some optional dimensions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bypass {
-    /// The group.
+    /// Name of the group.
     pub group: String,
-    /// Leaving out any one of these is enough if `each`, otherwise it takes all of them.
+    /// The dimensions. Without any one of these if `each`, otherwise without all of them, no rule
+    /// applies.
     pub dimensions: Vec<String>,
-    /// Whether one of the dimensions is enough.
+    /// True if leaving out one of the dimensions is enough.
     pub each: bool,
 }
 
-/// What a query has to name for each group, optional dimensions left out.
+/// Returns the needs of each group, without optional dimensions.
 pub fn needs(groups: &[Group], optional: &[String]) -> Vec<Need> {
     let need = |group: &Group| {
-        // Where another rule applies without it, an optional dimension is one way of several.
+        // If another rule applies without it, an optional dimension is one of several alternatives.
         let bypassed = bypass(group, optional).is_some();
         let asked =
             |dimension: &&str| !bypassed || !optional.iter().any(|other| other == dimension);
@@ -63,7 +64,7 @@ pub fn needs(groups: &[Group], optional: &[String]) -> Vec<Need> {
                 smallest.push(set);
             }
         }
-        // An empty set is a rule that needs nothing: it is then the only one.
+        // An empty set is a rule that needs nothing; it is then the only set.
         let sets: Vec<Vec<String>> = smallest
             .into_iter()
             .filter(|set| !set.is_empty())
@@ -74,7 +75,7 @@ pub fn needs(groups: &[Group], optional: &[String]) -> Vec<Need> {
     groups.iter().filter_map(need).collect()
 }
 
-/// The groups that have no rule for a query which names everything but what is optional.
+/// Returns the groups without a rule for queries that lack only optional dimensions.
 pub fn bypassed(groups: &[Group], optional: &[String]) -> Vec<Bypass> {
     groups.iter().filter_map(|group| bypass(group, optional)).collect()
 }
@@ -96,20 +97,19 @@ fn bypass(group: &Group, optional: &[String]) -> Option<Bypass> {
     Some(Bypass { group: group.name.clone(), dimensions, each })
 }
 
-/// Whether callers of the service never name this dimension: it is set by the product itself, or
-/// comes from Envoy.
+/// Returns true if callers of the service never set this dimension: Sluicegate or Envoy sets it.
 pub fn is_set_for_callers(dimension: &str) -> bool {
     dimension.starts_with(OWN) || dimension.starts_with(ENVOY)
 }
 
-/// The rules that can deny a caller of the service something.
+/// Returns the rules that can deny a request of a caller.
 fn rules_for_callers(group: &Group) -> impl Iterator<Item = &Rule> {
     let enforced = group.rules.iter().filter(|rule| !rule.shadow);
     enforced.filter(|rule| !rule.dimensions().any(is_set_for_callers))
 }
 
 impl Need {
-    /// The dimensions that are in every set: no query is complete without them.
+    /// Returns the dimensions that are in every set, so every query needs them.
     pub fn in_every_set(&self) -> impl Iterator<Item = &str> {
         let (first, rest) = self
             .sets
@@ -120,7 +120,7 @@ impl Need {
     }
 }
 
-/// `userId, or apiKey and modelId`.
+/// Formats it as `userId, or apiKey and modelId`.
 impl fmt::Display for Need {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (number, set) in self.sets.iter().enumerate() {
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
     use crate::rule::Pattern;
 
-    /// `modelTier=PREMIUM / tenantId`, with `~` before a shadow rule.
+    /// Parses rules written as `modelTier=PREMIUM / tenantId`, with `~` before a shadow rule.
     fn rule(text: &str) -> Rule {
         let (shadow, text) = match text.strip_prefix('~') {
             Some(text) => (true, text),
@@ -219,8 +219,8 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// A query that the needs call complete meets a rule for some values of its dimensions,
-        /// and one that they refuse meets none whatever its values are.
+        /// A query that is complete matches a rule for some values of its dimensions; an incomplete
+        /// one matches none, for any values.
         #[test]
         fn needs_are_what_some_rule_needs(
             rules in proptest::collection::vec(

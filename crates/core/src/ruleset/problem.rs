@@ -1,60 +1,60 @@
-//! What can be wrong with rules and groups.
+//! Errors in rules and groups.
 
-/// What is wrong with a rule or a group.
+/// An error in a rule or a group.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {problem}")]
 pub struct RulesetError {
-    /// `rule NAME` or `group NAME`.
+    /// The location: `rule NAME` or `group NAME`.
     pub place: String,
-    /// What is wrong.
+    /// The error.
     pub problem: Problem,
 }
 
-/// What can be wrong with a rule or a group.
+/// Kinds of errors in a rule or a group.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
-    /// The name is missing or long.
+    /// The name is empty or too long.
     #[error("a name has 1 to 64 bytes")]
     Name,
-    /// The name is taken.
+    /// The name is already used.
     #[error("this name is taken: counters are kept by it, give each its own")]
     Duplicate,
     /// A rule without limits.
     #[error("has no limit: write at least one, such as limit: 100/h")]
     NoLimits,
-    /// A ban among other limits.
+    /// A ban together with other limits.
     #[error("a limit of 0 bans: write it alone, without other limits")]
     BanBesideLimits,
     /// A group without rules.
     #[error("has no rules: write at least one, or leave the group out")]
     NoRules,
-    /// Two groups claim `effectiveLimit`.
+    /// Two groups are marked as effective.
     #[error("only one group can be effective, and {0} already is")]
     Effective(String),
-    /// Two limits of which one can never bind.
+    /// Two limits of one window, one of which never applies.
     #[error("{0} and {1} limit the same window: keep the smaller one")]
     SameWindow(String, String),
-    /// A lease of no length.
+    /// A lease of zero length.
     #[error("lease: a slot that is held for no time limits nothing: write at least 1s")]
     Lease,
     /// `<` without `>` or without a name.
     #[error("key: {0:?} is not a template: write dimensions as <name>")]
     Template(String),
-    /// What the keys of rules without a template have, and only they.
+    /// A template contains `#`, which marks generated keys.
     #[error("key: {0:?} contains #, which marks keys that are not literal: choose another sign")]
     TemplateMark(String),
-    /// The template would merge counters that `per` keeps apart.
+    /// The template leaves out a dimension of `per`, so it would merge counters.
     #[error("key: {key:?} leaves out {dimension}, by which the rule counts: add <{dimension}>")]
     TemplateDimension {
         /// The template.
         key: String,
-        /// What it leaves out.
+        /// The dimension.
         dimension: String,
     },
-    /// A literal key can hold one counter.
+    /// A literal key for several counters.
     #[error("key: a literal key holds one counter, but these limits need {0}: split the rule")]
     TemplateCells(usize),
-    /// Two rules count under one literal key, differently.
+    /// Two rules share a literal key, but have different limits.
     #[error("key: {key:?} is the key of rule {other} too, which has other limits")]
     TemplateShared {
         /// The template.
@@ -62,10 +62,10 @@ pub enum Problem {
         /// The other rule.
         other: String,
     },
-    /// An override of a rule that there isn't.
+    /// An override of an unknown rule.
     #[error("there is no rule of this name: see the rules of the configuration")]
     NoSuchRule,
-    /// A condition that nothing can fulfil.
+    /// A condition that no value fulfils.
     #[error("when {0}: an empty list matches nothing")]
     NoValues(String),
 }

@@ -1,4 +1,4 @@
-//! Planning, from rules and queries to the keys that are charged.
+//! Tests of planning: from rules and queries to the keys that are charged.
 
 use super::*;
 use crate::decision::Decision;
@@ -45,7 +45,7 @@ fn the_partition_is_in_braces_where_a_rule_counts_by_it() {
     assert_eq!(found, ["U:{a%7Dn%7Bn}#requests", "UM:{a%7Dn%7Bn}:x#requests", "M:x#requests"]);
 }
 
-/// The hierarchy of an inference gateway: the caller's own limit, the tenant's, the model's.
+/// The hierarchy of an inference gateway: a limit per caller, per tenant and per model.
 fn inference() -> Ruleset {
     let exactly = |value: &str| Pattern::exactly(value);
     ruleset(vec![
@@ -436,7 +436,7 @@ fn only_rules_that_can_match_are_looked_at() {
 }
 
 proptest::proptest! {
-    /// The index finds the rule that a search from the top would find.
+    /// The index finds the same rule as a linear search.
     #[test]
     fn the_index_agrees_with_a_search_of_all_rules(
         conditions in proptest::collection::vec(
@@ -541,7 +541,7 @@ fn a_ban_is_decided_without_the_store() {
     assert_eq!(ban.charges()[0].rule().name, "BAN");
     assert!(matches!(decision, Decision::Never(never) if never.at == NOW));
 
-    // Of two queries, the one that is banned is told so.
+    // Of two queries, only the banned one is denied.
     let plan = rules.plan_together(&bob, std::slice::from_ref(&ann), NOW).expect("a plan");
     let (ban, _) = plan.ban(NOW).expect("a ban");
     assert_eq!(ban.part(0).charges.as_slice(), [] as [usize; 0]);
@@ -558,7 +558,7 @@ fn an_override_that_bans_until_an_instant_says_so() {
     let plan = rules.plan(&ann, NOW).expect("a plan");
     let (_, decision) = plan.ban(NOW).expect("a ban");
     assert!(matches!(&decision, Decision::Deny(deny) if deny.start == end), "{decision:?}");
-    // Until the override is taken away, which may take a moment.
+    // The ban continues until the override is removed, which may take a moment.
     let (_, decision) = plan.ban(end).expect("a ban");
     assert!(matches!(&decision, Decision::Deny(deny) if deny.start > end), "{decision:?}");
     let rules = rules.with_overrides(&[ban(2, None)]);

@@ -1,4 +1,4 @@
-//! Mistakes with work that starts later, and with work that is seen at its upstream.
+//! Bugs with bookings, and with work that is recorded at its upstream.
 
 use sluicegate_core::Span;
 
@@ -9,7 +9,7 @@ use crate::harness::{Ask, MS, RUSH, SECOND, Sliding, Uses, check, judge, scope, 
 struct Bookings(Vec<u64>);
 
 impl Bookings {
-    /// When the 100th newest has left, but not before `now`.
+    /// Returns the time at which the 100th newest has expired, but not before `now`.
     fn earliest(&mut self, now: u64) -> u64 {
         self.0.sort_unstable();
         let blocking = self.0.len().checked_sub(100).map(|place| self.0[place]);
@@ -23,7 +23,8 @@ impl Bookings {
     }
 }
 
-/// A tenth of the asks is for some time in the next second, the others want to go now.
+/// A limiter that books a tenth of the requests for a time in the next second and decides the
+/// others now.
 fn acquires_and_books(
     mut fits_now: impl FnMut(&mut Bookings, u64) -> bool,
 ) -> impl FnMut(Ask, &mut Uses) {
@@ -73,7 +74,7 @@ fn a_booking_that_is_used_late_is_caught() {
 
 #[test]
 fn an_upstream_sees_the_limit_only_in_windows_that_are_shorter_by_the_spread() {
-    // It takes from 30 to 50 ms to get there.
+    // The way to the upstream takes from 30 to 50 ms.
     let arrival = |ask: Ask| ask.at + 30 * MS + ask.dice % (20 * MS + 1);
     let correct = || {
         let mut log = Sliding::new(100, SECOND);
@@ -97,7 +98,7 @@ fn an_upstream_sees_the_limit_only_in_windows_that_are_shorter_by_the_spread() {
     };
     let spread = scope("100/s").spread(Span::from_millis(20));
     check(&[spread], RUSH, correct, faulty);
-    // Without the spread, the drift alone would look like a violation.
+    // Without the spread, the delays alone would look like a violation.
     let drifted = uses(&RUSH.asks(0), correct());
     assert!(judge(&[scope("100/s")], &drifted).proven().is_err());
 }

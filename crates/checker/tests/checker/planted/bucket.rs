@@ -1,8 +1,8 @@
-//! Mistakes in refilling a bucket.
+//! Bugs in refilling a bucket.
 
 use crate::harness::{Ask, BEGIN, RUSH, SECOND, Traffic, Uses, at_once, check, scope};
 
-/// 70/s burst 30, in millionths of a request: exact.
+/// An exact bucket of 70/s burst 30, in millionths of a request.
 fn exact(capacity_kept: bool) -> impl FnMut(Ask, &mut Uses) {
     let full = 30 * SECOND;
     let (mut level, mut last) = (full, BEGIN);

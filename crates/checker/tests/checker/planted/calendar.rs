@@ -1,14 +1,14 @@
-//! Mistakes about when a day begins.
+//! Bugs in the start of a day.
 
 use jiff::tz::{self, TimeZone};
 
 use crate::harness::{Ask, DAY, HOUR, MINUTE, Traffic, Uses, at_once, check, scope};
 
-/// About three weeks, over the change of the clocks.
+/// About three weeks, including a clock change.
 const WEEKS: Traffic =
     Traffic { asks: 8_000, gap: 2 * MINUTE, phase_max: 6 * HOUR, amount_max: 1, nodes: 1 };
 
-/// Counts by the name of a period.
+/// A limiter with one counter per period.
 fn counted<P: PartialEq>(limit: u64, period: impl Fn(u64) -> P) -> impl FnMut(Ask, &mut Uses) {
     let (mut current, mut used) = (None, 0);
     at_once(move |ask| {

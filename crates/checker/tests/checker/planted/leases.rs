@@ -1,11 +1,11 @@
-//! Mistakes in counting who is at work.
+//! Bugs in counting concurrent work.
 
 use sluicegate_checker::{Checker, Event};
 use sluicegate_core::Id;
 
 use crate::harness::{Ask, MS, RUSH, SECOND, Traffic, at, scope};
 
-/// One that works from `from` until `until`, and dies without a word if `dies`.
+/// A holder that works from `from` until `until`, and stops renewing if `dies`.
 #[derive(Clone, Copy)]
 struct Holder {
     id: u64,
@@ -14,9 +14,9 @@ struct Holder {
     dies: bool,
 }
 
-/// How long a lease lasts without renewal, as the judge is told.
+/// Lifetime of a lease without renewal.
 const LEASE: u64 = 3 * SECOND;
-/// How often a holder renews.
+/// Interval between renewals.
 const RENEW: u64 = SECOND;
 
 impl Holder {
@@ -29,16 +29,16 @@ impl Holder {
         }
     }
 
-    /// The last time before or at `now` that it said it was alive.
-    fn heard(self, now: u64) -> u64 {
+    /// Returns the time of its last renewal up to `now`.
+    fn last_renewal(self, now: u64) -> u64 {
         let last = now.min(self.until.max(self.from + 1) - 1);
         last - (last - self.from) % RENEW
     }
 
-    /// Whether a limiter with leases of this length counts it.
+    /// Returns true if a limiter with leases of this length counts it.
     fn is_counted(self, now: u64, lease: u64) -> bool {
         let ended = self.until <= now && !self.dies;
-        !ended && now < self.heard(now) + lease
+        !ended && now < self.last_renewal(now) + lease
     }
 }
 
@@ -56,13 +56,13 @@ fn judged(holders: &[Holder]) -> Result<(), String> {
             until: Some(at(holder.from + LEASE)),
         };
         let last = if holder.dies {
-            let until = at(holder.heard(u64::MAX) + LEASE);
+            let until = at(holder.last_renewal(u64::MAX) + LEASE);
             Event::Renew { id, until }
         } else {
             let at = at(holder.until);
             Event::End { at, id }
         };
-        // Several logs, one after the other: the end may come first.
+        // Several logs, one after the other, so the end may come first.
         for event in [last, start] {
             checker.record("K", event).expect("a good log");
         }
@@ -73,7 +73,7 @@ fn judged(holders: &[Holder]) -> Result<(), String> {
     report.proven().map(drop).map_err(|v| v.to_string())
 }
 
-/// Sends holders to a limiter that says who may work.
+/// Sends holders to a limiter that admits some of them.
 fn run(seed: u64, mut admits: impl FnMut(Holder, &[Holder]) -> bool) -> Vec<Holder> {
     let mut admitted = Vec::new();
     for ask in SLOTS.asks(seed) {
@@ -125,7 +125,7 @@ fn a_lease_that_is_never_renewed_is_caught() {
 #[test]
 fn a_slot_that_is_freed_twice_is_caught() {
     check(|| {
-        // A bare counter, and every fifth holder repeats its release.
+        // A plain counter, and every fifth holder repeats its release.
         let (mut counter, mut open) = (0_usize, Vec::<Holder>::new());
         move |new: Holder, _: &[Holder]| {
             open.retain(|holder| {
@@ -160,7 +160,8 @@ fn one_slot_too_many_is_caught() {
 fn a_holder_that_is_believed_dead_while_it_works_is_caught() {
     check(|| {
         |new: Holder, others: &[Holder]| {
-            // Its connection broke, so it is believed dead: every ninth goes on working.
+            // The limiter assumes that a holder without a connection is dead, but every ninth goes
+            // on working.
             let believed = |h: &&Holder| !h.id.is_multiple_of(9) && h.is_counted(new.from, LEASE);
             others.iter().filter(believed).count() < 20
         }

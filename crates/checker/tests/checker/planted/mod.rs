@@ -1,4 +1,4 @@
-//! Limiters that are wrong in one way each, beside their correct sibling.
+//! Limiters with one bug each, next to their correct version.
 
 mod bookings;
 mod bucket;

@@ -1,4 +1,4 @@
-//! Mistakes that need several nodes, an outage or a reload.
+//! Bugs that need several nodes, an outage or a reload.
 
 use sluicegate_checker::{Bound, Scope};
 
@@ -31,7 +31,7 @@ fn nodes_that_look_first_and_write_later_are_caught() {
             let mut log = Sliding::new(100, SECOND);
             let mut on_its_way: Vec<u64> = Vec::new();
             at_once(move |ask| {
-                // A write takes two milliseconds to get to where the others look.
+                // A write is visible to the other nodes after two milliseconds.
                 on_its_way.retain(|&at| {
                     let arrived = at + 2 * MS <= ask.at;
                     if arrived {
@@ -79,7 +79,8 @@ fn an_allow_that_is_cached_whatever_the_amount_is_caught() {
         || sliding(1_000, SECOND),
         || {
             let mut log = Sliding::new(1_000, SECOND);
-            // For 5 ms a node trusts that what had room for one has room for all.
+            // For 5 ms a node assumes that there is room for all requests if there was room for
+            // one.
             let mut trusted = [0; 4];
             at_once(move |ask| {
                 if ask.at < trusted[ask.node] {
@@ -98,7 +99,7 @@ fn an_allow_that_is_cached_whatever_the_amount_is_caught() {
 
 #[test]
 fn usage_that_is_dropped_when_a_reload_lowers_the_limit_is_caught() {
-    // Every 300 ms the limit changes between 100 and 60: never more than the larger one goes.
+    // Every 300 ms the limit changes between 100 and 60; the larger one is never exceeded.
     let reloaded = |keeps_usage: bool| {
         let mut log = Sliding::new(100, SECOND);
         at_once(move |ask| {
@@ -115,7 +116,7 @@ fn usage_that_is_dropped_when_a_reload_lowers_the_limit_is_caught() {
     check(&[scope("100/s")], RUSH, || reloaded(true), || reloaded(false));
 }
 
-/// In every second tenth of a second the store can't be reached, and a node counts for itself.
+/// An outage in every second tenth of a second, during which a node counts by itself.
 fn outages(share: u64, forgets: bool) -> impl FnMut(Ask, &mut Uses) {
     let mut store = Sliding::new(96, SECOND);
     let mut local = vec![(0, Sliding::new(share, SECOND)); 4];
@@ -143,7 +144,7 @@ fn a_share_that_starts_anew_with_every_outage_is_caught() {
     check(&[times(3, 2)], NODES, || outages(48 / 4, false), || outages(48 / 4, true));
 }
 
-/// Forgets everything now and then, at most once in so long.
+/// A limiter that loses its data now and then, at most once per interval.
 fn fail_overs(every: u64) -> impl FnMut(Ask, &mut Uses) {
     let mut log = Sliding::new(96, SECOND);
     let mut next = 0;

@@ -1,4 +1,4 @@
-//! Mistakes with work that comes again, and with amounts that are given back.
+//! Bugs with repeated requests and with amounts that are given back.
 
 use std::collections::HashSet;
 
@@ -6,7 +6,7 @@ use crate::harness::{Ask, MS, RUSH, SECOND, Sliding, Traffic, Uses, check, scope
 
 const ESTIMATES: Traffic = Traffic { amount_max: 40, ..RUSH };
 
-/// What remains of an estimate: that is what was really used.
+/// The actual usage: what remains of an estimate.
 const fn actual(ask: Ask) -> u64 {
     ask.amount - ask.amount / 2
 }
@@ -58,7 +58,7 @@ fn a_refund_that_is_given_twice_is_caught() {
 
 #[test]
 fn a_refund_of_what_has_left_that_is_credited_to_others_is_caught() {
-    // Settled half a window after everything about it has left.
+    // Settled half a window after everything about it has expired.
     let settles = |credits: bool| {
         let mut log = Sliding::new(1_000, SECOND);
         let mut credit = 0;
@@ -74,7 +74,7 @@ fn a_refund_of_what_has_left_that_is_credited_to_others_is_caught() {
             if used + ask.amount <= log.limit {
                 log.write(ask.at, ask.amount);
                 open.push((ask.at + SECOND * 3 / 2, ask.amount / 2));
-                // Nothing of it comes back before it leaves, so all of it counts.
+                // Nothing is given back before it expires, so all of it counts.
                 uses.push((ask.at, ask.amount));
             }
         }

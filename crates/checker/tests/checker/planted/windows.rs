@@ -1,4 +1,4 @@
-//! Mistakes of a single limiter in counting what is in a window.
+//! Bugs of a single limiter in counting a window.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -69,7 +69,7 @@ fn one_too_many_is_caught() {
 
 #[test]
 fn an_entry_that_leaves_a_microsecond_early_is_caught() {
-    // On a grid, so that asks come exactly one window, and one microsecond less, after others.
+    // On a grid, so that requests come exactly one window, and one microsecond less, after others.
     let on_a_grid = |window| {
         let mut log = Sliding::new(10, window);
         move |ask: Ask, uses: &mut Uses| {
@@ -110,7 +110,7 @@ fn a_key_that_expires_before_its_entries_is_caught() {
                 if ask.at >= expires {
                     log.entries.clear();
                 }
-                // The expiry is set by the first write and not moved by those that follow.
+                // The first write sets the expiry, and later ones do not move it.
                 if log.entries.is_empty() {
                     expires = ask.at + SECOND;
                 }
@@ -158,7 +158,7 @@ fn entries_that_are_one_because_their_instants_are_equal_are_caught() {
         RUSH,
         || sliding(100, SECOND),
         || {
-            // A sorted set whose members are named by the millisecond.
+            // A sorted set with the millisecond as member.
             let mut members = BTreeSet::new();
             at_once(move |ask| {
                 members.retain(|&at| at * MS + SECOND > ask.at);
