@@ -60,7 +60,7 @@ pub(crate) fn workload(config: &Config, roles: &[Role]) -> RedisWorkload {
 /// Returns the readiness for probes: the store responds, or an outage policy of the rules decides
 /// in its place.
 pub(crate) fn readiness(store: &AnyStore, rules: &Ruleset) -> Readiness {
-    readiness_if(store, rules.answers_alone())
+    readiness_if(store, rules.admits_during_outage())
 }
 
 /// Returns the readiness; `answers_alone` is true if an outage policy decides without the store.

@@ -7,13 +7,13 @@ use std::collections::VecDeque;
 
 use super::lease::Change;
 use super::report::{Finding, Interval};
-use super::{Admit, Malformed, Scope};
+use super::{Admit, LogError, Scope};
 use sluicegate_core::limit::{Amount, Calendar, Limit, Rate};
 use sluicegate_core::time::{Span, Timestamp};
 
 /// Results so far.
 #[derive(Default)]
-pub(super) struct Tally {
+pub(super) struct Findings {
     /// The sum that exceeds its bound the most, or comes nearest to it.
     pub(super) worst: Option<Finding>,
     /// The first sum above its bound.
@@ -22,8 +22,8 @@ pub(super) struct Tally {
     pub(super) exceeded: u64,
 }
 
-impl Tally {
-    fn see(&mut self, finding: Finding) {
+impl Findings {
+    fn add(&mut self, finding: Finding) {
         if finding.exceeds() {
             self.exceeded += 1;
             self.first.get_or_insert(finding);
@@ -40,7 +40,7 @@ pub(super) fn judge(
     scope: &Scope,
     admits: &[Admit],
     changes: &[Change],
-) -> Result<Tally, Malformed> {
+) -> Result<Findings, LogError> {
     match &scope.limit {
         Limit::Exact(rate) | Limit::Windowed(rate) => Ok(rolling(scope, rate, admits)),
         Limit::Bucket { rate, capacity } => Ok(bucket(scope, rate, *capacity, admits)),
@@ -58,12 +58,12 @@ fn instants(admits: &[Admit]) -> impl Iterator<Item = (Timestamp, u128, &[Admit]
 
 /// The admission in a window that was decided last. Only this one may exceed the limit.
 #[derive(Default)]
-struct Last {
+struct LastDecided {
     /// Candidates by `at`; each was decided later than all that follow it.
     candidates: VecDeque<Admit>,
 }
 
-impl Last {
+impl LastDecided {
     fn enter(&mut self, now: &[Admit]) {
         for admit in now {
             let later =
@@ -86,14 +86,14 @@ impl Last {
     }
 }
 
-fn rolling(scope: &Scope, rate: &Rate, admits: &[Admit]) -> Tally {
+fn rolling(scope: &Scope, rate: &Rate, admits: &[Admit]) -> Findings {
     // Not zero: a scope with a spread as long as its window is refused.
     let length = rate.window.span().as_micros() - scope.spread.as_micros();
     let length = Span::from_micros(length);
     let allowed = scope.allowed();
-    let mut tally = Tally::default();
+    let mut findings = Findings::default();
     let mut oldest = admits.iter();
-    let (mut sum, mut last) = (0, Last::default());
+    let (mut sum, mut last) = (0, LastDecided::default());
     for (at, amount, now) in instants(admits) {
         sum += amount;
         last.enter(now);
@@ -106,36 +106,36 @@ fn rolling(scope: &Scope, rate: &Rate, admits: &[Admit]) -> Tally {
         }
         last.leave(|entered| at.since(entered) >= length);
         let allowed = allowed + last.beyond();
-        tally.see(Finding { interval: Interval::Window { until: at, length }, sum, allowed });
+        findings.add(Finding { interval: Interval::Window { until: at, length }, sum, allowed });
     }
-    tally
+    findings
 }
 
 /// Checks a bucket. Of all intervals that end at an instant, the worst begins when the bucket was
 /// last empty: before that, more was refilled than taken, and after that, some usage would be left
 /// out. So one interval per instant is enough.
-fn bucket(scope: &Scope, rate: &Rate, capacity: Amount, admits: &[Admit]) -> Tally {
+fn bucket(scope: &Scope, rate: &Rate, capacity: Amount, admits: &[Admit]) -> Findings {
     let window = u128::from(rate.window.span().as_micros());
     let refill = u128::from(rate.amount.get());
     // In units of amount × microseconds: below 2^53 × 2^45 + 2^53 × 2^54.
     let full = u128::from(capacity.get()) * window + refill * u128::from(scope.spread.as_micros());
-    let mut tally = Tally::default();
-    let (mut from, mut sum, mut last) = (Timestamp::ZERO, 0, Last::default());
+    let mut findings = Findings::default();
+    let (mut from, mut sum, mut last) = (Timestamp::ZERO, 0, LastDecided::default());
     for (at, amount, now) in instants(admits) {
         let refilled = refill * u128::from(at.since(from).as_micros());
         if sum <= scope.bound.over(refilled, window) {
-            (from, sum, last) = (at, 0, Last::default());
+            (from, sum, last) = (at, 0, LastDecided::default());
         }
         sum += amount;
         last.enter(now);
         let refilled = refill * u128::from(at.since(from).as_micros());
-        tally.see(Finding {
+        findings.add(Finding {
             interval: Interval::Stretch { from, until: at },
             sum,
             allowed: scope.bound.over(full + refilled, window) + last.beyond(),
         });
     }
-    tally
+    findings
 }
 
 fn periods(
@@ -143,41 +143,37 @@ fn periods(
     scope: &Scope,
     calendar: &Calendar,
     admits: &[Admit],
-) -> Result<Tally, Malformed> {
+) -> Result<Findings, LogError> {
     let allowed = scope.allowed();
-    let mut tally = Tally::default();
+    let mut findings = Findings::default();
     let mut rest = admits;
     while let Some(&Admit { at, .. }) = rest.first() {
         let period = calendar.boundaries(at).period(at);
         let Some((from, until)) = period else {
-            return Err(Malformed::NoPeriod {
-                key: key.into(),
-                limit: scope.limit.to_string(),
-                at,
-            });
+            return Err(LogError::NoPeriod { key: key.into(), limit: scope.limit.to_string(), at });
         };
         let (inside, later) = rest.split_at(rest.partition_point(|admit| admit.at < until));
-        let mut last = Last::default();
+        let mut last = LastDecided::default();
         last.enter(inside);
-        tally.see(Finding {
+        findings.add(Finding {
             interval: Interval::Period { from, until },
             sum: inside.iter().map(|a| u128::from(a.amount)).sum(),
             allowed: allowed + last.beyond(),
         });
         rest = later;
     }
-    Ok(tally)
+    Ok(findings)
 }
 
-fn concurrent(scope: &Scope, changes: &[Change]) -> Tally {
+fn concurrent(scope: &Scope, changes: &[Change]) -> Findings {
     let allowed = scope.allowed();
-    let mut tally = Tally::default();
+    let mut findings = Findings::default();
     let mut held = 0_u128;
     for now in changes.chunk_by(|a, b| a.at == b.at) {
         // Slots are freed after they were taken or at the same time, so `held` stays positive.
         held += now.iter().map(|c| u128::from(c.taken)).sum::<u128>();
         held -= now.iter().map(|c| u128::from(c.freed)).sum::<u128>();
-        tally.see(Finding { interval: Interval::Instant(now[0].at), sum: held, allowed });
+        findings.add(Finding { interval: Interval::Instant(now[0].at), sum: held, allowed });
     }
-    tally
+    findings
 }

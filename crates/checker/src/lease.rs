@@ -1,20 +1,20 @@
-//! [`Log`]: turns starts, renewals and ends of leases, in any order, into the number of held slots
+//! [`LeaseLog`]: turns starts, renewals and ends of leases, in any order, into the number of held slots
 //! over time.
 
-use super::Malformed;
+use super::LogError;
 use sluicegate_core::id::Id;
 use sluicegate_core::time::Timestamp;
 
 /// The recorded events of the leases of one key.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Log {
-    starts: Vec<Start>,
+pub(super) struct LeaseLog {
+    starts: Vec<LeaseStart>,
     renewals: Vec<(Id, Timestamp)>,
     ends: Vec<(Id, Timestamp)>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Start {
+struct LeaseStart {
     at: Timestamp,
     id: Id,
     slots: u64,
@@ -29,9 +29,9 @@ pub(super) struct Change {
     pub(super) freed: u64,
 }
 
-impl Log {
+impl LeaseLog {
     pub(super) fn start(&mut self, at: Timestamp, id: Id, slots: u64, until: Option<Timestamp>) {
-        self.starts.push(Start { at, id, slots, until });
+        self.starts.push(LeaseStart { at, id, slots, until });
     }
 
     pub(super) fn renew(&mut self, id: Id, until: Timestamp) {
@@ -48,17 +48,17 @@ impl Log {
 
     /// Returns every change of the number of held slots, oldest first. A lease is held from its
     /// start until just before its end.
-    pub(super) fn held(&mut self, key: &str) -> Result<Vec<Change>, Malformed> {
+    pub(super) fn held(&mut self, key: &str) -> Result<Vec<Change>, LogError> {
         self.starts.sort_unstable_by_key(|start| start.id);
         self.renewals.sort_unstable();
         self.ends.sort_unstable();
         if let Some(twice) = self.starts.windows(2).find(|pair| pair[0].id == pair[1].id) {
             let (key, id) = (key.into(), twice[0].id);
-            return Err(Malformed::StartedTwice { key, id });
+            return Err(LogError::StartedTwice { key, id });
         }
         if let Some(twice) = self.ends.windows(2).find(|pair| pair[0].0 == pair[1].0) {
             let (key, id) = (key.into(), twice[0].0);
-            return Err(Malformed::EndedTwice { key, id });
+            return Err(LogError::EndedTwice { key, id });
         }
 
         let (mut renewals, mut ends) = (&self.renewals[..], &self.ends[..]);
@@ -71,7 +71,7 @@ impl Log {
         }
         if let Some(&(id, _)) = renewals.first().or(ends.first()) {
             let key = key.into();
-            return Err(Malformed::Unstarted { key, id });
+            return Err(LogError::Unstarted { key, id });
         }
         changes.sort_unstable_by_key(|change| change.at);
         Ok(changes)
@@ -83,14 +83,14 @@ fn take_of(
     list: &mut &[(Id, Timestamp)],
     id: Id,
     key: &str,
-) -> Result<Option<Timestamp>, Malformed> {
+) -> Result<Option<Timestamp>, LogError> {
     let mut latest = None;
     while let [(other, at), rest @ ..] = *list
         && *other <= id
     {
         if *other < id {
             let (key, id) = (key.into(), *other);
-            return Err(Malformed::Unstarted { key, id });
+            return Err(LogError::Unstarted { key, id });
         }
         latest = Some(*at);
         *list = rest;
@@ -99,13 +99,13 @@ fn take_of(
 }
 
 fn push(
-    start: &Start,
+    start: &LeaseStart,
     until: Option<Timestamp>,
     key: &str,
     changes: &mut Vec<Change>,
-) -> Result<(), Malformed> {
+) -> Result<(), LogError> {
     if let Some(until) = until.filter(|&until| until < start.at) {
-        return Err(Malformed::Backwards {
+        return Err(LogError::Backwards {
             key: key.into(),
             id: start.id,
             start: start.at,

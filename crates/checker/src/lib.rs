@@ -15,7 +15,7 @@
 //!
 //! ```
 //! use sluicegate_core::Timestamp;
-//! use sluicegate_checker::{Checker, Malformed};
+//! use sluicegate_checker::{Checker, LogError};
 //!
 //! let mut checker = Checker::new();
 //! checker.scope("USER_MODEL:u1:gpt4#requests", "2/s".parse::<sluicegate_core::Limit>().unwrap())?;
@@ -28,7 +28,7 @@
 //!     "USER_MODEL:u1:gpt4#requests: 3 admitted in \
 //!      (1969-12-31T23:59:59.999Z, 1970-01-01T00:00:00.999Z] where 2/s allows 2"
 //! );
-//! # Ok::<(), Malformed>(())
+//! # Ok::<(), LogError>(())
 //! ```
 
 mod judge;
@@ -39,8 +39,8 @@ mod scope;
 
 use std::collections::HashMap;
 
-pub use malformed::Malformed;
-pub use report::{Finding, Interval, Report, Verdict, Violation};
+pub use malformed::LogError;
+pub use report::{Finding, Interval, Report, ScopeVerdict, Violation};
 pub use scope::{Bound, Scope};
 
 use sluicegate_core::id::Id;
@@ -94,17 +94,17 @@ pub enum Event {
 /// an event without a scope is an error, because it would otherwise seem proven.
 #[derive(Clone, Debug, Default)]
 pub struct Checker {
-    logs: Vec<Log>,
+    logs: Vec<KeyLog>,
     places: HashMap<Box<str>, usize, foldhash::fast::RandomState>,
 }
 
 /// Scopes and events of one key.
 #[derive(Clone, Debug)]
-struct Log {
+struct KeyLog {
     key: Box<str>,
     scopes: Vec<Scope>,
     admits: Vec<Admit>,
-    leases: lease::Log,
+    leases: lease::LeaseLog,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -124,14 +124,14 @@ impl Checker {
     }
 
     /// Adds a limit for the events of `key`. Adding the same scope again changes nothing.
-    pub fn scope(&mut self, key: &str, scope: impl Into<Scope>) -> Result<&mut Self, Malformed> {
+    pub fn scope(&mut self, key: &str, scope: impl Into<Scope>) -> Result<&mut Self, LogError> {
         let scope = scope.into();
         scope.verify(key)?;
         let place = match self.places.get(key) {
             Some(&place) => place,
             None => {
                 self.places.insert(key.into(), self.logs.len());
-                self.logs.push(Log::new(key));
+                self.logs.push(KeyLog::new(key));
                 self.logs.len() - 1
             }
         };
@@ -140,7 +140,7 @@ impl Checker {
     }
 
     /// Records that `amount` was admitted on `key` at `at`.
-    pub fn admit(&mut self, key: &str, at: Timestamp, amount: u64) -> Result<(), Malformed> {
+    pub fn admit(&mut self, key: &str, at: Timestamp, amount: u64) -> Result<(), LogError> {
         self.record(key, Event::Admit { at, amount })
     }
 
@@ -154,7 +154,7 @@ impl Checker {
         amount: u64,
         need: u64,
         decided: Timestamp,
-    ) -> Result<(), Malformed> {
+    ) -> Result<(), LogError> {
         self.admit(key, at, amount)?;
         let log = self.places.get(key).map(|&place| &mut self.logs[place]);
         if let Some(admit) = log.and_then(|log| log.admits.last_mut()) {
@@ -164,15 +164,15 @@ impl Checker {
     }
 
     /// Records an event on `key`.
-    pub fn record(&mut self, key: &str, event: Event) -> Result<(), Malformed> {
+    pub fn record(&mut self, key: &str, event: Event) -> Result<(), LogError> {
         match self.places.get(key) {
             Some(&place) => self.logs[place].record(event),
-            None => Err(Malformed::UnknownKey { key: key.into() }),
+            None => Err(LogError::UnknownKey { key: key.into() }),
         }
     }
 
     /// Checks everything recorded so far. More can be recorded and checked afterwards.
-    pub fn check(&mut self) -> Result<Report, Malformed> {
+    pub fn check(&mut self) -> Result<Report, LogError> {
         let mut verdicts = Vec::new();
         for log in &mut self.logs {
             log.judge(&mut verdicts)?;
@@ -181,22 +181,22 @@ impl Checker {
     }
 }
 
-impl Log {
+impl KeyLog {
     fn new(key: &str) -> Self {
         Self {
             key: key.into(),
             scopes: Vec::new(),
             admits: Vec::new(),
-            leases: lease::Log::default(),
+            leases: lease::LeaseLog::default(),
         }
     }
 
-    fn judge_by(&mut self, scope: Scope) -> Result<(), Malformed> {
+    fn judge_by(&mut self, scope: Scope) -> Result<(), LogError> {
         if let Some(known) = self.rated_unit()
             && !is_concurrent(&scope)
             && known != scope.limit.unit()
         {
-            return Err(Malformed::Units {
+            return Err(LogError::Units {
                 key: self.key.clone(),
                 known,
                 other: scope.limit.unit(),
@@ -213,15 +213,15 @@ impl Log {
         rated.next().map(|scope| scope.limit.unit())
     }
 
-    fn record(&mut self, event: Event) -> Result<(), Malformed> {
+    fn record(&mut self, event: Event) -> Result<(), LogError> {
         let concurrent = !matches!(event, Event::Admit { .. });
         let judged = self.scopes.iter().any(|s| is_concurrent(s) == concurrent);
         if !judged {
             let key = self.key.clone();
             return Err(if concurrent {
-                Malformed::NotConcurrent { key }
+                LogError::NotConcurrent { key }
             } else {
-                Malformed::NotRated { key }
+                LogError::NotRated { key }
             });
         }
         let (at, until) = match event {
@@ -231,7 +231,7 @@ impl Log {
         };
         // A log from another source can contain any number.
         if let Some(at) = at.max(until).filter(|&at| at > Timestamp::MAX) {
-            return Err(Malformed::Time { key: self.key.clone(), micros: at.as_micros() });
+            return Err(LogError::Time { key: self.key.clone(), micros: at.as_micros() });
         }
         match event {
             Event::Admit { at, amount } => {
@@ -244,19 +244,19 @@ impl Log {
         Ok(())
     }
 
-    fn judge(&mut self, verdicts: &mut Vec<Verdict>) -> Result<(), Malformed> {
+    fn judge(&mut self, verdicts: &mut Vec<ScopeVerdict>) -> Result<(), LogError> {
         self.admits.sort_unstable_by_key(|admit| admit.at);
         let held = self.leases.held(&self.key)?;
         for scope in &self.scopes {
-            let tally = judge::judge(&self.key, scope, &self.admits, &held)?;
+            let findings = judge::judge(&self.key, scope, &self.admits, &held)?;
             let events = if is_concurrent(scope) { self.leases.len() } else { self.admits.len() };
-            verdicts.push(Verdict {
+            verdicts.push(ScopeVerdict {
                 key: self.key.clone(),
                 scope: scope.clone(),
                 events,
-                worst: tally.worst,
-                first: tally.first,
-                exceeded: tally.exceeded,
+                worst: findings.worst,
+                first: findings.first,
+                exceeded: findings.exceeded,
             });
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! [`Malformed`]: errors in a log that prevent checking it.
+//! [`LogError`]: errors in a log that prevent checking it.
 
 use sluicegate_core::id::Id;
 use sluicegate_core::limit::Unit;
@@ -6,7 +6,7 @@ use sluicegate_core::time::{Span, Timestamp};
 
 /// Error in a log that prevents checking it. It does not mean that a limit was exceeded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Malformed {
+pub enum LogError {
     /// An event of a key without a scope.
     #[error("{key}: no limit is known for this key: give its scopes before its events")]
     UnknownKey {

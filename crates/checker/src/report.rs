@@ -12,13 +12,13 @@ use sluicegate_core::time::{Span, Timestamp};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// The verdicts.
-    pub verdicts: Vec<Verdict>,
+    pub verdicts: Vec<ScopeVerdict>,
 }
 
 impl Report {
     /// Returns the first violation of every scope that has one.
     pub fn violations(&self) -> impl Iterator<Item = Violation> {
-        self.verdicts.iter().filter_map(Verdict::violation)
+        self.verdicts.iter().filter_map(ScopeVerdict::violation)
     }
 
     /// Returns the report if no scope was exceeded, otherwise the first violation.
@@ -37,7 +37,7 @@ impl fmt::Display for Report {
 
 /// Result for one scope.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub struct ScopeVerdict {
     /// The key.
     pub key: Box<str>,
     /// The checked scope.
@@ -54,7 +54,7 @@ pub struct Verdict {
     pub exceeded: u64,
 }
 
-impl Verdict {
+impl ScopeVerdict {
     /// Returns the first violation, if there is one.
     pub fn violation(&self) -> Option<Violation> {
         self.first.map(|finding| Violation {
@@ -66,7 +66,7 @@ impl Verdict {
 }
 
 /// Formats it as `K: proven: 73 events, at most 10 admitted in (…, …] where 10/h allows 10`.
-impl fmt::Display for Verdict {
+impl fmt::Display for ScopeVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { key, scope, .. } = self;
         if let Some(violation) = self.violation() {
@@ -164,7 +164,9 @@ pub enum Interval {
 impl fmt::Display for Interval {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::Window { until, length } => write!(f, "({}, {until}]", Start(until, length)),
+            Self::Window { until, length } => {
+                write!(f, "({}, {until}]", WindowStart(until, length))
+            }
             Self::Stretch { from, until } => write!(f, "[{from}, {until}]"),
             Self::Period { from, until } => write!(f, "[{from}, {until})"),
             Self::Instant(at) => at.fmt(f),
@@ -174,9 +176,9 @@ impl fmt::Display for Interval {
 
 /// Start of a window. If a clock starts at zero, windows begin before 1970, which a [`Timestamp`]
 /// can't represent.
-struct Start(Timestamp, Span);
+struct WindowStart(Timestamp, Span);
 
-impl fmt::Display for Start {
+impl fmt::Display for WindowStart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(until, length) = *self;
         let micros = i128::from(until.as_micros()) - i128::from(length.as_micros());

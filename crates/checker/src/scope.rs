@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use super::Malformed;
+use super::LogError;
 use sluicegate_core::limit::Limit;
 use sluicegate_core::time::Span;
 
@@ -50,15 +50,15 @@ impl Scope {
         self.bound.of(u128::from(self.limit.amount().get()))
     }
 
-    pub(super) fn verify(&self, key: &str) -> Result<(), Malformed> {
+    pub(super) fn verify(&self, key: &str) -> Result<(), LogError> {
         let (limit, spread) = (&self.limit, self.spread);
         match limit {
             _ if spread == Span::ZERO => Ok(()),
             Limit::Exact(rate) | Limit::Windowed(rate) if spread >= rate.window.span() => {
-                Err(Malformed::Spread { key: key.into(), limit: limit.to_string(), spread })
+                Err(LogError::Spread { key: key.into(), limit: limit.to_string(), spread })
             }
             Limit::Calendar { .. } | Limit::Concurrent(_) => {
-                Err(Malformed::NoSpread { key: key.into(), limit: limit.to_string() })
+                Err(LogError::NoSpread { key: key.into(), limit: limit.to_string() })
             }
             _ => Ok(()),
         }

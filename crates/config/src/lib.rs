@@ -23,10 +23,10 @@ pub use config::{
     Address, Auth, ByteSize, ChatProvider, ChatWork, CommandWork, Config, Credentials,
     DataLossPolicy, DecisionSampling, DelayMode, Dispatch, EmitRule, EnvoyClosedReply,
     EnvoyOptions, FairOrder, Gateway, Handler, HttpContent, HttpWork, LearnOptions, Listener,
-    Listeners, LoadedConfig, LogFormat, LogLevel, LogOptions, Login, MetricsOptions, Outage,
-    OutagePolicy, Prices, Provider, QueueBroker, QueueOptions, RedisAddress, RedisStore,
-    RedisTimeouts, RedisTopology, RedisWorkload, ResponseCondition, Route, SampleRate, Secret,
-    SecretSource, ServerOptions, SnapshotFile, StatusRanges, StoreOptions, Strategy, Tls,
+    Listeners, LoadedConfig, LogFormat, LogLevel, LogOptions, Login, MetricsOptions,
+    OutagePolicies, OutagePolicy, Prices, Provider, QueueBroker, QueueOptions, RedisAddress,
+    RedisStore, RedisTimeouts, RedisTopology, RedisWorkload, ResponseCondition, Route, SampleRate,
+    Secret, SecretSource, ServerOptions, SnapshotFile, StatusRanges, StoreOptions, Strategy, Tls,
     TokenHash, TokenScope, UpstreamUrl, WaitOptions, Work, Worker,
 };
 pub use diagnostic::{Diagnostic, Diagnostics, Excerpt, Severity};

@@ -108,7 +108,7 @@ fn price(text: &str) -> Result<Option<Price>, MoneyError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sluicegate_core::price::{Kinds, Tokens};
+    use sluicegate_core::price::{TokenKinds, Tokens};
 
     const FILE: &str = r#"{
         "sample_spec": {"input_cost_per_token": 0.0, "max_tokens": "an explanation"},
@@ -134,10 +134,10 @@ mod tests {
 
     #[test]
     fn prices_are_those_that_are_written() {
-        let kinds = Kinds { cached_input: 400, ..Kinds::default() };
+        let kinds = TokenKinds { cached_input: 400, ..TokenKinds::default() };
         let tokens = Tokens { input: 1_000, output: 100, kinds };
         assert_eq!(cost("gpt-4o", tokens), "0.003");
-        let kinds = Kinds { reasoning: 50, ..Kinds::default() };
+        let kinds = TokenKinds { reasoning: 50, ..TokenKinds::default() };
         let short = Tokens { input: 200_000, output: 100, kinds };
         assert_eq!(cost("gemini-2.5-pro", short), "0.2515");
         let long = Tokens { input: 200_001, ..short };

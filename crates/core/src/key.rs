@@ -41,12 +41,12 @@ impl Key {
 
     /// Appends an escaped value.
     pub(crate) fn push_value(&mut self, value: &str) {
-        self.push_part(Part { text: value, whole: value, plain: is_plain(value) });
+        self.push_part(KeyPart { text: value, whole: value, plain: is_plain(value) });
     }
 
     /// Appends an escaped value.
     #[inline]
-    pub(crate) fn push_part(&mut self, part: Part<'_>) {
+    pub(crate) fn push_part(&mut self, part: KeyPart<'_>) {
         if part.plain {
             self.push_bytes(part.text.as_bytes());
         } else {
@@ -103,7 +103,7 @@ impl Key {
 
 /// A dimension's value that becomes part of a key.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Part<'a> {
+pub(crate) struct KeyPart<'a> {
     pub(crate) text: &'a str,
     /// The value as given, if `text` is only the beginning and hash of a long one.
     pub(crate) whole: &'a str,

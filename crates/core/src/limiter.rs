@@ -9,12 +9,12 @@ use arc_swap::{ArcSwap, Guard};
 use smallvec::SmallVec;
 
 use crate::decision::{Allow, Closed, Decision, Readings};
-use crate::outage::{self, Alone, OutagePolicy};
+use crate::outage::{self, OutageAdmission, OutagePolicy};
 use crate::overrides::Override;
 use crate::plan::{Handle, Plan};
 use crate::query::Cost;
 use crate::ruleset::{FormerLimit, Ruleset};
-use crate::store::{Ended, Error, Renewed, Shut, Store, TOMBSTONE, Unanswered, Usage};
+use crate::store::{EndResult, Error, GateClosure, Renewal, Store, StoreFailure, TOMBSTONE, Usage};
 use crate::time::{Clock, Span, Timestamp};
 
 /// Decides about plans: replaceable rules over one store.
@@ -29,7 +29,7 @@ pub struct Limiter<S> {
     rules: ArcSwap<Ruleset>,
     store: S,
     fallback: Option<Fallback<S>>,
-    fell_back: FellBack,
+    fallback_records: FallbackRecords,
 }
 
 /// A store in this process that always answers, and its clock.
@@ -41,29 +41,29 @@ struct Fallback<S> {
 /// Time until which the fallback may hold records that a handle or a reset refers to. After that,
 /// it does not have to be called any more.
 #[derive(Debug, Default)]
-struct FellBack {
+struct FallbackRecords {
     /// The time, in microseconds of the fallback's clock.
     until: AtomicU64,
     /// The longest time for which the fallback keeps a record that is not touched, in microseconds.
     longest: AtomicU64,
 }
 
-impl FellBack {
+impl FallbackRecords {
     /// Notes that the fallback is asked to admit a plan.
-    fn asked(&self, plan: &Plan<'_>, now: Timestamp) {
+    fn note_admission(&self, plan: &Plan<'_>, now: Timestamp) {
         let keep = plan.id.keep.unwrap_or_default().max(TOMBSTONE);
         let held = keep + plan.hold.unwrap_or_default() + plan.window();
         self.longest.fetch_max(held.as_micros(), Ordering::AcqRel);
-        self.touched(now);
+        self.note_use(now);
     }
 
     /// Notes that a record of the fallback was used, which keeps it for longer.
-    fn touched(&self, now: Timestamp) {
+    fn note_use(&self, now: Timestamp) {
         let longest = Span::from_micros(self.longest.load(Ordering::Acquire));
         self.until.fetch_max((now + longest).as_micros(), Ordering::AcqRel);
     }
 
-    fn holds(&self, now: Timestamp) -> bool {
+    fn may_exist(&self, now: Timestamp) -> bool {
         let until = self.until.load(Ordering::Acquire);
         until > 0 && now.as_micros() < until
     }
@@ -71,9 +71,9 @@ impl FellBack {
 
 /// Mode in which the fallback decides.
 #[derive(Clone, Copy)]
-enum Writes {
-    Yes,
-    No,
+enum FallbackMode {
+    Acquire,
+    Peek,
 }
 
 /// A decision and its origin.
@@ -88,8 +88,8 @@ pub struct Verdict {
 impl<S> Limiter<S> {
     /// Creates a limiter with its first rules.
     pub fn new(rules: Ruleset, store: S) -> Self {
-        let (fallback, fell_back) = (None, FellBack::default());
-        Self { rules: ArcSwap::from_pointee(rules), store, fallback, fell_back }
+        let (fallback, fallback_records) = (None, FallbackRecords::default());
+        Self { rules: ArcSwap::from_pointee(rules), store, fallback, fallback_records }
     }
 
     /// Decides by the outage policies while the store does not answer. Without a fallback, an
@@ -120,8 +120,8 @@ impl<S> Limiter<S> {
     }
 
     /// Replaces all overrides. Overrides that do not apply to a rule have no effect until a rule
-    /// fits: see [`Ruleset::misfits`].
-    pub fn override_with(&self, overrides: &[Override], now: Timestamp) {
+    /// fits: see [`Ruleset::unmatched_overrides`].
+    pub fn set_overrides(&self, overrides: &[Override], now: Timestamp) {
         self.rules.rcu(|before| {
             before.with_overrides(overrides).with_formers(&before.limits_until(now), now)
         });
@@ -145,8 +145,8 @@ impl<S: Store> Limiter<S> {
             None => Err(Error::Unavailable(unanswered)),
             Some(fallback) => {
                 // Before the caller gets the answer, because it may settle at once.
-                self.fell_back.asked(plan, fallback.clock.now());
-                self.alone(plan, &fallback.store, Writes::Yes).await
+                self.fallback_records.note_admission(plan, fallback.clock.now());
+                self.decide_alone(plan, &fallback.store, FallbackMode::Acquire).await
             }
         };
         let admitted = verdict.as_ref().is_ok_and(|verdict| verdict.decision.is_allowed());
@@ -160,7 +160,7 @@ impl<S: Store> Limiter<S> {
     pub async fn peek(&self, plan: &Plan<'_>) -> Result<Verdict, Error> {
         match (self.store.peek(plan).await, &self.fallback) {
             (Err(Error::Unavailable(_)), Some(fallback)) => {
-                self.alone(plan, &fallback.store, Writes::No).await
+                self.decide_alone(plan, &fallback.store, FallbackMode::Peek).await
             }
             (answer, _) => answer.map(Verdict::of_store),
         }
@@ -171,15 +171,15 @@ impl<S: Store> Limiter<S> {
     /// Only the store books, because other nodes could not see a booking of this node.
     pub async fn book(&self, plan: &Plan<'_>) -> Result<Verdict, Error> {
         let booked = self.store.book(plan).await;
-        if let Err(Error::Unavailable(Unanswered { attempt: Some(attempt), .. })) = &booked {
+        if let Err(Error::Unavailable(StoreFailure { attempt: Some(attempt), .. })) = &booked {
             self.store.give_up(plan, *attempt);
         }
         booked.map(Verdict::of_store)
     }
 
     /// Cancels work that was never started; see [`Store::cancel`].
-    pub async fn cancel(&self, handle: &Handle) -> Result<Ended, Error> {
-        if let Some(fallback) = self.fell_back() {
+    pub async fn cancel(&self, handle: &Handle) -> Result<EndResult, Error> {
+        if let Some(fallback) = self.active_fallback() {
             // The result does not matter, because the store answers in any case.
             let _ = fallback.store.cancel(handle).await;
         }
@@ -187,7 +187,7 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Replaces the estimate by the actual cost; see [`Store::settle`].
-    pub async fn settle(&self, handle: &Handle, actual: &Cost) -> Result<Ended, Error> {
+    pub async fn settle(&self, handle: &Handle, actual: &Cost) -> Result<EndResult, Error> {
         match self.ask_fallback(async |fallback| fallback.settle(handle, actual).await).await {
             None => self.store.settle(handle, actual).await,
             Some(answer) => answer,
@@ -195,7 +195,7 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Ends the leases; see [`Store::release`].
-    pub async fn release(&self, handle: &Handle) -> Result<Ended, Error> {
+    pub async fn release(&self, handle: &Handle) -> Result<EndResult, Error> {
         match self.ask_fallback(async |fallback| fallback.release(handle).await).await {
             None => self.store.release(handle).await,
             Some(answer) => answer,
@@ -203,7 +203,7 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Extends leases and hold by their full length from now; see [`Store::renew`].
-    pub async fn renew(&self, handle: &Handle) -> Result<Renewed, Error> {
+    pub async fn renew(&self, handle: &Handle) -> Result<Renewal, Error> {
         match self.ask_fallback(async |fallback| fallback.renew(handle).await).await {
             None => self.store.renew(handle).await,
             Some(answer) => answer,
@@ -213,7 +213,7 @@ impl<S: Store> Limiter<S> {
     /// Closes the plan's gates for `wait`, in the store and on this node; see [`Store::close`].
     ///
     /// While the store does not answer, the gates are closed at least on this node.
-    pub async fn close(&self, plan: &Plan<'_>, wait: Span) -> Result<Shut, Error> {
+    pub async fn close(&self, plan: &Plan<'_>, wait: Span) -> Result<GateClosure, Error> {
         let own = match &self.fallback {
             Some(fallback) => fallback.store.close(plan, wait).await.ok(),
             None => None,
@@ -226,15 +226,17 @@ impl<S: Store> Limiter<S> {
 
     /// Removes all usage of the plan's counters, in the store and on this node.
     pub async fn reset(&self, plan: &Plan<'_>) -> Result<Timestamp, Error> {
-        if let Some(fallback) = self.fell_back() {
+        if let Some(fallback) = self.active_fallback() {
             fallback.store.reset(plan).await?;
         }
         self.store.reset(plan).await
     }
 
     /// Returns the fallback if it may still hold records.
-    fn fell_back(&self) -> Option<&Fallback<S>> {
-        self.fallback.as_ref().filter(|fallback| self.fell_back.holds(fallback.clock.now()))
+    fn active_fallback(&self) -> Option<&Fallback<S>> {
+        self.fallback
+            .as_ref()
+            .filter(|fallback| self.fallback_records.may_exist(fallback.clock.now()))
     }
 
     /// Returns the fallback's answer about a record, or `None` if it has no such record.
@@ -242,35 +244,40 @@ impl<S: Store> Limiter<S> {
         &self,
         ask: impl AsyncFnOnce(&S) -> Result<T, Error>,
     ) -> Option<Result<T, Error>> {
-        let fallback = self.fell_back()?;
+        let fallback = self.active_fallback()?;
         let answer = ask(&fallback.store).await;
         if matches!(answer, Err(Error::Unknown)) {
             return None;
         }
-        self.fell_back.touched(fallback.clock.now());
+        self.fallback_records.note_use(fallback.clock.now());
         Some(answer)
     }
 
     /// Decides by the outage policy; the fallback counts this node's share.
-    async fn alone(&self, plan: &Plan<'_>, fallback: &S, writes: Writes) -> Result<Verdict, Error> {
+    async fn decide_alone(
+        &self,
+        plan: &Plan<'_>,
+        fallback: &S,
+        mode: FallbackMode,
+    ) -> Result<Verdict, Error> {
         let Usage { at, readings } = fallback.usage(plan).await?;
-        let count = async |part: &Plan<'_>| match writes {
-            Writes::Yes => fallback.acquire(part).await,
-            Writes::No => fallback.peek(part).await,
+        let count = async |part: &Plan<'_>| match mode {
+            FallbackMode::Acquire => fallback.acquire(part).await,
+            FallbackMode::Peek => fallback.peek(part).await,
         };
         let closed = || Decision::Closed(Closed { at, until: None, readings: Readings::new() });
         // The larger number, so that no node's share is too large.
         let nodes = self.rules().outage().nodes_max.max(self.store.nodes());
-        let decision = match outage::alone(plan, nodes) {
-            Alone::Closed => closed(),
-            Alone::Counted(part) => match count(&part).await? {
+        let decision = match outage::outage_admission(plan, nodes) {
+            OutageAdmission::Closed => closed(),
+            OutageAdmission::Counted(part) => match count(&part).await? {
                 // The share may be too small for an amount that fits the whole limit.
                 Decision::Never(_) => closed(),
                 decision => decision,
             },
-            Alone::Uncounted => {
+            OutageAdmission::Uncounted => {
                 // A record without charges, so that the admission can be settled or released.
-                let recorded = match plan.recorded() {
+                let recorded = match plan.needs_record() {
                     true => count(&plan.uncharged()).await.ok(),
                     false => None,
                 };
@@ -307,12 +314,21 @@ mod tests {
     #[test]
     fn a_fallback_that_holds_nothing_any_more_is_not_asked() {
         let at = Timestamp::from_secs;
-        let fell_back = FellBack::default();
-        assert!(!fell_back.holds(at(0)), "it was never asked to admit anything");
-        fell_back.longest.store(Span::from_secs(60).as_micros(), Ordering::Release);
-        fell_back.touched(at(100));
-        assert_eq!([100, 159, 160].map(|now| fell_back.holds(at(now))), [true, true, false]);
-        fell_back.touched(at(150));
-        assert_eq!([160, 209, 210].map(|now| fell_back.holds(at(now))), [true, true, false]);
+        let fallback_records = FallbackRecords::default();
+        assert!(
+            !fallback_records.may_exist(at(0)),
+            "it was never note_admission to admit anything"
+        );
+        fallback_records.longest.store(Span::from_secs(60).as_micros(), Ordering::Release);
+        fallback_records.note_use(at(100));
+        assert_eq!(
+            [100, 159, 160].map(|now| fallback_records.may_exist(at(now))),
+            [true, true, false]
+        );
+        fallback_records.note_use(at(150));
+        assert_eq!(
+            [160, 209, 210].map(|now| fallback_records.may_exist(at(now))),
+            [true, true, false]
+        );
     }
 }

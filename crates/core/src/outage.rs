@@ -123,7 +123,7 @@ impl Share {
 
 /// Outage policies of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outage {
+pub struct OutagePolicies {
     /// Policy of all other client types. Default: closed, because a limit that is lifted by a lost
     /// connection is no limit.
     pub default: OutagePolicy,
@@ -133,14 +133,14 @@ pub struct Outage {
     pub nodes_max: u32,
 }
 
-impl Default for Outage {
+impl Default for OutagePolicies {
     fn default() -> Self {
         let default = OutagePolicy::default();
         Self { default, by_client_type: BTreeMap::new(), nodes_max: 4 }
     }
 }
 
-impl Outage {
+impl OutagePolicies {
     /// Name of the dimension that selects a policy.
     pub const CLIENT_TYPE: &'static str = "clientType";
 
@@ -154,7 +154,7 @@ impl Outage {
 /// Admission rule of a node for one plan while the store does not answer.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "it lives for the length of one match")]
-pub(crate) enum Alone<'a> {
+pub(crate) enum OutageAdmission<'a> {
     /// Refuse it.
     Closed,
     /// Admit it if the node's own share has room for this plan.
@@ -164,11 +164,11 @@ pub(crate) enum Alone<'a> {
 }
 
 /// Returns how one of `nodes` nodes decides about a plan while the store does not answer.
-pub(crate) fn alone<'a>(plan: &Plan<'a>, nodes: u32) -> Alone<'a> {
-    let Some(share) = plan.outage.share_of(nodes) else { return Alone::Uncounted };
+pub(crate) fn outage_admission<'a>(plan: &Plan<'a>, nodes: u32) -> OutageAdmission<'a> {
+    let Some(share) = plan.outage.share_of(nodes) else { return OutageAdmission::Uncounted };
     match plan.with_meters(|charge| share.meter(charge)) {
-        Some(part) => Alone::Counted(part),
-        None => Alone::Closed,
+        Some(part) => OutageAdmission::Counted(part),
+        None => OutageAdmission::Closed,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use crate::algorithm::{Earliest, Meter, Reading};
+use crate::algorithm::{EarliestStart, Meter, Reading};
 use crate::decision::{Decision, Deny, Hit, Never, Readings};
 use crate::id::Id;
 use crate::key::Key;
@@ -77,12 +77,12 @@ impl<'a> Charge<'a> {
 
     /// Returns true if it is written when its plan is booked.
     pub fn is_booked(&self) -> bool {
-        self.meter.bookable() && !self.is_gate()
+        self.meter.is_bookable() && !self.is_gate()
     }
 
     /// Returns true if it is given back when its hold expires without a settlement.
     pub fn refunds(&self) -> bool {
-        self.rule.on_expiry == OnExpiry::Refund && self.meter.bookable()
+        self.rule.on_expiry == OnExpiry::Refund && self.meter.is_bookable()
     }
 
     /// Returns the name of the shared counter that is used if there is no space for a counter per
@@ -113,14 +113,14 @@ pub struct Plan<'a> {
     /// The rule without limits that matches the only query, if there is one.
     unlimited: Option<&'a Rule>,
     /// The parts of the queries, if there are several.
-    parts: Vec<Part<'a>>,
+    by_query: Vec<QueryCharges<'a>>,
     /// The queries that made the plan.
     stated: SmallVec<[&'a dyn Statement; 1]>,
 }
 
 /// The part of a plan that belongs to one of several queries.
 #[derive(Clone, Debug, Default)]
-pub struct Part<'a> {
+pub struct QueryCharges<'a> {
     /// Indexes of its charges in the plan.
     pub charges: SmallVec<[usize; 4]>,
     /// The rule without limits that matches it, if there is one.
@@ -138,21 +138,24 @@ impl<'a> Plan<'a> {
             of_client: OutagePolicy::Unlimited,
             charges: SmallVec::new(),
             unlimited: None,
-            parts: Vec::new(),
+            by_query: Vec::new(),
             stated: SmallVec::from_buf([query as &dyn Statement]),
         }
     }
 
     /// Returns the number of queries.
     pub fn queries(&self) -> usize {
-        self.parts.len().max(1)
+        self.by_query.len().max(1)
     }
 
     /// Returns the part of the query with this index.
-    pub fn part(&self, query: usize) -> Part<'a> {
-        match self.parts.get(query) {
+    pub fn query_charges(&self, query: usize) -> QueryCharges<'a> {
+        match self.by_query.get(query) {
             Some(part) => part.clone(),
-            None => Part { charges: (0..self.charges.len()).collect(), unlimited: self.unlimited },
+            None => QueryCharges {
+                charges: (0..self.charges.len()).collect(),
+                unlimited: self.unlimited,
+            },
         }
     }
 
@@ -185,13 +188,13 @@ impl<'a> Plan<'a> {
             None => Decision::Never(Never { at: now, hit, readings }),
             Some(start) => Decision::Deny(Deny { at: now, start, hit, readings }),
         };
-        let part = |part: &Part<'a>| {
+        let part = |part: &QueryCharges<'a>| {
             let banned = part.charges.contains(&place);
             let charges = if banned { SmallVec::from_elem(0, 1) } else { SmallVec::new() };
-            Part { charges, unlimited: part.unlimited }
+            QueryCharges { charges, unlimited: part.unlimited }
         };
-        let parts = self.parts.iter().map(part).collect();
-        Some((Self { parts, ..self.only(&[place]) }, decision))
+        let by_query = self.by_query.iter().map(part).collect();
+        Some((Self { by_query, ..self.with_only(&[place]) }, decision))
     }
 
     /// Returns the gates, with their indexes.
@@ -206,10 +209,10 @@ impl<'a> Plan<'a> {
 
     /// Returns true if the store has to keep a record of it: because the id may be repeated, or
     /// because a settlement or release will follow.
-    pub fn recorded(&self) -> bool {
+    pub fn needs_record(&self) -> bool {
         self.id.keep.is_some()
             || self.hold.is_some()
-            || self.charges.iter().any(|charge| !charge.meter.bookable())
+            || self.charges.iter().any(|charge| !charge.meter.is_bookable())
     }
 
     /// Returns the longest time for which a charge counts.
@@ -234,24 +237,24 @@ impl<'a> Plan<'a> {
 
     /// Returns the fingerprint of the caller's statement: dimensions and cost. A claim has to state
     /// the same as its booking. A reload of the rules changes the plan, but not this.
-    pub fn stated(&self) -> u64 {
+    pub fn statement_fingerprint(&self) -> u64 {
         query::fingerprint(&self.stated)
     }
 
     /// Returns the same plan with only the charges at these indexes, for a store that keeps the
     /// others on other servers.
     #[must_use]
-    pub fn only(&self, places: &[usize]) -> Self {
+    pub fn with_only(&self, places: &[usize]) -> Self {
         let charges = places.iter().map(|&place| self.charges[place].clone()).collect();
-        Self { charges, parts: Vec::new(), stated: self.stated.clone(), ..*self }
+        Self { charges, by_query: Vec::new(), stated: self.stated.clone(), ..*self }
     }
 
     /// Returns the same plan without charges, held for the longest of its leases. Its record allows
     /// work that an outage policy admits without counting to be settled, released and renewed.
     pub(crate) fn uncharged(&self) -> Self {
-        let leases = self.charges.iter().filter(|charge| !charge.meter.bookable());
+        let leases = self.charges.iter().filter(|charge| !charge.meter.is_bookable());
         let lease = leases.map(|charge| charge.rule.lease).max();
-        Self { hold: self.hold.max(lease), ..self.only(&[]) }
+        Self { hold: self.hold.max(lease), ..self.with_only(&[]) }
     }
 
     /// Returns the handle for later operations on the plan.
@@ -285,7 +288,7 @@ impl<'a> Plan<'a> {
             other.key == added.key && (!carried || other.meter.kind() == added.meter.kind())
         };
         let known = others.iter().position(same);
-        if let Some(part) = self.parts.last_mut() {
+        if let Some(part) = self.by_query.last_mut() {
             let place = known.unwrap_or(place);
             if !part.charges.contains(&place) {
                 part.charges.push(place);
@@ -305,27 +308,27 @@ impl<'a> Plan<'a> {
     }
 
     /// Starts the part of the next one of several queries.
-    pub(crate) fn next_part(&mut self, query: &'a Query<'_>) {
+    pub(crate) fn begin_query(&mut self, query: &'a Query<'_>) {
         // The constructor has added the first query.
-        if !self.parts.is_empty() {
+        if !self.by_query.is_empty() {
             self.stated.push(query);
         }
         self.hold = self.hold.max(query.hold);
-        self.parts.push(Part::default());
+        self.by_query.push(QueryCharges::default());
     }
 
     /// Marks the current query as unlimited because of a rule.
-    pub(crate) fn set_free(&mut self, rule: &'a Rule) {
-        match self.parts.last_mut() {
+    pub(crate) fn set_unlimited(&mut self, rule: &'a Rule) {
+        match self.by_query.last_mut() {
             Some(part) => part.unlimited = Some(rule),
             None => self.unlimited = Some(rule),
         }
     }
 
     /// Removes the charges of rules that another rule in this plan replaces.
-    pub(crate) fn replace(&mut self) {
+    pub(crate) fn remove_replaced(&mut self) {
         let charged = self.charges.iter().map(|charge| charge.rule);
-        let free = self.parts.iter().filter_map(|part| part.unlimited);
+        let free = self.by_query.iter().filter_map(|part| part.unlimited);
         let replaced: Vec<&str> =
             charged.chain(free).flat_map(|rule| rule.replaces.iter().map(String::as_str)).collect();
         let is_replaced = |charge: &Charge<'_>| replaced.contains(&charge.rule.name.as_str());
@@ -334,7 +337,7 @@ impl<'a> Plan<'a> {
                 continue;
             }
             self.charges.remove(place);
-            for part in &mut self.parts {
+            for part in &mut self.by_query {
                 part.charges.retain(|other| *other != place);
                 part.charges.iter_mut().filter(|other| **other > place).for_each(|p| *p -= 1);
             }
@@ -379,11 +382,11 @@ impl<'a> Plan<'a> {
     /// Returns true if a booking may start at `start`: within the horizon, and in a known calendar
     /// period.
     pub fn reaches(&self, now: Timestamp, start: Timestamp) -> bool {
-        start <= now + self.horizon && self.calendars_know(start)
+        start <= now + self.horizon && self.is_in_known_periods(start)
     }
 
     /// Returns true if `at` is in one of the two known periods of every calendar charge.
-    fn calendars_know(&self, at: Timestamp) -> bool {
+    fn is_in_known_periods(&self, at: Timestamp) -> bool {
         self.charges.iter().all(|charge| match &charge.meter {
             Meter::Calendar(quota) => quota.boundaries.period(at).is_some(),
             _ => true,
@@ -400,27 +403,27 @@ impl<'a> Plan<'a> {
         &self,
         now: Timestamp,
         booking: bool,
-        mut earliest: impl FnMut(usize, Timestamp) -> Earliest,
-    ) -> Start {
-        if !self.calendars_know(now) {
-            return Start::Skew;
+        mut earliest: impl FnMut(usize, Timestamp) -> EarliestStart,
+    ) -> PlanStart {
+        if !self.is_in_known_periods(now) {
+            return PlanStart::Skew;
         }
         let mut start = now;
         let mut hit = None;
         loop {
             let before = start;
             for (index, charge) in self.charges.iter().enumerate() {
-                if charge.shadow() || (booking && !charge.meter.bookable()) {
+                if charge.shadow() || (booking && !charge.meter.is_bookable()) {
                     continue;
                 }
                 match earliest(index, start) {
-                    Earliest::At { start: at, limit } if at > start => {
+                    EarliestStart::At { start: at, limit } if at > start => {
                         start = at;
                         hit = Some(Hit { charge: index, limit });
                     }
-                    Earliest::At { .. } => {}
-                    Earliest::Never { limit } => {
-                        return Start::Never(Hit { charge: index, limit });
+                    EarliestStart::At { .. } => {}
+                    EarliestStart::Never { limit } => {
+                        return PlanStart::Never(Hit { charge: index, limit });
                     }
                 }
             }
@@ -429,15 +432,15 @@ impl<'a> Plan<'a> {
             }
         }
         match hit {
-            None => Start::Now,
-            Some(hit) => Start::Later(start, hit),
+            None => PlanStart::Now,
+            Some(hit) => PlanStart::Later(start, hit),
         }
     }
 }
 
 /// Time at which a plan can start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Start {
+pub enum PlanStart {
     /// Now.
     Now,
     /// At this time, because of this limit.

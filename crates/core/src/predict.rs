@@ -26,7 +26,7 @@ pub struct Forecast {
 
 /// The expected usage of a query that states an output cap.
 #[derive(Clone, Copy, Debug)]
-pub struct Expected<'q> {
+pub struct ExpectedUsage<'q> {
     model: &'q str,
     tokens: Tokens,
     choices: NonZeroU64,
@@ -34,7 +34,7 @@ pub struct Expected<'q> {
     stated: bool,
 }
 
-impl<'q> Expected<'q> {
+impl<'q> ExpectedUsage<'q> {
     /// Returns the expected usage of a query, or `None` if it states no output cap.
     pub fn of(query: &'q Query<'_>) -> Option<Self> {
         query.cost.output_tokens?;
@@ -50,7 +50,7 @@ impl<'q> Expected<'q> {
 /// Computes the largest output caps for the query that made a plan. Returns `None` if there are no
 /// readings, or if several queries made the plan.
 pub fn forecast(
-    expected: Expected<'_>,
+    expected: ExpectedUsage<'_>,
     plan: &Plan<'_>,
     decision: &Decision,
     prices: &PriceBook,
@@ -59,7 +59,7 @@ pub fn forecast(
     if plan.queries() > 1 || readings.is_empty() {
         return None;
     }
-    let asked = Asked { expected, prices };
+    let input = OutputForecast { expected, prices };
     let limits = || {
         let binding = plan.charges().iter().flat_map(|charge| {
             (0..charge.meter.len()).map(move |limit| (charge, charge.meter.limit(limit)))
@@ -68,15 +68,15 @@ pub fn forecast(
     };
     let free = limits().map(|((charge, limit), used)| (charge, limit.saturating_sub(used.used)));
     let whole = limits().map(|((charge, limit), _)| (charge, limit));
-    Some(Forecast { now: asked.longest(free), ever: asked.longest(whole) })
+    Some(Forecast { now: input.longest(free), ever: input.longest(whole) })
 }
 
-struct Asked<'a> {
-    expected: Expected<'a>,
+struct OutputForecast<'a> {
+    expected: ExpectedUsage<'a>,
     prices: &'a PriceBook,
 }
 
-impl Asked<'_> {
+impl OutputForecast<'_> {
     /// Returns the largest cap that fits all of these.
     fn longest<'p, 'a: 'p>(&self, rooms: impl Iterator<Item = (&'p Charge<'a>, u64)>) -> u64 {
         let mut longest = EXACT_MAX;

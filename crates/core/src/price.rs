@@ -27,12 +27,12 @@ pub struct Tokens {
     /// All tokens received, including reasoning tokens.
     pub output: u64,
     /// Those of them with other prices.
-    pub kinds: Kinds,
+    pub kinds: TokenKinds,
 }
 
 /// Counts of the tokens that have prices of their own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Kinds {
+pub struct TokenKinds {
     /// Input tokens that the provider read from its cache.
     pub cached_input: u64,
     /// Input tokens that the provider wrote to its cache.
@@ -53,7 +53,7 @@ impl Tokens {
 
     /// Returns a hash of the counts. Prices do not change it.
     pub(crate) fn identity(&self) -> u64 {
-        let Kinds { cached_input, cache_write, reasoning } = self.kinds;
+        let TokenKinds { cached_input, cache_write, reasoning } = self.kinds;
         let mut hasher = blake3::Hasher::new();
         for count in [self.input, self.output, cached_input, cache_write, reasoning] {
             hasher.update(&count.to_le_bytes());
@@ -212,7 +212,7 @@ impl ModelPrices {
 
 /// Handling of models without a price.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Unknown {
+pub enum UnknownModels {
     /// The price is unknown: where money is limited, the request is refused unless the caller
     /// states the cost.
     #[default]
@@ -230,13 +230,13 @@ pub enum Unknown {
 /// | names in the configuration | exact match |
 /// | then patterns in the configuration | in their order |
 /// | then the imported file | exact match |
-/// | then [`Unknown`] | applies to the rest |
+/// | then [`UnknownModels`] | applies to the rest |
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PriceBook {
     named: HashMap<String, ModelPrices>,
     patterns: Vec<(Pattern, ModelPrices)>,
     imported: HashMap<String, ModelPrices>,
-    unknown: Unknown,
+    unknown: UnknownModels,
 }
 
 /// Price of a model in a book.
@@ -252,7 +252,7 @@ pub enum Quote<'b> {
 
 impl PriceBook {
     /// Creates a book without models.
-    pub fn new(unknown: Unknown) -> Self {
+    pub fn new(unknown: UnknownModels) -> Self {
         Self { unknown, ..Self::default() }
     }
 
@@ -280,9 +280,9 @@ impl PriceBook {
             .or_else(|| fitting().map(|(_, prices)| prices))
             .or_else(|| self.imported.get(model));
         match (found, &self.unknown) {
-            (Some(prices), _) | (None, Unknown::Default(prices)) => Quote::Priced(prices),
-            (None, Unknown::Free) => Quote::Free,
-            (None, Unknown::Refuse) => Quote::Unknown,
+            (Some(prices), _) | (None, UnknownModels::Default(prices)) => Quote::Priced(prices),
+            (None, UnknownModels::Free) => Quote::Free,
+            (None, UnknownModels::Refuse) => Quote::Unknown,
         }
     }
 
@@ -293,7 +293,7 @@ impl PriceBook {
 
     /// Returns true if there is no price at all, not even a default.
     pub fn is_empty(&self) -> bool {
-        self.len() == 0 && !matches!(self.unknown, Unknown::Default(_))
+        self.len() == 0 && !matches!(self.unknown, UnknownModels::Default(_))
     }
 
     /// Returns the highest possible cost of a query, or `None` if it is not known in advance.
@@ -304,7 +304,7 @@ impl PriceBook {
     /// | states none | not known before the settlement | zero | refused, unless the book is empty |
     ///
     /// With an empty book, callers state the cost at settlement.
-    pub(crate) fn expect(&self, query: &Query<'_>) -> Result<Option<Money>, Unpriced> {
+    pub(crate) fn expect(&self, query: &Query<'_>) -> Result<Option<Money>, UnknownPrice> {
         let model = query.get(MODEL);
         let counted = query.cost.input_tokens.is_some() || query.cost.output_tokens.is_some();
         match self.of(query.model()) {
@@ -312,7 +312,7 @@ impl PriceBook {
             Quote::Priced(_) if !counted => Ok(None),
             Quote::Priced(prices) => Ok(Some(prices.cost_at_most(&Tokens::expected(query)))),
             Quote::Unknown if !counted && self.is_empty() => Ok(None),
-            Quote::Unknown => Err(Unpriced { model: model.map(str::to_owned) }),
+            Quote::Unknown => Err(UnknownPrice { model: model.map(str::to_owned) }),
         }
     }
 }
@@ -326,7 +326,7 @@ impl PriceBook {
         None => "a model has to be named, because its tokens cost money".to_owned(),
     }
 )]
-pub struct Unpriced {
+pub struct UnknownPrice {
     /// The model, if the query names one.
     pub model: Option<String>,
 }

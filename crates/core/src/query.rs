@@ -11,7 +11,7 @@ use crate::id::Id;
 use crate::key;
 use crate::limit::Unit;
 use crate::money::Money;
-use crate::price::{self, Kinds};
+use crate::price::{self, TokenKinds};
 use crate::rule::InlineRule;
 use crate::time::{EXACT_MAX, Span};
 
@@ -30,7 +30,7 @@ pub struct Query<'a> {
     /// Known cost. If money is limited and not stated here, it is computed from the tokens.
     pub cost: Cost,
     /// Tokens that have prices of their own.
-    pub kinds: Kinds,
+    pub kinds: TokenKinds,
     /// Number of completions that share the output tokens; at least one.
     pub choices: NonZeroU64,
     /// Id of the request.
@@ -79,7 +79,7 @@ impl<'a> Query<'a> {
         Self {
             dimensions: SmallVec::new(),
             cost: Cost::default(),
-            kinds: Kinds::default(),
+            kinds: TokenKinds::default(),
             choices: NonZeroU64::MIN,
             id,
             hold: None,
@@ -108,26 +108,26 @@ impl<'a> Query<'a> {
         let (name, value) = (name.into(), value.into());
         let wrong = |problem| Err(QueryError { dimension: name.clone().into_owned(), problem });
         if name.is_empty() || name.len() > VALUE_BYTES_MAX {
-            return wrong(Problem::Name);
+            return wrong(DimensionProblem::Name);
         }
         if name.starts_with(OWN) {
-            return wrong(Problem::Own);
+            return wrong(DimensionProblem::Own);
         }
         if value.is_empty() {
-            return wrong(Problem::Empty);
+            return wrong(DimensionProblem::Empty);
         }
         if value.len() > VALUE_BYTES_MAX {
-            return wrong(Problem::Long(value.len()));
+            return wrong(DimensionProblem::Long(value.len()));
         }
         let plain = key::is_plain(&value);
         if !plain && value.as_bytes().contains(&0) {
-            return wrong(Problem::Nul);
+            return wrong(DimensionProblem::Nul);
         }
         if self.get(&name).is_some() {
-            return wrong(Problem::Twice);
+            return wrong(DimensionProblem::Twice);
         }
         if self.dimensions.len() == DIMENSIONS_MAX {
-            return wrong(Problem::TooMany);
+            return wrong(DimensionProblem::TooMany);
         }
         self.dimensions.push(Dimension { name, value, whole: None, plain });
         Ok(())
@@ -177,10 +177,10 @@ impl<'a> Query<'a> {
     }
 
     /// Returns every value with the name of its dimension, as parts of a key.
-    pub(crate) fn parts(&self) -> impl Iterator<Item = (&str, key::Part<'_>)> {
+    pub(crate) fn key_parts(&self) -> impl Iterator<Item = (&str, key::KeyPart<'_>)> {
         self.dimensions.iter().map(|Dimension { name, value, whole, plain }| {
             let whole = whole.as_ref().unwrap_or(value);
-            (name.as_ref(), key::Part { text: value, whole, plain: *plain })
+            (name.as_ref(), key::KeyPart { text: value, whole, plain: *plain })
         })
     }
 }
@@ -210,7 +210,7 @@ impl Statement for Query<'_> {
             hasher.update(&[u8::from(amount.is_some())]);
             hasher.update(&amount.unwrap_or_default().to_le_bytes());
         }
-        let Kinds { cached_input, cache_write, reasoning } = self.kinds;
+        let TokenKinds { cached_input, cache_write, reasoning } = self.kinds;
         for amount in [cached_input, cache_write, reasoning, self.choices.get()] {
             hasher.update(&amount.to_le_bytes());
         }
@@ -245,12 +245,12 @@ pub struct QueryError {
     /// Name of the dimension.
     pub dimension: String,
     /// The problem.
-    pub problem: Problem,
+    pub problem: DimensionProblem,
 }
 
 /// Problem with a dimension.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Problem {
+pub enum DimensionProblem {
     /// The name is empty or too long.
     #[error("the name of a dimension has 1 to {VALUE_BYTES_MAX} bytes")]
     Name,
@@ -358,7 +358,7 @@ mod tests {
             "@route: a name that begins with @ is reserved: choose another"
         );
         let twice = query().with("a", "1").expect("first").with("a", "2").expect_err("second");
-        assert_eq!(twice.problem, Problem::Twice);
+        assert_eq!(twice.problem, DimensionProblem::Twice);
         let many = (0..DIMENSIONS_MAX).try_fold(query(), |q, n| q.with(n.to_string(), "v"));
         assert!(many.expect("at the limit").with("more", "v").is_err());
     }
@@ -398,7 +398,7 @@ mod tests {
             cost(Cost { input_tokens: Some(0), ..Cost::default() }),
             cost(Cost { output_tokens: Some(0), ..Cost::default() }),
             cost(Cost { money: Money::from_nanos(1), ..Cost::default() }),
-            Query { kinds: Kinds { reasoning: 1, ..Kinds::default() }, ..ann() },
+            Query { kinds: TokenKinds { reasoning: 1, ..TokenKinds::default() }, ..ann() },
             Query { choices: NonZeroU64::new(2).expect("two"), ..ann() },
         ];
         let mut seen: Vec<u64> = different.iter().map(stated).chain([same]).collect();

@@ -3,7 +3,7 @@
 use crate::limit::Limit;
 use crate::outage::OutagePolicy;
 use crate::query::OWN;
-use crate::ruleset::{Compiled, RulesetError};
+use crate::ruleset::{CompiledRule, RulesetError};
 use crate::time::Span;
 
 /// A limit on the work that it matches, with one counter per combination of values of some
@@ -253,7 +253,7 @@ impl Group {
 
 /// A limit that a query contains, under a key of the caller's choice.
 #[derive(Clone, Debug)]
-pub struct InlineRule(pub(crate) Compiled);
+pub struct InlineRule(pub(crate) CompiledRule);
 
 impl InlineRule {
     /// Prefix of the keys of inline limits; no key of the configuration starts with it.
@@ -266,7 +266,7 @@ impl InlineRule {
         key: &str,
         limits: impl IntoIterator<Item = Limit>,
     ) -> Result<Self, RulesetError> {
-        Compiled::inline(Rule::new(name, limits), key).map(Self)
+        CompiledRule::inline(Rule::new(name, limits), key).map(Self)
     }
 
     /// Admits while anything is left.

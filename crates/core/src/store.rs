@@ -3,7 +3,7 @@
 //!
 //! # States of a record
 //!
-//! A plan that is [recorded](Plan::recorded) leaves a record under its id. The effect of an
+//! A plan that is [recorded](Plan::needs_record) leaves a record under its id. The effect of an
 //! operation depends on the state of the record:
 //!
 //! | | none, lapsed | booked | open | settled | cancelled |
@@ -83,7 +83,7 @@ pub trait Store: Send + Sync {
     ///
     /// A claimed booking is given back only if the handle is that of its claimant. For any other
     /// handle the booking ends, and amounts that the claimant may have used stay charged.
-    fn cancel(&self, handle: &Handle) -> impl Future<Output = Result<Ended, Error>> + Send;
+    fn cancel(&self, handle: &Handle) -> impl Future<Output = Result<EndResult, Error>> + Send;
 
     /// Replaces the estimate by the actual cost and ends the leases.
     ///
@@ -93,16 +93,16 @@ pub trait Store: Send + Sync {
         &self,
         handle: &Handle,
         actual: &Cost,
-    ) -> impl Future<Output = Result<Ended, Error>> + Send;
+    ) -> impl Future<Output = Result<EndResult, Error>> + Send;
 
     /// Ends the leases and keeps the charges. A repetition is a replay.
-    fn release(&self, handle: &Handle) -> impl Future<Output = Result<Ended, Error>> + Send;
+    fn release(&self, handle: &Handle) -> impl Future<Output = Result<EndResult, Error>> + Send;
 
     /// Extends leases and hold by their full length from now. Returns the time before which they
     /// have to be renewed again.
     ///
     /// If any of them has expired, none is renewed.
-    fn renew(&self, handle: &Handle) -> impl Future<Output = Result<Renewed, Error>> + Send;
+    fn renew(&self, handle: &Handle) -> impl Future<Output = Result<Renewal, Error>> + Send;
 
     /// Gives back the amounts of the plan, for callers that know the amount but not the admission.
     /// The oldest usage goes first, at most down to zero; leases are kept. Returns the usage after
@@ -122,7 +122,7 @@ pub trait Store: Send + Sync {
         &self,
         plan: &Plan<'_>,
         wait: Span,
-    ) -> impl Future<Output = Result<Shut, Error>> + Send;
+    ) -> impl Future<Output = Result<GateClosure, Error>> + Send;
 
     /// Removes all usage of the plan's counters and opens their gates. Returns the time of the
     /// reset.
@@ -183,7 +183,7 @@ pub enum Claim {
 
 /// Result of renewing leases and hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Renewed {
+pub struct Renewal {
     /// Time of the renewal, by the clock of the store.
     pub at: Timestamp,
     /// Time at which the first of them expires.
@@ -192,7 +192,7 @@ pub struct Renewed {
 
 /// Result of closing gates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shut {
+pub struct GateClosure {
     /// Time of the operation, by the clock of the store.
     pub at: Timestamp,
     /// Time until which the last of the gates is closed.
@@ -201,7 +201,7 @@ pub struct Shut {
 
 /// Result of cancelling, settling or releasing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ended {
+pub struct EndResult {
     /// Time of the operation, by the clock of the store.
     pub at: Timestamp,
     /// True if it was done before. Nothing has changed.
@@ -228,7 +228,7 @@ pub enum Attempt {
 
 /// Reason for a missing answer, and the attempt whose outcome is unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unanswered {
+pub struct StoreFailure {
     /// The reason.
     pub reason: String,
     /// The attempt that may have been charged: see [`Store::give_up`].
@@ -236,20 +236,20 @@ pub struct Unanswered {
 }
 
 /// A reason with nothing charged.
-impl From<String> for Unanswered {
+impl From<String> for StoreFailure {
     fn from(reason: String) -> Self {
         Self { reason, attempt: None }
     }
 }
 
 /// A reason with nothing charged.
-impl From<&str> for Unanswered {
+impl From<&str> for StoreFailure {
     fn from(reason: &str) -> Self {
         reason.to_owned().into()
     }
 }
 
-impl fmt::Display for Unanswered {
+impl fmt::Display for StoreFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.reason)
     }
@@ -260,7 +260,7 @@ impl fmt::Display for Unanswered {
 pub enum Error {
     /// The store did not answer. The outage policy of the rule decides.
     #[error("the store did not answer: {0}")]
-    Unavailable(Unanswered),
+    Unavailable(StoreFailure),
     /// The clocks of node and store are in different calendar periods.
     #[error("the clocks of this node and of the store are in different calendar periods")]
     ClockSkew,
@@ -296,5 +296,5 @@ pub enum Error {
         "a booking can't be made across slots of a Redis Cluster: let its rules count by one \
          `partition`"
     )]
-    Spread,
+    CrossSlot,
 }

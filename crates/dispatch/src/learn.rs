@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use sluicegate_config::LearnOptions;
 use sluicegate_core::time::{Span, Timestamp};
-use sluicegate_vendors::{Answer, Watch};
+use sluicegate_vendors::{AdviceContext, UpstreamResponse};
 
 use crate::handler::Heard;
 
@@ -27,12 +27,13 @@ impl Ear {
         let learn = self.learn?;
         let headers: Vec<_> =
             heard.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        let answer = Answer { status: heard.status, headers: &headers, body: &heard.body, at };
+        let answer =
+            UpstreamResponse { status: heard.status, headers: &headers, body: &heard.body, at };
         let refusals = match sluicegate_vendors::is_refusal(&answer) {
             true => self.refusals.fetch_add(1, Ordering::Relaxed),
             false => self.refusals.swap(0, Ordering::Relaxed),
         };
-        let watch = Watch { below: learn.below, refusals };
+        let watch = AdviceContext { below: learn.below, refusals };
         let chance = RandomState::new().build_hasher().finish();
         sluicegate_vendors::pause(&answer, watch, learn.pause_max, chance)
     }

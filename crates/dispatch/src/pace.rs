@@ -136,7 +136,7 @@ impl Pace {
         match booked {
             Ok(booked) => booked.map(|wait| (id, wait)),
             // The policy of the rules says what holds without the store.
-            Err(Failure::Store(Error::Unavailable(_) | Error::Full | Error::Spread)) => {
+            Err(Failure::Store(Error::Unavailable(_) | Error::Full | Error::CrossSlot)) => {
                 Err(self.acquire(alone, Some(id)).await)
             }
             Err(error) => Err(self.failed(&error)),

@@ -142,7 +142,7 @@ pub(crate) fn admitted(
 
 /// What names an admission afterwards, if the store remembers it.
 fn handle(answer: &Answer<'_, '_>) -> Option<Handle> {
-    answer.plan().recorded().then(|| answer.plan().handle())
+    answer.plan().needs_record().then(|| answer.plan().handle())
 }
 
 pub(crate) fn refused(answer: &Answer<'_, '_>) -> Refusal {

@@ -9,7 +9,7 @@ use axum::http::response::Parts;
 use hyper::body::Incoming;
 use sluicegate_http::upstream::{CaError, CredentialsError, Signer, Upstream, Ways, is_address};
 use sluicegate_service::Service;
-use sluicegate_vendors::{Answer, Watch};
+use sluicegate_vendors::{AdviceContext, UpstreamResponse};
 use tokio::time::timeout;
 use tracing::{info, warn};
 
@@ -103,7 +103,7 @@ impl Route {
     /// Whether an answer says something of limits; most do not.
     pub(crate) fn hears(&self, head: &Parts) -> bool {
         let said =
-            || head.headers.keys().any(|name| sluicegate_vendors::speaks_of_limits(name.as_str()));
+            || head.headers.keys().any(|name| sluicegate_vendors::is_limit_header(name.as_str()));
         let hears = matches!(head.status.as_u16(), 403 | 429 | 503) || said();
         if !hears && self.refusals.load(Ordering::Relaxed) != 0 {
             self.refusals.store(0, Ordering::Relaxed);
@@ -118,12 +118,13 @@ impl Route {
         let fields = head
             .headers
             .iter()
-            .filter(|(name, _)| sluicegate_vendors::speaks_of_limits(name.as_str()));
+            .filter(|(name, _)| sluicegate_vendors::is_limit_header(name.as_str()));
         let headers: Vec<_> = fields
             .filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)))
             .collect();
         let status = head.status.as_u16();
-        let mut answer = Answer { status, headers: &headers, body: &[], at: self.service.now() };
+        let mut answer =
+            UpstreamResponse { status, headers: &headers, body: &[], at: self.service.now() };
         let refused = sluicegate_vendors::is_refusal(&answer);
         let hint = if refused {
             // Whatever can't be read in time is read by the caller, as it would be anyway.
@@ -137,7 +138,7 @@ impl Route {
             true => self.refusals.fetch_add(1, Ordering::Relaxed),
             false => self.refusals.swap(0, Ordering::Relaxed),
         };
-        let watch = Watch { below: learn.below, refusals };
+        let watch = AdviceContext { below: learn.below, refusals };
         let chance = RandomState::new().build_hasher().finish();
         let span = sluicegate_vendors::pause(&answer, watch, learn.pause_max, chance);
         let Some(span) = span else { return };

@@ -3,7 +3,7 @@
 use std::num::NonZeroU64;
 
 use sluicegate_core::Money;
-use sluicegate_core::price::{self, Kinds};
+use sluicegate_core::price::{self, TokenKinds};
 use sluicegate_core::query::Cost;
 use sluicegate_core::time::EXACT_MAX;
 
@@ -63,7 +63,7 @@ pub(crate) struct Stated {
     /// The amounts.
     pub(crate) cost: Cost,
     /// The tokens among them that have prices of their own.
-    pub(crate) kinds: Kinds,
+    pub(crate) kinds: TokenKinds,
     /// How many answers were asked for.
     pub(crate) choices: NonZeroU64,
     /// Of the tokens sent, the question; all of them if they were not told apart.
@@ -114,7 +114,7 @@ impl EstimateBody {
         let choices = choices.ok_or_else(|| Refusal::field("cost.n", "must be at least 1"))?;
         let capped = price::capped(caps.into_iter().flatten(), choices.get());
         let output = whole("cost.outputTokens", self.output_tokens)?.max(capped);
-        let kinds = Kinds {
+        let kinds = TokenKinds {
             cached_input: whole("cost.cachedInputTokens", self.cached_input_tokens)?.unwrap_or(0),
             cache_write: whole("cost.cacheWriteTokens", self.cache_write_tokens)?.unwrap_or(0),
             reasoning: whole("cost.reasoningTokens", self.reasoning_tokens)?.unwrap_or(0),

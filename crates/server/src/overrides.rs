@@ -9,7 +9,7 @@ use sluicegate_core::override_store::{OverrideStore, OverridesVersion};
 use sluicegate_core::overrides::Override;
 use sluicegate_core::query::VALUE_BYTES_MAX;
 use sluicegate_core::rule::Pattern;
-use sluicegate_core::ruleset::Problem;
+use sluicegate_core::ruleset::RulesetProblem;
 use sluicegate_core::store;
 use sluicegate_core::{Id, Limit, Span, Timestamp};
 use tokio::sync::Mutex;
@@ -193,7 +193,7 @@ impl Overrides {
 
     fn apply(&self, known: &Known) {
         let meanings: Vec<_> = known.entries.iter().map(|entry| entry.meaning.clone()).collect();
-        self.service.limiter().override_with(&meanings, self.service.now());
+        self.service.limiter().set_overrides(&meanings, self.service.now());
     }
 
     /// Every override that is known here.
@@ -204,7 +204,7 @@ impl Overrides {
         let mut shown: Vec<_> = known.entries.iter().collect();
         shown.sort_by_key(|entry| entry.meaning.since);
         let problem = |id: Id| {
-            let misfit = rules.misfits().iter().find(|(other, _)| *other == id);
+            let misfit = rules.unmatched_overrides().iter().find(|(other, _)| *other == id);
             misfit.map(|(_, error)| error.to_string())
         };
         shown
@@ -222,9 +222,9 @@ impl Overrides {
         let (document, lasts) = body.document(id, by, now)?;
         let meaning = document.meaning()?;
         let rules = self.service.limiter().rules().with_overrides(&[meaning]);
-        if let Some((_, error)) = rules.misfits().first() {
+        if let Some((_, error)) = rules.unmatched_overrides().first() {
             let kind = match error.problem {
-                Problem::NoSuchRule => Kind::Unknown,
+                RulesetProblem::NoSuchRule => Kind::Unknown,
                 _ => Kind::Invalid,
             };
             return Err(Refusal::new(kind, error.to_string()));

@@ -86,7 +86,7 @@ impl From<PlanError> for Refusal {
                 let detail = text.strip_prefix(&format!("{dimension}: ")).unwrap_or(&text);
                 Self::field(dimension, detail)
             }
-            PlanError::Unpriced(unpriced) => Self::field(price::MODEL, unpriced.to_string()),
+            PlanError::UnknownPrice(unpriced) => Self::field(price::MODEL, unpriced.to_string()),
             PlanError::TooMany { .. } => {
                 let text = error.to_string();
                 let detail = text.strip_prefix("requests: ").unwrap_or(&text);
@@ -108,7 +108,7 @@ impl From<Error> for Refusal {
             Error::Conflict | Error::Differs | Error::NotClaimed => Kind::Conflict,
             Error::Unknown => Kind::Unknown,
             Error::Gone | Error::Lost => Kind::Gone,
-            Error::TooMany | Error::Spread => Kind::Invalid,
+            Error::TooMany | Error::CrossSlot => Kind::Invalid,
         };
         Self::new(kind, error.to_string())
     }

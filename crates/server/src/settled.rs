@@ -1,6 +1,6 @@
 //! What work came to, for a caller that passes it on with its answer.
 
-use sluicegate_core::store::Ended;
+use sluicegate_core::store::EndResult;
 use sluicegate_core::{Money, Span};
 
 use crate::cost::Stated;
@@ -38,7 +38,7 @@ pub(crate) async fn settle(
 }
 
 impl Settled {
-    fn new(ticket: &Ticket, stated: &Stated, cost: Option<Money>, ended: Ended) -> Self {
+    fn new(ticket: &Ticket, stated: &Stated, cost: Option<Money>, ended: EndResult) -> Self {
         let start = ticket.origin.as_ref().map(|Origin { start, .. }| *start);
         Self {
             replayed: ended.replayed,

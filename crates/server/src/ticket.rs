@@ -40,7 +40,7 @@ impl Ticket {
         let held = match question {
             Question::Peek => false,
             Question::Book => true,
-            Question::Acquire | Question::Tally => answer.plan().recorded(),
+            Question::Acquire | Question::Tally => answer.plan().needs_record(),
         };
         held.then(|| Self::new(answer, answer.plan().handle()))
     }

@@ -9,7 +9,7 @@ use axum::body::Body;
 use axum::http::{HeaderMap, Request, StatusCode, header};
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
-use sluicegate_core::price::{ModelPrices, PriceBook, Rates, Unknown};
+use sluicegate_core::price::{ModelPrices, PriceBook, Rates, UnknownModels};
 use sluicegate_core::rule::{Group, Mode, OnExpiry, Rule};
 use sluicegate_core::ruleset::{Ruleset, Settings};
 use sluicegate_core::time::{Span, Timestamp};
@@ -164,7 +164,8 @@ async fn a_model_without_a_price_is_refused_where_money_is_limited() {
         assert_eq!(refused, (StatusCode::BAD_REQUEST, json!(field)));
     }
     assert_eq!(api.used().await, [json!(0.01)], "the estimate stands until it is known better");
-    let free = Api::priced([rule("BUDGET", &["5.00 USD/day"])], PriceBook::new(Unknown::Free));
+    let free =
+        Api::priced([rule("BUDGET", &["5.00 USD/day"])], PriceBook::new(UnknownModels::Free));
     assert_eq!(free.ok("/v1/acquire", asks(json!({ "inputTokens": 10 }))).await["allowed"], true);
     let tokens = Api::of([rule("TOKENS", &["100 tokens/day"])]);
     let answer = tokens.ok("/v1/acquire", asks(json!({ "inputTokens": 10 }))).await;

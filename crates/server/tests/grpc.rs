@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use prost::Message as _;
-use sluicegate_core::price::{ModelPrices, PriceBook, Rates, Unknown};
+use sluicegate_core::price::{ModelPrices, PriceBook, Rates, UnknownModels};
 use sluicegate_core::rule::{Group, Rule};
 use sluicegate_core::ruleset::{Ruleset, Settings};
 use sluicegate_core::time::{Span, Timestamp};
@@ -55,7 +55,7 @@ impl Api {
     fn priced(limits: &[&str]) -> Self {
         let price = |text: &str| text.parse().expect("a price");
         let rates = Rates::new(price("0.20 USD/1M"), price("0.60 USD/1M"));
-        let book = PriceBook::new(Unknown::Default(ModelPrices::new(rates, Vec::new())));
+        let book = PriceBook::new(UnknownModels::Default(ModelPrices::new(rates, Vec::new())));
         let limits = limits.iter().map(|text| text.parse::<Limit>().expect(text));
         let group = Group::new("g", [Rule::new("USER", limits).per(&["userId"])]);
         let settings = Settings { prices: Arc::new(book), ..Settings::default() };

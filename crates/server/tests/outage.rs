@@ -7,7 +7,7 @@ use axum::body::Body;
 use axum::http::{HeaderMap, Request, StatusCode, header};
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
-use sluicegate_core::outage::{Outage, OutagePolicy};
+use sluicegate_core::outage::{OutagePolicies, OutagePolicy};
 use sluicegate_core::rule::{Group, Rule};
 use sluicegate_core::ruleset::{Ruleset, Settings};
 use sluicegate_core::time::Timestamp;
@@ -27,7 +27,7 @@ fn cut_off() -> (Router, Metrics) {
     let clock = Arc::new(ManualClock::new(EPOCH));
     let memory = || Memory::with_clock(Capacity::default(), clock.clone());
     let internal = ("INTERNAL".to_owned(), OutagePolicy::Local);
-    let outage = Outage { by_client_type: [internal].into(), ..Outage::default() };
+    let outage = OutagePolicies { by_client_type: [internal].into(), ..OutagePolicies::default() };
     let limit = "16/h".parse::<Limit>().expect("a limit");
     let groups = vec![Group::new("all", [Rule::new("USER", [limit]).per(&["userId"])])];
     let rules = Ruleset::new(groups, Settings { outage, ..Settings::default() }).expect("rules");
@@ -101,7 +101,7 @@ async fn what_only_the_store_can_do_is_an_error_that_is_counted() {
 async fn a_ban_holds_while_the_store_does_not_answer() {
     let clock = Arc::new(ManualClock::new(EPOCH));
     let memory = || Memory::with_clock(Capacity::default(), clock.clone());
-    let outage = Outage { default: OutagePolicy::Unlimited, ..Outage::default() };
+    let outage = OutagePolicies { default: OutagePolicy::Unlimited, ..OutagePolicies::default() };
     let ban = Rule::new("BLOCKED", ["0".parse::<Limit>().expect("a ban")]).per(&["userId"]);
     let settings = Settings { outage, ..Settings::default() };
     let rules = Ruleset::new(vec![Group::new("all", [ban])], settings).expect("rules");

@@ -6,7 +6,7 @@ use sluicegate_core::algorithm::Reading;
 use sluicegate_core::decision::{Allow, Closed, Hit};
 use sluicegate_core::limit::Unit;
 use sluicegate_core::outage::OutagePolicy;
-use sluicegate_core::predict::{self, Expected, Forecast};
+use sluicegate_core::predict::{self, ExpectedUsage, Forecast};
 use sluicegate_core::query::Query;
 use sluicegate_core::rule::Mode;
 use sluicegate_core::ruleset::Ruleset;
@@ -31,7 +31,7 @@ pub struct Asked<'a> {
     /// The model that all queries name; empty if they don't.
     model: &'a str,
     /// What the only query expects.
-    expected: Option<Expected<'a>>,
+    expected: Option<ExpectedUsage<'a>>,
 }
 
 impl<'a> Asked<'a> {
@@ -41,7 +41,7 @@ impl<'a> Asked<'a> {
         let first = models.next().unwrap_or_default();
         let model = if models.all(|other| other == first) { first } else { "" };
         let expected = match queries {
-            [query] => Expected::of(query),
+            [query] => ExpectedUsage::of(query),
             _ => None,
         };
         Self { model, expected }

@@ -7,7 +7,7 @@ use sluicegate_core::limiter::Verdict;
 use sluicegate_core::plan::Handle;
 use sluicegate_core::query::{Cost, Query, RequestId};
 use sluicegate_core::ruleset::{PlanError, Ruleset};
-use sluicegate_core::store::{self, Claim, Ended, Renewed, Shut, Store as _, Usage};
+use sluicegate_core::store::{self, Claim, EndResult, GateClosure, Renewal, Store as _, Usage};
 use sluicegate_core::time::{Clock, Span, Timestamp};
 use sluicegate_core::{Decision, Id, Limiter, Plan};
 use sluicegate_store::{AnyStore, SharedClock};
@@ -168,7 +168,7 @@ impl Service {
     }
 
     /// Replaces the estimate of an admission by its actual cost.
-    pub async fn settle(&self, handle: &Handle, cost: &Cost) -> Result<Ended, store::Error> {
+    pub async fn settle(&self, handle: &Handle, cost: &Cost) -> Result<EndResult, store::Error> {
         let began = self.clock.now();
         let waiting = self.waiting(handle.id, Operation::Settle, began);
         let ended = waiting.heard(self.limiter.settle(handle, cost).await)?;
@@ -177,7 +177,7 @@ impl Service {
     }
 
     /// Gives the leases of an admission back.
-    pub async fn release(&self, handle: &Handle) -> Result<Ended, store::Error> {
+    pub async fn release(&self, handle: &Handle) -> Result<EndResult, store::Error> {
         let began = self.clock.now();
         let waiting = self.waiting(handle.id, Operation::Release, began);
         let ended = waiting.heard(self.limiter.release(handle).await)?;
@@ -186,7 +186,7 @@ impl Service {
     }
 
     /// Takes back work that never left.
-    pub async fn cancel(&self, handle: &Handle) -> Result<Ended, store::Error> {
+    pub async fn cancel(&self, handle: &Handle) -> Result<EndResult, store::Error> {
         let began = self.clock.now();
         let waiting = self.waiting(handle.id, Operation::Cancel, began);
         let ended = waiting.heard(self.limiter.cancel(handle).await)?;
@@ -195,7 +195,7 @@ impl Service {
     }
 
     /// Makes the leases and the hold of an admission last longer.
-    pub async fn renew(&self, handle: &Handle) -> Result<Renewed, store::Error> {
+    pub async fn renew(&self, handle: &Handle) -> Result<Renewal, store::Error> {
         let began = self.clock.now();
         let waiting = self.waiting(handle.id, Operation::Renew, began);
         let renewed = waiting.heard(self.limiter.renew(handle).await)?;
@@ -240,7 +240,7 @@ impl Service {
         let places = plan.charges().iter().enumerate();
         let places = places.filter(|(_, charge)| chosen(&charge.rule().name));
         let places: Vec<_> = places.map(|(place, _)| place).collect();
-        let plan = plan.only(&places);
+        let plan = plan.with_only(&places);
         let waiting = self.waiting(plan.id.id, Operation::Reset, began);
         let at = waiting.heard(self.limiter.reset(&plan).await)?;
         let effect = Effect::Reset { plan: &plan };
@@ -249,7 +249,7 @@ impl Service {
     }
 
     /// Keeps the gates of a query's rules closed for so long; see [`Store::close`](store::Store::close).
-    pub async fn close(&self, query: &Query<'_>, span: Span) -> Result<Shut, Failure> {
+    pub async fn close(&self, query: &Query<'_>, span: Span) -> Result<GateClosure, Failure> {
         let rules = self.limiter.rules();
         let plan = rules.plan(query, &self.clock)?;
         Ok(self.limiter.close(&plan, span).await?)
@@ -296,10 +296,10 @@ impl Service {
         operation: Operation,
         handle: &Handle,
         cost: Option<&Cost>,
-        ended: Ended,
+        ended: EndResult,
         began: Timestamp,
     ) {
-        let Ended { at, replayed } = ended;
+        let EndResult { at, replayed } = ended;
         let effect = Effect::Ended { replayed, claimant: handle.claimant, cost };
         self.followed(handle.id, operation, Some(at), effect, began);
     }

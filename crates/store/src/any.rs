@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use sluicegate_core::plan::Handle;
 use sluicegate_core::query::Cost;
-use sluicegate_core::store::{Attempt, Claim, Ended, Error, Renewed, Shut, Usage};
+use sluicegate_core::store::{Attempt, Claim, EndResult, Error, GateClosure, Renewal, Usage};
 use sluicegate_core::{Decision, Id, Plan, Span, Store, Timestamp};
 
 use crate::Memory;
@@ -162,12 +162,12 @@ operations! {
     peek(&plan: Plan<'_>) -> Decision;
     book(&plan: Plan<'_>) -> Decision;
     claim(&plan: Plan<'_>; claimant: Id) -> Claim;
-    cancel(&handle: Handle) -> Ended;
-    settle(&handle: Handle, &actual: Cost) -> Ended;
-    release(&handle: Handle) -> Ended;
-    renew(&handle: Handle) -> Renewed;
+    cancel(&handle: Handle) -> EndResult;
+    settle(&handle: Handle, &actual: Cost) -> EndResult;
+    release(&handle: Handle) -> EndResult;
+    renew(&handle: Handle) -> Renewal;
     refund(&plan: Plan<'_>) -> Usage;
-    close(&plan: Plan<'_>; wait: Span) -> Shut;
+    close(&plan: Plan<'_>; wait: Span) -> GateClosure;
     reset(&plan: Plan<'_>) -> Timestamp;
     usage(&plan: Plan<'_>) -> Usage;
 }

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use pollster::block_on;
 use sluicegate_core::limiter::Verdict;
-use sluicegate_core::outage::{Outage, OutagePolicy};
+use sluicegate_core::outage::{OutagePolicies, OutagePolicy};
 use sluicegate_core::query::{Cost, Query, RequestId};
 use sluicegate_core::rule::{Group, Rule};
 use sluicegate_core::ruleset::{Ruleset, Settings};
-use sluicegate_core::store::{Ended, Error};
+use sluicegate_core::store::{EndResult, Error};
 use sluicegate_core::{Decision, Id, Limit, Limiter, Span};
 use sluicegate_store::memory::{Capacity, Memory};
 use sluicegate_testkit::suite::EPOCH;
@@ -32,7 +32,7 @@ impl Node {
         let clock = Arc::new(ManualClock::new(EPOCH));
         let memory = || Memory::with_clock(Capacity::default(), clock.clone());
         let internal = ("INTERNAL".to_owned(), OutagePolicy::Open);
-        let outage = Outage { default, by_client_type: [internal].into(), nodes_max: 4 };
+        let outage = OutagePolicies { default, by_client_type: [internal].into(), nodes_max: 4 };
         let groups = rules.into_iter().map(|rule| Group::new(rule.name.clone(), [rule]));
         let settings = Settings { outage, ..Settings::default() };
         let rules = Ruleset::new(groups.collect(), settings).expect("rules");
@@ -167,7 +167,7 @@ fn an_admission_of_the_fallback_is_settled_in_the_fallback() {
     assert_eq!(node.admitted(1), 0);
     let handle =
         |query: &Query<'_>| node.limiter.rules().plan(query, EPOCH).expect("a plan").handle();
-    let ended = Ok(Ended { at: EPOCH, replayed: false });
+    let ended = Ok(EndResult { at: EPOCH, replayed: false });
     assert!(block_on(node.limiter.renew(&handle(&alone))).is_ok());
     assert_eq!(block_on(node.limiter.release(&handle(&alone))), ended);
     assert!(matches!(block_on(node.limiter.release(&handle(&before))), Err(Error::Unavailable(_))));

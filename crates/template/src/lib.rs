@@ -26,9 +26,9 @@ use std::fmt;
 
 use serde_json::Value;
 
-pub use member::Member;
-pub use parse::{Problem, SyntaxError};
-pub use render::{RenderError, Scope, as_text, scalar};
+pub use member::JsonPath;
+pub use parse::{PlaceholderProblem, SyntaxError};
+pub use render::{RenderError, ValueSource, as_text, scalar};
 
 /// First name of a placeholder: the object that contains the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,29 +68,29 @@ impl fmt::Display for Root {
 
 /// A placeholder: the path of its value, and a default if the value is missing.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct Placeholder {
     root: Root,
-    member: Member,
+    member: JsonPath,
     default: Option<Value>,
 }
 
 /// A text with placeholders.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Text {
-    parts: Vec<Part>,
+    parts: Vec<TemplatePart>,
 }
 
 #[derive(Clone, PartialEq, Eq)]
-enum Part {
+enum TemplatePart {
     Fixed(String),
-    Place(Place),
+    Placeholder(Placeholder),
 }
 
 impl Text {
     /// Returns the text before the first placeholder.
     pub fn beginning(&self) -> &str {
         match self.parts.first() {
-            Some(Part::Fixed(text)) => text,
+            Some(TemplatePart::Fixed(text)) => text,
             _ => "",
         }
     }
@@ -98,21 +98,21 @@ impl Text {
     /// Returns the texts between the placeholders.
     pub fn fixed(&self) -> impl Iterator<Item = &str> {
         self.parts.iter().filter_map(|part| match part {
-            Part::Fixed(text) => Some(text.as_str()),
-            Part::Place(_) => None,
+            TemplatePart::Fixed(text) => Some(text.as_str()),
+            TemplatePart::Placeholder(_) => None,
         })
     }
 
     /// Returns true if it is the same for every message.
     pub fn is_fixed(&self) -> bool {
-        self.parts.iter().all(|part| matches!(part, Part::Fixed(_)))
+        self.parts.iter().all(|part| matches!(part, TemplatePart::Fixed(_)))
     }
 }
 
 /// Creates a text without placeholders, even if it contains braces.
 impl From<String> for Text {
     fn from(fixed: String) -> Self {
-        Self { parts: vec![Part::Fixed(fixed)] }
+        Self { parts: vec![TemplatePart::Fixed(fixed)] }
     }
 }
 
@@ -122,7 +122,7 @@ pub enum Tree {
     /// A value without placeholders.
     Fixed(Value),
     /// One placeholder, which becomes the value itself.
-    Place(Place),
+    Placeholder(Placeholder),
     /// A text with placeholders.
     Text(Text),
     /// A list.
@@ -132,7 +132,7 @@ pub enum Tree {
 }
 
 /// Formats it as written, without the default.
-impl fmt::Display for Place {
+impl fmt::Display for Placeholder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bare = self.root == Root::Message && !self.member.is_whole();
         match (bare, self.member.is_whole()) {
@@ -143,7 +143,7 @@ impl fmt::Display for Place {
     }
 }
 
-impl fmt::Debug for Place {
+impl fmt::Debug for Placeholder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{{{{{self}}}}}")
     }
@@ -155,8 +155,8 @@ impl fmt::Debug for Text {
         f.write_str("Text(")?;
         for part in &self.parts {
             match part {
-                Part::Fixed(_) => f.write_str("…")?,
-                Part::Place(place) => write!(f, "{place:?}")?,
+                TemplatePart::Fixed(_) => f.write_str("…")?,
+                TemplatePart::Placeholder(place) => write!(f, "{place:?}")?,
             }
         }
         f.write_str(")")

@@ -1,18 +1,18 @@
-//! [`Member`]: a path in a JSON value, such as `data.items.0.name`, or `.` for the whole value.
+//! [`JsonPath`]: a path in a JSON value, such as `data.items.0.name`, or `.` for the whole value.
 
 use std::fmt;
 
 use serde_json::Value;
 
-use super::parse::{self, Problem};
+use super::parse::{self, PlaceholderProblem};
 
 /// A path in a JSON value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Member(Vec<String>);
+pub struct JsonPath(Vec<String>);
 
-impl Member {
+impl JsonPath {
     /// Parses `data.items.0.name`; `.` is the whole value.
-    pub fn parse(text: &str) -> Result<Self, Problem> {
+    pub fn parse(text: &str) -> Result<Self, PlaceholderProblem> {
         if text.trim() == "." {
             return Ok(Self::default());
         }
@@ -52,7 +52,7 @@ fn index(step: &str) -> Option<usize> {
     (number.to_string() == step).then_some(number)
 }
 
-impl fmt::Display for Member {
+impl fmt::Display for JsonPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_whole() {
             return f.write_str(".");

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Member, Part, Place, Root, Text, Tree};
+use super::{JsonPath, Placeholder, Root, TemplatePart, Text, Tree};
 
 const OPEN: &str = "{{";
 const CLOSE: &str = "}}";
@@ -16,12 +16,12 @@ pub struct SyntaxError {
     /// The text between the braces.
     pub written: String,
     /// The problem. Unlike `written`, it never contains a secret.
-    pub problem: Problem,
+    pub problem: PlaceholderProblem,
 }
 
 /// Problem with a placeholder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Problem {
+pub enum PlaceholderProblem {
     /// The braces are not closed.
     #[error("has no end: write }}}}, or {{{{{{{{ where two braces are meant")]
     Open,
@@ -67,17 +67,17 @@ impl Text {
                 problem,
             };
             let (inside, after) =
-                after.split_once(CLOSE).ok_or_else(|| failed(after, Problem::Open))?;
+                after.split_once(CLOSE).ok_or_else(|| failed(after, PlaceholderProblem::Open))?;
             let place = place(inside, known).map_err(|problem| failed(inside, problem))?;
             if !fixed.is_empty() {
-                parts.push(Part::Fixed(std::mem::take(&mut fixed)));
+                parts.push(TemplatePart::Fixed(std::mem::take(&mut fixed)));
             }
-            parts.push(Part::Place(place));
+            parts.push(TemplatePart::Placeholder(place));
             rest = after;
         }
         fixed.push_str(rest);
         if !fixed.is_empty() {
-            parts.push(Part::Fixed(fixed));
+            parts.push(TemplatePart::Fixed(fixed));
         }
         Ok(Self { parts })
     }
@@ -89,8 +89,8 @@ impl Tree {
         let mut text = Text::parse(text, known)?;
         Ok(match (text.parts.pop(), text.parts.is_empty()) {
             (None, _) => Self::Fixed(Value::from("")),
-            (Some(Part::Place(place)), true) => Self::Place(place),
-            (Some(Part::Fixed(fixed)), true) => Self::Fixed(Value::from(fixed)),
+            (Some(TemplatePart::Placeholder(place)), true) => Self::Placeholder(place),
+            (Some(TemplatePart::Fixed(fixed)), true) => Self::Fixed(Value::from(fixed)),
             (Some(last), false) => {
                 text.parts.push(last);
                 Self::Text(text)
@@ -100,10 +100,10 @@ impl Tree {
 }
 
 /// Parses the text between the braces.
-fn place(inside: &str, known: &[Root]) -> Result<Place, Problem> {
+fn place(inside: &str, known: &[Root]) -> Result<Placeholder, PlaceholderProblem> {
     let (path, default) = split_default(inside);
     let default = match default {
-        Some(text) if text.contains(['{', '}']) => return Err(Problem::Default),
+        Some(text) if text.contains(['{', '}']) => return Err(PlaceholderProblem::Default),
         // Valid JSON is taken as JSON, so that a number is a number; anything else is a text.
         Some(text) => Some(serde_json::from_str(text).unwrap_or_else(|_| Value::from(text))),
         None => None,
@@ -118,14 +118,14 @@ fn place(inside: &str, known: &[Root]) -> Result<Place, Problem> {
     let root = root.unwrap_or(Root::Message);
     match root {
         _ if known.contains(&root) => {}
-        Root::Item if known.contains(&Root::Result) => return Err(Problem::Item),
-        _ => return Err(Problem::Unknown(root)),
+        Root::Item if known.contains(&Root::Result) => return Err(PlaceholderProblem::Item),
+        _ => return Err(PlaceholderProblem::Unknown(root)),
     }
-    let member = Member::new(steps.into_iter().map(|step| step.name).collect());
+    let member = JsonPath::new(steps.into_iter().map(|step| step.name).collect());
     if root == Root::Job && !member.only().is_some_and(|name| JOB.contains(&name)) {
-        return Err(Problem::Job);
+        return Err(PlaceholderProblem::Job);
     }
-    Ok(Place { root, member, default })
+    Ok(Placeholder { root, member, default })
 }
 
 /// Splits the text into the path and the default, which begins at the first `:-` outside of quotes.
@@ -146,32 +146,32 @@ fn split_default(inside: &str) -> (&str, Option<&str>) {
 }
 
 /// One name of a path.
-pub(super) struct Step {
+pub(super) struct PathName {
     pub(super) name: String,
     quoted: bool,
 }
 
 /// Parses the names of a path, at least one.
-pub(super) fn steps(path: &str) -> Result<Vec<Step>, Problem> {
+pub(super) fn steps(path: &str) -> Result<Vec<PathName>, PlaceholderProblem> {
     let mut steps = Vec::new();
     let mut rest = path.trim();
     loop {
         let end = match rest.starts_with('"') {
-            true => quote_end(rest).ok_or(Problem::Path)?,
+            true => quote_end(rest).ok_or(PlaceholderProblem::Path)?,
             false => rest.find(|c| !in_word(c)).unwrap_or(rest.len()),
         };
         let (word, after) = rest.split_at(end);
         let quoted = word.starts_with('"');
         let name = match quoted {
-            true => serde_json::from_str(word).map_err(|_| Problem::Path)?,
-            false if word.is_empty() => return Err(Problem::Path),
+            true => serde_json::from_str(word).map_err(|_| PlaceholderProblem::Path)?,
+            false if word.is_empty() => return Err(PlaceholderProblem::Path),
             false => word.to_owned(),
         };
-        steps.push(Step { name, quoted });
+        steps.push(PathName { name, quoted });
         match after.strip_prefix('.') {
             Some(next) => rest = next,
             None if after.is_empty() => return Ok(steps),
-            None => return Err(Problem::Path),
+            None => return Err(PlaceholderProblem::Path),
         }
     }
 }

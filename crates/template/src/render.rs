@@ -4,10 +4,10 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 
-use super::{Part, Place, Root, Text, Tree};
+use super::{Placeholder, Root, TemplatePart, Text, Tree};
 
 /// Source of the values of placeholders.
-pub trait Scope {
+pub trait ValueSource {
     /// Returns an object, or `None` if it is missing, such as for a message that is not JSON.
     fn value(&self, root: Root) -> Option<&Value>;
 }
@@ -39,9 +39,9 @@ pub enum RenderError {
     },
 }
 
-impl Place {
+impl Placeholder {
     /// Returns the value, or the default if it is missing or null.
-    fn value<'a>(&'a self, scope: &'a dyn Scope) -> Result<&'a Value, RenderError> {
+    fn value<'a>(&'a self, scope: &'a dyn ValueSource) -> Result<&'a Value, RenderError> {
         let root = scope.value(self.root);
         let found = root.and_then(|value| self.member.of(value));
         match (found, &self.default) {
@@ -57,7 +57,7 @@ impl Place {
 
 impl Text {
     /// Renders the text, with values as they are.
-    pub fn render(&self, scope: &dyn Scope) -> Result<String, RenderError> {
+    pub fn render(&self, scope: &dyn ValueSource) -> Result<String, RenderError> {
         self.render_with(scope, |text, value| {
             text.push_str(&as_text(value));
             Ok(())
@@ -67,14 +67,14 @@ impl Text {
     /// Renders the text. `put` appends each value, or returns the reason why it can't.
     pub fn render_with(
         &self,
-        scope: &dyn Scope,
+        scope: &dyn ValueSource,
         mut put: impl FnMut(&mut String, &Value) -> Result<(), &'static str>,
     ) -> Result<String, RenderError> {
         let mut text = String::new();
         for part in &self.parts {
             match part {
-                Part::Fixed(fixed) => text.push_str(fixed),
-                Part::Place(place) => {
+                TemplatePart::Fixed(fixed) => text.push_str(fixed),
+                TemplatePart::Placeholder(place) => {
                     let value = place.value(scope)?;
                     if value.is_null() {
                         return Err(RenderError::Null(place.to_string()));
@@ -92,10 +92,10 @@ impl Text {
 
 impl Tree {
     /// Renders the value.
-    pub fn render(&self, scope: &dyn Scope) -> Result<Value, RenderError> {
+    pub fn render(&self, scope: &dyn ValueSource) -> Result<Value, RenderError> {
         Ok(match self {
             Self::Fixed(value) => value.clone(),
-            Self::Place(place) => place.value(scope)?.clone(),
+            Self::Placeholder(place) => place.value(scope)?.clone(),
             Self::Text(text) => Value::String(text.render(scope)?),
             Self::List(items) => {
                 Value::Array(items.iter().map(|item| item.render(scope)).collect::<Result<_, _>>()?)

@@ -10,7 +10,7 @@ struct Known {
     item: Value,
 }
 
-impl Scope for Known {
+impl ValueSource for Known {
     fn value(&self, root: Root) -> Option<&Value> {
         match root {
             Root::Message => self.message.as_ref(),
@@ -139,9 +139,9 @@ fn what_is_no_place_is_a_mistake() {
         assert!(found.contains(expected), "{text}: {found}");
     }
     for (text, known, expected) in [
-        ("{{item}}", Root::BEFORE, Problem::Unknown(Root::Item)),
-        ("{{result.x}}", Root::BEFORE, Problem::Unknown(Root::Result)),
-        ("{{item}}", Root::AFTER, Problem::Item),
+        ("{{item}}", Root::BEFORE, PlaceholderProblem::Unknown(Root::Item)),
+        ("{{result.x}}", Root::BEFORE, PlaceholderProblem::Unknown(Root::Result)),
+        ("{{item}}", Root::AFTER, PlaceholderProblem::Item),
     ] {
         assert_eq!(Text::parse(text, known).unwrap_err().problem, expected, "{text}");
     }
@@ -151,11 +151,11 @@ fn what_is_no_place_is_a_mistake() {
 fn a_member_is_found_by_its_path() {
     let value = json!({"a": [{"b": 7}], "0": "zero"});
     for (path, expected) in [("a.0.b", Some(json!(7))), ("0", Some(json!("zero"))), ("b", None)] {
-        assert_eq!(Member::parse(path).unwrap().of(&value), expected.as_ref(), "{path}");
+        assert_eq!(JsonPath::parse(path).unwrap().of(&value), expected.as_ref(), "{path}");
     }
-    assert_eq!(Member::parse(".").unwrap().of(&value), Some(&value));
+    assert_eq!(JsonPath::parse(".").unwrap().of(&value), Some(&value));
     for path in ["", "a.", "..", "a[0]", "a b"] {
-        assert!(Member::parse(path).is_err(), "{path}");
+        assert!(JsonPath::parse(path).is_err(), "{path}");
     }
 }
 
@@ -172,7 +172,7 @@ proptest! {
         if let Ok(tree) = Tree::text(&text, Root::EACH) {
             let _ = tree.render(&known());
         }
-        let _ = Member::parse(&text);
+        let _ = JsonPath::parse(&text);
     }
 
     /// A value stays one value at any position.
@@ -190,7 +190,7 @@ proptest! {
 
     #[test]
     fn a_path_that_is_shown_can_be_read_again(steps in prop::collection::vec(".{0,6}", 1..4)) {
-        let member = Member::new(steps);
-        prop_assert_eq!(Member::parse(&member.to_string()).unwrap(), member);
+        let member = JsonPath::new(steps);
+        prop_assert_eq!(JsonPath::parse(&member.to_string()).unwrap(), member);
     }
 }

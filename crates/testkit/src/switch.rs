@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use sluicegate_core::plan::Handle;
 use sluicegate_core::query::Cost;
-use sluicegate_core::store::{Claim, Ended, Error, Renewed, Shut, Usage};
+use sluicegate_core::store::{Claim, EndResult, Error, GateClosure, Renewal, Usage};
 use sluicegate_core::{Decision, Id, Plan, Span, Store, Timestamp};
 
 /// A store behind a switch: while it is off, nothing answers and nothing is changed. Answers can
@@ -87,19 +87,19 @@ impl<S: Store> Store for Switch<S> {
         self.on_its_way(self.store()?.claim(plan, claimant).await)
     }
 
-    async fn cancel(&self, handle: &Handle) -> Result<Ended, Error> {
+    async fn cancel(&self, handle: &Handle) -> Result<EndResult, Error> {
         self.store()?.cancel(handle).await
     }
 
-    async fn settle(&self, handle: &Handle, actual: &Cost) -> Result<Ended, Error> {
+    async fn settle(&self, handle: &Handle, actual: &Cost) -> Result<EndResult, Error> {
         self.store()?.settle(handle, actual).await
     }
 
-    async fn release(&self, handle: &Handle) -> Result<Ended, Error> {
+    async fn release(&self, handle: &Handle) -> Result<EndResult, Error> {
         self.store()?.release(handle).await
     }
 
-    async fn renew(&self, handle: &Handle) -> Result<Renewed, Error> {
+    async fn renew(&self, handle: &Handle) -> Result<Renewal, Error> {
         self.store()?.renew(handle).await
     }
 
@@ -107,7 +107,7 @@ impl<S: Store> Store for Switch<S> {
         self.store()?.refund(plan).await
     }
 
-    async fn close(&self, plan: &Plan<'_>, wait: Span) -> Result<Shut, Error> {
+    async fn close(&self, plan: &Plan<'_>, wait: Span) -> Result<GateClosure, Error> {
         self.store()?.close(plan, wait).await
     }
 

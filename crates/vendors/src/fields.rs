@@ -2,7 +2,7 @@
 
 use sfv::{BareItem, List, ListEntry, Parser};
 
-use super::{Answer, moment};
+use super::{UpstreamResponse, moment};
 use sluicegate_core::time::Span;
 
 /// Maximum number of windows, more than any upstream has.
@@ -10,8 +10,8 @@ const WINDOWS_MAX: usize = 32;
 
 /// The state of one window of an upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Window<'a> {
-    family: Family,
+pub(super) struct UpstreamWindow<'a> {
+    family: HeaderFamily,
     name: &'a str,
     /// The limit.
     pub(super) limit: Option<u64>,
@@ -27,7 +27,7 @@ pub(super) struct Window<'a> {
 
 /// Naming scheme of the fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Family {
+enum HeaderFamily {
     /// `x-ratelimit-remaining`: GitHub and many others; `ratelimit-remaining`: early IETF drafts.
     Plain,
     /// `x-ratelimit-remaining-tokens`: OpenAI and Azure.
@@ -40,13 +40,13 @@ enum Family {
 
 /// One value of a window.
 #[derive(Clone, Copy)]
-enum Part {
+enum WindowField {
     Limit,
     Remaining,
     Reset,
 }
 
-impl Part {
+impl WindowField {
     fn of(word: &str) -> Option<Self> {
         Some(match word {
             "limit" => Self::Limit,
@@ -58,18 +58,18 @@ impl Part {
 }
 
 /// Returns every window that the response describes.
-pub(super) fn windows<'a>(answer: &Answer<'a>) -> Vec<Window<'a>> {
+pub(super) fn windows<'a>(response: &UpstreamResponse<'a>) -> Vec<UpstreamWindow<'a>> {
     let mut windows = Vec::new();
-    for &(field, value) in answer.headers {
+    for &(field, value) in response.headers {
         if field == "ratelimit" {
             ietf(value, &mut windows);
-        } else if let Some((family, name, part)) = place(field)
+        } else if let Some((family, name, part)) = parse_name(field)
             && let Some(window) = window(&mut windows, family, name)
         {
             match part {
-                Part::Limit => window.limit = count(value),
-                Part::Remaining => window.remaining = count(value),
-                Part::Reset => window.reset = moment::until(value, answer.at),
+                WindowField::Limit => window.limit = count(value),
+                WindowField::Remaining => window.remaining = count(value),
+                WindowField::Reset => window.reset = moment::until(value, response.at),
             }
         }
     }
@@ -77,36 +77,36 @@ pub(super) fn windows<'a>(answer: &Answer<'a>) -> Vec<Window<'a>> {
 }
 
 /// Parses the name of a field: the scheme, the window and the value.
-fn place(field: &str) -> Option<(Family, &str, Part)> {
+fn parse_name(field: &str) -> Option<(HeaderFamily, &str, WindowField)> {
     if let Some(rest) = field.strip_prefix("anthropic-ratelimit-") {
         let (name, part) = rest.rsplit_once('-')?;
-        return Some((Family::Anthropic, name, Part::of(part)?));
+        return Some((HeaderFamily::Anthropic, name, WindowField::of(part)?));
     }
     let rest = field.strip_prefix("x-ratelimit-").or_else(|| field.strip_prefix("ratelimit-"))?;
     match rest.split_once('-') {
-        None => Some((Family::Plain, "", Part::of(rest)?)),
-        Some((part, name)) => Some((Family::Suffixed, name, Part::of(part)?)),
+        None => Some((HeaderFamily::Plain, "", WindowField::of(rest)?)),
+        Some((part, name)) => Some((HeaderFamily::Suffixed, name, WindowField::of(part)?)),
     }
 }
 
 /// Returns the window of this name, which is added if it is new; `None` if there are too many.
 fn window<'w, 'a>(
-    windows: &'w mut Vec<Window<'a>>,
-    family: Family,
+    windows: &'w mut Vec<UpstreamWindow<'a>>,
+    family: HeaderFamily,
     name: &'a str,
-) -> Option<&'w mut Window<'a>> {
+) -> Option<&'w mut UpstreamWindow<'a>> {
     let known = windows.iter().position(|window| window.family == family && window.name == name);
     let place = match known {
         Some(place) => place,
         None if windows.len() == WINDOWS_MAX => return None,
         None => {
-            windows.push(Window {
+            windows.push(UpstreamWindow {
                 family,
                 name,
                 limit: None,
                 remaining: None,
                 reset: None,
-                refills: matches!(family, Family::Suffixed | Family::Anthropic),
+                refills: matches!(family, HeaderFamily::Suffixed | HeaderFamily::Anthropic),
                 counts_requests: !name.contains("token"),
             });
             windows.len() - 1
@@ -123,7 +123,7 @@ fn count(value: &str) -> Option<u64> {
 
 /// Parses the policies of `RateLimit`, draft 11: `r` is the amount available now, `t` the time
 /// until there is more.
-fn ietf<'a>(value: &str, windows: &mut Vec<Window<'a>>) {
+fn ietf<'a>(value: &str, windows: &mut Vec<UpstreamWindow<'a>>) {
     let Ok(list) = Parser::new(value).parse::<List>() else { return };
     for entry in list {
         let ListEntry::Item(item) = entry else { continue };
@@ -136,8 +136,8 @@ fn ietf<'a>(value: &str, windows: &mut Vec<Window<'a>>) {
         if windows.len() == WINDOWS_MAX {
             return;
         }
-        windows.push(Window {
-            family: Family::Ietf,
+        windows.push(UpstreamWindow {
+            family: HeaderFamily::Ietf,
             name: "",
             limit: None,
             remaining: number("r"),

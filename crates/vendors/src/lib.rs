@@ -20,15 +20,15 @@ mod body;
 mod fields;
 mod moment;
 
-use fields::Window;
+use fields::UpstreamWindow;
 use sluicegate_core::time::{Span, Timestamp};
 
 /// The parts of a response that can announce limits.
 #[derive(Clone, Copy, Debug)]
-pub struct Answer<'a> {
+pub struct UpstreamResponse<'a> {
     /// Status code.
     pub status: u16,
-    /// Header fields, with names in lower case; those for which [`speaks_of_limits`] returns true
+    /// Header fields, with names in lower case; those for which [`is_limit_header`] returns true
     /// are enough.
     pub headers: &'a [(&'a str, &'a str)],
     /// Beginning of the body of a refusal, if available.
@@ -39,7 +39,7 @@ pub struct Answer<'a> {
 
 /// Conditions for a reaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Watch {
+pub struct AdviceContext {
     /// Number of remaining requests below which a window counts as used up. 1 reacts only if
     /// nothing is left.
     pub below: u64,
@@ -47,7 +47,7 @@ pub struct Watch {
     pub refusals: u32,
 }
 
-impl Default for Watch {
+impl Default for AdviceContext {
     fn default() -> Self {
         Self { below: 1, refusals: 0 }
     }
@@ -74,37 +74,45 @@ const GITHUB_PAUSE: Span = Span::from_secs(60);
 const GITHUB_PAUSE_MAX: Span = Span::from_secs(3_600);
 
 /// Returns true if a header field can announce a limit.
-pub fn speaks_of_limits(name: &str) -> bool {
+pub fn is_limit_header(name: &str) -> bool {
     name.contains("ratelimit") || name.contains("retry-after")
 }
 
 /// Returns true if the response rejects the request because of a limit of the upstream.
-pub fn is_refusal(answer: &Answer<'_>) -> bool {
-    match answer.status {
+pub fn is_refusal(response: &UpstreamResponse<'_>) -> bool {
+    match response.status {
         429 => true,
-        503 => answer.field("retry-after").is_some() || answer.field("retry-after-ms").is_some(),
+        503 => {
+            response.field("retry-after").is_some() || response.field("retry-after-ms").is_some()
+        }
         403 => {
-            answer.field("retry-after").is_some()
-                || answer.field("x-ratelimit-remaining").is_some_and(|left| left.trim() == "0")
+            response.field("retry-after").is_some()
+                || response.field("x-ratelimit-remaining").is_some_and(|left| left.trim() == "0")
         }
         _ => false,
     }
 }
 
 /// Returns the advice of a response, if it gives any.
-pub fn advice(answer: &Answer<'_>, watch: Watch) -> Option<Advice> {
-    if is_refusal(answer) {
-        return Some(Advice::Closed(refused_for(answer, watch)));
+pub fn advice(response: &UpstreamResponse<'_>, context: AdviceContext) -> Option<Advice> {
+    if is_refusal(response) {
+        return Some(Advice::Closed(refused_for(response, context)));
     }
-    let advised = fields::windows(answer).into_iter().filter_map(|window| react(&window, watch));
+    let advised =
+        fields::windows(response).into_iter().filter_map(|window| react(&window, context));
     advised.reduce(stronger)
 }
 
 /// Returns the time for which a response closes the upstream: the time it asks for, at most
 /// `longest`, plus a jitter computed from the random number `chance`, so that not all clients
 /// return at once.
-pub fn pause(answer: &Answer<'_>, watch: Watch, longest: Span, chance: u64) -> Option<Span> {
-    match advice(answer, watch)? {
+pub fn pause(
+    response: &UpstreamResponse<'_>,
+    context: AdviceContext,
+    longest: Span,
+    chance: u64,
+) -> Option<Span> {
+    match advice(response, context)? {
         Advice::Closed(span) => {
             let span = span.min(longest);
             let most = (span.as_micros() / 20).min(1_000_000);
@@ -114,24 +122,24 @@ pub fn pause(answer: &Answer<'_>, watch: Watch, longest: Span, chance: u64) -> O
     }
 }
 
-impl<'a> Answer<'a> {
+impl<'a> UpstreamResponse<'a> {
     fn field(&self, name: &str) -> Option<&'a str> {
         self.headers.iter().find(|(other, _)| *other == name).map(|(_, value)| *value)
     }
 }
 
 /// Returns the time for which a refusal closes the upstream.
-fn refused_for(answer: &Answer<'_>, watch: Watch) -> Span {
+fn refused_for(response: &UpstreamResponse<'_>, context: AdviceContext) -> Span {
     let millis = |name: &str| {
-        answer.field(name).and_then(|value| moment::number(value, Span::from_millis(1)))
+        response.field(name).and_then(|value| moment::number(value, Span::from_millis(1)))
     };
-    let named = millis("retry-after-ms")
-        .or_else(|| millis("x-ms-retry-after-ms"))
-        .or_else(|| answer.field("retry-after").and_then(|value| moment::until(value, answer.at)));
-    let hinted = || body::hint(answer.body);
+    let named = millis("retry-after-ms").or_else(|| millis("x-ms-retry-after-ms")).or_else(|| {
+        response.field("retry-after").and_then(|value| moment::until(value, response.at))
+    });
+    let hinted = || body::hint(response.body);
     let reset = || {
-        let windows = fields::windows(answer);
-        let used_up = |window: &Window<'_>| window.remaining == Some(0);
+        let windows = fields::windows(response);
+        let used_up = |window: &UpstreamWindow<'_>| window.remaining == Some(0);
         let unclear = !windows.iter().any(used_up);
         let binding = windows.iter().filter(|window| {
             // If no window is reported as used up, any without a number may be; one with room is
@@ -141,21 +149,21 @@ fn refused_for(answer: &Answer<'_>, watch: Watch) -> Span {
         binding.filter_map(|window| until_some_is_back(window, 1)).max()
     };
     let unnamed = || {
-        let github = answer.field("x-ratelimit-resource").is_some();
+        let github = response.field("x-ratelimit-resource").is_some();
         let (first, longest) =
             if github { (GITHUB_PAUSE, GITHUB_PAUSE_MAX) } else { (PAUSE, PAUSE_MAX) };
-        let factor = 1_u64 << watch.refusals.min(16);
+        let factor = 1_u64 << context.refusals.min(16);
         Span::from_micros(first.as_micros().saturating_mul(factor)).min(longest)
     };
     named.or_else(hinted).or_else(reset).unwrap_or_else(unnamed)
 }
 
 /// Returns the advice for one window.
-fn react(window: &Window<'_>, watch: Watch) -> Option<Advice> {
+fn react(window: &UpstreamWindow<'_>, context: AdviceContext) -> Option<Advice> {
     let left = window.remaining?;
     let below = match window.limit {
         Some(limit) if window.refills && !window.counts_requests => limit / 100,
-        _ => watch.below,
+        _ => context.below,
     };
     if left >= below.max(1) {
         return None;
@@ -163,11 +171,11 @@ fn react(window: &Window<'_>, watch: Watch) -> Option<Advice> {
     if window.refills && window.counts_requests && left > 0 {
         return refill_of(window, 1).map(|every| Advice::Slow { every });
     }
-    until_some_is_back(window, watch.below).map(Advice::Closed)
+    until_some_is_back(window, context.below).map(Advice::Closed)
 }
 
 /// Returns the time until a window has room again.
-fn until_some_is_back(window: &Window<'_>, below: u64) -> Option<Span> {
+fn until_some_is_back(window: &UpstreamWindow<'_>, below: u64) -> Option<Span> {
     if !window.refills {
         return window.reset;
     }
@@ -179,7 +187,7 @@ fn until_some_is_back(window: &Window<'_>, below: u64) -> Option<Span> {
 /// Returns the time in which a continuously refilled window gains `amount`.
 ///
 /// Its reset is the time at which it is full. If the limit is unknown, the result is that reset.
-fn refill_of(window: &Window<'_>, amount: u64) -> Option<Span> {
+fn refill_of(window: &UpstreamWindow<'_>, amount: u64) -> Option<Span> {
     let reset = window.reset?;
     let missing = window.limit.unwrap_or(0).saturating_sub(window.remaining.unwrap_or(0));
     if missing == 0 {

@@ -5,11 +5,11 @@ use super::*;
 const NOW: u64 = 1_700_000_000;
 
 /// Returns the advice for a response; header fields are written one per line.
-fn read(status: u16, headers: &str, body: &str, watch: Watch) -> Option<Advice> {
+fn read(status: u16, headers: &str, body: &str, context: AdviceContext) -> Option<Advice> {
     let fields = headers.lines().filter_map(|line| line.trim().split_once(": "));
     let headers: Vec<_> = fields.collect();
     let at = Timestamp::from_secs(NOW);
-    advice(&Answer { status, headers: &headers, body: body.as_bytes(), at }, watch)
+    advice(&UpstreamResponse { status, headers: &headers, body: body.as_bytes(), at }, context)
 }
 
 #[track_caller]
@@ -19,7 +19,7 @@ fn check(status: u16, headers: &str, expected: &str) {
 
 #[track_caller]
 fn check_below(below: u64, status: u16, headers: &str, expected: &str) {
-    let advised = read(status, headers, "", Watch { below, refusals: 0 });
+    let advised = read(status, headers, "", AdviceContext { below, refusals: 0 });
     assert_eq!(shown(advised), expected, "{status} {headers}");
 }
 
@@ -50,12 +50,12 @@ fn the_first_field_in_the_order_of_trust_says_how_long_a_refusal_lasts() {
 #[test]
 fn a_refusal_that_names_no_time_closes_for_longer_each_time() {
     for (refusals, expected) in [(0, "closed 1s"), (3, "closed 8s"), (99, "closed 1min")] {
-        assert_eq!(shown(read(429, "", "", Watch { below: 1, refusals })), expected);
+        assert_eq!(shown(read(429, "", "", AdviceContext { below: 1, refusals })), expected);
     }
     let secondary =
         "x-ratelimit-resource: core\nx-ratelimit-remaining: 4000\nx-ratelimit-reset: 1700003600";
     for (refusals, expected) in [(0, "closed 1min"), (1, "closed 2min"), (99, "closed 1h")] {
-        let advised = read(429, secondary, "", Watch { below: 1, refusals });
+        let advised = read(429, secondary, "", AdviceContext { below: 1, refusals });
         assert_eq!(shown(advised), expected);
     }
 }
@@ -137,9 +137,9 @@ fn gemini_says_it_in_the_body() {
         (body(retry)[..30].to_owned(), "closed 1s"),
         ("<html>".to_owned(), "closed 1s"),
     ] {
-        assert_eq!(shown(read(429, "", &body, Watch::default())), expected, "{body}");
+        assert_eq!(shown(read(429, "", &body, AdviceContext::default())), expected, "{body}");
     }
-    let both = read(429, "retry-after: 3", &body(retry), Watch::default());
+    let both = read(429, "retry-after: 3", &body(retry), AdviceContext::default());
     assert_eq!(shown(both), "closed 3s", "a header is asked first");
 }
 
@@ -156,9 +156,9 @@ proptest! {
     ) {
         let headers: Vec<_> = fields.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
         let at = Timestamp::from_micros(at);
-        let answer = Answer { status, headers: &headers, body: body.as_bytes(), at };
-        let advised = advice(&answer, Watch { below, refusals });
-        prop_assert!(!is_refusal(&answer) || matches!(advised, Some(Advice::Closed(_))));
+        let response = UpstreamResponse { status, headers: &headers, body: body.as_bytes(), at };
+        let advised = advice(&response, AdviceContext { below, refusals });
+        prop_assert!(!is_refusal(&response) || matches!(advised, Some(Advice::Closed(_))));
     }
 }
 

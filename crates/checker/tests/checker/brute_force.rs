@@ -4,7 +4,7 @@
 use jiff::tz::TimeZoneDatabase;
 use proptest::collection::vec;
 use proptest::prelude::*;
-use sluicegate_checker::{Bound, Checker, Event, Finding, Interval, Report, Scope, Verdict};
+use sluicegate_checker::{Bound, Checker, Event, Finding, Interval, Report, Scope, ScopeVerdict};
 use sluicegate_core::limit::{Amount, Calendar, Limit, Period, Rate, Unit, Window};
 use sluicegate_core::{Id, Span, Timestamp};
 
@@ -43,14 +43,14 @@ fn uses(window: u64) -> impl Strategy<Value = Uses> {
 }
 
 /// Returns the only verdict, and checks that it does not depend on the order of the log.
-fn verdict(scope: Scope, uses: &[(u64, u64)]) -> Verdict {
+fn verdict(scope: Scope, uses: &[(u64, u64)]) -> ScopeVerdict {
     let report = judge(std::slice::from_ref(&scope), uses);
     let backwards: Uses = uses.iter().rev().copied().collect();
     assert_eq!(report, judge(&[scope], &backwards));
     only(report)
 }
 
-fn only(mut report: Report) -> Verdict {
+fn only(mut report: Report) -> ScopeVerdict {
     report.verdicts.remove(0)
 }
 

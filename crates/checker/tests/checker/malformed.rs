@@ -1,6 +1,6 @@
 //! A log with errors is refused, and the message names the error.
 
-use sluicegate_checker::{Checker, Event, Malformed};
+use sluicegate_checker::{Checker, Event, LogError};
 use sluicegate_core::{Id, Span, Timestamp};
 
 use crate::harness::{SECOND, at, scope};
@@ -84,7 +84,7 @@ fn leases_that_do_not_add_up_are_refused() {
             checker.record("C", event).expect("known only at the end");
         }
         let error = checker.check().expect_err("a stray end");
-        assert!(matches!(error, Malformed::Unstarted { .. }), "{error}");
+        assert!(matches!(error, LogError::Unstarted { .. }), "{error}");
         assert!(error.to_string().contains("a part of the log is missing"));
     }
     for backwards in [

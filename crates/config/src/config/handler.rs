@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 use sluicegate_core::Span;
-use sluicegate_template::{Member, Text, Tree};
+use sluicegate_template::{JsonPath, Text, Tree};
 
 use super::{ByteSize, Credentials, SecretSource, UpstreamUrl};
 
@@ -60,7 +60,7 @@ pub struct HttpWork {
     /// Additional statuses that are retried. Default: none.
     pub retry: StatusRanges,
     /// Path of the result in the response body. Default: the whole body.
-    pub result: Option<Member>,
+    pub result: Option<JsonPath>,
     /// Maximum size of the response. Default: 10MB.
     pub response_limit: ByteSize,
     /// Timeout for opening a connection. Default: 5s.
@@ -91,7 +91,7 @@ pub type StatusRanges = Vec<RangeInclusive<u16>>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResponseCondition {
     /// Path of the value to compare.
-    pub path: Member,
+    pub path: JsonPath,
     /// Accepted values. Default: everything except null and false.
     pub values: Vec<Value>,
 }
@@ -158,9 +158,9 @@ pub enum ChatProvider {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EmitRule {
     /// Path of a list in the result; one message is sent for each item. Default: one message.
-    pub each: Option<Member>,
+    pub each: Option<JsonPath>,
     /// Path in the result that must have a value for the message to be sent. Default: always sent.
-    pub when: Option<Member>,
+    pub when: Option<JsonPath>,
     /// Queue to send to.
     pub queue: String,
     /// Type of the message. Default: none.

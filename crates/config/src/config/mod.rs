@@ -14,7 +14,7 @@ mod store;
 
 use std::sync::Arc;
 
-pub use sluicegate_core::outage::{Outage, OutagePolicy};
+pub use sluicegate_core::outage::{OutagePolicies, OutagePolicy};
 use sluicegate_core::ruleset::Settings;
 use sluicegate_core::{Group, Ruleset};
 

@@ -7,7 +7,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use sluicegate_core::ruleset::{Problem, RulesetError, Settings};
+use sluicegate_core::ruleset::{RulesetError, RulesetProblem, Settings};
 use sluicegate_core::{Group, Rule, Ruleset};
 
 use super::item::Item;
@@ -64,16 +64,17 @@ fn dimensions_fit(drafts: &[DraftGroup<'_>], report: &mut Report) -> bool {
 
 /// Reports duplicate and invalid names. Of several equal names, the first is accepted.
 fn check_names(drafts: &[DraftGroup<'_>], errors: &[RulesetError], report: &mut Report) {
-    let wrong: HashMap<&str, &Problem> = errors
+    let wrong: HashMap<&str, &RulesetProblem> = errors
         .iter()
-        .filter(|error| matches!(error.problem, Problem::Name | Problem::Duplicate))
+        .filter(|error| matches!(error.problem, RulesetProblem::Name | RulesetProblem::Duplicate))
         .map(|error| (error.place.as_str(), &error.problem))
         .collect();
     let mut seen = HashSet::new();
     let mut check = |owner: String, item: &Item<'_>| {
         let problem = wrong.get(owner.as_str());
         let first = seen.insert(owner);
-        let Some(problem) = problem.filter(|problem| !first || ***problem == Problem::Name) else {
+        let Some(problem) = problem.filter(|problem| !first || ***problem == RulesetProblem::Name)
+        else {
             return;
         };
         // A missing or unreadable name is already reported.
@@ -132,21 +133,21 @@ impl<'d, 'n> NumberedDrafts<'d, 'n> {
         }
     }
 
-    fn report_group(&self, group: &DraftGroup<'_>, problem: Problem, report: &mut Report) {
+    fn report_group(&self, group: &DraftGroup<'_>, problem: RulesetProblem, report: &mut Report) {
         match problem {
             // Rules that could not be read are already reported.
-            Problem::NoRules if group.incomplete => {}
-            Problem::Effective(other) => {
+            RulesetProblem::NoRules if group.incomplete => {}
+            RulesetProblem::Effective(other) => {
                 let other = self.group(&other).map(DraftGroup::display_name).unwrap_or_default();
-                let message = Problem::Effective(other).to_string();
+                let message = RulesetProblem::Effective(other).to_string();
                 report.error(&group.location_of("effective"), message, "");
             }
             problem => report.error(&group.location_of("rules"), problem.to_string(), ""),
         }
     }
 
-    fn report_rule(&self, rule: &DraftRule<'_>, problem: Problem, report: &mut Report) {
-        if let Problem::NoValues(dimension) = &problem {
+    fn report_rule(&self, rule: &DraftRule<'_>, problem: RulesetProblem, report: &mut Report) {
+        if let RulesetProblem::NoValues(dimension) = &problem {
             let when = option(&rule.item, "when").unwrap_or_else(|| rule.item.clone());
             let message = problem.to_string();
             let message = message.strip_prefix(&format!("when {dimension}: ")).unwrap_or(&message);
@@ -154,24 +155,28 @@ impl<'d, 'n> NumberedDrafts<'d, 'n> {
         }
         let key = || rule.display("key");
         let (option, problem) = match problem {
-            Problem::SameWindow(one, other) => {
-                let problem =
-                    Problem::SameWindow(rule.display_limit(&one), rule.display_limit(&other));
+            RulesetProblem::SameWindow(one, other) => {
+                let problem = RulesetProblem::SameWindow(
+                    rule.display_limit(&one),
+                    rule.display_limit(&other),
+                );
                 ("limit", problem)
             }
-            Problem::Template(_) => ("key", Problem::Template(key())),
-            Problem::TemplateMark(_) => ("key", Problem::TemplateMark(key())),
-            Problem::TemplateDimension { dimension, .. } => {
+            RulesetProblem::Template(_) => ("key", RulesetProblem::Template(key())),
+            RulesetProblem::TemplateMark(_) => ("key", RulesetProblem::TemplateMark(key())),
+            RulesetProblem::TemplateDimension { dimension, .. } => {
                 let dimension = rule.display_per(&dimension);
-                ("key", Problem::TemplateDimension { key: key(), dimension })
+                ("key", RulesetProblem::TemplateDimension { key: key(), dimension })
             }
-            Problem::TemplateShared { other, .. } => {
+            RulesetProblem::TemplateShared { other, .. } => {
                 let other = self.rule(&other).map(DraftRule::display_name).unwrap_or_default();
-                ("key", Problem::TemplateShared { key: key(), other })
+                ("key", RulesetProblem::TemplateShared { key: key(), other })
             }
-            problem @ Problem::TemplateCells(_) => ("key", problem),
-            problem @ Problem::Lease => ("lease", problem),
-            problem @ (Problem::NoLimits | Problem::BanBesideLimits) => ("limit", problem),
+            problem @ RulesetProblem::TemplateCells(_) => ("key", problem),
+            problem @ RulesetProblem::Lease => ("lease", problem),
+            problem @ (RulesetProblem::NoLimits | RulesetProblem::BanBesideLimits) => {
+                ("limit", problem)
+            }
             problem => ("name", problem),
         };
         let message = problem.to_string();

@@ -2,7 +2,7 @@
 
 use super::item::{Fields, Item, nearest};
 use super::scalar;
-use crate::config::{Outage, OutagePolicy};
+use crate::config::{OutagePolicies, OutagePolicy};
 use crate::location::Location;
 use crate::report::Report;
 
@@ -10,8 +10,8 @@ use crate::report::Report;
 pub(super) const CLIENT_TYPES: [&str; 3] = ["EXTERNAL", "INTERNAL", "PARTNER"];
 
 /// Reads the section `outage`.
-pub(super) fn outage(item: Item<'_>, report: &mut Report) -> Outage {
-    let mut outage = Outage::default();
+pub(super) fn outage(item: Item<'_>, report: &mut Report) -> OutagePolicies {
+    let mut outage = OutagePolicies::default();
     let known = ["default", "by_client_type"];
     let Some(fields) = Fields::open(item, &known, report) else { return outage };
     outage.default = fields.read("default", OutagePolicy::Closed, report, scalar::outage);

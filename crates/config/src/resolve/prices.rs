@@ -1,6 +1,6 @@
 //! Reads `prices`: the price table of models.
 
-use sluicegate_core::price::{ModelPrices, PartialRates, PriceBook, Rates, Tier, Unknown};
+use sluicegate_core::price::{ModelPrices, PartialRates, PriceBook, Rates, Tier, UnknownModels};
 use sluicegate_core::time::EXACT_MAX;
 
 use super::item::{Fields, Item};
@@ -54,16 +54,16 @@ fn policy(
     unknown: Option<(UnknownPolicy, Item<'_>)>,
     default: Option<ModelPrices>,
     report: &mut Report,
-) -> Unknown {
+) -> UnknownModels {
     match (unknown, default) {
-        (None, None) => Unknown::Refuse,
-        (None | Some((UnknownPolicy::Default, _)), Some(prices)) => Unknown::Default(prices),
-        (Some((UnknownPolicy::Refuse, _)), None) => Unknown::Refuse,
-        (Some((UnknownPolicy::Free, _)), None) => Unknown::Free,
+        (None, None) => UnknownModels::Refuse,
+        (None | Some((UnknownPolicy::Default, _)), Some(prices)) => UnknownModels::Default(prices),
+        (Some((UnknownPolicy::Refuse, _)), None) => UnknownModels::Refuse,
+        (Some((UnknownPolicy::Free, _)), None) => UnknownModels::Free,
         (Some((UnknownPolicy::Default, item)), None) => {
             let remedy = "add default: {input: 0.20 USD/1M, output: 0.60 USD/1M}";
             item.fail(report, "prices has no default", remedy);
-            Unknown::Refuse
+            UnknownModels::Refuse
         }
         (Some((UnknownPolicy::Refuse | UnknownPolicy::Free, item)), Some(_)) => {
             item.fail(
@@ -71,7 +71,7 @@ fn policy(
                 "prices.default is never used with this policy",
                 "remove one of the two options",
             );
-            Unknown::Refuse
+            UnknownModels::Refuse
         }
     }
 }

@@ -10,7 +10,7 @@ use super::item::{Item, nearest};
 use super::limits::{DraftGroup, option};
 use super::outage::CLIENT_TYPES;
 use super::rule::DraftRule;
-use crate::config::{Outage, OutagePolicy, RedisTopology, StoreOptions};
+use crate::config::{OutagePolicies, OutagePolicy, RedisTopology, StoreOptions};
 use crate::location::Location;
 use crate::raw::Value;
 use crate::report::Report;
@@ -24,7 +24,7 @@ const MODEL_TIERS: [&str; 3] = ["PREMIUM", "STANDARD", "INTERNAL"];
 /// The parts of the configuration that warnings depend on.
 pub(super) struct Context<'c> {
     pub(super) dimensions: &'c Dimensions,
-    pub(super) outage: &'c Outage,
+    pub(super) outage: &'c OutagePolicies,
     pub(super) store: &'c StoreOptions,
     /// The option `store.partition`, if the file sets it.
     pub(super) partition: Option<Item<'c>>,

@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Earliest, Reading};
+use super::{EarliestStart, Reading};
 use crate::limit::{Amount, Rate, Unit};
 use crate::time::{Span, Timestamp};
 
@@ -94,14 +94,14 @@ pub struct Pour {
 impl Bucket {
     /// Returns the first instant from `from` on at which `need` more fits. Every later instant
     /// fits, too.
-    pub fn earliest(self, quota: Quota, from: Timestamp, need: u64) -> Earliest {
+    pub fn earliest(self, quota: Quota, from: Timestamp, need: u64) -> EarliestStart {
         if need > quota.capacity {
-            return Earliest::Never { limit: 0 };
+            return EarliestStart::Never { limit: 0 };
         }
         let room_ns = quota.cost_ns(quota.capacity) - quota.cost_ns(need);
         let start_ns = u128::from(self.empty_at_ns).saturating_sub(room_ns);
         let start = u64::try_from(start_ns.div_ceil(1_000)).unwrap_or(u64::MAX);
-        Earliest::at(from.max(Timestamp::from_micros(start)))
+        EarliestStart::at(from.max(Timestamp::from_micros(start)))
     }
 
     /// Takes `amount` at `at`, which fills the bucket by that much.
@@ -179,7 +179,7 @@ mod tests {
     /// Returns the number of single units admitted at each instant.
     fn admitted(quota: Quota, bucket: &mut Bucket, now: Timestamp) -> u64 {
         let mut admitted = 0;
-        while bucket.earliest(quota, now, 1) == Earliest::at(now) {
+        while bucket.earliest(quota, now, 1) == EarliestStart::at(now) {
             bucket.take(quota, now, 1);
             admitted += 1;
         }
@@ -190,9 +190,9 @@ mod tests {
     fn burst_then_steady() {
         let (quota, mut bucket) = (quota("10/s burst 3"), Bucket::default());
         assert_eq!(admitted(quota, &mut bucket, at(0)), 3);
-        assert_eq!(bucket.earliest(quota, at(0), 1), Earliest::at(at(100)));
-        assert_eq!(bucket.earliest(quota, at(0), 3), Earliest::at(at(300)));
-        assert_eq!(bucket.earliest(quota, at(0), 4), Earliest::Never { limit: 0 });
+        assert_eq!(bucket.earliest(quota, at(0), 1), EarliestStart::at(at(100)));
+        assert_eq!(bucket.earliest(quota, at(0), 3), EarliestStart::at(at(300)));
+        assert_eq!(bucket.earliest(quota, at(0), 4), EarliestStart::Never { limit: 0 });
         assert_eq!(admitted(quota, &mut bucket, at(99)), 0);
         assert_eq!(admitted(quota, &mut bucket, at(100)), 1);
         assert_eq!(admitted(quota, &mut bucket, at(1_000_000)), 3);
@@ -218,7 +218,7 @@ mod tests {
     fn smooth_spaces_evenly() {
         let (quota, mut bucket) = (quota("25/s smooth"), Bucket::default());
         assert_eq!(admitted(quota, &mut bucket, at(0)), 1);
-        assert_eq!(bucket.earliest(quota, at(0), 1), Earliest::at(at(40)));
+        assert_eq!(bucket.earliest(quota, at(0), 1), EarliestStart::at(at(40)));
     }
 
     #[test]
@@ -231,7 +231,7 @@ mod tests {
 
         let second = bucket.take(quota, at(10_000), 1);
         bucket.give_back(quota, second, 1, at(10_250));
-        assert_eq!(bucket.earliest(quota, at(10_250), 1), Earliest::at(at(10_250)));
+        assert_eq!(bucket.earliest(quota, at(10_250), 1), EarliestStart::at(at(10_250)));
     }
 
     #[test]
@@ -257,7 +257,7 @@ mod tests {
     fn a_capacity_is_not_rounded_up() {
         let (quota, bucket) = (quota("1.00 USD/day burst 1.0000005"), Bucket::default());
         assert_eq!(quota.capacity(), 1_000_000_000);
-        assert_eq!(bucket.earliest(quota, at(0), 1_000_000_001), Earliest::Never { limit: 0 });
+        assert_eq!(bucket.earliest(quota, at(0), 1_000_000_001), EarliestStart::Never { limit: 0 });
     }
 
     #[test]
@@ -266,7 +266,10 @@ mod tests {
         let mut bucket = Bucket::default();
         bucket.take(quota, at(0), 260_600);
         assert_eq!(bucket.reading(quota, at(0)).used, 261_000);
-        assert_eq!(bucket.earliest(quota, at(0), 5_000_000_000 - 261_000), Earliest::at(at(0)));
+        assert_eq!(
+            bucket.earliest(quota, at(0), 5_000_000_000 - 261_000),
+            EarliestStart::at(at(0))
+        );
     }
 
     #[test]

@@ -8,24 +8,24 @@ use super::bucket::{self, Bucket};
 use super::concurrency::Leases;
 use super::log::{self, Log};
 use super::window::{self, Slices};
-use super::{Earliest, Meter, Reading};
+use super::{EarliestStart, Meter, Reading};
 use crate::id::Id;
 use crate::limit::Boundaries;
 use crate::time::{Span, Timestamp};
 
 /// The usage of one key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Cell(Kind);
+pub struct Cell(CellContent);
 
 /// Content of a cell. Most cells have only a state, and pay no memory for the extras.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-enum Kind {
-    Plain(State),
-    Rare(Box<(State, Rare)>),
+enum CellContent {
+    Plain(CellState),
+    Extended(Box<(CellState, CellExtras)>),
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Rare {
+struct CellExtras {
     /// Estimates that are given back unless they are settled in time, the first due first.
     holds: Vec<Hold>,
     /// Time of the last reset. Uses written until then are not amended, because that would change
@@ -37,7 +37,7 @@ struct Rare {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-enum State {
+enum CellState {
     Log(Log),
     Slices(Slices),
     Bucket(Bucket),
@@ -86,60 +86,60 @@ impl Cell {
     /// Creates an unused cell for this meter.
     pub fn new(meter: &Meter<'_>) -> Self {
         let state = match meter {
-            Meter::Log(_) => State::Log(Log::default()),
-            Meter::Windowed(_) | Meter::Calendar(_) => State::Slices(Slices::default()),
-            Meter::Bucket(_) => State::Bucket(Bucket::default()),
-            Meter::Leases(_) => State::Leases(Leases::default()),
+            Meter::Log(_) => CellState::Log(Log::default()),
+            Meter::Windowed(_) | Meter::Calendar(_) => CellState::Slices(Slices::default()),
+            Meter::Bucket(_) => CellState::Bucket(Bucket::default()),
+            Meter::Leases(_) => CellState::Leases(Leases::default()),
         };
-        Self(Kind::Plain(state))
+        Self(CellContent::Plain(state))
     }
 
-    fn state(&self) -> &State {
+    fn state(&self) -> &CellState {
         match &self.0 {
-            Kind::Plain(state) => state,
-            Kind::Rare(both) => &both.0,
+            CellContent::Plain(state) => state,
+            CellContent::Extended(both) => &both.0,
         }
     }
 
-    fn state_mut(&mut self) -> &mut State {
+    fn state_mut(&mut self) -> &mut CellState {
         match &mut self.0 {
-            Kind::Plain(state) => state,
-            Kind::Rare(both) => &mut both.0,
+            CellContent::Plain(state) => state,
+            CellContent::Extended(both) => &mut both.0,
         }
     }
 
-    fn rare(&self) -> Option<&Rare> {
+    fn extras(&self) -> Option<&CellExtras> {
         match &self.0 {
-            Kind::Plain(_) => None,
-            Kind::Rare(both) => Some(&both.1),
+            CellContent::Plain(_) => None,
+            CellContent::Extended(both) => Some(&both.1),
         }
     }
 
-    fn rare_mut(&mut self) -> Option<&mut Rare> {
+    fn extras_mut(&mut self) -> Option<&mut CellExtras> {
         match &mut self.0 {
-            Kind::Plain(_) => None,
-            Kind::Rare(both) => Some(&mut both.1),
+            CellContent::Plain(_) => None,
+            CellContent::Extended(both) => Some(&mut both.1),
         }
     }
 
     /// Adds the extras if there are none, and returns them.
-    fn make_rare(&mut self) -> &mut Rare {
-        if let Kind::Plain(state) = &mut self.0 {
-            let state = std::mem::replace(state, State::Log(Log::default()));
-            self.0 = Kind::Rare(Box::new((state, Rare::default())));
+    fn add_extras(&mut self) -> &mut CellExtras {
+        if let CellContent::Plain(state) = &mut self.0 {
+            let state = std::mem::replace(state, CellState::Log(Log::default()));
+            self.0 = CellContent::Extended(Box::new((state, CellExtras::default())));
         }
-        self.rare_mut().expect("it was just made one")
+        self.extras_mut().expect("it was just made one")
     }
 
     /// Creates an unused cell of the kind in which this use was written.
     pub fn for_mark(mark: Mark) -> Self {
         let state = match mark {
-            Mark::Log(_) => State::Log(Log::default()),
-            Mark::Slice(..) | Mark::Period(..) => State::Slices(Slices::default()),
-            Mark::Bucket { .. } => State::Bucket(Bucket::default()),
-            Mark::Lease(_) => State::Leases(Leases::default()),
+            Mark::Log(_) => CellState::Log(Log::default()),
+            Mark::Slice(..) | Mark::Period(..) => CellState::Slices(Slices::default()),
+            Mark::Bucket { .. } => CellState::Bucket(Bucket::default()),
+            Mark::Lease(_) => CellState::Leases(Leases::default()),
         };
-        Self(Kind::Plain(state))
+        Self(CellContent::Plain(state))
     }
 
     /// Creates a cell for a key whose usage was counted in this one together with other keys.
@@ -147,41 +147,44 @@ impl Cell {
     /// It assumes that all usage is of this key and as new as the newest, so the key can't start
     /// from zero. Its size does not depend on the usage.
     #[must_use]
-    pub fn heir(&self) -> Self {
+    pub fn successor(&self) -> Self {
         let state = match self.state() {
-            State::Log(log) => {
+            CellState::Log(log) => {
                 let inherited = log.last().map(|last| (log.scores().len() as u64, last));
-                let rare = Rare { inherited, ..Rare::default() };
-                return Self(Kind::Rare(Box::new((State::Log(Log::default()), rare))));
+                let extras = CellExtras { inherited, ..CellExtras::default() };
+                return Self(CellContent::Extended(Box::new((
+                    CellState::Log(Log::default()),
+                    extras,
+                ))));
             }
-            State::Slices(slices) => State::Slices(slices.merged()),
-            State::Bucket(bucket) => State::Bucket(*bucket),
-            State::Leases(leases) => State::Leases(leases.merged()),
+            CellState::Slices(slices) => CellState::Slices(slices.merged()),
+            CellState::Bucket(bucket) => CellState::Bucket(*bucket),
+            CellState::Leases(leases) => CellState::Leases(leases.merged()),
         };
-        Self(Kind::Plain(state))
+        Self(CellContent::Plain(state))
     }
 
     fn inherited(&self) -> Option<(u64, Timestamp)> {
-        self.rare()?.inherited
+        self.extras()?.inherited
     }
 
     /// Updates the cell to `now`: gives back estimates that are due and removes expired usage.
     pub fn advance(&mut self, meter: &Meter<'_>, now: Timestamp) {
         self.give_back_due(now);
         match (self.state_mut(), meter) {
-            (State::Log(log), Meter::Log(quotas)) => log.purge(quotas, now),
-            (State::Slices(slices), Meter::Windowed(quota)) => slices.purge(quota.window, now),
-            (State::Slices(slices), Meter::Calendar(_)) => slices.purge(Span::ZERO, now),
-            (State::Leases(leases), _) => leases.purge(now),
+            (CellState::Log(log), Meter::Log(quotas)) => log.purge(quotas, now),
+            (CellState::Slices(slices), Meter::Windowed(quota)) => slices.purge(quota.window, now),
+            (CellState::Slices(slices), Meter::Calendar(_)) => slices.purge(Span::ZERO, now),
+            (CellState::Leases(leases), _) => leases.purge(now),
             _ => {}
         }
     }
 
     /// Gives back the estimates that were not settled in time.
     pub fn give_back_due(&mut self, now: Timestamp) {
-        let Some(rare) = self.rare_mut() else { return };
-        let due = rare.holds.iter().take_while(|hold| hold.until <= now).count();
-        let due: Vec<Hold> = rare.holds.drain(..due).collect();
+        let Some(extras) = self.extras_mut() else { return };
+        let due = extras.holds.iter().take_while(|hold| hold.until <= now).count();
+        let due: Vec<Hold> = extras.holds.drain(..due).collect();
         for hold in due {
             // As of the due time, so that the result does not depend on the time of this call.
             self.give_back(hold.used, hold.until);
@@ -190,18 +193,30 @@ impl Cell {
 
     /// Returns the first instant from `from` on at which `need` fits and may be used up to `slack`
     /// later.
-    pub fn earliest(&self, meter: &Meter<'_>, from: Timestamp, need: u64, slack: Span) -> Earliest {
+    pub fn earliest(
+        &self,
+        meter: &Meter<'_>,
+        from: Timestamp,
+        need: u64,
+        slack: Span,
+    ) -> EarliestStart {
         match (self.state(), meter) {
-            (State::Log(log), Meter::Log(quotas)) => match self.inherited() {
+            (CellState::Log(log), Meter::Log(quotas)) => match self.inherited() {
                 None => log.earliest(quotas, from, need),
-                Some(inherited) => earliest_of_heir(log, quotas, inherited, from, need),
+                Some(inherited) => earliest_with_inherited(log, quotas, inherited, from, need),
             },
-            (State::Slices(slices), Meter::Windowed(quota)) => slices.earliest(*quota, from, need),
-            (State::Slices(slices), Meter::Calendar(quota)) => {
+            (CellState::Slices(slices), Meter::Windowed(quota)) => {
+                slices.earliest(*quota, from, need)
+            }
+            (CellState::Slices(slices), Meter::Calendar(quota)) => {
                 slices.earliest_in_calendar(*quota, from, need, slack)
             }
-            (State::Bucket(bucket), Meter::Bucket(quota)) => bucket.earliest(*quota, from, need),
-            (State::Leases(leases), Meter::Leases(quota)) => leases.earliest(*quota, from, need),
+            (CellState::Bucket(bucket), Meter::Bucket(quota)) => {
+                bucket.earliest(*quota, from, need)
+            }
+            (CellState::Leases(leases), Meter::Leases(quota)) => {
+                leases.earliest(*quota, from, need)
+            }
             _ => unreachable!("a cell's identity includes the kind of its meter"),
         }
     }
@@ -217,28 +232,28 @@ impl Cell {
     ) -> Use {
         let latest = start + slack;
         let mark = match (self.state_mut(), meter) {
-            (State::Log(log), Meter::Log(_)) => {
+            (CellState::Log(log), Meter::Log(_)) => {
                 log.take(latest, amount);
                 Mark::Log(latest)
             }
-            (State::Slices(slices), Meter::Windowed(quota)) => {
+            (CellState::Slices(slices), Meter::Windowed(quota)) => {
                 let end = quota.slice(latest);
                 return Use {
                     amount: slices.take(end, amount),
                     mark: Mark::Slice(end, quota.window),
                 };
             }
-            (State::Slices(slices), Meter::Calendar(quota)) => {
+            (CellState::Slices(slices), Meter::Calendar(quota)) => {
                 let end = quota.boundaries.period(start).map_or(start, |(_, end)| end);
                 let mark = Mark::Period(end, quota.boundaries.0);
                 return Use { amount: slices.take(end, amount), mark };
             }
-            (State::Bucket(bucket), Meter::Bucket(quota)) => Mark::Bucket {
+            (CellState::Bucket(bucket), Meter::Bucket(quota)) => Mark::Bucket {
                 pour: bucket.take(*quota, latest, amount),
                 drain_ns: quota.drain_ns(),
                 grain: quota.grain(),
             },
-            (State::Leases(leases), Meter::Leases(quota)) => {
+            (CellState::Leases(leases), Meter::Leases(quota)) => {
                 let until = start + quota.lease;
                 leases.take(id, amount, until);
                 Mark::Lease(until)
@@ -252,11 +267,11 @@ impl Cell {
     /// nothing at all if it has expired since. A lease is ended by [`Cell::release`].
     pub fn give_back(&mut self, used: Use, now: Timestamp) {
         match (self.state_mut(), used.mark) {
-            (State::Log(log), Mark::Log(at)) => log.give_back(at, used.amount),
-            (State::Slices(slices), Mark::Slice(end, _) | Mark::Period(end, _)) => {
+            (CellState::Log(log), Mark::Log(at)) => log.give_back(at, used.amount),
+            (CellState::Slices(slices), Mark::Slice(end, _) | Mark::Period(end, _)) => {
                 slices.give_back(end, used.amount);
             }
-            (State::Bucket(bucket), Mark::Bucket { pour, drain_ns, grain }) => {
+            (CellState::Bucket(bucket), Mark::Bucket { pour, drain_ns, grain }) => {
                 let quota = bucket::Quota::raw(drain_ns, grain);
                 bucket.give_back(quota, pour, used.amount, now);
             }
@@ -270,22 +285,22 @@ impl Cell {
     /// The oldest goes first, so what remains counts longest.
     pub fn refund(&mut self, meter: &Meter<'_>, now: Timestamp, amount: u64) {
         match (self.state_mut(), meter) {
-            (State::Log(log), Meter::Log(_)) => log.refund(now, amount),
-            (State::Slices(slices), Meter::Windowed(quota)) => {
+            (CellState::Log(log), Meter::Log(_)) => log.refund(now, amount),
+            (CellState::Slices(slices), Meter::Windowed(quota)) => {
                 slices.refund(quota.slice(now), amount);
             }
-            (State::Slices(slices), Meter::Calendar(quota)) => {
+            (CellState::Slices(slices), Meter::Calendar(quota)) => {
                 let end = quota.boundaries.period(now).map_or(now, |(_, end)| end);
                 slices.give_back(end, amount);
             }
-            (State::Bucket(bucket), Meter::Bucket(quota)) => bucket.refund(*quota, amount, now),
+            (CellState::Bucket(bucket), Meter::Bucket(quota)) => bucket.refund(*quota, amount, now),
             _ => {}
         }
     }
 
     /// Leaves no room before `until`. Works only on a gate, which is a bucket.
     pub fn close(&mut self, until: Timestamp) {
-        if let State::Bucket(bucket) = self.state_mut() {
+        if let CellState::Bucket(bucket) = self.state_mut() {
             bucket.fill_until(until);
         }
     }
@@ -293,16 +308,16 @@ impl Cell {
     /// Charges `amount` at `now` even if it does not fit, next to the use at `mark`.
     pub fn charge_debt(&mut self, mark: Mark, amount: u64, now: Timestamp) {
         match (self.state_mut(), mark) {
-            (State::Log(log), Mark::Log(_)) => log.take(now, amount),
-            (State::Slices(slices), Mark::Slice(_, window)) => {
+            (CellState::Log(log), Mark::Log(_)) => log.take(now, amount),
+            (CellState::Slices(slices), Mark::Slice(_, window)) => {
                 slices.take(window::Quota { limit: 0, window }.slice(now), amount);
             }
-            (State::Slices(slices), Mark::Period(end, boundaries)) => {
+            (CellState::Slices(slices), Mark::Period(end, boundaries)) => {
                 // A settlement after the known periods belongs to the period of its use.
                 let end = Boundaries(boundaries).period(now).map_or(end, |(_, end)| end);
                 slices.take(end, amount);
             }
-            (State::Bucket(bucket), Mark::Bucket { drain_ns, grain, .. }) => {
+            (CellState::Bucket(bucket), Mark::Bucket { drain_ns, grain, .. }) => {
                 bucket.take(bucket::Quota::raw(drain_ns, grain), now, amount);
             }
             _ => {}
@@ -312,7 +327,7 @@ impl Cell {
     /// Ends the lease of `id`. Returns true if it was still held.
     pub fn release(&mut self, id: Id, mark: Mark) -> bool {
         match (self.state_mut(), mark) {
-            (State::Leases(leases), Mark::Lease(until)) => leases.release(id, until),
+            (CellState::Leases(leases), Mark::Lease(until)) => leases.release(id, until),
             _ => false,
         }
     }
@@ -320,7 +335,7 @@ impl Cell {
     /// Extends the lease of `id` to `later`. Returns its new mark, or `None` if it has expired.
     pub fn renew(&mut self, id: Id, mark: Mark, later: Timestamp) -> Option<Mark> {
         match (self.state_mut(), mark) {
-            (State::Leases(leases), Mark::Lease(until)) => {
+            (CellState::Leases(leases), Mark::Lease(until)) => {
                 leases.renew(id, until, later).then_some(Mark::Lease(later.max(until)))
             }
             _ => None,
@@ -328,42 +343,42 @@ impl Cell {
     }
 
     /// Returns true if the lease of `id` is still held.
-    pub fn leased(&self, id: Id, mark: Mark) -> bool {
+    pub fn has_lease(&self, id: Id, mark: Mark) -> bool {
         match (self.state(), mark) {
-            (State::Leases(leases), Mark::Lease(until)) => leases.held(id, until),
+            (CellState::Leases(leases), Mark::Lease(until)) => leases.is_held(id, until),
             _ => false,
         }
     }
 
-    /// Gives the use back automatically at `until`, unless [`Cell::unhold`] is called before.
+    /// Gives the use back automatically at `until`, unless [`Cell::end_hold`] is called before.
     pub fn hold(&mut self, id: Id, until: Timestamp, used: Use) {
-        let holds = &mut self.make_rare().holds;
+        let holds = &mut self.add_extras().holds;
         let place = holds.partition_point(|hold| hold.until <= until);
         holds.insert(place, Hold { until, id, used });
     }
 
     /// Ends a hold, unless it was due before.
-    pub fn unhold(&mut self, id: Id, until: Timestamp) {
-        if let Some(rare) = self.rare_mut() {
-            rare.holds.retain(|hold| hold.until != until || hold.id != id);
+    pub fn end_hold(&mut self, id: Id, until: Timestamp) {
+        if let Some(extras) = self.extras_mut() {
+            extras.holds.retain(|hold| hold.until != until || hold.id != id);
         }
     }
 
     /// Removes everything that was written until `now`.
     pub fn reset(&mut self, meter: &Meter<'_>, now: Timestamp) {
         *self = Self::new(meter);
-        self.make_rare().reset_at = Some(now);
+        self.add_extras().reset_at = Some(now);
     }
 
     /// Returns true if a use written at `at` was removed by a reset.
-    pub fn forgot(&self, at: Timestamp) -> bool {
-        self.rare().is_some_and(|rare| rare.reset_at.is_some_and(|reset| at <= reset))
+    pub fn was_reset_after(&self, at: Timestamp) -> bool {
+        self.extras().is_some_and(|extras| extras.reset_at.is_some_and(|reset| at <= reset))
     }
 
     /// Passes the reading of each limit of the meter at `now` to `tell`.
     pub fn readings(&self, meter: &Meter<'_>, now: Timestamp, mut tell: impl FnMut(Reading)) {
         match (self.state(), meter) {
-            (State::Log(log), Meter::Log(quotas)) => {
+            (CellState::Log(log), Meter::Log(quotas)) => {
                 for &quota in quotas.iter() {
                     let mut reading = log.reading(quota, now);
                     if let Some((amount, at)) = self.inherited()
@@ -376,12 +391,14 @@ impl Cell {
                     tell(reading);
                 }
             }
-            (State::Slices(slices), Meter::Windowed(quota)) => tell(slices.reading(*quota, now)),
-            (State::Slices(slices), Meter::Calendar(quota)) => {
+            (CellState::Slices(slices), Meter::Windowed(quota)) => {
+                tell(slices.reading(*quota, now))
+            }
+            (CellState::Slices(slices), Meter::Calendar(quota)) => {
                 tell(slices.reading_in_calendar(*quota, now));
             }
-            (State::Bucket(bucket), Meter::Bucket(quota)) => tell(bucket.reading(*quota, now)),
-            (State::Leases(leases), Meter::Leases(_)) => tell(leases.reading(now)),
+            (CellState::Bucket(bucket), Meter::Bucket(quota)) => tell(bucket.reading(*quota, now)),
+            (CellState::Leases(leases), Meter::Leases(_)) => tell(leases.reading(now)),
             _ => unreachable!("a cell's identity includes the kind of its meter"),
         }
     }
@@ -389,42 +406,42 @@ impl Cell {
     /// Returns the time at which all usage has expired, if uses count for `window`.
     pub fn expires(&self, window: Span) -> Timestamp {
         let state = match self.state() {
-            State::Log(log) => log.last().map(|last| last + window),
-            State::Slices(slices) => slices.last().map(|last| last + window),
-            State::Bucket(bucket) => Some(bucket.empty_at()),
-            State::Leases(leases) => leases.last(),
+            CellState::Log(log) => log.last().map(|last| last + window),
+            CellState::Slices(slices) => slices.last().map(|last| last + window),
+            CellState::Bucket(bucket) => Some(bucket.empty_at()),
+            CellState::Leases(leases) => leases.last(),
         };
-        let Some(rare) = self.rare() else { return state.unwrap_or_default() };
-        let hold = rare.holds.last().map(|hold| hold.until);
-        let inherited = rare.inherited.map(|(_, at)| at + window);
+        let Some(extras) = self.extras() else { return state.unwrap_or_default() };
+        let hold = extras.holds.last().map(|hold| hold.until);
+        let inherited = extras.inherited.map(|(_, at)| at + window);
         [state, hold, inherited].into_iter().flatten().max().unwrap_or_default()
     }
 }
 
 /// Returns the earliest time for a log with inherited entries: before these expire, if there is
 /// room for both, or after.
-fn earliest_of_heir(
+fn earliest_with_inherited(
     log: &Log,
     quotas: &[log::Quota],
     (amount, at): (u64, Timestamp),
     from: Timestamp,
     need: u64,
-) -> Earliest {
-    let mut earliest = Earliest::at(from);
+) -> EarliestStart {
+    let mut earliest = EarliestStart::at(from);
     for (index, quota) in quotas.iter().enumerate() {
         let alone = log.earliest(&[*quota], from, need);
         let beside = log.earliest(&[*quota], from, need.saturating_add(amount));
         let start = match (alone, beside) {
-            (Earliest::At { start: alone, .. }, Earliest::At { start: beside, .. }) => {
+            (EarliestStart::At { start: alone, .. }, EarliestStart::At { start: beside, .. }) => {
                 beside.min(alone.max(at + quota.window))
             }
-            (Earliest::At { start: alone, .. }, _) => alone.max(at + quota.window),
+            (EarliestStart::At { start: alone, .. }, _) => alone.max(at + quota.window),
             (never, _) => return never.of_limit(index),
         };
-        if let Earliest::At { start: other, .. } = earliest
+        if let EarliestStart::At { start: other, .. } = earliest
             && start > other
         {
-            earliest = Earliest::At { start, limit: index };
+            earliest = EarliestStart::At { start, limit: index };
         }
     }
     earliest
@@ -439,7 +456,7 @@ mod tests {
         Timestamp::from_secs(seconds)
     }
 
-    fn start(cell: &Cell, meter: &Meter<'_>, from: u64, need: u64) -> Earliest {
+    fn start(cell: &Cell, meter: &Meter<'_>, from: u64, need: u64) -> EarliestStart {
         cell.earliest(meter, at(from), need, Span::ZERO)
     }
 
@@ -456,18 +473,18 @@ mod tests {
         for second in [1, 2, 3] {
             shared.take(&meter, at(second), Span::ZERO, 1, Id::from_bits(0));
         }
-        let mut heir = shared.heir();
-        assert_eq!(start(&heir, &meter, 4, 2), Earliest::at(at(4)));
-        assert_eq!(start(&heir, &meter, 4, 3), Earliest::at(at(13)));
-        heir.take(&meter, at(4), Span::ZERO, 2, Id::from_bits(0));
-        assert_eq!(start(&heir, &meter, 5, 1), Earliest::at(at(13)));
-        assert_eq!(start(&heir, &meter, 5, 4), Earliest::at(at(14)));
-        assert_eq!(start(&heir, &meter, 5, 6), Earliest::Never { limit: 0 });
+        let mut successor = shared.successor();
+        assert_eq!(start(&successor, &meter, 4, 2), EarliestStart::at(at(4)));
+        assert_eq!(start(&successor, &meter, 4, 3), EarliestStart::at(at(13)));
+        successor.take(&meter, at(4), Span::ZERO, 2, Id::from_bits(0));
+        assert_eq!(start(&successor, &meter, 5, 1), EarliestStart::at(at(13)));
+        assert_eq!(start(&successor, &meter, 5, 4), EarliestStart::at(at(14)));
+        assert_eq!(start(&successor, &meter, 5, 6), EarliestStart::Never { limit: 0 });
         let mut readings = Vec::new();
-        heir.readings(&meter, at(5), |reading| readings.push(reading));
-        heir.readings(&meter, at(13), |reading| readings.push(reading));
+        successor.readings(&meter, at(5), |reading| readings.push(reading));
+        successor.readings(&meter, at(13), |reading| readings.push(reading));
         assert_eq!(readings.iter().map(|reading| reading.used).collect::<Vec<_>>(), [5, 2]);
-        assert_eq!(heir.expires(Span::from_secs(10)), at(14));
+        assert_eq!(successor.expires(Span::from_secs(10)), at(14));
     }
 
     #[test]
@@ -479,11 +496,11 @@ mod tests {
             for (second, amount) in (1..).zip(amounts) {
                 shared.take(&meter, at(second), Span::ZERO, amount, Id::from_bits(second.into()));
             }
-            let heir = shared.heir();
+            let successor = shared.successor();
             let limit = meter.limit(0);
             let rest = limit - amounts.iter().sum::<u64>();
-            assert_eq!(start(&heir, &meter, 3, rest), Earliest::at(at(3)));
-            assert_eq!(start(&heir, &meter, 3, rest + 1), Earliest::at(free));
+            assert_eq!(start(&successor, &meter, 3, rest), EarliestStart::at(at(3)));
+            assert_eq!(start(&successor, &meter, 3, rest + 1), EarliestStart::at(free));
         }
     }
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
-use super::{Earliest, Reading};
+use super::{EarliestStart, Reading};
 use crate::id::Id;
 use crate::time::{Span, Timestamp};
 
@@ -35,9 +35,9 @@ impl Leases {
     /// renewed.
     ///
     /// A release can only make it earlier. O(leases that have to expire).
-    pub fn earliest(&self, quota: Quota, from: Timestamp, need: u64) -> Earliest {
+    pub fn earliest(&self, quota: Quota, from: Timestamp, need: u64) -> EarliestStart {
         let Some(spare) = quota.limit.checked_sub(need) else {
-            return Earliest::Never { limit: 0 };
+            return EarliestStart::Never { limit: 0 };
         };
         let mut start = from;
         let mut slots = self.slots;
@@ -48,7 +48,7 @@ impl Leases {
             slots -= lease.slots;
             start = start.max(lease.until);
         }
-        Earliest::at(start)
+        EarliestStart::at(start)
     }
 
     /// Gives `id` a lease on `slots` slots until `until`.
@@ -77,7 +77,7 @@ impl Leases {
     }
 
     /// Returns true if `id` holds a lease until `until`.
-    pub fn held(&self, id: Id, until: Timestamp) -> bool {
+    pub fn is_held(&self, id: Id, until: Timestamp) -> bool {
         self.find(id, until).is_some()
     }
 
@@ -151,12 +151,12 @@ mod tests {
         let mut leases = Leases::default();
         leases.take(id(1), 1, at(30));
         leases.take(id(2), 2, at(20));
-        assert_eq!(leases.earliest(QUOTA, at(0), 1), Earliest::at(at(20)));
-        assert_eq!(leases.earliest(QUOTA, at(0), 3), Earliest::at(at(30)));
-        assert_eq!(leases.earliest(QUOTA, at(0), 4), Earliest::Never { limit: 0 });
+        assert_eq!(leases.earliest(QUOTA, at(0), 1), EarliestStart::at(at(20)));
+        assert_eq!(leases.earliest(QUOTA, at(0), 3), EarliestStart::at(at(30)));
+        assert_eq!(leases.earliest(QUOTA, at(0), 4), EarliestStart::Never { limit: 0 });
         assert!(leases.release(id(1), at(30)));
         assert!(!leases.release(id(1), at(30)));
-        assert_eq!(leases.earliest(QUOTA, at(0), 1), Earliest::at(at(0)));
+        assert_eq!(leases.earliest(QUOTA, at(0), 1), EarliestStart::at(at(0)));
         leases.purge(at(20));
         assert_eq!(leases.reading(at(20)), Reading::new(0, at(20)));
     }

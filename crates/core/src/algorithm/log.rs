@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
-use super::{Earliest, Reading};
+use super::{EarliestStart, Reading};
 use crate::time::{Span, Timestamp};
 
 /// Limit of one window of a log.
@@ -38,12 +38,12 @@ impl Log {
     ///
     /// With k = limit − need + 1, this is the time at which the k-th newest entry expires,
     /// including entries booked for the future. Every later instant fits, too. O(quotas).
-    pub fn earliest(&self, quotas: &[Quota], from: Timestamp, need: u64) -> Earliest {
+    pub fn earliest(&self, quotas: &[Quota], from: Timestamp, need: u64) -> EarliestStart {
         let scores = self.live();
-        let mut earliest = Earliest::at(from);
+        let mut earliest = EarliestStart::at(from);
         for (index, quota) in quotas.iter().enumerate() {
             let Some(spare) = quota.limit.checked_sub(need) else {
-                return Earliest::Never { limit: index };
+                return EarliestStart::Never { limit: index };
             };
             let spare = usize::try_from(spare).unwrap_or(usize::MAX);
             let Some(blocking) = scores.len().checked_sub(spare.saturating_add(1)) else {
@@ -51,8 +51,8 @@ impl Log {
             };
             let start = scores[blocking] + quota.window;
             match earliest {
-                Earliest::At { start: other, .. } if start <= other => {}
-                _ => earliest = Earliest::At { start, limit: index },
+                EarliestStart::At { start: other, .. } if start <= other => {}
+                _ => earliest = EarliestStart::At { start, limit: index },
             }
         }
         earliest
@@ -189,7 +189,7 @@ mod tests {
 
     fn start(log: &Log, quotas: &[Quota], now: u64, need: u64) -> Option<u64> {
         match log.earliest(quotas, at(now), need) {
-            Earliest::At { start, .. } => Some(start.as_micros() / 1_000_000 - 1_000),
+            EarliestStart::At { start, .. } => Some(start.as_micros() / 1_000_000 - 1_000),
             _ => None,
         }
     }
@@ -207,8 +207,11 @@ mod tests {
     fn the_tightest_window_binds() {
         let log = log(&[0, 1, 2]);
         let quotas = [quota(2, 5), quota(3, 100)];
-        assert_eq!(log.earliest(&quotas, at(3), 1), Earliest::At { start: at(100), limit: 1 },);
-        assert_eq!(log.earliest(&quotas[..1], at(3), 1), Earliest::At { start: at(6), limit: 0 });
+        assert_eq!(log.earliest(&quotas, at(3), 1), EarliestStart::At { start: at(100), limit: 1 },);
+        assert_eq!(
+            log.earliest(&quotas[..1], at(3), 1),
+            EarliestStart::At { start: at(6), limit: 0 }
+        );
     }
 
     #[test]

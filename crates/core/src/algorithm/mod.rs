@@ -84,7 +84,7 @@ impl Meter<'_> {
 
     /// Returns true if a future instant can be booked. A lease can't: it is taken when the work
     /// starts.
-    pub const fn bookable(&self) -> bool {
+    pub const fn is_bookable(&self) -> bool {
         !matches!(self, Self::Leases(_))
     }
 
@@ -124,7 +124,7 @@ impl Reading {
 
 /// Result of asking at which time an amount fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Earliest {
+pub enum EarliestStart {
     /// It fits at `start`, and not earlier because of limit number `limit` of the meter.
     At {
         /// Time at which it fits.
@@ -139,7 +139,7 @@ pub enum Earliest {
     },
 }
 
-impl Earliest {
+impl EarliestStart {
     const fn at(start: Timestamp) -> Self {
         Self::At { start, limit: 0 }
     }

@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
-use super::{Earliest, Reading};
+use super::{EarliestStart, Reading};
 use crate::limit::Boundaries;
 use crate::time::{EXACT_MAX, Span, Timestamp};
 
@@ -57,9 +57,9 @@ impl Slices {
     /// fits, too.
     ///
     /// O(1) while there is room, otherwise O(slices that have to expire).
-    pub fn earliest(&self, quota: Quota, from: Timestamp, need: u64) -> Earliest {
+    pub fn earliest(&self, quota: Quota, from: Timestamp, need: u64) -> EarliestStart {
         let Some(spare) = quota.limit.checked_sub(need) else {
-            return Earliest::Never { limit: 0 };
+            return EarliestStart::Never { limit: 0 };
         };
         let mut start = from;
         let mut rest = self.total;
@@ -70,7 +70,7 @@ impl Slices {
             rest -= slice.sum;
             start = start.max(slice.end + quota.window);
         }
-        Earliest::at(start)
+        EarliestStart::at(start)
     }
 
     /// Returns the first instant from `from` on at which `need` fits into one calendar period, at
@@ -83,9 +83,9 @@ impl Slices {
         from: Timestamp,
         need: u64,
         slack: Span,
-    ) -> Earliest {
+    ) -> EarliestStart {
         let Some(spare) = quota.limit.checked_sub(need) else {
-            return Earliest::Never { limit: 0 };
+            return EarliestStart::Never { limit: 0 };
         };
         let mut start = from;
         // After the last known boundary there are no bookings.
@@ -95,7 +95,7 @@ impl Slices {
             }
             start = end;
         }
-        Earliest::at(start)
+        EarliestStart::at(start)
     }
 
     fn sum(&self, end: Timestamp) -> u64 {
@@ -206,10 +206,10 @@ mod tests {
         let mut slices = Slices::default();
         slices.take(QUOTA.slice(Timestamp::from_millis(1_000_001)), 60);
         slices.take(QUOTA.slice(Timestamp::from_millis(1_050_500)), 40);
-        assert_eq!(slices.earliest(QUOTA, at(1_060), 1), Earliest::at(at(1_101)));
-        assert_eq!(slices.earliest(QUOTA, at(1_060), 61), Earliest::at(at(1_151)));
-        assert_eq!(slices.earliest(QUOTA, at(1_101), 60), Earliest::at(at(1_101)));
-        assert_eq!(slices.earliest(QUOTA, at(1_060), 101), Earliest::Never { limit: 0 });
+        assert_eq!(slices.earliest(QUOTA, at(1_060), 1), EarliestStart::at(at(1_101)));
+        assert_eq!(slices.earliest(QUOTA, at(1_060), 61), EarliestStart::at(at(1_151)));
+        assert_eq!(slices.earliest(QUOTA, at(1_101), 60), EarliestStart::at(at(1_101)));
+        assert_eq!(slices.earliest(QUOTA, at(1_060), 101), EarliestStart::Never { limit: 0 });
         assert_eq!(slices.reading(QUOTA, at(1_101)), Reading::new(40, at(1_151)));
     }
 
@@ -242,11 +242,11 @@ mod tests {
         let earliest = |slices: &Slices, from, need, slack| {
             slices.earliest_in_calendar(quota, from, need, Span::from_secs(slack))
         };
-        assert_eq!(earliest(&slices, at(50), 1, 0), Earliest::at(at(100)));
+        assert_eq!(earliest(&slices, at(50), 1, 0), EarliestStart::at(at(100)));
         slices.take(at(200), 7);
-        assert_eq!(earliest(&slices, at(50), 3, 0), Earliest::at(at(100)));
-        assert_eq!(earliest(&slices, at(50), 4, 0), Earliest::at(at(200)));
-        assert_eq!(earliest(&slices, at(50), 11, 0), Earliest::Never { limit: 0 });
+        assert_eq!(earliest(&slices, at(50), 3, 0), EarliestStart::at(at(100)));
+        assert_eq!(earliest(&slices, at(50), 4, 0), EarliestStart::at(at(200)));
+        assert_eq!(earliest(&slices, at(50), 11, 0), EarliestStart::Never { limit: 0 });
         assert_eq!(slices.reading_in_calendar(quota, at(150)), Reading::new(7, at(200)));
     }
 
@@ -255,8 +255,8 @@ mod tests {
         let quota = CalendarQuota { limit: 10, boundaries: Boundaries([0, 100, 200].map(at)) };
         let slices = Slices::default();
         let start = slices.earliest_in_calendar(quota, at(95), 1, Span::from_secs(5));
-        assert_eq!(start, Earliest::at(at(100)));
+        assert_eq!(start, EarliestStart::at(at(100)));
         let start = slices.earliest_in_calendar(quota, at(94), 1, Span::from_secs(5));
-        assert_eq!(start, Earliest::at(at(94)));
+        assert_eq!(start, EarliestStart::at(at(94)));
     }
 }

@@ -22,7 +22,7 @@ fn example() -> ModelPrices {
 }
 
 fn tokens(input: u64, output: u64) -> Tokens {
-    Tokens { input, output, kinds: Kinds::default() }
+    Tokens { input, output, kinds: TokenKinds::default() }
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn each_kind_has_its_price_and_is_counted_once() {
         cache_write: price("3.75 USD/1M"),
         reasoning: price("20 USD/1M"),
     };
-    let kinds = Kinds { cached_input: 600, cache_write: 300, reasoning: 50 };
+    let kinds = TokenKinds { cached_input: 600, cache_write: 300, reasoning: 50 };
     let tokens = Tokens { input: 1_000, output: 200, kinds };
     let prices = ModelPrices::new(rates, Vec::new());
     // 100 × 3 + 600 × 0.30 + 300 × 3.75 + 150 × 15 + 50 × 20 micro-dollars.
@@ -69,7 +69,7 @@ fn a_model_is_looked_up_by_name_then_pattern_then_in_the_import() {
         let text = format!("{dollars} USD/1M");
         plain(&text, &text)
     });
-    let mut book = PriceBook::new(Unknown::Default(e.clone()));
+    let mut book = PriceBook::new(UnknownModels::Default(e.clone()));
     book.insert("gpt-*", b.clone());
     book.insert("gpt-?o*", c);
     book.insert("gpt-4", a.clone());
@@ -103,9 +103,9 @@ fn an_unknown_model_is_never_free_by_accident() {
     book.insert("old", example());
     assert_eq!(refused(&book, Some("new"), None), message);
     assert!(refused(&book, None, None).starts_with("a model has to be named"));
-    let free = PriceBook::new(Unknown::Free);
+    let free = PriceBook::new(UnknownModels::Free);
     assert_eq!(free.expect(&asks(Some("new"), Some(10))), Ok(Some(Money::ZERO)));
-    let priced = PriceBook::new(Unknown::Default(example()));
+    let priced = PriceBook::new(UnknownModels::Default(example()));
     assert_eq!(priced.expect(&asks(None, Some(10))), Ok(Some(usd("0.000002"))));
     assert_eq!(priced.expect(&asks(None, None)), Ok(None));
 }
@@ -128,7 +128,7 @@ proptest! {
     ) {
         let [a, b, c, d, e] = prices.map(|nanos| price(&format!("{nanos} USD/1M")));
         let rates = Rates { input: a, output: b, cached_input: c, cache_write: d, reasoning: e };
-        let kinds = Kinds {
+        let kinds = TokenKinds {
             cached_input: input * cached / 200,
             cache_write: input * written / 200,
             reasoning: output * thought / 100,

@@ -13,7 +13,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::cells::{CellSpec, cells_with};
-use super::{Compiled, Ruleset};
+use super::{CompiledRule, Ruleset};
 use crate::algorithm::bucket;
 use crate::limit::{Limit, Rate, Unit, Window};
 use crate::rule::Rule;
@@ -127,7 +127,7 @@ fn carried_by(rule: &Rule, formers: &[&FormerLimit]) -> (Vec<Limit>, Option<Time
     (limits, until)
 }
 
-impl Compiled {
+impl CompiledRule {
     /// Charges the counters of these former limits too, for as long as they count; the overrides
     /// of the rule do the same.
     fn set_transition(&mut self, formers: &[&FormerLimit]) {

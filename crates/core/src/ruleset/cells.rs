@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use super::problem::{Problem, RulesetError};
+use super::problem::{RulesetError, RulesetProblem};
 use crate::algorithm::{Meter, bucket, concurrency, log, window};
 use crate::limit::{Calendar, Limit, Unit};
 use crate::rule::{Pattern, Rule};
@@ -29,11 +29,11 @@ pub(crate) struct CellSpec {
     pub(crate) carried: bool,
     /// Name of the shared counter that is used if there is no space for a counter per key.
     pub(crate) overflow: String,
-    pub(super) spec: Spec,
+    pub(super) spec: MeterSpec,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) enum Spec {
+pub(crate) enum MeterSpec {
     Log(Vec<log::Quota>),
     Windowed(window::Quota),
     Calendar(u64, Calendar),
@@ -51,36 +51,36 @@ pub(super) fn cells(rule: &Rule) -> Result<Vec<CellSpec>, RulesetError> {
 pub(super) fn cells_with(rule: &Rule, carried: &[Limit]) -> Result<Vec<CellSpec>, RulesetError> {
     let fail = |problem| Err(RulesetError { place: format!("rule {}", rule.name), problem });
     if rule.limits.is_empty() && !rule.unlimited {
-        return fail(Problem::NoLimits);
+        return fail(RulesetProblem::NoLimits);
     }
     if let Some((name, _)) = rule.when.iter().find(|(_, pattern)| match pattern {
         Pattern::OneOf(values) => values.is_empty(),
         Pattern::Glob(_) | Pattern::Stars(_) => false,
     }) {
-        return fail(Problem::NoValues(name.clone()));
+        return fail(RulesetProblem::NoValues(name.clone()));
     }
     if rule.limits.len() > 1 && rule.limits.iter().any(Limit::is_ban) {
-        return fail(Problem::BanBesideLimits);
+        return fail(RulesetProblem::BanBesideLimits);
     }
     let mut cells: Vec<CellSpec> = Vec::new();
     let current = rule.limits.iter().map(|limit| (limit, false));
     for (limit, carried) in current.chain(carried.iter().map(|limit| (limit, true))) {
         let unit = limit.unit();
-        let spec = Spec::new(limit, rule);
-        if let Spec::Leases(quota) = &spec
+        let spec = MeterSpec::new(limit, rule);
+        if let MeterSpec::Leases(quota) = &spec
             && quota.lease.as_micros() == 0
         {
-            return fail(Problem::Lease);
+            return fail(RulesetProblem::Lease);
         }
-        if let Spec::Log(quotas) = &spec
-            && let Some(log) = cells.iter_mut().find(|cell| matches!(cell.spec, Spec::Log(_)))
+        if let MeterSpec::Log(quotas) = &spec
+            && let Some(log) = cells.iter_mut().find(|cell| matches!(cell.spec, MeterSpec::Log(_)))
         {
             if let Some(twin) = log.limits.iter().find(|l| l.window() == limit.window()) {
-                return fail(Problem::SameWindow(twin.to_string(), limit.to_string()));
+                return fail(RulesetProblem::SameWindow(twin.to_string(), limit.to_string()));
             }
             log.limits.push(limit.clone());
             log.texts.push(limit.to_string().into());
-            if let Spec::Log(known) = &mut log.spec {
+            if let MeterSpec::Log(known) = &mut log.spec {
                 known.extend(quotas);
             }
             continue;
@@ -98,7 +98,7 @@ pub(super) fn cells_with(rule: &Rule, carried: &[Limit]) -> Result<Vec<CellSpec>
         if rule.key.is_none()
             && let Some(twin) = cells.iter().find(|cell| cell.suffix == suffix)
         {
-            return fail(Problem::SameWindow(twin.limits[0].to_string(), limit.to_string()));
+            return fail(RulesetProblem::SameWindow(twin.limits[0].to_string(), limit.to_string()));
         }
         let overflow = format!("{}#overflow{suffix}", rule.name);
         let (limits, texts) = (vec![limit.clone()], vec![limit.to_string().into()]);
@@ -119,12 +119,13 @@ pub(super) fn cells_with(rule: &Rule, carried: &[Limit]) -> Result<Vec<CellSpec>
     }
     let own = cells.iter().filter(|cell| !cell.carried).count();
     if rule.key.is_some() && own > 1 {
-        return fail(Problem::TemplateCells(own));
+        return fail(RulesetProblem::TemplateCells(own));
     }
     if rule.gate {
         cells.push(CellSpec::gate(rule));
     }
-    for cell in cells.iter_mut().filter(|cell| !cell.gate && !matches!(cell.spec, Spec::Leases(_)))
+    for cell in
+        cells.iter_mut().filter(|cell| !cell.gate && !matches!(cell.spec, MeterSpec::Leases(_)))
     {
         let shortest = cell.limits.iter().map(Limit::window).min().unwrap_or_default();
         cell.slack = Some(Span::from_micros(shortest.as_micros() / 100));
@@ -148,12 +149,12 @@ impl CellSpec {
             gate: true,
             carried: false,
             overflow: format!("{}#overflow{suffix}", rule.name),
-            spec: Spec::new(&Limit::GATE, rule),
+            spec: MeterSpec::new(&Limit::GATE, rule),
         }
     }
 }
 
-impl Spec {
+impl MeterSpec {
     fn new(limit: &Limit, rule: &Rule) -> Self {
         match limit {
             Limit::Exact(rate) => {

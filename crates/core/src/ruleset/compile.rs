@@ -1,17 +1,17 @@
-//! Compiles rules as written in a configuration to [`Compiled`] rules, which create charges.
+//! Compiles rules as written in a configuration to [`CompiledRule`] rules, which create charges.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use super::carried::Transition;
-use super::cells::{CellSpec, Spec, cells};
-use super::problem::{Problem, RulesetError};
+use super::cells::{CellSpec, MeterSpec, cells};
+use super::problem::{RulesetError, RulesetProblem};
 use super::{
     CompiledGroup, CompiledNeed, Index, PlanError, Ruleset, Settings, Values, is_set_for_callers,
 };
 use crate::algorithm::log;
 use crate::id::Id;
-use crate::key::{Key, Part};
+use crate::key::{Key, KeyPart};
 use crate::limit::Unit;
 use crate::money::Money;
 use crate::overrides::Override;
@@ -23,30 +23,30 @@ use crate::time::Clock;
 
 /// A rule with indexes for its dimensions and with the counters that it charges.
 #[derive(Clone, Debug)]
-pub(crate) struct Compiled {
+pub(crate) struct CompiledRule {
     pub(crate) rule: Rule,
     pub(super) when: Vec<(usize, Pattern)>,
-    key: Vec<Piece>,
+    key: Vec<KeyPiece>,
     required: Vec<usize>,
     pub(crate) cells: Vec<CellSpec>,
     /// Counters that replace `cells` while usage of former limits counts.
     pub(super) transition: Option<Box<Transition>>,
     /// The same rule with the limits of its overrides.
-    overrides: Option<Box<Overrides>>,
+    overrides: Option<Box<CompiledOverrides>>,
     /// Id of the override that made this rule, if one did.
     override_id: Option<Id>,
 }
 
 /// The overrides of a rule, newest first.
 #[derive(Clone, Debug)]
-struct Overrides {
-    rules: Vec<Compiled>,
+struct CompiledOverrides {
+    rules: Vec<CompiledRule>,
     index: Index,
 }
 
 /// A part of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Piece {
+enum KeyPiece {
     Text(String),
     Value { dimension: usize, secret: bool },
 }
@@ -65,11 +65,11 @@ pub(super) fn ruleset(
     for group in groups {
         if group.rules.is_empty() {
             let place = format!("group {}", group.name);
-            errors.push(RulesetError { place, problem: Problem::NoRules });
+            errors.push(RulesetError { place, problem: RulesetProblem::NoRules });
         }
         let mut rules = Vec::new();
         for rule in group.rules {
-            match Compiled::new(rule, &mut dimensions, &settings) {
+            match CompiledRule::new(rule, &mut dimensions, &settings) {
                 Ok(rule) => rules.push(rule),
                 Err(error) => errors.push(error),
             }
@@ -86,7 +86,7 @@ pub(super) fn ruleset(
             needs,
             settings,
             overrides: Vec::new(),
-            misfits: Vec::new(),
+            unmatched_overrides: Vec::new(),
             formers: Vec::new(),
         })
     } else {
@@ -113,8 +113,11 @@ fn place(dimensions: &mut Vec<String>, name: &str) -> usize {
 }
 
 /// Replaces all overrides. Returns those that do not apply to any rule, with the reason.
-pub(super) fn overridden(ruleset: &mut Ruleset, overrides: &[Override]) -> Vec<(Id, RulesetError)> {
-    let mut misfits = Vec::new();
+pub(super) fn set_overrides(
+    ruleset: &mut Ruleset,
+    overrides: &[Override],
+) -> Vec<(Id, RulesetError)> {
+    let mut unmatched_overrides = Vec::new();
     let mut newest_first: Vec<&Override> = overrides.iter().collect();
     newest_first.sort_by_key(|one| (Reverse(one.since), one.id));
     let Ruleset { dimensions, groups, settings, .. } = ruleset;
@@ -125,27 +128,28 @@ pub(super) fn overridden(ruleset: &mut Ruleset, overrides: &[Override]) -> Vec<(
             places.insert(rule.rule.name.clone(), (group, place));
         }
     }
-    let mut compiled: HashMap<(usize, usize), Vec<Compiled>> = HashMap::new();
+    let mut compiled: HashMap<(usize, usize), Vec<CompiledRule>> = HashMap::new();
     for one in newest_first {
         let Some(&place) = places.get(&one.rule) else {
             let place = format!("rule {}", one.rule);
-            misfits.push((one.id, RulesetError { place, problem: Problem::NoSuchRule }));
+            unmatched_overrides
+                .push((one.id, RulesetError { place, problem: RulesetProblem::NoSuchRule }));
             continue;
         };
         let rule = one.apply(&groups[place.0].rules[place.1].rule);
-        match Compiled::new(rule, dimensions, settings) {
+        match CompiledRule::new(rule, dimensions, settings) {
             Ok(rule) => {
-                let rule = Compiled { override_id: Some(one.id), ..rule };
+                let rule = CompiledRule { override_id: Some(one.id), ..rule };
                 compiled.entry(place).or_default().push(rule);
             }
-            Err(error) => misfits.push((one.id, error)),
+            Err(error) => unmatched_overrides.push((one.id, error)),
         }
     }
     for ((group, place), rules) in compiled {
         let index = Index::new(&rules);
-        groups[group].rules[place].overrides = Some(Box::new(Overrides { rules, index }));
+        groups[group].rules[place].overrides = Some(Box::new(CompiledOverrides { rules, index }));
     }
-    misfits
+    unmatched_overrides
 }
 
 fn check_names(groups: &[Group], errors: &mut Vec<RulesetError>) {
@@ -156,9 +160,9 @@ fn check_names(groups: &[Group], errors: &mut Vec<RulesetError>) {
             errors.push(RulesetError { place: format!("{kind} {name}"), problem });
         };
         if name.is_empty() || name.len() > 64 {
-            fail(Problem::Name);
+            fail(RulesetProblem::Name);
         } else if seen.insert((kind, name), ()).is_some() {
-            fail(Problem::Duplicate);
+            fail(RulesetProblem::Duplicate);
         }
     }
 }
@@ -169,7 +173,7 @@ fn check_effective(groups: &[Group], errors: &mut Vec<RulesetError>) -> usize {
     for (_, group) in marked {
         let other = first.map(|(_, group)| group.name.clone()).unwrap_or_default();
         let place = format!("group {}", group.name);
-        errors.push(RulesetError { place, problem: Problem::Effective(other) });
+        errors.push(RulesetError { place, problem: RulesetProblem::Effective(other) });
     }
     first.map_or(0, |(place, _)| place)
 }
@@ -181,13 +185,14 @@ fn check_templates(groups: &[Group], errors: &mut Vec<RulesetError>) {
         let Some(key) = &rule.key else { continue };
         let first = *seen.entry(key).or_insert(rule);
         if first.limits != rule.limits {
-            let problem = Problem::TemplateShared { key: key.clone(), other: first.name.clone() };
+            let problem =
+                RulesetProblem::TemplateShared { key: key.clone(), other: first.name.clone() };
             errors.push(RulesetError { place: format!("rule {}", rule.name), problem });
         }
     }
 }
 
-impl Compiled {
+impl CompiledRule {
     fn new(
         rule: Rule,
         dimensions: &mut Vec<String>,
@@ -197,7 +202,7 @@ impl Compiled {
         let when = rule.when.iter().map(|(name, pattern)| (place(name), pattern.clone()));
         let when: Vec<_> = when.collect();
         let mut required: Vec<_> = rule.per.iter().map(|name| place(name)).collect();
-        let mut value = |name: &str| Piece::Value {
+        let mut value = |name: &str| KeyPiece::Value {
             dimension: place(name),
             secret: settings.secret.iter().any(|other| other == name),
         };
@@ -212,18 +217,18 @@ impl Compiled {
                 for name in &rule.per {
                     let together = partition == Some(name);
                     text.push_str(if together { ":{" } else { ":" });
-                    key.push(Piece::Text(std::mem::take(&mut text)));
+                    key.push(KeyPiece::Text(std::mem::take(&mut text)));
                     key.push(value(name));
                     text.push_str(if together { "}" } else { "" });
                 }
                 if !text.is_empty() {
-                    key.push(Piece::Text(text));
+                    key.push(KeyPiece::Text(text));
                 }
                 key
             }
         };
         for piece in &key {
-            if let Piece::Value { dimension, .. } = piece
+            if let KeyPiece::Value { dimension, .. } = piece
                 && !required.contains(dimension)
             {
                 required.push(*dimension);
@@ -248,7 +253,7 @@ impl Compiled {
         let mut text = Key::start(InlineRule::KEY_START);
         text.push_value(key);
         let cells = cells(&rule)?;
-        let key = vec![Piece::Text(text.as_str().to_owned())];
+        let key = vec![KeyPiece::Text(text.as_str().to_owned())];
         Ok(Self {
             rule,
             when: Vec::new(),
@@ -358,7 +363,7 @@ impl Compiled {
         plan: &mut Plan<'a>,
     ) -> Result<(), PlanError> {
         if self.rule.unlimited {
-            plan.set_free(&self.rule);
+            plan.set_unlimited(&self.rule);
         }
         for cell in self.cells_at(clock) {
             let take = match cell.unit {
@@ -379,12 +384,12 @@ impl Compiled {
                 Mode::Optimistic => 1,
             };
             // The log of a former limit never denies what the current limit admits.
-            let is_former_log = cell.carried && matches!(cell.spec, Spec::Log(_));
+            let is_former_log = cell.carried && matches!(cell.spec, MeterSpec::Log(_));
             let entries_max = if is_former_log { log::ENTRIES_PER_CHARGE_MAX } else { u64::MAX };
             let (take, need) = (take.min(entries_max), need.min(entries_max));
             // An amount that can never fit is never written, so it may exceed the number of
             // entries.
-            if let Spec::Log(quotas) = &cell.spec
+            if let MeterSpec::Log(quotas) = &cell.spec
                 && take > log::ENTRIES_PER_CHARGE_MAX
                 && quotas.iter().all(|quota| need <= quota.limit)
             {
@@ -401,18 +406,18 @@ impl Compiled {
                 rule: &self.rule,
                 cell,
             };
-            plan.push(charge, |key| self.name(key, cell, values, settings))?;
+            plan.push(charge, |key| self.write_key(key, cell, values, settings))?;
         }
         Ok(())
     }
 
     /// Appends the values by which this rule counts to a key.
-    fn name(&self, key: &mut Key, cell: &CellSpec, values: &Values<'_>, settings: &Settings) {
+    fn write_key(&self, key: &mut Key, cell: &CellSpec, values: &Values<'_>, settings: &Settings) {
         key.push_literal(cell.prefix);
         for piece in &self.key {
             match piece {
-                Piece::Text(text) => key.push_literal(text),
-                Piece::Value { dimension, secret } => {
+                KeyPiece::Text(text) => key.push_literal(text),
+                KeyPiece::Value { dimension, secret } => {
                     let value =
                         values.get(*dimension).expect("a rule that matches has its dimensions");
                     if *secret {
@@ -429,7 +434,7 @@ impl Compiled {
 
 /// Returns true if a value matches a pattern. A pattern with stars is compared with the full text
 /// of a long value.
-fn fits(pattern: &Pattern, value: Part<'_>) -> bool {
+fn fits(pattern: &Pattern, value: KeyPart<'_>) -> bool {
     match pattern {
         Pattern::Stars(_) => pattern.matches(value.whole),
         Pattern::OneOf(_) | Pattern::Glob(_) => pattern.matches(value.text),
@@ -457,10 +462,10 @@ fn hashed(key: &[u8; 32], value: &str) -> String {
 fn pieces(
     rule: &Rule,
     template: &str,
-    value: &mut impl FnMut(&str) -> Piece,
-) -> Result<Vec<Piece>, RulesetError> {
+    value: &mut impl FnMut(&str) -> KeyPiece,
+) -> Result<Vec<KeyPiece>, RulesetError> {
     let fail = |problem| RulesetError { place: format!("rule {}", rule.name), problem };
-    let malformed = || fail(Problem::Template(template.to_owned()));
+    let malformed = || fail(RulesetProblem::Template(template.to_owned()));
     let mut pieces = Vec::new();
     let mut names = Vec::new();
     let mut rest = template;
@@ -470,21 +475,21 @@ fn pieces(
             return Err(malformed());
         }
         names.push(name);
-        pieces.push(Piece::Text(text.to_owned()));
+        pieces.push(KeyPiece::Text(text.to_owned()));
         pieces.push(value(name));
         rest = after;
     }
-    pieces.push(Piece::Text(rest.to_owned()));
+    pieces.push(KeyPiece::Text(rest.to_owned()));
     if template.is_empty() {
         return Err(malformed());
     }
     if template.contains('#') {
-        return Err(fail(Problem::TemplateMark(template.to_owned())));
+        return Err(fail(RulesetProblem::TemplateMark(template.to_owned())));
     }
     for dimension in &rule.per {
         if !names.contains(&dimension.as_str()) {
             let (key, dimension) = (template.to_owned(), dimension.clone());
-            return Err(fail(Problem::TemplateDimension { key, dimension }));
+            return Err(fail(RulesetProblem::TemplateDimension { key, dimension }));
         }
     }
     Ok(pieces)

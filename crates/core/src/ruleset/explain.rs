@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Compiled, Ruleset};
+use super::{CompiledRule, Ruleset};
 use crate::overrides::Override;
 use crate::query::Query;
 use crate::rule::{Pattern, Rule};
@@ -18,16 +18,16 @@ pub struct ExplainedGroup<'a> {
     /// Number of rules in the group.
     pub rules: usize,
     /// The rules that apply: shadow rules, and the first other rule that matches.
-    pub applied: Vec<Applied<'a>>,
+    pub applied: Vec<AppliedRule<'a>>,
     /// The first rules that do not apply, in their order.
-    pub skipped: Vec<Skipped<'a>>,
+    pub skipped: Vec<SkippedRule<'a>>,
     /// Number of further rules that do not apply.
     pub skipped_more: usize,
 }
 
 /// A rule that applies.
 #[derive(Debug)]
-pub struct Applied<'a> {
+pub struct AppliedRule<'a> {
     /// The rule, with the limits of its override.
     pub rule: &'a Rule,
     /// The override that applies, if there is one.
@@ -36,7 +36,7 @@ pub struct Applied<'a> {
 
 /// A rule that does not apply.
 #[derive(Debug)]
-pub struct Skipped<'a> {
+pub struct SkippedRule<'a> {
     /// Name of the rule.
     pub rule: &'a str,
     /// The reason.
@@ -89,7 +89,7 @@ impl Ruleset {
     /// Explains for every rule if it applies to a query, and why not.
     pub fn explain<'a>(&'a self, query: &'a Query<'_>) -> Vec<ExplainedGroup<'a>> {
         let values = self.values(query);
-        let mismatch = |rule: &'a Compiled| {
+        let mismatch = |rule: &'a CompiledRule| {
             if !rule.applies_to(query.subject) {
                 return Some(Mismatch::Subject);
             }
@@ -103,7 +103,7 @@ impl Ruleset {
             Some(Mismatch::Value { dimension, value, pattern })
         };
         let explained = |group: &'a super::CompiledGroup| {
-            let mut told = ExplainedGroup {
+            let mut explanation = ExplainedGroup {
                 name: &group.name,
                 rules: group.rules.len(),
                 applied: Vec::new(),
@@ -117,20 +117,20 @@ impl Ruleset {
                     None => mismatch(rule),
                 };
                 match because {
-                    Some(because) if told.skipped.len() < SKIPPED_MAX => {
-                        told.skipped.push(Skipped { rule: &rule.rule.name, because });
+                    Some(because) if explanation.skipped.len() < SKIPPED_MAX => {
+                        explanation.skipped.push(SkippedRule { rule: &rule.rule.name, because });
                     }
-                    Some(_) => told.skipped_more += 1,
+                    Some(_) => explanation.skipped_more += 1,
                     None => {
                         let rule = rule.in_force(&values);
                         let id = rule.override_id();
                         let overridden = self.overrides.iter().find(|one| Some(one.id) == id);
-                        told.applied.push(Applied { rule: &rule.rule, overridden });
+                        explanation.applied.push(AppliedRule { rule: &rule.rule, overridden });
                         first = (!rule.rule.shadow).then_some(rule.rule.name.as_str());
                     }
                 }
             }
-            told
+            explanation
         };
         self.groups.iter().map(explained).collect()
     }

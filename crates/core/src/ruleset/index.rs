@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use smallvec::SmallVec;
 
-use super::{Compiled, Values};
+use super::{CompiledRule, Values};
 use crate::rule::Pattern;
 
 type Places = HashMap<Box<str>, Vec<u32>, foldhash::fast::RandomState>;
@@ -19,7 +19,7 @@ pub(super) struct Index {
 }
 
 impl Index {
-    pub(super) fn new(rules: &[Compiled]) -> Self {
+    pub(super) fn new(rules: &[CompiledRule]) -> Self {
         let mut frequency: HashMap<(usize, &str), u32> = HashMap::new();
         for rule in rules {
             for (dimension, values) in exact_conditions(rule) {
@@ -71,7 +71,7 @@ impl Index {
     }
 }
 
-fn exact_conditions(rule: &Compiled) -> impl Iterator<Item = (usize, &[String])> {
+fn exact_conditions(rule: &CompiledRule) -> impl Iterator<Item = (usize, &[String])> {
     rule.when.iter().filter_map(|(dimension, pattern)| match pattern {
         Pattern::OneOf(values) => Some((*dimension, values.as_slice())),
         Pattern::Glob(_) | Pattern::Stars(_) => None,

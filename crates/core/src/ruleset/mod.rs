@@ -16,18 +16,18 @@ use std::sync::Arc;
 
 pub use carried::FormerLimit;
 pub(crate) use cells::CellSpec;
-pub(crate) use compile::Compiled;
+pub(crate) use compile::CompiledRule;
 use index::Index;
 pub use needs::{Bypass, Need, bypassed, is_set_for_callers, needs};
-pub use problem::{Problem, RulesetError};
+pub use problem::{RulesetError, RulesetProblem};
 
 use crate::id::Id;
-use crate::key::Part;
+use crate::key::KeyPart;
 use crate::limit::Limit;
-use crate::outage::{Outage, OutagePolicy};
+use crate::outage::{OutagePolicies, OutagePolicy};
 use crate::overrides::Override;
 use crate::plan::{Charge, Plan};
-use crate::price::{PriceBook, Unpriced};
+use crate::price::{PriceBook, UnknownPrice};
 use crate::query::{Query, Subject};
 use crate::rule::{Group, Rule};
 use crate::time::{Clock, Span};
@@ -55,7 +55,7 @@ pub struct Settings {
     /// Maximum time from now to the start of a booking.
     pub horizon: Span,
     /// Outage policies.
-    pub outage: Outage,
+    pub outage: OutagePolicies,
     /// Prices of tokens.
     pub prices: Arc<PriceBook>,
 }
@@ -76,7 +76,7 @@ impl Default for Settings {
             partition: None,
             slack: None,
             horizon: Span::from_secs(3_600),
-            outage: Outage::default(),
+            outage: OutagePolicies::default(),
             prices: Arc::default(),
         }
     }
@@ -93,7 +93,7 @@ pub struct Ruleset {
     settings: Settings,
     overrides: Vec<Override>,
     /// Overrides that do not apply to any rule, with the reason.
-    misfits: Vec<(Id, RulesetError)>,
+    unmatched_overrides: Vec<(Id, RulesetError)>,
     /// Limits that rules had before, while usage under them may still count.
     formers: Vec<FormerLimit>,
 }
@@ -101,7 +101,7 @@ pub struct Ruleset {
 #[derive(Clone, Debug)]
 struct CompiledGroup {
     name: String,
-    rules: Vec<Compiled>,
+    rules: Vec<CompiledRule>,
     index: Index,
 }
 
@@ -114,9 +114,9 @@ struct CompiledNeed {
 
 /// Values of a query by the index of their dimension in the ruleset.
 struct Values<'a> {
-    first: [Option<Part<'a>>; 8],
+    first: [Option<KeyPart<'a>>; 8],
     /// Values of further dimensions.
-    more: Vec<Option<Part<'a>>>,
+    more: Vec<Option<KeyPart<'a>>>,
 }
 
 impl<'a> Values<'a> {
@@ -126,14 +126,14 @@ impl<'a> Values<'a> {
         Self { first, more: if more == 0 { Vec::new() } else { vec![None; more] } }
     }
 
-    fn set(&mut self, dimension: usize, part: Part<'a>) {
+    fn set(&mut self, dimension: usize, part: KeyPart<'a>) {
         match dimension.checked_sub(self.first.len()) {
             None => self.first[dimension] = Some(part),
             Some(place) => self.more[place] = Some(part),
         }
     }
 
-    fn get(&self, dimension: usize) -> Option<Part<'a>> {
+    fn get(&self, dimension: usize) -> Option<KeyPart<'a>> {
         match dimension.checked_sub(self.first.len()) {
             None => self.first[dimension],
             Some(place) => self.more[place],
@@ -151,7 +151,7 @@ impl Ruleset {
     #[must_use]
     pub fn with_overrides(&self, overrides: &[Override]) -> Self {
         let mut rules = Self { overrides: overrides.to_vec(), ..self.clone() };
-        rules.misfits = compile::overridden(&mut rules, overrides);
+        rules.unmatched_overrides = compile::set_overrides(&mut rules, overrides);
         rules.set_transitions();
         rules
     }
@@ -162,8 +162,8 @@ impl Ruleset {
     }
 
     /// Returns the overrides that do not apply to any rule and have no effect, with the reason.
-    pub fn misfits(&self) -> &[(Id, RulesetError)] {
-        &self.misfits
+    pub fn unmatched_overrides(&self) -> &[(Id, RulesetError)] {
+        &self.unmatched_overrides
     }
 
     /// Returns the rules of an empty configuration: 100 requests per hour, user and model.
@@ -205,10 +205,10 @@ impl Ruleset {
         }
         let mut plan = Plan::new(first, self.settings.horizon);
         for query in std::iter::once(first).chain(rest) {
-            plan.next_part(query);
+            plan.begin_query(query);
             self.charge(query, &clock, &mut plan)?;
         }
-        plan.replace();
+        plan.remove_replaced();
         plan.set_slack(self.settings.slack);
         Ok(plan)
     }
@@ -309,11 +309,11 @@ impl Ruleset {
         if outage.by_client_type.is_empty() {
             return outage.default;
         }
-        outage.policy(query.get(Outage::CLIENT_TYPE))
+        outage.policy(query.get(OutagePolicies::CLIENT_TYPE))
     }
 
     /// Returns the outage policies.
-    pub const fn outage(&self) -> &Outage {
+    pub const fn outage(&self) -> &OutagePolicies {
         &self.settings.outage
     }
 
@@ -323,7 +323,7 @@ impl Ruleset {
     }
 
     /// Returns true if some outage policy admits requests while the store does not answer.
-    pub fn answers_alone(&self) -> bool {
+    pub fn admits_during_outage(&self) -> bool {
         let outage = &self.settings.outage;
         let of_clients = outage.by_client_type.values().copied().chain([outage.default]);
         let rules = self.groups.iter().flat_map(|group| &group.rules);
@@ -333,7 +333,7 @@ impl Ruleset {
 
     fn values<'a>(&self, query: &'a Query<'_>) -> Values<'a> {
         let mut values = Values::new(self.dimensions.len());
-        for (name, part) in query.parts() {
+        for (name, part) in query.key_parts() {
             if let Some(place) = self.dimensions.iter().position(|other| other == name) {
                 values.set(place, part);
             }
@@ -378,7 +378,7 @@ pub enum PlanError {
     },
     /// Money is limited, and the price is unknown.
     #[error("modelId: {0}")]
-    Unpriced(#[from] Unpriced),
+    UnknownPrice(#[from] UnknownPrice),
     /// Two rules have the same literal key, but different limits.
     #[error("rules {rules:?} count under the same key {key} with different limits: change a key")]
     SharedKey {

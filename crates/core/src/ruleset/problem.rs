@@ -7,12 +7,12 @@ pub struct RulesetError {
     /// The location: `rule NAME` or `group NAME`.
     pub place: String,
     /// The error.
-    pub problem: Problem,
+    pub problem: RulesetProblem,
 }
 
 /// Kinds of errors in a rule or a group.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Problem {
+pub enum RulesetProblem {
     /// The name is empty or too long.
     #[error("a name has 1 to 64 bytes")]
     Name,

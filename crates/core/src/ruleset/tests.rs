@@ -197,7 +197,7 @@ fn windows_of_one_log_share_a_counter_and_other_limits_have_their_own() {
         ["5/5s", "20/min", "25/s burst 9", "900 tokens/min", "5.00 USD/day", "3 concurrent"]
     );
     assert_eq!(plan.slack, Span::from_millis(10));
-    assert!(plan.recorded());
+    assert!(plan.needs_record());
 }
 
 #[test]
@@ -285,7 +285,7 @@ fn the_newest_override_that_fits_gives_the_limits_and_the_rule_the_counter() {
         override_of("USER", 2, &[("u", "premium_ann")], &["500/min", "9000/h"]),
         override_of("USER", 3, &[("u", "bob"), ("plan", "gold")], &[]),
     ]);
-    assert_eq!(rules.misfits(), []);
+    assert_eq!(rules.unmatched_overrides(), []);
     assert_eq!(limits_of(&rules, &[("u", "ann")]), ["USER:ann#requests 10/min"]);
     assert_eq!(limits_of(&rules, &[("u", "premium_x")]), ["USER:premium_x#requests 100/min"]);
     assert_eq!(
@@ -304,7 +304,8 @@ fn an_override_that_fits_no_rule_is_told_and_harms_nothing() {
         override_of("GONE", 1, &[], &["5/s"]),
         override_of("LITERAL", 2, &[], &["5/s", "100 tokens/s"]),
     ]);
-    let told: Vec<_> = rules.misfits().iter().map(|(_, error)| error.to_string()).collect();
+    let told: Vec<_> =
+        rules.unmatched_overrides().iter().map(|(_, error)| error.to_string()).collect();
     assert_eq!(
         told,
         [
@@ -332,7 +333,7 @@ fn plans_of_one_call_are_one_plan() {
     let rules = inference();
     let (one, two) = (query(&[("modelId", "m"), ("userId", "a")]), [query(&[("modelId", "m")])]);
     let plan = rules.plan_together(&one, &two, NOW).expect("a plan");
-    let places = [plan.part(0), plan.part(1)].map(|part| part.charges.to_vec());
+    let places = [plan.query_charges(0), plan.query_charges(1)].map(|part| part.charges.to_vec());
     assert_eq!(places, [vec![0, 1], vec![1]]);
     let amounts: Vec<_> = plan.charges().iter().map(|c| (c.key.to_string(), c.take)).collect();
     let expected = [("USER_MODEL:a:m#requests", 1), ("GLOBAL_MODEL:m#requests", 2)];
@@ -544,8 +545,8 @@ fn a_ban_is_decided_without_the_store() {
     // Of two queries, only the banned one is denied.
     let plan = rules.plan_together(&bob, std::slice::from_ref(&ann), NOW).expect("a plan");
     let (ban, _) = plan.ban(NOW).expect("a ban");
-    assert_eq!(ban.part(0).charges.as_slice(), [] as [usize; 0]);
-    assert_eq!(ban.part(1).charges.as_slice(), [0]);
+    assert_eq!(ban.query_charges(0).charges.as_slice(), [] as [usize; 0]);
+    assert_eq!(ban.query_charges(1).charges.as_slice(), [0]);
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use std::sync::OnceLock;
 
 use serde_json::{Value, json};
-use sluicegate_template::{Root, Scope};
+use sluicegate_template::{Root, ValueSource};
 
 use super::Job;
 
@@ -34,7 +34,7 @@ impl<'j> Facts<'j> {
     }
 }
 
-impl Scope for Facts<'_> {
+impl ValueSource for Facts<'_> {
     fn value(&self, root: Root) -> Option<&Value> {
         match root {
             Root::Message => self.body(),

@@ -116,7 +116,7 @@ pub enum FailureKind {
 pub struct Heard {
     /// The status.
     pub status: u16,
-    /// The header fields that [speak of limits](sluicegate_vendors::speaks_of_limits), names
+    /// The header fields that [speak of limits](sluicegate_vendors::is_limit_header), names
     /// in lower case.
     pub headers: Vec<(String, String)>,
     /// The beginning of the body of a refusal.

@@ -14,8 +14,7 @@ use sluicegate_dispatch::handler::{
     Content, EmitRule, Emitting, Extract, HttpHandler, HttpOptions, Statuses, Success,
 };
 use sluicegate_queue::WallClock;
-use sluicegate_template::{Member, Root, Text, Tree};
-use sluicegate_testkit::eventually_ok;
+use sluicegate_template::{JsonPath, Root, Text, Tree};
 use tokio::net::TcpListener;
 
 use crate::support::{Bench, worker_of};
@@ -67,8 +66,8 @@ fn handler(url: &str) -> Emitting {
     };
     let http = HttpHandler::new(http, Arc::new(WallClock)).expect("a handler");
     let part = Tree::text("{{job.id}} {{item}}", Root::EACH).expect("a template");
-    let emit = EmitRule {
-        each: Some(Member::parse("parts").expect("a path")),
+    let emit = Emit {
+        each: Some(JsonPath::parse("parts").expect("a path")),
         when: None,
         queue: "further".to_owned(),
         kind: Some("part".to_owned()),

@@ -12,7 +12,7 @@ use serde_json::json;
 use sluicegate_dispatch::Handler;
 use sluicegate_dispatch::handler::{Condition, Extract, HttpError, HttpHandler, Statuses};
 use sluicegate_queue::WallClock;
-use sluicegate_template::Member;
+use sluicegate_template::JsonPath;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
@@ -20,8 +20,8 @@ use crate::support::{
     LIMITED, PERMANENT, Server, TRANSIENT, body, done, failed, handler, job, options, response,
 };
 
-fn member(path: &str) -> Member {
-    Member::parse(path).unwrap()
+fn member(path: &str) -> JsonPath {
+    JsonPath::parse(path).unwrap()
 }
 
 #[tokio::test]

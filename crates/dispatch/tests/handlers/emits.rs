@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use sluicegate_dispatch::handler::{EmitRule, Emitting, Output};
 use sluicegate_dispatch::{Done, Handled, Handler, Job};
 use sluicegate_queue::Message;
-use sluicegate_template::Member;
+use sluicegate_template::JsonPath;
 
 use crate::support::{PERMANENT, done, failed, job, map, text, tree};
 
@@ -33,9 +33,9 @@ fn plain() -> EmitRule {
     EmitRule { each: None, when: None, queue: "next".to_owned(), kind: None, body: None, id: None }
 }
 
-fn each(path: &str) -> EmitRule {
-    EmitRule {
-        each: Some(Member::parse(path).unwrap()),
+fn each(path: &str) -> Emit {
+    Emit {
+        each: Some(JsonPath::parse(path).unwrap()),
         kind: Some("crawl_repo".to_owned()),
         ..plain()
     }
@@ -94,7 +94,7 @@ async fn a_condition_can_hold_it_back() {
         ("no JSON", 0),
     ] {
         let mut emit = plain();
-        emit.when = Some(Member::parse("next").unwrap());
+        emit.when = Some(JsonPath::parse("next").unwrap());
         emit.body = Some(tree("{{result.next}}"));
         assert_eq!(sent(&emitting(result, emit), &job("{}")).await.len(), count, "{result}");
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use sluicegate_core::limit::{Limit, Unit};
-use sluicegate_core::store::Shut;
+use sluicegate_core::store::GateClosure;
 use sluicegate_core::time::{Span, Timestamp};
 use sluicegate_service::{Failure, Service};
 use tokio::sync::{Notify, oneshot};
@@ -290,7 +290,7 @@ impl Lane {
     }
 
     /// Lets nobody go for so long, on any replica.
-    pub(crate) async fn close(&self, span: Span) -> Result<Shut, Failure> {
+    pub(crate) async fn close(&self, span: Span) -> Result<GateClosure, Failure> {
         let service = &self.booker.service;
         service.close(&self.booker.query(service.request_id()), span).await
     }

@@ -140,7 +140,7 @@ impl Booker {
                 self.answered();
                 booked
             }
-            Err(Failure::Store(Error::Unavailable(_) | Error::Full | Error::Spread)) => {
+            Err(Failure::Store(Error::Unavailable(_) | Error::Full | Error::CrossSlot)) => {
                 drop(one_at_a_time);
                 self.alone().await
             }

@@ -69,7 +69,7 @@ pub(super) fn unknown() -> DescriptorStatus {
 /// How the query with this number stands: by the limit that stands in its way, or else by the one
 /// that leaves least.
 fn status(answer: &Answer<'_, '_>, query: usize) -> DescriptorStatus {
-    let part = answer.plan().part(query);
+    let part = answer.plan().query_charges(query);
     let scopes = answer.scopes().filter(|scope| part.charges.contains(&scope.place()));
     let told = scopes.min_by_key(|scope| (!answer.is_over(scope), scope.remaining()));
     let Some(scope) = told else {

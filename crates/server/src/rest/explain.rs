@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::response::Response;
 use serde_json::{Value, json};
 use sluicegate_core::query::Query;
-use sluicegate_core::ruleset::explain::{Applied, Skipped};
+use sluicegate_core::ruleset::explain::{AppliedRule, SkippedRule};
 use sluicegate_core::store::Store;
 use sluicegate_core::{Charge, Plan, Ruleset};
 
@@ -60,7 +60,7 @@ fn groups(rules: &Ruleset, query: &Query<'_>, plan: &Plan<'_>) -> Vec<Value> {
                 matched.push(rule);
             }
         }
-        let skip = |skipped: &Skipped<'_>| {
+        let skip = |skipped: &SkippedRule<'_>| {
             json!({ "rule": skipped.rule, "because": skipped.because.to_string() })
         };
         let skipped: Vec<_> = group.skipped.iter().map(skip).collect();
@@ -78,7 +78,7 @@ fn groups(rules: &Ruleset, query: &Query<'_>, plan: &Plan<'_>) -> Vec<Value> {
     explained.collect()
 }
 
-fn counter(charge: &Charge<'_>, applied: &Applied<'_>) -> Value {
+fn counter(charge: &Charge<'_>, applied: &AppliedRule<'_>) -> Value {
     let limits: Vec<_> = charge.limits().iter().map(ToString::to_string).collect();
     let mut told = json!({
         "rule": charge.rule().name,
@@ -93,7 +93,7 @@ fn counter(charge: &Charge<'_>, applied: &Applied<'_>) -> Value {
 }
 
 /// Adds the description of the rule, and the override whose limits are in force, if there are any.
-fn describe(rule: &mut Value, applied: &Applied<'_>) {
+fn describe(rule: &mut Value, applied: &AppliedRule<'_>) {
     if let Some(description) = &applied.rule.description {
         rule["description"] = description.as_str().into();
     }

@@ -17,7 +17,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{MethodRouter, get, post};
 use axum::{Extension, Router};
-use sluicegate_core::store::{Claim, Ended};
+use sluicegate_core::store::{Claim, EndResult};
 use sluicegate_core::{Decision, Timestamp};
 
 use decode::JsonBody;
@@ -291,7 +291,7 @@ async fn renew(State(service): Shared, JsonBody(body): JsonBody) -> Answered {
     Ok(json(serde_json::json!({ "at": at, "until": until }).to_string().into_bytes()))
 }
 
-fn ended(ended: Ended) -> Response {
+fn ended(ended: EndResult) -> Response {
     json(serde_json::json!({ "replayed": ended.replayed }).to_string().into_bytes())
 }
 

@@ -1,10 +1,10 @@
 //! Decisions of the in-memory store: acquire, peek and book, plus the operations that only read or
 //! change counters (usage, refund, close, reset).
 
-use sluicegate_core::algorithm::{Cell, Earliest};
+use sluicegate_core::algorithm::{Cell, EarliestStart};
 use sluicegate_core::decision::{Allow, Deny, Never, Readings};
-use sluicegate_core::plan::Start;
-use sluicegate_core::store::{Error, Shut, Usage};
+use sluicegate_core::plan::PlanStart;
+use sluicegate_core::store::{Error, GateClosure, Usage};
 use sluicegate_core::time::{Clock, Span, Timestamp};
 use sluicegate_core::{Decision, Plan};
 use smallvec::SmallVec;
@@ -35,7 +35,7 @@ pub(super) enum ChargeSelection {
 
 impl<C: Clock> Memory<C> {
     pub(super) fn acquire_now(&self, plan: &Plan<'_>) -> Result<Decision, Error> {
-        if !plan.recorded() {
+        if !plan.needs_record() {
             let names = self.names(plan);
             let mut locked = self.lock(names.iter().map(|name| name.shard()));
             let now = self.now();
@@ -104,7 +104,7 @@ impl<C: Clock> Memory<C> {
         let start = plan.start(now, false, |index, from| {
             locked.earliest(&plan.charges()[index], &counters[index], from, Span::ZERO)
         });
-        if start == Start::Now {
+        if start == PlanStart::Now {
             let shadowed = admit(locked, counters);
             let readings = locked.readings(plan, counters, now);
             return Ok(Decision::Allow(Allow {
@@ -160,13 +160,13 @@ impl<C: Clock> Memory<C> {
         locked: &mut LockedShards<'_>,
         counters: &mut [CounterLookup],
         now: Timestamp,
-    ) -> Result<(Timestamp, WrittenCharges), Start> {
+    ) -> Result<(Timestamp, WrittenCharges), PlanStart> {
         let earliest = plan.start(now, true, |index, from| {
             locked.earliest(&plan.charges()[index], &counters[index], from, plan.slack)
         });
         let start = match earliest {
-            Start::Now => now,
-            Start::Later(start, _) if plan.reaches(now, start) => start,
+            PlanStart::Now => now,
+            PlanStart::Later(start, _) if plan.reaches(now, start) => start,
             other => return Err(other),
         };
         Ok((start, self.write(plan, ChargeSelection::Bookable, locked, counters, start, now, None)))
@@ -187,13 +187,13 @@ impl<C: Clock> Memory<C> {
     ) -> WrittenCharges {
         let slack = if selection == ChargeSelection::Bookable { plan.slack } else { Span::ZERO };
         let shadowed = shadowed(plan, locked, counters, start, slack);
-        let recorded = selection != ChargeSelection::All || plan.recorded();
+        let recorded = selection != ChargeSelection::All || plan.needs_record();
         let mut charges = SmallVec::new();
         for (index, charge) in plan.charges().iter().enumerate() {
             let wanted = match selection {
                 ChargeSelection::All => true,
-                ChargeSelection::Bookable => charge.meter.bookable(),
-                ChargeSelection::Leases => !charge.meter.bookable(),
+                ChargeSelection::Bookable => charge.meter.is_bookable(),
+                ChargeSelection::Leases => !charge.meter.is_bookable(),
             };
             if !wanted || shadowed.iter().any(|&other| usize::from(other) == index) {
                 continue;
@@ -269,7 +269,7 @@ impl<C: Clock> Memory<C> {
         self.usage_now(plan)
     }
 
-    pub(super) fn close_now(&self, plan: &Plan<'_>, wait: Span) -> Shut {
+    pub(super) fn close_now(&self, plan: &Plan<'_>, wait: Span) -> GateClosure {
         let (mut locked, mut counters, now) = self.lock_counters(plan);
         let mut until = now;
         for (index, gate) in plan.gates() {
@@ -281,7 +281,7 @@ impl<C: Clock> Memory<C> {
             until = until.max(cell.expires(Span::ZERO));
             *expires = (*expires).max(until);
         }
-        Shut { at: now, until }
+        GateClosure { at: now, until }
     }
 
     pub(super) fn reset_now(&self, plan: &Plan<'_>) -> Timestamp {
@@ -380,13 +380,13 @@ impl LockedShards<'_> {
         let mut readings = Readings::new();
         for (charge, &(guard, entry)) in charges.iter().zip(positions) {
             let (cell, expires) = self.shard_at(guard).cells.get_mut(entry);
-            if start == Start::Now {
+            if start == PlanStart::Now {
                 cell.take(&charge.meter, now, Span::ZERO, charge.take, plan.id.id);
                 *expires = (*expires).max(cell.expires(charge.meter.window()));
             }
             cell.readings(&charge.meter, now, |reading| readings.push(reading));
         }
-        if start == Start::Now {
+        if start == PlanStart::Now {
             let shadowed = SmallVec::new();
             return Ok(Decision::Allow(Allow {
                 at: now,
@@ -411,7 +411,7 @@ fn shadowed(
     slack: Span,
 ) -> SmallVec<[u16; 4]> {
     let shadows = plan.charges().iter().enumerate().filter(|(_, charge)| charge.shadow());
-    let fits = Earliest::At { start, limit: 0 };
+    let fits = EarliestStart::At { start, limit: 0 };
     shadows
         .filter(|(index, charge)| locked.earliest(charge, &counters[*index], start, slack) != fits)
         .map(|(index, _)| u16::try_from(index).unwrap_or(u16::MAX))
@@ -419,11 +419,11 @@ fn shadowed(
 }
 
 /// Returns the decision on a plan that can't start now.
-fn denied(start: Start, at: Timestamp, readings: Readings) -> Result<Decision, Error> {
+fn denied(start: PlanStart, at: Timestamp, readings: Readings) -> Result<Decision, Error> {
     match start {
-        Start::Later(start, hit) => Ok(Decision::Deny(Deny { at, start, hit, readings })),
-        Start::Never(hit) => Ok(Decision::Never(Never { at, hit, readings })),
-        Start::Skew => Err(Error::ClockSkew),
-        Start::Now => unreachable!("a plan that can start now is admitted"),
+        PlanStart::Later(start, hit) => Ok(Decision::Deny(Deny { at, start, hit, readings })),
+        PlanStart::Never(hit) => Ok(Decision::Never(Never { at, hit, readings })),
+        PlanStart::Skew => Err(Error::ClockSkew),
+        PlanStart::Now => unreachable!("a plan that can start now is admitted"),
     }
 }

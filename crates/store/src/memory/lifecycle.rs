@@ -1,11 +1,11 @@
 //! Operations on an admission that exists already: claim, cancel, settle, release and renew.
 
 use sluicegate_core::algorithm::log::ENTRIES_PER_CHARGE_MAX;
-use sluicegate_core::algorithm::{Earliest, Mark, Use};
+use sluicegate_core::algorithm::{EarliestStart, Mark, Use};
 use sluicegate_core::decision::{Allow, Deny, Hit};
-use sluicegate_core::plan::{Handle, Start};
+use sluicegate_core::plan::{Handle, PlanStart};
 use sluicegate_core::query::Cost;
-use sluicegate_core::store::{Claim, Ended, Error, Renewed};
+use sluicegate_core::store::{Claim, EndResult, Error, Renewal};
 use sluicegate_core::time::{Clock, Span, Timestamp};
 use sluicegate_core::{Id, Plan};
 use smallvec::SmallVec;
@@ -16,12 +16,12 @@ use super::record::{Hold, Record, RecordState, RecordedCharge};
 use super::table::{EntryIndex, NameHash, Table};
 use super::{CachePadded, Memory};
 
-const fn first_time(at: Timestamp) -> Ended {
-    Ended { at, replayed: false }
+const fn first_time(at: Timestamp) -> EndResult {
+    EndResult { at, replayed: false }
 }
 
-const fn replayed(at: Timestamp) -> Ended {
-    Ended { at, replayed: true }
+const fn replayed(at: Timestamp) -> EndResult {
+    EndResult { at, replayed: true }
 }
 
 impl<C: Clock> Memory<C> {
@@ -35,7 +35,7 @@ impl<C: Clock> Memory<C> {
                 RecordState::Cancelled => return Err(Error::Gone),
                 RecordState::Lapsed => return Err(Error::Unknown),
             };
-            if record.stated.is_some_and(|stated| stated != plan.stated()) {
+            if record.stated.is_some_and(|stated| stated != plan.statement_fingerprint()) {
                 return Err(Error::Differs);
             }
             let reloaded = record.fingerprint != plan.fingerprint();
@@ -108,10 +108,12 @@ impl<C: Clock> Memory<C> {
                 Err(refused) => {
                     let readings = locked.readings(plan, &counters, now);
                     let (start, hit) = match refused {
-                        Start::Later(start, hit) => (start, hit),
+                        PlanStart::Later(start, hit) => (start, hit),
                         // A limit was lowered below what this one piece of work needs.
-                        Start::Never(hit) => (Timestamp::MAX, hit),
-                        Start::Now | Start::Skew => unreachable!("both were looked at before"),
+                        PlanStart::Never(hit) => (Timestamp::MAX, hit),
+                        PlanStart::Now | PlanStart::Skew => {
+                            unreachable!("both were looked at before")
+                        }
                     };
                     let answer = Ok(Claim::Deny(Deny { at: now, start, hit, readings }));
                     (RecordState::Lapsed, now, SmallVec::new(), answer)
@@ -126,7 +128,7 @@ impl<C: Clock> Memory<C> {
         })
     }
 
-    pub(super) fn cancel_now(&self, handle: &Handle) -> Result<Ended, Error> {
+    pub(super) fn cancel_now(&self, handle: &Handle) -> Result<EndResult, Error> {
         let id = handle.id;
         let name = self.name_of_id(id);
         let CachePadded(records) = &self.records[usize::from(name.shard())];
@@ -162,7 +164,7 @@ impl<C: Clock> Memory<C> {
         Ok(first_time(now))
     }
 
-    pub(super) fn settle_now(&self, id: Id, actual: &Cost) -> Result<Ended, Error> {
+    pub(super) fn settle_now(&self, id: Id, actual: &Cost) -> Result<EndResult, Error> {
         self.with_record(id, |memory, records, entry| {
             let (record, expires) = records.get_mut(entry);
             match record.state {
@@ -187,7 +189,7 @@ impl<C: Clock> Memory<C> {
                 locked.update_counter(charge, now, |cell| {
                     cell.release(id, charge.used.mark);
                     if let Some(due) = due {
-                        cell.unhold(id, due);
+                        cell.end_hold(id, due);
                     }
                 });
                 // A charge whose refund was due has been returned already.
@@ -211,7 +213,7 @@ impl<C: Clock> Memory<C> {
         })
     }
 
-    pub(super) fn release_now(&self, id: Id) -> Result<Ended, Error> {
+    pub(super) fn release_now(&self, id: Id) -> Result<EndResult, Error> {
         self.with_record(id, |memory, records, entry| {
             let (record, _) = records.get_mut(entry);
             match record.state {
@@ -235,7 +237,7 @@ impl<C: Clock> Memory<C> {
         })
     }
 
-    pub(super) fn renew_now(&self, id: Id) -> Result<Renewed, Error> {
+    pub(super) fn renew_now(&self, id: Id) -> Result<Renewal, Error> {
         self.with_record(id, |memory, records, entry| {
             let (record, expires) = records.get_mut(entry);
             match record.state {
@@ -260,7 +262,7 @@ impl<C: Clock> Memory<C> {
                 locked.update_counter(charge, now, |cell| {
                     mark = cell.renew(id, mark, now + charge.window).unwrap_or(mark);
                     if let (Some(before), Some(after), true) = (before, after, charge.refunds) {
-                        cell.unhold(id, before.until);
+                        cell.end_hold(id, before.until);
                         cell.hold(id, after.until, charge.used);
                     }
                 });
@@ -268,7 +270,7 @@ impl<C: Clock> Memory<C> {
             }
             record.hold = after;
             *expires = (*expires).max(record.kept_until(now));
-            record.until().map(|until| Renewed { at: now, until }).ok_or(Error::Unknown)
+            record.until().map(|until| Renewal { at: now, until }).ok_or(Error::Unknown)
         })
     }
 
@@ -319,7 +321,7 @@ fn has_all_leases(record: &Record, id: Id, locked: &mut LockedShards<'_>, now: T
         None => true,
         Some(until) => {
             let there =
-                locked.update_counter(charge, now, |cell| cell.leased(id, charge.used.mark));
+                locked.update_counter(charge, now, |cell| cell.has_lease(id, charge.used.mark));
             until > now && there == Some(true)
         }
     })
@@ -334,7 +336,7 @@ fn gates_are_open(
 ) -> bool {
     plan.gates().all(|(index, gate)| {
         let earliest = locked.earliest(gate, &counters[index], now, Span::ZERO);
-        matches!(earliest, Earliest::At { start, .. } if start == now)
+        matches!(earliest, EarliestStart::At { start, .. } if start == now)
     })
 }
 
@@ -349,13 +351,13 @@ fn unavailable_lease(
         .charges()
         .iter()
         .enumerate()
-        .filter(|(_, charge)| !charge.meter.bookable() && !charge.shadow());
+        .filter(|(_, charge)| !charge.meter.is_bookable() && !charge.shadow());
     leases
         .map(|(index, charge)| (index, locked.earliest(charge, &counters[index], now, Span::ZERO)))
         .find_map(|(charge, earliest)| match earliest {
-            Earliest::At { start, .. } if start == now => None,
-            Earliest::At { start, limit } => Some((start, Hit { charge, limit })),
-            Earliest::Never { limit } => Some((Timestamp::MAX, Hit { charge, limit })),
+            EarliestStart::At { start, .. } if start == now => None,
+            EarliestStart::At { start, limit } => Some((start, Hit { charge, limit })),
+            EarliestStart::Never { limit } => Some((Timestamp::MAX, Hit { charge, limit })),
         })
 }
 
@@ -375,7 +377,7 @@ fn return_charges(record: &Record, id: Id, locked: &mut LockedShards<'_>, now: T
         locked.update_counter(charge, now, |cell| {
             cell.release(id, charge.used.mark);
             if let Some(due) = due {
-                cell.unhold(id, due);
+                cell.end_hold(id, due);
             }
             if due.is_none_or(|due| due > now) {
                 cell.give_back(charge.used, now);

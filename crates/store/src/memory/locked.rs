@@ -2,7 +2,7 @@
 //! updating them.
 
 use serde::{Deserialize, Serialize};
-use sluicegate_core::algorithm::{Cell, Earliest, Reading};
+use sluicegate_core::algorithm::{Cell, EarliestStart, Reading};
 use sluicegate_core::decision::Readings;
 use sluicegate_core::time::{Clock, Span, Timestamp};
 use sluicegate_core::{Charge, Plan};
@@ -125,7 +125,7 @@ impl<C: Clock> Memory<C> {
             let address = CounterAddress { overflow: true, name: overflow, ..own };
             return CounterLookup { address, entry, initial: None };
         }
-        let initial = entry.map(|entry| Box::new(shard.overflow.get(entry).0.heir()));
+        let initial = entry.map(|entry| Box::new(shard.overflow.get(entry).0.successor()));
         CounterLookup { address: own, entry: None, initial }
     }
 
@@ -208,7 +208,7 @@ impl LockedShards<'_> {
         lookup: &CounterLookup,
         from: Timestamp,
         slack: Span,
-    ) -> Earliest {
+    ) -> EarliestStart {
         let earliest = |cell: &Cell| cell.earliest(&charge.meter, from, charge.need, slack);
         match self.cell(lookup) {
             Some(cell) => earliest(cell),
@@ -250,7 +250,7 @@ impl LockedShards<'_> {
         let (cell, expires) = table.get_mut(table.find(name)?);
         cell.give_back_due(now);
         // A lease is found by its id, so after a reset this can't touch another lease.
-        if charge.lease().is_none() && cell.forgot(charge.at) {
+        if charge.lease().is_none() && cell.was_reset_after(charge.at) {
             return None;
         }
         let result = change(cell);

@@ -23,7 +23,7 @@ use siphasher::sip128::SipHasher13;
 use sluicegate_core::algorithm::Cell;
 use sluicegate_core::plan::Handle;
 use sluicegate_core::query::Cost;
-use sluicegate_core::store::{Claim, Ended, Error, Renewed, Shut, Usage};
+use sluicegate_core::store::{Claim, EndResult, Error, GateClosure, Renewal, Usage};
 use sluicegate_core::time::{Clock, Span, Timestamp};
 use sluicegate_core::{Charge, Decision, Id, Plan, Store};
 
@@ -194,19 +194,19 @@ impl<C: Clock> Store for Memory<C> {
         self.claim_now(plan, claimant)
     }
 
-    async fn cancel(&self, handle: &Handle) -> Result<Ended, Error> {
+    async fn cancel(&self, handle: &Handle) -> Result<EndResult, Error> {
         self.cancel_now(handle)
     }
 
-    async fn settle(&self, handle: &Handle, actual: &Cost) -> Result<Ended, Error> {
+    async fn settle(&self, handle: &Handle, actual: &Cost) -> Result<EndResult, Error> {
         self.settle_now(handle.id, actual)
     }
 
-    async fn release(&self, handle: &Handle) -> Result<Ended, Error> {
+    async fn release(&self, handle: &Handle) -> Result<EndResult, Error> {
         self.release_now(handle.id)
     }
 
-    async fn renew(&self, handle: &Handle) -> Result<Renewed, Error> {
+    async fn renew(&self, handle: &Handle) -> Result<Renewal, Error> {
         self.renew_now(handle.id)
     }
 
@@ -214,7 +214,7 @@ impl<C: Clock> Store for Memory<C> {
         Ok(self.reset_now(plan))
     }
 
-    async fn close(&self, plan: &Plan<'_>, wait: Span) -> Result<Shut, Error> {
+    async fn close(&self, plan: &Plan<'_>, wait: Span) -> Result<GateClosure, Error> {
         Ok(self.close_now(plan, wait))
     }
 

@@ -94,7 +94,7 @@ impl Record {
         Self {
             state,
             fingerprint: plan.fingerprint(),
-            stated: (state == RecordState::Booked).then(|| plan.stated()),
+            stated: (state == RecordState::Booked).then(|| plan.statement_fingerprint()),
             at,
             start,
             slack: plan.slack,

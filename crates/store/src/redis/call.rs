@@ -197,7 +197,7 @@ impl Call {
         names: &KeyNames,
         log_cache: &LogCache,
     ) -> Option<Self> {
-        if plan.recorded() || plan.charges().is_empty() {
+        if plan.needs_record() || plan.charges().is_empty() {
             return None;
         }
         let quotas: Option<Vec<&[Quota]>> = plan.charges().iter().map(fast_quotas).collect();
@@ -263,7 +263,7 @@ impl Call {
         let (mut keys, mut body) = (ByteStrings::default(), ByteStrings::default());
         body.id(plan.id.id);
         body.push(&fingerprint.to_be_bytes());
-        body.flag(plan.recorded());
+        body.flag(plan.needs_record());
         body.optional(plan.id.keep.map(Span::as_micros));
         body.optional(plan.hold.map(Span::as_micros));
         body.span(plan.slack);
@@ -271,7 +271,7 @@ impl Call {
         body.span(plan.window());
         body.number(plan.charges().len() as u64);
         keys.push(&match operation {
-            PlanOperation::Acquire(_) if !plan.recorded() => names.once(slot, plan.id.id),
+            PlanOperation::Acquire(_) if !plan.needs_record() => names.once(slot, plan.id.id),
             PlanOperation::Refund => names.refund(slot, plan.id.id),
             _ => names.record(slot, plan.id.id),
         });
@@ -279,14 +279,14 @@ impl Call {
             push_charge(charge, names, &mut keys, &mut body);
         }
         match operation {
-            PlanOperation::Acquire(attempt) if plan.recorded() => body.id(attempt),
+            PlanOperation::Acquire(attempt) if plan.needs_record() => body.id(attempt),
             PlanOperation::Book(attempt) => {
-                body.push(&plan.stated().to_be_bytes());
+                body.push(&plan.statement_fingerprint().to_be_bytes());
                 body.id(attempt);
             }
             PlanOperation::Claim(claimant) => {
                 body.id(claimant);
-                body.push(&plan.stated().to_be_bytes());
+                body.push(&plan.statement_fingerprint().to_be_bytes());
             }
             PlanOperation::Reserve(attempt) => body.id(attempt.number),
             PlanOperation::Close(wait) => body.span(wait),

@@ -190,7 +190,7 @@ fn is_cacheable(plan: &Plan<'_>) -> bool {
     let cacheable = |charge: &Charge<'_>| {
         charge.unit() == Unit::Requests && charge.need == charge.take && !charge.refunds()
     };
-    !plan.recorded() && !plan.charges().is_empty() && plan.charges().iter().all(cacheable)
+    !plan.needs_record() && !plan.charges().is_empty() && plan.charges().iter().all(cacheable)
 }
 
 #[cfg(test)]

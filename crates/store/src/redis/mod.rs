@@ -44,7 +44,7 @@ use sluicegate_core::algorithm::log::ENTRIES_PER_CHARGE_MAX;
 use sluicegate_core::decision::{Closed, Readings};
 use sluicegate_core::plan::Handle;
 use sluicegate_core::query::Cost;
-use sluicegate_core::store::{Attempt, Claim, Ended, Error, Renewed, Shut, Usage};
+use sluicegate_core::store::{Attempt, Claim, EndResult, Error, GateClosure, Renewal, Usage};
 use sluicegate_core::time::Clock as _;
 use sluicegate_core::{Decision, Id, Key, Plan, Span, Store, Timestamp};
 use smallvec::SmallVec;
@@ -379,7 +379,7 @@ impl Redis {
     fn single_slot(&self, plan: &Plan<'_>) -> Result<Option<ClusterSlot>, Error> {
         match PlanSplit::of(plan, &self.names) {
             PlanSplit::Whole(slot) => Ok(slot),
-            PlanSplit::Parts(_) => Err(Error::Spread),
+            PlanSplit::Parts(_) => Err(Error::CrossSlot),
         }
     }
 
@@ -409,7 +409,7 @@ impl Store for Redis {
         if let Some(deny) = self.denial_cache.get(plan, &self.names, sent_at) {
             return Ok(Decision::Deny(deny));
         }
-        let number = if plan.recorded() { self.rollbacks.number() } else { plan.id.id };
+        let number = if plan.needs_record() { self.rollbacks.number() } else { plan.id.id };
         let guard = RollbackGuard::if_unconfirmed(self, plan, Attempt::Acquire(number));
         let mut hinted = SmallVec::new();
         let call = |retry| match Call::fast_acquire(plan, slot, retry, &self.names, &self.log_cache)
@@ -481,13 +481,13 @@ impl Store for Redis {
         self.run_on_plan(PlanOperation::Claim(claimant), plan, slot).await?.claim(plan)
     }
 
-    async fn cancel(&self, handle: &Handle) -> Result<Ended, Error> {
+    async fn cancel(&self, handle: &Handle) -> Result<EndResult, Error> {
         plan_parts::merge_ended(
             self.run_on_record(RecordOperation::Cancel, handle, Reply::ended).await,
         )
     }
 
-    async fn settle(&self, handle: &Handle, actual: &Cost) -> Result<Ended, Error> {
+    async fn settle(&self, handle: &Handle, actual: &Cost) -> Result<EndResult, Error> {
         // Across slots a settlement is all or nothing: if one slot would refuse it, none gets it.
         let too_many = actual.requests.is_some_and(|requests| requests > ENTRIES_PER_CHARGE_MAX);
         if too_many && slots_of(handle, &self.names).len() > 1 {
@@ -503,19 +503,19 @@ impl Store for Redis {
         )
     }
 
-    async fn release(&self, handle: &Handle) -> Result<Ended, Error> {
+    async fn release(&self, handle: &Handle) -> Result<EndResult, Error> {
         plan_parts::merge_ended(
             self.run_on_record(RecordOperation::Release, handle, Reply::ended).await,
         )
     }
 
-    async fn renew(&self, handle: &Handle) -> Result<Renewed, Error> {
+    async fn renew(&self, handle: &Handle) -> Result<Renewal, Error> {
         plan_parts::merge_renewed(
             self.run_on_record(RecordOperation::Renew, handle, Reply::renewed).await,
         )
     }
 
-    async fn close(&self, plan: &Plan<'_>, wait: Span) -> Result<Shut, Error> {
+    async fn close(&self, plan: &Plan<'_>, wait: Span) -> Result<GateClosure, Error> {
         let operation = PlanOperation::Close(wait);
         match PlanSplit::of(plan, &self.names) {
             PlanSplit::Whole(slot) => self.run_on_plan(operation, plan, slot).await?.closed_gates(),

@@ -7,7 +7,7 @@
 use sluicegate_core::algorithm::Reading;
 use sluicegate_core::decision::{Allow, Deny, Hit, Never, Readings};
 use sluicegate_core::plan::Handle;
-use sluicegate_core::store::{Ended, Error, Renewed, Shut, Usage};
+use sluicegate_core::store::{EndResult, Error, GateClosure, Renewal, Usage};
 use sluicegate_core::{Decision, Plan, Timestamp};
 
 use super::keys::{KeyNames, Layout};
@@ -48,7 +48,7 @@ impl<'a> PlanSplit<'a> {
             _ => {
                 let part = |(slot, indices): (ClusterSlot, Vec<usize>)| PlanPart {
                     slot,
-                    plan: plan.only(&indices),
+                    plan: plan.with_only(&indices),
                     indices,
                 };
                 Self::Parts(slots.into_iter().map(part).collect())
@@ -207,20 +207,22 @@ pub(super) fn merge_usage(
 }
 
 /// Merges the closing times of gates in several slots. The one that is closed longest decides.
-pub(super) fn merge_closed_gates(replies: Vec<Result<Shut, Error>>) -> Result<Shut, Error> {
-    let replies: Vec<Shut> = replies.into_iter().collect::<Result<_, _>>()?;
+pub(super) fn merge_closed_gates(
+    replies: Vec<Result<GateClosure, Error>>,
+) -> Result<GateClosure, Error> {
+    let replies: Vec<GateClosure> = replies.into_iter().collect::<Result<_, _>>()?;
     let last = replies.into_iter().max_by_key(|one| one.until.since(one.at));
-    Ok(last.unwrap_or(Shut { at: Timestamp::ZERO, until: Timestamp::ZERO }))
+    Ok(last.unwrap_or(GateClosure { at: Timestamp::ZERO, until: Timestamp::ZERO }))
 }
 
 /// Merges the replies of all slots of a handle. The result is a replay only if every slot reports
 /// one. A slot that does not know the handle is ignored, unless none does.
-pub(super) fn merge_ended(replies: Vec<Result<Ended, Error>>) -> Result<Ended, Error> {
-    let mut all: Option<Ended> = None;
+pub(super) fn merge_ended(replies: Vec<Result<EndResult, Error>>) -> Result<EndResult, Error> {
+    let mut all: Option<EndResult> = None;
     for reply in replies {
         match reply {
             Ok(one) => {
-                all = Some(all.map_or(one, |all| Ended {
+                all = Some(all.map_or(one, |all| EndResult {
                     at: all.at.max(one.at),
                     replayed: all.replayed && one.replayed,
                 }));
@@ -235,9 +237,9 @@ pub(super) fn merge_ended(replies: Vec<Result<Ended, Error>>) -> Result<Ended, E
 /// Merges the renewals of all slots of a handle. If one slot has lost its lease, the handle is
 /// lost.
 pub(super) fn merge_renewed(
-    replies: Vec<Result<Option<Renewed>, Error>>,
-) -> Result<Renewed, Error> {
-    let replies: Vec<Option<Renewed>> = replies.into_iter().collect::<Result<_, _>>()?;
+    replies: Vec<Result<Option<Renewal>, Error>>,
+) -> Result<Renewal, Error> {
+    let replies: Vec<Option<Renewal>> = replies.into_iter().collect::<Result<_, _>>()?;
     let first = replies.into_iter().flatten().min_by_key(|one| one.until.since(one.at));
     first.ok_or(Error::Unknown)
 }

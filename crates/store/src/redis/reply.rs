@@ -4,7 +4,7 @@ use redis::Value;
 use sluicegate_core::algorithm::{Meter, Reading};
 use sluicegate_core::decision::{Allow, Deny, Hit, Never, Readings};
 use sluicegate_core::override_store::{OverridesVersion, StoredOverrides};
-use sluicegate_core::store::{Claim, Ended, Error, Renewed, Shut, Usage};
+use sluicegate_core::store::{Claim, EndResult, Error, GateClosure, Renewal, Usage};
 use sluicegate_core::time::{Span, Timestamp};
 use sluicegate_core::{Decision, Plan};
 use smallvec::SmallVec;
@@ -113,22 +113,22 @@ impl Reply {
         }
     }
 
-    pub(super) fn ended(self) -> Result<Ended, Error> {
+    pub(super) fn ended(self) -> Result<EndResult, Error> {
         let mut reader = self.full()?;
         match reader.word()?.as_str() {
             "ended" => {
                 let replayed = reader.number()? == 1;
-                Ok(Ended { at: reader.time()?, replayed })
+                Ok(EndResult { at: reader.time()?, replayed })
             }
             word => Err(reader.error(word)),
         }
     }
 
     /// Parses the reply to renew. Returns `None` if the slot holds nothing that expires.
-    pub(super) fn renewed(self) -> Result<Option<Renewed>, Error> {
+    pub(super) fn renewed(self) -> Result<Option<Renewal>, Error> {
         let mut reader = self.full()?;
         match reader.word()?.as_str() {
-            "renewed" => Ok(Some(Renewed { at: reader.time()?, until: reader.time()? })),
+            "renewed" => Ok(Some(Renewal { at: reader.time()?, until: reader.time()? })),
             "nothing_held" => Ok(None),
             word => Err(reader.error(word)),
         }
@@ -153,10 +153,10 @@ impl Reply {
         }
     }
 
-    pub(super) fn closed_gates(self) -> Result<Shut, Error> {
+    pub(super) fn closed_gates(self) -> Result<GateClosure, Error> {
         let mut reader = self.full()?;
         match reader.word()?.as_str() {
-            "shut" => Ok(Shut { at: reader.time()?, until: reader.time()? }),
+            "shut" => Ok(GateClosure { at: reader.time()?, until: reader.time()? }),
             word => Err(reader.error(word)),
         }
     }

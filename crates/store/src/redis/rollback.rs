@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use sluicegate_core::store::{Attempt, Error, TOMBSTONE, Unanswered};
+use sluicegate_core::store::{Attempt, Error, StoreFailure, TOMBSTONE};
 use sluicegate_core::time::Clock as _;
 use sluicegate_core::{Decision, Id, Plan, Timestamp};
 use tokio::runtime;
@@ -105,7 +105,7 @@ fn calls(plan: &Plan<'_>, attempt: Attempt, names: &KeyNames) -> Vec<Call> {
         Call::on_record(RecordOperation::RollBack(number), &plan.handle(), slot, names)
     };
     match (PlanSplit::of(plan, names), attempt) {
-        (PlanSplit::Whole(slot), Attempt::Acquire(_)) if !plan.recorded() => {
+        (PlanSplit::Whole(slot), Attempt::Acquire(_)) if !plan.needs_record() => {
             vec![Call::roll_back_unrecorded(plan, slot, names)]
         }
         (PlanSplit::Whole(slot), Attempt::Acquire(number) | Attempt::Book(number)) => {
@@ -177,7 +177,7 @@ impl<'r, 'p> RollbackGuard<'r, 'p> {
         let Error::Unavailable(why) = error else { return error };
         self.armed = false;
         let attempt = self.may_be_charged().then_some(self.attempt);
-        Error::Unavailable(Unanswered { attempt, ..why })
+        Error::Unavailable(StoreFailure { attempt, ..why })
     }
 
     fn may_be_charged(&self) -> bool {

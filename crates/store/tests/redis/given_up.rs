@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluicegate_core::limiter::Verdict;
-use sluicegate_core::outage::{Outage, OutagePolicy};
+use sluicegate_core::outage::{OutagePolicies, OutagePolicy};
 use sluicegate_core::query::{Cost, Query, RequestId};
 use sluicegate_core::rule::{Group, Rule};
 use sluicegate_core::ruleset::{Ruleset, Settings};
@@ -82,7 +82,7 @@ impl Node {
         let proxy = FaultProxy::start(server.port);
         let limits = kind.limits().iter().map(|text| text.parse::<Limit>().expect(text));
         let group = Group::new("g", [Rule::new("LIMIT", limits).per(&["user"])]);
-        let outage = Outage { default: policy, ..Outage::default() };
+        let outage = OutagePolicies { default: policy, ..OutagePolicies::default() };
         let rules = Ruleset::new(vec![group], Settings { outage, ..Settings::default() });
         let options = Options { retry, ..Options::new(RedisEndpoint::at("127.0.0.1", proxy.port)) };
         let patient = RetryPolicy { timeout: ms(5_000), retries: 1, deadline: ms(10_000) };

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use redis::Value;
 use serde_json::Value as Json;
 use sluicegate_core::plan::Handle;
-use sluicegate_core::price::{PriceBook, Unknown};
+use sluicegate_core::price::{PriceBook, UnknownModels};
 use sluicegate_core::query::{Cost, Query, RequestId};
 use sluicegate_core::rule::{Group, OnExpiry, Rule};
 use sluicegate_core::ruleset::{Ruleset, Settings};
@@ -202,7 +202,7 @@ fn rules() -> Ruleset {
         Rule { on_expiry: OnExpiry::Refund, ..rule("REFUND", "refund", &["1000 tokens/h"]) },
     ];
     let groups = rules.into_iter().map(|rule| Group::new(rule.name.clone(), [rule])).collect();
-    let prices = Arc::new(PriceBook::new(Unknown::Free));
+    let prices = Arc::new(PriceBook::new(UnknownModels::Free));
     Ruleset::new(groups, Settings { prices, ..Settings::default() }).expect("rules")
 }
 

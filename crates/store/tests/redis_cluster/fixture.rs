@@ -5,7 +5,7 @@ use std::time::Duration;
 use sluicegate_core::query::{Cost, Query, RequestId};
 use sluicegate_core::rule::{Group, Rule};
 use sluicegate_core::ruleset::{Ruleset, Settings};
-use sluicegate_core::store::{Error, Unanswered};
+use sluicegate_core::store::{Error, StoreFailure};
 use sluicegate_core::time::Clock as _;
 use sluicegate_core::{Decision, Id, Limit, Money, Plan, Span, Store};
 use sluicegate_store::MonotonicClock;
@@ -127,7 +127,7 @@ impl Fixture {
         let acquire = async |plan: &Plan<'_>| {
             let answer = self.store.acquire(plan).await;
             // A limiter whose outage policy denies does the same.
-            if let Err(Error::Unavailable(Unanswered { attempt: Some(attempt), .. })) = &answer {
+            if let Err(Error::Unavailable(StoreFailure { attempt: Some(attempt), .. })) = &answer {
                 self.store.give_up(plan, *attempt);
             }
             answer

@@ -156,7 +156,7 @@ async fn a_booking_across_slots_is_refused_and_writes_nothing() {
     let cluster = RedisCluster::start(3);
     let fixture = Fixture::new(seeds(&cluster), &["5/h"], &["5/h"]).await;
     let booked = fixture.with(ours(1), async |plan| fixture.store.book(plan).await).await;
-    assert_eq!(booked, Err(Error::Spread));
+    assert_eq!(booked, Err(Error::CrossSlot));
     assert_eq!(fixture.used("ann").await, [0, 0]);
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::How;
 use sluicegate_core::algorithm::bucket::Quota as BucketQuota;
-use sluicegate_core::algorithm::{Earliest, Meter, Reading};
+use sluicegate_core::algorithm::{EarliestStart, Meter, Reading};
 use sluicegate_core::limit::Boundaries;
 use sluicegate_core::time::{Span, Timestamp};
 
@@ -117,11 +117,11 @@ impl Counter {
         from: Timestamp,
         need: u64,
         slack: Span,
-    ) -> Earliest {
-        let mut earliest = Earliest::At { start: from, limit: 0 };
+    ) -> EarliestStart {
+        let mut earliest = EarliestStart::At { start: from, limit: 0 };
         for limit in 0..meter.len() {
             if need > meter.limit(limit) {
-                return Earliest::Never { limit };
+                return EarliestStart::Never { limit };
             }
             let mut candidates = self.instants(meter, limit, need);
             candidates.push(from);
@@ -131,8 +131,8 @@ impl Counter {
             let start = candidates.into_iter().find(fits);
             let start = start.expect("when everything has left, what is below the limit fits");
             match earliest {
-                Earliest::At { start: other, .. } if start > other => {
-                    earliest = Earliest::At { start, limit };
+                EarliestStart::At { start: other, .. } if start > other => {
+                    earliest = EarliestStart::At { start, limit };
                 }
                 _ => {}
             }

@@ -1,21 +1,21 @@
 //! What happens to an admission afterwards, by the table of [`sluicegate_core::store`].
 
 use super::{How, Model, Part, Record, State, Used};
-use sluicegate_core::algorithm::Earliest;
+use sluicegate_core::algorithm::EarliestStart;
 use sluicegate_core::algorithm::log::ENTRIES_PER_CHARGE_MAX;
 use sluicegate_core::decision::{Allow, Deny, Hit};
 use sluicegate_core::id::Id;
-use sluicegate_core::plan::{Handle, Plan, Start};
+use sluicegate_core::plan::{Handle, Plan, PlanStart};
 use sluicegate_core::query::Cost;
-use sluicegate_core::store::{Claim, Ended, Error, Renewed};
+use sluicegate_core::store::{Claim, EndResult, Error, Renewal};
 use sluicegate_core::time::{Span, Timestamp};
 
-const fn first_time(at: Timestamp) -> Ended {
-    Ended { at, replayed: false }
+const fn first_time(at: Timestamp) -> EndResult {
+    EndResult { at, replayed: false }
 }
 
-const fn replayed(at: Timestamp) -> Ended {
-    Ended { at, replayed: true }
+const fn replayed(at: Timestamp) -> EndResult {
+    EndResult { at, replayed: true }
 }
 
 impl Model {
@@ -30,7 +30,7 @@ impl Model {
             State::Cancelled => return Err(Error::Gone),
             _ => return Err(Error::Conflict),
         };
-        if record.stated != plan.stated() {
+        if record.stated != plan.statement_fingerprint() {
             return Err(Error::Differs);
         }
         let reloaded = record.fingerprint != plan.fingerprint();
@@ -75,9 +75,9 @@ impl Model {
                     Record { state: State::Lapsed, uses: Vec::new(), hold: None, ..record };
                 self.records.insert(id, lapsed);
                 let (start, hit) = match start {
-                    Start::Later(start, hit) => (start, hit),
-                    Start::Never(hit) => (Timestamp::MAX, hit),
-                    Start::Now | Start::Skew => unreachable!("both were looked at before"),
+                    PlanStart::Later(start, hit) => (start, hit),
+                    PlanStart::Never(hit) => (Timestamp::MAX, hit),
+                    PlanStart::Now | PlanStart::Skew => unreachable!("both were looked at before"),
                 };
                 let readings = self.readings(plan, now);
                 Ok(Claim::Deny(Deny { at: now, start, hit, readings }))
@@ -118,16 +118,16 @@ impl Model {
     fn missing_lease(&self, plan: &Plan<'_>, now: Timestamp) -> Option<(Timestamp, Hit)> {
         let empty = super::Counter::default();
         for (charge, wanted) in plan.charges().iter().enumerate() {
-            if wanted.meter.bookable() || wanted.shadow() {
+            if wanted.meter.is_bookable() || wanted.shadow() {
                 continue;
             }
             let name = (wanted.key.to_string(), wanted.meter.kind());
             let counter = self.counters.get(&name).unwrap_or(&empty);
             match counter.earliest(&wanted.meter, now, wanted.need, Span::ZERO) {
-                Earliest::At { start, limit } if start > now => {
+                EarliestStart::At { start, limit } if start > now => {
                     return Some((start, Hit { charge, limit }));
                 }
-                Earliest::Never { limit } => {
+                EarliestStart::Never { limit } => {
                     return Some((Timestamp::MAX, Hit { charge, limit }));
                 }
                 _ => {}
@@ -137,7 +137,7 @@ impl Model {
     }
 
     /// See [`crate::Store::cancel`].
-    pub fn cancel(&mut self, handle: &Handle, now: Timestamp) -> Result<Ended, Error> {
+    pub fn cancel(&mut self, handle: &Handle, now: Timestamp) -> Result<EndResult, Error> {
         let id = handle.id;
         self.advance(now);
         let record = self.records.get(&id).cloned();
@@ -173,7 +173,7 @@ impl Model {
     }
 
     /// See [`crate::Store::settle`].
-    pub fn settle(&mut self, id: Id, actual: &Cost, now: Timestamp) -> Result<Ended, Error> {
+    pub fn settle(&mut self, id: Id, actual: &Cost, now: Timestamp) -> Result<EndResult, Error> {
         self.advance(now);
         let mut record = self.known(id).ok_or(Error::Unknown)?.clone();
         match record.state {
@@ -219,7 +219,7 @@ impl Model {
     }
 
     /// See [`crate::Store::release`].
-    pub fn release(&mut self, id: Id, now: Timestamp) -> Result<Ended, Error> {
+    pub fn release(&mut self, id: Id, now: Timestamp) -> Result<EndResult, Error> {
         self.advance(now);
         let mut record = self.known(id).ok_or(Error::Unknown)?.clone();
         match record.state {
@@ -240,7 +240,7 @@ impl Model {
     }
 
     /// See [`crate::Store::renew`].
-    pub fn renew(&mut self, id: Id, now: Timestamp) -> Result<Renewed, Error> {
+    pub fn renew(&mut self, id: Id, now: Timestamp) -> Result<Renewal, Error> {
         self.advance(now);
         let mut record = self.known(id).ok_or(Error::Unknown)?.clone();
         match record.state {
@@ -278,7 +278,7 @@ impl Model {
         record.touch(now);
         let until = record.until();
         self.records.insert(id, record);
-        until.map(|until| Renewed { at: now, until }).ok_or(Error::Unknown)
+        until.map(|until| Renewal { at: now, until }).ok_or(Error::Unknown)
     }
 
     /// Whether the counter of a use was reset since.

@@ -15,9 +15,9 @@ use counter::Counter;
 use sluicegate_core::decision::{Allow, Decision, Deny, Never, Readings};
 use sluicegate_core::id::Id;
 use sluicegate_core::limit::Unit;
-use sluicegate_core::plan::{Plan, Start};
+use sluicegate_core::plan::{Plan, PlanStart};
 use sluicegate_core::query::Cost;
-use sluicegate_core::store::{Error, Shut, Usage, kept_until};
+use sluicegate_core::store::{Error, GateClosure, Usage, kept_until};
 use sluicegate_core::time::{Span, Timestamp};
 
 /// Usage, as a plain value. Time is an argument and must not go back.
@@ -129,7 +129,7 @@ impl Model {
     /// See [`crate::Store::acquire`].
     pub fn acquire(&mut self, plan: &Plan<'_>, now: Timestamp) -> Result<Decision, Error> {
         self.advance(now);
-        if plan.recorded()
+        if plan.needs_record()
             && let Some(record) = self.known(plan.id.id)
         {
             return match record.state {
@@ -146,7 +146,7 @@ impl Model {
         };
         let (uses, shadowed) = self.write(plan, Part::All, (now, Span::ZERO), now);
         let mut until = None;
-        if plan.recorded() {
+        if plan.needs_record() {
             let mut record = self.record(plan, State::Open(None), now, uses);
             self.hold(plan, &mut record, now);
             until = record.until();
@@ -163,7 +163,7 @@ impl Model {
         let start = self.start(plan, now, false, Span::ZERO);
         let readings = self.readings(plan, now);
         match start {
-            Start::Now => {
+            PlanStart::Now => {
                 let shadowed = self.shadowed(plan, now, Span::ZERO).into();
                 Ok(Decision::Allow(Allow {
                     at: now,
@@ -210,10 +210,10 @@ impl Model {
         &mut self,
         plan: &Plan<'_>,
         now: Timestamp,
-    ) -> Result<(Timestamp, Vec<u16>), Start> {
+    ) -> Result<(Timestamp, Vec<u16>), PlanStart> {
         let start = match self.start(plan, now, true, plan.slack) {
-            Start::Now => now,
-            Start::Later(start, _) if plan.reaches(now, start) => start,
+            PlanStart::Now => now,
+            PlanStart::Later(start, _) if plan.reaches(now, start) => start,
             other => return Err(other),
         };
         let (uses, shadowed) = self.write(plan, Part::Bookable, (start, plan.slack), now);
@@ -253,7 +253,7 @@ impl Model {
     }
 
     /// See [`crate::Store::close`].
-    pub fn close(&mut self, plan: &Plan<'_>, wait: Span, now: Timestamp) -> Shut {
+    pub fn close(&mut self, plan: &Plan<'_>, wait: Span, now: Timestamp) -> GateClosure {
         self.advance(now);
         let mut until = now;
         for (_, gate) in plan.gates() {
@@ -262,7 +262,7 @@ impl Model {
             let readings = self.counter(&name).readings(&gate.meter, now);
             until = readings.iter().map(|reading| reading.reset).fold(until, Timestamp::max);
         }
-        Shut { at: now, until }
+        GateClosure { at: now, until }
     }
 
     /// Drops records whose time is over and gives back what is due.
@@ -282,7 +282,7 @@ impl Model {
         self.counters.entry(name.clone()).or_default()
     }
 
-    fn start(&self, plan: &Plan<'_>, now: Timestamp, booking: bool, slack: Span) -> Start {
+    fn start(&self, plan: &Plan<'_>, now: Timestamp, booking: bool, slack: Span) -> PlanStart {
         let empty = Counter::default();
         plan.start(now, booking, |index, from| {
             let charge = &plan.charges()[index];
@@ -314,7 +314,7 @@ impl Model {
         let shadowed = self.shadowed(plan, start, slack);
         let mut uses = Vec::new();
         for (index, charge) in (0_u16..).zip(plan.charges()) {
-            if !part.has(charge.meter.bookable()) || shadowed.contains(&index) {
+            if !part.has(charge.meter.is_bookable()) || shadowed.contains(&index) {
                 continue;
             }
             self.serial += 1;
@@ -345,7 +345,7 @@ impl Model {
         Record {
             state,
             fingerprint: plan.fingerprint(),
-            stated: plan.stated(),
+            stated: plan.statement_fingerprint(),
             start,
             slack: plan.slack,
             keep: plan.id.keep,
@@ -392,11 +392,11 @@ impl Model {
     }
 }
 
-fn denied(start: Start, at: Timestamp, readings: Readings) -> Result<Decision, Error> {
+fn denied(start: PlanStart, at: Timestamp, readings: Readings) -> Result<Decision, Error> {
     match start {
-        Start::Later(start, hit) => Ok(Decision::Deny(Deny { at, start, hit, readings })),
-        Start::Never(hit) => Ok(Decision::Never(Never { at, hit, readings })),
-        Start::Skew => Err(Error::ClockSkew),
-        Start::Now => unreachable!("what can start now is admitted"),
+        PlanStart::Later(start, hit) => Ok(Decision::Deny(Deny { at, start, hit, readings })),
+        PlanStart::Never(hit) => Ok(Decision::Never(Never { at, hit, readings })),
+        PlanStart::Skew => Err(Error::ClockSkew),
+        PlanStart::Now => unreachable!("what can start now is admitted"),
     }
 }

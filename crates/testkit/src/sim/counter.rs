@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use sluicegate_core::algorithm::Earliest;
+use sluicegate_core::algorithm::EarliestStart;
 use sluicegate_core::algorithm::bucket::{self, Bucket};
 use sluicegate_core::algorithm::log::{self, Log};
 use sluicegate_core::limit::Limit;
@@ -168,9 +168,9 @@ impl fmt::Display for Counter {
     }
 }
 
-fn start(earliest: Earliest) -> Timestamp {
+fn start(earliest: EarliestStart) -> Timestamp {
     match earliest {
-        Earliest::At { start, .. } => start,
+        EarliestStart::At { start, .. } => start,
         other => unreachable!("one fits into every limit: {other:?}"),
     }
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
-use sluicegate_core::predict::{Expected, Forecast, forecast};
-use sluicegate_core::price::{ModelPrices, PriceBook, Rates, Unknown};
+use sluicegate_core::predict::{ExpectedUsage, Forecast, forecast};
+use sluicegate_core::price::{ModelPrices, PriceBook, Rates, UnknownModels};
 use sluicegate_core::query::{Cost, Query};
 use sluicegate_core::rule::{Group, OnExpiry, Rule};
 use sluicegate_core::ruleset::{Ruleset, Settings};
@@ -152,7 +152,7 @@ pub fn a_forecast_is_admitted_and_one_token_more_is_not<S: Subject>() {
         let [input, output, reasoning] =
             asked.prices.map(|dollars| format!("{dollars} USD/1M").parse().expect("a price"));
         let rates = Rates { reasoning, ..Rates::new(input, output) };
-        let book = PriceBook::new(Unknown::Default(ModelPrices::new(rates, Vec::new())));
+        let book = PriceBook::new(UnknownModels::Default(ModelPrices::new(rates, Vec::new())));
         let settings = Settings { prices: Arc::new(book), ..Settings::default() };
         let groups = vec![
             Group::new("a", [rule("TOKENS", &["20000 tokens/min", "15000 output_tokens/h"])]),
@@ -201,7 +201,7 @@ impl<S: Subject> Bench<S> {
     fn decides(&self, query: &Query<'_>) -> (Decision, Option<Forecast>) {
         let plan = self.rules.plan(query, self.now).expect("it can be planned");
         let decision = self.subject.run(self.subject.store().acquire(&plan)).expect("a decision");
-        let told = Expected::of(query)
+        let told = ExpectedUsage::of(query)
             .and_then(|expected| forecast(expected, &plan, &decision, self.rules.prices()));
         (decision, told)
     }

@@ -17,7 +17,7 @@ mod script;
 
 use std::sync::Arc;
 
-use sluicegate_core::price::{PriceBook, Unknown};
+use sluicegate_core::price::{PriceBook, UnknownModels};
 use sluicegate_core::query::{Cost, Query, RequestId};
 use sluicegate_core::rule::{Group, Rule};
 use sluicegate_core::ruleset::{Ruleset, Settings};
@@ -117,7 +117,7 @@ impl Ask {
 pub(crate) fn rules(rules: impl IntoIterator<Item = Rule>) -> Ruleset {
     let groups = rules.into_iter().map(|rule| Group::new(rule.name.clone(), [rule])).collect();
     // Costs are stated: no test of a store is about what tokens cost.
-    let prices = Arc::new(PriceBook::new(Unknown::Free));
+    let prices = Arc::new(PriceBook::new(UnknownModels::Free));
     let settings = Settings { prices, ..Settings::default() };
     Ruleset::new(groups, settings).expect("rules of tests compile")
 }

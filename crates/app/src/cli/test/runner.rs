@@ -8,7 +8,7 @@ use pollster::block_on;
 use sluicegate_config::Config;
 use sluicegate_core::plan::Handle;
 use sluicegate_core::query::{Query, QueryError, RequestId, Subject};
-use sluicegate_core::store::{Ended, Error};
+use sluicegate_core::store::{EndResult, Error};
 use sluicegate_core::{Id, Limiter, Span, Store as _, Timestamp};
 use sluicegate_service::{Question, Service};
 use sluicegate_store::memory::Capacity;
@@ -192,8 +192,8 @@ fn query(id: RequestId, dimensions: &Dimensions, call: u64) -> Result<Query<'_>,
     Ok(query)
 }
 
-fn ended(ended: Ended) -> StepOutcome {
-    if ended.replayed { StepOutcome::Replayed } else { StepOutcome::Done }
+fn ended(ended: EndResult) -> Word {
+    if ended.replayed { Word::Replayed } else { Word::Done }
 }
 
 /// Number of calls per outcome.

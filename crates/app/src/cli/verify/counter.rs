@@ -15,7 +15,7 @@
 //!
 //! `store_counts.rs` compares the counts that the store reported with the log.
 
-use sluicegate_checker::{Checker, Finding, Interval, Malformed, Scope, Verdict};
+use sluicegate_checker::{Checker, Finding, Interval, LogError, Scope, ScopeVerdict};
 use sluicegate_core::{Limit, Span, Timestamp};
 
 use super::logs::LogPosition;
@@ -178,7 +178,7 @@ impl Counter {
         now: Timestamp,
         limit_bounds: &[LimitBounds],
         end: bool,
-    ) -> Result<(), Malformed> {
+    ) -> Result<(), LogError> {
         let mut found = Vec::new();
         let used = self.without_refunds(Timestamp::MAX, limit_bounds);
         let by_node = used.iter().any(|admit| admit.by_node);
@@ -227,10 +227,10 @@ impl Counter {
         key: &str,
         admits: &[Admit],
         scopes: impl Fn(usize) -> &'s Vec<Scope>,
-        found: &mut Vec<LimitResult>,
-    ) -> Result<(), Malformed> {
-        for &limit_set in &self.limit_sets {
-            let admits = admits.iter().filter(|admit| admit.limit_set == limit_set);
+        found: &mut Vec<Found>,
+    ) -> Result<(), LogError> {
+        for &terms in &self.terms {
+            let admits = admits.iter().filter(|admit| admit.terms == terms);
             let admits: Vec<_> = admits.copied().collect();
             check(key, scopes(limit_set), &admits, found)?;
         }
@@ -316,8 +316,8 @@ fn check(
     key: &str,
     scopes: &[Scope],
     admits: &[Admit],
-    found: &mut Vec<LimitResult>,
-) -> Result<(), Malformed> {
+    found: &mut Vec<Found>,
+) -> Result<(), LogError> {
     let verdicts = verdicts(key, scopes, admits.iter())?;
     let uncertain = admits.iter().any(|admit| !admit.firm);
     let exceeded = verdicts.iter().any(|verdict| verdict.first.is_some());
@@ -346,7 +346,7 @@ fn verdicts<'a>(
     key: &str,
     scopes: &[Scope],
     admits: impl Iterator<Item = &'a Admit>,
-) -> Result<Vec<Verdict>, Malformed> {
+) -> Result<Vec<ScopeVerdict>, LogError> {
     let mut checker = Checker::new();
     for scope in scopes {
         checker.scope(key, scope.clone())?;

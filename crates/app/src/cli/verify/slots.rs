@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use sluicegate_checker::{Bound, Checker, Event, Finding, Malformed, Scope};
+use sluicegate_checker::{Bound, Checker, Event, Finding, LogError, Scope};
 use sluicegate_core::{Id, Limit, Span, Timestamp};
 
 use super::counter::DISORDER_MAX;
@@ -99,10 +99,10 @@ impl ConcurrencyCounter {
         now: Timestamp,
         store: Bound,
         all: Bound,
-    ) -> Result<(), Malformed> {
-        self.check_with(key, store, |lease| !lease.by_node)?;
-        if self.leases.values().any(|lease| lease.by_node) {
-            self.check_with(key, all, |_| true)?;
+    ) -> Result<(), LogError> {
+        self.judge_by(key, store, |lease| !lease.alone)?;
+        if self.leases.values().any(|lease| lease.alone) {
+            self.judge_by(key, all, |_| true)?;
         }
         let kept_from = now - DISORDER_MAX;
         self.leases.retain(|_, lease| lease.until > kept_from);
@@ -115,7 +115,7 @@ impl ConcurrencyCounter {
         key: &str,
         bound: Bound,
         counts: impl Fn(&Lease) -> bool,
-    ) -> Result<(), Malformed> {
+    ) -> Result<(), LogError> {
         let scope = Scope::new(self.limit.clone()).bound(bound);
         let mut checker = Checker::new();
         checker.scope(key, scope.clone())?;

@@ -1,7 +1,7 @@
 //! Reads templates: texts and trees with placeholders that are filled from a message.
 
 use serde_json::Value as Json;
-use sluicegate_template::{Member, Root, SyntaxError, Text, Tree};
+use sluicegate_template::{JsonPath, Root, SyntaxError, Text, Tree};
 
 use super::super::item::Item;
 use crate::raw::{Scalar, Value};
@@ -48,10 +48,10 @@ pub(super) fn tree(item: &Item<'_>, known: &[Root], report: &mut Report) -> Opti
 }
 
 /// Reads a path into a response or a result.
-pub(super) fn member(item: &Item<'_>, report: &mut Report) -> Option<Member> {
+pub(super) fn member(item: &Item<'_>, report: &mut Report) -> Option<JsonPath> {
     let form = "write names separated by dots, such as data.items, or . for the whole value";
     let scalar = item.scalar(report, form)?;
-    let found = Member::parse(scalar.text());
+    let found = JsonPath::parse(scalar.text());
     if found.is_err() {
         item.fail(report, format!("{:?} is not a valid path", scalar.redacted()), form);
     }

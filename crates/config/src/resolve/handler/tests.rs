@@ -119,7 +119,7 @@ emit:
 
 struct Message(serde_json::Value);
 
-impl sluicegate_template::Scope for Message {
+impl sluicegate_template::ValueSource for Message {
     fn value(&self, _: sluicegate_template::Root) -> Option<&serde_json::Value> {
         Some(&self.0)
     }

@@ -6,7 +6,7 @@ mod gemini;
 mod openai;
 
 use serde_json::{Value, json};
-use sluicegate_template::{Scope, Text, Tree};
+use sluicegate_template::{Text, Tree, ValueSource};
 
 use super::http::RequestError;
 
@@ -97,7 +97,7 @@ pub(super) enum ImageError {
 
 impl Chat {
     /// The body of the request.
-    pub(super) fn body(&self, scope: &dyn Scope) -> Result<Value, RequestError> {
+    pub(super) fn body(&self, scope: &dyn ValueSource) -> Result<Value, RequestError> {
         let system = self.system.as_ref().map(|text| text.render(scope)).transpose();
         let images = self.images.as_ref().map(|tree| tree.render(scope)).transpose();
         let asked = Asked {

@@ -7,7 +7,7 @@ use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
 use serde_json::Value;
 use sluicegate_core::Timestamp;
-use sluicegate_vendors::Answer;
+use sluicegate_vendors::UpstreamResponse;
 
 use super::super::{Done, FailureKind, Handled, Heard, Output, chat, excerpt};
 use super::{Condition, Extract, Failure, HttpHandler};
@@ -21,7 +21,7 @@ impl HttpHandler {
         let fields = head
             .headers
             .iter()
-            .filter(|(name, _)| sluicegate_vendors::speaks_of_limits(name.as_str()));
+            .filter(|(name, _)| sluicegate_vendors::is_limit_header(name.as_str()));
         let fields = fields
             .filter_map(|(name, value)| Some((name.to_string(), value.to_str().ok()?.to_owned())));
         let status = head.status.as_u16();
@@ -79,7 +79,7 @@ impl HttpHandler {
             heard.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         // Whether it refuses does not depend on the time; for how long is the worker's question.
         let at = Timestamp::ZERO;
-        let answer = Answer { status: heard.status, headers: &headers, body: &[], at };
+        let answer = UpstreamResponse { status: heard.status, headers: &headers, body: &[], at };
         if sluicegate_vendors::is_refusal(&answer) {
             return FailureKind::Limited;
         }

@@ -26,7 +26,7 @@ use futures_util::future::BoxFuture;
 use serde_json::Value;
 use sluicegate_core::time::Clock;
 use sluicegate_http::upstream::{CaError, Credentials, CredentialsError, Signer, Upstream, Ways};
-use sluicegate_template::{Member, Text, Tree};
+use sluicegate_template::{JsonPath, Text, Tree};
 
 use super::chat::{Chat, ChatProvider};
 use super::facts::Facts;
@@ -91,7 +91,7 @@ pub struct Success {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition {
     /// Where.
-    pub member: Member,
+    pub member: JsonPath,
     /// Any of these; if there are none, anything but null and false.
     pub values: Vec<Value>,
 }
@@ -113,7 +113,7 @@ pub enum Extract {
     /// All of it.
     Whole,
     /// What its JSON has here.
-    Member(Member),
+    Member(JsonPath),
     /// The text and the usage of a model's answer.
     Chat(ChatProvider),
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use sluicegate_core::algorithm::Earliest;
+use sluicegate_core::algorithm::EarliestStart;
 use sluicegate_core::algorithm::concurrency::{Leases, Quota};
 use sluicegate_core::{Id, Span, Timestamp};
 
@@ -53,7 +53,7 @@ impl Store {
             };
         }
         match self.leases.earliest(self.quota, now, 1) {
-            Earliest::At { start, .. } if start == now => self.take(now, id),
+            EarliestStart::At { start, .. } if start == now => self.take(now, id),
             _ => Answer::Deny,
         }
     }
