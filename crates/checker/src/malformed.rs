@@ -15,14 +15,14 @@ pub enum LogError {
     },
     /// An admission on a key with only concurrent limits.
     #[error(
-        "{key}: an admit, but the only limits of this key are concurrent: record starts and ends"
+        "{key}: an admission, but the only limits of this key are concurrent: record starts and ends"
     )]
     NotRated {
         /// The key.
         key: Box<str>,
     },
     /// A lease on a key without a concurrent limit.
-    #[error("{key}: a lease, but no limit of this key is concurrent: record admits")]
+    #[error("{key}: a lease, but no limit of this key is concurrent: record admissions")]
     NotConcurrent {
         /// The key.
         key: Box<str>,
@@ -39,7 +39,7 @@ pub enum LogError {
     },
     /// A spread that is at least as long as the window.
     #[error(
-        "{key}: a spread of {spread} leaves nothing of the window of {limit}: measure where instants drift less than the window"
+        "{key}: a spread of {spread} leaves nothing of the window of {limit}: use a spread shorter than the window"
     )]
     Spread {
         /// The key.
@@ -50,7 +50,7 @@ pub enum LogError {
         spread: Span,
     },
     /// A spread on a limit that needs exact times.
-    #[error("{key}: {limit} can't be proven with a spread: judge it by the instants of the store")]
+    #[error("{key}: {limit} can't be proven with a spread: use the times of the store")]
     NoSpread {
         /// The key.
         key: Box<str>,
@@ -58,7 +58,7 @@ pub enum LogError {
         limit: String,
     },
     /// A time that can't be represented.
-    #[error("{key}: {micros}us after 1970 is later than any instant that can be counted")]
+    #[error("{key}: {micros}us after 1970 is too late: the maximum is the year 2255")]
     Time {
         /// The key.
         key: Box<str>,
@@ -84,7 +84,7 @@ pub enum LogError {
         id: Id,
     },
     /// Two ends under one id.
-    #[error("{key}: lease {id} ends twice: one of them freed a slot of somebody else")]
+    #[error("{key}: lease {id} ends twice: one of them freed a slot of another lease")]
     EndedTwice {
         /// The key.
         key: Box<str>,

@@ -61,7 +61,7 @@ impl fmt::Debug for Id {
 
 /// Error of parsing a text that is not an [`Id`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("an id is 32 hexadecimal digits, as an earlier answer gave it")]
+#[error("not an id: write 32 hexadecimal digits, as returned by an earlier response")]
 pub struct IdError;
 
 impl std::str::FromStr for Id {

@@ -52,7 +52,7 @@ pub enum MoneyError {
     #[error("{0:?} is not an amount: write a plain decimal such as 5.00 or 0.0002")]
     Form(String),
     /// More decimals than are stored.
-    #[error("{text:?} has more than {max} decimals, which is finer than what is counted")]
+    #[error("{text:?} has too many decimals: at most {max} are allowed")]
     Fine {
         /// The text.
         text: String,
@@ -60,7 +60,7 @@ pub enum MoneyError {
         max: usize,
     },
     /// An amount that is too large.
-    #[error("{0:?} is more than the 9,007,199 dollars that can be counted")]
+    #[error("{0:?} is too large: the maximum is 9,007,199 dollars")]
     Large(String),
     /// A price without its unit.
     #[error(

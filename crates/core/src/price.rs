@@ -320,10 +320,10 @@ impl PriceBook {
 /// Error: a model has no price, and is not declared free.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{}: state the cost as usd, or let the configuration say what it costs, under prices",
+    "{}: state the cost as usd, or add the model to prices in the configuration",
     match model {
         Some(model) => format!("no price is known for the model {model:?}"),
-        None => "a model has to be named, because its tokens cost money".to_owned(),
+        None => "no model is named, so the price of its tokens is unknown".to_owned(),
     }
 )]
 pub struct UnknownPrice {

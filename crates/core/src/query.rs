@@ -270,7 +270,7 @@ pub enum DimensionProblem {
     #[error("is given twice")]
     Twice,
     /// The query has too many dimensions.
-    #[error("is one more than the {DIMENSIONS_MAX} dimensions that are allowed")]
+    #[error("exceeds the maximum of {DIMENSIONS_MAX} dimensions")]
     TooMany,
 }
 

@@ -265,36 +265,36 @@ pub enum Error {
     #[error("the clocks of this node and of the store are in different calendar periods")]
     ClockSkew,
     /// The id belongs to other work.
-    #[error("this id was used for something else: take a new one for new work")]
+    #[error("this id is already used for other work: use a new id")]
     Conflict,
     /// A claim differs from its booking.
     #[error(
-        "the claim states other dimensions or another cost than the booking under this id: claim \
-         what was booked, or book it under a new id"
+        "the dimensions or the cost differ from the booking with this id: repeat those of the \
+         booking, or book under a new id"
     )]
     Differs,
     /// There is no record under the id.
-    #[error("nothing is held under this id: it was never admitted, or it ended too long ago")]
+    #[error("unknown id: it was never admitted, or its record has expired")]
     Unknown,
     /// The id was cancelled.
-    #[error("this id was cancelled: take a new one")]
+    #[error("this id was cancelled: use a new id")]
     Gone,
     /// The booking has to be claimed first.
-    #[error("this booking was not claimed: claim it before its work goes")]
+    #[error("this booking is not claimed: claim it before the work starts")]
     NotClaimed,
     /// A lease was not renewed in time. Another request may hold the slot.
     #[error("the lease has expired: stop, or acquire again")]
     Lost,
     /// The store has reached its maximum number of ids.
-    #[error("the store keeps as many open reservations as it may: settle or release some")]
+    #[error("too many open reservations in the store: settle or release some")]
     Full,
     /// More requests at once than an exact log accepts.
-    #[error("requests: an exact log takes at most 1000 at once")]
+    #[error("requests: an exact limit allows at most 1000 at once")]
     TooMany,
     /// A booking whose counters are on several servers.
     #[error(
-        "a booking can't be made across slots of a Redis Cluster: let its rules count by one \
-         `partition`"
+        "a booking can't span slots of a Redis Cluster: set `partition` so that its rules share a \
+         slot"
     )]
     CrossSlot,
 }

@@ -149,7 +149,7 @@ impl std::str::FromStr for Timestamp {
 
 /// Error of parsing a text that is not a [`Timestamp`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("is not an instant since 1970: write it as 2026-11-16T08:30:00Z")]
+#[error("is not a time after 1970: write it as 2026-11-16T08:30:00Z")]
 pub struct InstantError;
 
 /// Returns year, month and day of a number of days since the epoch.
@@ -271,8 +271,8 @@ impl Span {
                 (seconds % 60, "s"),
             ];
             let first = parts.iter().position(|(number, _)| *number > 0).unwrap_or(parts.len() - 1);
-            let told = parts[first..].iter().take(2).filter(|(number, _)| *number > 0);
-            for (place, (number, unit)) in told.enumerate() {
+            let shown = parts[first..].iter().take(2).filter(|(number, _)| *number > 0);
+            for (place, (number, unit)) in shown.enumerate() {
                 let space = if place == 0 { "" } else { " " };
                 write!(f, "{space}{number}{unit}")?;
             }
@@ -290,7 +290,7 @@ pub enum SpanError {
     )]
     Form(String),
     /// The span is longer than [`EXACT_MAX`] microseconds.
-    #[error("{0:?} is longer than the 285 years that can be counted")]
+    #[error("{0:?} is too long: the maximum is 285 years")]
     Long(String),
 }
 

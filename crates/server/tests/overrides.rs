@@ -137,7 +137,7 @@ async fn usage_goes_on_in_the_counter_of_the_rule() {
 async fn mistakes_are_told_by_field_and_change_nothing() {
     let world = World::new();
     let cases = [
-        ("rule", json!("NONE"), "rule NONE: there is no rule of this name"),
+        ("rule", json!("NONE"), "rule NONE: unknown rule"),
         ("limit", json!("lots"), "limit: "),
         ("limit", json!([]), "limit: write 1 to 10 limits"),
         ("limit", json!(["1/h", "2/h"]), "rule USER_MODEL: 1/h and 2/h limit the same window"),

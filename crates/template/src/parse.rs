@@ -23,28 +23,28 @@ pub struct SyntaxError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlaceholderProblem {
     /// The braces are not closed.
-    #[error("has no end: write }}}}, or {{{{{{{{ where two braces are meant")]
+    #[error("is not closed: write }}}}, or {{{{{{{{ for two literal braces")]
     Open,
     /// The path is invalid.
     #[error(
-        "is not a place: write names with dots between them, such as {{{{user.name}}}}, with quotes \
-         around names that are no plain words, and :- before a default"
+        "is not a placeholder: write names separated by dots, such as {{{{user.name}}}}, in quotes \
+         if they are not plain words, and :- before a default"
     )]
     Path,
     /// The default contains braces.
-    #[error("has braces in its default: write one without")]
+    #[error("has braces in its default: remove them")]
     Default,
     /// The object is not known here.
     #[error(
-        "is not known here: {0} is known in emit only; a member of the message is {{{{message.{0}}}}}"
+        "is unknown here: {0} exists only in emit; write {{{{message.{0}}}}} for a member of the message"
     )]
     Unknown(Root),
     /// `item` is used without a list.
-    #[error("is not known here: item is one of the list that `each` names")]
+    #[error("is unknown here: item needs `each`, which names a list")]
     Item,
     /// The job has no such property.
     #[error(
-        "is not known: job has id, attempt, type and provider; a member of the message is {{{{message.job…}}}}"
+        "is unknown: job has id, attempt, type and provider; write {{{{message.job…}}}} for a member of the message"
     )]
     Job,
 }

@@ -47,7 +47,7 @@ fn rendered(text: &str) -> String {
 }
 
 #[test]
-fn a_place_alone_is_the_value_and_in_a_text_it_is_text() {
+fn a_placeholder_alone_is_the_value_and_in_a_text_it_is_text() {
     for (text, expected) in [
         ("plain", r#""plain""#),
         ("", r#""""#),
@@ -95,7 +95,7 @@ fn a_default_stands_for_what_is_missing_or_null() {
 }
 
 #[test]
-fn what_can_not_be_filled_is_named() {
+fn the_error_names_the_placeholder_that_can_not_be_filled() {
     for (text, expected) in [
         ("{{user.mail}}", "{{user.mail}} can't be filled: it is missing"),
         ("a {{user.name.x}}", "{{user.name.x}} can't be filled: it is missing"),
@@ -113,27 +113,27 @@ fn what_can_not_be_filled_is_named() {
 }
 
 #[test]
-fn what_is_no_place_is_a_mistake() {
-    let not_a_place = "is not a place";
+fn an_invalid_placeholder_is_an_error() {
+    let not_a_placeholder = "is not a placeholder";
     for (text, expected) in [
-        ("{{", "has no end"),
-        ("{{a", "has no end"),
-        ("{{}}", not_a_place),
-        ("{{ }}", not_a_place),
-        ("{{a.}}", not_a_place),
-        ("{{.a}}", not_a_place),
-        ("{{a..b}}", not_a_place),
-        ("{{a b}}", not_a_place),
-        ("{{a | upper}}", not_a_place),
-        ("{{f(a)}}", not_a_place),
-        ("{{a[0]}}", not_a_place),
-        ("{{{a}}}", not_a_place),
-        ("{{\"a}}", not_a_place),
-        ("{{#if a}}", not_a_place),
+        ("{{", "is not closed"),
+        ("{{a", "is not closed"),
+        ("{{}}", not_a_placeholder),
+        ("{{ }}", not_a_placeholder),
+        ("{{a.}}", not_a_placeholder),
+        ("{{.a}}", not_a_placeholder),
+        ("{{a..b}}", not_a_placeholder),
+        ("{{a b}}", not_a_placeholder),
+        ("{{a | upper}}", not_a_placeholder),
+        ("{{f(a)}}", not_a_placeholder),
+        ("{{a[0]}}", not_a_placeholder),
+        ("{{{a}}}", not_a_placeholder),
+        ("{{\"a}}", not_a_placeholder),
+        ("{{#if a}}", not_a_placeholder),
         ("{{a:-{x}}", "has braces in its default"),
-        ("{{job}}", "is not known: job has"),
-        ("{{job.name}}", "is not known: job has"),
-        ("{{job.id.x}}", "is not known: job has"),
+        ("{{job}}", "is unknown: job has"),
+        ("{{job.name}}", "is unknown: job has"),
+        ("{{job.id.x}}", "is unknown: job has"),
     ] {
         let found = rendered(text);
         assert!(found.contains(expected), "{text}: {found}");
@@ -160,7 +160,7 @@ fn a_member_is_found_by_its_path() {
 }
 
 #[test]
-fn what_is_written_does_not_print() {
+fn debug_output_contains_no_secret() {
     let tree = Tree::text("s3cret {{a}}", Root::BEFORE).unwrap();
     let text = Text::parse("s3cret {{a}}", Root::BEFORE).unwrap();
     assert_eq!(format!("{tree:?} {text:?}"), "Tree(…) Text(…{{a}})");

@@ -48,9 +48,13 @@ fn events_without_a_limit_are_refused() {
     check(
         "C",
         &[admit],
-        "C: an admit, but the only limits of this key are concurrent: record starts and ends",
+        "C: an admission, but the only limits of this key are concurrent: record starts and ends",
     );
-    check("R", &[end(1, 1)], "R: a lease, but no limit of this key is concurrent: record admits");
+    check(
+        "R",
+        &[end(1, 1)],
+        "R: a lease, but no limit of this key is concurrent: record admissions",
+    );
 }
 
 #[test]
@@ -76,7 +80,7 @@ fn leases_that_do_not_add_up_are_refused() {
         "C",
         &[start(1, 1, None), end(1, 2), end(1, 2)],
         "C: lease 00000000000000000000000000000001 ends twice: \
-         one of them freed a slot of somebody else",
+         one of them freed a slot of another lease",
     );
     for stray in [end(1, 1), end(3, 1), renew(1, 1), renew(3, 1)] {
         let mut checker = checker();
@@ -113,18 +117,18 @@ fn scopes_that_can_not_be_proven_are_refused() {
             "X",
             scope("5/s").spread(Span::from_secs(1)),
             "X: a spread of 1s leaves nothing of the window of 5/s: \
-             measure where instants drift less than the window",
+             use a spread shorter than the window",
         ),
         (
             "X",
             scope("5/calendar day").spread(Span::from_millis(1)),
             "X: 5/calendar day can't be proven with a spread: \
-             judge it by the instants of the store",
+             use the times of the store",
         ),
         (
             "X",
             scope("5 concurrent").spread(Span::from_millis(1)),
-            "X: 5 concurrent can't be proven with a spread: judge it by the instants of the store",
+            "X: 5 concurrent can't be proven with a spread: use the times of the store",
         ),
     ] {
         let error = checker().scope(key, scope).map(drop).expect_err(message);

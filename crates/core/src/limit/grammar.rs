@@ -22,7 +22,7 @@ pub enum LimitError {
     )]
     Amount(String),
     /// A rate of zero.
-    #[error("a limit of 0 lets nothing through: write at least 1, or 0 alone for a ban")]
+    #[error("a limit of 0 admits nothing: write at least 1, or 0 alone for a ban")]
     Zero,
     /// Not an amount of money.
     #[error(transparent)]
@@ -36,7 +36,7 @@ pub enum LimitError {
     #[error("window: {0}")]
     Window(#[from] SpanError),
     /// The window is too short or too long.
-    #[error("a window of {0} can't be kept: it must be from 1ms to 366d, such as 100/h")]
+    #[error("a window of {0} is not supported: write 1ms to 366d, such as 100/h")]
     Length(Span),
     /// Not a calendar period.
     #[error(
@@ -52,9 +52,7 @@ pub enum LimitError {
     )]
     Shape(String),
     /// `exact` with a unit other than requests.
-    #[error(
-        "an exact log keeps an entry for every one, which {0} have too many of: leave exact out"
-    )]
+    #[error("exact is only for requests, not for {0}: remove it")]
     ExactUnit(Unit),
     /// The bucket refills too fast to be metered within 1 %.
     #[error(
@@ -312,9 +310,9 @@ mod tests {
             ("", "is not a limit"),
             ("100", "is not a limit"),
             ("concurrent", "is not a limit"),
-            ("0/h", "a limit of 0 lets nothing through"),
-            ("0.00 USD/day", "a limit of 0 lets nothing through"),
-            ("0 concurrent", "a limit of 0 lets nothing through"),
+            ("0/h", "a limit of 0 admits nothing"),
+            ("0.00 USD/day", "a limit of 0 admits nothing"),
+            ("0 concurrent", "a limit of 0 admits nothing"),
             ("-5/h", "is not an amount"),
             ("1.5/h", "is not an amount"),
             ("9007199254740992/h", "is not an amount"),
@@ -323,16 +321,16 @@ mod tests {
             ("5 concurrent/h", "is not a unit"),
             ("9999999999 USD/day", "more than the 9,007,199 dollars"),
             ("5/", "is not a time span"),
-            ("5/0s", "a window of 0s can't be kept"),
-            ("5/1us", "a window of 1us can't be kept"),
-            ("5/400d", "a window of 400d can't be kept"),
+            ("5/0s", "a window of 0s is not supported"),
+            ("5/1us", "a window of 1us is not supported"),
+            ("5/400d", "a window of 400d is not supported"),
             ("5/calendar", "is not a calendar period"),
             ("5/calendar year", "is not a calendar period"),
             ("5/calendar day Mars", "is not a time zone"),
             ("5/calendar day UTC exact", "is not a shape"),
             ("5/h lumpy", "is not a shape"),
             ("5/h burst", "is not a shape"),
-            ("5/h burst 0", "a limit of 0 lets nothing through"),
+            ("5/h burst 0", "a limit of 0 admits nothing"),
             ("5/h burst 3 4", "is not a shape"),
             ("5 tokens/h exact", "an exact log keeps an entry for every one"),
             ("20000000/s burst 5", "more than 10,000,000 requests a second"),

@@ -77,10 +77,10 @@ impl fmt::Display for Mismatch<'_> {
                 write!(f, "{dimension} has another value")
             }
             Self::Value { dimension, value: Some(value), pattern } => {
-                write!(f, "{dimension} is {value}, and the rule asks for {pattern}")
+                write!(f, "{dimension} is {value}, but the rule requires {pattern}")
             }
-            Self::Behind { rule } => write!(f, "{rule} applies, and comes first"),
-            Self::Subject => f.write_str("it is about other work"),
+            Self::Behind { rule } => write!(f, "rule {rule} comes first and applies"),
+            Self::Subject => f.write_str("the rule is for other kinds of requests"),
         }
     }
 }

@@ -367,9 +367,7 @@ pub enum PlanError {
         need: Option<Need>,
     },
     /// More requests at once than an exact log accepts.
-    #[error(
-        "requests: rule {rule} keeps each request apart and takes at most 1000 at once, not {requests}"
-    )]
+    #[error("requests: rule {rule} counts exactly and allows at most 1000 at once, not {requests}")]
     TooMany {
         /// The rule with the log.
         rule: String,

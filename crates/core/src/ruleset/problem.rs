@@ -14,16 +14,18 @@ pub struct RulesetError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RulesetProblem {
     /// The name is empty or too long.
-    #[error("a name has 1 to 64 bytes")]
+    #[error("a name must have 1 to 64 bytes")]
     Name,
     /// The name is already used.
-    #[error("this name is taken: counters are kept by it, give each its own")]
+    #[error(
+        "this name is already used: names must be unique, because counters are stored under them"
+    )]
     Duplicate,
     /// A rule without limits.
     #[error("has no limit: write at least one, such as limit: 100/h")]
     NoLimits,
     /// A ban together with other limits.
-    #[error("a limit of 0 bans: write it alone, without other limits")]
+    #[error("a limit of 0 is a ban: remove the other limits")]
     BanBesideLimits,
     /// A group without rules.
     #[error("has no rules: write at least one, or leave the group out")]
@@ -35,13 +37,13 @@ pub enum RulesetProblem {
     #[error("{0} and {1} limit the same window: keep the smaller one")]
     SameWindow(String, String),
     /// A lease of zero length.
-    #[error("lease: a slot that is held for no time limits nothing: write at least 1s")]
+    #[error("lease: must not be zero: write at least 1s")]
     Lease,
     /// `<` without `>` or without a name.
     #[error("key: {0:?} is not a template: write dimensions as <name>")]
     Template(String),
     /// A template contains `#`, which marks generated keys.
-    #[error("key: {0:?} contains #, which marks keys that are not literal: choose another sign")]
+    #[error("key: {0:?} contains #, which is reserved for generated keys: use another character")]
     TemplateMark(String),
     /// The template leaves out a dimension of `per`, so it would merge counters.
     #[error("key: {key:?} leaves out {dimension}, by which the rule counts: add <{dimension}>")]
@@ -55,7 +57,9 @@ pub enum RulesetProblem {
     #[error("key: a literal key holds one counter, but these limits need {0}: split the rule")]
     TemplateCells(usize),
     /// Two rules share a literal key, but have different limits.
-    #[error("key: {key:?} is the key of rule {other} too, which has other limits")]
+    #[error(
+        "key: {key:?} is also the key of rule {other}, which has other limits: use another key"
+    )]
     TemplateShared {
         /// The template.
         key: String,
@@ -63,9 +67,9 @@ pub enum RulesetProblem {
         other: String,
     },
     /// An override of an unknown rule.
-    #[error("there is no rule of this name: see the rules of the configuration")]
+    #[error("unknown rule: use the name of a rule in the configuration")]
     NoSuchRule,
     /// A condition that no value fulfils.
-    #[error("when {0}: an empty list matches nothing")]
+    #[error("when {0}: an empty list matches nothing: write at least one value")]
     NoValues(String),
 }

@@ -304,10 +304,10 @@ fn an_override_that_fits_no_rule_is_told_and_harms_nothing() {
         override_of("GONE", 1, &[], &["5/s"]),
         override_of("LITERAL", 2, &[], &["5/s", "100 tokens/s"]),
     ]);
-    let told: Vec<_> =
+    let reasons: Vec<_> =
         rules.unmatched_overrides().iter().map(|(_, error)| error.to_string()).collect();
     assert_eq!(
-        told,
+        reasons,
         [
             "rule LITERAL: key: a literal key holds one counter, but these limits need 2: split the rule",
             "rule GONE: there is no rule of this name: see the rules of the configuration",
@@ -403,16 +403,16 @@ fn every_mistake_is_reported_at_once() {
         "group a: has no rules",
         "group b: only one group can be effective, and a already is",
         "rule NONE: has no limit",
-        "rule TWIN: this name is taken",
-        "rule : a name has 1 to 64 bytes",
+        "rule TWIN: this name is already used",
+        "rule : a name must have 1 to 64 bytes",
         "rule SAME: 5/s and 9/s limit the same window",
         "rule SAME_BUCKET: 5/s burst 2 and 6/s burst 3 limit the same window",
         "rule OPEN: key: \"a:<b\" is not a template",
         "rule MERGED: key: \"a:<b>\" leaves out c",
         "rule CELLS: key: a literal key holds one counter, but these limits need 2",
-        "rule TWO: key: \"shared\" is the key of rule ONE too",
+        "rule TWO: key: \"shared\" is also the key of rule ONE",
         "rule EMPTY: when x: an empty list matches nothing",
-        "rule LEASE: lease: a slot that is held for no time",
+        "rule LEASE: lease: must not be zero",
     ] {
         assert!(text.iter().any(|error| error.starts_with(part)), "{part}\n{text:#?}");
     }
@@ -571,23 +571,20 @@ fn an_override_that_bans_until_an_instant_says_so() {
 fn a_ban_stands_alone() {
     let rule = Rule::new("R", limits(&["0", "5/h"]));
     let errors = Ruleset::new(vec![Group::new("g", [rule])], Settings::default()).unwrap_err();
-    assert_eq!(
-        errors[0].to_string(),
-        "rule R: a limit of 0 bans: write it alone, without other limits"
-    );
+    assert_eq!(errors[0].to_string(), "rule R: a limit of 0 is a ban: remove the other limits");
 }
 
 #[test]
-fn it_is_told_why_a_rule_does_not_apply() {
+fn the_explanation_says_why_a_rule_does_not_apply() {
     let rules = inference();
-    let told = |dimensions: &[(&str, &str)]| -> Vec<String> {
+    let skipped_rules = |dimensions: &[(&str, &str)]| -> Vec<String> {
         let query = query(dimensions);
         let groups = rules.explain(&query);
         let skipped = groups[0].skipped.iter();
         skipped.map(|skipped| format!("{}: {}", skipped.rule, skipped.because)).collect()
     };
     assert_eq!(
-        told(&[
+        skipped_rules(&[
             ("userId", "u"),
             ("modelId", "m"),
             ("clientType", "EXTERNAL"),
@@ -595,20 +592,20 @@ fn it_is_told_why_a_rule_does_not_apply() {
         ]),
         [
             "API_KEY_MODEL: apiKey has another value",
-            "USER_MODEL_INTERNAL: clientType is EXTERNAL, and the rule asks for INTERNAL",
+            "USER_MODEL_INTERNAL: clientType is EXTERNAL, but the rule requires INTERNAL",
         ]
     );
     assert_eq!(
-        told(&[("userId", "u"), ("modelId", "m"), ("clientType", "INTERNAL")]),
+        skipped_rules(&[("userId", "u"), ("modelId", "m"), ("clientType", "INTERNAL")]),
         [
             "API_KEY_MODEL: apiKey is missing",
-            "USER_MODEL: USER_MODEL_INTERNAL applies, and comes first",
+            "USER_MODEL: rule USER_MODEL_INTERNAL comes first and applies",
         ]
     );
 }
 
 #[test]
-fn it_is_told_which_override_applies() {
+fn the_explanation_names_the_override_that_applies() {
     let rules = ruleset(vec![Group::new("caller", [rule("USER", "5/h", &["u"])])]);
     let rules = rules.with_overrides(&[
         override_of("USER", 1, &[("u", "ann")], &["7/h"]),

@@ -191,14 +191,14 @@ fn an_address_leads_where_the_file_says() {
         ("https://a/#x", "contains characters that are not allowed"),
         ("https://a/ü", "contains characters that are not allowed"),
         ("https://a/../b", "contains . or .. in its path"),
-        ("https://a/{{x}", "has no end: write }}"),
-        ("https://a/{{x | y}}", "{{x | y}} is not a place"),
-        ("https://a/{{item}}", "is not known here: item is known in emit only"),
+        ("https://a/{{x}", "is not closed: write }}"),
+        ("https://a/{{x | y}}", "{{x | y}} is not a placeholder"),
+        ("https://a/{{item}}", "is unknown here: item exists only in emit"),
         ("https://a/{{job.name}}", "job has id, attempt, type and provider"),
     ] {
         refused(&url(written), expected);
     }
-    refused("http: {url: 'https://a/${KEY}'}", "a placeholder has no end");
+    refused("http: {url: 'https://a/${KEY}'}", "a placeholder is not closed");
 }
 
 #[test]
@@ -218,7 +218,7 @@ fn options_that_can_not_be_sent_are_refused() {
             "text is not allowed for JSON",
         ),
         ("body: {'{{a}}': 1}", "placeholders are not allowed in names"),
-        ("body: ['{{a']", "handler.http.body[0]: {{a}} has no end"),
+        ("body: ['{{a']", "handler.http.body[0]: {{a}} is not closed"),
         ("success: {status: 2x}", "\"2x\" is not an HTTP status"),
         ("success: {status: 99}", "\"99\" is not an HTTP status"),
         ("success: {is: 1}", "needs path"),
@@ -263,7 +263,7 @@ fn a_question_needs_a_model_a_prompt_and_a_key() {
         ("model: 'a b', prompt: p, api_key: k", "not a valid model name"),
         ("model: ../x, prompt: p, api_key: k", "not a valid model name"),
         ("model: m, prompt: '', api_key: k", "handler.prompt: empty text"),
-        ("model: m, prompt: '{{', api_key: k", "has no end"),
+        ("model: m, prompt: '{{', api_key: k", "is not closed"),
         (&format!("{rest}, max_tokens: 0"), "handler.max_tokens"),
         (&format!("{rest}, options: [a]"), "handler.options: not a map"),
         (&format!("{rest}, base_url: 'a'"), "not an HTTP address"),
