@@ -33,13 +33,13 @@
 
 mod judge;
 mod lease;
-mod malformed;
+mod log_error;
 mod report;
 mod scope;
 
 use std::collections::HashMap;
 
-pub use malformed::LogError;
+pub use log_error::LogError;
 pub use report::{Finding, Interval, Report, ScopeVerdict, Violation};
 pub use scope::{Bound, Scope};
 
@@ -135,7 +135,7 @@ impl Checker {
                 self.logs.len() - 1
             }
         };
-        self.logs[place].judge_by(scope)?;
+        self.logs[place].add_scope(scope)?;
         Ok(self)
     }
 
@@ -191,7 +191,7 @@ impl KeyLog {
         }
     }
 
-    fn judge_by(&mut self, scope: Scope) -> Result<(), LogError> {
+    fn add_scope(&mut self, scope: Scope) -> Result<(), LogError> {
         if let Some(known) = self.rated_unit()
             && !is_concurrent(&scope)
             && known != scope.limit.unit()

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shape_tells_order_depth_and_keys() {
+    fn a_shape_depends_on_order_depth_and_keys() {
         for (keys, expected) in [
             (&["path"][..], "path"),
             (&["path", "user"], "path/user"),

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn callers_do_not_meet() {
+    fn callers_with_the_same_text_get_different_ids() {
         assert_eq!(Id::scoped("a", "bc"), Id::scoped("a", "bc"));
         assert_ne!(Id::scoped("a", "bc"), Id::scoped("ab", "c"));
         assert_ne!(Id::scoped("", "abc"), Id::scoped("abc", ""));

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_afforded_is_the_most_that_does_not_cost_more() {
+    fn affordable_returns_the_largest_number_that_does_not_cost_more() {
         let (input, output) = (price("0.20 USD/1M"), price("0.70 USD/1M"));
         for budget in [0, 1, 199, 200, 201, 1_000, 123_456_789] {
             let budget = Money::from_nanos(budget).expect("small");

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn every_policy_has_its_word() {
+    fn every_policy_has_a_name() {
         for (word, policy) in OutagePolicy::ALL {
             assert_eq!(policy.word(), word);
         }

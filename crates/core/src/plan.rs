@@ -381,7 +381,7 @@ impl<'a> Plan<'a> {
 
     /// Returns true if a booking may start at `start`: within the horizon, and in a known calendar
     /// period.
-    pub fn reaches(&self, now: Timestamp, start: Timestamp) -> bool {
+    pub fn can_start_at(&self, now: Timestamp, start: Timestamp) -> bool {
         start <= now + self.horizon && self.is_in_known_periods(start)
     }
 

@@ -139,18 +139,18 @@ impl fmt::Display for Timestamp {
 
 /// Parses RFC 3339 in any offset, not before the epoch.
 impl std::str::FromStr for Timestamp {
-    type Err = InstantError;
+    type Err = TimestampError;
 
-    fn from_str(text: &str) -> Result<Self, InstantError> {
-        let at: jiff::Timestamp = text.parse().map_err(|_| InstantError)?;
-        u64::try_from(at.as_microsecond()).map(Self::from_micros).map_err(|_| InstantError)
+    fn from_str(text: &str) -> Result<Self, TimestampError> {
+        let at: jiff::Timestamp = text.parse().map_err(|_| TimestampError)?;
+        u64::try_from(at.as_microsecond()).map(Self::from_micros).map_err(|_| TimestampError)
     }
 }
 
 /// Error of parsing a text that is not a [`Timestamp`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("is not a time after 1970: write it as 2026-11-16T08:30:00Z")]
-pub struct InstantError;
+pub struct TimestampError;
 
 /// Returns year, month and day of a number of days since the epoch.
 ///
@@ -349,7 +349,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_span_is_told_in_two_units() {
+    fn a_span_is_formatted_in_two_units() {
         for (millis, words) in [
             (0, "0ms"),
             (250, "250ms"),

@@ -18,7 +18,7 @@
 //! A text that is only one placeholder becomes the value itself, of any type. In a longer text a
 //! value is written as text: strings as they are, lists and maps as JSON.
 
-mod member;
+mod json_path;
 mod parse;
 mod render;
 
@@ -26,7 +26,7 @@ use std::fmt;
 
 use serde_json::Value;
 
-pub use member::JsonPath;
+pub use json_path::JsonPath;
 pub use parse::{PlaceholderProblem, SyntaxError};
 pub use render::{RenderError, ValueSource, as_text, scalar};
 

@@ -3,14 +3,14 @@ use serde_json::{Value, json};
 
 use super::*;
 
-struct Known {
+struct TestValues {
     message: Option<Value>,
     job: Value,
     result: Value,
     item: Value,
 }
 
-impl ValueSource for Known {
+impl ValueSource for TestValues {
     fn value(&self, root: Root) -> Option<&Value> {
         match root {
             Root::Message => self.message.as_ref(),
@@ -21,8 +21,8 @@ impl ValueSource for Known {
     }
 }
 
-fn known() -> Known {
-    Known {
+fn known() -> TestValues {
+    TestValues {
         message: Some(json!({
             "user": {"name": "Ann", "age": 41, "tags": ["a", "b"], "boss": null, "on": true},
             "job": "of the message",
@@ -108,7 +108,7 @@ fn the_error_names_the_placeholder_that_can_not_be_filled() {
         assert_eq!(rendered(text), expected, "{text}");
     }
     let text = Tree::text("{{a}}", Root::BEFORE).unwrap();
-    let error = text.render(&Known { message: None, ..known() }).unwrap_err();
+    let error = text.render(&TestValues { message: None, ..known() }).unwrap_err();
     assert_eq!(error.to_string(), "{{a}} can't be filled: the message is not JSON");
 }
 
@@ -178,7 +178,7 @@ proptest! {
     /// A value stays one value at any position.
     #[test]
     fn a_value_never_becomes_more_than_a_value(value in any::<String>()) {
-        let scope = Known { message: Some(json!({"x": value.clone()})), ..known() };
+        let scope = TestValues { message: Some(json!({"x": value.clone()})), ..known() };
         let tree = Tree::Map(vec![
             ("alone".to_owned(), Tree::text("{{x}}", Root::BEFORE).unwrap()),
             ("inside".to_owned(), Tree::text("<{{x}}>", Root::BEFORE).unwrap()),

@@ -96,10 +96,10 @@ pub fn is_refusal(response: &UpstreamResponse<'_>) -> bool {
 /// Returns the advice of a response, if it gives any.
 pub fn advice(response: &UpstreamResponse<'_>, context: AdviceContext) -> Option<Advice> {
     if is_refusal(response) {
-        return Some(Advice::Closed(refused_for(response, context)));
+        return Some(Advice::Closed(refusal_pause(response, context)));
     }
     let advised =
-        fields::windows(response).into_iter().filter_map(|window| react(&window, context));
+        fields::windows(response).into_iter().filter_map(|window| advice_for(&window, context));
     advised.reduce(stronger)
 }
 
@@ -129,7 +129,7 @@ impl<'a> UpstreamResponse<'a> {
 }
 
 /// Returns the time for which a refusal closes the upstream.
-fn refused_for(response: &UpstreamResponse<'_>, context: AdviceContext) -> Span {
+fn refusal_pause(response: &UpstreamResponse<'_>, context: AdviceContext) -> Span {
     let millis = |name: &str| {
         response.field(name).and_then(|value| moment::number(value, Span::from_millis(1)))
     };
@@ -146,7 +146,7 @@ fn refused_for(response: &UpstreamResponse<'_>, context: AdviceContext) -> Span 
             // not.
             used_up(window) || unclear && window.remaining.is_none()
         });
-        binding.filter_map(|window| until_some_is_back(window, 1)).max()
+        binding.filter_map(|window| time_until_refill(window, 1)).max()
     };
     let unnamed = || {
         let github = response.field("x-ratelimit-resource").is_some();
@@ -159,7 +159,7 @@ fn refused_for(response: &UpstreamResponse<'_>, context: AdviceContext) -> Span 
 }
 
 /// Returns the advice for one window.
-fn react(window: &UpstreamWindow<'_>, context: AdviceContext) -> Option<Advice> {
+fn advice_for(window: &UpstreamWindow<'_>, context: AdviceContext) -> Option<Advice> {
     let left = window.remaining?;
     let below = match window.limit {
         Some(limit) if window.refills && !window.counts_requests => limit / 100,
@@ -169,25 +169,25 @@ fn react(window: &UpstreamWindow<'_>, context: AdviceContext) -> Option<Advice> 
         return None;
     }
     if window.refills && window.counts_requests && left > 0 {
-        return refill_of(window, 1).map(|every| Advice::Slow { every });
+        return refill_time(window, 1).map(|every| Advice::Slow { every });
     }
-    until_some_is_back(window, context.below).map(Advice::Closed)
+    time_until_refill(window, context.below).map(Advice::Closed)
 }
 
 /// Returns the time until a window has room again.
-fn until_some_is_back(window: &UpstreamWindow<'_>, below: u64) -> Option<Span> {
+fn time_until_refill(window: &UpstreamWindow<'_>, below: u64) -> Option<Span> {
     if !window.refills {
         return window.reset;
     }
     let some = if window.counts_requests { 1 } else { window.limit.unwrap_or(0) / 100 };
     let lacking = some.max(below.min(1)).saturating_sub(window.remaining.unwrap_or(0)).max(1);
-    refill_of(window, lacking)
+    refill_time(window, lacking)
 }
 
 /// Returns the time in which a continuously refilled window gains `amount`.
 ///
 /// Its reset is the time at which it is full. If the limit is unknown, the result is that reset.
-fn refill_of(window: &UpstreamWindow<'_>, amount: u64) -> Option<Span> {
+fn refill_time(window: &UpstreamWindow<'_>, amount: u64) -> Option<Span> {
     let reset = window.reset?;
     let missing = window.limit.unwrap_or(0).saturating_sub(window.remaining.unwrap_or(0));
     if missing == 0 {

@@ -46,7 +46,7 @@ fn a_clock_may_start_at_zero() {
 }
 
 #[test]
-fn amounts_are_told_in_their_unit() {
+fn amounts_are_printed_in_their_unit() {
     check(
         scope("5.00 USD/day"),
         &[(DAY, 5_000_000_000), (DAY, 10_000_001)],

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_drained_sooner_because_of_others_is_not_given_back() {
+    fn an_amount_that_drained_sooner_because_of_others_is_not_given_back() {
         let (quota, mut bucket) = (quota("1/s burst 2"), Bucket::default());
         let (first, second) = (bucket.take(quota, at(0), 1), bucket.take(quota, at(0), 1));
         bucket.give_back(quota, first, 1, at(0));
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_drains_before_a_booking_does_not_make_room_beside_it() {
+    fn an_amount_that_drains_before_a_booking_makes_no_room_beside_it() {
         let (quota, mut bucket) = (quota("1/s burst 1"), Bucket::default());
         let first = bucket.take(quota, at(0), 1);
         bucket.take(quota, at(10_000), 1);

@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn an_heir_starts_with_all_that_was_counted_together() {
+    fn a_successor_starts_with_all_usage_of_the_shared_cell() {
         let quotas = [log::Quota { limit: 5, window: Span::from_secs(10) }];
         let meter = Meter::Log((&quotas[..]).into());
         let mut shared = Cell::new(&meter);
@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_of_cell_has_heirs() {
+    fn every_kind_of_cell_has_a_successor() {
         let window = Meter::Windowed(window::Quota { limit: 9, window: Span::from_secs(10) });
         let slots = Meter::Leases(concurrency::Quota { limit: 3, lease: Span::from_secs(30) });
         for (meter, amounts, free) in [(window, [4, 3], at(12)), (slots, [1, 1], at(32))] {

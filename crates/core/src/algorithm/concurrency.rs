@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn many_holders_are_told_apart() {
+    fn many_holders_are_distinguished() {
         let mut leases = Leases::default();
         for n in 0..100 {
             leases.take(id(n % 10 * 10 + n / 10), 1, at(u64::try_from(n).expect("small") % 7));

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reading_tells_what_is_used_and_when_the_oldest_leaves() {
+    fn a_reading_contains_the_usage_and_the_time_at_which_the_oldest_expires() {
         let log = log(&[0, 4, 8]);
         let reading = log.reading(quota(5, 6), at(8));
         assert_eq!(reading, Reading::new(2, at(10)));

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_can_be_given_back() {
+    fn an_amount_taken_can_be_given_back() {
         let mut slices = Slices::default();
         for end in [3, 1, 2, 3] {
             slices.take(at(end), 10);

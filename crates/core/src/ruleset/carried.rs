@@ -132,9 +132,9 @@ impl CompiledRule {
     /// of the rule do the same.
     fn set_transition(&mut self, formers: &[&FormerLimit]) {
         let (limits, until) = carried_by(&self.rule, formers);
-        // The present limits compile, and so do they in another shape. If they did not, the rule
-        // would start from zero.
         self.transition = until.and_then(|until| {
+            // The present limits compile, and so do they in another shape. If they did not, the
+            // rule would start from zero.
             let cells = cells_with(&self.rule, &limits).ok()?;
             Some(Box::new(Transition { until, cells }))
         });

@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_every_rule_of_a_group_needs_is_required() {
+    fn dimensions_that_every_rule_of_a_group_needs_are_required() {
         check(&["/ userId modelId"], &[], "modelId and userId");
         check(&["tier=P / tenantId tier", "/ tenantId"], &[], "tenantId");
         check(&["tier=P /"], &[], "tier");

@@ -497,7 +497,7 @@ fn tokens_become_money_where_money_is_limited() {
 }
 
 #[test]
-fn what_is_to_be_settled_is_remembered_only_if_its_cost_is_not_known() {
+fn an_admission_is_remembered_for_settlement_only_if_its_cost_is_unknown() {
     let keep = |limit: &str, tokens: Option<u64>| {
         let rules = ruleset(vec![Group::new("g", [rule("R", limit, &[])])]);
         let mut query = query(&[]);

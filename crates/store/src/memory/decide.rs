@@ -166,7 +166,7 @@ impl<C: Clock> Memory<C> {
         });
         let start = match earliest {
             PlanStart::Now => now,
-            PlanStart::Later(start, _) if plan.reaches(now, start) => start,
+            PlanStart::Later(start, _) if plan.can_start_at(now, start) => start,
             other => return Err(other),
         };
         Ok((start, self.write(plan, ChargeSelection::Bookable, locked, counters, start, now, None)))

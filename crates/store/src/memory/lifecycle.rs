@@ -66,7 +66,7 @@ impl<C: Clock> Memory<C> {
             }
             // Checked before anything changes: a plan of another calendar period can't be booked
             // again.
-            if !plan.reaches(now, now) {
+            if !plan.can_start_at(now, now) {
                 return Err(Error::ClockSkew);
             }
             let good = claimed_by.is_none() && now <= good_until && !reloaded;

@@ -45,7 +45,7 @@ impl Model {
         if now < start {
             return Ok(Claim::Early { at: now, start });
         }
-        if !plan.reaches(now, now) {
+        if !plan.can_start_at(now, now) {
             return Err(Error::ClockSkew);
         }
         let good = claimed_by.is_none() && now <= good_until && !reloaded;

@@ -213,7 +213,7 @@ impl Model {
     ) -> Result<(Timestamp, Vec<u16>), PlanStart> {
         let start = match self.start(plan, now, true, plan.slack) {
             PlanStart::Now => now,
-            PlanStart::Later(start, _) if plan.reaches(now, start) => start,
+            PlanStart::Later(start, _) if plan.can_start_at(now, start) => start,
             other => return Err(other),
         };
         let (uses, shadowed) = self.write(plan, Part::Bookable, (start, plan.slack), now);

@@ -277,7 +277,7 @@ fn emit_names_a_queue_and_knows_items_of_a_list_only() {
     for (emit, expected) in [
         ("x", "handler.emit: a single value is not allowed here: write a list of messages"),
         ("[{}]", "handler.emit[0]: missing queue"),
-        ("[{queue: q, body: '{{item}}'}]", "item is one of the list that `each` names"),
+        ("[{queue: q, body: '{{item}}'}]", "item needs `each`, which names a list"),
         ("[{queue: q, each: 'a b'}]", "is not a valid path"),
         ("[{queue: q, to: x}]", "handler.emit[0].to: unknown key"),
     ] {
