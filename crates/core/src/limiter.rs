@@ -114,7 +114,7 @@ impl<S> Limiter<S> {
         })
     }
 
-    /// Also counts usage under these former limits of the rules.
+    /// Counts usage under these former limits of the rules, too.
     pub fn carry_over(&self, formers: &[FormerLimit], now: Timestamp) {
         self.rules.rcu(|before| before.with_formers(formers, now));
     }

@@ -33,7 +33,7 @@ fn bound((numerator, denominator): (u32, u32)) -> Bound {
     Bound::new(numerator, denominator).expect("a ratio")
 }
 
-/// A few times, many of them equal or about half a window apart.
+/// Generates uses, many of them at equal times or about half a window apart.
 fn uses(window: u64) -> impl Strategy<Value = Uses> {
     let instant = prop_oneof![
         0..4 * window,
@@ -244,7 +244,7 @@ proptest! {
     }
 }
 
-/// A timestamp of another program: any number.
+/// Creates a timestamp as another program may write it: any number.
 fn unchecked(micros: u64) -> Timestamp {
     use serde::Deserialize;
     use serde::de::value::{Error, SeqDeserializer};

@@ -16,7 +16,7 @@ fn plain(input: &str, output: &str) -> ModelPrices {
     ModelPrices::new(Rates::new(price(input), price(output)), Vec::new())
 }
 
-/// The default example of the documentation.
+/// Returns the prices of the example in the documentation.
 fn example() -> ModelPrices {
     plain("0.0000002 USD/token", "0.0000006 USD/token")
 }

@@ -35,7 +35,8 @@ pub struct FormerLimit {
 }
 
 impl FormerLimit {
-    /// A limit that nodes stop using now; `None` if its shape is one whose usage is not carried over.
+    /// Creates the former limit for a limit that nodes stop using now. Returns `None` for a shape
+    /// whose usage is not carried over.
     pub fn ending(rule: &str, limit: &Limit, now: Timestamp) -> Option<Self> {
         let (_, rate) = shape(limit)?;
         let until = now + rate.window.span() + ROLLOUT;
@@ -62,7 +63,7 @@ enum Shape {
     Bucket,
 }
 
-/// The shape and rate of a limit over a rolling window.
+/// Returns the shape and rate of a limit over a rolling window.
 const fn shape(limit: &Limit) -> Option<(Shape, Rate)> {
     match limit {
         Limit::Exact(rate) => Some((Shape::Log, *rate)),
@@ -72,18 +73,18 @@ const fn shape(limit: &Limit) -> Option<(Shape, Rate)> {
     }
 }
 
-/// The counters of a rule: which rule, and what its keys end with.
+/// Identity of a rule's counters: the rule, and the shape, unit and window that end their keys.
 type CounterKind<'a> = (&'a str, Shape, Unit, Window);
 
-/// The counters in which a rule counts for a limit over a rolling window.
+/// Returns the counters in which a rule counts for a limit over a rolling window.
 fn identity<'a>(rule: &'a str, limit: &Limit) -> Option<CounterKind<'a>> {
     let (shape, rate) = shape(limit)?;
     Some((rule, shape, rate.unit, rate.window))
 }
 
-/// The limit that the counter of `former` keeps during the transition to `current`: its own shape,
-/// with the amount of `current`. Of a bucket that is its refill in one window, or its capacity if
-/// that is more: in the first window after the change it admits no more than that.
+/// Returns the limit of the counter of `former` during the transition to `current`: its own shape,
+/// with the amount of `current`. For a bucket, this amount is its refill in one window, or its
+/// capacity if that is larger: in the first window after the change it admits no more than that.
 fn carried(former: &Limit, current: &Limit) -> Option<Limit> {
     let ((old, before), (new, after)) = (shape(former)?, shape(current)?);
     if old == new || (before.unit, before.window) != (after.unit, after.window) {
@@ -104,7 +105,8 @@ fn carried(former: &Limit, current: &Limit) -> Option<Limit> {
     }
 }
 
-/// The former limits of a rule that its present ones do not count in.
+/// Returns the former limits of a rule that have counters of their own, and the time until which
+/// they are charged.
 fn carried_by(rule: &Rule, formers: &[&FormerLimit]) -> (Vec<Limit>, Option<Timestamp>) {
     let (mut limits, mut until) = (Vec::new(), None);
     for former in formers {
@@ -128,7 +130,7 @@ fn carried_by(rule: &Rule, formers: &[&FormerLimit]) -> (Vec<Limit>, Option<Time
 }
 
 impl CompiledRule {
-    /// Charges the counters of these former limits too, for as long as they count; the overrides
+    /// Also charges the counters of these former limits, for as long as they count. The overrides
     /// of the rule do the same.
     fn set_transition(&mut self, formers: &[&FormerLimit]) {
         let (limits, until) = carried_by(&self.rule, formers);
@@ -145,8 +147,8 @@ impl CompiledRule {
 }
 
 impl Ruleset {
-    /// The limits under which usage may have been counted until `now`: those in force, and those
-    /// before them.
+    /// Returns the limits under which usage may have been counted until `now`: the current ones,
+    /// and those before them.
     pub fn limits_until(&self, now: Timestamp) -> Vec<FormerLimit> {
         let rules = self.groups.iter().flat_map(|group| &group.rules);
         let limits = rules.flat_map(|rule| std::iter::once(rule).chain(rule.overriding()));
@@ -156,7 +158,7 @@ impl Ruleset {
         newest(current.chain(before))
     }
 
-    /// The former limits that rules still count under, beside their present ones.
+    /// Returns the former limits that rules still count under, in addition to their current ones.
     pub fn former_limits(&self) -> impl Iterator<Item = &FormerLimit> {
         let rules = self.groups.iter().flat_map(|group| &group.rules);
         let limits = rules.flat_map(|rule| rule.rule.limits.iter().map(|l| (&rule.rule.name, l)));
@@ -168,7 +170,7 @@ impl Ruleset {
         self.formers.iter().filter(move |former| !is_current(former))
     }
 
-    /// The same rules, whose former limits are these beside those that are known.
+    /// Returns the same rules with these former limits, in addition to those already known.
     #[must_use]
     pub fn with_formers(&self, formers: &[FormerLimit], now: Timestamp) -> Self {
         let known = self.formers.iter().filter(|former| former.until > now);
@@ -178,7 +180,7 @@ impl Ruleset {
         rules
     }
 
-    /// Has every rule charge the counters of its former limits too, for as long as they count.
+    /// Makes every rule also charge the counters of its former limits, for as long as they count.
     pub(super) fn set_transitions(&mut self) {
         let Self { groups, formers, .. } = self;
         let mut by_rule: HashMap<&str, Vec<&FormerLimit>> = HashMap::new();
@@ -192,7 +194,7 @@ impl Ruleset {
     }
 }
 
-/// Drops repetitions of one counter; the one that counts longest stays.
+/// Removes duplicates of one counter; the one that counts longest stays.
 fn newest(formers: impl Iterator<Item = FormerLimit>) -> Vec<FormerLimit> {
     let mut all: Vec<FormerLimit> = formers.collect();
     all.sort_by_key(|former| std::cmp::Reverse(former.until));

@@ -45,7 +45,7 @@ fn the_partition_is_in_braces_where_a_rule_counts_by_it() {
     assert_eq!(found, ["U:{a%7Dn%7Bn}#requests", "UM:{a%7Dn%7Bn}:x#requests", "M:x#requests"]);
 }
 
-/// The hierarchy of an inference gateway: a limit per caller, per tenant and per model.
+/// Returns the rules of an inference gateway: a limit per caller, per tenant and per model.
 fn inference() -> Ruleset {
     let exactly = |value: &str| Pattern::exactly(value);
     ruleset(vec![

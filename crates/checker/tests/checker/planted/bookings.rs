@@ -23,8 +23,8 @@ impl Bookings {
     }
 }
 
-/// A limiter that books a tenth of the requests for a time in the next second and decides the
-/// others now.
+/// Creates a limiter that books a tenth of the requests for a time in the next second and decides
+/// the others now.
 fn acquires_and_books(
     mut fits_now: impl FnMut(&mut Bookings, u64) -> bool,
 ) -> impl FnMut(Ask, &mut Uses) {

@@ -2,7 +2,7 @@
 
 use crate::harness::{Ask, BEGIN, RUSH, SECOND, Traffic, Uses, at_once, check, scope};
 
-/// An exact bucket of 70/s burst 30, in millionths of a request.
+/// Creates an exact bucket of 70/s burst 30, in millionths of a request.
 fn exact(capacity_kept: bool) -> impl FnMut(Ask, &mut Uses) {
     let full = 30 * SECOND;
     let (mut level, mut last) = (full, BEGIN);

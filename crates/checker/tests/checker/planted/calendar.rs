@@ -8,7 +8,7 @@ use crate::harness::{Ask, DAY, HOUR, MINUTE, Traffic, Uses, at_once, check, scop
 const WEEKS: Traffic =
     Traffic { asks: 8_000, gap: 2 * MINUTE, phase_max: 6 * HOUR, amount_max: 1, nodes: 1 };
 
-/// A limiter with one counter per period.
+/// Creates a limiter with one counter per period.
 fn counted<P: PartialEq>(limit: u64, period: impl Fn(u64) -> P) -> impl FnMut(Ask, &mut Uses) {
     let (mut current, mut used) = (None, 0);
     at_once(move |ask| {

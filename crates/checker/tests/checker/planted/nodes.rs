@@ -116,7 +116,8 @@ fn usage_that_is_dropped_when_a_reload_lowers_the_limit_is_caught() {
     check(&[scope("100/s")], RUSH, || reloaded(true), || reloaded(false));
 }
 
-/// An outage in every second tenth of a second, during which a node counts by itself.
+/// Creates a limiter with an outage in every second tenth of a second, during which a node counts
+/// by itself.
 fn outages(share: u64, forgets: bool) -> impl FnMut(Ask, &mut Uses) {
     let mut store = Sliding::new(96, SECOND);
     let mut local = vec![(0, Sliding::new(share, SECOND)); 4];
@@ -144,7 +145,7 @@ fn a_share_that_starts_anew_with_every_outage_is_caught() {
     check(&[times(3, 2)], NODES, || outages(48 / 4, false), || outages(48 / 4, true));
 }
 
-/// A limiter that loses its data now and then, at most once per interval.
+/// Creates a limiter that loses its data now and then, at most once per interval.
 fn fail_overs(every: u64) -> impl FnMut(Ask, &mut Uses) {
     let mut log = Sliding::new(96, SECOND);
     let mut next = 0;

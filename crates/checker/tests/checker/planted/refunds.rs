@@ -6,7 +6,7 @@ use crate::harness::{Ask, MS, RUSH, SECOND, Sliding, Traffic, Uses, check, scope
 
 const ESTIMATES: Traffic = Traffic { amount_max: 40, ..RUSH };
 
-/// The actual usage: what remains of an estimate.
+/// Returns the actual usage: the rest of an estimate.
 const fn actual(ask: Ask) -> u64 {
     ask.amount - ask.amount / 2
 }
