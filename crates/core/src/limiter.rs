@@ -119,8 +119,8 @@ impl<S> Limiter<S> {
         self.rules.rcu(|before| before.with_formers(formers, now));
     }
 
-    /// Replaces all overrides. Overrides that do not apply to a rule have no effect until a rule
-    /// fits: see [`Ruleset::unmatched_overrides`].
+    /// Replaces all overrides. Overrides without a rule that they fit have no effect until there
+    /// is one: see [`Ruleset::ineffective_overrides`].
     pub fn set_overrides(&self, overrides: &[Override], now: Timestamp) {
         self.rules.rcu(|before| {
             before.with_overrides(overrides).with_formers(&before.limits_until(now), now)

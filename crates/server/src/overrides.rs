@@ -204,7 +204,7 @@ impl Overrides {
         let mut shown: Vec<_> = known.entries.iter().collect();
         shown.sort_by_key(|entry| entry.meaning.since);
         let problem = |id: Id| {
-            let misfit = rules.unmatched_overrides().iter().find(|(other, _)| *other == id);
+            let misfit = rules.ineffective_overrides().iter().find(|(other, _)| *other == id);
             misfit.map(|(_, error)| error.to_string())
         };
         shown
@@ -222,7 +222,7 @@ impl Overrides {
         let (document, lasts) = body.document(id, by, now)?;
         let meaning = document.meaning()?;
         let rules = self.service.limiter().rules().with_overrides(&[meaning]);
-        if let Some((_, error)) = rules.unmatched_overrides().first() {
+        if let Some((_, error)) = rules.ineffective_overrides().first() {
             let kind = match error.problem {
                 RulesetProblem::NoSuchRule => Kind::Unknown,
                 _ => Kind::Invalid,

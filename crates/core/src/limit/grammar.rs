@@ -319,7 +319,7 @@ mod tests {
             ("99999999999999999999/h", "is not an amount"),
             ("5 apples/h", "is not a unit"),
             ("5 concurrent/h", "is not a unit"),
-            ("9999999999 USD/day", "more than the 9,007,199 dollars"),
+            ("9999999999 USD/day", "the maximum is 9,007,199 dollars"),
             ("5/", "is not a time span"),
             ("5/0s", "a window of 0s is not supported"),
             ("5/1us", "a window of 1us is not supported"),
@@ -332,7 +332,7 @@ mod tests {
             ("5/h burst", "is not a shape"),
             ("5/h burst 0", "a limit of 0 admits nothing"),
             ("5/h burst 3 4", "is not a shape"),
-            ("5 tokens/h exact", "an exact log keeps an entry for every one"),
+            ("5 tokens/h exact", "exact is only for requests, not for tokens"),
             ("20000000/s burst 5", "more than 10,000,000 requests a second"),
         ] {
             let error = text.parse::<Limit>().expect_err(text).to_string();

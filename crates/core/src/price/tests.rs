@@ -96,13 +96,13 @@ fn an_unknown_model_is_never_free_by_accident() {
     let refused = |book: &PriceBook, model, input| {
         book.expect(&asks(model, input)).expect_err("it has no price").to_string()
     };
-    let message = "no price is known for the model \"new\": state the cost as usd, or let the \
-                   configuration say what it costs, under prices";
+    let message = "no price is known for the model \"new\": state the cost as usd, or add the \
+                   model to prices in the configuration";
     assert_eq!(refused(&book, Some("new"), Some(10)), message);
     assert_eq!(book.expect(&asks(Some("new"), None)), Ok(None), "who keeps no prices settles");
     book.insert("old", example());
     assert_eq!(refused(&book, Some("new"), None), message);
-    assert!(refused(&book, None, None).starts_with("a model has to be named"));
+    assert!(refused(&book, None, None).starts_with("no model is named"));
     let free = PriceBook::new(UnknownModels::Free);
     assert_eq!(free.expect(&asks(Some("new"), Some(10))), Ok(Some(Money::ZERO)));
     let priced = PriceBook::new(UnknownModels::Default(example()));

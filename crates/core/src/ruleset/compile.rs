@@ -86,7 +86,7 @@ pub(super) fn ruleset(
             needs,
             settings,
             overrides: Vec::new(),
-            unmatched_overrides: Vec::new(),
+            ineffective_overrides: Vec::new(),
             formers: Vec::new(),
         })
     } else {
@@ -112,12 +112,12 @@ fn place(dimensions: &mut Vec<String>, name: &str) -> usize {
     })
 }
 
-/// Replaces all overrides. Returns those that do not apply to any rule, with the reason.
+/// Replaces all overrides. Returns those that have no effect, with the error.
 pub(super) fn set_overrides(
     ruleset: &mut Ruleset,
     overrides: &[Override],
 ) -> Vec<(Id, RulesetError)> {
-    let mut unmatched_overrides = Vec::new();
+    let mut ineffective_overrides = Vec::new();
     let mut newest_first: Vec<&Override> = overrides.iter().collect();
     newest_first.sort_by_key(|one| (Reverse(one.since), one.id));
     let Ruleset { dimensions, groups, settings, .. } = ruleset;
@@ -132,7 +132,7 @@ pub(super) fn set_overrides(
     for one in newest_first {
         let Some(&place) = places.get(&one.rule) else {
             let place = format!("rule {}", one.rule);
-            unmatched_overrides
+            ineffective_overrides
                 .push((one.id, RulesetError { place, problem: RulesetProblem::NoSuchRule }));
             continue;
         };
@@ -142,14 +142,14 @@ pub(super) fn set_overrides(
                 let rule = CompiledRule { override_id: Some(one.id), ..rule };
                 compiled.entry(place).or_default().push(rule);
             }
-            Err(error) => unmatched_overrides.push((one.id, error)),
+            Err(error) => ineffective_overrides.push((one.id, error)),
         }
     }
     for ((group, place), rules) in compiled {
         let index = Index::new(&rules);
         groups[group].rules[place].overrides = Some(Box::new(CompiledOverrides { rules, index }));
     }
-    unmatched_overrides
+    ineffective_overrides
 }
 
 fn check_names(groups: &[Group], errors: &mut Vec<RulesetError>) {

@@ -92,8 +92,8 @@ pub struct Ruleset {
     needs: Vec<CompiledNeed>,
     settings: Settings,
     overrides: Vec<Override>,
-    /// Overrides that do not apply to any rule, with the reason.
-    unmatched_overrides: Vec<(Id, RulesetError)>,
+    /// Overrides of unknown rules or with invalid limits, with the error.
+    ineffective_overrides: Vec<(Id, RulesetError)>,
     /// Limits that rules had before, while usage under them may still count.
     formers: Vec<FormerLimit>,
 }
@@ -151,7 +151,7 @@ impl Ruleset {
     #[must_use]
     pub fn with_overrides(&self, overrides: &[Override]) -> Self {
         let mut rules = Self { overrides: overrides.to_vec(), ..self.clone() };
-        rules.unmatched_overrides = compile::set_overrides(&mut rules, overrides);
+        rules.ineffective_overrides = compile::set_overrides(&mut rules, overrides);
         rules.set_transitions();
         rules
     }
@@ -161,9 +161,10 @@ impl Ruleset {
         &self.overrides
     }
 
-    /// Returns the overrides that do not apply to any rule and have no effect, with the reason.
-    pub fn unmatched_overrides(&self) -> &[(Id, RulesetError)] {
-        &self.unmatched_overrides
+    /// Returns the overrides that have no effect, because their rule is unknown or their limits are
+    /// invalid for it, with the error.
+    pub fn ineffective_overrides(&self) -> &[(Id, RulesetError)] {
+        &self.ineffective_overrides
     }
 
     /// Returns the rules of an empty configuration: 100 requests per hour, user and model.

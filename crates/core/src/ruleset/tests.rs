@@ -285,7 +285,7 @@ fn the_newest_override_that_fits_gives_the_limits_and_the_rule_the_counter() {
         override_of("USER", 2, &[("u", "premium_ann")], &["500/min", "9000/h"]),
         override_of("USER", 3, &[("u", "bob"), ("plan", "gold")], &[]),
     ]);
-    assert_eq!(rules.unmatched_overrides(), []);
+    assert_eq!(rules.ineffective_overrides(), []);
     assert_eq!(limits_of(&rules, &[("u", "ann")]), ["USER:ann#requests 10/min"]);
     assert_eq!(limits_of(&rules, &[("u", "premium_x")]), ["USER:premium_x#requests 100/min"]);
     assert_eq!(
@@ -297,7 +297,7 @@ fn the_newest_override_that_fits_gives_the_limits_and_the_rule_the_counter() {
 }
 
 #[test]
-fn an_override_that_fits_no_rule_is_told_and_harms_nothing() {
+fn an_override_without_a_rule_is_reported_and_has_no_effect() {
     let literal = Rule { key: Some("k:<u>".to_owned()), ..rule("LITERAL", "10/min", &["u"]) };
     let rules = ruleset(vec![Group::new("g", [literal])]);
     let rules = rules.with_overrides(&[
@@ -305,12 +305,12 @@ fn an_override_that_fits_no_rule_is_told_and_harms_nothing() {
         override_of("LITERAL", 2, &[], &["5/s", "100 tokens/s"]),
     ]);
     let reasons: Vec<_> =
-        rules.unmatched_overrides().iter().map(|(_, error)| error.to_string()).collect();
+        rules.ineffective_overrides().iter().map(|(_, error)| error.to_string()).collect();
     assert_eq!(
         reasons,
         [
             "rule LITERAL: key: a literal key holds one counter, but these limits need 2: split the rule",
-            "rule GONE: there is no rule of this name: see the rules of the configuration",
+            "rule GONE: unknown rule: use the name of a rule in the configuration",
         ]
     );
     assert_eq!(limits_of(&rules, &[("u", "x")]), ["k:x 10/min"]);
