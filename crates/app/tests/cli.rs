@@ -142,15 +142,12 @@ fn explain_shows_overrides_and_why_a_rule_did_not_match() {
     assert_eq!(code, Some(0), "{out}");
     assert!(out.contains(&format!("7/h (override {id} until ")), "{out}");
     assert!(
-        out.contains("user    PREMIUM             userId is u1, but the rule requires premium_*"),
+        out.contains("user    PREMIUM       userId is u1, but the rule requires premium_*"),
         "{out}"
     );
     assert!(out.contains("tenant  TENANT        tenantId is missing"), "{out}");
     let (_, out, _) = run(&["explain", "userId=premium_1", "--url", &service.http]);
-    assert!(
-        out.contains("user    USER                rule PREMIUM comes first and applies"),
-        "{out}"
-    );
+    assert!(out.contains("user    USER          rule PREMIUM comes first and applies"), "{out}");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use futures_util::future::BoxFuture;
 use serde_json::Value;
 use sluicegate_config::EmitRule;
 use sluicegate_queue::{JobId, Message};
-use sluicegate_template::{JsonPath, Root, Text, Tree, ValueSource};
+use sluicegate_template::{Root, ValueSource};
 
 use super::facts::Facts;
 use super::{Done, Failure, Handled, Handler, Job};
@@ -19,23 +19,6 @@ const MESSAGES_MAX: usize = 10_000;
 const BYTES_MAX: usize = 64 << 20;
 /// What travels from a message to those that come of it.
 const TRACE: [&str; 2] = ["traceparent", "tracestate"];
-
-/// What is sent when a job is done.
-#[derive(Clone, Debug)]
-pub struct Emit {
-    /// A list in the result, of which each calls for a message; without it there is one.
-    pub each: Option<JsonPath>,
-    /// Only if the result has something here, and not null, false or empty.
-    pub when: Option<JsonPath>,
-    /// Where to.
-    pub queue: String,
-    /// What kind of work it is.
-    pub kind: Option<String>,
-    /// What it says; without it, the item or the result as it is.
-    pub body: Option<Tree>,
-    /// What the job is called; without it, a name that is the same whenever the same is sent.
-    pub id: Option<Text>,
-}
 
 /// A handler whose results call for further messages.
 pub struct Emitting {

@@ -15,6 +15,7 @@ use sluicegate_dispatch::handler::{
 };
 use sluicegate_queue::WallClock;
 use sluicegate_template::{JsonPath, Root, Text, Tree};
+use sluicegate_testkit::eventually_ok;
 use tokio::net::TcpListener;
 
 use crate::support::{Bench, worker_of};
@@ -66,7 +67,7 @@ fn handler(url: &str) -> Emitting {
     };
     let http = HttpHandler::new(http, Arc::new(WallClock)).expect("a handler");
     let part = Tree::text("{{job.id}} {{item}}", Root::EACH).expect("a template");
-    let emit = Emit {
+    let emit = EmitRule {
         each: Some(JsonPath::parse("parts").expect("a path")),
         when: None,
         queue: "further".to_owned(),

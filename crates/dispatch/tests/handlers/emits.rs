@@ -33,8 +33,8 @@ fn plain() -> EmitRule {
     EmitRule { each: None, when: None, queue: "next".to_owned(), kind: None, body: None, id: None }
 }
 
-fn each(path: &str) -> Emit {
-    Emit {
+fn each(path: &str) -> EmitRule {
+    EmitRule {
         each: Some(JsonPath::parse(path).unwrap()),
         kind: Some("crawl_repo".to_owned()),
         ..plain()

@@ -184,13 +184,13 @@ impl StepResult {
     }
 
     pub(super) fn failed(error: &Error) -> Self {
-        let word = match error {
-            Error::TooMany | Error::CrossSlot => Word::Invalid,
-            Error::Conflict | Error::Differs | Error::NotClaimed => Word::Conflict,
-            Error::Unknown => Word::Unknown,
-            Error::Gone => Word::Gone,
-            Error::Lost => Word::Lost,
-            Error::Unavailable(_) | Error::ClockSkew | Error::Full => Word::Unavailable,
+        let outcome = match error {
+            Error::TooMany | Error::CrossSlot => StepOutcome::Invalid,
+            Error::Conflict | Error::Differs | Error::NotClaimed => StepOutcome::Conflict,
+            Error::Unknown => StepOutcome::Unknown,
+            Error::Gone => StepOutcome::Gone,
+            Error::Lost => StepOutcome::Lost,
+            Error::Unavailable(_) | Error::ClockSkew | Error::Full => StepOutcome::Unavailable,
         };
         Self { error: Some(error.to_string()), ..Self::outcome(outcome) }
     }

@@ -192,8 +192,8 @@ fn query(id: RequestId, dimensions: &Dimensions, call: u64) -> Result<Query<'_>,
     Ok(query)
 }
 
-fn ended(ended: EndResult) -> Word {
-    if ended.replayed { Word::Replayed } else { Word::Done }
+fn ended(ended: EndResult) -> StepOutcome {
+    if ended.replayed { StepOutcome::Replayed } else { StepOutcome::Done }
 }
 
 /// Number of calls per outcome.

@@ -227,10 +227,10 @@ impl Counter {
         key: &str,
         admits: &[Admit],
         scopes: impl Fn(usize) -> &'s Vec<Scope>,
-        found: &mut Vec<Found>,
+        found: &mut Vec<LimitResult>,
     ) -> Result<(), LogError> {
-        for &terms in &self.terms {
-            let admits = admits.iter().filter(|admit| admit.terms == terms);
+        for &limit_set in &self.limit_sets {
+            let admits = admits.iter().filter(|admit| admit.limit_set == limit_set);
             let admits: Vec<_> = admits.copied().collect();
             check(key, scopes(limit_set), &admits, found)?;
         }
@@ -316,7 +316,7 @@ fn check(
     key: &str,
     scopes: &[Scope],
     admits: &[Admit],
-    found: &mut Vec<Found>,
+    found: &mut Vec<LimitResult>,
 ) -> Result<(), LogError> {
     let verdicts = verdicts(key, scopes, admits.iter())?;
     let uncertain = admits.iter().any(|admit| !admit.firm);

@@ -153,10 +153,10 @@ pub(super) enum RecordError {
     Line(LimitError),
     /// The lease in the line can't be parsed.
     Lease(SpanError),
-    /// A limit shows another amount than it is written with.
-    Shown(String),
-    /// What is asked for can't be proven of anything like it.
-    Proof(LogError),
+    /// The amount or unit in the line contradicts the limit.
+    Contradiction(String),
+    /// The bounds of the command line can't be applied.
+    Bounds(LogError),
 }
 
 impl From<LimitError> for RecordError {
@@ -165,9 +165,9 @@ impl From<LimitError> for RecordError {
     }
 }
 
-impl From<LogError> for Refusal {
+impl From<LogError> for RecordError {
     fn from(malformed: LogError) -> Self {
-        Self::Proof(malformed)
+        Self::Bounds(malformed)
     }
 }
 
@@ -504,8 +504,8 @@ impl Ledger {
         Ok(any)
     }
 
-    /// Judges a counter, and compares it with what the store had counted.
-    fn judge(&mut self, key: &str, end: bool) -> Result<(), LogError> {
+    /// Checks a counter, and compares it with the counts that the store reported.
+    fn check(&mut self, key: &str, end: bool) -> Result<(), LogError> {
         let Some(counter) = self.counters.get_mut(key) else { return Ok(()) };
         self.unlogged.sort();
         let until = if end { Timestamp::MAX } else { self.now - DISORDER_MAX };
@@ -574,7 +574,7 @@ impl Ledger {
         Ok(limit_set)
     }
 
-    /// Judges everything.
+    /// Checks all counters and returns the result.
     pub(super) fn finish(mut self) -> Result<Outcome, LogError> {
         let counters = self.counters.len() + self.slots.len();
         let rated: usize = self.limit_bounds.iter().map(|proof| proof.store.len()).sum();

@@ -100,9 +100,9 @@ impl ConcurrencyCounter {
         store: Bound,
         all: Bound,
     ) -> Result<(), LogError> {
-        self.judge_by(key, store, |lease| !lease.alone)?;
-        if self.leases.values().any(|lease| lease.alone) {
-            self.judge_by(key, all, |_| true)?;
+        self.check_with(key, store, |lease| !lease.by_node)?;
+        if self.leases.values().any(|lease| lease.by_node) {
+            self.check_with(key, all, |_| true)?;
         }
         let kept_from = now - DISORDER_MAX;
         self.leases.retain(|_, lease| lease.until > kept_from);
