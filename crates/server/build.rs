@@ -10,10 +10,10 @@ const PROTOS: [&str; 2] =
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=proto");
     let files = protox::compile(PROTOS, ["proto"])?;
-    // Reflection shows it to clients that have no protos.
+    // Reflection sends the descriptors to clients that have no protos.
     let out = PathBuf::from(std::env::var("OUT_DIR")?);
     std::fs::write(out.join("descriptors.bin"), files.encode_to_vec())?;
-    // Maps in order: an answer reads the same each time.
+    // Ordered maps, so that the same answer always has the same bytes.
     tonic_prost_build::configure().btree_map(".").compile_fds(files)?;
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! HTTP of both sides. Server side: sockets with their bounds, TLS, tokens and probes. Client side:
-//! pooled connections to upstreams with credentials.
+//! HTTP for both directions. Server side: listeners with limits on every client, TLS, tokens and
+//! probes. Client side: pooled connections to upstreams, with credentials.
 
 pub mod listener;
 pub mod probe;

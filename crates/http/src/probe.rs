@@ -1,4 +1,4 @@
-//! `/health` and `/ready`, on every listener.
+//! The health endpoints `/health` and `/ready` of every listener.
 
 use std::sync::Arc;
 
@@ -7,21 +7,21 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
-/// Whether decisions can be made.
+/// Ability of the process to make decisions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readiness {
-    /// All is well.
+    /// Everything works.
     Ready,
-    /// Something is missing, and some policy can still answer.
+    /// Something has failed, but an outage policy can still decide.
     Degraded(&'static str),
-    /// Something is missing without which every answer would be no.
+    /// Something has failed that every decision needs.
     Unhealthy(&'static str),
 }
 
-/// Whoever knows whether decisions can be made, asked each time.
+/// Function that returns the readiness; called for each request.
 pub type Probe = Arc<dyn Fn() -> Readiness + Send + Sync>;
 
-/// The probes.
+/// Returns the routes of the health endpoints.
 pub fn router(ready: Probe) -> Router {
     let health = || async { told(StatusCode::OK, "healthy", None) };
     let ready = move || async move {

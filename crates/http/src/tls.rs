@@ -1,8 +1,8 @@
-//! TLS from PEM files, which may be replaced while the server runs.
+//! TLS with PEM files that can be replaced while the server runs.
 //!
-//! A reload builds a whole new configuration and swaps it in. It reaches the clients' CA too, and
-//! sessions that the old one began can't be resumed: a client whose CA is no longer trusted has to
-//! shake hands again. Connections that are open stay open.
+//! A reload builds a new configuration and swaps it in, including the CA of the clients. Sessions
+//! of the old configuration cannot be resumed, so a client whose CA is no longer trusted must
+//! repeat the handshake. Open connections stay open.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,69 +18,69 @@ use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::version::{TLS12, TLS13};
 use rustls::{InconsistentKeys, RootCertStore, ServerConfig};
 
-/// The certificates of a listener.
+/// The TLS configuration of a listener.
 #[derive(Debug)]
 pub struct Tls {
     files: Files,
     config: ArcSwap<ServerConfig>,
 }
 
-/// Where the certificates are, as PEM.
+/// Paths of the PEM files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Files {
-    /// The server's certificate, followed by those that lead to its CA.
+    /// The server's certificate, followed by its intermediate certificates.
     pub certificate: PathBuf,
     /// The private key of the first certificate.
     pub key: PathBuf,
-    /// The CAs that clients must have their certificates from; without them, clients need none.
+    /// CAs that sign client certificates; if absent, clients need no certificate.
     pub client_ca: Option<PathBuf>,
 }
 
-/// What is wrong with a file.
+/// A PEM file that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// It can't be read.
-    #[error("can't read {}: {source}: does it exist, and may this user read it?", path.display())]
+    /// The file cannot be read.
+    #[error("cannot read {}: {source}: check that it exists and that this user may read it", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the system.
         source: io::Error,
     },
-    /// It is not PEM.
-    #[error("{} is not valid PEM: {}: was it cut off?", path.display(), in_words(source))]
+    /// The file is not PEM.
+    #[error("{} is not valid PEM: {}: check that the file is complete", path.display(), in_words(source))]
     Pem {
         /// The file.
         path: PathBuf,
-        /// What the parser says.
+        /// The error of the parser.
         source: pem::Error,
     },
-    /// It is PEM of something else.
+    /// The file is PEM but contains something else.
     #[error(
-        "{} holds no {wanted}: expected a block that begins with -----BEGIN {label}-----",
+        "{} contains no {wanted}: expected a block that begins with -----BEGIN {label}-----",
         path.display()
     )]
     Empty {
         /// The file.
         path: PathBuf,
-        /// What should be in it.
+        /// The expected content.
         wanted: &'static str,
-        /// How PEM calls that.
+        /// The PEM label of the expected content.
         label: &'static str,
     },
-    /// Its key or certificate can't be used.
-    #[error("{} holds a {what} that can't be used: {source}", path.display())]
+    /// The key or certificate cannot be used.
+    #[error("{} contains a {what} that cannot be used: {source}", path.display())]
     Unusable {
         /// The file.
         path: PathBuf,
-        /// What is in it.
+        /// The content of the file.
         what: &'static str,
-        /// What rustls says.
+        /// The error of rustls.
         source: rustls::Error,
     },
     /// The key belongs to another certificate.
     #[error(
-        "the key in {} does not belong to the first certificate in {}: were they renewed together?",
+        "the key in {} does not belong to the first certificate in {}: replace both files together",
         key.display(), certificate.display()
     )]
     Mismatch {
@@ -89,44 +89,43 @@ pub enum Error {
         /// The file with the key.
         key: PathBuf,
     },
-    /// The clients' CAs make no verifier.
-    #[error("{} can't be used to verify clients: {source}", path.display())]
+    /// The CAs of the clients cannot be used for verification.
+    #[error("{} cannot be used to verify clients: {source}", path.display())]
     ClientCa {
         /// The file.
         path: PathBuf,
-        /// What rustls says.
+        /// The error of rustls.
         source: VerifierBuilderError,
     },
 }
 
 impl Tls {
-    /// Reads the files.
+    /// Loads the files.
     pub fn load(files: Files) -> Result<Self, Error> {
         let config = ArcSwap::from_pointee(config(&files)?);
         Ok(Self { files, config })
     }
 
-    /// Reads the files again, for connections from now on. After an error the old certificates
-    /// stay in use.
+    /// Loads the files again, for new connections. After an error the old certificates stay in use.
     pub fn reload(&self) -> Result<(), Error> {
         self.config.store(Arc::new(config(&self.files)?));
         Ok(())
     }
 
-    /// What a connection that comes now is given.
+    /// Returns the configuration for a new connection.
     pub fn config(&self) -> Arc<ServerConfig> {
         self.config.load_full()
     }
 }
 
-/// The parser shows text as lists of numbers.
+/// Formats an error of the parser, which prints text as lists of numbers.
 fn in_words(error: &pem::Error) -> String {
     match error {
         pem::Error::MissingSectionEnd { end_marker } => {
-            format!("no line says -----END {}-----", String::from_utf8_lossy(end_marker))
+            format!("the line -----END {}----- is missing", String::from_utf8_lossy(end_marker))
         }
         pem::Error::IllegalSectionStart { line } => {
-            format!("can't understand the line {}", String::from_utf8_lossy(line))
+            format!("cannot parse the line {}", String::from_utf8_lossy(line))
         }
         error => error.to_string(),
     }
@@ -160,7 +159,7 @@ fn certified_key(files: &Files, provider: &CryptoProvider) -> Result<CertifiedKe
         provider.key_provider.load_private_key(der).map_err(unusable(key, "private key"))?;
     let certified = CertifiedKey::new(chain, signer);
     match certified.keys_match() {
-        // Some keys can't tell; a wrong one would then fail in the first handshake.
+        // Some keys do not support the check; a wrong one then fails in the first handshake.
         Ok(()) | Err(rustls::Error::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(certified),
         Err(rustls::Error::InconsistentKeys(_)) => {
             Err(Error::Mismatch { certificate: certificate.clone(), key: key.clone() })

@@ -1,8 +1,7 @@
-//! Who asks: tokens, known by their hashes, each with the name of its holder.
+//! [`Tokens`]: bearer tokens, stored as hashes, each with the name of its holder.
 //!
-//! A token that is presented is hashed and compared with every hash that we know, each comparison
-//! in constant time. How long the answer takes tells neither how much of a token is right nor
-//! whose it is.
+//! A presented token is hashed and compared with every stored hash, each in constant time. The
+//! response time therefore reveals neither how much of a token is right nor whose it is.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,7 +13,7 @@ use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 /// The SHA-256 of a token.
 pub type Hash = [u8; 32];
 
-/// The tokens that are let in.
+/// The accepted tokens.
 pub struct Tokens {
     entries: Box<[Entry]>,
 }
@@ -24,23 +23,23 @@ struct Entry {
     caller: Caller,
 }
 
-/// Who asks: the name of the token and what it may do. Requests carry it in their extensions.
+/// The holder of a token: its name and scopes. Requests carry it in their extensions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Caller {
     name: Arc<str>,
     scopes: Scopes,
 }
 
-/// What a token can be allowed to do.
+/// A permission of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scope {
-    /// Ask for decisions, and settle, renew or give back what was admitted.
+    /// Request decisions, and settle, renew, release or cancel admissions.
     Decide,
-    /// Look at usage, rules, overrides and metrics.
+    /// Read usage, rules, overrides and metrics.
     Read,
-    /// Change what is in force: overrides, resets and reloads.
+    /// Change overrides, reset counters and reload the configuration.
     Admin,
-    /// Look at jobs and their queues.
+    /// Read jobs and their queues.
     Queue,
 }
 
@@ -48,7 +47,7 @@ impl Scope {
     /// Every scope.
     pub const ALL: [Self; 4] = [Self::Decide, Self::Read, Self::Admin, Self::Queue];
 
-    /// The word of the configuration.
+    /// Returns the name used in the configuration.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Decide => "decide",
@@ -79,10 +78,10 @@ impl fmt::Display for Scope {
 pub struct Scopes(u8);
 
 impl Scopes {
-    /// Everything: what a token may do where no token has scopes.
+    /// All scopes; used if the configuration gives no token scopes.
     pub const ALL: Self = Self(0b1111);
 
-    /// Whether a scope is in it.
+    /// Returns true if the set contains the scope.
     pub const fn contains(self, scope: Scope) -> bool {
         self.0 & scope.bit() != 0
     }
@@ -94,19 +93,19 @@ impl FromIterator<Scope> for Scopes {
     }
 }
 
-/// Two callers can't be told apart.
+/// The error that two callers have the same token.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{first} and {second} have the same token: give each its own")]
 pub struct SharedToken {
-    /// The name that came first.
+    /// The first caller.
     pub first: String,
-    /// The other.
+    /// The second caller.
     pub second: String,
 }
 
 impl Tokens {
-    /// The tokens with these names and hashes. A name may come with several hashes, so that an
-    /// old token and its successor are both good for a while.
+    /// Creates the set from names and hashes. A name may have several hashes, so that an old token
+    /// and its successor are both valid for a while.
     pub fn new<N: Into<Arc<str>>>(
         tokens: impl IntoIterator<Item = (N, Hash)>,
     ) -> Result<Self, SharedToken> {
@@ -123,7 +122,7 @@ impl Tokens {
         Ok(Self { entries })
     }
 
-    /// The same tokens, each with the scopes of its holder.
+    /// Sets the scopes of each holder.
     #[must_use]
     pub fn with_scopes(mut self, scopes: impl Fn(&str) -> Scopes) -> Self {
         for Entry { caller, .. } in &mut self.entries {
@@ -132,23 +131,23 @@ impl Tokens {
         self
     }
 
-    /// Whose token this is.
+    /// Returns the holder of a token.
     pub fn holder(&self, token: &[u8]) -> Option<&Caller> {
         let presented = hash(token);
         let mut known = Choice::from(0);
         let mut index = 0_u64;
-        // All of them, also after the right one.
+        // Compares all of them, also after a match.
         for (at, entry) in (0_u64..).zip(&self.entries) {
             let is_same = entry.hash.ct_eq(&presented);
             index.conditional_assign(&at, is_same);
             known |= is_same;
         }
-        let index = usize::try_from(index).expect("it counts what is in memory");
+        let index = usize::try_from(index).expect("index is below the number of entries");
         bool::from(known).then(|| &self.entries[index].caller)
     }
 }
 
-/// Shows the names only.
+/// Prints the names only.
 impl fmt::Debug for Tokens {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.entries.iter().map(|entry| entry.caller.name())).finish()
@@ -156,17 +155,17 @@ impl fmt::Debug for Tokens {
 }
 
 impl Caller {
-    /// Whoever asks a server that asks for no tokens.
+    /// Returns the caller of a server that requires no tokens.
     pub fn anonymous() -> Self {
         Self { name: "anonymous".into(), scopes: Scopes::ALL }
     }
 
-    /// Its name.
+    /// Returns the name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What it may do.
+    /// Returns the scopes.
     pub const fn scopes(&self) -> Scopes {
         self.scopes
     }
@@ -178,7 +177,7 @@ impl fmt::Display for Caller {
     }
 }
 
-/// The hash by which `token` is known.
+/// Returns the hash that `token` is stored as.
 pub fn hash(token: &[u8]) -> Hash {
     Sha256::digest(token).into()
 }

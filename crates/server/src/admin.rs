@@ -1,4 +1,4 @@
-//! What operators ask: metrics, and to read the configuration again.
+//! The admin endpoints: metrics, and reloading the configuration.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,16 +10,16 @@ use axum::routing::{get, post};
 
 use crate::rest::Problem;
 
-/// What the admin listener needs from the rest of the process.
+/// The operations of the process behind the admin endpoints.
 pub trait Operations: Send + Sync {
-    /// Every metric, in the text format of Prometheus.
+    /// Returns all metrics in the text format of Prometheus.
     fn metrics(&self) -> String;
 
-    /// Reads the configuration again: what has changed, or what is wrong with it.
+    /// Reloads the configuration. Returns the changes, or the errors in it.
     fn reload(&self) -> Pin<Box<dyn Future<Output = Result<String, String>> + Send + '_>>;
 }
 
-/// The routes of the admin listener.
+/// Returns the routes of the admin listener.
 pub fn router(operations: Arc<dyn Operations>) -> Router {
     let metrics = {
         let operations = operations.clone();
@@ -41,7 +41,7 @@ fn reloaded(outcome: Result<String, String>) -> Response {
         }
         Err(errors) => Problem::new(
             StatusCode::UNPROCESSABLE_ENTITY,
-            format!("the configuration is refused and the old one stays in force:\n{errors}"),
+            format!("the configuration is invalid and the old one stays in force:\n{errors}"),
         )
         .into_response(),
     }

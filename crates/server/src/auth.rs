@@ -1,7 +1,7 @@
-//! Who asks: bearer tokens, each with the name of its holder and its scopes.
+//! Authentication by bearer tokens and authorization by scopes, as the layer [`Require`].
 //!
-//! [`ENDPOINTS`] says which scope each endpoint needs. A path that is not in it needs `admin`, so
-//! that an endpoint that somebody forgets to list is not open to every token.
+//! [`ENDPOINTS`] lists the scope of each endpoint. A path that is not listed needs `admin`, so that
+//! a forgotten endpoint is not open to every token.
 
 use std::future::{Ready, ready};
 use std::sync::Arc;
@@ -18,14 +18,14 @@ pub use sluicegate_http::tokens::{Caller, Hash, Scope, Scopes, SharedToken, Toke
 
 use crate::rest::Problem;
 
-/// The paths that need no token: whoever asks them can't hold one.
+/// Paths without authentication: load balancers and orchestrators that probe them have no token.
 pub const OPEN: [&str; 4] =
     ["/health", "/ready", "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"];
 
-/// An endpoint, and the scope that a token needs for it.
+/// An endpoint and the scope that a token needs for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// The method of HTTP; `POST` for gRPC.
+    /// The HTTP method; `POST` for gRPC.
     pub method: &'static str,
     /// The path; `{…}` stands for one segment.
     pub path: &'static str,
@@ -37,8 +37,8 @@ const fn endpoint(method: &'static str, path: &'static str, scope: Scope) -> End
     Endpoint { method, path, scope }
 }
 
-/// Every endpoint of every listener besides those that are [`OPEN`]. Gateways have tokens of their
-/// own, without scopes.
+/// All endpoints of all listeners except those in [`OPEN`]. Gateways have separate tokens without
+/// scopes.
 pub static ENDPOINTS: [Endpoint; 36] = [
     endpoint("POST", "/rate-limit/allow", Scope::Decide),
     endpoint("POST", "/v1/acquire", Scope::Decide),
@@ -79,8 +79,8 @@ pub static ENDPOINTS: [Endpoint; 36] = [
 ];
 
 impl Endpoint {
-    /// The endpoint that answers a request. A method that a path does not take is answered by any
-    /// endpoint of the path, which refuses it.
+    /// Returns the endpoint that serves a request. For a method that the path does not support it
+    /// returns any endpoint of the path, which then refuses the method.
     pub fn of(method: &str, path: &str) -> Option<&'static Self> {
         let method = if method == "HEAD" { "GET" } else { method };
         let mut of_path = ENDPOINTS.iter().filter(|endpoint| endpoint.matches(path)).peekable();
@@ -97,27 +97,28 @@ impl Endpoint {
 
 const SCHEME: &[u8] = b"bearer";
 
-/// Why a request is not let in. The text is for the client: it says nothing about the tokens.
+/// The reason why a request is not authenticated or authorized. The text goes to the client and
+/// reveals nothing about the tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Denied {
-    /// There is no token.
+    /// The request has no token.
     #[error("a token is required: send it as `Authorization: Bearer <token>`")]
     Missing,
-    /// There is something else where the token should be.
-    #[error("the Authorization header holds no bearer token: send `Bearer <token>`")]
+    /// The Authorization header contains no bearer token.
+    #[error("the Authorization header contains no bearer token: send `Bearer <token>`")]
     Malformed,
-    /// It is not one of ours.
-    #[error("the token is not known: was it mistyped or replaced?")]
+    /// The token is unknown.
+    #[error("unknown token: check that it is complete and still valid")]
     Unknown,
-    /// It may not do this.
-    #[error("this needs the scope {0}, which the token does not have: use a token that has it")]
+    /// The token does not have this scope.
+    #[error("the token does not have the scope {0}: use a token with this scope")]
     Scope(Scope),
-    /// It may not do everything, and the path is not one that we know.
-    #[error("there is no such endpoint, or it needs the scope {}", Scope::Admin)]
+    /// The path is unknown, and the token does not have all scopes.
+    #[error("unknown endpoint, or it needs the scope {}", Scope::Admin)]
     Nowhere,
 }
 
-/// Whose token the value of an `Authorization` header is.
+/// Returns the holder of the token in an `Authorization` header.
 fn authenticate<'t>(
     tokens: &'t Tokens,
     header: Option<&HeaderValue>,
@@ -125,7 +126,7 @@ fn authenticate<'t>(
     tokens.holder(bearer(header.ok_or(Denied::Missing)?)?).ok_or(Denied::Unknown)
 }
 
-/// Whether these scopes are enough for an endpoint.
+/// Checks that the scopes are sufficient for an endpoint.
 fn permit(scopes: Scopes, method: &str, path: &str) -> Result<(), Denied> {
     if scopes == Scopes::ALL {
         return Ok(());
@@ -137,7 +138,7 @@ fn permit(scopes: Scopes, method: &str, path: &str) -> Result<(), Denied> {
     if scopes.contains(needed) { Ok(()) } else { Err(denied) }
 }
 
-/// The token in `Bearer <token>`; the scheme may be in either case (RFC 9110, 11.1).
+/// Returns the token in `Bearer <token>`; the scheme may be in either case (RFC 9110, 11.1).
 fn bearer(header: &HeaderValue) -> Result<&[u8], Denied> {
     let bytes = header.as_bytes();
     let (scheme, rest) = bytes.split_at_checked(SCHEME.len()).ok_or(Denied::Malformed)?;
@@ -147,7 +148,7 @@ fn bearer(header: &HeaderValue) -> Result<&[u8], Denied> {
 }
 
 impl Denied {
-    /// The scope that is missing, if the token is known.
+    /// Returns the missing scope, if the token is known.
     const fn needed(self) -> Option<Scope> {
         match self {
             Self::Missing | Self::Malformed | Self::Unknown => None,
@@ -156,7 +157,7 @@ impl Denied {
         }
     }
 
-    /// The refusal in the protocol of whoever asked.
+    /// Encodes the denial in the protocol of the client.
     fn told_to(self, headers: &HeaderMap) -> Response {
         let kind = headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
         if kind.is_some_and(|kind| kind.starts_with(b"application/grpc")) {
@@ -185,16 +186,16 @@ impl IntoResponse for Denied {
     }
 }
 
-/// Lets in who has one of `tokens`, and tells the application the [`Caller`]. With `None` there,
-/// everybody is let in as [`Caller::anonymous`].
+/// Creates a layer that requires one of `tokens` and adds the [`Caller`] to the request. While
+/// `tokens` holds `None`, every request is accepted as [`Caller::anonymous`].
 ///
-/// What is in `tokens` may change at any time and holds from the next request on. [`OPEN`] paths
-/// need no token, and as seen here: put the layer around the whole application.
+/// The tokens may be replaced at any time; new ones apply from the next request. The paths in
+/// [`OPEN`] are compared with the full path, so put the layer around the whole application.
 pub fn require(tokens: Arc<ArcSwapOption<Tokens>>) -> Require {
     Require { tokens, anonymous: Caller::anonymous() }
 }
 
-/// The layer that [`require`] makes.
+/// The layer that [`require`] creates.
 #[derive(Clone, Debug)]
 pub struct Require {
     tokens: Arc<ArcSwapOption<Tokens>>,
@@ -266,7 +267,8 @@ mod tests {
         Tokens::new(hashed).unwrap()
     }
 
-    /// Whom `header` is taken for, by a server that knows two tokens of alice and one of bob.
+    /// Checks the name that `header` resolves to, on a server with two tokens of alice and one of
+    /// bob.
     #[track_caller]
     fn check(header: &str, expected: Result<&str, Denied>) {
         let tokens = tokens(&[("alice", "old"), ("bob", "b0b"), ("alice", "new")]);
@@ -317,7 +319,7 @@ mod tests {
         assert_eq!(authenticate(&tokens(&[]), Some(&header)), Err(Denied::Unknown));
     }
 
-    /// An application that answers with the name of its caller.
+    /// Returns an application that answers with the name of its caller.
     fn app(tokens: &Arc<ArcSwapOption<Tokens>>) -> Router {
         let name = |caller: axum::Extension<Caller>| async move { caller.name().to_owned() };
         let open =
@@ -325,7 +327,7 @@ mod tests {
         open.route("/who", get(name)).layer(require(Arc::clone(tokens)))
     }
 
-    /// Status and body of the answer to a request with `token`.
+    /// Sends a request with `token` and returns status and body of the answer.
     async fn ask(app: &Router, path: &str, token: Option<&str>) -> (u16, String) {
         let mut request = Request::get(path);
         if let Some(token) = token {
@@ -359,7 +361,7 @@ mod tests {
         assert_eq!(ask(&app, "/who", None).await, (401, problem.to_owned()));
         let (status, body) = ask(&app, "/who", Some("b")).await;
         assert_eq!(status, 401);
-        assert!(body.contains("the token is not known"), "{body}");
+        assert!(body.contains("unknown token"), "{body}");
     }
 
     #[tokio::test]

@@ -1,4 +1,4 @@
-//! What work is said to cost: an estimate before it is done, the actual cost after.
+//! Costs in requests: the estimate before the work is done, and the actual cost after it.
 
 use std::num::NonZeroU64;
 
@@ -10,31 +10,31 @@ use sluicegate_core::time::EXACT_MAX;
 use crate::refusal::Refusal;
 use crate::request::Whole;
 
-/// The actual cost. What is left out is not known.
+/// The actual cost. Omitted fields are unknown.
 #[derive(Clone, Debug, Default, serde::Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct CostBody {
-    /// How many requests it counts as; one, if nothing is said.
+    /// Number of requests that the work counts as; 1 if omitted.
     pub(crate) requests: Option<Whole>,
-    /// All tokens sent, those from and for a cache included.
+    /// All input tokens, including those read from and written to a cache.
     pub(crate) input_tokens: Option<Whole>,
-    /// All tokens answered, those that the model thought in included.
+    /// All output tokens, including reasoning tokens.
     pub(crate) output_tokens: Option<Whole>,
-    /// Dollars as a decimal in quotes, such as `"0.0012"`; computed from the tokens if left out.
+    /// Dollars as a decimal string, such as `"0.0012"`; computed from the tokens if omitted.
     pub(crate) usd: Option<String>,
-    /// Of the tokens sent, those that the provider had in its cache.
+    /// Input tokens that the provider read from its cache.
     pub(crate) cached_input_tokens: Option<Whole>,
-    /// Of the tokens sent, those that the provider put into its cache.
+    /// Input tokens that the provider wrote to its cache.
     pub(crate) cache_write_tokens: Option<Whole>,
-    /// Of the tokens answered, those that the model thought in.
+    /// Output tokens that the model used for reasoning.
     pub(crate) reasoning_tokens: Option<Whole>,
-    /// Of the tokens sent, the question.
+    /// Input tokens of the question.
     pub(crate) query_tokens: Option<Whole>,
-    /// Of the tokens sent, what was sent along with the question.
+    /// Input tokens of the context that was sent with the question.
     pub(crate) context_tokens: Option<Whole>,
 }
 
-/// An estimate: a cost, or what one can be estimated from.
+/// An estimate: a cost, or values that one can be estimated from.
 #[derive(Clone, Debug, Default, serde::Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct EstimateBody {
@@ -47,28 +47,29 @@ pub(crate) struct EstimateBody {
     pub(crate) reasoning_tokens: Option<Whole>,
     pub(crate) query_tokens: Option<Whole>,
     pub(crate) context_tokens: Option<Whole>,
-    /// The length of the text that is sent, where nobody has counted its tokens.
+    /// Length of the input text, if its tokens were not counted.
     pub(crate) input_chars: Option<Whole>,
-    /// Caps on the answer, by the names that providers have for them: the largest counts.
+    /// Output caps, under the names that providers use; the largest applies.
     pub(crate) max_tokens: Option<Whole>,
     pub(crate) max_completion_tokens: Option<Whole>,
     pub(crate) max_output_tokens: Option<Whole>,
-    /// How many answers are asked for, each up to the cap.
+    /// Number of requested completions, each up to the cap.
     pub(crate) n: Option<Whole>,
 }
 
-/// A cost that was stated, with what has to be told about it.
+/// A cost from a request, with details for prices and answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stated {
     /// The amounts.
     pub(crate) cost: Cost,
-    /// The tokens among them that have prices of their own.
-    pub(crate) kinds: TokenKinds,
-    /// How many answers were asked for.
+    /// Tokens with separate prices; part of the amounts.
+    pub(crate) kinds: Kinds,
+    /// Number of requested completions.
     pub(crate) choices: NonZeroU64,
-    /// Of the tokens sent, the question; all of them if they were not told apart.
+    /// Input tokens of the question; all input tokens if question and context were not stated
+    /// separately.
     pub(crate) query_tokens: Option<u64>,
-    /// Of the tokens sent, what was sent along with the question.
+    /// Input tokens of the context that was sent with the question.
     pub(crate) context_tokens: Option<u64>,
 }
 
@@ -91,10 +92,12 @@ impl CostBody {
 }
 
 impl EstimateBody {
-    /// | | |
+    /// Validates the estimate and computes the token counts.
+    ///
+    /// | tokens | value |
     /// |---|---|
-    /// | tokens sent | the larger of `inputTokens` and `queryTokens` + `contextTokens`; `inputChars` if there is neither |
-    /// | tokens answered | the larger of `outputTokens` and the largest cap × `n` |
+    /// | input | the larger of `inputTokens` and `queryTokens` + `contextTokens`; from `inputChars` if both are absent |
+    /// | output | the larger of `outputTokens` and the largest cap × `n` |
     pub(crate) fn read(self) -> Result<Stated, Refusal> {
         let query = whole("cost.queryTokens", self.query_tokens)?;
         let context = whole("cost.contextTokens", self.context_tokens)?;
@@ -120,14 +123,14 @@ impl EstimateBody {
             reasoning: whole("cost.reasoningTokens", self.reasoning_tokens)?.unwrap_or(0),
         };
         if kinds.cached_input + kinds.cache_write > input.unwrap_or_default() {
-            let right = "is a part of inputTokens, which are fewer: add what came from or went \
-                         into a cache to them";
+            let right = "is a part of inputTokens but larger: inputTokens must include tokens read \
+                         from or written to a cache";
             let field =
                 if kinds.cached_input > 0 { "cachedInputTokens" } else { "cacheWriteTokens" };
             return Err(Refusal::field(format!("cost.{field}"), right));
         }
         if kinds.reasoning > output.unwrap_or_default() {
-            let right = "is a part of outputTokens, which are fewer: add it to them";
+            let right = "is a part of outputTokens but larger: outputTokens must include them";
             return Err(Refusal::field("cost.reasoningTokens", right));
         }
         let money = self.usd.map(|text| text.parse::<Money>()).transpose();

@@ -1,9 +1,9 @@
-//! The limits of all rules, kept beside the overrides, so that a restart with a changed file is
-//! noticed.
+//! The document with the limits of all rules in the override store, so that a node that starts with
+//! a changed configuration finds the previous limits.
 //!
-//! A rule whose limit changes its shape counts in another counter. A node that reloads knows the
-//! limit of before; one that starts does not, unless another node or its own last run has written
-//! it down. Usage that Redis or a snapshot kept would otherwise be forgotten.
+//! A rule whose limit changes its shape uses another counter. A node that reloads knows the
+//! previous limit. A node that starts does not, unless another node or its own last run has written
+//! it down. Without the document, the usage that Redis or a snapshot kept would be lost.
 
 use std::collections::BTreeMap;
 
@@ -11,15 +11,14 @@ use serde::{Deserialize, Serialize};
 use sluicegate_core::ruleset::{FormerLimit, Ruleset};
 use sluicegate_core::{Id, Limit, Timestamp};
 
-/// Name of the document in the override store: no override has it, because ids that nodes make up
-/// are random.
+/// Id of the document in the override store. No override has it, because generated ids are random.
 pub(crate) const NAME: Id = Id::from_bits(1);
 
-/// The document.
+/// The limits of all rules, and the limits that were in force before.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct LimitsInUse {
-    /// Limits in force by rule, as they are written.
+    /// Limits in force by rule, as text.
     limits: BTreeMap<String, Vec<String>>,
     /// Limits that were in force before.
     former: Vec<Former>,
@@ -39,7 +38,7 @@ impl LimitsInUse {
         serde_json::from_str(text).ok()
     }
 
-    /// The limits of these rules, and those that came before.
+    /// Collects the limits of `rules` and the earlier limits `before`.
     pub(crate) fn of<'a>(rules: &Ruleset, before: impl Iterator<Item = &'a FormerLimit>) -> Self {
         let mut limits: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for (_, group) in rules.groups() {
@@ -58,7 +57,7 @@ impl LimitsInUse {
         Self { limits, former }
     }
 
-    /// The limits under which usage may have been counted until `now`.
+    /// Returns the limits under which usage may have been counted until `now`.
     pub(crate) fn until(&self, now: Timestamp) -> Vec<FormerLimit> {
         let ending = |(rule, text): (&String, &String)| {
             FormerLimit::ending(rule, &text.parse::<Limit>().ok()?, now)

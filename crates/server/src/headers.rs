@@ -1,8 +1,8 @@
-//! The rate-limit fields of HTTP answers, in one place because their drafts still change.
+//! The rate-limit header fields of HTTP responses, in one place because the drafts still change.
 //!
-//! `RateLimit` and `RateLimit-Policy` are structured fields (RFC 9651) as of draft 11 of the IETF's
-//! httpapi working group: `q` is the quota and `w` its window in seconds, `r` what is left and `t`
-//! the seconds until more is.
+//! `RateLimit` and `RateLimit-Policy` are structured fields (RFC 9651) as of draft 11 of the IETF
+//! httpapi working group: `q` is the quota, `w` its window in seconds, `r` the remaining amount,
+//! and `t` the seconds until more is available.
 
 use std::fmt::Write as _;
 
@@ -18,13 +18,13 @@ const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
-/// The value of a field.
+/// The value of a header field.
 pub(crate) enum Field {
     Number(u64),
     Text(String),
 }
 
-/// Adds the fields that tell a client where it stands.
+/// Adds the rate-limit fields to the headers of a response.
 pub fn write(answer: &Answer<'_, '_>, headers: &mut HeaderMap) {
     each(answer, |name, field| match field {
         Field::Number(number) => {
@@ -38,7 +38,7 @@ pub fn write(answer: &Answer<'_, '_>, headers: &mut HeaderMap) {
     });
 }
 
-/// Tells the fields that tell a client where it stands.
+/// Calls `tell` with each rate-limit field of an answer.
 pub(crate) fn each(answer: &Answer<'_, '_>, mut tell: impl FnMut(HeaderName, Field)) {
     if let Some(scope) = answer.hit().or_else(|| answer.tightest()) {
         tell(LIMIT, Field::Number(scope.amount()));
@@ -52,7 +52,7 @@ pub(crate) fn each(answer: &Answer<'_, '_>, mut tell: impl FnMut(HeaderName, Fie
     for scope in answer.binding() {
         for list in [&mut policies, &mut limits] {
             match list.is_empty() {
-                // As long as that of most rules.
+                // Enough for most rules.
                 true => list.reserve(128),
                 false => list.push_str(", "),
             }
@@ -93,8 +93,8 @@ fn parameter(name: &str, value: u64, out: &mut String) {
     out.push_str(itoa::Buffer::new().format(value));
 }
 
-/// The rule, and the window where a rule has several. Quoted, as the strings of RFC 9651 are:
-/// what they can't hold is replaced.
+/// Writes the name of the rule, and the window if the rule has several. The result is a quoted
+/// string of RFC 9651; characters that it cannot contain are replaced.
 fn name(scope: &Scope<'_, '_>, out: &mut String) {
     out.push('"');
     plain(scope.name(), out);

@@ -1,4 +1,5 @@
-//! The front doors of Sluicegate: what listens, who may come in, and what each protocol says.
+//! The protocol servers of Sluicegate: REST, gRPC and Envoy, with authentication, overrides,
+//! metrics and the decision log.
 
 pub mod admin;
 pub mod auth;

@@ -1,4 +1,5 @@
-//! Overrides: set by one node, kept in the override store, in force on every node within a second.
+//! [`Overrides`]: limits set at run time on one node, kept in the override store, and applied by
+//! every node within a second.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,11 +20,11 @@ use crate::former_limits::{self, LimitsInUse};
 use crate::refusal::{Kind, Refusal};
 use crate::service::Service;
 
-/// The longest reason, in bytes.
+/// Maximum length of the reason, in bytes.
 const REASON_BYTES_MAX: usize = 500;
-/// The most conditions or limits of one override.
+/// Maximum number of conditions or limits of one override.
 const PARTS_MAX: usize = 10;
-/// What stands in the place of a limit for none.
+/// The word for no limit.
 const UNLIMITED: &str = "unlimited";
 
 /// The overrides of a service.
@@ -31,29 +32,29 @@ pub struct Overrides {
     service: Arc<Service>,
     store: Arc<dyn OverrideStore>,
     known: Mutex<Known>,
-    /// The limits of the rules have yet to be written to the store.
+    /// True if the limits of the rules must still be written to the store.
     limits_unwritten: AtomicBool,
 }
 
-/// What was last read.
+/// The overrides as last read from the store.
 #[derive(Default)]
 struct Known {
     version: Option<OverridesVersion>,
     entries: Vec<Entry>,
-    /// The last attempt to read failed.
+    /// True if the last read failed.
     stale: bool,
-    /// Limits of all rules, as the store has them.
+    /// The limits of all rules in the store.
     limits: Option<LimitsInUse>,
 }
 
 struct Entry {
     document: Document,
     meaning: Override,
-    /// By our clock: also while the store does not answer.
+    /// End by the clock of this node, so that it applies also while the store does not answer.
     ends: Option<Timestamp>,
 }
 
-/// What a caller asks for.
+/// The request to set an override.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct OverrideBody {
@@ -66,7 +67,7 @@ pub(crate) struct OverrideBody {
     reason: String,
 }
 
-/// An override as it is kept and shown.
+/// An override as it is stored and returned.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Document {
@@ -81,17 +82,17 @@ pub struct Document {
     expires_at: Option<String>,
 }
 
-/// A text, or several.
+/// One text or a list of texts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum OneOrMore {
-    /// One.
+    /// A single text.
     One(String),
-    /// Several.
+    /// A list.
     More(Vec<String>),
 }
 
-/// Reads the limit of an override; a ban may be written as the number 0.
+/// Deserializes the limit of an override; a ban may be written as the number 0.
 fn limit<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<OneOrMore, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
@@ -105,25 +106,25 @@ fn limit<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<OneOrMore,
     })
 }
 
-/// An override, and whether it has an effect.
+/// An override in a listing, with the reason if it has no effect.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Shown {
     #[serde(flatten)]
     document: Document,
-    /// What is wrong with it, if it has none.
+    /// The reason why it has no effect.
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
 }
 
 impl Overrides {
-    /// The overrides of a store, for the rules of a service.
+    /// Creates the overrides of a service.
     pub fn new(service: Arc<Service>, store: Arc<dyn OverrideStore>) -> Self {
         let limits_unwritten = AtomicBool::new(true);
         Self { service, store, known: Mutex::default(), limits_unwritten }
     }
 
-    /// Puts in force the overrides of the store. What was read before stays in force while the store does
-    /// not answer, each until its own end.
+    /// Reads the store and applies its overrides. While the store does not answer, the overrides
+    /// from the last read stay in force, each until its own end.
     pub async fn refresh(&self) {
         let known = &mut *self.known.lock().await;
         let read = self.store.read(known.version).await;
@@ -136,7 +137,7 @@ impl Overrides {
                 let entries = texts.filter_map(|text| {
                     let entry = Entry::read(text, contents.at, here);
                     if entry.is_none() {
-                        warn!(%text, "an override can't be read: written by another version?");
+                        warn!(%text, "cannot parse an override: it may be from another version");
                     }
                     entry
                 });
@@ -152,7 +153,7 @@ impl Overrides {
             }
             Ok(None) => {}
             Err(problem) if !known.stale => {
-                warn!(%problem, "overrides can't be read: those that are known stay in force");
+                warn!(%problem, "cannot read the overrides: the last known ones stay in force");
             }
             Err(_) => {}
         }
@@ -168,12 +169,12 @@ impl Overrides {
         }
     }
 
-    /// Has the next refresh write down the limits of the rules, which have changed.
+    /// Makes the next refresh write the limits of the rules, which have changed.
     pub fn limits_changed(&self) {
         self.limits_unwritten.store(true, Ordering::Release);
     }
 
-    /// Writes down the limits of the rules, for nodes that start later with others.
+    /// Writes the limits of the rules, for nodes that start later with other limits.
     async fn write_limits(&self, known: &mut Known) {
         let rules = self.service.limiter().rules();
         let limits = LimitsInUse::of(&rules, rules.former_limits());
@@ -184,8 +185,8 @@ impl Overrides {
         match self.store.put(former_limits::NAME, &text, None).await {
             Ok(()) => known.limits = Some(limits),
             Err(problem) => {
-                debug!(%problem, "the limits of the rules can't be written to the override store");
-                // The next refresh tries again.
+                debug!(%problem, "cannot write the limits of the rules to the override store");
+                // The next refresh retries.
                 self.limits_changed();
             }
         }
@@ -196,7 +197,7 @@ impl Overrides {
         self.service.limiter().set_overrides(&meanings, self.service.now());
     }
 
-    /// Every override that is known here.
+    /// Returns all overrides.
     pub(crate) async fn list(&self) -> Vec<Shown> {
         self.refresh().await;
         let known = self.known.lock().await;
@@ -216,7 +217,7 @@ impl Overrides {
             .collect()
     }
 
-    /// Sets one, in force here when this returns.
+    /// Sets an override. It applies on this node when the call returns.
     pub(crate) async fn set(&self, body: OverrideBody, by: &str) -> Result<Document, Refusal> {
         let (id, now) = (self.service.request_id().id, self.service.now());
         let (document, lasts) = body.document(id, by, now)?;
@@ -230,7 +231,7 @@ impl Overrides {
             return Err(Refusal::new(kind, error.to_string()));
         }
         let text = serde_json::to_string(&document).map_err(|error| {
-            Refusal::new(Kind::Internal, format!("the override can't be written: {error}"))
+            Refusal::new(Kind::Internal, format!("cannot write the override: {error}"))
         })?;
         self.store.put(id, &text, lasts).await.map_err(store_error)?;
         info!(
@@ -241,9 +242,9 @@ impl Overrides {
         Ok(document)
     }
 
-    /// Takes one away; whether it was there.
+    /// Removes an override.
     pub(crate) async fn remove(&self, id: &str, by: &str) -> Result<(), Refusal> {
-        let unknown = || Refusal::new(Kind::Unknown, "there is no override of this id");
+        let unknown = || Refusal::new(Kind::Unknown, "unknown override id");
         let name: Id = id.parse().map_err(|_| unknown())?;
         if name == former_limits::NAME {
             return Err(unknown());
@@ -257,11 +258,11 @@ impl Overrides {
     }
 }
 
-/// The override store has fewer ways to fail than a store.
+/// Converts an error of the override store, which has fewer kinds of errors than a store.
 fn store_error(error: store::Error) -> Refusal {
     match error {
         store::Error::Full => {
-            Refusal::new(Kind::Conflict, "there are as many overrides as there may be: remove some")
+            Refusal::new(Kind::Conflict, "the maximum number of overrides is reached: remove some")
         }
         other => Refusal::new(Kind::Unavailable, other.to_string()),
     }
@@ -276,14 +277,15 @@ impl OverrideBody {
     ) -> Result<(Document, Option<Span>), Refusal> {
         let reason = self.reason.trim().to_owned();
         if reason.is_empty() || reason.len() > REASON_BYTES_MAX {
-            let right = format!("say in 1 to {REASON_BYTES_MAX} bytes why, for whoever asks later");
+            let right =
+                format!("must have 1 to {REASON_BYTES_MAX} bytes: say why the override is set");
             return Err(Refusal::field("reason", right));
         }
         let lasts = match &self.expires_in {
             None => None,
             Some(text) => match text.parse::<Span>() {
                 Ok(span) if span > Span::ZERO => Some(span),
-                Ok(_) => return Err(Refusal::field("expiresIn", "ends before it begins")),
+                Ok(_) => return Err(Refusal::field("expiresIn", "must be longer than 0")),
                 Err(error) => return Err(Refusal::field("expiresIn", error.to_string())),
             },
         };
@@ -311,9 +313,9 @@ impl OneOrMore {
 }
 
 impl Document {
-    /// What it says, if it says anything.
+    /// Parses the document into an override.
     fn meaning(&self) -> Result<Override, Refusal> {
-        let unreadable = |field: &str| Refusal::field(field, "can't be read");
+        let unreadable = |field: &str| Refusal::field(field, "cannot be parsed");
         Ok(Override {
             id: self.id.parse().map_err(|_| unreadable("id"))?,
             rule: self.rule.clone(),
@@ -332,12 +334,13 @@ impl Document {
         for (dimension, values) in &self.when {
             let field = || format!("when.{dimension}");
             if dimension.is_empty() || dimension.len() > VALUE_BYTES_MAX {
-                let right = format!("the name of a dimension has 1 to {VALUE_BYTES_MAX} bytes");
+                let right =
+                    format!("the name of a dimension must have 1 to {VALUE_BYTES_MAX} bytes");
                 return Err(Refusal::field(field(), right));
             }
             for value in values.texts() {
                 if value.is_empty() || value.len() > VALUE_BYTES_MAX {
-                    let right = format!("a value has 1 to {VALUE_BYTES_MAX} bytes");
+                    let right = format!("a value must have 1 to {VALUE_BYTES_MAX} bytes");
                     return Err(Refusal::field(field(), right));
                 }
             }
@@ -370,7 +373,8 @@ impl Document {
 }
 
 impl Entry {
-    /// Reads the overrides of the store, where it was `there` when it was `here`.
+    /// Parses a document of the store. `there` is the time of the store and `here` the time of this
+    /// node, at the same instant.
     fn read(text: &str, there: Timestamp, here: Timestamp) -> Option<Self> {
         let document: Document = serde_json::from_str(text).ok()?;
         let ends = match &document.expires_at {

@@ -1,5 +1,5 @@
-//! Why a request gets no decision. The reasons are the same at every front door; each tells them
-//! in the codes of its protocol.
+//! [`Refusal`]: a request that gets no decision because it is invalid or the service cannot answer
+//! it. Every protocol maps the same kinds to its own status codes.
 
 use std::fmt;
 
@@ -11,51 +11,51 @@ use sluicegate_core::store::Error;
 
 use crate::service::Failure;
 
-/// A refusal that names the field and the remedy. Nothing was consumed.
+/// A refused request, with the field at fault and the remedy. Nothing was charged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// Whose fault it is.
+    /// The kind of the error.
     pub kind: Kind,
-    /// The field at fault, as JSON would name it.
+    /// The invalid field, by its JSON name.
     pub field: Option<String>,
-    /// What is wrong, and what would be right.
+    /// The error and the remedy.
     pub detail: String,
 }
 
-/// What a client can do about a refusal.
+/// Kinds of refusals, by what a client can do about them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Ask differently.
+    /// The request is invalid: change it.
     Invalid,
-    /// Take another id.
+    /// The id is in use: choose another.
     Conflict,
-    /// Nothing: what it speaks of is not there.
+    /// The named admission or object does not exist.
     Unknown,
-    /// Nothing: what it speaks of has ended.
+    /// The named admission has ended.
     Gone,
-    /// Try again.
+    /// The service is temporarily unavailable: retry.
     Unavailable,
-    /// Nothing: the configuration is at fault.
+    /// The configuration is wrong; the client can do nothing.
     Internal,
 }
 
 impl Refusal {
-    /// A refusal that is not about one field.
+    /// Creates a refusal that is not about one field.
     pub fn new(kind: Kind, detail: impl Into<String>) -> Self {
         Self { kind, field: None, detail: detail.into() }
     }
 
-    /// A request that can't be understood.
+    /// Creates a refusal of an invalid request.
     pub fn invalid(detail: impl Into<String>) -> Self {
         Self::new(Kind::Invalid, detail)
     }
 
-    /// A field that can't be understood.
+    /// Creates a refusal of an invalid field.
     pub fn field(field: impl Into<String>, detail: impl Into<String>) -> Self {
         Self { field: Some(field.into()), ..Self::invalid(detail) }
     }
 
-    /// The same, of a part of a larger request.
+    /// Prefixes the field with the path of the enclosing value.
     #[must_use]
     pub fn inside(self, place: &str) -> Self {
         let field = self.field.map(|field| format!("{place}.{field}"));
@@ -92,7 +92,7 @@ impl From<PlanError> for Refusal {
                 let detail = text.strip_prefix("requests: ").unwrap_or(&text);
                 Self::field("requests", detail)
             }
-            // A limit that the caller brought along; the configuration's own have been checked.
+            // A limit from the request; those of the configuration were checked when it was loaded.
             PlanError::SharedKey { ref key, .. } if key.starts_with(InlineRule::KEY_START) => {
                 Self::field("limits", error.to_string())
             }

@@ -1,4 +1,4 @@
-//! What a caller may ask for: one shape, whether it comes as JSON or as protobuf.
+//! The requests that clients can send, in one form for JSON and protobuf.
 
 use std::fmt;
 
@@ -12,56 +12,56 @@ pub(crate) use crate::cost::{CostBody, EstimateBody, Stated};
 use crate::refusal::Refusal;
 use crate::ticket::Ticket;
 
-/// The most queries that one call may carry.
+/// Maximum number of queries in one call.
 const BATCH_MAX: usize = 100;
-/// The longest id that a caller may choose, in bytes.
+/// Maximum length of a caller's id, in bytes.
 const ID_BYTES_MAX: usize = 256;
-/// The longest name of a limit that a caller brings along, in bytes: as long as that of a rule.
+/// Maximum length of the name of an inline limit, in bytes: the same as for rules.
 const NAME_BYTES_MAX: usize = 64;
-/// The most limits that one request may bring along.
+/// Maximum number of inline limits in one request.
 const LIMITS_MAX: usize = 10;
 
-/// How long the answer of a call that states no cost can be settled: longer than nearly every answer
-/// of a model takes. Each is remembered for so long, so it is not more.
+/// Time in which an `allow` call can be settled: longer than nearly every model response takes. The
+/// store keeps a record of each call for this time, so it is not longer.
 pub(crate) const SETTLE_WITHIN: Span = Span::from_secs(300);
 
-/// Who asks for what.
+/// A request for a decision.
 #[derive(Clone, Debug, serde::Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct Request {
-    /// A name for this work: the same name again is counted once.
+    /// Id of the work: the same id again is counted once.
     pub(crate) id: Option<String>,
-    /// `userId`, `modelId` and whatever else rules speak of.
+    /// `userId`, `modelId` and the other dimensions that rules use.
     pub(crate) dimensions: Dimensions,
-    /// What it costs, as far as that is known.
+    /// The estimated cost, as far as it is known.
     #[serde(default)]
     pub(crate) cost: EstimateBody,
-    /// Hold the cost as an estimate for so long, such as `30s`.
+    /// Time for which the cost is held as an estimate, such as `30s`.
     pub(crate) hold: Option<String>,
-    /// Limits of the caller's own, checked beside those of the configuration.
+    /// Inline limits, checked in addition to those of the configuration.
     #[serde(default)]
     pub(crate) limits: Vec<InlineBody>,
 }
 
-/// A limit that the caller brings along.
+/// A limit that is part of the request.
 #[derive(Clone, Debug, serde::Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct InlineBody {
-    /// What denials call it.
+    /// Name of the limit in denials.
     pub(crate) name: String,
-    /// What it counts by.
+    /// Value that the limit counts by.
     pub(crate) key: String,
-    /// Such as `5/s`.
+    /// The limit, such as `5/s`.
     pub(crate) limit: String,
 }
 
-/// A claim of a booking.
+/// The claim of a booking.
 #[derive(Clone, Debug, serde::Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct ClaimBody {
-    /// The request that was booked.
+    /// The booked request.
     pub(crate) request: Request,
-    /// Who is about to do the work: the same text again is the same claimant.
+    /// The worker that is about to do the work; the same text again is the same claimant.
     pub(crate) claimant: String,
 }
 
@@ -69,7 +69,7 @@ pub(crate) struct ClaimBody {
 #[derive(Clone, Debug, serde::Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct HandleBody {
-    /// As the admission gave it.
+    /// The handle from the answer to the admission.
     handle: String,
 }
 
@@ -77,25 +77,26 @@ pub(crate) struct HandleBody {
 #[derive(Clone, Debug, serde::Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct SettleBody {
-    /// As the admission gave it.
+    /// The handle from the answer to the admission.
     handle: String,
-    /// What it really cost; what is left out stays as it was estimated.
+    /// The actual cost; omitted fields stay as estimated.
     cost: CostBody,
 }
 
-/// As many requests as one call may carry.
+/// Checks the number of requests in one call.
 pub(crate) fn some(requests: Vec<Request>) -> Result<Vec<Request>, Refusal> {
     match requests.len() {
         0 => Err(Refusal::invalid("the list is empty: send at least one request")),
         1..=BATCH_MAX => Ok(requests),
         more => Err(Refusal::invalid(format!(
-            "the list has {more} requests, more than the {BATCH_MAX} that one call may carry"
+            "the list has {more} requests, but one call may have at most {BATCH_MAX}"
         ))),
     }
 }
 
 impl Request {
-    /// The query, under the name that `caller` gave it or under a `fallback` of ours.
+    /// Converts the request into a query. Its id is the caller's text, or `fallback` if there is
+    /// none.
     pub(crate) fn query(
         self,
         caller: &str,
@@ -115,7 +116,7 @@ impl Request {
         (query.cost, query.kinds, query.choices) = (cost, kinds, choices);
         query.hold = self.hold.map(|text| span("hold", &text)).transpose()?;
         if self.limits.len() > LIMITS_MAX {
-            let right = format!("has more than the {LIMITS_MAX} limits that one request may bring");
+            let right = format!("has more than {LIMITS_MAX} limits");
             return Err(Refusal::field("limits", right));
         }
         for inline in self.limits {
@@ -130,18 +131,18 @@ impl Request {
     }
 }
 
-/// The id of a caller's own text.
+/// Converts a caller's text into an id that is unique to the caller.
 pub(crate) fn scoped(field: &str, caller: &str, text: &str) -> Result<Id, Refusal> {
     bytes(field, text, ID_BYTES_MAX)?;
     Ok(Id::scoped(caller, text))
 }
 
-/// A text that is neither empty nor too long.
+/// Checks that a text is neither empty nor longer than `max` bytes.
 fn bytes(field: &str, text: &str, max: usize) -> Result<(), Refusal> {
     match text.len() {
         0 => Err(Refusal::field(field, "is empty: leave it out or give it a value")),
         long if long > max => {
-            let right = format!("has {long} bytes, more than the {max} that are allowed");
+            let right = format!("has {long} bytes, but at most {max} are allowed");
             Err(Refusal::field(field, right))
         }
         _ => Ok(()),
@@ -171,7 +172,7 @@ impl HandleBody {
 }
 
 /// Refuses a query of `POST /rate-limit/allow` or gRPC `Allow` without a user and a model: these
-/// calls name both, whatever the rules count by. `instead` is the call that does not ask for them.
+/// calls require both, independent of the rules. `instead` is the call that does not require them.
 ///
 /// Nothing is required while limits are disabled.
 pub(crate) fn require_user_and_model(
@@ -184,13 +185,13 @@ pub(crate) fn require_user_and_model(
         None => Ok(()),
         Some(name) => {
             let right =
-                format!("is required: name it, or call {instead}, which does not ask for it");
+                format!("is required: set it, or call {instead}, which does not require it");
             Err(Refusal::field(name, right))
         }
     }
 }
 
-/// A query that names a booking: its id is the caller's.
+/// Checks that the query of a claim has an id, which names the booking.
 pub(crate) fn booked(query: Query<'_>) -> Result<Query<'_>, Refusal> {
     if query.id.keep.is_none() {
         return Err(Refusal::field("request.id", "is required: it names the booking"));
@@ -198,7 +199,7 @@ pub(crate) fn booked(query: Query<'_>) -> Result<Query<'_>, Refusal> {
     Ok(query)
 }
 
-/// A whole number that can be counted exactly, however it is written: `72046.0` is one in JSON.
+/// A whole number up to the maximum exact value, in any JSON notation: `72046.0` is one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Whole(pub(crate) u64);
 
@@ -223,7 +224,7 @@ impl<'de> Deserialize<'de> for Whole {
                 if number.fract() != 0.0 || number.is_sign_negative() && number != 0.0 {
                     return Err(E::invalid_value(de::Unexpected::Float(number), &self));
                 }
-                // What is too large for the type becomes its largest, and is refused like it.
+                // Too large a number becomes the maximum of the type, which is refused, too.
                 self.visit_u64(number as u64)
             }
         }
@@ -231,7 +232,7 @@ impl<'de> Deserialize<'de> for Whole {
     }
 }
 
-/// Names and values, in their order.
+/// Names and values, in the order of the request.
 #[derive(Clone, Debug)]
 pub(crate) struct Dimensions(pub(crate) Vec<(String, String)>);
 

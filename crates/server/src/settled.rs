@@ -1,4 +1,5 @@
-//! What work came to, for a caller that passes it on with its answer.
+//! [`Settlement`]: the result of settling an admission, with the duration and cost of its work for
+//! the answer.
 
 use sluicegate_core::store::EndResult;
 use sluicegate_core::{Money, Span};
@@ -8,25 +9,25 @@ use crate::refusal::Refusal;
 use crate::service::Service;
 use crate::ticket::{Origin, Ticket};
 
-/// A settlement.
+/// The result of settling an admission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Settled {
-    /// It had been settled before; nothing changed.
+    /// True if it had been settled before and nothing changed.
     pub(crate) replayed: bool,
-    /// From when the work could start until it was settled; of a replay, until that.
+    /// Time from the start of the work until it was settled; of a replay, until the replay.
     pub(crate) duration: Option<Span>,
-    /// What it cost, if that is known.
+    /// The cost, if known.
     pub(crate) cost: Option<Money>,
-    /// Of the tokens sent, the question.
+    /// Input tokens of the question.
     pub(crate) query_tokens: Option<u64>,
-    /// Of the tokens sent, what was sent along with it.
+    /// Input tokens of the context that was sent with the question.
     pub(crate) context_tokens: Option<u64>,
-    /// The tokens answered.
+    /// Output tokens.
     pub(crate) output_tokens: Option<u64>,
 }
 
-/// Replaces the estimate of an admission by its actual cost, with the money by the prices in force
-/// where it was not stated.
+/// Replaces the estimate of an admission with its actual cost. If the money is not stated, it is
+/// computed from the current prices.
 pub(crate) async fn settle(
     service: &Service,
     ticket: &Ticket,

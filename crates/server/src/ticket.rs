@@ -1,5 +1,5 @@
-//! What an admission hands out, so that whoever did the work can come back to any node: the handle
-//! that its store knows it by, and what settling it takes to know.
+//! [`Ticket`]: the text that names an admission to any node. It contains the store's handle and the
+//! data that settling needs.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -14,28 +14,28 @@ use crate::refusal::Refusal;
 use crate::request::Stated;
 use crate::service::Question;
 
-/// An admission, to whoever settles, releases, renews or cancels it.
+/// An admission that a client can settle, release, renew or cancel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ticket {
-    /// What names it to the store.
+    /// The store's name of the admission.
     pub(crate) handle: Handle,
-    /// Where its cost comes from, if it is known.
+    /// Data for computing its cost, if known.
     pub(crate) origin: Option<Origin>,
 }
 
-/// What was admitted.
+/// Data of an admission that its settlement needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Origin {
-    /// When the work could start, by the clock of the store.
+    /// Start of the work by the clock of the store.
     pub(crate) start: Timestamp,
-    /// Some limit on money is charged, so the cost has to be known in the end.
+    /// True if a limit on money is charged, so that the final cost must be known.
     pub(crate) money: bool,
-    /// The model; empty if none was named, or several were.
+    /// The model; empty if the queries named none or several.
     pub(crate) model: String,
 }
 
 impl Ticket {
-    /// The ticket of an admission, if anything about it remains to be done.
+    /// Returns the ticket of an admission that can be settled or released later.
     pub(crate) fn of(answer: &Answer<'_, '_>, question: Question) -> Option<Self> {
         let held = match question {
             Question::Peek => false,
@@ -45,7 +45,7 @@ impl Ticket {
         held.then(|| Self::new(answer, answer.plan().handle()))
     }
 
-    /// The ticket of a booking that a claimant was told to use.
+    /// Returns the ticket of a claimed booking.
     pub(crate) fn claimed(answer: &Answer<'_, '_>, claimant: Id) -> Self {
         Self::new(answer, answer.plan().handle().claimed_by(claimant))
     }
@@ -60,11 +60,12 @@ impl Ticket {
         Self { handle, origin: Some(origin) }
     }
 
-    /// As text: the id, the keys that it was charged on, the claimant, and where it comes from.
+    /// Formats the ticket: the id, the charged keys, the claimant and the origin.
     pub(crate) fn text(&self) -> String {
         let Handle { id, claimant, keys } = &self.handle;
         let keys: Vec<&str> = keys.iter().map(Key::as_str).collect();
-        // Keys hold no newline: values are escaped, and templates are one line of a configuration.
+        // Keys contain no newline: values are escaped, and templates are one line of the
+        // configuration.
         let keys = URL_SAFE_NO_PAD.encode(keys.join("\n"));
         let claimant = claimant.map(|claimant| claimant.to_string()).unwrap_or_default();
         let Some(Origin { start, money, model }) = &self.origin else {
@@ -74,9 +75,9 @@ impl Ticket {
         format!("{id}.{keys}.{claimant}.{}", URL_SAFE_NO_PAD.encode(origin))
     }
 
-    /// The ticket that a text stands for.
+    /// Parses a ticket.
     pub(crate) fn read(text: &str) -> Result<Self, Refusal> {
-        let wrong = || Refusal::field("handle", "is not a handle that an admission gave");
+        let wrong = || Refusal::field("handle", "is not a handle from the answer to an admission");
         let unknown = || Refusal::from(store::Error::Unknown);
         let mut parts = text.split('.');
         let (Some(id), Some(keys), claimant, origin, None) =
@@ -92,7 +93,7 @@ impl Ticket {
             let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
             String::from_utf8(bytes).ok()
         };
-        // It has the form of a handle, and there is nothing that it could be the handle of.
+        // The form is right, but no admission can have this handle.
         let keys = decoded(keys).ok_or_else(unknown)?;
         let claimant = claimant.filter(|text| !text.is_empty()).map(str::parse).transpose();
         let origin = origin.map(|text| decoded(text).and_then(|text| Origin::read(&text)));
@@ -106,9 +107,9 @@ impl Ticket {
         })
     }
 
-    /// The cost of what was done, with its money by the book where it was not stated.
+    /// Returns the actual cost, with its money computed from the prices if it was not stated.
     ///
-    /// Where money is limited the cost has to come out, or it would be free by accident.
+    /// If money is limited, the cost must be known, or the work would be free by accident.
     pub(crate) fn cost(&self, stated: &Stated, prices: &PriceBook) -> Result<Cost, Refusal> {
         let Cost { input_tokens, output_tokens, money, .. } = stated.cost;
         let Some(Origin { model, money: limited, .. }) = &self.origin else {
@@ -119,7 +120,8 @@ impl Ticket {
             (Some(_), ..) | (None, None, None) => return Ok(stated.cost),
             (None, input, _) if *limited => {
                 let field = if input.is_none() { "cost.inputTokens" } else { "cost.outputTokens" };
-                let right = "is needed to know what it cost: state it, even if it is 0, or usd";
+                let right =
+                    "is needed to compute the cost: state it, even if it is 0, or state usd";
                 return Err(Refusal::field(field, right));
             }
             (None, ..) => return Ok(stated.cost),
@@ -132,8 +134,8 @@ impl Ticket {
             Quote::Unknown if !limited => None,
             Quote::Unknown => {
                 let right = format!(
-                    "no price is known for the model {model:?}: state the cost as usd, or add it \
-                     to prices"
+                    "no price is known for the model {model:?}: state the cost as usd, or add the \
+                     model to prices"
                 );
                 return Err(Refusal::field("cost.usd", right));
             }

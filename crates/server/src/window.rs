@@ -1,4 +1,4 @@
-//! The windows that people speak of by name.
+//! The windows that have names in metrics and usage answers: minute, hour and day.
 
 use sluicegate_core::limit::Period;
 use sluicegate_core::{Limit, Span};
@@ -14,7 +14,7 @@ pub(crate) enum Window {
 impl Window {
     pub(crate) const ALL: [Self; 3] = [Self::Minute, Self::Hour, Self::Day];
 
-    /// The window of a limit, if it has a name.
+    /// Returns the named window of a limit, if it has one.
     pub(crate) fn of(limit: &Limit) -> Option<Self> {
         const MINUTE: Span = Span::from_secs(60);
         const HOUR: Span = Span::from_secs(3_600);

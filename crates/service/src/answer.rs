@@ -1,4 +1,5 @@
-//! What a decision means to whoever asked: the same words at every front door.
+//! [`Answer`]: a decision together with its plan, for the encoders. It gives every protocol the
+//! same reasons, limits and wait times.
 
 use std::{fmt, ptr};
 
@@ -13,29 +14,30 @@ use sluicegate_core::ruleset::Ruleset;
 use sluicegate_core::store::Usage;
 use sluicegate_core::{Charge, Decision, Limit, Plan, Span, Timestamp};
 
-/// A decision beside the plan that it is about.
+/// A decision together with the plan that it belongs to.
 #[derive(Clone, Copy)]
 pub struct Answer<'a, 'p> {
     rules: &'a Ruleset,
     plan: &'a Plan<'p>,
     decision: &'a Decision,
     outage: Option<OutagePolicy>,
-    /// The limit beyond which something was counted, if that is a reason to say no.
+    /// The exceeded limit, if usage counted beyond a limit turns the answer into a denial.
     over: Option<Hit>,
     asked: Asked<'a>,
 }
 
-/// What has to be known of whoever asked, to tell them more than the decision.
+/// Facts about the queries of a call that an answer repeats: the model, and the token estimate for
+/// forecasts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Asked<'a> {
-    /// The model that all queries name; empty if they don't.
+    /// The model that all queries name; empty if they name none or different ones.
     model: &'a str,
-    /// What the only query expects.
-    expected: Option<ExpectedUsage<'a>>,
+    /// The expected tokens of the call, if it has a single query.
+    expected: Option<Expected<'a>>,
 }
 
 impl<'a> Asked<'a> {
-    /// What is of interest of the queries of a call.
+    /// Collects the facts from the queries of a call.
     pub fn by(queries: &'a [Query<'_>]) -> Self {
         let mut models = queries.iter().map(Query::model);
         let first = models.next().unwrap_or_default();
@@ -48,7 +50,7 @@ impl<'a> Asked<'a> {
     }
 }
 
-/// Usage in the form of a decision, for those who tell decisions.
+/// Converts usage into the form of a decision, for code that encodes decisions.
 pub fn shown(usage: Usage) -> Decision {
     Decision::Allow(Allow {
         at: usage.at,
@@ -61,58 +63,59 @@ pub fn shown(usage: Usage) -> Decision {
     })
 }
 
-/// One limit, and how far it is used.
+/// A limit that was checked, with its current usage.
 #[derive(Clone, Copy)]
 pub struct Scope<'a, 'p> {
-    /// What was to be charged.
+    /// The charge that the limit belongs to.
     pub charge: &'a Charge<'p>,
     /// The limit.
     pub limit: &'a Limit,
-    /// The limit as it is written.
+    /// The limit as written in the configuration.
     pub text: &'a str,
-    /// What it shows.
+    /// The usage of the limit's counter.
     pub reading: Reading,
-    /// The number of the charge.
+    /// Position of the charge in the plan.
     index: usize,
 }
 
 impl Scope<'_, '_> {
-    /// The most that the limit gives.
+    /// Returns the maximum of the limit.
     pub const fn amount(&self) -> u64 {
         self.limit.amount().get()
     }
 
-    /// What is left of it.
+    /// Returns the part of the limit that is not used.
     pub const fn remaining(&self) -> u64 {
         self.amount().saturating_sub(self.reading.used)
     }
 
-    /// The place of its charge in the plan.
+    /// Returns the position of its charge in the plan.
     pub const fn place(&self) -> usize {
         self.index
     }
 
-    /// The name of the rule.
+    /// Returns the name of the rule.
     pub fn name(&self) -> &str {
         &self.charge.rule().name
     }
 }
 
 impl<'a, 'p> Answer<'a, 'p> {
-    /// Puts a decision beside its plan.
+    /// Combines a decision with its plan.
     pub const fn new(rules: &'a Ruleset, plan: &'a Plan<'p>, decision: &'a Decision) -> Self {
         let asked = Asked { model: "", expected: None };
         Self { rules, plan, decision, outage: None, over: None, asked }
     }
 
-    /// The same, to whoever asked.
+    /// Adds the facts about the queries of the call.
     #[must_use]
     pub const fn to(self, asked: Asked<'a>) -> Self {
         Self { asked, ..self }
     }
 
-    /// The same as a no, if something was counted beyond its limit. Some rules count what does not
-    /// fit, because it may tell of work that is done, and leave the verdict to the front door.
+    /// Turns the answer into a denial if a charge was counted beyond its limit. Some rules count
+    /// charges that do not fit, because they report work that is already done; the protocol server
+    /// then decides whether to answer with a denial.
     #[must_use]
     pub fn tallied(self) -> Self {
         if !self.decision.is_allowed() {
@@ -126,8 +129,8 @@ impl<'a, 'p> Answer<'a, 'p> {
         Self { over, ..self }
     }
 
-    /// The limit because of which what was counted is told no: one that is exceeded and no quota, or
-    /// else a quota, if all of them are.
+    /// Returns the limit that denies a counted request: an exceeded limit that is not a quota, or
+    /// else an exceeded quota if all quotas are exceeded.
     fn refusing(&self) -> Option<Scope<'a, 'p>> {
         let over = || self.scopes().filter(|scope| self.is_over(scope));
         let is_quota = |scope: &Scope<'_, '_>| scope.charge.rule().quota;
@@ -140,7 +143,7 @@ impl<'a, 'p> Answer<'a, 'p> {
         })
     }
 
-    /// Whether a limit is a reason to say no to what was counted or refused.
+    /// Returns true if the limit is a reason to deny the request.
     pub fn is_over(&self, scope: &Scope<'_, '_>) -> bool {
         let charge = scope.charge;
         if charge.rule().shadow {
@@ -162,43 +165,43 @@ impl<'a, 'p> Answer<'a, 'p> {
         }
     }
 
-    /// Whether the caller is told yes.
+    /// Returns true if the caller may proceed.
     pub const fn is_allowed(&self) -> bool {
         self.decision.is_allowed() && self.over.is_none()
     }
 
-    /// The limit beyond which something was counted, if that is why the caller is told no.
+    /// Returns the exceeded limit, if usage counted beyond a limit denies the request.
     pub const fn over(&self) -> Option<Hit> {
         self.over
     }
 
-    /// The same, decided by a policy because the store did not answer.
+    /// Marks the decision as made by an outage policy because the store did not answer.
     #[must_use]
     pub const fn by_policy(self, outage: Option<OutagePolicy>) -> Self {
         Self { outage, ..self }
     }
 
-    /// The policy that decided, if the store did not answer.
+    /// Returns the policy that decided, if the store did not answer.
     pub const fn outage(&self) -> Option<OutagePolicy> {
         self.outage
     }
 
-    /// The decision.
+    /// Returns the decision.
     pub const fn decision(&self) -> &'a Decision {
         self.decision
     }
 
-    /// The plan.
+    /// Returns the plan.
     pub const fn plan(&self) -> &'a Plan<'p> {
         self.plan
     }
 
-    /// Every limit that was checked.
+    /// Returns every limit that was checked.
     pub fn scopes(&self) -> impl Iterator<Item = Scope<'a, 'p>> + use<'a, 'p> {
         self.checked().filter(|scope| !scope.charge.is_gate())
     }
 
-    /// Every limit and every gate.
+    /// Returns every limit and every gate.
     fn checked(&self) -> impl Iterator<Item = Scope<'a, 'p>> + use<'a, 'p> {
         let limits = self.plan.charges().iter().enumerate().flat_map(|(index, charge)| {
             let limits = charge.limits().iter().zip(charge.texts());
@@ -214,13 +217,13 @@ impl<'a, 'p> Answer<'a, 'p> {
         })
     }
 
-    /// Every limit that can be a reason to say no.
+    /// Returns every limit that can deny the request.
     pub fn binding(&self) -> impl Iterator<Item = Scope<'a, 'p>> + use<'a, 'p> {
         self.scopes().filter(|scope| !scope.charge.rule().shadow)
     }
 
-    /// The limit that leaves least to the caller: of those that count requests if there are any,
-    /// because that is what a caller sends more of.
+    /// Returns the limit with the least remaining for the caller. Limits that count requests come
+    /// first, because a caller decides how many requests it sends.
     pub fn tightest(&self) -> Option<Scope<'a, 'p>> {
         self.binding().min_by_key(|scope| {
             let unit = scope.limit.unit();
@@ -228,13 +231,14 @@ impl<'a, 'p> Answer<'a, 'p> {
         })
     }
 
-    /// The limit that the caller goes by: of the effective group, with the longest window.
+    /// Returns the limit that applies to the caller in the effective group: the one with the
+    /// longest window.
     pub fn effective(&self) -> Option<Scope<'a, 'p>> {
         let effective = self.binding().filter(|scope| self.rules.is_effective(scope.charge));
         effective.max_by_key(|scope| scope.limit.window())
     }
 
-    /// The limit that stands in the way.
+    /// Returns the limit that denies the request.
     pub fn hit(&self) -> Option<Scope<'a, 'p>> {
         let Hit { charge, limit } = match self.decision {
             Decision::Allow(_) => self.over?,
@@ -245,10 +249,10 @@ impl<'a, 'p> Answer<'a, 'p> {
         self.checked().filter(|scope| scope.index == charge).nth(limit)
     }
 
-    /// Why not, as one word: `HIT_USER_MODEL_LIMIT`, `EXCEEDS_…` for what never fits,
-    /// `BANNED` for a limit of 0, `UPSTREAM_CLOSED` if the upstream refuses work for a time,
-    /// `STORE_FULL` if the limit was used up by several keys together, `STORE_UNAVAILABLE`, or
-    /// `STORE_LOST_MEMORY` for what is closed until its window is over.
+    /// Returns the reason of a denial as one word: `HIT_USER_MODEL_LIMIT`, `EXCEEDS_…` if the cost
+    /// is larger than the limit, `BANNED` for a limit of 0, `UPSTREAM_CLOSED` if the upstream asked
+    /// for a pause, `STORE_FULL` if several keys share the exhausted counter, `STORE_UNAVAILABLE`,
+    /// or `STORE_LOST_MEMORY` for a limit that stays closed until its window is over.
     pub fn reason(&self) -> Option<impl fmt::Display + use<'a, 'p>> {
         let verb = match self.decision {
             Decision::Allow(_) if self.over.is_none() => return None,
@@ -269,20 +273,20 @@ impl<'a, 'p> Answer<'a, 'p> {
         }))
     }
 
-    /// Whether a limit of 0 is the reason to say no.
+    /// Returns true if a limit of 0 denies the request.
     pub fn is_banned(&self) -> bool {
         self.hit().is_some_and(|hit| hit.charge.bans())
     }
 
-    /// Whether it is denied by a counter that several keys share, because the store had no room for
-    /// one each: nobody knows how much of it is this key's.
+    /// Returns true if the request is denied by a counter that several keys share because the store
+    /// had no room for one each. The share of this key is then unknown.
     pub fn is_full(&self) -> bool {
         matches!(self.decision, Decision::Deny(_))
             && self.hit().is_some_and(|hit| hit.reading.shared)
     }
 
-    /// The rule of a limit that was counted together with other keys, because the store had no room
-    /// for a counter of each.
+    /// Returns the rule of a limit whose counter several keys share, because the store had no room
+    /// for one each.
     pub fn shared(&self) -> Option<&'a str> {
         if !self.decision.readings().iter().any(|reading| reading.shared) {
             return None;
@@ -291,13 +295,13 @@ impl<'a, 'p> Answer<'a, 'p> {
         Some(&scope.charge.rule().name)
     }
 
-    /// The model that all queries name; empty if they don't.
+    /// Returns the model that all queries name; empty if they name none or different ones.
     pub const fn model(&self) -> &'a str {
         self.asked.model
     }
 
-    /// Of a denial for tokens or money, the longest answer that would have been admitted: a shorter
-    /// one does not help against any other limit.
+    /// Returns the largest output cap that would be admitted, for a denial by tokens or money. A
+    /// smaller cap does not help against any other limit.
     pub fn forecast(&self) -> Option<Forecast> {
         let expected = self.asked.expected?;
         let unit = self.hit()?.limit.unit();
@@ -307,35 +311,37 @@ impl<'a, 'p> Answer<'a, 'p> {
         predict::forecast(expected, self.plan, self.decision, self.rules.prices())
     }
 
-    /// Of a denial, what to do about it in words.
+    /// Returns advice for the caller of a denied request.
     pub fn advice(&self) -> Option<String> {
         let forecast = self.forecast()?;
         let wait = self.retry_after().map(Span::as_secs_ceil);
         Some(match (forecast, wait) {
             (Forecast { now: 0, ever: 0 }, None) => {
-                "no answer would ever fit beside what is sent: send less".to_owned()
+                "the input alone is larger than the limit: send a smaller input".to_owned()
             }
             (Forecast { now: 0, ever }, None) => {
-                format!("an answer of at most {ever} tokens can fit, though none does now")
+                format!("an output of at most {ever} tokens can fit later; none fits now")
             }
             (Forecast { now: 0, .. }, Some(wait)) => {
-                format!("nothing of it fits now: all of it would in {wait} s")
+                format!("no output fits now; the whole request fits in {wait} s")
             }
             (Forecast { now, .. }, None) => {
-                format!("it will never fit: an answer of at most {now} tokens would now")
+                format!("the request never fits; an output of at most {now} tokens fits now")
             }
             (Forecast { now, .. }, Some(wait)) => {
-                format!("an answer of at most {now} tokens would fit now, all of it in {wait} s")
+                format!(
+                    "an output of at most {now} tokens fits now; the whole request fits in {wait} s"
+                )
             }
         })
     }
 
-    /// When it was decided.
+    /// Returns the time of the decision.
     pub const fn at(&self) -> Timestamp {
         self.decision.at()
     }
 
-    /// How long to wait before it would fit.
+    /// Returns the time until the request would fit.
     pub const fn retry_after(&self) -> Option<Span> {
         match self.decision {
             Decision::Deny(deny) => Some(deny.start.since(deny.at)),

@@ -1,5 +1,5 @@
-//! The limiter as a service: [`Service`] plans and decides, [`Observer`]s see every decision, and
-//! [`answer::Answer`] words it the same way for every protocol.
+//! The limiter as a service: [`Service`] plans and decides, [`Observer`]s receive every decision,
+//! and [`answer::Answer`] prepares it for the encoders of every protocol.
 
 pub mod answer;
 mod observer;

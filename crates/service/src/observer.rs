@@ -7,138 +7,139 @@ use sluicegate_core::time::{Span, Timestamp};
 
 use crate::answer::Answer;
 
-/// Is told of everything that happens; metrics and the decision log are some.
+/// A receiver of all decisions and their outcomes, such as the metrics and the decision log.
 pub trait Observer: Send + Sync {
-    /// A decision was made.
+    /// Receives a decision.
     fn decided(&self, decided: &Decided<'_, '_, '_>);
 
-    /// Something became of what was decided before.
+    /// Receives a change of an earlier admission, booking or counter.
     fn followed(&self, followed: &Followed<'_, '_>);
 
-    /// The store gave no answer, and no policy decided in its place.
+    /// Receives a request without a decision: the store failed, and no outage policy decided
+    /// instead.
     fn failed(&self, _failed: &Failed<'_, '_, '_>) {}
 
-    /// The store was asked to change something, and it is not known whether it did: it did not
-    /// answer, or the caller stopped waiting.
+    /// Receives a store call with an unknown outcome: the store did not answer, or the caller
+    /// stopped waiting. The change may or may not have happened.
     fn unanswered(&self, _unanswered: &Unanswered) {}
 }
 
-/// A decision with all that led to it.
+/// A decision with the query and the answer.
 pub struct Decided<'a, 'q, 'p> {
-    /// Who asked; of a batch, the first.
+    /// The query; of a batch, the first.
     pub query: &'a Query<'q>,
-    /// What was decided, beside what had to be charged.
+    /// The decision with its plan.
     pub answer: Answer<'a, 'p>,
-    /// How.
+    /// The operation that made the decision.
     pub operation: Operation,
-    /// Who claimed it, if it was booked before.
+    /// The claimant, if the work was booked before.
     pub claimant: Option<Id>,
-    /// How long it took.
+    /// Time that the decision took.
     pub latency: Span,
 }
 
-/// A question without an answer.
+/// A request that got no decision because the store failed.
 pub struct Failed<'a, 'q, 'p> {
-    /// Who asked; of a batch, the first.
+    /// The query; of a batch, the first.
     pub query: &'a Query<'q>,
-    /// What would have been charged.
+    /// The plan that was not charged.
     pub plan: &'a Plan<'p>,
-    /// How.
+    /// The operation that failed.
     pub operation: Operation,
-    /// How long it took.
+    /// Time until the failure.
     pub latency: Span,
 }
 
-/// A call to the store whose answer nobody has seen.
+/// A store call whose outcome is unknown.
 #[derive(Clone, Copy, Debug)]
 pub struct Unanswered {
-    /// The name of the work.
+    /// Id of the request.
     pub id: Id,
-    /// What was asked.
+    /// The operation of the call.
     pub operation: Operation,
-    /// How long the answer was waited for.
+    /// Time spent waiting for the answer.
     pub latency: Span,
 }
 
-/// What became of an admission or of counters.
+/// A change of an earlier admission, booking or counter.
 pub struct Followed<'a, 'p> {
-    /// The name of the work.
+    /// Id of the request.
     pub id: Id,
-    /// By what.
+    /// The operation that made the change.
     pub operation: Operation,
-    /// When, by the clock of the store; not known of a claim that is spent.
+    /// Time of the change by the clock of the store; unknown for a spent claim.
     pub at: Option<Timestamp>,
-    /// What became of it.
+    /// The change.
     pub effect: Effect<'a, 'p>,
-    /// How long it took.
+    /// Time that the operation took.
     pub latency: Span,
 }
 
-/// What became of something.
+/// The change that an operation made.
 #[derive(Clone, Copy)]
 pub enum Effect<'a, 'p> {
-    /// It was settled, released or cancelled.
+    /// The admission was settled, released or cancelled.
     Ended {
-        /// It had been before; nothing changed.
+        /// True if it had ended before and nothing changed.
         replayed: bool,
-        /// Whose handle it was, if it was booked before.
+        /// The claimant of the handle, if the work was booked before.
         claimant: Option<Id>,
-        /// What it cost, if it was settled.
+        /// The actual cost, if the admission was settled.
         cost: Option<&'a Cost>,
     },
-    /// It lasts longer.
+    /// The leases and the hold of the admission were extended.
     Renewed {
-        /// Until when.
+        /// The new end.
         until: Timestamp,
     },
     /// A booking has not started yet.
     Early {
-        /// When it does.
+        /// Start of the booking.
         start: Timestamp,
     },
-    /// A booking that could not be used was made anew.
+    /// A booking that could not be used was replaced by a new one.
     Rebooked {
-        /// When it starts.
+        /// Start of the new booking.
         start: Timestamp,
-        /// What is charged then.
+        /// The charges of the new booking.
         plan: &'a Plan<'p>,
     },
-    /// The claimant was told to go before, and its time is over.
+    /// The claimant had claimed the booking before, and its time is over.
     Spent,
-    /// What the plan would take was given back, of whatever was there.
+    /// Usage was given back, as far as the counters had any.
     Refunded {
-        /// With the counters and amounts.
+        /// The counters and amounts.
         plan: &'a Plan<'p>,
     },
-    /// All usage of the plan's counters was forgotten.
+    /// The usage of the plan's counters was deleted.
     Reset {
-        /// With the counters.
+        /// The counters.
         plan: &'a Plan<'p>,
     },
 }
 
-/// What can be done.
+/// An operation of the limiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
-    /// Charge now, or not at all.
+    /// Charges now or denies.
     Acquire,
-    /// Charge nothing.
+    /// Reads without charging.
     Peek,
-    /// Charge for the first instant that fits.
+    /// Charges at the first instant that fits.
     Book,
-    /// Use a booking.
+    /// Uses a booking.
     Claim,
-    /// Replace the estimate by the actual cost.
+    /// Replaces the estimate with the actual cost.
     Settle,
-    /// Give leases back.
+    /// Frees concurrency slots.
     Release,
-    /// Make leases and hold last longer.
+    /// Extends leases and the hold.
     Renew,
-    /// Take back work that never left.
+    /// Gives back all charges of work that did not run.
     Cancel,
-    /// Give back without saying of which work.
+    /// Gives back usage without naming an admission.
     Refund,
-    /// Forget usage.
+    /// Deletes usage.
     Reset,
 }
 
@@ -157,7 +158,7 @@ impl Operation {
         Self::Reset,
     ];
 
-    /// Its name in metrics and in the decision log.
+    /// Returns the name used in metrics and in the decision log.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Acquire => "acquire",

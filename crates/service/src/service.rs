@@ -1,4 +1,4 @@
-//! [`Service`]: the limiter that every listener, gateway and worker asks, with its observers.
+//! [`Service`]: the limiter that every listener, gateway and worker calls, with its observers.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,16 +15,16 @@ use sluicegate_store::{AnyStore, SharedClock};
 use crate::answer::{Answer, Asked};
 use crate::observer::{Decided, Effect, Failed, Followed, Observer, Operation, Unanswered};
 
-/// The questions that are answered by a decision.
+/// A kind of request that is answered with a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Question {
-    /// May it go now? If so, it is charged.
+    /// Charges now or denies.
     Acquire,
-    /// The same, and the answer is no also if rules have counted more than their limit.
+    /// Charges now, and also denies if a rule counted more than its limit.
     Tally,
-    /// Could it? Nothing is charged.
+    /// Decides without charging.
     Peek,
-    /// When may it go? It is charged for then.
+    /// Charges at the first instant that fits.
     Book,
 }
 
@@ -38,7 +38,7 @@ impl Question {
     }
 }
 
-/// The limiter behind every front door.
+/// The limiter with its clock and its observers, shared by all protocol servers.
 pub struct Service {
     limiter: Limiter<AnyStore>,
     clock: SharedClock,
@@ -46,19 +46,19 @@ pub struct Service {
     observers: Vec<Box<dyn Observer>>,
 }
 
-/// Why there is no decision.
+/// A request that got no decision.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// The query is at fault.
+    /// The query is invalid.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// The store is.
+    /// The store failed.
     #[error(transparent)]
     Store(#[from] store::Error),
 }
 
 impl Service {
-    /// A service over a limiter. The clock is this node's: calendar windows and latencies go by it.
+    /// Creates a service. `clock` is the clock of this node; calendar windows and latencies use it.
     pub fn new(
         limiter: Limiter<AnyStore>,
         clock: impl Clock + 'static,
@@ -68,29 +68,30 @@ impl Service {
         Self { limiter, clock, ids: Ids::new(), observers }
     }
 
-    /// The limiter itself.
+    /// Returns the limiter.
     pub const fn limiter(&self) -> &Limiter<AnyStore> {
         &self.limiter
     }
 
-    /// The clock of this node.
+    /// Returns the clock of this node.
     pub const fn clock(&self) -> &SharedClock {
         &self.clock
     }
 
-    /// The time of this node.
+    /// Returns the time of this node.
     pub fn now(&self) -> Timestamp {
         self.clock.now()
     }
 
-    /// A name for a request whose caller gave none.
+    /// Returns a new id for a request whose caller gave none.
     pub fn request_id(&self) -> RequestId {
         RequestId::ours(self.ids.next())
     }
 
-    /// Decides on one or several queries as one plan, and lets `tell` tell the result.
+    /// Decides on one or several queries as one plan, and passes the answer to `tell`.
     ///
-    /// The answer is told while the rules that were planned by are still at hand.
+    /// `tell` runs while the rules of the plan are still borrowed, so it can encode the answer
+    /// without copying them.
     pub async fn decide<T>(
         &self,
         queries: &[Query<'_>],
@@ -128,7 +129,7 @@ impl Service {
         Ok(tell(&answer))
     }
 
-    /// Asks whether a booking is good, and lets `tell` tell the result.
+    /// Claims a booking, and passes the result to `tell`.
     pub async fn claim<T>(
         &self,
         query: &Query<'_>,
@@ -167,8 +168,8 @@ impl Service {
         Ok(tell(&rules, &plan, claim))
     }
 
-    /// Replaces the estimate of an admission by its actual cost.
-    pub async fn settle(&self, handle: &Handle, cost: &Cost) -> Result<EndResult, store::Error> {
+    /// Replaces the estimate of an admission with its actual cost.
+    pub async fn settle(&self, handle: &Handle, cost: &Cost) -> Result<Ended, store::Error> {
         let began = self.clock.now();
         let waiting = self.waiting(handle.id, Operation::Settle, began);
         let ended = waiting.heard(self.limiter.settle(handle, cost).await)?;
@@ -176,8 +177,8 @@ impl Service {
         Ok(ended)
     }
 
-    /// Gives the leases of an admission back.
-    pub async fn release(&self, handle: &Handle) -> Result<EndResult, store::Error> {
+    /// Frees the concurrency slots of an admission.
+    pub async fn release(&self, handle: &Handle) -> Result<Ended, store::Error> {
         let began = self.clock.now();
         let waiting = self.waiting(handle.id, Operation::Release, began);
         let ended = waiting.heard(self.limiter.release(handle).await)?;
@@ -185,8 +186,8 @@ impl Service {
         Ok(ended)
     }
 
-    /// Takes back work that never left.
-    pub async fn cancel(&self, handle: &Handle) -> Result<EndResult, store::Error> {
+    /// Gives back all charges of an admission whose work did not run.
+    pub async fn cancel(&self, handle: &Handle) -> Result<Ended, store::Error> {
         let began = self.clock.now();
         let waiting = self.waiting(handle.id, Operation::Cancel, began);
         let ended = waiting.heard(self.limiter.cancel(handle).await)?;
@@ -194,8 +195,8 @@ impl Service {
         Ok(ended)
     }
 
-    /// Makes the leases and the hold of an admission last longer.
-    pub async fn renew(&self, handle: &Handle) -> Result<Renewal, store::Error> {
+    /// Extends the leases and the hold of an admission.
+    pub async fn renew(&self, handle: &Handle) -> Result<Renewed, store::Error> {
         let began = self.clock.now();
         let waiting = self.waiting(handle.id, Operation::Renew, began);
         let renewed = waiting.heard(self.limiter.renew(handle).await)?;
@@ -204,7 +205,8 @@ impl Service {
         Ok(renewed)
     }
 
-    /// Gives back what a query would be charged, and lets `tell` tell what its limits show then.
+    /// Gives back the charges of a query without naming an admission, and passes the remaining
+    /// usage to `tell`.
     pub async fn refund<T>(
         &self,
         query: &Query<'_>,
@@ -226,8 +228,8 @@ impl Service {
         Ok(tell(&rules, &plan, usage))
     }
 
-    /// Forgets the usage of the counters that a query is charged on, and lets `tell` tell which.
-    /// `chosen` says of which rules.
+    /// Deletes the usage of the counters that a query is charged on, and passes the affected plan
+    /// to `tell`. `chosen` selects rules by name.
     pub async fn reset<T>(
         &self,
         query: &Query<'_>,
@@ -248,8 +250,8 @@ impl Service {
         Ok(tell(&plan))
     }
 
-    /// Keeps the gates of a query's rules closed for so long; see [`Store::close`](store::Store::close).
-    pub async fn close(&self, query: &Query<'_>, span: Span) -> Result<GateClosure, Failure> {
+    /// Closes the gates of a query's rules for `span`; see [`Store::close`](store::Store::close).
+    pub async fn close(&self, query: &Query<'_>, span: Span) -> Result<Shut, Failure> {
         let rules = self.limiter.rules();
         let plan = rules.plan(query, &self.clock)?;
         Ok(self.limiter.close(&plan, span).await?)
@@ -278,7 +280,7 @@ impl Service {
         error: &store::Error,
         began: Timestamp,
     ) {
-        // All others are about the request, not about the store.
+        // The other errors are about the request, not about the store.
         let of_store = matches!(
             error,
             store::Error::Unavailable(_) | store::Error::ClockSkew | store::Error::Full
@@ -319,14 +321,14 @@ impl Service {
         }
     }
 
-    /// Begins to wait for the store. If its answer never comes, or the caller stops waiting, the
-    /// observers are told.
+    /// Starts a store call. If the call is dropped without a known outcome, it notifies the
+    /// observers.
     fn waiting(&self, id: Id, operation: Operation, began: Timestamp) -> Waiting<'_> {
         let (observers, clock) = (&self.observers[..], &self.clock as &dyn Clock);
         Waiting { observers, clock, id, operation, began, known: operation == Operation::Peek }
     }
 
-    /// Reads something of the store that is about the plan of a query.
+    /// Runs a store operation with the plan of a query.
     pub async fn with_plan<T>(
         &self,
         query: &Query<'_>,
@@ -338,19 +340,19 @@ impl Service {
     }
 }
 
-/// A call to the store that is under way.
+/// A store call in flight.
 struct Waiting<'a> {
     observers: &'a [Box<dyn Observer>],
     clock: &'a dyn Clock,
     id: Id,
     operation: Operation,
     began: Timestamp,
-    /// It is known what became of it; of a call that changes nothing it always is.
+    /// True if the outcome is known; always true for a call that changes nothing.
     known: bool,
 }
 
 impl Waiting<'_> {
-    /// Passes an answer on. An error that leaves open what happened is no answer.
+    /// Records the result and passes it on. After `Unavailable` the outcome is unknown.
     fn heard<T>(mut self, answer: Result<T, store::Error>) -> Result<T, store::Error> {
         self.known |= !matches!(answer, Err(store::Error::Unavailable(_)));
         answer
@@ -367,7 +369,7 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// One plan for all queries of a call.
+/// Plans all queries of a call as one plan.
 fn plan<'a>(
     rules: &'a Ruleset,
     queries: &'a [Query<'_>],
@@ -377,7 +379,7 @@ fn plan<'a>(
     rules.plan_together(first, rest, clock)
 }
 
-/// Names that nobody else makes up: random for this process, then counted.
+/// Generator of unique ids: random for this process, then counted up.
 struct Ids {
     process: u64,
     next: AtomicU64,

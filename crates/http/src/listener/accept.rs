@@ -1,4 +1,5 @@
-//! Getting connections from the system, also when it has none to give.
+//! Accepts connections, with a backoff when the system is out of resources and a summary of
+//! failures for the log.
 
 use std::future::{Future, pending};
 use std::io::{self, ErrorKind};
@@ -8,14 +9,14 @@ use tokio::net::TcpStream;
 use tokio::time::{Interval, MissedTickBehavior, interval, sleep};
 use tracing::warn;
 
-/// Pause after a failure that is ours, such as too many open files.
+/// Pause after a local failure, such as too many open files.
 const BACKOFF: Duration = Duration::from_millis(100);
 
-/// The least time between two log lines of a kind that strangers can cause.
+/// Minimum time between two log lines of a kind that any client can cause.
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The next connection. An error comes [`BACKOFF`] late: the connection that could not be accepted
-/// stays in the queue, and asking again at once would take a whole core.
+/// Accepts the next connection. Returns an error only after [`BACKOFF`]: the connection that could
+/// not be accepted stays in the backlog, and an immediate retry would use a whole core.
 pub(super) async fn accept<A, F>(next: impl Fn() -> F) -> io::Result<(TcpStream, A)>
 where
     F: Future<Output = io::Result<(TcpStream, A)>>,
@@ -32,7 +33,7 @@ where
     }
 }
 
-/// The client was gone before we came to it: nothing is wrong with the listener.
+/// Returns true if the client left before its connection was accepted; the listener itself is fine.
 fn is_of_one_connection(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -40,7 +41,7 @@ fn is_of_one_connection(error: &io::Error) -> bool {
     )
 }
 
-/// What goes wrong in floods, summed up for the log.
+/// Refused connections and accept errors, collected for one log line per interval.
 pub(super) struct Troubles {
     every: Interval,
     refused: u64,
@@ -51,34 +52,34 @@ pub(super) struct Troubles {
 impl Troubles {
     pub(super) fn new() -> Self {
         let mut every = interval(LOG_INTERVAL);
-        // After a quiet time the first trouble is logged at once, the next a second later.
+        // After a quiet time the first problem is logged at once, the next a second later.
         every.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self { every, refused: 0, failed: 0, last_error: None }
     }
 
-    /// A connection was closed because there are too many.
+    /// Counts a connection that was closed because too many are open.
     pub(super) fn refused(&mut self) {
         self.refused += 1;
     }
 
-    /// The system gave an error instead of a connection.
+    /// Counts an accept error.
     pub(super) fn failed(&mut self, error: io::Error) {
         self.failed += 1;
         self.last_error = Some(error);
     }
 
-    /// Logs what has gathered, as soon as that is due. Waits for ever if all is well: whoever
-    /// tells of a trouble must ask anew.
+    /// Logs the collected problems when the next log line is due. Never returns while there are
+    /// none, so call it again after each problem.
     pub(super) async fn report(&mut self) {
         if self.refused == 0 && self.failed == 0 {
             return pending().await;
         }
         self.every.tick().await;
         if self.refused > 0 {
-            warn!(connections = self.refused, "refused, connections_max are open");
+            warn!(connections = self.refused, "connections refused: connections_max are open");
         }
         if let Some(error) = self.last_error.take() {
-            warn!(%error, times = self.failed, "can't accept connections");
+            warn!(%error, times = self.failed, "accept failed");
         }
         (self.refused, self.failed) = (0, 0);
     }
@@ -90,7 +91,7 @@ mod tests {
     use std::cell::Cell;
     use tokio::time::timeout;
 
-    /// How often the system is asked within ten pauses, if it answers with `kind`.
+    /// Counts the accept calls within ten pauses if every call fails with `kind`.
     async fn asked(kind: ErrorKind) -> u32 {
         let asked = Cell::new(0);
         let next = || async {

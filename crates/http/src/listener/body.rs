@@ -1,5 +1,5 @@
-//! The bodies that cross a listener: a request's must arrive in time, and an answer's keeps the
-//! pulse of its connection.
+//! Request and response bodies of a listener. A request body must arrive in time; a response body
+//! reports the activity of its connection.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -17,12 +17,12 @@ use super::pulse::Work;
 
 /// The error in a request body that did not arrive in time.
 ///
-/// Whoever reads the body finds it among the sources of the error; the right answer is 408. The
+/// A handler that reads the body finds it among the sources of the error and should answer 408. The
 /// connection (HTTP/1) or stream (HTTP/2) is closed after any answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("request body did not arrive within {0:?}: send it faster, or send less")]
 pub struct BodyTimeout(
-    /// The time it had.
+    /// The time limit.
     pub Duration,
 );
 
@@ -31,7 +31,7 @@ pin_project! {
     pub(super) struct Timed {
         body: Incoming,
         timeout: Option<Duration>,
-        // Made when there is something to wait for: most bodies arrive with their header.
+        // Created at the first wait: most bodies arrive with their header.
         #[pin]
         deadline: Option<Sleep>,
     }
@@ -61,7 +61,7 @@ impl http_body::Body for Timed {
         if this.deadline.is_none() {
             this.deadline.set(Some(sleep(timeout)));
         }
-        let deadline = this.deadline.as_mut().as_pin_mut().expect("it was made above");
+        let deadline = this.deadline.as_mut().as_pin_mut().expect("deadline was set above");
         ready!(deadline.poll(cx));
         Poll::Ready(Some(Err(BodyTimeout(timeout).into())))
     }
@@ -75,7 +75,7 @@ impl http_body::Body for Timed {
     }
 }
 
-/// The body of an answer.
+/// A response body that reports whether the server or the client makes the next step.
 pub(super) struct Watched {
     body: Body,
     work: Work,
@@ -96,7 +96,7 @@ impl http_body::Body for Watched {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let polled = Pin::new(&mut self.body).poll_frame(cx);
-        // hyper asks for the next part only when the client has room for it.
+        // hyper polls for the next frame only when the client has room for it.
         match polled {
             Poll::Pending => self.work.ours(),
             Poll::Ready(_) => self.work.theirs(),

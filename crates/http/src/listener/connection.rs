@@ -1,4 +1,4 @@
-//! One connection, from its handshake to its end.
+//! Serves one connection, from its TLS handshake to its end.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -21,14 +21,16 @@ use super::service::App;
 use super::{Options, Peer, Stats};
 use crate::tls::Tls;
 
-/// HTTP/1 can't do with less.
+/// Minimum buffer of hyper's HTTP/1.
 const HTTP1_BUFFER_MIN: usize = 8192;
-/// Streams that a client may reset before we have looked at them: more is a flood ("rapid reset").
+/// Maximum number of streams that a client may reset before the server has looked at them; more is
+/// a flood ("rapid reset").
 const RESETS_PENDING_MAX: usize = 20;
-/// Streams that we may have to reset for a client's mistakes before we end the connection.
+/// Maximum number of streams that the server resets for client errors before it ends the
+/// connection.
 const RESETS_LOCAL_MAX: usize = 1024;
 
-/// What all connections of a listener share.
+/// Everything that the connections of a listener share.
 pub(super) struct Connector {
     app: Router,
     options: Options,
@@ -48,10 +50,10 @@ impl Connector {
         Self { app, options, tls, stats, http }
     }
 
-    /// Serves `stream` until it ends, is given up, or `shutdown` is cancelled and the last answer
-    /// is out.
+    /// Serves `stream` until the client closes it, it times out, or `shutdown` is cancelled and the
+    /// last response is sent.
     pub(super) async fn run(&self, stream: TcpStream, peer: Peer, shutdown: CancellationToken) {
-        // What is written is complete: there is nothing that it should wait for.
+        // Writes are complete messages, so there is nothing that they should wait for.
         if let Err(error) = stream.set_nodelay(true) {
             debug!(%error, "can't set TCP_NODELAY");
         }
@@ -63,7 +65,7 @@ impl Connector {
             },
         };
         if let Err(error) = ended {
-            // Strangers cause these at will: not for the eyes of an operator.
+            // Debug level: any client can cause these at will.
             debug!(%error, "connection failed");
         }
     }
@@ -88,7 +90,7 @@ impl Connector {
         None
     }
 
-    /// Speaks HTTP on `stream`, and watches that something happens.
+    /// Runs HTTP on `stream` and closes it if it is idle.
     async fn drive(
         &self,
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -103,7 +105,7 @@ impl Connector {
         let router = self.app.clone();
         let app = App { router, body_timeout, peer, findings, pulse: Arc::clone(&pulse) };
         let io = TokioIo::new(stream);
-        // An application that answers 101 takes the connection over; most never do.
+        // A handler that answers 101 takes over the connection; most never do.
         let mut connection = pin!(self.http.serve_connection_with_upgrades(io, app));
 
         let mut patience = header_timeout.min(idle_timeout);
@@ -111,8 +113,8 @@ impl Connector {
         let mut is_closing = false;
         loop {
             tokio::select! {
-                // The connection comes first: a request that is already here gets its answer,
-                // even if the time is over or we shut down.
+                // The connection comes first: a request that has already arrived gets its response,
+                // even if the time is over or the server shuts down.
                 biased;
                 ended = connection.as_mut() => return ended,
                 () = shutdown.cancelled(), if !is_closing => {
@@ -128,7 +130,7 @@ impl Connector {
                     if !is_closing {
                         self.stats.add_timed_out();
                     }
-                    // It was never used, or the client does not even take our farewell.
+                    // It was never used, or the client does not even read the closing message.
                     if is_closing || pulse.is_unborn() {
                         return Ok(());
                     }
@@ -146,7 +148,7 @@ fn http(options: &Options) -> auto::Builder<TokioExecutor> {
     let header_bytes_max = usize::try_from(options.header_bytes_max).unwrap_or(usize::MAX);
     http.http1()
         .timer(TokioTimer::new())
-        // It would also end idle connections, and take a timer for each request.
+        // hyper's own timeout would also end idle connections and needs a timer per request.
         .header_read_timeout(None)
         .max_buf_size(header_bytes_max.max(HTTP1_BUFFER_MIN));
     http.http2()
@@ -155,7 +157,7 @@ fn http(options: &Options) -> auto::Builder<TokioExecutor> {
         .max_concurrent_streams(options.streams_max)
         .max_pending_accept_reset_streams(RESETS_PENDING_MAX)
         .max_local_error_reset_streams(RESETS_LOCAL_MAX)
-        // Finds clients that vanished while we work for them.
+        // Finds clients that vanished while the server works for them.
         .keep_alive_interval(options.idle_timeout)
         .keep_alive_timeout(options.header_timeout);
     http

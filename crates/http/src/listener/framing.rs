@@ -1,10 +1,9 @@
-//! Finds HTTP/1 requests that state their length twice, by Content-Length and by
-//! Transfer-Encoding.
+//! Finds HTTP/1 requests that state their length twice, by Content-Length and by Transfer-Encoding.
 //!
-//! hyper reads such a request by its chunks and drops the length, so that an application never
-//! learns of it. RFC 9112 allows that, but two proxies that choose differently see different
-//! requests in the same bytes. So the bytes are looked at on their way to hyper: they are never
-//! changed, bodies are skipped, and of a head no more than one line is kept.
+//! hyper reads such a request by its chunks and drops the length, so that an application never sees
+//! the conflict. RFC 9112 allows that, but two proxies that choose differently see different
+//! requests in the same bytes (request smuggling). [`Inspected`] therefore parses the bytes on
+//! their way to hyper. It never changes them, skips bodies, and keeps at most one line of a head.
 
 use std::io;
 use std::pin::Pin;
@@ -14,35 +13,35 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// How much of a line is kept: more than a name and a length take.
+/// Maximum number of bytes kept of a line: enough for the field names and lengths that matter.
 const LINE_BYTES_MAX: usize = 128;
 /// The first line of an HTTP/2 connection, which has framing of its own.
 const HTTP2: &[u8] = b"PRI * HTTP/2.0";
 
-/// In the extensions of a request that states its length twice, or comes after bytes that were not
-/// understood.
+/// Marker in the extensions of a request that states its length twice, or that follows bytes that
+/// could not be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Doubtful;
 
-/// What an [`Inspected`] stream has found, for the application on the same connection.
+/// Results of an [`Inspected`] stream, for the application on the same connection.
 #[derive(Debug)]
 pub(super) struct Findings {
-    /// The number of the first request that is in doubt.
+    /// Number of the first ambiguous request.
     doubtful_from: AtomicU64,
-    /// How many requests the application has got.
+    /// Number of requests that the application has received.
     requests: AtomicU64,
 }
 
 impl Findings {
-    /// The next request of the connection: whether it is in doubt. Heads are parsed after they are
-    /// read, and in their order.
+    /// Counts the next request of the connection and returns the marker if it is ambiguous. The
+    /// application receives requests in the order in which their heads were read.
     pub(super) fn next(&self) -> Option<Doubtful> {
         let number = self.requests.fetch_add(1, Relaxed);
         (number >= self.doubtful_from.load(Relaxed)).then_some(Doubtful)
     }
 }
 
-/// A stream whose requests are looked at, if anybody wants to know.
+/// A stream whose requests are inspected, if enabled.
 pub(super) struct Inspected<S> {
     stream: S,
     inspector: Option<Inspector>,
@@ -101,17 +100,17 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Inspected<S> {
     }
 }
 
-/// Where in a connection the next byte is.
+/// The parser's position in a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Before a request: empty lines don't count.
+    /// Before a request; empty lines are skipped.
     Between,
     Head(Head),
-    /// So many bytes of a body, or of a chunk and its line break.
+    /// The remaining bytes of a body, or of a chunk and its line break.
     Skip(u64, After),
     ChunkSize,
     Trailer,
-    /// Nothing more is looked at.
+    /// The rest of the connection is not inspected.
     Off,
 }
 
@@ -121,19 +120,20 @@ enum After {
     Chunk,
 }
 
-/// What a head has said so far.
+/// The length fields of a head so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Head {
     length: Option<u64>,
     chunked: bool,
 }
 
-/// What was not understood. hyper refuses it as well; if it did not, what follows would be in doubt.
+/// Bytes that could not be parsed. hyper refuses them as well; if it did not, everything after them
+/// would be ambiguous.
 struct Odd;
 
 struct Inspector {
     state: State,
-    /// The beginning of a line whose end is still to come.
+    /// The beginning of a line whose end has not arrived.
     line: Vec<u8>,
     heads: u64,
     findings: Arc<Findings>,
@@ -165,7 +165,7 @@ impl Inspector {
         &bytes[here..]
     }
 
-    /// Takes the next line, or the part of it that is here.
+    /// Parses the next line, or buffers the part of it that has arrived.
     fn gather<'b>(&mut self, bytes: &'b [u8]) -> &'b [u8] {
         let Some(end) = memchr::memchr(b'\n', bytes) else {
             self.keep(bytes);
@@ -189,7 +189,7 @@ impl Inspector {
         rest
     }
 
-    /// Keeps the beginning of a line, and its last byte: that may be half of a line break.
+    /// Keeps the beginning of a line and its last byte, which may be half of a line break.
     fn keep(&mut self, part: &[u8]) {
         let room = LINE_BYTES_MAX.saturating_sub(self.line.len());
         match part.split_at_checked(room) {
@@ -202,7 +202,7 @@ impl Inspector {
         }
     }
 
-    /// What comes after a line, which is given without its `\n`.
+    /// Returns the state after a line, which is given without its `\n`.
     fn next(&mut self, line: &[u8]) -> Result<State, Odd> {
         let (text, crlf) = match line.strip_suffix(b"\r") {
             Some(text) => (text, true),
@@ -214,7 +214,7 @@ impl Inspector {
             State::Between => Ok(State::Head(Head::default())),
             State::Head(head) if text.is_empty() => self.end(head),
             State::Head(head) => head.with(text).map(State::Head),
-            // From here on only whole line breaks count.
+            // From here on only CRLF ends a line.
             _ if !crlf => Err(Odd),
             State::ChunkSize => match chunk_size(text)? {
                 0 => Ok(State::Trailer),
@@ -241,7 +241,7 @@ impl Inspector {
 impl Head {
     fn with(mut self, field: &[u8]) -> Result<Self, Odd> {
         let colon = memchr::memchr(b':', field);
-        // A name that is longer than what is kept is none of ours.
+        // A name longer than the buffer is neither of the two fields.
         let Some(colon) = colon else { return Ok(self) };
         let (name, value) = (&field[..colon], field[colon + 1..].trim_ascii());
         if name.eq_ignore_ascii_case(b"transfer-encoding") {
@@ -270,8 +270,8 @@ fn chunk_size(line: &[u8]) -> Result<u64, Odd> {
 mod tests {
     use super::*;
 
-    /// Which of the first eight requests on a connection with these bytes are in doubt: `.` for
-    /// those that are not. However the bytes are cut, it is the same.
+    /// Checks which of the first eight requests on a connection are ambiguous: `!` if ambiguous,
+    /// `.` if not. The result does not depend on how the bytes are split into reads.
     #[track_caller]
     fn check(bytes: &str, expected: &str) {
         for step in 1..=bytes.len() {

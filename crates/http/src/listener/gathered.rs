@@ -1,9 +1,9 @@
-//! Gathers small answers of one HTTP/2 connection into one write.
+//! Combines small responses of one HTTP/2 connection into one write.
 //!
-//! Requests that arrive together are answered one after the other, each by a task of its own, and
-//! the connection is woken by the first of them. It would write that one answer: a system call,
-//! which costs more than the decision in it. So it lets the tasks that are ready go first, and
-//! writes what they have all left.
+//! Requests that arrive together are answered by separate tasks, and the first response wakes the
+//! connection. Without this, the connection would write that one response: a system call that costs
+//! more than the decision in it. Instead it lets the ready tasks run first and then writes all
+//! their responses.
 
 use std::io;
 use std::pin::Pin;
@@ -11,11 +11,11 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// A stream that writes when everybody else had a turn, if it is told to.
+/// A stream that delays its first write until the other ready tasks have run, if enabled.
 pub(super) struct Gathered<S> {
     stream: S,
     gathers: bool,
-    /// Whether the others had their turn, for what is to be written until the next flush.
+    /// True if the other tasks have run since the last flush.
     waited: bool,
 }
 
@@ -42,7 +42,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Gathered<S> {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         if self.gathers && !std::mem::replace(&mut self.waited, true) {
-            // A task that wakes itself comes after those that are ready.
+            // A task that wakes itself is scheduled after the tasks that are ready.
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
@@ -54,12 +54,12 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Gathered<S> {
         cx: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        debug_assert!(!self.gathers, "it says that it does not");
+        debug_assert!(!self.gathers, "is_write_vectored returns false while writes are combined");
         Pin::new(&mut self.stream).poll_write_vectored(cx, bytes)
     }
 
-    /// h2 gathers in one buffer what is short, and more of it where writing is not vectored: up to
-    /// 1024 bytes instead of 256. What is longer it writes on its own.
+    /// Returns false while writes are combined: without vectored writes, h2 copies frames of up to
+    /// 1024 bytes into one buffer instead of 256. It writes longer frames separately.
     fn is_write_vectored(&self) -> bool {
         !self.gathers && self.stream.is_write_vectored()
     }
@@ -83,7 +83,7 @@ mod tests {
     use tokio::io::AsyncWriteExt;
     use tokio::sync::mpsc;
 
-    /// Counts what is written.
+    /// A writer that counts its writes.
     struct Counted(Arc<AtomicUsize>);
 
     impl AsyncWrite for Counted {
@@ -105,7 +105,7 @@ mod tests {
         }
     }
 
-    /// How many writes it takes for the answers of 16 tasks that are ready together.
+    /// Counts the writes for the responses of 16 tasks that are ready together.
     async fn writes(gathers: bool) -> usize {
         let written = Arc::new(AtomicUsize::new(0));
         let mut stream = Gathered::new(Counted(written.clone()), gathers);
@@ -115,7 +115,7 @@ mod tests {
             tokio::spawn(async move { answer.send(b'a') });
         }
         drop(answer);
-        // Like a connection: takes what is there whenever it can write.
+        // Behaves like a connection: takes all available responses whenever it can write.
         let mut buffer = Vec::new();
         while let Some(byte) = answers.recv().await {
             buffer.push(byte);
@@ -137,7 +137,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
     async fn answers_that_are_ready_together_are_written_together() {
-        // The connection is a task like the others, and the first of them wakes it.
+        // The connection is a task like the others, and the first response wakes it.
         assert_eq!(tokio::spawn(writes(true)).await.unwrap(), 1);
         assert!(tokio::spawn(writes(false)).await.unwrap() > 1);
     }

@@ -1,23 +1,22 @@
-//! From a bound socket to an application: accepts connections, speaks HTTP/1.1 and HTTP/2 on
-//! them, with TLS if asked to, and ends in good order.
+//! The listener: accepts connections on a bound socket, serves HTTP/1.1 and HTTP/2 on them,
+//! optionally with TLS, and shuts down gracefully.
 //!
-//! Whoever connects is a stranger until proven otherwise, so everything that a client can hold
-//! has a bound:
+//! No client is trusted, so everything that a client can occupy has a maximum:
 //!
-//! | the client                                | is cut off                                  |
-//! |-------------------------------------------|---------------------------------------------|
-//! | comes when `connections_max` are open     | at once                                     |
-//! | doesn't finish its TLS handshake          | after `header_timeout`                      |
-//! | doesn't finish its first request's header | after `header_timeout`                      |
-//! | trickles a request body                   | after `body_timeout`, by an error in it     |
-//! | has answers waiting that it doesn't read  | after one to two `idle_timeout`             |
-//! | has nothing more to say, or very slowly   | after one to two `idle_timeout`             |
-//! | sends a header above `header_bytes_max`   | at once, with 431                           |
-//! | opens and resets HTTP/2 streams in floods | at once, by GOAWAY                          |
-//! | is still served when we shut down         | after `shutdown_grace`                      |
+//! | the client                                 | is cut off                                 |
+//! |--------------------------------------------|--------------------------------------------|
+//! | connects while `connections_max` are open  | at once                                    |
+//! | does not finish its TLS handshake          | after `header_timeout`                     |
+//! | does not finish its first request's header | after `header_timeout`                     |
+//! | sends a request body too slowly            | after `body_timeout`, by an error in it    |
+//! | does not read its responses                | after one to two `idle_timeout`            |
+//! | sends nothing, or very slowly              | after one to two `idle_timeout`            |
+//! | sends a header above `header_bytes_max`    | at once, with 431                          |
+//! | opens and resets HTTP/2 streams in floods  | at once, by GOAWAY                         |
+//! | is still being served at shutdown          | after `shutdown_grace`                     |
 //!
-//! A later request's header is part of the idle time: a client that trickles it costs what a
-//! client that keeps silent costs, and gets no more time.
+//! A later request's header is part of the idle time: a client that sends it slowly costs as much
+//! as an idle client, and gets no more time.
 
 mod accept;
 mod body;
@@ -47,38 +46,38 @@ use self::accept::{Troubles, accept};
 use self::connection::Connector;
 use crate::tls::Tls;
 
-/// The bounds of a listener.
+/// Limits and options of a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Connections open at a time; those beyond are closed at once. Each takes a file descriptor.
+    /// Maximum number of open connections; more are closed at once. Each needs a file descriptor.
     pub connections_max: usize,
-    /// From the connection to the TLS session, and from there to the first request. No longer
-    /// than `idle_timeout`.
+    /// Maximum time for the TLS handshake, and again for the first request's header. At most
+    /// `idle_timeout`.
     pub header_timeout: Duration,
-    /// From the header of a request to the end of its body. `None` is for protocols whose
-    /// requests are streams that end when the client likes.
+    /// Maximum time from the header of a request to the end of its body. `None` is for protocols
+    /// whose requests are streams without a fixed end.
     pub body_timeout: Option<Duration>,
-    /// How long a connection may stay open on which nothing happens.
+    /// Maximum time without activity before a connection is closed.
     pub idle_timeout: Duration,
-    /// Size of the header of a request. HTTP/1 takes at least 8192.
+    /// Maximum size of a request header. HTTP/1 accepts at least 8192.
     pub header_bytes_max: u32,
-    /// Requests at a time on one HTTP/2 connection.
+    /// Maximum number of concurrent requests on one HTTP/2 connection.
     pub streams_max: u32,
-    /// How long requests in flight may take to finish when the server shuts down.
+    /// Maximum time for requests in flight to finish at shutdown.
     pub shutdown_grace: Duration,
-    /// Whether answers are short, and many of them on one connection, as those of gRPC are: they
-    /// are gathered into one write.
+    /// Combines responses into one write. For protocols with many short responses on one
+    /// connection, such as gRPC.
     pub gathers: bool,
-    /// Whether the extensions of a request tell its [`Peer`].
+    /// Adds the client's address to the extensions of each request, as [`Peer`].
     pub tell_peer: bool,
-    /// Whether the extensions of a request tell that it is [`Doubtful`].
+    /// Adds [`Doubtful`] to the extensions of each request with an ambiguous length.
     pub tell_doubts: bool,
 }
 
-/// Who is at the other end of a request's connection, in its extensions.
+/// The client at the other end of a request's connection, in the request's extensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer(
-    /// Its address.
+    /// Address of the client.
     pub SocketAddr,
 );
 
@@ -88,8 +87,8 @@ impl Default for Options {
             connections_max: 10_000,
             header_timeout: Duration::from_secs(10),
             body_timeout: Some(Duration::from_secs(30)),
-            // Longer than the 60 s of common load balancers: the side that sends requests
-            // must be the one that closes, or a request crosses the closing and is lost.
+            // Longer than the 60 s of common load balancers: the side that sends requests must
+            // close first, or a request can cross the closing and be lost.
             idle_timeout: Duration::from_secs(75),
             header_bytes_max: 32 * 1024,
             streams_max: 256,
@@ -101,27 +100,27 @@ impl Default for Options {
     }
 }
 
-/// Why a listener did not end in good order.
+/// An unclean end of a listener.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// Requests were still in flight when the grace was over.
+    /// Requests were still in flight when the grace period was over.
     #[error(
         "shutdown cut off {connections} connections that were still busy after {grace:?}: \
          raise shutdown_grace if their work takes longer"
     )]
     Unfinished {
-        /// How many were cut off.
+        /// Number of connections that were cut off.
         connections: usize,
-        /// The grace they were given.
+        /// The grace period.
         grace: Duration,
     },
 }
 
-/// Serves `app` to whoever connects to `listener`, until `shutdown` is cancelled.
+/// Serves `app` on `listener` until `shutdown` is cancelled.
 ///
-/// Then it stops listening, gives up idle connections, and returns when the last request in
-/// flight is answered or `shutdown_grace` is over. Dropping the future closes the listener and
-/// every connection at once.
+/// Then it stops listening, closes idle connections, and returns when the last request in flight is
+/// answered or `shutdown_grace` is over. Dropping the future closes the listener and every
+/// connection at once.
 pub async fn serve(
     listener: TcpListener,
     app: Router,
@@ -136,7 +135,7 @@ pub async fn serve(
     let mut troubles = Troubles::new();
     loop {
         tokio::select! {
-            // Those that ended are counted out before a new one is counted in.
+            // Ended connections are removed before a new one is counted.
             biased;
             () = shutdown.cancelled() => break,
             Some(ended) = connections.join_next() => report(ended),
@@ -153,7 +152,7 @@ pub async fn serve(
                 Ok((stream, peer)) => {
                     let open = stats.open();
                     let connector = Arc::clone(&connector);
-                    // A token of its own: every poll of a connection locks it.
+                    // A child token, because every poll of a connection locks its token.
                     let shutdown = shutdown.child_token();
                     connections.spawn(async move {
                         connector.run(stream, Peer(peer), shutdown).await;
@@ -163,9 +162,9 @@ pub async fn serve(
             }
         }
     }
-    // From here on the system refuses whoever connects.
+    // From here on the system refuses new connections.
     drop(listener);
-    info!(connections = connections.len(), "shutting down");
+    info!(connections = connections.len(), "listener shutting down");
     let drained = timeout(grace, async {
         while let Some(ended) = connections.join_next().await {
             report(ended);
@@ -179,7 +178,7 @@ pub async fn serve(
     Err(Error::Unfinished { connections: unfinished, grace })
 }
 
-/// A handler that panics takes its connection with it, and nothing else.
+/// Logs a panic. A handler that panics ends its own connection and nothing else.
 fn report(ended: Result<(), JoinError>) {
     if let Err(error) = ended {
         error!(%error, "connection panicked");

@@ -1,30 +1,31 @@
-//! Whether a connection lives: the server works for it, or something moved on it lately.
+//! [`Pulse`] detects idle connections. A connection is active if the server works on one of its
+//! requests, or if data moved on it recently.
 //!
-//! Neither holds when the client keeps silent, trickles a header, or doesn't read its answers.
-//! A handler that takes long, or a stream of answers in which there is nothing to say, does not
-//! count as silence: the client can't help it.
+//! It is idle if the client sends nothing, sends a header too slowly, or does not read its
+//! responses. A slow handler, or a response stream without new data, does not count as idle: the
+//! client cannot help it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// The state of one connection, written by its requests and read by its owner.
+/// Activity of one connection, written by its requests and read by its owner.
 ///
-/// Atomic because HTTP/2 runs each request as a task of its own.
+/// Atomic because HTTP/2 runs each request as a separate task.
 #[derive(Debug, Default)]
 pub(super) struct Pulse {
-    /// Requests for which the next step is ours.
+    /// Number of requests that wait for the server.
     working: AtomicUsize,
-    /// Grows with every request and every part of an answer.
+    /// Number of requests and response frames so far.
     beats: AtomicU64,
 }
 
 impl Pulse {
-    /// No request has come yet.
+    /// Returns true if no request has arrived yet.
     pub(super) fn is_unborn(&self) -> bool {
         self.beats.load(Relaxed) == 0
     }
 
-    /// Whether nothing happened since the last call with the same `seen`.
+    /// Returns true if nothing happened since the last call with the same `seen`.
     pub(super) fn is_still(&self, seen: &mut u64) -> bool {
         let beats = self.beats.load(Relaxed);
         let before = std::mem::replace(seen, beats);
@@ -36,7 +37,7 @@ impl Pulse {
     }
 }
 
-/// A request's share of the pulse.
+/// The activity of one request.
 #[derive(Debug)]
 pub(super) struct Work {
     pulse: Arc<Pulse>,
@@ -44,7 +45,7 @@ pub(super) struct Work {
 }
 
 impl Work {
-    /// A request came in: the next step is ours.
+    /// Records a new request, which waits for the server.
     pub(super) fn start(pulse: &Arc<Pulse>) -> Self {
         pulse.beat();
         let mut work = Self { pulse: Arc::clone(pulse), is_ours: false };
@@ -52,14 +53,14 @@ impl Work {
         work
     }
 
-    /// The client waits for us.
+    /// Records that the client waits for the server.
     pub(super) fn ours(&mut self) {
         if !std::mem::replace(&mut self.is_ours, true) {
             self.pulse.working.fetch_add(1, Relaxed);
         }
     }
 
-    /// A part of the answer is on its way: the client has to take it.
+    /// Records a response frame, which now waits for the client to read it.
     pub(super) fn theirs(&mut self) {
         self.pulse.beat();
         self.rest();

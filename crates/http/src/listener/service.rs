@@ -1,5 +1,5 @@
-//! The application as one connection sees it: requests get their deadline on the way in, answers
-//! are watched on the way out.
+//! [`App`]: the application as one connection calls it. Request bodies get their timeout, and
+//! response bodies report their activity.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -41,13 +41,13 @@ impl hyper::service::Service<Request<Incoming>> for App {
         if let Some(doubt) = self.findings.as_ref().and_then(|findings| findings.next()) {
             request.extensions_mut().insert(doubt);
         }
-        // A router is always ready, so that it needs no asking; a clone is a pointer.
+        // A router is always ready, so `poll_ready` is not needed; a clone is a pointer.
         Answer { inner: self.router.clone().call(request), work }
     }
 }
 
 pin_project! {
-    /// The answer to one request, until its body begins.
+    /// The response to one request, until its body begins.
     pub(super) struct Answer {
         #[pin]
         inner: RouteFuture<Infallible>,

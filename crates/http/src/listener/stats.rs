@@ -1,4 +1,4 @@
-//! What a listener counts, for metrics.
+//! Counters of a listener, for metrics.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -14,28 +14,28 @@ pub struct Stats {
     timed_out: AtomicU64,
 }
 
-/// The values of [`Stats`] at one moment.
+/// A snapshot of [`Stats`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
-    /// Connections that were let in since the start.
+    /// Connections accepted since the start.
     pub accepted: u64,
-    /// Connections that were closed because too many were open.
+    /// Connections closed because too many were open.
     pub refused: u64,
-    /// Connections that are open now.
+    /// Connections open now.
     pub active: u64,
-    /// Times that the system could not give us a connection, mostly for lack of file descriptors.
+    /// Failed accept calls, mostly for lack of file descriptors.
     pub accept_errors: u64,
-    /// Connections that did not get through the TLS handshake.
+    /// Failed TLS handshakes.
     pub handshake_errors: u64,
-    /// Connections that were given up because nothing happened on them in time.
+    /// Connections closed because they were idle for too long.
     pub timed_out: u64,
 }
 
 impl Stats {
-    /// The values now.
+    /// Returns the current values.
     pub fn counts(&self) -> Counts {
-        // Read in this order, `active` can't be below zero.
+        // In this order `active` cannot become negative.
         let closed = self.closed.load(Relaxed);
         let accepted = self.accepted.load(Relaxed);
         Counts {
@@ -48,7 +48,7 @@ impl Stats {
         }
     }
 
-    /// Counts a connection as open for as long as the guard lives.
+    /// Counts a connection as open until the guard is dropped.
     pub(super) fn open(self: &Arc<Self>) -> Open {
         self.accepted.fetch_add(1, Relaxed);
         Open(Arc::clone(self))
@@ -71,7 +71,7 @@ impl Stats {
     }
 }
 
-/// An open connection.
+/// Guard of an open connection.
 pub(super) struct Open(Arc<Stats>);
 
 impl Drop for Open {

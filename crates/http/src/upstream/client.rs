@@ -1,4 +1,5 @@
-//! The way to one upstream: pooled connections, HTTP/1.1 or 2, encrypted if its address says so.
+//! [`Upstream`]: a client for one upstream, with pooled connections, HTTP/1.1 or HTTP/2, and TLS
+//! for https addresses.
 
 use std::error::Error as _;
 use std::io;
@@ -17,62 +18,62 @@ use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
 use tokio::time::timeout;
 
-/// How long a connection that nobody uses is kept; shorter than what servers usually keep theirs.
+/// Maximum idle time of a pooled connection; shorter than what servers usually allow.
 const POOL_IDLE: Duration = Duration::from_secs(30);
 
-/// A way to an upstream.
+/// An HTTP client with a connection pool.
 #[derive(Clone, Debug)]
 pub struct Upstream {
     client: Client<HttpsConnector<HttpConnector>, Body>,
 }
 
-/// What a client is made of; where it stays the same, so do its connections.
+/// Options of a client. A reload keeps the connections if they are unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ways {
-    /// How long a connection may take to be made.
+    /// Maximum time to establish a connection.
     pub connect_timeout: Duration,
-    /// HTTP/2 without asking, also in the clear.
+    /// Uses HTTP/2 without negotiation, also without TLS.
     pub http2_only: bool,
-    /// The authorities that its certificate is checked against, in PEM; without them, those of the
-    /// system.
+    /// PEM file with the CAs that the upstream's certificate is checked against; if absent, those
+    /// of the system.
     pub ca: Option<PathBuf>,
 }
 
-/// A file of authorities that can't be used.
+/// CA certificates that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CaError {
-    /// It can't be read as PEM.
-    #[error("can't read the authorities in {}: {source}", path.display())]
+    /// The file cannot be read as PEM.
+    #[error("cannot read the CA certificates in {}: {source}", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The error of the parser.
         source: rustls::pki_types::pem::Error,
     },
-    /// A certificate in it, or TLS as a whole, can't be used.
-    #[error("TLS can't be used: {0}")]
+    /// A certificate in the file, or TLS as a whole, cannot be used.
+    #[error("cannot set up TLS: {0}")]
     Tls(#[from] rustls::Error),
-    /// The system has no authorities.
-    #[error("the system has no certificate authorities: {0}: install them, or name a file in `ca`")]
+    /// The system has no CA certificates.
+    #[error("the system has no CA certificates: {0}: install them, or set `ca` to a file")]
     System(io::Error),
 }
 
-/// Why there is no answer.
+/// A request without a response.
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
-    /// It took too long.
-    #[error("no answer within {0:?}")]
+    /// The response took too long.
+    #[error("no response within {0:?}")]
     Timeout(Duration),
-    /// There is no connection: nothing was sent.
+    /// The connection failed: nothing was sent.
     #[error("{}", with_causes(.0))]
     Unreachable(#[source] legacy::Error),
-    /// The connection broke, or what came is not HTTP.
+    /// The connection broke, or the response is not HTTP.
     #[error("{}", with_causes(.0))]
     Broken(#[source] legacy::Error),
 }
 
 impl Upstream {
-    /// A way to whatever addresses its requests have.
+    /// Creates a client.
     pub fn new(ways: &Ways) -> Result<Self, CaError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config =
@@ -99,7 +100,7 @@ impl Upstream {
         Ok(Self { client })
     }
 
-    /// Sends a request and waits for the head of its answer, at most for `patience`.
+    /// Sends a request and waits at most `patience` for the head of the response.
     pub async fn send(
         &self,
         request: Request<Body>,
@@ -109,7 +110,7 @@ impl Upstream {
         answered.unwrap_or(Err(SendError::Timeout(patience)))
     }
 
-    /// The same, for as long as the caller waits: dropping the future ends the request.
+    /// Sends a request and waits without a timeout. Dropping the future cancels the request.
     pub async fn request(&self, request: Request<Body>) -> Result<Response<Incoming>, SendError> {
         let answered = self.client.request(request).await;
         answered.map_err(|error| match error.is_connect() {
@@ -119,7 +120,7 @@ impl Upstream {
     }
 }
 
-/// What went wrong, down to its cause.
+/// Formats an error with all its causes.
 fn with_causes(error: &legacy::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -139,7 +140,7 @@ fn authorities(path: &Path) -> Result<RootCertStore, CaError> {
     Ok(roots)
 }
 
-/// Whether an address is one that a client can go to.
+/// Returns true if a client can connect to the address: it is http or https and has a host.
 pub fn is_address(uri: &Uri) -> bool {
     matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some()
 }

@@ -1,7 +1,7 @@
-//! What the upstream wants to see, which no caller ever does.
+//! Credentials for an upstream, which callers never see. [`Signer`] adds them to requests.
 //!
-//! A token that is asked for is kept until nine tenths of its life are over, or the upstream says
-//! that it is not good any more. However many requests need a new one, it is asked for once.
+//! A login token is cached for nine tenths of its lifetime, or until the upstream refuses it.
+//! Concurrent requests share one login.
 
 use std::fmt;
 use std::time::Duration;
@@ -19,46 +19,46 @@ use tracing::warn;
 use super::client::Upstream;
 use super::secret::{Secret, Secrets, Unreadable};
 
-/// More than any token takes.
+/// Maximum size of a login response.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What the upstream wants to see. Nothing of it is ever printed.
+/// Credentials for an upstream. Their values are never printed.
 #[derive(Clone)]
 pub enum Credentials {
     /// `Authorization: Basic`.
     Basic {
-        /// Who.
+        /// The user name.
         user: Secret,
         /// The password.
         password: Secret,
     },
     /// `Authorization: Bearer`.
     Bearer(Secret),
-    /// Header fields of the vendor's choice.
+    /// Custom header fields.
     Headers(Vec<(HeaderName, Secret)>),
-    /// A token that is asked for, kept and renewed.
+    /// A token from a login request, cached and renewed.
     Login(Box<Login>),
 }
 
-/// How a token is asked for.
+/// A login request and the place of the token in its response.
 #[derive(Clone)]
 pub struct Login {
-    /// Where, by POST.
+    /// URL of the POST request.
     pub url: Uri,
-    /// What is sent.
+    /// Body of the request.
     pub body: Secret,
-    /// Its media type.
+    /// Media type of the body.
     pub content_type: String,
-    /// Where the token is in the JSON of the answer, as a JSON pointer.
+    /// JSON pointer to the token in the response.
     pub token: String,
-    /// Where the answer says for how many seconds it is good.
+    /// JSON pointer to the lifetime in seconds.
     pub expires_in: Option<String>,
-    /// How long it is good where the answer does not say.
+    /// Lifetime of the token if the response does not contain one.
     pub ttl: Duration,
-    /// The header field that carries it.
+    /// The header field for the token.
     pub header: HeaderName,
-    /// What stands before it, such as `Bearer`; nothing, if it is empty.
+    /// Prefix of the token, such as `Bearer`; may be empty.
     pub scheme: String,
 }
 
@@ -71,7 +71,7 @@ impl fmt::Debug for Credentials {
 /// Adds credentials to requests.
 pub struct Signer {
     kind: Kind,
-    /// What an answer may repeat and nobody should read.
+    /// Values to remove from upstream responses before anyone reads them.
     secrets: Secrets,
 }
 
@@ -86,26 +86,26 @@ struct Token {
     renew_at: Timestamp,
 }
 
-/// Why credentials can't be used.
+/// Credentials that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CredentialsError {
     /// A file can't be read.
     #[error(transparent)]
     Unreadable(#[from] Unreadable),
-    /// What they are can't be sent.
+    /// They contain characters that a header cannot contain.
     #[error(
-        "the credentials have characters that no header field can hold: is there a line break?"
+        "the credentials contain characters that a header field cannot contain: check for a line break"
     )]
     Unsendable,
 }
 
-/// The upstream gave no token to log in with; the log says why.
+/// A failed login; the log contains the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the upstream gave no token to log in with")]
+#[error("login at the upstream failed: no token")]
 pub struct LoginFailed;
 
 impl Signer {
-    /// Reads the credentials, whichever files they are in.
+    /// Reads the credentials, from their files if needed.
     pub fn new(credentials: Option<&Credentials>) -> Result<Self, CredentialsError> {
         let mut secrets = Secrets::default();
         let mut read = |secret: &Secret| -> Result<String, CredentialsError> {
@@ -138,29 +138,29 @@ impl Signer {
         Ok(Self { kind, secrets })
     }
 
-    /// What the upstream is told, so that nobody reads it in its answers. Tokens that were asked
-    /// for are not in it.
+    /// Returns the secret values sent to the upstream, so that they can be removed from its
+    /// responses. Login tokens are not included.
     pub fn secrets(&self) -> &Secrets {
         &self.secrets
     }
 
-    /// Whether a token is asked for, so that one which is refused can be replaced.
+    /// Returns true if the token comes from a login, so that a refused one can be replaced.
     pub fn logs_in(&self) -> bool {
         matches!(self.kind, Kind::Login { .. })
     }
 
-    /// Gets ready what takes time, so that signing right after it takes none.
+    /// Logs in if needed, so that a `sign` right after it does not wait.
     pub async fn prepare(&self, upstream: &Upstream, clock: &dyn Clock) -> Result<(), LoginFailed> {
         match &self.kind {
             Kind::Nothing | Kind::Fixed(_) => Ok(()),
             Kind::Login { login, body, token } => {
-                // Boxed, as below: requests of all others need not have room for it.
+                // Boxed, here and below: requests without a login need no room for it.
                 Box::pin(current(login, body, token, upstream, clock)).await.map(drop)
             }
         }
     }
 
-    /// Puts the credentials in, in the place of whatever a caller sent there.
+    /// Adds the credentials, replacing header fields that the caller sent.
     pub async fn sign(
         &self,
         headers: &mut HeaderMap,
@@ -182,7 +182,7 @@ impl Signer {
         Ok(())
     }
 
-    /// The upstream did not accept them: the next request asks for a new token.
+    /// Discards the token after the upstream refused it; the next request logs in again.
     pub async fn refused(&self) {
         if let Kind::Login { token, .. } = &self.kind {
             *token.lock().await = None;
@@ -196,7 +196,7 @@ fn sensitive(text: &str) -> Result<HeaderValue, CredentialsError> {
     Ok(value)
 }
 
-/// The token that is good now.
+/// Returns the cached token, or logs in if it has expired.
 async fn current(
     login: &Login,
     body: &str,
@@ -213,7 +213,7 @@ async fn current(
     Ok(token.insert(new).value.clone())
 }
 
-/// Asks for a token.
+/// Requests a token.
 async fn log_in(
     login: &Login,
     body: &str,
@@ -221,32 +221,32 @@ async fn log_in(
     now: Timestamp,
 ) -> Result<Token, LoginFailed> {
     let failed = |why: &'static str| {
-        // Neither what was sent nor what was answered: both hold secrets.
-        warn!(url = %login.url, why, "no token to log in with");
+        // Neither the request nor the response is logged: both contain secrets.
+        warn!(url = %login.url, why, "upstream login failed");
         LoginFailed
     };
     let request = Request::post(login.url.clone())
         .header(CONTENT_TYPE, login.content_type.as_str())
         .body(Body::from(body.to_owned()));
-    let request = request.map_err(|_| failed("the request can't be made"))?;
-    let response =
-        upstream.send(request, PATIENCE).await.map_err(|_| failed("there was no answer"))?;
+    let request = request.map_err(|_| failed("cannot build the request"))?;
+    let response = upstream.send(request, PATIENCE).await.map_err(|_| failed("no response"))?;
     if !response.status().is_success() {
-        return Err(failed("it was refused"));
+        return Err(failed("the upstream refused it"));
     }
     let answer = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect();
     let answer = tokio::time::timeout(PATIENCE, answer).await;
-    let answer = answer.map_err(|_| failed("the answer took too long"))?;
-    let answer = answer.map_err(|_| failed("the answer broke off, or has no end"))?.to_bytes();
+    let answer = answer.map_err(|_| failed("the response took too long"))?;
+    let answer = answer.map_err(|_| failed("the response is incomplete or too large"))?.to_bytes();
     let answer: serde_json::Value =
-        serde_json::from_slice(&answer).map_err(|_| failed("the answer is not JSON"))?;
+        serde_json::from_slice(&answer).map_err(|_| failed("the response is not JSON"))?;
     let token = answer.pointer(&login.token).and_then(serde_json::Value::as_str);
-    let token = token.ok_or_else(|| failed("there is no token where it should be"))?;
+    let token =
+        token.ok_or_else(|| failed("the response has no token at the configured pointer"))?;
     let text = match login.scheme.as_str() {
         "" => token.to_owned(),
         scheme => format!("{scheme} {token}"),
     };
-    let value = sensitive(&text).map_err(|_| failed("the token can't be sent"))?;
+    let value = sensitive(&text).map_err(|_| failed("the token contains invalid characters"))?;
     let said = login.expires_in.as_deref().and_then(|place| answer.pointer(place)?.as_u64());
     let life = said.map_or(Span::from(login.ttl), Span::from_secs);
     let renew_at = now + Span::from_micros(life.as_micros() / 10 * 9);

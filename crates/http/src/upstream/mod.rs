@@ -1,4 +1,4 @@
-//! The way out: pooled connections to an upstream, and the credentials that it wants to see.
+//! HTTP client for upstreams: pooled connections and credentials.
 
 mod client;
 mod credentials;

@@ -1,22 +1,23 @@
-//! Texts that do not print, and what is done about those who repeat them.
+//! [`Secret`]: a text that is never printed. [`Secrets`] removes such texts from messages of
+//! others.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// Shorter ones are words that a text may hold anyway.
+/// Minimum length of a secret that is removed; shorter ones may be ordinary words.
 const CONCEALED_FROM: usize = 8;
 
-/// A text that does not print, or the file that holds it.
+/// A secret text, or the file that contains it.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Secret {
     /// The text.
     Text(String),
-    /// The file, read when whoever needs it starts and when its configuration is read again.
+    /// Path of the file; it is read at the start and at each reload.
     File(PathBuf),
 }
 
 impl Secret {
-    /// The text. A line break at the end of a file is not part of it.
+    /// Returns the text. A line break at the end of a file is not part of it.
     pub fn read(&self) -> Result<String, Unreadable> {
         match self {
             Self::Text(text) => Ok(text.clone()),
@@ -28,9 +29,9 @@ impl Secret {
     }
 }
 
-/// A secret that can't be read.
+/// A secret file that cannot be read.
 #[derive(Debug, thiserror::Error)]
-#[error("can't read the secret in {}: {source}: does it exist, and may this user read it?", path.display())]
+#[error("cannot read the secret in {}: {source}: check that it exists and that this user may read it", path.display())]
 pub struct Unreadable {
     path: PathBuf,
     source: std::io::Error,
@@ -42,21 +43,21 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Secrets that others were given, and may repeat.
+/// Secrets that were sent to others, who may repeat them.
 #[derive(Clone, Default)]
 pub struct Secrets(Vec<String>);
 
 impl Secrets {
-    /// Adds one.
+    /// Adds a secret.
     pub fn add(&mut self, secret: &str) {
         if secret.len() >= CONCEALED_FROM {
             self.0.push(secret.to_owned());
-            // One may be a part of another.
+            // Longer ones first: one may be part of another.
             self.0.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
         }
     }
 
-    /// The text without them.
+    /// Replaces all secrets in the text with `…`.
     pub fn conceal(&self, text: String) -> String {
         self.0.iter().fold(text, |text, secret| text.replace(secret.as_str(), "…"))
     }

@@ -1,25 +1,25 @@
-//! Text from clients, made harmless.
+//! Escapes text from clients, so that it cannot forge log lines or control a terminal.
 
 use std::fmt::{self, Write as _};
 
 /// Appends a text as a JSON string.
 ///
-/// Beyond what JSON asks for, it escapes what some reader takes for the end of a line (U+0085,
-/// U+2028), what a terminal obeys (U+009B) and what makes text read backwards (U+202E).
+/// In addition to what JSON requires, it escapes line ends of some readers (U+0085, U+2028),
+/// terminal control characters (U+009B) and characters that reverse the text direction (U+202E).
 pub(super) fn quote(text: &str, out: &mut Vec<u8>) {
     out.push(b'"');
     escape(text, out);
     out.push(b'"');
 }
 
-/// Appends what is displayed as a JSON string.
+/// Appends a displayed value as a JSON string.
 pub(super) fn quote_display(value: &impl fmt::Display, out: &mut Vec<u8>) {
     out.push(b'"');
     write!(Escaping(out), "{value}").expect("a buffer takes every write");
     out.push(b'"');
 }
 
-/// Appends a text as it is if it is an ordinary word, otherwise as a JSON string.
+/// Appends a plain word without quotes, and any other text as a JSON string.
 pub(super) fn word(text: &str, out: &mut Vec<u8>) {
     let ordinary = |byte: u8| byte.is_ascii_alphanumeric() || b"._-:/@+".contains(&byte);
     if !text.is_empty() && text.bytes().all(ordinary) {
@@ -39,7 +39,7 @@ impl fmt::Write for Escaping<'_> {
 }
 
 fn escape(text: &str, out: &mut Vec<u8>) {
-    // Nearly all text is plain; looking first makes it one copy.
+    // Nearly all text is plain; checking first makes it one copy.
     if text.bytes().all(is_plain_ascii) {
         out.extend_from_slice(text.as_bytes());
         return;

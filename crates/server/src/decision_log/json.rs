@@ -1,7 +1,7 @@
-//! A line for machines.
+//! The JSON format of the decision log.
 //!
-//! Written by hand into one buffer: money is a decimal that no float may touch, and strings are
-//! escaped further than a serializer would.
+//! It writes into one buffer without serde: money is a decimal that must not pass through a float,
+//! and strings are escaped more strictly than by a serializer.
 
 use std::fmt;
 use std::io::Write as _;
@@ -18,10 +18,10 @@ use super::writer::{Ending, Lost};
 use crate::answer::{Answer, Scope};
 use crate::service::{Decided, Effect, Followed, Operation, Unanswered};
 
-/// Dimensions that have a field of their own.
+/// Dimensions with a separate field.
 const FIELDS: [&str; 5] = ["userId", "tenantId", "modelId", "modelTier", "clientType"];
 
-/// Appends the line of a decision, without its numbers and its end.
+/// Appends the line of a decision, without its sequence numbers and its end.
 pub(super) fn decided(decided: &Decided<'_, '_, '_>, context: &Context<'_>, out: &mut Vec<u8>) {
     let answer = &decided.answer;
     let mut line = Object::begin(out);
@@ -38,7 +38,7 @@ pub(super) fn decided(decided: &Decided<'_, '_, '_>, context: &Context<'_>, out:
     end(line, context);
 }
 
-/// Appends the line of what followed a decision, without its end.
+/// Appends the line of a later change, without its end.
 pub(super) fn followed(followed: &Followed<'_, '_>, context: &Context<'_>, out: &mut Vec<u8>) {
     let mut line = Object::begin(out);
     line.instant("timestamp", context.now);
@@ -83,7 +83,7 @@ pub(super) fn followed(followed: &Followed<'_, '_>, context: &Context<'_>, out: 
     end(line, context);
 }
 
-/// Appends the line of a call that the store did not answer, without its end.
+/// Appends the line of a store call with an unknown outcome, without its end.
 pub(super) fn unanswered(unanswered: &Unanswered, context: &Context<'_>, out: &mut Vec<u8>) {
     let mut line = Object::begin(out);
     line.instant("timestamp", context.now);
@@ -95,7 +95,7 @@ pub(super) fn unanswered(unanswered: &Unanswered, context: &Context<'_>, out: &m
     end(line, context);
 }
 
-/// The last line of a log.
+/// Returns the last line of a log.
 pub(super) fn end_of_log(process: &Process, now: Timestamp, lost: Lost) -> Vec<u8> {
     let mut out = Vec::new();
     let mut line = Object::begin(&mut out);
@@ -111,7 +111,7 @@ pub(super) fn end_of_log(process: &Process, now: Timestamp, lost: Lost) -> Vec<u
     out
 }
 
-/// The fields that name a process, as every line of it repeats them.
+/// Returns the fields that identify the process; every line repeats them.
 pub(super) fn process(node: &str, started: Timestamp) -> Vec<u8> {
     let mut out = Vec::new();
     let mut fields = Object { out: &mut out, empty: true };
@@ -137,7 +137,7 @@ fn end(mut line: Object<'_>, context: &Context<'_>) {
     line.of(context.process);
 }
 
-/// What was known of the cost, in the units of charges.
+/// Writes the known parts of the cost, in the units of charges.
 fn cost_of(cost: &Cost, line: &mut Object<'_>) {
     line.name("cost");
     let mut object = Object::begin(line.out);
@@ -150,7 +150,7 @@ fn cost_of(cost: &Cost, line: &mut Object<'_>) {
     object.end();
 }
 
-/// Who asked. What is secret is nowhere but among the hashes.
+/// Writes the dimensions of the query. Secret ones appear only as hashes.
 fn who(query: &Query<'_>, context: &Context<'_>, line: &mut Object<'_>) {
     let secrets = context.secrets;
     for name in FIELDS.into_iter().filter(|name| !secrets.has(name)) {
@@ -218,7 +218,7 @@ fn scope(scope: &Scope<'_, '_>, out: &mut Vec<u8>) {
     object.end();
 }
 
-/// What `verify` reads: which amounts were written on which counters, under which limits.
+/// Writes the amounts charged on each counter with their limits, which `verify` reads.
 fn charged(decided: &Decided<'_, '_, '_>, line: &mut Object<'_>) {
     let Decision::Allow(allow) = decided.answer.decision() else {
         return;
@@ -271,7 +271,7 @@ fn charge(charge: &Charge<'_>, at: Option<Timestamp>, out: &mut Vec<u8>) {
     object.end();
 }
 
-/// Amounts of money are whole nano-dollars here.
+/// Returns the name of the unit; money is in whole nano-dollars here.
 const fn unit_name(unit: Unit) -> &'static str {
     match unit {
         Unit::Usd => "nano-USD",
@@ -279,7 +279,7 @@ const fn unit_name(unit: Unit) -> &'static str {
     }
 }
 
-/// An object under way.
+/// A JSON object that is being written.
 struct Object<'o> {
     out: &'o mut Vec<u8>,
     empty: bool,
@@ -295,14 +295,15 @@ impl<'o> Object<'o> {
         self.out.push(b'}');
     }
 
-    /// Who writes the line: its last fields but for its numbers, which the writer draws.
+    /// Ends the object with the fields that identify the process. The writer adds the sequence
+    /// numbers.
     fn of(mut self, process: &Process) {
         self.comma();
         self.out.extend_from_slice(&process.name);
     }
 
-    /// The name of the next field: one of ours, which needs no escapes.
-    // Inlined with those who call it, so that a name becomes a few stores instead of calls.
+    /// Writes the name of the next field: a constant, which needs no escapes.
+    // Inlined into its callers, so that a name becomes a few stores instead of calls.
     #[inline(always)]
     fn name(&mut self, name: &str) {
         self.comma();
@@ -318,20 +319,20 @@ impl<'o> Object<'o> {
         self.empty = false;
     }
 
-    /// A string as it is.
+    /// Writes a string.
     #[inline(always)]
     fn string(&mut self, name: &str, value: &str) {
         self.name(name);
         quote(value, self.out);
     }
 
-    /// A string that is put together.
+    /// Writes a displayed value as a string.
     fn text(&mut self, name: &str, value: &impl fmt::Display) {
         self.name(name);
         quote_display(value, self.out);
     }
 
-    /// What is displayed without anything that needs escapes: an id, a hash.
+    /// Writes a displayed value that needs no escapes, such as an id or a hash.
     fn quoted(&mut self, name: &str, value: impl fmt::Display) {
         self.name(name);
         self.out.push(b'"');
@@ -339,7 +340,7 @@ impl<'o> Object<'o> {
         self.out.push(b'"');
     }
 
-    /// An instant.
+    /// Writes a time.
     #[inline(always)]
     fn instant(&mut self, name: &str, at: Timestamp) {
         self.name(name);
@@ -348,7 +349,7 @@ impl<'o> Object<'o> {
         self.out.push(b'"');
     }
 
-    /// A word of ours that needs no escapes.
+    /// Writes a constant that needs no escapes.
     #[inline(always)]
     fn word(&mut self, name: &str, word: &str) {
         self.name(name);
@@ -363,7 +364,7 @@ impl<'o> Object<'o> {
         self.out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
     }
 
-    /// A number in its unit: money in dollars.
+    /// Writes an amount in its unit; money in dollars.
     #[inline(always)]
     fn amount(&mut self, name: &str, value: u64, unit: Unit) {
         match unit {
@@ -378,7 +379,7 @@ impl<'o> Object<'o> {
         self.out.extend_from_slice(if value { b"true" } else { b"false" });
     }
 
-    /// A number, or a boolean.
+    /// Writes a number or a boolean.
     fn raw(&mut self, name: &str, value: impl fmt::Display) {
         self.name(name);
         write!(self.out, "{value}").expect("a buffer takes every write");
@@ -401,7 +402,7 @@ impl<'o> Object<'o> {
         self.out.push(b']');
     }
 
-    /// An object of strings under names that clients chose, unless there are none.
+    /// Writes an object of strings under names that clients chose; omitted if empty.
     fn pairs<'n, V: fmt::Display>(
         &mut self,
         name: &str,

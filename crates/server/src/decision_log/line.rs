@@ -1,4 +1,4 @@
-//! What a line says, in whatever format.
+//! Contents of a log line that both formats share.
 
 use std::fmt::{self, Display};
 
@@ -11,20 +11,20 @@ use super::sample::Share;
 use crate::answer::{Answer, Scope};
 use crate::service::{Decided, Operation};
 
-/// What the log adds to a decision.
+/// Data that the log adds to a decision.
 pub(super) struct Context<'l> {
     /// The time of this node.
     pub(super) now: Timestamp,
     pub(super) secrets: &'l Secrets,
-    /// How many decisions of its kind are logged.
+    /// The logged share of decisions of this kind.
     pub(super) share: Share,
-    /// How many lines before this one were lost.
+    /// Number of lines lost before this one.
     pub(super) dropped: u64,
-    /// Who writes it.
+    /// The process that writes the line.
     pub(super) process: &'l Process,
 }
 
-/// Who let something through.
+/// Returns the source of an admission, for the field `decided`.
 pub(super) const fn decided_by(answer: &Answer<'_, '_>, replayed: bool) -> &'static str {
     match answer.outage() {
         _ if replayed => "replay",
@@ -38,7 +38,7 @@ pub(super) const fn level(answer: &Answer<'_, '_>) -> &'static str {
     if answer.is_allowed() { "INFO" } else { "WARN" }
 }
 
-/// A number; of money, dollars as a decimal.
+/// Formats an amount; money as decimal dollars.
 pub(super) fn amount(number: u64, unit: Unit) -> impl Display {
     let money = Some(number).filter(|_| unit == Unit::Usd).and_then(Money::from_nanos);
     fmt::from_fn(move |f| match money {
@@ -47,14 +47,15 @@ pub(super) fn amount(number: u64, unit: Unit) -> impl Display {
     })
 }
 
-/// The limit that `remaining` and `windowResetAt` speak of: the one that hit, or else the tightest.
+/// Returns the limit that `remaining` and `windowResetAt` refer to: the one that was hit, or else
+/// the tightest.
 pub(super) fn foremost<'a, 'p>(answer: &Answer<'a, 'p>) -> Option<Scope<'a, 'p>> {
     if answer.is_allowed() { answer.tightest() } else { answer.hit() }
 }
 
-/// What an admission is charged, with the place of each charge: no lease by a booking, which takes
-/// it when it is claimed. A replay and a claim repeat what was charged before, because the answer of
-/// then may have been lost.
+/// Returns the charges of an admission with their positions. A booking charges no slots; its claim
+/// does. A replay and a claim repeat the earlier charges, because the earlier answer may have been
+/// lost.
 pub(super) fn charged<'a, 'p>(
     decided: &Decided<'a, '_, 'p>,
 ) -> impl Iterator<Item = (usize, &'a Charge<'p>)> {
@@ -63,7 +64,7 @@ pub(super) fn charged<'a, 'p>(
     charges.filter(move |(_, charge)| !charge.is_gate() && (!booking || charge.is_booked()))
 }
 
-/// The names of the shadow rules that would have denied an admission.
+/// Returns the names of the shadow rules that would have denied an admission.
 pub(super) fn shadowed<'a>(answer: &Answer<'a, '_>) -> impl Iterator<Item = &'a str> {
     let indexes = match answer.decision() {
         Decision::Allow(allow) => allow.shadowed.as_slice(),
@@ -74,10 +75,10 @@ pub(super) fn shadowed<'a>(answer: &Answer<'a, '_>) -> impl Iterator<Item = &'a 
     rules.filter(|rule| rule.shadow).map(|rule| rule.name.as_str())
 }
 
-/// The dimension that is secret whatever the configuration says.
+/// A dimension that is always secret.
 pub(super) const API_KEY: &str = "apiKey";
 
-/// Which values are not to be seen, and what is seen instead.
+/// The dimensions whose values are hashed in the log, and the key of the hash.
 pub(super) struct Secrets {
     dimensions: Vec<String>,
     key: [u8; 32],
@@ -92,7 +93,7 @@ impl Secrets {
         dimension == API_KEY || self.dimensions.iter().any(|secret| secret == dimension)
     }
 
-    /// 32 hexadecimal digits by which equal values can be recognised, as in the keys of counters.
+    /// Returns 32 hexadecimal digits that are equal for equal values, as in the keys of counters.
     pub(super) fn hash(&self, value: &str) -> impl Display {
         let hash = blake3::keyed_hash(&self.key, value.as_bytes()).to_hex();
         fmt::from_fn(move |f| f.write_str(&hash[..32]))

@@ -1,52 +1,53 @@
-//! One line per decision and per what follows it, for people, for machines, and for `verify`.
+//! [`DecisionLog`]: writes one line per decision and per later change, for people, for programs, and
+//! for `sluicegate verify`.
 //!
-//! A line of JSON has these fields; those in brackets only where there is something to say:
+//! A line of JSON has these fields; those in brackets are optional:
 //!
-//! | field | what it says |
+//! | field | meaning |
 //! |---|---|
 //! | `timestamp`, `level` | the time of this node; `INFO`, or `WARN` for a denial |
-//! | `requestId`, `operation` | the id of the work; `acquire`, `peek` or `book` |
-//! | [`userId`, `tenantId`, `modelId`, `modelTier`, `clientType`] | dimensions that have a field of their own |
+//! | `requestId`, `operation` | the id of the work; `acquire`, `peek`, `book` or `claim` |
+//! | [`userId`, `tenantId`, `modelId`, `modelTier`, `clientType`] | dimensions with a separate field |
 //! | [`apiKeyId`] | the keyed hash of `apiKey` |
-//! | [`dimensions`], [`hashed`] | all others; those that are secret, by their keyed hashes |
-//! | `allowed`, [`replayed`], [`shadowed`] | the decision; which shadow rules would have denied it |
-//! | [`decided`] | who admitted it: `store`, `fallback` (this node's share while the store does not answer), `unlimited` (the same, uncounted), or `replay` (the id was admitted before) |
-//! | [`reason`, `scopeHit`, `retryAt`] | why not, by which rule, and until when |
-//! | [`remaining`, `windowResetAt`] | of the limit that hit, or of the tightest |
-//! | `latencyMs`, `scopes` | what every limit showed: dollars as decimals |
-//! | `at`, [`start`, `until`] | the store's time; of a booking its start; when it has to be claimed, renewed or settled |
-//! | [`charges`] | of every admission what it charged, or would have charged at the store: key, limits, amount (money in nano-dollars), how long a slot is leased; `need` where less or more than the amount had to fit; `at` where the servers of a Redis Cluster differ; of a replay and of a claim, what was charged before |
-//! | [`uncharged`] | why an admission has no charges |
-//! | [`claimant`] | who claimed a booking |
-//! | [`samplePpm`] | only so many of a million such decisions are logged |
-//! | [`dropped`] | so many lines are missing before this one |
-//! | `node`, `started` | the host, and when its process began to log: together they name the process |
-//! | `seq` | how many admissions (`allowed`, without peeks) the process has made until this line, logged or not |
+//! | [`dimensions`], [`hashed`] | the other dimensions; secret ones by their keyed hashes |
+//! | `allowed`, [`replayed`], [`shadowed`] | the decision; the shadow rules that would have denied it |
+//! | [`decided`] | the source of an admission: `store`, `fallback` (this node's share while the store does not answer), `unlimited` (the same, uncounted), or `replay` (the id was admitted before) |
+//! | [`reason`, `scopeHit`, `retryAt`] | the reason of a denial, the rule, and the time from which it would fit |
+//! | [`remaining`, `windowResetAt`] | of the limit that was hit, or of the tightest |
+//! | `latencyMs`, `scopes` | the time taken; the usage of every limit, with dollars as decimals |
+//! | `at`, [`start`, `until`] | the store's time; the start of a booking; the time until which it must be claimed, renewed or settled |
+//! | [`charges`] | what an admission charged, or would have charged at the store: key, limits, amount (money in nano-dollars), the lease of a slot; `need` if less or more than the amount had to fit; `at` if the servers of a Redis Cluster differ; for a replay and a claim, the earlier charges |
+//! | [`uncharged`] | the reason why an admission has no charges |
+//! | [`claimant`] | the claimant of a booking |
+//! | [`samplePpm`] | the logged share of such decisions, in parts per million |
+//! | [`dropped`] | the number of lines missing before this one |
+//! | `node`, `started` | the host, and the time when its process began to log: together they identify the process |
+//! | `seq` | the number of admissions (`allowed`, without peeks) of the process up to this line, logged or not |
 //! | `line` | the number of the line among all that the process wrote or dropped |
 //!
-//! What follows a decision has a line as well, without `allowed`: `settle`, `release`, `cancel`,
-//! `renew`, `refund`, `reset`, and a `claim` that is not answered by a decision.
+//! Later changes have lines without `allowed`: `settle`, `release`, `cancel`, `renew`, `refund`,
+//! `reset`, and a `claim` that is not answered with a decision.
 //!
-//! | field | what it says |
+//! | field | meaning |
 //! |---|---|
 //! | `requestId`, `operation`, `latencyMs`, `at` | as above |
-//! | [`replayed`], [`claimant`], [`cost`] | it had ended before; by whose handle; the actual cost |
-//! | [`until`] | how long it lasts after a renewal |
-//! | [`effect`, `start`, `charges`] | a claim that is `early`, `spent` or `rebooked`; its start; what is charged then |
-//! | [`charges`] | what was refunded, as far as it was there |
+//! | [`replayed`], [`claimant`], [`cost`] | the admission had ended before; the claimant of the handle; the actual cost |
+//! | [`until`] | the end after a renewal |
+//! | [`effect`, `start`, `charges`] | a claim that is `early`, `spent` or `rebooked`; its start; the charges at that time |
+//! | [`charges`] | the refunded amounts, as far as the counters had any |
 //! | [`keys`] | the counters that were reset |
-//! | [`effect`] `unknown` | the store did not answer, or the caller stopped waiting: it may have been done or not |
+//! | [`effect`] `unknown` | the store did not answer, or the caller stopped waiting: the change may or may not have happened |
 //!
-//! The last line of a process that ends in good order has the `operation` `end`: `seq` is the number
-//! of its admissions, `droppedTotal` that of all lines that were lost. What such a log proves is in
-//! `docs/decisions/018-what-a-log-proves.md`.
+//! The last line of a process that ends cleanly has the `operation` `end`: `seq` is the number of its
+//! admissions, and `droppedTotal` the number of all lost lines.
+//! `docs/decisions/018-what-a-log-proves.md` says what such a log proves.
 //!
-//! **A line is a line.** Whatever ids contain is escaped, so nobody can write a second one, or make
-//! a terminal do something. **Secrets are hashed**: values of `apiKey`, and of the dimensions
-//! that are listed as secret, never get here.
+//! **A line is a line.** Ids are escaped, so a client can neither forge a line nor control a
+//! terminal. **Secrets are hashed**: values of `apiKey`, and of the dimensions listed as secret,
+//! never appear.
 //!
-//! **A decision never waits for the disk.** Lines are formatted into a buffer of the thread and
-//! copied to a bounded queue that one thread writes out; a line that has no room is dropped and
+//! **A decision never waits for the disk.** Each thread formats lines into its own buffer and copies
+//! them to a bounded queue, which one thread writes out. A line that does not fit is dropped and
 //! counted.
 
 mod escape;
@@ -71,7 +72,7 @@ use writer::{Ending, Writer};
 
 use crate::service::{Decided, Followed, Observer, Operation, Unanswered};
 
-/// The log. A clone is another handle to the same.
+/// The decision log. Clones share the same log.
 #[derive(Clone)]
 pub struct DecisionLog(Arc<Inner>);
 
@@ -84,13 +85,13 @@ struct Inner {
     writer: Writer,
 }
 
-/// The process that writes the log, and how far it has come.
+/// The process that writes the log, with its counters.
 struct Process {
     /// `"node":"…","started":"…"`, which every line repeats.
     name: Vec<u8>,
-    /// Admissions, logged or not.
+    /// Number of admissions, logged or not.
     admits: AtomicU64,
-    /// Lines, written or dropped. The writer draws their numbers, so that they are in order.
+    /// Number of lines, written or dropped. The writer assigns the numbers, so they are in order.
     lines: AtomicU64,
 }
 
@@ -100,7 +101,7 @@ impl Process {
         Self { name, admits: AtomicU64::new(0), lines: AtomicU64::new(0) }
     }
 
-    /// The numbers of the next line: of admissions until then, and its own.
+    /// Returns the numbers of the next line: the admissions so far, and its own.
     fn numbers(&self, admits: bool) -> (u64, u64) {
         let seq = match admits {
             true => self.admits.fetch_add(1, Relaxed) + 1,
@@ -110,39 +111,38 @@ impl Process {
     }
 }
 
-/// What lines look like.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
-    /// An object per line, for machines.
+    /// One JSON object per line, for programs.
     #[default]
     Json,
-    /// The essentials, for people at a terminal.
+    /// A short text, for people at a terminal.
     Text,
 }
 
-/// How decisions are logged.
+/// Options of the decision log.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What lines look like.
+    /// The format of the lines.
     pub format: Format,
-    /// How many of the admissions are logged; all unless set otherwise.
+    /// The logged share of admissions; all by default.
     pub allowed: Share,
-    /// How many of the denials are logged; all unless set otherwise, because they are what people
-    /// ask about.
+    /// The logged share of denials; all by default, because users ask about them.
     pub denied: Share,
-    /// Dimensions of which only a hash is logged, besides `apiKey`.
+    /// Dimensions that are logged as hashes, in addition to `apiKey`.
     pub secret: Vec<String>,
-    /// The key of that hash, as in the settings of the ruleset. Every node of an installation has
-    /// the same: the same value has the same hash, and all nodes sample the same requests.
+    /// Key of the hash, as in the settings of the ruleset. All nodes have the same key, so that a
+    /// value has the same hash and a request is sampled the same way on each.
     pub hash_key: [u8; 32],
-    /// How much may wait to be written; 4 MiB unless set otherwise, some thousand lines.
+    /// Maximum size of the queue; 4 MiB by default, a few thousand lines.
     pub queue_bytes_max: usize,
-    /// What this node is called in its lines; beside it stands when the process began to log.
+    /// Name of this node in its lines, next to the start time of the process.
     pub node: String,
 }
 
 impl Options {
-    /// Everything, as JSON.
+    /// Returns options that log everything as JSON.
     pub fn new(hash_key: [u8; 32]) -> Self {
         Self {
             format: Format::default(),
@@ -157,7 +157,7 @@ impl Options {
 }
 
 impl DecisionLog {
-    /// A log that writes to `out`, from a thread of its own. The clock is this node's.
+    /// Creates a log that writes to `out` in a separate thread. `clock` is the clock of this node.
     pub fn new(
         out: Box<dyn Write + Send>,
         clock: impl Clock + 'static,
@@ -180,13 +180,12 @@ impl DecisionLog {
         })))
     }
 
-    /// How many lines were lost: no room in the queue, or the output failed.
+    /// Returns the number of lost lines: the queue was full, or the output failed.
     pub fn dropped(&self) -> u64 {
         self.0.writer.dropped()
     }
 
-    /// Takes no more lines, and waits until all that were taken are written, and the end line after
-    /// them.
+    /// Accepts no more lines, and waits until all accepted lines and the end line are written.
     pub fn close(&self) {
         self.0.writer.close();
     }
@@ -207,7 +206,7 @@ impl Observer for DecisionLog {
     }
 
     fn followed(&self, followed: &Followed<'_, '_>) {
-        // With the admission that it is about, or not at all.
+        // Sampled like the admission that it belongs to.
         let share = self.0.sampler.takes(followed.id, true);
         self.line(share, false, |format, context, out| match format {
             Format::Json => json::followed(followed, context, out),
@@ -225,8 +224,7 @@ impl Observer for DecisionLog {
 }
 
 impl DecisionLog {
-    /// Writes a line, if it has a share by which it is logged; `admits` if it is one of those that
-    /// are counted.
+    /// Writes a line, if it was sampled. `admits` is true for admissions, which are counted.
     fn line(
         &self,
         share: Option<Share>,

@@ -1,26 +1,26 @@
-//! Which decisions are logged.
+//! Sampling of the decision log.
 
 use std::hash::Hasher;
 
 use siphasher::sip::SipHasher13;
 use sluicegate_core::Id;
 
-/// A part of all, in millionths.
+/// A share of all decisions, in parts per million.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Share(u32);
 
 impl Share {
-    /// Nothing.
+    /// No decisions.
     pub const NONE: Self = Self(0);
-    /// Everything.
+    /// All decisions.
     pub const ALL: Self = Self(MILLION);
 
-    /// So many of a million, unless that is more than all.
+    /// Creates a share of `ppm` parts per million; `None` if it is more than a million.
     pub const fn ppm(ppm: u32) -> Option<Self> {
         if ppm > MILLION { None } else { Some(Self(ppm)) }
     }
 
-    /// How many of a million.
+    /// Returns the share in parts per million.
     pub const fn as_ppm(self) -> u32 {
         self.0
     }
@@ -28,9 +28,9 @@ impl Share {
 
 const MILLION: u32 = 1_000_000;
 
-/// Chooses by a hash of the request's id: every node makes the same choice about one request, and
-/// its retries are logged or not together. The hash is keyed, so that a caller can't choose ids
-/// that stay out of the log.
+/// Samples by a hash of the request id: every node makes the same choice for a request, and its
+/// retries are logged together. The hash is keyed, so that a caller cannot choose ids that stay out
+/// of the log.
 #[derive(Debug)]
 pub(super) struct Sampler {
     hash: SipHasher13,
@@ -46,13 +46,13 @@ impl Sampler {
         Self { hash: SipHasher13::new_with_key(&half), allowed, denied }
     }
 
-    /// The share by which the decision is among those that are logged, if it is.
+    /// Returns the share under which the decision is logged, or `None` if it is not.
     pub(super) fn takes(&self, id: Id, allowed: bool) -> Option<Share> {
         let share = if allowed { self.allowed } else { self.denied };
         (share == Share::ALL || self.place(id) < share.0).then_some(share)
     }
 
-    /// A number below a million, as evenly spread as the hash is.
+    /// Returns an evenly distributed number below a million.
     fn place(&self, id: Id) -> u32 {
         let mut hash = self.hash;
         hash.write(&id.to_bits().to_le_bytes());

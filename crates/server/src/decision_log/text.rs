@@ -1,4 +1,4 @@
-//! A line for people at a terminal: the essentials.
+//! The text format of the decision log: a short line for people at a terminal.
 //!
 //! ```text
 //! 2027-01-15T08:00:00Z INFO acquire allowed userId=u1 | USER 56 of 100/h | 0.100ms 00…1f
@@ -40,7 +40,7 @@ pub(super) fn decided(decided: &Decided<'_, '_, '_>, context: &Context<'_>, out:
         plain(out, " ");
         word(name, out);
         if context.secrets.has(name) {
-            // A value that begins like this would be in quotes.
+            // Unambiguous: a plain value that begins with `#` is quoted.
             plain(out, format_args!("=#{}", context.secrets.hash(value)));
         } else {
             plain(out, "=");
@@ -56,7 +56,7 @@ pub(super) fn decided(decided: &Decided<'_, '_, '_>, context: &Context<'_>, out:
     end(decided.latency, answer.plan().id.id, context, out);
 }
 
-/// Appends the line of what followed a decision, without its end.
+/// Appends the line of a later change, without its end.
 pub(super) fn followed(followed: &Followed<'_, '_>, context: &Context<'_>, out: &mut Vec<u8>) {
     plain(out, format_args!("{} INFO {}", context.now, followed.operation.name()));
     match followed.effect {
@@ -76,7 +76,7 @@ pub(super) fn followed(followed: &Followed<'_, '_>, context: &Context<'_>, out: 
     end(followed.latency, followed.id, context, out);
 }
 
-/// Appends the line of a call that the store did not answer, without its end.
+/// Appends the line of a store call with an unknown outcome, without its end.
 pub(super) fn unanswered(unanswered: &Unanswered, context: &Context<'_>, out: &mut Vec<u8>) {
     let operation = unanswered.operation.name();
     plain(out, format_args!("{} WARN {operation} without an answer of the store", context.now));
@@ -91,7 +91,7 @@ fn end(latency: Span, id: Id, context: &Context<'_>, out: &mut Vec<u8>) {
     }
 }
 
-/// Text of ours.
+/// Appends text that needs no escapes.
 fn plain(out: &mut Vec<u8>, text: impl fmt::Display) {
     write!(out, "{text}").expect("a buffer takes every write");
 }

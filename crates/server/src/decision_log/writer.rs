@@ -1,8 +1,8 @@
-//! The one thread that writes, and the bounded queue before it.
+//! [`Writer`]: the thread that writes the decision log, with its bounded queue.
 //!
-//! The queue is a buffer of bytes that takes whole lines. The thread exchanges it for an empty
-//! one and writes it out, so lines that come meanwhile become one write. A bound in bytes holds
-//! whatever the length of a line, and nothing is allocated once both buffers have grown.
+//! The queue is a byte buffer of whole lines. The thread swaps it for an empty one and writes it
+//! out, so lines that arrive meanwhile become one write. The bound is in bytes, so it holds for
+//! lines of any length, and nothing is allocated once both buffers have grown.
 
 use std::convert::Infallible;
 use std::io::{self, Write};
@@ -13,18 +13,18 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// How long the thread waits for further lines before it writes: waking it costs more than a line,
-/// and nobody reads a log faster than this.
+/// Time that the thread waits for more lines before it writes: waking it costs more than a line,
+/// and no reader needs the log sooner.
 const LINGER: Duration = Duration::from_millis(10);
 
-/// How long closing waits for an output that takes nothing: a process must come to its end although
-/// nobody reads what it writes.
+/// Maximum time that closing waits for a blocked output: a process must end even if its output is
+/// not read.
 const CLOSE_MAX: Duration = Duration::from_secs(5);
 
-/// Writes lines in the background, until it is closed or dropped.
+/// A background writer, until it is closed or dropped.
 pub(super) struct Writer {
     queue: Arc<Queue>,
-    /// Disconnected when the thread has ended; none once somebody has waited for that.
+    /// Disconnected when the thread has ended; `None` after a `close` has waited for it.
     ended: Mutex<Option<Receiver<Infallible>>>,
 }
 
@@ -32,9 +32,9 @@ struct Queue {
     waiting: Mutex<Waiting>,
     wake: Condvar,
     bytes_max: usize,
-    /// Lines lost since the start.
+    /// Number of lines lost since the start.
     dropped: AtomicU64,
-    /// Those of them that no line has told of yet.
+    /// Number of lost lines that no later line has reported yet.
     missing: AtomicU64,
 }
 
@@ -42,27 +42,27 @@ struct Queue {
 struct Waiting {
     bytes: Vec<u8>,
     lines: u64,
-    /// The lines that the thread has taken to write them.
+    /// Number of lines that the thread is writing.
     writing: u64,
-    /// The thread sleeps until it is woken.
+    /// True if the thread sleeps until it is notified.
     idle: bool,
     closed: bool,
 }
 
-/// What a line ends with. Its numbers are drawn while the queue is locked, so that lines are
-/// numbered in the order in which they are written: a log can be cut anywhere.
+/// The end of a line. Its numbers are assigned while the queue is locked, so that lines are
+/// numbered in the order in which they are written and a log can be cut anywhere.
 pub(super) struct Ending {
     bytes: [u8; 64],
     length: usize,
 }
 
 impl Ending {
-    /// A newline.
+    /// Returns a newline.
     pub(super) fn plain() -> Self {
         Self::new().with(b"\n")
     }
 
-    /// The number of admissions, that of the line, and the end of an object.
+    /// Returns the number of admissions, the number of the line, and the end of the object.
     pub(super) fn numbered((seq, line): (u64, u64)) -> Self {
         let mut digits = itoa::Buffer::new();
         let ending = Self::new().with(b",\"seq\":").with(digits.format(seq).as_bytes());
@@ -78,7 +78,7 @@ impl Ending {
         Self { bytes: [0; 64], length: 0 }
     }
 
-    /// Two numbers of twenty digits and their names fit.
+    /// Appends bytes. Two numbers of twenty digits and their names fit.
     fn with(mut self, bytes: &[u8]) -> Self {
         self.bytes[self.length..self.length + bytes.len()].copy_from_slice(bytes);
         self.length += bytes.len();
@@ -86,17 +86,17 @@ impl Ending {
     }
 }
 
-/// How many lines were lost.
+/// Numbers of lost lines.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lost {
-    /// Since the start.
+    /// Lines lost since the start.
     pub(super) total: u64,
-    /// Those of them that no line has told of yet.
+    /// Lost lines that no line has reported yet.
     pub(super) untold: u64,
 }
 
 impl Writer {
-    /// Starts the thread. When it is closed it writes `end` after all other lines.
+    /// Starts the thread. After `close` it writes `end` as the last line.
     pub(super) fn start(
         out: Box<dyn Write + Send>,
         bytes_max: usize,
@@ -118,7 +118,7 @@ impl Writer {
         Ok(Self { queue, ended: Mutex::new(Some(ended)) })
     }
 
-    /// Takes a line and what it ends with, or counts it as dropped: false.
+    /// Queues a line and its end. Returns false if the line was dropped.
     pub(super) fn send(&self, line: &[u8], end: impl FnOnce() -> Ending) -> bool {
         self.queue.send(line, end)
     }
@@ -127,21 +127,21 @@ impl Writer {
         self.queue.dropped.load(Relaxed)
     }
 
-    /// How many lines are missing that nobody has told of; the caller will.
+    /// Returns the number of lost lines that are not reported yet; the caller reports them.
     pub(super) fn take_missing(&self) -> u64 {
         let missing = &self.queue.missing;
         if missing.load(Relaxed) == 0 { 0 } else { missing.swap(0, Relaxed) }
     }
 
-    /// So many are missing, and it could not be told.
+    /// Puts back lost lines that the caller could not report.
     pub(super) fn missing(&self, lines: u64) {
         self.queue.missing.fetch_add(lines, Relaxed);
     }
 
-    /// Waits until everything is written; what takes too long counts as dropped.
+    /// Waits until everything is written. Lines that take too long count as dropped.
     pub(super) fn close(&self) {
         self.queue.close();
-        // Under the lock, so that whoever closes a second time waits as well.
+        // Keeps the lock while it waits, so that a second `close` waits as well.
         let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(ended) = ended.take()
             && ended.recv_timeout(CLOSE_MAX) == Err(RecvTimeoutError::Timeout)
@@ -185,7 +185,7 @@ impl Queue {
         self.wake.notify_one();
     }
 
-    /// Drops the lines that wait.
+    /// Drops the queued lines.
     fn abandon(&self) {
         let mut waiting = self.lock();
         waiting.bytes.clear();
@@ -206,11 +206,11 @@ impl Queue {
         }
         let untold = self.missing.swap(0, Relaxed);
         let end = end(Lost { total: self.dropped.load(Relaxed), untold });
-        // If it can't be written, its absence says that what came last is not known.
+        // If it cannot be written, its absence shows that the last lines are unknown.
         let _ = write(&mut *out, &end, torn && !end.is_empty());
     }
 
-    /// Exchanges what has been written for what waits; `None` at the end.
+    /// Swaps the written batch for the queued lines; `None` at the end.
     fn next(&self, batch: &mut Vec<u8>) -> Option<u64> {
         batch.clear();
         let mut waiting = self.lock();
@@ -222,7 +222,8 @@ impl Queue {
             waiting.idle = true;
             waiting = self.wake.wait(waiting).unwrap_or_else(PoisonError::into_inner);
         }
-        // Lines seldom come alone. Those that come now find the thread awake, and pay nothing.
+        // Lines seldom come alone. Those that arrive now find the thread awake and need not wake
+        // it.
         let linger = |waiting: &mut Waiting| !waiting.closed && waiting.bytes.len() < self.half();
         let lingered = self.wake.wait_timeout_while(waiting, LINGER, linger);
         let (mut waiting, _) = lingered.unwrap_or_else(PoisonError::into_inner);
@@ -240,14 +241,14 @@ impl Queue {
         self.missing.fetch_add(lines, Relaxed);
     }
 
-    /// Nothing panics while it holds the lock.
+    /// Locks the queue. No code panics while it holds the lock.
     fn lock(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Writes whole lines. After a failure the output may end inside of one: that line is ended
-/// first, so that it does not spoil the next.
+/// Writes whole lines. After a failure the output may end inside a line, which is ended first so
+/// that it does not damage the next.
 fn write(out: &mut dyn Write, batch: &[u8], torn: bool) -> io::Result<()> {
     if torn {
         out.write_all(b"\n")?;

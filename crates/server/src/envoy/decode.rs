@@ -1,8 +1,8 @@
-//! From descriptors to queries.
+//! Decodes Envoy's descriptors into queries.
 //!
-//! What Envoy sends was chosen by an operator, and the values in it by whoever sends requests. So
-//! a value is never a reason to refuse: where Envoy lets requests through when it gets no answer,
-//! a strange header would be a way around the limit.
+//! The operator chooses the descriptors, but clients choose the values in them. So no value is a
+//! reason to refuse: if Envoy lets requests through when it gets an error, an unusual header would
+//! bypass the limit.
 
 use sluicegate_core::descriptor::{self, DOMAIN, SHAPE};
 use sluicegate_core::limit::{Amount, Rate, Unit, Window};
@@ -19,16 +19,16 @@ use crate::grpc::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use crate::grpc::proto::envoy::r#type::v3::RateLimitUnit;
 use crate::refusal::Refusal;
 
-/// The most descriptors of one call.
+/// Maximum number of descriptors in one call.
 const DESCRIPTORS_MAX: usize = 100;
-/// What denials call a limit that Envoy brings along.
+/// Name of an Envoy override in denials.
 const OVERRIDE: &str = "override";
 
-/// The descriptors of a call, by what is to be done with them.
+/// The descriptors of a call, as charges and refunds.
 pub(super) struct Call<'r> {
-    /// To be charged together, in their order.
+    /// Queries to charge together, in their order.
     pub(super) charges: Vec<Query<'r>>,
-    /// To be given back, each with its place among all.
+    /// Queries to refund, each with its position among all descriptors.
     pub(super) refunds: Vec<(usize, Query<'r>)>,
 }
 
@@ -38,13 +38,14 @@ impl<'r> Call<'r> {
         id: impl Fn() -> RequestId,
     ) -> Result<Self, Refusal> {
         if request.domain.is_empty() {
-            return Err(Refusal::field("domain", "is empty: name the domain of the limits"));
+            return Err(Refusal::field("domain", "is empty: set the domain of the limits"));
         }
         match request.descriptors.len() {
             0 => return Err(Refusal::field("descriptors", "is empty: send at least one")),
             1..=DESCRIPTORS_MAX => {}
             more => {
-                let right = format!("has {more} descriptors, more than {DESCRIPTORS_MAX}");
+                let right =
+                    format!("has {more} descriptors, but at most {DESCRIPTORS_MAX} are allowed");
                 return Err(Refusal::field("descriptors", right));
             }
         }
@@ -64,7 +65,7 @@ impl<'r> Call<'r> {
     }
 }
 
-/// The question that a descriptor asks.
+/// Converts a descriptor into a query.
 fn query<'r>(
     request: &'r RateLimitRequest,
     descriptor: &'r RateLimitDescriptor,
@@ -82,7 +83,7 @@ fn query<'r>(
     query.insert_any(SHAPE, descriptor::shape(keys()));
     for (place, Entry { key, value }) in entries.iter().enumerate() {
         if key.is_empty() {
-            return Err(Refusal::field(format!("entries[{place}].key"), "is empty: name it"));
+            return Err(Refusal::field(format!("entries[{place}].key"), "is empty: set it"));
         }
         query.insert_any(descriptor::dimension(keys().take(place), key), value.as_str());
     }
@@ -97,25 +98,29 @@ fn query<'r>(
     Ok(query)
 }
 
-/// Puts a limit that Envoy brings along in the place of those that are configured.
+/// Replaces the configured limits with the limit in the descriptor.
 fn bring_along(
     limit: &RateLimitOverride,
     domain: &str,
     entries: &[Entry],
     query: &mut Query<'_>,
 ) -> Result<(), Refusal> {
-    let window = window(limit.unit())
-        .ok_or_else(|| Refusal::field("limit.unit", "is not a unit: send one of SECOND to WEEK"))?;
+    let window = window(limit.unit()).ok_or_else(|| {
+        Refusal::field(
+            "limit.unit",
+            "is unknown: send SECOND, MINUTE, HOUR, DAY, WEEK, MONTH or YEAR",
+        )
+    })?;
     let amount = Amount::new(limit.requests_per_unit.into());
     let rate = Rate { amount: amount.unwrap_or(Amount::ONE), unit: Unit::Requests, window };
     let rule = InlineRule::new(OVERRIDE, &counter(domain, entries), [Limit::Windowed(rate)])
         .map_err(|error| Refusal::field("limit", error.to_string()))?;
     query.subject = Subject::Inline;
     query.inline.push(match amount {
-        // As limits that are imported: hits may come when the work is done.
+        // As for imported limits: hits may arrive after the work is done.
         Some(_) => rule.optimistic(),
         None => {
-            // Nothing may go: two are more than a limit of one ever gives.
+            // Denies everything: 2 never fit into a limit of 1.
             query.cost.requests = Some(2);
             rule
         }
@@ -123,7 +128,8 @@ fn bring_along(
     Ok(())
 }
 
-/// What an override counts by: everything that the descriptor says. Lengths keep texts apart.
+/// Returns the counter name of an override, made of everything in the descriptor. Length prefixes
+/// keep different texts apart.
 fn counter(domain: &str, entries: &[Entry]) -> String {
     let texts = entries.iter().flat_map(|entry| [entry.key.as_str(), entry.value.as_str()]);
     let mut counter = String::new();
@@ -133,7 +139,7 @@ fn counter(domain: &str, entries: &[Entry]) -> String {
     counter
 }
 
-/// How long a unit is; months and years as envoyproxy/ratelimit has them.
+/// Returns the length of a unit; months and years as in envoyproxy/ratelimit.
 fn window(unit: RateLimitUnit) -> Option<Window> {
     const DAY: u64 = 86_400;
     let seconds = match unit {

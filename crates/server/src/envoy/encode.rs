@@ -1,4 +1,4 @@
-//! From a decision to the statuses of descriptors.
+//! Encodes a decision as Envoy's response, with a status per descriptor.
 
 use sluicegate_core::{Decision, Span};
 
@@ -15,7 +15,7 @@ use crate::refusal::{Kind, Refusal};
 
 pub(super) const OK: Code = Code::Ok;
 
-/// One status per query of the plan, in their order, and the code of all together.
+/// Encodes the decision: one status per query of the plan, in their order, and the overall code.
 pub(super) fn decision(
     answer: &Answer<'_, '_>,
     options: Options,
@@ -46,7 +46,8 @@ pub(super) fn decision(
     })
 }
 
-/// So many descriptors, with more hits than can be counted.
+/// Returns the response to a call with more hits than can be counted: every descriptor is over its
+/// limit.
 pub(super) fn too_many(descriptors: usize) -> RateLimitResponse {
     let code = Code::OverLimit.into();
     let status = DescriptorStatus { code, ..DescriptorStatus::default() };
@@ -54,32 +55,32 @@ pub(super) fn too_many(descriptors: usize) -> RateLimitResponse {
     RateLimitResponse { overall_code: code, statuses, ..RateLimitResponse::default() }
 }
 
-/// The status of a descriptor whose hits were given back.
+/// Returns the status of a descriptor whose hits were refunded.
 pub(super) fn refund(answer: &Answer<'_, '_>) -> DescriptorStatus {
     let mut status = status(answer, 0);
     status.set_code(Code::Ok);
     status
 }
 
-/// The status of a descriptor of which nothing is known.
+/// Returns the status of a descriptor whose usage is unknown.
 pub(super) fn unknown() -> DescriptorStatus {
     DescriptorStatus { code: Code::Ok.into(), ..DescriptorStatus::default() }
 }
 
-/// How the query with this number stands: by the limit that stands in its way, or else by the one
-/// that leaves least.
+/// Returns the status of the query with this number: by the limit that denies it, or else by the
+/// limit with the least remaining.
 fn status(answer: &Answer<'_, '_>, query: usize) -> DescriptorStatus {
     let part = answer.plan().query_charges(query);
     let scopes = answer.scopes().filter(|scope| part.charges.contains(&scope.place()));
     let told = scopes.min_by_key(|scope| (!answer.is_over(scope), scope.remaining()));
     let Some(scope) = told else {
-        // Nobody knows what limits show, and all that there are refuse.
+        // The usage is unknown, and the outage policy denies.
         let is_closed = matches!(answer.decision(), Decision::Closed(_));
         if is_closed && !part.charges.is_empty() {
             let code = Code::OverLimit.into();
             return DescriptorStatus { code, ..DescriptorStatus::default() };
         }
-        // Nothing limits it: because no rule matches, or because one says so.
+        // No limit applies: no rule matches, or the matching rule is unlimited.
         let limit_remaining = if part.unlimited.is_some() { u32::MAX } else { 0 };
         return DescriptorStatus {
             code: Code::Ok.into(),
@@ -100,7 +101,7 @@ fn status(answer: &Answer<'_, '_>, query: usize) -> DescriptorStatus {
     }
 }
 
-/// The unit that is as long as a window, if one is.
+/// Returns the unit with the length of a window, if one exists.
 fn unit(window: Span) -> Unit {
     const DAY: u64 = 86_400 * 1_000_000;
     match (window.as_micros() / DAY, window.as_micros() % DAY) {

@@ -1,7 +1,7 @@
-//! `POST /json`: a call of ShouldRateLimit in JSON, as envoyproxy/ratelimit takes it.
+//! `POST /json`: ShouldRateLimit in JSON, compatible with envoyproxy/ratelimit.
 //!
-//! 200 is OK, 429 is OVER_LIMIT; both have the whole response as their body. Names are those of
-//! the protos' JSON form, in which the proto's own names are read too.
+//! 200 is OK and 429 is OVER_LIMIT; both have the whole response as their body. Field names are
+//! those of the JSON mapping of protobuf; the original proto names are accepted, too.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use crate::grpc::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLi
 use crate::grpc::proto::envoy::r#type::v3::RateLimitUnit;
 use crate::rest::Problem;
 
-/// The route, for the listener of REST.
+/// Returns the route for the REST listener.
 pub fn router(rls: EnvoyRls, body_limit: usize) -> Router {
     Router::new()
         .route("/json", post(answer))
@@ -32,9 +32,9 @@ pub fn router(rls: EnvoyRls, body_limit: usize) -> Router {
 }
 
 async fn answer(State(rls): State<Arc<EnvoyRls>>, body: Bytes) -> Result<Response, Problem> {
-    // No content type is asked for: the callers of envoyproxy/ratelimit send none.
+    // No content type is required: clients of envoyproxy/ratelimit send none.
     let call: Call = serde_json::from_slice(&body)
-        .map_err(|error| Problem::bad_request(format!("the body is not a call: {error}")))?;
+        .map_err(|error| Problem::bad_request(format!("cannot parse the body: {error}")))?;
     let told = rls.answer(&call.into()).await?;
     let code = told.overall_code();
     let status =
@@ -84,7 +84,8 @@ struct Override {
     unit: String,
 }
 
-/// 64 bits are a string in the JSON of protos; a number is read too.
+/// Deserializes a 64-bit number, which the JSON mapping of protobuf writes as a string; a number is
+/// accepted, too.
 fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
     let value = Option::<Value>::deserialize(deserializer)?;
     let wrong = || serde::de::Error::custom("hitsAddend must be a whole number");
@@ -134,7 +135,7 @@ fn written(response: &RateLimitResponse) -> Value {
     told
 }
 
-/// What is nothing is left out, as the JSON of protos has it.
+/// Encodes a status. Default values are omitted, as in the JSON mapping of protobuf.
 fn status(status: &DescriptorStatus) -> Value {
     let mut told = Map::new();
     told.insert("code".to_owned(), status.code().as_str_name().into());

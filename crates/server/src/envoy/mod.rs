@@ -1,7 +1,7 @@
-//! Envoy's rate-limit service, for Envoy itself and for whatever else speaks its protocol.
+//! Envoy's rate limit service (RLS), for Envoy and other clients of its protocol.
 //!
-//! Every descriptor is a query, and all descriptors of a call are one plan: either all of it is
-//! charged, or nothing. `POST /json` says the same in JSON.
+//! Every descriptor is a query, and all descriptors of a call are one plan: all are charged, or
+//! none. `POST /json` offers the same in JSON.
 
 mod decode;
 mod encode;
@@ -29,15 +29,15 @@ use crate::service::{Failure, Question, Service};
 
 pub use json::router;
 
-/// Its name.
+/// Name of the gRPC service.
 pub const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
 
-/// What the answers to Envoy are like.
+/// Options of the answers to Envoy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Whether they carry the rate-limit headers that Envoy adds to its own answers.
+    /// Adds the rate-limit headers, which Envoy copies to its responses.
     pub headers: bool,
-    /// How Envoy is told that the outage policy is to refuse.
+    /// Answer if the outage policy denies.
     pub closed: Closed,
 }
 
@@ -47,28 +47,28 @@ impl Default for Options {
     }
 }
 
-/// How Envoy is told that the outage policy is to refuse.
+/// Answer to Envoy if the outage policy denies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Closed {
-    /// As a denial: it stays closed whatever Envoy does without an answer.
+    /// A denial: the request is denied, whatever Envoy does on errors.
     OverLimit,
-    /// As an error: Envoy's `failure_mode_deny` decides.
+    /// An error: Envoy's `failure_mode_deny` decides.
     Unavailable,
 }
 
-/// The limiter, to Envoy.
+/// The rate limit service.
 pub struct EnvoyRls {
     service: Arc<Service>,
     options: Options,
 }
 
 impl EnvoyRls {
-    /// The limiter, with answers like this.
+    /// Creates the service.
     pub fn new(service: Arc<Service>, options: Options) -> Self {
         Self { service, options }
     }
 
-    /// As a gRPC service that reads messages up to this size.
+    /// Converts it into a gRPC service that accepts messages up to this size.
     pub(crate) fn server(self, bytes_max: usize) -> RateLimitServiceServer<Self> {
         RateLimitServiceServer::new(self).max_decoding_message_size(bytes_max)
     }
@@ -81,9 +81,9 @@ impl EnvoyRls {
                 encode::decision(answer, self.options)
             });
             told = match decided.await {
-                // An error would let them through where Envoy fails open.
+                // An error would let the request through if Envoy fails open.
                 Err(Failure::Plan(PlanError::TooMany { rule, requests })) => {
-                    debug!(rule, requests, "more hits at once than an exact log takes");
+                    debug!(rule, requests, "more hits in one call than an exact log can record");
                     encode::too_many(call.charges.len())
                 }
                 decided => decided??,
@@ -92,17 +92,17 @@ impl EnvoyRls {
         for (place, query) in &call.refunds {
             let mut refunded = self.refund(query).await;
             if let Err(Failure::Plan(PlanError::TooMany { .. })) = refunded {
-                // No log has got more at once.
+                // A charge on a log is never larger.
                 let mut fewer = query.clone();
                 fewer.cost.requests = Some(ENTRIES_PER_CHARGE_MAX);
                 refunded = self.refund(&fewer).await;
             }
             let status = match refunded {
-                // What is not given back stays counted, which is no reason to refuse anything.
+                // Hits that are not refunded stay counted, which is no reason for an error.
                 Err(Failure::Store(store::Error::Unavailable(_))) => encode::unknown(),
                 status => status?,
             };
-            // Statuses are in the order of the descriptors: those before are there already.
+            // Statuses are in the order of the descriptors, and earlier ones are already in place.
             let place = (*place).min(told.statuses.len());
             told.statuses.insert(place, status);
         }

@@ -1,4 +1,5 @@
-//! `grpc-timeout`: a client that has stopped waiting gets nothing that it could not use.
+//! Applies the client's `grpc-timeout`: a call ends with DEADLINE_EXCEEDED when the client stops
+//! waiting.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -12,7 +13,7 @@ use tonic::Status;
 use tower_layer::Layer;
 use tower_service::Service;
 
-/// Ends every call when its client's time is over.
+/// The layer that ends every call at its client's deadline.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Deadlines;
 
@@ -48,12 +49,12 @@ where
 }
 
 pin_project! {
-    /// A call that has to be answered in time.
+    /// A call with a deadline.
     pub(super) struct Deadline<F> {
         #[pin]
         inner: F,
         patience: Option<Duration>,
-        // Made when there is something to wait for: most decisions are made at once.
+        // Created at the first wait: most decisions are made at once.
         #[pin]
         timer: Option<Sleep>,
     }
@@ -71,13 +72,13 @@ impl<F: Future<Output = Result<Response, E>>, E> Future for Deadline<F> {
         if this.timer.is_none() {
             this.timer.set(Some(sleep(patience)));
         }
-        ready!(this.timer.as_mut().as_pin_mut().expect("it was made above").poll(cx));
-        let late = Status::deadline_exceeded("not decided within the time that the client gave");
+        ready!(this.timer.as_mut().as_pin_mut().expect("timer was set above").poll(cx));
+        let late = Status::deadline_exceeded("no decision within the client's grpc-timeout");
         Poll::Ready(Ok(late.into_http()))
     }
 }
 
-/// How long the client waits. What is not a time-out is no deadline: the decision is what matters.
+/// Returns the client's timeout. A malformed header means no deadline: the decision matters more.
 fn patience(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get("grpc-timeout")?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;

@@ -1,4 +1,4 @@
-//! From messages to queries.
+//! Decodes gRPC messages into queries.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::request::{
 };
 use crate::ticket::Ticket;
 
-/// The query of an `Allow`. Its two fields without presence count as left out when empty.
+/// Decodes an `Allow`. Its two fields without presence count as omitted if empty.
 pub(super) fn allow(request: &pb::AllowRequest, id: RequestId) -> Result<Query<'_>, Refusal> {
     let mut query = Query::new(id);
     let given = |text: &'_ String| !text.is_empty();
@@ -35,7 +35,7 @@ pub(super) fn allow(request: &pb::AllowRequest, id: RequestId) -> Result<Query<'
     Ok(query)
 }
 
-/// The queries of a call, under the names that `caller` gave them or under names of ours.
+/// Decodes the queries of a call. Their ids are the caller's, or generated ones.
 pub(super) fn queries(
     requests: Vec<pb::Query>,
     caller: &str,
@@ -49,7 +49,7 @@ pub(super) fn queries(
     queries.collect()
 }
 
-/// One query that has to be there.
+/// Decodes one query, which is required.
 pub(super) fn query(
     request: Option<pb::Query>,
     caller: &str,
@@ -59,7 +59,7 @@ pub(super) fn query(
     Request::from(request).query(caller, fallback).map_err(|refusal| refusal.inside("request"))
 }
 
-/// What is to be settled, with the actual cost.
+/// Decodes the handle to settle and its actual cost.
 pub(super) fn settle(request: pb::SettleRequest) -> Result<(Ticket, Stated), Refusal> {
     let stated = CostBody::from(request.cost.unwrap_or_default()).read()?;
     Ok((Ticket::read(&request.handle)?, stated))
@@ -122,7 +122,7 @@ impl From<pb::InlineLimit> for InlineBody {
     }
 }
 
-/// A text that is empty when it is left out.
+/// Converts an empty text into `None`.
 fn some_text(text: String) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }

@@ -1,4 +1,4 @@
-//! From a decision to messages.
+//! Encodes decisions as gRPC messages.
 
 use sluicegate_core::limit::Unit;
 use sluicegate_core::predict::Forecast;
@@ -10,7 +10,7 @@ use super::proto::sluicegate::v1::claim_response::Claim as Word;
 use crate::answer::{Answer, Scope};
 use crate::settled::Settled;
 
-/// The answer to an `Allow`.
+/// Encodes the answer to an `Allow`.
 pub(super) fn allow(answer: &Answer<'_, '_>, handle: Option<String>) -> pb::AllowResponse {
     let hit = answer.hit();
     let told = hit.or_else(|| answer.tightest());
@@ -24,7 +24,7 @@ pub(super) fn allow(answer: &Answer<'_, '_>, handle: Option<String>) -> pb::Allo
         allowed: answer.decision().is_allowed(),
         remaining: match told {
             Some(scope) => saturated(scope.remaining()),
-            // Nothing limits it, or nobody knows.
+            // No limit applies, or the usage is unknown.
             None if answer.decision().is_allowed() => i32::MAX,
             None => 0,
         },
@@ -37,7 +37,7 @@ pub(super) fn allow(answer: &Answer<'_, '_>, handle: Option<String>) -> pb::Allo
     }
 }
 
-/// The answer of the native operations.
+/// Encodes the answer of `Acquire`, `Check` and `Book`.
 pub(super) fn decision(answer: &Answer<'_, '_>, handle: Option<String>) -> pb::Decision {
     let mut told = pb::Decision {
         allowed: answer.decision().is_allowed(),
@@ -75,12 +75,12 @@ pub(super) fn decision(answer: &Answer<'_, '_>, handle: Option<String>) -> pb::D
     told
 }
 
-/// What work came to.
+/// Encodes the result of settling an admission.
 pub(super) fn settled(settled: &Settled) -> pb::Settled {
     let metadata = pb::Metadata {
         request_duration_seconds: settled.duration.map(|span| span.as_micros() as f64 / 1e6),
         api_cost_usd: settled.cost.map(|cost| cost.to_string()),
-        // What was admitted was not limited.
+        // The work was admitted, so it was not limited.
         rate_limited: false,
         query_tokens: settled.query_tokens,
         context_tokens: settled.context_tokens,
@@ -89,7 +89,7 @@ pub(super) fn settled(settled: &Settled) -> pb::Settled {
     pb::Settled { replayed: settled.replayed, metadata: Some(metadata) }
 }
 
-/// The most of each unit that would be admitted now.
+/// Returns the maximum of each unit that would be admitted now.
 fn fits(answer: &Answer<'_, '_>) -> std::collections::BTreeMap<String, u64> {
     let units = Unit::RATED.into_iter();
     let fit =
@@ -97,7 +97,7 @@ fn fits(answer: &Answer<'_, '_>) -> std::collections::BTreeMap<String, u64> {
     units.filter_map(fit).collect()
 }
 
-/// The answer to a claim; `tell` makes a message of the decision in it.
+/// Encodes the answer to a claim; `tell` encodes the decision in it.
 pub(super) fn claim(
     claim: Claim,
     tell: impl FnOnce(&Decision) -> pb::Decision,

@@ -1,4 +1,4 @@
-//! `grpc.health.v1`: the probes of the other listeners, in the words of gRPC.
+//! `grpc.health.v1`: the health of the service, as gRPC clients query it.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -14,17 +14,18 @@ use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 use super::SERVICES;
 use crate::probe::{Probe, Readiness};
 
-/// How often a watched state is looked at.
+/// Interval at which a watched status is checked.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Whether decisions can be made, for whoever asks and for whoever watches.
+/// The health service: answers checks and streams changes to watchers.
 pub(super) struct Probed {
     ready: Probe,
     shutdown: CancellationToken,
 }
 
 impl Probed {
-    /// The service. `shutdown` ends every watch, which would otherwise hold its connection open.
+    /// Creates the service. `shutdown` ends every watch, which would otherwise keep its connection
+    /// open.
     pub(super) fn server(ready: Probe, shutdown: CancellationToken) -> HealthServer<Self> {
         HealthServer::new(Self { ready, shutdown })
     }
@@ -37,7 +38,7 @@ impl Health for Probed {
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<HealthCheckResponse>, Status> {
         if !is_known(&request.get_ref().service) {
-            return Err(Status::not_found("there is no such service here"));
+            return Err(Status::not_found("unknown service"));
         }
         Ok(Response::new(told(status(&self.ready, &self.shutdown))))
     }
@@ -56,7 +57,7 @@ impl Health for Probed {
                 let next = if known {
                     changed(last, &ready, &shutdown).await?
                 } else {
-                    // A service may come later, says the protocol; ours are all here.
+                    // The protocol allows a service to appear later; ours are all here.
                     last.is_none().then_some(ServingStatus::ServiceUnknown)?
                 };
                 Some((Ok(told(next)), Some(next)))
@@ -66,7 +67,7 @@ impl Health for Probed {
     }
 }
 
-/// Waits for a state that is not the last one; `None` when there will be no other.
+/// Waits for a status other than the last one; `None` if there will be none.
 async fn changed(
     last: Option<ServingStatus>,
     ready: &Probe,
@@ -95,7 +96,7 @@ fn status(ready: &Probe, shutdown: &CancellationToken) -> ServingStatus {
     }
 }
 
-/// The empty name is the server as a whole.
+/// Returns true for a service of this server. The empty name means the whole server.
 fn is_known(service: &str) -> bool {
     service.is_empty() || SERVICES.contains(&service)
 }

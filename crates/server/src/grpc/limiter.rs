@@ -1,4 +1,4 @@
-//! `sluicegate.v1.RateLimiterService`.
+//! The gRPC service `sluicegate.v1.RateLimiterService`.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::ticket::Ticket;
 
 type Answered<T> = Result<Response<T>, Status>;
 
-/// The limiter, to those who speak gRPC.
+/// The gRPC service over the limiter.
 pub(super) struct Limiter {
     service: Arc<Service>,
 }
@@ -42,7 +42,7 @@ impl Limiter {
     }
 }
 
-/// Who asks, by the layer around us.
+/// Returns the caller, as set by the authentication layer.
 fn caller<T>(request: &Request<T>) -> Caller {
     request.extensions().get().cloned().unwrap_or_else(Caller::anonymous)
 }

@@ -1,7 +1,7 @@
 //! gRPC: `sluicegate.v1.RateLimiterService`, with health and reflection.
 //!
-//! The same road as REST, in other bytes. What listens, who may come in and how it ends is the
-//! business of the listener, as it is for every protocol.
+//! Requests take the same path as in REST, with another encoding. Connections, authentication and
+//! shutdown are the job of the listener, as for every protocol.
 
 mod deadline;
 mod decode;
@@ -26,15 +26,14 @@ use crate::envoy::{self, EnvoyRls};
 use crate::probe::Probe;
 use crate::service::Service;
 
-/// What this listener serves besides health and reflection.
+/// Services of this listener besides health and reflection.
 const SERVICES: [&str; 2] = ["sluicegate.v1.RateLimiterService", envoy::SERVICE];
 
-/// Every gRPC service, as a value that tests call without a socket.
+/// Returns a router with every gRPC service; tests call it without a socket.
 ///
-/// A message above `bytes_max` is refused before it is read. `rls` is the limiter as Envoy sees
-/// it. Whoever mounts it puts the
-/// [`Caller`](crate::auth::Caller) into the extensions of each request. `shutdown` ends the
-/// streams of whoever watches the health.
+/// A message above `bytes_max` is refused before it is read. `rls` is the rate limit service for
+/// Envoy. The caller of this function adds a layer that sets the [`Caller`](crate::auth::Caller) in
+/// the extensions of each request. `shutdown` ends the streams of health watchers.
 pub fn router(
     service: Arc<Service>,
     rls: EnvoyRls,
@@ -49,12 +48,12 @@ pub fn router(
         .add_service(rls.server(bytes_max))
         .add_service(Probed::server(ready, shutdown))
         .add_service(reflection().build_v1().expect(DESCRIBED))
-        // Most clients that are about still ask for the version before.
+        // Many clients still use the previous version.
         .add_service(reflection().build_v1alpha().expect(DESCRIBED));
     routes.routes().into_axum_router().layer(Deadlines)
 }
 
-const DESCRIBED: &str = "the build wrote these descriptors";
+const DESCRIBED: &str = "the build script wrote valid descriptors";
 
 fn reflection() -> Reflection<'static> {
     Reflection::configure()

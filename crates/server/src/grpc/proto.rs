@@ -1,16 +1,16 @@
-//! What the build makes of `proto/`.
+//! Code generated from `proto/` by the build script.
 
 // Generated: the protos are the documentation.
 #![allow(missing_docs, unreachable_pub, clippy::all)]
 
-/// Ours.
+/// Messages and service of Sluicegate.
 pub mod sluicegate {
     pub mod v1 {
         tonic::include_proto!("sluicegate.v1");
     }
 }
 
-/// Envoy's, as far as we speak it. The modules lie as the generated code expects them.
+/// The part of Envoy's API that is used here. The generated code requires this module structure.
 pub mod envoy {
     pub mod config {
         pub mod core {
@@ -42,5 +42,5 @@ pub mod envoy {
     }
 }
 
-/// All of them, for reflection.
+/// Descriptors of all services, for reflection.
 pub const DESCRIPTORS: &[u8] = tonic::include_file_descriptor_set!("descriptors");

@@ -1,4 +1,4 @@
-//! A refusal in the codes of gRPC.
+//! Converts a refusal into a gRPC status.
 
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt as _};
@@ -6,7 +6,7 @@ use tonic_types::{ErrorDetails, StatusExt as _};
 use crate::refusal::{Kind, Refusal};
 
 impl From<Refusal> for Status {
-    /// A field at fault is told as `google.rpc.BadRequest`, for programs, beside the text.
+    /// An invalid field is also in the details as `google.rpc.BadRequest`, for programs.
     fn from(refusal: Refusal) -> Self {
         let code = match refusal.kind {
             Kind::Invalid => Code::InvalidArgument,

@@ -1,4 +1,4 @@
-//! From counters of ours to what the registry gathers.
+//! Converts the counters of this crate into metric families of the Prometheus registry.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::{Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType};
 
-/// A metric and what is said about it.
+/// Name, help text, type and labels of a metric.
 pub(super) struct Family {
     pub(super) name: &'static str,
     pub(super) help: &'static str,
@@ -15,7 +15,7 @@ pub(super) struct Family {
 }
 
 impl Family {
-    /// The family without any series yet; if it stays so, nothing of it is rendered.
+    /// Starts a family without series; if none are added, it is not rendered.
     pub(super) const fn gather(&'static self) -> Gathering {
         Gathering { family: self, series: Vec::new() }
     }
@@ -27,14 +27,14 @@ impl Family {
     }
 }
 
-/// A family under way.
+/// A family that is being collected.
 pub(super) struct Gathering {
     family: &'static Family,
     series: Vec<Metric>,
 }
 
 impl Gathering {
-    /// Adds one series, with values for the labels of the family in their order.
+    /// Adds one series, with values for the labels in their order.
     pub(super) fn add(&mut self, labels: &[&str], value: Value) {
         debug_assert_eq!(self.family.labels.len(), labels.len(), "{}", self.family.name);
         let pairs = self.family.labels.iter().zip(labels).map(|(&name, &value)| {
@@ -47,7 +47,7 @@ impl Gathering {
         match value {
             Value::Count(count) => {
                 let mut counter = Counter::default();
-                // Exact up to 2^53: at a million a second, for three hundred years.
+                // Exact up to 2^53: three hundred years at a million per second.
                 counter.set_value(count as f64);
                 metric.set_counter(counter);
             }
@@ -71,14 +71,14 @@ impl Gathering {
     }
 }
 
-/// What a series shows.
+/// The value of a series.
 pub(super) enum Value {
     Count(u64),
     Level(f64),
     Distribution(Histogram),
 }
 
-/// What lets the registry gather `families` from `source`.
+/// Creates a collector that lets the registry gather `families` from `source`.
 pub(super) fn collector<T: Send + Sync + 'static>(
     source: &Arc<T>,
     families: &'static [Family],

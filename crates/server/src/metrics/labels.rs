@@ -1,5 +1,5 @@
-//! Which models and tenants are told apart, so that clients can't make as many series as they
-//! like.
+//! [`Labels`]: the models and tenants with separate series, limited so that clients cannot create
+//! an unlimited number of them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use sluicegate_core::ruleset::Ruleset;
 const MODEL: &str = "modelId";
 const TENANT: &str = "tenantId";
 
-/// How many series there may be.
+/// Maximum number of series.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How many values of `model_id` are told apart, and how many of `tenant_id`: the first that
-    /// come. 100 unless set otherwise: more than that nobody can read in a dashboard.
+    /// Maximum number of values of `model_id`, and of `tenant_id`; the first ones are kept. 100 by
+    /// default: more cannot be read in a dashboard.
     pub values_max: usize,
-    /// How many combinations of the two are told apart, besides one per model for `other`
-    /// tenants. 1,000 unless set otherwise: each makes several series for each rule.
+    /// Maximum number of combinations of the two, in addition to one per model for `other` tenants.
+    /// 1,000 by default: each makes several series per rule.
     pub pairs_max: usize,
     /// Dimensions whose values are never shown, as in the settings of the ruleset.
     pub secret: Vec<String>,
@@ -31,7 +31,7 @@ impl Default for Options {
     }
 }
 
-/// The labels that a query asks for.
+/// Model and tenant of a query, for the labels.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Who<'a> {
     model: Option<&'a str>,
@@ -44,18 +44,18 @@ impl<'a> Who<'a> {
     }
 }
 
-/// The models and tenants that are told apart; each pair of them has a place.
+/// The models and tenants with separate series; each pair has an index.
 #[derive(Clone, Debug)]
 pub(super) struct Labels {
     models: Names,
     tenants: Names,
     pairs: HashMap<(usize, usize), usize, RandomState>,
     pairs_max: usize,
-    /// More than `pairs_max`: there is always a place for a model with `other` tenants.
+    /// Larger than `pairs_max`: each model always has room for `other` tenants.
     capacity: usize,
 }
 
-/// The place of what is `other` in both labels.
+/// Index of `other` in both labels.
 const REST: usize = 0;
 
 impl Labels {
@@ -73,17 +73,17 @@ impl Labels {
         }
     }
 
-    /// Places are below this.
+    /// Returns the upper bound of the indexes.
     pub(super) const fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// The place of a pair; `None` if it is new and there is room for it.
+    /// Returns the index of a pair; `None` if the pair is new and there is room for it.
     pub(super) fn find(&self, who: Who<'_>) -> Option<usize> {
         self.place(self.models.find(who.model)?, self.tenants.find(who.tenant)?)
     }
 
-    /// The place of a pair, which gets one if there is room.
+    /// Returns the index of a pair, and adds the pair if there is room.
     pub(super) fn learn(&mut self, who: Who<'_>) -> usize {
         let (model, tenant) = (self.models.learn(who.model), self.tenants.learn(who.tenant));
         if let Some(place) = self.place(model, tenant) {
@@ -103,7 +103,7 @@ impl Labels {
             .or((taken >= self.capacity).then_some(REST))
     }
 
-    /// Tells apart the values that rules name: whoever writes rules for them wants to see them.
+    /// Adds the values that rules name: the author of a rule wants to see its values.
     pub(super) fn know(&mut self, rules: &Ruleset) {
         for condition in rules.groups().flat_map(|(_, rules)| rules).flat_map(|rule| &rule.when) {
             let (dimension, Pattern::OneOf(values)) = condition else { continue };
@@ -118,7 +118,7 @@ impl Labels {
         }
     }
 
-    /// Every pair of a model and a tenant with its place.
+    /// Returns every pair of a model and a tenant with its index.
     pub(super) fn pairs(&self) -> impl Iterator<Item = (&str, &str, usize)> {
         let (models, tenants) = (self.models.texts(), self.tenants.texts());
         self.pairs
@@ -127,7 +127,7 @@ impl Labels {
     }
 }
 
-/// The values of one label that are told apart, by number.
+/// The values of one label with separate series, by number.
 #[derive(Clone, Debug)]
 struct Names {
     numbers: HashMap<Arc<str>, usize, RandomState>,
@@ -140,12 +140,12 @@ const OTHER: usize = 1;
 
 impl Names {
     fn new(max: usize, shown: bool) -> Self {
-        // A client that says `other` means the same series as everybody else who is `other`.
+        // A client that sends `other` shares the series of all other values.
         let numbers = [("".into(), MISSING), ("other".into(), OTHER)];
         Self { max: max + numbers.len(), numbers: HashMap::from_iter(numbers), shown }
     }
 
-    /// The number of a value; `None` if it is new and there is room for it.
+    /// Returns the number of a value; `None` if it is new and there is room for it.
     fn find(&self, value: Option<&str>) -> Option<usize> {
         let Some(value) = value.filter(|_| self.shown) else {
             return Some(MISSING);
@@ -166,7 +166,7 @@ impl Names {
         *self.numbers.entry(value.into()).or_insert(next)
     }
 
-    /// The values by their numbers.
+    /// Returns the values by their numbers.
     fn texts(&self) -> Vec<&str> {
         let mut texts = vec![""; self.numbers.len()];
         for (text, &number) in &self.numbers {
@@ -184,7 +184,7 @@ mod tests {
         Labels::new(&Options { values_max, pairs_max, ..Options::default() })
     }
 
-    /// The labels under which a pair is shown, after it was learned.
+    /// Returns the labels of a pair after it was added.
     fn shown(labels: &mut Labels, model: &str, tenant: &str) -> (String, String) {
         let text = |text| Some(text).filter(|text: &&str| !text.is_empty());
         let who = Who { model: text(model), tenant: text(tenant) };

@@ -1,49 +1,50 @@
-//! What Prometheus is told.
+//! [`Metrics`]: counts decisions and exports all metrics to Prometheus.
 //!
-//! | metric | counts |
+//! | metric | meaning |
 //! |---|---|
-//! | `rate_limiter_requests_total{result,scope,model_id,tenant_id}` | decisions, by rule: see below |
+//! | `rate_limiter_requests_total{result,scope,model_id,tenant_id}` | decisions by rule: see below |
 //! | `rate_limiter_usage_ratio{scope,model_id,tenant_id}` | used / limit as last seen, of the rule's tightest window |
-//! | `rate_limiter_latency_seconds{operation}` | how long decisions took, and settling, releasing and the like |
+//! | `rate_limiter_latency_seconds{operation}` | duration of decisions and of operations such as settle and release |
 //! | `rate_limiter_config_version{source}` | the configuration in force |
-//! | `rate_limiter_config_load_failures_total` | configurations that were refused |
-//! | `sluicegate_config_last_load_successful` | 0 from a configuration that was refused until one that is not |
+//! | `rate_limiter_config_load_failures_total` | invalid configurations that were not loaded |
+//! | `sluicegate_config_last_load_successful` | 0 after an invalid configuration, until a valid one is loaded |
 //! | `rate_limiter_fallback_total{mode}` | decisions by an outage policy |
-//! | `rate_limiter_redis_calls_total{operation}`, `…_redis_errors_total{type,operation}`, `…_redis_latency_seconds{operation}` | what the store asked of Redis |
-//! | `sluicegate_redis_up`, `sluicegate_redis_evicts` | whether Redis can be asked, and may throw counters away |
-//! | `sluicegate_redis_refuses_writes{reason}` | whether Redis answers but writes nothing, so that every decision is refused |
-//! | `sluicegate_redis_memory_losses_total` | how often a Redis server has lost its memory |
-//! | `sluicegate_queue_depth{queue,state}`, `…_queue_oldest_seconds{queue}` | what lies in a queue |
-//! | `sluicegate_queue_messages_total{queue,event}`, `…_queue_processing_seconds{queue,type}` | what was done with its messages |
-//! | `sluicegate_decisions_total{operation,result}` | every decision once, whatever rules it met |
-//! | `sluicegate_denials_total{scope,unit,window}` | denials, by the limit of the rule that hit |
+//! | `rate_limiter_redis_calls_total{operation}`, `…_redis_errors_total{type,operation}`, `…_redis_latency_seconds{operation}` | calls of the store to Redis |
+//! | `sluicegate_redis_up`, `sluicegate_redis_evicts` | 1 if Redis is reachable; 1 if it may evict counters |
+//! | `sluicegate_redis_refuses_writes{reason}` | 1 if Redis answers but refuses writes, so that every decision is refused |
+//! | `sluicegate_redis_memory_losses_total` | number of times that a Redis server lost its data |
+//! | `sluicegate_queue_depth{queue,state}`, `…_queue_oldest_seconds{queue}` | messages in a queue, and the age of the oldest |
+//! | `sluicegate_queue_messages_total{queue,event}`, `…_queue_processing_seconds{queue,type}` | handled messages, and their processing time |
+//! | `sluicegate_decisions_total{operation,result}` | every decision once, independent of the number of rules |
+//! | `sluicegate_denials_total{scope,unit,window}` | denials by the limit that was hit |
 //! | `sluicegate_shadow_denials_total{scope}` | admissions that a shadow rule would have denied |
-//! | `sluicegate_concurrent_peak{scope}` | the most slots seen in use at once |
-//! | `sluicegate_user_requests{window}`, `sluicegate_user_cost_usd{window}` | how much users have used by minute, hour and day, as each admission saw it |
+//! | `sluicegate_concurrent_peak{scope}` | the maximum number of slots seen in use |
+//! | `sluicegate_user_requests{window}`, `sluicegate_user_cost_usd{window}` | usage of users per minute, hour and day, as each admission saw it |
 //! | `sluicegate_store_full_total{result}` | decisions on a counter that several keys share, because the store had no room for one each |
-//! | `sluicegate_replays_total` | ids that were admitted before and not charged again |
-//! | `sluicegate_connections{listener}` | connections that are open |
-//! | `sluicegate_store_keys`, `…_overflow_keys`, `…_records` | what the store holds |
-//! | `sluicegate_decision_log_dropped_total` | lines that the decision log had no room for |
+//! | `sluicegate_replays_total` | replayed ids, which are not charged again |
+//! | `sluicegate_connections{listener}` | open connections |
+//! | `sluicegate_store_keys`, `…_overflow_keys`, `…_records` | contents of the store |
+//! | `sluicegate_decision_log_dropped_total` | lines that the decision log dropped |
 //!
-//! What a decision adds to `rate_limiter_requests_total`:
+//! A decision adds this to `rate_limiter_requests_total`:
 //!
 //! | decision | adds |
 //! |---|---|
-//! | allowed | `allowed` for each rule that it passed and was charged to, shadow rules included |
-//! | allowed, but replayed or only peeked at | nothing: nothing was charged |
-//! | denied, never | `denied`, `never` for the rule that hit, and for no other |
-//! | told no for what was counted beyond a limit | `denied` for the rule of that limit, and for no other |
-//! | denied, never, only peeked at | nothing: nothing was refused |
+//! | allowed | `allowed` for each rule that was charged, including shadow rules |
+//! | allowed, but a replay or a peek | nothing: nothing was charged |
+//! | denied, never | `denied` or `never` for the rule that was hit, and for no other |
+//! | denied because of usage counted beyond a limit | `denied` for the rule of that limit, and for no other |
+//! | denied or never, but a peek | nothing: no work was denied |
 //! | no answer from the store | `error` for each rule that would have been charged |
 //!
-//! **Clients can't make series.** Of `model_id` and `tenant_id` the first [`Options::values_max`]
-//! values are told apart, and of their combinations the first [`Options::pairs_max`]; the rest is
-//! `other`. Rules that queries bring along are one scope, [`INLINE`]. Values that rules name are
-//! known from the start, so that junk can't displace them. No other dimension becomes a label.
+//! **Clients cannot create series.** The first [`Options::values_max`] values of `model_id` and of
+//! `tenant_id` have separate series, and the first [`Options::pairs_max`] of their combinations; the
+//! rest is `other`. Inline rules of queries share one scope, [`INLINE`]. Values that rules name are
+//! added at the start, so that arbitrary values cannot displace them. No other dimension becomes a
+//! label.
 //!
-//! **A decision formats nothing and allocates nothing** once its labels were seen: it finds its
-//! counters through one table that is read without a lock, and replaced when something new comes.
+//! **A decision formats nothing and allocates nothing** once its labels are known: it finds its
+//! counters through one table that is read without a lock and replaced when labels are added.
 
 mod family;
 mod labels;
@@ -83,7 +84,7 @@ use crate::service::{Decided, Failed, Followed, Observer, Operation};
 /// The media type of [`Metrics::render`].
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// All metrics of one process. A clone is another handle to the same.
+/// All metrics of one process. Clones share the same metrics.
 #[derive(Clone)]
 pub struct Metrics(Arc<Inner>);
 
@@ -103,7 +104,7 @@ struct Inner {
     config_loaded: IntGauge,
 }
 
-/// How an operation ended, as the label `result` says it.
+/// The result of an operation, for the label `result`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     Allowed,
@@ -139,7 +140,7 @@ impl Outcome {
 }
 
 impl Metrics {
-    /// Metrics that nothing was counted in yet, in a registry of their own.
+    /// Creates empty metrics with a separate registry.
     pub fn new(options: &Options) -> Self {
         let registry = Registry::new();
         let scopes = Arc::new(Scopes::new(options));
@@ -149,10 +150,8 @@ impl Metrics {
         let redis = Arc::new(Redis::default());
         let fixed = "the names in this file are valid, and each is used once";
         let counter = |name, help| IntCounter::new(name, help).expect(fixed);
-        let replays = counter(
-            "sluicegate_replays_total",
-            "Ids that were admitted before and not charged again.",
-        );
+        let replays =
+            counter("sluicegate_replays_total", "Replayed ids, which are not charged again.");
         let fallbacks = IntCounterVec::new(
             Opts::new(
                 "rate_limiter_fallback_total",
@@ -162,7 +161,7 @@ impl Metrics {
         );
         let fallbacks = fallbacks.expect(fixed);
         for (word, _) in OutagePolicy::ALL {
-            // At 0 from the start: an alert on its rate must see the first one.
+            // Starts at 0, so that an alert on the rate sees the first one.
             fallbacks.with_label_values(&[word]);
         }
         let full = IntCounterVec::new(
@@ -179,14 +178,14 @@ impl Metrics {
         }
         let config_load_failures = counter(
             "rate_limiter_config_load_failures_total",
-            "Configurations that were refused; the one before stayed in force.",
+            "Invalid configurations that were not loaded; the previous one stayed in force.",
         );
         let config_loaded = IntGauge::new(
             "sluicegate_config_last_load_successful",
-            "Whether the configuration was accepted when it was last read.",
+            "1 if the last loaded configuration was valid, 0 if not.",
         );
         let config_loaded = config_loaded.expect(fixed);
-        // Without one that could be read there would be no process to look at.
+        // The process runs, so its first configuration was valid.
         config_loaded.set(1);
         let users = Users::new();
         let config_version = IntGaugeVec::new(
@@ -229,40 +228,42 @@ impl Metrics {
         }))
     }
 
-    /// Gives every rule its counters. To be called before the rules are put in force: until then
-    /// a rule counts as [`INLINE`]. Rules that are known keep what they counted.
+    /// Registers the rules and keeps the counts of rules that are already registered. Call it
+    /// before the rules are put in force: until then a rule counts as [`INLINE`].
     pub fn know(&self, rules: &Ruleset) {
         self.0.scopes.know(rules);
     }
 
-    /// A configuration was put in force.
+    /// Records that a configuration was put in force.
     pub fn config_loaded(&self, source: &str, version: i64) {
         self.0.config_version.with_label_values(&[source]).set(version);
         self.0.config_loaded.set(1);
     }
 
-    /// A configuration was refused.
+    /// Records that a configuration was invalid.
     pub fn config_failed(&self) {
         self.0.config_load_failures.inc();
         self.0.config_loaded.set(0);
     }
 
-    /// Shows the size of the store, read whenever somebody looks.
+    /// Registers a function that returns the size of the store; it is called at each scrape.
     pub fn watch_store(&self, read: impl Fn() -> StoreSize + Send + Sync + 'static) {
         self.0.watched.store(Box::new(read));
     }
 
-    /// Shows what the store on Redis has counted, read whenever somebody looks.
+    /// Registers a function that returns the counters of the Redis store; it is called at each
+    /// scrape.
     pub fn watch_redis(&self, read: impl Fn() -> RedisStats + Send + Sync + 'static) {
         self.0.redis.watch(Box::new(read));
     }
 
-    /// Shows what went through queues and what lies in them, read whenever somebody looks.
+    /// Registers a function that returns the counters of the queues; it is called at each scrape.
     pub fn watch_queues(&self, read: impl Fn() -> Vec<QueueStats> + Send + Sync + 'static) {
         self.0.queues.watch(Box::new(read));
     }
 
-    /// Shows how many connections a listener has open, read whenever somebody looks.
+    /// Registers a function that returns the number of open connections of a listener; it is called
+    /// at each scrape.
     pub fn watch_connections(
         &self,
         listener: &str,
@@ -271,17 +272,18 @@ impl Metrics {
         self.0.watched.connections(listener, Box::new(read));
     }
 
-    /// Shows how many lines a decision log dropped, read whenever somebody looks.
+    /// Registers a function that returns the number of lines that the decision log dropped; it is
+    /// called at each scrape.
     pub fn watch_dropped(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
         self.0.watched.dropped(Box::new(read));
     }
 
-    /// Where other parts of the process show their own.
+    /// Returns the registry, in which other parts of the process register their metrics.
     pub fn registry(&self) -> &Registry {
         &self.0.registry
     }
 
-    /// Everything, in the text format of Prometheus.
+    /// Returns all metrics in the text format of Prometheus.
     pub fn render(&self) -> String {
         let families = self.0.registry.gather();
         TextEncoder::new()
@@ -298,7 +300,7 @@ impl Observer for Metrics {
         if matches!(decision, Decision::Allow(allow) if allow.replayed) {
             self.0.replays.inc();
         }
-        // A peek charges nothing, and what a claim uses was charged when it was booked.
+        // A peek charges nothing, and a claim uses what was charged when it was booked.
         if matches!(operation, Operation::Acquire | Operation::Book) {
             let who = Who::asks(query);
             match decision {

@@ -1,7 +1,7 @@
-//! Every operation once: how long it took, and of decisions how they ended.
+//! Latency of every operation, and the results of decisions.
 //!
-//! All decisions of all cores meet here, so the counters are kept in stripes, of which a thread
-//! uses one, and are added up when somebody looks.
+//! All cores count here, so the counters are striped: each thread uses one stripe, and a scrape
+//! adds them up.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -16,19 +16,19 @@ use crate::service::Operation;
 pub(super) static FAMILIES: [Family; 2] = [
     Family {
         name: "rate_limiter_latency_seconds",
-        help: "How long decisions and what follows them took.",
+        help: "Duration of decisions and of later operations such as settle and release.",
         kind: MetricType::HISTOGRAM,
         labels: &["operation"],
     },
     Family {
         name: "sluicegate_decisions_total",
-        help: "Decisions, each counted once whatever rules it met.",
+        help: "Decisions, each counted once, independent of the number of rules.",
         kind: MetricType::COUNTER,
         labels: &["operation", "result"],
     },
 ];
 
-/// The upper ends of the buckets. Alerts and promises speak of 20, 50 and 100 ms.
+/// Upper bounds of the buckets. Alerts and documented guarantees refer to 20, 50 and 100 ms.
 const BOUNDS_US: [u64; 14] = [
     50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000,
     1_000_000,
@@ -36,7 +36,7 @@ const BOUNDS_US: [u64; 14] = [
 
 const STRIPES: usize = 16;
 
-/// What is counted of each operation.
+/// The counters of all operations.
 #[derive(Debug, Default)]
 pub(super) struct Operations([Stripe; STRIPES]);
 
@@ -46,7 +46,7 @@ struct Stripe([Tally; Operation::ALL.len()]);
 
 #[derive(Debug, Default)]
 pub(super) struct Tally {
-    /// One more than there are bounds: what took longer than the last.
+    /// One more than the bounds, for operations above the last bound.
     buckets: [AtomicU64; BOUNDS_US.len() + 1],
     micros: AtomicU64,
     outcomes: [AtomicU64; Outcome::ALL.len()],
@@ -114,7 +114,7 @@ fn seconds(micros: u64) -> f64 {
     micros as f64 / 1e6
 }
 
-/// The stripe of this thread: threads get them in turn.
+/// Returns the stripe of this thread; threads get them in turn.
 fn stripe() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {

@@ -1,4 +1,4 @@
-//! What went through queues, and what lies in them, read whenever somebody looks.
+//! Metrics of the queues, read from their owners at each scrape.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -17,49 +17,50 @@ pub(super) static FAMILIES: [Family; 4] = [
     },
     Family {
         name: "sluicegate_queue_oldest_seconds",
-        help: "How long the oldest message that is ready has been waiting.",
+        help: "Age of the oldest message that is ready.",
         kind: MetricType::GAUGE,
         labels: &["queue"],
     },
     Family {
         name: "sluicegate_queue_messages_total",
-        help: "Messages of a queue, by what this process did with them.",
+        help: "Messages that this process handled, by event.",
         kind: MetricType::COUNTER,
         labels: &["queue", "event"],
     },
     Family {
         name: "sluicegate_queue_processing_seconds",
-        help: "How long work took until its message was acknowledged, by its type.",
+        help: "Time until a message was acknowledged, by message type.",
         kind: MetricType::HISTOGRAM,
         labels: &["queue", "type"],
     },
 ];
 
-/// One queue, at one moment. What its broker does not tell is none.
+/// Counters of one queue at one moment. Values that its broker does not report are absent.
 #[derive(Clone, Debug, Default)]
 pub struct QueueStats {
-    /// What it is called.
+    /// Name of the queue.
     pub queue: String,
-    /// How many messages there are, by a word for their state.
+    /// Number of messages by state.
     pub depth: Vec<(&'static str, u64)>,
-    /// How long the oldest has been waiting.
+    /// Age of the oldest message.
     pub oldest: Option<Span>,
-    /// How many messages, by a word for what was done with them.
+    /// Number of handled messages by event.
     pub messages: Vec<(&'static str, u64)>,
-    /// How long work took, by its type. There are few: whoever counts sees to it.
+    /// Processing time by message type. The source limits the number of types.
     pub processing: Vec<QueueProcessing>,
 }
 
-/// How long one type of work took.
+/// Processing time of one message type.
 #[derive(Clone, Debug, Default)]
 pub struct QueueProcessing {
-    /// The type; empty where the producer named none.
+    /// The message type; empty if the producer set none.
     pub kind: String,
-    /// How many took no longer than this and longer than the bound before.
+    /// Upper bounds of the buckets, each with the number of messages between it and the bound
+    /// before.
     pub took: Vec<(Span, u64)>,
-    /// How many there were, longer ones included.
+    /// Number of messages, including those above the last bound.
     pub count: u64,
-    /// All of them together.
+    /// Sum of all processing times.
     pub sum: Span,
 }
 
@@ -85,7 +86,7 @@ fn seconds(span: Span) -> f64 {
     span.as_micros() as f64 / 1e6
 }
 
-/// Who is asked when somebody looks.
+/// The source of the queue metrics.
 #[derive(Default)]
 pub(super) struct Queues(Mutex<Option<Read>>);
 

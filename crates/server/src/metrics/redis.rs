@@ -1,4 +1,4 @@
-//! What the store on Redis has counted, read whenever somebody looks.
+//! Metrics of the Redis store, read from the store at each scrape.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -10,106 +10,106 @@ use super::family::{Family, Gathering, Value};
 pub(super) static FAMILIES: [Family; 11] = [
     Family {
         name: "rate_limiter_redis_calls_total",
-        help: "Questions to Redis, retries not counted.",
+        help: "Calls to Redis, without retries.",
         kind: MetricType::COUNTER,
         labels: &["operation"],
     },
     Family {
         name: "rate_limiter_redis_errors_total",
-        help: "Attempts that Redis did not answer, by what went wrong.",
+        help: "Failed attempts to call Redis, by error type.",
         kind: MetricType::COUNTER,
         labels: &["type", "operation"],
     },
     Family {
         name: "rate_limiter_redis_latency_seconds",
-        help: "How long Redis took to answer, retries included.",
+        help: "Time until Redis answered, including retries.",
         kind: MetricType::HISTOGRAM,
         labels: &["operation"],
     },
     Family {
         name: "sluicegate_redis_up",
-        help: "Whether Redis can be asked.",
+        help: "1 if Redis is reachable.",
         kind: MetricType::GAUGE,
         labels: &[],
     },
     Family {
         name: "sluicegate_redis_evicts",
-        help: "Whether Redis may throw counters away when its memory is full.",
+        help: "1 if Redis may evict counters when its memory is full.",
         kind: MetricType::GAUGE,
         labels: &[],
     },
     Family {
         name: "sluicegate_redis_refuses_writes",
-        help: "Whether Redis answers but writes nothing, by why; every decision is refused then.",
+        help: "1 if Redis answers but refuses writes, by reason; every decision is refused then.",
         kind: MetricType::GAUGE,
         labels: &["reason"],
     },
     Family {
         name: "sluicegate_redis_memory_losses_total",
-        help: "How often a Redis server has lost its memory, so that limits began anew.",
+        help: "Times that a Redis server lost its data, so that limits started again at zero.",
         kind: MetricType::COUNTER,
         labels: &[],
     },
     Family {
         name: "sluicegate_redis_nodes",
-        help: "Limiter nodes that were seen lately, this one included.",
+        help: "Limiter nodes seen recently, including this one.",
         kind: MetricType::GAUGE,
         labels: &[],
     },
     Family {
         name: "sluicegate_redis_taking_back",
-        help: "Attempts that were given up and are being taken back.",
+        help: "Timed-out attempts that are being rolled back.",
         kind: MetricType::GAUGE,
         labels: &[],
     },
     Family {
         name: "sluicegate_redis_not_taken_back_total",
-        help: "Attempts that stay charged because too many were being taken back.",
+        help: "Timed-out attempts that stay charged because too many were being rolled back.",
         kind: MetricType::COUNTER,
         labels: &[],
     },
     Family {
         name: "sluicegate_redis_deny_cache_hits_total",
-        help: "Denials that were repeated without asking Redis.",
+        help: "Denials from the cache, without a call to Redis.",
         kind: MetricType::COUNTER,
         labels: &[],
     },
 ];
 
-/// What the store on Redis has counted.
+/// Counters of the Redis store.
 #[derive(Clone, Debug, Default)]
 pub struct RedisStats {
-    /// It can be asked.
+    /// True if Redis is reachable.
     pub up: bool,
-    /// It may throw counters away when its memory is full.
+    /// True if Redis may evict counters when its memory is full.
     pub evicts: bool,
-    /// Why it answers but writes nothing, if it does.
+    /// The reason why Redis refuses writes, if it does.
     pub refusal: Option<&'static str>,
-    /// How often a server has lost its memory.
+    /// Number of times that a server lost its data.
     pub losses: u64,
-    /// So many nodes were seen lately.
+    /// Number of limiter nodes seen recently.
     pub nodes: u32,
-    /// So many attempts are being taken back.
+    /// Number of timed-out attempts that are being rolled back.
     pub taking_back: u64,
-    /// So many stay charged because too many were being taken back.
+    /// Number of timed-out attempts that stay charged because too many were being rolled back.
     pub not_taken_back: u64,
-    /// So many denials were repeated without asking.
+    /// Number of denials from the cache, without a call to Redis.
     pub denied_without_asking: u64,
-    /// Of each operation.
+    /// Counters of each operation.
     pub calls: Vec<RedisCalls>,
 }
 
-/// What was counted of one operation.
+/// Counters of one operation.
 #[derive(Clone, Debug, Default)]
 pub struct RedisCalls {
-    /// Its name.
+    /// Name of the operation.
     pub operation: &'static str,
-    /// Attempts that failed, by a word for why.
+    /// Failed attempts by error type.
     pub errors: Vec<(&'static str, u64)>,
-    /// How many took no longer than so many microseconds and longer than the bound before; the
-    /// last bound is none.
+    /// Upper bounds of the buckets in microseconds, each with the number of calls between it and
+    /// the bound before; the last bound is infinite.
     pub took: Vec<(u64, u64)>,
-    /// How long all of them took together.
+    /// Sum of the latencies in microseconds.
     pub micros: u64,
 }
 
@@ -134,7 +134,7 @@ impl RedisCalls {
     }
 }
 
-/// Who is asked when somebody looks.
+/// The source of the Redis metrics.
 #[derive(Default)]
 pub(super) struct Redis(Mutex<Option<Read>>);
 

@@ -1,4 +1,4 @@
-//! What is counted of one rule: by result, model and tenant.
+//! The counters of one rule, by result, model and tenant.
 
 use std::array;
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use super::family::{Family, Gathering, Value};
 pub(super) static FAMILIES: [Family; 5] = [
     Family {
         name: "rate_limiter_requests_total",
-        help: "Decisions: allowed for each rule that was charged, denied for the one that hit.",
+        help: "Decisions: allowed for each charged rule, denied for the rule that was hit.",
         kind: MetricType::COUNTER,
         labels: &["result", "scope", "model_id", "tenant_id"],
     },
@@ -26,7 +26,7 @@ pub(super) static FAMILIES: [Family; 5] = [
     },
     Family {
         name: "sluicegate_denials_total",
-        help: "Denials by the limit that hit.",
+        help: "Denials by the limit that was hit.",
         kind: MetricType::COUNTER,
         labels: &["scope", "unit", "window"],
     },
@@ -38,25 +38,25 @@ pub(super) static FAMILIES: [Family; 5] = [
     },
     Family {
         name: "sluicegate_concurrent_peak",
-        help: "The most slots seen in use at once since the start.",
+        help: "Maximum number of slots seen in use since the start.",
         kind: MetricType::GAUGE,
         labels: &["scope"],
     },
 ];
 
-/// The counters of one rule. They outlive reloads; which limits the rule has does not.
+/// The counters of one rule. They survive reloads; the list of its limits does not.
 #[derive(Clone, Debug)]
 pub(super) struct Scope {
     counters: Arc<Counters>,
-    /// The limits that it has now.
+    /// The current limits of the rule.
     limits: Vec<(Limit, Arc<AtomicU64>)>,
-    /// Denials by unit and window, for every limit that it ever had.
+    /// Denials by unit and window, for every limit that the rule ever had.
     denials: BTreeMap<(&'static str, String), Arc<AtomicU64>>,
 }
 
 #[derive(Debug)]
 struct Counters {
-    /// Made when they are first used: most rules meet few of all pairs of labels.
+    /// Allocated on first use: most rules use few pairs of labels.
     chunks: Box<[OnceLock<Box<[Slot; CHUNK]>>]>,
     shadow_denials: AtomicU64,
     concurrent_peak: AtomicU64,
@@ -65,7 +65,7 @@ struct Counters {
 const CHUNK: usize = 32;
 
 impl Scope {
-    /// Counters for so many pairs of labels.
+    /// Creates counters for `pairs` pairs of labels.
     pub(super) fn new(pairs: usize) -> Self {
         let counters = Counters {
             chunks: (0..pairs.div_ceil(CHUNK)).map(|_| OnceLock::new()).collect(),
@@ -75,7 +75,7 @@ impl Scope {
         Self { counters: Arc::new(counters), limits: Vec::new(), denials: BTreeMap::new() }
     }
 
-    /// Takes note of the limits that the rule has from now on.
+    /// Sets the limits of the rule.
     pub(super) fn know(&mut self, limits: &[Limit]) {
         let known = limits.iter().map(|limit| {
             let counter = self.denials.entry((limit.unit().name(), window(limit)));
@@ -84,13 +84,13 @@ impl Scope {
         self.limits = known.collect();
     }
 
-    /// The counters of a pair of labels.
+    /// Returns the counters of a pair of labels.
     pub(super) fn slot(&self, place: usize) -> &Slot {
         let chunk = &self.counters.chunks[place / CHUNK];
         &chunk.get_or_init(|| Box::new(array::from_fn(|_| Slot::default())))[place % CHUNK]
     }
 
-    /// So much of a limit was seen in use.
+    /// Records the usage seen on a limit.
     pub(super) fn seen(&self, limit: &Limit, used: u64) {
         let peak = &self.counters.concurrent_peak;
         if matches!(limit, Limit::Concurrent(_)) && used > peak.load(Relaxed) {
@@ -108,7 +108,7 @@ impl Scope {
         }
     }
 
-    /// Adds its series to those of each family.
+    /// Adds the series of the rule to each family.
     pub(super) fn collect(
         &self,
         name: &str,
@@ -146,12 +146,12 @@ impl Scope {
     }
 }
 
-/// What has never been counted has no series.
+/// Returns the value of a counter; `None` if it is 0, which has no series.
 fn counted(counter: &AtomicU64) -> Option<Value> {
     Some(counter.load(Relaxed)).filter(|&count| count > 0).map(Value::Count)
 }
 
-/// The window of a limit as the limit grammar writes it.
+/// Returns the window of a limit in the limit grammar.
 fn window(limit: &Limit) -> String {
     match limit {
         Limit::Exact(rate) | Limit::Windowed(rate) | Limit::Bucket { rate, .. } => {
@@ -166,7 +166,7 @@ fn window(limit: &Limit) -> String {
 #[derive(Debug)]
 pub(super) struct Slot {
     outcomes: [AtomicU64; Outcome::ALL.len()],
-    /// The bits of a float; not a number until something was seen.
+    /// The bits of a float; NaN until usage was seen.
     usage: AtomicU64,
 }
 

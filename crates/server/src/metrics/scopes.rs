@@ -1,4 +1,4 @@
-//! What decisions mean for the counters of the rules that they met.
+//! [`Scopes`]: counts each decision for the rules that it was checked against.
 
 use std::collections::HashMap;
 use std::ptr;
@@ -18,16 +18,16 @@ use super::labels::{Labels, Options, Who};
 use super::scope::{FAMILIES, Scope};
 use crate::answer::Answer;
 
-/// The scope of all rules that queries bring along: clients name them, so names don't tell them
-/// apart.
+/// The scope of all inline rules of queries: clients choose their names, so names have no separate
+/// series.
 pub const INLINE: &str = "~inline";
 
 /// The counters of all rules.
 #[derive(Debug)]
 pub(super) struct Scopes(ArcSwap<Directory>);
 
-/// Where everything is counted. Replaced whole when something new comes, which clients can make
-/// happen only so often; the counters themselves stay where they are.
+/// The index of all counters. It is replaced as a whole when a rule or label is added, which
+/// clients can cause only a limited number of times; the counters themselves are shared.
 #[derive(Clone, Debug)]
 struct Directory {
     labels: Labels,
@@ -65,7 +65,7 @@ impl Scopes {
         }
     }
 
-    /// The place of labels that are new. It is good in older directories too.
+    /// Adds new labels and returns their index, which is valid in older directories, too.
     #[cold]
     fn learn(&self, who: Who<'_>) -> usize {
         let mut place = 0;
@@ -93,7 +93,8 @@ impl Directory {
     fn know(&mut self, rules: &Ruleset) {
         self.labels.know(rules);
         let mut known = HashMap::clone(&self.rules);
-        // A rule of this name would have the series of the inline ones: it counts among them.
+        // A rule of this name would share the series of the inline rules, so it counts as one of
+        // them.
         let rules = rules.groups().flat_map(|(_, rules)| rules).filter(|rule| rule.name != INLINE);
         for rule in rules {
             let scope = known.entry(rule.name.as_str().into());
@@ -142,7 +143,7 @@ impl Directory {
                     self.denied(charges, hit, outcome, place);
                 }
             }
-            // Whoever is refused by a policy is counted as failed.
+            // A denial by outage policy is counted as a failure.
             Decision::Allow(_) | Decision::Closed(_) => {}
             Decision::Deny(deny) => self.denied(charges, deny.hit, outcome, place),
             Decision::Never(never) => self.denied(charges, never.hit, outcome, place),
@@ -157,7 +158,7 @@ impl Directory {
     }
 
     fn scope(&self, charge: &Charge<'_>) -> &Scope {
-        // A client can call its own rule like one of ours.
+        // A client can give its inline rule the name of a configured rule.
         if charge.key.as_bytes().starts_with(InlineRule::KEY_START.as_bytes()) {
             return &self.inline;
         }
@@ -165,8 +166,8 @@ impl Directory {
     }
 }
 
-/// Neighbouring charges of one rule, with the number of the first: a rule whose limits are kept
-/// by several counters is still one rule.
+/// Returns runs of adjacent charges of one rule, with the position of the first: a rule with
+/// several counters is still one rule.
 fn runs<'p, 'a>(charges: &'p [Charge<'a>]) -> impl Iterator<Item = (usize, &'p [Charge<'a>])> {
     charges.chunk_by(is_same_rule).scan(0, |next, run| {
         let first = *next;
@@ -179,8 +180,8 @@ fn is_same_rule(one: &Charge<'_>, other: &Charge<'_>) -> bool {
     ptr::eq(one.rule(), other.rule())
 }
 
-/// Whether no earlier charge is of the same rule: in a plan of several queries a rule can come
-/// again, and it is still one decision.
+/// Returns true if no earlier charge is of the same rule: a plan of several queries can contain a
+/// rule repeatedly, but it is one decision.
 fn is_new(charges: &[Charge<'_>], index: usize) -> bool {
     !charges[..index].iter().any(|earlier| is_same_rule(earlier, &charges[index]))
 }

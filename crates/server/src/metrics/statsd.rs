@@ -1,17 +1,17 @@
-//! The same metrics, pushed to StatsD.
+//! [`Statsd`]: pushes the metrics to a StatsD server.
 //!
-//! | metric | is sent as |
+//! | metric | sent as |
 //! |---|---|
-//! | counter | `name:3\|c`: what was added since the last push, if anything |
+//! | counter | `name:3\|c`: the increase since the last push, if any |
 //! | gauge | `name:0.5\|g` |
 //! | histogram | `name_count` and `name_sum`, as counters |
 //!
-//! Labels are tags, `\|#scope:USER,model_id:gpt4`, as DogStatsD writes them and Telegraf, Vector and
-//! the StatsD exporter of Prometheus read them. Crates for StatsD are clients that count; we have
-//! counted already, so this is the few lines that format and send.
+//! Labels are tags, `\|#scope:USER,model_id:gpt4`, in the format of DogStatsD, which Telegraf,
+//! Vector and the StatsD exporter of Prometheus read. StatsD crates are clients that count; these
+//! metrics are already counted, so only formatting and sending is needed.
 //!
-//! **A receiver that is dead or slow harms nothing**: datagrams are sent and forgotten. What was
-//! counted while its name could not be resolved is sent once it can.
+//! **A dead or slow server does no harm**: datagrams are sent without waiting for an answer. Counts
+//! from a time in which the host name could not be resolved are sent later.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -27,31 +27,31 @@ use tracing::{info, warn};
 
 use super::Metrics;
 
-/// How often metrics are pushed: the interval by which StatsD flushes.
+/// Push interval: the flush interval of StatsD.
 pub const EVERY: Duration = Duration::from_secs(10);
-/// What fits into one packet of an ordinary network.
+/// Maximum size of a datagram that fits into one packet of an ordinary network.
 pub const DATAGRAM_BYTES_MAX: usize = 1_432;
-/// How long a push may take: the last one must not hold up the end of the process.
+/// Maximum duration of a push: the last one must not delay the end of the process.
 const PUSH_TIME_MAX: Duration = Duration::from_secs(2);
-/// Longer values of labels are cut, so that every line fits into a datagram.
+/// Maximum length of a label value; longer ones are cut, so that every line fits into a datagram.
 const TAG_CHARS_MAX: usize = 64;
 
-/// Pushes metrics to one receiver.
+/// Pushes metrics to one StatsD server.
 pub struct Statsd {
     metrics: Metrics,
     host: String,
     port: u16,
-    /// What every counter showed when it was pushed last.
+    /// Value of every counter at the last push.
     pushed: HashMap<String, f64>,
 }
 
 impl Statsd {
-    /// Pushes `metrics` to a host, whose name is resolved anew every time.
+    /// Creates a pusher to a host, whose name is resolved at each push.
     pub fn new(metrics: Metrics, host: impl Into<String>, port: u16) -> Self {
         Self { metrics, host: host.into(), port, pushed: HashMap::new() }
     }
 
-    /// Pushes once in a while, and a last time at the end.
+    /// Pushes at the interval, and a last time at shutdown.
     pub async fn run(mut self, every: Duration, shutdown: CancellationToken) {
         let mut ticks = interval(every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -66,16 +66,16 @@ impl Statsd {
             let problem = match pushed {
                 Ok(Ok(())) => None,
                 Ok(Err(error)) => Some(error.to_string()),
-                Err(_) => Some("it takes too long".to_owned()),
+                Err(_) => Some("timed out".to_owned()),
             };
-            // Once, and not every ten seconds.
+            // Logs once, not every ten seconds.
             let was_failing = std::mem::replace(&mut failing, problem.is_some());
             match problem {
                 Some(problem) if !was_failing => {
-                    warn!(host = self.host, %problem, "metrics could not be pushed to StatsD");
+                    warn!(host = self.host, %problem, "cannot push metrics to StatsD");
                 }
                 None if was_failing => {
-                    info!(host = self.host, "metrics are pushed to StatsD again")
+                    info!(host = self.host, "pushing metrics to StatsD again")
                 }
                 _ => {}
             }
@@ -88,12 +88,12 @@ impl Statsd {
     /// Pushes now.
     pub async fn push(&mut self) -> io::Result<()> {
         let found = tokio::net::lookup_host((self.host.as_str(), self.port)).await?.next();
-        let to = found.ok_or_else(|| io::Error::other("the name has no address"))?;
+        let to = found.ok_or_else(|| io::Error::other("the host name has no address"))?;
         let from: SocketAddr = match to {
             SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
             SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
         };
-        // Not connected: a receiver that is down would make the next datagram fail.
+        // Not connected: with a connected socket, a server that is down makes the next send fail.
         let socket = UdpSocket::bind(from).await?;
         for datagram in self.datagrams() {
             socket.send_to(datagram.as_bytes(), to).await?;
@@ -101,7 +101,7 @@ impl Statsd {
         Ok(())
     }
 
-    /// Everything that is to be said, in texts that fit into a datagram.
+    /// Returns all changes, split into texts that fit into a datagram.
     fn datagrams(&mut self) -> Vec<String> {
         let mut datagrams = Datagrams::default();
         for family in self.metrics.0.registry.gather() {
@@ -118,7 +118,7 @@ impl Statsd {
             MetricType::COUNTER => self.count(name, &tags, metric.get_counter().get_value(), out),
             MetricType::GAUGE => {
                 let level = metric.get_gauge().get_value();
-                // A sign would mean a change.
+                // A sign would mean a relative change.
                 if level.is_finite() && level >= 0.0 {
                     out.line(&format!("{name}:{level}|g{tags}"));
                 }
@@ -133,11 +133,11 @@ impl Statsd {
         }
     }
 
-    /// What a counter has grown by.
+    /// Writes the increase of a counter.
     fn count(&mut self, name: &str, tags: &str, value: f64, out: &mut Datagrams) {
         let series = format!("{name}{tags}");
         let before = self.pushed.get(&series).copied().unwrap_or_default();
-        // Sums of seconds are whole microseconds, which a difference of floats is not.
+        // Rounded to microseconds, because a difference of floats is inexact.
         let added = ((value - before) * 1e6).round() / 1e6;
         if added > 0.0 {
             out.line(&format!("{name}:{added}|c{tags}"));
@@ -146,7 +146,8 @@ impl Statsd {
     }
 }
 
-/// The labels that have a value; clients choose some, so nothing in them may end a tag or a line.
+/// Formats the labels that have a value. Clients choose some, so nothing in them may end a tag or a
+/// line.
 fn tags(metric: &Metric) -> String {
     let plain = |c: char| {
         let harmless = !c.is_control() && !c.is_whitespace() && !"|,#:@".contains(c);

@@ -1,8 +1,8 @@
-//! How much users use, without telling which: no user becomes a label.
+//! Distribution of the usage of users. No user becomes a label.
 //!
-//! Each admission shows how many requests its user has in a window by then, and what they cost. So
-//! a user who sends a hundred an hour is seen from 1 to 100, and the upper buckets fill only where
-//! somebody goes that far.
+//! Each admission observes the number of requests of its user in the window so far, and their cost.
+//! A user who sends a hundred requests per hour is observed with 1 to 100, so the upper buckets
+//! fill only if users reach them.
 
 use std::sync::OnceLock;
 
@@ -20,7 +20,7 @@ const REQUESTS: [f64; 13] =
     [1., 2., 5., 10., 20., 50., 100., 200., 500., 1_000., 2_000., 5_000., 10_000.];
 const DOLLARS: [f64; 13] = [0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1., 2., 5., 10., 20., 50., 100.];
 
-/// Requests and costs of users, by the windows that their limits have.
+/// Requests and costs of users, by the windows of their limits.
 pub(super) struct Users {
     requests: ByWindow,
     costs: ByWindow,
@@ -28,7 +28,7 @@ pub(super) struct Users {
 
 struct ByWindow {
     all: HistogramVec,
-    /// Found once, so that a decision looks nothing up; not before there is something to show.
+    /// Resolved once, so that a decision needs no lookup; not before the first value.
     each: [OnceLock<Histogram>; Window::ALL.len()],
 }
 
@@ -65,7 +65,7 @@ impl Users {
         [Box::new(self.requests.all.clone()), Box::new(self.costs.all.clone())]
     }
 
-    /// Takes note of what an admission shows of its user.
+    /// Observes the usage of the user of an admission.
     pub(super) fn admitted(&self, plan: &Plan<'_>, decision: &Decision) {
         for ((charge, limit), reading) in plan.scopes().zip(decision.readings()) {
             let by_user = charge.rule().per.iter().any(|dimension| dimension == USER);

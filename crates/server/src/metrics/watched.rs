@@ -1,4 +1,4 @@
-//! What is measured elsewhere and read whenever somebody looks.
+//! Metrics of connections, the store and the decision log, read from their owners at each scrape.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use super::family::{Family, Gathering, Value};
 pub(super) static FAMILIES: [Family; 5] = [
     Family {
         name: "sluicegate_connections",
-        help: "Connections that are open.",
+        help: "Open connections.",
         kind: MetricType::GAUGE,
         labels: &["listener"],
     },
@@ -23,7 +23,7 @@ pub(super) static FAMILIES: [Family; 5] = [
     },
     Family {
         name: "sluicegate_store_overflow_keys",
-        help: "Counters that stand for all that had no room for one of their own.",
+        help: "Counters shared by keys that had no room for one each.",
         kind: MetricType::GAUGE,
         labels: &[],
     },
@@ -41,20 +41,20 @@ pub(super) static FAMILIES: [Family; 5] = [
     },
 ];
 
-/// How much a store holds.
+/// Number of entries in a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreSize {
-    /// Counters.
+    /// Number of counters.
     pub keys: usize,
-    /// Counters that stand for all that had no room for one of their own.
+    /// Number of counters shared by keys that had no room for one each.
     pub overflow: usize,
-    /// Open reservations and remembered ids.
+    /// Number of open reservations and remembered ids.
     pub records: usize,
 }
 
 type Read<T> = Box<dyn Fn() -> T + Send + Sync>;
 
-/// Those who are asked when somebody looks.
+/// The sources of these metrics.
 #[derive(Default)]
 pub(super) struct Watched(Mutex<Sources>);
 
@@ -97,7 +97,7 @@ impl Watched {
         families.map(Gathering::end).into()
     }
 
-    /// A source that panicked leaves the others as they were.
+    /// Locks the sources. A source that panicked does not affect the others.
     fn sources(&self) -> MutexGuard<'_, Sources> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

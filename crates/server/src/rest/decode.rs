@@ -1,4 +1,4 @@
-//! From bytes to a [`Query`].
+//! Decodes JSON bodies into a [`Query`].
 
 use std::borrow::Cow;
 use std::error::Error as _;
@@ -18,12 +18,12 @@ use smallvec::SmallVec;
 use super::problem::Problem;
 use crate::request;
 
-/// The bytes of a body that says it is JSON.
+/// The bytes of a body with a JSON content type.
 pub(super) struct JsonBody(pub(super) Bytes);
 
-/// What a router knows of its bodies.
+/// The body size limit of a router.
 pub(super) trait BodyLimit {
-    /// The largest body that is read.
+    /// Returns the maximum size of a body.
     fn body_limit(&self) -> usize;
 }
 
@@ -49,15 +49,15 @@ impl<R: BodyLimit + Send + Sync> FromRequest<R> for JsonBody {
 fn too_large() -> Problem {
     Problem::new(
         StatusCode::PAYLOAD_TOO_LARGE,
-        "the body is larger than what is read here: send less, or raise server.body_limit",
+        "the body is too large: send a smaller one, or raise server.body_limit",
     )
 }
 
 fn broken_off() -> Problem {
-    Problem::bad_request("the body could not be read to its end")
+    Problem::bad_request("cannot read the body to its end")
 }
 
-/// Refuses a body that does not say it is JSON.
+/// Refuses a body without a JSON content type.
 fn require_json(headers: &HeaderMap) -> Result<(), Problem> {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let essence = kind.unwrap_or_default().split(';').next().unwrap_or_default().trim();
@@ -72,7 +72,7 @@ fn require_json(headers: &HeaderMap) -> Result<(), Problem> {
     ))
 }
 
-/// A flat object whose string fields are the dimensions of a query.
+/// Decodes a flat object whose string fields are the dimensions of a query.
 pub(super) fn flat(body: &[u8], id: RequestId) -> Result<Query<'_>, Problem> {
     let fields: Fields<'_> = serde_json::from_slice(body).map_err(syntax)?;
     let mut query = Query::new(id);
@@ -88,7 +88,7 @@ pub(super) fn flat(body: &[u8], id: RequestId) -> Result<Query<'_>, Problem> {
     Ok(query)
 }
 
-/// A body of a known shape; the problem names the path of the field at fault.
+/// Decodes a body of a known type; the problem names the path of the invalid field.
 pub(super) fn shaped<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
     let mut json = serde_json::Deserializer::from_slice(body);
     let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
@@ -104,7 +104,7 @@ pub(super) fn shaped<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
     Ok(value)
 }
 
-/// One request, or several that are one plan.
+/// Decodes one request, or a list of requests that is one plan.
 pub(super) fn requests(body: &[u8]) -> Result<Vec<request::Request>, Problem> {
     let several = body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
     if several { Ok(request::some(shaped(body)?)?) } else { Ok(vec![shaped(body)?]) }
@@ -117,7 +117,8 @@ fn syntax(error: serde_json::Error) -> Problem {
     }
 }
 
-/// serde_json ends every message with its place, which is of no use beside the name of the field.
+/// Removes the position at the end of a serde_json message, which is redundant next to the field
+/// name.
 fn without_place(error: &serde_json::Error) -> String {
     let text = error.to_string();
     match text.rfind(" at line ") {
@@ -128,7 +129,7 @@ fn without_place(error: &serde_json::Error) -> String {
 
 type Field<'a> = (Cow<'a, str>, Value<'a>);
 
-/// The fields of an object, in their order, with only as much of them as a dimension can be.
+/// The fields of an object, in their order, reduced to what a dimension can be.
 struct Fields<'a>(SmallVec<[Field<'a>; 8]>);
 
 enum Value<'a> {
@@ -159,14 +160,14 @@ impl<'de> Deserialize<'de> for Fields<'de> {
     }
 }
 
-/// A string that is borrowed from the body wherever it contains no escapes.
+/// A string, borrowed from the body if it contains no escapes.
 struct Text<'a>(Cow<'a, str>);
 
 impl<'de> Deserialize<'de> for Text<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match Value::deserialize(deserializer)? {
             Value::Text(text) => Ok(Self(text)),
-            _ => Err(de::Error::custom("the name of a field is a string")),
+            _ => Err(de::Error::custom("the name of a field must be a string")),
         }
     }
 }

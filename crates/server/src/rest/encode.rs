@@ -1,6 +1,7 @@
-//! From a decision to the bytes of an answer.
+//! Encodes decisions as JSON.
 //!
-//! Written by hand into one buffer: a decision is told some hundred thousand times a second.
+//! It writes into one buffer without serde, because this runs some hundred thousand times per
+//! second.
 
 use sluicegate_core::decision::Allow;
 use sluicegate_core::limit::Unit;
@@ -10,7 +11,7 @@ use sluicegate_core::{Decision, Money, Timestamp};
 use crate::answer::{Answer, Scope};
 use crate::settled::Settled;
 
-/// The answer of `/rate-limit/allow`.
+/// Encodes the answer of `/rate-limit/allow`.
 pub(super) fn allow(answer: &Answer<'_, '_>, handle: Option<&str>) -> Vec<u8> {
     let mut json = Json::object();
     json.boolean("allowed", answer.decision().is_allowed());
@@ -41,7 +42,7 @@ pub(super) fn allow(answer: &Answer<'_, '_>, handle: Option<&str>) -> Vec<u8> {
     json.end()
 }
 
-/// The answer of a status mode: all of the above, and the limit in words.
+/// Encodes a denial in a status mode: as above, plus the limit in words.
 pub(super) fn exceeded(answer: &Answer<'_, '_>) -> Vec<u8> {
     let mut json = Json::object();
     let detail = match answer.hit() {
@@ -66,7 +67,7 @@ pub(super) fn exceeded(answer: &Answer<'_, '_>) -> Vec<u8> {
     json.end()
 }
 
-/// The answer of the native operations.
+/// Encodes the answer of `/v1/acquire`, `/v1/check` and `/v1/book`.
 pub(super) fn native(answer: &Answer<'_, '_>, handle: Option<&str>) -> Vec<u8> {
     let mut json = Json::object();
     json.boolean("allowed", answer.decision().is_allowed());
@@ -98,7 +99,7 @@ pub(super) fn native(answer: &Answer<'_, '_>, handle: Option<&str>) -> Vec<u8> {
     json.end()
 }
 
-/// What work came to. The names of the metadata are those under which callers pass them on.
+/// Encodes the result of settling. Callers pass the metadata on, so it has their field names.
 pub(super) fn settled(settled: &Settled) -> Vec<u8> {
     let mut json = Json::object();
     json.boolean("replayed", settled.replayed);
@@ -111,7 +112,7 @@ pub(super) fn settled(settled: &Settled) -> Vec<u8> {
         if let Some(cost) = settled.cost {
             json.amount("api_cost_usd", cost.as_nanos(), Unit::Usd);
         }
-        // What was admitted was not limited.
+        // The work was admitted, so it was not limited.
         json.boolean("rate_limited", false);
         for (name, tokens) in [
             ("query_tokens", settled.query_tokens),
@@ -126,7 +127,7 @@ pub(super) fn settled(settled: &Settled) -> Vec<u8> {
     json.end()
 }
 
-/// What the limits show.
+/// Encodes the usage of limits.
 pub(super) fn usage<'a, 'p: 'a>(
     at: Timestamp,
     shown: impl Iterator<Item = Scope<'a, 'p>>,
@@ -138,7 +139,7 @@ pub(super) fn usage<'a, 'p: 'a>(
     json.end()
 }
 
-/// The name of an admission about which something remains to be done, and until when.
+/// Writes the handle of an admission, and the time until which it is held.
 fn held(allow: &Allow, handle: Option<&str>, json: &mut Json) {
     if let Some(until) = allow.until {
         json.instant("until", until);
@@ -148,7 +149,7 @@ fn held(allow: &Allow, handle: Option<&str>, json: &mut Json) {
     }
 }
 
-/// Who decided, if it was not the store.
+/// Writes the outage policy, if it decided.
 fn outage(answer: &Answer<'_, '_>, json: &mut Json) {
     if let Some(policy) = answer.outage() {
         json.text("outage", policy.word());
@@ -167,7 +168,7 @@ fn denial(answer: &Answer<'_, '_>, json: &mut Json) {
     }
 }
 
-/// The most of each unit that would be admitted now.
+/// Writes the maximum of each unit that would be admitted now.
 fn fits(answer: &Answer<'_, '_>, json: &mut Json) {
     let fits: Vec<_> =
         [Unit::Requests, Unit::Tokens, Unit::InputTokens, Unit::OutputTokens, Unit::Usd]
@@ -182,7 +183,7 @@ fn fits(answer: &Answer<'_, '_>, json: &mut Json) {
     json.raw(&inner.end());
 }
 
-/// The longest answer that would be admitted now, and of what never fits, ever.
+/// Writes the largest output cap that would be admitted now and, for work that never fits, ever.
 fn forecast(answer: &Answer<'_, '_>, json: &mut Json) {
     let Some(Forecast { now, ever }) = answer.forecast() else { return };
     json.number("maxOutputTokens", now);
@@ -217,13 +218,13 @@ fn scope(scope: &Scope<'_, '_>, json: &mut Json) {
     inner.close();
 }
 
-/// A JSON object under way.
+/// A JSON object that is being written.
 pub(super) struct Json {
     out: Vec<u8>,
     first: bool,
 }
 
-/// An object inside of a list, written into the same buffer.
+/// An object inside a list, written into the same buffer.
 struct Inside<'j> {
     json: &'j mut Json,
 }
@@ -246,8 +247,8 @@ impl Json {
         self.out
     }
 
-    /// The name of the next field; names are ours and need no escapes.
-    // Inlined with those who call it, so that a name becomes a few stores instead of calls.
+    /// Writes the name of the next field: a constant, which needs no escapes.
+    // Inlined into its callers, so that a name becomes a few stores instead of calls.
     #[inline(always)]
     fn name(&mut self, name: &str) {
         if !std::mem::replace(&mut self.first, false) {
@@ -284,7 +285,7 @@ impl Json {
         self.raw(itoa::Buffer::new().format(value).as_bytes());
     }
 
-    /// A number in its unit: money in dollars, exactly, as a decimal.
+    /// Writes an amount in its unit; money in dollars, as an exact decimal.
     #[inline(always)]
     pub(super) fn amount(&mut self, name: &str, value: u64, unit: Unit) {
         match (unit, Money::from_nanos(value)) {
@@ -304,7 +305,7 @@ impl Json {
         self.raw(b"\"");
     }
 
-    /// An object as the value of a field.
+    /// Writes an object as the value of a field.
     pub(super) fn object_of(&mut self, name: &str, fill: impl FnOnce(&mut Self)) {
         self.name(name);
         let inner = Self::inside(self);

@@ -1,4 +1,4 @@
-//! Why a query is decided as it is: groups, rules, keys, usage, verdict.
+//! `POST /v1/explain`: explains a decision by its groups, rules, keys and usage.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::auth::Caller;
 use crate::request::Request;
 use crate::service::Service;
 
-/// Tells what would be decided, and why. Consumes nothing.
+/// Returns the decision that a request would get, with its reasons. Charges nothing.
 pub(super) async fn explain(
     State(service): State<Arc<Service>>,
     Extension(caller): Extension<Caller>,
@@ -41,8 +41,8 @@ pub(super) async fn explain(
     Ok(told.await?)
 }
 
-/// Each group with the rule that applies in it, the shadow rules before it, their counters and
-/// overrides, and why the others do not apply.
+/// Returns each group with the rule that applies, the shadow rules before it, their counters and
+/// overrides, and the reasons why the others do not apply.
 fn groups(rules: &Ruleset, query: &Query<'_>, plan: &Plan<'_>) -> Vec<Value> {
     let explained = rules.explain(query).into_iter().enumerate().map(|(number, group)| {
         let mut matched = Vec::new();
@@ -54,7 +54,7 @@ fn groups(rules: &Ruleset, query: &Query<'_>, plan: &Plan<'_>) -> Vec<Value> {
             let before = matched.len();
             matched.extend(charges.filter(of_rule).map(|charge| counter(charge, applied)));
             if matched.len() == before {
-                // Nothing is counted: the rule, or an override of it, has no limit.
+                // Nothing is counted: the rule, or its override, has no limit.
                 let mut rule = json!({ "rule": applied.rule.name, "limits": [], "unlimited": true });
                 describe(&mut rule, applied);
                 matched.push(rule);
@@ -92,8 +92,8 @@ fn counter(charge: &Charge<'_>, applied: &AppliedRule<'_>) -> Value {
     told
 }
 
-/// Adds the description of the rule, and the override whose limits are in force, if there are any.
-fn describe(rule: &mut Value, applied: &AppliedRule<'_>) {
+/// Adds the description of the rule, and the override that is in force, if any.
+fn describe(rule: &mut Value, applied: &Applied<'_>) {
     if let Some(description) = &applied.rule.description {
         rule["description"] = description.as_str().into();
     }

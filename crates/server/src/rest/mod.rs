@@ -1,4 +1,4 @@
-//! REST: `/rate-limit/allow` for gateways, and `/v1` for everything that the store can do.
+//! REST: `/rate-limit/allow` for gateways, and `/v1` for all operations of the limiter.
 
 mod decode;
 mod encode;
@@ -31,15 +31,16 @@ use crate::service::{Question, Service};
 use crate::settled;
 use crate::ticket::Ticket;
 
-/// The largest body that is read unless configured otherwise.
+/// Default maximum size of a body.
 pub const BODY_LIMIT: usize = 64 * 1024;
 
 type Shared = State<Arc<Service>>;
 type Answered = Result<Response, Problem>;
 
-/// Every route, as a value that tests call without a socket.
+/// Returns a router with every route; tests call it without a socket.
 ///
-/// Whoever mounts it puts the [`Caller`] into the extensions of each request.
+/// The caller of this function adds a layer that sets the [`Caller`] in the extensions of each
+/// request.
 pub fn router(service: Arc<Service>, body_limit: usize) -> Router {
     Router::new()
         .route("/rate-limit/allow", only(post(allow)))
@@ -59,17 +60,15 @@ pub fn router(service: Arc<Service>, body_limit: usize) -> Router {
         .route("/v1/explain", only(post(explain::explain)))
         .route("/openapi.json", only(get(openapi::document)))
         .merge(openapi::pages())
-        .fallback(|| async {
-            Problem::new(StatusCode::NOT_FOUND, "there is nothing at this path: see /docs")
-        })
+        .fallback(|| async { Problem::new(StatusCode::NOT_FOUND, "unknown path: see /docs") })
         .with_state(Rest { service, body_limit })
 }
 
-/// What every handler gets at. Not a layer for each: those cost more than what they do.
+/// State of all handlers. One state instead of a layer per route: layers cost more than they do.
 #[derive(Clone)]
 struct Rest {
     service: Arc<Service>,
-    /// The largest body that is read.
+    /// Maximum size of a body.
     body_limit: usize,
 }
 
@@ -85,12 +84,12 @@ impl FromRef<Rest> for Arc<Service> {
     }
 }
 
-/// Another method is told which one is right.
+/// Adds the answer to a method that the path does not support.
 fn only<S: Clone + Send + Sync + 'static>(route: MethodRouter<S>) -> MethodRouter<S> {
     route.fallback(|| async {
         Problem::new(
             StatusCode::METHOD_NOT_ALLOWED,
-            "this path does not take this method: see /docs",
+            "this path does not support this method: see /docs",
         )
     })
 }
@@ -116,12 +115,12 @@ async fn allow(
     Ok(told.await?)
 }
 
-/// Whether a denial is an answer, or the status of the answer.
+/// The form of a denial: in the body, or as the HTTP status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
-    /// The caller is a gateway that asks a question: 200 either way.
+    /// The caller is a gateway: the status is 200 for admissions and denials.
     Question,
-    /// The caller hands the answer on to its client.
+    /// The caller passes the response on to its client: a denial has this status.
     Status(StatusCode),
 }
 
@@ -143,7 +142,7 @@ impl Mode {
     }
 }
 
-/// The answer of a status mode; an admission is told as in any other.
+/// Returns the response of a status mode. An admission is the same in all modes.
 fn status(answer: &Answer<'_, '_>, admission: Vec<u8>, denied: StatusCode) -> Response {
     let mut response = match answer.decision() {
         Decision::Allow(_) => json(admission),
@@ -157,7 +156,7 @@ fn status(answer: &Answer<'_, '_>, admission: Vec<u8>, denied: StatusCode) -> Re
         }
         Decision::Deny(_) | Decision::Never(_) => {
             let mut response = json(encode::exceeded(answer));
-            // Coming again later does not help against a ban.
+            // A later retry does not help against a ban.
             let banned = answer.is_banned();
             *response.status_mut() = if banned { StatusCode::FORBIDDEN } else { denied };
             response

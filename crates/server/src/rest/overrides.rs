@@ -1,4 +1,4 @@
-//! `/v1/overrides`: other limits for some, for a while.
+//! `/v1/overrides`: lists, sets and removes overrides.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::{Answered, Problem, json, only};
 use crate::auth::Caller;
 use crate::overrides::Overrides;
 
-/// Its routes, for whichever listeners are to have them.
+/// Returns the routes.
 pub fn router(overrides: Arc<Overrides>, body_limit: usize) -> Router {
     Router::new()
         .route("/v1/overrides", only(get(list).post(set)))
@@ -62,7 +62,7 @@ async fn remove(
     id: Result<Path<String>, axum::extract::rejection::PathRejection>,
 ) -> Answered {
     let Ok(Path(id)) = id else {
-        return Err(Problem::new(StatusCode::NOT_FOUND, "there is no override of this id"));
+        return Err(Problem::new(StatusCode::NOT_FOUND, "unknown override id"));
     };
     overrides.remove(&id, caller.name()).await?;
     Ok(json(serde_json::json!({ "removed": id }).to_string().into_bytes()))

@@ -1,4 +1,4 @@
-//! What is wrong with a request, as RFC 9457 tells it.
+//! [`Problem`]: an error response in the format of RFC 9457.
 
 use axum::body::Body;
 use axum::http::{StatusCode, header};
@@ -10,25 +10,25 @@ use sluicegate_core::store::Error;
 use crate::refusal::{Kind, Refusal};
 use crate::service::Failure;
 
-/// A refusal that names the field and the remedy. Nothing was consumed.
+/// An error response with the field at fault and the remedy. Nothing was charged.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
-    /// `about:blank`: the status says it all.
+    /// `about:blank`: the status is the type.
     #[serde(rename = "type")]
     kind: &'static str,
-    /// The status in words.
+    /// Name of the status.
     title: String,
-    /// The status as a number.
+    /// Number of the status.
     status: u16,
-    /// What is wrong, and what would be right.
+    /// The error and the remedy.
     detail: String,
-    /// The field at fault.
+    /// The invalid field.
     #[serde(skip_serializing_if = "Option::is_none")]
     field: Option<String>,
 }
 
 impl Problem {
-    /// A problem with the request as a whole.
+    /// Creates a problem with the request as a whole.
     pub fn new(status: StatusCode, detail: impl Into<String>) -> Self {
         Self {
             kind: "about:blank",
@@ -39,34 +39,34 @@ impl Problem {
         }
     }
 
-    /// Nobody knows whether it may go, and the policy is to refuse then.
+    /// Returns the problem that the store did not answer and the outage policy denies.
     pub fn store_unavailable() -> Self {
-        let detail = "STORE_UNAVAILABLE: the store of the limits does not answer, try again soon";
+        let detail = "STORE_UNAVAILABLE: the store of the limits does not answer: retry later";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
     }
 
-    /// The limit was used up by several keys together, because the store has no room for a counter
-    /// of each.
+    /// Returns the problem that several keys together used up the limit, because the store has no
+    /// room for a counter of each.
     pub fn store_full() -> Self {
-        let detail = "STORE_FULL: the store has no room for another counter, and the one that new \
-                      keys share is at its limit: raise store.keys_max";
+        let detail = "STORE_FULL: the store has no room for another counter, and the counter that \
+                      new keys share is at its limit: raise store.keys_max";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
     }
 
-    /// The store has forgotten what was admitted, and rules are closed until that has left their
-    /// windows.
+    /// Returns the problem that the store lost its data, so that rules are closed until the lost
+    /// usage has left their windows.
     pub fn store_lost_memory() -> Self {
-        let detail = "STORE_LOST_MEMORY: the store of the limits has lost its memory, and the rule \
-                      is closed for its own window";
+        let detail = "STORE_LOST_MEMORY: the store of the limits lost its data, and the rule is \
+                      closed for the length of its window";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
     }
 
-    /// A request that can't be understood.
+    /// Creates a problem with an invalid request.
     pub fn bad_request(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, detail)
     }
 
-    /// A field that can't be understood.
+    /// Creates a problem with an invalid field.
     pub fn field(field: impl Into<String>, detail: impl Into<String>) -> Self {
         let field = field.into();
         let detail = format!("{field}: {}", detail.into());

@@ -1,14 +1,14 @@
-//! `POST /v1/reset`: forgets usage.
+//! `POST /v1/reset`: deletes usage.
 //!
 //! A request may be charged on counters that others share, such as that of its tenant. So the
-//! caller says which rules are meant:
+//! caller selects the rules:
 //!
-//! | parameters | forgotten |
+//! | parameters | deleted |
 //! |---|---|
 //! | `?rule=NAME`, also several | the counters of these rules |
 //! | `?all=true` | every counter that the request is charged on |
 //! | none | the counters, if all of them belong to one rule; otherwise a 400 that names the rules |
-//! | `?dry_run=true` beside these | nothing: the answer lists what would be |
+//! | `?dry_run=true` in addition | nothing: the answer lists what would be deleted |
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ use crate::auth::Caller;
 use crate::request::Request;
 use crate::service::Service;
 
-/// Forgets the usage of the counters that a request is charged on.
+/// Deletes the usage of the counters that a request is charged on.
 pub(super) async fn reset(
     State(service): State<Arc<Service>>,
     Extension(caller): Extension<Caller>,
@@ -39,7 +39,7 @@ pub(super) async fn reset(
     let choice = Choice::read(parameters)?;
     let request: Request = decode::shaped(&body)?;
     let mut query = usage::unpriced(request.query(caller.name(), service.request_id())?);
-    // Forgetting some counters takes only the dimensions that these are counted by.
+    // Resetting requires only the dimensions that the selected counters are counted by.
     query.subject = Subject::View;
     let counters = service.with_plan(&query, async |_, _, plan| Ok(counters(plan))).await?;
     choice.check(&counters)?;
@@ -61,14 +61,14 @@ pub(super) async fn reset(
     Ok(told.await?)
 }
 
-/// The counters of a plan, each with its rule.
+/// Returns the counters of a plan, each with its rule.
 fn counters(plan: &Plan<'_>) -> Vec<(String, String)> {
     let counter =
         |charge: &sluicegate_core::Charge<'_>| (charge.rule().name.clone(), charge.key.to_string());
     plan.charges().iter().map(counter).collect()
 }
 
-/// Which rules are meant.
+/// The selected rules.
 #[derive(Debug, Default)]
 struct Choice {
     rules: Vec<String>,
@@ -99,25 +99,24 @@ impl Choice {
         Ok(choice)
     }
 
-    /// Whether a rule is among those that are meant.
+    /// Returns true if the rule is selected.
     fn takes(&self, rule: &str) -> bool {
         self.rules.is_empty() || self.rules.iter().any(|name| name == rule)
     }
 
-    /// Refuses a choice that does not say what is meant, or names a rule that charges nothing.
+    /// Refuses an ambiguous selection, or a rule that does not charge the request.
     fn check(&self, counters: &[(String, String)]) -> Result<(), Problem> {
         let mut rules: Vec<&str> = counters.iter().map(|(rule, _)| rule.as_str()).collect();
         rules.dedup();
         let listed = if rules.is_empty() { "none".to_owned() } else { rules.join(", ") };
         if let Some(unknown) = self.rules.iter().find(|name| !rules.contains(&name.as_str())) {
-            let right =
-                format!("{unknown} charges nothing for this request: its rules are {listed}");
+            let right = format!("{unknown} does not charge this request: its rules are {listed}");
             return Err(Problem::field("rule", right));
         }
         if self.rules.is_empty() && !self.all && !self.dry_run && rules.len() > 1 {
             let right = format!(
-                "this would forget the counters of {listed}, which others may share: name the rules \
-                 that you mean with ?rule=NAME, or send ?all=true"
+                "this would reset the counters of {listed}, which others may share: select the rules \
+                 with ?rule=NAME, or send ?all=true"
             );
             return Err(Problem::field("rule", right));
         }

@@ -1,4 +1,4 @@
-//! How far limits are used. Reading it consumes nothing.
+//! Endpoints that return the usage of limits. Reading charges nothing.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::request::Request;
 use crate::service::Service;
 use crate::window::Window;
 
-/// Whose usage is told: the dimension that names them, and the field that repeats the name.
+/// The subject of a usage answer: its dimension, and the field that repeats its name.
 #[derive(Clone, Copy)]
 struct Whose {
     dimension: &'static str,
@@ -31,13 +31,13 @@ const USER: Whose = Whose { dimension: "userId", field: "user_id" };
 const TENANT: Whose = Whose { dimension: "tenantId", field: "tenant_id" };
 const MODEL: Whose = Whose { dimension: "modelId", field: "model_id" };
 
-/// A query that is not about its cost: what is read or forgotten has no price.
+/// Sets the cost in money to 0 if it is unknown: reading and resetting need no price.
 pub(super) fn unpriced(mut query: Query<'_>) -> Query<'_> {
     query.cost.money = Some(query.cost.money.unwrap_or_default());
     query
 }
 
-/// What every limit of a request shows.
+/// Returns the usage of every limit of a request.
 pub(super) async fn usage(
     State(service): State<Arc<Service>>,
     Extension(caller): Extension<Caller>,
@@ -57,7 +57,7 @@ pub(super) async fn usage(
 type Name = Result<Path<String>, PathRejection>;
 type Further = Result<Parameters<Vec<(String, String)>>, QueryRejection>;
 
-/// Where one user stands.
+/// Returns the usage of a user.
 pub(super) async fn of_user(
     State(service): State<Arc<Service>>,
     name: Name,
@@ -66,7 +66,7 @@ pub(super) async fn of_user(
     of(USER, &service, name, further).await
 }
 
-/// Where one tenant stands.
+/// Returns the usage of a tenant.
 pub(super) async fn of_tenant(
     State(service): State<Arc<Service>>,
     name: Name,
@@ -75,7 +75,7 @@ pub(super) async fn of_tenant(
     of(TENANT, &service, name, further).await
 }
 
-/// Where one model stands.
+/// Returns the usage of a model.
 pub(super) async fn of_model(
     State(service): State<Arc<Service>>,
     name: Name,
@@ -84,10 +84,10 @@ pub(super) async fn of_model(
     of(MODEL, &service, name, further).await
 }
 
-/// The limits that count by somebody, under the names of their windows.
+/// Returns the limits that count by the subject, under the names of their windows.
 ///
-/// Parameters are further dimensions, for rules that ask for more. API keys are no part of a path,
-/// which others log: `/v1/usage` takes them.
+/// Query parameters are further dimensions, for rules that require more. There is no path for API
+/// keys, because paths appear in logs: `/v1/usage` accepts them.
 async fn of(
     whose: Whose,
     service: &Service,
@@ -100,7 +100,7 @@ async fn of(
     for (name, value) in further {
         query.insert(name, value)?;
     }
-    // One view: what a request would have to name besides is nothing to whoever only looks.
+    // A view: dimensions that a request would have to name are not required for reading.
     query.subject = Subject::View;
     let told = service.with_plan(&query, async |store, rules, plan| {
         let usage = store.usage(plan).await?;
@@ -132,7 +132,8 @@ fn counted(used: &str, scope: &Scope<'_, '_>, json: &mut Json) {
     json.amount("remaining", scope.remaining(), unit);
 }
 
-/// Of the limits that count by this dimension, the one over this window that leaves least.
+/// Returns the limit with the least remaining, of those that count by this dimension over this
+/// window.
 fn tightest<'a, 'p>(
     answer: &Answer<'a, 'p>,
     whose: Whose,
