@@ -1,5 +1,5 @@
-//! What a listener promises, over real sockets: it serves who behaves, drops who doesn't, and
-//! ends in good order.
+//! Tests of the listener over real sockets: it serves well-behaved clients, drops others, and shuts
+//! down gracefully.
 #![allow(clippy::unwrap_used, reason = "in tests, a panic is the message")]
 
 mod support;
@@ -64,7 +64,7 @@ async fn http2_requests_overtake_each_other_on_a_connection() {
     assert_eq!(server.stats.counts().accepted, 1);
 }
 
-// Clients that take their time.
+// Slow clients.
 
 #[tokio::test]
 async fn a_client_that_does_not_ask_is_dropped() {
@@ -110,7 +110,7 @@ async fn a_client_that_trickles_its_body_is_answered_and_dropped() {
         let mut client = server.connect().await;
         client.send(format!("POST /echo HTTP/1.1\r\nhost: test\r\n{framing}\r\n\r\n")).await;
         let said = client.trickle(b'1').await;
-        // The answer may be lost: a socket that is closed with bytes unread is reset.
+        // The response may be lost: closing a socket with unread bytes resets it.
         assert!(said.is_empty() || said.starts_with("HTTP/1.1 400"), "{said}");
     }
     assert!(server.serves().await);
@@ -149,7 +149,7 @@ async fn an_idle_connection_is_closed() {
     soon(client.running).await.unwrap();
 }
 
-/// Waits until idle connections were closed several times over.
+/// Waits several times as long as the idle timeout.
 async fn outlast_idle_connections(server: &Server) {
     for _ in 0..3 {
         let mut witness = server.connect().await;
@@ -186,7 +186,7 @@ async fn a_client_that_does_not_read_its_answer_is_dropped() {
     eventually_async(async || server.stats.counts().active == 0).await;
 }
 
-// Clients that come in numbers.
+// Many clients.
 
 #[tokio::test]
 async fn connections_beyond_the_cap_are_refused_until_one_ends() {
@@ -207,7 +207,7 @@ async fn connections_beyond_the_cap_are_refused_until_one_ends() {
     assert_eq!(second.get("/hello").await.status, 200);
 }
 
-/// Runs itself again with few file descriptors, because the limit is of a whole process.
+/// Runs itself again with few file descriptors, because the limit applies to the whole process.
 #[test]
 fn a_server_that_ran_out_of_file_descriptors_recovers() {
     if std::env::var_os("SLUICEGATE_FEW_FILES").is_none() {
@@ -227,7 +227,7 @@ fn a_server_that_ran_out_of_file_descriptors_recovers() {
     runtime.block_on(async {
         let server = start(patient()).await;
         assert!(server.serves().await);
-        // The server runs in this thread, too: it can't accept any of these meanwhile.
+        // The server runs in this thread, too, so it cannot accept any of these meanwhile.
         let clients: Vec<_> =
             std::iter::from_fn(|| StdTcpStream::connect(server.address).ok()).collect();
         assert!(!clients.is_empty());
@@ -237,7 +237,7 @@ fn a_server_that_ran_out_of_file_descriptors_recovers() {
     });
 }
 
-// Clients that talk nonsense.
+// Malformed requests.
 
 #[tokio::test]
 async fn nonsense_ends_a_connection_and_not_the_server() {
@@ -248,7 +248,7 @@ async fn nonsense_ends_a_connection_and_not_the_server() {
     let no_http = b"EHLO example.com\r\n\r\n".to_vec();
     for bytes in [client_hello, bad_frames.collect(), noise.collect(), no_http, vec![0; 4096]] {
         let mut stream = server.tcp().await;
-        // The server may close before it has read all.
+        // The server may close before it has read everything.
         let _ = soon(stream.write_all(&bytes)).await;
         let _ = stream.shutdown().await;
         support::Client::new(stream).closed().await;
@@ -302,7 +302,7 @@ async fn a_handler_that_panics_takes_its_connection_only() {
     assert!(server.serves().await);
 }
 
-// The end.
+// Shutdown.
 
 #[tokio::test]
 async fn shutdown_finishes_what_is_in_flight_and_refuses_the_rest() {

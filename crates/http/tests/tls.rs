@@ -1,5 +1,5 @@
-//! TLS over real sockets, with certificates made on the spot: who is let in, what is negotiated,
-//! and that certificates are replaced without a restart.
+//! Tests of TLS over real sockets with generated certificates: client authentication, negotiation,
+//! and replacing certificates without a restart.
 #![allow(clippy::unwrap_used, reason = "in tests, a panic is the message")]
 
 mod support;
@@ -24,10 +24,10 @@ use tokio_rustls::client::TlsStream;
 
 use support::{Client, Gate, Http2, SHORT, Server, app, patient, soon};
 
-/// A certificate authority of our own.
+/// A generated certificate authority.
 struct Ca(CertifiedIssuer<'static, KeyPair>);
 
-/// A certificate and its key, as PEM, and the certificate as it travels.
+/// A certificate and its key as PEM, and the certificate as DER.
 struct Identity {
     certificate: String,
     key: String,
@@ -50,7 +50,7 @@ impl Ca {
     }
 }
 
-/// The files of a server, in a folder that goes with the test.
+/// A temporary folder with the files of a server.
 struct Folder(TempDir);
 
 impl Folder {
@@ -73,14 +73,14 @@ impl Folder {
         self.write("key.pem", &identity.key);
     }
 
-    /// `cert.pem` and `key.pem`, and `ca.pem` if it is there.
+    /// Returns the paths of `cert.pem` and `key.pem`, and of `ca.pem` if it exists.
     fn files(&self) -> Files {
         let client_ca = Some(self.path("ca.pem")).filter(|path| path.exists());
         Files { certificate: self.path("cert.pem"), key: self.path("key.pem"), client_ca }
     }
 }
 
-/// A server for `localhost`, and what it was made of.
+/// A server for `localhost` with its files and CA.
 struct Running {
     folder: Folder,
     ca: Ca,
@@ -88,7 +88,7 @@ struct Running {
     server: Server,
 }
 
-/// Starts a server; with `client_ca`, clients must come from there.
+/// Starts a server; with `client_ca`, clients need a certificate of it.
 async fn start(client_ca: Option<&Ca>, options: Options) -> Running {
     let (folder, ca) = (Folder::new(), Ca::new());
     folder.identity(&ca.issue("localhost"));
@@ -100,7 +100,7 @@ async fn start(client_ca: Option<&Ca>, options: Options) -> Running {
     Running { folder, ca, tls, server }
 }
 
-/// How a client comes.
+/// TLS options of a client.
 struct Visit<'a> {
     identity: Option<&'a Identity>,
     version: &'static SupportedProtocolVersion,
@@ -131,7 +131,7 @@ impl Running {
         soon(TlsConnector::from(Arc::new(config)).connect(name, stream)).await
     }
 
-    /// Whether a client is let in. With TLS 1.3 it learns that only when it reads.
+    /// Returns true if a client is accepted. With TLS 1.3 it learns that only when it reads.
     async fn serves(&self, visit: Visit<'_>) -> bool {
         match self.connect(visit).await {
             Ok(stream) => Client::new(stream).try_get("/hello").await.is_some(),
@@ -139,7 +139,7 @@ impl Running {
         }
     }
 
-    /// The certificate that a new client is shown.
+    /// Returns the certificate that a new client receives.
     async fn shown(&self) -> CertificateDer<'static> {
         let stream = self.connect(PLAIN).await.unwrap();
         stream.get_ref().1.peer_certificates().unwrap()[0].clone()
@@ -242,7 +242,7 @@ async fn the_ca_of_clients_is_replaced_without_a_restart() {
     assert!(running.serves(Visit { identity: Some(&new), ..PLAIN }).await);
 }
 
-/// How the error begins for a folder, `DIR`, that is sound up to what `spoil` does to it.
+/// Checks the beginning of the error for a valid folder `DIR` after `spoil` has changed it.
 #[track_caller]
 fn check(spoil: impl FnOnce(&Folder), expected: &str) {
     let folder = Folder::new();
@@ -272,8 +272,8 @@ fn what_is_wrong_with_the_files_is_told() {
         check(
             remove(name),
             &format!(
-                "can't read DIR/{name}: No such file or directory (os error 2): does it exist, \
-                 and may this user read it?"
+                "cannot read DIR/{name}: No such file or directory (os error 2): check that it \
+                 exists and that this user may read it"
             ),
         );
     }
@@ -281,43 +281,45 @@ fn what_is_wrong_with_the_files_is_told() {
         check(
             write(name, "nothing"),
             &format!(
-                "DIR/{name} holds no certificate: expected a block that begins with \
+                "DIR/{name} contains no certificate: expected a block that begins with \
                  -----BEGIN CERTIFICATE-----"
             ),
         );
         check(
             write(name, "-----BEGIN CERTIFICATE-----\nAAAA\n"),
-            &format!("DIR/{name} is not valid PEM: no line says -----END CERTIFICATE-----: was"),
+            &format!(
+                "DIR/{name} is not valid PEM: the line -----END CERTIFICATE----- is missing: check"
+            ),
         );
     }
     check(
         |folder| {
             std::fs::copy(folder.path("cert.pem"), folder.path("key.pem")).unwrap();
         },
-        "DIR/key.pem holds no private key: expected a block that begins with \
+        "DIR/key.pem contains no private key: expected a block that begins with \
          -----BEGIN PRIVATE KEY-----",
     );
     check(
         write("cert.pem", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"),
-        "DIR/cert.pem holds a certificate that can't be used: invalid",
+        "DIR/cert.pem contains a certificate that cannot be used: invalid",
     );
     check(
         write("ca.pem", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"),
-        "DIR/ca.pem holds a certificate that can't be used: invalid",
+        "DIR/ca.pem contains a certificate that cannot be used: invalid",
     );
     check(
         write("key.pem", "-----BEGIN PRIVATE KEY\nAAAA\n"),
-        "DIR/key.pem is not valid PEM: can't understand the line -----BEGIN PRIVATE KEY: was",
+        "DIR/key.pem is not valid PEM: cannot parse the line -----BEGIN PRIVATE KEY: check",
     );
     check(
         write("key.pem", "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"),
-        "DIR/key.pem holds a private key that can't be used",
+        "DIR/key.pem contains a private key that cannot be used",
     );
     check(
         |folder| {
             folder.write("key.pem", &Ca::new().issue("localhost").key);
         },
         "the key in DIR/key.pem does not belong to the first certificate in DIR/cert.pem: \
-         were they renewed together?",
+         replace both files together",
     );
 }

@@ -142,7 +142,7 @@ fn bytes(field: &str, text: &str, max: usize) -> Result<(), Refusal> {
     match text.len() {
         0 => Err(Refusal::field(field, "is empty: leave it out or give it a value")),
         long if long > max => {
-            let right = format!("has {long} bytes, but at most {max} are allowed");
+            let right = format!("has {long} bytes, more than the {max} that are allowed");
             Err(Refusal::field(field, right))
         }
         _ => Ok(()),

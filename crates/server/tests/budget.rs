@@ -1,6 +1,6 @@
-//! Tokens, money and slots over REST: reserved first, settled after.
+//! Tests of token, money and concurrency limits over REST, from the reservation to the settlement.
 //!
-//! What went wrong in other limiters has a test that is named after it.
+//! Known bugs of other limiters have a test that is named after them.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ struct Api {
     clock: Arc<ManualClock>,
 }
 
-/// 0.20 and 0.60 dollars for a million tokens, and no price for the model `new`.
+/// Prices of 0.20 and 0.60 dollars per million tokens, and none for the model `new`.
 fn example() -> PriceBook {
     let price = |text: &str| text.parse().expect("a price");
     let rates = Rates::new(price("0.20 USD/1M"), price("0.60 USD/1M"));
@@ -86,7 +86,7 @@ impl Api {
         (status, problem["field"].clone())
     }
 
-    /// What every limit shows as used.
+    /// Returns the usage of every limit.
     async fn used(&self) -> Vec<Value> {
         let usage = self.ok("/v1/usage", json!({ "dimensions": ann() })).await;
         usage["scopes"].as_array().expect("scopes").iter().map(|s| s["current"].clone()).collect()
@@ -220,7 +220,7 @@ async fn a_first_request_refused_because_its_estimate_is_larger_than_the_limit_i
     // 0.001 dollars are 2,000 tokens in and 1,000 out.
     assert_eq!(never["maxOutputTokens"], 1_000);
     assert_eq!(never["maxOutputTokensEver"], 1_000);
-    let advice = "it will never fit: an answer of at most 1000 tokens would now";
+    let advice = "the request never fits; an output of at most 1000 tokens fits now";
     assert_eq!(never["advice"], advice);
     let fits = api.acquire(json!({ "inputTokens": 2_000, "maxTokens": 1_000 })).await;
     assert_eq!(fits["allowed"], true);
@@ -236,13 +236,13 @@ async fn a_denial_says_what_would_fit_now_or_when_all_of_it_would() {
     assert_eq!(denied["maxOutputTokens"], 1_000, "of each of two answers");
     assert_eq!(
         denied["detail"],
-        "Rate limit exceeded: 10000 tokens per minute; an answer of at most 1000 tokens would \
-         fit now, all of it in 60 s"
+        "Rate limit exceeded: 10000 tokens per minute; an output of at most 1000 tokens fits now; \
+         the whole request fits in 60 s"
     );
     api.acquire(json!({ "inputTokens": 3_000 })).await;
     let full = api.acquire(json!({ "inputTokens": 1, "maxTokens": 1 })).await;
     assert_eq!(full["maxOutputTokens"], 0);
-    assert_eq!(full["advice"], "nothing of it fits now: all of it would in 60 s");
+    assert_eq!(full["advice"], "no output fits now; the whole request fits in 60 s");
 }
 
 #[tokio::test]
@@ -320,7 +320,7 @@ async fn tenants_and_models_are_shown_where_they_stand_and_a_reset_forgets() {
     assert_eq!(shown["cost"]["today"], 0.000002);
     let shown = get("/v1/models/gpt-4o/usage").await;
     assert_eq!((&shown["model_id"], &shown["limits"]["hour"]), (&json!("gpt-4o"), &used(1, 100)));
-    // What has no price can be reset, too.
+    // Usage without a price can be reset, too.
     let other = json!({ "dimensions": { "tenantId": "t1", "modelId": "new" } });
     api.ok("/v1/reset?all=true", other).await;
     assert_eq!(get("/v1/tenants/t1/usage").await["limits"]["minute"], used(0, 10));

@@ -1,4 +1,4 @@
-//! Envoy's protocol, called without a socket.
+//! Tests of Envoy's protocol, called without a socket.
 
 use std::sync::Arc;
 
@@ -51,7 +51,7 @@ struct Api {
 
 impl Api {
     fn of(rules: Vec<Rule>) -> Self {
-        // Required of whoever asks with a whole query; Envoy sends views.
+        // Required in whole queries; Envoy sends views.
         let settings = Settings { required: vec!["userId".to_owned()], ..Settings::default() };
         let rules = Ruleset::new(vec![Group::new("edge", rules)], settings).expect("rules");
         let clock = Arc::new(ManualClock::new(EPOCH));
@@ -73,7 +73,7 @@ impl Api {
         Self { grpc, http: envoy::router(rls(), 64 * 1024), clock, metrics, log, written }
     }
 
-    /// The lines of the decision log; none are written afterwards.
+    /// Closes the decision log and returns its lines.
     fn logged(&self) -> Vec<Value> {
         self.log.close();
         let text = std::fs::read_to_string(self.written.path()).expect("a log");
@@ -85,7 +85,7 @@ impl Api {
         client.should_rate_limit(request).await.map(tonic::Response::into_inner)
     }
 
-    /// The overall code, and those of the descriptors with what is left.
+    /// Returns the overall code, and the codes and remaining hits of the descriptors.
     async fn codes(&self, descriptors: &[RateLimitDescriptor]) -> (Code, Vec<(Code, u32)>) {
         let told = self.ask(call(descriptors)).await.expect("an answer");
         let codes = told.statuses.iter().map(|status| (status.code(), status.limit_remaining));
@@ -101,7 +101,7 @@ impl Api {
     }
 }
 
-/// A rule on descriptors of this shape.
+/// Creates a rule for descriptors of this shape.
 fn rule(name: &str, shape: &str, limit: &str) -> Rule {
     let limit = limit.parse::<Limit>().expect(limit);
     let keys: Vec<_> = shape.split('/').collect();
@@ -260,7 +260,7 @@ async fn a_call_that_asks_nothing_is_an_error_and_an_unknown_domain_is_not() {
     assert_eq!(api.codes(&user).await.0, OverLimit);
 }
 
-/// A refusal would be a way around the limit wherever Envoy fails open.
+/// An error would bypass the limit if Envoy fails open.
 #[tokio::test]
 async fn no_value_is_strange_enough_to_get_around_a_limit() {
     let api = Api::of(vec![rule("USER", "user", "1/min")]);

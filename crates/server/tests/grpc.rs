@@ -1,4 +1,4 @@
-//! gRPC, called without a socket: the router is the channel.
+//! Tests of gRPC, called without a socket: the router is the channel.
 
 use std::sync::Arc;
 
@@ -51,7 +51,7 @@ impl Api {
         Self::new(Ruleset::new(vec![group], Settings::default()).expect("rules"))
     }
 
-    /// With prices of 0.20 and 0.60 dollars for a million tokens in and out.
+    /// An API with prices of 0.20 and 0.60 dollars per million input and output tokens.
     fn priced(limits: &[&str]) -> Self {
         let price = |text: &str| text.parse().expect("a price");
         let rates = Rates::new(price("0.20 USD/1M"), price("0.60 USD/1M"));
@@ -101,13 +101,13 @@ fn ann() -> pb::AllowRequest {
     }
 }
 
-/// One request of ann's, under this id if it is not empty.
+/// A request of ann, with this id if it is not empty.
 fn query(id: &str) -> pb::Query {
     let dimensions = [("userId".to_owned(), "ann".to_owned())].into();
     pb::Query { id: id.to_owned(), dimensions, ..pb::Query::default() }
 }
 
-/// The field that an INVALID_ARGUMENT names, and what it says of it.
+/// Returns the field and the description of an INVALID_ARGUMENT.
 fn violation(status: &Status) -> (String, String) {
     assert_eq!(status.code(), Code::InvalidArgument, "{status:?}");
     let details = status.get_details_bad_request().expect("details");
@@ -152,7 +152,7 @@ async fn slots_that_allow_takes_are_given_back_by_its_handle() {
     assert_eq!((denied.allowed, denied.scopes[1].current), (false, 9), "{denied:?}");
 }
 
-/// Stubs that were made of other protos go by these numbers.
+/// Stubs generated from other protos use these field numbers.
 #[test]
 fn the_fields_of_allow_have_the_numbers_that_were_promised() {
     let text =
@@ -203,7 +203,7 @@ async fn a_field_at_fault_is_named_and_nothing_is_consumed() {
     let refused = |status: Status| violation(&status).0;
     let nobody = pb::AllowRequest { user_id: String::new(), ..ann() };
     let status = client.allow(nobody).await.expect_err("refused");
-    let right = "is required: name it, or call Acquire, which does not ask for it";
+    let right = "is required: set it, or call Acquire, which does not require it";
     assert_eq!(violation(&status), ("userId".to_owned(), right.to_owned()));
     let empty = pb::AllowRequest { tenant_id: Some(String::new()), ..ann() };
     assert_eq!(refused(client.allow(empty).await.expect_err("refused")), "tenantId");
@@ -270,7 +270,7 @@ async fn an_estimate_is_priced_and_settling_tells_what_it_came_to() {
     };
     let request = pb::Query { cost: Some(estimate), hold: "30s".to_owned(), ..query("job-1") };
     let held = api.acquire(vec![request]).await.expect("an answer");
-    // 1,000 tokens for the text, and 500 for each of two answers.
+    // 1,000 tokens for the text, and 500 for each of two completions.
     let used: Vec<_> = held.scopes.iter().map(|scope| scope.current).collect();
     assert_eq!(used, [800_000, 2_000]);
 
@@ -312,16 +312,16 @@ async fn a_denial_says_which_answer_would_fit() {
     let never = api.acquire(ask("a", 2_000, 4_096)).await.expect("an answer");
     assert_eq!((never.allowed, never.reason.as_str()), (false, "EXCEEDS_USER_LIMIT"));
     assert_eq!((never.max_output_tokens, never.max_output_tokens_ever), (Some(1_000), Some(1_000)));
-    assert_eq!(never.advice, "it will never fit: an answer of at most 1000 tokens would now");
+    assert_eq!(never.advice, "the request never fits; an output of at most 1000 tokens fits now");
 
     assert!(api.acquire(ask("b", 1_000, 0)).await.expect("an answer").allowed);
     let later = api.acquire(ask("c", 1_000, 1_200)).await.expect("an answer");
     assert_eq!((later.allowed, later.reason.as_str()), (false, "HIT_USER_LIMIT"));
     assert_eq!((later.max_output_tokens, later.max_output_tokens_ever), (Some(1_000), None));
-    assert!(later.advice.contains("an answer of at most 1000 tokens would fit now"), "{later:?}");
+    assert!(later.advice.contains("an output of at most 1000 tokens fits now"), "{later:?}");
     assert!(!api.acquire(ask("d", 1_000, 1_001)).await.expect("an answer").allowed);
     assert!(api.acquire(ask("e", 1_000, 1_000)).await.expect("an answer").allowed);
-    // What has no cap has no answer that could be shorter.
+    // Without a cap there is no forecast.
     let bare = api.acquire(vec![pb::Query {
         cost: Some(pb::Estimate { usd: Some("0.5".to_owned()), ..Default::default() }),
         ..query("f")

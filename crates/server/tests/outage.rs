@@ -1,4 +1,4 @@
-//! What callers are told while the store does not answer.
+//! Tests of the answers while the store does not answer.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use tower::ServiceExt as _;
 
 const EPOCH: Timestamp = Timestamp::from_secs(1_800_000_000);
 
-/// A service whose store is cut off: closed to everybody, a local share for INTERNAL callers.
+/// A service without its store: the policy is closed, but local for INTERNAL callers.
 fn cut_off() -> (Router, Metrics) {
     let clock = Arc::new(ManualClock::new(EPOCH));
     let memory = || Memory::with_clock(Capacity::default(), clock.clone());

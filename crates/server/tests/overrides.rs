@@ -1,4 +1,4 @@
-//! `/v1/overrides`, called without a socket.
+//! Tests of `/v1/overrides`, called without a socket.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ const EPOCH: Timestamp = Timestamp::from_secs(1_800_000_000);
 
 type Clock = Arc<ManualClock>;
 
-/// Two nodes with counters of their own, on one overrides_store.
+/// Two nodes with separate counters and one override store.
 struct World {
     nodes: [Router; 2],
     overrides: [Arc<Overrides>; 2],
@@ -65,7 +65,7 @@ impl World {
         (status, serde_json::from_slice(&bytes).expect("JSON"))
     }
 
-    /// The limit that a user has on a node.
+    /// Returns the limit of a user on a node.
     async fn limit(&self, node: usize, user: &str) -> Value {
         let who = json!({ "userId": user, "modelId": "gpt4" });
         self.ask(node, Method::POST, "/rate-limit/allow", who).await.1["effectiveLimit"].clone()
@@ -141,10 +141,10 @@ async fn mistakes_are_told_by_field_and_change_nothing() {
         ("limit", json!("lots"), "limit: "),
         ("limit", json!([]), "limit: write 1 to 10 limits"),
         ("limit", json!(["1/h", "2/h"]), "rule USER_MODEL: 1/h and 2/h limit the same window"),
-        ("reason", json!(" "), "reason: say in 1 to 500 bytes why"),
+        ("reason", json!(" "), "reason: must have 1 to 500 bytes"),
         ("expiresIn", json!("soon"), "expiresIn: "),
         ("expiresIn", json!("0s"), "expiresIn: "),
-        ("when", json!({ "userId": "" }), "when.userId: a value has 1 to 256 bytes"),
+        ("when", json!({ "userId": "" }), "when.userId: a value must have 1 to 256 bytes"),
         ("when", json!({ "userId": [] }), "rule USER_MODEL: when userId: an empty list"),
         ("colour", json!("red"), "colour: unknown field"),
     ];

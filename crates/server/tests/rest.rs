@@ -1,4 +1,4 @@
-//! REST, called without a socket.
+//! Tests of REST, called without a socket.
 
 use std::sync::Arc;
 
@@ -279,7 +279,7 @@ async fn native_mistakes_name_their_path() {
         ),
         (
             json!({ "dimensions": ann(), "limits": vec![json!({ "name": "X", "key": "k", "limit": "5/s" }); 11] }),
-            "limits: has more than the 10",
+            "limits: has more than 10 limits",
         ),
         (
             json!({ "dimensions": ann(), "limits": [
@@ -513,7 +513,7 @@ async fn the_document_describes_every_route_and_the_page_loads_nothing_from_else
             let request = request.header("content-type", "application/json");
             let request = request.body(Body::from("{}")).expect("a request");
             let (status, _, text) = api.send(request).await;
-            assert!(!text.contains("there is nothing at this path"), "{path}");
+            assert!(!text.contains("unknown path"), "{path}");
             assert_ne!(status, StatusCode::METHOD_NOT_ALLOWED, "{path}");
         }
     }
@@ -550,7 +550,7 @@ async fn fifteen_at_once_against_ten_per_minute_let_exactly_ten_through() {
     assert!(api.clock.now() == EPOCH);
 }
 
-/// One rule that bans ann, beside a limit for everybody.
+/// Rules with a ban for ann and a limit for all users.
 fn banned() -> Api {
     let everybody = Group::new("everybody", [rule("ALL", &["5/h"], &[])]);
     let ban = rule("BLOCKED", &["0"], &["userId"]).when("userId", Pattern::exactly("ann"));

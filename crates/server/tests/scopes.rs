@@ -1,4 +1,4 @@
-//! What a token may do, at every endpoint of every listener.
+//! Tests of the scopes of tokens, at every endpoint of every listener.
 
 use std::collections::BTreeSet;
 use std::pin::Pin;
@@ -39,7 +39,7 @@ impl Operations for Nothing {
     }
 }
 
-/// Every listener that asks for tokens, in one.
+/// The routers of all listeners that require tokens.
 fn routers() -> [Router; 2] {
     let clock = Arc::new(ManualClock::new(Timestamp::from_secs(1_800_000_000)));
     let store = Memory::with_clock(Capacity::default(), clock.clone());
@@ -60,7 +60,7 @@ fn routers() -> [Router; 2] {
     [http, grpc]
 }
 
-/// A token for each set of scopes, called by its name.
+/// Creates a token per set of scopes; the token is its name.
 fn tokens(callers: &[(&str, &[Scope])]) -> Arc<ArcSwapOption<Tokens>> {
     let hashes = callers.iter().map(|(name, _)| (*name, auth::hash(name.as_bytes())));
     let tokens = Tokens::new(hashes).expect("tokens").with_scopes(|name| {
@@ -70,7 +70,7 @@ fn tokens(callers: &[(&str, &[Scope])]) -> Arc<ArcSwapOption<Tokens>> {
     Arc::new(ArcSwapOption::from_pointee(tokens))
 }
 
-/// The paths of a router, as it prints itself.
+/// Returns the paths of a router, from its debug output.
 fn paths(router: &Router) -> BTreeSet<String> {
     let printed = format!("{router:?}");
     let printed = printed.split("fallback_router").next().unwrap_or_default();
@@ -196,7 +196,10 @@ async fn a_token_gets_in_with_the_scope_of_an_endpoint_and_with_no_other() {
             );
             let problem: Value = serde_json::from_str(&body).expect("JSON");
             let detail = problem["detail"].as_str().expect("a detail");
-            assert!(detail.starts_with(&format!("this needs the scope {scope},")), "{detail}");
+            assert!(
+                detail.starts_with(&format!("the token does not have the scope {scope}:")),
+                "{detail}"
+            );
         }
     }
 }
@@ -212,7 +215,7 @@ async fn an_endpoint_that_is_not_listed_needs_admin() {
     for endpoint in nowhere {
         let (status, _, body) = send(&http, &endpoint, "decide", "application/json").await;
         assert_eq!(status, 403, "{body}");
-        assert!(body.contains("there is no such endpoint, or it needs the scope admin"), "{body}");
+        assert!(body.contains("unknown endpoint, or it needs the scope admin"), "{body}");
         assert_eq!(send(&http, &endpoint, "admin", "application/json").await.0, 404);
     }
 }

@@ -101,7 +101,7 @@ mod tests {
 
         work.theirs();
         assert!(!pulse.is_still(seen), "an answer has moved");
-        assert!(pulse.is_still(seen), "nobody takes it");
+        assert!(pulse.is_still(seen), "the client does not read it");
 
         work.ours();
         assert!(!pulse.is_still(seen));

@@ -23,12 +23,12 @@ use tokio::task::JoinHandle;
 use tokio::time::{interval, timeout};
 use tokio_util::sync::CancellationToken;
 
-/// A time-out of the server that a test waits for.
+/// A timeout of the server that a test waits for.
 pub const SHORT: Duration = Duration::from_millis(200);
-/// A time-out that never comes in a test.
+/// A timeout that never expires in a test.
 pub const LONG: Duration = Duration::from_secs(600);
 
-/// Time-outs that never come: a test shortens the one it is about.
+/// Returns options with timeouts that never expire: a test shortens the one that it is about.
 pub fn patient() -> Options {
     Options {
         header_timeout: LONG,
@@ -39,9 +39,20 @@ pub fn patient() -> Options {
     }
 }
 
-/// What must happen, or the test fails.
+/// Waits for `future`, and fails the test after 30 s.
 pub async fn soon<T>(future: impl Future<Output = T>) -> T {
     timeout(Duration::from_secs(30), future).await.expect("it should have happened by now")
+}
+
+/// Waits until `holds` returns true.
+pub async fn eventually(mut holds: impl AsyncFnMut() -> bool) {
+    soon(async {
+        let mut again = interval(Duration::from_millis(5));
+        while !holds().await {
+            again.tick().await;
+        }
+    })
+    .await;
 }
 
 /// A running listener.
@@ -67,17 +78,17 @@ impl Server {
         soon(TcpStream::connect(self.address)).await.unwrap()
     }
 
-    /// A connection for HTTP/1.1.
+    /// Opens a connection for HTTP/1.1.
     pub async fn connect(&self) -> Client<TcpStream> {
         Client::new(self.tcp().await)
     }
 
-    /// A connection for HTTP/2 with prior knowledge.
+    /// Opens a connection for HTTP/2 with prior knowledge.
     pub async fn connect_http2(&self) -> Http2 {
         Http2::new(self.tcp().await).await
     }
 
-    /// Whether a new client is served.
+    /// Returns true if a new client is served.
     pub async fn serves(&self) -> bool {
         match TcpStream::connect(self.address).await {
             Ok(stream) => Client::new(stream).try_get("/hello").await.is_some(),
@@ -85,14 +96,14 @@ impl Server {
         }
     }
 
-    /// Shuts down; what the listener returned.
+    /// Shuts down and returns the result of the listener.
     pub async fn end(self) -> Result<(), Error> {
         self.shutdown.cancel();
         soon(self.running).await.unwrap()
     }
 }
 
-/// HTTP/1.1 by hand.
+/// A client that writes HTTP/1.1 as raw text.
 pub struct Client<S> {
     pub stream: BufReader<S>,
 }
@@ -114,12 +125,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
         soon(self.stream.flush()).await.unwrap();
     }
 
-    /// The next answer; `None` if the connection was closed instead.
+    /// Reads the next response; `None` if the connection was closed instead.
     pub async fn answer(&mut self) -> Option<Answer> {
         soon(self.read_answer()).await
     }
 
-    /// `GET path`, with an answer.
+    /// Sends `GET path` and returns the response.
     pub async fn get(&mut self, path: &str) -> Answer {
         self.try_get(path).await.expect("the server should have answered")
     }
@@ -131,14 +142,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
         self.answer().await
     }
 
-    /// All that comes until the server closes; a reset closes too.
+    /// Reads until the server closes or resets the connection.
     pub async fn closed(&mut self) -> String {
         let mut rest = Vec::new();
         let _ = soon(self.stream.read_to_end(&mut rest)).await;
         String::from_utf8_lossy(&rest).into_owned()
     }
 
-    /// Sends one byte after the other until the server closes; what it said before.
+    /// Sends single bytes until the server closes, and returns what the server sent.
     pub async fn trickle(&mut self, byte: u8) -> String {
         let (reader, mut writer) = tokio::io::split(&mut self.stream);
         let writing = async {
@@ -146,7 +157,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
             while writer.write_all(&[byte]).await.is_ok() && writer.flush().await.is_ok() {
                 pause.tick().await;
             }
-            // The other half finds the end.
+            // The reader finds the end.
             std::future::pending().await
         };
         let mut said = Vec::new();
@@ -176,10 +187,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
     }
 }
 
-/// HTTP/2 by hyper.
+/// An HTTP/2 client.
 pub struct Http2 {
     pub sender: SendRequest<Empty<Bytes>>,
-    /// Ends when the connection does.
+    /// The task of the connection.
     pub running: JoinHandle<()>,
 }
 
@@ -194,7 +205,7 @@ impl Http2 {
         Self { sender, running }
     }
 
-    /// Status and body of the answer to `GET path`; `None` if it could not be had.
+    /// Sends `GET path` and returns status and body; `None` if it failed.
     pub async fn get(&self, path: &str) -> Option<(u16, String)> {
         let uri = format!("http://test{path}");
         let request = hyper::Request::get(uri).body(Empty::new()).unwrap();
@@ -206,7 +217,7 @@ impl Http2 {
     }
 }
 
-/// What holds back the answers of `/slow` and `/stream`.
+/// A gate that blocks the responses of `/slow` and `/stream`.
 #[derive(Clone)]
 pub struct Gate {
     entered: Arc<Semaphore>,
@@ -218,7 +229,7 @@ impl Gate {
         Self { entered: Arc::new(Semaphore::new(0)), released: CancellationToken::new() }
     }
 
-    /// Waits until one more request stands at the gate.
+    /// Waits until one more request has reached the gate.
     pub async fn entered(&self) {
         soon(self.entered.acquire()).await.unwrap().forget();
     }
@@ -233,8 +244,9 @@ impl Gate {
     }
 }
 
-/// `/hello` answers at once, `/echo` with the body it is sent, `/slow` when the gate is opened;
-/// `/stream` begins at once and goes on at the gate, `/endless` never ends, `/panic` panics.
+/// Returns the application: `/hello` answers at once, `/echo` with the request body, `/slow` when the
+/// gate opens; `/stream` begins at once and continues after the gate, `/endless` never ends, `/panic`
+/// panics.
 pub fn app(gate: &Gate) -> Router {
     let (slow, begun) = (gate.clone(), gate.clone());
     let slow = || async {

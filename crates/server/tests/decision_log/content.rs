@@ -1,4 +1,4 @@
-//! What lines say.
+//! Tests of the contents of log lines.
 
 use serde_json::Value;
 use sluicegate_checker::Checker;
@@ -204,7 +204,7 @@ fn secrets_are_hashed_wherever_they_are() {
             }
         }
     }
-    // The key of the counter and the line speak of the same hash.
+    // The key of the counter and the line contain the same hash.
     let limiter = Limiter { clock: limiter.clock.clone(), ..three_scopes() };
     let lines = logged(&limiter, Options { secret, ..options() }, &[Ask::new(1, &who)]);
     let expected = serde_json::json!({
@@ -275,7 +275,7 @@ fn the_checker_reads_what_the_log_wrote() {
     assert_eq!(report.verdicts.len(), 7);
 }
 
-/// Reads back the instants of these tests, all of 2027-01-15.
+/// Parses the times of these tests, all on 2027-01-15.
 fn timestamp(text: &str) -> Timestamp {
     let clock = text.strip_prefix("2027-01-15T").and_then(|text| text.strip_suffix('Z'));
     let mut parts = clock.expect("a day that is expected").split(':').map(|part| {

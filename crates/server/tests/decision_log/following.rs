@@ -1,4 +1,4 @@
-//! The lines of what follows a decision.
+//! Tests of the log lines of later changes, such as settle and claim.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use sluicegate_testkit::suite::EPOCH;
 use crate::observed::{all_of, rule};
 use crate::{Page, log, options};
 
-/// What is logged of one life after another: settled, released, cancelled, claimed, reset.
+/// Returns the log of several admissions: settled, released, cancelled, claimed, reset.
 fn lives(options: Options) -> (Vec<String>, Metrics) {
     let (page, metrics) = (Page::default(), Metrics::new(&metrics::Options::default()));
     let log = log(page.clone(), options);

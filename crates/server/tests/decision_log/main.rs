@@ -1,4 +1,4 @@
-//! The decision log, of decisions that a real store made.
+//! Tests of the decision log, with decisions of a real store.
 
 mod content;
 mod following;
@@ -17,7 +17,7 @@ use sluicegate_server::decision_log::{DecisionLog, Options};
 use sluicegate_testkit::ManualClock;
 use sluicegate_testkit::suite::EPOCH;
 
-/// An output that can be read.
+/// An output whose contents a test can read.
 #[derive(Clone, Default)]
 struct Page(Arc<Mutex<Vec<u8>>>);
 
@@ -32,14 +32,14 @@ impl Write for Page {
 }
 
 impl Page {
-    /// The lines about decisions.
+    /// Returns the lines of decisions.
     fn lines(&self) -> Vec<String> {
         let mut lines = self.all_lines();
         lines.retain(|line| !is_end(line));
         lines
     }
 
-    /// With the line that says that the log has ended.
+    /// Returns all lines, including the end line.
     fn all_lines(&self) -> Vec<String> {
         let text = String::from_utf8(self.0.lock().expect("no panic").clone()).expect("UTF-8");
         assert!(text.is_empty() || text.ends_with('\n'), "lines are whole");
@@ -57,13 +57,13 @@ fn options() -> Options {
     Options::new(KEY)
 }
 
-/// A log whose clock stands a quarter of a second behind that of the store.
+/// Creates a log whose clock is a quarter of a second behind that of the store.
 fn log(out: impl Write + Send + 'static, options: Options) -> DecisionLog {
     let clock = ManualClock::new(EPOCH - Span::from_millis(250));
     DecisionLog::new(Box::new(out), clock, options).expect("a thread")
 }
 
-/// What is logged of some questions.
+/// Returns the log lines of some requests.
 fn logged(limiter: &Limiter, options: Options, asks: &[Ask<'_>]) -> Vec<String> {
     let page = Page::default();
     let log = log(page.clone(), options);
@@ -93,7 +93,7 @@ fn three_scopes() -> Limiter {
     ]))
 }
 
-/// A line with only the fields that are asked for.
+/// Returns a line with only these fields.
 fn fields(line: &str, names: &[&str]) -> Value {
     let line: Value = serde_json::from_str(line).expect("a line is JSON");
     names.iter().map(|&name| (name.to_owned(), line[name].clone())).collect()

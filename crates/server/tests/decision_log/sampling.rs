@@ -1,11 +1,11 @@
-//! Which decisions get a line.
+//! Tests of the sampling of decisions.
 
 use sluicegate_server::decision_log::{Options, Share};
 
 use crate::observed::{Ask, Limiter, all_of, rule};
 use crate::{fields, logged, options};
 
-/// How many of the ids `0..count` are logged, by their ids.
+/// Returns the ids of `0..count` that are logged.
 fn sampled(share: Share, count: u128) -> Vec<String> {
     let limiter = Limiter::new(all_of([rule("R", &["region"], &["1/h"])]));
     let asks: Vec<_> = (0..count).map(|id| Ask::new(id, &[])).collect();

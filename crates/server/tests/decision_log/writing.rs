@@ -1,4 +1,4 @@
-//! How lines get out: whole, in the background, and never at the cost of a decision.
+//! Tests of the writer: lines are written whole, in the background, and no decision waits for them.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -16,7 +16,7 @@ use sluicegate_store::clock::MonotonicClock;
 use crate::observed::{Ask, Limiter, all_of, rule};
 use crate::{Page, WHO, fields, log, logged, options, three_scopes};
 
-/// An output that says when it is asked to write, and waits to be let.
+/// An output that reports each write and blocks until the test releases it.
 struct Gate {
     asked: SyncSender<()>,
     open: Receiver<()>,
@@ -26,7 +26,7 @@ struct Gate {
 impl Write for Gate {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let _ = self.asked.send(());
-        // When the test lets go of its end, everything passes.
+        // After the test drops its end, all writes pass.
         let _ = self.open.recv();
         self.page.write(bytes)
     }
@@ -85,7 +85,7 @@ fn a_log_ends_with_how_many_admissions_and_lost_lines_there_were() {
         "started": "2027-01-15T07:59:59.75Z", "seq": 3, "line": lines.len(),
     });
     assert_eq!(fields(lines.last().expect("a line"), &names), expected);
-    // Sampling leaves out admissions, and the numbers of those that are left say so.
+    // Sampling omits admissions, and the numbers of the logged ones show it.
     let seq: Vec<_> = lines.iter().map(|line| fields(line, &["seq"])["seq"].clone()).collect();
     assert!(lines.len() < 6 && seq.is_sorted_by_key(|seq| seq.as_u64()), "{seq:?}");
 }
@@ -141,7 +141,7 @@ fn dropping_the_last_handle_writes_everything() {
     assert_eq!(page.lines().len(), 50);
 }
 
-/// An output of which every second write stops in the middle and fails.
+/// An output whose every second write fails in the middle.
 struct Torn {
     page: Page,
     fails: bool,
@@ -180,7 +180,7 @@ fn a_failed_write_is_counted_and_spoils_no_other_line() {
     log.close();
     let text = String::from_utf8(page.0.lock().expect("no panic").clone()).expect("UTF-8");
     let whole = text.lines().filter(|line| serde_json::from_str::<Value>(line).is_ok()).count();
-    // Of a write that failed some lines may have got out, so more are counted as lost.
+    // Some lines of a failed write may have been written, so more are counted as lost.
     assert!(log.dropped() > 0);
     assert!(whole as u64 + log.dropped() >= 2_000, "{whole} whole, {} lost", log.dropped());
 }
@@ -209,7 +209,7 @@ fn lines_of_many_threads_stay_whole() {
     assert_eq!(log.dropped(), 0);
 }
 
-/// What it costs is shown by `cargo test --release --test decision_log cost -- --nocapture`.
+/// Prints the cost: `cargo test --release --test decision_log cost -- --nocapture`.
 #[test]
 fn the_cost_of_a_line_is_that_of_writing_each_once() {
     const ROUNDS: usize = 5;

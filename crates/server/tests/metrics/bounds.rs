@@ -1,4 +1,4 @@
-//! What clients can't do to the metrics.
+//! Tests that clients cannot create an unlimited number of series.
 
 use sluicegate_core::rule::{InlineRule, Pattern};
 use sluicegate_core::time::Clock;
@@ -102,7 +102,7 @@ fn a_million_random_ids_make_no_series() {
     };
     let decide = |ids: [u64; 2]| {
         let [model, tenant] = ids.map(|id| id.to_string());
-        // One user, so that it is the metrics and not the store that a flood would fill.
+        // One user, so that a flood would fill the metrics and not the store.
         let who = [("userId", "u"), ("modelId", &*model), ("tenantId", &*tenant)];
         let ask = Ask::new(1, &who);
         let query = ask.query();

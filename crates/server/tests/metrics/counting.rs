@@ -1,4 +1,4 @@
-//! What is counted, and how it is shown.
+//! Tests of what the metrics count, and of their text format.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -29,7 +29,7 @@ fn a_page_reads_as_prometheus_expects_it() {
     metrics.watch_store(|| StoreSize { keys: 5, overflow: 1, records: 0 });
     metrics.watch_connections("http", || 12);
     metrics.watch_dropped(|| 3);
-    let expected = r#"# HELP rate_limiter_config_load_failures_total Configurations that were refused; the one before stayed in force.
+    let expected = r#"# HELP rate_limiter_config_load_failures_total Invalid configurations that were not loaded; the previous one stayed in force.
 # TYPE rate_limiter_config_load_failures_total counter
 rate_limiter_config_load_failures_total 1
 # HELP rate_limiter_config_version The version of the configuration in force.
@@ -41,7 +41,7 @@ rate_limiter_fallback_total{mode="closed"} 0
 rate_limiter_fallback_total{mode="local"} 0
 rate_limiter_fallback_total{mode="open"} 0
 rate_limiter_fallback_total{mode="unlimited"} 0
-# HELP rate_limiter_latency_seconds How long decisions and what follows them took.
+# HELP rate_limiter_latency_seconds Duration of decisions and of later operations such as settle and release.
 # TYPE rate_limiter_latency_seconds histogram
 rate_limiter_latency_seconds_bucket{operation="acquire",le="0.00005"} 1
 rate_limiter_latency_seconds_bucket{operation="acquire",le="0.0001"} 1
@@ -60,7 +60,7 @@ rate_limiter_latency_seconds_bucket{operation="acquire",le="1"} 2
 rate_limiter_latency_seconds_bucket{operation="acquire",le="+Inf"} 3
 rate_limiter_latency_seconds_sum{operation="acquire"} 3.00204
 rate_limiter_latency_seconds_count{operation="acquire"} 3
-# HELP rate_limiter_requests_total Decisions: allowed for each rule that was charged, denied for the one that hit.
+# HELP rate_limiter_requests_total Decisions: allowed for each charged rule, denied for the rule that was hit.
 # TYPE rate_limiter_requests_total counter
 rate_limiter_requests_total{result="allowed",scope="GLOBAL_MODEL",model_id="gpt4",tenant_id="acme"} 2
 rate_limiter_requests_total{result="allowed",scope="USER_MODEL",model_id="gpt4",tenant_id="acme"} 2
@@ -69,23 +69,23 @@ rate_limiter_requests_total{result="denied",scope="USER_MODEL",model_id="gpt4",t
 # TYPE rate_limiter_usage_ratio gauge
 rate_limiter_usage_ratio{scope="GLOBAL_MODEL",model_id="gpt4",tenant_id="acme"} 0.0002
 rate_limiter_usage_ratio{scope="USER_MODEL",model_id="gpt4",tenant_id="acme"} 1
-# HELP sluicegate_config_last_load_successful Whether the configuration was accepted when it was last read.
+# HELP sluicegate_config_last_load_successful 1 if the last loaded configuration was valid, 0 if not.
 # TYPE sluicegate_config_last_load_successful gauge
 sluicegate_config_last_load_successful 0
-# HELP sluicegate_connections Connections that are open.
+# HELP sluicegate_connections Open connections.
 # TYPE sluicegate_connections gauge
 sluicegate_connections{listener="http"} 12
 # HELP sluicegate_decision_log_dropped_total Lines that the decision log could not write in time.
 # TYPE sluicegate_decision_log_dropped_total counter
 sluicegate_decision_log_dropped_total 3
-# HELP sluicegate_decisions_total Decisions, each counted once whatever rules it met.
+# HELP sluicegate_decisions_total Decisions, each counted once, independent of the number of rules.
 # TYPE sluicegate_decisions_total counter
 sluicegate_decisions_total{operation="acquire",result="allowed"} 2
 sluicegate_decisions_total{operation="acquire",result="denied"} 1
-# HELP sluicegate_denials_total Denials by the limit that hit.
+# HELP sluicegate_denials_total Denials by the limit that was hit.
 # TYPE sluicegate_denials_total counter
 sluicegate_denials_total{scope="USER_MODEL",unit="requests",window="min"} 1
-# HELP sluicegate_replays_total Ids that were admitted before and not charged again.
+# HELP sluicegate_replays_total Replayed ids, which are not charged again.
 # TYPE sluicegate_replays_total counter
 sluicegate_replays_total 0
 # HELP sluicegate_store_full_total Decisions on a counter that several keys share, because the store had no room for one each.
@@ -95,7 +95,7 @@ sluicegate_store_full_total{result="denied"} 0
 # HELP sluicegate_store_keys Counters in the store.
 # TYPE sluicegate_store_keys gauge
 sluicegate_store_keys 5
-# HELP sluicegate_store_overflow_keys Counters that stand for all that had no room for one of their own.
+# HELP sluicegate_store_overflow_keys Counters shared by keys that had no room for one each.
 # TYPE sluicegate_store_overflow_keys gauge
 sluicegate_store_overflow_keys 1
 # HELP sluicegate_store_records Open reservations and remembered ids in the store.
@@ -179,7 +179,7 @@ fn users_are_seen_by_how_much_they_use_and_never_by_name() {
     assert!(!shown.contains("ann") && !shown.contains("requests_count{window=\"day\"}"));
 }
 
-/// Every metric that an alert asks for, in the text of its rules.
+/// Returns every metric that an alert rule uses.
 fn asked_for(rules: &str) -> BTreeSet<&str> {
     let words = rules.split(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != ':');
     let ours = words.filter(|word| !word.contains(':'));
@@ -195,7 +195,7 @@ fn alerts_ask_for_metrics_that_there_are() {
     let rules = std::fs::read_to_string(rules).expect("the alerts");
     let sources = std::fs::read_dir(root.join("src/metrics")).expect("the metrics");
     let sources = sources.map(|entry| entry.expect("a file").path());
-    // Dispatchers and workers count for themselves.
+    // Dispatchers and workers have separate metrics.
     let sources = sources.chain([root.join("../dispatch/src/metrics.rs")]);
     let sources: String =
         sources.map(|path| std::fs::read_to_string(path).expect("text")).collect();

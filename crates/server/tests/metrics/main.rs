@@ -1,4 +1,4 @@
-//! The metrics, of decisions that a real store made.
+//! Tests of the metrics, with decisions of a real store.
 
 mod bounds;
 mod counting;
@@ -16,7 +16,7 @@ fn watching(limiter: &Limiter) -> Metrics {
     metrics
 }
 
-/// The lines of a metric, without its name and without comments.
+/// Returns the lines of a metric, without its name and without comments.
 fn series(metrics: &Metrics, name: &str) -> Vec<String> {
     let text = metrics.render();
     let lines = text.lines().filter_map(|line| line.strip_prefix(name));

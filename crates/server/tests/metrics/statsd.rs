@@ -1,4 +1,4 @@
-//! The metrics as StatsD gets them, over a real socket.
+//! Tests of the push to StatsD, over a real socket.
 
 use std::net::UdpSocket;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use crate::observed::{Ask, Limiter, all_of, rule};
 use crate::{WHO, watching};
 
-/// A receiver on a free port.
+/// Binds a receiver on a free port.
 fn receiver() -> (UdpSocket, u16) {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
     socket.set_nonblocking(true).expect("a flag");
@@ -18,7 +18,7 @@ fn receiver() -> (UdpSocket, u16) {
     (socket, port)
 }
 
-/// The lines of all datagrams that have come: on this machine they are there once they are sent.
+/// Returns the lines of all received datagrams: on loopback they arrive as soon as they are sent.
 fn lines(socket: &UdpSocket) -> Vec<String> {
     let mut lines = Vec::new();
     let mut buffer = [0; 1 << 16];

@@ -1,4 +1,4 @@
-//! Many threads at once, and what one of them pays.
+//! Tests of the metrics with many threads, and of the cost of counting.
 
 use std::hint::black_box;
 use std::thread;
@@ -43,7 +43,7 @@ fn nothing_is_lost_between_threads() {
     check(&metrics, "sluicegate_decisions_total", &[&decisions]);
 }
 
-/// What it costs is shown by `cargo test --release --test metrics cost -- --nocapture`.
+/// Prints the cost: `cargo test --release --test metrics cost -- --nocapture`.
 #[test]
 fn the_cost_of_a_decision_of_three_scopes_is_that_of_counting_each_once() {
     const ROUNDS: u64 = 5;
@@ -72,7 +72,7 @@ fn the_cost_of_a_decision_of_three_scopes_is_that_of_counting_each_once() {
         clock.now().since(began).as_micros() * 1_000 / TIMES
     });
     println!("metrics of a decision of three scopes: {} ns", fastest.min().unwrap_or_default());
-    // The first, which made the series, and all that were timed.
+    // The first, which created the series, and all that were timed.
     let counted = 1 + ROUNDS * TIMES;
     let decisions = format!(r#"{{operation="acquire",result="allowed"}} {counted}"#);
     check(&metrics, "sluicegate_decisions_total", &[&decisions]);

@@ -1,4 +1,4 @@
-//! Rules over a real store, whose decisions an observer is told.
+//! A limiter with a real store that reports its decisions to an observer.
 
 use std::sync::Arc;
 
@@ -12,14 +12,14 @@ use sluicegate_store::memory::{Capacity, Memory};
 use sluicegate_testkit::ManualClock;
 use sluicegate_testkit::suite::EPOCH;
 
-/// A store under rules, on a clock that stands still.
+/// Rules and a store, with a clock that does not move.
 pub(crate) struct Limiter {
     pub(crate) rules: Ruleset,
     pub(crate) store: Memory<Arc<ManualClock>>,
     pub(crate) clock: Arc<ManualClock>,
 }
 
-/// What is asked.
+/// A request of a test.
 #[derive(Clone)]
 pub(crate) struct Ask<'a> {
     pub(crate) id: RequestId,
@@ -32,7 +32,7 @@ pub(crate) struct Ask<'a> {
 }
 
 impl<'a> Ask<'a> {
-    /// An acquire that took 100 µs.
+    /// Creates an acquire that takes 100 µs.
     pub(crate) fn new(id: u128, who: &'a [(&'a str, &'a str)]) -> Self {
         Self {
             id: RequestId::ours(Id::from_bits(id)),
@@ -68,7 +68,7 @@ impl Limiter {
         Self { rules: Ruleset::new(groups, settings).expect("rules"), store, clock }
     }
 
-    /// Decides, and tells the observer.
+    /// Decides and notifies the observer.
     pub(crate) fn ask(&self, observer: &impl Observer, ask: &Ask<'_>) -> Decision {
         let query = ask.query();
         let plan = self.rules.plan(&query, EPOCH).expect("a plan");
@@ -92,13 +92,13 @@ impl Limiter {
     }
 }
 
-/// A rule of these limits.
+/// Creates a rule with these limits.
 pub(crate) fn rule(name: &str, per: &[&str], limits: &[&str]) -> Rule {
     let limits = limits.iter().map(|limit| limit.parse::<Limit>().expect("a limit"));
     Rule::new(name, limits).per(per)
 }
 
-/// A group for each rule: all must pass.
+/// Puts each rule into a separate group, so that all must pass.
 pub(crate) fn all_of(rules: impl IntoIterator<Item = Rule>) -> Vec<Group> {
     rules.into_iter().map(|rule| Group::new(format!("{} only", rule.name), [rule])).collect()
 }

@@ -1,4 +1,4 @@
-//! One scenario through every front door: the same questions get the same decisions.
+//! Runs one scenario through every protocol: the same requests get the same decisions.
 
 use std::sync::Arc;
 
@@ -29,16 +29,16 @@ use sluicegate_store::memory::{Capacity, Memory};
 use sluicegate_testkit::ManualClock;
 use tower::ServiceExt as _;
 
-const SCENARIO: &str = include_str!("doors.txt");
+const SCENARIO: &str = include_str!("protocols.txt");
 
-/// A service of its own behind each door.
-struct House {
+/// The servers of one service, with all protocols.
+struct Servers {
     clock: Arc<ManualClock>,
     rest: Router,
     grpc: Router,
 }
 
-impl House {
+impl Servers {
     fn new() -> Self {
         let limit = |text: &str| text.parse::<Limit>().expect(text);
         let user = Rule::new("USER", [limit("3/10s"), limit("5/min")]).per(&["userId", "modelId"]);
@@ -54,16 +54,16 @@ impl House {
         let service = Arc::new(service);
         let rls = EnvoyRls::new(service.clone(), envoy::Options::default());
         let ready = Arc::new(|| Readiness::Ready);
-        let anybody = auth::require(Arc::default());
-        let rest = rest::router(service.clone(), rest::BODY_LIMIT).layer(anybody);
+        let anonymous = auth::require(Arc::default());
+        let rest = rest::router(service.clone(), rest::BODY_LIMIT).layer(anonymous);
         let grpc = grpc::router(service, rls, 64 * 1024, ready, Default::default());
         Self { clock, rest, grpc }
     }
 
-    /// Whether it may go, and what the tightest limit leaves.
-    async fn ask(&self, door: Door, user: &str, model: &str) -> (bool, u64) {
-        match door {
-            Door::Rest => {
+    /// Returns the decision and the remaining amount of the tightest limit.
+    async fn ask(&self, protocol: Protocol, user: &str, model: &str) -> (bool, u64) {
+        match protocol {
+            Protocol::Rest => {
                 let body = json!({ "userId": user, "modelId": model }).to_string();
                 let request = Request::post("/rate-limit/allow")
                     .header(header::CONTENT_TYPE, "application/json")
@@ -75,14 +75,14 @@ impl House {
                 let remaining = told["remaining"].as_u64().expect("a number");
                 (told["allowed"].as_bool().expect("a verdict"), remaining)
             }
-            Door::Grpc => {
+            Protocol::Grpc => {
                 let (user_id, model_id) = (user.to_owned(), model.to_owned());
                 let request = AllowRequest { user_id, model_id, ..AllowRequest::default() };
                 let mut client = RateLimiterServiceClient::new(self.grpc.clone());
                 let told = client.allow(request).await.expect("an answer").into_inner();
                 (told.allowed, u64::try_from(told.remaining).expect("not below zero"))
             }
-            Door::Envoy => {
+            Protocol::Envoy => {
                 let entry = |(key, value): (&str, &str)| Entry {
                     key: key.to_owned(),
                     value: value.to_owned(),
@@ -102,26 +102,26 @@ impl House {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Door {
+enum Protocol {
     Rest,
     Grpc,
     Envoy,
 }
 
 #[tokio::test]
-async fn every_door_leads_to_the_same_decisions() {
-    for door in [Door::Rest, Door::Grpc, Door::Envoy] {
-        let house = House::new();
+async fn every_protocol_gives_the_same_decisions() {
+    for protocol in [Protocol::Rest, Protocol::Grpc, Protocol::Envoy] {
+        let servers = Servers::new();
         let lines = (1..).zip(SCENARIO.lines()).filter(|(_, line)| !line.starts_with('#'));
         for (number, line) in lines {
             let words: Vec<_> = line.split_whitespace().collect();
             let [wait, user, model, verdict, remaining] = words[..] else {
                 panic!("line {number}: {line}");
             };
-            house.clock.advance(wait.parse::<Span>().expect("a time"));
+            servers.clock.advance(wait.parse::<Span>().expect("a time"));
             let expected = (verdict == "allow", remaining.parse().expect("a number"));
-            let told = house.ask(door, user, model).await;
-            assert_eq!(told, expected, "{door:?}, line {number}: {line}");
+            let told = servers.ask(protocol, user, model).await;
+            assert_eq!(told, expected, "{protocol:?}, line {number}: {line}");
         }
     }
 }
