@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use sluicegate_config::{Config, Listener, Work};
-use sluicegate_http::tls::{Files, Tls};
-use sluicegate_http::upstream::{Upstream, Ways};
+use sluicegate_http::tls::{Tls, TlsFiles};
+use sluicegate_http::upstream::{ClientOptions, Upstream};
 
 /// Loads the certificate of a listener, if it has one. `option` is the listener's option name.
 pub(crate) fn load(option: &str, listen: &Listener) -> anyhow::Result<Option<Tls>> {
     let Some(tls) = &listen.tls else { return Ok(None) };
-    let files = Files {
+    let files = TlsFiles {
         certificate: tls.cert.clone(),
         key: tls.key.clone(),
         client_ca: tls.client_ca.clone(),
@@ -54,7 +54,7 @@ pub(crate) fn check(config: &Config) -> anyhow::Result<()> {
 /// Checks the CA file that verifies the certificate of an upstream.
 fn authorities(option: &str, ca: Option<&Path>) -> anyhow::Result<()> {
     let Some(path) = ca else { return Ok(()) };
-    let ways = Ways {
+    let ways = ClientOptions {
         connect_timeout: Duration::from_secs(1),
         http2_only: false,
         ca: Some(path.to_owned()),

@@ -5,7 +5,7 @@
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, Version, header};
 use percent_encoding::percent_decode_str;
-use sluicegate_http::listener::Doubtful;
+use sluicegate_http::listener::AmbiguousLength;
 use sluicegate_http::tokens::Caller;
 
 use crate::options::{Auth, PathPattern, Route};
@@ -24,7 +24,7 @@ pub(crate) fn check_form(parts: &Parts) -> Result<(), Refusal> {
         return Err(Refusal::BadRequest("send a path that begins with /"));
     }
     // hyper has dropped the one of the two by which it does not go: the listener tells.
-    if parts.extensions.get::<Doubtful>().is_some() {
+    if parts.extensions.get::<AmbiguousLength>().is_some() {
         return Err(Refusal::BadRequest("send either Content-Length or Transfer-Encoding"));
     }
     let mut codings = parts.headers.get_all(header::TRANSFER_ENCODING).iter();

@@ -20,7 +20,7 @@
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use sluicegate_core::Span;
-use sluicegate_http::upstream::LoginFailed;
+use sluicegate_http::upstream::LoginError;
 
 /// Why not.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -71,8 +71,8 @@ fn banned(retry_after: Option<Span>, rule: Option<&str>) -> String {
     }
 }
 
-impl From<LoginFailed> for Refusal {
-    fn from(_: LoginFailed) -> Self {
+impl From<LoginError> for Refusal {
+    fn from(_: LoginError) -> Self {
         Self::Login
     }
 }

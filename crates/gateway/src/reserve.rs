@@ -13,7 +13,7 @@ use sluicegate_core::query::{Query, RequestId, Subject};
 use sluicegate_core::time::Span;
 use sluicegate_http::tokens::Caller;
 use sluicegate_service::answer::Answer;
-use sluicegate_service::{Failure, Question, Service};
+use sluicegate_service::{DecisionMode, Service, ServiceError};
 use tracing::error;
 
 use crate::options::{CALLER, ROUTE};
@@ -85,7 +85,7 @@ impl Asked<'_> {
         if !self.limited && is_free(service, &query[0]) {
             return Ok(Reserved::Go(Pass::new(service)));
         }
-        let decided = service.decide(&query, Question::Acquire, |answer| {
+        let decided = service.decide(&query, DecisionMode::Acquire, |answer| {
             let by_route = answer.hit().is_some_and(|hit| hit.charge.rule().is_own());
             match answer.decision() {
                 Decision::Allow(_) => Told::Go(admitted(service, answer, handle(answer))),
@@ -106,10 +106,11 @@ impl Asked<'_> {
         if is_free(service, &query[0]) {
             return Ok(None);
         }
-        let decided = service.decide(&query, Question::Acquire, |answer| match answer.decision() {
-            Decision::Allow(_) => Ok(admitted(service, answer, handle(answer))),
-            _ => Err(refused(answer)),
-        });
+        let decided =
+            service.decide(&query, DecisionMode::Acquire, |answer| match answer.decision() {
+                Decision::Allow(_) => Ok(admitted(service, answer, handle(answer))),
+                _ => Err(refused(answer)),
+            });
         decided.await.map_err(failed)?.map(Some)
     }
 }
@@ -155,9 +156,11 @@ pub(crate) fn refused(answer: &Answer<'_, '_>) -> Refusal {
     }
 }
 
-fn failed(failure: Failure) -> Refusal {
+fn failed(failure: ServiceError) -> Refusal {
     match failure {
-        Failure::Store(sluicegate_core::store::Error::Unavailable(_)) => Refusal::StoreUnavailable,
+        ServiceError::Store(sluicegate_core::store::Error::Unavailable(_)) => {
+            Refusal::StoreUnavailable
+        }
         failure => {
             error!(%failure, "a request could not be decided upon");
             Refusal::Internal

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use axum::http::response::Parts;
 use hyper::body::Incoming;
-use sluicegate_http::upstream::{CaError, CredentialsError, Signer, Upstream, Ways, is_address};
+use sluicegate_http::upstream::{
+    CaError, ClientOptions, CredentialsError, Signer, Upstream, is_address,
+};
 use sluicegate_service::Service;
 use sluicegate_vendors::{AdviceContext, UpstreamResponse};
 use tokio::time::timeout;
@@ -32,7 +34,7 @@ pub(crate) struct Route {
     pub(crate) upstream: Upstream,
     pub(crate) signer: Signer,
     pub(crate) metrics: RouteMetrics,
-    ways: Ways,
+    ways: ClientOptions,
     service: Arc<Service>,
     /// Refusals of the upstream in a row.
     refusals: AtomicU32,
@@ -65,7 +67,7 @@ impl Route {
         let key = route_key(gateway, &options.name);
         let target = target::Upstream::new(&options.upstream, options.replaces_path);
         let target = target.filter(|_| is_address(&options.upstream)).ok_or(RouteError::Address)?;
-        let ways = Ways {
+        let ways = ClientOptions {
             connect_timeout: options.timeouts.connect,
             http2_only: options.http2_only,
             ca: options.ca.clone(),

@@ -23,20 +23,20 @@ pub type Probe = Arc<dyn Fn() -> Readiness + Send + Sync>;
 
 /// Returns the routes of the health endpoints.
 pub fn router(ready: Probe) -> Router {
-    let health = || async { told(StatusCode::OK, "healthy", None) };
+    let health = || async { respond(StatusCode::OK, "healthy", None) };
     let ready = move || async move {
         match ready() {
-            Readiness::Ready => told(StatusCode::OK, "ready", None),
-            Readiness::Degraded(reason) => told(StatusCode::OK, "degraded", Some(reason)),
+            Readiness::Ready => respond(StatusCode::OK, "ready", None),
+            Readiness::Degraded(reason) => respond(StatusCode::OK, "degraded", Some(reason)),
             Readiness::Unhealthy(reason) => {
-                told(StatusCode::SERVICE_UNAVAILABLE, "unhealthy", Some(reason))
+                respond(StatusCode::SERVICE_UNAVAILABLE, "unhealthy", Some(reason))
             }
         }
     };
     Router::new().route("/health", get(health)).route("/ready", get(ready))
 }
 
-fn told(status: StatusCode, word: &str, reason: Option<&str>) -> Response {
+fn respond(status: StatusCode, word: &str, reason: Option<&str>) -> Response {
     let body = match reason {
         None => format!("{{\"status\":\"{word}\"}}"),
         Some(reason) => format!("{{\"status\":\"{word}\",\"reason\":\"{reason}\"}}"),

@@ -21,13 +21,13 @@ use rustls::{InconsistentKeys, RootCertStore, ServerConfig};
 /// The TLS configuration of a listener.
 #[derive(Debug)]
 pub struct Tls {
-    files: Files,
+    files: TlsFiles,
     config: ArcSwap<ServerConfig>,
 }
 
 /// Paths of the PEM files.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Files {
+pub struct TlsFiles {
     /// The server's certificate, followed by its intermediate certificates.
     pub certificate: PathBuf,
     /// The private key of the first certificate.
@@ -101,7 +101,7 @@ pub enum Error {
 
 impl Tls {
     /// Loads the files.
-    pub fn load(files: Files) -> Result<Self, Error> {
+    pub fn load(files: TlsFiles) -> Result<Self, Error> {
         let config = ArcSwap::from_pointee(config(&files)?);
         Ok(Self { files, config })
     }
@@ -131,7 +131,7 @@ fn in_words(error: &pem::Error) -> String {
     }
 }
 
-fn config(files: &Files) -> Result<ServerConfig, Error> {
+fn config(files: &TlsFiles) -> Result<ServerConfig, Error> {
     let provider = Arc::new(ring::default_provider());
     let key = certified_key(files, &provider)?;
     let verifier = match &files.client_ca {
@@ -147,8 +147,8 @@ fn config(files: &Files) -> Result<ServerConfig, Error> {
     Ok(config)
 }
 
-fn certified_key(files: &Files, provider: &CryptoProvider) -> Result<CertifiedKey, Error> {
-    let Files { certificate, key, .. } = files;
+fn certified_key(files: &TlsFiles, provider: &CryptoProvider) -> Result<CertifiedKey, Error> {
+    let TlsFiles { certificate, key, .. } = files;
     let chain = certificates(certificate)?;
     let der = private_key(key)?;
     let unusable = |path: &Path, what| {

@@ -11,15 +11,15 @@ use sha2::{Digest, Sha256};
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 
 /// The SHA-256 of a token.
-pub type Hash = [u8; 32];
+pub type TokenHash = [u8; 32];
 
 /// The accepted tokens.
 pub struct Tokens {
-    entries: Box<[Entry]>,
+    entries: Box<[StoredToken]>,
 }
 
-struct Entry {
-    hash: Hash,
+struct StoredToken {
+    hash: TokenHash,
     caller: Caller,
 }
 
@@ -27,12 +27,12 @@ struct Entry {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Caller {
     name: Arc<str>,
-    scopes: Scopes,
+    scopes: AuthScopes,
 }
 
 /// A permission of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Scope {
+pub enum AuthScope {
     /// Request decisions, and settle, renew, release or cancel admissions.
     Decide,
     /// Read usage, rules, overrides and metrics.
@@ -43,7 +43,7 @@ pub enum Scope {
     Queue,
 }
 
-impl Scope {
+impl AuthScope {
     /// Every scope.
     pub const ALL: [Self; 4] = [Self::Decide, Self::Read, Self::Admin, Self::Queue];
 
@@ -67,7 +67,7 @@ impl Scope {
     }
 }
 
-impl fmt::Display for Scope {
+impl fmt::Display for AuthScope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -75,20 +75,20 @@ impl fmt::Display for Scope {
 
 /// A set of scopes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Scopes(u8);
+pub struct AuthScopes(u8);
 
-impl Scopes {
+impl AuthScopes {
     /// All scopes; used if the configuration gives no token scopes.
     pub const ALL: Self = Self(0b1111);
 
     /// Returns true if the set contains the scope.
-    pub const fn contains(self, scope: Scope) -> bool {
+    pub const fn contains(self, scope: AuthScope) -> bool {
         self.0 & scope.bit() != 0
     }
 }
 
-impl FromIterator<Scope> for Scopes {
-    fn from_iter<I: IntoIterator<Item = Scope>>(scopes: I) -> Self {
+impl FromIterator<AuthScope> for AuthScopes {
+    fn from_iter<I: IntoIterator<Item = AuthScope>>(scopes: I) -> Self {
         Self(scopes.into_iter().fold(0, |bits, scope| bits | scope.bit()))
     }
 }
@@ -107,25 +107,26 @@ impl Tokens {
     /// Creates the set from names and hashes. A name may have several hashes, so that an old token
     /// and its successor are both valid for a while.
     pub fn new<N: Into<Arc<str>>>(
-        tokens: impl IntoIterator<Item = (N, Hash)>,
+        tokens: impl IntoIterator<Item = (N, TokenHash)>,
     ) -> Result<Self, SharedToken> {
-        let mut callers: BTreeMap<Hash, Caller> = BTreeMap::new();
+        let mut callers: BTreeMap<TokenHash, Caller> = BTreeMap::new();
         for (name, hash) in tokens {
-            let caller = Caller { name: name.into(), scopes: Scopes::ALL };
+            let caller = Caller { name: name.into(), scopes: AuthScopes::ALL };
             if let Some(first) = callers.get(&hash).filter(|first| **first != caller) {
                 let (first, second) = (first.to_string(), caller.to_string());
                 return Err(SharedToken { first, second });
             }
             callers.insert(hash, caller);
         }
-        let entries = callers.into_iter().map(|(hash, caller)| Entry { hash, caller }).collect();
+        let entries =
+            callers.into_iter().map(|(hash, caller)| StoredToken { hash, caller }).collect();
         Ok(Self { entries })
     }
 
     /// Sets the scopes of each holder.
     #[must_use]
-    pub fn with_scopes(mut self, scopes: impl Fn(&str) -> Scopes) -> Self {
-        for Entry { caller, .. } in &mut self.entries {
+    pub fn with_scopes(mut self, scopes: impl Fn(&str) -> AuthScopes) -> Self {
+        for StoredToken { caller, .. } in &mut self.entries {
             caller.scopes = scopes(&caller.name);
         }
         self
@@ -157,7 +158,7 @@ impl fmt::Debug for Tokens {
 impl Caller {
     /// Returns the caller of a server that requires no tokens.
     pub fn anonymous() -> Self {
-        Self { name: "anonymous".into(), scopes: Scopes::ALL }
+        Self { name: "anonymous".into(), scopes: AuthScopes::ALL }
     }
 
     /// Returns the name.
@@ -166,7 +167,7 @@ impl Caller {
     }
 
     /// Returns the scopes.
-    pub const fn scopes(&self) -> Scopes {
+    pub const fn scopes(&self) -> AuthScopes {
         self.scopes
     }
 }
@@ -178,7 +179,7 @@ impl fmt::Display for Caller {
 }
 
 /// Returns the hash that `token` is stored as.
-pub fn hash(token: &[u8]) -> Hash {
+pub fn hash(token: &[u8]) -> TokenHash {
     Sha256::digest(token).into()
 }
 

@@ -14,8 +14,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
 use sluicegate_http::listener::Options;
-use sluicegate_http::tls::{Files, Tls};
-use sluicegate_testkit::eventually_async;
+use sluicegate_http::tls::{Tls, TlsFiles};
 use tempfile::TempDir;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
@@ -74,9 +73,9 @@ impl Folder {
     }
 
     /// Returns the paths of `cert.pem` and `key.pem`, and of `ca.pem` if it exists.
-    fn files(&self) -> Files {
+    fn files(&self) -> TlsFiles {
         let client_ca = Some(self.path("ca.pem")).filter(|path| path.exists());
-        Files { certificate: self.path("cert.pem"), key: self.path("key.pem"), client_ca }
+        TlsFiles { certificate: self.path("cert.pem"), key: self.path("key.pem"), client_ca }
     }
 }
 

@@ -11,7 +11,7 @@ use axum::routing::{get, post};
 use crate::rest::Problem;
 
 /// The operations of the process behind the admin endpoints.
-pub trait Operations: Send + Sync {
+pub trait AdminOperations: Send + Sync {
     /// Returns all metrics in the text format of Prometheus.
     fn metrics(&self) -> String;
 
@@ -20,7 +20,7 @@ pub trait Operations: Send + Sync {
 }
 
 /// Returns the routes of the admin listener.
-pub fn router(operations: Arc<dyn Operations>) -> Router {
+pub fn router(operations: Arc<dyn AdminOperations>) -> Router {
     let metrics = {
         let operations = operations.clone();
         move || async move {

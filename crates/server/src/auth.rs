@@ -1,4 +1,4 @@
-//! Authentication by bearer tokens and authorization by scopes, as the layer [`Require`].
+//! Authentication by bearer tokens and authorization by scopes, as the layer [`RequireToken`].
 //!
 //! [`ENDPOINTS`] lists the scope of each endpoint. A path that is not listed needs `admin`, so that
 //! a forgotten endpoint is not open to every token.
@@ -14,7 +14,9 @@ use futures_util::future::Either;
 use tower_layer::Layer;
 use tower_service::Service;
 
-pub use sluicegate_http::tokens::{Caller, Hash, Scope, Scopes, SharedToken, Tokens, hash};
+pub use sluicegate_http::tokens::{
+    AuthScope, AuthScopes, Caller, SharedToken, TokenHash, Tokens, hash,
+};
 
 use crate::rest::Problem;
 
@@ -30,52 +32,60 @@ pub struct Endpoint {
     /// The path; `{…}` stands for one segment.
     pub path: &'static str,
     /// The scope.
-    pub scope: Scope,
+    pub scope: AuthScope,
 }
 
-const fn endpoint(method: &'static str, path: &'static str, scope: Scope) -> Endpoint {
+const fn endpoint(method: &'static str, path: &'static str, scope: AuthScope) -> Endpoint {
     Endpoint { method, path, scope }
 }
 
 /// All endpoints of all listeners except those in [`OPEN`]. Gateways have separate tokens without
 /// scopes.
 pub static ENDPOINTS: [Endpoint; 36] = [
-    endpoint("POST", "/rate-limit/allow", Scope::Decide),
-    endpoint("POST", "/v1/acquire", Scope::Decide),
-    endpoint("POST", "/v1/check", Scope::Decide),
-    endpoint("POST", "/v1/book", Scope::Decide),
-    endpoint("POST", "/v1/claim", Scope::Decide),
-    endpoint("POST", "/v1/settle", Scope::Decide),
-    endpoint("POST", "/v1/release", Scope::Decide),
-    endpoint("POST", "/v1/renew", Scope::Decide),
-    endpoint("POST", "/v1/cancel", Scope::Decide),
-    endpoint("POST", "/json", Scope::Decide),
-    endpoint("POST", "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", Scope::Decide),
-    endpoint("POST", "/sluicegate.v1.RateLimiterService/Allow", Scope::Decide),
-    endpoint("POST", "/sluicegate.v1.RateLimiterService/Acquire", Scope::Decide),
-    endpoint("POST", "/sluicegate.v1.RateLimiterService/Check", Scope::Decide),
-    endpoint("POST", "/sluicegate.v1.RateLimiterService/Book", Scope::Decide),
-    endpoint("POST", "/sluicegate.v1.RateLimiterService/Claim", Scope::Decide),
-    endpoint("POST", "/sluicegate.v1.RateLimiterService/Settle", Scope::Decide),
-    endpoint("POST", "/sluicegate.v1.RateLimiterService/Release", Scope::Decide),
-    endpoint("POST", "/sluicegate.v1.RateLimiterService/Renew", Scope::Decide),
-    endpoint("POST", "/sluicegate.v1.RateLimiterService/Cancel", Scope::Decide),
-    endpoint("POST", "/v1/usage", Scope::Read),
-    endpoint("GET", "/v1/users/{id}/usage", Scope::Read),
-    endpoint("GET", "/v1/tenants/{id}/usage", Scope::Read),
-    endpoint("GET", "/v1/models/{id}/usage", Scope::Read),
-    endpoint("POST", "/v1/explain", Scope::Read),
-    endpoint("GET", "/v1/overrides", Scope::Read),
-    endpoint("GET", "/metrics", Scope::Read),
-    endpoint("GET", "/openapi.json", Scope::Read),
-    endpoint("GET", "/docs", Scope::Read),
-    endpoint("POST", "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", Scope::Read),
-    endpoint("POST", "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", Scope::Read),
-    endpoint("POST", "/v1/overrides", Scope::Admin),
-    endpoint("DELETE", "/v1/overrides/{id}", Scope::Admin),
-    endpoint("POST", "/v1/reset", Scope::Admin),
-    endpoint("POST", "/reload", Scope::Admin),
-    endpoint("GET", "/v1/jobs/{id}", Scope::Queue),
+    endpoint("POST", "/rate-limit/allow", AuthScope::Decide),
+    endpoint("POST", "/v1/acquire", AuthScope::Decide),
+    endpoint("POST", "/v1/check", AuthScope::Decide),
+    endpoint("POST", "/v1/book", AuthScope::Decide),
+    endpoint("POST", "/v1/claim", AuthScope::Decide),
+    endpoint("POST", "/v1/settle", AuthScope::Decide),
+    endpoint("POST", "/v1/release", AuthScope::Decide),
+    endpoint("POST", "/v1/renew", AuthScope::Decide),
+    endpoint("POST", "/v1/cancel", AuthScope::Decide),
+    endpoint("POST", "/json", AuthScope::Decide),
+    endpoint(
+        "POST",
+        "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
+        AuthScope::Decide,
+    ),
+    endpoint("POST", "/sluicegate.v1.RateLimiterService/Allow", AuthScope::Decide),
+    endpoint("POST", "/sluicegate.v1.RateLimiterService/Acquire", AuthScope::Decide),
+    endpoint("POST", "/sluicegate.v1.RateLimiterService/Check", AuthScope::Decide),
+    endpoint("POST", "/sluicegate.v1.RateLimiterService/Book", AuthScope::Decide),
+    endpoint("POST", "/sluicegate.v1.RateLimiterService/Claim", AuthScope::Decide),
+    endpoint("POST", "/sluicegate.v1.RateLimiterService/Settle", AuthScope::Decide),
+    endpoint("POST", "/sluicegate.v1.RateLimiterService/Release", AuthScope::Decide),
+    endpoint("POST", "/sluicegate.v1.RateLimiterService/Renew", AuthScope::Decide),
+    endpoint("POST", "/sluicegate.v1.RateLimiterService/Cancel", AuthScope::Decide),
+    endpoint("POST", "/v1/usage", AuthScope::Read),
+    endpoint("GET", "/v1/users/{id}/usage", AuthScope::Read),
+    endpoint("GET", "/v1/tenants/{id}/usage", AuthScope::Read),
+    endpoint("GET", "/v1/models/{id}/usage", AuthScope::Read),
+    endpoint("POST", "/v1/explain", AuthScope::Read),
+    endpoint("GET", "/v1/overrides", AuthScope::Read),
+    endpoint("GET", "/metrics", AuthScope::Read),
+    endpoint("GET", "/openapi.json", AuthScope::Read),
+    endpoint("GET", "/docs", AuthScope::Read),
+    endpoint("POST", "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", AuthScope::Read),
+    endpoint(
+        "POST",
+        "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+        AuthScope::Read,
+    ),
+    endpoint("POST", "/v1/overrides", AuthScope::Admin),
+    endpoint("DELETE", "/v1/overrides/{id}", AuthScope::Admin),
+    endpoint("POST", "/v1/reset", AuthScope::Admin),
+    endpoint("POST", "/reload", AuthScope::Admin),
+    endpoint("GET", "/v1/jobs/{id}", AuthScope::Queue),
 ];
 
 impl Endpoint {
@@ -100,7 +110,7 @@ const SCHEME: &[u8] = b"bearer";
 /// The reason why a request is not authenticated or authorized. The text goes to the client and
 /// reveals nothing about the tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Denied {
+pub enum AuthError {
     /// The request has no token.
     #[error("a token is required: send it as `Authorization: Bearer <token>`")]
     Missing,
@@ -112,53 +122,53 @@ pub enum Denied {
     Unknown,
     /// The token does not have this scope.
     #[error("the token does not have the scope {0}: use a token with this scope")]
-    Scope(Scope),
+    Scope(AuthScope),
     /// The path is unknown, and the token does not have all scopes.
-    #[error("unknown endpoint, or it needs the scope {}", Scope::Admin)]
-    Nowhere,
+    #[error("unknown endpoint, or it needs the scope {}", AuthScope::Admin)]
+    UnknownEndpoint,
 }
 
 /// Returns the holder of the token in an `Authorization` header.
 fn authenticate<'t>(
     tokens: &'t Tokens,
     header: Option<&HeaderValue>,
-) -> Result<&'t Caller, Denied> {
-    tokens.holder(bearer(header.ok_or(Denied::Missing)?)?).ok_or(Denied::Unknown)
+) -> Result<&'t Caller, AuthError> {
+    tokens.holder(bearer(header.ok_or(AuthError::Missing)?)?).ok_or(AuthError::Unknown)
 }
 
 /// Checks that the scopes are sufficient for an endpoint.
-fn permit(scopes: Scopes, method: &str, path: &str) -> Result<(), Denied> {
-    if scopes == Scopes::ALL {
+fn permit(scopes: AuthScopes, method: &str, path: &str) -> Result<(), AuthError> {
+    if scopes == AuthScopes::ALL {
         return Ok(());
     }
     let (needed, denied) = match Endpoint::of(method, path) {
-        Some(endpoint) => (endpoint.scope, Denied::Scope(endpoint.scope)),
-        None => (Scope::Admin, Denied::Nowhere),
+        Some(endpoint) => (endpoint.scope, AuthError::Scope(endpoint.scope)),
+        None => (AuthScope::Admin, AuthError::UnknownEndpoint),
     };
     if scopes.contains(needed) { Ok(()) } else { Err(denied) }
 }
 
 /// Returns the token in `Bearer <token>`; the scheme may be in either case (RFC 9110, 11.1).
-fn bearer(header: &HeaderValue) -> Result<&[u8], Denied> {
+fn bearer(header: &HeaderValue) -> Result<&[u8], AuthError> {
     let bytes = header.as_bytes();
-    let (scheme, rest) = bytes.split_at_checked(SCHEME.len()).ok_or(Denied::Malformed)?;
+    let (scheme, rest) = bytes.split_at_checked(SCHEME.len()).ok_or(AuthError::Malformed)?;
     let token = rest.trim_ascii();
     let is_bearer = scheme.eq_ignore_ascii_case(SCHEME) && rest.starts_with(b" ");
-    if is_bearer && !token.is_empty() { Ok(token) } else { Err(Denied::Malformed) }
+    if is_bearer && !token.is_empty() { Ok(token) } else { Err(AuthError::Malformed) }
 }
 
-impl Denied {
+impl AuthError {
     /// Returns the missing scope, if the token is known.
-    const fn needed(self) -> Option<Scope> {
+    const fn needed(self) -> Option<AuthScope> {
         match self {
             Self::Missing | Self::Malformed | Self::Unknown => None,
             Self::Scope(scope) => Some(scope),
-            Self::Nowhere => Some(Scope::Admin),
+            Self::UnknownEndpoint => Some(AuthScope::Admin),
         }
     }
 
     /// Encodes the denial in the protocol of the client.
-    fn told_to(self, headers: &HeaderMap) -> Response {
+    fn response_for(self, headers: &HeaderMap) -> Response {
         let kind = headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
         if kind.is_some_and(|kind| kind.starts_with(b"application/grpc")) {
             let status = match self.needed() {
@@ -171,7 +181,7 @@ impl Denied {
     }
 }
 
-impl IntoResponse for Denied {
+impl IntoResponse for AuthError {
     fn into_response(self) -> Response {
         // RFC 6750, 3.1.
         let (status, challenge) = match self.needed() {
@@ -191,33 +201,33 @@ impl IntoResponse for Denied {
 ///
 /// The tokens may be replaced at any time; new ones apply from the next request. The paths in
 /// [`OPEN`] are compared with the full path, so put the layer around the whole application.
-pub fn require(tokens: Arc<ArcSwapOption<Tokens>>) -> Require {
-    Require { tokens, anonymous: Caller::anonymous() }
+pub fn require(tokens: Arc<ArcSwapOption<Tokens>>) -> RequireToken {
+    RequireToken { tokens, anonymous: Caller::anonymous() }
 }
 
 /// The layer that [`require`] creates.
 #[derive(Clone, Debug)]
-pub struct Require {
+pub struct RequireToken {
     tokens: Arc<ArcSwapOption<Tokens>>,
     anonymous: Caller,
 }
 
-impl<S> Layer<S> for Require {
-    type Service = Guarded<S>;
+impl<S> Layer<S> for RequireToken {
+    type Service = RequireTokenService<S>;
 
-    fn layer(&self, inner: S) -> Guarded<S> {
-        Guarded { inner, require: self.clone() }
+    fn layer(&self, inner: S) -> RequireTokenService<S> {
+        RequireTokenService { inner, require: self.clone() }
     }
 }
 
 /// The application behind [`require`].
 #[derive(Clone, Debug)]
-pub struct Guarded<S> {
+pub struct RequireTokenService<S> {
     inner: S,
-    require: Require,
+    require: RequireToken,
 }
 
-impl<S, B> Service<Request<B>> for Guarded<S>
+impl<S, B> Service<Request<B>> for RequireTokenService<S>
 where
     S: Service<Request<B>, Response = Response>,
 {
@@ -235,13 +245,13 @@ where
                 request.extensions_mut().insert(caller);
                 Either::Left(self.inner.call(request))
             }
-            Err(denied) => Either::Right(ready(Ok(denied.told_to(request.headers())))),
+            Err(denied) => Either::Right(ready(Ok(denied.response_for(request.headers())))),
         }
     }
 }
 
-impl Require {
-    fn caller<B>(&self, request: &Request<B>) -> Result<Caller, Denied> {
+impl RequireToken {
+    fn caller<B>(&self, request: &Request<B>) -> Result<Caller, AuthError> {
         match &*self.tokens.load() {
             Some(tokens) if !OPEN.contains(&request.uri().path()) => {
                 let header = request.headers().get(header::AUTHORIZATION);
@@ -270,7 +280,7 @@ mod tests {
     /// Checks the name that `header` resolves to, on a server with two tokens of alice and one of
     /// bob.
     #[track_caller]
-    fn check(header: &str, expected: Result<&str, Denied>) {
+    fn check(header: &str, expected: Result<&str, AuthError>) {
         let tokens = tokens(&[("alice", "old"), ("bob", "b0b"), ("alice", "new")]);
         let header = HeaderValue::from_str(header).unwrap();
         let found = authenticate(&tokens, Some(&header)).map(Caller::name);
@@ -292,11 +302,11 @@ mod tests {
 
     #[test]
     fn other_tokens_are_unknown() {
-        check("Bearer ol", Err(Denied::Unknown));
-        check("Bearer oldd", Err(Denied::Unknown));
-        check("Bearer OLD", Err(Denied::Unknown));
-        check("Bearer old new", Err(Denied::Unknown));
-        check("Bearer \u{e9}", Err(Denied::Unknown));
+        check("Bearer ol", Err(AuthError::Unknown));
+        check("Bearer oldd", Err(AuthError::Unknown));
+        check("Bearer OLD", Err(AuthError::Unknown));
+        check("Bearer old new", Err(AuthError::Unknown));
+        check("Bearer \u{e9}", Err(AuthError::Unknown));
     }
 
     #[test]
@@ -304,19 +314,19 @@ mod tests {
         for header in
             ["", "b0b", "Bearer", "Bearer ", "Bearerb0b", "Basic Ym9iOmIwYg==", "Token b0b"]
         {
-            check(header, Err(Denied::Malformed));
+            check(header, Err(AuthError::Malformed));
         }
     }
 
     #[test]
     fn a_header_that_is_not_there_is_missing() {
-        assert_eq!(authenticate(&tokens(&[("alice", "a")]), None), Err(Denied::Missing));
+        assert_eq!(authenticate(&tokens(&[("alice", "a")]), None), Err(AuthError::Missing));
     }
 
     #[test]
     fn without_tokens_nobody_is_known() {
         let header = HeaderValue::from_static("Bearer a");
-        assert_eq!(authenticate(&tokens(&[]), Some(&header)), Err(Denied::Unknown));
+        assert_eq!(authenticate(&tokens(&[]), Some(&header)), Err(AuthError::Unknown));
     }
 
     /// Returns an application that answers with the name of its caller.

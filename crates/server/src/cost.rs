@@ -8,58 +8,58 @@ use sluicegate_core::query::Cost;
 use sluicegate_core::time::EXACT_MAX;
 
 use crate::refusal::Refusal;
-use crate::request::Whole;
+use crate::request::WholeNumber;
 
 /// The actual cost. Omitted fields are unknown.
 #[derive(Clone, Debug, Default, serde::Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct CostBody {
     /// Number of requests that the work counts as; 1 if omitted.
-    pub(crate) requests: Option<Whole>,
+    pub(crate) requests: Option<WholeNumber>,
     /// All input tokens, including those read from and written to a cache.
-    pub(crate) input_tokens: Option<Whole>,
+    pub(crate) input_tokens: Option<WholeNumber>,
     /// All output tokens, including reasoning tokens.
-    pub(crate) output_tokens: Option<Whole>,
+    pub(crate) output_tokens: Option<WholeNumber>,
     /// Dollars as a decimal string, such as `"0.0012"`; computed from the tokens if omitted.
     pub(crate) usd: Option<String>,
     /// Input tokens that the provider read from its cache.
-    pub(crate) cached_input_tokens: Option<Whole>,
+    pub(crate) cached_input_tokens: Option<WholeNumber>,
     /// Input tokens that the provider wrote to its cache.
-    pub(crate) cache_write_tokens: Option<Whole>,
+    pub(crate) cache_write_tokens: Option<WholeNumber>,
     /// Output tokens that the model used for reasoning.
-    pub(crate) reasoning_tokens: Option<Whole>,
+    pub(crate) reasoning_tokens: Option<WholeNumber>,
     /// Input tokens of the question.
-    pub(crate) query_tokens: Option<Whole>,
+    pub(crate) query_tokens: Option<WholeNumber>,
     /// Input tokens of the context that was sent with the question.
-    pub(crate) context_tokens: Option<Whole>,
+    pub(crate) context_tokens: Option<WholeNumber>,
 }
 
 /// An estimate: a cost, or values that one can be estimated from.
 #[derive(Clone, Debug, Default, serde::Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct EstimateBody {
-    pub(crate) requests: Option<Whole>,
-    pub(crate) input_tokens: Option<Whole>,
-    pub(crate) output_tokens: Option<Whole>,
+    pub(crate) requests: Option<WholeNumber>,
+    pub(crate) input_tokens: Option<WholeNumber>,
+    pub(crate) output_tokens: Option<WholeNumber>,
     pub(crate) usd: Option<String>,
-    pub(crate) cached_input_tokens: Option<Whole>,
-    pub(crate) cache_write_tokens: Option<Whole>,
-    pub(crate) reasoning_tokens: Option<Whole>,
-    pub(crate) query_tokens: Option<Whole>,
-    pub(crate) context_tokens: Option<Whole>,
+    pub(crate) cached_input_tokens: Option<WholeNumber>,
+    pub(crate) cache_write_tokens: Option<WholeNumber>,
+    pub(crate) reasoning_tokens: Option<WholeNumber>,
+    pub(crate) query_tokens: Option<WholeNumber>,
+    pub(crate) context_tokens: Option<WholeNumber>,
     /// Length of the input text, if its tokens were not counted.
-    pub(crate) input_chars: Option<Whole>,
+    pub(crate) input_chars: Option<WholeNumber>,
     /// Output caps, under the names that providers use; the largest applies.
-    pub(crate) max_tokens: Option<Whole>,
-    pub(crate) max_completion_tokens: Option<Whole>,
-    pub(crate) max_output_tokens: Option<Whole>,
+    pub(crate) max_tokens: Option<WholeNumber>,
+    pub(crate) max_completion_tokens: Option<WholeNumber>,
+    pub(crate) max_output_tokens: Option<WholeNumber>,
     /// Number of requested completions, each up to the cap.
-    pub(crate) n: Option<Whole>,
+    pub(crate) n: Option<WholeNumber>,
 }
 
 /// A cost from a request, with details for prices and answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stated {
+pub(crate) struct StatedCost {
     /// The amounts.
     pub(crate) cost: Cost,
     /// Tokens with separate prices; part of the amounts.
@@ -74,7 +74,7 @@ pub(crate) struct Stated {
 }
 
 impl CostBody {
-    pub(crate) fn read(self) -> Result<Stated, Refusal> {
+    pub(crate) fn read(self) -> Result<StatedCost, Refusal> {
         EstimateBody {
             requests: self.requests,
             input_tokens: self.input_tokens,
@@ -98,7 +98,7 @@ impl EstimateBody {
     /// |---|---|
     /// | input | the larger of `inputTokens` and `queryTokens` + `contextTokens`; from `inputChars` if both are absent |
     /// | output | the larger of `outputTokens` and the largest cap × `n` |
-    pub(crate) fn read(self) -> Result<Stated, Refusal> {
+    pub(crate) fn read(self) -> Result<StatedCost, Refusal> {
         let query = whole("cost.queryTokens", self.query_tokens)?;
         let context = whole("cost.contextTokens", self.context_tokens)?;
         let apart = query.or(context).is_some().then(|| {
@@ -140,7 +140,7 @@ impl EstimateBody {
             output_tokens: output,
             money: money.map_err(|error| Refusal::field("cost.usd", error.to_string()))?,
         };
-        Ok(Stated {
+        Ok(StatedCost {
             cost,
             kinds,
             choices,
@@ -151,12 +151,12 @@ impl EstimateBody {
     }
 }
 
-fn whole(field: &str, given: Option<Whole>) -> Result<Option<u64>, Refusal> {
+fn whole(field: &str, given: Option<WholeNumber>) -> Result<Option<u64>, Refusal> {
     match given {
-        Some(Whole(number)) if number > EXACT_MAX => {
+        Some(WholeNumber(number)) if number > EXACT_MAX => {
             Err(Refusal::field(field, format!("must be at most {EXACT_MAX}")))
         }
-        given => Ok(given.map(|Whole(number)| number)),
+        given => Ok(given.map(|WholeNumber(number)| number)),
     }
 }
 
@@ -164,7 +164,7 @@ fn whole(field: &str, given: Option<Whole>) -> Result<Option<u64>, Refusal> {
 mod tests {
     use super::*;
 
-    fn read(json: &str) -> Result<Stated, Refusal> {
+    fn read(json: &str) -> Result<StatedCost, Refusal> {
         serde_json::from_str::<EstimateBody>(json).expect(json).read()
     }
 
@@ -210,14 +210,17 @@ mod tests {
 
     #[test]
     fn question_and_context_are_told_apart_as_far_as_they_were() {
-        let told = |json| {
+        let token_parts = |json| {
             let stated = read(json).expect(json);
             (stated.query_tokens, stated.context_tokens)
         };
-        assert_eq!(told("{}"), (None, None));
-        assert_eq!(told(r#"{"inputTokens": 9}"#), (Some(9), Some(0)));
-        assert_eq!(told(r#"{"inputTokens": 9, "queryTokens": 2}"#), (Some(2), Some(7)));
-        assert_eq!(told(r#"{"inputTokens": 9, "contextTokens": 2}"#), (Some(7), Some(2)));
-        assert_eq!(told(r#"{"queryTokens": 12, "contextTokens": 856}"#), (Some(12), Some(856)));
+        assert_eq!(token_parts("{}"), (None, None));
+        assert_eq!(token_parts(r#"{"inputTokens": 9}"#), (Some(9), Some(0)));
+        assert_eq!(token_parts(r#"{"inputTokens": 9, "queryTokens": 2}"#), (Some(2), Some(7)));
+        assert_eq!(token_parts(r#"{"inputTokens": 9, "contextTokens": 2}"#), (Some(7), Some(2)));
+        assert_eq!(
+            token_parts(r#"{"queryTokens": 12, "contextTokens": 856}"#),
+            (Some(12), Some(856))
+        );
     }
 }

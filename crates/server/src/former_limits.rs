@@ -21,12 +21,12 @@ pub(crate) struct LimitsInUse {
     /// Limits in force by rule, as text.
     limits: BTreeMap<String, Vec<String>>,
     /// Limits that were in force before.
-    former: Vec<Former>,
+    former: Vec<FormerLimitText>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Former {
+struct FormerLimitText {
     rule: String,
     limit: String,
     until: String,
@@ -47,7 +47,7 @@ impl LimitsInUse {
                 limits.entry(rule.name.clone()).or_default().extend(texts);
             }
         }
-        let former = before.map(|former| Former {
+        let former = before.map(|former| FormerLimitText {
             rule: former.rule.clone(),
             limit: former.limit.to_string(),
             until: former.until.to_string(),

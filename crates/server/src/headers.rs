@@ -38,15 +38,15 @@ pub fn write(answer: &Answer<'_, '_>, headers: &mut HeaderMap) {
     });
 }
 
-/// Calls `tell` with each rate-limit field of an answer.
-pub(crate) fn each(answer: &Answer<'_, '_>, mut tell: impl FnMut(HeaderName, Field)) {
+/// Calls `write_field` with each rate-limit field of an answer.
+pub(crate) fn each(answer: &Answer<'_, '_>, mut write_field: impl FnMut(HeaderName, Field)) {
     if let Some(scope) = answer.hit().or_else(|| answer.tightest()) {
-        tell(LIMIT, Field::Number(scope.amount()));
-        tell(REMAINING, Field::Number(scope.remaining()));
-        tell(RESET, Field::Number(unix_seconds(scope.reading.reset)));
+        write_field(LIMIT, Field::Number(scope.amount()));
+        write_field(REMAINING, Field::Number(scope.remaining()));
+        write_field(RESET, Field::Number(unix_seconds(scope.reading.reset)));
     }
     if let Some(wait) = answer.retry_after() {
-        tell(header::RETRY_AFTER, Field::Number(wait.as_secs_ceil().max(1)));
+        write_field(header::RETRY_AFTER, Field::Number(wait.as_secs_ceil().max(1)));
     }
     let (mut policies, mut limits) = (String::new(), String::new());
     for scope in answer.binding() {
@@ -62,8 +62,8 @@ pub(crate) fn each(answer: &Answer<'_, '_>, mut tell: impl FnMut(HeaderName, Fie
         limit(&scope, answer.at(), &mut limits);
     }
     if !policies.is_empty() {
-        tell(RATE_LIMIT_POLICY, Field::Text(policies));
-        tell(RATE_LIMIT, Field::Text(limits));
+        write_field(RATE_LIMIT_POLICY, Field::Text(policies));
+        write_field(RATE_LIMIT, Field::Text(limits));
     }
 }
 

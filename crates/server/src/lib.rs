@@ -14,7 +14,7 @@ pub mod overrides;
 pub mod refusal;
 mod request;
 pub mod rest;
-mod settled;
+mod settlement;
 mod ticket;
 mod window;
 

@@ -17,7 +17,7 @@ use tokio::sync::Mutex;
 use tracing::{debug, info, warn};
 
 use crate::former_limits::{self, LimitsInUse};
-use crate::refusal::{Kind, Refusal};
+use crate::refusal::{Refusal, RefusalKind};
 use crate::service::Service;
 
 /// Maximum length of the reason, in bytes.
@@ -31,24 +31,24 @@ const UNLIMITED: &str = "unlimited";
 pub struct Overrides {
     service: Arc<Service>,
     store: Arc<dyn OverrideStore>,
-    known: Mutex<Known>,
+    cache: Mutex<OverrideCache>,
     /// True if the limits of the rules must still be written to the store.
     limits_unwritten: AtomicBool,
 }
 
 /// The overrides as last read from the store.
 #[derive(Default)]
-struct Known {
+struct OverrideCache {
     version: Option<OverridesVersion>,
-    entries: Vec<Entry>,
+    entries: Vec<CachedOverride>,
     /// True if the last read failed.
     stale: bool,
     /// The limits of all rules in the store.
     limits: Option<LimitsInUse>,
 }
 
-struct Entry {
-    document: Document,
+struct CachedOverride {
+    document: OverrideDocument,
     meaning: Override,
     /// End by the clock of this node, so that it applies also while the store does not answer.
     ends: Option<Timestamp>,
@@ -70,7 +70,7 @@ pub(crate) struct OverrideBody {
 /// An override as it is stored and returned.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Document {
+pub struct OverrideDocument {
     id: String,
     rule: String,
     when: BTreeMap<String, OneOrMore>,
@@ -108,9 +108,9 @@ fn limit<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<OneOrMore,
 
 /// An override in a listing, with the reason if it has no effect.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Shown {
+pub struct ListedOverride {
     #[serde(flatten)]
-    document: Document,
+    document: OverrideDocument,
     /// The reason why it has no effect.
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
@@ -120,14 +120,14 @@ impl Overrides {
     /// Creates the overrides of a service.
     pub fn new(service: Arc<Service>, store: Arc<dyn OverrideStore>) -> Self {
         let limits_unwritten = AtomicBool::new(true);
-        Self { service, store, known: Mutex::default(), limits_unwritten }
+        Self { service, store, cache: Mutex::default(), limits_unwritten }
     }
 
     /// Reads the store and applies its overrides. While the store does not answer, the overrides
     /// from the last read stay in force, each until its own end.
     pub async fn refresh(&self) {
-        let known = &mut *self.known.lock().await;
-        let read = self.store.read(known.version).await;
+        let cache = &mut *self.cache.lock().await;
+        let read = self.store.read(cache.version).await;
         let failed = read.is_err();
         match read {
             Ok(Some(contents)) => {
@@ -135,37 +135,37 @@ impl Overrides {
                 let limits = contents.texts.iter().find_map(|text| LimitsInUse::parse(text));
                 let texts = contents.texts.iter().filter(|text| LimitsInUse::parse(text).is_none());
                 let entries = texts.filter_map(|text| {
-                    let entry = Entry::read(text, contents.at, here);
+                    let entry = CachedOverride::read(text, contents.at, here);
                     if entry.is_none() {
                         warn!(%text, "cannot parse an override: it may be from another version");
                     }
                     entry
                 });
-                known.entries = entries.collect();
-                known.version = Some(contents.version);
-                self.apply(known);
+                cache.entries = entries.collect();
+                cache.version = Some(contents.version);
+                self.apply(cache);
                 if let Some(limits) =
-                    limits.as_ref().filter(|limits| known.limits.as_ref() != Some(limits))
+                    limits.as_ref().filter(|limits| cache.limits.as_ref() != Some(limits))
                 {
                     self.service.limiter().carry_over(&limits.until(here), here);
                 }
-                known.limits = limits;
+                cache.limits = limits;
             }
             Ok(None) => {}
-            Err(problem) if !known.stale => {
+            Err(problem) if !cache.stale => {
                 warn!(%problem, "cannot read the overrides: the last known ones stay in force");
             }
             Err(_) => {}
         }
-        known.stale = failed;
+        cache.stale = failed;
         let now = self.service.now();
-        let before = known.entries.len();
-        known.entries.retain(|entry| entry.ends.is_none_or(|ends| ends > now));
-        if known.entries.len() < before {
-            self.apply(known);
+        let before = cache.entries.len();
+        cache.entries.retain(|entry| entry.ends.is_none_or(|ends| ends > now));
+        if cache.entries.len() < before {
+            self.apply(cache);
         }
-        if !known.stale && self.limits_unwritten.swap(false, Ordering::AcqRel) {
-            self.write_limits(known).await;
+        if !cache.stale && self.limits_unwritten.swap(false, Ordering::AcqRel) {
+            self.write_limits(cache).await;
         }
     }
 
@@ -175,15 +175,15 @@ impl Overrides {
     }
 
     /// Writes the limits of the rules, for nodes that start later with other limits.
-    async fn write_limits(&self, known: &mut Known) {
+    async fn write_limits(&self, cache: &mut OverrideCache) {
         let rules = self.service.limiter().rules();
         let limits = LimitsInUse::of(&rules, rules.former_limits());
-        if known.limits.as_ref() == Some(&limits) {
+        if cache.limits.as_ref() == Some(&limits) {
             return;
         }
         let text = serde_json::to_string(&limits).expect("a map of texts");
         match self.store.put(former_limits::NAME, &text, None).await {
-            Ok(()) => known.limits = Some(limits),
+            Ok(()) => cache.limits = Some(limits),
             Err(problem) => {
                 debug!(%problem, "cannot write the limits of the rules to the override store");
                 // The next refresh retries.
@@ -192,17 +192,17 @@ impl Overrides {
         }
     }
 
-    fn apply(&self, known: &Known) {
-        let meanings: Vec<_> = known.entries.iter().map(|entry| entry.meaning.clone()).collect();
-        self.service.limiter().set_overrides(&meanings, self.service.now());
+    fn apply(&self, cache: &OverrideCache) {
+        let meanings: Vec<_> = cache.entries.iter().map(|entry| entry.meaning.clone()).collect();
+        self.service.limiter().override_with(&meanings, self.service.now());
     }
 
     /// Returns all overrides.
-    pub(crate) async fn list(&self) -> Vec<Shown> {
+    pub(crate) async fn list(&self) -> Vec<ListedOverride> {
         self.refresh().await;
-        let known = self.known.lock().await;
+        let cache = self.cache.lock().await;
         let rules = self.service.limiter().rules();
-        let mut shown: Vec<_> = known.entries.iter().collect();
+        let mut shown: Vec<_> = cache.entries.iter().collect();
         shown.sort_by_key(|entry| entry.meaning.since);
         let problem = |id: Id| {
             let misfit = rules.ineffective_overrides().iter().find(|(other, _)| *other == id);
@@ -210,7 +210,7 @@ impl Overrides {
         };
         shown
             .into_iter()
-            .map(|entry| Shown {
+            .map(|entry| ListedOverride {
                 document: entry.document.clone(),
                 problem: problem(entry.meaning.id),
             })
@@ -218,20 +218,24 @@ impl Overrides {
     }
 
     /// Sets an override. It applies on this node when the call returns.
-    pub(crate) async fn set(&self, body: OverrideBody, by: &str) -> Result<Document, Refusal> {
+    pub(crate) async fn set(
+        &self,
+        body: OverrideBody,
+        by: &str,
+    ) -> Result<OverrideDocument, Refusal> {
         let (id, now) = (self.service.request_id().id, self.service.now());
         let (document, lasts) = body.document(id, by, now)?;
         let meaning = document.meaning()?;
         let rules = self.service.limiter().rules().with_overrides(&[meaning]);
         if let Some((_, error)) = rules.ineffective_overrides().first() {
             let kind = match error.problem {
-                RulesetProblem::NoSuchRule => Kind::Unknown,
-                _ => Kind::Invalid,
+                Problem::NoSuchRule => RefusalKind::Unknown,
+                _ => RefusalKind::Invalid,
             };
             return Err(Refusal::new(kind, error.to_string()));
         }
         let text = serde_json::to_string(&document).map_err(|error| {
-            Refusal::new(Kind::Internal, format!("cannot write the override: {error}"))
+            Refusal::new(RefusalKind::Internal, format!("cannot write the override: {error}"))
         })?;
         self.store.put(id, &text, lasts).await.map_err(store_error)?;
         info!(
@@ -244,7 +248,7 @@ impl Overrides {
 
     /// Removes an override.
     pub(crate) async fn remove(&self, id: &str, by: &str) -> Result<(), Refusal> {
-        let unknown = || Refusal::new(Kind::Unknown, "unknown override id");
+        let unknown = || Refusal::new(RefusalKind::Unknown, "unknown override id");
         let name: Id = id.parse().map_err(|_| unknown())?;
         if name == former_limits::NAME {
             return Err(unknown());
@@ -261,10 +265,11 @@ impl Overrides {
 /// Converts an error of the override store, which has fewer kinds of errors than a store.
 fn store_error(error: store::Error) -> Refusal {
     match error {
-        store::Error::Full => {
-            Refusal::new(Kind::Conflict, "the maximum number of overrides is reached: remove some")
-        }
-        other => Refusal::new(Kind::Unavailable, other.to_string()),
+        store::Error::Full => Refusal::new(
+            RefusalKind::Conflict,
+            "the maximum number of overrides is reached: remove some",
+        ),
+        other => Refusal::new(RefusalKind::Unavailable, other.to_string()),
     }
 }
 
@@ -274,7 +279,7 @@ impl OverrideBody {
         id: Id,
         by: &str,
         now: Timestamp,
-    ) -> Result<(Document, Option<Span>), Refusal> {
+    ) -> Result<(OverrideDocument, Option<Span>), Refusal> {
         let reason = self.reason.trim().to_owned();
         if reason.is_empty() || reason.len() > REASON_BYTES_MAX {
             let right =
@@ -289,7 +294,7 @@ impl OverrideBody {
                 Err(error) => return Err(Refusal::field("expiresIn", error.to_string())),
             },
         };
-        let document = Document {
+        let document = OverrideDocument {
             id: id.to_string(),
             rule: self.rule,
             when: self.when,
@@ -312,7 +317,7 @@ impl OneOrMore {
     }
 }
 
-impl Document {
+impl OverrideDocument {
     /// Parses the document into an override.
     fn meaning(&self) -> Result<Override, Refusal> {
         let unreadable = |field: &str| Refusal::field(field, "cannot be parsed");
@@ -372,11 +377,11 @@ impl Document {
     }
 }
 
-impl Entry {
+impl CachedOverride {
     /// Parses a document of the store. `there` is the time of the store and `here` the time of this
     /// node, at the same instant.
     fn read(text: &str, there: Timestamp, here: Timestamp) -> Option<Self> {
-        let document: Document = serde_json::from_str(text).ok()?;
+        let document: OverrideDocument = serde_json::from_str(text).ok()?;
         let ends = match &document.expires_at {
             None => None,
             Some(at) => Some(here + at.parse::<Timestamp>().ok()?.since(there)),

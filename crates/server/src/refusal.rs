@@ -9,13 +9,13 @@ use sluicegate_core::rule::InlineRule;
 use sluicegate_core::ruleset::PlanError;
 use sluicegate_core::store::Error;
 
-use crate::service::Failure;
+use crate::service::ServiceError;
 
 /// A refused request, with the field at fault and the remedy. Nothing was charged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// The kind of the error.
-    pub kind: Kind,
+    pub kind: RefusalKind,
     /// The invalid field, by its JSON name.
     pub field: Option<String>,
     /// The error and the remedy.
@@ -24,7 +24,7 @@ pub struct Refusal {
 
 /// Kinds of refusals, by what a client can do about them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum RefusalKind {
     /// The request is invalid: change it.
     Invalid,
     /// The id is in use: choose another.
@@ -41,13 +41,13 @@ pub enum Kind {
 
 impl Refusal {
     /// Creates a refusal that is not about one field.
-    pub fn new(kind: Kind, detail: impl Into<String>) -> Self {
+    pub fn new(kind: RefusalKind, detail: impl Into<String>) -> Self {
         Self { kind, field: None, detail: detail.into() }
     }
 
     /// Creates a refusal of an invalid request.
     pub fn invalid(detail: impl Into<String>) -> Self {
-        Self::new(Kind::Invalid, detail)
+        Self::new(RefusalKind::Invalid, detail)
     }
 
     /// Creates a refusal of an invalid field.
@@ -96,7 +96,7 @@ impl From<PlanError> for Refusal {
             PlanError::SharedKey { ref key, .. } if key.starts_with(InlineRule::KEY_START) => {
                 Self::field("limits", error.to_string())
             }
-            PlanError::SharedKey { .. } => Self::new(Kind::Internal, error.to_string()),
+            PlanError::SharedKey { .. } => Self::new(RefusalKind::Internal, error.to_string()),
         }
     }
 }
@@ -104,21 +104,21 @@ impl From<PlanError> for Refusal {
 impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
         let kind = match error {
-            Error::Unavailable(_) | Error::ClockSkew | Error::Full => Kind::Unavailable,
-            Error::Conflict | Error::Differs | Error::NotClaimed => Kind::Conflict,
-            Error::Unknown => Kind::Unknown,
-            Error::Gone | Error::Lost => Kind::Gone,
-            Error::TooMany | Error::CrossSlot => Kind::Invalid,
+            Error::Unavailable(_) | Error::ClockSkew | Error::Full => RefusalKind::Unavailable,
+            Error::Conflict | Error::Differs | Error::NotClaimed => RefusalKind::Conflict,
+            Error::Unknown => RefusalKind::Unknown,
+            Error::Gone | Error::Lost => RefusalKind::Gone,
+            Error::TooMany | Error::Spread => RefusalKind::Invalid,
         };
         Self::new(kind, error.to_string())
     }
 }
 
-impl From<Failure> for Refusal {
-    fn from(failure: Failure) -> Self {
+impl From<ServiceError> for Refusal {
+    fn from(failure: ServiceError) -> Self {
         match failure {
-            Failure::Plan(error) => error.into(),
-            Failure::Store(error) => error.into(),
+            ServiceError::Plan(error) => error.into(),
+            ServiceError::Store(error) => error.into(),
         }
     }
 }

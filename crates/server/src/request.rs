@@ -8,7 +8,7 @@ use sluicegate_core::rule::InlineRule;
 use sluicegate_core::time::EXACT_MAX;
 use sluicegate_core::{Id, Limit, Ruleset, Span};
 
-pub(crate) use crate::cost::{CostBody, EstimateBody, Stated};
+pub(crate) use crate::cost::{CostBody, EstimateBody, StatedCost};
 use crate::refusal::Refusal;
 use crate::ticket::Ticket;
 
@@ -84,7 +84,7 @@ pub(crate) struct SettleBody {
 }
 
 /// Checks the number of requests in one call.
-pub(crate) fn some(requests: Vec<Request>) -> Result<Vec<Request>, Refusal> {
+pub(crate) fn check_batch(requests: Vec<Request>) -> Result<Vec<Request>, Refusal> {
     match requests.len() {
         0 => Err(Refusal::invalid("the list is empty: send at least one request")),
         1..=BATCH_MAX => Ok(requests),
@@ -104,7 +104,7 @@ impl Request {
     ) -> Result<Query<'static>, Refusal> {
         let id = match self.id {
             None => fallback,
-            Some(text) => RequestId::of_caller(scoped("id", caller, &text)?, RequestId::KEEP),
+            Some(text) => RequestId::of_caller(caller_id("id", caller, &text)?, RequestId::KEEP),
         };
         let mut query = Query::new(id);
         for (name, value) in self.dimensions.0 {
@@ -112,7 +112,7 @@ impl Request {
                 Refusal::field(format!("dimensions.{}", error.dimension), error.problem.to_string())
             })?;
         }
-        let Stated { cost, kinds, choices, .. } = self.cost.read()?;
+        let StatedCost { cost, kinds, choices, .. } = self.cost.read()?;
         (query.cost, query.kinds, query.choices) = (cost, kinds, choices);
         query.hold = self.hold.map(|text| span("hold", &text)).transpose()?;
         if self.limits.len() > LIMITS_MAX {
@@ -120,8 +120,8 @@ impl Request {
             return Err(Refusal::field("limits", right));
         }
         for inline in self.limits {
-            bytes("limits.name", &inline.name, NAME_BYTES_MAX)?;
-            bytes("limits.key", &inline.key, ID_BYTES_MAX)?;
+            check_length("limits.name", &inline.name, NAME_BYTES_MAX)?;
+            check_length("limits.key", &inline.key, ID_BYTES_MAX)?;
             let limit = inline.limit.parse::<Limit>();
             let limit = limit.map_err(|error| Refusal::field("limits.limit", error.to_string()))?;
             let rule = InlineRule::new(inline.name, &inline.key, [limit]);
@@ -132,13 +132,13 @@ impl Request {
 }
 
 /// Converts a caller's text into an id that is unique to the caller.
-pub(crate) fn scoped(field: &str, caller: &str, text: &str) -> Result<Id, Refusal> {
-    bytes(field, text, ID_BYTES_MAX)?;
+pub(crate) fn caller_id(field: &str, caller: &str, text: &str) -> Result<Id, Refusal> {
+    check_length(field, text, ID_BYTES_MAX)?;
     Ok(Id::scoped(caller, text))
 }
 
 /// Checks that a text is neither empty nor longer than `max` bytes.
-fn bytes(field: &str, text: &str, max: usize) -> Result<(), Refusal> {
+fn check_length(field: &str, text: &str, max: usize) -> Result<(), Refusal> {
     match text.len() {
         0 => Err(Refusal::field(field, "is empty: leave it out or give it a value")),
         long if long > max => {
@@ -160,7 +160,7 @@ fn span(field: &str, text: &str) -> Result<Span, Refusal> {
 }
 
 impl SettleBody {
-    pub(crate) fn read(self) -> Result<(Ticket, Stated), Refusal> {
+    pub(crate) fn read(self) -> Result<(Ticket, StatedCost), Refusal> {
         Ok((Ticket::read(&self.handle)?, self.cost.read()?))
     }
 }
@@ -192,7 +192,7 @@ pub(crate) fn require_user_and_model(
 }
 
 /// Checks that the query of a claim has an id, which names the booking.
-pub(crate) fn booked(query: Query<'_>) -> Result<Query<'_>, Refusal> {
+pub(crate) fn require_id(query: Query<'_>) -> Result<Query<'_>, Refusal> {
     if query.id.keep.is_none() {
         return Err(Refusal::field("request.id", "is required: it names the booking"));
     }
@@ -201,26 +201,26 @@ pub(crate) fn booked(query: Query<'_>) -> Result<Query<'_>, Refusal> {
 
 /// A whole number up to the maximum exact value, in any JSON notation: `72046.0` is one.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Whole(pub(crate) u64);
+pub(crate) struct WholeNumber(pub(crate) u64);
 
-impl<'de> Deserialize<'de> for Whole {
+impl<'de> Deserialize<'de> for WholeNumber {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Number;
         impl Visitor<'_> for Number {
-            type Value = Whole;
+            type Value = WholeNumber;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 write!(f, "a whole number from 0 to {EXACT_MAX}")
             }
 
-            fn visit_u64<E: de::Error>(self, number: u64) -> Result<Whole, E> {
+            fn visit_u64<E: de::Error>(self, number: u64) -> Result<WholeNumber, E> {
                 if number > EXACT_MAX {
                     return Err(E::custom(format!("must be at most {EXACT_MAX}")));
                 }
-                Ok(Whole(number))
+                Ok(WholeNumber(number))
             }
 
-            fn visit_f64<E: de::Error>(self, number: f64) -> Result<Whole, E> {
+            fn visit_f64<E: de::Error>(self, number: f64) -> Result<WholeNumber, E> {
                 if number.fract() != 0.0 || number.is_sign_negative() && number != 0.0 {
                     return Err(E::invalid_value(de::Unexpected::Float(number), &self));
                 }

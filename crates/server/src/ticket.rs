@@ -11,8 +11,8 @@ use sluicegate_core::{Decision, Id, Key, Plan, PriceBook, Timestamp, store};
 
 use crate::answer::Answer;
 use crate::refusal::Refusal;
-use crate::request::Stated;
-use crate::service::Question;
+use crate::request::StatedCost;
+use crate::service::DecisionMode;
 
 /// An admission that a client can settle, release, renew or cancel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,11 +36,11 @@ pub(crate) struct Origin {
 
 impl Ticket {
     /// Returns the ticket of an admission that can be settled or released later.
-    pub(crate) fn of(answer: &Answer<'_, '_>, question: Question) -> Option<Self> {
-        let held = match question {
-            Question::Peek => false,
-            Question::Book => true,
-            Question::Acquire | Question::Tally => answer.plan().needs_record(),
+    pub(crate) fn of(answer: &Answer<'_, '_>, mode: DecisionMode) -> Option<Self> {
+        let held = match mode {
+            DecisionMode::Peek => false,
+            DecisionMode::Book => true,
+            DecisionMode::Acquire | DecisionMode::Tally => answer.plan().recorded(),
         };
         held.then(|| Self::new(answer, answer.plan().handle()))
     }
@@ -110,7 +110,7 @@ impl Ticket {
     /// Returns the actual cost, with its money computed from the prices if it was not stated.
     ///
     /// If money is limited, the cost must be known, or the work would be free by accident.
-    pub(crate) fn cost(&self, stated: &Stated, prices: &PriceBook) -> Result<Cost, Refusal> {
+    pub(crate) fn cost(&self, stated: &StatedCost, prices: &PriceBook) -> Result<Cost, Refusal> {
         let Cost { input_tokens, output_tokens, money, .. } = stated.cost;
         let Some(Origin { model, money: limited, .. }) = &self.origin else {
             return Ok(stated.cost);

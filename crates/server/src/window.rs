@@ -5,13 +5,13 @@ use sluicegate_core::{Limit, Span};
 
 /// A minute, an hour or a day.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Window {
+pub(crate) enum NamedWindow {
     Minute,
     Hour,
     Day,
 }
 
-impl Window {
+impl NamedWindow {
     pub(crate) const ALL: [Self; 3] = [Self::Minute, Self::Hour, Self::Day];
 
     /// Returns the named window of a limit, if it has one.

@@ -57,7 +57,7 @@ impl Api {
         let clock = Arc::new(ManualClock::new(EPOCH));
         let store = Memory::with_clock(Capacity::default(), clock.clone());
         let metrics = Metrics::new(&metrics::Options::default());
-        metrics.know(&rules);
+        metrics.register_rules(&rules);
         let written = tempfile::NamedTempFile::new().expect("a file");
         let out = Box::new(written.reopen().expect("the same file"));
         let options = decision_log::Options::new([0; 32]);

@@ -32,7 +32,7 @@ fn cut_off() -> (Router, Metrics) {
     let groups = vec![Group::new("all", [Rule::new("USER", [limit]).per(&["userId"])])];
     let rules = Ruleset::new(groups, Settings { outage, ..Settings::default() }).expect("rules");
     let metrics = Metrics::new(&Options::default());
-    metrics.know(&rules);
+    metrics.register_rules(&rules);
     let store = Switch::new(memory());
     store.turn(false);
     let limiter = Limiter::new(rules, AnyStore::custom(store))
@@ -106,7 +106,7 @@ async fn a_ban_holds_while_the_store_does_not_answer() {
     let settings = Settings { outage, ..Settings::default() };
     let rules = Ruleset::new(vec![Group::new("all", [ban])], settings).expect("rules");
     let metrics = Metrics::new(&Options::default());
-    metrics.know(&rules);
+    metrics.register_rules(&rules);
     let store = Switch::new(memory());
     store.turn(false);
     let limiter = Limiter::new(rules, AnyStore::custom(store))

@@ -15,8 +15,8 @@ use sluicegate_core::Limiter;
 use sluicegate_core::ruleset::Ruleset;
 use sluicegate_core::time::Timestamp;
 use sluicegate_http::probe::{self, Probe, Readiness};
-use sluicegate_server::admin::{self, Operations};
-use sluicegate_server::auth::{self, ENDPOINTS, Endpoint, OPEN, Scope, Scopes, Tokens};
+use sluicegate_server::admin::{self, AdminOperations};
+use sluicegate_server::auth::{self, AuthScope, AuthScopes, ENDPOINTS, Endpoint, OPEN, Tokens};
 use sluicegate_server::envoy::{self, EnvoyRls};
 use sluicegate_server::overrides::Overrides;
 use sluicegate_server::{grpc, rest};
@@ -29,7 +29,7 @@ use tower::ServiceExt as _;
 
 struct Nothing;
 
-impl Operations for Nothing {
+impl AdminOperations for Nothing {
     fn metrics(&self) -> String {
         String::new()
     }
@@ -48,7 +48,7 @@ fn routers() -> [Router; 2] {
     let overrides_store = Arc::new(FileOverrideStore::in_memory());
     let overrides = Arc::new(Overrides::new(service.clone(), overrides_store));
     let ready: Probe = Arc::new(|| Readiness::Ready);
-    let options = envoy::Options { headers: true, closed: envoy::Closed::OverLimit };
+    let options = envoy::Options { headers: true, closed: envoy::ClosedReply::OverLimit };
     let rls = || EnvoyRls::new(service.clone(), options);
     let limit = rest::BODY_LIMIT;
     let http = rest::router(service.clone(), limit)
@@ -61,7 +61,7 @@ fn routers() -> [Router; 2] {
 }
 
 /// Creates a token per set of scopes; the token is its name.
-fn tokens(callers: &[(&str, &[Scope])]) -> Arc<ArcSwapOption<Tokens>> {
+fn tokens(callers: &[(&str, &[AuthScope])]) -> Arc<ArcSwapOption<Tokens>> {
     let hashes = callers.iter().map(|(name, _)| (*name, auth::hash(name.as_bytes())));
     let tokens = Tokens::new(hashes).expect("tokens").with_scopes(|name| {
         let (_, scopes) = callers.iter().find(|(other, _)| *other == name).expect("a caller");
@@ -164,8 +164,8 @@ async fn send(
 
 #[tokio::test]
 async fn a_token_gets_in_with_the_scope_of_an_endpoint_and_with_no_other() {
-    let callers = Scope::ALL.map(|scope| (scope.name(), [scope]));
-    let callers: Vec<(&str, &[Scope])> =
+    let callers = AuthScope::ALL.map(|scope| (scope.name(), [scope]));
+    let callers: Vec<(&str, &[AuthScope])> =
         callers.iter().map(|(name, scopes)| (*name, scopes.as_slice())).collect();
     let [http, grpc] = routers();
     let guard = auth::require(tokens(&callers));
@@ -206,10 +206,11 @@ async fn a_token_gets_in_with_the_scope_of_an_endpoint_and_with_no_other() {
 
 #[tokio::test]
 async fn an_endpoint_that_is_not_listed_needs_admin() {
-    let listed = |path| Endpoint { method: "GET", path, scope: Scope::Admin };
+    let listed = |path| Endpoint { method: "GET", path, scope: AuthScope::Admin };
     let nowhere =
         [listed("/v1/secret"), listed("/v1/overrides/a/b"), listed("/v1/users/a/b/usage")];
-    let callers: [(&str, &[Scope]); 2] = [("decide", &[Scope::Decide]), ("admin", &[Scope::Admin])];
+    let callers: [(&str, &[AuthScope]); 2] =
+        [("decide", &[AuthScope::Decide]), ("admin", &[AuthScope::Admin])];
     let [http, _] = routers();
     let http = http.layer(auth::require(tokens(&callers)));
     for endpoint in nowhere {
@@ -222,10 +223,10 @@ async fn an_endpoint_that_is_not_listed_needs_admin() {
 
 #[tokio::test]
 async fn a_token_with_every_scope_may_do_everything() {
-    let all: Scopes = Scope::ALL.into_iter().collect();
-    assert_eq!(all, Scopes::ALL);
+    let all: AuthScopes = AuthScope::ALL.into_iter().collect();
+    assert_eq!(all, AuthScopes::ALL);
     let [http, _] = routers();
-    let http = http.layer(auth::require(tokens(&[("all", &Scope::ALL)])));
+    let http = http.layer(auth::require(tokens(&[("all", &AuthScope::ALL)])));
     for endpoint in ENDPOINTS.iter().filter(|endpoint| !endpoint.path.contains(".v")) {
         let (status, ..) = send(&http, endpoint, "all", "application/json").await;
         assert_ne!(status, 403, "{endpoint:?}");

@@ -23,22 +23,22 @@ pub struct Answer<'a, 'p> {
     outage: Option<OutagePolicy>,
     /// The exceeded limit, if usage counted beyond a limit turns the answer into a denial.
     over: Option<Hit>,
-    asked: Asked<'a>,
+    context: AnswerContext<'a>,
 }
 
 /// Facts about the queries of a call that an answer repeats: the model, and the token estimate for
 /// forecasts.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Asked<'a> {
+pub struct AnswerContext<'a> {
     /// The model that all queries name; empty if they name none or different ones.
     model: &'a str,
     /// The expected tokens of the call, if it has a single query.
     expected: Option<Expected<'a>>,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> AnswerContext<'a> {
     /// Collects the facts from the queries of a call.
-    pub fn by(queries: &'a [Query<'_>]) -> Self {
+    pub fn of(queries: &'a [Query<'_>]) -> Self {
         let mut models = queries.iter().map(Query::model);
         let first = models.next().unwrap_or_default();
         let model = if models.all(|other| other == first) { first } else { "" };
@@ -51,7 +51,7 @@ impl<'a> Asked<'a> {
 }
 
 /// Converts usage into the form of a decision, for code that encodes decisions.
-pub fn shown(usage: Usage) -> Decision {
+pub fn usage_as_decision(usage: Usage) -> Decision {
     Decision::Allow(Allow {
         at: usage.at,
         start: usage.at,
@@ -90,7 +90,7 @@ impl Scope<'_, '_> {
     }
 
     /// Returns the position of its charge in the plan.
-    pub const fn place(&self) -> usize {
+    pub const fn charge_index(&self) -> usize {
         self.index
     }
 
@@ -103,25 +103,25 @@ impl Scope<'_, '_> {
 impl<'a, 'p> Answer<'a, 'p> {
     /// Combines a decision with its plan.
     pub const fn new(rules: &'a Ruleset, plan: &'a Plan<'p>, decision: &'a Decision) -> Self {
-        let asked = Asked { model: "", expected: None };
-        Self { rules, plan, decision, outage: None, over: None, asked }
+        let context = AnswerContext { model: "", expected: None };
+        Self { rules, plan, decision, outage: None, over: None, context }
     }
 
     /// Adds the facts about the queries of the call.
     #[must_use]
-    pub const fn to(self, asked: Asked<'a>) -> Self {
-        Self { asked, ..self }
+    pub const fn with_context(self, context: AnswerContext<'a>) -> Self {
+        Self { context, ..self }
     }
 
     /// Turns the answer into a denial if a charge was counted beyond its limit. Some rules count
     /// charges that do not fit, because they report work that is already done; the protocol server
     /// then decides whether to answer with a denial.
     #[must_use]
-    pub fn tallied(self) -> Self {
+    pub fn deny_if_exceeded(self) -> Self {
         if !self.decision.is_allowed() {
             return self;
         }
-        let over = self.refusing().map(|scope| {
+        let over = self.denying_limit().map(|scope| {
             let limits = scope.charge.limits().iter();
             let limit = limits.take_while(|limit| !ptr::eq(*limit, scope.limit)).count();
             Hit { charge: scope.index, limit }
@@ -131,7 +131,7 @@ impl<'a, 'p> Answer<'a, 'p> {
 
     /// Returns the limit that denies a counted request: an exceeded limit that is not a quota, or
     /// else an exceeded quota if all quotas are exceeded.
-    fn refusing(&self) -> Option<Scope<'a, 'p>> {
+    fn denying_limit(&self) -> Option<Scope<'a, 'p>> {
         let over = || self.scopes().filter(|scope| self.is_over(scope));
         let is_quota = |scope: &Scope<'_, '_>| scope.charge.rule().quota;
         let limit = over().find(|scope| !is_quota(scope));
@@ -198,11 +198,11 @@ impl<'a, 'p> Answer<'a, 'p> {
 
     /// Returns every limit that was checked.
     pub fn scopes(&self) -> impl Iterator<Item = Scope<'a, 'p>> + use<'a, 'p> {
-        self.checked().filter(|scope| !scope.charge.is_gate())
+        self.limits_and_gates().filter(|scope| !scope.charge.is_gate())
     }
 
     /// Returns every limit and every gate.
-    fn checked(&self) -> impl Iterator<Item = Scope<'a, 'p>> + use<'a, 'p> {
+    fn limits_and_gates(&self) -> impl Iterator<Item = Scope<'a, 'p>> + use<'a, 'p> {
         let limits = self.plan.charges().iter().enumerate().flat_map(|(index, charge)| {
             let limits = charge.limits().iter().zip(charge.texts());
             limits.map(move |(limit, text)| (index, charge, limit, text))
@@ -246,7 +246,7 @@ impl<'a, 'p> Answer<'a, 'p> {
             Decision::Deny(deny) => deny.hit,
             Decision::Never(never) => never.hit,
         };
-        self.checked().filter(|scope| scope.index == charge).nth(limit)
+        self.limits_and_gates().filter(|scope| scope.index == charge).nth(limit)
     }
 
     /// Returns the reason of a denial as one word: `HIT_USER_MODEL_LIMIT`, `EXCEEDS_…` if the cost
@@ -297,13 +297,13 @@ impl<'a, 'p> Answer<'a, 'p> {
 
     /// Returns the model that all queries name; empty if they name none or different ones.
     pub const fn model(&self) -> &'a str {
-        self.asked.model
+        self.context.model
     }
 
     /// Returns the largest output cap that would be admitted, for a denial by tokens or money. A
     /// smaller cap does not help against any other limit.
     pub fn forecast(&self) -> Option<Forecast> {
-        let expected = self.asked.expected?;
+        let expected = self.context.expected?;
         let unit = self.hit()?.limit.unit();
         if !matches!(unit, Unit::Tokens | Unit::InputTokens | Unit::OutputTokens | Unit::Usd) {
             return None;

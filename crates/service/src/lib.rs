@@ -5,5 +5,7 @@ pub mod answer;
 mod observer;
 mod service;
 
-pub use observer::{Decided, Effect, Failed, Followed, Observer, Operation, Unanswered};
-pub use service::{Failure, Question, Service};
+pub use observer::{
+    ChangeEvent, DecisionEvent, Effect, FailureEvent, Observer, Operation, UnansweredEvent,
+};
+pub use service::{DecisionMode, Service, ServiceError};

@@ -10,22 +10,22 @@ use crate::answer::Answer;
 /// A receiver of all decisions and their outcomes, such as the metrics and the decision log.
 pub trait Observer: Send + Sync {
     /// Receives a decision.
-    fn decided(&self, decided: &Decided<'_, '_, '_>);
+    fn on_decision(&self, event: &DecisionEvent<'_, '_, '_>);
 
     /// Receives a change of an earlier admission, booking or counter.
-    fn followed(&self, followed: &Followed<'_, '_>);
+    fn on_change(&self, event: &ChangeEvent<'_, '_>);
 
     /// Receives a request without a decision: the store failed, and no outage policy decided
     /// instead.
-    fn failed(&self, _failed: &Failed<'_, '_, '_>) {}
+    fn on_failure(&self, _event: &FailureEvent<'_, '_, '_>) {}
 
     /// Receives a store call with an unknown outcome: the store did not answer, or the caller
     /// stopped waiting. The change may or may not have happened.
-    fn unanswered(&self, _unanswered: &Unanswered) {}
+    fn on_unanswered(&self, _event: &UnansweredEvent) {}
 }
 
 /// A decision with the query and the answer.
-pub struct Decided<'a, 'q, 'p> {
+pub struct DecisionEvent<'a, 'q, 'p> {
     /// The query; of a batch, the first.
     pub query: &'a Query<'q>,
     /// The decision with its plan.
@@ -39,7 +39,7 @@ pub struct Decided<'a, 'q, 'p> {
 }
 
 /// A request that got no decision because the store failed.
-pub struct Failed<'a, 'q, 'p> {
+pub struct FailureEvent<'a, 'q, 'p> {
     /// The query; of a batch, the first.
     pub query: &'a Query<'q>,
     /// The plan that was not charged.
@@ -52,7 +52,7 @@ pub struct Failed<'a, 'q, 'p> {
 
 /// A store call whose outcome is unknown.
 #[derive(Clone, Copy, Debug)]
-pub struct Unanswered {
+pub struct UnansweredEvent {
     /// Id of the request.
     pub id: Id,
     /// The operation of the call.
@@ -62,7 +62,7 @@ pub struct Unanswered {
 }
 
 /// A change of an earlier admission, booking or counter.
-pub struct Followed<'a, 'p> {
+pub struct ChangeEvent<'a, 'p> {
     /// Id of the request.
     pub id: Id,
     /// The operation that made the change.

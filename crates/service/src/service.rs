@@ -12,12 +12,14 @@ use sluicegate_core::time::{Clock, Span, Timestamp};
 use sluicegate_core::{Decision, Id, Limiter, Plan};
 use sluicegate_store::{AnyStore, SharedClock};
 
-use crate::answer::{Answer, Asked};
-use crate::observer::{Decided, Effect, Failed, Followed, Observer, Operation, Unanswered};
+use crate::answer::{Answer, AnswerContext};
+use crate::observer::{
+    ChangeEvent, DecisionEvent, Effect, FailureEvent, Observer, Operation, UnansweredEvent,
+};
 
 /// A kind of request that is answered with a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Question {
+pub enum DecisionMode {
     /// Charges now or denies.
     Acquire,
     /// Charges now, and also denies if a rule counted more than its limit.
@@ -28,7 +30,7 @@ pub enum Question {
     Book,
 }
 
-impl Question {
+impl DecisionMode {
     const fn operation(self) -> Operation {
         match self {
             Self::Acquire | Self::Tally => Operation::Acquire,
@@ -42,13 +44,13 @@ impl Question {
 pub struct Service {
     limiter: Limiter<AnyStore>,
     clock: SharedClock,
-    ids: Ids,
+    ids: IdGenerator,
     observers: Vec<Box<dyn Observer>>,
 }
 
 /// A request that got no decision.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Failure {
+pub enum ServiceError {
     /// The query is invalid.
     #[error(transparent)]
     Plan(#[from] PlanError),
@@ -65,7 +67,7 @@ impl Service {
         observers: Vec<Box<dyn Observer>>,
     ) -> Self {
         let clock = SharedClock::new(clock);
-        Self { limiter, clock, ids: Ids::new(), observers }
+        Self { limiter, clock, ids: IdGenerator::new(), observers }
     }
 
     /// Returns the limiter.
@@ -88,25 +90,25 @@ impl Service {
         RequestId::ours(self.ids.next())
     }
 
-    /// Decides on one or several queries as one plan, and passes the answer to `tell`.
+    /// Decides on one or several queries as one plan, and passes the answer to `encode`.
     ///
-    /// `tell` runs while the rules of the plan are still borrowed, so it can encode the answer
+    /// `encode` runs while the rules of the plan are still borrowed, so it can encode the answer
     /// without copying them.
     pub async fn decide<T>(
         &self,
         queries: &[Query<'_>],
-        question: Question,
-        tell: impl FnOnce(&Answer<'_, '_>) -> T,
-    ) -> Result<T, Failure> {
-        let began = self.clock.now();
+        mode: DecisionMode,
+        encode: impl FnOnce(&Answer<'_, '_>) -> T,
+    ) -> Result<T, ServiceError> {
+        let started = self.clock.now();
         let rules = self.limiter.rules();
-        let plan = plan(&rules, queries, &began)?;
-        let operation = question.operation();
-        let (plan, verdict) = match plan.ban(began) {
+        let plan = plan(&rules, queries, &started)?;
+        let operation = mode.operation();
+        let (plan, verdict) = match plan.ban(started) {
             Some((ban, decision)) => (ban, Ok(Verdict { decision, outage: None })),
             None => {
-                let waiting = self.waiting(plan.id.id, operation, began);
-                let verdict = waiting.heard(match operation {
+                let call = self.start_call(plan.id.id, operation, started);
+                let verdict = call.finish(match operation {
                     Operation::Peek => self.limiter.peek(&plan).await,
                     Operation::Book => self.limiter.book(&plan).await,
                     _ => self.limiter.acquire(&plan).await,
@@ -117,34 +119,36 @@ impl Service {
         let Verdict { decision, outage } = match verdict {
             Ok(verdict) => verdict,
             Err(error) => {
-                self.failed(queries, &plan, operation, &error, began);
+                self.notify_failure(queries, &plan, operation, &error, started);
                 return Err(error.into());
             }
         };
-        let answer = Answer::new(&rules, &plan, &decision).by_policy(outage).to(Asked::by(queries));
-        let answer = if question == Question::Tally { answer.tallied() } else { answer };
+        let answer = Answer::new(&rules, &plan, &decision)
+            .by_policy(outage)
+            .with_context(AnswerContext::of(queries));
+        let answer = if mode == DecisionMode::Tally { answer.deny_if_exceeded() } else { answer };
         if let Some(query) = queries.first() {
-            self.decided(query, answer, operation, None, began);
+            self.notify_decision(query, answer, operation, None, started);
         }
-        Ok(tell(&answer))
+        Ok(encode(&answer))
     }
 
-    /// Claims a booking, and passes the result to `tell`.
+    /// Claims a booking, and passes the result to `encode`.
     pub async fn claim<T>(
         &self,
         query: &Query<'_>,
         claimant: Id,
-        tell: impl FnOnce(&Ruleset, &Plan<'_>, Claim) -> T,
-    ) -> Result<T, Failure> {
-        let began = self.clock.now();
+        encode: impl FnOnce(&Ruleset, &Plan<'_>, Claim) -> T,
+    ) -> Result<T, ServiceError> {
+        let started = self.clock.now();
         let rules = self.limiter.rules();
-        let plan = rules.plan(query, began)?;
-        let (plan, claim) = match plan.ban(began) {
+        let plan = rules.plan(query, started)?;
+        let (plan, claim) = match plan.ban(started) {
             Some((ban, Decision::Deny(deny))) => (ban, Claim::Deny(deny)),
             Some((ban, Decision::Never(never))) => (ban, Claim::Never(never)),
             _ => {
-                let waiting = self.waiting(plan.id.id, Operation::Claim, began);
-                let claim = waiting.heard(self.limiter.store().claim(&plan, claimant).await)?;
+                let call = self.start_call(plan.id.id, Operation::Claim, started);
+                let claim = call.finish(self.limiter.store().claim(&plan, claimant).await)?;
                 (plan, claim)
             }
         };
@@ -161,124 +165,132 @@ impl Service {
         match decision {
             Ok(decision) => {
                 let answer = Answer::new(&rules, &plan, &decision);
-                self.decided(query, answer, Operation::Claim, Some(claimant), began);
+                self.notify_decision(query, answer, Operation::Claim, Some(claimant), started);
             }
-            Err((at, effect)) => self.followed(query.id.id, Operation::Claim, at, effect, began),
+            Err((at, effect)) => {
+                self.notify_change(query.id.id, Operation::Claim, at, effect, started)
+            }
         }
-        Ok(tell(&rules, &plan, claim))
+        Ok(encode(&rules, &plan, claim))
     }
 
     /// Replaces the estimate of an admission with its actual cost.
     pub async fn settle(&self, handle: &Handle, cost: &Cost) -> Result<Ended, store::Error> {
-        let began = self.clock.now();
-        let waiting = self.waiting(handle.id, Operation::Settle, began);
-        let ended = waiting.heard(self.limiter.settle(handle, cost).await)?;
-        self.ended(Operation::Settle, handle, Some(cost), ended, began);
+        let started = self.clock.now();
+        let call = self.start_call(handle.id, Operation::Settle, started);
+        let ended = call.finish(self.limiter.settle(handle, cost).await)?;
+        self.notify_end(Operation::Settle, handle, Some(cost), ended, started);
         Ok(ended)
     }
 
     /// Frees the concurrency slots of an admission.
     pub async fn release(&self, handle: &Handle) -> Result<Ended, store::Error> {
-        let began = self.clock.now();
-        let waiting = self.waiting(handle.id, Operation::Release, began);
-        let ended = waiting.heard(self.limiter.release(handle).await)?;
-        self.ended(Operation::Release, handle, None, ended, began);
+        let started = self.clock.now();
+        let call = self.start_call(handle.id, Operation::Release, started);
+        let ended = call.finish(self.limiter.release(handle).await)?;
+        self.notify_end(Operation::Release, handle, None, ended, started);
         Ok(ended)
     }
 
     /// Gives back all charges of an admission whose work did not run.
     pub async fn cancel(&self, handle: &Handle) -> Result<Ended, store::Error> {
-        let began = self.clock.now();
-        let waiting = self.waiting(handle.id, Operation::Cancel, began);
-        let ended = waiting.heard(self.limiter.cancel(handle).await)?;
-        self.ended(Operation::Cancel, handle, None, ended, began);
+        let started = self.clock.now();
+        let call = self.start_call(handle.id, Operation::Cancel, started);
+        let ended = call.finish(self.limiter.cancel(handle).await)?;
+        self.notify_end(Operation::Cancel, handle, None, ended, started);
         Ok(ended)
     }
 
     /// Extends the leases and the hold of an admission.
     pub async fn renew(&self, handle: &Handle) -> Result<Renewed, store::Error> {
-        let began = self.clock.now();
-        let waiting = self.waiting(handle.id, Operation::Renew, began);
-        let renewed = waiting.heard(self.limiter.renew(handle).await)?;
+        let started = self.clock.now();
+        let call = self.start_call(handle.id, Operation::Renew, started);
+        let renewed = call.finish(self.limiter.renew(handle).await)?;
         let effect = Effect::Renewed { until: renewed.until };
-        self.followed(handle.id, Operation::Renew, Some(renewed.at), effect, began);
+        self.notify_change(handle.id, Operation::Renew, Some(renewed.at), effect, started);
         Ok(renewed)
     }
 
     /// Gives back the charges of a query without naming an admission, and passes the remaining
-    /// usage to `tell`.
+    /// usage to `encode`.
     pub async fn refund<T>(
         &self,
         query: &Query<'_>,
-        tell: impl FnOnce(&Ruleset, &Plan<'_>, Usage) -> T,
-    ) -> Result<T, Failure> {
-        let began = self.clock.now();
+        encode: impl FnOnce(&Ruleset, &Plan<'_>, Usage) -> T,
+    ) -> Result<T, ServiceError> {
+        let started = self.clock.now();
         let rules = self.limiter.rules();
-        let plan = rules.plan(query, began)?;
-        let waiting = self.waiting(plan.id.id, Operation::Refund, began);
-        let usage = match waiting.heard(self.limiter.store().refund(&plan).await) {
+        let plan = rules.plan(query, started)?;
+        let call = self.start_call(plan.id.id, Operation::Refund, started);
+        let usage = match call.finish(self.limiter.store().refund(&plan).await) {
             Ok(usage) => usage,
             Err(error) => {
-                self.failed(std::slice::from_ref(query), &plan, Operation::Refund, &error, began);
+                self.notify_failure(
+                    std::slice::from_ref(query),
+                    &plan,
+                    Operation::Refund,
+                    &error,
+                    started,
+                );
                 return Err(error.into());
             }
         };
         let effect = Effect::Refunded { plan: &plan };
-        self.followed(query.id.id, Operation::Refund, Some(usage.at), effect, began);
-        Ok(tell(&rules, &plan, usage))
+        self.notify_change(query.id.id, Operation::Refund, Some(usage.at), effect, started);
+        Ok(encode(&rules, &plan, usage))
     }
 
     /// Deletes the usage of the counters that a query is charged on, and passes the affected plan
-    /// to `tell`. `chosen` selects rules by name.
+    /// to `encode`. `selects` selects rules by name.
     pub async fn reset<T>(
         &self,
         query: &Query<'_>,
-        chosen: impl Fn(&str) -> bool,
-        tell: impl FnOnce(&Plan<'_>) -> T,
-    ) -> Result<T, Failure> {
-        let began = self.clock.now();
+        selects: impl Fn(&str) -> bool,
+        encode: impl FnOnce(&Plan<'_>) -> T,
+    ) -> Result<T, ServiceError> {
+        let started = self.clock.now();
         let rules = self.limiter.rules();
-        let plan = rules.plan(query, began)?;
+        let plan = rules.plan(query, started)?;
         let places = plan.charges().iter().enumerate();
-        let places = places.filter(|(_, charge)| chosen(&charge.rule().name));
+        let places = places.filter(|(_, charge)| selects(&charge.rule().name));
         let places: Vec<_> = places.map(|(place, _)| place).collect();
-        let plan = plan.with_only(&places);
-        let waiting = self.waiting(plan.id.id, Operation::Reset, began);
-        let at = waiting.heard(self.limiter.reset(&plan).await)?;
+        let plan = plan.only(&places);
+        let call = self.start_call(plan.id.id, Operation::Reset, started);
+        let at = call.finish(self.limiter.reset(&plan).await)?;
         let effect = Effect::Reset { plan: &plan };
-        self.followed(query.id.id, Operation::Reset, Some(at), effect, began);
-        Ok(tell(&plan))
+        self.notify_change(query.id.id, Operation::Reset, Some(at), effect, started);
+        Ok(encode(&plan))
     }
 
     /// Closes the gates of a query's rules for `span`; see [`Store::close`](store::Store::close).
-    pub async fn close(&self, query: &Query<'_>, span: Span) -> Result<Shut, Failure> {
+    pub async fn close(&self, query: &Query<'_>, span: Span) -> Result<Shut, ServiceError> {
         let rules = self.limiter.rules();
         let plan = rules.plan(query, &self.clock)?;
         Ok(self.limiter.close(&plan, span).await?)
     }
 
-    fn decided(
+    fn notify_decision(
         &self,
         query: &Query<'_>,
         answer: Answer<'_, '_>,
         operation: Operation,
         claimant: Option<Id>,
-        began: Timestamp,
+        started: Timestamp,
     ) {
-        let latency = self.clock.now().since(began);
-        let decided = Decided { query, answer, operation, claimant, latency };
+        let latency = self.clock.now().since(started);
+        let event = DecisionEvent { query, answer, operation, claimant, latency };
         for observer in &self.observers {
-            observer.decided(&decided);
+            observer.on_decision(&event);
         }
     }
 
-    fn failed(
+    fn notify_failure(
         &self,
         queries: &[Query<'_>],
         plan: &Plan<'_>,
         operation: Operation,
         error: &store::Error,
-        began: Timestamp,
+        started: Timestamp,
     ) {
         // The other errors are about the request, not about the store.
         let of_store = matches!(
@@ -286,46 +298,53 @@ impl Service {
             store::Error::Unavailable(_) | store::Error::ClockSkew | store::Error::Full
         );
         let Some(query) = queries.first().filter(|_| of_store) else { return };
-        let latency = self.clock.now().since(began);
-        let failed = Failed { query, plan, operation, latency };
+        let latency = self.clock.now().since(started);
+        let event = FailureEvent { query, plan, operation, latency };
         for observer in &self.observers {
-            observer.failed(&failed);
+            observer.on_failure(&event);
         }
     }
 
-    fn ended(
+    fn notify_end(
         &self,
         operation: Operation,
         handle: &Handle,
         cost: Option<&Cost>,
-        ended: EndResult,
-        began: Timestamp,
+        ended: Ended,
+        started: Timestamp,
     ) {
         let EndResult { at, replayed } = ended;
         let effect = Effect::Ended { replayed, claimant: handle.claimant, cost };
-        self.followed(handle.id, operation, Some(at), effect, began);
+        self.notify_change(handle.id, operation, Some(at), effect, started);
     }
 
-    fn followed(
+    fn notify_change(
         &self,
         id: Id,
         operation: Operation,
         at: Option<Timestamp>,
         effect: Effect<'_, '_>,
-        began: Timestamp,
+        started: Timestamp,
     ) {
-        let latency = self.clock.now().since(began);
-        let followed = Followed { id, operation, at, effect, latency };
+        let latency = self.clock.now().since(started);
+        let event = ChangeEvent { id, operation, at, effect, latency };
         for observer in &self.observers {
-            observer.followed(&followed);
+            observer.on_change(&event);
         }
     }
 
     /// Starts a store call. If the call is dropped without a known outcome, it notifies the
     /// observers.
-    fn waiting(&self, id: Id, operation: Operation, began: Timestamp) -> Waiting<'_> {
+    fn start_call(&self, id: Id, operation: Operation, started: Timestamp) -> StoreCall<'_> {
         let (observers, clock) = (&self.observers[..], &self.clock as &dyn Clock);
-        Waiting { observers, clock, id, operation, began, known: operation == Operation::Peek }
+        StoreCall {
+            observers,
+            clock,
+            id,
+            operation,
+            started,
+            outcome_known: operation == Operation::Peek,
+        }
     }
 
     /// Runs a store operation with the plan of a query.
@@ -333,7 +352,7 @@ impl Service {
         &self,
         query: &Query<'_>,
         run: impl AsyncFnOnce(&AnyStore, &Ruleset, &Plan<'_>) -> Result<T, store::Error>,
-    ) -> Result<T, Failure> {
+    ) -> Result<T, ServiceError> {
         let rules = self.limiter.rules();
         let plan = rules.plan(query, &self.clock)?;
         Ok(run(self.limiter.store(), &rules, &plan).await?)
@@ -341,30 +360,30 @@ impl Service {
 }
 
 /// A store call in flight.
-struct Waiting<'a> {
+struct StoreCall<'a> {
     observers: &'a [Box<dyn Observer>],
     clock: &'a dyn Clock,
     id: Id,
     operation: Operation,
-    began: Timestamp,
+    started: Timestamp,
     /// True if the outcome is known; always true for a call that changes nothing.
-    known: bool,
+    outcome_known: bool,
 }
 
-impl Waiting<'_> {
+impl StoreCall<'_> {
     /// Records the result and passes it on. After `Unavailable` the outcome is unknown.
-    fn heard<T>(mut self, answer: Result<T, store::Error>) -> Result<T, store::Error> {
-        self.known |= !matches!(answer, Err(store::Error::Unavailable(_)));
+    fn finish<T>(mut self, answer: Result<T, store::Error>) -> Result<T, store::Error> {
+        self.outcome_known |= !matches!(answer, Err(store::Error::Unavailable(_)));
         answer
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for StoreCall<'_> {
     fn drop(&mut self) {
-        if !self.known {
-            let latency = self.clock.now().since(self.began);
-            let unanswered = Unanswered { id: self.id, operation: self.operation, latency };
-            self.observers.iter().for_each(|observer| observer.unanswered(&unanswered));
+        if !self.outcome_known {
+            let latency = self.clock.now().since(self.started);
+            let event = UnansweredEvent { id: self.id, operation: self.operation, latency };
+            self.observers.iter().for_each(|observer| observer.on_unanswered(&event));
         }
     }
 }
@@ -380,12 +399,12 @@ fn plan<'a>(
 }
 
 /// Generator of unique ids: random for this process, then counted up.
-struct Ids {
+struct IdGenerator {
     process: u64,
     next: AtomicU64,
 }
 
-impl Ids {
+impl IdGenerator {
     fn new() -> Self {
         // The standard library's source of random keys, which needs no further crate.
         let random = || RandomState::new().build_hasher().finish();

@@ -41,13 +41,13 @@ fn status_json(id: &str, seen: &Sighting) -> serde_json::Value {
 
 #[cfg(test)]
 mod tests {
-    use sluicegate_server::auth::{ENDPOINTS, Endpoint, Scope};
+    use sluicegate_server::auth::{AuthScope, ENDPOINTS, Endpoint};
 
     #[test]
     fn the_route_has_a_scope() {
         let routes = format!("{:?}", super::router(super::Tracker::default()));
         let of_jobs = Endpoint::of("GET", "/v1/jobs/j1").expect("an endpoint");
-        assert_eq!(of_jobs.scope, Scope::Queue);
+        assert_eq!(of_jobs.scope, AuthScope::Queue);
         let routes = routes.split("fallback_router").next().unwrap_or_default();
         let paths: Vec<_> = routes.split('"').filter(|text| text.starts_with('/')).collect();
         assert!(!paths.is_empty(), "{routes}");

@@ -23,7 +23,7 @@ use sluicegate_core::query::{Cost, Query};
 use sluicegate_core::rule::Mode;
 use sluicegate_core::{Group, Limiter, Rule, Ruleset, Span, Timestamp};
 use sluicegate_server::decision_log::{DecisionLog, Options};
-use sluicegate_service::{Question, Service};
+use sluicegate_service::{DecisionMode, Service};
 use sluicegate_store::memory::Capacity;
 use sluicegate_store::{AnyStore, Memory};
 use sluicegate_testkit::ManualClock;
@@ -338,7 +338,7 @@ impl InProcessService {
         query.cost = Cost { input_tokens: Some(tokens), ..Cost::default() };
         query.hold = hold.then_some(Span::from_secs(60));
         let queries = [query];
-        let decided = self.service.decide(&queries, Question::Acquire, |answer| {
+        let decided = self.service.decide(&queries, DecisionMode::Acquire, |answer| {
             answer.decision().is_allowed().then(|| answer.plan().handle())
         });
         block_on(decided).expect("a decision")

@@ -17,7 +17,7 @@ use sluicegate_dispatch::{
     LearnOptions, Metrics, PROVIDER, Stop, Strategy, TIER, Tier, Tracker, Worker, worker,
 };
 use sluicegate_queue::{DeliveryTime, Embedded, JobId, Message, Options, Queue, WallClock};
-use sluicegate_service::{Decided, Followed, Observer, Operation, Service};
+use sluicegate_service::{ChangeEvent, DecisionEvent, Observer, Operation, Service};
 use sluicegate_store::memory::Capacity;
 use sluicegate_store::{AnyStore, Memory, MonotonicClock};
 use sluicegate_testkit::judge::{judge, judge_arrivals, longest_way};
@@ -191,7 +191,7 @@ impl Bench {
 struct Admits(Arc<Mutex<Vec<Timestamp>>>);
 
 impl Observer for Admits {
-    fn decided(&self, decided: &Decided<'_, '_, '_>) {
+    fn on_decision(&self, decided: &DecisionEvent<'_, '_, '_>) {
         let goes = matches!(decided.operation, Operation::Acquire | Operation::Claim)
             && matches!(decided.answer.decision(), Decision::Allow(_))
             && decided.query.get(TIER) != Some(Tier::Dispatch.word());
@@ -201,7 +201,7 @@ impl Observer for Admits {
         }
     }
 
-    fn followed(&self, _: &Followed<'_, '_>) {}
+    fn on_change(&self, _: &ChangeEvent<'_, '_>) {}
 }
 
 /// Waits until `look` finds what is expected.

@@ -270,8 +270,8 @@ impl Proxy {
         let address = socket.local_addr().expect("an address");
         let app = gateway.router(Arc::new(|| Readiness::Ready));
         let bounds = listener::Options {
-            tell_peer: true,
-            tell_doubts: true,
+            expose_peer: true,
+            mark_ambiguous_length: true,
             body_timeout: None,
             ..listener::Options::default()
         };

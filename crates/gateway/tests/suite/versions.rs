@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use sluicegate_http::listener::{self, Stats};
-use sluicegate_http::tls::{Files, Tls};
+use sluicegate_http::tls::{Tls, TlsFiles};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
@@ -48,8 +48,8 @@ async fn an_upstream_with_a_certificate_is_checked() {
     let (certificate, key) = (folder.path().join("cert.pem"), folder.path().join("key.pem"));
     std::fs::write(&certificate, made.cert.pem()).expect("written");
     std::fs::write(&key, made.signing_key.serialize_pem()).expect("written");
-    let tls =
-        Tls::load(Files { certificate: certificate.clone(), key, client_ca: None }).expect("TLS");
+    let tls = Tls::load(TlsFiles { certificate: certificate.clone(), key, client_ca: None })
+        .expect("TLS");
     let socket = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = socket.local_addr().expect("an address").port();
     let app = axum::Router::new().fallback(|request: axum::extract::Request| async move {

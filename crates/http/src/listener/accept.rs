@@ -42,14 +42,14 @@ fn is_of_one_connection(error: &io::Error) -> bool {
 }
 
 /// Refused connections and accept errors, collected for one log line per interval.
-pub(super) struct Troubles {
+pub(super) struct AcceptProblems {
     every: Interval,
     refused: u64,
     failed: u64,
     last_error: Option<io::Error>,
 }
 
-impl Troubles {
+impl AcceptProblems {
     pub(super) fn new() -> Self {
         let mut every = interval(LOG_INTERVAL);
         // After a quiet time the first problem is logged at once, the next a second later.
@@ -122,15 +122,15 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn troubles_are_reported_at_once_and_then_once_a_second() {
-        let mut troubles = Troubles::new();
+    async fn problems_are_reported_at_once_and_then_once_a_second() {
+        let mut problems = AcceptProblems::new();
         let mut reports = 0;
         let flood = async {
             loop {
                 for _ in 0..1_000 {
-                    troubles.refused();
+                    problems.refused();
                 }
-                troubles.report().await;
+                problems.report().await;
                 reports += 1;
             }
         };
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn without_troubles_there_is_no_report() {
-        timeout(Duration::from_secs(60), Troubles::new().report()).await.unwrap_err();
+    async fn without_problems_there_is_no_report() {
+        timeout(Duration::from_secs(60), AcceptProblems::new().report()).await.unwrap_err();
     }
 }

@@ -13,7 +13,7 @@ use hyper::body::Incoming;
 use pin_project_lite::pin_project;
 use tokio::time::{Sleep, sleep};
 
-use super::pulse::Work;
+use super::activity::RequestActivity;
 
 /// The error in a request body that did not arrive in time.
 ///
@@ -28,7 +28,7 @@ pub struct BodyTimeout(
 
 pin_project! {
     /// A request body that must be complete within `timeout`.
-    pub(super) struct Timed {
+    pub(super) struct TimedBody {
         body: Incoming,
         timeout: Option<Duration>,
         // Created at the first wait: most bodies arrive with their header.
@@ -37,13 +37,13 @@ pin_project! {
     }
 }
 
-impl Timed {
+impl TimedBody {
     pub(super) fn new(body: Incoming, timeout: Option<Duration>) -> Self {
         Self { body, timeout, deadline: None }
     }
 }
 
-impl http_body::Body for Timed {
+impl http_body::Body for TimedBody {
     type Data = Bytes;
     type Error = BoxError;
 
@@ -76,18 +76,18 @@ impl http_body::Body for Timed {
 }
 
 /// A response body that reports whether the server or the client makes the next step.
-pub(super) struct Watched {
+pub(super) struct TrackedBody {
     body: Body,
-    work: Work,
+    work: RequestActivity,
 }
 
-impl Watched {
-    pub(super) fn new(body: Body, work: Work) -> Self {
+impl TrackedBody {
+    pub(super) fn new(body: Body, work: RequestActivity) -> Self {
         Self { body, work }
     }
 }
 
-impl http_body::Body for Watched {
+impl http_body::Body for TrackedBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -98,8 +98,8 @@ impl http_body::Body for Watched {
         let polled = Pin::new(&mut self.body).poll_frame(cx);
         // hyper polls for the next frame only when the client has room for it.
         match polled {
-            Poll::Pending => self.work.ours(),
-            Poll::Ready(_) => self.work.theirs(),
+            Poll::Pending => self.work.wait_for_server(),
+            Poll::Ready(_) => self.work.wait_for_client(),
         }
         polled
     }

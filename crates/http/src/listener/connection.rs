@@ -14,9 +14,9 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
-use super::framing::Inspected;
-use super::gathered::Gathered;
-use super::pulse::Pulse;
+use super::activity::Activity;
+use super::combined_writes::CombinedWrites;
+use super::framing::InspectedStream;
 use super::service::App;
 use super::{Options, Peer, Stats};
 use crate::tls::Tls;
@@ -31,7 +31,7 @@ const RESETS_PENDING_MAX: usize = 20;
 const RESETS_LOCAL_MAX: usize = 1024;
 
 /// Everything that the connections of a listener share.
-pub(super) struct Connector {
+pub(super) struct ConnectionHandler {
     app: Router,
     options: Options,
     tls: Option<Arc<Tls>>,
@@ -39,7 +39,7 @@ pub(super) struct Connector {
     http: auto::Builder<TokioExecutor>,
 }
 
-impl Connector {
+impl ConnectionHandler {
     pub(super) fn new(
         app: Router,
         options: Options,
@@ -98,17 +98,17 @@ impl Connector {
         shutdown: &CancellationToken,
     ) -> Result<(), BoxError> {
         let Options { header_timeout, idle_timeout, body_timeout, .. } = self.options;
-        let peer = self.options.tell_peer.then_some(peer);
-        let pulse = Arc::new(Pulse::default());
-        let stream = Gathered::new(stream, self.options.gathers);
-        let (stream, findings) = Inspected::new(stream, self.options.tell_doubts);
+        let peer = self.options.expose_peer.then_some(peer);
+        let activity = Arc::new(Activity::default());
+        let stream = CombinedWrites::new(stream, self.options.combine_writes);
+        let (stream, inspection) = InspectedStream::new(stream, self.options.mark_ambiguous_length);
         let router = self.app.clone();
-        let app = App { router, body_timeout, peer, findings, pulse: Arc::clone(&pulse) };
+        let app = App { router, body_timeout, peer, inspection, activity: Arc::clone(&activity) };
         let io = TokioIo::new(stream);
         // A handler that answers 101 takes over the connection; most never do.
         let mut connection = pin!(self.http.serve_connection_with_upgrades(io, app));
 
-        let mut patience = header_timeout.min(idle_timeout);
+        let mut wait = header_timeout.min(idle_timeout);
         let mut seen = 0;
         let mut is_closing = false;
         loop {
@@ -118,26 +118,26 @@ impl Connector {
                 biased;
                 ended = connection.as_mut() => return ended,
                 () = shutdown.cancelled(), if !is_closing => {
-                    if pulse.is_unborn() {
+                    if activity.has_no_requests() {
                         return Ok(());
                     }
                 }
-                () = sleep(patience) => {
-                    if !pulse.is_still(&mut seen) {
-                        patience = if is_closing { header_timeout } else { idle_timeout };
+                () = sleep(wait) => {
+                    if !activity.is_idle(&mut seen) {
+                        wait = if is_closing { header_timeout } else { idle_timeout };
                         continue;
                     }
                     if !is_closing {
                         self.stats.add_timed_out();
                     }
                     // It was never used, or the client does not even read the closing message.
-                    if is_closing || pulse.is_unborn() {
+                    if is_closing || activity.has_no_requests() {
                         return Ok(());
                     }
                 }
             }
             is_closing = true;
-            patience = header_timeout;
+            wait = header_timeout;
             connection.as_mut().graceful_shutdown();
         }
     }

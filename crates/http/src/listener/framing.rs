@@ -2,7 +2,7 @@
 //!
 //! hyper reads such a request by its chunks and drops the length, so that an application never sees
 //! the conflict. RFC 9112 allows that, but two proxies that choose differently see different
-//! requests in the same bytes (request smuggling). [`Inspected`] therefore parses the bytes on
+//! requests in the same bytes (request smuggling). [`InspectedStream`] therefore parses the bytes on
 //! their way to hyper. It never changes them, skips bodies, and keeps at most one line of a head.
 
 use std::io;
@@ -21,41 +21,41 @@ const HTTP2: &[u8] = b"PRI * HTTP/2.0";
 /// Marker in the extensions of a request that states its length twice, or that follows bytes that
 /// could not be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Doubtful;
+pub struct AmbiguousLength;
 
-/// Results of an [`Inspected`] stream, for the application on the same connection.
+/// Results of an [`InspectedStream`], for the application on the same connection.
 #[derive(Debug)]
-pub(super) struct Findings {
+pub(super) struct InspectionResult {
     /// Number of the first ambiguous request.
-    doubtful_from: AtomicU64,
+    ambiguous_from: AtomicU64,
     /// Number of requests that the application has received.
     requests: AtomicU64,
 }
 
-impl Findings {
+impl InspectionResult {
     /// Counts the next request of the connection and returns the marker if it is ambiguous. The
     /// application receives requests in the order in which their heads were read.
-    pub(super) fn next(&self) -> Option<Doubtful> {
+    pub(super) fn next(&self) -> Option<AmbiguousLength> {
         let number = self.requests.fetch_add(1, Relaxed);
-        (number >= self.doubtful_from.load(Relaxed)).then_some(Doubtful)
+        (number >= self.ambiguous_from.load(Relaxed)).then_some(AmbiguousLength)
     }
 }
 
 /// A stream whose requests are inspected, if enabled.
-pub(super) struct Inspected<S> {
+pub(super) struct InspectedStream<S> {
     stream: S,
     inspector: Option<Inspector>,
 }
 
-impl<S> Inspected<S> {
-    pub(super) fn new(stream: S, inspects: bool) -> (Self, Option<Arc<Findings>>) {
+impl<S> InspectedStream<S> {
+    pub(super) fn new(stream: S, inspects: bool) -> (Self, Option<Arc<InspectionResult>>) {
         let inspector = inspects.then(Inspector::new);
-        let findings = inspector.as_ref().map(|inspector| Arc::clone(&inspector.findings));
-        (Self { stream, inspector }, findings)
+        let inspection = inspector.as_ref().map(|inspector| Arc::clone(&inspector.inspection));
+        (Self { stream, inspector }, inspection)
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Inspected<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for InspectedStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -70,7 +70,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Inspected<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Inspected<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for InspectedStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -102,12 +102,12 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Inspected<S> {
 
 /// The parser's position in a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ParseState {
     /// Before a request; empty lines are skipped.
     Between,
-    Head(Head),
+    Head(HeadLengths),
     /// The remaining bytes of a body, or of a chunk and its line break.
-    Skip(u64, After),
+    Skip(u64, SkippedPart),
     ChunkSize,
     Trailer,
     /// The rest of the connection is not inspected.
@@ -115,52 +115,52 @@ enum State {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum After {
+enum SkippedPart {
     Body,
     Chunk,
 }
 
 /// The length fields of a head so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Head {
+struct HeadLengths {
     length: Option<u64>,
     chunked: bool,
 }
 
 /// Bytes that could not be parsed. hyper refuses them as well; if it did not, everything after them
 /// would be ambiguous.
-struct Odd;
+struct Malformed;
 
 struct Inspector {
-    state: State,
+    state: ParseState,
     /// The beginning of a line whose end has not arrived.
     line: Vec<u8>,
     heads: u64,
-    findings: Arc<Findings>,
+    inspection: Arc<InspectionResult>,
 }
 
 impl Inspector {
     fn new() -> Self {
-        let findings = Findings { doubtful_from: u64::MAX.into(), requests: 0.into() };
-        let (state, line) = (State::Between, Vec::new());
-        Self { state, line, heads: 0, findings: Arc::new(findings) }
+        let inspection = InspectionResult { ambiguous_from: u64::MAX.into(), requests: 0.into() };
+        let (state, line) = (ParseState::Between, Vec::new());
+        Self { state, line, heads: 0, inspection: Arc::new(inspection) }
     }
 
     fn read(&mut self, mut bytes: &[u8]) {
-        while !bytes.is_empty() && self.state != State::Off {
+        while !bytes.is_empty() && self.state != ParseState::Off {
             bytes = match self.state {
-                State::Skip(left, after) => self.skip(left, after, bytes),
+                ParseState::Skip(left, after) => self.skip(left, after, bytes),
                 _ => self.gather(bytes),
             };
         }
     }
 
-    fn skip<'b>(&mut self, left: u64, after: After, bytes: &'b [u8]) -> &'b [u8] {
+    fn skip<'b>(&mut self, left: u64, after: SkippedPart, bytes: &'b [u8]) -> &'b [u8] {
         let here = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len());
         self.state = match (left - here as u64, after) {
-            (0, After::Body) => State::Between,
-            (0, After::Chunk) => State::ChunkSize,
-            (left, after) => State::Skip(left, after),
+            (0, SkippedPart::Body) => ParseState::Between,
+            (0, SkippedPart::Chunk) => ParseState::ChunkSize,
+            (left, after) => ParseState::Skip(left, after),
         };
         &bytes[here..]
     }
@@ -182,9 +182,9 @@ impl Inspector {
             self.line.clear();
             next
         };
-        self.state = next.unwrap_or_else(|Odd| {
-            self.findings.doubtful_from.store(self.heads, Relaxed);
-            State::Off
+        self.state = next.unwrap_or_else(|Malformed| {
+            self.inspection.ambiguous_from.store(self.heads, Relaxed);
+            ParseState::Off
         });
         rest
     }
@@ -203,43 +203,47 @@ impl Inspector {
     }
 
     /// Returns the state after a line, which is given without its `\n`.
-    fn next(&mut self, line: &[u8]) -> Result<State, Odd> {
+    fn next(&mut self, line: &[u8]) -> Result<ParseState, Malformed> {
         let (text, crlf) = match line.strip_suffix(b"\r") {
             Some(text) => (text, true),
             None => (line, false),
         };
         match self.state {
-            State::Between if text.is_empty() => Ok(State::Between),
-            State::Between if self.heads == 0 && text == HTTP2 => Ok(State::Off),
-            State::Between => Ok(State::Head(Head::default())),
-            State::Head(head) if text.is_empty() => self.end(head),
-            State::Head(head) => head.with(text).map(State::Head),
+            ParseState::Between if text.is_empty() => Ok(ParseState::Between),
+            ParseState::Between if self.heads == 0 && text == HTTP2 => Ok(ParseState::Off),
+            ParseState::Between => Ok(ParseState::Head(HeadLengths::default())),
+            ParseState::Head(head) if text.is_empty() => self.end(head),
+            ParseState::Head(head) => head.with(text).map(ParseState::Head),
             // From here on only CRLF ends a line.
-            _ if !crlf => Err(Odd),
-            State::ChunkSize => match chunk_size(text)? {
-                0 => Ok(State::Trailer),
-                size => Ok(State::Skip(size.checked_add(2).ok_or(Odd)?, After::Chunk)),
+            _ if !crlf => Err(Malformed),
+            ParseState::ChunkSize => match chunk_size(text)? {
+                0 => Ok(ParseState::Trailer),
+                size => {
+                    Ok(ParseState::Skip(size.checked_add(2).ok_or(Malformed)?, SkippedPart::Chunk))
+                }
             },
-            State::Trailer if text.is_empty() => Ok(State::Between),
-            State::Trailer => Ok(State::Trailer),
-            State::Skip(..) | State::Off => Ok(self.state),
+            ParseState::Trailer if text.is_empty() => Ok(ParseState::Between),
+            ParseState::Trailer => Ok(ParseState::Trailer),
+            ParseState::Skip(..) | ParseState::Off => Ok(self.state),
         }
     }
 
-    fn end(&mut self, head: Head) -> Result<State, Odd> {
+    fn end(&mut self, head: HeadLengths) -> Result<ParseState, Malformed> {
         let next = match head {
-            Head { length: Some(_), chunked: true } => return Err(Odd),
-            Head { length: None, chunked: true } => State::ChunkSize,
-            Head { length: None | Some(0), chunked: false } => State::Between,
-            Head { length: Some(length), chunked: false } => State::Skip(length, After::Body),
+            HeadLengths { length: Some(_), chunked: true } => return Err(Malformed),
+            HeadLengths { length: None, chunked: true } => ParseState::ChunkSize,
+            HeadLengths { length: None | Some(0), chunked: false } => ParseState::Between,
+            HeadLengths { length: Some(length), chunked: false } => {
+                ParseState::Skip(length, SkippedPart::Body)
+            }
         };
         self.heads += 1;
         Ok(next)
     }
 }
 
-impl Head {
-    fn with(mut self, field: &[u8]) -> Result<Self, Odd> {
+impl HeadLengths {
+    fn with(mut self, field: &[u8]) -> Result<Self, Malformed> {
         let colon = memchr::memchr(b':', field);
         // A name longer than the buffer is neither of the two fields.
         let Some(colon) = colon else { return Ok(self) };
@@ -248,22 +252,22 @@ impl Head {
             self.chunked = true;
         } else if name.eq_ignore_ascii_case(b"content-length") {
             if field.len() >= LINE_BYTES_MAX - 1 {
-                return Err(Odd);
+                return Err(Malformed);
             }
             let digits = std::str::from_utf8(value).ok().filter(|text| !text.starts_with('+'));
-            let length = digits.and_then(|text| text.parse().ok()).ok_or(Odd)?;
+            let length = digits.and_then(|text| text.parse().ok()).ok_or(Malformed)?;
             if self.length.replace(length).is_some_and(|before| before != length) {
-                return Err(Odd);
+                return Err(Malformed);
             }
         }
         Ok(self)
     }
 }
 
-fn chunk_size(line: &[u8]) -> Result<u64, Odd> {
+fn chunk_size(line: &[u8]) -> Result<u64, Malformed> {
     let digits = line.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
-    let digits = std::str::from_utf8(&line[..digits]).map_err(|_| Odd)?;
-    u64::from_str_radix(digits, 16).map_err(|_| Odd)
+    let digits = std::str::from_utf8(&line[..digits]).map_err(|_| Malformed)?;
+    u64::from_str_radix(digits, 16).map_err(|_| Malformed)
 }
 
 #[cfg(test)]
@@ -277,9 +281,9 @@ mod tests {
         for step in 1..=bytes.len() {
             let mut inspector = Inspector::new();
             bytes.as_bytes().chunks(step).for_each(|part| inspector.read(part));
-            let findings = inspector.findings;
+            let inspection = inspector.inspection;
             let found: String =
-                (0..8).map(|_| if findings.next().is_some() { '!' } else { '.' }).collect();
+                (0..8).map(|_| if inspection.next().is_some() { '!' } else { '.' }).collect();
             assert_eq!(found, expected, "{bytes:?} in steps of {step}");
             assert!(inspector.line.len() <= LINE_BYTES_MAX);
         }
@@ -333,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_in_doubt() {
+    fn bytes_that_cannot_be_parsed_are_ambiguous() {
         for length in ["+1", "1,1", "0x1", "-1", "", "99999999999999999999"] {
             check(&format!("{GET}P / HTTP/1.1\r\ncontent-length: {length}\r\n\r\n"), ".!!!!!!!");
         }

@@ -19,11 +19,11 @@
 //! as an idle client, and gets no more time.
 
 mod accept;
+mod activity;
 mod body;
+mod combined_writes;
 mod connection;
 mod framing;
-mod gathered;
-mod pulse;
 mod service;
 mod stats;
 
@@ -39,11 +39,11 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
 pub use self::body::BodyTimeout;
-pub use self::framing::Doubtful;
-pub use self::stats::{Counts, Stats};
+pub use self::framing::AmbiguousLength;
+pub use self::stats::{ListenerCounts, Stats};
 
-use self::accept::{Troubles, accept};
-use self::connection::Connector;
+use self::accept::{AcceptProblems, accept};
+use self::connection::ConnectionHandler;
 use crate::tls::Tls;
 
 /// Limits and options of a listener.
@@ -67,11 +67,11 @@ pub struct Options {
     pub shutdown_grace: Duration,
     /// Combines responses into one write. For protocols with many short responses on one
     /// connection, such as gRPC.
-    pub gathers: bool,
+    pub combine_writes: bool,
     /// Adds the client's address to the extensions of each request, as [`Peer`].
-    pub tell_peer: bool,
-    /// Adds [`Doubtful`] to the extensions of each request with an ambiguous length.
-    pub tell_doubts: bool,
+    pub expose_peer: bool,
+    /// Adds [`AmbiguousLength`] to the extensions of each request with an ambiguous length.
+    pub mark_ambiguous_length: bool,
 }
 
 /// The client at the other end of a request's connection, in the request's extensions.
@@ -93,9 +93,9 @@ impl Default for Options {
             header_bytes_max: 32 * 1024,
             streams_max: 256,
             shutdown_grace: Duration::from_secs(30),
-            gathers: false,
-            tell_peer: false,
-            tell_doubts: false,
+            combine_writes: false,
+            expose_peer: false,
+            mark_ambiguous_length: false,
         }
     }
 }
@@ -130,32 +130,32 @@ pub async fn serve(
     shutdown: CancellationToken,
 ) -> Result<(), Error> {
     let Options { connections_max, shutdown_grace: grace, .. } = options;
-    let connector = Arc::new(Connector::new(app, options, tls, Arc::clone(&stats)));
+    let handler = Arc::new(ConnectionHandler::new(app, options, tls, Arc::clone(&stats)));
     let mut connections = JoinSet::new();
-    let mut troubles = Troubles::new();
+    let mut problems = AcceptProblems::new();
     loop {
         tokio::select! {
             // Ended connections are removed before a new one is counted.
             biased;
             () = shutdown.cancelled() => break,
             Some(ended) = connections.join_next() => report(ended),
-            () = troubles.report() => {}
+            () = problems.report() => {}
             accepted = accept(|| listener.accept()) => match accepted {
                 Err(error) => {
                     stats.add_accept_error();
-                    troubles.failed(error);
+                    problems.failed(error);
                 }
                 Ok(_) if connections.len() >= connections_max => {
                     stats.add_refused();
-                    troubles.refused();
+                    problems.refused();
                 }
                 Ok((stream, peer)) => {
                     let open = stats.open();
-                    let connector = Arc::clone(&connector);
+                    let handler = Arc::clone(&handler);
                     // A child token, because every poll of a connection locks its token.
                     let shutdown = shutdown.child_token();
                     connections.spawn(async move {
-                        connector.run(stream, Peer(peer), shutdown).await;
+                        handler.run(stream, Peer(peer), shutdown).await;
                         drop(open);
                     });
                 }

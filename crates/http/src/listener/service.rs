@@ -15,54 +15,54 @@ use pin_project_lite::pin_project;
 use tower_service::Service as _;
 
 use super::Peer;
-use super::body::{Timed, Watched};
-use super::framing::Findings;
-use super::pulse::{Pulse, Work};
+use super::activity::{Activity, RequestActivity};
+use super::body::{TimedBody, TrackedBody};
+use super::framing::InspectionResult;
 
 pub(super) struct App {
     pub(super) router: Router,
     pub(super) body_timeout: Option<Duration>,
     pub(super) peer: Option<Peer>,
-    pub(super) findings: Option<Arc<Findings>>,
-    pub(super) pulse: Arc<Pulse>,
+    pub(super) inspection: Option<Arc<InspectionResult>>,
+    pub(super) activity: Arc<Activity>,
 }
 
 impl hyper::service::Service<Request<Incoming>> for App {
-    type Response = Response<Watched>;
+    type Response = Response<TrackedBody>;
     type Error = Infallible;
-    type Future = Answer;
+    type Future = ResponseFuture;
 
-    fn call(&self, request: Request<Incoming>) -> Answer {
-        let work = Some(Work::start(&self.pulse));
-        let mut request = request.map(|body| Timed::new(body, self.body_timeout));
+    fn call(&self, request: Request<Incoming>) -> ResponseFuture {
+        let work = Some(RequestActivity::start(&self.activity));
+        let mut request = request.map(|body| TimedBody::new(body, self.body_timeout));
         if let Some(peer) = self.peer {
             request.extensions_mut().insert(peer);
         }
-        if let Some(doubt) = self.findings.as_ref().and_then(|findings| findings.next()) {
-            request.extensions_mut().insert(doubt);
+        if let Some(marker) = self.inspection.as_ref().and_then(|inspection| inspection.next()) {
+            request.extensions_mut().insert(marker);
         }
         // A router is always ready, so `poll_ready` is not needed; a clone is a pointer.
-        Answer { inner: self.router.clone().call(request), work }
+        ResponseFuture { inner: self.router.clone().call(request), work }
     }
 }
 
 pin_project! {
     /// The response to one request, until its body begins.
-    pub(super) struct Answer {
+    pub(super) struct ResponseFuture {
         #[pin]
         inner: RouteFuture<Infallible>,
-        work: Option<Work>,
+        work: Option<RequestActivity>,
     }
 }
 
-impl Future for Answer {
-    type Output = Result<Response<Watched>, Infallible>;
+impl Future for ResponseFuture {
+    type Output = Result<Response<TrackedBody>, Infallible>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let response = ready!(this.inner.poll(cx))?;
         let mut work = this.work.take().expect("a future is not polled after it is ready");
-        work.theirs();
-        Poll::Ready(Ok(response.map(|body| Watched::new(body, work))))
+        work.wait_for_client();
+        Poll::Ready(Ok(response.map(|body| TrackedBody::new(body, work))))
     }
 }

@@ -17,7 +17,7 @@ pub struct Stats {
 /// A snapshot of [`Stats`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Counts {
+pub struct ListenerCounts {
     /// Connections accepted since the start.
     pub accepted: u64,
     /// Connections closed because too many were open.
@@ -34,11 +34,11 @@ pub struct Counts {
 
 impl Stats {
     /// Returns the current values.
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> ListenerCounts {
         // In this order `active` cannot become negative.
         let closed = self.closed.load(Relaxed);
         let accepted = self.accepted.load(Relaxed);
-        Counts {
+        ListenerCounts {
             accepted,
             refused: self.refused.load(Relaxed),
             active: accepted.saturating_sub(closed),
@@ -49,9 +49,9 @@ impl Stats {
     }
 
     /// Counts a connection as open until the guard is dropped.
-    pub(super) fn open(self: &Arc<Self>) -> Open {
+    pub(super) fn open(self: &Arc<Self>) -> OpenConnection {
         self.accepted.fetch_add(1, Relaxed);
-        Open(Arc::clone(self))
+        OpenConnection(Arc::clone(self))
     }
 
     pub(super) fn add_refused(&self) {
@@ -72,9 +72,9 @@ impl Stats {
 }
 
 /// Guard of an open connection.
-pub(super) struct Open(Arc<Stats>);
+pub(super) struct OpenConnection(Arc<Stats>);
 
-impl Drop for Open {
+impl Drop for OpenConnection {
     fn drop(&mut self) {
         self.0.closed.fetch_add(1, Relaxed);
     }

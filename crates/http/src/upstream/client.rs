@@ -29,7 +29,7 @@ pub struct Upstream {
 
 /// Options of a client. A reload keeps the connections if they are unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ways {
+pub struct ClientOptions {
     /// Maximum time to establish a connection.
     pub connect_timeout: Duration,
     /// Uses HTTP/2 without negotiation, also without TLS.
@@ -74,18 +74,18 @@ pub enum SendError {
 
 impl Upstream {
     /// Creates a client.
-    pub fn new(ways: &Ways) -> Result<Self, CaError> {
+    pub fn new(options: &ClientOptions) -> Result<Self, CaError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config =
             ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
-        let config = match &ways.ca {
+        let config = match &options.ca {
             None => config.with_native_roots().map_err(CaError::System)?,
             Some(path) => config.with_root_certificates(authorities(path)?),
         };
         let mut http = HttpConnector::new();
         http.enforce_http(false);
         http.set_nodelay(true);
-        http.set_connect_timeout(Some(ways.connect_timeout));
+        http.set_connect_timeout(Some(options.connect_timeout));
         let https = HttpsConnectorBuilder::new()
             .with_tls_config(config.with_no_client_auth())
             .https_or_http()
@@ -95,19 +95,19 @@ impl Upstream {
             .pool_timer(TokioTimer::new())
             .timer(TokioTimer::new())
             .pool_idle_timeout(POOL_IDLE)
-            .http2_only(ways.http2_only)
+            .http2_only(options.http2_only)
             .build(https);
         Ok(Self { client })
     }
 
-    /// Sends a request and waits at most `patience` for the head of the response.
+    /// Sends a request and waits at most `wait_max` for the head of the response.
     pub async fn send(
         &self,
         request: Request<Body>,
-        patience: Duration,
+        wait_max: Duration,
     ) -> Result<Response<Incoming>, SendError> {
-        let answered = timeout(patience, self.request(request)).await;
-        answered.unwrap_or(Err(SendError::Timeout(patience)))
+        let answered = timeout(wait_max, self.request(request)).await;
+        answered.unwrap_or(Err(SendError::Timeout(wait_max)))
     }
 
     /// Sends a request and waits without a timeout. Dropping the future cancels the request.

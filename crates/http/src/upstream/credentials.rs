@@ -17,11 +17,11 @@ use tokio::sync::Mutex;
 use tracing::warn;
 
 use super::client::Upstream;
-use super::secret::{Secret, Secrets, Unreadable};
+use super::secret::{Secret, SecretError, Secrets};
 
 /// Maximum size of a login response.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
-const PATIENCE: Duration = Duration::from_secs(10);
+const LOGIN_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// Credentials for an upstream. Their values are never printed.
 #[derive(Clone)]
@@ -70,12 +70,12 @@ impl fmt::Debug for Credentials {
 
 /// Adds credentials to requests.
 pub struct Signer {
-    kind: Kind,
+    kind: SignerKind,
     /// Values to remove from upstream responses before anyone reads them.
     secrets: Secrets,
 }
 
-enum Kind {
+enum SignerKind {
     Nothing,
     Fixed(Vec<(HeaderName, HeaderValue)>),
     Login { login: Box<Login>, body: String, token: Mutex<Option<Token>> },
@@ -91,7 +91,7 @@ struct Token {
 pub enum CredentialsError {
     /// A file can't be read.
     #[error(transparent)]
-    Unreadable(#[from] Unreadable),
+    Unreadable(#[from] SecretError),
     /// They contain characters that a header cannot contain.
     #[error(
         "the credentials contain characters that a header field cannot contain: check for a line break"
@@ -102,7 +102,7 @@ pub enum CredentialsError {
 /// A failed login; the log contains the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("login at the upstream failed: no token")]
-pub struct LoginFailed;
+pub struct LoginError;
 
 impl Signer {
     /// Reads the credentials, from their files if needed.
@@ -114,25 +114,27 @@ impl Signer {
             Ok(text)
         };
         let kind = match credentials {
-            None => Kind::Nothing,
+            None => SignerKind::Nothing,
             Some(Credentials::Basic { user, password }) => {
                 let pair = format!("{}:{}", user.read()?, read(password)?);
                 let encoded = read(&Secret::Text(BASE64_STANDARD.encode(pair)))?;
-                Kind::Fixed(vec![(AUTHORIZATION, sensitive(&format!("Basic {encoded}"))?)])
+                SignerKind::Fixed(vec![(AUTHORIZATION, sensitive(&format!("Basic {encoded}"))?)])
             }
             Some(Credentials::Bearer(token)) => {
                 let value = format!("Bearer {}", read(token)?);
-                Kind::Fixed(vec![(AUTHORIZATION, sensitive(&value)?)])
+                SignerKind::Fixed(vec![(AUTHORIZATION, sensitive(&value)?)])
             }
             Some(Credentials::Headers(fields)) => {
                 let mut field = |(name, value): &(HeaderName, Secret)| {
                     Ok((name.clone(), sensitive(&read(value)?)?))
                 };
-                Kind::Fixed(fields.iter().map(&mut field).collect::<Result<_, CredentialsError>>()?)
+                SignerKind::Fixed(
+                    fields.iter().map(&mut field).collect::<Result<_, CredentialsError>>()?,
+                )
             }
             Some(Credentials::Login(login)) => {
                 let body = read(&login.body)?;
-                Kind::Login { login: login.clone(), body, token: Mutex::new(None) }
+                SignerKind::Login { login: login.clone(), body, token: Mutex::new(None) }
             }
         };
         Ok(Self { kind, secrets })
@@ -146,14 +148,14 @@ impl Signer {
 
     /// Returns true if the token comes from a login, so that a refused one can be replaced.
     pub fn logs_in(&self) -> bool {
-        matches!(self.kind, Kind::Login { .. })
+        matches!(self.kind, SignerKind::Login { .. })
     }
 
     /// Logs in if needed, so that a `sign` right after it does not wait.
-    pub async fn prepare(&self, upstream: &Upstream, clock: &dyn Clock) -> Result<(), LoginFailed> {
+    pub async fn prepare(&self, upstream: &Upstream, clock: &dyn Clock) -> Result<(), LoginError> {
         match &self.kind {
-            Kind::Nothing | Kind::Fixed(_) => Ok(()),
-            Kind::Login { login, body, token } => {
+            SignerKind::Nothing | SignerKind::Fixed(_) => Ok(()),
+            SignerKind::Login { login, body, token } => {
                 // Boxed, here and below: requests without a login need no room for it.
                 Box::pin(current(login, body, token, upstream, clock)).await.map(drop)
             }
@@ -166,15 +168,15 @@ impl Signer {
         headers: &mut HeaderMap,
         upstream: &Upstream,
         clock: &dyn Clock,
-    ) -> Result<(), LoginFailed> {
+    ) -> Result<(), LoginError> {
         match &self.kind {
-            Kind::Nothing => {}
-            Kind::Fixed(fields) => {
+            SignerKind::Nothing => {}
+            SignerKind::Fixed(fields) => {
                 for (name, value) in fields {
                     headers.insert(name, value.clone());
                 }
             }
-            Kind::Login { login, body, token } => {
+            SignerKind::Login { login, body, token } => {
                 let value = Box::pin(current(login, body, token, upstream, clock)).await?;
                 headers.insert(&login.header, value);
             }
@@ -184,7 +186,7 @@ impl Signer {
 
     /// Discards the token after the upstream refused it; the next request logs in again.
     pub async fn refused(&self) {
-        if let Kind::Login { token, .. } = &self.kind {
+        if let SignerKind::Login { token, .. } = &self.kind {
             *token.lock().await = None;
         }
     }
@@ -203,7 +205,7 @@ async fn current(
     token: &Mutex<Option<Token>>,
     upstream: &Upstream,
     clock: &dyn Clock,
-) -> Result<HeaderValue, LoginFailed> {
+) -> Result<HeaderValue, LoginError> {
     let mut token = token.lock().await;
     let now = clock.now();
     if let Some(token) = token.as_ref().filter(|token| token.renew_at > now) {
@@ -219,22 +221,23 @@ async fn log_in(
     body: &str,
     upstream: &Upstream,
     now: Timestamp,
-) -> Result<Token, LoginFailed> {
+) -> Result<Token, LoginError> {
     let failed = |why: &'static str| {
         // Neither the request nor the response is logged: both contain secrets.
         warn!(url = %login.url, why, "upstream login failed");
-        LoginFailed
+        LoginError
     };
     let request = Request::post(login.url.clone())
         .header(CONTENT_TYPE, login.content_type.as_str())
         .body(Body::from(body.to_owned()));
     let request = request.map_err(|_| failed("cannot build the request"))?;
-    let response = upstream.send(request, PATIENCE).await.map_err(|_| failed("no response"))?;
+    let response =
+        upstream.send(request, LOGIN_TIME_MAX).await.map_err(|_| failed("no response"))?;
     if !response.status().is_success() {
         return Err(failed("the upstream refused it"));
     }
     let answer = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect();
-    let answer = tokio::time::timeout(PATIENCE, answer).await;
+    let answer = tokio::time::timeout(LOGIN_TIME_MAX, answer).await;
     let answer = answer.map_err(|_| failed("the response took too long"))?;
     let answer = answer.map_err(|_| failed("the response is incomplete or too large"))?.to_bytes();
     let answer: serde_json::Value =

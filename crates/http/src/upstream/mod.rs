@@ -4,6 +4,6 @@ mod client;
 mod credentials;
 mod secret;
 
-pub use client::{CaError, SendError, Upstream, Ways, is_address};
-pub use credentials::{Credentials, CredentialsError, Login, LoginFailed, Signer};
-pub use secret::{Secret, Secrets, Unreadable};
+pub use client::{CaError, ClientOptions, SendError, Upstream, is_address};
+pub use credentials::{Credentials, CredentialsError, Login, LoginError, Signer};
+pub use secret::{Secret, SecretError, Secrets};

@@ -18,12 +18,12 @@ pub enum Secret {
 
 impl Secret {
     /// Returns the text. A line break at the end of a file is not part of it.
-    pub fn read(&self) -> Result<String, Unreadable> {
+    pub fn read(&self) -> Result<String, SecretError> {
         match self {
             Self::Text(text) => Ok(text.clone()),
             Self::File(path) => match std::fs::read_to_string(path) {
                 Ok(text) => Ok(text.trim_end_matches(['\r', '\n']).to_owned()),
-                Err(source) => Err(Unreadable { path: path.clone(), source }),
+                Err(source) => Err(SecretError { path: path.clone(), source }),
             },
         }
     }
@@ -32,7 +32,7 @@ impl Secret {
 /// A secret file that cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot read the secret in {}: {source}: check that it exists and that this user may read it", path.display())]
-pub struct Unreadable {
+pub struct SecretError {
     path: PathBuf,
     source: std::io::Error,
 }
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_given_is_not_repeated() {
+    fn secrets_are_removed_from_texts() {
         let mut secrets = Secrets::default();
         for secret in ["12345678", "x12345678y", "key"] {
             secrets.add(secret);

@@ -15,7 +15,7 @@ pub(super) fn quote(text: &str, out: &mut Vec<u8>) {
 /// Appends a displayed value as a JSON string.
 pub(super) fn quote_display(value: &impl fmt::Display, out: &mut Vec<u8>) {
     out.push(b'"');
-    write!(Escaping(out), "{value}").expect("a buffer takes every write");
+    write!(EscapingWriter(out), "{value}").expect("a buffer takes every write");
     out.push(b'"');
 }
 
@@ -29,9 +29,9 @@ pub(super) fn word(text: &str, out: &mut Vec<u8>) {
     }
 }
 
-struct Escaping<'o>(&'o mut Vec<u8>);
+struct EscapingWriter<'o>(&'o mut Vec<u8>);
 
-impl fmt::Write for Escaping<'_> {
+impl fmt::Write for EscapingWriter<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         escape(text, self.0);
         Ok(())

@@ -10,46 +10,50 @@ use sluicegate_core::limit::Unit;
 use sluicegate_core::query::{Cost, Query};
 use sluicegate_core::{Charge, Decision, Span, Timestamp};
 
-use super::Process;
+use super::LogProcess;
 use super::escape::{quote, quote_display};
-use super::line::{self, API_KEY, Context, amount, decided_by, foremost, level, shadowed};
-use super::sample::Share;
-use super::writer::{Ending, Lost};
+use super::line::{self, API_KEY, Context, amount, decided_by, level, shadowed, shown_limit};
+use super::sample::SampleShare;
+use super::writer::{LineEnd, LostLines};
 use crate::answer::{Answer, Scope};
-use crate::service::{Decided, Effect, Followed, Operation, Unanswered};
+use crate::service::{ChangeEvent, DecisionEvent, Effect, Operation, UnansweredEvent};
 
 /// Dimensions with a separate field.
 const FIELDS: [&str; 5] = ["userId", "tenantId", "modelId", "modelTier", "clientType"];
 
 /// Appends the line of a decision, without its sequence numbers and its end.
-pub(super) fn decided(decided: &Decided<'_, '_, '_>, context: &Context<'_>, out: &mut Vec<u8>) {
-    let answer = &decided.answer;
+pub(super) fn decision(
+    event: &DecisionEvent<'_, '_, '_>,
+    context: &Context<'_>,
+    out: &mut Vec<u8>,
+) {
+    let answer = &event.answer;
     let mut line = Object::begin(out);
     line.instant("timestamp", context.now);
     line.word("level", level(answer));
     line.quoted("requestId", answer.plan().id.id);
-    line.word("operation", decided.operation.name());
-    who(decided.query, context, &mut line);
+    line.word("operation", event.operation.name());
+    who(event.query, context, &mut line);
     outcome(answer, &mut line);
-    latency(decided.latency, &mut line);
+    latency(event.latency, &mut line);
     line.list("scopes", answer.scopes(), |shown, out| scope(&shown, out));
     line.instant("at", answer.at());
-    charged(decided, &mut line);
+    charged(event, &mut line);
     end(line, context);
 }
 
 /// Appends the line of a later change, without its end.
-pub(super) fn followed(followed: &Followed<'_, '_>, context: &Context<'_>, out: &mut Vec<u8>) {
+pub(super) fn change(event: &ChangeEvent<'_, '_>, context: &Context<'_>, out: &mut Vec<u8>) {
     let mut line = Object::begin(out);
     line.instant("timestamp", context.now);
     line.word("level", "INFO");
-    line.quoted("requestId", followed.id);
-    line.word("operation", followed.operation.name());
-    latency(followed.latency, &mut line);
-    if let Some(at) = followed.at {
+    line.quoted("requestId", event.id);
+    line.word("operation", event.operation.name());
+    latency(event.latency, &mut line);
+    if let Some(at) = event.at {
         line.instant("at", at);
     }
-    match followed.effect {
+    match event.effect {
         Effect::Ended { replayed, claimant, cost } => {
             if replayed {
                 line.raw("replayed", true);
@@ -84,30 +88,30 @@ pub(super) fn followed(followed: &Followed<'_, '_>, context: &Context<'_>, out: 
 }
 
 /// Appends the line of a store call with an unknown outcome, without its end.
-pub(super) fn unanswered(unanswered: &Unanswered, context: &Context<'_>, out: &mut Vec<u8>) {
+pub(super) fn unanswered(event: &UnansweredEvent, context: &Context<'_>, out: &mut Vec<u8>) {
     let mut line = Object::begin(out);
     line.instant("timestamp", context.now);
     line.word("level", "WARN");
-    line.quoted("requestId", unanswered.id);
-    line.word("operation", unanswered.operation.name());
-    latency(unanswered.latency, &mut line);
+    line.quoted("requestId", event.id);
+    line.word("operation", event.operation.name());
+    latency(event.latency, &mut line);
     line.word("effect", "unknown");
     end(line, context);
 }
 
 /// Returns the last line of a log.
-pub(super) fn end_of_log(process: &Process, now: Timestamp, lost: Lost) -> Vec<u8> {
+pub(super) fn end_of_log(process: &LogProcess, now: Timestamp, lost: LostLines) -> Vec<u8> {
     let mut out = Vec::new();
     let mut line = Object::begin(&mut out);
     line.instant("timestamp", now);
     line.word("level", "INFO");
     line.word("operation", "end");
-    if lost.untold > 0 {
-        line.number("dropped", lost.untold);
+    if lost.unreported > 0 {
+        line.number("dropped", lost.unreported);
     }
     line.number("droppedTotal", lost.total);
     line.of(process);
-    out.extend_from_slice(Ending::numbered(process.numbers(false)).as_bytes());
+    out.extend_from_slice(LineEnd::numbered(process.numbers(false)).as_bytes());
     out
 }
 
@@ -128,7 +132,7 @@ fn latency(latency: Span, line: &mut Object<'_>) {
 }
 
 fn end(mut line: Object<'_>, context: &Context<'_>) {
-    if context.share != Share::ALL {
+    if context.share != SampleShare::ALL {
         line.raw("samplePpm", context.share.as_ppm());
     }
     if context.dropped > 0 {
@@ -193,7 +197,7 @@ fn outcome(answer: &Answer<'_, '_>, line: &mut Object<'_>) {
     if let Decision::Deny(deny) = decision {
         line.instant("retryAt", deny.start);
     }
-    if let Some(scope) = foremost(answer) {
+    if let Some(scope) = shown_limit(answer) {
         line.amount("remaining", scope.remaining(), scope.limit.unit());
         if !matches!(decision, Decision::Never(_)) {
             line.instant("windowResetAt", scope.reading.reset);
@@ -219,8 +223,8 @@ fn scope(scope: &Scope<'_, '_>, out: &mut Vec<u8>) {
 }
 
 /// Writes the amounts charged on each counter with their limits, which `verify` reads.
-fn charged(decided: &Decided<'_, '_, '_>, line: &mut Object<'_>) {
-    let Decision::Allow(allow) = decided.answer.decision() else {
+fn charged(event: &DecisionEvent<'_, '_, '_>, line: &mut Object<'_>) {
+    let Decision::Allow(allow) = event.answer.decision() else {
         return;
     };
     if allow.start != allow.at {
@@ -229,19 +233,19 @@ fn charged(decided: &Decided<'_, '_, '_>, line: &mut Object<'_>) {
     if let Some(until) = allow.until {
         line.instant("until", until);
     }
-    if let Some(claimant) = decided.claimant {
+    if let Some(claimant) = event.claimant {
         line.quoted("claimant", claimant);
     }
-    if decided.operation == Operation::Peek {
+    if event.operation == Operation::Peek {
         return;
     }
-    let mut charges = line::charged(decided).peekable();
+    let mut charges = line::charged(event).peekable();
     let uncharged = charges.peek().is_none();
     line.list("charges", charges, |(place, one), out| {
         charge(one, allow.charged_at.get(place).copied(), out);
     });
     if uncharged {
-        let leases = decided.answer.plan().charges().iter().any(|charge| !charge.is_gate());
+        let leases = event.answer.plan().charges().iter().any(|charge| !charge.is_gate());
         let why = if leases { "charged when claimed" } else { "no limit applies" };
         line.word("uncharged", why);
     }
@@ -297,7 +301,7 @@ impl<'o> Object<'o> {
 
     /// Ends the object with the fields that identify the process. The writer adds the sequence
     /// numbers.
-    fn of(mut self, process: &Process) {
+    fn of(mut self, process: &LogProcess) {
         self.comma();
         self.out.extend_from_slice(&process.name);
     }

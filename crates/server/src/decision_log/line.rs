@@ -6,22 +6,22 @@ use sluicegate_core::limit::Unit;
 use sluicegate_core::outage::OutagePolicy;
 use sluicegate_core::{Charge, Decision, Money, Timestamp};
 
-use super::Process;
-use super::sample::Share;
+use super::LogProcess;
+use super::sample::SampleShare;
 use crate::answer::{Answer, Scope};
-use crate::service::{Decided, Operation};
+use crate::service::{DecisionEvent, Operation};
 
 /// Data that the log adds to a decision.
 pub(super) struct Context<'l> {
     /// The time of this node.
     pub(super) now: Timestamp,
-    pub(super) secrets: &'l Secrets,
+    pub(super) secrets: &'l SecretDimensions,
     /// The logged share of decisions of this kind.
-    pub(super) share: Share,
+    pub(super) share: SampleShare,
     /// Number of lines lost before this one.
     pub(super) dropped: u64,
     /// The process that writes the line.
-    pub(super) process: &'l Process,
+    pub(super) process: &'l LogProcess,
 }
 
 /// Returns the source of an admission, for the field `decided`.
@@ -49,7 +49,7 @@ pub(super) fn amount(number: u64, unit: Unit) -> impl Display {
 
 /// Returns the limit that `remaining` and `windowResetAt` refer to: the one that was hit, or else
 /// the tightest.
-pub(super) fn foremost<'a, 'p>(answer: &Answer<'a, 'p>) -> Option<Scope<'a, 'p>> {
+pub(super) fn shown_limit<'a, 'p>(answer: &Answer<'a, 'p>) -> Option<Scope<'a, 'p>> {
     if answer.is_allowed() { answer.tightest() } else { answer.hit() }
 }
 
@@ -57,10 +57,10 @@ pub(super) fn foremost<'a, 'p>(answer: &Answer<'a, 'p>) -> Option<Scope<'a, 'p>>
 /// does. A replay and a claim repeat the earlier charges, because the earlier answer may have been
 /// lost.
 pub(super) fn charged<'a, 'p>(
-    decided: &Decided<'a, '_, 'p>,
+    event: &DecisionEvent<'a, '_, 'p>,
 ) -> impl Iterator<Item = (usize, &'a Charge<'p>)> {
-    let booking = decided.operation == Operation::Book;
-    let charges = decided.answer.plan().charges().iter().enumerate();
+    let booking = event.operation == Operation::Book;
+    let charges = event.answer.plan().charges().iter().enumerate();
     charges.filter(move |(_, charge)| !charge.is_gate() && (!booking || charge.is_booked()))
 }
 
@@ -79,12 +79,12 @@ pub(super) fn shadowed<'a>(answer: &Answer<'a, '_>) -> impl Iterator<Item = &'a 
 pub(super) const API_KEY: &str = "apiKey";
 
 /// The dimensions whose values are hashed in the log, and the key of the hash.
-pub(super) struct Secrets {
+pub(super) struct SecretDimensions {
     dimensions: Vec<String>,
     key: [u8; 32],
 }
 
-impl Secrets {
+impl SecretDimensions {
     pub(super) fn new(dimensions: Vec<String>, key: [u8; 32]) -> Self {
         Self { dimensions, key }
     }

@@ -63,14 +63,14 @@ use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use line::{Context, Secrets};
+use line::{Context, SecretDimensions};
+pub use sample::SampleShare;
 use sample::Sampler;
-pub use sample::Share;
 use sluicegate_core::Timestamp;
 use sluicegate_core::time::Clock;
-use writer::{Ending, Writer};
+use writer::{LineEnd, Writer};
 
-use crate::service::{Decided, Followed, Observer, Operation, Unanswered};
+use crate::service::{ChangeEvent, DecisionEvent, Observer, Operation, UnansweredEvent};
 
 /// The decision log. Clones share the same log.
 #[derive(Clone)]
@@ -79,14 +79,14 @@ pub struct DecisionLog(Arc<Inner>);
 struct Inner {
     format: Format,
     sampler: Sampler,
-    secrets: Secrets,
+    secrets: SecretDimensions,
     clock: Arc<dyn Clock>,
-    process: Arc<Process>,
+    process: Arc<LogProcess>,
     writer: Writer,
 }
 
 /// The process that writes the log, with its counters.
-struct Process {
+struct LogProcess {
     /// `"node":"…","started":"…"`, which every line repeats.
     name: Vec<u8>,
     /// Number of admissions, logged or not.
@@ -95,7 +95,7 @@ struct Process {
     lines: AtomicU64,
 }
 
-impl Process {
+impl LogProcess {
     fn new(node: &str, started: Timestamp) -> Self {
         let name = json::process(node, started);
         Self { name, admits: AtomicU64::new(0), lines: AtomicU64::new(0) }
@@ -127,9 +127,9 @@ pub struct Options {
     /// The format of the lines.
     pub format: Format,
     /// The logged share of admissions; all by default.
-    pub allowed: Share,
+    pub allowed: SampleShare,
     /// The logged share of denials; all by default, because users ask about them.
-    pub denied: Share,
+    pub denied: SampleShare,
     /// Dimensions that are logged as hashes, in addition to `apiKey`.
     pub secret: Vec<String>,
     /// Key of the hash, as in the settings of the ruleset. All nodes have the same key, so that a
@@ -146,8 +146,8 @@ impl Options {
     pub fn new(hash_key: [u8; 32]) -> Self {
         Self {
             format: Format::default(),
-            allowed: Share::ALL,
-            denied: Share::ALL,
+            allowed: SampleShare::ALL,
+            denied: SampleShare::ALL,
             secret: Vec::new(),
             hash_key,
             queue_bytes_max: 4 << 20,
@@ -164,7 +164,7 @@ impl DecisionLog {
         options: Options,
     ) -> io::Result<Self> {
         let clock: Arc<dyn Clock> = Arc::new(clock);
-        let process = Arc::new(Process::new(&options.node, clock.now()));
+        let process = Arc::new(LogProcess::new(&options.node, clock.now()));
         let (format, last, time) = (options.format, process.clone(), clock.clone());
         let end = move |lost| match format {
             Format::Json => json::end_of_log(&last, time.now(), lost),
@@ -173,7 +173,7 @@ impl DecisionLog {
         Ok(Self(Arc::new(Inner {
             format,
             sampler: Sampler::new(&options.hash_key, options.allowed, options.denied),
-            secrets: Secrets::new(options.secret, options.hash_key),
+            secrets: SecretDimensions::new(options.secret, options.hash_key),
             clock,
             process,
             writer: Writer::start(out, options.queue_bytes_max, end)?,
@@ -192,33 +192,33 @@ impl DecisionLog {
 }
 
 impl Observer for DecisionLog {
-    fn decided(&self, decided: &Decided<'_, '_, '_>) {
-        let answer = &decided.answer;
-        let admits = answer.is_allowed() && decided.operation != Operation::Peek;
+    fn on_decision(&self, event: &DecisionEvent<'_, '_, '_>) {
+        let answer = &event.answer;
+        let admits = answer.is_allowed() && event.operation != Operation::Peek;
         let share = self.0.sampler.takes(answer.plan().id.id, answer.decision().is_allowed());
         if share.is_none() && admits {
             self.0.process.admits.fetch_add(1, Relaxed);
         }
         self.line(share, admits, |format, context, out| match format {
-            Format::Json => json::decided(decided, context, out),
-            Format::Text => text::decided(decided, context, out),
+            Format::Json => json::decision(event, context, out),
+            Format::Text => text::decision(event, context, out),
         });
     }
 
-    fn followed(&self, followed: &Followed<'_, '_>) {
+    fn on_change(&self, event: &ChangeEvent<'_, '_>) {
         // Sampled like the admission that it belongs to.
-        let share = self.0.sampler.takes(followed.id, true);
+        let share = self.0.sampler.takes(event.id, true);
         self.line(share, false, |format, context, out| match format {
-            Format::Json => json::followed(followed, context, out),
-            Format::Text => text::followed(followed, context, out),
+            Format::Json => json::change(event, context, out),
+            Format::Text => text::change(event, context, out),
         });
     }
 
-    fn unanswered(&self, unanswered: &Unanswered) {
-        let share = self.0.sampler.takes(unanswered.id, true);
+    fn on_unanswered(&self, event: &UnansweredEvent) {
+        let share = self.0.sampler.takes(event.id, true);
         self.line(share, false, |format, context, out| match format {
-            Format::Json => json::unanswered(unanswered, context, out),
-            Format::Text => text::unanswered(unanswered, context, out),
+            Format::Json => json::unanswered(event, context, out),
+            Format::Text => text::unanswered(event, context, out),
         });
     }
 }
@@ -227,7 +227,7 @@ impl DecisionLog {
     /// Writes a line, if it was sampled. `admits` is true for admissions, which are counted.
     fn line(
         &self,
-        share: Option<Share>,
+        share: Option<SampleShare>,
         admits: bool,
         write: impl FnOnce(Format, &Context<'_>, &mut Vec<u8>),
     ) {
@@ -242,8 +242,8 @@ impl DecisionLog {
             buffer.clear();
             write(*format, &context, buffer);
             let end = || match format {
-                Format::Json => Ending::numbered(process.numbers(admits)),
-                Format::Text => Ending::plain(),
+                Format::Json => LineEnd::numbered(process.numbers(admits)),
+                Format::Text => LineEnd::plain(),
             };
             if !writer.send(buffer, end) {
                 writer.missing(dropped);

@@ -7,9 +7,9 @@ use sluicegate_core::Id;
 
 /// A share of all decisions, in parts per million.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Share(u32);
+pub struct SampleShare(u32);
 
-impl Share {
+impl SampleShare {
     /// No decisions.
     pub const NONE: Self = Self(0);
     /// All decisions.
@@ -34,12 +34,12 @@ const MILLION: u32 = 1_000_000;
 #[derive(Debug)]
 pub(super) struct Sampler {
     hash: SipHasher13,
-    allowed: Share,
-    denied: Share,
+    allowed: SampleShare,
+    denied: SampleShare,
 }
 
 impl Sampler {
-    pub(super) fn new(key: &[u8; 32], allowed: Share, denied: Share) -> Self {
+    pub(super) fn new(key: &[u8; 32], allowed: SampleShare, denied: SampleShare) -> Self {
         let key = blake3::derive_key("sluicegate 2026 decision log sampling", key);
         let mut half = [0; 16];
         half.copy_from_slice(&key[..16]);
@@ -47,9 +47,9 @@ impl Sampler {
     }
 
     /// Returns the share under which the decision is logged, or `None` if it is not.
-    pub(super) fn takes(&self, id: Id, allowed: bool) -> Option<Share> {
+    pub(super) fn takes(&self, id: Id, allowed: bool) -> Option<SampleShare> {
         let share = if allowed { self.allowed } else { self.denied };
-        (share == Share::ALL || self.place(id) < share.0).then_some(share)
+        (share == SampleShare::ALL || self.place(id) < share.0).then_some(share)
     }
 
     /// Returns an evenly distributed number below a million.

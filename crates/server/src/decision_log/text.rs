@@ -12,14 +12,18 @@ use sluicegate_core::{Decision, Id, Span};
 
 use super::escape::word;
 use super::line::{Context, amount, level, shadowed};
-use crate::service::{Decided, Effect, Followed, Unanswered};
+use crate::service::{ChangeEvent, DecisionEvent, Effect, UnansweredEvent};
 
 /// Appends the line of a decision, without its end.
-pub(super) fn decided(decided: &Decided<'_, '_, '_>, context: &Context<'_>, out: &mut Vec<u8>) {
-    let answer = &decided.answer;
+pub(super) fn decision(
+    event: &DecisionEvent<'_, '_, '_>,
+    context: &Context<'_>,
+    out: &mut Vec<u8>,
+) {
+    let answer = &event.answer;
     let decision = answer.decision();
     plain(out, format_args!("{} {}", context.now, level(answer)));
-    plain(out, format_args!(" {} ", decided.operation.name()));
+    plain(out, format_args!(" {} ", event.operation.name()));
     match (decision, answer.reason()) {
         (Decision::Allow(allow), _) if allow.replayed => plain(out, "allowed before"),
         (Decision::Allow(_), None) => plain(out, "allowed"),
@@ -36,7 +40,7 @@ pub(super) fn decided(decided: &Decided<'_, '_, '_>, context: &Context<'_>, out:
         plain(out, " shadowed by ");
         word(rule, out);
     }
-    for (name, value) in decided.query.dimensions() {
+    for (name, value) in event.query.dimensions() {
         plain(out, " ");
         word(name, out);
         if context.secrets.has(name) {
@@ -53,13 +57,13 @@ pub(super) fn decided(decided: &Decided<'_, '_, '_>, context: &Context<'_>, out:
         let used = amount(scope.reading.used, scope.limit.unit());
         plain(out, format_args!(" {used} of {}", scope.limit));
     }
-    end(decided.latency, answer.plan().id.id, context, out);
+    end(event.latency, answer.plan().id.id, context, out);
 }
 
 /// Appends the line of a later change, without its end.
-pub(super) fn followed(followed: &Followed<'_, '_>, context: &Context<'_>, out: &mut Vec<u8>) {
-    plain(out, format_args!("{} INFO {}", context.now, followed.operation.name()));
-    match followed.effect {
+pub(super) fn change(event: &ChangeEvent<'_, '_>, context: &Context<'_>, out: &mut Vec<u8>) {
+    plain(out, format_args!("{} INFO {}", context.now, event.operation.name()));
+    match event.effect {
         Effect::Ended { replayed: true, .. } => plain(out, " done before"),
         Effect::Ended { replayed: false, .. } => plain(out, " done"),
         Effect::Renewed { until } => plain(out, format_args!(" until {until}")),
@@ -73,14 +77,14 @@ pub(super) fn followed(followed: &Followed<'_, '_>, context: &Context<'_>, out: 
             }
         }
     }
-    end(followed.latency, followed.id, context, out);
+    end(event.latency, event.id, context, out);
 }
 
 /// Appends the line of a store call with an unknown outcome, without its end.
-pub(super) fn unanswered(unanswered: &Unanswered, context: &Context<'_>, out: &mut Vec<u8>) {
-    let operation = unanswered.operation.name();
+pub(super) fn unanswered(event: &UnansweredEvent, context: &Context<'_>, out: &mut Vec<u8>) {
+    let operation = event.operation.name();
     plain(out, format_args!("{} WARN {operation} without an answer of the store", context.now));
-    end(unanswered.latency, unanswered.id, context, out);
+    end(event.latency, event.id, context, out);
 }
 
 fn end(latency: Span, id: Id, context: &Context<'_>, out: &mut Vec<u8>) {

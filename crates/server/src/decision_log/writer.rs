@@ -29,7 +29,7 @@ pub(super) struct Writer {
 }
 
 struct Queue {
-    waiting: Mutex<Waiting>,
+    queued: Mutex<QueuedLines>,
     wake: Condvar,
     bytes_max: usize,
     /// Number of lines lost since the start.
@@ -39,7 +39,7 @@ struct Queue {
 }
 
 #[derive(Default)]
-struct Waiting {
+struct QueuedLines {
     bytes: Vec<u8>,
     lines: u64,
     /// Number of lines that the thread is writing.
@@ -51,12 +51,12 @@ struct Waiting {
 
 /// The end of a line. Its numbers are assigned while the queue is locked, so that lines are
 /// numbered in the order in which they are written and a log can be cut anywhere.
-pub(super) struct Ending {
+pub(super) struct LineEnd {
     bytes: [u8; 64],
     length: usize,
 }
 
-impl Ending {
+impl LineEnd {
     /// Returns a newline.
     pub(super) fn plain() -> Self {
         Self::new().with(b"\n")
@@ -88,11 +88,11 @@ impl Ending {
 
 /// Numbers of lost lines.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Lost {
+pub(super) struct LostLines {
     /// Lines lost since the start.
     pub(super) total: u64,
     /// Lost lines that no line has reported yet.
-    pub(super) untold: u64,
+    pub(super) unreported: u64,
 }
 
 impl Writer {
@@ -100,10 +100,10 @@ impl Writer {
     pub(super) fn start(
         out: Box<dyn Write + Send>,
         bytes_max: usize,
-        end: impl FnOnce(Lost) -> Vec<u8> + Send + 'static,
+        end: impl FnOnce(LostLines) -> Vec<u8> + Send + 'static,
     ) -> io::Result<Self> {
         let queue = Arc::new(Queue {
-            waiting: Mutex::default(),
+            queued: Mutex::default(),
             wake: Condvar::new(),
             bytes_max,
             dropped: AtomicU64::new(0),
@@ -119,7 +119,7 @@ impl Writer {
     }
 
     /// Queues a line and its end. Returns false if the line was dropped.
-    pub(super) fn send(&self, line: &[u8], end: impl FnOnce() -> Ending) -> bool {
+    pub(super) fn send(&self, line: &[u8], end: impl FnOnce() -> LineEnd) -> bool {
         self.queue.send(line, end)
     }
 
@@ -158,22 +158,22 @@ impl Drop for Writer {
 }
 
 impl Queue {
-    fn send(&self, line: &[u8], end: impl FnOnce() -> Ending) -> bool {
-        let mut waiting = self.lock();
+    fn send(&self, line: &[u8], end: impl FnOnce() -> LineEnd) -> bool {
+        let mut queued = self.lock();
         let end = end();
         let end = end.as_bytes();
-        if waiting.closed || line.len() + end.len() > self.bytes_max - waiting.bytes.len() {
-            drop(waiting);
+        if queued.closed || line.len() + end.len() > self.bytes_max - queued.bytes.len() {
+            drop(queued);
             self.lost(1);
             return false;
         }
-        let before = waiting.bytes.len();
-        waiting.bytes.extend_from_slice(line);
-        waiting.bytes.extend_from_slice(end);
-        waiting.lines += 1;
-        let half = before < self.half() && self.half() <= waiting.bytes.len();
-        let wake = mem::take(&mut waiting.idle) || half;
-        drop(waiting);
+        let before = queued.bytes.len();
+        queued.bytes.extend_from_slice(line);
+        queued.bytes.extend_from_slice(end);
+        queued.lines += 1;
+        let half = before < self.half() && self.half() <= queued.bytes.len();
+        let wake = mem::take(&mut queued.idle) || half;
+        drop(queued);
         if wake {
             self.wake.notify_one();
         }
@@ -187,14 +187,14 @@ impl Queue {
 
     /// Drops the queued lines.
     fn abandon(&self) {
-        let mut waiting = self.lock();
-        waiting.bytes.clear();
-        let lines = mem::take(&mut waiting.lines) + waiting.writing;
-        drop(waiting);
+        let mut queued = self.lock();
+        queued.bytes.clear();
+        let lines = mem::take(&mut queued.lines) + queued.writing;
+        drop(queued);
         self.lost(lines);
     }
 
-    fn write_out(&self, mut out: Box<dyn Write + Send>, end: impl FnOnce(Lost) -> Vec<u8>) {
+    fn write_out(&self, mut out: Box<dyn Write + Send>, end: impl FnOnce(LostLines) -> Vec<u8>) {
         let mut batch = Vec::new();
         let mut torn = false;
         while let Some(lines) = self.next(&mut batch) {
@@ -204,8 +204,8 @@ impl Queue {
                 self.lost(lines);
             }
         }
-        let untold = self.missing.swap(0, Relaxed);
-        let end = end(Lost { total: self.dropped.load(Relaxed), untold });
+        let unreported = self.missing.swap(0, Relaxed);
+        let end = end(LostLines { total: self.dropped.load(Relaxed), unreported });
         // If it cannot be written, its absence shows that the last lines are unknown.
         let _ = write(&mut *out, &end, torn && !end.is_empty());
     }
@@ -213,23 +213,23 @@ impl Queue {
     /// Swaps the written batch for the queued lines; `None` at the end.
     fn next(&self, batch: &mut Vec<u8>) -> Option<u64> {
         batch.clear();
-        let mut waiting = self.lock();
-        waiting.writing = 0;
-        while waiting.bytes.is_empty() {
-            if waiting.closed {
+        let mut queued = self.lock();
+        queued.writing = 0;
+        while queued.bytes.is_empty() {
+            if queued.closed {
                 return None;
             }
-            waiting.idle = true;
-            waiting = self.wake.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+            queued.idle = true;
+            queued = self.wake.wait(queued).unwrap_or_else(PoisonError::into_inner);
         }
         // Lines seldom come alone. Those that arrive now find the thread awake and need not wake
         // it.
-        let linger = |waiting: &mut Waiting| !waiting.closed && waiting.bytes.len() < self.half();
-        let lingered = self.wake.wait_timeout_while(waiting, LINGER, linger);
-        let (mut waiting, _) = lingered.unwrap_or_else(PoisonError::into_inner);
-        mem::swap(&mut waiting.bytes, batch);
-        waiting.writing = mem::take(&mut waiting.lines);
-        Some(waiting.writing)
+        let linger = |queued: &mut QueuedLines| !queued.closed && queued.bytes.len() < self.half();
+        let lingered = self.wake.wait_timeout_while(queued, LINGER, linger);
+        let (mut queued, _) = lingered.unwrap_or_else(PoisonError::into_inner);
+        mem::swap(&mut queued.bytes, batch);
+        queued.writing = mem::take(&mut queued.lines);
+        Some(queued.writing)
     }
 
     const fn half(&self) -> usize {
@@ -242,8 +242,8 @@ impl Queue {
     }
 
     /// Locks the queue. No code panics while it holds the lock.
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, QueuedLines> {
+        self.queued.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

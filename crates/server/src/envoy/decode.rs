@@ -25,14 +25,14 @@ const DESCRIPTORS_MAX: usize = 100;
 const OVERRIDE: &str = "override";
 
 /// The descriptors of a call, as charges and refunds.
-pub(super) struct Call<'r> {
+pub(super) struct DecodedCall<'r> {
     /// Queries to charge together, in their order.
     pub(super) charges: Vec<Query<'r>>,
     /// Queries to refund, each with its position among all descriptors.
     pub(super) refunds: Vec<(usize, Query<'r>)>,
 }
 
-impl<'r> Call<'r> {
+impl<'r> DecodedCall<'r> {
     pub(super) fn read(
         request: &'r RateLimitRequest,
         id: impl Fn() -> RequestId,

@@ -2,7 +2,7 @@
 
 use sluicegate_core::{Decision, Span};
 
-use super::{Closed, Options};
+use super::{ClosedReply, Options};
 use crate::answer::Answer;
 use crate::grpc::proto::envoy::config::core::v3::HeaderValue;
 use crate::grpc::proto::envoy::service::ratelimit::v3::RateLimitResponse;
@@ -11,7 +11,7 @@ use crate::grpc::proto::envoy::service::ratelimit::v3::rate_limit_response::{
     Code, DescriptorStatus, RateLimit,
 };
 use crate::headers::{self, Field};
-use crate::refusal::{Kind, Refusal};
+use crate::refusal::{Refusal, RefusalKind};
 
 pub(super) const OK: Code = Code::Ok;
 
@@ -20,8 +20,10 @@ pub(super) fn decision(
     answer: &Answer<'_, '_>,
     options: Options,
 ) -> Result<RateLimitResponse, Refusal> {
-    if matches!(answer.decision(), Decision::Closed(_)) && options.closed == Closed::Unavailable {
-        return Err(Refusal::new(Kind::Unavailable, "the store does not answer"));
+    if matches!(answer.decision(), Decision::Closed(_))
+        && options.closed == ClosedReply::Unavailable
+    {
+        return Err(Refusal::new(RefusalKind::Unavailable, "the store does not answer"));
     }
     let statuses: Vec<_> =
         (0..answer.plan().queries()).map(|query| status(answer, query)).collect();
@@ -70,10 +72,10 @@ pub(super) fn unknown() -> DescriptorStatus {
 /// Returns the status of the query with this number: by the limit that denies it, or else by the
 /// limit with the least remaining.
 fn status(answer: &Answer<'_, '_>, query: usize) -> DescriptorStatus {
-    let part = answer.plan().query_charges(query);
-    let scopes = answer.scopes().filter(|scope| part.charges.contains(&scope.place()));
-    let told = scopes.min_by_key(|scope| (!answer.is_over(scope), scope.remaining()));
-    let Some(scope) = told else {
+    let part = answer.plan().part(query);
+    let scopes = answer.scopes().filter(|scope| part.charges.contains(&scope.charge_index()));
+    let shown = scopes.min_by_key(|scope| (!answer.is_over(scope), scope.remaining()));
+    let Some(scope) = shown else {
         // The usage is unknown, and the outage policy denies.
         let is_closed = matches!(answer.decision(), Decision::Closed(_));
         if is_closed && !part.charges.is_empty() {

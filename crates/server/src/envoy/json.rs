@@ -33,33 +33,33 @@ pub fn router(rls: EnvoyRls, body_limit: usize) -> Router {
 
 async fn answer(State(rls): State<Arc<EnvoyRls>>, body: Bytes) -> Result<Response, Problem> {
     // No content type is required: clients of envoyproxy/ratelimit send none.
-    let call: Call = serde_json::from_slice(&body)
+    let call: JsonCall = serde_json::from_slice(&body)
         .map_err(|error| Problem::bad_request(format!("cannot parse the body: {error}")))?;
-    let told = rls.answer(&call.into()).await?;
-    let code = told.overall_code();
+    let answered = rls.answer(&call.into()).await?;
+    let code = answered.overall_code();
     let status =
         if code == super::encode::OK { StatusCode::OK } else { StatusCode::TOO_MANY_REQUESTS };
     let kind = [(header::CONTENT_TYPE, "application/json")];
-    Ok((status, kind, written(&told).to_string()).into_response())
+    Ok((status, kind, written(&answered).to_string()).into_response())
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Call {
+struct JsonCall {
     #[serde(default)]
     domain: String,
     #[serde(default)]
-    descriptors: Vec<Descriptor>,
+    descriptors: Vec<JsonDescriptor>,
     #[serde(default, alias = "hits_addend")]
     hits_addend: u32,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Descriptor {
+struct JsonDescriptor {
     #[serde(default)]
-    entries: Vec<Entry>,
-    limit: Option<Override>,
+    entries: Vec<JsonEntry>,
+    limit: Option<JsonOverride>,
     #[serde(default, alias = "hits_addend", deserialize_with = "whole")]
     hits_addend: Option<u64>,
     #[serde(default, alias = "is_negative_hits")]
@@ -68,7 +68,7 @@ struct Descriptor {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Entry {
+struct JsonEntry {
     #[serde(default)]
     key: String,
     #[serde(default)]
@@ -77,7 +77,7 @@ struct Entry {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Override {
+struct JsonOverride {
     #[serde(default, alias = "requests_per_unit")]
     requests_per_unit: u32,
     #[serde(default)]
@@ -96,8 +96,8 @@ fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::E
     }
 }
 
-impl From<Call> for RateLimitRequest {
-    fn from(call: Call) -> Self {
+impl From<JsonCall> for RateLimitRequest {
+    fn from(call: JsonCall) -> Self {
         Self {
             domain: call.domain,
             descriptors: call.descriptors.into_iter().map(RateLimitDescriptor::from).collect(),
@@ -106,11 +106,11 @@ impl From<Call> for RateLimitRequest {
     }
 }
 
-impl From<Descriptor> for RateLimitDescriptor {
-    fn from(descriptor: Descriptor) -> Self {
+impl From<JsonDescriptor> for RateLimitDescriptor {
+    fn from(descriptor: JsonDescriptor) -> Self {
         let entries = descriptor.entries.into_iter();
         Self {
-            entries: entries.map(|Entry { key, value }| parts::Entry { key, value }).collect(),
+            entries: entries.map(|JsonEntry { key, value }| parts::Entry { key, value }).collect(),
             limit: descriptor.limit.map(|limit| parts::RateLimitOverride {
                 requests_per_unit: limit.requests_per_unit,
                 unit: RateLimitUnit::from_str_name(&limit.unit).unwrap_or_default().into(),
@@ -125,20 +125,20 @@ fn written(response: &RateLimitResponse) -> Value {
     let headers = response.response_headers_to_add.iter();
     let headers: Vec<_> = headers.map(|h| json!({ "key": h.key, "value": h.value })).collect();
     let statuses: Vec<_> = response.statuses.iter().map(status).collect();
-    let mut told = json!({
+    let mut answered = json!({
         "overallCode": response.overall_code().as_str_name(),
         "statuses": statuses,
     });
     if !headers.is_empty() {
-        told["responseHeadersToAdd"] = headers.into();
+        answered["responseHeadersToAdd"] = headers.into();
     }
-    told
+    answered
 }
 
 /// Encodes a status. Default values are omitted, as in the JSON mapping of protobuf.
 fn status(status: &DescriptorStatus) -> Value {
-    let mut told = Map::new();
-    told.insert("code".to_owned(), status.code().as_str_name().into());
+    let mut answered = Map::new();
+    answered.insert("code".to_owned(), status.code().as_str_name().into());
     if let Some(limit) = &status.current_limit {
         let unit = limit.unit().as_str_name();
         let limit = json!({
@@ -146,10 +146,10 @@ fn status(status: &DescriptorStatus) -> Value {
             "unit": unit,
             "name": limit.name,
         });
-        told.insert("currentLimit".to_owned(), limit);
+        answered.insert("currentLimit".to_owned(), limit);
     }
     if status.limit_remaining > 0 {
-        told.insert("limitRemaining".to_owned(), status.limit_remaining.into());
+        answered.insert("limitRemaining".to_owned(), status.limit_remaining.into());
     }
     if let Some(reset) = &status.duration_until_reset {
         let micros = reset.nanos / 1_000;
@@ -157,7 +157,7 @@ fn status(status: &DescriptorStatus) -> Value {
             0 => format!("{}s", reset.seconds),
             micros => format!("{}.{micros:06}s", reset.seconds),
         };
-        told.insert("durationUntilReset".to_owned(), text.into());
+        answered.insert("durationUntilReset".to_owned(), text.into());
     }
-    Value::Object(told)
+    Value::Object(answered)
 }

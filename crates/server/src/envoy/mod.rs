@@ -17,7 +17,7 @@ use sluicegate_core::store;
 use tonic::{Request, Response, Status};
 use tracing::debug;
 
-use self::decode::Call;
+use self::decode::DecodedCall;
 use crate::answer::{self, Answer};
 use crate::grpc::proto::envoy::service::ratelimit::v3::rate_limit_response::DescriptorStatus;
 use crate::grpc::proto::envoy::service::ratelimit::v3::rate_limit_service_server::{
@@ -25,7 +25,7 @@ use crate::grpc::proto::envoy::service::ratelimit::v3::rate_limit_service_server
 };
 use crate::grpc::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use crate::refusal::Refusal;
-use crate::service::{Failure, Question, Service};
+use crate::service::{DecisionMode, Service, ServiceError};
 
 pub use json::router;
 
@@ -38,18 +38,18 @@ pub struct Options {
     /// Adds the rate-limit headers, which Envoy copies to its responses.
     pub headers: bool,
     /// Answer if the outage policy denies.
-    pub closed: Closed,
+    pub closed: ClosedReply,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { headers: true, closed: Closed::OverLimit }
+        Self { headers: true, closed: ClosedReply::OverLimit }
     }
 }
 
 /// Answer to Envoy if the outage policy denies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Closed {
+pub enum ClosedReply {
     /// A denial: the request is denied, whatever Envoy does on errors.
     OverLimit,
     /// An error: Envoy's `failure_mode_deny` decides.
@@ -74,15 +74,15 @@ impl EnvoyRls {
     }
 
     async fn answer(&self, request: &RateLimitRequest) -> Result<RateLimitResponse, Refusal> {
-        let call = Call::read(request, || self.service.request_id())?;
-        let mut told = RateLimitResponse::default();
+        let call = DecodedCall::read(request, || self.service.request_id())?;
+        let mut answered = RateLimitResponse::default();
         if !call.charges.is_empty() {
-            let decided = self.service.decide(&call.charges, Question::Tally, |answer| {
+            let decided = self.service.decide(&call.charges, DecisionMode::Tally, |answer| {
                 encode::decision(answer, self.options)
             });
-            told = match decided.await {
+            answered = match decided.await {
                 // An error would let the request through if Envoy fails open.
-                Err(Failure::Plan(PlanError::TooMany { rule, requests })) => {
+                Err(ServiceError::Plan(PlanError::TooMany { rule, requests })) => {
                     debug!(rule, requests, "more hits in one call than an exact log can record");
                     encode::too_many(call.charges.len())
                 }
@@ -91,7 +91,7 @@ impl EnvoyRls {
         }
         for (place, query) in &call.refunds {
             let mut refunded = self.refund(query).await;
-            if let Err(Failure::Plan(PlanError::TooMany { .. })) = refunded {
+            if let Err(ServiceError::Plan(PlanError::TooMany { .. })) = refunded {
                 // A charge on a log is never larger.
                 let mut fewer = query.clone();
                 fewer.cost.requests = Some(ENTRIES_PER_CHARGE_MAX);
@@ -99,24 +99,24 @@ impl EnvoyRls {
             }
             let status = match refunded {
                 // Hits that are not refunded stay counted, which is no reason for an error.
-                Err(Failure::Store(store::Error::Unavailable(_))) => encode::unknown(),
+                Err(ServiceError::Store(store::Error::Unavailable(_))) => encode::unknown(),
                 status => status?,
             };
             // Statuses are in the order of the descriptors, and earlier ones are already in place.
-            let place = (*place).min(told.statuses.len());
-            told.statuses.insert(place, status);
+            let place = (*place).min(answered.statuses.len());
+            answered.statuses.insert(place, status);
         }
         if call.charges.is_empty() {
-            told.set_overall_code(encode::OK);
+            answered.set_overall_code(encode::OK);
         }
-        Ok(told)
+        Ok(answered)
     }
 
-    async fn refund(&self, query: &Query<'_>) -> Result<DescriptorStatus, Failure> {
-        let tell = |rules: &Ruleset, plan: &Plan<'_>, usage| {
-            encode::refund(&Answer::new(rules, plan, &answer::shown(usage)))
+    async fn refund(&self, query: &Query<'_>) -> Result<DescriptorStatus, ServiceError> {
+        let encode = |rules: &Ruleset, plan: &Plan<'_>, usage| {
+            encode::refund(&Answer::new(rules, plan, &answer::usage_as_decision(usage)))
         };
-        self.service.refund(query, tell).await
+        self.service.refund(query, encode).await
     }
 }
 

@@ -15,22 +15,22 @@ use tower_service::Service;
 
 /// The layer that ends every call at its client's deadline.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Deadlines;
+pub(super) struct DeadlineLayer;
 
-impl<S> Layer<S> for Deadlines {
-    type Service = Hurried<S>;
+impl<S> Layer<S> for DeadlineLayer {
+    type Service = DeadlineService<S>;
 
-    fn layer(&self, inner: S) -> Hurried<S> {
-        Hurried { inner }
+    fn layer(&self, inner: S) -> DeadlineService<S> {
+        DeadlineService { inner }
     }
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Hurried<S> {
+pub(super) struct DeadlineService<S> {
     inner: S,
 }
 
-impl<S, B> Service<Request<B>> for Hurried<S>
+impl<S, B> Service<Request<B>> for DeadlineService<S>
 where
     S: Service<Request<B>, Response = Response>,
 {
@@ -43,8 +43,8 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let patience = patience(request.headers());
-        Deadline { inner: self.inner.call(request), patience, timer: None }
+        let timeout = timeout(request.headers());
+        Deadline { inner: self.inner.call(request), timeout, timer: None }
     }
 }
 
@@ -53,7 +53,7 @@ pin_project! {
     pub(super) struct Deadline<F> {
         #[pin]
         inner: F,
-        patience: Option<Duration>,
+        timeout: Option<Duration>,
         // Created at the first wait: most decisions are made at once.
         #[pin]
         timer: Option<Sleep>,
@@ -68,9 +68,9 @@ impl<F: Future<Output = Result<Response, E>>, E> Future for Deadline<F> {
         if let Poll::Ready(answer) = this.inner.poll(cx) {
             return Poll::Ready(answer);
         }
-        let Some(patience) = *this.patience else { return Poll::Pending };
+        let Some(timeout) = *this.timeout else { return Poll::Pending };
         if this.timer.is_none() {
-            this.timer.set(Some(sleep(patience)));
+            this.timer.set(Some(sleep(timeout)));
         }
         ready!(this.timer.as_mut().as_pin_mut().expect("timer was set above").poll(cx));
         let late = Status::deadline_exceeded("no decision within the client's grpc-timeout");
@@ -79,7 +79,7 @@ impl<F: Future<Output = Result<Response, E>>, E> Future for Deadline<F> {
 }
 
 /// Returns the client's timeout. A malformed header means no deadline: the decision matters more.
-fn patience(headers: &HeaderMap) -> Option<Duration> {
+fn timeout(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get("grpc-timeout")?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     if digits.len() > 8 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -119,9 +119,9 @@ mod tests {
         ] {
             let mut headers = HeaderMap::new();
             headers.insert("grpc-timeout", HeaderValue::from_static(text));
-            assert_eq!(patience(&headers), expected, "{text:?}");
+            assert_eq!(timeout(&headers), expected, "{text:?}");
         }
-        assert_eq!(patience(&HeaderMap::new()), None);
+        assert_eq!(timeout(&HeaderMap::new()), None);
     }
 
     #[tokio::test(start_paused = true)]
@@ -130,7 +130,7 @@ mod tests {
             std::future::pending::<Result<Response, std::convert::Infallible>>()
         });
         let request = Request::builder().header("grpc-timeout", "20m").body(()).unwrap();
-        let answer = Deadlines.layer(never).call(request).await.unwrap();
+        let answer = DeadlineLayer.layer(never).call(request).await.unwrap();
         assert_eq!(answer.headers()["grpc-status"], "4");
     }
 }

@@ -7,7 +7,7 @@ use sluicegate_core::query::{Query, RequestId};
 use super::proto::sluicegate::v1 as pb;
 use crate::refusal::Refusal;
 use crate::request::{
-    self, CostBody, Dimensions, EstimateBody, InlineBody, Request, Stated, Whole,
+    self, CostBody, Dimensions, EstimateBody, InlineBody, Request, StatedCost, WholeNumber,
 };
 use crate::ticket::Ticket;
 
@@ -41,7 +41,7 @@ pub(super) fn queries(
     caller: &str,
     mut fallback: impl FnMut() -> RequestId,
 ) -> Result<Vec<Query<'static>>, Refusal> {
-    let requests = request::some(requests.into_iter().map(Request::from).collect())?;
+    let requests = request::check_batch(requests.into_iter().map(Request::from).collect())?;
     let queries = requests.into_iter().enumerate().map(|(number, request)| {
         let query = request.query(caller, fallback());
         query.map_err(|refusal| refusal.inside(&format!("requests[{number}]")))
@@ -60,7 +60,7 @@ pub(super) fn query(
 }
 
 /// Decodes the handle to settle and its actual cost.
-pub(super) fn settle(request: pb::SettleRequest) -> Result<(Ticket, Stated), Refusal> {
+pub(super) fn settle(request: pb::SettleRequest) -> Result<(Ticket, StatedCost), Refusal> {
     let stated = CostBody::from(request.cost.unwrap_or_default()).read()?;
     Ok((Ticket::read(&request.handle)?, stated))
 }
@@ -81,15 +81,15 @@ impl From<pb::Query> for Request {
 impl From<pb::Cost> for CostBody {
     fn from(cost: pb::Cost) -> Self {
         Self {
-            requests: cost.requests.map(Whole),
-            input_tokens: cost.input_tokens.map(Whole),
-            output_tokens: cost.output_tokens.map(Whole),
+            requests: cost.requests.map(WholeNumber),
+            input_tokens: cost.input_tokens.map(WholeNumber),
+            output_tokens: cost.output_tokens.map(WholeNumber),
             usd: cost.usd,
-            cached_input_tokens: cost.cached_input_tokens.map(Whole),
-            cache_write_tokens: cost.cache_write_tokens.map(Whole),
-            reasoning_tokens: cost.reasoning_tokens.map(Whole),
-            query_tokens: cost.query_tokens.map(Whole),
-            context_tokens: cost.context_tokens.map(Whole),
+            cached_input_tokens: cost.cached_input_tokens.map(WholeNumber),
+            cache_write_tokens: cost.cache_write_tokens.map(WholeNumber),
+            reasoning_tokens: cost.reasoning_tokens.map(WholeNumber),
+            query_tokens: cost.query_tokens.map(WholeNumber),
+            context_tokens: cost.context_tokens.map(WholeNumber),
         }
     }
 }
@@ -97,20 +97,20 @@ impl From<pb::Cost> for CostBody {
 impl From<pb::Estimate> for EstimateBody {
     fn from(estimate: pb::Estimate) -> Self {
         Self {
-            requests: estimate.requests.map(Whole),
-            input_tokens: estimate.input_tokens.map(Whole),
-            output_tokens: estimate.output_tokens.map(Whole),
+            requests: estimate.requests.map(WholeNumber),
+            input_tokens: estimate.input_tokens.map(WholeNumber),
+            output_tokens: estimate.output_tokens.map(WholeNumber),
             usd: estimate.usd,
-            cached_input_tokens: estimate.cached_input_tokens.map(Whole),
-            cache_write_tokens: estimate.cache_write_tokens.map(Whole),
-            reasoning_tokens: estimate.reasoning_tokens.map(Whole),
-            query_tokens: estimate.query_tokens.map(Whole),
-            context_tokens: estimate.context_tokens.map(Whole),
-            input_chars: estimate.input_chars.map(Whole),
-            max_tokens: estimate.max_tokens.map(Whole),
-            max_completion_tokens: estimate.max_completion_tokens.map(Whole),
-            max_output_tokens: estimate.max_output_tokens.map(Whole),
-            n: estimate.n.map(Whole),
+            cached_input_tokens: estimate.cached_input_tokens.map(WholeNumber),
+            cache_write_tokens: estimate.cache_write_tokens.map(WholeNumber),
+            reasoning_tokens: estimate.reasoning_tokens.map(WholeNumber),
+            query_tokens: estimate.query_tokens.map(WholeNumber),
+            context_tokens: estimate.context_tokens.map(WholeNumber),
+            input_chars: estimate.input_chars.map(WholeNumber),
+            max_tokens: estimate.max_tokens.map(WholeNumber),
+            max_completion_tokens: estimate.max_completion_tokens.map(WholeNumber),
+            max_output_tokens: estimate.max_output_tokens.map(WholeNumber),
+            n: estimate.n.map(WholeNumber),
         }
     }
 }

@@ -6,23 +6,23 @@ use sluicegate_core::store::Claim;
 use sluicegate_core::{Decision, Timestamp};
 
 use super::proto::sluicegate::v1 as pb;
-use super::proto::sluicegate::v1::claim_response::Claim as Word;
+use super::proto::sluicegate::v1::claim_response::Claim as ClaimKind;
 use crate::answer::{Answer, Scope};
-use crate::settled::Settled;
+use crate::settlement::Settlement;
 
 /// Encodes the answer to an `Allow`.
 pub(super) fn allow(answer: &Answer<'_, '_>, handle: Option<String>) -> pb::AllowResponse {
     let hit = answer.hit();
-    let told = hit.or_else(|| answer.tightest());
+    let shown = hit.or_else(|| answer.tightest());
     let never = matches!(answer.decision(), Decision::Never(_));
     let (until, handle) = match answer.decision() {
         Decision::Allow(allow) => (allow.until.map(|until| until.to_string()), handle),
         Decision::Deny(_) | Decision::Never(_) | Decision::Closed(_) => (None, None),
     };
-    let reset = told.filter(|_| !never).map(|scope| scope.reading.reset.to_string());
+    let reset = shown.filter(|_| !never).map(|scope| scope.reading.reset.to_string());
     pb::AllowResponse {
         allowed: answer.decision().is_allowed(),
-        remaining: match told {
+        remaining: match shown {
             Some(scope) => saturated(scope.remaining()),
             // No limit applies, or the usage is unknown.
             None if answer.decision().is_allowed() => i32::MAX,
@@ -39,7 +39,7 @@ pub(super) fn allow(answer: &Answer<'_, '_>, handle: Option<String>) -> pb::Allo
 
 /// Encodes the answer of `Acquire`, `Check` and `Book`.
 pub(super) fn decision(answer: &Answer<'_, '_>, handle: Option<String>) -> pb::Decision {
-    let mut told = pb::Decision {
+    let mut message = pb::Decision {
         allowed: answer.decision().is_allowed(),
         id: answer.plan().id.id.to_string(),
         at: answer.at().to_string(),
@@ -51,32 +51,32 @@ pub(super) fn decision(answer: &Answer<'_, '_>, handle: Option<String>) -> pb::D
         ..pb::Decision::default()
     };
     if let Some(Forecast { now, ever }) = answer.forecast() {
-        told.max_output_tokens = Some(now);
+        message.max_output_tokens = Some(now);
         let never = matches!(answer.decision(), Decision::Never(_));
-        told.max_output_tokens_ever = never.then_some(ever);
+        message.max_output_tokens_ever = never.then_some(ever);
     }
     match answer.decision() {
         Decision::Allow(allow) => {
-            told.start = allow.start.to_string();
-            told.replayed = allow.replayed;
-            told.until = allow.until.map(|until| until.to_string()).unwrap_or_default();
-            told.handle = handle.unwrap_or_default();
+            message.start = allow.start.to_string();
+            message.replayed = allow.replayed;
+            message.until = allow.until.map(|until| until.to_string()).unwrap_or_default();
+            message.handle = handle.unwrap_or_default();
             let charges = answer.plan().charges();
             let name = |&index: &u16| charges[usize::from(index)].rule().name.clone();
-            told.shadowed = allow.shadowed.iter().map(name).collect();
+            message.shadowed = allow.shadowed.iter().map(name).collect();
         }
         Decision::Deny(deny) => {
-            told.start = deny.start.to_string();
-            told.fits = fits(answer);
+            message.start = deny.start.to_string();
+            message.fits = fits(answer);
         }
-        Decision::Never(_) => told.fits = fits(answer),
+        Decision::Never(_) => message.fits = fits(answer),
         Decision::Closed(_) => {}
     }
-    told
+    message
 }
 
 /// Encodes the result of settling an admission.
-pub(super) fn settled(settled: &Settled) -> pb::Settled {
+pub(super) fn settled(settled: &Settlement) -> pb::Settled {
     let metadata = pb::Metadata {
         request_duration_seconds: settled.duration.map(|span| span.as_micros() as f64 / 1e6),
         api_cost_usd: settled.cost.map(|cost| cost.to_string()),
@@ -97,42 +97,42 @@ fn fits(answer: &Answer<'_, '_>) -> std::collections::BTreeMap<String, u64> {
     units.filter_map(fit).collect()
 }
 
-/// Encodes the answer to a claim; `tell` encodes the decision in it.
+/// Encodes the answer to a claim; `encode` encodes the decision in it.
 pub(super) fn claim(
     claim: Claim,
-    tell: impl FnOnce(&Decision) -> pb::Decision,
+    encode: impl FnOnce(&Decision) -> pb::Decision,
 ) -> pb::ClaimResponse {
-    let mut told = pb::ClaimResponse::default();
+    let mut message = pb::ClaimResponse::default();
     match claim {
         Claim::Go { allow, good_until } => {
-            told.set_claim(Word::Go);
-            told.at = allow.at.to_string();
-            told.start = allow.start.to_string();
-            told.good_until = good_until.to_string();
-            told.good_ms = good_until.since(allow.at).as_micros() / 1_000;
-            told.decision = Some(tell(&Decision::Allow(allow)));
+            message.set_claim(ClaimKind::Go);
+            message.at = allow.at.to_string();
+            message.start = allow.start.to_string();
+            message.good_until = good_until.to_string();
+            message.good_ms = good_until.since(allow.at).as_micros() / 1_000;
+            message.decision = Some(encode(&Decision::Allow(allow)));
         }
-        Claim::Spent => told.set_claim(Word::Spent),
-        Claim::Early { at, start } => wait(&mut told, Word::Early, at, start),
-        Claim::Rebooked { at, start } => wait(&mut told, Word::Rebooked, at, start),
+        Claim::Spent => message.set_claim(ClaimKind::Spent),
+        Claim::Early { at, start } => wait(&mut message, ClaimKind::Early, at, start),
+        Claim::Rebooked { at, start } => wait(&mut message, ClaimKind::Rebooked, at, start),
         Claim::Deny(deny) => {
-            wait(&mut told, Word::Denied, deny.at, deny.start);
-            told.decision = Some(tell(&Decision::Deny(deny)));
+            wait(&mut message, ClaimKind::Denied, deny.at, deny.start);
+            message.decision = Some(encode(&Decision::Deny(deny)));
         }
         Claim::Never(never) => {
-            told.set_claim(Word::Denied);
-            told.at = never.at.to_string();
-            told.decision = Some(tell(&Decision::Never(never)));
+            message.set_claim(ClaimKind::Denied);
+            message.at = never.at.to_string();
+            message.decision = Some(encode(&Decision::Never(never)));
         }
     }
-    told
+    message
 }
 
-fn wait(told: &mut pb::ClaimResponse, word: Word, at: Timestamp, start: Timestamp) {
-    told.set_claim(word);
-    told.at = at.to_string();
-    told.start = start.to_string();
-    told.wait_ms = start.since(at).as_micros().div_ceil(1_000);
+fn wait(message: &mut pb::ClaimResponse, kind: ClaimKind, at: Timestamp, start: Timestamp) {
+    message.set_claim(kind);
+    message.at = at.to_string();
+    message.start = start.to_string();
+    message.wait_ms = start.since(at).as_micros().div_ceil(1_000);
 }
 
 fn scope(scope: Scope<'_, '_>) -> pb::ScopeStatus {

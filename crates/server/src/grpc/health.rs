@@ -18,12 +18,12 @@ use crate::probe::{Probe, Readiness};
 const PERIOD: Duration = Duration::from_secs(1);
 
 /// The health service: answers checks and streams changes to watchers.
-pub(super) struct Probed {
+pub(super) struct HealthService {
     ready: Probe,
     shutdown: CancellationToken,
 }
 
-impl Probed {
+impl HealthService {
     /// Creates the service. `shutdown` ends every watch, which would otherwise keep its connection
     /// open.
     pub(super) fn server(ready: Probe, shutdown: CancellationToken) -> HealthServer<Self> {
@@ -32,7 +32,7 @@ impl Probed {
 }
 
 #[tonic::async_trait]
-impl Health for Probed {
+impl Health for HealthService {
     async fn check(
         &self,
         request: Request<HealthCheckRequest>,
@@ -40,7 +40,7 @@ impl Health for Probed {
         if !is_known(&request.get_ref().service) {
             return Err(Status::not_found("unknown service"));
         }
-        Ok(Response::new(told(status(&self.ready, &self.shutdown))))
+        Ok(Response::new(response(status(&self.ready, &self.shutdown))))
     }
 
     type WatchStream = Pin<Box<dyn Stream<Item = Result<HealthCheckResponse, Status>> + Send>>;
@@ -55,12 +55,12 @@ impl Health for Probed {
             let (ready, shutdown) = (ready.clone(), shutdown.clone());
             async move {
                 let next = if known {
-                    changed(last, &ready, &shutdown).await?
+                    next_status(last, &ready, &shutdown).await?
                 } else {
                     // The protocol allows a service to appear later; ours are all here.
                     last.is_none().then_some(ServingStatus::ServiceUnknown)?
                 };
-                Some((Ok(told(next)), Some(next)))
+                Some((Ok(response(next)), Some(next)))
             }
         });
         Ok(Response::new(Box::pin(states)))
@@ -68,7 +68,7 @@ impl Health for Probed {
 }
 
 /// Waits for a status other than the last one; `None` if there will be none.
-async fn changed(
+async fn next_status(
     last: Option<ServingStatus>,
     ready: &Probe,
     shutdown: &CancellationToken,
@@ -101,6 +101,6 @@ fn is_known(service: &str) -> bool {
     service.is_empty() || SERVICES.contains(&service)
 }
 
-fn told(status: ServingStatus) -> HealthCheckResponse {
+fn response(status: ServingStatus) -> HealthCheckResponse {
     HealthCheckResponse { status: status.into() }
 }

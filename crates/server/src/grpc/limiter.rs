@@ -7,22 +7,22 @@ use tonic::{Request, Response, Status};
 use super::proto::sluicegate::v1 as pb;
 use super::proto::sluicegate::v1::rate_limiter_service_server::RateLimiterService;
 use super::{decode, encode};
-use crate::answer::{Answer, Asked};
+use crate::answer::{Answer, AnswerContext};
 use crate::auth::Caller;
 use crate::refusal::Refusal;
 use crate::request;
-use crate::service::{Question, Service};
-use crate::settled;
+use crate::service::{DecisionMode, Service};
+use crate::settlement;
 use crate::ticket::Ticket;
 
-type Answered<T> = Result<Response<T>, Status>;
+type RpcResult<T> = Result<Response<T>, Status>;
 
 /// The gRPC service over the limiter.
-pub(super) struct Limiter {
+pub(super) struct GrpcLimiter {
     service: Arc<Service>,
 }
 
-impl Limiter {
+impl GrpcLimiter {
     pub(super) fn new(service: Arc<Service>) -> Self {
         Self { service }
     }
@@ -31,14 +31,14 @@ impl Limiter {
         &self,
         requests: Vec<pb::Query>,
         caller: &Caller,
-        question: Question,
-    ) -> Answered<pb::Decision> {
+        mode: DecisionMode,
+    ) -> RpcResult<pb::Decision> {
         let service = &self.service;
         let queries = decode::queries(requests, caller.name(), || service.request_id())?;
-        let told = service.decide(&queries, question, |answer| {
-            encode::decision(answer, Ticket::of(answer, question).map(|ticket| ticket.text()))
+        let response = service.decide(&queries, mode, |answer| {
+            encode::decision(answer, Ticket::of(answer, mode).map(|ticket| ticket.text()))
         });
-        Ok(Response::new(told.await.map_err(Refusal::from)?))
+        Ok(Response::new(response.await.map_err(Refusal::from)?))
     }
 }
 
@@ -48,64 +48,65 @@ fn caller<T>(request: &Request<T>) -> Caller {
 }
 
 #[tonic::async_trait]
-impl RateLimiterService for Limiter {
-    async fn allow(&self, request: Request<pb::AllowRequest>) -> Answered<pb::AllowResponse> {
+impl RateLimiterService for GrpcLimiter {
+    async fn allow(&self, request: Request<pb::AllowRequest>) -> RpcResult<pb::AllowResponse> {
         let request = request.into_inner();
         let mut query = decode::allow(&request, self.service.request_id())?;
         request::require_user_and_model(&query, &self.service.limiter().rules(), "Acquire")?;
         query.settle_within = Some(request::SETTLE_WITHIN);
         let queries = [query];
-        let told = self.service.decide(&queries, Question::Acquire, |answer| {
-            let ticket = Ticket::of(answer, Question::Acquire);
+        let response = self.service.decide(&queries, DecisionMode::Acquire, |answer| {
+            let ticket = Ticket::of(answer, DecisionMode::Acquire);
             encode::allow(answer, ticket.map(|ticket| ticket.text()))
         });
-        Ok(Response::new(told.await.map_err(Refusal::from)?))
+        Ok(Response::new(response.await.map_err(Refusal::from)?))
     }
 
-    async fn acquire(&self, request: Request<pb::AcquireRequest>) -> Answered<pb::Decision> {
+    async fn acquire(&self, request: Request<pb::AcquireRequest>) -> RpcResult<pb::Decision> {
         let caller = caller(&request);
-        self.decide(request.into_inner().requests, &caller, Question::Acquire).await
+        self.decide(request.into_inner().requests, &caller, DecisionMode::Acquire).await
     }
 
-    async fn check(&self, request: Request<pb::CheckRequest>) -> Answered<pb::Decision> {
+    async fn check(&self, request: Request<pb::CheckRequest>) -> RpcResult<pb::Decision> {
         let caller = caller(&request);
-        self.decide(request.into_inner().requests, &caller, Question::Peek).await
+        self.decide(request.into_inner().requests, &caller, DecisionMode::Peek).await
     }
 
-    async fn book(&self, request: Request<pb::BookRequest>) -> Answered<pb::Decision> {
+    async fn book(&self, request: Request<pb::BookRequest>) -> RpcResult<pb::Decision> {
         let caller = caller(&request);
-        self.decide(request.into_inner().requests, &caller, Question::Book).await
+        self.decide(request.into_inner().requests, &caller, DecisionMode::Book).await
     }
 
-    async fn claim(&self, request: Request<pb::ClaimRequest>) -> Answered<pb::ClaimResponse> {
+    async fn claim(&self, request: Request<pb::ClaimRequest>) -> RpcResult<pb::ClaimResponse> {
         let caller = caller(&request);
         let pb::ClaimRequest { request, claimant } = request.into_inner();
-        let claimant = request::scoped("claimant", caller.name(), &claimant)?;
+        let claimant = request::caller_id("claimant", caller.name(), &claimant)?;
         let query = decode::query(request, caller.name(), self.service.request_id())?;
-        let queries = [request::booked(query)?];
-        let told = self.service.claim(&queries[0], claimant, |rules, plan, claim| {
+        let queries = [request::require_id(query)?];
+        let response = self.service.claim(&queries[0], claimant, |rules, plan, claim| {
             encode::claim(claim, |decision| {
-                let answer = Answer::new(rules, plan, decision).to(Asked::by(&queries));
+                let answer =
+                    Answer::new(rules, plan, decision).with_context(AnswerContext::of(&queries));
                 encode::decision(&answer, Some(Ticket::claimed(&answer, claimant).text()))
             })
         });
-        Ok(Response::new(told.await.map_err(Refusal::from)?))
+        Ok(Response::new(response.await.map_err(Refusal::from)?))
     }
 
-    async fn settle(&self, request: Request<pb::SettleRequest>) -> Answered<pb::Settled> {
+    async fn settle(&self, request: Request<pb::SettleRequest>) -> RpcResult<pb::Settled> {
         let (ticket, stated) = decode::settle(request.into_inner())?;
-        let settled = settled::settle(&self.service, &ticket, &stated).await?;
+        let settled = settlement::settle(&self.service, &ticket, &stated).await?;
         Ok(Response::new(encode::settled(&settled)))
     }
 
-    async fn release(&self, request: Request<pb::ReleaseRequest>) -> Answered<pb::Ended> {
+    async fn release(&self, request: Request<pb::ReleaseRequest>) -> RpcResult<pb::Ended> {
         let Ticket { handle, .. } = Ticket::read(&request.get_ref().handle)?;
         let ended = self.service.release(&handle).await;
         let ended = ended.map_err(Refusal::from)?;
         Ok(Response::new(pb::Ended { replayed: ended.replayed }))
     }
 
-    async fn renew(&self, request: Request<pb::RenewRequest>) -> Answered<pb::Renewed> {
+    async fn renew(&self, request: Request<pb::RenewRequest>) -> RpcResult<pb::Renewed> {
         let Ticket { handle, .. } = Ticket::read(&request.get_ref().handle)?;
         let renewed = self.service.renew(&handle).await;
         let renewed = renewed.map_err(Refusal::from)?;
@@ -113,7 +114,7 @@ impl RateLimiterService for Limiter {
         Ok(Response::new(pb::Renewed { at, until }))
     }
 
-    async fn cancel(&self, request: Request<pb::CancelRequest>) -> Answered<pb::Ended> {
+    async fn cancel(&self, request: Request<pb::CancelRequest>) -> RpcResult<pb::Ended> {
         let Ticket { handle, .. } = Ticket::read(&request.get_ref().handle)?;
         let ended = self.service.cancel(&handle).await;
         let ended = ended.map_err(Refusal::from)?;

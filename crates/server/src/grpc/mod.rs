@@ -18,9 +18,9 @@ use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tonic_reflection::server::Builder as Reflection;
 
-use self::deadline::Deadlines;
-use self::health::Probed;
-use self::limiter::Limiter;
+use self::deadline::DeadlineLayer;
+use self::health::HealthService;
+use self::limiter::GrpcLimiter;
 use self::proto::sluicegate::v1::rate_limiter_service_server::RateLimiterServiceServer;
 use crate::envoy::{self, EnvoyRls};
 use crate::probe::Probe;
@@ -41,16 +41,16 @@ pub fn router(
     ready: Probe,
     shutdown: CancellationToken,
 ) -> Router {
-    let limiter = RateLimiterServiceServer::new(Limiter::new(service));
+    let limiter = RateLimiterServiceServer::new(GrpcLimiter::new(service));
     let mut routes = Routes::builder();
     routes
         .add_service(limiter.max_decoding_message_size(bytes_max))
         .add_service(rls.server(bytes_max))
-        .add_service(Probed::server(ready, shutdown))
+        .add_service(HealthService::server(ready, shutdown))
         .add_service(reflection().build_v1().expect(DESCRIBED))
         // Many clients still use the previous version.
         .add_service(reflection().build_v1alpha().expect(DESCRIBED));
-    routes.routes().into_axum_router().layer(Deadlines)
+    routes.routes().into_axum_router().layer(DeadlineLayer)
 }
 
 const DESCRIBED: &str = "the build script wrote valid descriptors";

@@ -3,18 +3,18 @@
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt as _};
 
-use crate::refusal::{Kind, Refusal};
+use crate::refusal::{Refusal, RefusalKind};
 
 impl From<Refusal> for Status {
     /// An invalid field is also in the details as `google.rpc.BadRequest`, for programs.
     fn from(refusal: Refusal) -> Self {
         let code = match refusal.kind {
-            Kind::Invalid => Code::InvalidArgument,
-            Kind::Conflict => Code::AlreadyExists,
-            Kind::Unknown => Code::NotFound,
-            Kind::Gone => Code::FailedPrecondition,
-            Kind::Unavailable => Code::Unavailable,
-            Kind::Internal => Code::Internal,
+            RefusalKind::Invalid => Code::InvalidArgument,
+            RefusalKind::Conflict => Code::AlreadyExists,
+            RefusalKind::Unknown => Code::NotFound,
+            RefusalKind::Gone => Code::FailedPrecondition,
+            RefusalKind::Unavailable => Code::Unavailable,
+            RefusalKind::Internal => Code::Internal,
         };
         let message = refusal.to_string();
         match refusal.field {

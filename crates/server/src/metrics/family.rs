@@ -16,8 +16,8 @@ pub(super) struct Family {
 
 impl Family {
     /// Starts a family without series; if none are added, it is not rendered.
-    pub(super) const fn gather(&'static self) -> Gathering {
-        Gathering { family: self, series: Vec::new() }
+    pub(super) const fn gather(&'static self) -> FamilyBuilder {
+        FamilyBuilder { family: self, series: Vec::new() }
     }
 
     fn desc(&self) -> Desc {
@@ -28,14 +28,14 @@ impl Family {
 }
 
 /// A family that is being collected.
-pub(super) struct Gathering {
+pub(super) struct FamilyBuilder {
     family: &'static Family,
     series: Vec<Metric>,
 }
 
-impl Gathering {
+impl FamilyBuilder {
     /// Adds one series, with values for the labels in their order.
-    pub(super) fn add(&mut self, labels: &[&str], value: Value) {
+    pub(super) fn add(&mut self, labels: &[&str], value: SeriesValue) {
         debug_assert_eq!(self.family.labels.len(), labels.len(), "{}", self.family.name);
         let pairs = self.family.labels.iter().zip(labels).map(|(&name, &value)| {
             let mut pair = LabelPair::default();
@@ -45,18 +45,18 @@ impl Gathering {
         });
         let mut metric = Metric::from_label(pairs.collect());
         match value {
-            Value::Count(count) => {
+            SeriesValue::Count(count) => {
                 let mut counter = Counter::default();
                 // Exact up to 2^53: three hundred years at a million per second.
                 counter.set_value(count as f64);
                 metric.set_counter(counter);
             }
-            Value::Level(level) => {
+            SeriesValue::Level(level) => {
                 let mut gauge = Gauge::default();
                 gauge.set_value(level);
                 metric.set_gauge(gauge);
             }
-            Value::Distribution(histogram) => metric.set_histogram(histogram),
+            SeriesValue::Distribution(histogram) => metric.set_histogram(histogram),
         }
         self.series.push(metric);
     }
@@ -72,7 +72,7 @@ impl Gathering {
 }
 
 /// The value of a series.
-pub(super) enum Value {
+pub(super) enum SeriesValue {
     Count(u64),
     Level(f64),
     Distribution(Histogram),
@@ -85,16 +85,16 @@ pub(super) fn collector<T: Send + Sync + 'static>(
     collect: fn(&T) -> Vec<MetricFamily>,
 ) -> Box<dyn Collector> {
     let descs = families.iter().map(Family::desc).collect();
-    Box::new(Gathered { source: source.clone(), descs, collect })
+    Box::new(FamilyCollector { source: source.clone(), descs, collect })
 }
 
-struct Gathered<T> {
+struct FamilyCollector<T> {
     source: Arc<T>,
     descs: Vec<Desc>,
     collect: fn(&T) -> Vec<MetricFamily>,
 }
 
-impl<T: Send + Sync> Collector for Gathered<T> {
+impl<T: Send + Sync> Collector for FamilyCollector<T> {
     fn desc(&self) -> Vec<&Desc> {
         self.descs.iter().collect()
     }

@@ -33,13 +33,13 @@ impl Default for Options {
 
 /// Model and tenant of a query, for the labels.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Who<'a> {
+pub(super) struct QueryLabels<'a> {
     model: Option<&'a str>,
     tenant: Option<&'a str>,
 }
 
-impl<'a> Who<'a> {
-    pub(super) fn asks(query: &'a Query<'_>) -> Self {
+impl<'a> QueryLabels<'a> {
+    pub(super) fn of(query: &'a Query<'_>) -> Self {
         Self { model: query.get(MODEL), tenant: query.get(TENANT) }
     }
 }
@@ -79,13 +79,14 @@ impl Labels {
     }
 
     /// Returns the index of a pair; `None` if the pair is new and there is room for it.
-    pub(super) fn find(&self, who: Who<'_>) -> Option<usize> {
-        self.place(self.models.find(who.model)?, self.tenants.find(who.tenant)?)
+    pub(super) fn find(&self, query_labels: QueryLabels<'_>) -> Option<usize> {
+        self.place(self.models.find(query_labels.model)?, self.tenants.find(query_labels.tenant)?)
     }
 
     /// Returns the index of a pair, and adds the pair if there is room.
-    pub(super) fn learn(&mut self, who: Who<'_>) -> usize {
-        let (model, tenant) = (self.models.learn(who.model), self.tenants.learn(who.tenant));
+    pub(super) fn learn(&mut self, query_labels: QueryLabels<'_>) -> usize {
+        let (model, tenant) =
+            (self.models.learn(query_labels.model), self.tenants.learn(query_labels.tenant));
         if let Some(place) = self.place(model, tenant) {
             return place;
         }
@@ -104,7 +105,7 @@ impl Labels {
     }
 
     /// Adds the values that rules name: the author of a rule wants to see its values.
-    pub(super) fn know(&mut self, rules: &Ruleset) {
+    pub(super) fn register_rules(&mut self, rules: &Ruleset) {
         for condition in rules.groups().flat_map(|(_, rules)| rules).flat_map(|rule| &rule.when) {
             let (dimension, Pattern::OneOf(values)) = condition else { continue };
             let names = match dimension.as_str() {
@@ -187,10 +188,10 @@ mod tests {
     /// Returns the labels of a pair after it was added.
     fn shown(labels: &mut Labels, model: &str, tenant: &str) -> (String, String) {
         let text = |text| Some(text).filter(|text: &&str| !text.is_empty());
-        let who = Who { model: text(model), tenant: text(tenant) };
-        let place = labels.learn(who);
+        let query_labels = QueryLabels { model: text(model), tenant: text(tenant) };
+        let place = labels.learn(query_labels);
         assert!(place < labels.capacity());
-        assert_eq!(labels.find(who), Some(place), "what was learned is found");
+        assert_eq!(labels.find(query_labels), Some(place), "what was learned is found");
         let mut pairs = labels.pairs().filter(|pair| pair.2 == place);
         let (model, tenant, _) = pairs.next().expect("a place has labels");
         assert!(pairs.next().is_none(), "a place has one pair of labels");
@@ -233,9 +234,9 @@ mod tests {
         for n in 0..1_000_000_u64 {
             // Few at first, so that both bounds are met.
             let [model, tenant] = [n % 90, n / 90].map(|value| value.to_string());
-            let who = Who { model: Some(&model), tenant: Some(&tenant) };
-            if labels.find(who).is_none() {
-                labels.learn(who);
+            let query_labels = QueryLabels { model: Some(&model), tenant: Some(&tenant) };
+            if labels.find(query_labels).is_none() {
+                labels.learn(query_labels);
             }
         }
         let sizes = [&labels.models, &labels.tenants].map(|names| names.numbers.len());

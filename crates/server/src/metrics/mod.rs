@@ -49,13 +49,13 @@
 mod family;
 mod labels;
 mod operations;
+mod process;
 mod queues;
 mod redis;
-mod scope;
-mod scopes;
+mod rule;
+mod rules;
 pub mod statsd;
 mod users;
-mod watched;
 
 use std::fmt;
 use std::sync::Arc;
@@ -66,20 +66,20 @@ use sluicegate_core::outage::OutagePolicy;
 use sluicegate_core::ruleset::Ruleset;
 
 pub use labels::Options;
-use labels::Who;
-use operations::Operations;
-use queues::Queues;
+use labels::QueryLabels;
+use operations::OperationMetrics;
+use process::ProcessMetrics;
+pub use process::StoreSize;
+use queues::QueueMetrics;
 pub use queues::{QueueProcessing, QueueStats};
-use redis::Redis;
+use redis::RedisMetrics;
 pub use redis::{RedisCalls, RedisStats};
-pub use scopes::INLINE;
-use scopes::Scopes;
-use users::Users;
-pub use watched::StoreSize;
-use watched::Watched;
+pub use rules::INLINE;
+use rules::RuleMetricsTable;
+use users::UserMetrics;
 
 use crate::answer::Answer;
-use crate::service::{Decided, Failed, Followed, Observer, Operation};
+use crate::service::{ChangeEvent, DecisionEvent, FailureEvent, Observer, Operation};
 
 /// The media type of [`Metrics::render`].
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -90,12 +90,12 @@ pub struct Metrics(Arc<Inner>);
 
 struct Inner {
     registry: Registry,
-    scopes: Arc<Scopes>,
-    operations: Arc<Operations>,
-    watched: Arc<Watched>,
-    queues: Arc<Queues>,
-    redis: Arc<Redis>,
-    users: Users,
+    scopes: Arc<RuleMetricsTable>,
+    operations: Arc<OperationMetrics>,
+    process: Arc<ProcessMetrics>,
+    queues: Arc<QueueMetrics>,
+    redis: Arc<RedisMetrics>,
+    users: UserMetrics,
     replays: IntCounter,
     fallbacks: IntCounterVec,
     full: IntCounterVec,
@@ -143,11 +143,11 @@ impl Metrics {
     /// Creates empty metrics with a separate registry.
     pub fn new(options: &Options) -> Self {
         let registry = Registry::new();
-        let scopes = Arc::new(Scopes::new(options));
-        let operations = Arc::new(Operations::default());
-        let watched = Arc::new(Watched::default());
-        let queues = Arc::new(Queues::default());
-        let redis = Arc::new(Redis::default());
+        let scopes = Arc::new(RuleMetricsTable::new(options));
+        let operations = Arc::new(OperationMetrics::default());
+        let process = Arc::new(ProcessMetrics::default());
+        let queues = Arc::new(QueueMetrics::default());
+        let redis = Arc::new(RedisMetrics::default());
         let fixed = "the names in this file are valid, and each is used once";
         let counter = |name, help| IntCounter::new(name, help).expect(fixed);
         let replays =
@@ -187,18 +187,18 @@ impl Metrics {
         let config_loaded = config_loaded.expect(fixed);
         // The process runs, so its first configuration was valid.
         config_loaded.set(1);
-        let users = Users::new();
+        let users = UserMetrics::new();
         let config_version = IntGaugeVec::new(
             Opts::new("rate_limiter_config_version", "The version of the configuration in force."),
             &["source"],
         );
         let config_version = config_version.expect(fixed);
         for collector in [
-            family::collector(&scopes, &scope::FAMILIES, Scopes::collect),
-            family::collector(&operations, &operations::FAMILIES, Operations::collect),
-            family::collector(&watched, &watched::FAMILIES, Watched::collect),
-            family::collector(&queues, &queues::FAMILIES, Queues::collect),
-            family::collector(&redis, &redis::FAMILIES, Redis::collect),
+            family::collector(&scopes, &rule::FAMILIES, RuleMetricsTable::collect),
+            family::collector(&operations, &operations::FAMILIES, OperationMetrics::collect),
+            family::collector(&process, &process::FAMILIES, ProcessMetrics::collect),
+            family::collector(&queues, &queues::FAMILIES, QueueMetrics::collect),
+            family::collector(&redis, &redis::FAMILIES, RedisMetrics::collect),
             Box::new(replays.clone()),
             Box::new(fallbacks.clone()),
             Box::new(full.clone()),
@@ -215,7 +215,7 @@ impl Metrics {
             registry,
             scopes,
             operations,
-            watched,
+            process,
             queues,
             redis,
             users,
@@ -230,8 +230,8 @@ impl Metrics {
 
     /// Registers the rules and keeps the counts of rules that are already registered. Call it
     /// before the rules are put in force: until then a rule counts as [`INLINE`].
-    pub fn know(&self, rules: &Ruleset) {
-        self.0.scopes.know(rules);
+    pub fn register_rules(&self, rules: &Ruleset) {
+        self.0.scopes.register_rules(rules);
     }
 
     /// Records that a configuration was put in force.
@@ -248,7 +248,7 @@ impl Metrics {
 
     /// Registers a function that returns the size of the store; it is called at each scrape.
     pub fn watch_store(&self, read: impl Fn() -> StoreSize + Send + Sync + 'static) {
-        self.0.watched.store(Box::new(read));
+        self.0.process.store(Box::new(read));
     }
 
     /// Registers a function that returns the counters of the Redis store; it is called at each
@@ -269,13 +269,13 @@ impl Metrics {
         listener: &str,
         read: impl Fn() -> u64 + Send + Sync + 'static,
     ) {
-        self.0.watched.connections(listener, Box::new(read));
+        self.0.process.connections(listener, Box::new(read));
     }
 
     /// Registers a function that returns the number of lines that the decision log dropped; it is
     /// called at each scrape.
-    pub fn watch_dropped(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
-        self.0.watched.dropped(Box::new(read));
+    pub fn watch_decision_log(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
+        self.0.process.dropped(Box::new(read));
     }
 
     /// Returns the registry, in which other parts of the process register their metrics.
@@ -293,8 +293,8 @@ impl Metrics {
 }
 
 impl Observer for Metrics {
-    fn decided(&self, decided: &Decided<'_, '_, '_>) {
-        let Decided { query, answer, operation, latency, .. } = *decided;
+    fn on_decision(&self, event: &DecisionEvent<'_, '_, '_>) {
+        let DecisionEvent { query, answer, operation, latency, .. } = *event;
         let decision = answer.decision();
         self.0.operations.decided(operation, Outcome::of(&answer), latency);
         if matches!(decision, Decision::Allow(allow) if allow.replayed) {
@@ -302,10 +302,10 @@ impl Observer for Metrics {
         }
         // A peek charges nothing, and a claim uses what was charged when it was booked.
         if matches!(operation, Operation::Acquire | Operation::Book) {
-            let who = Who::asks(query);
+            let query_labels = QueryLabels::of(query);
             match decision {
-                Decision::Closed(_) => self.0.scopes.failed(answer.plan(), who),
-                _ => self.0.scopes.decided(&answer, who),
+                Decision::Closed(_) => self.0.scopes.failed(answer.plan(), query_labels),
+                _ => self.0.scopes.decided(&answer, query_labels),
             }
             if answer.shared().is_some() {
                 self.0.full.with_label_values(&[Outcome::of(&answer).name()]).inc();
@@ -319,14 +319,14 @@ impl Observer for Metrics {
         }
     }
 
-    fn followed(&self, followed: &Followed<'_, '_>) {
-        self.0.operations.took(followed.operation, followed.latency);
+    fn on_change(&self, event: &ChangeEvent<'_, '_>) {
+        self.0.operations.record(event.operation, event.latency);
     }
 
-    fn failed(&self, failed: &Failed<'_, '_, '_>) {
-        let Failed { query, plan, operation, latency } = *failed;
+    fn on_failure(&self, event: &FailureEvent<'_, '_, '_>) {
+        let FailureEvent { query, plan, operation, latency } = *event;
         self.0.operations.decided(operation, Outcome::Error, latency);
-        self.0.scopes.failed(plan, Who::asks(query));
+        self.0.scopes.failed(plan, QueryLabels::of(query));
     }
 }
 

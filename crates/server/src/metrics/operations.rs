@@ -10,7 +10,7 @@ use prometheus::proto::{Bucket, Histogram, MetricFamily, MetricType};
 use sluicegate_core::Span;
 
 use super::Outcome;
-use super::family::{Family, Value};
+use super::family::{Family, SeriesValue};
 use crate::service::Operation;
 
 pub(super) static FAMILIES: [Family; 2] = [
@@ -38,33 +38,33 @@ const STRIPES: usize = 16;
 
 /// The counters of all operations.
 #[derive(Debug, Default)]
-pub(super) struct Operations([Stripe; STRIPES]);
+pub(super) struct OperationMetrics([Stripe; STRIPES]);
 
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Stripe([Tally; Operation::ALL.len()]);
+struct Stripe([OperationCounters; Operation::ALL.len()]);
 
 #[derive(Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct OperationCounters {
     /// One more than the bounds, for operations above the last bound.
     buckets: [AtomicU64; BOUNDS_US.len() + 1],
     micros: AtomicU64,
     outcomes: [AtomicU64; Outcome::ALL.len()],
 }
 
-impl Operations {
+impl OperationMetrics {
     pub(super) fn decided(&self, operation: Operation, outcome: Outcome, latency: Span) {
-        let tally = self.took(operation, latency);
-        tally.outcomes[outcome as usize].fetch_add(1, Relaxed);
+        let counters = self.record(operation, latency);
+        counters.outcomes[outcome as usize].fetch_add(1, Relaxed);
     }
 
-    pub(super) fn took(&self, operation: Operation, latency: Span) -> &Tally {
-        let tally = &self.0[stripe()].0[operation as usize];
+    pub(super) fn record(&self, operation: Operation, latency: Span) -> &OperationCounters {
+        let counters = &self.0[stripe()].0[operation as usize];
         let micros = latency.as_micros();
         let bucket = BOUNDS_US.iter().take_while(|&&bound| micros > bound).count();
-        tally.buckets[bucket].fetch_add(1, Relaxed);
-        tally.micros.fetch_add(micros, Relaxed);
-        tally
+        counters.buckets[bucket].fetch_add(1, Relaxed);
+        counters.micros.fetch_add(micros, Relaxed);
+        counters
     }
 
     pub(super) fn collect(&self) -> Vec<MetricFamily> {
@@ -73,12 +73,12 @@ impl Operations {
             let name = operation.name();
             let histogram = self.histogram(operation);
             if histogram.get_sample_count() > 0 {
-                latencies.add(&[name], Value::Distribution(histogram));
+                latencies.add(&[name], SeriesValue::Distribution(histogram));
             }
             for outcome in Outcome::ALL {
-                let count = self.sum(operation, |tally| &tally.outcomes[outcome as usize]);
+                let count = self.sum(operation, |counters| &counters.outcomes[outcome as usize]);
                 if count > 0 {
-                    decisions.add(&[name, outcome.name()], Value::Count(count));
+                    decisions.add(&[name, outcome.name()], SeriesValue::Count(count));
                 }
             }
         }
@@ -88,7 +88,7 @@ impl Operations {
     fn histogram(&self, operation: Operation) -> Histogram {
         let mut so_far = 0;
         let mut up_to = |bucket: usize| {
-            so_far += self.sum(operation, |tally| &tally.buckets[bucket]);
+            so_far += self.sum(operation, |counters| &counters.buckets[bucket]);
             so_far
         };
         let buckets = BOUNDS_US.iter().enumerate().map(|(number, &bound)| {
@@ -100,13 +100,13 @@ impl Operations {
         let mut histogram = Histogram::default();
         histogram.set_bucket(buckets.collect());
         histogram.set_sample_count(up_to(BOUNDS_US.len()));
-        histogram.set_sample_sum(seconds(self.sum(operation, |tally| &tally.micros)));
+        histogram.set_sample_sum(seconds(self.sum(operation, |counters| &counters.micros)));
         histogram
     }
 
-    fn sum(&self, operation: Operation, counter: impl Fn(&Tally) -> &AtomicU64) -> u64 {
-        let tallies = self.0.iter().map(|stripe| &stripe.0[operation as usize]);
-        tallies.map(|tally| counter(tally).load(Relaxed)).sum()
+    fn sum(&self, operation: Operation, counter: impl Fn(&OperationCounters) -> &AtomicU64) -> u64 {
+        let counters = self.0.iter().map(|stripe| &stripe.0[operation as usize]);
+        counters.map(|counters| counter(counters).load(Relaxed)).sum()
     }
 }
 

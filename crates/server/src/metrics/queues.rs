@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use prometheus::proto::{Bucket, Histogram, MetricFamily, MetricType};
 use sluicegate_core::Span;
 
-use super::family::{Family, Gathering, Value};
+use super::family::{Family, FamilyBuilder, SeriesValue};
 
 pub(super) static FAMILIES: [Family; 4] = [
     Family {
@@ -88,11 +88,11 @@ fn seconds(span: Span) -> f64 {
 
 /// The source of the queue metrics.
 #[derive(Default)]
-pub(super) struct Queues(Mutex<Option<Read>>);
+pub(super) struct QueueMetrics(Mutex<Option<Read>>);
 
 type Read = Box<dyn Fn() -> Vec<QueueStats> + Send + Sync>;
 
-impl Queues {
+impl QueueMetrics {
     pub(super) fn watch(&self, read: Read) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(read);
     }
@@ -104,24 +104,24 @@ impl Queues {
         for stats in read.iter().flat_map(|read| read()) {
             let queue = stats.queue.as_str();
             for &(state, count) in &stats.depth {
-                depth.add(&[queue, state], Value::Level(count as f64));
+                depth.add(&[queue, state], SeriesValue::Level(count as f64));
             }
             if let Some(age) = stats.oldest {
-                oldest.add(&[queue], Value::Level(seconds(age)));
+                oldest.add(&[queue], SeriesValue::Level(seconds(age)));
             }
             for &(event, count) in &stats.messages {
-                messages.add(&[queue, event], Value::Count(count));
+                messages.add(&[queue, event], SeriesValue::Count(count));
             }
             for took in &stats.processing {
-                processing.add(&[queue, &took.kind], Value::Distribution(took.histogram()));
+                processing.add(&[queue, &took.kind], SeriesValue::Distribution(took.histogram()));
             }
         }
-        families.map(Gathering::end).into()
+        families.map(FamilyBuilder::end).into()
     }
 }
 
-impl fmt::Debug for Queues {
+impl fmt::Debug for QueueMetrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Queues").finish_non_exhaustive()
+        f.debug_struct("QueueMetrics").finish_non_exhaustive()
     }
 }

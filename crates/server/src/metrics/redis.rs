@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use prometheus::proto::{Bucket, Histogram, MetricFamily, MetricType};
 
-use super::family::{Family, Gathering, Value};
+use super::family::{Family, FamilyBuilder, SeriesValue};
 
 pub(super) static FAMILIES: [Family; 11] = [
     Family {
@@ -136,11 +136,11 @@ impl RedisCalls {
 
 /// The source of the Redis metrics.
 #[derive(Default)]
-pub(super) struct Redis(Mutex<Option<Read>>);
+pub(super) struct RedisMetrics(Mutex<Option<Read>>);
 
 type Read = Box<dyn Fn() -> RedisStats + Send + Sync>;
 
-impl Redis {
+impl RedisMetrics {
     pub(super) fn watch(&self, read: Read) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(read);
     }
@@ -162,33 +162,33 @@ impl Redis {
         ] = &mut families;
         if let Some(read) = &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
             let stats = read();
-            up.add(&[], Value::Level(f64::from(stats.up)));
-            evicts.add(&[], Value::Level(f64::from(stats.evicts)));
+            up.add(&[], SeriesValue::Level(f64::from(stats.up)));
+            evicts.add(&[], SeriesValue::Level(f64::from(stats.evicts)));
             let reason = stats.refusal.unwrap_or("none");
-            refuses.add(&[reason], Value::Level(f64::from(stats.refusal.is_some())));
-            losses.add(&[], Value::Count(stats.losses));
-            nodes.add(&[], Value::Level(f64::from(stats.nodes)));
-            taking_back.add(&[], Value::Level(stats.taking_back as f64));
-            not_taken_back.add(&[], Value::Count(stats.not_taken_back));
-            denied.add(&[], Value::Count(stats.denied_without_asking));
+            refuses.add(&[reason], SeriesValue::Level(f64::from(stats.refusal.is_some())));
+            losses.add(&[], SeriesValue::Count(stats.losses));
+            nodes.add(&[], SeriesValue::Level(f64::from(stats.nodes)));
+            taking_back.add(&[], SeriesValue::Level(stats.taking_back as f64));
+            not_taken_back.add(&[], SeriesValue::Count(stats.not_taken_back));
+            denied.add(&[], SeriesValue::Count(stats.denied_without_asking));
             for counted in &stats.calls {
                 let histogram = counted.histogram();
                 if histogram.get_sample_count() == 0 {
                     continue;
                 }
-                calls.add(&[counted.operation], Value::Count(histogram.get_sample_count()));
+                calls.add(&[counted.operation], SeriesValue::Count(histogram.get_sample_count()));
                 for &(word, count) in &counted.errors {
-                    errors.add(&[word, counted.operation], Value::Count(count));
+                    errors.add(&[word, counted.operation], SeriesValue::Count(count));
                 }
-                latencies.add(&[counted.operation], Value::Distribution(histogram));
+                latencies.add(&[counted.operation], SeriesValue::Distribution(histogram));
             }
         }
-        families.map(Gathering::end).into()
+        families.map(FamilyBuilder::end).into()
     }
 }
 
-impl fmt::Debug for Redis {
+impl fmt::Debug for RedisMetrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Redis").finish_non_exhaustive()
+        f.debug_struct("RedisMetrics").finish_non_exhaustive()
     }
 }

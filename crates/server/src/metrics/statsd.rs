@@ -106,13 +106,13 @@ impl Statsd {
         let mut datagrams = Datagrams::default();
         for family in self.metrics.0.registry.gather() {
             for metric in family.get_metric() {
-                self.tell(&family, metric, &mut datagrams);
+                self.push_metric(&family, metric, &mut datagrams);
             }
         }
         datagrams.0
     }
 
-    fn tell(&mut self, family: &MetricFamily, metric: &Metric, out: &mut Datagrams) {
+    fn push_metric(&mut self, family: &MetricFamily, metric: &Metric, out: &mut Datagrams) {
         let (name, tags) = (family.name(), tags(metric));
         match family.get_field_type() {
             MetricType::COUNTER => self.count(name, &tags, metric.get_counter().get_value(), out),

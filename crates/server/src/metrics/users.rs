@@ -11,7 +11,7 @@ use prometheus::{Histogram, HistogramOpts, HistogramVec};
 use sluicegate_core::limit::Unit;
 use sluicegate_core::{Decision, Plan};
 
-use crate::window::Window;
+use crate::window::NamedWindow;
 
 /// The dimension that names a user.
 const USER: &str = "userId";
@@ -21,7 +21,7 @@ const REQUESTS: [f64; 13] =
 const DOLLARS: [f64; 13] = [0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1., 2., 5., 10., 20., 50., 100.];
 
 /// Requests and costs of users, by the windows of their limits.
-pub(super) struct Users {
+pub(super) struct UserMetrics {
     requests: ByWindow,
     costs: ByWindow,
 }
@@ -29,7 +29,7 @@ pub(super) struct Users {
 struct ByWindow {
     all: HistogramVec,
     /// Resolved once, so that a decision needs no lookup; not before the first value.
-    each: [OnceLock<Histogram>; Window::ALL.len()],
+    each: [OnceLock<Histogram>; NamedWindow::ALL.len()],
 }
 
 impl ByWindow {
@@ -39,13 +39,13 @@ impl ByWindow {
         Self { all, each: Default::default() }
     }
 
-    fn seen(&self, window: Window, value: f64) {
+    fn observe(&self, window: NamedWindow, value: f64) {
         let one = || self.all.with_label_values(&[window.name()]);
         self.each[window as usize].get_or_init(one).observe(value);
     }
 }
 
-impl Users {
+impl UserMetrics {
     pub(super) fn new() -> Self {
         Self {
             requests: ByWindow::new(
@@ -69,10 +69,10 @@ impl Users {
     pub(super) fn admitted(&self, plan: &Plan<'_>, decision: &Decision) {
         for ((charge, limit), reading) in plan.scopes().zip(decision.readings()) {
             let by_user = charge.rule().per.iter().any(|dimension| dimension == USER);
-            let Some(window) = Window::of(limit).filter(|_| by_user) else { continue };
+            let Some(window) = NamedWindow::of(limit).filter(|_| by_user) else { continue };
             match limit.unit() {
-                Unit::Requests => self.requests.seen(window, reading.used as f64),
-                Unit::Usd => self.costs.seen(window, reading.used as f64 / 1e9),
+                Unit::Requests => self.requests.observe(window, reading.used as f64),
+                Unit::Usd => self.costs.observe(window, reading.used as f64 / 1e9),
                 _ => {}
             }
         }

@@ -107,7 +107,7 @@ pub(super) fn shaped<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
 /// Decodes one request, or a list of requests that is one plan.
 pub(super) fn requests(body: &[u8]) -> Result<Vec<request::Request>, Problem> {
     let several = body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
-    if several { Ok(request::some(shaped(body)?)?) } else { Ok(vec![shaped(body)?]) }
+    if several { Ok(request::check_batch(shaped(body)?)?) } else { Ok(vec![shaped(body)?]) }
 }
 
 fn syntax(error: serde_json::Error) -> Problem {

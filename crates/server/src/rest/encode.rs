@@ -9,13 +9,13 @@ use sluicegate_core::predict::Forecast;
 use sluicegate_core::{Decision, Money, Timestamp};
 
 use crate::answer::{Answer, Scope};
-use crate::settled::Settled;
+use crate::settlement::Settlement;
 
 /// Encodes the answer of `/rate-limit/allow`.
 pub(super) fn allow(answer: &Answer<'_, '_>, handle: Option<&str>) -> Vec<u8> {
     let mut json = Json::object();
     json.boolean("allowed", answer.decision().is_allowed());
-    let told = match answer.decision() {
+    let shown = match answer.decision() {
         Decision::Allow(allow) => {
             if allow.replayed {
                 json.boolean("replayed", true);
@@ -29,7 +29,7 @@ pub(super) fn allow(answer: &Answer<'_, '_>, handle: Option<&str>) -> Vec<u8> {
         }
     };
     outage(answer, &mut json);
-    if let Some(scope) = told {
+    if let Some(scope) = shown {
         json.amount("remaining", scope.remaining(), scope.limit.unit());
         if !matches!(answer.decision(), Decision::Never(_)) {
             json.instant("resetAt", scope.reading.reset);
@@ -100,7 +100,7 @@ pub(super) fn native(answer: &Answer<'_, '_>, handle: Option<&str>) -> Vec<u8> {
 }
 
 /// Encodes the result of settling. Callers pass the metadata on, so it has their field names.
-pub(super) fn settled(settled: &Settled) -> Vec<u8> {
+pub(super) fn settled(settled: &Settlement) -> Vec<u8> {
     let mut json = Json::object();
     json.boolean("replayed", settled.replayed);
     json.object_of("metadata", |json| {
@@ -225,7 +225,7 @@ pub(super) struct Json {
 }
 
 /// An object inside a list, written into the same buffer.
-struct Inside<'j> {
+struct NestedObject<'j> {
     json: &'j mut Json,
 }
 
@@ -236,10 +236,10 @@ impl Json {
         Self { out, first: true }
     }
 
-    fn inside(json: &mut Self) -> Inside<'_> {
+    fn inside(json: &mut Self) -> NestedObject<'_> {
         json.out.push(b'{');
         json.first = true;
-        Inside { json }
+        NestedObject { json }
     }
 
     pub(super) fn end(mut self) -> Vec<u8> {
@@ -327,20 +327,20 @@ impl Json {
     }
 }
 
-impl std::ops::Deref for Inside<'_> {
+impl std::ops::Deref for NestedObject<'_> {
     type Target = Json;
     fn deref(&self) -> &Json {
         self.json
     }
 }
 
-impl std::ops::DerefMut for Inside<'_> {
+impl std::ops::DerefMut for NestedObject<'_> {
     fn deref_mut(&mut self) -> &mut Json {
         self.json
     }
 }
 
-impl Inside<'_> {
+impl NestedObject<'_> {
     fn close(self) {
         self.json.out.push(b'}');
         self.json.first = false;

@@ -14,7 +14,7 @@ use sluicegate_core::{Charge, Plan, Ruleset};
 use super::decode::JsonBody;
 use super::problem::Problem;
 use super::{decode, encode};
-use crate::answer::{Answer, Asked};
+use crate::answer::{Answer, AnswerContext};
 use crate::auth::Caller;
 use crate::request::Request;
 use crate::service::Service;
@@ -27,18 +27,20 @@ pub(super) async fn explain(
 ) -> Result<Response, Problem> {
     let request: Request = decode::shaped(&body)?;
     let queries = [request.query(caller.name(), service.request_id())?];
-    let told = service.with_plan(&queries[0], async |store, rules, plan| {
-        let (asked, decision) = match plan.ban(service.now()) {
+    let answered = service.with_plan(&queries[0], async |store, rules, plan| {
+        let (checked_plan, decision) = match plan.ban(service.now()) {
             Some(banned) => banned,
             None => (plan.clone(), store.peek(plan).await?),
         };
-        let verdict =
-            encode::native(&Answer::new(rules, &asked, &decision).to(Asked::by(&queries)), None);
+        let verdict = encode::native(
+            &Answer::new(rules, &checked_plan, &decision).with_context(AnswerContext::of(&queries)),
+            None,
+        );
         let verdict: Value = serde_json::from_slice(&verdict).unwrap_or_default();
-        let told = json!({ "groups": groups(rules, &queries[0], plan), "decision": verdict });
-        Ok(super::json(told.to_string().into_bytes()))
+        let answered = json!({ "groups": groups(rules, &queries[0], plan), "decision": verdict });
+        Ok(super::json(answered.to_string().into_bytes()))
     });
-    Ok(told.await?)
+    Ok(answered.await?)
 }
 
 /// Returns each group with the rule that applies, the shadow rules before it, their counters and
@@ -64,23 +66,23 @@ fn groups(rules: &Ruleset, query: &Query<'_>, plan: &Plan<'_>) -> Vec<Value> {
             json!({ "rule": skipped.rule, "because": skipped.because.to_string() })
         };
         let skipped: Vec<_> = group.skipped.iter().map(skip).collect();
-        let mut told = json!({
+        let mut answered = json!({
             "group": group.name,
             "rules": group.rules,
             "matched": matched,
             "skipped": skipped,
         });
         if group.skipped_more > 0 {
-            told["skippedMore"] = group.skipped_more.into();
+            answered["skippedMore"] = group.skipped_more.into();
         }
-        told
+        answered
     });
     explained.collect()
 }
 
 fn counter(charge: &Charge<'_>, applied: &AppliedRule<'_>) -> Value {
     let limits: Vec<_> = charge.limits().iter().map(ToString::to_string).collect();
-    let mut told = json!({
+    let mut answered = json!({
         "rule": charge.rule().name,
         "key": charge.key.to_string(),
         "limits": limits,
@@ -88,8 +90,8 @@ fn counter(charge: &Charge<'_>, applied: &AppliedRule<'_>) -> Value {
         "takes": charge.take,
         "shadow": charge.shadow(),
     });
-    describe(&mut told, applied);
-    told
+    describe(&mut answered, applied);
+    answered
 }
 
 /// Adds the description of the rule, and the override that is in force, if any.

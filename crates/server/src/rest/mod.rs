@@ -23,19 +23,19 @@ use sluicegate_core::{Decision, Timestamp};
 use decode::JsonBody;
 pub use problem::Problem;
 
-use crate::answer::{Answer, Asked};
+use crate::answer::{Answer, AnswerContext};
 use crate::auth::Caller;
 use crate::headers;
 use crate::request;
-use crate::service::{Question, Service};
-use crate::settled;
+use crate::service::{DecisionMode, Service};
+use crate::settlement;
 use crate::ticket::Ticket;
 
 /// Default maximum size of a body.
 pub const BODY_LIMIT: usize = 64 * 1024;
 
 type Shared = State<Arc<Service>>;
-type Answered = Result<Response, Problem>;
+type HandlerResult = Result<Response, Problem>;
 
 /// Returns a router with every route; tests call it without a socket.
 ///
@@ -61,25 +61,25 @@ pub fn router(service: Arc<Service>, body_limit: usize) -> Router {
         .route("/openapi.json", only(get(openapi::document)))
         .merge(openapi::pages())
         .fallback(|| async { Problem::new(StatusCode::NOT_FOUND, "unknown path: see /docs") })
-        .with_state(Rest { service, body_limit })
+        .with_state(RestState { service, body_limit })
 }
 
 /// State of all handlers. One state instead of a layer per route: layers cost more than they do.
 #[derive(Clone)]
-struct Rest {
+struct RestState {
     service: Arc<Service>,
     /// Maximum size of a body.
     body_limit: usize,
 }
 
-impl decode::BodyLimit for Rest {
+impl decode::BodyLimit for RestState {
     fn body_limit(&self) -> usize {
         self.body_limit
     }
 }
 
-impl FromRef<Rest> for Arc<Service> {
-    fn from_ref(rest: &Rest) -> Self {
+impl FromRef<RestState> for Arc<Service> {
+    fn from_ref(rest: &RestState) -> Self {
         rest.service.clone()
     }
 }
@@ -98,40 +98,40 @@ async fn allow(
     State(service): Shared,
     RawQuery(query): RawQuery,
     JsonBody(body): JsonBody,
-) -> Answered {
-    let mode = Mode::read(query.as_deref())?;
+) -> HandlerResult {
+    let mode = DenialMode::read(query.as_deref())?;
     let mut query = decode::flat(&body, service.request_id())?;
     request::require_user_and_model(&query, &service.limiter().rules(), "POST /v1/acquire")?;
     query.settle_within = Some(request::SETTLE_WITHIN);
     let queries = [query];
-    let told = service.decide(&queries, Question::Acquire, |answer| {
-        let handle = Ticket::of(answer, Question::Acquire).map(|ticket| ticket.text());
+    let response = service.decide(&queries, DecisionMode::Acquire, |answer| {
+        let handle = Ticket::of(answer, DecisionMode::Acquire).map(|ticket| ticket.text());
         let body = encode::allow(answer, handle.as_deref());
         match mode {
-            Mode::Question => json(body),
-            Mode::Status(denied) => status(answer, body, denied),
+            DenialMode::Body => json(body),
+            DenialMode::Status(denied) => status(answer, body, denied),
         }
     });
-    Ok(told.await?)
+    Ok(response.await?)
 }
 
 /// The form of a denial: in the body, or as the HTTP status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
+enum DenialMode {
     /// The caller is a gateway: the status is 200 for admissions and denials.
-    Question,
+    Body,
     /// The caller passes the response on to its client: a denial has this status.
     Status(StatusCode),
 }
 
-impl Mode {
+impl DenialMode {
     fn read(query: Option<&str>) -> Result<Self, Problem> {
-        let mut mode = Self::Question;
+        let mut mode = Self::Body;
         for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
             mode = match pair {
                 "status=429" => Self::Status(StatusCode::TOO_MANY_REQUESTS),
                 "status=403" => Self::Status(StatusCode::FORBIDDEN),
-                "status=200" => Self::Question,
+                "status=200" => Self::Body,
                 _ => {
                     let right = "write ?status=429, ?status=403 or nothing";
                     return Err(Problem::field(pair.split('=').next().unwrap_or(pair), right));
@@ -175,8 +175,8 @@ async fn acquire(
     caller: Extension<Caller>,
     RawQuery(query): RawQuery,
     JsonBody(body): JsonBody,
-) -> Answered {
-    decide(service, &caller, query.as_deref(), &body, Question::Acquire).await
+) -> HandlerResult {
+    decide(service, &caller, query.as_deref(), &body, DecisionMode::Acquire).await
 }
 
 async fn check(
@@ -184,8 +184,8 @@ async fn check(
     caller: Extension<Caller>,
     RawQuery(query): RawQuery,
     JsonBody(body): JsonBody,
-) -> Answered {
-    decide(service, &caller, query.as_deref(), &body, Question::Peek).await
+) -> HandlerResult {
+    decide(service, &caller, query.as_deref(), &body, DecisionMode::Peek).await
 }
 
 async fn book(
@@ -193,8 +193,8 @@ async fn book(
     caller: Extension<Caller>,
     RawQuery(query): RawQuery,
     JsonBody(body): JsonBody,
-) -> Answered {
-    decide(service, &caller, query.as_deref(), &body, Question::Book).await
+) -> HandlerResult {
+    decide(service, &caller, query.as_deref(), &body, DecisionMode::Book).await
 }
 
 async fn decide(
@@ -202,59 +202,60 @@ async fn decide(
     caller: &Caller,
     query: Option<&str>,
     body: &[u8],
-    question: Question,
-) -> Answered {
-    let mode = Mode::read(query)?;
+    decision_mode: DecisionMode,
+) -> HandlerResult {
+    let mode = DenialMode::read(query)?;
     let requests = decode::requests(body)?;
     let queries =
         requests.into_iter().map(|request| request.query(caller.name(), service.request_id()));
     let queries: Vec<_> = queries.collect::<Result<_, _>>()?;
-    let told = service.decide(&queries, question, |answer| {
-        let ticket = Ticket::of(answer, question).map(|ticket| ticket.text());
+    let response = service.decide(&queries, decision_mode, |answer| {
+        let ticket = Ticket::of(answer, decision_mode).map(|ticket| ticket.text());
         let body = encode::native(answer, ticket.as_deref());
         match mode {
-            Mode::Question => json(body),
-            Mode::Status(denied) => status(answer, body, denied),
+            DenialMode::Body => json(body),
+            DenialMode::Status(denied) => status(answer, body, denied),
         }
     });
-    Ok(told.await?)
+    Ok(response.await?)
 }
 
 async fn claim(
     State(service): Shared,
     Extension(caller): Extension<Caller>,
     JsonBody(body): JsonBody,
-) -> Answered {
+) -> HandlerResult {
     let body: request::ClaimBody = decode::shaped(&body)?;
-    let claimant = request::scoped("claimant", caller.name(), &body.claimant)?;
-    let query = request::booked(body.request.query(caller.name(), service.request_id())?)?;
+    let claimant = request::caller_id("claimant", caller.name(), &body.claimant)?;
+    let query = request::require_id(body.request.query(caller.name(), service.request_id())?)?;
     let queries = [query];
-    let told = service.claim(&queries[0], claimant, |rules, plan, claim| {
+    let response = service.claim(&queries[0], claimant, |rules, plan, claim| {
         claimed(claim, |decision| {
-            let answer = Answer::new(rules, plan, decision).to(Asked::by(&queries));
+            let answer =
+                Answer::new(rules, plan, decision).with_context(AnswerContext::of(&queries));
             let ticket = Ticket::claimed(&answer, claimant).text();
             encode::native(&answer, Some(&ticket))
         })
     });
-    Ok(told.await?)
+    Ok(response.await?)
 }
 
-fn claimed(claim: Claim, tell: impl FnOnce(&Decision) -> Vec<u8>) -> Response {
+fn claimed(claim: Claim, encode: impl FnOnce(&Decision) -> Vec<u8>) -> Response {
     let wait = |word: &str, at: Timestamp, start: Timestamp| {
         let (start, wait_ms) = (start.to_string(), start.since(at).as_micros().div_ceil(1_000));
         let at = at.to_string();
         serde_json::json!({ "claim": word, "at": at, "start": start, "waitMs": wait_ms })
     };
-    let told = |word: &str, decision: &Decision| {
-        let told = tell(decision);
-        let mut told: serde_json::Value = serde_json::from_slice(&told).unwrap_or_default();
-        told["claim"] = word.into();
-        told
+    let decided = |word: &str, decision: &Decision| {
+        let body = encode(decision);
+        let mut body: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
+        body["claim"] = word.into();
+        body
     };
     let body = match claim {
         Claim::Go { allow, good_until } => {
             let good_ms = good_until.since(allow.at).as_micros() / 1_000;
-            let mut body = told("go", &Decision::Allow(allow));
+            let mut body = decided("go", &Decision::Allow(allow));
             body["goodUntil"] = good_until.to_string().into();
             body["goodMs"] = good_ms.into();
             body
@@ -262,28 +263,28 @@ fn claimed(claim: Claim, tell: impl FnOnce(&Decision) -> Vec<u8>) -> Response {
         Claim::Spent => serde_json::json!({ "claim": "spent" }),
         Claim::Early { at, start } => wait("early", at, start),
         Claim::Rebooked { at, start } => wait("rebooked", at, start),
-        Claim::Deny(deny) => told("denied", &Decision::Deny(deny)),
-        Claim::Never(never) => told("denied", &Decision::Never(never)),
+        Claim::Deny(deny) => decided("denied", &Decision::Deny(deny)),
+        Claim::Never(never) => decided("denied", &Decision::Never(never)),
     };
     json(body.to_string().into_bytes())
 }
 
-async fn settle(State(service): Shared, JsonBody(body): JsonBody) -> Answered {
+async fn settle(State(service): Shared, JsonBody(body): JsonBody) -> HandlerResult {
     let (ticket, stated) = decode::shaped::<request::SettleBody>(&body)?.read()?;
-    Ok(json(encode::settled(&settled::settle(&service, &ticket, &stated).await?)))
+    Ok(json(encode::settled(&settlement::settle(&service, &ticket, &stated).await?)))
 }
 
-async fn release(State(service): Shared, JsonBody(body): JsonBody) -> Answered {
+async fn release(State(service): Shared, JsonBody(body): JsonBody) -> HandlerResult {
     let ticket = decode::shaped::<request::HandleBody>(&body)?.read()?;
     Ok(ended(service.release(&ticket.handle).await?))
 }
 
-async fn cancel(State(service): Shared, JsonBody(body): JsonBody) -> Answered {
+async fn cancel(State(service): Shared, JsonBody(body): JsonBody) -> HandlerResult {
     let ticket = decode::shaped::<request::HandleBody>(&body)?.read()?;
     Ok(ended(service.cancel(&ticket.handle).await?))
 }
 
-async fn renew(State(service): Shared, JsonBody(body): JsonBody) -> Answered {
+async fn renew(State(service): Shared, JsonBody(body): JsonBody) -> HandlerResult {
     let ticket = decode::shaped::<request::HandleBody>(&body)?.read()?;
     let renewed = service.renew(&ticket.handle).await?;
     let (at, until) = (renewed.at.to_string(), renewed.until.to_string());

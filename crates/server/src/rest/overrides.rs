@@ -8,7 +8,7 @@ use axum::routing::{delete, get};
 use axum::{Extension, Router};
 
 use super::decode::{self, BodyLimit, JsonBody};
-use super::{Answered, Problem, json, only};
+use super::{HandlerResult, Problem, json, only};
 use crate::auth::Caller;
 use crate::overrides::Overrides;
 
@@ -17,22 +17,22 @@ pub fn router(overrides: Arc<Overrides>, body_limit: usize) -> Router {
     Router::new()
         .route("/v1/overrides", only(get(list).post(set)))
         .route("/v1/overrides/{id}", only(delete(remove)))
-        .with_state(Door { overrides, body_limit })
+        .with_state(OverridesState { overrides, body_limit })
 }
 
 #[derive(Clone)]
-struct Door {
+struct OverridesState {
     overrides: Arc<Overrides>,
     body_limit: usize,
 }
 
-impl FromRef<Door> for Arc<Overrides> {
-    fn from_ref(door: &Door) -> Self {
-        door.overrides.clone()
+impl FromRef<OverridesState> for Arc<Overrides> {
+    fn from_ref(state: &OverridesState) -> Self {
+        state.overrides.clone()
     }
 }
 
-impl BodyLimit for Door {
+impl BodyLimit for OverridesState {
     fn body_limit(&self) -> usize {
         self.body_limit
     }
@@ -40,7 +40,7 @@ impl BodyLimit for Door {
 
 type Shared = State<Arc<Overrides>>;
 
-async fn list(State(overrides): Shared) -> Answered {
+async fn list(State(overrides): Shared) -> HandlerResult {
     let shown = overrides.list().await;
     Ok(json(serde_json::json!({ "overrides": shown }).to_string().into_bytes()))
 }
@@ -49,7 +49,7 @@ async fn set(
     State(overrides): Shared,
     Extension(caller): Extension<Caller>,
     JsonBody(body): JsonBody,
-) -> Answered {
+) -> HandlerResult {
     let set = overrides.set(decode::shaped(&body)?, caller.name()).await?;
     let mut response = json(serde_json::to_vec(&set).unwrap_or_default());
     *response.status_mut() = StatusCode::CREATED;
@@ -60,7 +60,7 @@ async fn remove(
     State(overrides): Shared,
     Extension(caller): Extension<Caller>,
     id: Result<Path<String>, axum::extract::rejection::PathRejection>,
-) -> Answered {
+) -> HandlerResult {
     let Ok(Path(id)) = id else {
         return Err(Problem::new(StatusCode::NOT_FOUND, "unknown override id"));
     };

@@ -7,8 +7,8 @@ use serde::Serialize;
 use sluicegate_core::query::QueryError;
 use sluicegate_core::store::Error;
 
-use crate::refusal::{Kind, Refusal};
-use crate::service::Failure;
+use crate::refusal::{Refusal, RefusalKind};
+use crate::service::ServiceError;
 
 /// An error response with the field at fault and the remedy. Nothing was charged.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -92,12 +92,12 @@ impl IntoResponse for Problem {
 impl From<Refusal> for Problem {
     fn from(refusal: Refusal) -> Self {
         let status = match refusal.kind {
-            Kind::Invalid => StatusCode::BAD_REQUEST,
-            Kind::Conflict => StatusCode::CONFLICT,
-            Kind::Unknown => StatusCode::NOT_FOUND,
-            Kind::Gone => StatusCode::GONE,
-            Kind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
-            Kind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+            RefusalKind::Invalid => StatusCode::BAD_REQUEST,
+            RefusalKind::Conflict => StatusCode::CONFLICT,
+            RefusalKind::Unknown => StatusCode::NOT_FOUND,
+            RefusalKind::Gone => StatusCode::GONE,
+            RefusalKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+            RefusalKind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         };
         let detail = refusal.to_string();
         Self { field: refusal.field, ..Self::new(status, detail) }
@@ -116,8 +116,8 @@ impl From<Error> for Problem {
     }
 }
 
-impl From<Failure> for Problem {
-    fn from(failure: Failure) -> Self {
+impl From<ServiceError> for Problem {
+    fn from(failure: ServiceError) -> Self {
         Refusal::from(failure).into()
     }
 }

@@ -36,29 +36,29 @@ pub(super) async fn reset(
 ) -> Result<Response, Problem> {
     let Parameters(parameters) =
         parameters.map_err(|error| Problem::bad_request(error.body_text()))?;
-    let choice = Choice::read(parameters)?;
+    let selection = RuleSelection::read(parameters)?;
     let request: Request = decode::shaped(&body)?;
     let mut query = usage::unpriced(request.query(caller.name(), service.request_id())?);
     // Resetting requires only the dimensions that the selected counters are counted by.
     query.subject = Subject::View;
     let counters = service.with_plan(&query, async |_, _, plan| Ok(counters(plan))).await?;
-    choice.check(&counters)?;
-    if choice.dry_run {
-        let would = counters.iter().filter(|(rule, _)| choice.takes(rule));
+    selection.check(&counters)?;
+    if selection.dry_run {
+        let would = counters.iter().filter(|(rule, _)| selection.takes(rule));
         let would: Vec<_> = would.map(|(rule, key)| json!({ "rule": rule, "key": key })).collect();
         return Ok(super::json(
             json!({ "reset": [], "wouldReset": would }).to_string().into_bytes(),
         ));
     }
-    let told = service.reset(
+    let answered = service.reset(
         &query,
-        |rule| choice.takes(rule),
+        |rule| selection.takes(rule),
         |plan| {
             let keys: Vec<_> = plan.charges().iter().map(|charge| charge.key.to_string()).collect();
             super::json(json!({ "reset": keys }).to_string().into_bytes())
         },
     );
-    Ok(told.await?)
+    Ok(answered.await?)
 }
 
 /// Returns the counters of a plan, each with its rule.
@@ -70,20 +70,20 @@ fn counters(plan: &Plan<'_>) -> Vec<(String, String)> {
 
 /// The selected rules.
 #[derive(Debug, Default)]
-struct Choice {
+struct RuleSelection {
     rules: Vec<String>,
     all: bool,
     dry_run: bool,
 }
 
-impl Choice {
+impl RuleSelection {
     fn read(parameters: Vec<(String, String)>) -> Result<Self, Problem> {
-        let mut choice = Self::default();
+        let mut selection = Self::default();
         for (name, value) in parameters {
             match (name.as_str(), value.as_str()) {
-                ("rule", _) => choice.rules.push(value),
-                ("all", "true" | "false") => choice.all = value == "true",
-                ("dry_run", "true" | "false") => choice.dry_run = value == "true",
+                ("rule", _) => selection.rules.push(value),
+                ("all", "true" | "false") => selection.all = value == "true",
+                ("dry_run", "true" | "false") => selection.dry_run = value == "true",
                 ("all" | "dry_run", _) => {
                     return Err(Problem::field(name, "write true or false"));
                 }
@@ -93,10 +93,10 @@ impl Choice {
                 }
             }
         }
-        if choice.all && !choice.rules.is_empty() {
+        if selection.all && !selection.rules.is_empty() {
             return Err(Problem::field("all", "contradicts rule: write one of them"));
         }
-        Ok(choice)
+        Ok(selection)
     }
 
     /// Returns true if the rule is selected.

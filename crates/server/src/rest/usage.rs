@@ -18,18 +18,18 @@ use crate::answer::{self, Answer, Scope};
 use crate::auth::Caller;
 use crate::request::Request;
 use crate::service::Service;
-use crate::window::Window;
+use crate::window::NamedWindow;
 
 /// The subject of a usage answer: its dimension, and the field that repeats its name.
 #[derive(Clone, Copy)]
-struct Whose {
+struct UsageSubject {
     dimension: &'static str,
     field: &'static str,
 }
 
-const USER: Whose = Whose { dimension: "userId", field: "user_id" };
-const TENANT: Whose = Whose { dimension: "tenantId", field: "tenant_id" };
-const MODEL: Whose = Whose { dimension: "modelId", field: "model_id" };
+const USER: UsageSubject = UsageSubject { dimension: "userId", field: "user_id" };
+const TENANT: UsageSubject = UsageSubject { dimension: "tenantId", field: "tenant_id" };
+const MODEL: UsageSubject = UsageSubject { dimension: "modelId", field: "model_id" };
 
 /// Sets the cost in money to 0 if it is unknown: reading and resetting need no price.
 pub(super) fn unpriced(mut query: Query<'_>) -> Query<'_> {
@@ -45,23 +45,23 @@ pub(super) async fn usage(
 ) -> Result<Response, Problem> {
     let request: Request = decode::shaped(&body)?;
     let query = unpriced(request.query(caller.name(), service.request_id())?);
-    let told = service.with_plan(&query, async |store, rules, plan| {
+    let answered = service.with_plan(&query, async |store, rules, plan| {
         let usage = store.usage(plan).await?;
         let at = usage.at;
-        let shown = answer::shown(usage);
+        let shown = answer::usage_as_decision(usage);
         Ok(super::json(encode::usage(at, Answer::new(rules, plan, &shown).scopes())))
     });
-    Ok(told.await?)
+    Ok(answered.await?)
 }
 
 type Name = Result<Path<String>, PathRejection>;
-type Further = Result<Parameters<Vec<(String, String)>>, QueryRejection>;
+type FurtherDimensions = Result<Parameters<Vec<(String, String)>>, QueryRejection>;
 
 /// Returns the usage of a user.
 pub(super) async fn of_user(
     State(service): State<Arc<Service>>,
     name: Name,
-    further: Further,
+    further: FurtherDimensions,
 ) -> Result<Response, Problem> {
     of(USER, &service, name, further).await
 }
@@ -70,7 +70,7 @@ pub(super) async fn of_user(
 pub(super) async fn of_tenant(
     State(service): State<Arc<Service>>,
     name: Name,
-    further: Further,
+    further: FurtherDimensions,
 ) -> Result<Response, Problem> {
     of(TENANT, &service, name, further).await
 }
@@ -79,7 +79,7 @@ pub(super) async fn of_tenant(
 pub(super) async fn of_model(
     State(service): State<Arc<Service>>,
     name: Name,
-    further: Further,
+    further: FurtherDimensions,
 ) -> Result<Response, Problem> {
     of(MODEL, &service, name, further).await
 }
@@ -89,40 +89,40 @@ pub(super) async fn of_model(
 /// Query parameters are further dimensions, for rules that require more. There is no path for API
 /// keys, because paths appear in logs: `/v1/usage` accepts them.
 async fn of(
-    whose: Whose,
+    subject: UsageSubject,
     service: &Service,
     name: Name,
-    further: Further,
+    further: FurtherDimensions,
 ) -> Result<Response, Problem> {
-    let Path(name) = name.map_err(|error| Problem::field(whose.dimension, error.body_text()))?;
+    let Path(name) = name.map_err(|error| Problem::field(subject.dimension, error.body_text()))?;
     let Parameters(further) = further.map_err(|error| Problem::bad_request(error.body_text()))?;
-    let mut query = Query::new(service.request_id()).with(whose.dimension, name.as_str())?;
+    let mut query = Query::new(service.request_id()).with(subject.dimension, name.as_str())?;
     for (name, value) in further {
         query.insert(name, value)?;
     }
     // A view: dimensions that a request would have to name are not required for reading.
     query.subject = Subject::View;
-    let told = service.with_plan(&query, async |store, rules, plan| {
+    let answered = service.with_plan(&query, async |store, rules, plan| {
         let usage = store.usage(plan).await?;
         let at = usage.at;
-        let shown = answer::shown(usage);
+        let shown = answer::usage_as_decision(usage);
         let answer = Answer::new(rules, plan, &shown);
         let mut json = Json::object();
-        json.text(whose.field, &name);
+        json.text(subject.field, &name);
         json.instant("timestamp", at);
         json.object_of("limits", |json| {
-            for window in Window::ALL {
-                if let Some(scope) = tightest(&answer, whose, Unit::Requests, window) {
+            for window in NamedWindow::ALL {
+                if let Some(scope) = tightest(&answer, subject, Unit::Requests, window) {
                     json.object_of(window.name(), |json| counted("current", &scope, json));
                 }
             }
         });
-        if let Some(scope) = tightest(&answer, whose, Unit::Usd, Window::Day) {
+        if let Some(scope) = tightest(&answer, subject, Unit::Usd, NamedWindow::Day) {
             json.object_of("cost", |json| counted("today", &scope, json));
         }
         Ok(super::json(json.end()))
     });
-    Ok(told.await?)
+    Ok(answered.await?)
 }
 
 fn counted(used: &str, scope: &Scope<'_, '_>, json: &mut Json) {
@@ -136,14 +136,15 @@ fn counted(used: &str, scope: &Scope<'_, '_>, json: &mut Json) {
 /// window.
 fn tightest<'a, 'p>(
     answer: &Answer<'a, 'p>,
-    whose: Whose,
+    subject: UsageSubject,
     unit: Unit,
-    window: Window,
+    window: NamedWindow,
 ) -> Option<Scope<'a, 'p>> {
-    let counted_by =
-        |scope: &Scope<'_, '_>| scope.charge.rule().per.iter().any(|name| name == whose.dimension);
+    let counted_by = |scope: &Scope<'_, '_>| {
+        scope.charge.rule().per.iter().any(|name| name == subject.dimension)
+    };
     let asked = |scope: &Scope<'_, '_>| {
-        scope.limit.unit() == unit && Window::of(scope.limit) == Some(window)
+        scope.limit.unit() == unit && NamedWindow::of(scope.limit) == Some(window)
     };
     let scopes = answer.scopes().filter(|scope| !scope.charge.shadow());
     scopes.filter(counted_by).filter(asked).min_by_key(Scope::remaining)

@@ -8,9 +8,9 @@ use std::thread;
 use serde_json::Value;
 use sluicegate_core::time::Clock;
 use sluicegate_core::{Span, Store};
-use sluicegate_server::decision_log::{Options, Share};
+use sluicegate_server::decision_log::{Options, SampleShare};
 use sluicegate_service::answer::Answer;
-use sluicegate_service::{Decided, Observer, Operation};
+use sluicegate_service::{DecisionEvent, Observer, Operation};
 use sluicegate_store::clock::MonotonicClock;
 
 use crate::observed::{Ask, Limiter, all_of, rule};
@@ -71,7 +71,7 @@ fn a_line_without_room_is_dropped_and_counted_and_nobody_waits() {
 fn a_log_ends_with_how_many_admissions_and_lost_lines_there_were() {
     let limiter = Limiter::new(all_of([rule("R", &[], &["3/h"])]));
     let page = Page::default();
-    let half = Share::ppm(500_000).expect("a share");
+    let half = SampleShare::ppm(500_000).expect("a share");
     let log = log(page.clone(), Options { allowed: half, ..options() });
     for id in 0..5 {
         limiter.ask(&log, &Ask::new(id, &[]));
@@ -221,14 +221,14 @@ fn the_cost_of_a_line_is_that_of_writing_each_once() {
     let (query, plan, decision) = (&query, &plan, &decision.expect("a decision"));
     let answer = Answer::new(&limiter.rules, plan, decision);
     let (operation, latency) = (Operation::Acquire, Span::from_micros(30));
-    let decided = Decided { query, answer, operation, claimant: None, latency };
+    let event = DecisionEvent { query, answer, operation, claimant: None, latency };
     let clock = MonotonicClock::new();
-    for (name, allowed) in [("written", Share::ALL), ("left out", Share::NONE)] {
+    for (name, allowed) in [("written", SampleShare::ALL), ("left out", SampleShare::NONE)] {
         let page = Page::default();
         let log = log(page.clone(), Options { allowed, queue_bytes_max: 1 << 30, ..options() });
         let fastest = (0..ROUNDS).map(|_| {
             let began = clock.now();
-            (0..TIMES).for_each(|_| log.decided(&decided));
+            (0..TIMES).for_each(|_| log.on_decision(&event));
             clock.now().since(began).as_micros() * 1_000 / TIMES
         });
         println!("a line that is {name}: {} ns", fastest.min().unwrap_or_default());

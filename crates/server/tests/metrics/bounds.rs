@@ -5,7 +5,7 @@ use sluicegate_core::time::Clock;
 use sluicegate_core::{Span, Store};
 use sluicegate_server::metrics::{INLINE, Metrics, Options};
 use sluicegate_service::answer::Answer;
-use sluicegate_service::{Decided, Observer, Operation};
+use sluicegate_service::{DecisionEvent, Observer, Operation};
 
 use crate::observed::{Ask, Limiter, all_of, rule};
 use crate::{check, series, watching};
@@ -42,7 +42,7 @@ fn values_that_rules_name_can_not_be_displaced() {
         .when("tenantId", Pattern::OneOf(vec!["vip1".into(), "vip2".into()]));
     let limiter = Limiter::new(all_of([named, rule("ALL", &[], &["100000/h"])]));
     let metrics = Metrics::new(&Options { values_max: 3, ..Options::default() });
-    metrics.know(&limiter.rules);
+    metrics.register_rules(&limiter.rules);
     for tenant in ["junk1", "junk2", "junk3", "vip2"] {
         limiter.ask(&metrics, &Ask::new(1, &[("tenantId", tenant)]));
     }
@@ -78,7 +78,7 @@ fn secrets_are_not_labels() {
     let limiter = Limiter::new(all_of([rule("KEY", &["apiKey"], &["100/h"])]));
     let secret = ["apiKey", "tenantId"].map(str::to_owned).into();
     let metrics = Metrics::new(&Options { secret, ..Options::default() });
-    metrics.know(&limiter.rules);
+    metrics.register_rules(&limiter.rules);
     let who = [("apiKey", "sk-s3cret-1"), ("tenantId", "s3cret-2"), ("token", "s3cret-3")];
     limiter.ask(&metrics, &Ask::new(1, &who));
     let rendered = metrics.render();
@@ -111,7 +111,7 @@ fn a_million_random_ids_make_no_series() {
         let (query, plan, decision) = (&query, &plan, &decision.expect("a decision"));
         let answer = Answer::new(&limiter.rules, plan, decision);
         let (operation, latency) = (Operation::Acquire, Span::ZERO);
-        metrics.decided(&Decided { query, answer, operation, claimant: None, latency });
+        metrics.on_decision(&DecisionEvent { query, answer, operation, claimant: None, latency });
     };
     for _ in 0..20_000 {
         decide([next() % 300, next() % 300]);

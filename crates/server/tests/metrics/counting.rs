@@ -8,7 +8,7 @@ use sluicegate_core::time::Clock;
 use sluicegate_core::{Id, Span, Store};
 use sluicegate_server::metrics::{Metrics, Options, QueueProcessing, QueueStats, StoreSize};
 use sluicegate_service::answer::Answer;
-use sluicegate_service::{Decided, Failed, Observer, Operation};
+use sluicegate_service::{DecisionEvent, FailureEvent, Observer, Operation};
 
 use crate::observed::{Ask, Limiter, all_of, rule};
 use crate::{WHO, check, series, watching};
@@ -28,7 +28,7 @@ fn a_page_reads_as_prometheus_expects_it() {
     metrics.config_failed();
     metrics.watch_store(|| StoreSize { keys: 5, overflow: 1, records: 0 });
     metrics.watch_connections("http", || 12);
-    metrics.watch_dropped(|| 3);
+    metrics.watch_decision_log(|| 3);
     let expected = r#"# HELP rate_limiter_config_load_failures_total Invalid configurations that were not loaded; the previous one stayed in force.
 # TYPE rate_limiter_config_load_failures_total counter
 rate_limiter_config_load_failures_total 1
@@ -314,7 +314,7 @@ fn several_queries_in_one_plan_are_one_decision() {
     let (query, plan, decision) = (&queries[0], &plan, &decision);
     let answer = Answer::new(&limiter.rules, plan, decision);
     let (operation, latency) = (Operation::Acquire, Span::ZERO);
-    metrics.decided(&Decided { query, answer, operation, claimant: None, latency });
+    metrics.on_decision(&DecisionEvent { query, answer, operation, claimant: None, latency });
     check(
         &metrics,
         "rate_limiter_requests_total",
@@ -337,7 +337,7 @@ fn a_store_that_does_not_answer_is_an_error_of_every_rule() {
     let query = Ask::new(1, WHO).query();
     let plan = limiter.rules.plan(&query, limiter.clock.now()).expect("a plan");
     let (operation, latency) = (Operation::Acquire, Span::from_millis(45));
-    metrics.failed(&Failed { query: &query, plan: &plan, operation, latency });
+    metrics.on_failure(&FailureEvent { query: &query, plan: &plan, operation, latency });
     check(
         &metrics,
         "rate_limiter_requests_total",
@@ -357,7 +357,7 @@ fn a_reload_keeps_what_was_counted() {
     limiter.ask(&metrics, &Ask::new(2, &[]));
     let reloaded = all_of([rule("R", &[], &["2/h", "1/day"]), rule("NEW", &[], &["5/h"])]);
     let limiter = Limiter { rules: Limiter::new(reloaded).rules, ..limiter };
-    metrics.know(&limiter.rules);
+    metrics.register_rules(&limiter.rules);
     limiter.ask(&metrics, &Ask::new(3, &[]));
     check(
         &metrics,

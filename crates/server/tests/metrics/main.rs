@@ -12,7 +12,7 @@ use sluicegate_server::metrics::{Metrics, Options};
 
 fn watching(limiter: &Limiter) -> Metrics {
     let metrics = Metrics::new(&Options::default());
-    metrics.know(&limiter.rules);
+    metrics.register_rules(&limiter.rules);
     metrics
 }
 

@@ -6,7 +6,7 @@ use std::thread;
 use sluicegate_core::time::Clock;
 use sluicegate_core::{Span, Store};
 use sluicegate_service::answer::Answer;
-use sluicegate_service::{Decided, Observer, Operation};
+use sluicegate_service::{DecisionEvent, Observer, Operation};
 use sluicegate_store::clock::MonotonicClock;
 
 use crate::observed::{Ask, Limiter, all_of, rule};
@@ -27,7 +27,7 @@ fn nothing_is_lost_between_threads() {
                     let who = [("tenantId", tenant.as_str())];
                     limiter.ask(&metrics, &Ask::new(u128::from(thread * EACH + n), &who));
                     if n % 5_000 == 0 {
-                        metrics.know(&limiter.rules);
+                        metrics.register_rules(&limiter.rules);
                         metrics.render();
                     }
                 }
@@ -62,12 +62,12 @@ fn the_cost_of_a_decision_of_three_scopes_is_that_of_counting_each_once() {
     let (query, plan, decision) = (&query, &plan, &decision.expect("a decision"));
     let answer = Answer::new(&limiter.rules, plan, decision);
     let (operation, latency) = (Operation::Acquire, Span::from_micros(30));
-    let decided = Decided { query, answer, operation, claimant: None, latency };
+    let event = DecisionEvent { query, answer, operation, claimant: None, latency };
     let clock = MonotonicClock::new();
     let fastest = (0..ROUNDS).map(|_| {
         let began = clock.now();
         for _ in 0..TIMES {
-            metrics.decided(black_box(&decided));
+            metrics.on_decision(black_box(&event));
         }
         clock.now().since(began).as_micros() * 1_000 / TIMES
     });

@@ -7,7 +7,7 @@ use sluicegate_core::rule::{Group, InlineRule, Rule};
 use sluicegate_core::ruleset::{Ruleset, Settings};
 use sluicegate_core::{Decision, Id, Limit, Span, Store};
 use sluicegate_service::answer::Answer;
-use sluicegate_service::{Decided, Observer, Operation};
+use sluicegate_service::{DecisionEvent, Observer, Operation};
 use sluicegate_store::memory::{Capacity, Memory};
 use sluicegate_testkit::ManualClock;
 use sluicegate_testkit::suite::EPOCH;
@@ -81,7 +81,7 @@ impl Limiter {
             }
         });
         let decision = decision.expect("a decision");
-        observer.decided(&Decided {
+        observer.on_decision(&DecisionEvent {
             query: &query,
             answer: Answer::new(&self.rules, &plan, &decision),
             operation: ask.operation,

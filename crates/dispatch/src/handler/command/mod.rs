@@ -16,7 +16,7 @@ use std::process::{ExitStatus, Stdio};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use serde::de::IgnoredAny;
-use sluicegate_http::upstream::{Secret, Secrets, Unreadable};
+use sluicegate_http::upstream::{Secret, SecretError, Secrets};
 use tokio::process::Command;
 
 use self::child::Ran;
@@ -54,7 +54,7 @@ pub struct CommandHandler {
 
 impl CommandHandler {
     /// Reads the variables, whichever files they are in.
-    pub fn new(options: CommandOptions) -> Result<Self, Unreadable> {
+    pub fn new(options: CommandOptions) -> Result<Self, SecretError> {
         let inherited = INHERITED.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
         let mut env: Vec<_> = inherited.map(|(name, value)| (name.into(), value)).collect();
         let mut secrets = Secrets::default();

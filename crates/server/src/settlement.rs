@@ -4,14 +4,14 @@
 use sluicegate_core::store::EndResult;
 use sluicegate_core::{Money, Span};
 
-use crate::cost::Stated;
+use crate::cost::StatedCost;
 use crate::refusal::Refusal;
 use crate::service::Service;
 use crate::ticket::{Origin, Ticket};
 
 /// The result of settling an admission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Settled {
+pub(crate) struct Settlement {
     /// True if it had been settled before and nothing changed.
     pub(crate) replayed: bool,
     /// Time from the start of the work until it was settled; of a replay, until the replay.
@@ -31,15 +31,15 @@ pub(crate) struct Settled {
 pub(crate) async fn settle(
     service: &Service,
     ticket: &Ticket,
-    stated: &Stated,
-) -> Result<Settled, Refusal> {
+    stated: &StatedCost,
+) -> Result<Settlement, Refusal> {
     let cost = ticket.cost(stated, service.limiter().rules().prices())?;
     let ended = service.settle(&ticket.handle, &cost).await?;
-    Ok(Settled::new(ticket, stated, cost.money, ended))
+    Ok(Settlement::new(ticket, stated, cost.money, ended))
 }
 
-impl Settled {
-    fn new(ticket: &Ticket, stated: &Stated, cost: Option<Money>, ended: EndResult) -> Self {
+impl Settlement {
+    fn new(ticket: &Ticket, stated: &StatedCost, cost: Option<Money>, ended: Ended) -> Self {
         let start = ticket.origin.as_ref().map(|Origin { start, .. }| *start);
         Self {
             replayed: ended.replayed,

@@ -1,4 +1,4 @@
-//! [`Scopes`]: counts each decision for the rules that it was checked against.
+//! [`RuleMetricsTable`]: counts each decision for the rules that it was checked against.
 
 use std::collections::HashMap;
 use std::ptr;
@@ -13,9 +13,9 @@ use sluicegate_core::ruleset::Ruleset;
 use sluicegate_core::{Charge, Decision, Plan};
 
 use super::Outcome;
-use super::family::{Family, Gathering};
-use super::labels::{Labels, Options, Who};
-use super::scope::{FAMILIES, Scope};
+use super::family::{Family, FamilyBuilder};
+use super::labels::{Labels, Options, QueryLabels};
+use super::rule::{FAMILIES, RuleMetrics};
 use crate::answer::Answer;
 
 /// The scope of all inline rules of queries: clients choose their names, so names have no separate
@@ -24,82 +24,82 @@ pub const INLINE: &str = "~inline";
 
 /// The counters of all rules.
 #[derive(Debug)]
-pub(super) struct Scopes(ArcSwap<Directory>);
+pub(super) struct RuleMetricsTable(ArcSwap<CounterIndex>);
 
 /// The index of all counters. It is replaced as a whole when a rule or label is added, which
 /// clients can cause only a limited number of times; the counters themselves are shared.
 #[derive(Clone, Debug)]
-struct Directory {
+struct CounterIndex {
     labels: Labels,
-    rules: Arc<HashMap<Arc<str>, Scope, RandomState>>,
-    inline: Scope,
+    rules: Arc<HashMap<Arc<str>, RuleMetrics, RandomState>>,
+    inline: RuleMetrics,
 }
 
-impl Scopes {
+impl RuleMetricsTable {
     pub(super) fn new(options: &Options) -> Self {
         let labels = Labels::new(options);
-        let inline = Scope::new(labels.capacity());
-        Self(ArcSwap::from_pointee(Directory { labels, rules: Arc::default(), inline }))
+        let inline = RuleMetrics::new(labels.capacity());
+        Self(ArcSwap::from_pointee(CounterIndex { labels, rules: Arc::default(), inline }))
     }
 
-    pub(super) fn know(&self, rules: &Ruleset) {
-        self.0.rcu(|directory| {
-            let mut directory = Directory::clone(directory);
-            directory.know(rules);
-            directory
+    pub(super) fn register_rules(&self, rules: &Ruleset) {
+        self.0.rcu(|index| {
+            let mut index = CounterIndex::clone(index);
+            index.register_rules(rules);
+            index
         });
     }
 
-    pub(super) fn decided(&self, answer: &Answer<'_, '_>, who: Who<'_>) {
-        let directory = self.0.load();
-        let place = directory.labels.find(who).unwrap_or_else(|| self.learn(who));
-        directory.decided(answer, place);
+    pub(super) fn decided(&self, answer: &Answer<'_, '_>, query_labels: QueryLabels<'_>) {
+        let index = self.0.load();
+        let place = index.labels.find(query_labels).unwrap_or_else(|| self.learn(query_labels));
+        index.decided(answer, place);
     }
 
-    pub(super) fn failed(&self, plan: &Plan<'_>, who: Who<'_>) {
-        let directory = self.0.load();
-        let place = directory.labels.find(who).unwrap_or_else(|| self.learn(who));
+    pub(super) fn failed(&self, plan: &Plan<'_>, query_labels: QueryLabels<'_>) {
+        let index = self.0.load();
+        let place = index.labels.find(query_labels).unwrap_or_else(|| self.learn(query_labels));
         let charges = plan.charges();
         for (first, _) in runs(charges).filter(|&(first, _)| is_new(charges, first)) {
-            directory.scope(&charges[first]).slot(place).count(Outcome::Error);
+            index.scope(&charges[first]).counters_of(place).count(Outcome::Error);
         }
     }
 
     /// Adds new labels and returns their index, which is valid in older directories, too.
     #[cold]
-    fn learn(&self, who: Who<'_>) -> usize {
+    fn learn(&self, query_labels: QueryLabels<'_>) -> usize {
         let mut place = 0;
-        self.0.rcu(|directory| {
-            let mut directory = Directory::clone(directory);
-            place = directory.labels.learn(who);
-            directory
+        self.0.rcu(|index| {
+            let mut index = CounterIndex::clone(index);
+            place = index.labels.learn(query_labels);
+            index
         });
         place
     }
 
     pub(super) fn collect(&self) -> Vec<MetricFamily> {
-        let directory = self.0.load_full();
-        let labels: Vec<_> = directory.labels.pairs().collect();
+        let index = self.0.load_full();
+        let labels: Vec<_> = index.labels.pairs().collect();
         let mut families = FAMILIES.each_ref().map(Family::gather);
-        for (name, scope) in directory.rules.iter() {
+        for (name, scope) in index.rules.iter() {
             scope.collect(name, &labels, &mut families);
         }
-        directory.inline.collect(INLINE, &labels, &mut families);
-        families.map(Gathering::end).into()
+        index.inline.collect(INLINE, &labels, &mut families);
+        families.map(FamilyBuilder::end).into()
     }
 }
 
-impl Directory {
-    fn know(&mut self, rules: &Ruleset) {
-        self.labels.know(rules);
+impl CounterIndex {
+    fn register_rules(&mut self, rules: &Ruleset) {
+        self.labels.register_rules(rules);
         let mut known = HashMap::clone(&self.rules);
         // A rule of this name would share the series of the inline rules, so it counts as one of
         // them.
         let rules = rules.groups().flat_map(|(_, rules)| rules).filter(|rule| rule.name != INLINE);
         for rule in rules {
             let scope = known.entry(rule.name.as_str().into());
-            let scope = scope.or_insert_with(|| Scope::new(self.labels.capacity()));
-            scope.know(&rule.limits);
+            let scope = scope.or_insert_with(|| RuleMetrics::new(self.labels.capacity()));
+            scope.set_limits(&rule.limits);
         }
         self.rules = Arc::new(known);
     }
@@ -113,23 +113,23 @@ impl Directory {
         let mut readings = decision.readings().iter();
         for (first, run) in runs(charges) {
             let scope = self.scope(&run[0]);
-            let slot = scope.slot(place);
+            let counters = scope.counters_of(place);
             let mut usage = None;
             for charge in run {
                 for (limit, reading) in charge.limits().iter().zip(readings.by_ref()) {
                     if charge.is_gate() {
                         continue;
                     }
-                    scope.seen(limit, reading.used);
+                    scope.observe(limit, reading.used);
                     let ratio = reading.used as f64 / limit.amount().get().max(1) as f64;
                     usage = Some(usage.map_or(ratio, |most: f64| most.max(ratio)));
                 }
             }
             if let Some(usage) = usage {
-                slot.show(usage);
+                counters.set_usage(usage);
             }
             if charged && answer.over().is_none() && is_new(charges, first) {
-                slot.count(Outcome::Allowed);
+                counters.count(Outcome::Allowed);
             }
         }
         let outcome = Outcome::of(answer);
@@ -137,7 +137,7 @@ impl Directory {
             Decision::Allow(allow) if charged => {
                 let shadowed = allow.shadowed.iter().map(|&index| &charges[usize::from(index)]);
                 for charge in shadowed.filter(|charge| charge.rule().shadow) {
-                    self.scope(charge).shadow_denied();
+                    self.scope(charge).count_shadow_denial();
                 }
                 if let Some(hit) = answer.over() {
                     self.denied(charges, hit, outcome, place);
@@ -153,11 +153,11 @@ impl Directory {
     fn denied(&self, charges: &[Charge<'_>], hit: Hit, outcome: Outcome, place: usize) {
         let charge = &charges[hit.charge];
         let scope = self.scope(charge);
-        scope.slot(place).count(outcome);
-        scope.denied_by(&charge.limits()[hit.limit]);
+        scope.counters_of(place).count(outcome);
+        scope.count_denial(&charge.limits()[hit.limit]);
     }
 
-    fn scope(&self, charge: &Charge<'_>) -> &Scope {
+    fn scope(&self, charge: &Charge<'_>) -> &RuleMetrics {
         // A client can give its inline rule the name of a configured rule.
         if charge.key.as_bytes().starts_with(InlineRule::KEY_START.as_bytes()) {
             return &self.inline;

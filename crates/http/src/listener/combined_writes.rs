@@ -12,20 +12,20 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// A stream that delays its first write until the other ready tasks have run, if enabled.
-pub(super) struct Gathered<S> {
+pub(super) struct CombinedWrites<S> {
     stream: S,
-    gathers: bool,
+    combine_writes: bool,
     /// True if the other tasks have run since the last flush.
     waited: bool,
 }
 
-impl<S> Gathered<S> {
-    pub(super) fn new(stream: S, gathers: bool) -> Self {
-        Self { stream, gathers, waited: false }
+impl<S> CombinedWrites<S> {
+    pub(super) fn new(stream: S, combine_writes: bool) -> Self {
+        Self { stream, combine_writes, waited: false }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Gathered<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for CombinedWrites<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -35,13 +35,13 @@ impl<S: AsyncRead + Unpin> AsyncRead for Gathered<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Gathered<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for CombinedWrites<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        if self.gathers && !std::mem::replace(&mut self.waited, true) {
+        if self.combine_writes && !std::mem::replace(&mut self.waited, true) {
             // A task that wakes itself is scheduled after the tasks that are ready.
             cx.waker().wake_by_ref();
             return Poll::Pending;
@@ -54,14 +54,17 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Gathered<S> {
         cx: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        debug_assert!(!self.gathers, "is_write_vectored returns false while writes are combined");
+        debug_assert!(
+            !self.combine_writes,
+            "is_write_vectored returns false while writes are combined"
+        );
         Pin::new(&mut self.stream).poll_write_vectored(cx, bytes)
     }
 
     /// Returns false while writes are combined: without vectored writes, h2 copies frames of up to
     /// 1024 bytes into one buffer instead of 256. It writes longer frames separately.
     fn is_write_vectored(&self) -> bool {
-        !self.gathers && self.stream.is_write_vectored()
+        !self.combine_writes && self.stream.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -84,9 +87,9 @@ mod tests {
     use tokio::sync::mpsc;
 
     /// A writer that counts its writes.
-    struct Counted(Arc<AtomicUsize>);
+    struct CountingWriter(Arc<AtomicUsize>);
 
-    impl AsyncWrite for Counted {
+    impl AsyncWrite for CountingWriter {
         fn poll_write(
             self: Pin<&mut Self>,
             _: &mut Context<'_>,
@@ -106,9 +109,9 @@ mod tests {
     }
 
     /// Counts the writes for the responses of 16 tasks that are ready together.
-    async fn writes(gathers: bool) -> usize {
+    async fn writes(combine_writes: bool) -> usize {
         let written = Arc::new(AtomicUsize::new(0));
-        let mut stream = Gathered::new(Counted(written.clone()), gathers);
+        let mut stream = CombinedWrites::new(CountingWriter(written.clone()), combine_writes);
         let (answer, mut answers) = mpsc::unbounded_channel();
         for _ in 0..16 {
             let answer = answer.clone();

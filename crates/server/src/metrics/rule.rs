@@ -9,7 +9,7 @@ use prometheus::proto::MetricType;
 use sluicegate_core::Limit;
 
 use super::Outcome;
-use super::family::{Family, Gathering, Value};
+use super::family::{Family, FamilyBuilder, SeriesValue};
 
 pub(super) static FAMILIES: [Family; 5] = [
     Family {
@@ -46,7 +46,7 @@ pub(super) static FAMILIES: [Family; 5] = [
 
 /// The counters of one rule. They survive reloads; the list of its limits does not.
 #[derive(Clone, Debug)]
-pub(super) struct Scope {
+pub(super) struct RuleMetrics {
     counters: Arc<Counters>,
     /// The current limits of the rule.
     limits: Vec<(Limit, Arc<AtomicU64>)>,
@@ -57,14 +57,14 @@ pub(super) struct Scope {
 #[derive(Debug)]
 struct Counters {
     /// Allocated on first use: most rules use few pairs of labels.
-    chunks: Box<[OnceLock<Box<[Slot; CHUNK]>>]>,
+    chunks: Box<[OnceLock<Box<[LabelCounters; CHUNK]>>]>,
     shadow_denials: AtomicU64,
     concurrent_peak: AtomicU64,
 }
 
 const CHUNK: usize = 32;
 
-impl Scope {
+impl RuleMetrics {
     /// Creates counters for `pairs` pairs of labels.
     pub(super) fn new(pairs: usize) -> Self {
         let counters = Counters {
@@ -76,7 +76,7 @@ impl Scope {
     }
 
     /// Sets the limits of the rule.
-    pub(super) fn know(&mut self, limits: &[Limit]) {
+    pub(super) fn set_limits(&mut self, limits: &[Limit]) {
         let known = limits.iter().map(|limit| {
             let counter = self.denials.entry((limit.unit().name(), window(limit)));
             (limit.clone(), counter.or_default().clone())
@@ -85,24 +85,24 @@ impl Scope {
     }
 
     /// Returns the counters of a pair of labels.
-    pub(super) fn slot(&self, place: usize) -> &Slot {
+    pub(super) fn counters_of(&self, place: usize) -> &LabelCounters {
         let chunk = &self.counters.chunks[place / CHUNK];
-        &chunk.get_or_init(|| Box::new(array::from_fn(|_| Slot::default())))[place % CHUNK]
+        &chunk.get_or_init(|| Box::new(array::from_fn(|_| LabelCounters::default())))[place % CHUNK]
     }
 
     /// Records the usage seen on a limit.
-    pub(super) fn seen(&self, limit: &Limit, used: u64) {
+    pub(super) fn observe(&self, limit: &Limit, used: u64) {
         let peak = &self.counters.concurrent_peak;
         if matches!(limit, Limit::Concurrent(_)) && used > peak.load(Relaxed) {
             peak.fetch_max(used, Relaxed);
         }
     }
 
-    pub(super) fn shadow_denied(&self) {
+    pub(super) fn count_shadow_denial(&self) {
         self.counters.shadow_denials.fetch_add(1, Relaxed);
     }
 
-    pub(super) fn denied_by(&self, limit: &Limit) {
+    pub(super) fn count_denial(&self, limit: &Limit) {
         if let Some((_, denials)) = self.limits.iter().find(|(known, _)| known == limit) {
             denials.fetch_add(1, Relaxed);
         }
@@ -113,22 +113,22 @@ impl Scope {
         &self,
         name: &str,
         labels: &[(&str, &str, usize)],
-        families: &mut [Gathering; FAMILIES.len()],
+        families: &mut [FamilyBuilder; FAMILIES.len()],
     ) {
         let [requests, usages, denials, shadow_denials, concurrent_peak] = families;
         for &(model, tenant, place) in labels {
             let chunk = self.counters.chunks[place / CHUNK].get();
-            let Some(slot) = chunk.map(|chunk| &chunk[place % CHUNK]) else {
+            let Some(counters) = chunk.map(|chunk| &chunk[place % CHUNK]) else {
                 continue;
             };
-            for (outcome, count) in Outcome::ALL.iter().zip(&slot.outcomes) {
+            for (outcome, count) in Outcome::ALL.iter().zip(&counters.outcomes) {
                 if let Some(count) = counted(count) {
                     requests.add(&[outcome.name(), name, model, tenant], count);
                 }
             }
-            let usage = f64::from_bits(slot.usage.load(Relaxed));
+            let usage = f64::from_bits(counters.usage.load(Relaxed));
             if !usage.is_nan() {
-                usages.add(&[name, model, tenant], Value::Level(usage));
+                usages.add(&[name, model, tenant], SeriesValue::Level(usage));
             }
         }
         for ((unit, window), count) in &self.denials {
@@ -141,14 +141,14 @@ impl Scope {
         }
         let peak = self.counters.concurrent_peak.load(Relaxed);
         if peak > 0 {
-            concurrent_peak.add(&[name], Value::Level(peak as f64));
+            concurrent_peak.add(&[name], SeriesValue::Level(peak as f64));
         }
     }
 }
 
 /// Returns the value of a counter; `None` if it is 0, which has no series.
-fn counted(counter: &AtomicU64) -> Option<Value> {
-    Some(counter.load(Relaxed)).filter(|&count| count > 0).map(Value::Count)
+fn counted(counter: &AtomicU64) -> Option<SeriesValue> {
+    Some(counter.load(Relaxed)).filter(|&count| count > 0).map(SeriesValue::Count)
 }
 
 /// Returns the window of a limit in the limit grammar.
@@ -164,24 +164,24 @@ fn window(limit: &Limit) -> String {
 
 /// The counters of one rule for one model and one tenant.
 #[derive(Debug)]
-pub(super) struct Slot {
+pub(super) struct LabelCounters {
     outcomes: [AtomicU64; Outcome::ALL.len()],
     /// The bits of a float; NaN until usage was seen.
     usage: AtomicU64,
 }
 
-impl Default for Slot {
+impl Default for LabelCounters {
     fn default() -> Self {
         Self { outcomes: Default::default(), usage: AtomicU64::new(f64::NAN.to_bits()) }
     }
 }
 
-impl Slot {
+impl LabelCounters {
     pub(super) fn count(&self, outcome: Outcome) {
         self.outcomes[outcome as usize].fetch_add(1, Relaxed);
     }
 
-    pub(super) fn show(&self, usage: f64) {
+    pub(super) fn set_usage(&self, usage: f64) {
         self.usage.store(usage.to_bits(), Relaxed);
     }
 }

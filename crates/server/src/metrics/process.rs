@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use prometheus::proto::{MetricFamily, MetricType};
 
-use super::family::{Family, Gathering, Value};
+use super::family::{Family, FamilyBuilder, SeriesValue};
 
 pub(super) static FAMILIES: [Family; 5] = [
     Family {
@@ -56,7 +56,7 @@ type Read<T> = Box<dyn Fn() -> T + Send + Sync>;
 
 /// The sources of these metrics.
 #[derive(Default)]
-pub(super) struct Watched(Mutex<Sources>);
+pub(super) struct ProcessMetrics(Mutex<Sources>);
 
 #[derive(Default)]
 struct Sources {
@@ -65,7 +65,7 @@ struct Sources {
     dropped: Option<Read<u64>>,
 }
 
-impl Watched {
+impl ProcessMetrics {
     pub(super) fn connections(&self, listener: &str, read: Read<u64>) {
         self.sources().connections.insert(listener.to_owned(), read);
     }
@@ -83,18 +83,18 @@ impl Watched {
         let [connections, keys, overflow, records, dropped] = &mut families;
         let sources = self.sources();
         for (listener, read) in &sources.connections {
-            connections.add(&[listener], Value::Level(read() as f64));
+            connections.add(&[listener], SeriesValue::Level(read() as f64));
         }
         if let Some(read) = &sources.store {
             let size = read();
-            keys.add(&[], Value::Level(size.keys as f64));
-            overflow.add(&[], Value::Level(size.overflow as f64));
-            records.add(&[], Value::Level(size.records as f64));
+            keys.add(&[], SeriesValue::Level(size.keys as f64));
+            overflow.add(&[], SeriesValue::Level(size.overflow as f64));
+            records.add(&[], SeriesValue::Level(size.records as f64));
         }
         if let Some(read) = &sources.dropped {
-            dropped.add(&[], Value::Count(read()));
+            dropped.add(&[], SeriesValue::Count(read()));
         }
-        families.map(Gathering::end).into()
+        families.map(FamilyBuilder::end).into()
     }
 
     /// Locks the sources. A source that panicked does not affect the others.
@@ -103,8 +103,8 @@ impl Watched {
     }
 }
 
-impl fmt::Debug for Watched {
+impl fmt::Debug for ProcessMetrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Watched").finish_non_exhaustive()
+        f.debug_struct("ProcessMetrics").finish_non_exhaustive()
     }
 }
