@@ -215,7 +215,7 @@ async fn certificates_are_replaced_without_a_restart() {
 
     let second = running.ca.issue("localhost");
     running.folder.identity(&second);
-    assert_eq!(running.shown().await, first, "nobody asked to read the files again");
+    assert_eq!(running.shown().await, first, "the files are not reloaded by themselves");
     running.tls.reload().unwrap();
     assert_eq!(running.shown().await, second.der);
     assert_eq!(open.get("/hello").await.status, 200);

@@ -269,7 +269,7 @@ async fn a_client_that_disconnects_does_not_pay_nothing() {
     let api = Api::of([rule("BUDGET", &["1.00 USD/day"])]);
     api.acquire(json!({ "usd": "0.60" })).await;
     api.clock.advance(Span::from_secs(3_600));
-    assert_eq!(api.used().await, [json!(0.6)], "nobody knows what it cost: the estimate stays");
+    assert_eq!(api.used().await, [json!(0.6)], "the cost is unknown: the estimate stays");
 }
 
 #[tokio::test]
