@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use sluicegate_core::Span;
 use sluicegate_core::query::{Query, Subject};
 use sluicegate_dispatch::{Count, DelayMode, PROVIDER, TIER};
-use sluicegate_service::{Question, Service};
+use sluicegate_service::{DecisionMode, Service};
 use sluicegate_queue::{Delivery, DeadLetterReason, DeliveryTime};
 use sluicegate_testkit::rabbitmq::RabbitServer;
 use tokio::task::JoinSet;
@@ -186,7 +186,7 @@ async fn may_go(service: &Service) -> bool {
     query.insert_own(TIER, "worker");
     query.subject = Subject::Own;
     let asked = [query];
-    service.decide(&asked, Question::Acquire, |answer| answer.is_allowed()).await.unwrap_or(false)
+    service.decide(&asked, DecisionMode::Acquire, |answer| answer.is_allowed()).await.unwrap_or(false)
 }
 
 async fn setting(broker: &RabbitServer, load: &Load, name: &str) -> anyhow::Result<Setting> {

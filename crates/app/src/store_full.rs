@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use sluicegate_service::{Decided, Followed, Observer};
+use sluicegate_service::{ChangeEvent, DecisionEvent, Observer};
 use tracing::warn;
 
 /// Minimum time between two warnings, in microseconds.
@@ -25,7 +25,7 @@ impl StoreFullWarning {
 }
 
 impl Observer for StoreFullWarning {
-    fn decided(&self, decided: &Decided<'_, '_, '_>) {
+    fn on_decision(&self, decided: &DecisionEvent<'_, '_, '_>) {
         let Some(rule) = decided.answer.shared() else { return };
         self.decisions.fetch_add(1, Ordering::Relaxed);
         let (now, due) = (decided.answer.at().as_micros(), self.due.load(Ordering::Relaxed));
@@ -44,5 +44,5 @@ impl Observer for StoreFullWarning {
         }
     }
 
-    fn followed(&self, _followed: &Followed<'_, '_>) {}
+    fn on_change(&self, _followed: &ChangeEvent<'_, '_>) {}
 }

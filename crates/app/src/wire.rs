@@ -21,9 +21,9 @@ use sluicegate_dispatch::Stop;
 use sluicegate_http::listener::{self, Stats};
 use sluicegate_http::probe::{self, Probe};
 use sluicegate_http::tls::Tls;
-use sluicegate_server::admin::{self, Operations};
-use sluicegate_server::auth::{self, Scope, Scopes, Tokens};
-use sluicegate_server::decision_log::{self, DecisionLog, Format, Share};
+use sluicegate_server::admin::{self, AdminOperations};
+use sluicegate_server::auth::{self, AuthScope, AuthScopes, Tokens};
+use sluicegate_server::decision_log::{self, DecisionLog, Format, SampleShare};
 use sluicegate_server::envoy::{self, EnvoyRls};
 use sluicegate_server::metrics::statsd::{self, Statsd};
 use sluicegate_server::metrics::{self, Metrics, StoreSize};
@@ -135,7 +135,7 @@ impl Node {
             ..metrics::Options::default()
         });
         let rules = rules(config);
-        metrics.know(&rules);
+        metrics.register_rules(&rules);
         metrics.config_loaded(&source.name(), 1);
         let decisions = decision_log(config)?;
         let keys_max = match &config.store {
@@ -146,7 +146,7 @@ impl Node {
         let observers: Vec<Box<dyn Observer>> =
             vec![Box::new(metrics.clone()), Box::new(decisions.clone()), Box::new(full)];
         let dropped = decisions.clone();
-        metrics.watch_dropped(move || dropped.dropped());
+        metrics.watch_decision_log(move || dropped.dropped());
         let redis = store.redis().cloned();
         let mut limiter = Limiter::new(rules, store);
         if let Some(redis) = redis {
@@ -204,7 +204,7 @@ impl Node {
         let rest = rest.merge(envoy::router(rls(), body_limit)).merge(overrides()).merge(probes());
         let streams = shutdown.clone();
         let grpc = grpc::router(self.service.clone(), rls(), body_limit, ready.clone(), streams);
-        let operations: Arc<dyn Operations> = Arc::new(NodeAdmin(self.clone()));
+        let operations: Arc<dyn AdminOperations> = Arc::new(NodeAdmin(self.clone()));
         let admin = admin::router(operations).merge(overrides()).merge(probes());
         let admin = admin.merge(why::router(jobs.monitor.tracker.clone()));
 
@@ -223,7 +223,7 @@ impl Node {
             let grpc = grpc.merge(probes()).layer(guard.clone());
             setups.push(setup("http", &config.listen.http, rest.layer(guard)));
             let mut grpc = setup("grpc", &config.listen.grpc, grpc);
-            grpc.options.gathers = true;
+            grpc.options.combine_writes = true;
             setups.push(grpc);
         }
         if roles.contains(&Role::Gateway) {
@@ -311,8 +311,8 @@ impl Node {
             let app = made.router(gateways::probe(gateway, &self.service));
             // The route's own timeout applies to the body.
             let options = listener::Options {
-                tell_peer: true,
-                tell_doubts: true,
+                expose_peer: true,
+                mark_ambiguous_length: true,
                 body_timeout: None,
                 ..options(config)
             };
@@ -357,7 +357,7 @@ impl Node {
             warn!("{warning}");
         }
         let rules = rules(&loaded.config);
-        self.metrics.know(&rules);
+        self.metrics.register_rules(&rules);
         let before = self.service.limiter().replace(&rules, self.service.now());
         self.overrides.limits_changed();
         self.tokens.store(tokens);
@@ -422,7 +422,7 @@ impl Node {
 /// The operations of the admin listener.
 struct NodeAdmin(Arc<Node>);
 
-impl Operations for NodeAdmin {
+impl AdminOperations for NodeAdmin {
     fn metrics(&self) -> String {
         self.0.metrics.render()
     }
@@ -473,7 +473,7 @@ fn open_memory(capacity: Capacity, snapshot: Option<&SnapshotFile>) -> anyhow::R
 fn decision_log(config: &Config) -> anyhow::Result<DecisionLog> {
     let terminal = std::io::stdout().is_terminal();
     let share = |share: sluicegate_config::SampleRate| {
-        Share::ppm(share.parts_per_million()).expect("the configuration allows at most 1.0")
+        SampleShare::ppm(share.parts_per_million()).expect("the configuration allows at most 1.0")
     };
     let options = decision_log::Options {
         format: match config.log.format {
@@ -514,16 +514,18 @@ fn tokens_of(config: &Config) -> anyhow::Result<Option<Arc<Tokens>>> {
 
 /// Returns the scopes of a caller: all if `auth.scopes` is empty; otherwise its own scopes, or
 /// `decide` if it has none.
-fn scopes_of(auth: &sluicegate_config::Auth, caller: &str) -> Scopes {
+fn scopes_of(auth: &sluicegate_config::Auth, caller: &str) -> AuthScopes {
     if auth.scopes.is_empty() {
-        return Scopes::ALL;
+        return AuthScopes::ALL;
     }
-    let Some(scopes) = auth.scopes.get(caller) else { return Scopes::from_iter([Scope::Decide]) };
+    let Some(scopes) = auth.scopes.get(caller) else {
+        return AuthScopes::from_iter([AuthScope::Decide]);
+    };
     let scope = |scope: &TokenScope| match scope {
-        TokenScope::Decide => Scope::Decide,
-        TokenScope::Read => Scope::Read,
-        TokenScope::Admin => Scope::Admin,
-        TokenScope::Queue => Scope::Queue,
+        TokenScope::Decide => AuthScope::Decide,
+        TokenScope::Read => AuthScope::Read,
+        TokenScope::Admin => AuthScope::Admin,
+        TokenScope::Queue => AuthScope::Queue,
     };
     scopes.iter().map(scope).collect()
 }
@@ -541,8 +543,8 @@ fn envoy_options(config: &Config) -> envoy::Options {
     envoy::Options {
         headers: config.envoy.headers,
         closed: match config.envoy.closed {
-            EnvoyClosedReply::OverLimit => envoy::Closed::OverLimit,
-            EnvoyClosedReply::Unavailable => envoy::Closed::Unavailable,
+            EnvoyClosedReply::OverLimit => envoy::ClosedReply::OverLimit,
+            EnvoyClosedReply::Unavailable => envoy::ClosedReply::Unavailable,
         },
     }
 }

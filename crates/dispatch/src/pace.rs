@@ -11,7 +11,7 @@ use sluicegate_core::store::{Claim, Error};
 use sluicegate_core::time::Span;
 use sluicegate_core::{Decision, Id};
 use sluicegate_service::answer::Answer;
-use sluicegate_service::{Failure, Question, Service};
+use sluicegate_service::{DecisionMode, Service, ServiceError};
 use tracing::warn;
 
 use crate::tier::Tier;
@@ -83,13 +83,16 @@ impl Pace {
         let mut id = id.map_or_else(ours, |id| RequestId::of_caller(id, KEEP));
         loop {
             let query = [self.query(tier, id)];
-            match self.service.decide(&query, Question::Acquire, |answer| self.heard(answer)).await
+            match self
+                .service
+                .decide(&query, DecisionMode::Acquire, |answer| self.heard(answer))
+                .await
             {
                 Ok(turn) => return turn,
                 // It can't be recognised: at worst it is counted twice, never too little.
-                Err(Failure::Store(Error::Full | Error::Conflict | Error::Gone | Error::Lost))
-                    if id.keep.is_some() =>
-                {
+                Err(ServiceError::Store(
+                    Error::Full | Error::Conflict | Error::Gone | Error::Lost,
+                )) if id.keep.is_some() => {
                     id = ours();
                 }
                 Err(error) => return self.failed(&error),
@@ -103,7 +106,7 @@ impl Pace {
     pub(crate) async fn book(&self, id: Id, alone: Tier) -> Result<(Id, Span), Turn> {
         match self.book_as(id).await {
             // The work may have gone under this name.
-            Err(Failure::Store(Error::Conflict | Error::Gone)) => {
+            Err(ServiceError::Store(Error::Conflict | Error::Gone)) => {
                 let id = self.service.request_id().id;
                 self.booked(id, self.book_as(id).await, alone).await
             }
@@ -111,12 +114,12 @@ impl Pace {
         }
     }
 
-    async fn book_as(&self, id: Id) -> Result<Result<Span, Turn>, Failure> {
+    async fn book_as(&self, id: Id) -> Result<Result<Span, Turn>, ServiceError> {
         let query = [self.query(Tier::Booked, RequestId::of_caller(id, KEEP))];
         let mut pause = AGAIN;
         loop {
             let booked =
-                self.service.decide(&query, Question::Book, |answer| match answer.decision() {
+                self.service.decide(&query, DecisionMode::Book, |answer| match answer.decision() {
                     Decision::Allow(allow) => Ok(allow.start.since(allow.at)),
                     _ => Err(turn(answer)),
                 });
@@ -130,13 +133,13 @@ impl Pace {
     async fn booked(
         &self,
         id: Id,
-        booked: Result<Result<Span, Turn>, Failure>,
+        booked: Result<Result<Span, Turn>, ServiceError>,
         alone: Tier,
     ) -> Result<(Id, Span), Turn> {
         match booked {
             Ok(booked) => booked.map(|wait| (id, wait)),
             // The policy of the rules says what holds without the store.
-            Err(Failure::Store(Error::Unavailable(_) | Error::Full | Error::CrossSlot)) => {
+            Err(ServiceError::Store(Error::Unavailable(_) | Error::Full | Error::CrossSlot)) => {
                 Err(self.acquire(alone, Some(id)).await)
             }
             Err(error) => Err(self.failed(&error)),
@@ -146,7 +149,7 @@ impl Pace {
     /// How soon something could be booked. Writes nothing.
     pub(crate) async fn soonest(&self) -> Turn {
         let query = [self.query(Tier::Booked, self.service.request_id())];
-        match self.service.decide(&query, Question::Peek, |answer| self.heard(answer)).await {
+        match self.service.decide(&query, DecisionMode::Peek, |answer| self.heard(answer)).await {
             Ok(turn) => turn,
             Err(error) => self.failed(&error),
         }
@@ -173,7 +176,9 @@ impl Pace {
             }
             match claimed {
                 Ok(claimed) => return claimed,
-                Err(Failure::Store(Error::Unavailable(_))) => return Claimed::Later(UNANSWERED),
+                Err(ServiceError::Store(Error::Unavailable(_))) => {
+                    return Claimed::Later(UNANSWERED);
+                }
                 // Rules have changed since, it lapsed, or somebody cancelled it.
                 Err(_) => return Claimed::Gone(Span::ZERO),
             }
@@ -196,8 +201,8 @@ impl Pace {
     /// Whether to ask again, after a pause, for what is the same however often it is asked. Who
     /// was not answered in the end leaves it to the outage policy, and those after it ask once, until
     /// there is an answer.
-    async fn asks_again(&self, failure: Option<&Failure>, pause: &mut Span) -> bool {
-        let unanswered = matches!(failure, Some(Failure::Store(Error::Unavailable(_))));
+    async fn asks_again(&self, failure: Option<&ServiceError>, pause: &mut Span) -> bool {
+        let unanswered = matches!(failure, Some(ServiceError::Store(Error::Unavailable(_))));
         if !unanswered || *pause > AGAIN_MAX || self.away.load(Ordering::Relaxed) {
             self.away.store(unanswered, Ordering::Relaxed);
             return false;
@@ -213,8 +218,8 @@ impl Pace {
         turn(answer)
     }
 
-    fn failed(&self, error: &Failure) -> Turn {
-        if !matches!(error, Failure::Store(Error::Unavailable(_))) {
+    fn failed(&self, error: &ServiceError) -> Turn {
+        if !matches!(error, ServiceError::Store(Error::Unavailable(_))) {
             warn!(provider = self.provider, %error, "a turn could not be asked for");
         }
         Turn::Closed(UNANSWERED)

@@ -15,6 +15,7 @@ use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
 use sluicegate_http::listener::Options;
 use sluicegate_http::tls::{Tls, TlsFiles};
+use sluicegate_testkit::eventually_async;
 use tempfile::TempDir;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;

@@ -63,7 +63,7 @@ pub(crate) struct StatedCost {
     /// The amounts.
     pub(crate) cost: Cost,
     /// Tokens with separate prices; part of the amounts.
-    pub(crate) kinds: Kinds,
+    pub(crate) kinds: TokenKinds,
     /// Number of requested completions.
     pub(crate) choices: NonZeroU64,
     /// Input tokens of the question; all input tokens if question and context were not stated

@@ -194,7 +194,7 @@ impl Overrides {
 
     fn apply(&self, cache: &OverrideCache) {
         let meanings: Vec<_> = cache.entries.iter().map(|entry| entry.meaning.clone()).collect();
-        self.service.limiter().override_with(&meanings, self.service.now());
+        self.service.limiter().set_overrides(&meanings, self.service.now());
     }
 
     /// Returns all overrides.
@@ -229,7 +229,7 @@ impl Overrides {
         let rules = self.service.limiter().rules().with_overrides(&[meaning]);
         if let Some((_, error)) = rules.ineffective_overrides().first() {
             let kind = match error.problem {
-                Problem::NoSuchRule => RefusalKind::Unknown,
+                RulesetProblem::NoSuchRule => RefusalKind::Unknown,
                 _ => RefusalKind::Invalid,
             };
             return Err(Refusal::new(kind, error.to_string()));

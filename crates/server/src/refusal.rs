@@ -108,7 +108,7 @@ impl From<Error> for Refusal {
             Error::Conflict | Error::Differs | Error::NotClaimed => RefusalKind::Conflict,
             Error::Unknown => RefusalKind::Unknown,
             Error::Gone | Error::Lost => RefusalKind::Gone,
-            Error::TooMany | Error::Spread => RefusalKind::Invalid,
+            Error::TooMany | Error::CrossSlot => RefusalKind::Invalid,
         };
         Self::new(kind, error.to_string())
     }

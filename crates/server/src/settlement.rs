@@ -39,7 +39,7 @@ pub(crate) async fn settle(
 }
 
 impl Settlement {
-    fn new(ticket: &Ticket, stated: &StatedCost, cost: Option<Money>, ended: Ended) -> Self {
+    fn new(ticket: &Ticket, stated: &StatedCost, cost: Option<Money>, ended: EndResult) -> Self {
         let start = ticket.origin.as_ref().map(|Origin { start, .. }| *start);
         Self {
             replayed: ended.replayed,

@@ -40,7 +40,7 @@ impl Ticket {
         let held = match mode {
             DecisionMode::Peek => false,
             DecisionMode::Book => true,
-            DecisionMode::Acquire | DecisionMode::Tally => answer.plan().recorded(),
+            DecisionMode::Acquire | DecisionMode::Tally => answer.plan().needs_record(),
         };
         held.then(|| Self::new(answer, answer.plan().handle()))
     }

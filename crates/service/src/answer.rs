@@ -33,7 +33,7 @@ pub struct AnswerContext<'a> {
     /// The model that all queries name; empty if they name none or different ones.
     model: &'a str,
     /// The expected tokens of the call, if it has a single query.
-    expected: Option<Expected<'a>>,
+    expected: Option<ExpectedUsage<'a>>,
 }
 
 impl<'a> AnswerContext<'a> {

@@ -175,7 +175,7 @@ impl Service {
     }
 
     /// Replaces the estimate of an admission with its actual cost.
-    pub async fn settle(&self, handle: &Handle, cost: &Cost) -> Result<Ended, store::Error> {
+    pub async fn settle(&self, handle: &Handle, cost: &Cost) -> Result<EndResult, store::Error> {
         let started = self.clock.now();
         let call = self.start_call(handle.id, Operation::Settle, started);
         let ended = call.finish(self.limiter.settle(handle, cost).await)?;
@@ -184,7 +184,7 @@ impl Service {
     }
 
     /// Frees the concurrency slots of an admission.
-    pub async fn release(&self, handle: &Handle) -> Result<Ended, store::Error> {
+    pub async fn release(&self, handle: &Handle) -> Result<EndResult, store::Error> {
         let started = self.clock.now();
         let call = self.start_call(handle.id, Operation::Release, started);
         let ended = call.finish(self.limiter.release(handle).await)?;
@@ -193,7 +193,7 @@ impl Service {
     }
 
     /// Gives back all charges of an admission whose work did not run.
-    pub async fn cancel(&self, handle: &Handle) -> Result<Ended, store::Error> {
+    pub async fn cancel(&self, handle: &Handle) -> Result<EndResult, store::Error> {
         let started = self.clock.now();
         let call = self.start_call(handle.id, Operation::Cancel, started);
         let ended = call.finish(self.limiter.cancel(handle).await)?;
@@ -202,7 +202,7 @@ impl Service {
     }
 
     /// Extends the leases and the hold of an admission.
-    pub async fn renew(&self, handle: &Handle) -> Result<Renewed, store::Error> {
+    pub async fn renew(&self, handle: &Handle) -> Result<Renewal, store::Error> {
         let started = self.clock.now();
         let call = self.start_call(handle.id, Operation::Renew, started);
         let renewed = call.finish(self.limiter.renew(handle).await)?;
@@ -254,7 +254,7 @@ impl Service {
         let places = plan.charges().iter().enumerate();
         let places = places.filter(|(_, charge)| selects(&charge.rule().name));
         let places: Vec<_> = places.map(|(place, _)| place).collect();
-        let plan = plan.only(&places);
+        let plan = plan.with_only(&places);
         let call = self.start_call(plan.id.id, Operation::Reset, started);
         let at = call.finish(self.limiter.reset(&plan).await)?;
         let effect = Effect::Reset { plan: &plan };
@@ -263,7 +263,7 @@ impl Service {
     }
 
     /// Closes the gates of a query's rules for `span`; see [`Store::close`](store::Store::close).
-    pub async fn close(&self, query: &Query<'_>, span: Span) -> Result<Shut, ServiceError> {
+    pub async fn close(&self, query: &Query<'_>, span: Span) -> Result<GateClosure, ServiceError> {
         let rules = self.limiter.rules();
         let plan = rules.plan(query, &self.clock)?;
         Ok(self.limiter.close(&plan, span).await?)
@@ -310,7 +310,7 @@ impl Service {
         operation: Operation,
         handle: &Handle,
         cost: Option<&Cost>,
-        ended: Ended,
+        ended: EndResult,
         started: Timestamp,
     ) {
         let EndResult { at, replayed } = ended;

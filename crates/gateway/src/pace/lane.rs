@@ -10,7 +10,7 @@ use futures_util::stream::FuturesUnordered;
 use sluicegate_core::limit::{Limit, Unit};
 use sluicegate_core::store::GateClosure;
 use sluicegate_core::time::{Span, Timestamp};
-use sluicegate_service::{Failure, Service};
+use sluicegate_service::{Service, ServiceError};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 
@@ -290,7 +290,7 @@ impl Lane {
     }
 
     /// Lets nobody go for so long, on any replica.
-    pub(crate) async fn close(&self, span: Span) -> Result<GateClosure, Failure> {
+    pub(crate) async fn close(&self, span: Span) -> Result<GateClosure, ServiceError> {
         let service = &self.booker.service;
         service.close(&self.booker.query(service.request_id()), span).await
     }

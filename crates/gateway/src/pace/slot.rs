@@ -19,7 +19,7 @@ use sluicegate_core::query::{Query, RequestId, Subject};
 use sluicegate_core::store::{Claim, Error};
 use sluicegate_core::time::{Span, Timestamp};
 use sluicegate_service::answer::Answer;
-use sluicegate_service::{Failure, Question, Service};
+use sluicegate_service::{DecisionMode, Service, ServiceError};
 use tokio::sync::{Mutex, oneshot};
 use tokio::time::sleep;
 use tracing::warn;
@@ -122,7 +122,7 @@ impl Booker {
         let query = [self.query(id)];
         let one_at_a_time = self.stream.lock().await;
         let asked = self.service.now();
-        let booked = self.service.decide(&query, Question::Book, |answer| {
+        let booked = self.service.decide(&query, DecisionMode::Book, |answer| {
             match answer.decision() {
                 // Counted from when it was asked: that is when the question is at the store next.
                 Decision::Allow(allow) => {
@@ -140,7 +140,7 @@ impl Booker {
                 self.answered();
                 booked
             }
-            Err(Failure::Store(Error::Unavailable(_) | Error::Full | Error::CrossSlot)) => {
+            Err(ServiceError::Store(Error::Unavailable(_) | Error::Full | Error::CrossSlot)) => {
                 drop(one_at_a_time);
                 self.alone().await
             }
@@ -155,7 +155,7 @@ impl Booker {
     async fn alone(&self) -> Booked {
         let query = [self.query(self.service.request_id())];
         let decided =
-            self.service.decide(&query, Question::Acquire, |answer| match answer.decision() {
+            self.service.decide(&query, DecisionMode::Acquire, |answer| match answer.decision() {
                 Decision::Allow(_) => Booked::Turn(admitted(&self.service, answer, None)),
                 _ if answer.is_banned() => Booked::Closed(refused(answer)),
                 Decision::Deny(deny) => Booked::Later(deny.start.since(deny.at).max(AGAIN)),

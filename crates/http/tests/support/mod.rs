@@ -44,17 +44,6 @@ pub async fn soon<T>(future: impl Future<Output = T>) -> T {
     timeout(Duration::from_secs(30), future).await.expect("it should have happened by now")
 }
 
-/// Waits until `holds` returns true.
-pub async fn eventually(mut holds: impl AsyncFnMut() -> bool) {
-    soon(async {
-        let mut again = interval(Duration::from_millis(5));
-        while !holds().await {
-            again.tick().await;
-        }
-    })
-    .await;
-}
-
 /// A running listener.
 pub struct Server {
     pub address: SocketAddr,

@@ -72,7 +72,7 @@ pub(super) fn unknown() -> DescriptorStatus {
 /// Returns the status of the query with this number: by the limit that denies it, or else by the
 /// limit with the least remaining.
 fn status(answer: &Answer<'_, '_>, query: usize) -> DescriptorStatus {
-    let part = answer.plan().part(query);
+    let part = answer.plan().query_charges(query);
     let scopes = answer.scopes().filter(|scope| part.charges.contains(&scope.charge_index()));
     let shown = scopes.min_by_key(|scope| (!answer.is_over(scope), scope.remaining()));
     let Some(scope) = shown else {

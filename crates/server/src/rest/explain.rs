@@ -95,7 +95,7 @@ fn counter(charge: &Charge<'_>, applied: &AppliedRule<'_>) -> Value {
 }
 
 /// Adds the description of the rule, and the override that is in force, if any.
-fn describe(rule: &mut Value, applied: &Applied<'_>) {
+fn describe(rule: &mut Value, applied: &AppliedRule<'_>) {
     if let Some(description) = &applied.rule.description {
         rule["description"] = description.as_str().into();
     }

@@ -6,7 +6,7 @@ use sluicegate_core::algorithm::Reading;
 use sluicegate_core::limit::Unit;
 use sluicegate_core::store::Error;
 use sluicegate_core::{Decision, Limit, Money, Plan, Span, Timestamp};
-use sluicegate_service::Failure;
+use sluicegate_service::ServiceError;
 use sluicegate_service::answer::Answer;
 
 /// Outcome of a step, as written in `expect`.
@@ -203,11 +203,11 @@ impl StepResult {
     }
 }
 
-impl From<Failure> for StepResult {
-    fn from(failure: Failure) -> Self {
+impl From<ServiceError> for StepResult {
+    fn from(failure: ServiceError) -> Self {
         match failure {
-            Failure::Plan(error) => Self::invalid(&error),
-            Failure::Store(error) => Self::failed(&error),
+            ServiceError::Plan(error) => Self::invalid(&error),
+            ServiceError::Store(error) => Self::failed(&error),
         }
     }
 }

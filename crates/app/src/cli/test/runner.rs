@@ -10,7 +10,7 @@ use sluicegate_core::plan::Handle;
 use sluicegate_core::query::{Query, QueryError, RequestId, Subject};
 use sluicegate_core::store::{EndResult, Error};
 use sluicegate_core::{Id, Limiter, Span, Store as _, Timestamp};
-use sluicegate_service::{Question, Service};
+use sluicegate_service::{DecisionMode, Service};
 use sluicegate_store::memory::Capacity;
 use sluicegate_store::{AnyStore, Memory};
 
@@ -100,7 +100,7 @@ impl TestRun {
         failed(when, format!("{}, {} calls", step.action, calls.times), mismatches, last)
     }
 
-    fn send(&mut self, calls: &RequestCalls, call: u64, question: Question) -> StepResult {
+    fn send(&mut self, calls: &RequestCalls, call: u64, question: DecisionMode) -> StepResult {
         let name = calls.id.as_ref().map(|id| id.replace(NUMBER, &call.to_string()));
         let id = match &name {
             Some(name) => RequestId::of_caller(Id::scoped("test", name), RequestId::KEEP),

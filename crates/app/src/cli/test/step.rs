@@ -17,7 +17,7 @@ use std::fmt;
 
 use sluicegate_core::query::Cost;
 use sluicegate_core::{Group, Money, Span, Timestamp};
-use sluicegate_service::Question;
+use sluicegate_service::DecisionMode;
 
 use super::expect::Expectation;
 use super::problems::Problems;
@@ -47,7 +47,7 @@ pub(super) struct Step {
 }
 
 pub(super) enum StepAction {
-    Request(Question, RequestCalls),
+    Request(DecisionMode, RequestCalls),
     Other(OtherAction),
 }
 
@@ -83,7 +83,7 @@ impl fmt::Display for Dimensions {
 impl fmt::Display for StepAction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Request(Question::Peek, calls) => write!(f, "check{}", calls.dimensions),
+            Self::Request(DecisionMode::Peek, calls) => write!(f, "check{}", calls.dimensions),
             Self::Request(_, calls) => write!(f, "send{}", calls.dimensions),
             Self::Other(other) => other.fmt(f),
         }
@@ -190,10 +190,13 @@ impl<'r, 't> StepReader<'r, 't> {
     fn action(&mut self, name: &str, value: &Node, fields: &Fields<'_>) -> Option<StepAction> {
         let other = match name {
             "send" => {
-                return Some(StepAction::Request(Question::Acquire, self.calls(value, fields)?));
+                return Some(StepAction::Request(
+                    DecisionMode::Acquire,
+                    self.calls(value, fields)?,
+                ));
             }
             "check" => {
-                return Some(StepAction::Request(Question::Peek, self.calls(value, fields)?));
+                return Some(StepAction::Request(DecisionMode::Peek, self.calls(value, fields)?));
             }
             "usage" => OtherAction::Usage(self.dimensions(value)?),
             "reset" => OtherAction::Reset(self.dimensions(value)?),

@@ -25,7 +25,9 @@ use axum::http::{HeaderName, Method};
 use futures_util::future::BoxFuture;
 use serde_json::Value;
 use sluicegate_core::time::Clock;
-use sluicegate_http::upstream::{CaError, Credentials, CredentialsError, Signer, Upstream, Ways};
+use sluicegate_http::upstream::{
+    CaError, ClientOptions, Credentials, CredentialsError, Signer, Upstream,
+};
 use sluicegate_template::{JsonPath, Text, Tree};
 
 use super::chat::{Chat, ChatProvider};
@@ -146,7 +148,7 @@ impl HttpHandler {
     /// Makes the client and reads the credentials.
     pub fn new(options: HttpOptions, clock: Arc<dyn Clock>) -> Result<Self, HttpError> {
         let host = request::host(&options.url).ok_or(HttpError::Address)?;
-        let upstream = Upstream::new(&Ways {
+        let upstream = Upstream::new(&ClientOptions {
             connect_timeout: options.connect_timeout,
             http2_only: options.http2_only,
             ca: options.ca.clone(),
