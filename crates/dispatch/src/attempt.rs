@@ -1,11 +1,11 @@
-//! One message in the hands of a worker: its turn, the work, and what becomes of it.
+//! One attempt at one message by a worker: wait for the limit, run the handler, settle the message.
 //!
 //! ```text
-//! turn ─→ work ─→ done:      results and further work, each confirmed, then the ack
-//!   │               failed:    again after a while; after the last attempt, to the dead letters
-//!   │               hopeless:  to the dead letters
-//!   │               refused:   back to the queue until the provider has room; no attempt
-//!   └─ not soon: back to the queue until its moment; no attempt
+//! turn ─→ work ─→ done:      publish results and follow-up messages, each confirmed, then ack
+//!   │               failed:    retry after a backoff; after the last attempt, dead letter
+//!   │               permanent: dead letter
+//!   │               limited:   back to the queue until the provider accepts calls; no attempt
+//!   └─ long wait: back to the queue until the limit admits it; no attempt
 //! ```
 
 use std::time::Duration;
@@ -23,27 +23,28 @@ use crate::tier::{Booking, Tier, turn};
 use crate::tracker::{Event, Sighting};
 use crate::worker::Worker;
 
-/// How long a message is held that waits for its turn; longer waits are for the queue.
+/// Maximum time a worker holds a message that waits for its limit; longer waits go back to the
+/// queue.
 const HOLD: Span = Span::from_secs(5);
-/// The least that a message goes back for.
+/// Minimum delay of a message that goes back to the queue.
 const BACK: Span = Span::from_millis(10);
 
-/// What to do with a message.
+/// The next step for a message.
 enum Next {
-    /// Work on it.
+    /// Run the handler.
     Go,
-    /// Ask again after so long.
+    /// Ask the limiter again after this time.
     Wait(Span),
-    /// Send it back for so long.
+    /// Return the message to the queue for this time.
     Back(Span),
-    /// It never goes, by the limits of this rule.
+    /// The limits of this rule can never admit the message.
     Never(String),
 }
 
 impl Worker {
-    /// Sees a message through.
+    /// Processes a message until it is settled.
     pub(crate) async fn work(&self, mut delivery: Delivery, stop: &Stop) -> Result<(), Error> {
-        // Whoever has booked waits for the moment first, so that it does not keep others from work.
+        // A booked message waits for its start time before it takes a concurrency slot.
         if let Some(booking) = Booking::of(delivery.message()).filter(|_| self.limits.is_on()) {
             let wait = booking.wait(self.clock.now());
             if wait > HOLD {
@@ -58,10 +59,10 @@ impl Worker {
             () = stop.drain.cancelled() => return delivery.requeue().await,
             slot = delivery.with_lease(self.slots.acquire()) => slot,
         };
-        let _slot = slot.unwrap_or_else(|_| unreachable!("nobody closes it"));
+        let _slot = slot.unwrap_or_else(|_| unreachable!("the semaphore is never closed"));
         let provider = self.options.provider.as_str();
         let mut first = true;
-        // Each time: limits may be turned off while it waits for them.
+        // Checked in each round: limits may be turned off while the message waits for them.
         while self.limits.is_on() {
             if first {
                 self.metrics.count(provider, Count::Checked);
@@ -85,7 +86,7 @@ impl Worker {
                 Next::Back(_) if !self.limits.is_on() => {}
                 Next::Back(span) => return self.send_back(delivery, span).await,
                 Next::Never(rule) => {
-                    let reason = format!("the limits of {rule} never let it go");
+                    let reason = format!("the limits of rule {rule} can never admit it");
                     return self.bury(delivery, DeadLetterReason::new(reason)).await;
                 }
             }
@@ -103,17 +104,17 @@ impl Worker {
         }
     }
 
-    /// Asks whether a message may go.
+    /// Asks the limiter if a message may go.
     async fn turn(&self, delivery: &mut Delivery) -> Next {
         if self.options.booked {
             return self.claim(delivery).await;
         }
-        // Not under the name of the job: a message that was in somebody's hands before may have
-        // been worked on, and what goes twice has to be counted twice.
+        // Not under the id of the job: a redelivered message may have been processed before, and
+        // two calls to the provider have to be counted twice.
         match self.pace.acquire(Tier::Worker, None).await {
             Turn::Now => Next::Go,
             Turn::Later(span) if span > HOLD => {
-                // Whatever else lies in the queue would have to wait as well.
+                // The other messages in the queue would have to wait as well.
                 self.limit_for(span);
                 Next::Back(span)
             }
@@ -146,7 +147,8 @@ impl Worker {
                 delivery.set_booking(Some(Booking { start: asked + span, ..booking }.to_string()));
                 soon(span)
             }
-            // Under a name of its own from now on: that of the turn may have been used.
+            // Counting a deferral gives the message a new id: the id of this turn may have been
+            // used.
             Claimed::Gone(span) => {
                 delivery.set_booking(None);
                 delivery.count_deferral();
@@ -155,7 +157,7 @@ impl Worker {
         }
     }
 
-    /// Lets the handler work, for as long as it may.
+    /// Runs the handler with the attempt's timeout.
     async fn call(&self, job: &Job) -> Handled {
         let patience = Duration::from(self.options.timeout);
         match timeout(patience, self.handler.handle(job)).await {
@@ -163,7 +165,7 @@ impl Worker {
             Err(_) => Handled {
                 outcome: Err(Failure {
                     kind: FailureKind::Transient,
-                    message: format!("it took longer than {}", self.options.timeout),
+                    message: format!("timed out after {}", self.options.timeout),
                     response: None,
                 }),
                 heard: None,
@@ -171,14 +173,15 @@ impl Worker {
         }
     }
 
-    /// Closes the provider for everybody if its answer asks for that; says for how long.
+    /// Pauses the provider for all workers if its response asks for that; returns the length of the
+    /// pause.
     async fn learn(&self, handled: &Handled) -> Option<Span> {
         let heard = handled.heard.as_ref()?;
         let pause = self.ear.pause(heard, self.clock.now())?;
         let provider = self.options.provider.as_str();
         self.pace.close(pause).await;
         self.metrics.count(provider, Count::Paused);
-        info!(provider, status = heard.status, pause = %pause, "the provider asked for a pause");
+        info!(provider, status = heard.status, pause = %pause, "provider asked for a pause");
         if !self.options.booked && pause > HOLD {
             self.close_for(pause);
         }
@@ -199,7 +202,9 @@ impl Worker {
         }
         for (queue, batch) in by_queue(further) {
             let Some(queue) = self.queues.further.iter().find(|other| other.name() == queue) else {
-                let reason = format!("it sends work to {queue}, a queue that nobody declared");
+                let reason = format!(
+                    "follow-up message to undeclared queue {queue:?}: declare it in the configuration"
+                );
                 return self.bury(delivery, DeadLetterReason::new(reason)).await;
             };
             let batch = batch.into_iter().map(|message| (message, DeliveryTime::Now)).collect();
@@ -237,14 +242,14 @@ impl Worker {
         let wait = self.options.backoff.wait(failures);
         let until = self.clock.now() + wait;
         let message = delivery.message().clone();
-        warn!(job = %message.meta.job, provider, failures, error, "an attempt failed");
+        warn!(job = %message.meta.job, provider, failures, error, "attempt failed: retrying");
         delivery.set_booking(None);
         delivery.retry(DeliveryTime::At(until)).await?;
         self.saw_message(&message, Event::Retried, |seen| seen.until(until).because(&error));
         Ok(())
     }
 
-    /// Gives a message back until its moment.
+    /// Returns a message to the queue until its limit admits it.
     async fn send_back(&self, delivery: Delivery, wait: Span) -> Result<(), Error> {
         let message = delivery.message().clone();
         let until = self.clock.now() + wait.max(BACK);
@@ -258,7 +263,7 @@ impl Worker {
         let message = delivery.message().clone();
         let provider = self.options.provider.as_str();
         let error = reason.message.clone();
-        warn!(job = %message.meta.job, provider, error, "a job goes to the dead letters");
+        warn!(job = %message.meta.job, provider, error, "job dead-lettered");
         delivery.dead_letter(reason).await?;
         self.metrics.count(provider, Count::Dead);
         self.saw_message(&message, Event::Dead, |seen| seen.because(&error));
@@ -280,12 +285,12 @@ impl Worker {
     }
 }
 
-/// A short wait is waited, a long one is for the queue.
+/// Holds the message for a short wait and returns it to the queue for a long one.
 fn soon(span: Span) -> Next {
     if span > HOLD { Next::Back(span) } else { Next::Wait(span) }
 }
 
-/// Batches of one queue each, in the order in which the queues are first named.
+/// Groups messages into one batch per queue, in the order in which the queues first appear.
 fn by_queue(further: Vec<(String, Message)>) -> Vec<(String, Vec<Message>)> {
     let mut batches: Vec<(String, Vec<Message>)> = Vec::new();
     for (queue, message) in further {
@@ -297,7 +302,7 @@ fn by_queue(further: Vec<(String, Message)>) -> Vec<(String, Vec<Message>)> {
     batches
 }
 
-/// Does something when it goes, also if the work is dropped in the middle.
+/// A guard that calls a function when it is dropped, also if the work is cancelled.
 struct Busy<F: Fn()>(F);
 
 impl<F: Fn()> Drop for Busy<F> {

@@ -1,8 +1,8 @@
-//! The first tier: takes messages as their producers sent them, chooses a provider for each, and
-//! sends it to that provider's queue, now or for the moment at which there is room.
+//! [`Dispatcher`], the first tier: receives messages from producers, chooses a provider for each,
+//! and forwards it to that provider's queue, now or at the time when its limit allows.
 //!
-//! Whatever has to wait lies in the broker, delayed, and not with us: a provider that is throttled
-//! holds up nobody else's messages.
+//! Delayed messages wait in the broker and not in this process, so that a throttled provider does
+//! not block messages for other providers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,11 +24,36 @@ use crate::switch::Switch;
 use crate::tier::{Booking, Tier, turn};
 use crate::tracker::{Event, Sighting, Tracker};
 
-/// How much sooner than its moment a booked message is at its worker, which waits the rest: brokers
-/// are not as exact as bookings.
+/// Time by which a booked message reaches its worker early. The worker waits for the rest, because
+/// brokers deliver less exactly than bookings start.
 const LEAD: Span = Span::from_millis(500);
 
-/// A dispatcher. Any number of them may work side by side.
+/// The delay of messages that are over the limit of their provider.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delay {
+    /// The same delay for all messages.
+    Fixed(Span),
+    /// Until a start time that is booked in the store and that the worker claims.
+    Booked,
+}
+
+/// Configuration of a dispatcher.
+#[derive(Debug)]
+pub struct Options {
+    /// Name of the dispatcher in the log.
+    pub id: String,
+    /// True if limits are enforced. If false, all messages go straight to the queues of their
+    /// providers.
+    pub enabled: bool,
+    /// Delay of messages over the limit.
+    pub delay: Delay,
+    /// Selection of a provider.
+    pub selector: Selector,
+    /// Maximum number of messages in flight.
+    pub prefetch: u16,
+}
+
+/// A dispatcher. Several may run side by side.
 pub struct Dispatcher {
     options: Dispatch,
     selector: Selector,
@@ -40,20 +65,21 @@ pub struct Dispatcher {
     tracker: Tracker,
 }
 
-/// The way to one provider.
+/// The limiter and the queue of one provider.
 struct Lane {
     pace: Pace,
     queue: Queue,
-    /// Until when there is no room, in microseconds by the clock of the queue, as far as is known.
+    /// Time until which the provider's limit is known to be reached, in microseconds by the clock
+    /// of the queue.
     full_until: AtomicU64,
 }
 
-/// Where a message goes, and when.
+/// The destination of a message and its delivery time.
 struct Way {
     lane: usize,
     when: DeliveryTime,
     booking: Option<Booking>,
-    /// How much later, if it has to wait.
+    /// Delay, if the message has to wait.
     later: Option<Span>,
 }
 
@@ -64,8 +90,8 @@ impl Way {
 }
 
 impl Dispatcher {
-    /// Creates a dispatcher from a queue to those of its providers: `targets` has one queue for
-    /// each provider of the options, in their order.
+    /// Creates a dispatcher from `source` to the queues of `providers`, which are in the order of
+    /// the selector.
     pub fn new(
         options: Dispatch,
         source: Queue,
@@ -86,35 +112,34 @@ impl Dispatcher {
         Arc::new(Self { options, selector, limits, source, lanes, clock, metrics, tracker })
     }
 
-    /// Asks limits from now on, or does not: then nothing is delayed any more that is not already
-    /// on its way to a queue.
+    /// Turns limits on or off. When off, only messages already sent with a delay stay delayed.
     pub fn enable(&self, enabled: bool) {
         self.limits.turn(enabled);
     }
 
-    /// Works until it is told to stop.
+    /// Dispatches messages until `stop` asks to drain.
     pub async fn run(self: Arc<Self>, stop: Stop) {
         let id = self.options.id.as_str();
-        info!(dispatcher = id, queue = self.source.name(), "dispatching");
+        info!(dispatcher = id, queue = self.source.name(), "dispatcher started");
         let see_through = |delivery: Delivery| {
             let (dispatcher, stop) = (self.clone(), stop.clone());
             async move { dispatcher.dispatch(delivery, &stop).await }
         };
         let most = self.options.prefetch.max(1);
         intake::run(&self.source, most, &stop, || std::future::ready(()), see_through).await;
-        info!(dispatcher = id, "stopped dispatching");
+        info!(dispatcher = id, "dispatcher stopped");
     }
 
     async fn dispatch(&self, mut delivery: Delivery, stop: &Stop) -> Result<(), Error> {
         let Ok(body) = serde_json::from_slice::<Value>(&delivery.message().body) else {
-            return self.reject(delivery, DeadLetterReason::new("the body is no JSON")).await;
+            return self.reject(delivery, DeadLetterReason::new("the body is not JSON")).await;
         };
         let choice = self.selector.choose(&body);
         let way = loop {
             let asked = delivery.with_lease(self.way(&choice, delivery.message())).await;
             let is_on = self.limits.is_on();
             match asked {
-                // Limits were turned off while they were asked: what they said is void.
+                // Limits were turned off during the check: ignore its result.
                 Ok(Way { later: Some(_), .. }) | Err(Stuck::Later(_)) if !is_on => {}
                 Ok(way) => break way,
                 Err(Stuck::Rejected(reason)) => return self.reject(delivery, reason).await,
@@ -128,7 +153,7 @@ impl Dispatcher {
                         return delivery.requeue().await;
                     }
                 }
-                // Past what can be booked: it waits where it is.
+                // Beyond the booking horizon: the message waits in its own queue.
                 Err(Stuck::Later(span)) => {
                     return delivery.defer(DeliveryTime::At(self.clock.now() + span)).await;
                 }
@@ -152,7 +177,7 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// Finds out where a message goes, and when.
+    /// Chooses the destination of a message and its delivery time.
     async fn way(&self, choice: &Choice, message: &Message) -> Result<Way, Stuck> {
         let lane = match choice {
             Choice::One(lane) => *lane,
@@ -160,7 +185,7 @@ impl Dispatcher {
             Choice::Unknown(name) => {
                 let known: Vec<_> = self.lanes.iter().map(|lane| lane.pace.provider()).collect();
                 let known = known.join(", ");
-                let reason = format!("there is no provider {name:?}: write one of {known}");
+                let reason = format!("unknown provider {name:?} (known: {known})");
                 return Err(Stuck::Rejected(DeadLetterReason::new(reason)));
             }
         };
@@ -180,7 +205,7 @@ impl Dispatcher {
         }
     }
 
-    /// The provider with most room; if none has any, the one that has some first.
+    /// Chooses the provider with the most room; if all are full, the one that has room first.
     async fn any(&self, message: &Message) -> Result<Way, Stuck> {
         let order = self.selector.order();
         let first = order.first().copied().unwrap_or_default();
@@ -218,7 +243,7 @@ impl Dispatcher {
         let now = self.clock.now();
         let mut lanes: Vec<usize> =
             order.iter().copied().filter(|&lane| !self.lanes[lane].is_full(now)).collect();
-        // Sorting is stable: of equals the most wanted goes first.
+        // Stable sort: equal providers stay in the configured order.
         lanes.sort_by(|&a, &b| self.lanes[b].pace.left().total_cmp(&self.lanes[a].pace.left()));
         for lane in lanes {
             let pace = &self.lanes[lane].pace;
@@ -247,7 +272,7 @@ impl Dispatcher {
         }
     }
 
-    /// Books the moment at which the message may go.
+    /// Books the time at which the message may go.
     async fn book(&self, lane: usize, message: &Message) -> Result<Way, Stuck> {
         let id = turn(message, Tier::Booked);
         let asked = self.clock.now();
@@ -269,7 +294,7 @@ impl Dispatcher {
         let message = delivery.message().clone();
         let seen = Sighting::new(&message, Event::Dead, self.source.name(), self.clock.now());
         let seen = seen.because(&reason.message);
-        warn!(job = %message.meta.job, reason = reason.message, "a message can't be dispatched");
+        warn!(job = %message.meta.job, reason = reason.message, "message rejected by dispatcher");
         delivery.dead_letter(reason.with("dispatcher", self.options.id.as_str())).await?;
         self.metrics.rejected();
         self.tracker.saw(&message.meta.job, seen);
@@ -277,13 +302,13 @@ impl Dispatcher {
     }
 }
 
-/// Why a message does not go on.
+/// The reason why a message is not forwarded.
 enum Stuck {
-    /// It never will.
+    /// The message can never be forwarded.
     Rejected(DeadLetterReason),
-    /// Nobody knows: ask again after so long.
+    /// The limiter gave no decision: ask again after this time.
     Again(Span),
-    /// Not before so much later.
+    /// The limit admits the message after this time.
     Later(Span),
 }
 
@@ -294,7 +319,7 @@ impl From<Turn> for Stuck {
             Turn::Later(span) => Self::Later(span),
             Turn::Closed(span) => Self::Again(span),
             Turn::Never(rule) => Self::Rejected(DeadLetterReason::new(format!(
-                "the limits of {rule} never let it go"
+                "the limits of rule {rule} can never admit it"
             ))),
         }
     }

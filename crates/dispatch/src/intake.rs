@@ -1,5 +1,5 @@
-//! Taking messages from a queue, which both tiers do alike: as many at a time as there may be, each
-//! seen through by a task of its own, until there is a wish to stop.
+//! The receive loop that dispatchers and workers share: receives messages up to a maximum in
+//! flight, runs one task per message, and stops on request.
 
 use std::time::Duration;
 
@@ -9,12 +9,13 @@ use tracing::warn;
 
 use crate::stop::Stop;
 
-/// How long a broker is left alone after it refused something.
+/// Delay after an error of the broker.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Takes messages until it is told to stop, and then waits for those in hand.
+/// Receives messages until `stop` asks to drain, then waits for those in flight.
 ///
-/// `open` waits until something may be taken. What fails was given back, and comes again.
+/// `open` waits until messages may be received. A message whose task fails was returned to the
+/// queue and is redelivered.
 pub(crate) async fn run<O, W>(
     queue: &Queue,
     most: u16,
@@ -43,7 +44,7 @@ pub(crate) async fn run<O, W>(
                     }
                 },
             };
-            warn!(queue = queue.name(), %error, "messages can't be taken: trying again");
+            warn!(queue = queue.name(), %error, "receive failed: retrying");
             tokio::time::sleep(PAUSE).await;
         }
     });
@@ -51,7 +52,7 @@ pub(crate) async fn run<O, W>(
     stop.finish(tasks).await;
 }
 
-/// Sees one through.
+/// Processes one message and logs an error.
 fn seen<W>(
     delivery: Delivery,
     see_through: impl Fn(Delivery) -> W,
@@ -64,8 +65,8 @@ where
     let (work, stop) = (see_through(delivery), stop.clone());
     async move {
         if let Err(error) = work.await {
-            // It comes again: not at once, whatever is wrong with the broker.
-            warn!(id = %message, %error, "a message could not be settled: it is delivered again");
+            // The message is redelivered; the delay spares a broker that has a problem.
+            warn!(id = %message, %error, "message not settled: it will be redelivered");
             stop.sleep(PAUSE).await;
         }
     }

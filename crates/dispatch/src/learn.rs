@@ -1,4 +1,5 @@
-//! What the answers of a provider say of its limits, for all workers of it.
+//! [`LimitObserver`]: reads a provider's limits from its responses, for all workers of that
+//! provider.
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,11 +10,20 @@ use sluicegate_vendors::{AdviceContext, UpstreamResponse};
 
 use crate::handler::Heard;
 
-/// Listens to one provider.
+/// Learning of limits from provider responses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Learn {
+    /// A window with fewer requests left than this counts as used up.
+    pub below: u64,
+    /// Maximum length of a pause.
+    pub pause_max: Span,
+}
+
+/// Reads the limits of one provider from its responses.
 #[derive(Debug, Default)]
 pub(crate) struct Ear {
-    learn: Option<LearnOptions>,
-    /// Refusals in a row.
+    learn: Option<Learn>,
+    /// Number of consecutive rate-limit responses.
     refusals: AtomicU32,
 }
 
@@ -22,7 +32,7 @@ impl Ear {
         Self { learn, refusals: AtomicU32::new(0) }
     }
 
-    /// For how long an answer closes the provider, if it does.
+    /// Returns the time for which a response pauses the provider, if it does.
     pub(crate) fn pause(&self, heard: &Heard, at: Timestamp) -> Option<Span> {
         let learn = self.learn?;
         let headers: Vec<_> =

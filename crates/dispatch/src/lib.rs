@@ -1,13 +1,13 @@
-//! Jobs through queues at the pace that providers allow.
+//! Processes jobs from queues at the rate that their providers allow.
 //!
 //! ```text
-//! raw queue ─Dispatcher→ queue of a provider ─Worker→ Handler → results, further messages
-//!             tier 1: chooses a provider,       tier 2: its own counter,
-//!             delays what is over its limit     the last word before the work goes
+//! raw queue ─Dispatcher→ queue of a provider ─Worker→ Handler → results, follow-up messages
+//!             tier 1: chooses a provider,       tier 2: has its own counter,
+//!             delays messages over its limit    checks the limit before each call
 //! ```
 //!
-//! Nothing is lost: the next message is confirmed before the previous one is acknowledged. Waiting
-//! for a limit is a deferral and never an attempt.
+//! No message is lost: the next message is confirmed before the previous one is acknowledged.
+//! Waiting for a limit is a deferral and never counts as an attempt.
 
 mod attempt;
 pub mod dispatcher;

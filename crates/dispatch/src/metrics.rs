@@ -1,23 +1,23 @@
-//! What Prometheus is told of dispatchers and workers. Providers are names of the configuration,
-//! so that producers can't make series.
+//! Prometheus metrics of dispatchers and workers. Provider labels are names from the configuration,
+//! so that producers can't create series.
 //!
-//! | metric | counts | was called elsewhere |
+//! | metric | meaning | also known as |
 //! |---|---|---|
-//! | `sluicegate_dispatch_checked_total{provider}` | messages whose provider's limit was asked | `dispatcher.ratelimit.checked` |
-//! | `sluicegate_dispatch_allowed_total{provider}` | messages that went on at once | `dispatcher.ratelimit.allowed` |
-//! | `sluicegate_dispatch_delayed_total{provider}` | messages that were sent for later | `dispatcher.ratelimit.delayed` |
-//! | `sluicegate_dispatch_delay_seconds{provider}` | for how much later | `dispatcher.ratelimit.delay_ms` |
-//! | `sluicegate_dispatch_rejected_total` | messages that no provider can take: dead letters | |
-//! | `sluicegate_worker_checked_total{provider}` | turns that workers asked for | `worker.ratelimit.checked` |
-//! | `sluicegate_worker_allowed_total{provider}` | turns that they got | `worker.ratelimit.allowed` |
-//! | `sluicegate_worker_blocked_total{provider}` | turns that they did not get at once | `worker.ratelimit.blocked` |
-//! | `sluicegate_worker_requeued_total{provider}` | messages that went back until there is room | `worker.ratelimit.requeued` |
-//! | `sluicegate_worker_done_total{provider}` | jobs that were done | `worker.processing.success` |
-//! | `sluicegate_worker_failed_total{provider}` | attempts that failed | `worker.processing.failed` |
-//! | `sluicegate_worker_dead_total{provider}` | jobs that went to the dead letters | |
-//! | `sluicegate_worker_pauses_total{provider}` | times that a provider asked for a pause | |
-//! | `sluicegate_worker_busy{provider}` | jobs that are in work now | |
-//! | `sluicegate_provider_rpm{provider,tier}` | turns within the last minute | `dispatcher.provider.<p>.rpm`, `worker.provider.<p>.rpm` |
+//! | `sluicegate_dispatch_checked_total{provider}` | messages checked against the limit of their provider | `dispatcher.ratelimit.checked` |
+//! | `sluicegate_dispatch_allowed_total{provider}` | messages sent without a delay | `dispatcher.ratelimit.allowed` |
+//! | `sluicegate_dispatch_delayed_total{provider}` | messages sent with a delay | `dispatcher.ratelimit.delayed` |
+//! | `sluicegate_dispatch_delay_seconds{provider}` | length of the delay | `dispatcher.ratelimit.delay_ms` |
+//! | `sluicegate_dispatch_rejected_total` | messages without a valid provider, dead-lettered | |
+//! | `sluicegate_worker_checked_total{provider}` | messages that workers checked against the limit | `worker.ratelimit.checked` |
+//! | `sluicegate_worker_allowed_total{provider}` | messages that the limit admitted | `worker.ratelimit.allowed` |
+//! | `sluicegate_worker_blocked_total{provider}` | messages that the limit did not admit at once | `worker.ratelimit.blocked` |
+//! | `sluicegate_worker_requeued_total{provider}` | messages returned to the queue until the limit admits them | `worker.ratelimit.requeued` |
+//! | `sluicegate_worker_done_total{provider}` | jobs done | `worker.processing.success` |
+//! | `sluicegate_worker_failed_total{provider}` | failed attempts | `worker.processing.failed` |
+//! | `sluicegate_worker_dead_total{provider}` | jobs dead-lettered | |
+//! | `sluicegate_worker_pauses_total{provider}` | pauses that a provider asked for | |
+//! | `sluicegate_worker_busy{provider}` | jobs running now | |
+//! | `sluicegate_provider_rpm{provider,tier}` | admissions in the last minute | `dispatcher.provider.<p>.rpm`, `worker.provider.<p>.rpm` |
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -33,10 +33,10 @@ use sluicegate_core::time::Clock;
 use crate::tier::Tier;
 
 const PROVIDER: [&str; 1] = ["provider"];
-/// From a wait that nobody notices to the horizon of bookings.
+/// Histogram buckets in seconds, from a short wait to the booking horizon.
 const BUCKETS: [f64; 10] = [0.1, 0.5, 1.0, 5.0, 15.0, 30.0, 60.0, 300.0, 900.0, 3_600.0];
 
-/// The metrics of all dispatchers and workers of a process. A clone is another handle to the same.
+/// Metrics of all dispatchers and workers of a process. Clones share the same values.
 #[derive(Clone)]
 pub struct Metrics {
     checked: IntCounterVec,
@@ -49,65 +49,71 @@ pub struct Metrics {
     rpm: Rates,
 }
 
-/// What a worker counts.
+/// A counter of workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Count {
-    /// A turn was asked for.
+    /// Limit checks.
     Checked,
-    /// It came at once.
+    /// Admissions.
     Allowed,
-    /// It did not.
+    /// Checks that were not admitted at once.
     Blocked,
-    /// A message went back.
+    /// Messages returned to the queue.
     Requeued,
-    /// A job is done.
+    /// Jobs done.
     Done,
-    /// An attempt failed.
+    /// Failed attempts.
     Failed,
-    /// A job went to the dead letters.
+    /// Dead-lettered jobs.
     Dead,
-    /// The provider asked for a pause.
+    /// Pauses that the provider asked for.
     Paused,
 }
 
 const COUNTS: [(Count, &str, &str); 8] = [
-    (Count::Checked, "sluicegate_worker_checked_total", "Turns that workers asked for."),
-    (Count::Allowed, "sluicegate_worker_allowed_total", "Turns that workers got."),
-    (Count::Blocked, "sluicegate_worker_blocked_total", "Turns that workers did not get at once."),
+    (
+        Count::Checked,
+        "sluicegate_worker_checked_total",
+        "Messages that workers checked against the limit.",
+    ),
+    (
+        Count::Allowed,
+        "sluicegate_worker_allowed_total",
+        "Messages that the limit of workers admitted.",
+    ),
+    (
+        Count::Blocked,
+        "sluicegate_worker_blocked_total",
+        "Messages that the limit of workers did not admit at once.",
+    ),
     (
         Count::Requeued,
         "sluicegate_worker_requeued_total",
-        "Messages that went back until there is room.",
+        "Messages returned to the queue until the limit admits them.",
     ),
-    (Count::Done, "sluicegate_worker_done_total", "Jobs that were done."),
-    (Count::Failed, "sluicegate_worker_failed_total", "Attempts that failed."),
-    (Count::Dead, "sluicegate_worker_dead_total", "Jobs that went to the dead letters."),
-    (Count::Paused, "sluicegate_worker_pauses_total", "Times that a provider asked for a pause."),
+    (Count::Done, "sluicegate_worker_done_total", "Jobs done."),
+    (Count::Failed, "sluicegate_worker_failed_total", "Failed attempts."),
+    (Count::Dead, "sluicegate_worker_dead_total", "Jobs dead-lettered."),
+    (Count::Paused, "sluicegate_worker_pauses_total", "Pauses that a provider asked for."),
 ];
 
 impl Metrics {
-    /// Metrics that nothing was counted in yet.
+    /// Creates metrics with all values at zero.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         let fixed = "the names in this file are valid, and each is used once";
         let counter = |name: &str, help: &str| {
             IntCounterVec::new(Opts::new(name, help), &PROVIDER).expect(fixed)
         };
-        let delay = HistogramOpts::new(
-            "sluicegate_dispatch_delay_seconds",
-            "For how much later messages were sent.",
-        );
-        let rejected = "Messages that no provider can take.";
-        let busy = Opts::new("sluicegate_worker_busy", "Jobs that are in work now.");
+        let delay = HistogramOpts::new("sluicegate_dispatch_delay_seconds", "Length of the delay.");
+        let rejected = "Messages without a valid provider.";
+        let busy = Opts::new("sluicegate_worker_busy", "Jobs running now.");
         Self {
             checked: counter(
                 "sluicegate_dispatch_checked_total",
-                "Messages whose provider's limit was asked.",
+                "Messages checked against the limit of their provider.",
             ),
-            allowed: counter("sluicegate_dispatch_allowed_total", "Messages that went on at once."),
-            delayed: counter(
-                "sluicegate_dispatch_delayed_total",
-                "Messages that were sent for later.",
-            ),
+            allowed: counter("sluicegate_dispatch_allowed_total", "Messages sent without a delay."),
+            delayed: counter("sluicegate_dispatch_delayed_total", "Messages sent with a delay."),
             delay: HistogramVec::new(delay.buckets(BUCKETS.to_vec()), &PROVIDER).expect(fixed),
             rejected: IntCounter::new("sluicegate_dispatch_rejected_total", rejected).expect(fixed),
             worker: COUNTS.map(|(_, name, help)| counter(name, help)),
@@ -116,7 +122,7 @@ impl Metrics {
         }
     }
 
-    /// Shows them in a registry.
+    /// Adds the metrics to a registry.
     pub fn register(&self, registry: &Registry) -> Result<(), prometheus::Error> {
         let fixed: [Box<dyn Collector>; 7] = [
             Box::new(self.checked.clone()),
@@ -132,31 +138,32 @@ impl Metrics {
         fixed.into_iter().chain(worker).try_for_each(|collector| registry.register(collector))
     }
 
-    /// What workers of a provider have counted so far.
+    /// Returns the value of a worker counter.
     pub fn worker(&self, provider: &str, count: Count) -> u64 {
         self.counter(count).with_label_values(&[provider]).get()
     }
 
-    /// How many messages dispatchers sent to a provider so far: at once, and for later.
+    /// Returns the number of messages that dispatchers sent to a provider: at once, and with a
+    /// delay.
     pub fn dispatched(&self, provider: &str) -> (u64, u64) {
         let read = |counter: &IntCounterVec| counter.with_label_values(&[provider]).get();
         (read(&self.allowed), read(&self.delayed))
     }
 
-    /// The turns of the last minute.
+    /// Returns the number of admissions in the last minute.
     pub fn per_minute(&self, provider: &str, tier: Tier) -> u64 {
         self.rpm.read(provider, tier.word())
     }
 
-    /// Shows the counters of a dispatcher's provider as 0 before anything is counted: an alert on a
-    /// series that is missing never fires.
+    /// Shows the counters of a dispatcher's provider as 0 before the first event: an alert on a
+    /// missing series never fires.
     pub(crate) fn show_dispatched(&self, provider: &str) {
         for counter in [&self.checked, &self.allowed, &self.delayed] {
             counter.with_label_values(&[provider]);
         }
     }
 
-    /// The same for a worker's provider.
+    /// Does the same for the provider of a worker.
     pub(crate) fn show_worked(&self, provider: &str) {
         for counter in &self.worker {
             counter.with_label_values(&[provider]);
@@ -208,7 +215,7 @@ impl std::fmt::Debug for Metrics {
     }
 }
 
-/// How many turns there were within the last minute, second by second.
+/// The number of admissions in the last minute, counted per second.
 #[derive(Clone)]
 struct Rates {
     gauge: IntGaugeVec,
@@ -216,12 +223,12 @@ struct Rates {
     minutes: Arc<Mutex<HashMap<(String, &'static str), Minute>>>,
 }
 
-/// Of each of the last sixty seconds, its number and its turns.
+/// Second and number of admissions, for each of the last 60 seconds.
 type Minute = [(u64, u64); 60];
 
 impl Rates {
     fn new(clock: Arc<dyn Clock>) -> Self {
-        let options = Opts::new("sluicegate_provider_rpm", "Turns within the last minute.");
+        let options = Opts::new("sluicegate_provider_rpm", "Admissions in the last minute.");
         let gauge = IntGaugeVec::new(options, &["provider", "tier"]);
         let gauge = gauge.expect("the name is valid and used once");
         Self { gauge, clock, minutes: Arc::default() }

@@ -1,27 +1,27 @@
-//! How long to wait before work is tried again: longer each time, and by chance, so that what
-//! failed together does not come back together.
+//! [`Backoff`]: exponential backoff with full jitter, so that jobs that failed together are not
+//! retried together.
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 
 use sluicegate_core::Span;
 
-/// How attempts are spaced.
+/// The backoff between attempts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
-    /// The longest wait before the second attempt.
+    /// Maximum wait before the second attempt.
     pub from: Span,
-    /// The longest wait before any.
+    /// Maximum wait before any attempt.
     pub to: Span,
 }
 
 impl Backoff {
-    /// The longest wait after so many failures: it doubles each time.
+    /// Returns the maximum wait after this number of failures; it doubles each time.
     pub fn most(&self, failures: u32) -> Span {
         let factor = 1_u64 << failures.saturating_sub(1).min(40);
         Span::from_micros(self.from.as_micros().saturating_mul(factor)).min(self.to)
     }
 
-    /// A wait after so many failures: anything up to the longest.
+    /// Returns a random wait between zero and the maximum.
     pub fn wait(&self, failures: u32) -> Span {
         let random = RandomState::new().build_hasher().finish();
         Span::from_micros(random % self.most(failures).as_micros().saturating_add(1))

@@ -1,55 +1,99 @@
-//! Which provider a message goes to.
+//! [`Selector`]: chooses the provider of a message.
 //!
 //! | strategy | the provider |
 //! |---|---|
-//! | `FIXED` | always the same |
-//! | `ROUND_ROBIN` | one after the other |
-//! | `WEIGHTED` | as often as its weight says, evenly mixed |
-//! | `COST_OPTIMIZED` | the first of the order, or else the cheapest |
-//! | `QUALITY_FIRST` | the best |
-//! | `PRIORITY_ORDER` | the first of the order |
-//! | `MESSAGE_BASED` | the one that the message names; the fixed one if it names none |
-//! | `HEADROOM` | the one with most room, then the next: it alone moves on before it delays |
+//! | `FIXED` | always the same provider |
+//! | `ROUND_ROBIN` | each in turn |
+//! | `WEIGHTED` | in proportion to the weights, interleaved |
+//! | `COST_OPTIMIZED` | the first of `order`; without it, the cheapest |
+//! | `QUALITY_FIRST` | the one with the highest quality |
+//! | `PRIORITY_ORDER` | the first of `order` |
+//! | `MESSAGE_BASED` | the one that the message names; without a name, the fixed one |
+//! | `HEADROOM` | the one with the most room; the only strategy that tries the next provider before it delays |
 
 use std::sync::{Mutex, PoisonError};
 
 use serde_json::Value;
-use sluicegate_config::{Dispatch, Strategy};
+use sluicegate_core::query::Cost;
 
-/// Chooses among providers, by their numbers.
+/// The strategy by which a provider is chosen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Strategy {
+    /// Always the same provider.
+    Fixed,
+    /// One provider after the other.
+    RoundRobin,
+    /// By weight.
+    Weighted,
+    /// By the configured order, then by cost.
+    CostOptimized,
+    /// By quality.
+    QualityFirst,
+    /// By the configured order.
+    PriorityOrder,
+    /// By a field of the message.
+    MessageBased {
+        /// Path of the field, such as `provider` or `options.provider`.
+        field: String,
+    },
+    /// By remaining limits.
+    Headroom,
+}
+
+/// A provider that a selector can choose.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Candidate {
+    /// Name of the provider.
+    pub name: String,
+    /// Cost of a call, in any unit.
+    pub cost: f64,
+    /// Quality of the responses, in any unit.
+    pub quality: f64,
+    /// Weight under [`Strategy::Weighted`].
+    pub weight: u32,
+    /// Estimated cost of a job, charged to the limits.
+    pub estimate: Cost,
+}
+
+/// Chooses a provider for each message, by its index in the list of candidates.
 #[derive(Debug)]
 pub struct Selector {
     strategy: Strategy,
     names: Vec<String>,
     fixed: usize,
-    /// Best first, for the strategies with a standing order.
+    /// Indices sorted best first, for the strategies with a fixed order.
     order: Vec<usize>,
     turns: Mutex<Turns>,
 }
 
-/// Whose turn it is.
+/// State of the strategies that rotate.
 #[derive(Debug)]
 struct Turns {
     next: usize,
-    /// Of each, its weight and what it has saved up.
+    /// Weight and credit of each provider.
     saved: Vec<(i64, i64)>,
 }
 
-/// What was chosen.
+/// The result of a selection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// This one, whatever its limits say.
+    /// This provider, whatever its limits.
     One(usize),
-    /// Any of them that has room.
+    /// Any provider with room.
     Any,
-    /// The message names one that there is not.
+    /// The message names a provider that is not configured.
     Unknown(String),
 }
 
 impl Selector {
-    /// Creates the selector of a dispatcher, which has at least one provider.
-    pub fn new(options: &Dispatch) -> Self {
-        let Dispatch { strategy, providers: candidates, fixed, priority: order, .. } = options;
+    /// Creates a selector over at least one candidate. `order` names some of them, the preferred
+    /// one first; `fixed` is the default provider.
+    pub fn new(
+        strategy: Strategy,
+        candidates: &[Candidate],
+        fixed: Option<&str>,
+        order: &[String],
+    ) -> Self {
         let names: Vec<_> = candidates.iter().map(|candidate| candidate.name.clone()).collect();
         let place = |name: &str| names.iter().position(|other| other == name);
         let fixed = fixed.as_deref().and_then(place).unwrap_or_default();
@@ -57,7 +101,7 @@ impl Selector {
             order.iter().position(|name| *name == names[number]).unwrap_or(order.len())
         };
         let mut sorted: Vec<usize> = (0..names.len()).collect();
-        // Sorting is stable: of equals the first in the configuration goes first.
+        // Stable sort: equal providers stay in the order of the configuration.
         match strategy {
             Strategy::CostOptimized => sorted.sort_by(|&a, &b| {
                 let by_cost = candidates[a].cost.total_cmp(&candidates[b].cost);
@@ -73,7 +117,7 @@ impl Selector {
         Self { strategy: strategy.clone(), names, fixed, order: sorted, turns }
     }
 
-    /// The choice for the message with this body.
+    /// Chooses a provider for a message with this body.
     pub fn choose(&self, body: &Value) -> Choice {
         match &self.strategy {
             Strategy::Fixed => Choice::One(self.fixed),
@@ -87,7 +131,7 @@ impl Selector {
         }
     }
 
-    /// Every provider, most wanted first.
+    /// Returns the indices of all providers, the preferred one first.
     pub fn order(&self) -> &[usize] {
         &self.order
     }
@@ -116,8 +160,9 @@ impl Turns {
         next
     }
 
-    /// Everybody saves up as much as its weight; who has most goes, and pays for all. So heavy ones
-    /// go more often, and nobody goes in a row for long.
+    /// Smooth weighted round robin: each provider gains its weight in credit; the one with the most
+    /// credit is chosen and pays the sum of all weights. Heavy providers come more often, and no
+    /// provider comes many times in a row.
     fn heaviest(&mut self) -> usize {
         let mut total = 0;
         let mut heaviest = 0;

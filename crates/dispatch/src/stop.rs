@@ -1,4 +1,4 @@
-//! How a dispatcher and its workers are ended.
+//! [`Stop`]: the shutdown signal of dispatchers and workers.
 
 use std::time::Duration;
 
@@ -6,17 +6,17 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::error;
 
-/// Two wishes: to come to an end, and to end now. Clones are the same.
+/// A shutdown signal with two levels. Clones share the same signal.
 #[derive(Clone, Debug, Default)]
 pub struct Stop {
-    /// Take nothing new; finish what is in work, give back what is not.
+    /// Receive nothing new; finish running jobs and requeue waiting messages.
     pub drain: CancellationToken,
-    /// Give everything back.
+    /// Cancel running jobs and requeue all messages.
     pub now: CancellationToken,
 }
 
 impl Stop {
-    /// Waits until there is room for another task, and forgets those that have ended.
+    /// Waits until fewer than `most` tasks run, and removes finished ones.
     pub(crate) async fn room(&self, tasks: &mut JoinSet<()>, most: usize) {
         while let Some(ended) = tasks.try_join_next() {
             told(ended);
@@ -29,7 +29,7 @@ impl Stop {
         }
     }
 
-    /// Waits for everything that is in work, or for the wish that it ends now.
+    /// Waits until all tasks end; cancels them when `now` is signalled.
     pub(crate) async fn finish(&self, mut tasks: JoinSet<()>) {
         loop {
             tokio::select! {
@@ -43,7 +43,7 @@ impl Stop {
         }
     }
 
-    /// Sleeps, unless it is to come to an end before; says whether it slept.
+    /// Sleeps; returns false if a drain was signalled before the end.
     pub(crate) async fn sleep(&self, span: Duration) -> bool {
         tokio::select! {
             biased;
@@ -57,7 +57,7 @@ fn told(ended: Result<(), tokio::task::JoinError>) {
     if let Err(error) = ended
         && error.is_panic()
     {
-        // What it held was given back when it was dropped.
-        error!(%error, "a task died");
+        // Its message was requeued when the task was dropped.
+        error!(%error, "task panicked");
     }
 }

@@ -1,8 +1,8 @@
-//! Whether limits are asked: a switch that can be turned while messages wait.
+//! [`LimitSwitch`]: turns limits on or off while messages wait.
 
 use tokio::sync::watch;
 
-/// A switch. Turning it off wakes everybody who waits for a limit.
+/// A switch for limits. Turning it off wakes all messages that wait for a limit.
 #[derive(Debug)]
 pub(crate) struct Switch(watch::Sender<bool>);
 
@@ -19,9 +19,9 @@ impl Switch {
         *self.0.borrow()
     }
 
-    /// Waits until it is off.
+    /// Waits until the switch is off.
     pub(crate) async fn is_off(&self) {
-        // The sender is ours, so it does not go while we wait.
+        // Can't fail: this struct owns the sender.
         let _ = self.0.subscribe().wait_for(|on| !on).await;
     }
 }

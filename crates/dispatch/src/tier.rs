@@ -1,5 +1,5 @@
-//! Which limits a message meets on its way: those of the dispatcher, those of the worker, or both
-//! at once.
+//! [`Tier`]: the limits that a message is checked against: those of the dispatcher, those of the
+//! worker, or both. [`Booking`]: a start time booked for a message.
 
 use std::fmt;
 
@@ -8,24 +8,24 @@ use sluicegate_core::query::{Cost, Query, RequestId, Subject};
 use sluicegate_core::time::{Span, Timestamp};
 use sluicegate_queue::Message;
 
-/// The dimension that names the provider; its rules lie in one slot.
+/// Dimension that contains the provider; the rules of a provider are in one cluster slot.
 pub const PROVIDER: &str = "@provider";
-/// The dimension that names the tier.
+/// Dimension that contains the tier.
 pub const TIER: &str = "@tier";
 
-/// Whose limits are asked.
+/// The tier whose limits are checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tier {
-    /// Those that the dispatcher keeps, before it publishes.
+    /// Limits of the dispatcher, checked before it publishes.
     Dispatch,
-    /// Those that the worker keeps, before the work goes.
+    /// Limits of the worker, checked before the handler runs.
     Worker,
-    /// Both, for work that is booked ahead: the moment has to suit both.
+    /// Both, for booked messages: the start time has to satisfy both.
     Booked,
 }
 
 impl Tier {
-    /// The value of its dimension.
+    /// Returns the value of the [`TIER`] dimension.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Dispatch => "dispatch",
@@ -34,7 +34,7 @@ impl Tier {
         }
     }
 
-    /// The question whether work for a provider may go that is taken for so much.
+    /// Returns the query whether a job with this estimated cost may go to a provider.
     pub(crate) fn query(self, provider: &str, estimate: Cost, id: RequestId) -> Query<'_> {
         let mut query = Query::new(id);
         query.cost = estimate;
@@ -45,26 +45,26 @@ impl Tier {
     }
 }
 
-/// The name under which a message asks for its turn. It is the same when the message is delivered
-/// again, so that it is counted once, and another one when the work has to be admitted anew.
+/// Returns the request id for the limiter. It stays the same when the message is redelivered, so
+/// that the message is counted once, and changes when the message needs a new admission.
 pub(crate) fn turn(message: &Message, tier: Tier) -> Id {
     let meta = &message.meta;
     let turn = format!("{}/{}/{}", meta.job, meta.attempt, meta.deferrals);
     Id::scoped(tier.word(), &turn)
 }
 
-/// A moment that was booked for a message, as it travels with it.
+/// A start time that was booked for a message, stored in its metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Booking {
-    /// The name of the booking.
+    /// Id of the booking.
     pub(crate) id: Id,
-    /// When it starts, by the clock of the queue: a hint that saves asking too early. The store
-    /// has the last word.
+    /// Start time by the clock of the queue. It is a hint that avoids claiming too early; the store
+    /// decides.
     pub(crate) start: Timestamp,
 }
 
 impl Booking {
-    /// The booking of a message, if it has one that can be read.
+    /// Returns the booking of a message, if it has a valid one.
     pub(crate) fn of(message: &Message) -> Option<Self> {
         let (id, start) = message.meta.booking.as_deref()?.split_once('@')?;
         let id = u128::from_str_radix(id, 16).ok().filter(|_| id.len() == 32)?;
@@ -72,7 +72,7 @@ impl Booking {
         Some(Self { id: Id::from_bits(id), start })
     }
 
-    /// How long it takes until then.
+    /// Returns the time until the start.
     pub(crate) fn wait(&self, now: Timestamp) -> Span {
         self.start.since(now)
     }
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_booking_survives_its_travel() {
+    fn a_booking_is_parsed_from_its_text() {
         let booking = Booking { id: Id::from_bits(7 << 70), start: Timestamp::from_micros(1_234) };
         let mut message = Message::new("{}");
         assert_eq!(Booking::of(&message), None);
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_is_the_same_until_the_work_is_to_be_admitted_anew() {
+    fn a_request_id_is_the_same_until_a_new_admission_is_needed() {
         let mut message = Message::new("{}");
         let first = turn(&message, Tier::Booked);
         message.meta.hop += 1;

@@ -1,4 +1,5 @@
-//! Where jobs are, as far as this process had to do with them: the answer to "why does it not run".
+//! [`Tracker`]: the last known status of each job in this process, which answers "why does it not
+//! run".
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,10 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use sluicegate_core::Timestamp;
 use sluicegate_queue::{JobId, Message};
 
-/// The most jobs that are remembered; the first to come is forgotten first.
+/// Maximum number of tracked jobs; the oldest is forgotten first.
 const JOBS_MAX: usize = 100_000;
 
-/// Remembers what became of jobs. Clones share one memory.
+/// Remembers the last status of jobs. Clones share the same data.
 #[derive(Clone, Debug, Default)]
 pub struct Tracker(Arc<Mutex<Jobs>>);
 
@@ -19,50 +20,50 @@ struct Jobs {
     order: VecDeque<JobId>,
 }
 
-/// What was last seen of a job.
+/// The last known status of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sighting {
-    /// When, by the clock of the queue.
+    /// Time of the event, by the clock of the queue.
     pub at: Timestamp,
-    /// What had happened.
+    /// Last event.
     pub event: Event,
-    /// The queue that it is in now, or was.
+    /// Queue that the job is in, or was in.
     pub queue: String,
-    /// Whom it is for, if that is known.
+    /// Provider, if one is chosen.
     pub provider: Option<String>,
-    /// Nothing happens before this, if there is something to wait for.
+    /// Time before which nothing happens, if the job waits.
     pub until: Option<Timestamp>,
-    /// What went wrong, if something did.
+    /// Error, if the job failed.
     pub error: Option<String>,
-    /// How often it has failed.
+    /// Number of failed attempts.
     pub attempt: u32,
-    /// How often it had to wait for a limit.
+    /// Number of times the job waited for a limit.
     pub deferrals: u32,
 }
 
-/// What can happen to a job.
+/// An event in the life of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A dispatcher sent it to its provider's queue.
+    /// A dispatcher sent the job to its provider's queue.
     Dispatched,
-    /// A dispatcher did so, for later: the limit of the provider is reached.
+    /// A dispatcher sent the job with a delay, because the provider's limit is reached.
     Delayed,
-    /// A worker holds it and waits for the limit of the provider.
+    /// A worker holds the job and waits for the provider's limit.
     Waiting,
-    /// A worker gave it back until the limit of the provider lets it go.
+    /// A worker returned the job to the queue until the provider's limit admits it.
     Deferred,
-    /// A worker works on it.
+    /// A worker runs the job.
     InWork,
-    /// It failed, and is tried again.
+    /// The job failed and is retried.
     Retried,
-    /// It is done.
+    /// The job is done.
     Done,
-    /// It lies with the dead letters.
+    /// The job is a dead letter.
     Dead,
 }
 
 impl Event {
-    /// A word for it.
+    /// Returns the name of the event in the API.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Dispatched => "dispatched",
@@ -78,7 +79,7 @@ impl Event {
 }
 
 impl Sighting {
-    /// Something happened to a message.
+    /// Creates the status of a message after an event.
     pub(crate) fn new(message: &Message, event: Event, queue: &str, at: Timestamp) -> Self {
         Self {
             at,
@@ -109,7 +110,7 @@ impl Sighting {
 }
 
 impl Tracker {
-    /// What was last seen of a job.
+    /// Returns the last known status of a job.
     pub fn find(&self, job: &str) -> Option<Sighting> {
         let job = JobId::try_from(job.to_owned()).ok()?;
         self.lock().last.get(&job).cloned()
@@ -140,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_is_forgotten_first_and_the_last_sighting_counts() {
+    fn the_oldest_job_is_forgotten_first_and_the_last_status_counts() {
         let tracker = Tracker::default();
         let message = Message::new("{}");
         let seen = |event| Sighting::new(&message, event, "q", Timestamp::from_micros(1));

@@ -1,8 +1,8 @@
-//! The second tier: takes the messages of one provider, waits for the turn of each, and lets a
-//! handler do the work.
+//! [`Worker`], the second tier: receives the messages of one provider, waits until the limit admits
+//! each, and runs the handler.
 //!
-//! Who has to wait for long goes back to the queue until its moment, and nothing further is taken
-//! meanwhile: what is not in hand stays where it is, so that nothing goes round in circles.
+//! A message that has to wait long goes back to the queue, and the worker receives no further
+//! messages meanwhile: otherwise each of them would be received and requeued over and over.
 
 use std::sync::Arc;
 
@@ -24,43 +24,43 @@ use crate::stop::Stop;
 use crate::switch::Switch;
 use crate::tracker::Tracker;
 
-/// What a worker is told to do.
+/// Configuration of a worker.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Whom the work is for.
+    /// Provider that the jobs are for.
     pub provider: String,
-    /// What a job is taken for by its limits.
+    /// Estimated cost of a job, charged to the limits.
     pub estimate: Cost,
-    /// How many jobs are in work at the same time.
+    /// Maximum number of jobs running at the same time.
     pub concurrency: u16,
-    /// How many messages are taken beyond these.
+    /// Number of messages received in advance of these.
     pub prefetch: u16,
-    /// How often a job may fail before it goes to the dead letters, at least once.
+    /// Maximum number of failed attempts before a job is dead-lettered; 0 counts as 1.
     pub attempts: u32,
-    /// How attempts are spaced.
+    /// Backoff between attempts.
     pub backoff: Backoff,
-    /// How long one attempt may take.
+    /// Timeout of one attempt.
     pub timeout: Span,
-    /// Whether limits are asked.
+    /// True if limits are enforced.
     pub enabled: bool,
-    /// Whether work that comes without a booking gets one: where dispatchers book, too.
+    /// True if a message without a booking gets one; used where dispatchers book, too.
     pub booked: bool,
-    /// What is learned from answers; nothing, without it.
-    pub learn: Option<LearnOptions>,
+    /// Learning of limits from provider responses; `None` turns it off.
+    pub learn: Option<Learn>,
 }
 
-/// Where the messages of a worker come from, and where what comes of them goes.
+/// The queues of a worker.
 #[derive(Clone, Debug)]
 pub struct Queues {
-    /// The jobs.
+    /// Queue of jobs.
     pub jobs: Queue,
-    /// What came of them, if anybody wants to know.
+    /// Queue for results, if they are wanted.
     pub results: Option<Queue>,
-    /// Queues for further work, by their names.
+    /// Queues for follow-up messages.
     pub further: Vec<Queue>,
 }
 
-/// A worker. Any number of them may work side by side.
+/// A worker. Several may run side by side.
 pub struct Worker {
     pub(crate) options: Options,
     pub(crate) limits: Switch,
@@ -71,14 +71,14 @@ pub struct Worker {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) metrics: Metrics,
     pub(crate) tracker: Tracker,
-    /// A job in work holds one.
+    /// Permits for running jobs.
     pub(crate) slots: Semaphore,
-    /// Nothing is taken before this, by the clock of the queue.
+    /// Time before which no message is received, by the clock of the queue.
     closed_until: watch::Sender<Timestamp>,
 }
 
 impl Worker {
-    /// A worker for the jobs of a queue. The clock is that of the queues.
+    /// Creates a worker for a queue of jobs. `clock` must be the clock of the queues.
     pub fn new(
         options: Options,
         queues: Queues,
@@ -109,20 +109,20 @@ impl Worker {
         })
     }
 
-    /// Asks limits from now on, or does not: then messages in hand go at once.
+    /// Turns limits on or off. When off, messages in flight go at once.
     ///
-    /// Either way further messages are taken, although a limit had closed the queue: the limit may
-    /// be another one by now.
+    /// Either way the worker receives messages again even if a limit had closed the queue: the
+    /// limit may have changed.
     pub fn enable(&self, enabled: bool) {
         self.limits.turn(enabled);
         self.reopen();
     }
 
-    /// Works until it is told to stop.
+    /// Processes messages until `stop` asks to drain.
     pub async fn run(self: Arc<Self>, stop: Stop) {
         let Options { provider, concurrency, prefetch, .. } = &self.options;
         let queue = &self.queues.jobs;
-        info!(provider, queue = queue.name(), concurrency, "working");
+        info!(provider, queue = queue.name(), concurrency, "worker started");
         let see_through = |delivery: Delivery| {
             let (worker, stop) = (self.clone(), stop.clone());
             async move { worker.work(delivery, &stop).await }
@@ -133,10 +133,10 @@ impl Worker {
         };
         let most = concurrency.max(&1).saturating_add(*prefetch);
         intake::run(queue, most, &stop, open, see_through).await;
-        info!(provider, queue = queue.name(), "stopped working");
+        info!(provider, queue = queue.name(), "worker stopped");
     }
 
-    /// Waits until something may be taken.
+    /// Waits until messages may be received.
     async fn open(&self) {
         let mut closed = self.closed_until.subscribe();
         loop {
@@ -148,16 +148,16 @@ impl Worker {
         }
     }
 
-    /// Takes nothing for so long.
+    /// Receives no messages for this time.
     pub(crate) fn close_for(&self, span: Span) {
         let until = self.clock.now() + span;
         self.closed_until.send_modify(|closed| *closed = until.max(*closed));
     }
 
-    /// Takes nothing for so long, because a limit says so.
+    /// Receives no messages for this time because of a limit.
     pub(crate) fn limit_for(&self, span: Span) {
         self.close_for(span);
-        // Whoever turned limits off has opened the queue after that, which may have been before.
+        // Limits may have been turned off, and the queue reopened, just before it was closed here.
         if !self.limits.is_on() {
             self.reopen();
         }
@@ -167,8 +167,8 @@ impl Worker {
         self.closed_until.send_replace(Timestamp::default());
     }
 
-    /// Waits for a limit, with a message in hand, until limits are turned off; false if the process
-    /// is to come to an end before.
+    /// Waits for a limit with a message in flight, or until limits are turned off. Returns false if
+    /// a drain was signalled before.
     pub(crate) async fn wait(&self, delivery: &Delivery, stop: &Stop, span: Span) -> bool {
         tokio::select! {
             slept = delivery.with_lease(stop.sleep(span.into())) => slept,

@@ -1,4 +1,4 @@
-//! The road of a request, from its arrival to the last byte of its answer:
+//! [`Gateway`]: the path of a request from its arrival to the last byte of its response:
 //!
 //! ```text
 //! identify → reserve → pace → forward → settle
@@ -34,12 +34,12 @@ use crate::route::{Route, RouteError};
 use crate::settle::{Ending, settle};
 use crate::turn::broken_off;
 
-/// What the bodies of all who wait may take.
+/// Maximum memory for the bodies of all waiting requests, in bytes.
 const PARKED_BYTES: usize = 64 << 20;
-/// How much of a GraphQL request is read for its name.
+/// Maximum number of bytes read from a GraphQL request to find the name of its operation.
 const GRAPHQL_BYTES: usize = 64 << 10;
 
-/// A gateway: what comes in on one listener and goes out to upstreams.
+/// A gateway: forwards the requests of one listener to upstreams.
 pub struct Gateway {
     pub(crate) service: Arc<Service>,
     settings: ArcSwap<Settings>,
@@ -48,7 +48,7 @@ pub struct Gateway {
     tls: bool,
 }
 
-/// What a reload replaces, as a whole.
+/// Settings that a reload replaces as a whole.
 struct Settings {
     titles: Arc<Titles>,
     auth: Option<Auth>,
@@ -57,10 +57,10 @@ struct Settings {
     routes: Vec<Arc<Route>>,
 }
 
-/// A configuration that can be used.
+/// A validated configuration, ready for [`Gateway::apply`].
 pub struct Prepared(Settings);
 
-/// Why a gateway can't be started, or its new configuration not be used.
+/// The reason why a gateway can't start, or can't use a new configuration.
 #[derive(Debug, thiserror::Error)]
 #[error("gateway {gateway}, route {route}: {source}")]
 pub struct StartError {
@@ -69,16 +69,16 @@ pub struct StartError {
     source: RouteError,
 }
 
-/// A request that was identified.
+/// A request with its route and caller.
 struct Known<'s> {
     route: &'s Arc<Route>,
     caller: Caller,
-    /// Where it goes.
+    /// Address that the request is forwarded to.
     target: Uri,
 }
 
 impl Gateway {
-    /// A gateway; `tls` says whether its listener is encrypted.
+    /// Creates a gateway. `tls` is true if its listener is encrypted.
     pub fn new(
         options: &Options,
         service: Arc<Service>,
@@ -91,13 +91,14 @@ impl Gateway {
         Ok(Arc::new(Self { service, settings, metrics, parked, tls }))
     }
 
-    /// Makes ready what these options say. Nothing changes before it is applied.
+    /// Validates new options. Nothing changes until [`Gateway::apply`].
     pub fn prepare(&self, options: &Options) -> Result<Prepared, StartError> {
         let before = self.settings.load_full();
         Settings::new(options, &self.service, &self.metrics, Some(&before)).map(Prepared)
     }
 
-    /// Does what was prepared, from the next request on. Those who wait stay in their places.
+    /// Applies a prepared configuration from the next request on. Waiting requests keep their
+    /// place.
     pub fn apply(&self, Prepared(settings): Prepared) {
         for route in &settings.routes {
             route.lane.reconfigure(&route.options.limits, &route.options.wait);
@@ -105,7 +106,7 @@ impl Gateway {
         self.settings.store(Arc::new(settings));
     }
 
-    /// What listens: the probes, and everything else.
+    /// Returns the HTTP service: the health probes, and the proxy for all other paths.
     pub fn router(self: &Arc<Self>, ready: Probe) -> Router {
         let all = Router::new().fallback(Self::answer).with_state(self.clone());
         probe::router(ready).merge(all)
@@ -126,15 +127,15 @@ impl Gateway {
         }
     }
 
-    /// The road. A refusal on it is told by whoever asked for the walk; an answer tells its own
-    /// end.
+    /// Runs all steps of a request. On a rejection the caller of this function writes the log line;
+    /// on success the end of the response body does.
     async fn walk(
         self: &Arc<Self>,
         settings: &Settings,
         mut request: Request,
         line: &mut Line,
     ) -> Result<Response<Body>, Refusal> {
-        // Identify: whose request is it, and for which route?
+        // Identify: find the caller and the route.
         let upgrade = tunnel::half(&mut request);
         let (mut parts, body) = request.into_parts();
         let Known { route, caller, target } = settings.identify(&parts)?;
@@ -149,10 +150,10 @@ impl Gateway {
         let mut retries = if is_idempotent(&parts.method) { route.options.retries } else { 0 };
 
         loop {
-            // A login takes longer than a turn is good: it comes first.
+            // Log in before queueing: a login takes longer than a slot is valid.
             route.signer.prepare(&route.upstream, self.service.clock()).await?;
 
-            // Reserve, and pace: from here on it has a turn, or it is refused.
+            // Reserve and pace: after this the request has a pass, or it was rejected.
             let asked = Asked {
                 key: &route.key,
                 limited: !route.options.limits.is_empty(),
@@ -164,7 +165,7 @@ impl Gateway {
             (line.allowed, line.remaining) = (true, pass.remaining);
             line.store_up = pass.outage.is_none();
 
-            // Forward: what left counts, what did not is given back.
+            // Forward: a request that was sent counts, one that was not is refunded.
             let spare = if retries > 0 { body.again() } else { None };
             let kept = spare.as_ref().map(|_| parts.headers.clone());
             self.make_ready(settings, &mut parts, line, upgrade.as_ref().map(|u| &u.0));
@@ -204,20 +205,20 @@ impl Gateway {
                 route.signer.refused().await;
             }
 
-            // Settle, and hand the answer on.
+            // Settle, and pass the response on to the caller.
             let upgrade = upgrade.map(|(_, caller)| caller);
             return Ok(self.hand_on(route, response, upgrade, pass, line).await);
         }
     }
 
-    /// How long something may take, of what the request has left.
+    /// Returns the smaller of `most` and the rest of the request's total timeout.
     pub(crate) fn patience(&self, route: &Route, line: &Line, most: Duration) -> Duration {
         let Some(total) = route.options.timeouts.total else { return most };
         let gone = Duration::from(self.service.now().since(line.began));
         most.min(total.saturating_sub(gone))
     }
 
-    /// Makes the header fields of a request what the upstream is to see.
+    /// Rewrites the header fields of a request for the upstream.
     fn make_ready(
         &self,
         settings: &Settings,
@@ -240,7 +241,7 @@ impl Gateway {
         }
     }
 
-    /// Settles, and hands the answer on to the caller.
+    /// Settles, and passes the response on to the caller.
     async fn hand_on(
         &self,
         route: &Route,
@@ -278,7 +279,7 @@ impl Gateway {
         let patience = route.options.timeouts.idle;
         let read = tokio::time::timeout(patience, body.begin(GRAPHQL_BYTES)).await;
         let Ok(read) = read else {
-            return Err(Refusal::BadRequest("the body did not arrive in time"));
+            return Err(Refusal::BadRequest("the request body did not arrive in time"));
         };
         read.map_err(|error| broken_off(&error, route.options.body_limit))?;
         line.operation = log::operation(&body.beginning());
@@ -288,7 +289,7 @@ impl Gateway {
     fn line(&self, settings: &Settings, request: &Request) -> Line {
         let trace_id = log::trace_id(request.headers()).unwrap_or_else(|| {
             let id = self.service.request_id().id.to_string();
-            HeaderValue::try_from(id).expect("an id is written in hexadecimal digits")
+            HeaderValue::try_from(id).expect("a request id is hexadecimal")
         });
         let method = request.method().clone();
         Line::new(settings.titles.clone(), trace_id, method, self.service.now())
@@ -327,7 +328,7 @@ impl Settings {
         })
     }
 
-    /// Strangers learn nothing but that they are.
+    /// Checks the token before the route, so that unknown callers learn nothing about the routes.
     fn identify(&self, parts: &Parts) -> Result<Known<'_>, Refusal> {
         identify::check_form(parts)?;
         let caller = identify::caller(self.auth.as_ref(), &parts.headers)?;
@@ -335,12 +336,12 @@ impl Settings {
             identify::route(&self.routes, |route| &route.options, parts.uri.path())?;
         identify::check_route(&route.options, parts)?;
         let target = target::target(&route.target, &parts.uri, rest)
-            .ok_or(Refusal::BadRequest("the path can't be sent on"))?;
+            .ok_or(Refusal::BadRequest("the path can't be forwarded: send a valid URI path"))?;
         Ok(Known { route, caller, target })
     }
 }
 
-/// Whether doing it twice does what doing it once does (RFC 9110, 9.2.2).
+/// Returns true if the method is idempotent (RFC 9110, 9.2.2).
 fn is_idempotent(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS | Method::PUT | Method::DELETE)
 }

@@ -1,6 +1,7 @@
-//! The first step: whose request is this, and for which route?
+//! The first step, identify: finds the caller and the route of a request.
 //!
-//! What proxies are known to disagree about is refused here, before anything else is read.
+//! Requests that proxies are known to interpret differently are rejected here, before anything else
+//! is read.
 
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, Version, header};
@@ -11,7 +12,7 @@ use sluicegate_http::tokens::Caller;
 use crate::options::{Auth, PathPattern, Route};
 use crate::refusal::Refusal;
 
-/// Whether the form of a request is one that everybody reads alike.
+/// Rejects a request whose framing or target proxies interpret differently.
 pub(crate) fn check_form(parts: &Parts) -> Result<(), Refusal> {
     let http1 = parts.version < Version::HTTP_2;
     if parts.method == Method::CONNECT {
@@ -23,8 +24,8 @@ pub(crate) fn check_form(parts: &Parts) -> Result<(), Refusal> {
     if !parts.uri.path().starts_with('/') {
         return Err(Refusal::BadRequest("send a path that begins with /"));
     }
-    // hyper has dropped the one of the two by which it does not go: the listener tells.
-    if parts.extensions.get::<AmbiguousLength>().is_some() {
+    // hyper drops the header field that it does not use, so the listener marks such requests.
+    if parts.extensions.get::<Doubtful>().is_some() {
         return Err(Refusal::BadRequest("send either Content-Length or Transfer-Encoding"));
     }
     let mut codings = parts.headers.get_all(header::TRANSFER_ENCODING).iter();
@@ -34,29 +35,29 @@ pub(crate) fn check_form(parts: &Parts) -> Result<(), Refusal> {
         return Err(Refusal::BadRequest("the only Transfer-Encoding is chunked"));
     }
     if http1 && parts.headers.get_all(header::HOST).iter().count() > 1 {
-        return Err(Refusal::BadRequest("send one Host"));
+        return Err(Refusal::BadRequest("send exactly one Host header"));
     }
     Ok(())
 }
 
-/// Whose token a request carries.
+/// Returns the caller that the token of a request belongs to.
 pub(crate) fn caller(auth: Option<&Auth>, headers: &HeaderMap) -> Result<Caller, Refusal> {
     let Some(Auth { header, tokens }) = auth else { return Ok(Caller::anonymous()) };
     let refuse = |why| Err(Refusal::Unauthorized(why, header.to_string()));
     let mut values = headers.get_all(header).iter();
     let Some(value) = values.next() else { return refuse("a token is required") };
     if values.next().is_some() {
-        return refuse("there is more than one token");
+        return refuse("more than one token");
     }
     let token = value.as_bytes();
-    // Some clients can send tokens in this form only.
+    // Some clients can send tokens only as `Authorization: Bearer`.
     let token = match header == header::AUTHORIZATION {
         true => strip_bearer(token),
         false => token,
     };
     match tokens.holder(token) {
         Some(caller) => Ok(caller.clone()),
-        None => refuse("the token is not known"),
+        None => refuse("unknown token"),
     }
 }
 
@@ -67,7 +68,7 @@ fn strip_bearer(value: &[u8]) -> &[u8] {
     }
 }
 
-/// The first route that takes the path, with what is left of it.
+/// Returns the first route that matches the path, and the part of the path after the match.
 pub(crate) fn route<'r, 'p, R>(
     routes: &'r [R],
     options: impl Fn(&R) -> &Route,
@@ -75,9 +76,9 @@ pub(crate) fn route<'r, 'p, R>(
 ) -> Result<(&'r R, &'p str), Refusal> {
     let found = routes.iter().find_map(|route| Some((route, options(route).path.rest(path)?)));
     let (route, rest) = found.ok_or(Refusal::NoRoute)?;
-    // An upstream would walk out of what the route is meant to reach.
+    // The upstream would resolve them to a path outside of the route's prefix.
     if matches!(options(route).path, PathPattern::Prefix(_)) && has_dots(path) {
-        return Err(Refusal::BadRequest("the path has . or .. segments: send what they lead to"));
+        return Err(Refusal::BadRequest("the path has . or .. segments: send the resolved path"));
     }
     Ok((route, rest))
 }
@@ -87,7 +88,7 @@ fn has_dots(path: &str) -> bool {
     decoded.split(|byte| matches!(byte, b'/' | b'\\')).any(|part| matches!(part, b"." | b".."))
 }
 
-/// Whether a route takes the method, the size and the wish of a request.
+/// Rejects a request whose method, size or upgrade the route does not allow.
 pub(crate) fn check_route(route: &Route, parts: &Parts) -> Result<(), Refusal> {
     if !route.methods.is_empty() && !route.methods.contains(&parts.method) {
         let methods: Vec<_> = route.methods.iter().map(Method::as_str).collect();
@@ -115,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_proxies_disagree_about_is_refused() {
+    fn ambiguous_requests_are_rejected() {
         check(Request::get("/a"), true);
         check(Request::get("http://elsewhere/a"), false);
         check(Request::get("http://here/a").version(Version::HTTP_2), true);
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_that_climb_are_found_however_they_are_written() {
+    fn dot_segments_are_found_in_every_encoding() {
         for path in ["/a/../b", "/a/./b", "/a/%2e%2E/b", "/a%2f..%2fb", "/..", "/a\\..\\b"] {
             assert!(has_dots(path), "{path}");
         }

@@ -1,12 +1,12 @@
-//! A reverse proxy that keeps the limits of its upstreams, however many replicas there are.
+//! A reverse proxy that enforces the rate limits of its upstreams across all replicas.
 //!
 //! ```text
 //! identify → reserve → pace → forward → settle
 //! ```
 //!
-//! Each step is a module, in this order; [`Gateway`] is the road. A request over the limit waits in
-//! a bounded room for a turn that is booked in the store, which all replicas share. There is no
-//! limiting logic here: what may go, and when, the limiter says.
+//! Each step is a module, in this order; [`Gateway`] runs them. A request over the limit waits in a
+//! bounded queue for a slot that is booked in the store, which all replicas share. This crate
+//! contains no limiting logic: the limiter decides which requests may go, and when.
 
 mod forward;
 mod gateway;

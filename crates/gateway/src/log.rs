@@ -1,4 +1,4 @@
-//! One line per request, when it has come to its end.
+//! The request log: one line per request, written when the request ends.
 
 use std::sync::Arc;
 
@@ -10,46 +10,46 @@ use tracing::info;
 
 use crate::metrics::RouteMetrics;
 
-/// The field by which others know a request.
+/// Header field that contains the id of a request.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// What all lines of a gateway have in common.
+/// Fields that are the same in all log lines of a gateway.
 pub(crate) struct Titles {
-    /// What its lines are called.
+    /// Value of the `event` field.
     pub(crate) event: String,
     pub(crate) gateway: String,
 }
 
-/// What is told of a request.
+/// The log line of one request.
 #[derive(Clone)]
 pub(crate) struct Line {
     pub(crate) titles: Arc<Titles>,
-    /// The route that it took.
+    /// Matched route.
     pub(crate) route: Option<RouteMetrics>,
     pub(crate) trace_id: HeaderValue,
     pub(crate) caller: Option<Caller>,
     pub(crate) method: Method,
-    /// The name of the GraphQL operation.
+    /// Name of the GraphQL operation.
     pub(crate) operation: Option<String>,
-    /// How many waited when it came.
+    /// Number of waiting requests when this one arrived.
     pub(crate) queue_depth: usize,
     pub(crate) waited: Span,
-    /// How long the limiter took to decide, without waiting.
+    /// Time the limiter took to decide, without queueing.
     pub(crate) decided: Span,
     pub(crate) allowed: bool,
     pub(crate) remaining: Option<u64>,
-    /// Whether the store decided, and not a policy in its place.
+    /// True if the store decided, false if an outage policy did.
     pub(crate) store_up: bool,
     pub(crate) status: u16,
-    /// The word of a refusal of ours.
+    /// Error code, if the gateway rejected the request.
     pub(crate) code: Option<&'static str>,
-    /// What went wrong on the way to the upstream.
+    /// Error on the way to the upstream.
     pub(crate) cause: Option<String>,
     pub(crate) began: Timestamp,
 }
 
 impl Line {
-    /// That of a request of which nothing is known yet.
+    /// Creates the line of a request that just arrived.
     pub(crate) fn new(
         titles: Arc<Titles>,
         trace_id: HeaderValue,
@@ -76,7 +76,7 @@ impl Line {
         }
     }
 
-    /// Writes it down, and counts it.
+    /// Writes the line to the log and counts the request in the metrics.
     pub(crate) fn write(&self, now: Timestamp) {
         let took = now.since(self.began);
         info!(
@@ -109,7 +109,7 @@ fn millis(span: Span) -> f64 {
     span.as_micros() as f64 / 1_000.0
 }
 
-/// The id by which others know the request: of its `traceparent`, or its `x-request-id`.
+/// Returns the request id that the caller sent, in `traceparent` or in `x-request-id`.
 pub(crate) fn trace_id(headers: &HeaderMap) -> Option<HeaderValue> {
     let traced = headers.get("traceparent").and_then(|value| {
         let id = value.to_str().ok()?.split('-').nth(1)?;
@@ -122,7 +122,7 @@ pub(crate) fn trace_id(headers: &HeaderMap) -> Option<HeaderValue> {
     traced.or_else(|| headers.get(REQUEST_ID).filter(plain).cloned())
 }
 
-/// The name of the operation in a GraphQL request, if it has one.
+/// Returns the name of the operation in a GraphQL request, if it has one.
 pub(crate) fn operation(body: &[u8]) -> Option<String> {
     let request: serde_json::Value = serde_json::from_slice(body).ok()?;
     let given = request.get("operationName").and_then(serde_json::Value::as_str);

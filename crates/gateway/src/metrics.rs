@@ -1,16 +1,16 @@
-//! What Prometheus is told of gateways. Routes are names of the configuration, so that clients
-//! can't make series.
+//! Prometheus metrics of gateways. Route labels are names from the configuration, so that clients
+//! can't create series.
 //!
 //! | metric | counts |
 //! |---|---|
-//! | `sluicegate_gateway_requests_total{gateway,route,status}` | requests, by the status that the caller got |
-//! | `sluicegate_gateway_duration_seconds{gateway,route}` | from the arrival of a request to the end of its answer |
-//! | `sluicegate_gateway_queue_depth{gateway,route}` | how many wait |
-//! | `sluicegate_gateway_queue_oldest_seconds{gateway,route}` | how long the one that came first has waited |
-//! | `sluicegate_gateway_wait_seconds{gateway,route}` | how long those who had to wait waited |
-//! | `sluicegate_gateway_upstream_answers_total{gateway,route,status}` | answers of the upstream |
-//! | `sluicegate_gateway_upstream_seconds{gateway,route}` | from sending a request to the head of its answer |
-//! | `sluicegate_gateway_pauses_total{gateway,route}` | times that the upstream asked for a pause |
+//! | `sluicegate_gateway_requests_total{gateway,route,status}` | requests, by the status sent to the caller |
+//! | `sluicegate_gateway_duration_seconds{gateway,route}` | time from the arrival of a request to the end of its response |
+//! | `sluicegate_gateway_queue_depth{gateway,route}` | waiting requests |
+//! | `sluicegate_gateway_queue_oldest_seconds{gateway,route}` | age of the oldest waiting request |
+//! | `sluicegate_gateway_wait_seconds{gateway,route}` | waiting time of the requests that had to wait |
+//! | `sluicegate_gateway_upstream_answers_total{gateway,route,status}` | responses of the upstream |
+//! | `sluicegate_gateway_upstream_seconds{gateway,route}` | time from sending a request to the head of its response |
+//! | `sluicegate_gateway_pauses_total{gateway,route}` | pauses that the upstream asked for |
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -24,11 +24,11 @@ use sluicegate_core::Span;
 
 const ROUTE: [&str; 2] = ["gateway", "route"];
 const STATUS: [&str; 3] = ["gateway", "route", "status"];
-/// From a fast answer to a wait of a minute.
+/// Histogram buckets in seconds, from a fast response to a wait of one minute.
 const BUCKETS: [f64; 14] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 20.0, 60.0];
 
-/// The metrics of all gateways of a process. A clone is another handle to the same.
+/// Metrics of all gateways of a process. Clones share the same values.
 #[derive(Clone)]
 pub struct Metrics {
     requests: IntCounterVec,
@@ -40,10 +40,11 @@ pub struct Metrics {
     queues: Queues,
 }
 
-/// A queue to look at: gateway, route, and how to read its depth and the age of its oldest.
+/// A queue to read: gateway, route, and a function that returns its depth and the age of its oldest
+/// request.
 type Queue = (String, String, Box<dyn Fn() -> Option<(usize, Span)> + Send + Sync>);
 
-/// Read whenever somebody looks.
+/// Gauges of all queues, read at each scrape.
 #[derive(Clone)]
 struct Queues {
     depth: IntGaugeVec,
@@ -52,7 +53,7 @@ struct Queues {
 }
 
 impl Metrics {
-    /// Metrics that nothing was counted in yet.
+    /// Creates metrics with all values at zero.
     pub fn new() -> Self {
         let fixed = "the names in this file are valid, and each is used once";
         let name = |name: &str, help: &str| Opts::new(format!("sluicegate_gateway_{name}"), help);
@@ -63,15 +64,21 @@ impl Metrics {
             let options = HistogramOpts::from(name(named, help)).buckets(BUCKETS.to_vec());
             HistogramVec::new(options, &ROUTE).expect(fixed)
         };
-        let depth = name("queue_depth", "Requests that wait for their turn.");
-        let oldest = name("queue_oldest_seconds", "How long the one that came first has waited.");
+        let depth = name("queue_depth", "Waiting requests.");
+        let oldest = name("queue_oldest_seconds", "Age of the oldest waiting request.");
         Self {
-            requests: counter("requests_total", "Requests, by the status of the answer.", &STATUS),
-            duration: histogram("duration_seconds", "From the arrival to the end of the answer."),
-            wait: histogram("wait_seconds", "How long those who had to wait waited."),
-            answers: counter("upstream_answers_total", "Answers of the upstream.", &STATUS),
-            upstream: histogram("upstream_seconds", "From sending to the head of the answer."),
-            pauses: counter("pauses_total", "Times that the upstream asked for a pause.", &ROUTE),
+            requests: counter("requests_total", "Requests, by response status.", &STATUS),
+            duration: histogram(
+                "duration_seconds",
+                "Time from arrival to the end of the response.",
+            ),
+            wait: histogram("wait_seconds", "Waiting time of requests that had to wait."),
+            answers: counter("upstream_answers_total", "Responses of the upstream.", &STATUS),
+            upstream: histogram(
+                "upstream_seconds",
+                "Time from sending to the head of the response.",
+            ),
+            pauses: counter("pauses_total", "Pauses that the upstream asked for.", &ROUTE),
             queues: Queues {
                 depth: IntGaugeVec::new(depth, &ROUTE).expect(fixed),
                 oldest: GaugeVec::new(oldest, &ROUTE).expect(fixed),
@@ -80,7 +87,7 @@ impl Metrics {
         }
     }
 
-    /// Shows them in a registry.
+    /// Adds the metrics to a registry.
     pub fn register(&self, registry: &Registry) -> Result<(), prometheus::Error> {
         let all: [Box<dyn Collector>; 7] = [
             Box::new(self.requests.clone()),
@@ -94,13 +101,13 @@ impl Metrics {
         all.into_iter().try_for_each(|collector| registry.register(collector))
     }
 
-    /// The metrics of one route.
+    /// Returns the metrics of one route.
     pub(crate) fn route(&self, gateway: &str, route: &str) -> RouteMetrics {
         let labels = [gateway.to_owned(), route.to_owned()];
         RouteMetrics(Arc::new(Lazy { metrics: self.clone(), labels, series: OnceLock::new() }))
     }
 
-    /// Shows a queue until `read` answers nothing.
+    /// Shows a queue until `read` returns `None`.
     pub(crate) fn watch(
         &self,
         gateway: &str,
@@ -124,19 +131,19 @@ impl std::fmt::Debug for Metrics {
     }
 }
 
-/// The metrics of one route. A clone is another handle to the same.
+/// Metrics of one route. Clones share the same values.
 #[derive(Clone)]
 pub(crate) struct RouteMetrics(Arc<Lazy>);
 
-/// Makes series when there is something to count: a route may be part of a configuration that is
-/// never used.
+/// Metrics that create their series at the first use: a route may be part of a configuration that
+/// is never applied.
 struct Lazy {
     metrics: Metrics,
     labels: [String; 2],
     series: OnceLock<Series>,
 }
 
-/// The series of one route, looked up once.
+/// Series of one route, looked up once.
 struct Series {
     requests: ByStatus,
     duration: Histogram,
@@ -146,19 +153,19 @@ struct Series {
     pauses: IntCounter,
 }
 
-/// One series per status, made when the status is met.
+/// Counters by HTTP status, each created at its first use.
 struct ByStatus {
     family: IntCounterVec,
     labels: [String; 2],
-    /// From 100 on.
-    known: Box<[OnceLock<IntCounter>]>,
+    /// Counter of each status, from 100 on.
+    by_status: Box<[OnceLock<IntCounter>]>,
 }
 
 impl ByStatus {
     fn new(family: &IntCounterVec, [gateway, route]: [&str; 2]) -> Self {
-        let known = std::iter::repeat_with(OnceLock::new).take(500).collect();
+        let by_status = std::iter::repeat_with(OnceLock::new).take(500).collect();
         let labels = [gateway.to_owned(), route.to_owned()];
-        Self { family: family.clone(), labels, known }
+        Self { family: family.clone(), labels, by_status }
     }
 
     fn count(&self, status: u16) {
@@ -166,15 +173,15 @@ impl ByStatus {
             let [gateway, route] = &self.labels;
             self.family.with_label_values(&[gateway, route, &status.to_string()])
         };
-        match usize::from(status).checked_sub(100).and_then(|place| self.known.get(place)) {
-            Some(known) => known.get_or_init(series).inc(),
+        match usize::from(status).checked_sub(100).and_then(|index| self.by_status.get(index)) {
+            Some(counter) => counter.get_or_init(series).inc(),
             None => series().inc(),
         }
     }
 }
 
 impl RouteMetrics {
-    /// The name of the route.
+    /// Returns the name of the route.
     pub(crate) fn name(&self) -> &str {
         &self.0.labels[1]
     }
@@ -194,24 +201,24 @@ impl RouteMetrics {
         })
     }
 
-    /// A request came to its end.
+    /// Counts a request that ended.
     pub(crate) fn ended(&self, status: u16, took: Span) {
         self.series().requests.count(status);
         self.series().duration.observe(seconds(took));
     }
 
-    /// Somebody waited.
+    /// Records the time a request waited.
     pub(crate) fn waited(&self, took: Span) {
         self.series().wait.observe(seconds(took));
     }
 
-    /// The upstream answered.
+    /// Counts a response of the upstream.
     pub(crate) fn answered(&self, status: u16, took: Span) {
         self.series().answers.count(status);
         self.series().upstream.observe(seconds(took));
     }
 
-    /// The upstream asked for a pause.
+    /// Counts a pause that the upstream asked for.
     pub(crate) fn paused(&self) {
         self.series().pauses.inc();
     }

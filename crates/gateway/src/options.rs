@@ -1,4 +1,4 @@
-//! What a gateway is told to do, as plain values.
+//! Configuration of a gateway and its routes, as plain values.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -14,82 +14,82 @@ pub use sluicegate_http::upstream::{Credentials, Login, Secret};
 /// One gateway: a listener with routes behind it.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Its name, unique in the configuration.
+    /// Name of the gateway, unique in the configuration.
     pub name: String,
-    /// Who may come in; everybody, without it.
+    /// Authentication of callers; `None` lets every caller in.
     pub auth: Option<Auth>,
-    /// Dimensions of a request that are read from header fields.
+    /// Dimensions of a request and the header fields that they are read from.
     pub dimensions: Vec<(String, HeaderName)>,
-    /// How many proxies before this one are ours, so that what they say of the client holds.
+    /// Number of proxies in front of this one whose `X-Forwarded-*` header fields are trusted.
     pub trusted_hops: usize,
-    /// What the log calls a request.
+    /// Value of the `event` field in the request log.
     pub event: String,
-    /// In this order; the first that matches is taken.
+    /// Routes in order of precedence; the first match is used.
     pub routes: Vec<Route>,
 }
 
-/// Who may come in.
+/// Authentication of callers by token.
 #[derive(Clone, Debug)]
 pub struct Auth {
-    /// The header field with the token.
+    /// Header field that contains the token.
     pub header: HeaderName,
-    /// The tokens.
+    /// Accepted tokens.
     pub tokens: Arc<Tokens>,
 }
 
-/// What is proxied where, and how fast.
+/// A route: the requests it matches, their upstream and their limits.
 #[derive(Clone, Debug)]
 pub struct Route {
-    /// Its name, unique in its gateway.
+    /// Name of the route, unique in its gateway.
     pub name: String,
-    /// Which paths.
+    /// Paths that the route matches.
     pub path: PathPattern,
-    /// Which methods; all, if it is empty.
+    /// Methods that the route accepts; empty accepts all methods.
     pub methods: Vec<Method>,
-    /// Where to.
+    /// Address of the upstream.
     pub upstream: Uri,
-    /// Whether its path takes the place of what [`Route::path`] matched: where one is written, be
-    /// it `/`.
+    /// True if the path of the upstream replaces the part that [`Route::path`] matched. This is the
+    /// case if the configured address has a path, even `/`.
     pub replaces_path: bool,
-    /// HTTP/2 without asking, also in the clear.
+    /// Use HTTP/2 without negotiation, also over plain TCP.
     pub http2_only: bool,
-    /// The authorities that its certificate is checked against, in PEM, instead of those of the
-    /// system.
+    /// PEM file with the certificate authorities that the upstream's certificate is checked
+    /// against, instead of those of the system.
     pub ca: Option<PathBuf>,
-    /// What the upstream wants to see.
+    /// Credentials that are sent to the upstream.
     pub credentials: Option<Credentials>,
-    /// Its limits, by which the length of a queue becomes a time. The rules that enforce them are
-    /// part of the ruleset; where they are not enforced, there are none here either.
+    /// Limits of the route, used to estimate the waiting time from the length of the queue. The
+    /// rules that enforce them are part of the ruleset; empty if the limits are not enforced.
     pub limits: Vec<Limit>,
-    /// What happens over the limit.
+    /// Queueing of requests over the limit.
     pub wait: Wait,
-    /// How long things may take.
+    /// Timeouts of the route.
     pub timeouts: Timeouts,
-    /// The longest body of a request.
+    /// Maximum size of a request body, in bytes.
     pub body_limit: u64,
-    /// How often a request is sent again that can't do harm twice and got no answer.
+    /// Maximum number of retries of an idempotent request that got no response.
     pub retries: u32,
-    /// Give a request back that the upstream did not answer with 2xx.
+    /// Refund a request that the upstream did not answer with 2xx.
     pub count_if_ok: bool,
-    /// Whether connections may be taken over (WebSocket).
+    /// True if connections may be upgraded (WebSocket).
     pub upgrades: bool,
-    /// Whether bodies are GraphQL, so that the log can name the operation.
+    /// True if bodies are GraphQL, so that the log can name the operation.
     pub graphql: bool,
-    /// What is learned from answers; nothing, without it.
-    pub learn: Option<LearnOptions>,
+    /// Learning of limits from upstream responses; `None` turns it off.
+    pub learn: Option<Learn>,
 }
 
-/// Which paths a route takes.
+/// The paths that a route matches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PathPattern {
-    /// This one.
+    /// Exactly this path.
     Exact(String),
-    /// All that begin like this.
+    /// All paths with this prefix.
     Prefix(String),
 }
 
 impl PathPattern {
-    /// What comes after the part that matches, if it does.
+    /// Returns the part of the path after the match, or `None` if the path does not match.
     pub fn rest<'p>(&self, path: &'p str) -> Option<&'p str> {
         match self {
             Self::Exact(exact) => (path == exact).then_some(""),
@@ -98,52 +98,61 @@ impl PathPattern {
     }
 }
 
-/// What happens over the limit.
+/// Queueing of requests over the limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wait {
-    /// How long a request may wait for its turn; zero refuses at once.
+    /// Maximum time a request waits for its turn; zero rejects it at once.
     pub max: Duration,
-    /// How many may wait.
+    /// Maximum number of waiting requests.
     pub depth: usize,
-    /// Who is next.
+    /// Order in which waiting requests are served.
     pub order: Order,
 }
 
-/// Who is next.
+/// The order in which waiting requests are served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Who came first.
+    /// First in, first out.
     Fifo,
-    /// By turns over the values of a dimension.
+    /// Fair queueing over the values of a dimension.
     Fair {
-        /// The dimension; those without it share a turn.
+        /// The dimension; requests without it share one queue.
         by: String,
-        /// How many go in a turn; one, if nothing is said.
+        /// Number of requests per round by dimension value; the default is 1.
         weights: HashMap<String, u32>,
-        /// Who goes before others, the largest first; zero, if nothing is said.
+        /// Priority by dimension value, the largest first; the default is 0.
         priorities: HashMap<String, u8>,
     },
 }
 
-/// How long things may take.
+/// Timeouts of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// To connect to the upstream.
+    /// Time to connect to the upstream.
     pub connect: Duration,
-    /// From sending a request to the head of its answer.
+    /// Time from sending a request to the head of its response.
     pub first_byte: Duration,
-    /// Between two parts of a body.
+    /// Time between two chunks of a body.
     pub idle: Duration,
-    /// From the arrival of a request to the head of its answer, waiting included.
+    /// Time from the arrival of a request to the head of its response, queueing included.
     pub total: Option<Duration>,
 }
 
-/// The name under which a route's rules are found: the value of their dimension.
+/// Learning of limits from upstream responses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Learn {
+    /// A window of the upstream with fewer requests left than this counts as used up.
+    pub below: u64,
+    /// Maximum length of a pause; a longer one that the upstream asks for is cut to this.
+    pub pause_max: Duration,
+}
+
+/// Returns the value of the [`ROUTE`] dimension, by which the rules of a route are found.
 pub fn route_key(gateway: &str, route: &str) -> String {
     format!("{gateway}/{route}")
 }
 
-/// The dimension by which the rules of a route are found.
+/// Dimension by which the rules of a route are found.
 pub const ROUTE: &str = "@route";
-/// The dimension that holds the name of the token.
+/// Dimension that contains the name of the caller's token.
 pub const CALLER: &str = "caller";

@@ -1,4 +1,5 @@
-//! The right to send one request, now. It is given back by itself unless the request left.
+//! [`Pass`]: the permission to send one request now. Dropping it refunds the charge unless the
+//! request was sent.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,24 +12,25 @@ use tokio::task::AbortHandle;
 use tokio::time::sleep;
 use tracing::debug;
 
-/// Permission for one request.
+/// A permission to send one request.
 pub(crate) struct Pass {
     service: Arc<Service>,
-    /// What it was charged under, where that can be given back.
+    /// Handles of the charges that can be refunded.
     handles: Vec<Handle>,
-    /// The turn that was booked for it, if it had to wait.
+    /// Booked slot, if the request had to wait.
     turn: Option<Turn>,
-    /// What the tightest limit has left.
+    /// Remaining amount of the tightest limit.
     pub(crate) remaining: Option<u64>,
-    /// The policy that decided, if the store did not answer.
+    /// Outage policy that decided, if the store was unavailable.
     pub(crate) outage: Option<OutagePolicy>,
-    /// How long its leases last without renewal.
+    /// Time until its leases expire without renewal.
     pub(crate) lease: Option<Span>,
     left: bool,
     renewal: Option<AbortHandle>,
 }
 
-/// A booking that was claimed. It is good for a moment: the store spaces turns by no more.
+/// A claimed booking. It is valid only for a moment, because the store spaces slots without a
+/// margin.
 struct Turn {
     handle: Handle,
     good_until: Timestamp,
@@ -48,33 +50,33 @@ impl Pass {
         }
     }
 
-    /// Also gives this back if the request never leaves.
+    /// Adds a charge that is refunded if the request is never sent.
     #[must_use]
     pub(crate) fn with(mut self, handle: Option<Handle>) -> Self {
         self.handles.extend(handle);
         self
     }
 
-    /// It is for a turn that was booked, and good until then by the clock of this node.
+    /// Sets the booked slot, which is valid until `good_until` by the clock of this node.
     #[must_use]
     pub(crate) fn booked(mut self, handle: Handle, good_until: Timestamp) -> Self {
         self.turn = Some(Turn { handle, good_until });
         self
     }
 
-    /// Whether its turn is over, so that sending now could break the limit.
+    /// Returns true if the slot has expired, so that sending now could break the limit.
     pub(crate) fn is_late(&self, now: Timestamp) -> bool {
         self.turn.as_ref().is_some_and(|turn| now > turn.good_until)
     }
 
-    /// Gives the turn back, and keeps what else it was charged.
+    /// Cancels the booked slot and keeps all other charges.
     pub(crate) async fn give_turn_back(&mut self) {
         if let Some(Turn { handle, .. }) = self.turn.take() {
             cancel(&self.service, &handle).await;
         }
     }
 
-    /// Also gives back what another pass, which has no turn, would.
+    /// Takes over the charges of another pass, which has no slot.
     #[must_use]
     pub(crate) fn joined(mut self, mut other: Self) -> Self {
         debug_assert!(other.turn.is_none());
@@ -83,8 +85,8 @@ impl Pass {
         self
     }
 
-    /// The request is on its way: from here on it counts, whatever becomes of it. Its leases are
-    /// renewed until the pass is dropped.
+    /// Marks the request as sent: from now on it counts, whatever its result. Renews its leases
+    /// until the pass is dropped.
     pub(crate) fn left(&mut self) {
         self.left = true;
         if let Some(lease) = self.lease {
@@ -96,7 +98,7 @@ impl Pass {
                     sleep(Duration::from(lease) / 3).await;
                     for handle in &handles {
                         if let Err(error) = service.renew(handle).await {
-                            debug!(%error, "a lease could not be renewed");
+                            debug!(%error, "lease renewal failed");
                         }
                     }
                 }
@@ -105,7 +107,7 @@ impl Pass {
         }
     }
 
-    /// Gives back what it was charged.
+    /// Refunds all charges.
     pub(crate) async fn give_back(mut self) {
         let handles = self.end();
         for handle in handles {
@@ -113,7 +115,7 @@ impl Pass {
         }
     }
 
-    /// Nothing is left to be done when it is dropped.
+    /// Stops the renewal and takes the handles, so that dropping the pass does nothing more.
     fn end(&mut self) -> Vec<Handle> {
         if let Some(renewal) = self.renewal.take() {
             renewal.abort();
@@ -125,7 +127,7 @@ impl Pass {
 
 async fn cancel(service: &Service, handle: &Handle) {
     if let Err(error) = service.cancel(handle).await {
-        debug!(%error, "a turn could not be given back");
+        debug!(%error, "booking refund failed");
     }
 }
 
@@ -144,11 +146,11 @@ impl Drop for Pass {
                     false => service.cancel(&handle).await,
                 };
                 if let Err(error) = ended {
-                    debug!(%error, "what a request held was not given back; it expires");
+                    debug!(%error, "release failed: the reservation expires by itself");
                 }
             }
         };
-        // Outside of a runtime the process ends, and what nobody gives back expires.
+        // Outside of a runtime the process is ending; what is not refunded expires.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(ending);
         }

@@ -1,55 +1,55 @@
-//! Why a request gets no answer of the upstream, in the one form in which callers are told.
+//! [`Refusal`]: an error response that the gateway sends instead of forwarding a request.
 //!
-//! | status | code | because |
+//! | status | code | cause |
 //! |---|---|---|
-//! | 400 | `BAD_REQUEST` | the request is framed or addressed in a way that proxies disagree about |
-//! | 401 | `UNAUTHORIZED` | there is no token, or it is not known |
+//! | 400 | `BAD_REQUEST` | the framing or the target of the request is ambiguous |
+//! | 401 | `UNAUTHORIZED` | the token is missing or unknown |
 //! | 403 | `BANNED` | a limit of 0 applies to the caller or to the route |
-//! | 404 | `NO_ROUTE` | no route takes the path |
-//! | 405 | `METHOD_NOT_ALLOWED` | the route takes other methods |
-//! | 413 | `BODY_TOO_LARGE` | the body is longer than the route takes |
-//! | 429 | `TOO_MANY_REQUESTS` | a limit is reached, and waiting is over, too long or not wanted |
-//! | 500 | `INTERNAL` | a mistake of ours |
-//! | 501 | `UPGRADE_NOT_ALLOWED` | the route does not let connections be taken over |
+//! | 404 | `NO_ROUTE` | no route matches the path |
+//! | 405 | `METHOD_NOT_ALLOWED` | the route does not accept the method |
+//! | 413 | `BODY_TOO_LARGE` | the body exceeds the limit of the route |
+//! | 429 | `TOO_MANY_REQUESTS` | a limit is reached, and the wait timed out, would be too long or is turned off |
+//! | 500 | `INTERNAL` | a bug in the gateway |
+//! | 501 | `UPGRADE_NOT_ALLOWED` | the route does not allow upgrades |
 //! | 502 | `UPSTREAM_UNREACHABLE` | no connection to the upstream: nothing was sent |
-//! | 502 | `UPSTREAM_BROKEN` | it broke off, or what it sent is not HTTP |
-//! | 502 | `LOGIN_FAILED` | it gave no token to log in with: nothing was sent |
-//! | 503 | `STORE_UNAVAILABLE` | the store does not answer, and then nothing may go |
-//! | 504 | `UPSTREAM_TIMEOUT` | it did not answer in time |
+//! | 502 | `UPSTREAM_BROKEN` | the upstream closed the connection early or did not send valid HTTP |
+//! | 502 | `LOGIN_FAILED` | the login at the upstream failed: nothing was sent |
+//! | 503 | `STORE_UNAVAILABLE` | the store is unavailable and the route fails closed |
+//! | 504 | `UPSTREAM_TIMEOUT` | the upstream did not answer in time |
 
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use sluicegate_core::Span;
 use sluicegate_http::upstream::LoginError;
 
-/// Why not.
+/// The reason why a request gets no response from the upstream.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Refusal {
     #[error("{0}")]
     BadRequest(&'static str),
-    #[error("{0}: send a token of yours in the header {1}")]
+    #[error("{0}: send a valid token in the header {1}")]
     Unauthorized(&'static str, String),
     #[error("{}", banned(*.retry_after, .rule.as_deref()))]
     Banned { retry_after: Option<Span>, rule: Option<String> },
-    #[error("no route takes this path")]
+    #[error("no route matches this path")]
     NoRoute,
-    #[error("this route takes {0}")]
+    #[error("method not allowed on this route: use {0}")]
     Method(String),
-    #[error("the body is longer than the {0} bytes that this route takes")]
+    #[error("the request body exceeds this route's limit of {0} bytes")]
     TooLarge(u64),
     #[error("{}", limited(*.retry_after, .rule.as_deref()))]
     Limited { retry_after: Option<Span>, rule: Option<String> },
-    #[error("the request could not be decided upon; the log says why")]
+    #[error("the rate limit decision failed; see the gateway's log")]
     Internal,
-    #[error("this route does not let connections be taken over: send no Upgrade")]
+    #[error("upgrades are not allowed on this route: send no Upgrade header")]
     Upgrade,
     #[error("the upstream can't be reached; the request was not sent")]
     Unreachable,
-    #[error("the upstream broke off, or sent what is not HTTP")]
+    #[error("the upstream closed the connection early, or did not send valid HTTP")]
     Broken,
-    #[error("the upstream gave no token to log in with; the request was not sent")]
+    #[error("login at the upstream failed; the request was not sent")]
     Login,
-    #[error("the store of limits does not answer, and this route stays closed then")]
+    #[error("the rate limit store is unavailable, and this route fails closed")]
     StoreUnavailable,
     #[error("the upstream did not answer in time")]
     Timeout,
@@ -78,7 +78,7 @@ impl From<LoginError> for Refusal {
 }
 
 impl Refusal {
-    /// Its status, and the word that programs go by.
+    /// Returns the HTTP status and the error code.
     pub(crate) const fn code(&self) -> (StatusCode, &'static str) {
         match self {
             Self::BadRequest(_) => (StatusCode::BAD_REQUEST, "BAD_REQUEST"),
@@ -98,7 +98,7 @@ impl Refusal {
         }
     }
 
-    /// The answer to the caller.
+    /// Returns the response for the caller.
     pub(crate) fn response(&self) -> Response<Body> {
         let (status, code) = self.code();
         let error = serde_json::json!({"error": {"code": code, "message": self.to_string()}});
@@ -116,7 +116,8 @@ impl Refusal {
                     headers.insert(header::ALLOW, methods);
                 }
             }
-            // Framing that is in doubt: what follows on the connection may be part of it.
+            // Close the connection: if the framing is in doubt, the next bytes may belong to this
+            // request.
             Self::BadRequest(_) => {
                 headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
             }

@@ -1,8 +1,10 @@
-//! The second step: may it go now, and if not, is it the upstream's limit that it has to wait for?
+//! The second step, reserve: asks the limiter if a request may go now, or has to wait for the
+//! upstream's limit.
 //!
-//! Where nobody waits, all that applies is asked at once: the limits of the route and those of
-//! whoever asks. Where somebody does, only the latter are asked; the turn comes from the room.
-//! Limits of whoever asks are not waited for.
+//! If no request is waiting, one call checks all limits: those of the route and those of the
+//! caller. If requests are waiting, only the caller's limits are checked here; the route's slot
+//! comes from the queue. A request that exceeds the caller's limits is rejected at once and never
+//! queued.
 
 use std::sync::Arc;
 
@@ -20,33 +22,34 @@ use crate::options::{CALLER, ROUTE};
 use crate::pass::Pass;
 use crate::refusal::Refusal;
 
-/// How long a reservation can be given back after it was made: a wait, and a while.
+/// Time during which a reservation can be refunded: the longest wait plus a margin.
 const KEEP: Span = Span::from_secs(120);
 
-/// What is to be decided about.
+/// A request to be decided by the limiter.
 pub(crate) struct Asked<'a> {
-    /// The value of the route's dimension.
+    /// Value of the [`ROUTE`] dimension.
     pub(crate) key: &'a str,
-    /// Whether the route has limits of its own.
+    /// True if the route has limits of its own.
     pub(crate) limited: bool,
-    /// Whose token it is.
+    /// Caller that the token belongs to.
     pub(crate) caller: &'a Caller,
-    /// Dimensions and the header fields that hold them.
+    /// Dimensions and the header fields that they are read from.
     pub(crate) dimensions: &'a [(String, axum::http::HeaderName)],
-    /// The header fields.
+    /// Header fields of the request.
     pub(crate) headers: &'a HeaderMap,
 }
 
-/// What was decided.
+/// The result of a reservation.
 pub(crate) enum Reserved {
-    /// Go.
+    /// The request may go now.
     Go(Pass),
-    /// Wait for the route, at least so long. Whatever else applies is charged.
+    /// The request has to wait for the route, at least this long. All other limits are already
+    /// charged.
     Wait(Option<Pass>, Span),
 }
 
 impl Asked<'_> {
-    /// The value of a dimension.
+    /// Returns the value of a dimension.
     pub(crate) fn dimension(&self, name: &str) -> Option<&str> {
         if name == CALLER {
             return Some(self.caller.name());
@@ -68,8 +71,8 @@ impl Asked<'_> {
         query
     }
 
-    /// Asks for all that applies at once. `waits` says whether the route's limit is waited for,
-    /// `recorded` whether what is admitted may have to be given back.
+    /// Checks all limits in one call. `waits` is true if the request may queue for the route's
+    /// limit, `recorded` if an admission may have to be refunded.
     pub(crate) async fn all(
         &self,
         service: &Arc<Service>,
@@ -100,7 +103,7 @@ impl Asked<'_> {
         }
     }
 
-    /// Asks for what applies besides the route's own limits, if anything does.
+    /// Checks all limits except the route's own; `None` if there are none.
     pub(crate) async fn common(&self, service: &Arc<Service>) -> Result<Option<Pass>, Refusal> {
         let query = [self.query(request_id(service, true), Subject::Common)];
         if is_free(service, &query[0]) {
@@ -115,7 +118,7 @@ impl Asked<'_> {
     }
 }
 
-/// Whether no limit applies, so that the store need not be asked.
+/// Returns true if no limit applies, so that no call to the store is needed.
 fn is_free(service: &Service, query: &Query<'_>) -> bool {
     let rules = service.limiter().rules();
     rules.plan(query, service.now()).is_ok_and(|plan| plan.charges().is_empty())
@@ -126,7 +129,7 @@ fn request_id(service: &Service, recorded: bool) -> RequestId {
     if recorded { RequestId::of_caller(id.id, KEEP) } else { id }
 }
 
-/// The pass of an admission.
+/// Returns the pass of an admitted request.
 pub(crate) fn admitted(
     service: &Arc<Service>,
     answer: &Answer<'_, '_>,
@@ -141,7 +144,7 @@ pub(crate) fn admitted(
     pass
 }
 
-/// What names an admission afterwards, if the store remembers it.
+/// Returns the handle of an admission, if the store recorded it.
 fn handle(answer: &Answer<'_, '_>) -> Option<Handle> {
     answer.plan().needs_record().then(|| answer.plan().handle())
 }
@@ -162,7 +165,7 @@ fn failed(failure: ServiceError) -> Refusal {
             Refusal::StoreUnavailable
         }
         failure => {
-            error!(%failure, "a request could not be decided upon");
+            error!(%failure, "rate limit decision failed");
             Refusal::Internal
         }
     }

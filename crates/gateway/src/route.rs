@@ -1,4 +1,4 @@
-//! A route with all that it needs to be walked.
+//! [`Route`]: a configured route with its connection pool, credentials, queue and metrics.
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::Arc;
@@ -20,14 +20,14 @@ use crate::metrics::{Metrics, RouteMetrics};
 use crate::options::{self, route_key};
 use crate::pace::Lane;
 
-/// How much of a refusal is read for its hint.
+/// Maximum number of bytes read from a rate-limit response to find its retry hint.
 const HINT_BYTES: usize = 8 << 10;
-const HINT_PATIENCE: Duration = Duration::from_secs(1);
+const HINT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A route on this replica.
 pub(crate) struct Route {
     pub(crate) options: options::Route,
-    /// The value of its dimension.
+    /// Value of the [`ROUTE`](options::ROUTE) dimension.
     pub(crate) key: String,
     pub(crate) lane: Arc<Lane>,
     pub(crate) target: target::Upstream,
@@ -36,27 +36,27 @@ pub(crate) struct Route {
     pub(crate) metrics: RouteMetrics,
     ways: ClientOptions,
     service: Arc<Service>,
-    /// Refusals of the upstream in a row.
+    /// Number of consecutive rate-limit responses from the upstream.
     refusals: AtomicU32,
 }
 
-/// Why a route can't be used.
+/// The reason why a route can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum RouteError {
-    /// Its upstream has no address.
-    #[error("the upstream is not an address: write http://host or https://host")]
+    /// The upstream has no valid address.
+    #[error("upstream: not an address: write http://host or https://host")]
     Address,
-    /// The authorities of its upstream can't be used.
+    /// The certificate authorities of the upstream can't be used.
     #[error(transparent)]
     Ca(#[from] CaError),
-    /// Its credentials can't be used.
+    /// The credentials can't be used.
     #[error(transparent)]
     Credentials(#[from] CredentialsError),
 }
 
 impl Route {
-    /// A route, which takes over from `before` what does not change: those who wait, and
-    /// connections that are open.
+    /// Creates a route. It takes over from `before` what does not change: waiting requests and open
+    /// connections.
     pub(crate) fn new(
         gateway: &str,
         options: &options::Route,
@@ -102,7 +102,7 @@ impl Route {
         })
     }
 
-    /// Whether an answer says something of limits; most do not.
+    /// Returns true if a response may contain information about limits; most do not.
     pub(crate) fn hears(&self, head: &Parts) -> bool {
         let said =
             || head.headers.keys().any(|name| sluicegate_vendors::is_limit_header(name.as_str()));
@@ -113,8 +113,8 @@ impl Route {
         hears
     }
 
-    /// Reads what the upstream says of its limits, and closes the route for everybody if it asks
-    /// for that.
+    /// Reads the limits that the upstream reports, and pauses the route on all replicas if the
+    /// upstream asks for it.
     pub(crate) async fn learn(&self, head: &Parts, body: &mut Parked<Incoming>) {
         let Some(learn) = self.options.learn else { return };
         let fields = head
@@ -129,8 +129,9 @@ impl Route {
             UpstreamResponse { status, headers: &headers, body: &[], at: self.service.now() };
         let refused = sluicegate_vendors::is_refusal(&answer);
         let hint = if refused {
-            // Whatever can't be read in time is read by the caller, as it would be anyway.
-            let _ = timeout(HINT_PATIENCE, body.begin(HINT_BYTES)).await;
+            // A hint that does not arrive in time is ignored; the caller still receives the whole
+            // body.
+            let _ = timeout(HINT_TIMEOUT, body.begin(HINT_BYTES)).await;
             body.beginning()
         } else {
             Vec::new()
@@ -147,9 +148,11 @@ impl Route {
         self.metrics.paused();
         match self.lane.close(span).await {
             Ok(shut) => {
-                info!(route = self.key, until = %shut.until, status, "the upstream asked for a pause");
+                info!(route = self.key, until = %shut.until, status, "upstream asked for a pause");
             }
-            Err(error) => warn!(route = self.key, %error, "a pause could not be shared"),
+            Err(error) => {
+                warn!(route = self.key, %error, "pause not stored: other replicas keep sending")
+            }
         }
     }
 }

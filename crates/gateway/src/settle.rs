@@ -1,4 +1,4 @@
-//! The last step: what an answer means for the limits.
+//! The last step, settle: refunds requests that do not count and learns limits from responses.
 
 use std::sync::Arc;
 
@@ -11,17 +11,17 @@ use crate::log::Line;
 use crate::pass::Pass;
 use crate::route::Route;
 
-/// Gives back what is not to count, and learns what the upstream says of its limits.
+/// Refunds a request that does not count, and learns the limits that the upstream reports.
 ///
-/// Between forwarding and this is the place to read what an answer cost: the body goes through
-/// [`Streamed`](crate::forward::streamed::Streamed) part by part, and ends in [`Ending`].
+/// A charge by response content would go here: the body passes through
+/// [`Streamed`](crate::forward::streamed::Streamed) chunk by chunk, and ends in [`Ending`].
 pub(crate) async fn settle(
     route: &Route,
     head: &Parts,
     body: &mut Parked<Incoming>,
     pass: Pass,
 ) -> Option<Pass> {
-    // Boxed, as all that is rare: every request has room for the largest step of its road.
+    // Boxed because it is rare: the future of every request has room for its largest step.
     if route.hears(head) {
         Box::pin(route.learn(head, body)).await;
     }
@@ -32,8 +32,8 @@ pub(crate) async fn settle(
     Some(pass)
 }
 
-/// The end of a request, when the last byte of its answer is out or its caller is gone: leases are
-/// given back, and the line is written.
+/// The end of a request, after the last byte of its response or the disconnect of its caller.
+/// Dropping it releases leases and writes the log line.
 pub(crate) struct Ending {
     pub(crate) line: Line,
     pub(crate) pass: Option<Pass>,

@@ -1,4 +1,4 @@
-//! Reserve and pace together: a request gets a turn, or it is refused.
+//! Reserve and pace combined: a request gets a pass at once or after queueing, or it is rejected.
 
 use std::pin::Pin;
 
@@ -13,7 +13,7 @@ use crate::reserve::{Asked, Reserved};
 use crate::route::Route;
 
 impl Gateway {
-    /// A turn for a request: at once where nobody waits, or after waiting.
+    /// Returns a pass for a request: at once if the queue is empty, or after waiting.
     pub(crate) async fn turn<B>(
         &self,
         route: &Route,
@@ -40,7 +40,7 @@ impl Gateway {
                 return Ok(pass);
             }
             Ok(Reserved::Wait(common, hint)) => (common, hint),
-            // Whoever can wait waits for the store, too, for a moment.
+            // A request that may wait also waits a moment for the store to come back.
             Err(Refusal::StoreUnavailable) if waits && !route.lane.is_out() => {
                 owes_common = true;
                 (None, Span::ZERO)
@@ -63,7 +63,7 @@ impl Gateway {
         })
     }
 
-    /// Another turn for a request that was held up until its own was good no more.
+    /// Returns a new pass for a request that was delayed until its slot expired.
     pub(crate) async fn another_turn(
         &self,
         route: &Route,
@@ -78,7 +78,8 @@ impl Gateway {
     }
 }
 
-/// Waits, and reads the body meanwhile, so that a caller who goes away is noticed.
+/// Waits for `wait` and reads the body meanwhile: a disconnect of the caller is only noticed by
+/// reading.
 async fn with_body<B, T>(
     mut wait: Pin<&mut impl Future<Output = Result<T, Refusal>>>,
     body: &mut Parked<B>,
@@ -96,7 +97,7 @@ where
     wait.await
 }
 
-/// What a caller is told whose body can't be read.
+/// Returns the rejection for a request body that can't be read.
 pub(crate) fn broken_off(error: &axum::BoxError, limit: u64) -> Refusal {
     let mut source: Option<&dyn std::error::Error> = Some(&**error);
     while let Some(error) = source {
@@ -105,5 +106,5 @@ pub(crate) fn broken_off(error: &axum::BoxError, limit: u64) -> Refusal {
         }
         source = error.source();
     }
-    Refusal::BadRequest("the body broke off")
+    Refusal::BadRequest("the request body ended early: send all of it")
 }

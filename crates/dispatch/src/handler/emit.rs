@@ -1,4 +1,5 @@
-//! Further messages that the result of a job calls for: one, or one for each of a list in it.
+//! [`Emitting`]: a handler that sends follow-up messages when a job is done: one per job, or one
+//! per item of a list in its result.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,22 +14,40 @@ use sluicegate_template::{Root, ValueSource};
 use super::facts::Facts;
 use super::{Done, Failure, Handled, Handler, Job};
 
-/// The most messages that one job may call for.
+/// Maximum number of follow-up messages of one job.
 const MESSAGES_MAX: usize = 10_000;
-/// The most that their bodies may take together.
+/// Maximum total size of their bodies, in bytes.
 const BYTES_MAX: usize = 64 << 20;
-/// What travels from a message to those that come of it.
+/// Headers that are copied from a message to its follow-up messages.
 const TRACE: [&str; 2] = ["traceparent", "tracestate"];
 
-/// A handler whose results call for further messages.
+/// A follow-up message to send when a job is done.
+#[derive(Clone, Debug)]
+pub struct Emit {
+    /// List in the result with one message per item; `None` sends one message.
+    pub each: Option<Member>,
+    /// Member of the result that must be present and not null, false or empty; `None` always sends.
+    pub when: Option<Member>,
+    /// Name of the queue.
+    pub queue: String,
+    /// Type of the job.
+    pub kind: Option<String>,
+    /// Template of the body; `None` sends the item, or the whole result, unchanged.
+    pub body: Option<Tree>,
+    /// Template of the job id; `None` derives it from the content, so that a repeated run sends the
+    /// same id.
+    pub id: Option<Text>,
+}
+
+/// A handler that wraps another one and adds follow-up messages.
 pub struct Emitting {
     handler: Arc<dyn Handler>,
     emit: Vec<EmitRule>,
 }
 
 impl Emitting {
-    /// The handler, with what is sent when it is done.
-    pub fn new(handler: Arc<dyn Handler>, emit: Vec<EmitRule>) -> Self {
+    /// Wraps a handler.
+    pub fn new(handler: Arc<dyn Handler>, emit: Vec<Emit>) -> Self {
         Self { handler, emit }
     }
 
@@ -50,7 +69,7 @@ impl Emitting {
             };
             let list = result.as_ref().and_then(|result| each.of(result)).and_then(Value::as_array);
             let list =
-                list.ok_or_else(|| failed(format!(".each: the result has no list {each}")))?;
+                list.ok_or_else(|| failed(format!(".each: the result has no list at {each}")))?;
             for item in list {
                 sent.push(emit, &Known { item: Some(item), ..known }).map_err(failed)?;
             }
@@ -83,7 +102,7 @@ fn applies(emit: &EmitRule, result: Option<&Value>) -> bool {
     }
 }
 
-/// What is known when a job is done.
+/// The values that templates can use after a job is done.
 #[derive(Clone, Copy)]
 struct Known<'a> {
     facts: &'a Facts<'a>,
@@ -101,31 +120,29 @@ impl ValueSource for Known<'_> {
     }
 }
 
-/// The messages that a job calls for.
+/// The follow-up messages of a job.
 struct Sent<'j> {
     parent: &'j Job,
     messages: Vec<(String, Message)>,
     bytes: usize,
-    /// How often the same was sent.
+    /// Number of messages with the same content.
     seen: HashMap<blake3::Hash, u32>,
 }
 
 impl Sent<'_> {
-    /// Adds a message; an error begins with the option that is to blame.
-    fn push(&mut self, emit: &EmitRule, known: &Known<'_>) -> Result<(), String> {
+    /// Adds a message. An error starts with the name of the option that is wrong.
+    fn push(&mut self, emit: &Emit, known: &Known<'_>) -> Result<(), String> {
         let body = match &emit.body {
             Some(tree) => tree.render(known).map_err(|error| format!(".body: {error}"))?,
             None => {
                 let value = known.item.or(known.result).cloned();
-                value.ok_or(".body: there is none, and the result is not JSON")?
+                value.ok_or(".body: not set, and the result is not JSON: set it, or return JSON")?
             }
         };
         let body = Bytes::from(body.to_string());
         self.bytes += body.len();
         if self.messages.len() == MESSAGES_MAX || self.bytes > BYTES_MAX {
-            return Err(format!(
-                ": more than {MESSAGES_MAX} messages, or {BYTES_MAX} bytes of them"
-            ));
+            return Err(format!(": exceeds {MESSAGES_MAX} messages or {BYTES_MAX} bytes per job"));
         }
         let id = match &emit.id {
             Some(text) => {
@@ -144,11 +161,11 @@ impl Sent<'_> {
         Ok(())
     }
 
-    /// The parent's name and what is said, as a number.
+    /// Derives a job id from the parent's id and the content of the message.
     ///
-    /// By content, not by position: when a job is repeated after a crash, its list may have changed,
-    /// and what has the name of something else would be taken for it.
-    fn id(&mut self, emit: &EmitRule, body: &[u8]) -> JobId {
+    /// By content and not by position: when a job is repeated after a crash, its list may have
+    /// changed, and an id by position would then name a different message.
+    fn id(&mut self, emit: &Emit, body: &[u8]) -> JobId {
         let mut hasher = blake3::Hasher::new();
         for part in [emit.queue.as_bytes(), emit.kind.as_deref().unwrap_or_default().as_bytes()] {
             hasher.update(&part.len().to_le_bytes()).update(part);
@@ -160,10 +177,10 @@ impl Sent<'_> {
         let parent = self.parent.key();
         let short = format!("{parent}.{}{again}", &content.to_hex()[..16]);
         JobId::try_from(short).unwrap_or_else(|_| {
-            // Names grow by generations, and have an end.
+            // Ids get longer with each generation and have a maximum length.
             let parent = blake3::hash(parent.as_bytes()).to_hex();
             let long = format!("{}.{}{again}", &parent[..32], &content.to_hex()[..16]);
-            JobId::try_from(long).expect("hexadecimal digits and a number make a short name")
+            JobId::try_from(long).expect("hexadecimal digits and a number are a valid id")
         })
     }
 }

@@ -1,13 +1,14 @@
-//! What others said, short enough for a dead letter and fit to be printed.
+//! Short, printable excerpts of responses and error output, for dead letters.
 
 use sluicegate_http::upstream::Secrets;
 
-/// The longest excerpt, in bytes.
+/// Maximum length of an excerpt, in bytes.
 const BYTES_MAX: usize = 1 << 10;
-/// How much is looked at: more than is kept, so that a secret at the cut is seen whole.
+/// Number of bytes that are searched for secrets: more than is kept, so that a secret at the cut is
+/// found.
 const SEEN_MAX: usize = 4 << 10;
 
-/// How a text begins; none if there is nothing to read in it.
+/// Returns the beginning of a text; `None` if it is blank.
 pub(super) fn beginning(bytes: &[u8], secrets: &Secrets) -> Option<String> {
     let text = printable(&bytes[..bytes.len().min(SEEN_MAX)], secrets);
     let cut = text.trim();
@@ -15,7 +16,7 @@ pub(super) fn beginning(bytes: &[u8], secrets: &Secrets) -> Option<String> {
     (!cut.is_empty()).then(|| cut.to_owned())
 }
 
-/// How a text ends.
+/// Returns the end of a text; `None` if it is blank.
 pub(super) fn end(bytes: &[u8], secrets: &Secrets) -> Option<String> {
     let text = printable(&bytes[bytes.len().saturating_sub(SEEN_MAX)..], secrets);
     let cut = text.trim();
@@ -23,7 +24,7 @@ pub(super) fn end(bytes: &[u8], secrets: &Secrets) -> Option<String> {
     (!cut.is_empty()).then(|| cut.to_owned())
 }
 
-/// A text that does nothing to a terminal; lines stay lines.
+/// Replaces secrets and control characters, except line breaks and tabs.
 fn printable(bytes: &[u8], secrets: &Secrets) -> String {
     let text = secrets.conceal(String::from_utf8_lossy(bytes).into_owned());
     let harmless = |c: char| c == '\n' || c == '\t' || !c.is_control();

@@ -1,5 +1,5 @@
-//! What templates are filled from: a job and its message, which is read as JSON when it is first
-//! asked for.
+//! [`Facts`]: the values that templates can use: a job and its message. The message is parsed as
+//! JSON at its first use.
 
 use std::sync::OnceLock;
 
@@ -8,7 +8,7 @@ use sluicegate_template::{Root, ValueSource};
 
 use super::Job;
 
-/// What is known of a job before the work is done.
+/// The template values of a job before it is done.
 pub(super) struct Facts<'j> {
     pub(super) job: &'j Job,
     about: Value,
@@ -28,7 +28,7 @@ impl<'j> Facts<'j> {
         Self { job, about, body: OnceLock::new() }
     }
 
-    /// The message, if it is JSON.
+    /// Returns the message, if it is JSON.
     pub(super) fn body(&self) -> Option<&Value> {
         self.body.get_or_init(|| serde_json::from_slice(&self.job.message.body).ok()).as_ref()
     }

@@ -1,5 +1,5 @@
-//! What is done with a job: the port of everything that works for a living, and the handlers that
-//! need no Rust: a call over HTTP, a program, a question to a model.
+//! [`Handler`]: the trait for code that processes jobs, and the built-in handlers: HTTP requests,
+//! programs and chat requests to models.
 
 mod chat;
 mod command;
@@ -20,105 +20,105 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use sluicegate_queue::Message;
 
-/// Works on jobs, one call each. It may be called again for the same job: after a failure, and
-/// after a crash that kept its success from being told. [`Job::key`] is the same each time.
+/// Processes jobs, one call per attempt. It may be called again for the same job: after a failure,
+/// and after a crash before the success was recorded. [`Job::key`] is the same each time.
 pub trait Handler: Send + Sync {
-    /// Does the work. Dropping the future stops it.
+    /// Processes the job. Dropping the future cancels it.
     fn handle<'a>(&'a self, job: &'a Job) -> BoxFuture<'a, Handled>;
 }
 
-/// A piece of work, as a handler sees it.
+/// A job, as a handler sees it.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// What is to be done.
+    /// Message of the job.
     pub message: Message,
-    /// Who it goes to.
+    /// Provider that the job is for.
     pub provider: String,
 }
 
 impl Job {
-    /// What tells a provider that it has seen this job before.
+    /// Returns the idempotency key: the job id, which is the same in every attempt.
     pub fn key(&self) -> &str {
         self.message.meta.job.as_str()
     }
 }
 
-/// How a call went.
+/// The result of a handler call.
 #[derive(Clone, Debug)]
 pub struct Handled {
-    /// What became of the job.
+    /// Outcome of the job.
     pub outcome: Result<Done, Failure>,
-    /// What the provider answered, as far as it may speak of its limits.
+    /// Rate limit information in the provider's response.
     pub heard: Option<Heard>,
 }
 
-/// The work is done.
+/// The outcome of a job that is done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Done {
-    /// What came of it, for the queue of results.
+    /// Result, for the queue of results.
     pub result: Option<Output>,
-    /// Further work, and the queue that it goes to.
+    /// Follow-up messages and the names of their queues.
     pub further: Vec<(String, Message)>,
 }
 
-/// What came of a job.
+/// The result of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Output {
-    /// The bytes.
+    /// Content.
     pub body: Bytes,
-    /// What they are, if that is known.
+    /// Content type, if known.
     pub content_type: Option<String>,
 }
 
-/// The work is not done.
+/// The outcome of a job that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// What to do about it.
+    /// Kind of failure, which decides if the job is retried.
     pub kind: FailureKind,
-    /// What went wrong, in words.
+    /// Error message.
     pub message: String,
-    /// The beginning of what the provider answered.
+    /// Beginning of the provider's response.
     pub response: Option<String>,
 }
 
 impl Failure {
-    /// It may work the next time.
+    /// Creates a failure that may succeed at the next attempt.
     pub fn transient(message: impl Into<String>) -> Self {
         Self { kind: FailureKind::Transient, message: message.into(), response: None }
     }
 
-    /// It will never work.
+    /// Creates a failure that will never succeed.
     pub fn permanent(message: impl Into<String>) -> Self {
         Self { kind: FailureKind::Permanent, ..Self::transient(message) }
     }
 }
 
-/// A failure of which no provider has said anything.
+/// A failure without a response of the provider.
 impl From<Failure> for Handled {
     fn from(failure: Failure) -> Self {
         Self { outcome: Err(failure), heard: None }
     }
 }
 
-/// What to do about a failure.
+/// The kind of a failure, which decides if the job is retried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureKind {
-    /// Try again later: it counts as an attempt.
+    /// Retry later; counts as an attempt.
     Transient,
-    /// It will never work: to the dead letters at once.
+    /// Will never succeed: dead-letter at once.
     Permanent,
-    /// The provider has no room now. Nobody's fault: it counts as no attempt.
+    /// The provider's limit is reached. Retry later; does not count as an attempt.
     Limited,
 }
 
-/// What a provider answered, as far as it may speak of its limits.
+/// The part of a provider's response that contains rate limit information.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Heard {
-    /// The status.
+    /// HTTP status.
     pub status: u16,
-    /// The header fields that [speak of limits](sluicegate_vendors::is_limit_header), names
-    /// in lower case.
+    /// Header fields that [contain rate limit information](sluicegate_vendors::speaks_of_limits),
+    /// with names in lower case.
     pub headers: Vec<(String, String)>,
-    /// The beginning of the body of a refusal.
+    /// Beginning of the body of a rate-limit response.
     pub body: Bytes,
 }

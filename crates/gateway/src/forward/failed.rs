@@ -1,4 +1,4 @@
-//! Why there is no answer, as a caller is told.
+//! [`ForwardError`]: the reason why the upstream gave no response.
 
 use std::error::Error as _;
 
@@ -7,14 +7,14 @@ use sluicegate_http::upstream::SendError;
 use super::parked::TooLong;
 use crate::refusal::Refusal;
 
-/// Why there is no answer.
+/// The reason why the upstream gave no response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failed {
-    /// What the caller is told.
+    /// Error response for the caller.
     pub(crate) refusal: Refusal,
-    /// What went wrong, for the log.
+    /// Cause, for the log.
     pub(crate) cause: String,
-    /// Whether anything was sent.
+    /// True if the request may have been sent.
     pub(crate) left: bool,
 }
 
@@ -31,7 +31,7 @@ impl From<SendError> for Failed {
     }
 }
 
-/// The request broke off because its own body was longer than it may be.
+/// Returns the error of a request whose own body exceeded the size limit.
 fn too_long(error: &SendError) -> Option<TooLong> {
     let mut source = error.source();
     while let Some(error) = source {

@@ -1,5 +1,5 @@
-//! Which header fields pass, in either direction. What belongs to a connection is taken off first;
-//! only then come ours, so that no client can name one of ours as its own.
+//! Header fields that pass the proxy in either direction. Hop-by-hop fields are removed before the
+//! gateway adds its own, so that no client can make it drop one of them.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ const FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
-/// What belongs to one connection, whoever says so (RFC 9110, 7.6.1).
+/// Hop-by-hop header fields (RFC 9110, 7.6.1), removed whatever `Connection` lists.
 const HOP_BY_HOP: [HeaderName; 9] = [
     CONNECTION,
     KEEP_ALIVE,
@@ -29,7 +29,7 @@ const HOP_BY_HOP: [HeaderName; 9] = [
     UPGRADE,
 ];
 
-/// Takes off what belongs to the connection, and what the connection names as its own.
+/// Removes hop-by-hop header fields and those that `Connection` names.
 pub(crate) fn strip(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(CONNECTION)
@@ -38,7 +38,7 @@ pub(crate) fn strip(headers: &mut HeaderMap) {
         .flat_map(|value| value.split(','))
         .filter_map(|name| name.trim().parse().ok())
         .collect();
-    // gRPC asks by this field for trailers, which we pass on.
+    // gRPC uses this field to ask for trailers, which the gateway forwards.
     let trailers = headers.get(TE).is_some_and(|te| te.as_bytes() == b"trailers");
     for name in named.iter().chain(&HOP_BY_HOP) {
         headers.remove(name);
@@ -48,19 +48,19 @@ pub(crate) fn strip(headers: &mut HeaderMap) {
     }
 }
 
-/// Who is before us.
+/// The connection and the proxies that a request came through.
 pub(crate) struct Before {
-    /// The other end of the connection.
+    /// IP address of the other end of the connection.
     pub(crate) peer: Option<IpAddr>,
-    /// How many proxies before us are ours, the peer included.
+    /// Number of trusted proxies in front of this one, the peer included.
     pub(crate) trusted_hops: usize,
-    /// Whether the request came encrypted.
+    /// True if the request arrived over TLS.
     pub(crate) tls: bool,
-    /// Which host it was for.
+    /// Host that the client asked for.
     pub(crate) host: Option<HeaderValue>,
 }
 
-/// Makes the header of a request ready for the upstream, but for its credentials.
+/// Rewrites the header fields of a request for the upstream, all except its credentials.
 pub(crate) fn for_upstream(headers: &mut HeaderMap, token: Option<&HeaderName>, before: Before) {
     strip(headers);
     if let Some(token) = token {
@@ -77,7 +77,7 @@ fn forwarded(headers: &mut HeaderMap, before: Before) {
     if trusted > 0 {
         let said = headers.get_all(FOR).iter().filter_map(|value| value.to_str().ok());
         let said: Vec<&str> = said.flat_map(|value| value.split(',')).map(str::trim).collect();
-        // Each trusted proxy has added one; what stands before them anybody may have written.
+        // Each trusted proxy appended one address; a client may have forged all before them.
         path = said[said.len().saturating_sub(trusted)..].join(", ");
     } else {
         for name in [FORWARDED, PROTO, FORWARDED_HOST] {
@@ -123,7 +123,7 @@ mod tests {
         lines
     }
 
-    /// What the upstream gets to see of these fields.
+    /// Checks the header fields that the upstream receives.
     #[track_caller]
     fn check(trusted_hops: usize, sent: &[(&str, &str)], expected: &[&str]) {
         let mut headers = headers(sent);
@@ -141,7 +141,7 @@ mod tests {
     ];
 
     #[test]
-    fn what_belongs_to_the_connection_does_not_pass() {
+    fn hop_by_hop_fields_are_not_forwarded() {
         for name in [
             "connection",
             "keep-alive",
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_can_not_take_ours_off() {
+    fn a_client_can_not_remove_the_gateways_own_fields() {
         let nominated = [("connection", "x-forwarded-for, x-forwarded-proto, x-forwarded-host")];
         check(0, &nominated, &OURS);
     }
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_do_not_say_where_they_come_from() {
+    fn forwarded_fields_of_untrusted_clients_are_dropped() {
         let said = [
             ("x-forwarded-for", "1.1.1.1"),
             ("x-forwarded-proto", "https"),
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn trusted_proxies_do_and_only_they() {
+    fn only_addresses_of_trusted_proxies_are_kept() {
         let said = [
             ("x-forwarded-for", "6.6.6.6, 1.1.1.1"),
             ("x-forwarded-for", "2.2.2.2"),

@@ -1,4 +1,4 @@
-//! The fourth step: to the upstream and back.
+//! The fourth step, forward: sends a request to the upstream and streams the response back.
 
 pub(crate) mod failed;
 pub(crate) mod headers;

@@ -1,8 +1,8 @@
-//! A body that can be read while its request waits.
+//! [`Parked`]: a request body that can be read while its request waits.
 //!
-//! A client that goes away is noticed only by reading from it, so what it sends is read while it
-//! waits, as far as the memory that all who wait share allows. What is not read stays in the
-//! client's hands.
+//! A disconnect of the client is only noticed by reading from it. So the body is read while the
+//! request waits, up to a memory budget that all waiting requests share. The rest is not read until
+//! the request is forwarded.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -16,11 +16,11 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// The memory that parked bodies share.
+/// Memory budget that all parked bodies share.
 #[derive(Clone, Debug)]
 pub(crate) struct Budget(Arc<Semaphore>);
 
-/// Bytes are counted in units of this many.
+/// Number of bytes per permit.
 const UNIT: usize = 1024;
 
 impl Budget {
@@ -34,7 +34,7 @@ impl Budget {
     }
 }
 
-/// A body, of which a part may have been read already.
+/// A body that may have been read in part.
 pub(crate) struct Parked<B> {
     read: VecDeque<Bytes>,
     trailers: Option<HeaderMap>,
@@ -44,25 +44,25 @@ pub(crate) struct Parked<B> {
     permits: Vec<OwnedSemaphorePermit>,
 }
 
-/// The body is longer than it may be.
+/// An error: the body exceeds its size limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the body is longer than {0} bytes")]
+#[error("the body exceeds the limit of {0} bytes")]
 pub(crate) struct TooLong(pub(crate) u64);
 
 impl<B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin> Parked<B> {
-    /// A body that may be `limit` bytes long.
+    /// Wraps a body of at most `limit` bytes.
     pub(crate) fn new(body: B, limit: u64) -> Self {
         let rest = (!body.is_end_stream()).then_some(body);
         let (read, permits) = (VecDeque::new(), Vec::new());
         Self { read, trailers: None, rest, length: 0, limit, permits }
     }
 
-    /// Reads all of it, as far as there is memory; where there is none, waits for ever.
+    /// Reads the whole body if the budget allows; without budget, never returns.
     ///
-    /// May be dropped at any time: what was read is kept.
+    /// Cancel-safe: bytes read so far are kept.
     pub(crate) async fn fill(&mut self, budget: &Budget) -> Result<(), BoxError> {
         while self.rest.is_some() {
-            // Before it is read: what is read has to be kept.
+            // Acquired before reading, because every byte that is read has to be kept.
             let Some(permit) = budget.take(16 * UNIT) else { return std::future::pending().await };
             let Some(bytes) = self.next().await? else { return Ok(()) };
             match bytes.len().checked_sub(16 * UNIT).filter(|more| *more > 0) {
@@ -77,7 +77,7 @@ impl<B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin> Parked<B> {
         Ok(())
     }
 
-    /// Reads its beginning: all of it, or at least `bytes`.
+    /// Reads the beginning of the body: at least `bytes`, or all of it.
     pub(crate) async fn begin(&mut self, bytes: usize) -> Result<(), BoxError> {
         while self.read.iter().map(Bytes::len).sum::<usize>() < bytes {
             let Some(part) = self.next().await? else { return Ok(()) };
@@ -114,12 +114,12 @@ impl<B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin> Parked<B> {
         }
     }
 
-    /// What was read so far, if it is in one piece.
+    /// Returns all bytes read so far.
     pub(crate) fn beginning(&self) -> Vec<u8> {
         self.read.iter().flat_map(|bytes| bytes.iter().copied()).collect()
     }
 
-    /// The same body once more, if all of it was read.
+    /// Returns a copy of the body for a retry, if all of it was read.
     pub(crate) fn again(&self) -> Option<Self> {
         let (read, trailers) = (self.read.clone(), self.trailers.clone());
         let (length, limit) = (self.length, self.limit);
@@ -145,7 +145,7 @@ impl<B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin> Body for Parked<B> {
         if let Some(bytes) = self.read.pop_front() {
             return Poll::Ready(Some(Ok(Frame::data(bytes))));
         }
-        // It is on its way, and what is sent is not ours any more.
+        // The buffered bytes are sent, so their memory is free again.
         self.permits.clear();
         while let Some(rest) = &mut self.rest {
             match std::task::ready!(Pin::new(rest).poll_frame(cx)) {

@@ -1,5 +1,5 @@
-//! The body of an answer on its way to the caller: every byte of it goes through here, and its end
-//! is the end of the request.
+//! [`Streamed`]: a response body on its way to the caller. Every byte passes through it, and its
+//! end is the end of the request.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -11,18 +11,18 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 use tokio::time::{Sleep, sleep};
 
-/// An upstream that fell silent in the middle of an answer.
+/// An error: the upstream stopped sending in the middle of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the upstream sent nothing for {0:?}")]
 pub(crate) struct Silent(Duration);
 
 pin_project! {
-    /// A body that must not fall silent, and what lives as long as it does.
+    /// A body with an idle timeout, and a guard that lives as long as the body.
     pub(crate) struct Streamed<B, G> {
         #[pin]
         body: B,
         patience: Duration,
-        // Made when there is something to wait for: most bodies are here with their head.
+        // Created at the first wait: most bodies arrive together with their head.
         #[pin]
         silence: Option<Sleep>,
         guard: G,
@@ -30,7 +30,7 @@ pin_project! {
 }
 
 impl<B, G> Streamed<B, G> {
-    /// `guard` is dropped with the body: at its end, or when the caller goes away.
+    /// Wraps a body. `guard` is dropped with it: at its end, or when the caller disconnects.
     pub(crate) fn new(body: B, patience: Duration, guard: G) -> Self {
         Self { body, patience, silence: None, guard }
     }

@@ -1,4 +1,4 @@
-//! Where a request goes: the address of the upstream with the path of the request in it.
+//! The URI that a request is forwarded to: the upstream's address with the request's path.
 //!
 //! | upstream | `/graphql` takes `/graphql` | `/vendor/*` takes `/vendor/v1/x?y` |
 //! |---|---|---|
@@ -6,11 +6,12 @@
 //! | `https://api.example/` | `/` | `/v1/x?y` |
 //! | `https://api.example/base` | `/base` | `/base/v1/x?y` |
 //!
-//! An upstream that is written with a path, be it `/`, takes the place of what the route matched.
+//! If the upstream is configured with a path, even `/`, that path replaces the part that the route
+//! matched.
 
 use axum::http::{Uri, uri};
 
-/// The address for a request with this path and query, of which `rest` was not matched.
+/// Returns the URI for a request. `rest` is the part of the path after the match.
 pub(crate) fn target(upstream: &Upstream, uri: &Uri, rest: &str) -> Option<Uri> {
     let query = uri.query().map(|query| format!("?{query}")).unwrap_or_default();
     let path = match &upstream.path {
@@ -25,18 +26,18 @@ pub(crate) fn target(upstream: &Upstream, uri: &Uri, rest: &str) -> Option<Uri> 
     Uri::from_parts(parts).ok()
 }
 
-/// The address of an upstream, taken apart once.
+/// The address of an upstream, parsed once.
 #[derive(Clone, Debug)]
 pub(crate) struct Upstream {
     scheme: uri::Scheme,
     authority: uri::Authority,
-    /// What takes the place of the path that a route matched, if it is written.
+    /// Path that replaces the matched part, if one is configured.
     path: Option<String>,
 }
 
 impl Upstream {
-    /// `has_path` says whether a path is written: `https://api.example` reads the same as
-    /// `https://api.example/`.
+    /// Parses an address. `has_path` is true if a path is configured: the parsed URI is the same
+    /// for `https://api.example` and `https://api.example/`.
     pub(crate) fn new(uri: &Uri, has_path: bool) -> Option<Self> {
         Some(Self {
             scheme: uri.scheme()?.clone(),
@@ -51,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_written_path_takes_the_place_of_what_matched() {
+    fn a_configured_path_replaces_the_matched_part() {
         for (upstream, path, rest, expected) in [
             ("http://up", "/graphql", "", "http://up/graphql"),
             ("http://up/", "/graphql", "", "http://up/"),

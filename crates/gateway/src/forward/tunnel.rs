@@ -1,5 +1,5 @@
-//! A connection that is taken over (HTTP/1.1 `Upgrade`, such as WebSocket): from the answer 101 on,
-//! bytes pass in both directions until one side ends.
+//! Upgraded connections (HTTP/1.1 `Upgrade`, such as WebSocket): after the response 101, bytes are
+//! copied in both directions until one side closes.
 
 use axum::http::header::{CONNECTION, UPGRADE};
 use axum::http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
@@ -8,7 +8,7 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tracing::debug;
 
-/// What a request asks to be taken over for.
+/// Returns the protocol that a request asks to upgrade to.
 pub(crate) fn wished(headers: &HeaderMap) -> Option<HeaderValue> {
     let named = |value: &HeaderValue| {
         let value = value.to_str().unwrap_or_default();
@@ -18,18 +18,18 @@ pub(crate) fn wished(headers: &HeaderMap) -> Option<HeaderValue> {
     headers.get(UPGRADE).filter(|_| asks).cloned()
 }
 
-/// Passes the wish on; what belongs to the connection was taken off before.
+/// Adds the upgrade request again, after the hop-by-hop fields were removed.
 pub(crate) fn wish(headers: &mut HeaderMap, protocol: HeaderValue) {
     headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
     headers.insert(UPGRADE, protocol);
 }
 
-/// The caller's half of a connection that may be taken over.
+/// Returns the caller's side of a connection that may be upgraded.
 pub(crate) fn half<B>(request: &mut Request<B>) -> OnUpgrade {
     hyper::upgrade::on(request)
 }
 
-/// Connects both halves if the upstream agreed. `guard` lives as long as the tunnel.
+/// Connects both sides after the upstream agreed. `guard` lives as long as the tunnel.
 pub(crate) fn connect(
     response: &mut Response<Incoming>,
     caller: OnUpgrade,
@@ -42,10 +42,10 @@ pub(crate) fn connect(
         match tokio::try_join!(caller, upstream) {
             Ok((caller, upstream)) => {
                 let (mut caller, mut upstream) = (TokioIo::new(caller), TokioIo::new(upstream));
-                // Either side may end it in whatever way it likes.
+                // Either side may close the tunnel in any way.
                 let _ = tokio::io::copy_bidirectional(&mut caller, &mut upstream).await;
             }
-            Err(error) => debug!(%error, "a connection was not taken over"),
+            Err(error) => debug!(%error, "connection upgrade failed"),
         }
     });
 }

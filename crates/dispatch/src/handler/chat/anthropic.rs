@@ -1,10 +1,10 @@
-//! Messages, as Anthropic has them.
+//! Anthropic's Messages API.
 
 use serde_json::{Value, json};
 
 use super::{Answered, Asked, Image, sum};
 
-/// This interface wants to be told.
+/// Default of `max_tokens`, which this API requires.
 const MAX_TOKENS: u32 = 4_096;
 
 pub(super) fn body(asked: &Asked<'_>) -> Value {
@@ -17,7 +17,7 @@ pub(super) fn body(asked: &Asked<'_>) -> Value {
         };
         json!({"type": "image", "source": source})
     };
-    // Images first, as the provider advises.
+    // Images first, as Anthropic recommends.
     let mut content: Vec<_> = asked.images.iter().map(image).collect();
     content.push(json!({"type": "text", "text": asked.prompt}));
     let mut body = json!({

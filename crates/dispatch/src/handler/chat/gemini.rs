@@ -1,4 +1,4 @@
-//! `generateContent`, as Gemini has it.
+//! Gemini's `generateContent` API.
 
 use serde_json::{Value, json};
 
@@ -24,7 +24,7 @@ pub(super) fn body(asked: &Asked<'_>) -> Value {
     body
 }
 
-/// What an image probably is, by the end of its address: this interface wants to be told.
+/// Guesses the media type of an image from the extension of its URL: this API requires one.
 fn media_type(url: &str) -> &'static str {
     let path = url.split(['?', '#']).next().unwrap_or_default();
     let ending = path.rsplit_once('.').map(|(_, ending)| ending.to_ascii_lowercase());

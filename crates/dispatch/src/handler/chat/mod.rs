@@ -1,5 +1,5 @@
-//! A question to a model, with text and images: the body that each provider wants, and the text and
-//! usage in what it answers. All else of such a call is HTTP.
+//! [`Chat`]: chat requests to models, with text and images. Builds the request body for each
+//! provider, and reads text and usage from the response. The rest of such a call is plain HTTP.
 
 mod anthropic;
 mod gemini;
@@ -10,19 +10,19 @@ use sluicegate_template::{Text, Tree, ValueSource};
 
 use super::http::RequestError;
 
-/// Whose interface is spoken.
+/// The API that a chat request uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChatProvider {
-    /// OpenAI's chat completions, which many others speak, too.
+    /// OpenAI's Chat Completions API, which many other providers offer, too.
     OpenAi,
-    /// Anthropic's messages.
+    /// Anthropic's Messages API.
     Anthropic,
     /// Gemini's `generateContent`.
     Gemini,
 }
 
 impl ChatProvider {
-    /// Where it is, as its own libraries write it.
+    /// Returns the default base URL of the provider.
     pub const fn base_url(self) -> &'static str {
         match self {
             Self::OpenAi => "https://api.openai.com/v1",
@@ -31,7 +31,7 @@ impl ChatProvider {
         }
     }
 
-    /// What follows the base for a question to this model.
+    /// Returns the path after the base URL for a request to this model.
     pub fn path(self, model: &str) -> String {
         match self {
             Self::OpenAi => "/chat/completions".to_owned(),
@@ -40,7 +40,7 @@ impl ChatProvider {
         }
     }
 
-    /// The header field of the key; none if it is a bearer token.
+    /// Returns the header field of the API key; `None` if it is a bearer token.
     pub const fn key_header(self) -> Option<&'static str> {
         match self {
             Self::OpenAi => None,
@@ -49,7 +49,7 @@ impl ChatProvider {
         }
     }
 
-    /// Header fields that it asks for besides the key.
+    /// Returns the additional header fields that the API requires.
     pub const fn headers(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::Anthropic => &[("anthropic-version", "2023-06-01")],
@@ -58,26 +58,26 @@ impl ChatProvider {
     }
 }
 
-/// A question.
+/// The template of a chat request.
 #[derive(Clone, Debug)]
 pub struct Chat {
-    /// Whom.
+    /// Provider.
     pub provider: ChatProvider,
-    /// Which model.
+    /// Name of the model.
     pub model: String,
-    /// Who the model is to be.
+    /// System prompt.
     pub system: Option<Text>,
-    /// What it is asked.
+    /// User prompt.
     pub prompt: Text,
-    /// What it is shown: the address of an image, or a list of them.
+    /// URL of an image, or a list of URLs.
     pub images: Option<Tree>,
-    /// The longest answer, in tokens.
+    /// Maximum length of the response, in tokens.
     pub max_tokens: Option<u32>,
-    /// Whatever else the provider knows, put into the body as it is.
+    /// Additional provider options, merged into the request body.
     pub options: Option<Tree>,
 }
 
-/// A question of which all places are filled.
+/// A chat request with all templates rendered.
 struct Asked<'c> {
     model: &'c str,
     system: Option<String>,
@@ -86,18 +86,18 @@ struct Asked<'c> {
     max_tokens: Option<u32>,
 }
 
-/// What is wrong with an image.
+/// The reason why an image can't be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ImageError {
-    #[error("the value is neither an address nor a list of addresses")]
+    #[error("expected a URL or a list of URLs")]
     Kind,
-    #[error("an image is neither an http:// or https:// address nor data:<type>;base64,<data>")]
+    #[error("expected an http:// or https:// URL, or data:<type>;base64,<data>")]
     Address,
 }
 
 impl Chat {
-    /// The body of the request.
-    pub(super) fn body(&self, scope: &dyn ValueSource) -> Result<Value, RequestError> {
+    /// Builds the body of the request.
+    pub(super) fn body(&self, scope: &dyn Scope) -> Result<Value, RequestError> {
         let system = self.system.as_ref().map(|text| text.render(scope)).transpose();
         let images = self.images.as_ref().map(|tree| tree.render(scope)).transpose();
         let asked = Asked {
@@ -119,7 +119,8 @@ impl Chat {
     }
 }
 
-/// Text and usage of an answer, in the same words for every provider; or why there is no text.
+/// Returns text and usage of a response in the same form for every provider, or the reason why
+/// there is no text.
 pub(super) fn read(provider: ChatProvider, answer: &Value) -> Result<Value, String> {
     let Answered { text, finish, model, usage, tokens } = match provider {
         ChatProvider::OpenAi => openai::read(answer),
@@ -127,7 +128,7 @@ pub(super) fn read(provider: ChatProvider, answer: &Value) -> Result<Value, Stri
         ChatProvider::Gemini => gemini::read(answer),
     };
     if text.is_empty() {
-        return Err(format!("the model gave no text: {}", finish.unwrap_or("it did not say why")));
+        return Err(format!("the model returned no text: {}", finish.unwrap_or("no reason given")));
     }
     let [input, output] = tokens;
     Ok(json!({
@@ -139,25 +140,25 @@ pub(super) fn read(provider: ChatProvider, answer: &Value) -> Result<Value, Stri
     }))
 }
 
-/// What a model answered.
+/// A chat response in the common form.
 struct Answered<'a> {
     text: String,
-    /// Why it stopped, in the provider's words.
+    /// Finish reason, as the provider names it.
     finish: Option<&'a str>,
     model: Option<&'a str>,
-    /// As the provider tells it.
+    /// Usage, as the provider reports it.
     usage: Option<&'a Value>,
-    /// Tokens sent and answered, those of caches and of thinking included.
+    /// Number of input and output tokens, those of caches and of reasoning included.
     tokens: [u64; 2],
 }
 
-/// The sum of some members that are numbers, as far as they are there.
+/// Returns the sum of the given members; missing ones count as 0.
 fn sum(usage: Option<&Value>, members: &[&str]) -> u64 {
     let number = |name: &&str| usage?.get(name)?.as_u64();
     members.iter().filter_map(number).fold(0, u64::saturating_add)
 }
 
-/// An image: where it is, or what it is.
+/// An image, by URL or by content.
 enum Image {
     At(String),
     Data { media_type: String, base64: String },
@@ -182,7 +183,7 @@ fn image(value: Value) -> Result<Image, ImageError> {
     Ok(Image::Data { media_type: media_type.to_owned(), base64: base64.to_owned() })
 }
 
-/// Puts members into a map; where both have a map, into that.
+/// Merges one JSON value into another; maps are merged recursively.
 fn merge(into: &mut Value, from: Value) {
     match (into, from) {
         (Value::Object(into), Value::Object(from)) => {

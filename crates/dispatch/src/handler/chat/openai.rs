@@ -1,4 +1,4 @@
-//! Chat completions, as OpenAI has them.
+//! OpenAI's Chat Completions API.
 
 use serde_json::{Value, json};
 
@@ -32,7 +32,7 @@ pub(super) fn read(answer: &Value) -> Answered<'_> {
     let usage = answer.get("usage");
     Answered {
         text: text.unwrap_or_default().to_owned(),
-        // What it says where it refuses tells more than `stop`.
+        // The refusal text says more than `stop`.
         finish: refusal.or(finish),
         model: answer.get("model").and_then(Value::as_str),
         usage,

@@ -79,13 +79,13 @@ fn each_provider_gets_the_body_that_it_wants() {
 }
 
 #[test]
-fn what_is_left_out_is_left_out() {
+fn optional_parts_are_left_out() {
     let message = json!({"plant": "fern"});
     let bare = |provider| Chat { system: None, images: None, max_tokens: None, ..chat(provider) };
     let openai = body(&bare(ChatProvider::OpenAi), &message).unwrap();
     assert_eq!(openai.as_object().unwrap().len(), 2, "{openai}");
     let anthropic = body(&bare(ChatProvider::Anthropic), &message).unwrap();
-    assert_eq!(anthropic["max_tokens"], 4_096, "this interface wants to be told");
+    assert_eq!(anthropic["max_tokens"], 4_096, "this API requires it");
     let gemini = body(&bare(ChatProvider::Gemini), &message).unwrap();
     assert_eq!(
         gemini,
@@ -94,7 +94,7 @@ fn what_is_left_out_is_left_out() {
 }
 
 #[test]
-fn options_are_put_in_beside_what_is_there() {
+fn options_are_merged_into_the_body() {
     let options = Tree::Map(vec![
         ("temperature".to_owned(), Tree::Fixed(json!(0))),
         (
@@ -109,17 +109,14 @@ fn options_are_put_in_beside_what_is_there() {
 }
 
 #[test]
-fn a_message_that_makes_no_question_is_told_by_its_field() {
+fn an_error_names_the_field_of_the_chat_request() {
     let chat = chat(ChatProvider::OpenAi);
     for (message, expected) in [
         (json!({}), "prompt: {{plant}} can't be filled: it is missing"),
-        (
-            json!({"plant": "x", "images": [7]}),
-            "images: the value is neither an address nor a list of addresses",
-        ),
+        (json!({"plant": "x", "images": [7]}), "images: expected a URL or a list of URLs"),
         (
             json!({"plant": "x", "images": "file:///etc/passwd"}),
-            "images: an image is neither an http:// or https:// address nor data:<type>;base64,<data>",
+            "images: expected an http:// or https:// URL, or data:<type>;base64,<data>",
         ),
     ] {
         assert_eq!(body(&chat, &message).unwrap_err(), expected);
@@ -127,7 +124,7 @@ fn a_message_that_makes_no_question_is_told_by_its_field() {
 }
 
 #[test]
-fn text_and_usage_read_alike_whoever_answers() {
+fn text_and_usage_have_the_same_form_for_every_provider() {
     let openai = json!({
         "model": "gpt-x",
         "choices": [{"message": {"content": "water", "refusal": null}, "finish_reason": "stop"}],
@@ -167,10 +164,10 @@ fn an_answer_without_text_says_why() {
     let refused = json!({"choices": [{"message": {"content": null, "refusal": "no"}, "finish_reason": "stop"}]});
     let cut = json!({"content": [], "stop_reason": "max_tokens"});
     for (provider, answer, expected) in [
-        (ChatProvider::Gemini, blocked, "the model gave no text: SAFETY"),
-        (ChatProvider::OpenAi, refused, "the model gave no text: no"),
-        (ChatProvider::Anthropic, cut, "the model gave no text: max_tokens"),
-        (ChatProvider::OpenAi, json!([]), "the model gave no text: it did not say why"),
+        (ChatProvider::Gemini, blocked, "the model returned no text: SAFETY"),
+        (ChatProvider::OpenAi, refused, "the model returned no text: no"),
+        (ChatProvider::Anthropic, cut, "the model returned no text: max_tokens"),
+        (ChatProvider::OpenAi, json!([]), "the model returned no text: no reason given"),
     ] {
         assert_eq!(read(provider, &answer).unwrap_err(), expected);
     }

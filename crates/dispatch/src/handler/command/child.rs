@@ -1,5 +1,5 @@
-//! A child process that is gone when its work is over: when it ended, and when nobody waits for it
-//! any more. Its group goes with it, so that nothing that it started stays behind.
+//! Runs a child process that never outlives its job. When it exits, or when its future is dropped,
+//! its whole process group is killed.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,22 +12,22 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
-/// How much of its complaints is kept: the end of them.
-const COMPLAINT_BYTES: usize = 4 << 10;
-/// How long what it printed may stay out, after it ended: a process that left its group may hold
-/// the pipe open for ever.
-const LATE: Duration = Duration::from_secs(1);
+/// Number of bytes of standard error that are kept, from its end.
+const STDERR_BYTES: usize = 4 << 10;
+/// Maximum time to read the output after the process exited: a process that left the group may hold
+/// the pipe open forever.
+const OUTPUT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How a program ran.
+/// The result of a finished program.
 pub(super) struct Ran {
     pub(super) status: ExitStatus,
-    /// What it printed; none if that was more than it may.
+    /// Standard output; `None` if it exceeded the maximum size.
     pub(super) output: Option<Bytes>,
-    /// The end of what it complained of.
+    /// End of standard error.
     pub(super) complaints: Vec<u8>,
 }
 
-/// Runs a program to its end. Dropping the future kills it.
+/// Runs a program until it exits. Dropping the future kills it.
 pub(super) async fn run(mut command: Command, input: &[u8], output_max: usize) -> io::Result<Ran> {
     let mut child = command.process_group(0).spawn()?;
     let mut group = Group::of(&child);
@@ -38,7 +38,7 @@ pub(super) async fn run(mut command: Command, input: &[u8], output_max: usize) -
     let ended = {
         let feed = async {
             let mut stdin = stdin;
-            // A program need not read what it is given.
+            // A program need not read its input.
             let _ = stdin.write_all(input).await;
             Ok::<_, TooMuch>(())
         };
@@ -49,7 +49,7 @@ pub(super) async fn run(mut command: Command, input: &[u8], output_max: usize) -
         tokio::select! {
             status = child.wait() => {
                 group.kill();
-                let streams = timeout(LATE, streams).await;
+                let streams = timeout(OUTPUT_TIMEOUT, streams).await;
                 (Some(status?), streams.unwrap_or(Ok(())))
             }
             streams = &mut streams => (None, streams),
@@ -73,7 +73,7 @@ pub(super) async fn run(mut command: Command, input: &[u8], output_max: usize) -
     })
 }
 
-/// More was printed than may be.
+/// An error: the output exceeds the maximum size.
 struct TooMuch;
 
 async fn collect(
@@ -81,7 +81,7 @@ async fn collect(
     into: &mut BytesMut,
     max: usize,
 ) -> Result<(), TooMuch> {
-    // A pipe that breaks has ended.
+    // A pipe error counts as its end.
     while let Ok(1..) = from.read_buf(into).await {
         if into.len() > max {
             return Err(TooMuch);
@@ -97,25 +97,25 @@ async fn keep_end(
     let mut buffer = [0; 1024];
     while let Ok(read @ 1..) = from.read(&mut buffer).await {
         into.extend(&buffer[..read]);
-        into.drain(..into.len().saturating_sub(COMPLAINT_BYTES));
+        into.drain(..into.len().saturating_sub(STDERR_BYTES));
     }
     Ok(())
 }
 
-/// The processes of a child, which are killed when this is dropped.
+/// A process group that is killed when this value is dropped.
 struct Group(Option<Pid>);
 
 impl Group {
-    /// The group that a child leads.
+    /// Returns the group of a child that is its leader.
     fn of(child: &Child) -> Self {
         let id = child.id().and_then(|id| i32::try_from(id).ok());
         Self(id.and_then(Pid::from_raw))
     }
 
-    /// Kills them, once: when its leader was waited for, the number may soon be somebody else's.
+    /// Kills the group, once: after the leader was reaped, the system may reuse its process id.
     fn kill(&mut self) {
         if let Some(leader) = self.0.take() {
-            // Where all have ended there is nobody left to kill.
+            // Fails only if all processes have exited.
             let _ = kill_process_group(leader, Signal::KILL);
         }
     }

@@ -1,11 +1,11 @@
-//! A program that works on a job: the message comes on its standard input, what it prints is the
-//! result. There is no shell, and nothing of a message is an argument.
+//! [`CommandHandler`]: runs a program for each job. The message is its standard input, and its
+//! standard output is the result. No shell is used, and no part of a message becomes an argument.
 //!
-//! | it ends with | the job |
+//! | exit code | outcome of the job |
 //! |---|---|
 //! | 0 | done; standard output is the result |
-//! | 65 (`EX_DATAERR`) | dead letter at once: the message is wrong |
-//! | 75 (`EX_TEMPFAIL`), any other code, or a signal | tried again |
+//! | 65 (`EX_DATAERR`) | dead-lettered at once: the message is invalid |
+//! | 75 (`EX_TEMPFAIL`), any other code, or a signal | retried |
 
 mod child;
 
@@ -22,39 +22,41 @@ use tokio::process::Command;
 use self::child::Ran;
 use super::{Done, Failure, FailureKind, Handled, Handler, Job, Output, excerpt};
 
-/// The message is wrong (`sysexits.h`).
+/// Exit code for an invalid message (`sysexits.h`).
 const EX_DATAERR: i32 = 65;
-/// What a program may know of where it runs. Nothing else: our own environment holds secrets.
+/// Environment variables that a program inherits. No others, because the environment of this
+/// process contains secrets.
 const INHERITED: [&str; 9] =
     ["PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR"];
 
-/// What is run.
+/// Configuration of a command handler.
 #[derive(Clone, Debug)]
 pub struct CommandOptions {
-    /// The program: a path, or a name to look for in `PATH`.
+    /// Program: a path, or a name that is searched in `PATH`.
     pub program: String,
-    /// Its arguments.
+    /// Arguments.
     pub args: Vec<String>,
-    /// Where it runs.
+    /// Working directory.
     pub dir: Option<PathBuf>,
-    /// Variables that it is given besides those of the job.
+    /// Additional environment variables.
     pub env: Vec<(String, Secret)>,
-    /// The most that it may print.
+    /// Maximum size of standard output, in bytes.
     pub output_bytes_max: usize,
 }
 
-/// Runs a program for each job.
+/// A handler that runs a program for each job.
 #[derive(Debug)]
 pub struct CommandHandler {
     options: CommandOptions,
     env: Vec<(OsString, OsString)>,
-    /// What its complaints may repeat and nobody should read.
+    /// Secrets to remove from its error output.
     secrets: Secrets,
 }
 
 impl CommandHandler {
-    /// Reads the variables, whichever files they are in.
-    pub fn new(options: CommandOptions) -> Result<Self, SecretError> {
+    /// Creates the handler and reads the environment variables, also those that are stored in
+    /// files.
+    pub fn new(options: CommandOptions) -> Result<Self, Unreadable> {
         let inherited = INHERITED.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
         let mut env: Vec<_> = inherited.map(|(name, value)| (name.into(), value)).collect();
         let mut secrets = Secrets::default();
@@ -78,14 +80,14 @@ impl CommandHandler {
         let ran = child::run(command, &job.message.body, self.options.output_bytes_max).await;
         let Ran { status, output, complaints } = ran.map_err(|error| {
             Failure::transient(format!(
-                "{program} can't be run: {error}: is it there, and may this user run it?"
+                "can't run {program}: {error}: check that it exists and is executable"
             ))
         })?;
         let failure = match (output, status.success()) {
             (None, _) => {
                 let max = self.options.output_bytes_max;
                 let message =
-                    format!("{program} printed more than {max} bytes: raise output_limit");
+                    format!("the output of {program} exceeds {max} bytes: raise output_limit");
                 Failure::permanent(message)
             }
             (Some(output), true) => {
@@ -101,12 +103,12 @@ impl CommandHandler {
             Some(EX_DATAERR) => FailureKind::Permanent,
             _ => FailureKind::Transient,
         };
-        // "exit status: 3", or the signal.
-        let message = format!("{} ended with {status}", self.options.program);
+        // Shows "exit status: 3", or the signal.
+        let message = format!("{} failed with {status}", self.options.program);
         Failure { kind, message, response: None }
     }
 
-    /// Its last words.
+    /// Adds the end of standard error to a failure.
     fn with_complaints(&self, mut failure: Failure, complaints: &[u8]) -> Failure {
         failure.response = excerpt::end(complaints, &self.secrets);
         let last = failure.response.as_deref().and_then(|text| text.lines().next_back());
@@ -123,7 +125,7 @@ impl Handler for CommandHandler {
     }
 }
 
-/// What a program is told of its job.
+/// Returns the environment variables that describe the job.
 fn about(job: &Job) -> Result<Vec<(&'static str, String)>, Failure> {
     let mut about = vec![
         ("SLUICEGATE_JOB_ID", job.key().to_owned()),
@@ -132,12 +134,12 @@ fn about(job: &Job) -> Result<Vec<(&'static str, String)>, Failure> {
     ];
     about.extend(job.message.kind.clone().map(|kind| ("SLUICEGATE_JOB_TYPE", kind)));
     match about.iter().find(|(_, value)| value.contains('\0')) {
-        Some((name, _)) => Err(Failure::permanent(format!("{name} would have a NUL in it"))),
+        Some((name, _)) => Err(Failure::permanent(format!("{name} contains a NUL byte"))),
         None => Ok(about),
     }
 }
 
-/// What a program printed, and what it looks like.
+/// Returns the output of a program with its guessed content type.
 fn typed(output: Bytes) -> Output {
     let content_type = if serde_json::from_slice::<IgnoredAny>(&output).is_ok() {
         "application/json"

@@ -1,4 +1,4 @@
-//! From an answer to what becomes of the job.
+//! Turns an HTTP response into the outcome of a job.
 
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{Response, StatusCode};
@@ -12,7 +12,7 @@ use sluicegate_vendors::UpstreamResponse;
 use super::super::{Done, FailureKind, Handled, Heard, Output, chat, excerpt};
 use super::{Condition, Extract, Failure, HttpHandler};
 
-/// How much of an answer is read that is no result: enough for its hint and for an excerpt.
+/// Maximum number of bytes read from an error response: enough for its retry hint and an excerpt.
 const BEGINNING_BYTES: usize = 8 << 10;
 
 impl HttpHandler {
@@ -50,11 +50,11 @@ impl HttpHandler {
             }
             End::Cut => {
                 let max = self.options.response_bytes_max;
-                let message = format!("the answer has more than {max} bytes: raise response_limit");
+                let message = format!("the response exceeds {max} bytes: raise response_limit");
                 Err((FailureKind::Permanent, message))
             }
             End::Broken(error) => {
-                Err((FailureKind::Transient, format!("the answer broke off: {error}")))
+                Err((FailureKind::Transient, format!("the response ended early: {error}")))
             }
         };
         match outcome {
@@ -73,11 +73,11 @@ impl HttpHandler {
         Handled { outcome: Err(Failure { kind, message, response }), heard: Some(heard) }
     }
 
-    /// What to do about an answer that is none of the good ones.
+    /// Returns the failure kind of a response that is not a success.
     fn kind(&self, status: StatusCode, heard: &Heard) -> FailureKind {
         let headers: Vec<_> =
             heard.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        // Whether it refuses does not depend on the time; for how long is the worker's question.
+        // A refusal does not depend on the time; the worker computes its length.
         let at = Timestamp::ZERO;
         let answer = UpstreamResponse { status: heard.status, headers: &headers, body: &[], at };
         if sluicegate_vendors::is_refusal(&answer) {
@@ -85,9 +85,9 @@ impl HttpHandler {
         }
         let retried = match status.as_u16() {
             408 | 409 | 425 => true,
-            // A token may have ended before its time; the next attempt has a new one.
+            // A token may expire early; the next attempt uses a new one.
             401 => self.signer.logs_in(),
-            // A good answer, but not one of those that were asked for: not ready yet.
+            // 2xx, but not a configured success status: the result is not ready yet.
             code => code >= 500 || status.is_success(),
         };
         match retried || self.options.retry.contains(status.as_u16()) {
@@ -96,7 +96,7 @@ impl HttpHandler {
         }
     }
 
-    /// What a good answer holds.
+    /// Extracts the result from a successful response.
     fn result(
         &self,
         said: &Bytes,
@@ -109,18 +109,18 @@ impl HttpHandler {
         if condition.is_none() && self.options.result == Extract::Whole {
             return Ok(whole());
         }
-        let answer: Value = serde_json::from_slice(said)
-            .map_err(|_| transient("the answer is not JSON, and should be"))?;
+        let answer: Value =
+            serde_json::from_slice(said).map_err(|_| transient("the response is not JSON"))?;
         if let Some(condition) = condition.filter(|condition| !condition.holds(&answer)) {
             let message =
-                format!("{} of the answer is not what success asks for", condition.member);
+                format!("{} of the response does not meet the success condition", condition.member);
             return Err(transient(&message));
         }
         let body = match &self.options.result {
             Extract::Whole => return Ok(whole()),
             Extract::Member(member) => {
                 let found = member.of(&answer);
-                found.ok_or_else(|| permanent(format!("the answer has no {member}")))?.to_string()
+                found.ok_or_else(|| permanent(format!("the response has no {member}")))?.to_string()
             }
             Extract::Chat(provider) => {
                 chat::read(*provider, &answer).map_err(permanent)?.to_string()
@@ -131,7 +131,7 @@ impl HttpHandler {
 }
 
 impl Condition {
-    /// Whether an answer says so.
+    /// Returns true if the response fulfils the condition.
     fn holds(&self, answer: &Value) -> bool {
         match self.member.of(answer) {
             None => false,
@@ -141,24 +141,24 @@ impl Condition {
     }
 }
 
-/// What was read of a body.
+/// A body, or the part of it that was read.
 struct Read {
     bytes: Bytes,
     end: End,
 }
 
-/// Where reading ended.
+/// The reason why reading ended.
 enum End {
     Whole,
-    /// There is more than may be read.
+    /// The body exceeds the maximum size.
     Cut,
     Broken(hyper::Error),
 }
 
-/// Reads a body, at most so much of it.
+/// Reads at most `bytes_max` bytes of a body.
 async fn read(body: &mut Incoming, bytes_max: usize) -> Read {
     let hint = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
-    // What a server announces is not yet there: memory grows with what comes.
+    // A server may announce any length, so memory grows only with received data.
     let mut bytes = BytesMut::with_capacity(hint.min(bytes_max).min(64 << 10));
     let end = loop {
         match body.frame().await {

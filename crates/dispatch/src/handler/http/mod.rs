@@ -1,15 +1,16 @@
-//! A call over HTTP: the message fills a request, the answer decides what becomes of the job.
+//! [`HttpHandler`]: sends an HTTP request for each job. The response decides the outcome of the
+//! job.
 //!
-//! | the answer | the job |
+//! | response | outcome of the job |
 //! |---|---|
-//! | a status of `success`, and its condition holds | done |
-//! | such a status, but the condition does not hold | tried again |
-//! | 429; 403 or 503 that speak of a limit | waits, which is no attempt |
-//! | 408, 409, 425, 5xx, a status of `retry`, or none at all | tried again |
-//! | any other | dead letter at once |
+//! | a `success` status, and the condition holds | done |
+//! | a `success` status, but the condition does not hold | retried |
+//! | 429; 403 or 503 with rate limit information | deferred; does not count as an attempt |
+//! | 408, 409, 425, 5xx, a `retry` status, or no response | retried |
+//! | any other | dead-lettered at once |
 //!
-//! 409 is tried again because that is what servers answer while the first request with the same
-//! idempotency key is still under way.
+//! 409 is retried because servers send it while the first request with the same idempotency key is
+//! still running.
 
 mod answer;
 mod request;
@@ -34,109 +35,113 @@ use super::chat::{Chat, ChatProvider};
 use super::facts::Facts;
 use super::{Failure, Handled, Handler, Job};
 
-/// What is called, and what its answers mean.
+/// Configuration of an HTTP handler: the request and the meaning of its responses.
 #[derive(Clone, Debug)]
 pub struct HttpOptions {
-    /// How.
+    /// HTTP method.
     pub method: Method,
-    /// Where. Scheme and host have no places: credentials go only where the configuration says.
+    /// URL template. Scheme and host are fixed, so that credentials go only to the configured
+    /// server.
     pub url: Text,
-    /// Further header fields.
+    /// Additional header fields.
     pub headers: Vec<(HeaderName, Text)>,
-    /// What is sent.
+    /// Content of the request body.
     pub content: Content,
-    /// What the server wants to see.
+    /// Credentials that are sent to the server.
     pub credentials: Option<Credentials>,
-    /// The header field that tells the server that it has seen this job before.
+    /// Header field for the idempotency key, by which the server recognizes a repeated job.
     pub idempotency_header: Option<HeaderName>,
-    /// Which answers are good.
+    /// Responses that are a success.
     pub success: Success,
-    /// Which further statuses are worth another attempt.
+    /// Additional statuses that are retried.
     pub retry: Statuses,
-    /// What of the answer is the result.
+    /// Part of the response that is the result.
     pub result: Extract,
-    /// The longest answer.
+    /// Maximum size of a response, in bytes.
     pub response_bytes_max: usize,
-    /// How long a connection may take to be made. How long the whole takes is up to the worker.
+    /// Connect timeout. The timeout of the whole call is set by the worker.
     pub connect_timeout: Duration,
-    /// HTTP/2 without asking, also in the clear.
+    /// Use HTTP/2 without negotiation, also over plain TCP.
     pub http2_only: bool,
-    /// The authorities of the server's certificate, in PEM, instead of those of the system.
+    /// PEM file with the certificate authorities for the server's certificate, instead of those of
+    /// the system.
     pub ca: Option<PathBuf>,
 }
 
-/// What is sent.
+/// The content of a request body.
 #[derive(Clone, Debug)]
 pub enum Content {
-    /// Nothing.
+    /// No body.
     Nothing,
-    /// The message, byte by byte.
+    /// The message, unchanged.
     Message,
-    /// JSON, filled from the message.
+    /// JSON from a template.
     Json(Tree),
-    /// Text, filled from the message.
+    /// Text from a template.
     Text(Text),
-    /// A question to a model.
+    /// A chat request to a model.
     Chat(Box<Chat>),
 }
 
-/// Which answers are good.
+/// The responses that are a success.
 #[derive(Clone, Debug)]
 pub struct Success {
-    /// With these statuses.
+    /// Successful statuses.
     pub statuses: Statuses,
-    /// If this holds, too.
+    /// Additional condition on the body.
     pub condition: Option<Condition>,
 }
 
-/// Something that the JSON of an answer says.
+/// A condition on the JSON of a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition {
-    /// Where.
-    pub member: JsonPath,
-    /// Any of these; if there are none, anything but null and false.
+    /// Path of the member to check.
+    pub member: Member,
+    /// Accepted values; empty accepts all values except null and false.
     pub values: Vec<Value>,
 }
 
-/// Ranges of statuses.
+/// A set of HTTP statuses, as ranges.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Statuses(pub Vec<RangeInclusive<u16>>);
 
 impl Statuses {
-    /// Whether a status is in one of them.
+    /// Returns true if a status is in the set.
     pub fn contains(&self, status: u16) -> bool {
         self.0.iter().any(|range| range.contains(&status))
     }
 }
 
-/// What of an answer is the result.
+/// The part of a response that is the result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Extract {
-    /// All of it.
+    /// The whole body.
     Whole,
-    /// What its JSON has here.
-    Member(JsonPath),
-    /// The text and the usage of a model's answer.
+    /// This member of the JSON body.
+    Member(Member),
+    /// Text and usage of a chat response.
     Chat(ChatProvider),
 }
 
-/// Calls a server for each job.
+/// A handler that sends an HTTP request for each job.
 pub struct HttpHandler {
     options: HttpOptions,
     upstream: Upstream,
     signer: Signer,
-    /// What failures call the server.
+    /// Host name for error messages.
     host: String,
     clock: Arc<dyn Clock>,
 }
 
-/// Why a handler can't be made.
+/// The reason why a handler can't be created.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
-    /// It calls no address.
-    #[error("the address is not one: write http:// or https:// and a host before the first place")]
+    /// The URL has no valid scheme and host.
+    #[error(
+        "url: not an address: write http:// or https:// and a host before the first placeholder"
+    )]
     Address,
-    /// The authorities can't be used.
+    /// The certificate authorities can't be used.
     #[error(transparent)]
     Ca(#[from] CaError),
     /// The credentials can't be used.
@@ -145,7 +150,7 @@ pub enum HttpError {
 }
 
 impl HttpHandler {
-    /// Makes the client and reads the credentials.
+    /// Creates the HTTP client and reads the credentials.
     pub fn new(options: HttpOptions, clock: Arc<dyn Clock>) -> Result<Self, HttpError> {
         let host = request::host(&options.url).ok_or(HttpError::Address)?;
         let upstream = Upstream::new(&ClientOptions {
@@ -169,7 +174,7 @@ impl HttpHandler {
         match self.upstream.request(request).await {
             Ok(response) => self.judge(response).await,
             Err(error) => {
-                Failure::transient(format!("no answer from {}: {error}", self.host)).into()
+                Failure::transient(format!("no response from {}: {error}", self.host)).into()
             }
         }
     }

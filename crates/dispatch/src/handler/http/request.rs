@@ -1,5 +1,6 @@
-//! From a job to a request. Whatever a message holds, it stays where the template puts it: values are
-//! escaped in the address, and refused in a header field that they would end.
+//! Builds the HTTP request of a job. A value from a message can't change the structure of the
+//! request: it is percent-encoded in the URL, and rejected in a header field if it has control
+//! characters.
 
 use axum::body::Body;
 use axum::http::header::{CONTENT_TYPE, USER_AGENT};
@@ -12,9 +13,10 @@ use super::super::chat::ImageError;
 use super::super::facts::Facts;
 use super::{Content, HttpOptions};
 
-/// What stays as it is in an address (RFC 3986, 2.3).
+/// Characters that are percent-encoded in a URL: all except the unreserved ones (RFC 3986, 2.3).
 const IN_URL: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
-/// What is escaped in the id of a job: a percent sign, too, so that two ids stay two.
+/// Characters that are percent-encoded in an idempotency key. They include `%`, so that two
+/// different ids stay different.
 const IN_KEY: &AsciiSet = &CONTROLS.add(b'%');
 const AGENT: HeaderValue =
     HeaderValue::from_static(concat!("sluicegate/", env!("CARGO_PKG_VERSION")));
@@ -22,29 +24,29 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const BYTES: HeaderValue = HeaderValue::from_static("application/octet-stream");
 
-/// Why a message makes no request.
+/// The reason why a message does not make a valid request.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(in super::super) enum RequestError {
     #[error("{field}: {error}")]
     Render { field: String, error: RenderError },
-    #[error("url: the message would lead to another path: a part of it is . or ..")]
+    #[error("url: a value from the message makes a path segment . or ..")]
     Dots,
-    #[error("url: the message makes an address that can't be used: is it longer than 64 KB?")]
+    #[error("url: a value from the message makes an invalid URL, or one longer than 64 KB")]
     Address,
-    #[error("headers.{0}: the message makes a value that can't be sent")]
+    #[error("headers.{0}: a value from the message is not valid in a header field")]
     Header(String),
     #[error("images: {0}")]
     Images(#[from] ImageError),
 }
 
 impl RequestError {
-    /// Names the field that could not be filled.
+    /// Returns a function that adds the name of the field to a template error.
     pub(in super::super) fn of(field: impl Into<String>) -> impl FnOnce(RenderError) -> Self {
         |error| Self::Render { field: field.into(), error }
     }
 }
 
-/// The request for a job.
+/// Builds the request for a job.
 pub(super) fn of(options: &HttpOptions, facts: &Facts<'_>) -> Result<Request<Body>, RequestError> {
     let (content_type, body) = content(&options.content, facts)?;
     let mut headers = HeaderMap::new();
@@ -105,9 +107,9 @@ fn address(url: &Text, facts: &Facts<'_>) -> Result<Uri, RequestError> {
 
 fn in_url(so_far: &mut String, value: &Value) -> Result<(), &'static str> {
     let value = scalar(value)?;
-    // Otherwise DELETE /users/{{id}} would one day be DELETE /users/.
+    // Otherwise DELETE /users/{{id}} could become DELETE /users/.
     if value.is_empty() && !so_far.contains('?') {
-        return Err("is empty, which would lead to another path");
+        return Err("is empty, which would change the path");
     }
     so_far.extend(utf8_percent_encode(&value, IN_URL));
     Ok(())
@@ -116,18 +118,18 @@ fn in_url(so_far: &mut String, value: &Value) -> Result<(), &'static str> {
 fn in_header(so_far: &mut String, value: &Value) -> Result<(), &'static str> {
     let value = scalar(value)?;
     if value.chars().any(char::is_control) {
-        return Err("has control characters, which no header field can hold");
+        return Err("has control characters, which are not valid in a header field");
     }
     so_far.push_str(&value);
     Ok(())
 }
 
-/// The host that an address leads to, whatever a message says.
+/// Returns the host of a URL, which must not depend on the message.
 pub(super) fn host(url: &Text) -> Option<String> {
     let beginning = url.beginning();
     let (scheme, rest) = beginning.split_once("://")?;
     let end = rest.find(['/', '?']);
-    // A place that comes before the path would be a part of the host.
+    // A placeholder before the path would be a part of the host.
     let authority = if url.is_fixed() { &rest[..end.unwrap_or(rest.len())] } else { &rest[..end?] };
     let sound = matches!(scheme, "http" | "https") && !authority.contains('@');
     let host = authority.parse::<axum::http::uri::Authority>().ok().filter(|_| sound)?;
