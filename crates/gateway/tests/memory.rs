@@ -1,4 +1,4 @@
-//! What large bodies take of memory. Alone in its process, because it looks at all of it.
+//! Memory use with large bodies. In a process of its own, because it measures the whole process.
 
 #[expect(dead_code, reason = "each test program uses a part of it")]
 #[path = "suite/support.rs"]

@@ -1,4 +1,5 @@
-//! Time that passes when a test says so, and the wall's, for the end of a wait.
+//! [`ManualClock`]: a clock that tests advance by hand. [`Moment`]: a deadline by the system's
+//! clock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -10,17 +11,17 @@ use sluicegate_core::time::{Clock, Span, Timestamp};
 pub struct ManualClock(AtomicU64);
 
 impl ManualClock {
-    /// A clock that shows `now`.
+    /// Creates a clock that shows `now`.
     pub const fn new(now: Timestamp) -> Self {
         Self(AtomicU64::new(now.as_micros()))
     }
 
-    /// Shows `now` from now on; a clock does not go back.
+    /// Sets the clock to `now`; it never goes back.
     pub fn set(&self, now: Timestamp) {
         self.0.fetch_max(now.as_micros(), Ordering::SeqCst);
     }
 
-    /// Lets time pass.
+    /// Advances the clock.
     pub fn advance(&self, by: Span) {
         self.0.fetch_add(by.as_micros(), Ordering::SeqCst);
     }
@@ -32,7 +33,7 @@ impl Clock for ManualClock {
     }
 }
 
-/// A moment on the clock of the wall.
+/// A point in time by the system's clock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moment(Instant);
 

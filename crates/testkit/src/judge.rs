@@ -1,17 +1,18 @@
-//! Proofs that a limit was kept: by the store's own times, and by what arrived where the work went.
+//! Checks that a limit was kept: by the times of the store, and by the arrival times at the
+//! provider.
 
 use sluicegate_checker::Checker;
 use sluicegate_core::{Limit, Span, Timestamp};
 
-/// The longest way from the store to where the work arrived.
+/// Returns the longest delay between an admission and the arrival of its request.
 #[track_caller]
 pub fn longest_way(admits: &[Timestamp], arrivals: &[Timestamp]) -> Span {
-    assert_eq!(admits.len(), arrivals.len(), "each that was let through arrived, and no other");
+    assert_eq!(admits.len(), arrivals.len(), "every admitted request arrived, and no other");
     let ways = admits.iter().zip(arrivals).map(|(admit, arrival)| arrival.since(*admit));
     ways.max().unwrap_or(Span::ZERO)
 }
 
-/// Proves that no window of a limit has more than it allows.
+/// Checks that no window of a limit has more admissions than it allows.
 #[track_caller]
 pub fn judge(limit: &str, times: &[Timestamp]) {
     let parsed: Limit = limit.parse().unwrap_or_else(|error| panic!("{limit}: {error}"));
@@ -24,11 +25,11 @@ pub fn judge(limit: &str, times: &[Timestamp]) {
     verdict.unwrap_or_else(|violation| panic!("{limit}: {violation}"));
 }
 
-/// Proves that no more arrived than `amount` in any window that is shorter by the longest way:
-/// work that took it may be followed by work that took none.
+/// Checks that at most `amount` requests arrived in any window that is shorter by the longest
+/// delay: a request with that delay may be followed by one without a delay.
 #[track_caller]
 pub fn judge_arrivals(amount: usize, window: Span, way: Span, arrivals: &[Timestamp]) {
     let left = window.as_micros().saturating_sub(way.as_micros());
-    assert!(left > 0, "a way of {way} leaves nothing of {window} to be judged");
+    assert!(left > 0, "a delay of {way} leaves nothing of the window {window} to check");
     judge(&format!("{amount}/{left}us"), arrivals);
 }

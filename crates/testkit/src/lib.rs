@@ -1,5 +1,5 @@
-//! What the tests of Sluicegate share: a clock that is advanced by hand, the suites that every
-//! store and every queue has to pass, and the simulation of the distributed protocols.
+//! Shared test code of Sluicegate: a manual clock, private servers, the test suites that every
+//! store and every queue has to pass, and a simulation of the distributed protocols.
 
 pub mod clock;
 mod guard;
@@ -21,7 +21,7 @@ pub use suite::Subject;
 pub use switch::Switch;
 pub use wait::{Deadline, eventually, eventually_async, eventually_is, eventually_ok};
 
-/// Whether the long form of a test is wanted.
+/// Returns true if the long form of a test is requested.
 pub fn long() -> bool {
     std::env::var_os("SLUICEGATE_LONG").is_some_and(|value| value != "0")
 }

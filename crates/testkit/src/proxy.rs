@@ -1,4 +1,4 @@
-//! A network that misbehaves on demand, between a client and a server on loopback.
+//! [`FaultProxy`]: a TCP proxy on loopback that injects network faults.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -7,21 +7,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// What the network does with what it is given.
+/// The network condition that the proxy simulates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Weather {
-    /// Everything goes through.
+    /// All data is forwarded.
     Fair,
-    /// Connections are taken, and nothing goes through in either direction.
+    /// Connections are accepted, and no data is forwarded in either direction.
     BlackHole,
-    /// Connections are cut as soon as they are made.
+    /// Connections are closed as soon as they are made.
     Cut,
 }
 
-/// A proxy before one server.
+/// A TCP proxy in front of one server.
 #[derive(Debug)]
 pub struct FaultProxy {
-    /// Where it listens, on 127.0.0.1.
+    /// Port that the proxy listens on, on 127.0.0.1.
     pub port: u16,
     shared: Arc<Shared>,
 }
@@ -29,23 +29,23 @@ pub struct FaultProxy {
 #[derive(Debug, Default)]
 struct Shared {
     weather: AtomicU8,
-    /// How many replies are still to be lost, together with their connection.
+    /// Number of replies still to be dropped together with their connection.
     replies_to_cut: AtomicU32,
-    /// How many replies are still to be lost while their connection stays.
+    /// Number of replies still to be dropped while their connection stays open.
     replies_to_swallow: AtomicU32,
-    /// How many replies have been lost.
+    /// Number of replies dropped so far.
     lost: AtomicU32,
     delay_us: AtomicU64,
-    /// How many connections have been made.
+    /// Number of connections made so far.
     connections: AtomicU64,
-    /// Requests wait on connections below this number.
+    /// Number of the first connection whose requests are not held back.
     held_below: AtomicU64,
     ended: AtomicBool,
     streams: Mutex<Vec<TcpStream>>,
 }
 
 impl FaultProxy {
-    /// A proxy before the server on this port, with fair weather.
+    /// Starts a proxy in front of the server on this port, without faults.
     pub fn start(server: u16) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
         let port = listener.local_addr().expect("an address").port();
@@ -62,7 +62,7 @@ impl FaultProxy {
         Self { port, shared }
     }
 
-    /// Changes the weather. Connections that are open are cut by [`Weather::Cut`] only.
+    /// Changes the network condition. Only [`NetworkState::Cut`] closes open connections.
     pub fn set(&self, weather: Weather) {
         self.shared.weather.store(weather as u8, Ordering::SeqCst);
         if weather == Weather::Cut {
@@ -70,35 +70,36 @@ impl FaultProxy {
         }
     }
 
-    /// Lets every reply take so long.
+    /// Delays every reply by this time.
     pub fn delay(&self, by: Duration) {
         let micros = u64::try_from(by.as_micros()).unwrap_or(u64::MAX);
         self.shared.delay_us.store(micros, Ordering::SeqCst);
     }
 
-    /// Loses the next reply, after the server has done what it replies to, and cuts.
+    /// Drops the next reply, after the server has executed the request, and closes the connection.
     pub fn cut_next_reply(&self) {
         self.shared.replies_to_cut.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Loses the next reply, after the server has done what it replies to, without a word.
+    /// Drops the next reply, after the server has executed the request, and keeps the connection
+    /// open.
     pub fn swallow_next_reply(&self) {
         self.shared.replies_to_swallow.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Holds back what is sent on the connections that are open now, also when they are closed
-    /// meanwhile. Connections that are made later work.
+    /// Holds back requests on the connections that are open now, even if they are closed meanwhile.
+    /// New connections are not affected.
     pub fn hold_requests(&self) {
         let next = self.shared.connections.load(Ordering::SeqCst);
         self.shared.held_below.store(next, Ordering::SeqCst);
     }
 
-    /// Lets what was held back arrive.
+    /// Delivers the requests that were held back.
     pub fn release_requests(&self) {
         self.shared.held_below.store(0, Ordering::SeqCst);
     }
 
-    /// How many replies were lost.
+    /// Returns the number of dropped replies.
     pub fn lost(&self) -> u32 {
         self.shared.lost.load(Ordering::SeqCst)
     }
@@ -128,7 +129,7 @@ impl Shared {
         }
     }
 
-    /// Carries one connection, each direction by a thread.
+    /// Forwards one connection with one thread per direction.
     fn carry(self: &Arc<Self>, client: TcpStream, server: u16) {
         if self.weather() == Weather::Cut {
             return;
@@ -180,7 +181,7 @@ impl Shared {
         fate
     }
 
-    /// Passes on what comes, piece by piece.
+    /// Forwards data chunk by chunk.
     fn pass(&self, (mut from, mut to): (TcpStream, TcpStream), fate: impl Fn() -> Fate) {
         let mut piece = vec![0; 1 << 16];
         while let Ok(length @ 1..) = from.read(&mut piece) {
@@ -197,7 +198,7 @@ impl Shared {
     }
 }
 
-/// What becomes of a piece.
+/// The action on one chunk of data.
 enum Fate {
     Passed,
     Swallowed,

@@ -1,5 +1,5 @@
-//! Private RabbitMQ nodes: on free ports, on loopback, with their files in a folder of their own,
-//! gone with the test.
+//! [`RabbitServer`]: private RabbitMQ nodes for tests, on free ports of loopback, with their files
+//! in a temporary folder.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -10,8 +10,8 @@ use std::time::Duration;
 use crate::guard::guarded;
 use crate::redis::free_port;
 
-/// What a node is told, besides its port. Memory and disk of a test machine are none of its
-/// business.
+/// Settings of a node besides its port. They keep memory and disk of the test machine from
+/// mattering.
 const SETTINGS: &str = "\
 log.file.level = warning
 log.console = false
@@ -20,15 +20,15 @@ vm_memory_high_watermark.absolute = 1GB
 collect_statistics_interval = 60000
 ";
 
-/// A running node. What it has stored outlives [`RabbitServer::kill`].
+/// A running node. Its data survives [`RabbitServer::kill`].
 #[derive(Debug)]
 pub struct RabbitServer {
-    /// Where it listens, on 127.0.0.1.
+    /// Port that the node listens on, on 127.0.0.1.
     pub port: u16,
     ports: [u16; 2],
     folder: PathBuf,
     node: Child,
-    /// The name service of Erlang, of this node alone; otherwise the node would start one that
+    /// Erlang's name service (epmd) of this node alone; otherwise the node would start one that
     /// outlives it.
     names: Child,
 }
@@ -39,7 +39,7 @@ impl RabbitServer {
         Self::start_with(|_| String::new())
     }
 
-    /// The same, with further settings, which may name files in the folder of the node.
+    /// Starts a node with additional settings, which may name files in the folder of the node.
     pub fn start_with(further: impl FnOnce(&Path) -> String) -> Self {
         let folder = tempfile::tempdir().expect("a folder").keep();
         let (port, ports) = (free_port(), [free_port(), free_port()]);
@@ -58,27 +58,27 @@ impl RabbitServer {
         Self { port, ports, folder, node, names }
     }
 
-    /// Its address, with the login that a new node has.
+    /// Returns the URL of the node, with the default login.
     pub fn url(&self) -> String {
         format!("amqp://guest:guest@127.0.0.1:{}/%2f", self.port)
     }
 
-    /// Ends the node like a power cut, some time after its queues were made.
+    /// Kills the node like a power cut, after its queue definitions are on disk.
     ///
-    /// RabbitMQ has written a message when it confirms it. That a queue exists, in Mnesia and in the
-    /// directory of Raft logs, it writes seconds later, and loses the queue if it dies before that;
-    /// but the queues of users are older.
+    /// RabbitMQ writes a message before it confirms it. But it writes the existence of a queue, in
+    /// Mnesia and in the directory of Raft logs, only seconds later, and loses the queue if it dies
+    /// before. Queues of real users are older than that.
     pub fn kill(&mut self) {
         self.ctl(&["eval", "mnesia:sync_log(), [dets:sync(Table) || Table <- dets:all()]."]);
         end(&mut self.node);
     }
 
-    /// Starts it again, with what it had stored.
+    /// Starts the node again with its data.
     pub fn restart(&mut self) {
         self.node = spawn(&self.folder, self.port, self.ports);
     }
 
-    /// Runs `rabbitmqctl` on it and returns what that prints.
+    /// Runs `rabbitmqctl` and returns its output.
     pub fn ctl(&self, arguments: &[&str]) -> String {
         let mut command = Command::new(program("rabbitmqctl"));
         environment(&mut command, &self.folder, self.port, self.ports);
@@ -92,7 +92,7 @@ impl RabbitServer {
 impl Drop for RabbitServer {
     fn drop(&mut self) {
         end(&mut self.node);
-        // Its shell goes on to remove the folder; nobody has to wait for that.
+        // Its shell removes the folder afterwards; there is no need to wait for that.
         drop(self.names.stdin.take());
     }
 }
@@ -132,7 +132,7 @@ fn environment(command: &mut Command, folder: &Path, port: u16, [names, peers]: 
         );
 }
 
-/// The program itself: what lies in the path would become another user.
+/// Returns the path of the program itself: the wrapper in `PATH` would switch to another user.
 fn program(name: &str) -> PathBuf {
     let installed = std::fs::read_dir("/usr/lib/rabbitmq/lib");
     let versions = installed.into_iter().flatten().filter_map(Result::ok).map(|entry| entry.path());
@@ -145,14 +145,14 @@ fn wait_until_it_answers(port: u16, folder: &Path) {
         if answers(port).unwrap_or(false) {
             return;
         }
-        // Nothing tells when a server is ready but the server.
+        // Only polling shows when the server is ready.
         std::thread::sleep(Duration::from_millis(50));
     }
     let log = std::fs::read_to_string(folder.join("log/rabbit.log")).unwrap_or_default();
     panic!("the RabbitMQ node on port {port} does not answer: {log}");
 }
 
-/// Whether it begins a conversation: the port is open before that.
+/// Returns true if the node speaks AMQP: its port is open before that.
 fn answers(port: u16) -> std::io::Result<bool> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.set_read_timeout(Some(Duration::from_secs(5)))?;

@@ -1,4 +1,5 @@
-//! Private Redis servers: on free ports, on loopback, without a file, gone with the test.
+//! [`RedisServer`]: private Redis servers for tests, on free ports of loopback, without
+//! persistence.
 
 mod cluster;
 mod sentinel;
@@ -14,17 +15,17 @@ use std::time::Duration;
 
 use crate::guard::guarded;
 
-/// Which server program.
+/// The version of the server program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
-    /// The one of the system: 7.0 or newer.
+    /// The installed version: 7.0 or newer.
     System,
-    /// 6.2, the oldest that is supported.
+    /// 6.2, the oldest supported version.
     V6_2,
 }
 
 impl Version {
-    /// The program; a test that can't find it fails.
+    /// Returns the path of the program; fails the test if it is not installed.
     fn program(self) -> PathBuf {
         match self {
             Self::System => "redis-server".into(),
@@ -38,19 +39,18 @@ impl Version {
     }
 }
 
-/// What it takes to speak to servers under cover: a certificate that is good for 127.0.0.1 and that
-/// everybody trusts, and its key.
+/// A certificate for 127.0.0.1, which is its own authority, and its key.
 #[derive(Clone, Copy, Debug)]
 pub struct Tls<'a> {
-    /// The file of the certificate.
+    /// File of the certificate.
     pub cert: &'a Path,
-    /// The file of its key.
+    /// File of the key.
     pub key: &'a Path,
 }
 
 impl Tls<'_> {
-    /// The options of a server that listens on such a port, besides its plain one, and speaks to
-    /// others like itself under cover only.
+    /// Returns the options of a server that listens with TLS on this port, besides its plain port,
+    /// and replicates only over TLS.
     fn options(self, port: u16) -> Vec<String> {
         let [cert, key] = [self.cert, self.key].map(|path| path.display().to_string());
         let options = [
@@ -65,13 +65,13 @@ impl Tls<'_> {
     }
 }
 
-/// A running server. It ends when it is dropped, and also when the test process ends in whatever
-/// way: a shell beside it waits for that.
+/// A running server. It ends when it is dropped, and also when the test process ends in any way: a
+/// guard process watches for that.
 #[derive(Debug)]
 pub struct RedisServer {
-    /// Where it listens, on 127.0.0.1.
+    /// Plain port on 127.0.0.1.
     pub port: u16,
-    /// Where it listens under cover, if it does.
+    /// TLS port on 127.0.0.1, if TLS is used.
     pub tls_port: Option<u16>,
     version: Version,
     more: Vec<String>,
@@ -79,12 +79,12 @@ pub struct RedisServer {
 }
 
 impl RedisServer {
-    /// Starts a server and waits until it answers. `more` are further options.
+    /// Starts a server and waits until it answers. `more` are additional options.
     pub fn start(version: Version, more: &[&str]) -> Self {
         Self::start_on(free_port(), version, None, more)
     }
 
-    /// Starts a server on this port, and under cover on another if it is told how.
+    /// Starts a server on this port, and with TLS on another one if `tls` is given.
     fn start_on(port: u16, version: Version, tls: Option<Tls<'_>>, more: &[&str]) -> Self {
         let tls_port = tls.map(|_| free_port());
         let covered = tls.zip(tls_port).map_or(Vec::new(), |(tls, port)| tls.options(port));
@@ -94,7 +94,7 @@ impl RedisServer {
         Self { port, tls_port, version, more, guard }
     }
 
-    /// Starts a sentinel by its configuration, which it rewrites.
+    /// Starts a sentinel with a configuration file, which the sentinel rewrites.
     fn start_sentinel(port: u16, file: &Path, tls: Option<Tls<'_>>) -> Self {
         let file = file.display().to_string();
         let tls_port = tls.map(|_| free_port());
@@ -104,26 +104,26 @@ impl RedisServer {
         Self { port, tls_port, version: Version::System, more, guard }
     }
 
-    /// Ends the server like a power cut, and starts an empty one in its place.
+    /// Kills the server like a power cut, and starts an empty one in its place.
     pub fn kill_and_restart(&mut self) {
         self.kill();
         self.restart();
     }
 
-    /// Ends the server like a power cut.
+    /// Kills the server like a power cut.
     pub fn kill(&mut self) {
-        // The shell kills it when its input ends.
+        // The guard kills the server when its input ends.
         drop(self.guard.stdin.take());
         self.guard.wait().expect("the shell ends");
     }
 
-    /// Starts an empty server in the place of one that was killed.
+    /// Starts an empty server in place of a killed one.
     pub fn restart(&mut self) {
         self.guard = spawn(self.version, self.port, &self.more);
     }
 
-    /// Stops the server (SIGSTOP) until the value is dropped: it keeps its connections and answers
-    /// nothing.
+    /// Suspends the server (SIGSTOP) until the returned value is dropped: it keeps its connections
+    /// and does not answer.
     pub fn stop(&self) -> Stopped {
         let info = self.command(&["INFO", "server"]);
         let process = info.lines().find_map(|line| line.strip_prefix("process_id:"));
@@ -132,13 +132,13 @@ impl RedisServer {
         Stopped { process }
     }
 
-    /// Runs one command and returns its reply as Redis sends it.
+    /// Runs one command and returns the raw reply.
     pub fn command(&self, words: &[&str]) -> String {
         command(self.port, words).expect("an answer")
     }
 }
 
-/// A server that is stopped. It goes on when this is dropped.
+/// A suspended server, which continues when this value is dropped.
 #[derive(Debug)]
 pub struct Stopped {
     process: String,
@@ -155,8 +155,8 @@ fn signal(name: &str, process: &str) {
     assert!(sent.is_ok_and(|status| status.success()), "kill {name} {process}");
 }
 
-/// The commands that an ACL user needs, as `docs/configuration.md` lists them: tests that log in with
-/// these prove that the list is enough.
+/// Returns the commands that an ACL user needs, as listed in `docs/configuration.md`. Tests that
+/// log in with these prove that the list is complete.
 pub fn documented_commands() -> Vec<String> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md");
     let page = std::fs::read_to_string(path).expect("the page about the configuration");
@@ -164,7 +164,7 @@ pub fn documented_commands() -> Vec<String> {
     list.expect("a list of commands").split_whitespace().map(str::to_owned).collect()
 }
 
-/// A port that nobody listens on.
+/// Returns a free port.
 pub fn free_port() -> u16 {
     let free = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
     free.local_addr().expect("an address").port()
@@ -184,7 +184,7 @@ fn spawn(version: Version, port: u16, more: &[String]) -> Child {
     if !is_sentinel {
         options.extend(["--save", "", "--appendonly", "no", "--databases", "4096"]);
     }
-    // The name of a file comes before all options.
+    // The configuration file comes before all options.
     let (file, more) = more.split_at(usize::from(is_sentinel));
     let mut server = guarded(version.program());
     let guard = server.args(file).args(options).args(more).spawn().expect("a shell");
@@ -201,7 +201,7 @@ fn wait_until_it_answers(port: u16) {
         if answers() {
             return;
         }
-        // Nothing tells when a server is ready but the server.
+        // Only polling shows when the server is ready.
         std::thread::sleep(Duration::from_millis(10));
     }
     panic!("the Redis server on port {port} does not answer");
@@ -209,7 +209,7 @@ fn wait_until_it_answers(port: u16) {
 
 fn command(port: u16, words: &[&str]) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
-    // A machine that is busy may stand still for seconds.
+    // A busy machine may stall for seconds.
     stream.set_read_timeout(Some(Duration::from_secs(60)))?;
     let mut line = format!("*{}\r\n", words.len());
     for word in words {

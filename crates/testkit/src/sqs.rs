@@ -1,5 +1,5 @@
-//! Private servers that speak SQS: moto, which plays it well, and fauxqs, which refuses receipts
-//! whose lease has ended as AWS may.
+//! [`SqsServer`]: private SQS servers for tests: moto, which imitates SQS well, and fauxqs, which
+//! rejects receipts of expired leases as AWS may do.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -10,29 +10,29 @@ use std::time::Duration;
 use crate::guard::guarded;
 use crate::redis::free_port;
 
-/// Serves fauxqs on loopback: its own program listens everywhere.
+/// A script that serves fauxqs on loopback; its own program listens on all interfaces.
 const FAUXQS: &str = "
     import { buildApp } from 'fauxqs';
     const app = buildApp({ logger: false });
     await app.listen({ host: '127.0.0.1', port: Number(process.env.PORT) });
 ";
 
-/// A running server. It ends when it is dropped, and also when the test process ends in whatever
-/// way: a shell beside it waits for that.
+/// A running server. It ends when it is dropped, and also when the test process ends in any way: a
+/// guard process watches for that.
 #[derive(Debug)]
 pub struct SqsServer {
-    /// Where it listens, on 127.0.0.1.
+    /// Port that the server listens on, on 127.0.0.1.
     pub port: u16,
     guard: Child,
 }
 
 impl SqsServer {
-    /// Starts moto; a test that can't find it fails.
+    /// Starts moto; fails the test if it is not installed.
     pub fn moto() -> Self {
         Self::moto_with(&[])
     }
 
-    /// The same, which knows no login and takes none but those that it knows.
+    /// Starts moto with authentication: it accepts only known credentials and has none at first.
     pub fn wary_moto() -> Self {
         Self::moto_with(&[("INITIAL_NO_AUTH_ACTION_COUNT", "0")])
     }
@@ -47,7 +47,7 @@ impl SqsServer {
         Self::wait(port, command)
     }
 
-    /// Starts fauxqs; a test that can't find it fails.
+    /// Starts fauxqs; fails the test if it is not installed.
     pub fn fauxqs() -> Self {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let folder = root.join("target/services/fauxqs");
@@ -66,7 +66,7 @@ impl SqsServer {
             if server.answers().unwrap_or(false) {
                 return server;
             }
-            // Nothing tells when a server is ready but the server.
+            // Only polling shows when the server is ready.
             std::thread::sleep(Duration::from_millis(50));
         }
         panic!("the SQS server on port {port} does not answer");

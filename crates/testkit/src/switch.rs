@@ -1,4 +1,4 @@
-//! A store that can be cut off, or whose answers are lost.
+//! [`Switch`]: a store that tests can disconnect, or whose replies they can drop.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -8,9 +8,8 @@ use sluicegate_core::query::Cost;
 use sluicegate_core::store::{Claim, EndResult, Error, GateClosure, Renewal, Usage};
 use sluicegate_core::{Decision, Id, Plan, Span, Store, Timestamp};
 
-/// A store behind a switch: while it is off, nothing answers and nothing is changed. Answers can
-/// also be lost one by one, after the store has done what was asked. A clone is another way to the
-/// same store, by the same switch.
+/// A store behind a switch: while it is off, all calls fail and nothing changes. It can also drop
+/// single replies after the store has executed the call. Clones share the store and the switch.
 #[derive(Debug)]
 pub struct Switch<S>(Arc<Inner<S>>);
 
@@ -19,8 +18,8 @@ struct Inner<S> {
     store: S,
     on: AtomicBool,
     nodes: AtomicU32,
-    /// Every so manieth answer is lost; none if it is 0.
-    lost: AtomicU32,
+    /// Drops every nth reply; 0 drops none.
+    drop_every: AtomicU32,
     answers: AtomicU32,
 }
 
@@ -31,32 +30,32 @@ impl<S> Clone for Switch<S> {
 }
 
 impl<S> Switch<S> {
-    /// Switched on.
+    /// Creates a switch that is on.
     pub fn new(store: S) -> Self {
         let (on, nodes) = (AtomicBool::new(true), AtomicU32::new(1));
-        let (lost, answers) = (AtomicU32::new(0), AtomicU32::new(0));
-        Self(Arc::new(Inner { store, on, nodes, lost, answers }))
+        let (drop_every, answers) = (AtomicU32::new(0), AtomicU32::new(0));
+        Self(Arc::new(Inner { store, on, nodes, drop_every, answers }))
     }
 
-    /// So many nodes were seen lately.
+    /// Sets the number of nodes that the store reports.
     pub fn see(&self, nodes: u32) {
         self.0.nodes.store(nodes, Ordering::SeqCst);
     }
 
-    /// Switches it on or off.
+    /// Turns the store on or off.
     pub fn turn(&self, on: bool) {
         self.0.on.store(on, Ordering::SeqCst);
     }
 
-    /// Loses every `nth` answer from now on to who wants to go: to acquire, book and claim.
+    /// Drops every `nth` reply to acquire, book and claim from now on.
     pub fn lose_every(&self, nth: u32) {
-        self.0.lost.store(nth, Ordering::SeqCst);
+        self.0.drop_every.store(nth, Ordering::SeqCst);
     }
 
-    fn on_its_way<T>(&self, answer: Result<T, Error>) -> Result<T, Error> {
+    fn maybe_drop<T>(&self, answer: Result<T, Error>) -> Result<T, Error> {
         let number = self.0.answers.fetch_add(1, Ordering::SeqCst) + 1;
-        match number.checked_rem(self.0.lost.load(Ordering::SeqCst)) {
-            Some(0) => Err(Error::Unavailable("the answer was lost".into())),
+        match number.checked_rem(self.0.drop_every.load(Ordering::SeqCst)) {
+            Some(0) => Err(Error::Unavailable("the reply was lost".into())),
             _ => answer,
         }
     }
@@ -72,7 +71,7 @@ impl<S> Switch<S> {
 
 impl<S: Store> Store for Switch<S> {
     async fn acquire(&self, plan: &Plan<'_>) -> Result<Decision, Error> {
-        self.on_its_way(self.store()?.acquire(plan).await)
+        self.maybe_drop(self.store()?.acquire(plan).await)
     }
 
     async fn peek(&self, plan: &Plan<'_>) -> Result<Decision, Error> {
@@ -80,11 +79,11 @@ impl<S: Store> Store for Switch<S> {
     }
 
     async fn book(&self, plan: &Plan<'_>) -> Result<Decision, Error> {
-        self.on_its_way(self.store()?.book(plan).await)
+        self.maybe_drop(self.store()?.book(plan).await)
     }
 
     async fn claim(&self, plan: &Plan<'_>, claimant: Id) -> Result<Claim, Error> {
-        self.on_its_way(self.store()?.claim(plan, claimant).await)
+        self.maybe_drop(self.store()?.claim(plan, claimant).await)
     }
 
     async fn cancel(&self, handle: &Handle) -> Result<EndResult, Error> {

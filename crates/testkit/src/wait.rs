@@ -1,8 +1,8 @@
-//! Waiting for an effect.
+//! [`eventually`]: waits for an effect.
 //!
-//! A test waits for what it asserts, and looks again until it sees it. The end of the wait is a
-//! time on the clock, not a number of looks: a look takes microseconds on an idle machine and
-//! a second on a busy one.
+//! A test polls for the state that it asserts until it sees it. The wait ends after a time and not
+//! after a number of polls: a poll takes microseconds on an idle machine and a second on a busy
+//! one.
 
 use std::fmt::Debug;
 use std::thread;
@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use crate::clock::Moment;
 
-/// Longer than a busy machine stands still.
-const PATIENCE: Duration = Duration::from_secs(120);
-/// Between two looks.
+/// Maximum wait, longer than a busy machine stalls.
+const TIMEOUT: Duration = Duration::from_secs(120);
+/// Pause between two polls.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// The end of a wait.
@@ -20,31 +20,31 @@ const PAUSE: Duration = Duration::from_millis(5);
 pub struct Deadline(Moment);
 
 impl Deadline {
-    /// Two minutes from now.
+    /// Returns a deadline two minutes from now.
     pub fn generous() -> Self {
-        Self::after(PATIENCE)
+        Self::after(TIMEOUT)
     }
 
-    /// So long from now.
+    /// Returns a deadline this long from now.
     pub fn after(patience: Duration) -> Self {
         Self(Moment::after(patience))
     }
 
-    /// Fails the test if the wait is over, with what was found instead.
+    /// Fails the test if the deadline is over, and shows the last result.
     #[track_caller]
     pub fn check(&self, found: &(impl Debug + ?Sized)) {
-        assert!(!self.0.is_over(), "waited in vain: found {found:?}");
+        assert!(!self.0.is_over(), "timed out: last result was {found:?}");
     }
 }
 
-/// Waits until `holds`; fails the test after two minutes.
+/// Waits until `holds` returns true; fails the test after two minutes.
 #[track_caller]
 pub fn eventually(mut holds: impl FnMut() -> bool) {
     eventually_is(&mut holds, true);
 }
 
-/// Waits until `look` returns `expected`; fails the test after two minutes, and shows what it
-/// returned instead.
+/// Waits until `look` returns `expected`; fails the test after two minutes, and shows the last
+/// result.
 #[track_caller]
 pub fn eventually_is<T: PartialEq<E> + Debug, E>(mut look: impl FnMut() -> T, expected: E) {
     let deadline = Deadline::generous();
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_comes_late_is_waited_for() {
+    fn a_late_result_is_waited_for() {
         let mut looks = 0;
         eventually_is(
             || {
@@ -91,8 +91,8 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "waited in vain: found 7")]
-    fn what_never_comes_fails_with_what_was_found() {
+    #[should_panic(expected = "timed out: last result was 7")]
+    fn a_timeout_shows_the_last_result() {
         Deadline::after(Duration::ZERO).check(&7);
     }
 }

@@ -1,8 +1,8 @@
-//! The distributed protocols keep their invariants under every fault that a seed draws, and the
-//! exploration finds every mistake that is planted in them.
+//! Tests of the distributed protocols: they keep their invariants under every fault that a seed
+//! draws, and the exploration finds every planted mistake.
 //!
-//! A seed that fails prints the command that repeats it, and what happened. `SLUICEGATE_LONG=1`
-//! tries fifty times as many seeds.
+//! A failing seed prints the command that repeats it, and its trace. `SLUICEGATE_LONG=1` tries
+//! fifty times as many seeds.
 
 #[path = "protocols/booking.rs"]
 mod booking;
@@ -13,9 +13,9 @@ mod given_up;
 #[path = "protocols/lease.rs"]
 mod lease;
 
-/// How many seeds each protocol has to hold for.
+/// Number of seeds for which each protocol has to hold.
 const SEEDS: u64 = 20_000;
-/// Within how many seeds each mistake has to be found.
+/// Maximum number of seeds to find each mistake.
 const SEEDS_PER_MISTAKE: u64 = 20_000;
 
 /// The tests of one protocol: it holds, and each mistake breaks the invariant beside it.

@@ -1,4 +1,4 @@
-//! The first tier alone.
+//! Tests of the dispatcher alone.
 
 use sluicegate_core::Span;
 use sluicegate_dispatch::{DelayMode, Event, Strategy, Tier};
@@ -11,14 +11,14 @@ fn numbered(number: usize) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_over_the_limit_is_delayed_and_comes_after_the_delay() {
+async fn messages_over_the_limit_arrive_after_the_delay() {
     let mut bench = Bench::new(&[("gemini", DISPATCH, "20/min")]);
     bench.produce("raw", numbered, 50).await;
     let delay = DelayMode::Fixed(Span::from_secs(5));
     bench.dispatch(Strategy::Fixed, &["gemini"], delay).await;
     bench.wait_for("gemini", 20, 30).await;
     bench.wait_for("raw", 0, 0).await;
-    // A message is counted and tracked after it was sent.
+    // A message is counted and tracked only after it was sent.
     eventually_is(|| bench.metrics.dispatched("gemini"), (20, 30)).await;
     eventually_is(|| bench.metrics.per_minute("gemini", Tier::Dispatch), 20).await;
     let tracked = |event| {
@@ -32,7 +32,7 @@ async fn what_is_over_the_limit_is_delayed_and_comes_after_the_delay() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_provider_that_is_throttled_holds_up_nobody_else() {
+async fn a_throttled_provider_does_not_block_other_providers() {
     let limits = [("slow", DISPATCH, "1/h"), ("fast", DISPATCH, "1000/s")];
     let mut bench = Bench::new(&limits);
     let body = |number| {
@@ -48,7 +48,7 @@ async fn a_provider_that_is_throttled_holds_up_nobody_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_no_provider_can_take_is_a_dead_letter_with_its_reason() {
+async fn a_message_without_a_valid_provider_is_a_dead_letter_with_its_reason() {
     let mut bench = Bench::new(&[("gemini", DISPATCH, "100/s")]);
     let body = |number| match number {
         0 => "no json".to_owned(),
@@ -75,10 +75,10 @@ async fn what_no_provider_can_take_is_a_dead_letter_with_its_reason() {
         .expect("letters");
     letters.sort();
     let expected = [
-        (b"no json".to_vec(), "the body is no JSON".to_owned()),
+        (b"no json".to_vec(), "the body is not JSON".to_owned()),
         (
             b"{\"provider\":\"mistral\"}".to_vec(),
-            "there is no provider \"mistral\": write one of gemini".to_owned(),
+            "unknown provider \"mistral\" (known: gemini)".to_owned(),
         ),
     ];
     assert_eq!(letters, expected);
@@ -86,7 +86,7 @@ async fn what_no_provider_can_take_is_a_dead_letter_with_its_reason() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn headroom_moves_on_before_it_delays() {
+async fn headroom_tries_the_next_provider_before_it_delays() {
     let limits = [("a", DISPATCH, "20/min"), ("b", DISPATCH, "10/min")];
     let mut bench = Bench::new(&limits);
     bench.produce("raw", numbered, 40).await;
@@ -110,13 +110,14 @@ async fn headroom_books_where_it_is_soonest() {
         (a.0 + a.1 + b.0 + b.1 == 40).then_some(()).ok_or(format!("{a:?} {b:?}"))
     })
     .await;
-    // Messages are asked for side by side, so a few may be booked where it was soonest just before.
+    // Messages are booked concurrently, so a few may go to the provider that was soonest just
+    // before.
     let slow = bench.metrics.dispatched("a");
     assert!(slow.0 <= 10 && slow.1 < 30, "{slow:?}");
     bench.finish().await;
 }
 
-/// A rate or an alert on a series that is missing shows nothing, however bad it is.
+/// A rate or an alert on a missing series shows nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn counters_are_shown_as_0_before_anything_is_counted() {
     let mut bench = Bench::new(&[("p", DISPATCH, "10/s")]);

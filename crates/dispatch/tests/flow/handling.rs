@@ -1,4 +1,4 @@
-//! A worker whose handler calls a real server: what its answers do to jobs.
+//! A worker whose handler calls a real server: the effect of the server's responses on jobs.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,7 +20,7 @@ use tokio::net::TcpListener;
 
 use crate::support::{Bench, worker_of};
 
-/// A provider that answers by the job and by how often it was asked for it before.
+/// Starts a provider that responds by the job and by the number of its previous calls.
 async fn provider() -> (String, Arc<Mutex<HashMap<String, usize>>>) {
     let times = Arc::new(Mutex::new(HashMap::new()));
     let counted = times.clone();
@@ -79,7 +79,7 @@ fn handler(url: &str) -> Emitting {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refusal_is_no_attempt_a_failure_is_one_and_the_hopeless_is_dead() {
+async fn a_refusal_is_no_attempt_a_failure_is_one_and_a_permanent_failure_is_dead() {
     let (url, times) = provider().await;
     let mut bench = Bench::new(&[]);
     bench.produce("p", |number| format!("{{\"id\":\"job-{number}\"}}"), 4).await;
@@ -90,7 +90,8 @@ async fn a_refusal_is_no_attempt_a_failure_is_one_and_the_hopeless_is_dead() {
     })
     .await;
     let times = times.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    // More refusals than there are attempts, as many failures as may be, one look at the hopeless.
+    // More refusals than attempts, as many failures as allowed, and one call for the permanent
+    // failure.
     for (job, expected) in [("job-0", 6), ("job-1", 3), ("job-2", 1), ("job-3", 1)] {
         assert_eq!(times.get(job), Some(&expected), "{job}");
     }

@@ -1,4 +1,5 @@
-//! Messages from a producer to a provider and back, on the queue and the store that need no server.
+//! Tests of the whole path from a producer to a provider and back, on the embedded queue and the
+//! in-memory store.
 
 mod dispatching;
 mod handling;

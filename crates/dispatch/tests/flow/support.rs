@@ -1,4 +1,4 @@
-//! A dispatcher, workers and providers that live in one process.
+//! [`Bench`]: dispatchers, workers and fake providers in one process.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,7 +24,7 @@ use sluicegate_testkit::judge::{judge, judge_arrivals, longest_way};
 use sluicegate_testkit::{Switch, eventually_ok};
 use tokio::task::JoinSet;
 
-/// Everything that a flow needs.
+/// Store, queues, metrics and running tasks of a test.
 pub(crate) struct Bench {
     pub(crate) store: Switch<Memory>,
     pub(crate) service: Arc<Service>,
@@ -37,7 +37,7 @@ pub(crate) struct Bench {
     _folder: tempfile::TempDir,
 }
 
-/// A limit of a tier of a provider.
+/// A limit: provider, tier and limit text.
 pub(crate) type Limited<'a> = (&'a str, &'a [Tier], &'a str);
 
 pub(crate) const DISPATCH: &[Tier] = &[Tier::Dispatch, Tier::Booked];
@@ -56,7 +56,7 @@ impl Bench {
                 .gated();
             Group::new(name, [rule])
         });
-        // Moments are good for longer than they would be: a busy machine may be late for some.
+        // Slots stay valid longer than by default, because a busy machine may be late.
         let settings = Settings { slack: Some(Span::from_millis(400)), ..Settings::default() };
         let rules = Ruleset::new(groups.collect(), settings).expect("rules");
         let capacity = Capacity { keys_max: 1_000, records_max: 100_000 };
@@ -79,7 +79,7 @@ impl Bench {
         }
     }
 
-    /// A queue, which is made.
+    /// Creates a queue.
     pub(crate) async fn queue(&self, name: &str) -> Queue {
         let options = Options { job_field: Some("id".to_owned()), ..Options::default() };
         let queue = Queue::new(self.broker.clone(), name, options);
@@ -87,7 +87,7 @@ impl Bench {
         queue
     }
 
-    /// Sends so many jobs to a queue; their bodies are made of their numbers.
+    /// Sends `count` jobs to a queue; `body` makes the body from the job's number.
     pub(crate) async fn produce(&self, queue: &str, body: impl Fn(usize) -> String, count: usize) {
         let batch = (0..count).map(|number| {
             let job = JobId::try_from(format!("job-{number}")).expect("a job id");
@@ -98,7 +98,7 @@ impl Bench {
         }
     }
 
-    /// Starts a dispatcher from `raw` to the queues that are called like their providers.
+    /// Starts a dispatcher from `raw` to the queues, which are named after their providers.
     pub(crate) async fn dispatch(
         &mut self,
         strategy: Strategy,
@@ -130,7 +130,7 @@ impl Bench {
         dispatcher
     }
 
-    /// Starts a worker on the queue that is called like its provider.
+    /// Starts a worker on the queue that is named after its provider.
     pub(crate) async fn work(
         &mut self,
         options: worker::Options,
@@ -148,7 +148,7 @@ impl Bench {
         worker
     }
 
-    /// Waits until a queue holds so many messages that are ready, and so many that are delayed.
+    /// Waits until a queue has this number of ready and of delayed messages.
     pub(crate) async fn wait_for(&self, queue: &str, ready: u64, delayed: u64) {
         let queue = self.queue(queue).await;
         eventually_ok(async || {
@@ -161,8 +161,8 @@ impl Bench {
         .await;
     }
 
-    /// Proves that no more than `amount` went in any window: by the times at which the store let
-    /// the worker go, and at the provider in windows that are shorter by the longest way between
+    /// Checks that no more than `amount` jobs went in any window: by the times at which the store
+    /// admitted them, and at the provider in windows that are shorter by the longest delay between
     /// the two.
     pub(crate) fn proves<F>(&self, amount: usize, window: Span, provider: &Provider<F>) {
         let sorted = |times: &[Timestamp]| {
@@ -177,7 +177,7 @@ impl Bench {
         judge_arrivals(amount, window, longest_way(&admits, &calls), &calls);
     }
 
-    /// Ends everything in good order.
+    /// Drains all dispatchers and workers.
     pub(crate) async fn finish(&mut self) {
         self.stop.drain.cancel();
         while let Some(ended) = self.running.join_next().await {
@@ -186,7 +186,7 @@ impl Bench {
     }
 }
 
-/// DeliveryTime the store let workers go, by its own clock.
+/// Times at which the store admitted messages of workers, by its own clock.
 #[derive(Clone, Default)]
 struct Admits(Arc<Mutex<Vec<Timestamp>>>);
 
@@ -201,10 +201,19 @@ impl Observer for Admits {
         }
     }
 
-    fn on_change(&self, _: &ChangeEvent<'_, '_>) {}
+    fn followed(&self, _: &Followed<'_, '_>) {}
 }
 
-/// Waits until `look` finds what is expected.
+/// Waits until `look` returns `Ok`; after the timeout, panics with its last error.
+pub(crate) async fn eventually(mut look: impl AsyncFnMut() -> Result<(), String>) {
+    let deadline = Deadline::generous();
+    while let Err(found) = look().await {
+        deadline.check(&found);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Waits until `look` returns the expected value.
 pub(crate) async fn eventually_is<T: PartialEq + std::fmt::Debug>(
     mut look: impl FnMut() -> T,
     expected: T,
@@ -216,7 +225,7 @@ pub(crate) async fn eventually_is<T: PartialEq + std::fmt::Debug>(
     .await;
 }
 
-/// What every job is taken for.
+/// Estimated cost of every job.
 const ESTIMATE: Cost =
     Cost { requests: None, input_tokens: Some(700), output_tokens: Some(300), money: None };
 
@@ -247,7 +256,7 @@ pub(crate) fn worker_of(provider: &str) -> worker::Options {
     }
 }
 
-/// A provider that writes down when it was called, and answers as it is told.
+/// A provider that records its calls and responds as `answer` says.
 pub(crate) struct Provider<F> {
     pub(crate) calls: Mutex<Vec<(String, Timestamp)>>,
     pub(crate) in_work: AtomicU64,
@@ -261,12 +270,12 @@ impl<F> Provider<F> {
 }
 
 impl<F: Fn(&Job, usize) -> Handled + Send + Sync> Provider<F> {
-    /// Answers by the job and by how often it was called for it before.
+    /// Creates a provider that responds by the job and the number of its previous calls.
     pub(crate) fn new(answer: F) -> Arc<Self> {
         Arc::new(Self { calls: Mutex::default(), in_work: AtomicU64::new(0), answer })
     }
 
-    /// How often each job was worked on.
+    /// Returns the number of calls for each job.
     pub(crate) fn times(&self) -> HashMap<String, usize> {
         let mut times = HashMap::new();
         for (job, _) in self.calls() {

@@ -1,4 +1,4 @@
-//! The second tier, and both together.
+//! Tests of the worker, and of dispatcher and worker together.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ impl Bench {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn booked_work_goes_at_its_moment_and_nothing_goes_back() {
+async fn booked_jobs_run_at_their_start_time_and_none_is_requeued() {
     let limits = [("p", DISPATCH, "30/2s"), ("p", WORKER, "30/2s"), ("p", BOOKED, "30/2s burst 5")];
     let mut bench = Bench::new(&limits);
     let provider = Provider::new(|_, _| done());
@@ -46,10 +46,10 @@ async fn booked_work_goes_at_its_moment_and_nothing_goes_back() {
     bench.finish().await;
 }
 
-/// A store that has booked or admitted, but whose answer came too late or not at all, is asked
-/// again for the same.
+/// If the store booked or admitted but its reply was late or lost, the call is retried with the
+/// same id.
 #[tokio::test(flavor = "multi_thread")]
-async fn answers_of_the_store_that_are_lost_cost_no_moment() {
+async fn lost_replies_of_the_store_cost_no_booking() {
     let limits = [("p", DISPATCH, "30/2s"), ("p", WORKER, "30/2s"), ("p", BOOKED, "30/2s burst 5")];
     let mut bench = Bench::new(&limits);
     bench.store.lose_every(7);
@@ -72,7 +72,7 @@ async fn workers_that_stalled_never_exceed_the_limit_afterwards() {
     bench.produce("raw", numbered, 40).await;
     bench.dispatch(Strategy::Fixed, &["p"], DelayMode::Booked).await;
     bench.wait_for("raw", 0, 0).await;
-    // Half of the moments pass before anybody works.
+    // Half of the booked start times pass before a worker starts.
     tokio::time::sleep(Duration::from_secs(2)).await;
     let provider = Provider::new(|_, _| done());
     let options = worker::Options { booked: true, ..worker_of("p") };
@@ -95,9 +95,9 @@ async fn a_worker_over_its_limit_waits_and_loses_nothing() {
     bench.finish().await;
 }
 
-/// Every job is taken for a thousand tokens.
+/// Every job has an estimated cost of a thousand tokens.
 #[tokio::test(flavor = "multi_thread")]
-async fn tokens_are_limited_by_what_a_job_is_taken_for() {
+async fn tokens_are_limited_by_the_estimated_cost_of_a_job() {
     let tokens = "10000 tokens/s";
     for (delay, booked) in
         [(DelayMode::Fixed(Span::from_millis(300)), false), (DelayMode::Booked, true)]
@@ -115,7 +115,7 @@ async fn tokens_are_limited_by_what_a_job_is_taken_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_long_wait_is_for_the_queue_and_what_is_not_in_hand_stays_there() {
+async fn a_message_that_waits_long_is_requeued_and_no_others_are_received() {
     let mut bench = Bench::new(&[("p", WORKER, "10/min")]);
     let provider = Provider::new(|_, _| done());
     bench.produce("p", numbered, 200).await;
@@ -134,7 +134,7 @@ async fn a_long_wait_is_for_the_queue_and_what_is_not_in_hand_stays_there() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn failures_are_tried_again_and_end_as_dead_letters_with_all_that_is_known() {
+async fn failures_are_retried_and_end_as_dead_letters_with_all_details() {
     let mut bench = Bench::new(&[("p", WORKER, "1000/s")]);
     let provider = Provider::new(|job, before| match job.key() {
         "job-0" => failed(FailureKind::Transient, "500 from p"),
@@ -175,7 +175,7 @@ async fn failures_are_tried_again_and_end_as_dead_letters_with_all_that_is_known
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_takes_too_long_is_a_failure() {
+async fn a_timeout_is_a_failure() {
     struct Sleeper;
     impl sluicegate_dispatch::Handler for Sleeper {
         fn handle<'a>(
@@ -198,12 +198,12 @@ async fn what_takes_too_long_is_a_failure() {
         let seen = bench.tracker.find("job-0").expect("it was there");
         (seen.event, seen.error)
     };
-    eventually_is(ended, (Event::Dead, Some("it took longer than 20ms".to_owned()))).await;
+    eventually_is(ended, (Event::Dead, Some("timed out after 20ms".to_owned()))).await;
     bench.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refusal_closes_the_provider_for_everybody_and_is_no_attempt() {
+async fn a_refusal_pauses_the_provider_for_all_workers_and_is_no_attempt() {
     for booked in [false, true] {
         let limits = [("p", DISPATCH, "1000/s"), ("p", WORKER, "1000/s")];
         let mut bench = Bench::new(&limits);
@@ -231,7 +231,7 @@ async fn a_refusal_closes_the_provider_for_everybody_and_is_no_attempt() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn work_makes_further_work_before_it_is_acknowledged() {
+async fn follow_up_messages_are_sent_before_the_job_is_acknowledged() {
     let mut bench = Bench::new(&[]);
     let provider = Provider::new(|job, _| {
         let further = (0..3).map(|n| {
@@ -255,7 +255,7 @@ async fn work_makes_further_work_before_it_is_acknowledged() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn draining_finishes_what_is_in_work_and_gives_back_the_rest() {
+async fn draining_finishes_running_jobs_and_requeues_the_rest() {
     let mut bench = Bench::new(&[("p", WORKER, "10/min")]);
     let provider = Provider::new(|_, _| done());
     bench.produce("p", numbered, 100).await;
@@ -275,9 +275,10 @@ async fn draining_finishes_what_is_in_work_and_gives_back_the_rest() {
     assert_eq!(done + left, 100);
 }
 
-/// The third of five jobs meets a limit of an hour: it goes back, and nothing further is taken.
+/// The third of five jobs meets a limit of one hour: it is requeued, and the worker receives no
+/// more messages.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_whose_limits_are_turned_off_takes_what_lies_there_at_once() {
+async fn a_worker_whose_limits_are_turned_off_receives_messages_at_once() {
     let mut bench = Bench::new(&[("p", WORKER, "2/h")]);
     let provider = Provider::new(|_, _| done());
     bench.produce("p", numbered, 5).await;
@@ -290,9 +291,9 @@ async fn a_worker_whose_limits_are_turned_off_takes_what_lies_there_at_once() {
     bench.finish().await;
 }
 
-/// What waits in hand for a store that does not answer needs none any more.
+/// A message that waits for an unavailable store goes on as soon as limits are off.
 #[tokio::test(flavor = "multi_thread")]
-async fn messages_in_hand_go_as_soon_as_limits_are_turned_off() {
+async fn messages_in_flight_go_as_soon_as_limits_are_turned_off() {
     let limits = [("p", DISPATCH, "2/h"), ("p", WORKER, "2/h")];
     let mut bench = Bench::new(&limits);
     let provider = Provider::new(|_, _| done());

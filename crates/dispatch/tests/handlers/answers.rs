@@ -1,4 +1,4 @@
-//! From answers to what becomes of a job.
+//! Tests of HTTP responses and the outcome of their jobs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,7 +56,7 @@ async fn the_status_says_what_to_do() {
 }
 
 #[tokio::test]
-async fn what_the_provider_says_of_its_limits_is_always_heard() {
+async fn rate_limit_information_is_returned_for_every_status() {
     let fields = &[
         ("x-ratelimit-remaining", "99"),
         ("retry-after", "7"),
@@ -93,7 +93,7 @@ async fn statuses_can_be_chosen() {
 }
 
 #[tokio::test]
-async fn an_answer_has_to_say_that_it_is_good() {
+async fn a_response_has_to_meet_the_success_condition() {
     let state = |values| Some(Condition { member: member("data.state"), values });
     for (condition, answer, good) in [
         (state(vec![]), r#"{"data": {"state": "any"}}"#, true),
@@ -135,11 +135,11 @@ async fn a_part_of_the_answer_can_be_the_result() {
     }
     let failure = failed(&of("data.2"), &job("{}")).await;
     assert_eq!(failure.kind, PERMANENT);
-    assert!(failure.message.ends_with("the answer has no data.2"), "{}", failure.message);
+    assert!(failure.message.ends_with("the response has no data.2"), "{}", failure.message);
 }
 
 #[tokio::test]
-async fn an_answer_without_an_end_is_cut() {
+async fn a_response_over_the_size_limit_is_cut() {
     let endless = Server::start(|_| {
         let parts =
             stream::repeat_with(|| Ok::<_, std::io::Error>(Bytes::from(vec![b'x'; 10_000])));
@@ -150,7 +150,7 @@ async fn an_answer_without_an_end_is_cut() {
     cut.response_bytes_max = 25_000;
     let failure = failed(&handler(cut), &job("{}")).await;
     assert_eq!(failure.kind, PERMANENT);
-    assert!(failure.message.contains("more than 25000 bytes: raise response_limit"));
+    assert!(failure.message.contains("the response exceeds 25000 bytes: raise response_limit"));
     assert_eq!(failure.response.unwrap().len(), 1_024);
 
     let exact = Server::start(|_| response(200, &[], "y".repeat(25_000))).await;
@@ -159,7 +159,7 @@ async fn an_answer_without_an_end_is_cut() {
     assert_eq!(body(&done(&handler(fits), &job("{}")).await).len(), 25_000);
 }
 
-/// A server that reads a request and then sends exactly these bytes.
+/// Starts a server that reads a request and then sends exactly these bytes.
 async fn raw(bytes: Vec<u8>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -174,7 +174,7 @@ async fn raw(bytes: Vec<u8>) -> String {
 }
 
 #[tokio::test]
-async fn what_breaks_on_the_way_is_tried_again() {
+async fn connection_errors_are_retried() {
     let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let refused = format!("http://{}", nobody.local_addr().unwrap());
     drop(nobody);
@@ -182,11 +182,11 @@ async fn what_breaks_on_the_way_is_tried_again() {
     let silent = raw(Vec::new()).await;
     let foreign = raw(b"SSH-2.0-OpenSSH\r\n".to_vec()).await;
     for (url, expected) in [
-        (refused.as_str(), "no answer from"),
+        (refused.as_str(), "no response from"),
         (&cut, "broke off"),
-        (&silent, "no answer from"),
-        (&foreign, "no answer from"),
-        ("http://nowhere.invalid/", "no answer from nowhere.invalid"),
+        (&silent, "no response from"),
+        (&foreign, "no response from"),
+        ("http://nowhere.invalid/", "no response from nowhere.invalid"),
     ] {
         let failure = failed(&handler(options(url)), &job("{}")).await;
         assert_eq!(failure.kind, TRANSIENT, "{url}");
@@ -195,7 +195,7 @@ async fn what_breaks_on_the_way_is_tried_again() {
 }
 
 #[tokio::test]
-async fn a_call_that_nobody_waits_for_any_more_is_ended() {
+async fn dropping_a_call_closes_its_connection() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let handler = handler(options(&url));
@@ -220,9 +220,9 @@ fn an_address_whose_host_a_message_would_choose_is_refused() {
     }
 }
 
-/// Whatever comes back, there is an outcome, and it can be printed.
+/// Every response gives an outcome that can be printed.
 #[test]
-fn any_bytes_are_an_answer_or_none() {
+fn any_response_bytes_give_an_outcome() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let head = prop_oneof![
         Just("HTTP/1.1 200 OK\r\n\r\n"),

@@ -1,4 +1,4 @@
-//! From messages to requests, as a server sees them.
+//! Tests of the HTTP requests that messages turn into, as a server receives them.
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -104,17 +104,14 @@ async fn a_message_that_does_not_fit_is_a_dead_letter_that_names_the_field() {
         (r#"{"user": {}}"#, "url: {{user}} can't be filled: its value is a map"),
         (
             r#"{"user": ""}"#,
-            "url: {{user}} can't be filled: its value is empty, which would lead to another path",
+            "url: {{user}} can't be filled: its value is empty, which would change the path",
         ),
-        (
-            r#"{"user": ".."}"#,
-            "url: the message would lead to another path: a part of it is . or ..",
-        ),
+        (r#"{"user": ".."}"#, "url: a value from the message makes a path segment . or .."),
         (
             r#"{"user": "x", "a": "1\r\nx: y"}"#,
-            "headers.x-a: {{a}} can't be filled: its value has control characters, which no header field can hold",
+            "headers.x-a: {{a}} can't be filled: its value has control characters, which are not valid in a header field",
         ),
-        // What has a default needs no JSON; the address does.
+        // A template with a default needs no JSON; the URL does.
         ("<a/>", "url: {{user}} can't be filled: the message is not JSON"),
         ("", "url: {{user}} can't be filled: the message is not JSON"),
     ] {
@@ -129,7 +126,7 @@ async fn a_message_that_does_not_fit_is_a_dead_letter_that_names_the_field() {
 }
 
 #[tokio::test]
-async fn an_id_that_is_no_plain_text_is_still_a_key() {
+async fn an_id_that_is_not_ascii_is_still_an_idempotency_key() {
     let server = Server::answering(200, &[], "").await;
     let handler = handler(options(&server.url));
     for id in ["größe/7 {}", "a%b"] {
@@ -146,7 +143,7 @@ async fn an_id_that_is_no_plain_text_is_still_a_key() {
 }
 
 #[tokio::test]
-async fn credentials_are_sent_and_never_told() {
+async fn credentials_are_sent_and_never_shown() {
     let server = Server::start(|asked| {
         let said = format!(
             "what is {:?} and {:?}",
@@ -188,7 +185,7 @@ async fn credentials_are_sent_and_never_told() {
 }
 
 #[tokio::test]
-async fn a_token_that_ended_early_is_asked_for_again() {
+async fn a_token_that_expired_early_is_renewed() {
     let server = Server::start(|asked| match (asked.uri.as_str(), asked.header("authorization")) {
         ("/login", _) => response(200, &[], r#"{"access_token": "t-1", "expires_in": 3600}"#),
         _ => response(401, &[], "who are you?"),
@@ -213,10 +210,10 @@ async fn a_token_that_ended_early_is_asked_for_again() {
     assert_eq!(paths, ["/login", "/work", "/login", "/work"]);
 }
 
-/// Whatever a message holds, the server sees one request, whose parts are where the template put
-/// them.
+/// Whatever a message contains, the server receives one request with every value where the template
+/// put it.
 #[test]
-fn no_value_breaks_out_of_where_it_stands() {
+fn no_value_changes_the_structure_of_a_request() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let server = runtime.block_on(Server::answering(200, &[], ""));
     let mut options = options(&format!("{}/a/{{{{v}}}}/b?x={{{{v}}}}&y=1", server.url));

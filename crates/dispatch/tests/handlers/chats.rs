@@ -1,4 +1,4 @@
-//! Questions to models, as their providers see them.
+//! Tests of chat requests, as the providers receive them.
 
 use serde_json::{Value, json};
 use sluicegate_dispatch::handler::{
@@ -31,7 +31,7 @@ fn asking(provider: ChatProvider, base: &str) -> HttpOptions {
 }
 
 #[tokio::test]
-async fn a_question_goes_where_and_as_its_provider_wants() {
+async fn a_chat_request_has_the_form_of_its_provider() {
     for (provider, path, key, answer) in [
         (
             ChatProvider::OpenAi,
@@ -78,19 +78,19 @@ async fn a_question_goes_where_and_as_its_provider_wants() {
 }
 
 #[tokio::test]
-async fn a_model_that_says_nothing_is_not_asked_again() {
+async fn a_response_without_text_is_not_retried() {
     let blocked = r#"{"promptFeedback": {"blockReason": "SAFETY"}}"#;
     let server = Server::answering(200, &[], blocked).await;
     let failure =
         failed(&handler(asking(ChatProvider::Gemini, &server.url)), &job("{\"AnalysisId\":1}"))
             .await;
     assert_eq!(failure.kind, FailureKind::Permanent);
-    assert!(failure.message.ends_with("the model gave no text: SAFETY"), "{}", failure.message);
+    assert!(failure.message.ends_with("the model returned no text: SAFETY"), "{}", failure.message);
     assert_eq!(failure.response.as_deref(), Some(blocked));
 }
 
 #[tokio::test]
-async fn a_key_that_a_provider_repeats_is_not_told() {
+async fn an_api_key_in_a_response_is_not_shown() {
     let server = Server::start(|asked| {
         let said = format!("incorrect key: {}", asked.header("x-api-key").unwrap());
         response(401, &[], said)

@@ -1,4 +1,4 @@
-//! Programs at work.
+//! Tests of the command handler.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use sluicegate_http::upstream::Secret;
 
 use crate::support::{PERMANENT, TRANSIENT, body, done, failed, job};
 
-/// A program that is a script of a shell.
+/// A shell script as a program.
 fn sh(script: &str) -> CommandOptions {
     CommandOptions {
         program: "sh".to_owned(),
@@ -33,7 +33,7 @@ async fn the_message_comes_in_and_what_is_printed_is_the_result() {
 }
 
 #[tokio::test]
-async fn a_program_knows_its_job_and_little_else() {
+async fn a_program_gets_the_variables_of_its_job_and_few_others() {
     let mut options = sh("env | sort; pwd");
     options.env = vec![("API_KEY".to_owned(), Secret::Text("k3y-of-ours".to_owned()))];
     let folder = tempfile::tempdir().unwrap();
@@ -51,12 +51,12 @@ async fn a_program_knows_its_job_and_little_else() {
         assert!(lines.contains(&expected), "{lines:?}");
     }
     assert_eq!(lines.last(), folder.to_str().as_ref());
-    // Cargo sets many variables for its tests; a program gets none of them.
+    // Cargo sets many variables for its tests; the program gets none of them.
     assert!(!lines.iter().any(|line| line.starts_with("CARGO")), "{lines:?}");
 }
 
 #[tokio::test]
-async fn its_exit_code_says_what_to_do() {
+async fn the_exit_code_decides_the_outcome() {
     for (script, kind, message) in [
         ("exit 65", PERMANENT, "sh ended with exit status: 65"),
         ("exit 75", TRANSIENT, "sh ended with exit status: 75"),
@@ -73,7 +73,7 @@ async fn its_exit_code_says_what_to_do() {
 }
 
 #[tokio::test]
-async fn the_end_of_its_complaints_is_told_without_secrets() {
+async fn the_end_of_standard_error_is_shown_without_secrets() {
     let script = "i=0; while [ $i -lt 2000 ]; do echo line $i >&2; i=$((i+1)); done; echo \"key $KEY\" >&2; exit 1";
     let mut options = sh(script);
     options.env = vec![("KEY".to_owned(), Secret::Text("k3y-of-ours".to_owned()))];
@@ -84,12 +84,12 @@ async fn the_end_of_its_complaints_is_told_without_secrets() {
 }
 
 #[tokio::test]
-async fn a_program_that_is_not_there_is_no_fault_of_the_message() {
+async fn a_missing_program_is_a_transient_failure() {
     let failure =
         failed(&handler(CommandOptions { program: "./no-such".to_owned(), ..sh("") }), &job(""))
             .await;
     assert_eq!(failure.kind, TRANSIENT);
-    assert!(failure.message.starts_with("./no-such can't be run: "), "{}", failure.message);
+    assert!(failure.message.starts_with("can't run ./no-such: "), "{}", failure.message);
 }
 
 #[tokio::test]
@@ -97,7 +97,7 @@ async fn neither_input_nor_output_of_any_length_gets_stuck() {
     let long = vec![b'x'; 1 << 20];
     let echoed = done(&handler(sh("cat")), &job(long.clone())).await;
     assert_eq!(echoed.result.unwrap().body.len(), long.len());
-    // It need not read what it is given.
+    // A program need not read its input.
     assert_eq!(body(&done(&handler(sh("echo done")), &job(long)).await), "done\n");
 }
 
@@ -105,7 +105,7 @@ async fn neither_input_nor_output_of_any_length_gets_stuck() {
 async fn a_program_that_prints_without_end_is_stopped() {
     let failure = failed(&handler(sh("exec yes")), &job("")).await;
     assert_eq!(failure.kind, PERMANENT);
-    assert_eq!(failure.message, "sh printed more than 1048576 bytes: raise output_limit");
+    assert_eq!(failure.message, "the output of sh exceeds 1048576 bytes: raise output_limit");
 }
 
 #[tokio::test]
@@ -114,10 +114,10 @@ async fn a_type_with_a_nul_is_refused() {
     job.message.kind = Some("a\0b".to_owned());
     let failure = failed(&handler(sh("true")), &job).await;
     assert_eq!(failure.kind, PERMANENT);
-    assert_eq!(failure.message, "SLUICEGATE_JOB_TYPE would have a NUL in it");
+    assert_eq!(failure.message, "SLUICEGATE_JOB_TYPE contains a NUL byte");
 }
 
-/// Waits until a file has a line in it, and reads that.
+/// Waits until a file has a line, and returns it.
 async fn written(path: &Path) -> String {
     loop {
         match std::fs::read_to_string(path) {
@@ -127,14 +127,14 @@ async fn written(path: &Path) -> String {
     }
 }
 
-/// Whether a process runs, and is not only what is left of one that nobody has fetched.
+/// Returns true if a process runs and is not a zombie.
 fn runs(pid: &str) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
     state.is_some_and(|state| !"ZX".contains(state))
 }
 
-/// Waits until something does not hold any more.
+/// Waits until `holds` is false.
 async fn until_not(holds: impl Fn() -> bool) {
     let wait = async {
         while holds() {
@@ -145,7 +145,7 @@ async fn until_not(holds: impl Fn() -> bool) {
 }
 
 #[tokio::test]
-async fn a_program_that_nobody_waits_for_any_more_is_killed_with_all_that_it_started() {
+async fn dropping_a_call_kills_the_program_and_its_children() {
     let folder = tempfile::tempdir().unwrap();
     let mut options = sh("trap '' TERM HUP; sleep 1000 & echo $! > child; echo $$ > self; wait");
     options.dir = Some(folder.path().to_owned());
@@ -157,25 +157,25 @@ async fn a_program_that_nobody_waits_for_any_more_is_killed_with_all_that_it_sta
     running.abort();
     assert!(running.await.unwrap_err().is_cancelled());
     until_not(|| runs(&itself) || runs(&child)).await;
-    // Fetched, too: what stays in the table of processes fills it one day.
+    // Reaped, too: zombies would fill the process table.
     until_not(|| Path::new(&format!("/proc/{itself}")).exists()).await;
 }
 
 #[tokio::test]
-async fn what_a_program_leaves_behind_is_ended_and_does_not_keep_the_job() {
+async fn a_background_process_of_a_program_is_killed_and_does_not_delay_the_job() {
     let folder = tempfile::tempdir().unwrap();
     let mut options = sh("sleep 1000 & echo $! > child; echo done");
     options.dir = Some(folder.path().to_owned());
-    // The child holds the pipe open: nothing but its end ends the output.
+    // The child holds the pipe open, so the output ends only when the child ends.
     let done = done(&handler(options), &job("{}")).await;
     assert_eq!(body(&done), "done\n");
     let child = written(&folder.path().join("child")).await;
     until_not(|| runs(&child)).await;
 }
 
-/// The clock stands still, and jumps when nothing is left to do but to wait.
+/// Runs with paused time, which jumps ahead when all tasks wait.
 #[tokio::test(start_paused = true)]
-async fn a_process_that_left_the_group_does_not_keep_the_job() {
+async fn a_process_that_left_the_group_does_not_delay_the_job() {
     let folder = tempfile::tempdir().unwrap();
     let mut options = sh(
         "setsid sh -c 'echo $$ > child; exec sleep 1000' & while ! [ -s child ]; do :; done; echo done",

@@ -1,4 +1,4 @@
-//! Further messages that results call for.
+//! Tests of follow-up messages.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use sluicegate_template::JsonPath;
 
 use crate::support::{PERMANENT, done, failed, job, map, text, tree};
 
-/// A handler in Rust that always comes to this result.
+/// A handler that always returns this result.
 struct Results(String);
 
 impl Handler for Results {
@@ -52,7 +52,7 @@ fn bodies(sent: &[(String, Message)]) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn each_of_a_list_calls_for_a_message() {
+async fn each_item_of_a_list_gives_a_message() {
     let result = r#"{"repos": [{"name": "a", "id": 1}, {"name": "b", "id": 2}]}"#;
     let mut emit = each("repos");
     emit.body =
@@ -83,7 +83,7 @@ async fn without_a_body_the_item_or_the_result_is_sent() {
 }
 
 #[tokio::test]
-async fn a_condition_can_hold_it_back() {
+async fn a_condition_can_suppress_the_message() {
     for (result, count) in [
         (r#"{"next": "c-2"}"#, 1),
         (r#"{"next": 0}"#, 1),
@@ -101,7 +101,7 @@ async fn a_condition_can_hold_it_back() {
 }
 
 #[tokio::test]
-async fn the_same_run_again_sends_the_same_names() {
+async fn a_repeated_run_sends_the_same_ids() {
     let names = async |result: &str| {
         let sent = sent(&emitting(result, each(".")), &job("{}")).await;
         let names = sent.into_iter().map(|(_, message)| message.meta.job.to_string());
@@ -111,14 +111,14 @@ async fn the_same_run_again_sends_the_same_names() {
     assert_eq!(first, names(r#"["a", "b", "a"]"#).await);
     assert!(first.iter().all(|name| name.starts_with("a-17.")), "{first:?}");
     assert_eq!(first.iter().collect::<HashSet<_>>().len(), 3, "two that are alike stay two");
-    // A list that changed between two runs: what is the same keeps its name, and only that.
+    // The list changed between two runs: only unchanged items keep their ids.
     let changed = names(r#"["new", "b", "a"]"#).await;
     assert_eq!((&changed[1], &changed[2]), (&first[1], &first[0]));
     assert!(!first.contains(&changed[0]));
 }
 
 #[tokio::test]
-async fn names_of_generations_stay_names() {
+async fn ids_of_many_generations_stay_valid() {
     let handler = emitting(r#"["a"]"#, each("."));
     let mut parent = job("{}");
     let mut seen = HashSet::new();
@@ -130,18 +130,22 @@ async fn names_of_generations_stay_names() {
 }
 
 #[tokio::test]
-async fn what_can_not_be_sent_is_a_dead_letter_that_names_the_option() {
+async fn an_invalid_follow_up_message_names_the_option() {
     let mut without_member = each("repos");
     without_member.body = Some(tree("{{item.name}}"));
     let mut with_bad_id = each("repos");
     with_bad_id.id = Some(text("{{item.id}}"));
     let repos = r#"{"repos": [{"id": ""}]}"#;
     for (result, emit, expected) in [
-        (repos, each("gone"), "emit[0].each: the result has no list gone"),
-        ("no JSON", each("."), "emit[0].each: the result has no list ."),
+        (repos, each("gone"), "emit[0].each: the result has no list at gone"),
+        ("no JSON", each("."), "emit[0].each: the result has no list at ."),
         (repos, without_member, "emit[0].body: {{item.name}} can't be filled: it is missing"),
         (repos, with_bad_id, "emit[0].id: "),
-        ("no JSON", plain(), "emit[0].body: there is none, and the result is not JSON"),
+        (
+            "no JSON",
+            plain(),
+            "emit[0].body: not set, and the result is not JSON: set it, or return JSON",
+        ),
     ] {
         let failure = failed(&emitting(result, emit), &job("{}")).await;
         assert_eq!(failure.kind, PERMANENT);
@@ -150,7 +154,7 @@ async fn what_can_not_be_sent_is_a_dead_letter_that_names_the_option() {
 }
 
 #[tokio::test]
-async fn one_job_can_not_call_for_any_number_of_messages() {
+async fn the_number_of_messages_per_job_is_limited() {
     let numbers: Vec<_> = (0..10_001).collect();
     let failure = failed(&emitting(&json!(numbers).to_string(), each(".")), &job("{}")).await;
     assert!(failure.message.contains("more than 10000 messages"), "{}", failure.message);
@@ -159,7 +163,7 @@ async fn one_job_can_not_call_for_any_number_of_messages() {
         sent(&emitting(&json!(numbers).to_string(), each(".")), &job("{}")).await.len(),
         10_000
     );
-    // Small items, but each repeats a large message.
+    // Small items, but the body template repeats a large message in each.
     let mut emit = each(".");
     emit.body = Some(tree("{{message}}"));
     let large = json!("x".repeat(1 << 20)).to_string();

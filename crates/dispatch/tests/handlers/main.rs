@@ -1,4 +1,4 @@
-//! Handlers at work: real servers on this machine, real programs.
+//! Tests of handlers with real servers and real programs on this machine.
 
 #![allow(clippy::unwrap_used, reason = "in tests, a panic is the message")]
 

@@ -1,4 +1,4 @@
-//! A server that remembers what it was asked and answers what it is told to, and jobs for it.
+//! A fake HTTP server that records its requests, and jobs for handlers.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -19,16 +19,16 @@ use sluicegate_template::{Root, Text, Tree};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-/// What a server was asked.
+/// A request that the server received.
 #[derive(Clone, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct ReceivedRequest {
     pub(crate) method: Method,
     pub(crate) uri: String,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
 }
 
-impl Asked {
+impl ReceivedRequest {
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).map(|value| value.to_str().unwrap())
     }
@@ -41,14 +41,14 @@ impl Asked {
 /// A server on a port of its own.
 pub(crate) struct Server {
     pub(crate) url: String,
-    asked: Arc<Mutex<Vec<Asked>>>,
+    asked: Arc<Mutex<Vec<ReceivedRequest>>>,
     task: JoinHandle<()>,
 }
 
 impl Server {
-    /// A server that answers everybody with what `answer` makes of the request.
+    /// Starts a server that responds to every request with the result of `answer`.
     pub(crate) async fn start(
-        answer: impl Fn(&Asked) -> Response<Body> + Clone + Send + Sync + 'static,
+        answer: impl Fn(&ReceivedRequest) -> Response<Body> + Clone + Send + Sync + 'static,
     ) -> Self {
         let asked = Arc::new(Mutex::new(Vec::new()));
         let remembered = asked.clone();
@@ -56,7 +56,7 @@ impl Server {
             let (answer, remembered) = (answer.clone(), remembered.clone());
             async move {
                 let (head, body) = request.into_parts();
-                let asked = Asked {
+                let asked = ReceivedRequest {
                     method: head.method,
                     uri: head.uri.to_string(),
                     headers: head.headers,
@@ -72,7 +72,7 @@ impl Server {
         Self { url, asked, task }
     }
 
-    /// The same answer for everybody.
+    /// Starts a server that sends the same response to every request.
     pub(crate) async fn answering(
         status: u16,
         headers: &'static [(&'static str, &'static str)],
@@ -81,13 +81,13 @@ impl Server {
         Self::start(move |_| response(status, headers, body)).await
     }
 
-    /// What it was asked so far.
-    pub(crate) fn asked(&self) -> Vec<Asked> {
+    /// Returns all requests received so far.
+    pub(crate) fn asked(&self) -> Vec<ReceivedRequest> {
         self.asked.lock().unwrap().clone()
     }
 
-    /// The only thing that it was asked.
-    pub(crate) fn asked_once(&self) -> Asked {
+    /// Returns the only request received.
+    pub(crate) fn asked_once(&self) -> ReceivedRequest {
         let asked = self.asked();
         assert_eq!(asked.len(), 1, "{asked:?}");
         asked.into_iter().next().unwrap()
@@ -113,7 +113,7 @@ pub(crate) fn response(
     response
 }
 
-/// A call of this address with nothing special about it.
+/// Returns options for a plain call of this URL.
 pub(crate) fn options(url: &str) -> HttpOptions {
     HttpOptions {
         method: Method::POST,
@@ -144,12 +144,12 @@ pub(crate) fn tree(text: &str) -> Tree {
     Tree::text(text, Root::EACH).unwrap()
 }
 
-/// A map of a tree.
+/// Returns a template that is a map.
 pub(crate) fn map<const N: usize>(members: [(&str, &str); N]) -> Tree {
     Tree::Map(members.map(|(name, text)| (name.to_owned(), tree(text))).into())
 }
 
-/// A job with this body, the second attempt of `a-17` for openai.
+/// Returns a job with this body: the second attempt of `a-17` for openai.
 pub(crate) fn job(body: impl Into<Bytes>) -> Job {
     let id = JobId::try_from("a-17".to_owned()).unwrap();
     let mut message = Message::of_job(id, body).of_kind("crawl_org");

@@ -1,4 +1,4 @@
-//! Upstreams that are slow, dead, talk garbage, have no end; clients that go away.
+//! Tests with upstreams that are slow, dead or send invalid data, and with clients that disconnect.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ async fn an_upstream_that_is_dead_is_unreachable() {
 }
 
 #[tokio::test]
-async fn an_upstream_that_breaks_off_or_talks_garbage_is_broken() {
+async fn an_upstream_that_closes_early_or_sends_garbage_is_broken() {
     for garbage in ["", "SSH-2.0-OpenSSH_9.6\r\n", "HTTP/1.1 999999 X\r\n\r\n", "\0\0\0\0\0\0\0\0"]
     {
         let upstream = odd_upstream(move |mut stream: TcpStream| async move {
@@ -36,7 +36,7 @@ async fn an_upstream_that_breaks_off_or_talks_garbage_is_broken() {
 }
 
 #[tokio::test]
-async fn an_upstream_that_keeps_silent_is_given_up() {
+async fn an_upstream_that_does_not_answer_times_out() {
     let upstream = Upstream::start().await;
     let mut to = route(upstream.address);
     to.timeouts.first_byte = SHORT;
@@ -51,7 +51,7 @@ async fn an_upstream_that_keeps_silent_is_given_up() {
 }
 
 #[tokio::test]
-async fn an_answer_that_falls_silent_is_broken_off() {
+async fn a_response_that_stalls_is_aborted() {
     let upstream = odd_upstream(|mut stream: TcpStream| async move {
         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf").await;
         std::future::pending::<()>().await;
@@ -70,7 +70,7 @@ async fn an_answer_that_falls_silent_is_broken_off() {
 }
 
 #[tokio::test]
-async fn an_answer_without_end_ends_when_its_caller_goes_away() {
+async fn an_endless_response_ends_when_its_caller_disconnects() {
     let (ended, mut ends) = tokio::sync::mpsc::channel(1);
     let upstream = odd_upstream(move |mut stream: TcpStream| {
         let ended = ended.clone();
@@ -92,13 +92,13 @@ async fn an_answer_without_end_ends_when_its_caller_goes_away() {
 }
 
 #[tokio::test]
-async fn whoever_leaves_the_queue_sends_nothing() {
+async fn a_request_whose_client_disconnects_while_waiting_is_not_sent() {
     let upstream = Upstream::start().await;
     let proxy =
         Proxy::start(limited(upstream.address, "1/h", Duration::from_secs(3_600 * 2))).await;
     assert_eq!(proxy.get("/first").await.status, 200);
-    // One without a body, one whose body is here, one whose body is larger than all buffers on
-    // the way, one whose body is still to come.
+    // Requests without a body, with a complete body, with a body that is larger than all buffers on
+    // the way, and with a body that is not sent yet.
     let head = |more: &str| {
         format!("POST /left HTTP/1.1\r\nhost: a\r\nx-internal-token: {TOKEN}\r\n{more}\r\n\r\n")
     };
@@ -120,10 +120,10 @@ async fn whoever_leaves_the_queue_sends_nothing() {
 }
 
 #[tokio::test]
-async fn only_what_can_do_no_harm_is_sent_again_and_only_if_asked() {
+async fn only_idempotent_requests_are_retried_and_only_if_configured() {
     let tries = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let counted = tries.clone();
-    // Breaks off twice, then answers.
+    // Closes the connection twice, then responds.
     let upstream = odd_upstream(move |mut stream: TcpStream| {
         let number = counted.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
         async move {

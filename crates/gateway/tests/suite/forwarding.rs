@@ -1,4 +1,4 @@
-//! What passes, in both directions, and who is let in.
+//! Tests of forwarding in both directions, and of authentication.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ async fn a_request_and_its_answer_pass_unchanged() {
 }
 
 #[tokio::test]
-async fn an_upstream_with_a_path_takes_the_place_of_the_route() {
+async fn the_path_of_an_upstream_replaces_that_of_the_route() {
     let upstream = Upstream::start().await;
     let base = format!("http://{}/base", upstream.address);
     let mut to = route(base);
@@ -46,7 +46,7 @@ async fn an_upstream_with_a_path_takes_the_place_of_the_route() {
 }
 
 #[tokio::test]
-async fn only_who_has_a_token_is_let_in_and_the_upstream_never_sees_it() {
+async fn a_token_is_required_and_never_sent_to_the_upstream() {
     let upstream = Upstream::start().await;
     let proxy = Proxy::start(route(upstream.address)).await;
     let stranger = |token: &str| {
@@ -91,7 +91,7 @@ async fn a_leaked_token_is_replaced_without_a_restart() {
 }
 
 #[tokio::test]
-async fn credentials_are_added_in_the_place_of_the_callers() {
+async fn credentials_replace_those_of_the_caller() {
     let upstream = Upstream::start().await;
     let file = tempfile::NamedTempFile::new().expect("a file");
     std::fs::write(file.path(), "from a file\n").expect("written");
@@ -123,7 +123,7 @@ async fn credentials_are_added_in_the_place_of_the_callers() {
     }
 }
 
-/// A login that this address answers.
+/// Returns credentials that log in at this address.
 fn login_at(address: SocketAddr) -> Credentials {
     Credentials::Login(Box::new(Login {
         url: format!("http://{address}/login").parse().expect("an address"),
@@ -137,9 +137,9 @@ fn login_at(address: SocketAddr) -> Credentials {
     }))
 }
 
-/// A turn is good for a moment: those who wait for a login have none yet.
+/// A slot is valid only for a moment, so a request must not take one before its login.
 #[tokio::test]
-async fn a_login_comes_before_a_turn_is_taken() {
+async fn a_login_comes_before_a_slot_is_taken() {
     let upstream = Upstream::start().await;
     // The first login fails.
     let failed = Arc::new(std::sync::atomic::AtomicBool::new(false));
@@ -165,9 +165,9 @@ async fn a_login_comes_before_a_turn_is_taken() {
 }
 
 #[tokio::test]
-async fn a_login_is_kept_and_made_anew_when_it_is_refused() {
+async fn a_login_is_cached_and_repeated_when_the_upstream_rejects_it() {
     let upstream = Upstream::start().await;
-    // A login that counts how often it was asked.
+    // A login server that counts its requests.
     let asked = Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let counted = asked.clone();
     let login = odd_upstream(move |mut stream: TcpStream| {
@@ -179,7 +179,7 @@ async fn a_login_is_kept_and_made_anew_when_it_is_refused() {
                 body.len()
             );
             let _ = stream.write_all(answer.as_bytes()).await;
-            // What was sent is still to be read: closing now would reset the connection.
+            // Read the rest of the request: closing before would reset the connection.
             let _ = stream.read(&mut [0; 1024]).await;
         }
     })
@@ -197,7 +197,7 @@ async fn a_login_is_kept_and_made_anew_when_it_is_refused() {
 }
 
 #[tokio::test]
-async fn what_a_route_does_not_take_is_refused_before_it_costs_anything() {
+async fn requests_that_a_route_does_not_allow_are_rejected_without_a_charge() {
     let upstream = Upstream::start().await;
     let mut to = route(upstream.address);
     to.methods = vec![axum::http::Method::POST];
@@ -227,7 +227,7 @@ async fn the_probes_are_on_the_gateways_own_port() {
 }
 
 #[tokio::test]
-async fn a_connection_is_taken_over_only_where_that_is_wanted() {
+async fn a_connection_is_upgraded_only_where_the_route_allows_it() {
     let upstream = odd_upstream(|mut stream: TcpStream| async move {
         let agreed =
             b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n";

@@ -1,16 +1,16 @@
-//! Requests that proxies have been known to disagree about: whatever is sent, an upstream sees
-//! whole requests that the gateway meant, or none.
+//! Tests of ambiguous requests, which proxies interpret differently: an upstream receives only
+//! whole requests that the gateway meant to send, or none.
 
 use crate::support::{Proxy, TOKEN, Upstream, route};
 
-/// What is sent, with `TOKEN` for the header field of the token; the status of the first answer,
-/// or none if the connection is just closed; how many requests the upstream may see at most.
+/// Raw request with `TOKEN` in place of the token's header field; status of the first response,
+/// empty if the connection is just closed; maximum number of requests that the upstream receives.
 const CORPUS: [(&str, &str, usize); 26] = [
-    // Absolute form, CONNECT, odd targets.
+    // Absolute form, CONNECT, invalid targets.
     ("GET http://evil/ HTTP/1.1\r\nhost: a\r\nTOKEN\r\n\r\n", "400", 0),
     ("CONNECT evil:443 HTTP/1.1\r\nhost: a\r\nTOKEN\r\n\r\n", "400", 0),
     ("OPTIONS * HTTP/1.1\r\nhost: a\r\nTOKEN\r\n\r\n", "400", 0),
-    // Transfer-Encoding that is not just chunked.
+    // Transfer-Encoding other than chunked.
     (
         "POST / HTTP/1.1\r\nhost: a\r\nTOKEN\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
         "400",
@@ -51,7 +51,7 @@ const CORPUS: [(&str, &str, usize); 26] = [
         "400",
         0,
     ),
-    // Both lengths, in both orders, and what could hide one of them.
+    // Both lengths, in both orders, and tricks to hide one of them.
     (
         "POST / HTTP/1.1\r\nhost: a\r\nTOKEN\r\ncontent-length: 6\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\nGET /smuggled HTTP/1.1\r\nhost: a\r\nTOKEN\r\n\r\n",
         "400",
@@ -82,7 +82,7 @@ const CORPUS: [(&str, &str, usize); 26] = [
         "400",
         0,
     ),
-    // Lengths that contradict each other, or are none.
+    // Lengths that contradict each other or are invalid.
     (
         "POST / HTTP/1.1\r\nhost: a\r\nTOKEN\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nxx",
         "400",
@@ -91,7 +91,7 @@ const CORPUS: [(&str, &str, usize); 26] = [
     ("POST / HTTP/1.1\r\nhost: a\r\nTOKEN\r\ncontent-length: +1\r\n\r\nx", "400", 0),
     ("POST / HTTP/1.1\r\nhost: a\r\nTOKEN\r\ncontent-length: 0x1\r\n\r\nx", "400", 0),
     ("POST / HTTP/1.1\r\nhost: a\r\nTOKEN\r\ncontent-length: 1, 2\r\n\r\nxx", "400", 0),
-    // Names and lines that are none.
+    // Invalid names and lines.
     ("GET / HTTP/1.1\r\nhost: a\r\nTOKEN\r\nbad name: x\r\n\r\n", "400", 0),
     ("GET / HTTP/1.1\r\nhost: a\r\nTOKEN\r\n folded: x\r\n\r\n", "400", 0),
     ("GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\nTOKEN\r\n\r\n", "400", 0),
@@ -141,7 +141,7 @@ async fn a_request_with_two_lengths_is_refused_behind_those_that_have_one() {
 }
 
 #[tokio::test]
-async fn chunks_that_are_none_end_the_request() {
+async fn invalid_chunks_end_the_request() {
     let upstream = Upstream::start().await;
     let proxy = Proxy::start(route(upstream.address)).await;
     for chunks in

@@ -1,4 +1,4 @@
-//! Limits on the way: refused, paced, given back, learned.
+//! Tests of limits: rejected, paced, refunded and learned.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::support::{Proxy, Upstream, limited, options, route, soon};
 const DEPTH: &str = r#"sluicegate_gateway_queue_depth{gateway="test",route="all"}"#;
 
 #[tokio::test]
-async fn without_a_queue_what_is_over_the_limit_is_refused_with_the_time_to_come_back() {
+async fn without_a_queue_requests_over_the_limit_get_429_with_retry_after() {
     let upstream = Upstream::start().await;
     let proxy = Proxy::start(limited(upstream.address, "3/h", Duration::ZERO)).await;
     for _ in 0..3 {
@@ -51,7 +51,7 @@ async fn a_wait_that_is_too_long_is_refused_at_once() {
 }
 
 #[tokio::test]
-async fn limits_of_whoever_asks_apply_as_well() {
+async fn limits_of_the_caller_apply_as_well() {
     let upstream = Upstream::start().await;
     let tenant = Rule::new("TENANT", ["2/h".parse().expect("a limit")]).per(&["tenantId"]);
     let caller = Rule::new("CALLER", ["5/h".parse().expect("a limit")]).per(&[CALLER]);
@@ -75,7 +75,7 @@ async fn limits_of_whoever_asks_apply_as_well() {
 }
 
 #[tokio::test]
-async fn only_answers_that_are_fine_count_where_that_is_asked_for() {
+async fn with_count_if_ok_only_successful_responses_count() {
     let upstream = Upstream::start().await;
     for (count_if_ok, expected) in [(true, 200), (false, 429)] {
         let mut to = limited(upstream.address, "1/h", Duration::ZERO);
@@ -87,7 +87,7 @@ async fn only_answers_that_are_fine_count_where_that_is_asked_for() {
 }
 
 #[tokio::test]
-async fn a_request_that_never_left_is_given_back() {
+async fn a_request_that_was_never_sent_is_refunded() {
     let mut to = limited("127.0.0.1:1", "1/h", Duration::from_secs(1));
     to.count_if_ok = true;
     let proxy = Proxy::start(to).await;
@@ -97,7 +97,7 @@ async fn a_request_that_never_left_is_given_back() {
 }
 
 #[tokio::test]
-async fn what_the_upstream_says_of_its_limits_holds_for_all() {
+async fn a_pause_that_the_upstream_asks_for_holds_for_all_requests() {
     let upstream = Upstream::start().await;
     let learn = Some(LearnOptions { below: 100, pause_max: Span::from_secs(3_600) });
     for (path, field, value) in [
@@ -118,7 +118,7 @@ async fn what_the_upstream_says_of_its_limits_holds_for_all() {
         assert!((300..=316).contains(&retry), "{retry}");
         assert_eq!(upstream.count(), before);
     }
-    // Without learning, an answer is an answer.
+    // Without learning, a 429 is passed on like any other response.
     let proxy = Proxy::start(limited(upstream.address, "100/s", Duration::ZERO)).await;
     let said = proxy.request("GET", "/status/429").header("x-answer-retry-after", "300");
     assert_eq!(proxy.send(said, "").await.status, 429);
@@ -133,12 +133,12 @@ async fn a_hint_in_the_body_is_read_and_passed_on() {
     let proxy = Proxy::start(to).await;
     let answer = proxy.send(proxy.request("GET", "/status/429"), "").await;
     assert_eq!((answer.status, answer.text()), (429, "said so"));
-    // It named no time: a second.
+    // The response names no time: the pause is one second.
     assert_eq!(proxy.get("/").await.headers["retry-after"], "2");
 }
 
 #[tokio::test]
-async fn slots_are_given_back_when_the_answer_has_ended() {
+async fn slots_are_released_at_the_end_of_the_response() {
     let upstream = Upstream::start().await;
     let proxy = Proxy::start(limited(upstream.address, "1 concurrent", Duration::ZERO)).await;
     let (first, second) = tokio::join!(proxy.get("/held"), async {
@@ -148,6 +148,6 @@ async fn slots_are_given_back_when_the_answer_has_ended() {
         second
     });
     assert_eq!((first.status, second.status), (200, 429));
-    // The slot is given back by a task of its own.
+    // A separate task releases the slot.
     soon(async { while proxy.get("/").await.status != 200 {} }).await;
 }

@@ -1,5 +1,4 @@
-//! A gateway on a real socket, before real upstreams: what passes, what does not, and what is left
-//! when one side misbehaves.
+//! Tests of a gateway on a real socket with real upstreams: forwarding, limits and faults.
 
 mod faults;
 mod forwarding;

@@ -1,4 +1,4 @@
-//! Upstreams that remember what they saw, a gateway before them, and clients.
+//! Fake upstreams that record their requests, a running gateway, and clients.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -34,33 +34,44 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) const TOKEN: &str = "a-token-of-sixteen-letters";
 
-/// What must happen, or the test fails.
+/// Waits for a future; fails the test after 30 seconds.
 pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(30), future).await.expect("it should have happened")
 }
 
-/// A request as an upstream saw it.
+/// Waits until `holds` returns true.
+pub(crate) async fn eventually(holds: impl Fn() -> bool) {
+    soon(async {
+        let mut again = tokio::time::interval(Duration::from_millis(5));
+        while !holds() {
+            again.tick().await;
+        }
+    })
+    .await;
+}
+
+/// A request that an upstream received.
 #[derive(Clone, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct SeenRequest {
     pub(crate) method: String,
     pub(crate) uri: String,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
 }
 
-impl Seen {
+impl SeenRequest {
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).map(|value| value.to_str().expect("text"))
     }
 }
 
-/// An upstream that does what the path says: `/status/429`, `/held`, `/bytes/1000000`, `/answer`
-/// with `x-answer-…` fields that it sends back.
+/// An upstream that responds by the path: `/status/429`, `/held`, `/bytes/1000000`, `/answer` with
+/// `x-answer-…` fields that it sends back.
 #[derive(Clone)]
 pub(crate) struct Upstream {
     pub(crate) address: SocketAddr,
-    pub(crate) seen: Arc<Mutex<Vec<Seen>>>,
-    /// `/held` answers when there is a permit.
+    pub(crate) seen: Arc<Mutex<Vec<SeenRequest>>>,
+    /// Permits for `/held`; it responds when it gets one.
     pub(crate) held: Arc<Semaphore>,
 }
 
@@ -93,7 +104,7 @@ impl Upstream {
                 response = response.header(name, value);
             }
         }
-        let seen = Seen {
+        let seen = SeenRequest {
             method: parts.method.to_string(),
             uri: parts.uri.to_string(),
             headers: parts.headers,
@@ -126,12 +137,12 @@ impl Upstream {
         self.seen.lock().expect("the lock").len()
     }
 
-    pub(crate) fn last(&self) -> Seen {
+    pub(crate) fn last(&self) -> SeenRequest {
         self.seen.lock().expect("the lock").last().expect("a request").clone()
     }
 }
 
-/// An upstream that reads the head of a request and then does what `act` does.
+/// Starts an upstream that reads the head of a request and then runs `act`.
 pub(crate) async fn odd_upstream<F: Future<Output = ()> + Send>(
     act: impl Fn(TcpStream) -> F + Send + Sync + 'static,
 ) -> SocketAddr {
@@ -157,7 +168,7 @@ pub(crate) async fn odd_upstream<F: Future<Output = ()> + Send>(
     address
 }
 
-/// A route to an upstream that takes everything and limits nothing.
+/// Returns a route to an upstream that accepts every request and has no limits.
 pub(crate) fn route(upstream: impl std::fmt::Display) -> Route {
     let upstream = upstream.to_string();
     let upstream = if upstream.contains("://") { upstream } else { format!("http://{upstream}") };
@@ -188,7 +199,7 @@ pub(crate) fn route(upstream: impl std::fmt::Display) -> Route {
     }
 }
 
-/// The same, limited.
+/// Returns the same route with a limit.
 pub(crate) fn limited(upstream: impl std::fmt::Display, limit: &str, wait: Duration) -> Route {
     Route {
         limits: vec![limit.parse().expect("a limit")],
@@ -223,7 +234,7 @@ pub(crate) struct Proxy {
     client: Client<HttpConnector, Full<Bytes>>,
 }
 
-/// An answer, read to its end.
+/// A response with its whole body.
 #[derive(Clone, Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -236,7 +247,7 @@ impl Answer {
         std::str::from_utf8(&self.body).expect("text")
     }
 
-    /// The code of a refusal.
+    /// Returns the error code of a rejection.
     pub(crate) fn code(&self) -> String {
         assert_eq!(self.headers["content-type"], "application/json", "{}", self.text());
         let answer: serde_json::Value = serde_json::from_slice(&self.body).expect("JSON");
@@ -281,7 +292,7 @@ impl Proxy {
         Self { address, gateway, metrics, client }
     }
 
-    /// A request with a good token.
+    /// Returns a request builder with a valid token.
     pub(crate) fn request(&self, method: &str, path: &str) -> axum::http::request::Builder {
         let uri = format!("http://{}{path}", self.address);
         axum::http::Request::builder().method(method).uri(uri).header("x-internal-token", TOKEN)
@@ -303,7 +314,7 @@ impl Proxy {
         self.send(self.request("GET", path), "").await
     }
 
-    /// Sends bytes as they are; returns what comes back until the connection ends or goes quiet.
+    /// Sends raw bytes; returns the response until the connection ends or is idle.
     pub(crate) async fn raw(&self, bytes: &[u8]) -> String {
         let mut stream = TcpStream::connect(self.address).await.expect("a connection");
         stream.write_all(bytes).await.expect("written");
@@ -317,7 +328,7 @@ impl Proxy {
         String::from_utf8_lossy(&answer).into_owned()
     }
 
-    /// The value of a metric, 0 if it is not there.
+    /// Returns the value of a metric; 0 if it does not exist.
     pub(crate) fn metric(&self, name: &str) -> f64 {
         let registry = prometheus::Registry::new();
         self.metrics.register(&registry).expect("registered");

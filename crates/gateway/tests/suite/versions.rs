@@ -1,4 +1,4 @@
-//! HTTP/1.1 and 2, on both sides, in the clear and encrypted.
+//! Tests of HTTP/1.1 and HTTP/2 on both sides, with and without TLS.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ async fn http2_is_spoken_on_both_sides() {
     });
     soon(futures_util::future::join_all(many.collect::<Vec<_>>())).await;
     assert_eq!(upstream.count(), 50);
-    // In HTTP/2 the host is not a field but part of the address.
+    // In HTTP/2 the host is not a header field but part of the target.
     assert!(upstream.last().uri.starts_with("http://"), "{}", upstream.last().uri);
 }
 

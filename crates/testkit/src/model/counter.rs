@@ -1,4 +1,5 @@
-//! One counter of the model: every use, and the definition of each limit over them.
+//! [`Counter`]: one counter of the model, with every use and the definition of each limit over
+//! them.
 
 use std::collections::BTreeMap;
 
@@ -11,15 +12,16 @@ use sluicegate_core::time::{Span, Timestamp};
 #[derive(Clone, Debug, Default)]
 pub(super) struct Counter {
     uses: Vec<Use>,
-    /// What was given back of the uses of an instant without saying whose; never more than there is.
+    /// Amount refunded of the uses at a time, without reference to a single use; never more than
+    /// there is.
     refunded: BTreeMap<Timestamp, u64>,
-    /// For a bucket: when all that was poured in has drained.
+    /// For a bucket: time at which everything has drained.
     empty_at_ns: u128,
-    /// For a bucket: the latest instant at which something was or will be poured in.
+    /// For a bucket: latest time of any charge, bookings included.
     latest: Timestamp,
-    /// For a bucket: all that was given back.
+    /// For a bucket: total amount refunded.
     given_back_ns: u128,
-    /// Uses that are given back by themselves, with when.
+    /// Uses that are refunded automatically, with their times.
     pub(super) due: Vec<(Timestamp, u64)>,
     pub(super) reset_at: Option<Timestamp>,
 }
@@ -27,18 +29,19 @@ pub(super) struct Counter {
 #[derive(Clone, Copy, Debug)]
 struct Use {
     serial: u64,
-    /// The latest instant at which it may be used, rounded as its window rounds; for a lease and
-    /// for a calendar period the end.
+    /// Latest time at which it may be used, rounded like its window; for a lease and a calendar
+    /// period, its end.
     score: Timestamp,
     amount: u64,
-    /// For a bucket: when this use has drained unless more is given back, and how fast.
+    /// For a bucket: time at which this use has drained unless more is refunded, and its drain
+    /// rate.
     drained_at_ns: u128,
     given_back_ns: u128,
     drain_ns: u64,
     grain: u64,
 }
 
-/// The end of the hundredth of a window that holds `at`.
+/// Returns the end of the hundredth of a window that contains `at`.
 fn slice(window: Span, at: Timestamp) -> Timestamp {
     let grain = window.as_micros() / 100;
     let into = at.as_micros() % grain;
@@ -54,25 +57,26 @@ fn cost_ns(drain_ns: u64, grain: u64, amount: u64) -> u128 {
 }
 
 impl Counter {
-    /// Forgets everything.
+    /// Removes all usage.
     pub(super) fn reset(&mut self, now: Timestamp) {
         *self = Self { reset_at: Some(now), ..Self::default() };
     }
 
-    /// Leaves no room before `until`, in a bucket.
+    /// Closes a bucket until `until`.
     pub(super) fn close(&mut self, until: Timestamp) {
         self.empty_at_ns = self.empty_at_ns.max(nanos(until));
         self.latest = self.latest.max(until);
     }
 
-    /// The amount of all uses whose instant `counts`.
+    /// Returns the amount of all uses whose time `counts`.
     fn sum(&self, counts: impl Fn(Timestamp) -> bool) -> u64 {
         let used = self.uses.iter().filter(|used| counts(used.score)).map(|used| used.amount);
         let refunded = self.refunded.iter().filter(|(score, _)| counts(**score));
         used.sum::<u64>() - refunded.map(|(_, amount)| amount).sum::<u64>()
     }
 
-    /// Whether `need` fit at `at` under limit number `limit`: the definition of each limit.
+    /// Returns true if `need` fits at `at` under limit number `limit`: the definition of each
+    /// limit.
     fn fits_limit(
         &self,
         meter: &Meter<'_>,
@@ -110,7 +114,7 @@ impl Counter {
         })
     }
 
-    /// Tries `from` and then every instant at which something leaves.
+    /// Tries `from` and then every time at which usage leaves.
     pub(super) fn earliest(
         &self,
         meter: &Meter<'_>,
@@ -140,7 +144,7 @@ impl Counter {
         earliest
     }
 
-    /// Every instant at which something leaves.
+    /// Returns every time at which usage leaves.
     fn instants(&self, meter: &Meter<'_>, limit: usize, need: u64) -> Vec<Timestamp> {
         let scores = || self.uses.iter().map(|used| used.score);
         match meter {
@@ -213,7 +217,7 @@ impl Counter {
         how
     }
 
-    /// Takes `amount` out of a use; of a bucket only what has not drained.
+    /// Refunds `amount` of a use; of a bucket only the part that has not drained.
     pub(super) fn give_back(&mut self, serial: u64, amount: u64, now: Timestamp) {
         let Some(used) = self.uses.iter_mut().find(|used| used.serial == serial) else {
             return;
@@ -230,7 +234,8 @@ impl Counter {
         }
     }
 
-    /// Takes `amount` out of a bucket, of what will have drained by `drained_at_ns` and has not yet.
+    /// Refunds `amount` of a bucket: the part that drains by `drained_at_ns` and has not drained
+    /// yet.
     fn drain(
         &mut self,
         drain_ns: u64,
@@ -245,7 +250,7 @@ impl Counter {
         self.given_back_ns += back;
     }
 
-    /// Takes up to `amount` back out of what counts at `now`, the oldest first.
+    /// Refunds up to `amount` of the usage at `now`, the oldest first.
     pub(super) fn refund(&mut self, meter: &Meter<'_>, now: Timestamp, mut amount: u64) {
         let (from, until) = match meter {
             Meter::Log(_) => (now - meter.window(), now),
@@ -278,7 +283,7 @@ impl Counter {
         }
     }
 
-    /// Moves the end of a lease, or ends it by removing it.
+    /// Moves the end of a lease, or removes the lease.
     pub(super) fn lease(&mut self, serial: u64, until: Option<Timestamp>) {
         match until {
             Some(until) => {
@@ -290,7 +295,7 @@ impl Counter {
         }
     }
 
-    /// Whether a use is there.
+    /// Returns true if a use exists.
     pub(super) fn has(&self, serial: u64) -> bool {
         self.uses.iter().any(|used| used.serial == serial)
     }

@@ -1,4 +1,4 @@
-//! What happens to an admission afterwards, by the table of [`sluicegate_core::store`].
+//! The operations on an existing admission, by the table of [`sluicegate_core::store`].
 
 use super::{How, Model, Part, Record, State, Used};
 use sluicegate_core::algorithm::EarliestStart;
@@ -97,7 +97,7 @@ impl Model {
         }
     }
 
-    /// Whether an admission that was given leases still has all of them.
+    /// Returns true if an admission with leases still holds all of them.
     pub(super) fn holds_leases(&self, record: &Record, now: Timestamp) -> bool {
         let mut leases = record.uses.iter().filter(|used| used.lease().is_some()).peekable();
         leases.peek().is_some()
@@ -107,7 +107,7 @@ impl Model {
             })
     }
 
-    /// Whether every gate of a plan is open.
+    /// Returns true if every gate of a plan is open.
     fn is_open(&self, plan: &Plan<'_>, now: Timestamp) -> bool {
         plan.gates().all(|(_, gate)| {
             let counter = self.counters.get(&(gate.key.to_string(), gate.meter.kind()));
@@ -281,13 +281,13 @@ impl Model {
         until.map(|until| Renewal { at: now, until }).ok_or(Error::Unknown)
     }
 
-    /// Whether the counter of a use was reset since.
+    /// Returns true if the counter of a use was reset since.
     fn forgotten(&self, used: &Used) -> bool {
         let counter = self.counters.get(&used.counter);
         counter.and_then(|counter| counter.reset_at).is_some_and(|reset| used.at <= reset)
     }
 
-    /// Gives back all that a record has charged and that was not given back by itself.
+    /// Refunds all charges of a record that were not refunded automatically.
     fn give_back_all(&mut self, record: &Record, now: Timestamp) {
         for used in &record.uses {
             let forgotten = self.forgotten(used);

@@ -1,9 +1,10 @@
-//! The model: what the [store port](sluicegate_core::store) means, written to be obviously right.
+//! [`Model`]: the meaning of the [store port](sluicegate_core::store), written to be obviously
+//! right.
 //!
-//! It keeps every use that was ever written, forgets nothing, and finds the first instant that
-//! fits by trying every instant at which something leaves, straight from the definition of each
-//! limit. It shares no code with [`sluicegate_core::algorithm`] but the numbers of a quota. Random operations
-//! must get the same answers from it, from memory and from Redis.
+//! It keeps every use ever written, and finds the first time that fits by trying every time at
+//! which usage leaves, straight from the definition of each limit. It shares no code with
+//! [`sluicegate_core::algorithm`] except the numbers of a quota. Random operations must get the
+//! same results from the model, from the memory store and from Redis.
 
 mod counter;
 mod lifecycle;
@@ -20,7 +21,7 @@ use sluicegate_core::query::Cost;
 use sluicegate_core::store::{Error, GateClosure, Usage, kept_until};
 use sluicegate_core::time::{Span, Timestamp};
 
-/// Usage, as a plain value. Time is an argument and must not go back.
+/// The usage of all keys, as a plain value. Time is an argument and must not go back.
 #[derive(Clone, Debug, Default)]
 pub struct Model {
     counters: BTreeMap<CounterName, Counter>,
@@ -28,14 +29,14 @@ pub struct Model {
     serial: u64,
 }
 
-/// A key and the kind of its meter.
+/// Key of a counter and the kind of its meter.
 type CounterName = (String, u8);
 
 #[derive(Clone, Debug)]
 struct Record {
     state: State,
     fingerprint: u64,
-    /// Of what the caller stated.
+    /// Hash of the cost that the caller stated.
     stated: u64,
     start: Timestamp,
     slack: Span,
@@ -71,7 +72,7 @@ struct Used {
     how: How,
 }
 
-/// What it takes to charge more of the same later.
+/// The parameters needed to charge more of the same later.
 #[derive(Clone, Copy, Debug)]
 enum How {
     Log,
@@ -107,7 +108,7 @@ impl Record {
     }
 }
 
-/// Which charges of a plan are meant.
+/// The part of a plan's charges to process.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Part {
     All,
@@ -265,7 +266,7 @@ impl Model {
         GateClosure { at: now, until }
     }
 
-    /// Drops records whose time is over and gives back what is due.
+    /// Drops expired records and makes automatic refunds that are due.
     fn advance(&mut self, now: Timestamp) {
         self.records.retain(|_, record| record.expires > now);
         for counter in self.counters.values_mut() {
@@ -273,7 +274,7 @@ impl Model {
         }
     }
 
-    /// The record of an id, unless it has lapsed.
+    /// Returns the record of an id, unless it has lapsed.
     fn known(&self, id: Id) -> Option<&Record> {
         self.records.get(&id).filter(|record| record.state != State::Lapsed)
     }
@@ -292,7 +293,7 @@ impl Model {
         })
     }
 
-    /// The shadow charges that do not fit at `start`.
+    /// Returns the shadow charges that do not fit at `start`.
     fn shadowed(&self, plan: &Plan<'_>, start: Timestamp, slack: Span) -> Vec<u16> {
         let empty = Counter::default();
         let charges = (0..).zip(plan.charges()).filter(|(_, charge)| charge.shadow());
@@ -338,8 +339,7 @@ impl Model {
         (uses, shadowed)
     }
 
-    /// A record in the place of one that has lapsed, if there is one: whoever was told to go is
-    /// remembered for as long as before.
+    /// Creates a record. If it replaces a lapsed one, it keeps its claimants for as long as before.
     fn record(&self, plan: &Plan<'_>, state: State, start: Timestamp, uses: Vec<Used>) -> Record {
         let lapsed = self.records.get(&plan.id.id);
         Record {
@@ -359,7 +359,7 @@ impl Model {
         }
     }
 
-    /// Starts the hold of a record, and of every use that is given back at its end.
+    /// Starts the hold of a record, and of every use that is refunded at its end.
     fn hold(&mut self, plan: &Plan<'_>, record: &mut Record, now: Timestamp) {
         let Some(ttl) = plan.hold else { return };
         record.hold = Some((ttl, now + ttl));

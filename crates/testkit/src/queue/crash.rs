@@ -1,9 +1,9 @@
-//! Processes that are killed (`kill -9`) at every step of a message's way from one queue to the
-//! next.
+//! Crash tests: a process is killed (`kill -9`) at every step of forwarding a message from one
+//! queue to another.
 //!
-//! A test of an adapter starts itself again as a child with [`VARIABLE`] set; the child passes
-//! messages on until it reaches its step, and kills itself there. Nothing may be lost, and what is
-//! there twice bears the same name twice.
+//! A test of an adapter starts itself again as a child process with [`VARIABLE`] set. The child
+//! forwards messages until it reaches its step, and kills itself there. No message may be lost, and
+//! duplicates must have the same id.
 
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt as _;
@@ -19,19 +19,19 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-/// What tells a child its place: `address step count`.
+/// Environment variable that tells a child its broker and step: `address step count`.
 const VARIABLE: &str = "SLUICEGATE_CRASH";
-/// How many messages a child finds, more than it passes on before it dies.
+/// Number of messages per child, more than it forwards before it dies.
 const JOBS: usize = 4;
-/// How often a child dies, in the short form.
+/// Number of killed children in the short form of the test.
 const KILLS: usize = 52;
-/// How long a child may hold a message, however slow the machine is; what it holds when it dies
-/// comes back after that.
+/// Visibility timeout: long enough for a child on a slow machine. A message that a child held when
+/// it died is redelivered after it.
 const VISIBILITY: Span = Span::from_secs(10);
-/// How long nothing may happen before it is clear that nothing will.
-const PATIENCE: Duration = Duration::from_secs(90);
+/// Maximum idle time after which the test concludes that nothing more will arrive.
+const IDLE_MAX: Duration = Duration::from_secs(90);
 
-/// The queues of a matrix, on a broker.
+/// Returns the source and target queues on a broker.
 fn queues(broker: &Arc<dyn Broker>) -> [Queue; 2] {
     let open = |name: &str| {
         let options = Options { visibility: VISIBILITY, ..Options::default() };
@@ -40,7 +40,8 @@ fn queues(broker: &Arc<dyn Broker>) -> [Queue; 2] {
     [open("crash-source"), open("crash-target")]
 }
 
-/// The child: passes messages on until it dies. Returns at once if this process is none.
+/// Runs the child: forwards messages until it dies. Returns false at once if this process is not a
+/// child.
 pub async fn child<F: Future<Output = Arc<dyn Broker>>>(connect: impl Fn(String) -> F) -> bool {
     let Ok(place) = std::env::var(VARIABLE) else { return false };
     let mut words = place.split(' ');
@@ -49,9 +50,9 @@ pub async fn child<F: Future<Output = Arc<dyn Broker>>>(connect: impl Fn(String)
     let [source, target] = queues(&connect(address).await);
     let mut consumer = source.consume(1).await.expect("a consumer");
     let left = AtomicU32::new(count.parse().expect("a number"));
-    tracing::subscriber::set_global_default(Dying { step, left }).expect("the only one");
-    // One that finds nothing to die of ends, and its parent sees that it was not killed.
-    while let Ok(received) = tokio::time::timeout(PATIENCE, consumer.receive(1)).await {
+    tracing::subscriber::set_global_default(KillAtStep { step, left }).expect("the only one");
+    // A child that never reaches its step ends, and the parent sees that it was not killed.
+    while let Ok(received) = tokio::time::timeout(IDLE_MAX, consumer.receive(1)).await {
         for delivery in received.expect("received") {
             delivery.forward(&target, DeliveryTime::Now).await.expect("forwarded");
         }
@@ -59,8 +60,8 @@ pub async fn child<F: Future<Output = Arc<dyn Broker>>>(connect: impl Fn(String)
     true
 }
 
-/// The parent: kills children at every step, and then counts. `test` is the test that calls
-/// [`child`].
+/// Runs the parent: kills children at every step and then counts messages. `test` is the name of
+/// the test that calls [`child`].
 pub async fn nothing_is_lost(broker: Arc<dyn Broker>, address: &str, test: &str) {
     let kills = if crate::long() { KILLS * 10 } else { KILLS };
     let queues = queues(&broker);
@@ -84,7 +85,7 @@ pub async fn nothing_is_lost(broker: Arc<dyn Broker>, address: &str, test: &str)
     let lost = sent.iter().filter(|job| !arrived.contains_key(*job)).count();
     assert_eq!(lost, 0, "of {} jobs", sent.len());
     let twice: usize = arrived.values().map(|copies| copies.len() - 1).sum();
-    // One message is under way when a process dies.
+    // At most one message is in flight when a process dies.
     let bound = if target.capabilities().atomic_relay { 0 } else { kills };
     assert!(twice <= bound, "{twice} duplicates by {kills} kills");
     for copies in arrived.values() {
@@ -92,14 +93,14 @@ pub async fn nothing_is_lost(broker: Arc<dyn Broker>, address: &str, test: &str)
     }
 }
 
-/// Passes on what the dead have left, until so many jobs have arrived and nothing is left anywhere.
+/// Forwards the messages left in the source, until all jobs have arrived and both queues are empty.
 async fn arrivals(source: &Queue, target: &Queue, jobs: usize) -> BTreeMap<JobId, Vec<MessageId>> {
     const LOOK: Duration = Duration::from_millis(200);
     let mut arrived = BTreeMap::<_, Vec<MessageId>>::new();
     let mut leaving = source.consume(1).await.expect("a consumer");
     let mut arriving = target.consume(100).await.expect("a consumer");
     let mut idle = Duration::ZERO;
-    while idle < PATIENCE {
+    while idle < IDLE_MAX {
         tokio::select! {
             received = leaving.receive(1) => {
                 for delivery in received.expect("received") {
@@ -142,23 +143,23 @@ async fn spawn(address: &str, place: &str, test: &str) -> std::process::ExitStat
     tokio::task::spawn_blocking(move || child.wait()).await.expect("no panic").expect("it ends")
 }
 
-/// Watches for the step at which this process is to die.
-struct Dying {
+/// A tracing subscriber that kills this process at a given step.
+struct KillAtStep {
     step: DeliveryStep,
     left: AtomicU32,
 }
 
-impl Subscriber for Dying {
+impl Subscriber for KillAtStep {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         metadata.target() == step::TARGET
     }
 
     fn event(&self, event: &Event<'_>) {
-        let mut found = Found { word: self.step.name(), is: false };
-        event.record(&mut found);
-        if found.is && self.left.fetch_sub(1, Ordering::SeqCst) == 1 {
+        let mut visitor = StepVisitor { word: self.step.name(), is_match: false };
+        event.record(&mut visitor);
+        if visitor.is_match && self.left.fetch_sub(1, Ordering::SeqCst) == 1 {
             let _ = Command::new("kill").args(["-9", &std::process::id().to_string()]).status();
-            // Whoever reached the step goes no further.
+            // Stop here: the process must not continue after the step.
             loop {
                 std::thread::park();
             }
@@ -175,14 +176,14 @@ impl Subscriber for Dying {
     fn exit(&self, _: &Id) {}
 }
 
-struct Found {
+struct StepVisitor {
     word: &'static str,
-    is: bool,
+    is_match: bool,
 }
 
-impl Visit for Found {
+impl Visit for StepVisitor {
     fn record_str(&mut self, _: &Field, value: &str) {
-        self.is |= value == self.word;
+        self.is_match |= value == self.word;
     }
 
     fn record_debug(&mut self, _: &Field, _: &dyn std::fmt::Debug) {}

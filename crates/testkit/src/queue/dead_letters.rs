@@ -1,11 +1,11 @@
-//! What becomes of what nobody could work on.
+//! Tests of dead letters.
 
 use sluicegate_core::Span;
 use sluicegate_queue::{DeadLetterFilter, DeadLetterReason, Delivery, Message};
 
 use super::{Bench, QueueSubject, body};
 
-/// Sends a message and lets it die.
+/// Sends a message and dead-letters it.
 async fn bury<S: QueueSubject>(bench: &Bench<S>, message: Message, reason: &str) {
     bench.queue.send(message).await.expect("sent");
     let delivery: Delivery = bench.consume().await.receive_one().await.expect("received");
@@ -14,7 +14,7 @@ async fn bury<S: QueueSubject>(bench: &Bench<S>, message: Message, reason: &str)
     delivery.dead_letter(reason).await.expect("buried");
 }
 
-/// The bodies of the letters that are meant.
+/// Returns the bodies of the dead letters that match the filter.
 async fn listed<S: QueueSubject>(bench: &Bench<S>, filter: &DeadLetterFilter) -> Vec<String> {
     let mut bodies = Vec::new();
     let letters = bench.queue.dead_letters();
@@ -87,7 +87,7 @@ pub async fn letters_are_found_by_type_error_and_age<S: QueueSubject>() {
 pub async fn looking_at_letters_leaves_them_there<S: QueueSubject>() {
     let bench = Bench::<S>::new().await;
     bury(&bench, Message::new("one"), "no luck").await;
-    // More often than a quorum queue would deliver it before it throws it away.
+    // More often than a quorum queue would deliver it before it drops it.
     for _ in 0..4 {
         assert_eq!(listed::<S>(&bench, &DeadLetterFilter::default()).await, ["one"]);
     }
@@ -123,7 +123,7 @@ pub async fn a_deleted_letter_is_gone<S: QueueSubject>() {
     let filter = DeadLetterFilter { error: Some("a".to_owned()), ..DeadLetterFilter::default() };
     assert_eq!(bench.queue.dead_letters().delete(&filter, 10, |_| {}).await, Ok(1));
     assert_eq!(listed::<S>(&bench, &DeadLetterFilter::default()).await, ["two"]);
-    // The queue itself has nothing of it.
+    // The queue itself does not contain it.
     bench.send(&["fresh"]).await;
     assert_eq!(body(&bench.consume().await.receive_one().await.expect("received")), "fresh");
 }

@@ -1,4 +1,4 @@
-//! What outlives a broker.
+//! Tests of messages and consumers after a restart of the broker.
 
 use std::collections::BTreeSet;
 
@@ -37,7 +37,7 @@ pub async fn a_consumer_goes_on_after_a_restart<S: QueueSubject>() {
         if arrived == "after" {
             return;
         }
-        // A broker that dies may forget an acknowledgement: a duplicate, and no loss.
+        // A broker that dies may lose an acknowledgement: this causes a duplicate and no loss.
         assert_eq!(arrived, "before");
     }
 }

@@ -1,8 +1,7 @@
-//! The suite that every queue has to pass, whatever broker is behind it.
+//! The test suite that every queue has to pass on every broker.
 //!
-//! [`queue_suite!`](crate::queue_suite) makes a test of each function in here for a
-//! [`QueueSubject`]. Nothing sleeps for the sake of it: a subject passes time by its clock, or
-//! waits for the broker.
+//! [`queue_suite!`](crate::queue_suite) makes a test of each function here for a [`QueueSubject`].
+//! No test sleeps for a fixed time: a subject advances its clock, or waits for the broker.
 
 pub mod crash;
 #[allow(missing_docs, reason = "the name of each test is its sentence")]
@@ -24,51 +23,51 @@ use sluicegate_queue::{Broker, Consumer, Delivery, Message, Options, Queue};
 
 /// A broker under test.
 pub trait QueueSubject: Sized {
-    /// How long a delivery is kept from others in the cases in which leases end. By a clock that
-    /// can't be held, long enough for a slow machine to do what such a case does in it.
+    /// Visibility timeout in the tests in which leases expire. If the clock is real, it must be
+    /// long enough for a slow machine to run such a test.
     const VISIBILITY: Span;
-    /// How long a message lies hidden in the tests of delays.
+    /// Delay of messages in the tests of delays.
     const DELAY: Span;
-    /// Whether a holder whose lease has ended is told so when it settles.
+    /// True if settling with an expired lease fails.
     const FENCES: bool;
 
-    /// A broker, connected; called inside of a runtime.
+    /// Returns a connected broker; called inside of a runtime.
     fn fresh() -> Self;
 
-    /// The broker.
+    /// Returns the broker.
     fn broker(&self) -> Arc<dyn Broker>;
 
-    /// The clock that it goes by.
+    /// Returns the clock of the broker.
     fn clock(&self) -> Arc<dyn Clock>;
 
-    /// Lets so much time pass.
+    /// Lets this time pass.
     fn pass(&self, span: Span) -> impl Future<Output = ()>;
 
-    /// Ends the leases of whoever holds something and does nothing about it.
+    /// Lets all leases expire that are not extended.
     fn end_leases(&self) -> impl Future<Output = ()>;
 
-    /// Takes the broker away like a power cut, and brings it back.
+    /// Kills the broker like a power cut, and starts it again.
     fn restart(&self) -> impl Future<Output = ()>;
 }
 
-/// How long anything may take before a test fails: a hang is a failure with a name.
-const PATIENCE: Duration = Duration::from_secs(600);
-/// Longer than that.
+/// Maximum duration of a test: a hang becomes a failure with a name.
+const TIMEOUT: Duration = Duration::from_secs(600);
+/// Visibility timeout that is longer than any test.
 pub(crate) const LEASE: Span = Span::from_secs(3_600);
 
-/// A queue of its own, with what is around it.
+/// A test queue and its broker.
 pub(crate) struct Bench<S> {
     pub(crate) subject: S,
     pub(crate) queue: Queue,
 }
 
 impl<S: QueueSubject> Bench<S> {
-    /// No lease ends by itself, however slow the machine is.
+    /// Creates a queue whose leases never expire, however slow the machine is.
     pub(crate) async fn new() -> Self {
         Self::with_leases_of(LEASE).await
     }
 
-    /// For a case in which leases end.
+    /// Creates a queue whose leases expire.
     pub(crate) async fn with_leases_that_end() -> Self {
         Self::with_leases_of(S::VISIBILITY).await
     }
@@ -87,8 +86,8 @@ impl<S: QueueSubject> Bench<S> {
         self.queue.consume(10).await.expect("a consumer")
     }
 
-    /// Sends bodies and returns when all are confirmed. A broker that was taken away is not there
-    /// at once.
+    /// Sends messages and waits until all are confirmed. Retries transient errors, because a
+    /// restarted broker is not available at once.
     pub(crate) async fn send(&self, bodies: &[&str]) {
         for body in bodies {
             let message = Message::new(body.to_string());
@@ -99,7 +98,7 @@ impl<S: QueueSubject> Bench<S> {
         }
     }
 
-    /// Waits until the queue has so many messages that can be delivered.
+    /// Waits until the queue has this number of ready messages.
     pub(crate) async fn wait_for_ready(&self, ready: u64) {
         loop {
             if self.queue.depth().await.expect("a depth").ready == ready {
@@ -110,7 +109,7 @@ impl<S: QueueSubject> Bench<S> {
     }
 }
 
-/// A new queue of a name of its own.
+/// Creates a queue with a unique name.
 pub(crate) async fn open<S: QueueSubject>(subject: &S) -> Queue {
     open_with(subject, LEASE).await
 }
@@ -132,28 +131,28 @@ async fn open_with<S: QueueSubject>(subject: &S, visibility: Span) -> Queue {
     queue
 }
 
-/// The body of a delivery.
+/// Returns the body of a delivery as text.
 pub(crate) fn body(delivery: &Delivery) -> String {
     String::from_utf8_lossy(&delivery.message().body).into_owned()
 }
 
-/// Runs a case to its end, or fails it.
+/// Runs a test to its end, or fails it after a timeout.
 pub fn run(case: impl Future<Output = ()>) {
-    run_for(PATIENCE, case);
+    run_for(TIMEOUT, case);
 }
 
-/// The same, for a case that takes its time.
-pub fn run_for(patience: Duration, case: impl Future<Output = ()>) {
+/// Runs a test with its own timeout.
+pub fn run_for(timeout: Duration, case: impl Future<Output = ()>) {
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.worker_threads(2).enable_all().build().expect("a runtime");
     runtime.block_on(async {
-        tokio::time::timeout(patience, case).await.expect("the case ends in time");
+        tokio::time::timeout(timeout, case).await.expect("the case ends in time");
     });
     runtime.shutdown_timeout(Duration::from_secs(5));
 }
 
-/// Makes a test of every function of the suite, for one [`QueueSubject`]; and for another one, if
-/// there is one, those that take the broker away, which would disturb the others.
+/// Makes a test of every function of the suite for one [`QueueSubject`]. A second subject, if
+/// given, runs the tests that restart the broker, which would disturb the others.
 #[macro_export]
 macro_rules! queue_suite {
     ($subject:ty) => {
@@ -180,9 +179,9 @@ macro_rules! queue_suite {
             a_deferral_is_no_attempt
             a_retry_is_an_attempt
             a_message_is_forwarded_whole
-            a_delivery_that_is_dropped_is_given_back
-            giving_back_again_and_again_loses_nothing
-            whoever_stops_waiting_loses_nothing
+            a_dropped_delivery_is_requeued
+            requeueing_again_and_again_loses_nothing
+            a_cancelled_receive_loses_nothing
             a_lease_that_ends_is_delivered_again
             extending_keeps_a_delivery_from_others
             work_that_takes_longer_than_its_lease_stays_ours

@@ -1,4 +1,4 @@
-//! What a queue does with what it is sent.
+//! Tests of sending, delays, priorities and depth.
 
 use sluicegate_core::{Span, Timestamp};
 use sluicegate_queue::{DeliveryTime, Error, Message, QueueName};
@@ -50,7 +50,7 @@ pub async fn what_is_too_large_is_refused_with_its_size<S: QueueSubject>() {
     let max = bench.queue.capabilities().size_max;
     let error = bench.queue.send(Message::new(vec![b'x'; max + 1])).await.expect_err("too large");
     assert!(matches!(error, Error::TooLarge { size, .. } if size > max), "{error}");
-    // The way to the broker is none the worse for it.
+    // The connection to the broker still works.
     bench.send(&["small"]).await;
 }
 
@@ -82,14 +82,14 @@ pub async fn each_message_of_a_batch_succeeds_or_fails_on_its_own<S: QueueSubjec
     assert_eq!(bodies, expected);
 }
 
-/// How late a message may come to a machine that has nothing else to do; how many times as long as
-/// one without a delay takes, on one that has; and how often that is tried.
+/// Tolerance of delays: the maximum lateness on an idle machine, the factor by which a busy machine
+/// may be slower than without a delay, and the number of tries.
 const LATE_MAX: Span = Span::from_millis(1_500);
 const SLOW_MAX: u64 = 3;
 const TRIES: usize = 10;
 
 pub async fn a_delayed_message_comes_at_its_instant<S: QueueSubject>() {
-    // Of no length that a broker has by itself.
+    // A delay that no broker supports natively.
     let delay = S::DELAY + Span::from_millis(37);
     comes_after::<S>(delay, |now| DeliveryTime::At(now + delay)).await;
 }
@@ -98,8 +98,7 @@ pub async fn a_fixed_delay_is_kept<S: QueueSubject>() {
     comes_after::<S>(S::DELAY, |_| DeliveryTime::After(S::DELAY)).await;
 }
 
-/// Whatever is sent to come then never comes before, and comes soon after: as soon as the machine
-/// can.
+/// Checks that a delayed message never arrives early, and arrives as soon as the machine allows.
 async fn comes_after<S: QueueSubject>(delay: Span, when: impl Fn(Timestamp) -> DeliveryTime) {
     let bench = Bench::<S>::new().await;
     let mut consumer = bench.consume().await;
@@ -116,7 +115,7 @@ async fn comes_after<S: QueueSubject>(delay: Span, when: impl Fn(Timestamp) -> D
         let receive = consumer.receive_one();
         let (delivery, ()) = tokio::join!(receive, bench.subject.pass(at.since(bench.now())));
         let now = bench.now();
-        // A broker counts by its own clock, in whole milliseconds.
+        // A broker uses its own clock, in whole milliseconds.
         assert!(now + Span::from_millis(2) >= at, "{now} is before {at}");
         late.push((now.since(at), LATE_MAX + slow));
         delivery.expect("received").ack().await.expect("acknowledged");

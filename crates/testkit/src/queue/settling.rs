@@ -1,4 +1,4 @@
-//! What becomes of a delivery.
+//! Tests of acknowledging, requeueing, leases and consumers.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,7 +14,7 @@ pub async fn what_is_acknowledged_is_gone<S: QueueSubject>() {
     bench.send(&["a"]).await;
     let mut consumer = bench.consume().await;
     consumer.receive_one().await.expect("received").ack().await.expect("acknowledged");
-    // Some brokers take an acknowledgement without a word; behind an answer it has arrived.
+    // Some brokers send no reply to an acknowledgement; the next reply shows that it arrived.
     bench.wait_for_ready(0).await;
     bench.subject.end_leases().await;
     bench.send(&["b"]).await;
@@ -71,7 +71,7 @@ pub async fn a_message_is_forwarded_whole<S: QueueSubject>() {
     arrived.ack().await.expect("acknowledged");
 }
 
-pub async fn a_delivery_that_is_dropped_is_given_back<S: QueueSubject>() {
+pub async fn a_dropped_delivery_is_requeued<S: QueueSubject>() {
     let bench = Bench::<S>::new().await;
     bench.send(&["a"]).await;
     let mut consumer = bench.consume().await;
@@ -81,7 +81,7 @@ pub async fn a_delivery_that_is_dropped_is_given_back<S: QueueSubject>() {
     again.ack().await.expect("acknowledged");
 }
 
-pub async fn giving_back_again_and_again_loses_nothing<S: QueueSubject>() {
+pub async fn requeueing_again_and_again_loses_nothing<S: QueueSubject>() {
     let bench = Bench::<S>::new().await;
     let sent = Message::new("a");
     bench.queue.send(sent.clone()).await.expect("sent");
@@ -96,7 +96,7 @@ pub async fn giving_back_again_and_again_loses_nothing<S: QueueSubject>() {
     delivery.ack().await.expect("acknowledged");
 }
 
-pub async fn whoever_stops_waiting_loses_nothing<S: QueueSubject>() {
+pub async fn a_cancelled_receive_loses_nothing<S: QueueSubject>() {
     let bench = Bench::<S>::new().await;
     let mut consumer = bench.consume().await;
     for round in 0..20_u64 {
@@ -152,8 +152,8 @@ pub async fn work_that_takes_longer_than_its_lease_stays_ours<S: QueueSubject>()
     let mut consumer = bench.consume().await;
     let delivery = consumer.receive_one().await.expect("received");
     let work = async {
-        // Half as long again, in parts, with occasions to prolong in each of them: a machine that
-        // misses all of several parts is not slow, it stands.
+        // Half a lease longer, in several parts with chances to extend the lease in each: only a
+        // machine that stands still misses all of them.
         for _ in 0..9 {
             bench.subject.pass(Span::from_micros(S::VISIBILITY.as_micros() / 6)).await;
             tokio::time::sleep(Duration::from_millis(200)).await;

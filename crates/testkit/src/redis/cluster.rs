@@ -1,4 +1,4 @@
-//! A private Redis Cluster.
+//! [`RedisCluster`]: a private Redis Cluster for tests.
 
 use std::time::Duration;
 
@@ -6,29 +6,29 @@ use super::{RedisServer, Tls, Version, free_port};
 
 const SLOTS: usize = 16_384;
 
-/// A cluster: primaries that share the slots, and replicas of each.
+/// A cluster of primaries that share the slots, and optional replicas.
 #[derive(Debug)]
 pub struct RedisCluster {
-    /// The primaries, in the order of their slots.
+    /// Primaries, in the order of their slots.
     pub primaries: Vec<RedisServer>,
-    /// A replica of each, or none.
+    /// One replica per primary, or none.
     pub replicas: Vec<RedisServer>,
-    /// Where the servers keep what they know of each other.
+    /// Folder of the servers' cluster configuration files.
     _folder: tempfile::TempDir,
 }
 
-/// How a cluster is set up.
+/// The setup of a cluster.
 #[derive(Clone, Copy, Debug)]
 pub struct ClusterOptions<'a> {
-    /// Which server program.
+    /// Version of the server program.
     pub version: Version,
-    /// How many primaries.
+    /// Number of primaries.
     pub primaries: usize,
-    /// Whether each has a replica, which takes over when it does not answer for a second.
+    /// True if each primary has a replica, which takes over after one second without an answer.
     pub replicated: bool,
-    /// Whether the servers speak to each other under cover.
+    /// Certificate for TLS between the servers; `None` uses plain TCP.
     pub tls: Option<Tls<'a>>,
-    /// Further options of each.
+    /// Additional options of each server.
     pub more: &'a [&'a str],
 }
 
@@ -39,18 +39,18 @@ impl Default for ClusterOptions<'_> {
 }
 
 impl RedisCluster {
-    /// Primaries without replicas.
+    /// Starts a cluster without replicas.
     pub fn start(primaries: usize) -> Self {
         Self::start_with(ClusterOptions { primaries, ..ClusterOptions::default() })
     }
 
-    /// Every primary with a replica.
+    /// Starts a cluster with one replica per primary.
     pub fn start_replicated(primaries: usize) -> Self {
         let replicated = true;
         Self::start_with(ClusterOptions { primaries, replicated, ..ClusterOptions::default() })
     }
 
-    /// A cluster like that.
+    /// Starts a cluster with these options.
     pub fn start_with(options: ClusterOptions<'_>) -> Self {
         let ClusterOptions { version, primaries, replicated, tls, more } = options;
         let folder = tempfile::tempdir().expect("a folder");
@@ -87,7 +87,7 @@ impl RedisCluster {
         let replicas = servers.split_off(primaries);
         for (number, server) in servers.iter().enumerate() {
             let [from, to] = [number, number + 1].map(|n| n * SLOTS / primaries);
-            // One by one: 6.2 knows no ranges.
+            // One by one: 6.2 does not support ranges.
             let slots: Vec<_> = (from..to).map(|slot| slot.to_string()).collect();
             let words = ["CLUSTER", "ADDSLOTS"].into_iter().chain(slots.iter().map(String::as_str));
             server.command(&words.collect::<Vec<_>>());
@@ -128,7 +128,7 @@ impl RedisCluster {
         ok(from.command(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &id(to)]));
         loop {
             let listed = from.command(&["CLUSTER", "GETKEYSINSLOT", &slot, "10"]);
-            // An array of texts, each behind a line with its length.
+            // The reply is an array of strings, each after a line with its length.
             let keys: Vec<_> = listed.split("\r\n").skip(2).step_by(2).collect();
             if keys.is_empty() {
                 break;
@@ -144,7 +144,7 @@ impl RedisCluster {
     }
 }
 
-/// Where a server listens for clients and where for the others. Before 7 there is no choice.
+/// Returns a client port and a cluster bus port. Before version 7 the bus port is fixed.
 fn ports(version: Version) -> (u16, u16) {
     if version != Version::V6_2 {
         return (free_port(), free_port());
@@ -159,13 +159,13 @@ fn ports(version: Version) -> (u16, u16) {
     }
 }
 
-/// What a server is called by the others.
+/// Returns the node id of a server.
 fn id(server: &RedisServer) -> String {
     let answer = server.command(&["CLUSTER", "MYID"]);
     answer.split("\r\n").nth(1).expect("an id").to_owned()
 }
 
-/// Nothing tells when servers have agreed but the servers.
+/// Polls until `holds` returns true; only polling shows when the servers agree.
 pub(super) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     for _ in 0..1_000 {
         if holds() {

@@ -1,34 +1,34 @@
-//! A private primary with a replica, watched by sentinels.
+//! [`RedisSentinel`]: a private primary and replica with sentinels, for tests.
 
 use super::cluster::until;
 use super::{RedisServer, Tls, Version, free_port};
 
-/// What the sentinels call the master.
+/// Name of the master in the sentinels.
 pub const MASTER: &str = "limits";
 
-/// A primary, its replica, and three sentinels that replace the one by the other.
+/// A primary, its replica, and three sentinels that fail over between them.
 #[derive(Debug)]
 pub struct RedisSentinel {
-    /// The primary at first.
+    /// Server that is the primary at the start.
     pub primary: RedisServer,
-    /// Its replica at first.
+    /// Server that is the replica at the start.
     pub replica: RedisServer,
-    /// The sentinels.
+    /// Sentinels.
     pub sentinels: Vec<RedisServer>,
     _folder: tempfile::TempDir,
 }
 
 impl RedisSentinel {
-    /// Starts all of them and waits until they know each other.
+    /// Starts all servers and waits until they know each other.
     pub fn start() -> Self {
         Self::start_with(None, &[], "")
     }
 
-    /// The same, under cover if `tls` says so, with `more` options of the servers, and `rules` for
-    /// the sentinels.
+    /// Starts all servers, with TLS if `tls` is given, with `more` options of the servers and
+    /// `rules` in the configuration of the sentinels.
     pub fn start_with(tls: Option<Tls<'_>>, more: &[&str], rules: &str) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        // A replica writes down what it is sent at first.
+        // A replica writes the initial copy to a file.
         let dir = folder.path().to_str().expect("a path that is text");
         let options = [&["--repl-diskless-sync-delay", "0", "--dir", dir], more].concat();
         let start =

@@ -1,4 +1,4 @@
-//! One counter of a slot: a log or a bucket of `sluicegate_core`, with what amending it takes.
+//! [`Counter`]: one simulated counter: a log or a bucket of `sluicegate_core`, with refunds.
 
 use std::fmt;
 
@@ -15,26 +15,26 @@ pub(crate) enum Counter {
     Bucket { bucket: Bucket, quota: bucket::Quota, latest: Timestamp },
 }
 
-/// Where one unit was written.
+/// A reference to one charged unit, needed to refund it.
 ///
 /// | counter | mark |
 /// |---|---|
 /// | log | the score |
-/// | bucket | when it drains, and what had been given back until it was written |
+/// | bucket | the time at which it drains, and the amount refunded before it was charged |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mark {
     Score(Timestamp),
     Poured(bucket::Pour),
 }
 
-/// What a bucket looks at when it gives back.
+/// The information that a bucket uses when it refunds a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GiveBack {
-    /// Both what was written later and what was given back since.
+    /// Both later charges and earlier refunds, which is correct.
     Safe,
-    /// Not at what was written for later instants.
+    /// Not the charges for later times.
     ForgetsLater,
-    /// Not at what was given back since it was written.
+    /// Not the refunds since the unit was charged.
     ForgetsGivenBack,
 }
 
@@ -43,7 +43,7 @@ impl Counter {
         Self::Log { log: Log::default(), quotas }
     }
 
-    /// A bucket of `capacity` from which one unit drains in `drain`.
+    /// Creates a bucket of `capacity` from which one unit drains in `drain`.
     pub(crate) fn bucket(capacity: u64, drain: Span) -> Self {
         let limit = format!("1/{drain} burst {capacity}");
         let quota = match limit.parse() {
@@ -54,7 +54,7 @@ impl Counter {
         Self::Bucket { bucket: Bucket::default(), quota, latest: Timestamp::ZERO }
     }
 
-    /// The first instant from `from` on at which one more fits.
+    /// Returns the first time from `from` on at which one more unit fits.
     pub(crate) fn earliest(&self, from: Timestamp) -> Timestamp {
         let earliest = match self {
             Self::Log { log, quotas } => log.earliest(quotas, from, 1),
@@ -63,7 +63,7 @@ impl Counter {
         start(earliest)
     }
 
-    /// The same for a store that does not look at what is booked for later.
+    /// Returns the same for a store that ignores later bookings.
     pub(crate) fn earliest_without_bookings(&self, from: Timestamp) -> Timestamp {
         let Self::Log { log, quotas } = self else {
             return self.earliest(from);
@@ -75,7 +75,7 @@ impl Counter {
         start(past.earliest(quotas, from, 1))
     }
 
-    /// Writes one unit at `at`.
+    /// Charges one unit at `at`.
     pub(crate) fn take(&mut self, at: Timestamp) -> Mark {
         match self {
             Self::Log { log, .. } => {
@@ -89,14 +89,13 @@ impl Counter {
         }
     }
 
-    /// Lets go of one unit.
+    /// Refunds one unit.
     ///
-    /// A bucket is one number, so it can't be computed again without the unit. What may be taken
-    /// out of it is bounded by two things. Units that were written later for a later instant did
-    /// not wait for this one to drain: below the latest instant nothing is given back. And this
-    /// unit drains as much earlier as was given back since it was written. Without the first, a
-    /// cancelled booking makes room twice when another one stands behind it; without the second,
-    /// two that are given back one after the other do.
+    /// A bucket is one number, so it can't be recomputed without the unit. Two bounds limit the
+    /// refund. Units that were charged afterwards for a later time did not wait for this one to
+    /// drain, so nothing is refunded below the latest time. And this unit drains earlier by as much
+    /// as was refunded since it was charged. Without the first bound, a cancelled booking makes
+    /// room twice when another one stands behind it; without the second, two refunds in a row do.
     pub(crate) fn give_back(&mut self, mark: Mark, now: Timestamp, how: GiveBack) {
         match (self, mark) {
             (Self::Log { log, .. }, Mark::Score(at)) => log.give_back(at, 1),
@@ -114,7 +113,7 @@ impl Counter {
         }
     }
 
-    /// Removes the newest entry of a log, whoever wrote it.
+    /// Removes the newest entry of a log, whatever its owner.
     pub(crate) fn give_back_newest(&mut self) {
         if let Self::Log { log, .. } = self
             && let Some(newest) = log.last()
@@ -123,7 +122,7 @@ impl Counter {
         }
     }
 
-    /// How much is in use at `now`, bookings included.
+    /// Returns the usage at `now`, bookings included.
     pub(crate) fn used(&self, now: Timestamp) -> u64 {
         match self {
             Self::Log { log, quotas } => {
@@ -133,7 +132,7 @@ impl Counter {
         }
     }
 
-    /// How long something counts after it was written.
+    /// Returns the time for which a charge counts.
     pub(crate) fn window(&self) -> Span {
         match self {
             Self::Log { quotas, .. } => quotas.iter().map(|q| q.window).max().unwrap_or_default(),
@@ -141,7 +140,8 @@ impl Counter {
         }
     }
 
-    /// A stretch that holds more of `uses` than the limit gives, if there is one.
+    /// Returns a description of an interval with more `uses` than the limit allows, if there is
+    /// one.
     pub(crate) fn exceeded(&self, uses: &[Timestamp]) -> Option<String> {
         let mut uses = uses.to_vec();
         uses.sort_unstable();
@@ -175,7 +175,7 @@ fn start(earliest: EarliestStart) -> Timestamp {
     }
 }
 
-/// More than `limit` that are less than a window apart: then some window holds them all.
+/// Returns a description of more than `limit` uses within one window.
 pub(crate) fn exceeded(quota: log::Quota, sorted: &[Timestamp]) -> Option<String> {
     let more = usize::try_from(quota.limit).expect("a limit of a simulation is small") + 1;
     let crowd = sorted.windows(more).find(|crowd| crowd[more - 1] < crowd[0] + quota.window)?;
@@ -183,7 +183,7 @@ pub(crate) fn exceeded(quota: log::Quota, sorted: &[Timestamp]) -> Option<String
     Some(format!("{more} uses within {within}, limit {}/{}", quota.limit, quota.window))
 }
 
-/// More in some stretch than a full bucket and what drains meanwhile.
+/// Returns a description of an interval with more uses than a full bucket plus its drain.
 fn poured(quota: bucket::Quota, sorted: &[Timestamp]) -> Option<String> {
     for (from, &first) in sorted.iter().enumerate() {
         for (&last, count) in sorted[from..].iter().zip(1_u64..) {
@@ -208,14 +208,14 @@ mod tests {
         Timestamp::from_millis(1_000_000 + millis)
     }
 
-    /// How many fit at once.
+    /// Returns the number of units that fit at once.
     fn fit(counter: &mut Counter, now: Timestamp) -> usize {
         let fits = std::iter::from_fn(|| (counter.earliest(now) == now).then(|| counter.take(now)));
         fits.count()
     }
 
     #[test]
-    fn a_booking_that_is_cancelled_makes_no_room_beside_the_one_behind_it() {
+    fn a_cancelled_booking_does_not_make_room_beside_the_one_behind_it() {
         for (how, start) in [(GiveBack::Safe, 220), (GiveBack::ForgetsLater, 120)] {
             let mut counter = Counter::bucket(1, Span::from_millis(100));
             let slack = Span::from_millis(10);
@@ -223,13 +223,13 @@ mod tests {
             assert_eq!(counter.earliest(at(0)), at(110));
             counter.take(at(110) + slack);
             counter.give_back(first, at(5), how);
-            // The second may go at 120, so the third not before 220.
+            // The second may start at 120, so the third not before 220.
             assert_eq!(counter.earliest(at(5)), at(start), "{how:?}");
         }
     }
 
     #[test]
-    fn two_that_are_given_back_one_after_the_other_make_room_once() {
+    fn two_refunds_in_a_row_make_room_once() {
         for (how, more) in [(GiveBack::Safe, 1), (GiveBack::ForgetsGivenBack, 2)] {
             let mut counter = Counter::bucket(2, Span::from_millis(100));
             let (first, second) = (counter.take(at(0)), counter.take(at(0)));

@@ -1,57 +1,61 @@
-//! Tries a protocol with many seeds, and shows the run of the first that breaks it.
+//! [`Exploration`]: runs a protocol with many seeds, and prints the trace of the first seed that
+//! breaks an invariant.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// What came of one seed.
+/// The result of one seed.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Run {
-    /// The invariant that was broken and how, beginning with its name.
+    /// Broken invariant, as a text that starts with its name.
     pub broken: Option<String>,
-    /// What happened, if it was traced.
+    /// Trace of the run, if it was requested.
     pub trace: Vec<String>,
-    /// How often something happened.
+    /// Number of occurrences of each kind of event.
     pub seen: BTreeMap<&'static str, u64>,
 }
 
-/// Whether a run writes down what happens.
+/// A switch for the trace of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tracing {
-    /// It does.
+    /// Write a trace.
     On,
-    /// It does not: a run is then several times faster.
+    /// Write no trace, which makes a run several times faster.
     Off,
 }
 
-/// How many seeds are tried, and how a test is run again with one of them.
+/// The number of seeds to try, and the name of the test for the command that repeats one.
 #[derive(Clone, Copy, Debug)]
 pub struct Exploration<'a> {
-    /// The name of the test.
+    /// Name of the test.
     pub test: &'a str,
-    /// How many seeds are tried.
+    /// Number of seeds to try.
     pub seeds: u64,
-    /// Only this one.
+    /// Only seed to run, if set.
     pub only: Option<u64>,
 }
 
 impl<'a> Exploration<'a> {
-    /// `SLUICEGATE_LONG` tries fifty times as many seeds; `SLUICEGATE_SEED` only that one.
+    /// Reads the environment: `SLUICEGATE_LONG` tries fifty times as many seeds, `SLUICEGATE_SEED`
+    /// only that one.
     pub fn from_env(test: &'a str, seeds: u64) -> Self {
         let only = std::env::var("SLUICEGATE_SEED").ok();
         let only = only.map(|seed| seed.parse().expect("SLUICEGATE_SEED is a whole number"));
         Self { test, seeds: if crate::long() { seeds * 50 } else { seeds }, only }
     }
 
-    /// The same for a mistake, which is looked for until it is found and no longer.
+    /// Creates an exploration for a mistake, which stops at the first seed that finds it and has no
+    /// long form.
     pub fn of_mistake(test: &'a str, seeds: u64) -> Self {
         Self { seeds, ..Self::from_env(test, seeds) }
     }
 
-    /// Every seed keeps every invariant, and all that is named in `must_see` did happen.
+    /// Checks that every seed keeps every invariant, and that every event in `must_see` occurred.
     ///
     /// # Panics
     ///
-    /// With the command that repeats it and the trace, if a seed breaks an invariant.
+    /// If a seed breaks an invariant; the message contains the command that repeats it and the
+    /// trace.
     pub fn holds(self, must_see: &[&str], run: impl Fn(u64, Tracing) -> Run) -> String {
         if let Some(seed) = self.only {
             let text = self.traced(seed, &run);
@@ -72,11 +76,11 @@ impl<'a> Exploration<'a> {
         format!("{}: {} seeds hold\n  {}", self.test, self.seeds, seen.join(", "))
     }
 
-    /// Some seed breaks the invariant whose name is given.
+    /// Checks that some seed breaks the given invariant.
     ///
     /// # Panics
     ///
-    /// If none does.
+    /// If no seed does.
     pub fn finds(self, invariant: &str, run: impl Fn(u64, Tracing) -> Run) -> String {
         if let Some(seed) = self.only {
             return self.traced(seed, &run);
@@ -93,7 +97,7 @@ impl<'a> Exploration<'a> {
         format!("{}: seed {seed} finds it: {broken}", self.test)
     }
 
-    /// The story of one seed, and how to see it again.
+    /// Returns the trace of one seed, and the command that repeats it.
     fn traced(self, seed: u64, run: impl Fn(u64, Tracing) -> Run) -> String {
         const COMMAND: &str = "cargo test -p sluicegate-testkit --test protocols";
         let outcome = run(seed, Tracing::On);

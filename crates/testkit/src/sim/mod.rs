@@ -1,26 +1,26 @@
-//! The protocols that several processes speak, explored before they are written for Redis.
+//! Simulations of the distributed protocols, to explore them before they are written for Redis.
 //!
-//! A run is a world in virtual time: stores that handle one message after the other, as a Redis
-//! script does, and processes that are stopped and killed between any two steps, over a network
-//! that delays, loses, repeats and reorders. All of it follows from one seed, so that a run can
-//! be repeated, and thousands of them take seconds. What is decided inside a store is decided by
-//! [`sluicegate_core::algorithm`]; what is around it (records, tombstones, ids, retries) is
-//! written here, small enough to be read as the specification of the scripts.
+//! A run simulates stores and processes in virtual time. A store handles one message after the
+//! other, as a Redis script does. Processes are suspended and killed between any two steps, and the
+//! network delays, loses, repeats and reorders messages. Everything follows from one seed, so that
+//! a run can be repeated, and thousands of runs take seconds. [`sluicegate_core::algorithm`] makes
+//! the decisions inside a store. The code around them (records, tombstones, ids, retries) is
+//! written here, small enough to read as the specification of the scripts.
 //!
 //! | module | protocol |
 //! |---|---|
-//! | [`cross_slot`] | one plan over counters in several slots: reserve, and take back |
-//! | [`booking`] | a start that is booked, and claimed when the work goes |
-//! | [`given_up`] | an attempt that was not answered: denied by a policy, and taken back |
-//! | [`lease`] | a slot that is taken, renewed and released, or expires |
+//! | [`cross_slot`] | one plan over counters in several slots: reserve and roll back |
+//! | [`booking`] | a start time that is booked, and claimed when the work starts |
+//! | [`given_up`] | a call that timed out: decided by the outage policy and rolled back |
+//! | [`lease`] | a concurrency slot that is acquired, renewed and released, or expires |
 //! | [`explore`] | seeds, replay and the trace of a run |
 //!
-//! Each protocol has a list of **mistakes**. A run with one of them behaves as an implementation
-//! would that got this wrong; the tests prove that some seed finds it, and so that the invariants
-//! are worth something.
+//! Each protocol has a list of **mistakes**. A run with one of them behaves like an implementation
+//! with that bug. The tests prove that some seed finds each mistake, and so that the invariants
+//! detect bugs.
 //!
-//! Left out is what only bounds can be given for: a fail-over that loses writes, and clocks that
-//! jump or run at different speeds. The clocks of the world differ, but go on evenly.
+//! Not simulated, because no exact invariants hold: a failover that loses writes, and clocks that
+//! jump or run at different speeds. The simulated clocks differ by a constant.
 
 pub mod booking;
 pub mod cross_slot;

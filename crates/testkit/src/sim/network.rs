@@ -1,32 +1,32 @@
-//! What may happen to a message between two processes.
+//! [`Network`]: the simulated network between processes.
 
 use super::rng::Rng;
 
-/// Nothing crosses the network faster.
+/// Minimum delay of a message.
 const DELAY_US_MIN: u64 = 100;
-/// On a good day.
+/// Maximum delay of a message that is not slow.
 const DELAY_US_USUAL: u64 = 1_500;
 
-/// A network that delays, loses, repeats and thereby reorders messages until it comes to rest.
+/// A network that delays, loses, repeats and thereby reorders messages until its faults end.
 ///
-/// A repeated message stands for whatever makes a command arrive twice: a client library that
-/// sends again on a new connection, a proxy, a queue that delivers at least once.
+/// A repeated message stands for everything that makes a command arrive twice: a client library
+/// that resends on a new connection, a proxy, or a queue that delivers at least once.
 #[derive(Clone, Copy)]
 pub(crate) struct Network {
-    /// The longest that a message is on its way.
+    /// Maximum delay of a message.
     pub(crate) delay_us_max: u64,
-    /// How many in a thousand take up to that long.
+    /// Messages per thousand that take up to that long.
     pub(crate) slow_per_mille: u64,
-    /// How many in a thousand are lost.
+    /// Messages per thousand that are lost.
     pub(crate) lose_per_mille: u64,
-    /// How many in a thousand arrive twice.
+    /// Messages per thousand that arrive twice.
     pub(crate) repeat_per_mille: u64,
-    /// From this instant on it is quick and loses nothing, so that a run comes to its end.
+    /// Time from which the network is fast and loses nothing, so that a run comes to an end.
     pub(crate) calm_from_us: u64,
 }
 
 impl Network {
-    /// A network of which each seed draws another kind: some lose more, some delay more.
+    /// Draws a network at random: some lose more, some delay more.
     pub(crate) fn drawn(rng: &mut Rng, delay_us_max: u64, calm_from_us: u64) -> Self {
         Self {
             delay_us_max,
@@ -37,7 +37,8 @@ impl Network {
         }
     }
 
-    /// How long each copy of a message that is sent now takes: none if it is lost.
+    /// Returns the delay of each copy of a message that is sent now; `None` if the copy is lost or
+    /// not made.
     pub(super) fn delays(&self, now_us: u64, rng: &mut Rng) -> [Option<u64>; 2] {
         if now_us >= self.calm_from_us {
             return [Some(rng.between(DELAY_US_MIN, DELAY_US_USUAL)), None];

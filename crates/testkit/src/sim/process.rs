@@ -1,4 +1,4 @@
-//! A process that may be stopped for a while or killed between any two of its steps.
+//! [`Process`]: a simulated process that may be suspended or killed between any two of its steps.
 
 use std::fmt::Debug;
 
@@ -7,7 +7,7 @@ use sluicegate_core::Span;
 use super::rng::Rng;
 use super::scheduler::Scheduler;
 
-/// How often processes are stopped and killed; each seed draws its own.
+/// The rates at which processes are suspended and killed, drawn at random per seed.
 #[derive(Clone, Copy)]
 pub(crate) struct Misfortune {
     stall_per_mille: u64,
@@ -25,20 +25,21 @@ impl Misfortune {
     }
 }
 
-/// What happens to a process when its next event comes.
+/// The state of a process when its next event is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// It handles the event.
     Runs,
-    /// It is stopped (SIGSTOP, a long pause of a virtual machine) and handles it so much later.
+    /// It is suspended (SIGSTOP, a long pause of a virtual machine) and handles the event this much
+    /// later.
     Stalls { for_us: u64 },
-    /// It dies before it handles the event.
+    /// It crashes before it handles the event.
     Crashes,
-    /// It has died.
+    /// It has crashed before.
     Dead,
 }
 
-/// Whether a process runs.
+/// A process, which runs, is suspended or is down.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Process {
     stalled_until_us: u64,
@@ -50,10 +51,10 @@ impl Process {
         Self { stalled_until_us: 0, down_until_us: 0 }
     }
 
-    /// Draws what happens to it now.
+    /// Draws the state of the process for its next event.
     ///
-    /// Events that wait for a stalled process come in any order when it goes on: a reply and
-    /// the timer that waits for it are then both due, and the process may see either first.
+    /// The events that wait for a suspended process arrive in any order when it continues: a reply
+    /// and its timeout are then both due, and the process may see either first.
     pub(crate) fn fate<E: Clone + Debug>(
         &mut self,
         sim: &mut Scheduler<E>,
@@ -78,12 +79,12 @@ impl Process {
         Fate::Runs
     }
 
-    /// It is gone, and comes back without a memory at `until_us`, if ever.
+    /// Marks the process as down. It comes back without its memory at `until_us`, if ever.
     pub(crate) const fn down_until(&mut self, until_us: u64) {
         self.down_until_us = until_us;
     }
 
-    /// Whether it has died for good.
+    /// Returns true if the process never comes back.
     pub(crate) const fn is_dead(&self) -> bool {
         self.down_until_us == u64::MAX
     }

@@ -1,6 +1,7 @@
-//! Random numbers that are the same on every machine for the same seed.
+//! [`Rng`]: a random number generator that gives the same numbers on every machine for the same
+//! seed.
 
-/// SplitMix64: one addition and a few shifts a number, and any seed is a good one.
+/// SplitMix64: fast, and every seed is a good one.
 pub(crate) struct Rng(u64);
 
 impl Rng {
@@ -16,20 +17,20 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number from `low` to `high`, both included.
+    /// Returns a number from `low` to `high`, both included.
     pub(crate) fn between(&mut self, low: u64, high: u64) -> u64 {
         let room = u128::from(high - low) + 1;
         let scaled = (u128::from(self.next()) * room) >> 64;
         low + u64::try_from(scaled).expect("less than the room, which is a difference of two u64")
     }
 
-    /// A place in a list of `len`.
+    /// Returns an index into a list of `len` items.
     pub(crate) fn index(&mut self, len: usize) -> usize {
         let last = u64::try_from(len - 1).expect("a list in memory");
         usize::try_from(self.between(0, last)).expect("at most the length of a list in memory")
     }
 
-    /// True so many times in a thousand.
+    /// Returns true with a probability of `per_mille` in a thousand.
     pub(crate) fn chance(&mut self, per_mille: u64) -> bool {
         self.between(0, 999) < per_mille
     }

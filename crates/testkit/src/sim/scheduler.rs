@@ -1,4 +1,5 @@
-//! A world of events in virtual time: no threads, no sockets, no clock.
+//! [`Scheduler`]: the event queue of a simulation in virtual time, without threads, sockets or real
+//! clocks.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -10,13 +11,13 @@ use super::explore::{Run, Tracing};
 use super::network::Network;
 use super::rng::Rng;
 
-/// Virtual time starts here, so that a clock which is behind still shows a time.
+/// Start of virtual time, so that a clock which is behind still shows a valid time.
 const EPOCH_US: u64 = 10_000_000;
 
-/// More events than any run needs that comes to rest.
+/// Maximum number of events; a run that needs more never ends.
 const EVENTS_MAX: u64 = 10_000;
 
-/// The events of one run, in the order of (time, sequence): the same seed gives the same run.
+/// The events of one run, ordered by (time, sequence): the same seed gives the same run.
 pub(crate) struct Scheduler<E> {
     now_us: u64,
     sequence: u64,
@@ -30,7 +31,7 @@ pub(crate) struct Scheduler<E> {
 }
 
 impl<E: Clone + Debug> Scheduler<E> {
-    /// The world of `seed`, in which faults happen for `stormy` from the start.
+    /// Creates the simulation of `seed`, with faults for `stormy` from the start.
     pub(crate) fn new(seed: u64, tracing: Tracing, delay_max: Span, stormy: Span) -> Self {
         let mut rng = Rng::new(seed);
         let calm_from_us = EPOCH_US + stormy.as_micros();
@@ -48,35 +49,36 @@ impl<E: Clone + Debug> Scheduler<E> {
         }
     }
 
-    /// The true time, which no process sees: each reads its own clock, or counts from an event.
+    /// Returns the true time, which no process sees: each reads its own clock, or measures from an
+    /// event.
     pub(crate) const fn now_us(&self) -> u64 {
         self.now_us
     }
 
-    /// What a clock shows that is `ahead_us` ahead of the true time.
+    /// Returns the time of a clock that is `ahead_us` ahead of the true time.
     pub(crate) const fn clock(&self, ahead_us: u64) -> Timestamp {
         Timestamp::from_micros(self.now_us + ahead_us)
     }
 
-    /// Whether faults still happen.
+    /// Returns true while faults happen.
     pub(crate) const fn stormy(&self) -> bool {
         self.now_us < self.network.calm_from_us
     }
 
-    /// A number that nobody else has.
+    /// Returns a unique number.
     pub(crate) const fn fresh(&mut self) -> u64 {
         self.sequence += 1;
         self.sequence
     }
 
-    /// Lets an event happen in `delay_us`.
+    /// Schedules an event in `delay_us`.
     pub(crate) fn after(&mut self, delay_us: u64, event: E) {
         let at_us = self.now_us + delay_us;
         let sequence = self.fresh();
         self.due.push(Due { at_us, sequence, event });
     }
 
-    /// Puts a message on the network, which may lose, delay or repeat it.
+    /// Sends a message over the network, which may lose, delay or repeat it.
     pub(crate) fn send(&mut self, message: E) {
         let delays = self.network.delays(self.now_us, &mut self.rng);
         if delays == [None, None] {
@@ -90,7 +92,7 @@ impl<E: Clone + Debug> Scheduler<E> {
         }
     }
 
-    /// The next event, unless all has come to rest or an invariant is broken.
+    /// Returns the next event, or `None` if there are no more or an invariant is broken.
     pub(crate) fn next(&mut self) -> Option<E> {
         if self.broken.is_some() {
             return None;
@@ -105,12 +107,12 @@ impl<E: Clone + Debug> Scheduler<E> {
         Some(due.event)
     }
 
-    /// Waits until the faults are over, and then as long as this.
+    /// Advances the time to the end of the faults, and then by this span.
     pub(crate) fn pass(&mut self, span: Span) {
         self.now_us = self.now_us.max(self.network.calm_from_us) + span.as_micros();
     }
 
-    /// Adds a line to the trace. The text is only made if somebody reads it.
+    /// Adds a line to the trace. The text is built only if the trace is on.
     pub(crate) fn note(&mut self, line: impl FnOnce() -> String) {
         if let Some(trace) = &mut self.trace {
             let us = self.now_us - EPOCH_US;
@@ -118,12 +120,12 @@ impl<E: Clone + Debug> Scheduler<E> {
         }
     }
 
-    /// Counts that something happened, so that a test can prove that it was explored.
+    /// Counts an occurrence of an event, so that a test can prove that it was explored.
     pub(crate) fn saw(&mut self, what: &'static str) {
         *self.seen.entry(what).or_default() += 1;
     }
 
-    /// Ends the run: this must not happen. The first finding stands.
+    /// Records a broken invariant, which ends the run. Only the first one is kept.
     pub(crate) fn broke(&mut self, finding: Option<String>) {
         if self.broken.is_none() {
             if let Some(finding) = &finding {
@@ -133,14 +135,14 @@ impl<E: Clone + Debug> Scheduler<E> {
         }
     }
 
-    /// What came of it.
+    /// Returns the result of the run.
     pub(crate) fn finish(mut self) -> Run {
         self.seen.insert("events", self.handled);
         Run { broken: self.broken, trace: self.trace.unwrap_or_default(), seen: self.seen }
     }
 }
 
-/// An event and its instant. The sequence decides between events of the same instant.
+/// An event and its time. The sequence decides between events at the same time.
 struct Due<E> {
     at_us: u64,
     sequence: u64,
@@ -148,7 +150,7 @@ struct Due<E> {
 }
 
 impl<E> Ord for Due<E> {
-    /// The heap gives its greatest first, and the earliest event has to come first.
+    /// Reversed: the heap returns its greatest first, and the earliest event has to come first.
     fn cmp(&self, other: &Self) -> Ordering {
         (other.at_us, other.sequence).cmp(&(self.at_us, self.sequence))
     }

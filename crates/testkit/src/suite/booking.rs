@@ -1,4 +1,4 @@
-//! Book and claim.
+//! Tests of book and claim.
 
 use sluicegate_core::plan::Handle;
 use sluicegate_core::store::{Claim, Error};
@@ -38,7 +38,7 @@ pub fn bookings_are_spaced_by_the_limit<S: Subject>() {
     let mut bench = Bench::<S>::of(&["2/10s"]);
     bench.at_ms(0);
     let starts: Vec<_> = (1..=6).map(|id| bench.book(&ask(id)).expect("booked")).collect();
-    // The slack is 100 ms: what may be used until 100 ms leaves at 10,100 ms.
+    // The slack is 100 ms: a booking that may be used until 100 ms leaves its window at 10,100 ms.
     assert_eq!(starts, [0, 0, 10_100, 10_100, 20_200, 20_200]);
     assert_eq!(bench.book(&ask(3)), Ok(10_100), "the same booking again");
     assert_eq!(bench.used(&ask(0)), [6]);
@@ -56,13 +56,13 @@ pub fn a_booking_makes_an_acquire_wait<S: Subject>() {
     assert_eq!(millis(deny.start), 20_200);
 }
 
-/// A plan per user under this limit, which can be closed.
+/// Creates a bench with this limit per user and a gate.
 fn gated<S: Subject>(limit: &str) -> Bench<S> {
     Bench::new([rule("LIMIT", &[limit]).gated()])
 }
 
 impl<S: Subject> Bench<S> {
-    /// Closes the gate for so many milliseconds; until when it is.
+    /// Closes the gate for this many milliseconds; returns the time until which it is closed.
     fn close(&self, ask: &Ask, wait: u64) -> u64 {
         let closed =
             self.with(ask, async |store, plan| store.close(plan, Span::from_millis(wait)).await);
@@ -186,7 +186,7 @@ pub fn a_claim_that_states_something_else_than_its_booking_is_refused<S: Subject
     bench.at_ms(0);
     let booked = || ask(1).tokens(1);
     assert_eq!(bench.book(&booked()), Ok(0));
-    // Bob's limit is full: ann's booking must not let him through.
+    // Bob's limit is full: Ann's booking must not let him through.
     assert!(bench.acquire(&ask(2).by("bob").requests(10).tokens(100)).is_allowed());
     for other in [
         booked().by("bob"),
@@ -289,7 +289,7 @@ pub fn a_bucket_can_be_booked<S: Subject>() {
     let mut bench = Bench::<S>::of(&["1/s burst 2"]);
     bench.at_ms(0);
     let starts: Vec<_> = (1..=4).map(|id| bench.book(&ask(id)).expect("booked")).collect();
-    // The slack is 10 ms: each counts as poured in at the end of it.
+    // The slack is 10 ms: each charge counts at the end of it.
     assert_eq!(starts, [0, 10, 1_010, 2_010]);
     assert!(!bench.acquire(&ask(5)).is_allowed());
 }

@@ -1,4 +1,5 @@
-//! Money and tokens: nothing that was charged is lost, and what a forecast promises is admitted.
+//! Tests of money and token budgets: no charge is lost, and a request as large as a forecast is
+//! admitted.
 
 use std::cell::Cell;
 use std::num::NonZeroU64;
@@ -22,7 +23,7 @@ fn runner<S: Subject>() -> TestRunner {
     TestRunner::new(Config { cases, failure_persistence, ..Config::default() })
 }
 
-/// What happens to some reservation, of those that there are.
+/// An operation on one of the reservations.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Reserve { nanos: u64, hold_s: u64 },
@@ -31,7 +32,7 @@ enum Step {
     Wait { seconds: u64 },
 }
 
-/// What became of a reservation.
+/// The state of a reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Held,
@@ -60,7 +61,7 @@ fn dollars(nanos: u64) -> Option<Money> {
     Money::from_nanos(nanos)
 }
 
-/// At every instant, what a budget shows is Σ settled + Σ held + Σ expired.
+/// Checks at every step that a budget shows Σ settled + Σ held + Σ expired.
 pub fn what_is_charged_is_settled_held_or_expired<S: Subject>() {
     let run = |steps: Vec<Step>| {
         let refund = Rule { on_expiry: OnExpiry::Refund, ..rule("REFUND", &["9000 USD/7d"]) };
@@ -127,7 +128,7 @@ fn pick(all: &mut [Reserved], which: usize) -> Option<&mut Reserved> {
     all.get_mut(which % count.max(1))
 }
 
-/// Work that was there before, and then a question that may not fit.
+/// Existing usage, and a request that may not fit.
 #[derive(Clone, Debug)]
 struct Asked {
     before: Vec<(u64, u64)>,
@@ -145,7 +146,7 @@ fn asked() -> impl Strategy<Value = Asked> {
     )
 }
 
-/// The longest answer that a denial names is admitted, and one more token of each is not.
+/// Checks that the longest response that a denial names is admitted, and one token more is not.
 pub fn a_forecast_is_admitted_and_one_token_more_is_not<S: Subject>() {
     let forecasts = Cell::new(0);
     let run = |asked: Asked| {
@@ -197,7 +198,7 @@ pub fn a_forecast_is_admitted_and_one_token_more_is_not<S: Subject>() {
 }
 
 impl<S: Subject> Bench<S> {
-    /// Acquires, and says what would have fit.
+    /// Acquires; returns the decision and the forecast of what would fit.
     fn decides(&self, query: &Query<'_>) -> (Decision, Option<Forecast>) {
         let plan = self.rules.plan(query, self.now).expect("it can be planned");
         let decision = self.subject.run(self.subject.store().acquire(&plan)).expect("a decision");

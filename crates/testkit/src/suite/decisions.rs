@@ -1,4 +1,4 @@
-//! Acquire, peek, usage and reset.
+//! Tests of acquire, peek, usage, refund and reset.
 
 use sluicegate_core::limit::Unit;
 use sluicegate_core::rule::Rule;
@@ -128,7 +128,7 @@ pub fn tokens_and_requests_are_charged_together<S: Subject>() {
 }
 
 pub fn calendar_windows_start_again_at_their_boundary<S: Subject>() {
-    // The beginning is 2027-01-15 08:00 UTC; midnight is 16 hours away, in Berlin 15.
+    // The tests start at 2027-01-15 08:00 UTC; midnight is 16 hours away, in Berlin 15.
     check::<S>(
         &["2/calendar day"],
         "0ms×3 → AAD(57600000ms)  57599999ms → D(57600000ms)  57600000ms×3 → AAD(144000000ms)",
@@ -224,7 +224,7 @@ pub fn usage_carries_over_when_a_limit_changes_its_shape<S: Subject>() {
             bench.at_ms(1);
             assert_eq!(bench.admitted((20..40).map(ask)), 5, "{from} → {to}, literal: {literal}");
             assert_eq!(bench.used(&ask(0)), [5, 20], "{from} → {to}: new and former counter");
-            // A second change, back to the first shape, still knows all of it.
+            // A second change, back to the first shape, still has all usage.
             bench.reload([shaped(from)]);
             assert_eq!(bench.admitted((40..60).map(ask)), 0, "{from} → {to} → {from}");
             bench.reload([shaped(to)]);
@@ -243,7 +243,7 @@ pub fn a_changed_amount_applies_at_once_to_usage_that_carries_over<S: Subject>()
             bench.at_ms(second * 1_000);
             assert_eq!(bench.admitted((0..5).map(|id| ask(u128::from(second) * 10 + id))), 5);
         }
-        // The log goes on for the other window, which admits five in this second.
+        // The log continues for the other window, which admits five in this second.
         bench.reload([rule("LIMIT", &["5/s", limit])]);
         let mut admitted = 0;
         for second in 3..9 {
@@ -287,7 +287,7 @@ pub fn a_refund_gives_back_the_oldest_and_never_more_than_there_is<S: Subject>()
             .collect::<Vec<_>>()
     };
     let shown = refund(&bench, &ask(4).requests(3).tokens(40));
-    // Of the second two are left, and they leave after a minute; slices are a bit longer.
+    // Two of the second charge are left and expire after a minute; slices are a bit longer.
     assert_eq!(shown[0], (3, 70_000));
     assert_eq!((shown[1].0, shown[2].0, shown[3].0), (50, 50, 50));
     assert!((70_000..=70_600).contains(&shown[1].1), "{shown:?}");

@@ -1,7 +1,7 @@
-//! The suite that every store has to pass, whatever keeps its state.
+//! The test suite that every store has to pass.
 //!
-//! [`store_suite!`](crate::store_suite) makes a test of each function in here for a [`Subject`].
-//! Nothing sleeps: the subject's clock is set.
+//! [`store_suite!`](crate::store_suite) makes a test of each function here for a [`Subject`]. No
+//! test sleeps: the subject's clock is set.
 
 #[allow(missing_docs, reason = "the name of each test is its sentence")]
 pub mod booking;
@@ -23,31 +23,31 @@ use sluicegate_core::rule::{Group, Rule};
 use sluicegate_core::ruleset::{Ruleset, Settings};
 use sluicegate_core::{Decision, Id, Limit, Plan, Span, Store, Timestamp};
 
-/// A store under test, with the clock that it goes by.
+/// A store under test, with its clock.
 pub trait Subject {
-    /// What is tested.
+    /// Type of the store.
     type Store: Store;
 
-    /// How many random sequences the model test tries.
+    /// Number of random sequences in the model test.
     const CASES: u32;
 
-    /// An empty store that shows [`EPOCH`].
+    /// Returns an empty store whose clock shows [`EPOCH`].
     fn fresh() -> Self;
 
-    /// The store.
+    /// Returns the store.
     fn store(&self) -> &Self::Store;
 
-    /// Sets the clock that the store goes by.
+    /// Sets the clock of the store.
     fn set_now(&self, now: Timestamp);
 
-    /// Runs what the store has to wait for.
+    /// Runs a future of the store to its end.
     fn run<F: Future>(&self, future: F) -> F::Output;
 }
 
-/// When every test begins: a Monday, away from any midnight.
+/// Start time of every test: a Monday, away from any midnight.
 pub const EPOCH: Timestamp = Timestamp::from_secs(1_800_000_000);
 
-/// A store, rules, and the time between them.
+/// A store, its rules and the current time.
 pub(crate) struct Bench<S> {
     subject: S,
     rules: Ruleset,
@@ -63,7 +63,7 @@ pub(crate) struct Ask {
     hold: Option<Span>,
 }
 
-/// A request under an id that we made up.
+/// Returns a request under an id that the service made.
 pub(crate) fn ask(id: u128) -> Ask {
     let id = RequestId::ours(Id::from_bits(id));
     Ask { id, who: vec![("user", "ann")], cost: Cost::default(), hold: None }
@@ -75,13 +75,13 @@ impl Ask {
         self
     }
 
-    /// With one more dimension.
+    /// Adds a dimension.
     pub(crate) fn and(mut self, name: &'static str, value: &'static str) -> Self {
         self.who.push((name, value));
         self
     }
 
-    /// Under an id that the caller chose.
+    /// Uses an id that the caller chose.
     pub(crate) fn named(mut self) -> Self {
         self.id.keep = Some(RequestId::KEEP);
         self
@@ -113,16 +113,16 @@ impl Ask {
     }
 }
 
-/// One group per rule, so that all of them apply.
+/// Returns a ruleset with one group per rule, so that all rules apply.
 pub(crate) fn rules(rules: impl IntoIterator<Item = Rule>) -> Ruleset {
     let groups = rules.into_iter().map(|rule| Group::new(rule.name.clone(), [rule])).collect();
-    // Costs are stated: no test of a store is about what tokens cost.
-    let prices = Arc::new(PriceBook::new(UnknownModels::Free));
+    // Costs are stated: no test of a store is about token prices.
+    let prices = Arc::new(PriceBook::new(Unknown::Free));
     let settings = Settings { prices, ..Settings::default() };
     Ruleset::new(groups, settings).expect("rules of tests compile")
 }
 
-/// A rule per user.
+/// Returns a rule per user.
 pub(crate) fn rule(name: &str, limits: &[&str]) -> Rule {
     let limits = limits.iter().map(|text| text.parse::<Limit>().expect(text));
     Rule::new(name, limits).per(&["user"])
@@ -133,17 +133,17 @@ impl<S: Subject> Bench<S> {
         Self { subject: S::fresh(), rules: rules(all), now: EPOCH }
     }
 
-    /// A plan per user under these limits.
+    /// Creates a bench with one rule per user with these limits.
     pub(crate) fn of(limits: &[&str]) -> Self {
         Self::new([rule("LIMIT", limits)])
     }
 
-    /// Puts other rules in force, as a reload does. Usage stays in the store.
+    /// Replaces the rules, as a reload does. Usage stays in the store.
     pub(crate) fn reload(&mut self, all: impl IntoIterator<Item = Rule>) {
         self.rules = rules(all).with_formers(&self.rules.limits_until(self.now), self.now);
     }
 
-    /// Goes to so many milliseconds after the beginning.
+    /// Sets the time to this many milliseconds after the start.
     pub(crate) fn at_ms(&mut self, millis: u64) -> &mut Self {
         self.now = EPOCH + Span::from_millis(millis);
         self.subject.set_now(self.now);
@@ -162,19 +162,19 @@ impl<S: Subject> Bench<S> {
         result.unwrap_or_else(|error| panic!("{ask:?}: {error}"))
     }
 
-    /// How many of these requests are admitted, one after the other.
+    /// Acquires these requests in order, and returns the number of admitted ones.
     pub(crate) fn admitted(&self, asks: impl IntoIterator<Item = Ask>) -> usize {
         asks.into_iter().filter(|ask| self.acquire(ask).is_allowed()).count()
     }
 
-    /// What each limit shows as used.
+    /// Returns the usage that each limit shows.
     pub(crate) fn used(&self, ask: &Ask) -> Vec<u64> {
         let usage = self.with(ask, async |store, plan| store.usage(plan).await);
         usage.expect("usage").readings.iter().map(|reading| reading.used).collect()
     }
 }
 
-/// Milliseconds since the beginning.
+/// Returns the milliseconds since the start.
 pub(crate) fn millis(at: Timestamp) -> u64 {
     at.since(EPOCH).as_micros() / 1_000
 }

@@ -1,4 +1,4 @@
-//! Random operations, answered by the store and by the model.
+//! Random operations, compared between the store and the model.
 
 use crate::model::Model;
 use proptest::prelude::*;
@@ -10,8 +10,8 @@ use sluicegate_core::{Id, Money, Plan, Ruleset, Span, Store, Timestamp};
 
 use super::{Ask, EPOCH, Subject, rule, rules};
 
-/// Rules of every kind. Each counts by a dimension of its own, so that a request chooses by its
-/// dimensions which of them apply.
+/// Returns rules of every kind. Each counts by its own dimension, so that the dimensions of a
+/// request select the rules that apply.
 fn every_kind() -> Ruleset {
     let by = |dimension: &str, rule: Rule| rule.per(&[dimension]);
     let refund = |rule: Rule| Rule { on_expiry: OnExpiry::Refund, ..rule };
@@ -37,7 +37,7 @@ fn every_kind() -> Ruleset {
 const DIMENSIONS: [&str; 9] =
     ["log", "bucket", "tokens", "refund", "optimistic", "money", "slots", "shadow", "gate"];
 
-/// One operation, about work with a small number for a name.
+/// An operation on the work with a small number as its id.
 #[derive(Clone, Debug)]
 enum Operation {
     Advance(u64),
@@ -113,7 +113,7 @@ fn operations() -> impl Strategy<Value = Vec<Operation>> {
     proptest::collection::vec(operation, 1..60)
 }
 
-/// The same operations give the same answers.
+/// Checks that the store and the model return the same results for the same operations.
 pub fn random_operations_agree_with_the_model<S: Subject>() {
     let cases = if crate::long() { S::CASES * 50 } else { S::CASES };
     let config = Config {
@@ -137,7 +137,7 @@ fn compare<S: Subject>(rules: &Ruleset, operations: Vec<Operation>) {
     let subject = S::fresh();
     let mut model = Model::default();
     let mut now = EPOCH;
-    // What was last asked for under each name: claims and settlements speak of the same work.
+    // Last request under each id: claims and settlements refer to it.
     let mut known: [Option<Ask>; 8] = Default::default();
     for (serial, operation) in (1_000..).zip(operations) {
         let context = format!("{operation:?} at {}us", now.since(EPOCH).as_micros());
@@ -149,8 +149,8 @@ fn compare<S: Subject>(rules: &Ruleset, operations: Vec<Operation>) {
             }
             Operation::Acquire(n, ask) => {
                 let mut ask = again(&mut known, n, ask);
-                if !both(&subject, rules, &ask, now, async |_, plan| plan.needs_record()) {
-                    // Without a record, nobody but the store's own retries uses an id again.
+                if !both(&subject, rules, &ask, now, async |_, plan| plan.recorded()) {
+                    // Without a record, an id is reused only by the store's own retries.
                     ask.id.id = Id::from_bits(serial);
                 }
                 let (real, expected) = both(&subject, rules, &ask, now, async |store, plan| {
@@ -232,7 +232,7 @@ fn compare<S: Subject>(rules: &Ruleset, operations: Vec<Operation>) {
                     assert_eq!(store.reset(plan).await, Ok(now), "{context}");
                     model.reset(plan, now);
                 });
-                // What is written in the microsecond of a reset may or may not outlive it.
+                // A charge in the microsecond of a reset may or may not survive it.
                 now = now + Span::from_micros(1);
                 subject.set_now(now);
             }
@@ -246,11 +246,11 @@ fn compare<S: Subject>(rules: &Ruleset, operations: Vec<Operation>) {
     }
 }
 
-/// The request under a name: mostly the one that was made before, for the sake of replays.
+/// Returns the request under an id: mostly the previous one, so that replays occur.
 fn again(known: &mut [Option<Ask>; 8], n: u8, mut ask: Ask) -> Ask {
     ask.id.id = Id::from_bits(u128::from(n) + 1);
     let slot = &mut known[usize::from(n)];
-    // An odd number of dimensions stands for a coin: the choice has to be part of the case.
+    // The number of dimensions stands for a coin toss: the choice has to be part of the test case.
     if !ask.who.len().is_multiple_of(4)
         && let Some(before) = slot
     {

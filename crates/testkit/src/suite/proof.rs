@@ -1,8 +1,8 @@
-//! Random traffic, judged by the checker.
+//! Random traffic, verified by the checker.
 //!
-//! The model shares its definitions with the algorithms, so it can't find a definition that is
-//! wrong. The checker knows nothing but what a limit promises: it looks at the instants at which
-//! work really went, and at what it really cost.
+//! The model shares its definitions with the algorithms, so it can't find a wrong definition. The
+//! checker knows only the promise of a limit: it looks at the times at which work really started,
+//! and at its real cost.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use sluicegate_core::{Decision, Id, Limit, Span, Store, Timestamp};
 
 use super::{Ask, Bench, Subject, ask};
 
-/// What happens to one piece of work after time has passed.
+/// A step of the traffic after some time.
 #[derive(Clone, Debug)]
 enum Step {
     Acquire {
@@ -27,18 +27,18 @@ enum Step {
     Book {
         tokens: u64,
     },
-    /// Of the oldest, the newest or a middle one of the open bookings.
+    /// Claims the oldest, the newest or a middle one of the open bookings.
     Claim(u8),
     Cancel(u8),
 }
 
-/// What becomes of work that was admitted.
+/// The outcome of admitted work.
 #[derive(Clone, Copy, Debug)]
 enum Then {
     Goes,
-    /// It never left, and is cancelled.
+    /// The work never started, and is cancelled.
     Cancelled,
-    /// It cost less than was held for it, and that is known so much later.
+    /// The work cost less than was held for it, and is settled this much later.
     Settled {
         percent: u64,
         after_us: u64,
@@ -69,7 +69,7 @@ fn steps() -> impl Strategy<Value = Vec<(u64, Step)>> {
     proptest::collection::vec((wait, step), 1..120)
 }
 
-/// No window of any limit ever holds more work that went than the limit allows.
+/// Checks that no window of any limit ever contains more started work than the limit allows.
 pub fn random_traffic_is_proven_by_the_checker<S: Subject>() {
     let cases = if crate::long() { S::CASES * 50 } else { S::CASES };
     for limits in [
@@ -99,13 +99,13 @@ pub fn random_traffic_is_proven_by_the_checker<S: Subject>() {
     }
 }
 
-/// Work that went, by its id.
+/// Started work, by its id.
 type Went = BTreeMap<u128, Work>;
 
 struct Work {
     at: Timestamp,
     tokens: u64,
-    /// When its slot came back: when it was settled, or when its lease expired.
+    /// Time at which its slot became free: its settlement or the end of its lease.
     ended: Timestamp,
 }
 
@@ -163,7 +163,7 @@ fn run<S: Subject>(limits: &[&str], steps: &[(u64, Step)]) {
                         booked.remove(chosen(which));
                     }
                     Ok(_) => {}
-                    // Nobody came for so long that it was forgotten.
+                    // The booking was not claimed for so long that it was forgotten.
                     Err(Error::Unknown) => {
                         booked.remove(chosen(which));
                     }

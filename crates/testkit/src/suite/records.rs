@@ -1,4 +1,4 @@
-//! Ids, reservations and leases.
+//! Tests of request ids, reservations and leases.
 
 use sluicegate_core::query::Cost;
 use sluicegate_core::rule::{Mode, OnExpiry, Rule};
@@ -15,7 +15,7 @@ impl<S: Subject> Bench<S> {
         self.with(ask, async |store, plan| store.acquire(plan).await)
     }
 
-    /// Whether it was before.
+    /// Settles, and returns true if it was settled before.
     fn settle(&self, ask: &Ask, tokens: u64) -> Result<bool, Error> {
         let actual = Cost { input_tokens: Some(tokens), ..Cost::default() };
         let ended = self.with(ask, async |store, plan| store.settle(&plan.handle(), &actual).await);

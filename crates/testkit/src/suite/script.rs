@@ -1,7 +1,7 @@
-//! Limits and what they decide, as one line of text.
+//! Scripts: limits and their expected decisions, as one line of text.
 //!
 //! `0ms×4 → AAAD(100ms)   100ms → A`: at 0 ms four requests, of which three are allowed and the
-//! fourth is denied until 100 ms; at 100 ms one that is allowed. `N` is never.
+//! fourth is denied until 100 ms; at 100 ms one request that is allowed. `N` means never.
 
 use sluicegate_core::{Decision, Span};
 

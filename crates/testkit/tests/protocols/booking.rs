@@ -1,4 +1,4 @@
-//! A start that is booked, and claimed when the work goes.
+//! Tests of the booking protocol.
 
 crate::protocol! {
     booking holds in what_goes_never_exceeds_the_limit_however_holders_stall and sees [

@@ -1,4 +1,4 @@
-//! One plan over counters in several slots.
+//! Tests of the protocol for one plan over counters in several slots.
 
 crate::protocol! {
     cross_slot holds in what_is_admitted_is_charged_in_every_slot_and_the_rest_nowhere and sees [

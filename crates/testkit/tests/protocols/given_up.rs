@@ -1,4 +1,4 @@
-//! An attempt that nobody waits for any more, and that is taken back.
+//! Tests of the protocol for calls that timed out and are rolled back.
 
 crate::protocol! {
     given_up holds in what_was_denied_is_not_charged_and_what_was_admitted_is and sees [

@@ -1,4 +1,4 @@
-//! A slot that is taken, renewed and released, or expires.
+//! Tests of the lease protocol.
 
 crate::protocol! {
     lease holds in no_more_work_than_there_are_slots_and_dead_holders_free_theirs and sees [

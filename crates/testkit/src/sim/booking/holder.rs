@@ -1,16 +1,16 @@
-//! A holder: one delivery of a job to a worker, from booking to going.
+//! [`Holder`]: one delivery of a job to a worker, from booking to the start of its work.
 
 use sluicegate_core::Timestamp;
 
 use super::{Answer, Ask, Event, Mistake, Question, Sim};
 use crate::sim::process::Process;
 
-/// How long it waits for an answer before it asks again.
+/// Timeout of a request to the store.
 const TIMEOUT_US: u64 = 20_000;
-/// How long it waits before it books again, when there was no start inside the horizon.
+/// Wait before it books again, if no start was inside the horizon.
 const DEFERRAL_US: u64 = 50_000;
 
-/// Whether work can wait for its start.
+/// The kind of a request: booked ahead, or admitted now or never.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Aim {
     Booked,
@@ -23,12 +23,12 @@ pub(super) struct Holder {
     pub(super) aim: Aim,
     pub(super) process: Process,
     claimant: u64,
-    /// Which exchange of question and answer it is in; answers to earlier ones are old.
+    /// Number of its current request; replies to earlier ones are ignored.
     exchange: u64,
     state: State,
-    /// Whether the work is still wanted when its start has come.
+    /// True if the work is still wanted at its start time.
     wanted: bool,
-    /// How far its clock is behind that of the store, for those who look at it.
+    /// Time by which its clock is behind that of the store; only `OwnClock` uses it.
     behind_us: u64,
     mistake: Option<Mistake>,
 }
@@ -36,12 +36,12 @@ pub(super) struct Holder {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Asking(Question),
-    /// Until its timer, then it asks.
+    /// Waits for its timer and then sends this request.
     Waiting(Question),
     Ended,
 }
 
-/// It goes: at an instant of the store, or right now.
+/// A start of work: at this time of the store, or `None` for right now.
 pub(super) type Went = Option<Timestamp>;
 
 impl Holder {
@@ -106,7 +106,7 @@ impl Holder {
             }
             Answer::Spent => self.claim_as_another(sim),
             Answer::Booked { wait } | Answer::Early { wait } | Answer::Rebooked { wait } => {
-                // Its clock shows the start so much later.
+                // Its slow clock shows the start this much later.
                 let behind_us = match self.mistake {
                     Some(Mistake::OwnClock) => self.behind_us,
                     _ => 0,
@@ -127,8 +127,8 @@ impl Holder {
         Some(at)
     }
 
-    /// The old claimant may be asked for by a message that is still on its way, and has to stay
-    /// what it is: one that had its go.
+    /// Uses a new claimant id. A message with the old one may still be in flight, and the store
+    /// must keep the old one marked as spent.
     fn claim_as_another(&mut self, sim: &mut Sim) {
         self.claimant = sim.fresh();
         self.ask(sim, Question::Claim);

@@ -1,69 +1,69 @@
-//! A start that is booked, and claimed immediately before the work goes.
+//! Simulation of bookings: a start time is booked, and claimed immediately before the work starts.
 //!
 //! One store keeps a counter, a log or a bucket. Jobs come from a queue that delivers at least
 //! once: a **holder** is one delivery of a job to one worker. It books, waits until the start,
-//! claims, and goes. It may be stopped or killed at any point, and the queue may deliver the job
-//! to another holder while the first still runs. Other work acquires from the same counter
-//! without booking.
+//! claims, and starts the work. It may be suspended or killed at any point, and the queue may
+//! deliver the job to another holder while the first still runs. Other work acquires from the same
+//! counter without booking.
 //!
 //! # Messages
 //!
 //! | message | carries | means |
 //! |---|---|---|
-//! | `Acquire` | id | may this go now? |
-//! | `Book` | id | reserve the first instant that fits |
-//! | `Claim` | id, claimant | I am about to go |
-//! | `Cancel` | id, claimant | this work does not go; what I claimed has not left |
-//! | `Allow` | at | charged at that instant |
-//! | `Booked`, `Early`, `Rebooked` | wait | claim so much later than this answer was given |
-//! | `Go` | good for | go, if no more than this has passed since the claim was *sent* |
-//! | `Spent` | | this claimant had its go, and it is over: if you did not go, claim as another |
-//! | `Deny` | | it does not fit now, or no start is inside the horizon: nothing is written |
-//! | `Claimed` | | the id was claimed before, so it can't be booked: claim it |
+//! | `Acquire` | id | asks to start now |
+//! | `Book` | id | reserves the first time that fits |
+//! | `Claim` | id, claimant | asks to start booked work |
+//! | `Cancel` | id, claimant | the work is not wanted any more; this claimant has not started it |
+//! | `Allow` | at | charged at that time |
+//! | `Booked`, `Early`, `Rebooked` | wait | claim this long after the reply was made |
+//! | `Go` | good for | start, if no more than this time has passed since the claim was *sent* |
+//! | `Spent` | | this claimant received `Go` before: if it did not start, it has to claim under a new claimant id |
+//! | `Deny` | | no start fits now, or inside the horizon: nothing is written |
+//! | `Claimed` | | the id was claimed before and can't be booked: claim it |
 //! | `Unknown` | | nothing is booked: book it |
-//! | `Gone` | | it was cancelled |
+//! | `Gone` | | the booking was cancelled |
 //!
-//! Answers give a *wait*, not an instant: a worker whose clock is behind by more than the slack
-//! would otherwise come late for ever.
+//! Replies contain a *wait* and not a time: a worker whose clock is behind by more than the slack
+//! would otherwise always claim too late.
 //!
-//! # What the store remembers of an id
+//! # Records of the store, one per id
 //!
 //! | | none | unbooked | booked | open | cancelled |
 //! |---|---|---|---|---|---|
-//! | `Book` | book → booked, or `Deny` | as none | replay | `Claimed` | `Gone` |
+//! | `Book` | book → booked, or `Deny` | same as none | replay | `Claimed` | `Gone` |
 //! | `Claim`, before the start | `Unknown` | `Unknown` | `Early` | | `Gone` |
 //! | `Claim`, in [start, start + slack] | `Unknown` | `Unknown` | → open, `Go` | by its claimant: `Go` again | `Gone` |
-//! | `Claim`, later | `Unknown` | `Unknown` | give back, book anew | by its claimant: `Spent` | `Gone` |
-//! | `Claim`, by one that had its go before | `Unknown` | `Spent` | `Spent` | `Spent` | `Gone` |
-//! | `Claim`, open for another | | | | leave it charged, book anew | |
-//! | `Cancel` | → cancelled | → cancelled | give back → cancelled | by its claimant: give back; → cancelled | replay |
+//! | `Claim`, later | `Unknown` | `Unknown` | refund, rebook | by its claimant: `Spent` | `Gone` |
+//! | `Claim`, by a claimant that received `Go` before | `Unknown` | `Spent` | `Spent` | `Spent` | `Gone` |
+//! | `Claim`, open for another | | | | leave it charged, rebook | |
+//! | `Cancel` | → cancelled | → cancelled | refund → cancelled | by its claimant: refund; → cancelled | replay |
 //!
-//! Booking anew leads to booked, or to unbooked and `Deny` if the start is past the horizon. Who
-//! had a go is remembered in every state, because a repeated claim of the first must neither
-//! take the booking of the second nor book anything for itself.
+//! Rebooking leads to booked, or to unbooked and `Deny` if the start is past the horizon. The
+//! claimants that received `Go` are remembered in every state, because a repeated claim of the
+//! first must neither use the booking of the second nor book anything for itself.
 //!
-//! # What a holder does
+//! # States of a holder
 //!
 //! | state | on | then |
 //! |---|---|---|
-//! | asking | no answer for a while | the same question again |
+//! | requesting | timeout | send the same request again |
 //! | waiting | the wait is over | `Claim`, or `Cancel` if the work is no longer wanted |
-//! | claiming | `Go`, still good | the work goes |
-//! | claiming | `Go` that took too long, or `Spent` | `Claim` under a new claimant |
+//! | claiming | `Go`, still valid | start the work |
+//! | claiming | `Go` that came too late, or `Spent` | `Claim` under a new claimant id |
 //! | any | `Gone` | end |
 //!
-//! The work goes in [start, start + slack] by the clock of the store, although the holder does
-//! not know that clock: the claim was sent before it was decided, so "good for, from when it was
+//! The work starts in [start, start + slack] by the clock of the store, although the holder does
+//! not know that clock: the claim was sent before the store decided, so "good for, from when it was
 //! sent" ends no later than the booking.
 //!
 //! # Invariants
 //!
 //! | | |
 //! |---|---|
-//! | B1 | what goes never exceeds the limit, booked or not, by the clock of the store |
-//! | B2 | every holder that lives comes to its end, and so does the run (`liveness`) |
-//! | B3 | what is charged has gone, or may have, or will: nothing is charged for nobody |
-//! | B4 | a window and the slack after the last booked start everything is free |
+//! | B1 | started work, booked or not, never exceeds the limit by the clock of the store |
+//! | B2 | every holder that does not die comes to its end, and so does the run (`liveness`) |
+//! | B3 | every charge belongs to work that has started, may have started or will start |
+//! | B4 | one window plus the slack after the last booked start, the counter is free |
 
 mod check;
 mod holder;
@@ -83,43 +83,43 @@ use store::Store;
 const DELAY_MAX: Span = Span::from_millis(120);
 const STALL_MAX: Span = Span::from_millis(400);
 const STORMY: Span = Span::from_millis(900);
-/// How late a booking may be used. Longer than a claim takes on a good day.
+/// Time after its start during which a booking may be used. Longer than a claim usually takes.
 const SLACK: Span = Span::from_millis(10);
 
-/// Something that an implementation could get wrong.
+/// A bug that an implementation could have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mistake {
-    /// A plain acquire looks only at what has happened.
+    /// A plain acquire ignores bookings.
     AcquireIgnoresBookings,
-    /// A booking is written at its start, and used until its slack is over.
+    /// A booking is charged at its start, but used until its slack is over.
     WrittenAtStart,
-    /// A booking goes for every claimant.
+    /// Every claimant of a booking receives `Go`.
     SecondClaimantGoes,
-    /// A claim that comes late goes.
+    /// A late claim receives `Go`.
     LateClaimGoes,
-    /// Booking anew removes what an earlier claimant may have used.
+    /// Rebooking refunds a charge that an earlier claimant may have used.
     RebookingRemovesUsed,
-    /// A late repetition of a claim books anew for work that has gone.
+    /// A late repetition of a claim rebooks work that has already started.
     LateRepetitionRebooks,
-    /// One that had its go gets another, out of the booking of somebody else.
+    /// A claimant that received `Go` receives it again from another claimant's booking.
     SpentClaimantGoes,
-    /// A cancel gives back what another claimant may have used.
+    /// A cancel refunds a charge that another claimant may have used.
     CancelGivesBackUsed,
-    /// A cancel forgets the id, so that its late booking is written.
+    /// A cancel forgets the id, so that a late booking of the same id is written.
     CancelWithoutTombstone,
-    /// A holder goes however long ago it was told to.
+    /// A holder starts its work however old its `Go` is.
     StaleGo,
     /// A holder waits for the start by its own clock.
     OwnClock,
-    /// A booking that comes again is written again.
+    /// A repeated booking is written again.
     BookedAgain,
-    /// A bucket gives back without a look at the bookings behind.
+    /// A bucket refunds without regard to later bookings.
     BucketForgetsLater,
-    /// A bucket gives back without a look at what was given back before.
+    /// A bucket refunds without regard to earlier refunds.
     BucketForgetsGivenBack,
 }
 
-/// Plays the run of a seed.
+/// Runs the simulation of a seed.
 pub fn run(seed: u64, mistake: Option<Mistake>, tracing: Tracing) -> Run {
     let mut world = World::drawn(seed, mistake, tracing);
     world.play();
@@ -131,17 +131,17 @@ type Sim = Scheduler<Event>;
 
 #[derive(Clone, Debug)]
 enum Event {
-    /// The queue delivers a job, or a caller comes that does not book.
+    /// The queue delivers a job, or a caller without a booking arrives.
     Deliver { job: u64, aim: Aim },
-    /// A question reaches the store.
+    /// A request reaches the store.
     Ask(Ask),
-    /// An answer reaches a holder.
+    /// A reply reaches a holder.
     Answer { ask: Ask, answer: Answer },
-    /// The timer of a holder.
+    /// The timer of a holder is due.
     Due { holder: usize, exchange: u64 },
 }
 
-/// A question, with what its answer has to be matched with.
+/// A request, with the fields to match its reply.
 #[derive(Clone, Copy, Debug)]
 struct Ask {
     holder: usize,
@@ -206,7 +206,7 @@ impl World {
             let delay_us = sim.rng.between(0, 300_000);
             sim.after(delay_us, Event::Deliver { job, aim: Aim::Booked });
             if sim.rng.chance(300) {
-                // Delivered again while the first may still run, or after it has ended.
+                // Redelivered while the first holder may still run, or after it has ended.
                 let delay_us = delay_us + sim.rng.between(1_000, 500_000);
                 sim.after(delay_us, Event::Deliver { job, aim: Aim::Booked });
             }
@@ -302,14 +302,14 @@ impl World {
         sim.broke(finding);
     }
 
-    /// B2, B3 and B4, when every message has arrived.
+    /// Checks B2, B3 and B4 after every message has arrived.
     fn rest(&mut self) {
         let waiting =
             self.holders.iter().find(|holder| !holder.ended() && !holder.process.is_dead());
         let waiting = waiting.map(|holder| format!("B2: job {} never goes", holder.job));
         self.sim.broke(waiting);
-        // What a dead holder has sent may still book for it: that is lost until it ages out.
-        let finding = self.store.charged_for_nobody(|job| {
+        // A message of a dead holder may still book: that charge is lost until it expires.
+        let finding = self.store.orphaned_charges(|job| {
             let mut holders = self.holders.iter().filter(|holder| holder.job == job);
             holders.all(Holder::ended)
         });

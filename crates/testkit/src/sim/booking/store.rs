@@ -1,4 +1,5 @@
-//! The store: one counter and a record for each id, changed by one question at a time.
+//! [`Store`]: the simulated store, with one counter and one record per id. It handles one request
+//! at a time.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +9,7 @@ use super::{Answer, Mistake, SLACK};
 use crate::sim::counter::{Counter, GiveBack, Mark};
 
 pub(super) struct Store {
-    /// How far its clock is ahead of the true time.
+    /// Time by which its clock is ahead of the true time.
     pub(super) ahead_us: u64,
     pub(super) counter: Counter,
     horizon: Span,
@@ -21,17 +22,17 @@ pub(super) struct Store {
 #[derive(Default)]
 struct Record {
     state: State,
-    /// Who had a go. What they may have used stays charged.
+    /// Claimants that received `Go`. Their charges stay.
     had_go: Vec<u64>,
 }
 
 #[derive(Clone, Copy, Default)]
 enum State {
-    /// Nothing is booked.
+    /// No booking.
     #[default]
     Unbooked,
     Booked(Booking),
-    /// Its claimant may go, and may have gone.
+    /// The claimant may start, or may have started.
     Open {
         claimant: u64,
         booking: Booking,
@@ -60,7 +61,7 @@ impl Store {
         Self { ahead_us, counter, horizon, records, written: 0, given_back: 0, mistake }
     }
 
-    /// A booking that is accepted only if it starts now.
+    /// Acquires: a booking that is accepted only if it starts now.
     pub(super) fn acquire(&mut self, now: Timestamp, id: u64) -> Answer {
         if let Some(State::Acquired { at }) = self.records.get(&id).map(|record| record.state) {
             return Answer::Allow { at };
@@ -175,7 +176,7 @@ impl Store {
         }
     }
 
-    /// Writes a booking at the latest instant at which it may be used.
+    /// Books, and charges at the latest time at which the booking may be used.
     fn book_anew(&mut self, now: Timestamp, id: u64) -> Option<Timestamp> {
         let start = self.counter.earliest(now);
         if start > now + self.horizon {
@@ -208,7 +209,7 @@ impl Store {
         self.records.entry(id).or_default().state = state;
     }
 
-    /// The latest start that is still booked: for nobody, if its holder has died.
+    /// Returns the latest start that is still booked; without an owner if its holder has died.
     pub(super) fn last_start(&self) -> Option<Timestamp> {
         let booked = self.records.values().filter_map(|record| match record.state {
             State::Booked(booking) => Some(booking.start),
@@ -217,8 +218,9 @@ impl Store {
         booked.max()
     }
 
-    /// B3: what is charged was acquired, had a go, or is booked for a job that has not ended.
-    pub(super) fn charged_for_nobody(&self, ended: impl Fn(u64) -> bool) -> Option<String> {
+    /// Checks B3: every charge was acquired, received `Go`, or is booked for a job that has not
+    /// ended.
+    pub(super) fn orphaned_charges(&self, ended: impl Fn(u64) -> bool) -> Option<String> {
         let mut stands = 0;
         for (&id, record) in &self.records {
             stands += record.had_go.len();

@@ -1,4 +1,5 @@
-//! What must never happen, judged by what was written and what clients were told.
+//! [`Check`]: the invariants of the cross-slot protocol, checked by what was written and by the
+//! replies to clients.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,26 +9,26 @@ use sluicegate_core::algorithm::log::Quota;
 use super::{Place, Work};
 use crate::sim::counter::exceeded;
 
-/// Every charge that was ever written, and every promise that was made.
+/// Every charge ever written, and every reply to a client.
 pub(super) struct Check {
     quota: Quota,
     charges: Vec<Charge>,
     orphaned: Vec<bool>,
-    /// When a slot last noted a take-back of a client's attempt.
+    /// Time at which a slot last recorded a rollback of a client's attempt.
     taken_back: BTreeMap<(usize, usize), Timestamp>,
-    /// Which attempts a slot was told to take back.
+    /// Attempts that a slot was asked to roll back.
     ended: BTreeSet<(u64, usize)>,
     finding: Option<String>,
 }
 
 struct Charge {
     client: usize,
-    /// Who wrote it, and who was told afterwards that it stands for them too.
+    /// Attempt that wrote the charge, and attempts that were told to share it.
     attempts: Vec<u64>,
     place: Place,
     at: Timestamp,
     given_back: bool,
-    /// Somebody was told Allow because of it.
+    /// True if a client received Allow because of this charge.
     relied_on: bool,
 }
 
@@ -47,7 +48,7 @@ impl Check {
         self.orphaned.push(false);
     }
 
-    /// S3, when a counter is charged.
+    /// Checks S3 when a counter is charged.
     pub(super) fn charged(&mut self, work: Work, place: Place, at: Timestamp) {
         let Work { client, attempt, .. } = work;
         let before = self.charges.iter().filter(|charge| charge.is_of(client, place));
@@ -61,7 +62,7 @@ impl Check {
         self.charges.push(new);
     }
 
-    /// S2, when an attempt is told that what was charged before stands for it.
+    /// Checks S2 when an attempt shares an earlier charge.
     pub(super) fn shared(&mut self, work: Work, place: Place, now: Timestamp) {
         let Work { client, attempt, .. } = work;
         let mut charges = self.charges.iter_mut().rev();
@@ -74,7 +75,7 @@ impl Check {
         }
     }
 
-    /// S2, when a charge is given back.
+    /// Checks S2 when a charge is refunded.
     pub(super) fn given_back(&mut self, client: usize, place: Place, now: Timestamp) {
         let mut charges = self.charges.iter_mut().rev();
         let charge = charges.find(|charge| charge.is_of(client, place));
@@ -90,7 +91,7 @@ impl Check {
         self.taken_back(work.client, slot, now);
     }
 
-    /// S6, when a slot refuses.
+    /// Checks S6 when a slot refuses.
     pub(super) fn refused(&mut self, work: Work, slot: usize) {
         if !self.ended.contains(&(work.attempt, slot)) {
             let Work { client, attempt, .. } = work;
@@ -98,12 +99,12 @@ impl Check {
         }
     }
 
-    /// Nothing of this client is left in the slot that counted before.
+    /// Records that no earlier charge of this client is left in the slot.
     pub(super) fn taken_back(&mut self, client: usize, slot: usize, now: Timestamp) {
         self.taken_back.insert((client, slot), now);
     }
 
-    /// S1 and S2, when a client is told that it may go.
+    /// Checks S1 and S2 when a client is admitted.
     pub(super) fn admitted(&mut self, work: Work, plan: &[Place]) {
         let Work { client, attempt, .. } = work;
         for &place in plan {
@@ -123,7 +124,7 @@ impl Check {
         }
     }
 
-    /// S2, whenever a slot has changed: its counter shows at least the admitted.
+    /// Checks S2 after each change of a slot: its counter shows at least the admitted requests.
     pub(super) fn counts(&mut self, place: Place, used: u64, now: Timestamp) {
         let admitted = self.charges.iter().filter(|charge| {
             charge.place == place
@@ -137,7 +138,7 @@ impl Check {
         }
     }
 
-    /// The node that handled a request of this client has lost its memory.
+    /// Records that the node of a client's request has lost its memory.
     pub(super) fn orphaned(&mut self, client: usize) {
         self.orphaned[client] = true;
     }
@@ -150,8 +151,8 @@ impl Check {
         exceeded(self.quota, &admits)
     }
 
-    /// S4, when every message has arrived: a charge on which nobody relies, and that was not
-    /// found aged out by a take-back.
+    /// Checks S4 after every message has arrived: finds a charge that no client relies on and that
+    /// no rollback found expired.
     pub(super) fn left_over(&self) -> Option<String> {
         let left = self.charges.iter().find(|charge| {
             let Charge { client, place, at, given_back, relied_on, .. } = **charge;
@@ -165,7 +166,7 @@ impl Check {
         Some(format!("S4: client {client} was not admitted and stays charged on {place:?}"))
     }
 
-    /// S5, for a client that came when everything was free.
+    /// Checks S5 for a client that arrived when all counters were free.
     pub(super) fn was_admitted(&self, client: usize) -> Option<String> {
         let admitted = self.charges.iter().any(|c| c.client == client && c.relied_on);
         (!admitted).then(|| "S5: a lone request is denied after a window".to_owned())

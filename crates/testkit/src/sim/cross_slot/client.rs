@@ -1,15 +1,15 @@
-//! A client: it asks some node, and may ask again under the same id.
+//! [`Client`]: sends a request to a node, and may send it again under the same id.
 
 use super::node::Told;
 use super::slot::Slot;
 use super::{Event, Place, Sim};
 use crate::sim::rng::Rng;
 
-/// How long it waits for an answer.
+/// Timeout of a request to a node.
 const PATIENCE_US: u64 = 60_000;
 
 pub(super) struct Client {
-    /// The counters that its request is charged on, in two or three slots.
+    /// Counters that its request is charged on, in two or three slots.
     pub(super) plan: Vec<Place>,
     questions: u32,
     questions_max: u32,
@@ -34,7 +34,7 @@ impl Client {
         Self { plan, questions: 0, questions_max, told: None }
     }
 
-    /// One that is charged on every counter there is.
+    /// Creates a client that is charged on every counter.
     pub(super) fn of_everything(slots: &[Slot]) -> Self {
         let places = slots.iter().enumerate();
         let plan = places
@@ -43,7 +43,7 @@ impl Client {
         Self { plan, questions: 0, questions_max: 1, told: None }
     }
 
-    /// Asks some node, `delay_us` from now.
+    /// Sends the request to a random node, `delay_us` from now.
     pub(super) fn ask(&mut self, sim: &mut Sim, number: usize, nodes: usize, delay_us: u64) {
         self.questions += 1;
         let node = sim.rng.index(nodes);
@@ -52,7 +52,7 @@ impl Client {
         sim.after(delay_us + PATIENCE_US, Event::Waited { client: number, question });
     }
 
-    /// A node tells it something. Denied, it may ask again under the same id.
+    /// Handles the reply of a node. After a denial it may ask again under the same id.
     pub(super) fn told(&mut self, sim: &mut Sim, number: usize, told: Told, nodes: usize) {
         self.told = Some(told);
         if told == Told::Deny && self.questions < self.questions_max {
@@ -62,7 +62,7 @@ impl Client {
         }
     }
 
-    /// It has waited for the answer to a question. Without one it asks another node.
+    /// Handles the timeout of a request. Without a reply it asks another node.
     pub(super) fn waited(&mut self, sim: &mut Sim, number: usize, question: u32, nodes: usize) {
         let silent = self.told.is_none() && self.questions == question;
         if silent && self.questions < self.questions_max {

@@ -1,53 +1,53 @@
-//! A plan whose counters live in several slots: reserve in parallel, take back if any part denies.
+//! Simulation of a plan whose counters are in several slots: reserve in parallel, and roll back if
+//! any part is denied.
 //!
-//! A slot is a Redis primary: it handles one message after the other, each as one atomic script,
-//! by its own clock. Clocks of different slots differ. A node is a limiter process. It makes an
-//! **attempt** for every question of a client, under the client's id and a number of its own.
+//! A slot is a Redis primary: it handles one message after the other, each as one atomic script, by
+//! its own clock. Clocks of different slots differ. A node is a limiter process. It makes an
+//! **attempt** for every request of a client, under the client's id and a number of its own.
 //!
 //! # Messages
 //!
 //! | message | to | carries | means |
 //! |---|---|---|---|
-//! | `Reserve` | slot | id, attempt, counters | charge all of them now, or none |
+//! | `Reserve` | slot | id, attempt, counters | charges all of them now, or none |
 //! | `Reserved` | node | | charged, now or by an earlier attempt under this id |
 //! | `Denied` | node | | at least one does not fit; nothing was written |
-//! | `Refused` | node | | the attempt was taken back; nothing was written |
-//! | `TakeBack` | slot | id, attempt | this attempt does not need the charge, and never will |
-//! | `TakenBack` | node | | so noted |
+//! | `Refused` | node | | the attempt was rolled back; nothing was written |
+//! | `TakeBack` | slot | id, attempt | rolls back: this attempt does not need the charge, and never will |
+//! | `TakenBack` | node | | confirms the rollback |
 //!
-//! # What a slot remembers: one record for an id
+//! # Records of a slot, one per id
 //!
-//! | | not charged | held by others | held by this attempt | this attempt taken back |
+//! | | not charged | held by others | held by this attempt | this attempt rolled back |
 //! |---|---|---|---|---|
-//! | `Reserve` | decide: charge, → held; or deny and write nothing | counts: → held by this one too; aged out: as if not charged | replay | refuse |
-//! | `TakeBack` | → tombstone | → tombstone, others hold | → tombstone; the last one gives the charge back | replay |
+//! | `Reserve` | decide: charge, → held; or deny and write nothing | in its window: → held by this one too; expired: same as not charged | replay | refuse |
+//! | `TakeBack` | → tombstone | → tombstone, others hold | → tombstone; the last one refunds the charge | replay |
 //!
-//! The tombstone belongs to the *attempt*, not to the id: a client that asks again, at this node
-//! or at another, uses the same id and must not be refused because an earlier attempt was taken
-//! back. And the charge belongs to *every* attempt that was told `Reserved`: it is given back when
-//! the last of them is taken back. One that has left its window stands for nobody else: an attempt
-//! whose node died has left it, and who comes later would go without being counted. In Redis this
-//! is one hash for each id and slot, with a field for each attempt and the marks of what was
-//! charged.
+//! The tombstone belongs to the *attempt* and not to the id: a client that asks again, at this node
+//! or another, uses the same id and must not be refused because an earlier attempt was rolled back.
+//! The charge belongs to *every* attempt that received `Reserved`: it is refunded when the last of
+//! them is rolled back. A charge that has left its window is not shared: its attempt may belong to
+//! a dead node, and a later attempt that shares it would go uncounted. In Redis this is one hash
+//! per id and slot, with a field for each attempt and the marks of its charges.
 //!
 //! A record is kept [`LIFE`] after it was last written, and as long as its charge counts:
 //!
-//! - a repeated `Reserve` must find what the first one wrote. The last one is sent before the
-//!   [deadline](DEADLINE) of its attempt and is at most [`DELAY_MAX`] on its way;
-//! - a `Reserve` that comes after its `TakeBack` was sent before it, so it is at most
+//! - a repeated `Reserve` must find the record of the first. The last one is sent before the
+//!   [deadline](DEADLINE) of its attempt and takes at most [`DELAY_MAX`];
+//! - a `Reserve` that arrives after its `TakeBack` was sent before it, so it is at most
 //!   [`DELAY_MAX`] late.
 //!
-//! # What a node does
+//! # Steps of a node
 //!
 //! | step | on | then |
 //! |---|---|---|
-//! | ask | client | `Reserve` to every slot |
-//! | wait | all `Reserved` | tell Allow |
-//! | wait | a `Denied` or `Refused` | tell Deny; take back |
-//! | wait | [`TIMEOUT`], first time, before the [deadline](DEADLINE) | the same `Reserve` again to the slots that are silent |
-//! | wait | [`TIMEOUT`] otherwise | tell Deny; take back |
-//! | take back | | `TakeBack` to *every* slot, also those that denied: a repeated `Reserve` may still come |
-//! | take back | [`TIMEOUT`] | again to the slots that are silent, until each has answered, or a window and [`LIFE`] are over and the charge has aged out |
+//! | start | request of a client | `Reserve` to every slot |
+//! | wait | all `Reserved` | reply Allow |
+//! | wait | a `Denied` or `Refused` | reply Deny; roll back |
+//! | wait | [`TIMEOUT`], first time, before the [deadline](DEADLINE) | the same `Reserve` again to the slots without a reply |
+//! | wait | [`TIMEOUT`] otherwise | reply Deny; roll back |
+//! | roll back | | `TakeBack` to *every* slot, also those that denied: a repeated `Reserve` may still arrive |
+//! | roll back | [`TIMEOUT`] | again to the slots without a reply, until each has replied, or a window and [`LIFE`] are over and the charge has expired |
 //!
 //! # Invariants
 //!
@@ -55,10 +55,10 @@
 //! |---|---|
 //! | S1 | no window of a counter holds more than its limit of admitted requests, by the slot's clock |
 //! | S2 | an admitted request is charged on all its counters |
-//! | S3 | a request is charged at most once on a counter, and an attempt never again after its record |
-//! | S4 | what was not admitted is charged nowhere, unless the node crashed |
-//! | S5 | after a window without requests, everything fits again |
-//! | S6 | an attempt is refused only after it was taken back itself |
+//! | S3 | a request is charged at most once on a counter, and an attempt not again after its record expired |
+//! | S4 | a request that was not admitted is charged nowhere, unless the node crashed |
+//! | S5 | after a window without requests, every counter is free again |
+//! | S6 | an attempt is refused only after it was rolled back itself |
 
 mod check;
 mod client;
@@ -78,54 +78,53 @@ use client::Client;
 use node::{Node, Told};
 use slot::Slot;
 
-/// The longest that a message is on its way.
+/// Maximum delay of a message.
 pub const DELAY_MAX: Span = Span::from_millis(150);
-/// How long a node waits for an answer.
+/// Timeout of a request to a slot.
 pub const TIMEOUT: Span = Span::from_millis(20);
-/// How long after its start an attempt may still send a `Reserve`.
+/// Time after its start during which an attempt may still send a `Reserve`.
 pub const DEADLINE: Span = Span::from_millis(45);
-/// How long a record outlives its last change.
+/// Time that a record outlives its last change.
 pub const LIFE: Span = Span::from_millis(150 + 45);
 
 const STALL_MAX: Span = Span::from_millis(700);
 const DOWN_MAX: Span = Span::from_millis(100);
 const STORMY: Span = Span::from_millis(900);
 
-/// Something that an implementation could get wrong.
+/// A bug that an implementation could have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mistake {
-    /// A take-back forgets the attempt, so that its late reserve is charged.
+    /// A rollback forgets the attempt, so that a late reserve is charged.
     NoTombstone,
-    /// A tombstone is gone before the last message can have arrived.
+    /// A tombstone expires before the last message can have arrived.
     ShortTombstone,
-    /// A record is gone before the last retry can have arrived.
+    /// A record expires before the last retry can have arrived.
     ShortRecord,
-    /// A retry goes out under a new id.
+    /// A retry uses a new id.
     RetryUnderNewId,
-    /// A retry goes out however long ago the attempt began.
+    /// A retry is sent however long ago the attempt began.
     RetryAfterDeadline,
-    /// A reserve that comes again is charged again.
+    /// A repeated reserve is charged again.
     ChargedAgain,
-    /// A take-back removes the newest entry, not the one of its id.
+    /// A rollback removes the newest entry and not the one of its id.
     TakeBackByScore,
-    /// A take-back goes only to the slots that said `Reserved`.
+    /// A rollback is sent only to the slots that replied `Reserved`.
     TakeBackWhereReserved,
-    /// A take-back is sent once, whether or not it arrives.
+    /// A rollback is sent once, even if it is lost.
     TakeBackOnce,
-    /// A take-back ends the charge of every attempt under the id.
+    /// A rollback ends the charge of every attempt under the id.
     TakeBackForAll,
     /// A tombstone refuses every attempt under the id.
     TombstoneForAll,
-    /// The charge belongs to the attempt that reserved it last.
+    /// The charge belongs only to the last attempt that reserved it.
     LastAttemptOwns,
-    /// An attempt is told that the charge of another stands for it, after that charge has left
-    /// its window.
+    /// An attempt shares the charge of another attempt after that charge has left its window.
     SharesAgedOut,
     /// A reserve is decided and written by the clock of the node that sent it.
     NodeClock,
 }
 
-/// Plays the run of a seed.
+/// Runs the simulation of a seed.
 pub fn run(seed: u64, mistake: Option<Mistake>, tracing: Tracing) -> Run {
     let mut world = World::drawn(seed, mistake, tracing);
     world.play();
@@ -137,10 +136,10 @@ pub fn run(seed: u64, mistake: Option<Mistake>, tracing: Tracing) -> Run {
 
 type Sim = Scheduler<Event>;
 
-/// A counter: its slot and its place there.
+/// A counter, by its slot and its index there.
 type Place = (usize, usize);
 
-/// The work that a message is about. Only the checks look at `client`.
+/// The request that a message is about. Only the checks use `client`.
 #[derive(Clone, Copy)]
 struct Work {
     client: usize,
@@ -156,17 +155,17 @@ impl fmt::Debug for Work {
 
 #[derive(Clone, Debug)]
 enum Event {
-    /// A client's question reaches a node.
+    /// A client's request reaches a node.
     Ask { client: usize, node: usize },
-    /// A client has waited long enough for the answer to its question with this number.
+    /// The timeout of a client's request with this number.
     Waited { client: usize, question: u32 },
     /// A message reaches a slot.
     Reserve { slot: usize, from: usize, work: Work, counters: Vec<usize>, sent: Timestamp },
     /// A message reaches a slot.
     TakeBack { slot: usize, from: usize, work: Work },
-    /// A message reaches a node.
+    /// A reply reaches a node.
     Answer { node: usize, slot: usize, attempt: u64, answer: Answer },
-    /// The timer of an attempt.
+    /// The timer of an attempt is due.
     Due { node: usize, attempt: u64, step: u32 },
 }
 
@@ -232,7 +231,7 @@ impl World {
         }
     }
 
-    /// A slot handles a message and answers, and what it keeps is looked at.
+    /// Lets a slot handle a message and reply, and checks its counters.
     fn slot(&mut self, number: usize, event: Event) {
         let slot = &mut self.slots[number];
         let now = self.sim.clock(slot.ahead_us);
@@ -315,7 +314,7 @@ impl World {
         self.clients[client].told(sim, client, told, self.nodes.len());
     }
 
-    /// S5: once a window has passed, a single request on every counter is admitted.
+    /// Checks S5: after one window, a single request on every counter is admitted.
     fn probe(&mut self) {
         self.sim.pass(self.quota.window.max(DOWN_MAX));
         let number = self.clients.len();

@@ -1,4 +1,4 @@
-//! A limiter node: it asks every slot, and tells the client when all have said yes.
+//! [`Node`]: a limiter process that asks every slot, and admits the client when all have reserved.
 
 use sluicegate_core::Span;
 
@@ -8,22 +8,22 @@ use crate::sim::rng::Rng;
 
 pub(super) struct Node {
     number: usize,
-    /// How far its clock is ahead of the true time. Nothing depends on it.
+    /// Time by which its clock is ahead of the true time. Only `NodeClock` uses it.
     ahead_us: u64,
     pub(super) process: Process,
     attempts: Vec<Attempt>,
-    /// How long a charge counts.
+    /// Time for which a charge counts.
     window: Span,
     mistake: Option<Mistake>,
 }
 
-/// One try to have a plan admitted.
+/// One attempt to have a plan admitted.
 struct Attempt {
     work: Work,
-    /// When its phase began.
+    /// Start time of its phase.
     since_us: u64,
     phase: Phase,
-    /// Tells the timer that is due from those that are no longer meant.
+    /// Number of the current timer; older timers are ignored.
     step: u32,
     parts: Vec<Part>,
 }
@@ -34,20 +34,20 @@ enum Phase {
     TakingBack,
 }
 
-/// The counters of a plan that live in one slot.
+/// The counters of a plan that are in one slot.
 struct Part {
     slot: usize,
     counters: Vec<usize>,
     answer: Option<Answer>,
 }
 
-/// What the client hears.
+/// The result of an attempt for the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Told {
     Allow,
-    /// A slot denied, or was silent: then the outage policy of the rule would decide.
+    /// A slot denied or timed out: in production the outage policy of the rule would decide.
     Deny,
-    /// Nothing, but the attempt is over: what it charged has aged out.
+    /// No reply, but the attempt is over: its charges have expired.
     GivesUp,
 }
 
@@ -132,8 +132,8 @@ impl Node {
             attempt.send(sim, self.number, self.ahead_us);
             return None;
         }
-        // A node that was stopped must not send what it should have sent long ago: the slots may
-        // have forgotten by now that they have charged it.
+        // A node that was suspended must not send an old request: the slots may have forgotten by
+        // now that they charged it.
         let late = lasts_us >= DEADLINE.as_micros();
         let late = late && self.mistake != Some(Mistake::RetryAfterDeadline);
         if attempt.step == 1 && !late {
@@ -166,7 +166,7 @@ impl Node {
         }
     }
 
-    /// It loses its memory; the clients whose attempts nobody ends now.
+    /// Drops all memory; returns the clients whose attempts are now abandoned.
     pub(super) fn crash(&mut self) -> Vec<usize> {
         self.attempts.drain(..).map(|attempt| attempt.work.client).collect()
     }
@@ -177,7 +177,7 @@ impl Node {
 }
 
 impl Attempt {
-    /// Sends the message of its phase to every slot that has not answered, and sets the timer.
+    /// Sends the message of its phase to every slot that has not replied, and sets the timer.
     fn send(&mut self, sim: &mut Sim, from: usize, ahead_us: u64) {
         let work = self.work;
         for part in self.parts.iter().filter(|part| part.answer.is_none()) {

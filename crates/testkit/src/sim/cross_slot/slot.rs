@@ -1,4 +1,4 @@
-//! A slot: counters and records, changed by one message at a time.
+//! [`Slot`]: the counters and records of one slot. It handles one message at a time.
 
 use std::collections::BTreeMap;
 
@@ -10,14 +10,14 @@ use super::{Answer, DELAY_MAX, LIFE, Mistake, Work};
 use crate::sim::counter::{Counter, GiveBack, Mark};
 use crate::sim::rng::Rng;
 
-/// Shorter than the slowest message is on its way.
+/// Lifetime of a tombstone that is shorter than the maximum delay of a message.
 const SHORT_TOMBSTONE: Span = Span::from_millis(140);
-/// As long as the slowest message is on its way, but a retry is sent later than the first.
+/// Lifetime of a record that is as long as the maximum delay, too short for a retry sent later.
 const SHORT_RECORD: Span = DELAY_MAX;
 
 pub(super) struct Slot {
     number: usize,
-    /// How far its clock is ahead of the true time.
+    /// Time by which its clock is ahead of the true time.
     pub(super) ahead_us: u64,
     pub(super) counters: Vec<Counter>,
     records: BTreeMap<u64, Record>,
@@ -25,9 +25,9 @@ pub(super) struct Slot {
     mistake: Option<Mistake>,
 }
 
-/// All that is known of an id.
+/// The record of an id.
 struct Record {
-    /// Which counters are charged, and where; empty if none is.
+    /// Charged counters and the marks of their charges; empty if not charged.
     charged: Vec<(usize, Mark)>,
     charged_at: Timestamp,
     attempts: BTreeMap<u64, Standing>,
@@ -38,9 +38,9 @@ struct Record {
 enum Standing {
     /// It relies on the charge.
     Holds,
-    /// It relied on an earlier charge, which has left its window since.
+    /// It relied on an earlier charge, which has left its window.
     Held,
-    /// It does not rely on anything, and never will.
+    /// It does not rely on a charge, and never will.
     TakenBack,
 }
 
@@ -62,7 +62,7 @@ impl Slot {
         }
     }
 
-    /// Check everything, then write everything. `by` is the clock that decides: its own.
+    /// Checks all counters, then charges all. `by` is the time that decides, normally its own.
     pub(super) fn reserve(
         &mut self,
         now: Timestamp,
@@ -154,13 +154,13 @@ impl Record {
         }
     }
 
-    /// Whether there is a charge that another attempt may rely on.
+    /// Returns true if there is a charge that another attempt may share.
     fn counts(&self, now: Timestamp, window: Span, mistake: Option<Mistake>) -> bool {
         let in_window = self.charged_at + window > now;
         !self.charged.is_empty() && (in_window || mistake == Some(Mistake::SharesAgedOut))
     }
 
-    /// What was charged before has left its window, and is no longer anybody's.
+    /// Forgets an earlier charge, which has left its window.
     fn begin_anew(&mut self, now: Timestamp) {
         self.charged.clear();
         self.charged_at = now;

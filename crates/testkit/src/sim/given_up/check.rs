@@ -1,4 +1,5 @@
-//! What must never happen, judged by what was written and what clients were told.
+//! [`Check`]: the invariants of this protocol, checked by what was written and by the replies to
+//! clients.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +9,7 @@ use sluicegate_core::algorithm::log::Quota;
 use super::Work;
 use crate::sim::counter::exceeded;
 
-/// Every charge that was ever written, and every promise that was made.
+/// Every charge ever written, and every reply to a client.
 pub(super) struct Check {
     quota: Quota,
     charges: Vec<Charge>,
@@ -21,7 +22,7 @@ pub(super) struct Check {
 
 struct Charge {
     id: u64,
-    /// Who wrote it, and who was told afterwards that it stands for them too.
+    /// Attempt that wrote the charge, and attempts that were told to share it.
     attempts: Vec<u64>,
     at: Timestamp,
     given_back: bool,
@@ -45,7 +46,7 @@ impl Check {
         self.charges.push(charge);
     }
 
-    /// An attempt is told that what was charged before stands for it.
+    /// Records that an attempt shares an earlier charge.
     pub(super) fn shared(&mut self, work: Work) {
         if let Some(charge) = self.charge_of(work.id)
             && !charge.attempts.contains(&work.attempt)
@@ -54,7 +55,7 @@ impl Check {
         }
     }
 
-    /// U2 and U3, when a charge is given back.
+    /// Checks U2 and U3 when a charge is refunded.
     pub(super) fn given_back(&mut self, work: Work, now: Timestamp) {
         let window = self.quota.window;
         let Some(charge) = self.charge_of(work.id) else { return };
@@ -75,14 +76,14 @@ impl Check {
         }
     }
 
-    /// U5, when the store refuses an attempt by name.
+    /// Checks U5 when the store refuses an attempt.
     pub(super) fn refused(&mut self, work: Work) {
         if !self.taken_back.contains(&work.attempt) {
             self.found(format!("U5: {work:?} is refused for another"));
         }
     }
 
-    /// U1 and U2, when the store's answer lets a client go.
+    /// Checks U1 and U2 when the store admits a client.
     pub(super) fn admitted(&mut self, work: Work) {
         self.admitted.insert(work.attempt);
         if !self.charges.iter().any(|c| !c.given_back && c.attempts.contains(&work.attempt)) {
@@ -102,12 +103,12 @@ impl Check {
         self.by_policy.insert(work.attempt);
     }
 
-    /// The node of this attempt has lost its memory.
+    /// Records that the node of this attempt has lost its memory.
     pub(super) fn orphaned(&mut self, attempt: u64) {
         self.orphaned.insert(attempt);
     }
 
-    /// U4, when every message has arrived.
+    /// Checks U4 after every message has arrived.
     pub(super) fn left_over(&self) -> Option<String> {
         let excused = |attempt: &u64| {
             self.admitted.contains(attempt)

@@ -1,9 +1,9 @@
-//! An attempt that nobody waits for any more: denied by the outage policy, and taken back.
+//! Simulation of a call that timed out: decided by the outage policy, and rolled back if denied.
 //!
-//! A node asks the store over one connection at a time. When an answer takes too long, the node
-//! gives the connection up and makes the next one; what was sent on the old one may still arrive, in
-//! order, and much later. If no answer comes before the deadline, the outage policy decides. What it
-//! denies is taken back; what it admits stays charged, if it was charged.
+//! A node uses one connection to the store at a time. When a reply takes too long, the node gives
+//! up the connection and makes a new one; messages on the old one may still arrive, in order and
+//! much later. If no reply comes before the deadline, the outage policy decides. A request that it
+//! denies is rolled back; a request that it admits stays charged, if it was charged.
 //!
 //! # Messages
 //!
@@ -11,38 +11,38 @@
 //!
 //! | message | to | carries | means |
 //! |---|---|---|---|
-//! | `Acquire` | store | id, attempt | charge it now, or deny it |
+//! | `Acquire` | store | id, attempt | charges now, or denies |
 //! | `Allowed` | node | | charged, now or by an earlier attempt under this id |
-//! | `Denied` | node | | it does not fit; nothing was written |
-//! | `Refused` | node | | the attempt was taken back; nothing was written |
-//! | `NoScript` | node | | the store does not know the script: send it whole |
-//! | `TakeBack` | store | id, attempt | nobody was told that this attempt may go |
-//! | `TakenBack` | node | | so noted |
+//! | `Denied` | node | | the request does not fit; nothing was written |
+//! | `Refused` | node | | the attempt was rolled back; nothing was written |
+//! | `NoScript` | node | | the store does not know the script: send the whole script |
+//! | `TakeBack` | store | id, attempt | rolls back: no client was admitted by this attempt |
+//! | `TakenBack` | node | | confirms the rollback |
 //!
 //! # Late arrivals
 //!
-//! A connection keeps its order. So an attempt arrives after its own take-back only if it was sent
-//! on an older connection. A take-back raises the **fence** of its node to the number of the
-//! connection that it came on; whatever comes on an older one is refused. Ids that the node made need
-//! nothing else: the take-back removes their charge by id. The id of a caller has a record with every
-//! attempt that relies on the charge, as in [`cross_slot`](super::cross_slot): the last one that is
-//! taken back gives the charge back.
+//! A connection keeps its order. So an attempt arrives after its own rollback only if it was sent
+//! on an older connection. A rollback raises the **fence** of its node to the number of the
+//! connection that it came on; the store refuses messages on older connections. Ids that the node
+//! made need nothing else: the rollback removes their charge by id. An id of a caller has a record
+//! with every attempt that relies on the charge, as in [`cross_slot`](super::cross_slot): the
+//! rollback of the last one refunds the charge.
 //!
-//! An attempt that was sent again and then denied is taken back as well: what was sent first may be
-//! on its way, and fit when it arrives.
+//! An attempt that was sent again and then denied is rolled back as well: its first message may
+//! still be in flight, and fit when it arrives.
 //!
-//! One thing breaks the order of a connection: a batch that is sent again because the store forgot
-//! the script. It leaves out what was given up meanwhile.
+//! One case breaks the order of a connection: a batch that is sent again because the store forgot
+//! the script. It leaves out attempts that were given up meanwhile.
 //!
 //! # Invariants
 //!
 //! | | |
 //! |---|---|
 //! | U1 | no window holds more than its limit of requests that the store admitted |
-//! | U2 | what the store admitted stays charged for its window |
-//! | U3 | what the outage policy admitted is not taken back |
-//! | U4 | what was denied is not charged when all has come to rest, unless its node crashed |
-//! | U5 | an attempt is refused only after it was taken back, or on a connection that was given up |
+//! | U2 | a request that the store admitted stays charged for its window |
+//! | U3 | a request that the outage policy admitted is not rolled back |
+//! | U4 | at the end, a denied request is not charged, unless its node crashed |
+//! | U5 | an attempt is refused only after its rollback, or on a connection that was given up |
 
 mod check;
 mod node;
@@ -61,38 +61,38 @@ use check::Check;
 use node::{Node, Told};
 use store::Store;
 
-/// The longest that a message is on its way.
+/// Maximum delay of a message.
 const DELAY_MAX: Span = Span::from_millis(300);
 const STALL_MAX: Span = Span::from_millis(200);
 const DOWN_MAX: Span = Span::from_millis(100);
 const STORMY: Span = Span::from_millis(900);
 
-/// Something that an implementation could get wrong.
+/// A bug that an implementation could have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mistake {
-    /// A late arrival on an old connection is charged.
+    /// A late message on an old connection is charged.
     NoFence,
-    /// The fence also refuses what comes on the connection of the take-back.
+    /// The fence also refuses messages on the connection of the rollback.
     FenceTooHigh,
-    /// One fence for all nodes.
+    /// All nodes share one fence.
     FenceForAll,
-    /// A batch is sent again with what was given up meanwhile.
+    /// A repeated batch contains attempts that were given up meanwhile.
     ResendsGivenUp,
-    /// A denial is taken for the end of an attempt that was sent before on another connection.
+    /// A denial ends an attempt that was sent before on another connection.
     DeniedIsDone,
-    /// A take-back is sent once, whether or not it arrives.
+    /// A rollback is sent once, even if it is lost.
     TakeBackOnce,
-    /// A take-back gives the charge of an id back, whoever relies on it.
+    /// A rollback refunds the charge of an id even if other attempts rely on it.
     TakeBackById,
-    /// A retry that is told of an earlier charge does not come to rely on it.
+    /// A retry that shares an earlier charge is not recorded as relying on it.
     ReplayNotNoted,
-    /// An id whose attempt was taken back is refused from then on.
+    /// After one attempt was rolled back, its id is always refused.
     RefusesTheId,
-    /// What the outage policy admits is taken back as well.
+    /// Requests that the outage policy admits are rolled back, too.
     TakesBackAdmitted,
 }
 
-/// Plays the run of a seed.
+/// Runs the simulation of a seed.
 pub fn run(seed: u64, mistake: Option<Mistake>, tracing: Tracing) -> Run {
     let mut world = World::drawn(seed, mistake, tracing);
     world.play();
@@ -103,13 +103,13 @@ pub fn run(seed: u64, mistake: Option<Mistake>, tracing: Tracing) -> Run {
 
 type Sim = Scheduler<Event>;
 
-/// The work that a message is about. Only the checks look at `client`.
+/// The request that a message is about. Only the checks use `client`.
 #[derive(Clone, Copy)]
 struct Work {
     client: usize,
     id: u64,
     attempt: u64,
-    /// The caller may use the id again.
+    /// True if the caller made the id and may use it again.
     of_caller: bool,
 }
 
@@ -128,19 +128,19 @@ struct Connection {
 
 #[derive(Clone, Debug)]
 enum Event {
-    /// A client's question reaches a node.
+    /// A client's request reaches a node.
     Ask { client: usize, node: usize },
     /// A message reaches the store.
     Message { over: Connection, work: Work, question: Question },
-    /// A message reaches a node.
+    /// A reply reaches a node.
     Answer { over: Connection, work: Work, answer: Answer },
-    /// A timer of a node.
+    /// A timer of a node is due.
     Due { node: usize, attempt: u64, step: u32 },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Question {
-    /// Sent whole, or by the name of its script.
+    /// Sent with the whole script, or with its hash.
     Acquire {
         whole: bool,
     },
@@ -156,9 +156,9 @@ enum Answer {
     TakenBack,
 }
 
-/// A client: it asks some node, and may ask again.
+/// A client that sends a request to a node, and may send it again.
 struct Client {
-    /// Whether it names its request; otherwise each question gets a name of the node's.
+    /// True if the client makes the request id; otherwise the node makes one for each request.
     names_it: bool,
     questions: u32,
     questions_max: u32,
@@ -222,7 +222,7 @@ impl World {
         }
     }
 
-    /// The store handles a message and answers.
+    /// Lets the store handle a message and reply.
     fn message(&mut self, over: Connection, work: Work, question: Question) {
         let (sim, check) = (&mut self.sim, &mut self.check);
         let live = self.nodes[over.node].connection() == over;

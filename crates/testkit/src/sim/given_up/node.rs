@@ -1,50 +1,51 @@
-//! A limiter node: it asks over one connection, and takes back what it has given up.
+//! [`Node`]: a limiter process that uses one connection at a time, and rolls back attempts that it
+//! gave up.
 
 use super::{Answer, Connection, DELAY_MAX, Event, Mistake, Question, Sim, Work};
 use crate::sim::process::Process;
 use crate::sim::rng::Rng;
 
-/// How long it waits for an answer before it gives the connection up.
+/// Timeout of a request, after which it gives up the connection.
 const TIMEOUT_US: u64 = 20_000;
-/// How long after its start an attempt is answered by the outage policy.
+/// Time after its start at which the outage policy decides an attempt.
 const DEADLINE_US: u64 = 45_000;
-/// On a good day.
+/// Minimum and maximum delay of a message that is not slow.
 const DELAY_US: (u64, u64) = (100, 1_500);
 
 pub(super) struct Node {
     pub(super) process: Process,
     connection: Connection,
-    /// When the last message on the connection arrives: those behind it arrive later.
+    /// Arrival time of the last message on the connection: later ones arrive after it.
     arrives_us: u64,
-    /// Nothing more gets through on the connection.
+    /// True if no more messages get through on the connection.
     silent: bool,
     attempts: Vec<Attempt>,
     slow_per_mille: u64,
     silent_per_mille: u64,
-    /// How often the outage policy admits, in a thousand.
+    /// Decisions per thousand in which the outage policy admits.
     admits_per_mille: u64,
     mistake: Option<Mistake>,
 }
 
-/// One try to have a request admitted.
+/// One attempt to have a request admitted.
 struct Attempt {
     work: Work,
     since_us: u64,
     question: Question,
-    /// Tells the timer that is due from those that are no longer meant.
+    /// Number of the current timer; older timers are ignored.
     step: u32,
-    /// The connection on which it was last sent.
+    /// Connection on which it was last sent.
     sent: u64,
 }
 
-/// What the client hears.
+/// The result of an attempt for the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Told {
     Allowed,
     Denied,
-    /// The store is silent, and the policy admits.
+    /// The store timed out, and the policy admits.
     ByPolicy,
-    /// The store is silent, and the policy denies.
+    /// The store timed out, and the policy denies.
     GivenUp,
 }
 
@@ -67,7 +68,7 @@ impl Node {
         self.connection
     }
 
-    /// How long a message is on its way.
+    /// Returns the delay of a message.
     pub(super) fn delay_us(&self, sim: &mut Sim) -> u64 {
         let slow = sim.stormy() && sim.rng.chance(self.slow_per_mille);
         sim.rng.between(DELAY_US.0, if slow { DELAY_MAX.as_micros() } else { DELAY_US.1 })
@@ -76,7 +77,7 @@ impl Node {
     pub(super) fn ask(&mut self, sim: &mut Sim, client: usize, names_it: bool) {
         let attempt = sim.fresh();
         let of_client = u64::try_from(client).expect("clients are few");
-        // Ids of nodes lie beyond those of clients.
+        // Ids of nodes are larger than all ids of clients.
         let id = if names_it { of_client } else { 1_000_000 + attempt };
         let work = Work { client, id, attempt, of_caller: names_it };
         let question = Question::Acquire { whole: false };
@@ -92,7 +93,7 @@ impl Node {
         work: Work,
         answer: Answer,
     ) -> Option<(Work, Told)> {
-        // Nobody reads from a connection that was given up.
+        // A connection that was given up is not read any more.
         if over != self.connection {
             return None;
         }
@@ -112,7 +113,7 @@ impl Node {
                 Some((work, Told::Allowed))
             }
             (Question::Acquire { .. }, Answer::Denied | Answer::Refused) => {
-                // What was sent before on another connection may still be charged.
+                // A message on an earlier connection may still be charged.
                 if self.attempts[place].step > 1 && self.mistake != Some(Mistake::DeniedIsDone) {
                     sim.saw("taken back after a denial");
                     self.take_back(sim, place);
@@ -125,7 +126,7 @@ impl Node {
                 self.attempts.swap_remove(place);
                 None
             }
-            // A reply to an earlier question.
+            // A reply to an earlier request.
             _ => None,
         }
     }
@@ -135,7 +136,7 @@ impl Node {
         if self.attempts[place].step != step {
             return None;
         }
-        // Whoever asks may lose patience before the connection does.
+        // A request may time out before the connection is given up.
         if self.attempts[place].sent == self.connection.number && sim.rng.chance(500) {
             sim.saw("connection given up");
             self.connection.number += 1;
@@ -170,7 +171,7 @@ impl Node {
         }
     }
 
-    /// It loses its memory; the attempts that nobody ends now.
+    /// Drops all memory; returns the attempts that are now abandoned.
     pub(super) fn crash(&mut self) -> Vec<u64> {
         self.connection.number += 1;
         self.arrives_us = 0;
@@ -182,7 +183,7 @@ impl Node {
         self.attempts.iter().position(|attempt| attempt.work.attempt == number)
     }
 
-    /// Sends the question of an attempt, and sets its timer.
+    /// Sends the request of an attempt, and sets its timer.
     fn send(&mut self, sim: &mut Sim, place: usize) {
         let attempt = &mut self.attempts[place];
         attempt.step += 1;
@@ -193,7 +194,7 @@ impl Node {
         sim.after(TIMEOUT_US, due);
     }
 
-    /// Puts a message on the connection, behind those that are on it.
+    /// Puts a message on the connection, behind earlier ones.
     fn put(&mut self, sim: &mut Sim, work: Work, question: Question) {
         self.silent |= sim.stormy() && sim.rng.chance(self.silent_per_mille);
         let over = self.connection;

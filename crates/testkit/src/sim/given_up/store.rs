@@ -1,4 +1,5 @@
-//! The store: a counter, a record for each id of a caller, and a fence for each node.
+//! [`Store`]: the simulated store, with a counter, one record per id of a caller, and one fence per
+//! node.
 
 use std::collections::BTreeMap;
 
@@ -11,13 +12,13 @@ use crate::sim::rng::Rng;
 
 pub(super) struct Store {
     counter: Counter,
-    /// How often it has forgotten its scripts, in a thousand messages.
+    /// Messages per thousand at which it has forgotten its scripts.
     forgets_per_mille: u64,
-    /// What ids of nodes have charged.
+    /// Charges of ids that nodes made.
     once: BTreeMap<u64, Mark>,
-    /// What ids of callers have charged, and for which attempts.
+    /// Charges of ids that callers made, and the attempts that rely on them.
     records: BTreeMap<u64, Record>,
-    /// What came on a connection below this number is refused.
+    /// Fence of each node: messages on connections below this number are refused.
     fences: BTreeMap<usize, u64>,
     mistake: Option<Mistake>,
 }
@@ -32,7 +33,7 @@ struct Record {
 enum Standing {
     /// It relies on the charge.
     Holds,
-    /// It does not rely on anything, and never will.
+    /// It does not rely on a charge, and never will.
     TakenBack,
 }
 
@@ -48,7 +49,7 @@ impl Store {
         }
     }
 
-    /// One script call; no answer if the fence refuses it.
+    /// Executes one script call; returns no reply if the fence refuses it.
     pub(super) fn handle(
         &mut self,
         sim: &mut Sim,

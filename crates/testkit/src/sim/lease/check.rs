@@ -1,4 +1,5 @@
-//! What must never happen, judged by who worked and what the store answered.
+//! [`Check`]: the invariants of the lease protocol, checked by working times and by the store's
+//! replies.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +12,7 @@ use super::{Answer, Question};
 pub(super) struct Check {
     pub(super) quota: Quota,
     worked: Vec<Worked>,
-    /// Until when an id rightly holds a slot, by what the store has answered; never again after
-    /// it was released.
+    /// Time until which an id holds a slot, by the store's replies; `None` after its release.
     rightly: BTreeMap<u64, Option<Timestamp>>,
 }
 
@@ -21,7 +21,7 @@ impl Check {
         Self { quota, worked: Vec::new(), rightly: BTreeMap::new() }
     }
 
-    /// L2 and L3, whenever the store answers.
+    /// Checks L2 and L3 at each reply of the store.
     pub(super) fn answered(
         &mut self,
         now: Timestamp,
@@ -62,7 +62,7 @@ impl Check {
         self.worked.extend(worked);
     }
 
-    /// L1: the most at work are found when one of them begins.
+    /// Checks L1. The number of working holders is largest when one of them starts.
     pub(super) fn too_many_at_work(&self) -> Option<String> {
         let at_work = |now_us: u64| {
             let works = |w: &&Worked| w.from_us <= now_us && now_us < w.until_us;

@@ -1,15 +1,15 @@
-//! A holder: it takes a slot, works while it holds it, and lets it go.
+//! [`Holder`]: a process that acquires a slot, works while it holds it, and releases it.
 
 use sluicegate_core::Span;
 
 use super::{Answer, Ask, DELAY_MAX, Event, Mistake, Question, Sim, Timer};
 use crate::sim::process::Process;
 
-/// How long it waits for an answer before it asks again.
+/// Timeout of a request to the store.
 const TIMEOUT_US: u64 = 20_000;
-/// How long it waits after a denial.
+/// Wait after a denial.
 const DEFERRAL_US: u64 = 30_000;
-/// How often it asks for a slot before it gives up.
+/// Maximum number of acquire requests.
 const ACQUIRES_MAX: u32 = 12;
 
 pub(super) struct Holder {
@@ -32,7 +32,7 @@ enum State {
     Ended,
 }
 
-/// A stretch of true time in which it worked.
+/// A time span of work, in true time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Worked {
     pub(super) from_us: u64,
@@ -80,7 +80,7 @@ impl Holder {
                 self.wake(sim, self.lease_us / 3, Timer::Renew);
             }
             (State::Releasing { since_us }, Timer::Again) => {
-                // Whatever it asked for has arrived by then, and its lease is over.
+                // By then all its messages have arrived and its lease has expired.
                 let over_us = self.lease_us + DELAY_MAX.as_micros();
                 if sim.now_us() - since_us < over_us {
                     self.send(sim, Question::Release);
@@ -121,19 +121,19 @@ impl Holder {
             }
             (State::Acquiring | State::Working { .. }, Answer::Lost) => self.release(sim),
             (State::Releasing { .. }, Answer::Released) => self.state = State::Ended,
-            // A denial waits for the timer.
+            // After a denial it waits for the timer.
             _ => {}
         }
     }
 
-    /// It dies; how long it worked.
+    /// Crashes the holder; returns its working time.
     pub(super) fn crash(&mut self, now_us: u64) -> Option<Worked> {
         self.stop(now_us);
         self.state = State::Ended;
         self.worked.take()
     }
 
-    /// The first thing that it looks at when it wakes up, however late that is.
+    /// Checks the deadline first at every event, however late the event is handled.
     fn overdue(&mut self, sim: &mut Sim) -> bool {
         let overdue = match self.state {
             State::Working { deadline_us, .. } => sim.now_us() >= deadline_us,
@@ -146,7 +146,7 @@ impl Holder {
         overdue
     }
 
-    /// Until when it may work, given what was left when the question was answered.
+    /// Returns the time until which the holder may work, from the remaining time in the reply.
     fn deadline_us(&self, sim: &Sim, ask: Ask, left: Span) -> u64 {
         match self.mistake {
             Some(Mistake::CountsFromAnswer) => sim.now_us() + left.as_micros(),

@@ -1,53 +1,54 @@
-//! Slots that are leased: taken with a time to live, renewed while the work runs, released after.
+//! Simulation of leases on concurrency slots: acquired with a time to live, renewed while the work
+//! runs, and released afterwards.
 //!
-//! One store keeps the leases. A holder works only while it holds one. It may be stopped or
-//! killed at any point, and nobody tells the store: the slot comes back when the lease is over.
+//! One store keeps the leases. A holder works only while it holds one. It may be suspended or
+//! killed at any point without notice to the store: the slot becomes free when its lease expires.
 //!
 //! # Messages
 //!
 //! | message | carries | means |
 //! |---|---|---|
-//! | `Acquire` | id | give me a slot |
-//! | `Renew` | id | I still work: as long again, from now |
-//! | `Release` | id | I am done, or have given up; this id never comes again |
-//! | `Held` | left | the lease is held, and lasts so much longer than this answer |
+//! | `Acquire` | id | asks for a slot |
+//! | `Renew` | id | extends the lease to its full length from now |
+//! | `Release` | id | ends the lease; the holder never uses this id again |
+//! | `Held` | remaining time | the lease is held for this time after the reply |
 //! | `Deny` | | all slots are held |
-//! | `Lost` | | the lease is over; somebody else may have the slot |
-//! | `Released` | | so noted |
+//! | `Lost` | | the lease is over; another holder may have the slot |
+//! | `Released` | | confirms the release |
 //!
-//! # What the store remembers of an id
+//! # Records of the store, one per id
 //!
 //! | | none | held | expired | released |
 //! |---|---|---|---|---|
-//! | `Acquire` | → held, `Held`; or `Deny` | `Held` with what is left; nothing is extended | `Lost` | `Lost` |
+//! | `Acquire` | → held, `Held`; or `Deny` | `Held` with the remaining time; nothing is extended | `Lost` | `Lost` |
 //! | `Renew` | `Lost` | extend, `Held` | `Lost`, also if a slot is free | `Lost` |
 //! | `Release` | → released | end → released | → released | replay |
 //!
-//! A record outlives its lease by the longest delay of a message: otherwise a late `Acquire`
-//! takes a slot for a holder that is gone. An id is for *one holder*: a replacement that comes
-//! under the id of the one it replaces is told `Held` while the first still works.
+//! A record outlives its lease by the maximum delay of a message: otherwise a late `Acquire` takes
+//! a slot for a holder that is gone. An id belongs to *one holder*: a replacement that uses the id
+//! of the holder that it replaces would receive `Held` while the first one still works.
 //!
-//! A holder repeats `Acquire` a bounded number of times, and `Release` until it is answered or
-//! nothing can be left of its lease: a time to live and the longest delay after it stopped.
+//! A holder repeats `Acquire` a bounded number of times. It repeats `Release` until it gets a reply
+//! or its lease is certainly over: a time to live and the maximum delay after it stopped.
 //!
-//! # Until when a holder may work
+//! # Working time of a holder
 //!
-//! Until what was *left*, counted from the moment it *sent* the question. The store decided
-//! after that, so the holder stops before the store gives the slot away, and no clock is
-//! compared with another; they only have to run equally fast. An answer to a repeated `Acquire`
-//! has less left than a whole lease, so "a lease from when I asked" would be too long.
+//! A holder may work for the *remaining* time in the reply, counted from the moment it *sent* the
+//! request. The store decided after that moment, so the holder stops before the store gives the
+//! slot away. No two clocks are compared; they only have to run equally fast. A reply to a repeated
+//! `Acquire` has less time left than a whole lease, so "a lease from when I asked" would be too
+//! long.
 //!
 //! # Invariants
 //!
 //! | | |
 //! |---|---|
-//! | L1 | at no instant do more work than there are slots |
+//! | L1 | at no time do more holders work than there are slots |
 //! | L2 | a slot is denied only while all are rightly held: by a lease that was renewed or taken less than its time to live ago, and not released |
-//! | L3 | what has expired or was released is not renewed |
-//! | L4 | when all has ended, everything is free one lease later |
+//! | L3 | an expired or released lease is not renewed |
+//! | L4 | one lease after the end of all holders, all slots are free |
 //!
-//! A holder that dies is rightly counted for at most one lease after the last message that it
-//! sent has arrived.
+//! A holder that dies is counted for at most one lease after its last message arrived.
 
 mod check;
 mod holder;
@@ -67,32 +68,32 @@ const DELAY_MAX: Span = Span::from_millis(120);
 const STALL_MAX: Span = Span::from_millis(300);
 const STORMY: Span = Span::from_millis(900);
 
-/// Something that an implementation could get wrong.
+/// A bug that an implementation could have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mistake {
-    /// A lease is counted until it is released.
+    /// A lease counts until it is released.
     NeverExpires,
-    /// A renewal is answered and changes nothing.
+    /// A renewal is confirmed and changes nothing.
     RenewalIgnored,
-    /// A lease lasts half as long as its holder is told.
+    /// A lease lasts half as long as the reply says.
     ShortLease,
-    /// A renewal brings back a lease that is over.
+    /// A renewal revives an expired lease.
     RenewalRevives,
-    /// A release names the number of a slot, not the id of a lease.
+    /// A release names the number of a slot and not the id of a lease.
     ReleaseBySlot,
-    /// A release forgets the id, so that its late acquire takes a slot.
+    /// A release forgets the id, so that a late acquire of the same id takes a slot.
     ReleaseWithoutTombstone,
-    /// An acquire that comes again is told that it holds a whole lease.
+    /// A repeated acquire receives a whole lease as remaining time.
     ReplayOfExpired,
-    /// A holder counts from when the answer came.
+    /// A holder counts the remaining time from the arrival of the reply.
     CountsFromAnswer,
-    /// A holder counts a whole lease from its question, whatever is left.
+    /// A holder counts a whole lease from its request, whatever the remaining time.
     CountsWholeLease,
-    /// A replacement comes under the id of the holder that it replaces.
+    /// A replacement uses the id of the holder that it replaces.
     ReplacementSharesId,
 }
 
-/// Plays the run of a seed.
+/// Runs the simulation of a seed.
 pub fn run(seed: u64, mistake: Option<Mistake>, tracing: Tracing) -> Run {
     let mut world = World::drawn(seed, mistake, tracing);
     world.play();
@@ -104,13 +105,13 @@ type Sim = Scheduler<Event>;
 
 #[derive(Clone, Debug)]
 enum Event {
-    /// Somebody needs a slot.
+    /// A new holder starts.
     Begin { id: u64 },
-    /// A question reaches the store.
+    /// A request reaches the store.
     Ask(Ask),
-    /// An answer reaches a holder.
+    /// A reply reaches a holder.
     Answer { ask: Ask, answer: Answer },
-    /// A timer of a holder.
+    /// A timer of a holder is due.
     Due { holder: usize, timer: Timer },
 }
 
@@ -119,7 +120,7 @@ struct Ask {
     holder: usize,
     sent_us: u64,
     id: u64,
-    /// The number of its slot. Nothing depends on it.
+    /// Number of its slot. Only `ReleaseBySlot` uses it.
     slot: usize,
     question: Question,
 }
@@ -139,14 +140,14 @@ enum Answer {
     Released,
 }
 
-/// Why a holder wakes up.
+/// The reason why a holder wakes up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Timer {
-    /// Its question has no answer, or a denial is some time ago.
+    /// Its request timed out, or the wait after a denial is over.
     Again,
     /// A third of the lease is over.
     Renew,
-    /// What it may work is over.
+    /// Its working time is over.
     Stop,
     /// The work is done.
     Done,
@@ -228,7 +229,7 @@ impl World {
                 sim.saw("stalled");
                 sim.note(|| format!("holder {number} is stopped for {for_us} us more"));
                 sim.after(for_us, event);
-                // Who waits for it can't tell a slow holder from a dead one.
+                // No observer can tell a slow holder from a dead one.
                 if sim.rng.chance(100) {
                     self.replace(number);
                 }
@@ -254,7 +255,7 @@ impl World {
         }
     }
 
-    /// Somebody else does the work of a holder that died, or seems to have.
+    /// Starts another holder for the work of one that died, or seems to have.
     fn replace(&mut self, number: usize) {
         let id = match self.mistake {
             Some(Mistake::ReplacementSharesId) => self.holders[number].id,
@@ -264,7 +265,7 @@ impl World {
         self.sim.after(delay_us, Event::Begin { id });
     }
 
-    /// L1 and L4, when every message has arrived.
+    /// Checks L1 and L4 after every message has arrived.
     fn rest(&mut self) {
         let waiting =
             self.holders.iter().find(|holder| !holder.ended() && !holder.process.is_dead());
@@ -274,6 +275,6 @@ impl World {
         self.sim.broke(finding);
         self.sim.pass(self.check.quota.lease);
         let used = self.store.used(self.sim.clock(self.store.ahead_us));
-        self.sim.broke((used > 0).then(|| format!("L4: {used} slots are held by nobody")));
+        self.sim.broke((used > 0).then(|| format!("L4: {used} slots are held without a holder")));
     }
 }

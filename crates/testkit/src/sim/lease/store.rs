@@ -1,4 +1,4 @@
-//! The store: leases and a record for each id, changed by one question at a time.
+//! [`Store`]: the simulated lease store, with one record per id. It handles one request at a time.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +9,12 @@ use sluicegate_core::{Id, Span, Timestamp};
 use super::{Answer, DELAY_MAX, Mistake};
 
 pub(super) struct Store {
-    /// How far its clock is ahead of the true time.
+    /// Time by which its clock is ahead of the true time.
     pub(super) ahead_us: u64,
     quota: Quota,
     leases: Leases,
     records: BTreeMap<u64, Record>,
-    /// Who has the slot with which number; for those who release by it.
+    /// Id that holds each slot; used only by releases by number.
     slots: Vec<Option<u64>>,
     mistake: Option<Mistake>,
 }
@@ -133,7 +133,7 @@ impl Store {
         self.records.insert(id, record);
     }
 
-    /// Ends what was not renewed, and forgets what no message can name any more.
+    /// Expires leases that were not renewed, and drops records that no message can name any more.
     fn advance(&mut self, now: Timestamp) {
         self.leases.purge(now);
         self.records.retain(|_, record| record.expires > now);
