@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::future::{BoxFuture, FutureExt as _};
-use sluicegate_dispatch::{Done, Handled, Handler, Job};
+use sluicegate_dispatch::{Handler, HandlerResult, Job, JobSuccess};
 
 const LATENCY: Duration = Duration::from_millis(20);
 
@@ -44,10 +44,10 @@ impl Provider {
 }
 
 impl Handler for Provider {
-    fn handle<'a>(&'a self, _: &'a Job) -> BoxFuture<'a, Handled> {
+    fn handle<'a>(&'a self, _: &'a Job) -> BoxFuture<'a, HandlerResult> {
         async {
             self.call().await;
-            Handled { outcome: Ok(Done::default()), heard: None }
+            HandlerResult { outcome: Ok(JobSuccess::default()), rate_limit_info: None }
         }
         .boxed()
     }

@@ -15,28 +15,28 @@ use sluicegate_queue::{DeadLetterReason, Delivery, DeliveryTime, Error, Message}
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-use crate::handler::{Done, Failure, FailureKind, Handled, Job};
-use crate::metrics::Count;
+use crate::handler::{FailureKind, HandlerResult, Job, JobFailure, JobSuccess};
+use crate::metrics::WorkerCounter;
 use crate::pace::{Claimed, Turn};
 use crate::stop::Stop;
-use crate::tier::{Booking, Tier, turn};
-use crate::tracker::{Event, Sighting};
+use crate::tier::{Booking, Tier, admission_id};
+use crate::tracker::{JobEvent, JobStatus};
 use crate::worker::Worker;
 
 /// Maximum time a worker holds a message that waits for its limit; longer waits go back to the
 /// queue.
-const HOLD: Span = Span::from_secs(5);
+const HOLD_MAX: Span = Span::from_secs(5);
 /// Minimum delay of a message that goes back to the queue.
-const BACK: Span = Span::from_millis(10);
+const DEFER_MIN: Span = Span::from_millis(10);
 
 /// The next step for a message.
-enum Next {
+enum NextStep {
     /// Run the handler.
     Go,
     /// Ask the limiter again after this time.
     Wait(Span),
     /// Return the message to the queue for this time.
-    Back(Span),
+    Defer(Span),
     /// The limits of this rule can never admit the message.
     Never(String),
 }
@@ -47,8 +47,8 @@ impl Worker {
         // A booked message waits for its start time before it takes a concurrency slot.
         if let Some(booking) = Booking::of(delivery.message()).filter(|_| self.limits.is_on()) {
             let wait = booking.wait(self.clock.now());
-            if wait > HOLD {
-                return self.send_back(delivery, wait).await;
+            if wait > HOLD_MAX {
+                return self.defer(delivery, wait).await;
             }
             if wait > Span::ZERO && !self.wait(&delivery, stop, wait).await {
                 return delivery.requeue().await;
@@ -65,35 +65,37 @@ impl Worker {
         // Checked in each round: limits may be turned off while the message waits for them.
         while self.limits.is_on() {
             if first {
-                self.metrics.count(provider, Count::Checked);
+                self.metrics.count(provider, WorkerCounter::Checked);
             }
             let next = self.turn(&mut delivery).await;
-            if first && !matches!(next, Next::Go) {
-                self.metrics.count(provider, Count::Blocked);
+            if first && !matches!(next, NextStep::Go) {
+                self.metrics.count(provider, WorkerCounter::Blocked);
             }
             first = false;
             match next {
-                Next::Go => {
-                    self.metrics.count(provider, Count::Allowed);
+                NextStep::Go => {
+                    self.metrics.count(provider, WorkerCounter::Allowed);
                     break;
                 }
-                Next::Wait(span) => {
-                    self.saw(&delivery, Event::Waiting, |seen| seen.until(self.clock.now() + span));
+                NextStep::Wait(span) => {
+                    self.track(&delivery, JobEvent::Waiting, |status| {
+                        status.until(self.clock.now() + span)
+                    });
                     if !self.wait(&delivery, stop, span).await {
                         return delivery.requeue().await;
                     }
                 }
-                Next::Back(_) if !self.limits.is_on() => {}
-                Next::Back(span) => return self.send_back(delivery, span).await,
-                Next::Never(rule) => {
+                NextStep::Defer(_) if !self.limits.is_on() => {}
+                NextStep::Defer(span) => return self.defer(delivery, span).await,
+                NextStep::Never(rule) => {
                     let reason = format!("the limits of rule {rule} can never admit it");
-                    return self.bury(delivery, DeadLetterReason::new(reason)).await;
+                    return self.dead_letter(delivery, DeadLetterReason::new(reason)).await;
                 }
             }
         }
-        self.saw(&delivery, Event::InWork, |seen| seen);
+        self.track(&delivery, JobEvent::InWork, |status| status);
         self.metrics.busy(provider, 1);
-        let busy = Busy(|| self.metrics.busy(provider, -1));
+        let busy = DropGuard(|| self.metrics.busy(provider, -1));
         let job = Job { message: delivery.message().clone(), provider: provider.to_owned() };
         let handled = delivery.with_lease(self.call(&job)).await;
         drop(busy);
@@ -105,92 +107,92 @@ impl Worker {
     }
 
     /// Asks the limiter if a message may go.
-    async fn turn(&self, delivery: &mut Delivery) -> Next {
+    async fn turn(&self, delivery: &mut Delivery) -> NextStep {
         if self.options.booked {
             return self.claim(delivery).await;
         }
         // Not under the id of the job: a redelivered message may have been processed before, and
         // two calls to the provider have to be counted twice.
         match self.pace.acquire(Tier::Worker, None).await {
-            Turn::Now => Next::Go,
-            Turn::Later(span) if span > HOLD => {
+            Turn::Now => NextStep::Go,
+            Turn::Later(span) if span > HOLD_MAX => {
                 // The other messages in the queue would have to wait as well.
                 self.limit_for(span);
-                Next::Back(span)
+                NextStep::Defer(span)
             }
-            Turn::Later(span) | Turn::Closed(span) => Next::Wait(span),
-            Turn::Never(rule) => Next::Never(rule),
+            Turn::Later(span) | Turn::Closed(span) => NextStep::Wait(span),
+            Turn::Never(rule) => NextStep::Never(rule),
         }
     }
 
     /// Claims the booking of a message, or makes one.
-    async fn claim(&self, delivery: &mut Delivery) -> Next {
+    async fn claim(&self, delivery: &mut Delivery) -> NextStep {
         let Some(booking) = Booking::of(delivery.message()) else {
-            let id = turn(delivery.message(), Tier::Booked);
+            let id = admission_id(delivery.message(), Tier::Booked);
             let asked = self.clock.now();
             return match self.pace.book(id, Tier::Worker).await {
                 Ok((id, wait)) => {
                     let start = asked + wait;
                     delivery.set_booking(Some(Booking { id, start }.to_string()));
-                    soon(wait)
+                    wait_or_defer(wait)
                 }
-                Err(Turn::Now) => Next::Go,
-                Err(Turn::Later(span)) => soon(span),
-                Err(Turn::Closed(span)) => Next::Wait(span),
-                Err(Turn::Never(rule)) => Next::Never(rule),
+                Err(Turn::Now) => NextStep::Go,
+                Err(Turn::Later(span)) => wait_or_defer(span),
+                Err(Turn::Closed(span)) => NextStep::Wait(span),
+                Err(Turn::Never(rule)) => NextStep::Never(rule),
             };
         };
         let asked = self.clock.now();
         match self.pace.claim(booking.id).await {
-            Claimed::Go => Next::Go,
+            Claimed::Go => NextStep::Go,
             Claimed::Later(span) => {
                 delivery.set_booking(Some(Booking { start: asked + span, ..booking }.to_string()));
-                soon(span)
+                wait_or_defer(span)
             }
             // Counting a deferral gives the message a new id: the id of this turn may have been
             // used.
             Claimed::Gone(span) => {
                 delivery.set_booking(None);
                 delivery.count_deferral();
-                soon(span)
+                wait_or_defer(span)
             }
         }
     }
 
     /// Runs the handler with the attempt's timeout.
-    async fn call(&self, job: &Job) -> Handled {
-        let patience = Duration::from(self.options.timeout);
-        match timeout(patience, self.handler.handle(job)).await {
+    async fn call(&self, job: &Job) -> HandlerResult {
+        let timeout_after = Duration::from(self.options.timeout);
+        match timeout(timeout_after, self.handler.handle(job)).await {
             Ok(handled) => handled,
-            Err(_) => Handled {
-                outcome: Err(Failure {
+            Err(_) => HandlerResult {
+                outcome: Err(JobFailure {
                     kind: FailureKind::Transient,
                     message: format!("timed out after {}", self.options.timeout),
                     response: None,
                 }),
-                heard: None,
+                rate_limit_info: None,
             },
         }
     }
 
     /// Pauses the provider for all workers if its response asks for that; returns the length of the
     /// pause.
-    async fn learn(&self, handled: &Handled) -> Option<Span> {
-        let heard = handled.heard.as_ref()?;
-        let pause = self.ear.pause(heard, self.clock.now())?;
+    async fn learn(&self, handled: &HandlerResult) -> Option<Span> {
+        let rate_limit_info = handled.rate_limit_info.as_ref()?;
+        let pause = self.limit_observer.pause(rate_limit_info, self.clock.now())?;
         let provider = self.options.provider.as_str();
         self.pace.close(pause).await;
-        self.metrics.count(provider, Count::Paused);
-        info!(provider, status = heard.status, pause = %pause, "provider asked for a pause");
-        if !self.options.booked && pause > HOLD {
+        self.metrics.count(provider, WorkerCounter::Paused);
+        info!(provider, status = rate_limit_info.status, pause = %pause, "provider asked for a pause");
+        if !self.options.booked && pause > HOLD_MAX {
             self.close_for(pause);
         }
         Some(pause)
     }
 
-    async fn done(&self, delivery: Delivery, done: Done) -> Result<(), Error> {
+    async fn done(&self, delivery: Delivery, done: JobSuccess) -> Result<(), Error> {
         let message = delivery.message().clone();
-        let Done { result, further } = done;
+        let JobSuccess { result, follow_ups } = done;
         if let (Some(output), Some(results)) = (result, &self.queues.results) {
             let mut result = Message::of_job(message.meta.job.clone(), output.body);
             result.content_type = output.content_type;
@@ -200,27 +202,28 @@ impl Worker {
             result.meta.hop = message.meta.hop + 1;
             delivery.with_lease(results.send(result)).await?;
         }
-        for (queue, batch) in by_queue(further) {
-            let Some(queue) = self.queues.further.iter().find(|other| other.name() == queue) else {
+        for (queue, batch) in by_queue(follow_ups) {
+            let Some(queue) = self.queues.follow_ups.iter().find(|other| other.name() == queue)
+            else {
                 let reason = format!(
                     "follow-up message to undeclared queue {queue:?}: declare it in the configuration"
                 );
-                return self.bury(delivery, DeadLetterReason::new(reason)).await;
+                return self.dead_letter(delivery, DeadLetterReason::new(reason)).await;
             };
             let batch = batch.into_iter().map(|message| (message, DeliveryTime::Now)).collect();
             let sent = delivery.with_lease(queue.send_batch(batch)).await;
             sent.into_iter().try_for_each(|sent| sent.map(drop))?;
         }
         delivery.ack().await?;
-        self.metrics.count(&self.options.provider, Count::Done);
-        self.saw_message(&message, Event::Done, |seen| seen);
+        self.metrics.count(&self.options.provider, WorkerCounter::Done);
+        self.track_message(&message, JobEvent::Done, |status| status);
         Ok(())
     }
 
     async fn failed(
         &self,
         mut delivery: Delivery,
-        failure: Failure,
+        failure: JobFailure,
         pause: Option<Span>,
     ) -> Result<(), Error> {
         let provider = self.options.provider.as_str();
@@ -228,16 +231,16 @@ impl Worker {
         if failure.kind == FailureKind::Limited {
             let wait = pause.unwrap_or_else(|| self.options.backoff.most(1));
             delivery.set_booking(None);
-            return self.send_back(delivery, wait).await;
+            return self.defer(delivery, wait).await;
         }
-        self.metrics.count(provider, Count::Failed);
-        let Failure { kind, message: error, response } = failure;
+        self.metrics.count(provider, WorkerCounter::Failed);
+        let JobFailure { kind, message: error, response } = failure;
         if kind == FailureKind::Permanent || failures >= self.options.attempts.max(1) {
             let reason = DeadLetterReason::new(error)
                 .with("attempts", failures)
                 .with("provider", provider)
                 .with("response", response);
-            return self.bury(delivery, reason).await;
+            return self.dead_letter(delivery, reason).await;
         }
         let wait = self.options.backoff.wait(failures);
         let until = self.clock.now() + wait;
@@ -245,55 +248,62 @@ impl Worker {
         warn!(job = %message.meta.job, provider, failures, error, "attempt failed: retrying");
         delivery.set_booking(None);
         delivery.retry(DeliveryTime::At(until)).await?;
-        self.saw_message(&message, Event::Retried, |seen| seen.until(until).because(&error));
+        self.track_message(&message, JobEvent::Retried, |status| {
+            status.until(until).because(&error)
+        });
         Ok(())
     }
 
     /// Returns a message to the queue until its limit admits it.
-    async fn send_back(&self, delivery: Delivery, wait: Span) -> Result<(), Error> {
+    async fn defer(&self, delivery: Delivery, wait: Span) -> Result<(), Error> {
         let message = delivery.message().clone();
-        let until = self.clock.now() + wait.max(BACK);
+        let until = self.clock.now() + wait.max(DEFER_MIN);
         delivery.defer(DeliveryTime::At(until)).await?;
-        self.metrics.count(&self.options.provider, Count::Requeued);
-        self.saw_message(&message, Event::Deferred, |seen| seen.until(until));
+        self.metrics.count(&self.options.provider, WorkerCounter::Requeued);
+        self.track_message(&message, JobEvent::Deferred, |status| status.until(until));
         Ok(())
     }
 
-    async fn bury(&self, delivery: Delivery, reason: DeadLetterReason) -> Result<(), Error> {
+    async fn dead_letter(&self, delivery: Delivery, reason: DeadLetterReason) -> Result<(), Error> {
         let message = delivery.message().clone();
         let provider = self.options.provider.as_str();
         let error = reason.message.clone();
         warn!(job = %message.meta.job, provider, error, "job dead-lettered");
         delivery.dead_letter(reason).await?;
-        self.metrics.count(provider, Count::Dead);
-        self.saw_message(&message, Event::Dead, |seen| seen.because(&error));
+        self.metrics.count(provider, WorkerCounter::Dead);
+        self.track_message(&message, JobEvent::Dead, |status| status.because(&error));
         Ok(())
     }
 
-    fn saw(&self, delivery: &Delivery, event: Event, with: impl FnOnce(Sighting) -> Sighting) {
-        self.saw_message(delivery.message(), event, with);
+    fn track(
+        &self,
+        delivery: &Delivery,
+        event: JobEvent,
+        with: impl FnOnce(JobStatus) -> JobStatus,
+    ) {
+        self.track_message(delivery.message(), event, with);
     }
 
-    fn saw_message(
+    fn track_message(
         &self,
         message: &Message,
-        event: Event,
-        with: impl FnOnce(Sighting) -> Sighting,
+        event: JobEvent,
+        with: impl FnOnce(JobStatus) -> JobStatus,
     ) {
-        let seen = Sighting::new(message, event, self.queues.jobs.name(), self.clock.now());
-        self.tracker.saw(&message.meta.job, with(seen.of(&self.options.provider)));
+        let status = JobStatus::new(message, event, self.queues.jobs.name(), self.clock.now());
+        self.tracker.record(&message.meta.job, with(status.of(&self.options.provider)));
     }
 }
 
 /// Holds the message for a short wait and returns it to the queue for a long one.
-fn soon(span: Span) -> Next {
-    if span > HOLD { Next::Back(span) } else { Next::Wait(span) }
+fn wait_or_defer(span: Span) -> NextStep {
+    if span > HOLD_MAX { NextStep::Defer(span) } else { NextStep::Wait(span) }
 }
 
 /// Groups messages into one batch per queue, in the order in which the queues first appear.
-fn by_queue(further: Vec<(String, Message)>) -> Vec<(String, Vec<Message>)> {
+fn by_queue(follow_ups: Vec<(String, Message)>) -> Vec<(String, Vec<Message>)> {
     let mut batches: Vec<(String, Vec<Message>)> = Vec::new();
-    for (queue, message) in further {
+    for (queue, message) in follow_ups {
         match batches.iter_mut().find(|(other, _)| *other == queue) {
             Some((_, batch)) => batch.push(message),
             None => batches.push((queue, vec![message])),
@@ -303,9 +313,9 @@ fn by_queue(further: Vec<(String, Message)>) -> Vec<(String, Vec<Message>)> {
 }
 
 /// A guard that calls a function when it is dropped, also if the work is cancelled.
-struct Busy<F: Fn()>(F);
+struct DropGuard<F: Fn()>(F);
 
-impl<F: Fn()> Drop for Busy<F> {
+impl<F: Fn()> Drop for DropGuard<F> {
     fn drop(&mut self) {
         (self.0)();
     }

@@ -15,14 +15,14 @@ use sluicegate_queue::{DeadLetterReason, Delivery, DeliveryTime, Error, Message,
 use sluicegate_service::Service;
 use tracing::{info, warn};
 
-use crate::intake;
+use crate::limit_switch::LimitSwitch;
 use crate::metrics::Metrics;
 use crate::pace::{Pace, Turn};
-use crate::select::{Choice, Selector};
+use crate::receive;
+use crate::select::{Candidate, Choice, Selector};
 use crate::stop::Stop;
-use crate::switch::Switch;
-use crate::tier::{Booking, Tier, turn};
-use crate::tracker::{Event, Sighting, Tracker};
+use crate::tier::{Booking, Tier, admission_id};
+use crate::tracker::{JobEvent, JobStatus, JobTracker};
 
 /// Time by which a booked message reaches its worker early. The worker waits for the rest, because
 /// brokers deliver less exactly than bookings start.
@@ -55,18 +55,17 @@ pub struct Options {
 
 /// A dispatcher. Several may run side by side.
 pub struct Dispatcher {
-    options: Dispatch,
-    selector: Selector,
-    limits: Switch,
+    options: Options,
+    limits: LimitSwitch,
     source: Queue,
-    lanes: Vec<Lane>,
+    providers: Vec<ProviderQueue>,
     clock: Arc<dyn Clock>,
     metrics: Metrics,
-    tracker: Tracker,
+    tracker: JobTracker,
 }
 
 /// The limiter and the queue of one provider.
-struct Lane {
+struct ProviderQueue {
     pace: Pace,
     queue: Queue,
     /// Time until which the provider's limit is known to be reached, in microseconds by the clock
@@ -75,17 +74,17 @@ struct Lane {
 }
 
 /// The destination of a message and its delivery time.
-struct Way {
-    lane: usize,
+struct Destination {
+    provider: usize,
     when: DeliveryTime,
     booking: Option<Booking>,
     /// Delay, if the message has to wait.
     later: Option<Span>,
 }
 
-impl Way {
-    const fn at_once(lane: usize) -> Self {
-        Self { lane, when: DeliveryTime::Now, booking: None, later: None }
+impl Destination {
+    const fn at_once(provider: usize) -> Self {
+        Self { provider, when: DeliveryTime::Now, booking: None, later: None }
     }
 }
 
@@ -99,34 +98,33 @@ impl Dispatcher {
         service: &Arc<Service>,
         clock: Arc<dyn Clock>,
         metrics: Metrics,
-        tracker: Tracker,
+        tracker: JobTracker,
     ) -> Arc<Self> {
-        let lane = |(provider, queue): (&Provider, Queue)| {
-            metrics.show_dispatched(&provider.name);
-            let pace = Pace::new(service.clone(), provider.name.clone(), provider.estimate);
-            Lane { pace, queue, full_until: AtomicU64::new(0) }
+        let provider = |(candidate, queue): (Candidate, Queue)| {
+            metrics.show_dispatched(&candidate.name);
+            let pace = Pace::new(service.clone(), candidate.name, candidate.estimate);
+            ProviderQueue { pace, queue, full_until: AtomicU64::new(0) }
         };
-        let lanes = options.providers.iter().zip(targets).map(lane).collect();
-        let limits = Switch::new(options.enabled);
-        let selector = Selector::new(&options);
-        Arc::new(Self { options, selector, limits, source, lanes, clock, metrics, tracker })
+        let providers = providers.into_iter().map(provider).collect();
+        let limits = LimitSwitch::new(options.enabled);
+        Arc::new(Self { options, limits, source, providers, clock, metrics, tracker })
     }
 
     /// Turns limits on or off. When off, only messages already sent with a delay stay delayed.
     pub fn enable(&self, enabled: bool) {
-        self.limits.turn(enabled);
+        self.limits.set(enabled);
     }
 
     /// Dispatches messages until `stop` asks to drain.
     pub async fn run(self: Arc<Self>, stop: Stop) {
         let id = self.options.id.as_str();
         info!(dispatcher = id, queue = self.source.name(), "dispatcher started");
-        let see_through = |delivery: Delivery| {
+        let process = |delivery: Delivery| {
             let (dispatcher, stop) = (self.clone(), stop.clone());
             async move { dispatcher.dispatch(delivery, &stop).await }
         };
         let most = self.options.prefetch.max(1);
-        intake::run(&self.source, most, &stop, || std::future::ready(()), see_through).await;
+        receive::run(&self.source, most, &stop, || std::future::ready(()), process).await;
         info!(dispatcher = id, "dispatcher stopped");
     }
 
@@ -134,102 +132,108 @@ impl Dispatcher {
         let Ok(body) = serde_json::from_slice::<Value>(&delivery.message().body) else {
             return self.reject(delivery, DeadLetterReason::new("the body is not JSON")).await;
         };
-        let choice = self.selector.choose(&body);
-        let way = loop {
-            let asked = delivery.with_lease(self.way(&choice, delivery.message())).await;
+        let choice = self.options.selector.choose(&body);
+        let destination = loop {
+            let result = delivery.with_lease(self.destination(&choice, delivery.message())).await;
             let is_on = self.limits.is_on();
-            match asked {
+            match result {
                 // Limits were turned off during the check: ignore its result.
-                Ok(Way { later: Some(_), .. }) | Err(Stuck::Later(_)) if !is_on => {}
-                Ok(way) => break way,
-                Err(Stuck::Rejected(reason)) => return self.reject(delivery, reason).await,
-                Err(Stuck::Again(span)) => {
+                Ok(Destination { later: Some(_), .. }) | Err(DispatchError::Later(_)) if !is_on => {
+                }
+                Ok(destination) => break destination,
+                Err(DispatchError::Rejected(reason)) => return self.reject(delivery, reason).await,
+                Err(DispatchError::Again(span)) => {
                     let wait = delivery.with_lease(stop.sleep(span.into()));
                     let slept = tokio::select! {
                         slept = wait => slept,
-                        () = self.limits.is_off() => true,
+                        () = self.limits.turned_off() => true,
                     };
                     if !slept {
                         return delivery.requeue().await;
                     }
                 }
                 // Beyond the booking horizon: the message waits in its own queue.
-                Err(Stuck::Later(span)) => {
+                Err(DispatchError::Later(span)) => {
                     return delivery.defer(DeliveryTime::At(self.clock.now() + span)).await;
                 }
             }
         };
-        let lane = &self.lanes[way.lane];
-        let provider = lane.pace.provider();
-        delivery.set_booking(way.booking.map(|booking| booking.to_string()));
+        let target = &self.providers[destination.provider];
+        let provider = target.pace.provider();
+        delivery.set_booking(destination.booking.map(|booking| booking.to_string()));
         let now = self.clock.now();
-        let (event, until) = match way.later {
-            None => (Event::Dispatched, None),
-            Some(span) => (Event::Delayed, Some(now + span)),
+        let (event, until) = match destination.later {
+            None => (JobEvent::Dispatched, None),
+            Some(span) => (JobEvent::Delayed, Some(now + span)),
         };
         let job = delivery.message().meta.job.clone();
-        let mut seen =
-            Sighting::new(delivery.message(), event, lane.queue.name(), now).of(provider);
-        seen.until = until;
-        delivery.forward(&lane.queue, way.when).await?;
-        self.metrics.sent(provider, way.later);
-        self.tracker.saw(&job, seen);
+        let mut status =
+            JobStatus::new(delivery.message(), event, target.queue.name(), now).of(provider);
+        status.until = until;
+        delivery.forward(&target.queue, destination.when).await?;
+        self.metrics.sent(provider, destination.later);
+        self.tracker.record(&job, status);
         Ok(())
     }
 
     /// Chooses the destination of a message and its delivery time.
-    async fn way(&self, choice: &Choice, message: &Message) -> Result<Way, Stuck> {
-        let lane = match choice {
-            Choice::One(lane) => *lane,
+    async fn destination(
+        &self,
+        choice: &Choice,
+        message: &Message,
+    ) -> Result<Destination, DispatchError> {
+        let provider = match choice {
+            Choice::One(provider) => *provider,
             Choice::Any => return self.any(message).await,
             Choice::Unknown(name) => {
-                let known: Vec<_> = self.lanes.iter().map(|lane| lane.pace.provider()).collect();
+                let known: Vec<_> =
+                    self.providers.iter().map(|provider| provider.pace.provider()).collect();
                 let known = known.join(", ");
                 let reason = format!("unknown provider {name:?} (known: {known})");
-                return Err(Stuck::Rejected(DeadLetterReason::new(reason)));
+                return Err(DispatchError::Rejected(DeadLetterReason::new(reason)));
             }
         };
         if !self.limits.is_on() {
-            return Ok(Way::at_once(lane));
+            return Ok(Destination::at_once(provider));
         }
-        self.metrics.checked(self.lanes[lane].pace.provider());
+        self.metrics.checked(self.providers[provider].pace.provider());
         match self.options.delay {
-            DelayMode::Fixed(delay) => {
-                let turn = self.lanes[lane]
+            Delay::Fixed(delay) => {
+                let turn = self.providers[provider]
                     .pace
-                    .acquire(Tier::Dispatch, Some(turn(message, Tier::Dispatch)))
+                    .acquire(Tier::Dispatch, Some(admission_id(message, Tier::Dispatch)))
                     .await;
-                self.fixed(lane, turn, delay)
+                self.fixed(provider, turn, delay)
             }
-            DelayMode::Booked => self.book(lane, message).await,
+            Delay::Booked => self.book(provider, message).await,
         }
     }
 
     /// Chooses the provider with the most room; if all are full, the one that has room first.
-    async fn any(&self, message: &Message) -> Result<Way, Stuck> {
-        let order = self.selector.order();
+    async fn any(&self, message: &Message) -> Result<Destination, DispatchError> {
+        let order = self.options.selector.order();
         let first = order.first().copied().unwrap_or_default();
         if !self.limits.is_on() {
-            return Ok(Way::at_once(first));
+            return Ok(Destination::at_once(first));
         }
         match self.options.delay {
-            DelayMode::Fixed(delay) => self.any_at_once(order, message, delay).await,
-            DelayMode::Booked => {
-                let asked = order.iter().map(|&lane| async move {
-                    let pace = &self.lanes[lane].pace;
+            Delay::Fixed(delay) => self.any_at_once(order, message, delay).await,
+            Delay::Booked => {
+                let waits = order.iter().map(|&provider| async move {
+                    let pace = &self.providers[provider].pace;
                     self.metrics.checked(pace.provider());
                     let wait = match pace.soonest().await {
                         Turn::Now => Span::ZERO,
                         Turn::Later(span) | Turn::Closed(span) => span,
                         Turn::Never(_) => Span::from_micros(u64::MAX),
                     };
-                    (lane, wait, pace.left())
+                    (provider, wait, pace.left())
                 });
-                let asked = join_all(asked).await;
-                let best = asked.into_iter().min_by(|(_, wait, left), (_, other, more)| {
+                let waits = join_all(waits).await;
+                let best = waits.into_iter().min_by(|(_, wait, left), (_, other, more)| {
                     wait.cmp(other).then(more.total_cmp(left))
                 });
-                self.book(best.map_or(first, |(lane, ..)| lane), message).await
+                self.book(best.map_or(first, |(provider, ..)| provider), message).await
             }
         }
     }
@@ -239,31 +243,42 @@ impl Dispatcher {
         order: &[usize],
         message: &Message,
         delay: Span,
-    ) -> Result<Way, Stuck> {
+    ) -> Result<Destination, DispatchError> {
         let now = self.clock.now();
-        let mut lanes: Vec<usize> =
-            order.iter().copied().filter(|&lane| !self.lanes[lane].is_full(now)).collect();
+        let mut providers: Vec<usize> = order
+            .iter()
+            .copied()
+            .filter(|&provider| !self.providers[provider].is_full(now))
+            .collect();
         // Stable sort: equal providers stay in the configured order.
-        lanes.sort_by(|&a, &b| self.lanes[b].pace.left().total_cmp(&self.lanes[a].pace.left()));
-        for lane in lanes {
-            let pace = &self.lanes[lane].pace;
+        providers.sort_by(|&a, &b| {
+            self.providers[b].pace.left().total_cmp(&self.providers[a].pace.left())
+        });
+        for provider in providers {
+            let pace = &self.providers[provider].pace;
             self.metrics.checked(pace.provider());
-            match pace.acquire(Tier::Dispatch, Some(turn(message, Tier::Dispatch))).await {
-                Turn::Now => return Ok(Way::at_once(lane)),
-                Turn::Later(span) => self.lanes[lane].full_for(span, now),
+            match pace.acquire(Tier::Dispatch, Some(admission_id(message, Tier::Dispatch))).await {
+                Turn::Now => return Ok(Destination::at_once(provider)),
+                Turn::Later(span) => self.providers[provider].full_for(span, now),
                 Turn::Never(_) => {}
-                Turn::Closed(span) => return Err(Stuck::Again(span)),
+                Turn::Closed(span) => return Err(DispatchError::Again(span)),
             }
         }
-        let soonest = order.iter().copied().min_by_key(|&lane| self.lanes[lane].full_until(now));
+        let soonest =
+            order.iter().copied().min_by_key(|&provider| self.providers[provider].full_until(now));
         self.fixed(soonest.unwrap_or_default(), Turn::Later(delay), delay)
     }
 
-    fn fixed(&self, lane: usize, turn: Turn, delay: Span) -> Result<Way, Stuck> {
+    fn fixed(
+        &self,
+        provider: usize,
+        turn: Turn,
+        delay: Span,
+    ) -> Result<Destination, DispatchError> {
         match turn {
-            Turn::Now => Ok(Way::at_once(lane)),
-            Turn::Later(_) => Ok(Way {
-                lane,
+            Turn::Now => Ok(Destination::at_once(provider)),
+            Turn::Later(_) => Ok(Destination {
+                provider,
                 when: DeliveryTime::After(delay),
                 booking: None,
                 later: Some(delay),
@@ -273,37 +288,37 @@ impl Dispatcher {
     }
 
     /// Books the time at which the message may go.
-    async fn book(&self, lane: usize, message: &Message) -> Result<Way, Stuck> {
-        let id = turn(message, Tier::Booked);
+    async fn book(&self, provider: usize, message: &Message) -> Result<Destination, DispatchError> {
+        let id = admission_id(message, Tier::Booked);
         let asked = self.clock.now();
-        match self.lanes[lane].pace.book(id, Tier::Dispatch).await {
+        match self.providers[provider].pace.book(id, Tier::Dispatch).await {
             Ok((id, wait)) => {
                 let start = asked + wait;
                 let booking = Some(Booking { id, start });
                 let now = wait == Span::ZERO;
                 let when =
                     if wait > LEAD { DeliveryTime::At(start - LEAD) } else { DeliveryTime::Now };
-                Ok(Way { lane, when, booking, later: (!now).then_some(wait) })
+                Ok(Destination { provider, when, booking, later: (!now).then_some(wait) })
             }
-            Err(Turn::Now) => Ok(Way::at_once(lane)),
+            Err(Turn::Now) => Ok(Destination::at_once(provider)),
             Err(turn) => Err(turn.into()),
         }
     }
 
     async fn reject(&self, delivery: Delivery, reason: DeadLetterReason) -> Result<(), Error> {
         let message = delivery.message().clone();
-        let seen = Sighting::new(&message, Event::Dead, self.source.name(), self.clock.now());
-        let seen = seen.because(&reason.message);
+        let status = JobStatus::new(&message, JobEvent::Dead, self.source.name(), self.clock.now());
+        let status = status.because(&reason.message);
         warn!(job = %message.meta.job, reason = reason.message, "message rejected by dispatcher");
         delivery.dead_letter(reason.with("dispatcher", self.options.id.as_str())).await?;
         self.metrics.rejected();
-        self.tracker.saw(&message.meta.job, seen);
+        self.tracker.record(&message.meta.job, status);
         Ok(())
     }
 }
 
 /// The reason why a message is not forwarded.
-enum Stuck {
+enum DispatchError {
     /// The message can never be forwarded.
     Rejected(DeadLetterReason),
     /// The limiter gave no decision: ask again after this time.
@@ -312,7 +327,7 @@ enum Stuck {
     Later(Span),
 }
 
-impl From<Turn> for Stuck {
+impl From<Turn> for DispatchError {
     fn from(turn: Turn) -> Self {
         match turn {
             Turn::Now => Self::Again(Span::ZERO),
@@ -325,7 +340,7 @@ impl From<Turn> for Stuck {
     }
 }
 
-impl Lane {
+impl ProviderQueue {
     fn is_full(&self, now: Timestamp) -> bool {
         self.full_until(now) > now
     }

@@ -8,11 +8,11 @@ use sluicegate_config::LearnOptions;
 use sluicegate_core::time::{Span, Timestamp};
 use sluicegate_vendors::{AdviceContext, UpstreamResponse};
 
-use crate::handler::Heard;
+use crate::handler::RateLimitInfo;
 
 /// Learning of limits from provider responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Learn {
+pub struct LearnOptions {
     /// A window with fewer requests left than this counts as used up.
     pub below: u64,
     /// Maximum length of a pause.
@@ -21,24 +21,31 @@ pub struct Learn {
 
 /// Reads the limits of one provider from its responses.
 #[derive(Debug, Default)]
-pub(crate) struct Ear {
-    learn: Option<Learn>,
+pub(crate) struct LimitObserver {
+    learn: Option<LearnOptions>,
     /// Number of consecutive rate-limit responses.
     refusals: AtomicU32,
 }
 
-impl Ear {
+impl LimitObserver {
     pub(crate) fn new(learn: Option<LearnOptions>) -> Self {
         Self { learn, refusals: AtomicU32::new(0) }
     }
 
     /// Returns the time for which a response pauses the provider, if it does.
-    pub(crate) fn pause(&self, heard: &Heard, at: Timestamp) -> Option<Span> {
+    pub(crate) fn pause(&self, rate_limit_info: &RateLimitInfo, at: Timestamp) -> Option<Span> {
         let learn = self.learn?;
-        let headers: Vec<_> =
-            heard.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        let answer =
-            UpstreamResponse { status: heard.status, headers: &headers, body: &heard.body, at };
+        let headers: Vec<_> = rate_limit_info
+            .headers
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_str()))
+            .collect();
+        let answer = Answer {
+            status: rate_limit_info.status,
+            headers: &headers,
+            body: &rate_limit_info.body,
+            at,
+        };
         let refusals = match sluicegate_vendors::is_refusal(&answer) {
             true => self.refusals.fetch_add(1, Ordering::Relaxed),
             false => self.refusals.swap(0, Ordering::Relaxed),

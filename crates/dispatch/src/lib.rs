@@ -10,28 +10,27 @@
 //! Waiting for a limit is a deferral and never counts as an attempt.
 
 mod attempt;
+mod backoff;
 pub mod dispatcher;
 pub mod handler;
-mod intake;
 mod learn;
+mod limit_switch;
 mod metrics;
 mod pace;
-mod retry;
+mod receive;
 mod select;
 mod stop;
-mod switch;
 mod tier;
 mod tracker;
 pub mod worker;
 
-pub use dispatcher::Dispatcher;
-pub use handler::{Done, Failure, Handled, Handler, Heard, Job};
-pub use metrics::{Count, Metrics};
-pub use retry::Backoff;
-pub use select::{Choice, Selector};
-// The options of this crate.
-pub use sluicegate_config::{DelayMode, Dispatch, LearnOptions, Provider, Strategy};
+pub use backoff::Backoff;
+pub use dispatcher::{Delay, Dispatcher};
+pub use handler::{Handler, HandlerResult, Job, JobFailure, JobSuccess, RateLimitInfo};
+pub use learn::LearnOptions;
+pub use metrics::{Metrics, WorkerCounter};
+pub use select::{Candidate, Choice, Selector, Strategy};
 pub use stop::Stop;
 pub use tier::{PROVIDER, TIER, Tier};
-pub use tracker::{Event, Sighting, Tracker};
+pub use tracker::{JobEvent, JobStatus, JobTracker};
 pub use worker::Worker;

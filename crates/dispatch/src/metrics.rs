@@ -46,12 +46,12 @@ pub struct Metrics {
     rejected: IntCounter,
     worker: [IntCounterVec; 8],
     busy: IntGaugeVec,
-    rpm: Rates,
+    rpm: AdmissionRates,
 }
 
 /// A counter of workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Count {
+pub enum WorkerCounter {
     /// Limit checks.
     Checked,
     /// Admissions.
@@ -70,31 +70,31 @@ pub enum Count {
     Paused,
 }
 
-const COUNTS: [(Count, &str, &str); 8] = [
+const COUNTS: [(WorkerCounter, &str, &str); 8] = [
     (
-        Count::Checked,
+        WorkerCounter::Checked,
         "sluicegate_worker_checked_total",
         "Messages that workers checked against the limit.",
     ),
     (
-        Count::Allowed,
+        WorkerCounter::Allowed,
         "sluicegate_worker_allowed_total",
         "Messages that the limit of workers admitted.",
     ),
     (
-        Count::Blocked,
+        WorkerCounter::Blocked,
         "sluicegate_worker_blocked_total",
         "Messages that the limit of workers did not admit at once.",
     ),
     (
-        Count::Requeued,
+        WorkerCounter::Requeued,
         "sluicegate_worker_requeued_total",
         "Messages returned to the queue until the limit admits them.",
     ),
-    (Count::Done, "sluicegate_worker_done_total", "Jobs done."),
-    (Count::Failed, "sluicegate_worker_failed_total", "Failed attempts."),
-    (Count::Dead, "sluicegate_worker_dead_total", "Jobs dead-lettered."),
-    (Count::Paused, "sluicegate_worker_pauses_total", "Pauses that a provider asked for."),
+    (WorkerCounter::Done, "sluicegate_worker_done_total", "Jobs done."),
+    (WorkerCounter::Failed, "sluicegate_worker_failed_total", "Failed attempts."),
+    (WorkerCounter::Dead, "sluicegate_worker_dead_total", "Jobs dead-lettered."),
+    (WorkerCounter::Paused, "sluicegate_worker_pauses_total", "Pauses that a provider asked for."),
 ];
 
 impl Metrics {
@@ -118,7 +118,7 @@ impl Metrics {
             rejected: IntCounter::new("sluicegate_dispatch_rejected_total", rejected).expect(fixed),
             worker: COUNTS.map(|(_, name, help)| counter(name, help)),
             busy: IntGaugeVec::new(busy, &PROVIDER).expect(fixed),
-            rpm: Rates::new(clock),
+            rpm: AdmissionRates::new(clock),
         }
     }
 
@@ -139,7 +139,7 @@ impl Metrics {
     }
 
     /// Returns the value of a worker counter.
-    pub fn worker(&self, provider: &str, count: Count) -> u64 {
+    pub fn worker(&self, provider: &str, count: WorkerCounter) -> u64 {
         self.counter(count).with_label_values(&[provider]).get()
     }
 
@@ -152,7 +152,7 @@ impl Metrics {
 
     /// Returns the number of admissions in the last minute.
     pub fn per_minute(&self, provider: &str, tier: Tier) -> u64 {
-        self.rpm.read(provider, tier.word())
+        self.rpm.read(provider, tier.name())
     }
 
     /// Shows the counters of a dispatcher's provider as 0 before the first event: an alert on a
@@ -179,7 +179,7 @@ impl Metrics {
         match later {
             None => {
                 self.allowed.with_label_values(&[provider]).inc();
-                self.rpm.count(provider, Tier::Dispatch.word());
+                self.rpm.count(provider, Tier::Dispatch.name());
             }
             Some(span) => {
                 self.delayed.with_label_values(&[provider]).inc();
@@ -193,10 +193,10 @@ impl Metrics {
         self.rejected.inc();
     }
 
-    pub(crate) fn count(&self, provider: &str, count: Count) {
+    pub(crate) fn count(&self, provider: &str, count: WorkerCounter) {
         self.counter(count).with_label_values(&[provider]).inc();
-        if count == Count::Allowed {
-            self.rpm.count(provider, Tier::Worker.word());
+        if count == WorkerCounter::Allowed {
+            self.rpm.count(provider, Tier::Worker.name());
         }
     }
 
@@ -204,7 +204,7 @@ impl Metrics {
         self.busy.with_label_values(&[provider]).add(change);
     }
 
-    fn counter(&self, count: Count) -> &IntCounterVec {
+    fn counter(&self, count: WorkerCounter) -> &IntCounterVec {
         &self.worker[count as usize]
     }
 }
@@ -217,7 +217,7 @@ impl std::fmt::Debug for Metrics {
 
 /// The number of admissions in the last minute, counted per second.
 #[derive(Clone)]
-struct Rates {
+struct AdmissionRates {
     gauge: IntGaugeVec,
     clock: Arc<dyn Clock>,
     minutes: Arc<Mutex<HashMap<(String, &'static str), Minute>>>,
@@ -226,7 +226,7 @@ struct Rates {
 /// Second and number of admissions, for each of the last 60 seconds.
 type Minute = [(u64, u64); 60];
 
-impl Rates {
+impl AdmissionRates {
     fn new(clock: Arc<dyn Clock>) -> Self {
         let options = Opts::new("sluicegate_provider_rpm", "Admissions in the last minute.");
         let gauge = IntGaugeVec::new(options, &["provider", "tier"]);
@@ -261,7 +261,7 @@ impl Rates {
     }
 }
 
-impl Collector for Rates {
+impl Collector for AdmissionRates {
     fn desc(&self) -> Vec<&Desc> {
         self.gauge.desc()
     }

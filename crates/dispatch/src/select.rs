@@ -63,12 +63,12 @@ pub struct Selector {
     fixed: usize,
     /// Indices sorted best first, for the strategies with a fixed order.
     order: Vec<usize>,
-    turns: Mutex<Turns>,
+    rotation: Mutex<RotationState>,
 }
 
 /// State of the strategies that rotate.
 #[derive(Debug)]
-struct Turns {
+struct RotationState {
     next: usize,
     /// Weight and credit of each provider.
     saved: Vec<(i64, i64)>,
@@ -113,16 +113,16 @@ impl Selector {
             _ => sorted.sort_by_key(|&number| wanted(number)),
         }
         let saved = candidates.iter().map(|candidate| (i64::from(candidate.weight), 0)).collect();
-        let turns = Mutex::new(Turns { next: 0, saved });
-        Self { strategy: strategy.clone(), names, fixed, order: sorted, turns }
+        let rotation = Mutex::new(RotationState { next: 0, saved });
+        Self { strategy, names, fixed, order: sorted, rotation }
     }
 
     /// Chooses a provider for a message with this body.
     pub fn choose(&self, body: &Value) -> Choice {
         match &self.strategy {
             Strategy::Fixed => Choice::One(self.fixed),
-            Strategy::RoundRobin => Choice::One(self.turns().next(self.names.len())),
-            Strategy::Weighted => Choice::One(self.turns().heaviest()),
+            Strategy::RoundRobin => Choice::One(self.rotation().next(self.names.len())),
+            Strategy::Weighted => Choice::One(self.rotation().heaviest()),
             Strategy::CostOptimized | Strategy::QualityFirst | Strategy::PriorityOrder => {
                 Choice::One(self.order.first().copied().unwrap_or(self.fixed))
             }
@@ -148,12 +148,12 @@ impl Selector {
         }
     }
 
-    fn turns(&self) -> std::sync::MutexGuard<'_, Turns> {
-        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
+    fn rotation(&self) -> std::sync::MutexGuard<'_, RotationState> {
+        self.rotation.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Turns {
+impl RotationState {
     fn next(&mut self, count: usize) -> usize {
         let next = self.next % count.max(1);
         self.next = next + 1;

@@ -19,11 +19,11 @@ impl Stop {
     /// Waits until fewer than `most` tasks run, and removes finished ones.
     pub(crate) async fn room(&self, tasks: &mut JoinSet<()>, most: usize) {
         while let Some(ended) = tasks.try_join_next() {
-            told(ended);
+            log_panic(ended);
         }
         while tasks.len() >= most {
             match tasks.join_next().await {
-                Some(ended) => told(ended),
+                Some(ended) => log_panic(ended),
                 None => return,
             }
         }
@@ -36,7 +36,7 @@ impl Stop {
                 biased;
                 () = self.now.cancelled() => return tasks.shutdown().await,
                 ended = tasks.join_next() => match ended {
-                    Some(ended) => told(ended),
+                    Some(ended) => log_panic(ended),
                     None => return,
                 },
             }
@@ -53,7 +53,7 @@ impl Stop {
     }
 }
 
-fn told(ended: Result<(), tokio::task::JoinError>) {
+fn log_panic(ended: Result<(), tokio::task::JoinError>) {
     if let Err(error) = ended
         && error.is_panic()
     {

@@ -26,7 +26,7 @@ pub enum Tier {
 
 impl Tier {
     /// Returns the value of the [`TIER`] dimension.
-    pub const fn word(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Dispatch => "dispatch",
             Self::Worker => "worker",
@@ -39,7 +39,7 @@ impl Tier {
         let mut query = Query::new(id);
         query.cost = estimate;
         query.insert_own(PROVIDER, provider);
-        query.insert_own(TIER, self.word());
+        query.insert_own(TIER, self.name());
         query.subject = Subject::Own;
         query
     }
@@ -47,10 +47,10 @@ impl Tier {
 
 /// Returns the request id for the limiter. It stays the same when the message is redelivered, so
 /// that the message is counted once, and changes when the message needs a new admission.
-pub(crate) fn turn(message: &Message, tier: Tier) -> Id {
+pub(crate) fn admission_id(message: &Message, tier: Tier) -> Id {
     let meta = &message.meta;
     let turn = format!("{}/{}/{}", meta.job, meta.attempt, meta.deferrals);
-    Id::scoped(tier.word(), &turn)
+    Id::scoped(tier.name(), &turn)
 }
 
 /// A start time that was booked for a message, stored in its metadata.
@@ -105,13 +105,13 @@ mod tests {
     #[test]
     fn a_request_id_is_the_same_until_a_new_admission_is_needed() {
         let mut message = Message::new("{}");
-        let first = turn(&message, Tier::Booked);
+        let first = admission_id(&message, Tier::Booked);
         message.meta.hop += 1;
-        assert_eq!(turn(&message, Tier::Booked), first);
-        assert_ne!(turn(&message, Tier::Dispatch), first);
+        assert_eq!(admission_id(&message, Tier::Booked), first);
+        assert_ne!(admission_id(&message, Tier::Dispatch), first);
         message.meta.deferrals += 1;
-        let second = turn(&message, Tier::Booked);
+        let second = admission_id(&message, Tier::Booked);
         message.meta.attempt += 1;
-        assert!(second != first && turn(&message, Tier::Booked) != second);
+        assert!(second != first && admission_id(&message, Tier::Booked) != second);
     }
 }

@@ -1,5 +1,5 @@
-//! [`Tracker`]: the last known status of each job in this process, which answers "why does it not
-//! run".
+//! [`JobTracker`]: the last known status of each job in this process, which answers "why does it
+//! not run".
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,21 +12,21 @@ const JOBS_MAX: usize = 100_000;
 
 /// Remembers the last status of jobs. Clones share the same data.
 #[derive(Clone, Debug, Default)]
-pub struct Tracker(Arc<Mutex<Jobs>>);
+pub struct JobTracker(Arc<Mutex<Jobs>>);
 
 #[derive(Debug, Default)]
 struct Jobs {
-    last: HashMap<JobId, Sighting>,
+    last: HashMap<JobId, JobStatus>,
     order: VecDeque<JobId>,
 }
 
 /// The last known status of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sighting {
+pub struct JobStatus {
     /// Time of the event, by the clock of the queue.
     pub at: Timestamp,
     /// Last event.
-    pub event: Event,
+    pub event: JobEvent,
     /// Queue that the job is in, or was in.
     pub queue: String,
     /// Provider, if one is chosen.
@@ -43,7 +43,7 @@ pub struct Sighting {
 
 /// An event in the life of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum JobEvent {
     /// A dispatcher sent the job to its provider's queue.
     Dispatched,
     /// A dispatcher sent the job with a delay, because the provider's limit is reached.
@@ -62,9 +62,9 @@ pub enum Event {
     Dead,
 }
 
-impl Event {
+impl JobEvent {
     /// Returns the name of the event in the API.
-    pub const fn word(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Dispatched => "dispatched",
             Self::Delayed => "delayed",
@@ -78,9 +78,9 @@ impl Event {
     }
 }
 
-impl Sighting {
+impl JobStatus {
     /// Creates the status of a message after an event.
-    pub(crate) fn new(message: &Message, event: Event, queue: &str, at: Timestamp) -> Self {
+    pub(crate) fn new(message: &Message, event: JobEvent, queue: &str, at: Timestamp) -> Self {
         Self {
             at,
             event,
@@ -109,17 +109,17 @@ impl Sighting {
     }
 }
 
-impl Tracker {
+impl JobTracker {
     /// Returns the last known status of a job.
-    pub fn find(&self, job: &str) -> Option<Sighting> {
+    pub fn find(&self, job: &str) -> Option<JobStatus> {
         let job = JobId::try_from(job.to_owned()).ok()?;
         self.lock().last.get(&job).cloned()
     }
 
-    pub(crate) fn saw(&self, job: &JobId, sighting: Sighting) {
+    pub(crate) fn record(&self, job: &JobId, status: JobStatus) {
         let mut jobs = self.lock();
         if let Some(last) = jobs.last.get_mut(job) {
-            *last = sighting;
+            *last = status;
             return;
         }
         if jobs.order.len() == JOBS_MAX
@@ -128,7 +128,7 @@ impl Tracker {
             jobs.last.remove(&first);
         }
         jobs.order.push_back(job.clone());
-        jobs.last.insert(job.clone(), sighting);
+        jobs.last.insert(job.clone(), status);
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Jobs> {
@@ -142,17 +142,17 @@ mod tests {
 
     #[test]
     fn the_oldest_job_is_forgotten_first_and_the_last_status_counts() {
-        let tracker = Tracker::default();
+        let tracker = JobTracker::default();
         let message = Message::new("{}");
-        let seen = |event| Sighting::new(&message, event, "q", Timestamp::from_micros(1));
+        let seen = |event| JobStatus::new(&message, event, "q", Timestamp::from_micros(1));
         let job = |n: usize| JobId::try_from(format!("job-{n}")).expect("a job id");
         for n in 0..=JOBS_MAX {
-            tracker.saw(&job(n), seen(Event::Dispatched));
+            tracker.record(&job(n), seen(JobEvent::Dispatched));
         }
-        tracker.saw(&job(7), seen(Event::Done));
+        tracker.record(&job(7), seen(JobEvent::Done));
         assert_eq!(tracker.find("job-0"), None);
-        assert_eq!(tracker.find("job-7").map(|seen| seen.event), Some(Event::Done));
-        assert_eq!(tracker.find("job-8").map(|seen| seen.event), Some(Event::Dispatched));
+        assert_eq!(tracker.find("job-7").map(|seen| seen.event), Some(JobEvent::Done));
+        assert_eq!(tracker.find("job-8").map(|seen| seen.event), Some(JobEvent::Dispatched));
         assert_eq!(tracker.find("\n"), None);
     }
 }

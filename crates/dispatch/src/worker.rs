@@ -14,15 +14,15 @@ use sluicegate_service::Service;
 use tokio::sync::{Semaphore, watch};
 use tracing::info;
 
+use crate::backoff::Backoff;
 use crate::handler::Handler;
-use crate::intake;
-use crate::learn::Ear;
+use crate::learn::{LearnOptions, LimitObserver};
+use crate::limit_switch::LimitSwitch;
 use crate::metrics::Metrics;
 use crate::pace::Pace;
-use crate::retry::Backoff;
+use crate::receive;
 use crate::stop::Stop;
-use crate::switch::Switch;
-use crate::tracker::Tracker;
+use crate::tracker::JobTracker;
 
 /// Configuration of a worker.
 #[derive(Clone, Debug)]
@@ -46,7 +46,7 @@ pub struct Options {
     /// True if a message without a booking gets one; used where dispatchers book, too.
     pub booked: bool,
     /// Learning of limits from provider responses; `None` turns it off.
-    pub learn: Option<Learn>,
+    pub learn: Option<LearnOptions>,
 }
 
 /// The queues of a worker.
@@ -57,20 +57,20 @@ pub struct Queues {
     /// Queue for results, if they are wanted.
     pub results: Option<Queue>,
     /// Queues for follow-up messages.
-    pub further: Vec<Queue>,
+    pub follow_ups: Vec<Queue>,
 }
 
 /// A worker. Several may run side by side.
 pub struct Worker {
     pub(crate) options: Options,
-    pub(crate) limits: Switch,
+    pub(crate) limits: LimitSwitch,
     pub(crate) queues: Queues,
     pub(crate) pace: Pace,
     pub(crate) handler: Arc<dyn Handler>,
-    pub(crate) ear: Ear,
+    pub(crate) limit_observer: LimitObserver,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) metrics: Metrics,
-    pub(crate) tracker: Tracker,
+    pub(crate) tracker: JobTracker,
     /// Permits for running jobs.
     pub(crate) slots: Semaphore,
     /// Time before which no message is received, by the clock of the queue.
@@ -86,21 +86,21 @@ impl Worker {
         service: &Arc<Service>,
         clock: Arc<dyn Clock>,
         metrics: Metrics,
-        tracker: Tracker,
+        tracker: JobTracker,
     ) -> Arc<Self> {
         metrics.show_worked(&options.provider);
         let pace = Pace::new(service.clone(), options.provider.clone(), options.estimate);
         let slots = Semaphore::new(options.concurrency.max(1).into());
-        let ear = Ear::new(options.learn);
+        let limit_observer = LimitObserver::new(options.learn);
         let closed_until = watch::Sender::default();
-        let limits = Switch::new(options.enabled);
+        let limits = LimitSwitch::new(options.enabled);
         Arc::new(Self {
             options,
             limits,
             queues,
             pace,
             handler,
-            ear,
+            limit_observer,
             clock,
             metrics,
             tracker,
@@ -114,7 +114,7 @@ impl Worker {
     /// Either way the worker receives messages again even if a limit had closed the queue: the
     /// limit may have changed.
     pub fn enable(&self, enabled: bool) {
-        self.limits.turn(enabled);
+        self.limits.set(enabled);
         self.reopen();
     }
 
@@ -123,7 +123,7 @@ impl Worker {
         let Options { provider, concurrency, prefetch, .. } = &self.options;
         let queue = &self.queues.jobs;
         info!(provider, queue = queue.name(), concurrency, "worker started");
-        let see_through = |delivery: Delivery| {
+        let process = |delivery: Delivery| {
             let (worker, stop) = (self.clone(), stop.clone());
             async move { worker.work(delivery, &stop).await }
         };
@@ -132,7 +132,7 @@ impl Worker {
             async move { worker.open().await }
         };
         let most = concurrency.max(&1).saturating_add(*prefetch);
-        intake::run(queue, most, &stop, open, see_through).await;
+        receive::run(queue, most, &stop, open, process).await;
         info!(provider, queue = queue.name(), "worker stopped");
     }
 
@@ -172,7 +172,7 @@ impl Worker {
     pub(crate) async fn wait(&self, delivery: &Delivery, stop: &Stop, span: Span) -> bool {
         tokio::select! {
             slept = delivery.with_lease(stop.sleep(span.into())) => slept,
-            () = self.limits.is_off() => true,
+            () = self.limits.turned_off() => true,
         }
     }
 }

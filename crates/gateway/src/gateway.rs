@@ -20,22 +20,22 @@ use sluicegate_http::probe::{self, Probe};
 use sluicegate_http::tokens::Caller;
 use sluicegate_service::Service;
 
-use crate::forward::headers::{Before, for_upstream, strip};
-use crate::forward::streamed::Streamed;
-use crate::forward::{Budget, Failed, Parked, target, tunnel};
+use crate::admit::body_refusal;
+use crate::forward::headers::{ClientConnection, for_upstream, strip};
+use crate::forward::streamed_body::StreamedBody;
+use crate::forward::{BodyBudget, BufferedBody, ForwardError, target, tunnel};
 use crate::identify;
-use crate::log::{self, Line, Titles};
+use crate::log::{self, LogContext, LogLine};
 use crate::metrics::Metrics;
 use crate::options::{Auth, Options};
 use crate::pass::Pass;
 use crate::refusal::Refusal;
-use crate::reserve::Asked;
+use crate::reserve::LimitCheck;
 use crate::route::{Route, RouteError};
-use crate::settle::{Ending, settle};
-use crate::turn::broken_off;
+use crate::settle::{RequestEnd, settle};
 
 /// Maximum memory for the bodies of all waiting requests, in bytes.
-const PARKED_BYTES: usize = 64 << 20;
+const BUFFERED_BYTES_MAX: usize = 64 << 20;
 /// Maximum number of bytes read from a GraphQL request to find the name of its operation.
 const GRAPHQL_BYTES: usize = 64 << 10;
 
@@ -44,13 +44,13 @@ pub struct Gateway {
     pub(crate) service: Arc<Service>,
     settings: ArcSwap<Settings>,
     metrics: Metrics,
-    pub(crate) parked: Budget,
+    pub(crate) body_budget: BodyBudget,
     tls: bool,
 }
 
 /// Settings that a reload replaces as a whole.
 struct Settings {
-    titles: Arc<Titles>,
+    context: Arc<LogContext>,
     auth: Option<Auth>,
     dimensions: Vec<(String, HeaderName)>,
     trusted_hops: usize,
@@ -58,7 +58,7 @@ struct Settings {
 }
 
 /// A validated configuration, ready for [`Gateway::apply`].
-pub struct Prepared(Settings);
+pub struct PreparedSettings(Settings);
 
 /// The reason why a gateway can't start, or can't use a new configuration.
 #[derive(Debug, thiserror::Error)]
@@ -70,7 +70,7 @@ pub struct StartError {
 }
 
 /// A request with its route and caller.
-struct Known<'s> {
+struct IdentifiedRequest<'s> {
     route: &'s Arc<Route>,
     caller: Caller,
     /// Address that the request is forwarded to.
@@ -87,19 +87,19 @@ impl Gateway {
     ) -> Result<Arc<Self>, StartError> {
         let settings = Settings::new(options, &service, &metrics, None)?;
         let settings = ArcSwap::from_pointee(settings);
-        let parked = Budget::new(PARKED_BYTES);
-        Ok(Arc::new(Self { service, settings, metrics, parked, tls }))
+        let body_budget = BodyBudget::new(BUFFERED_BYTES_MAX);
+        Ok(Arc::new(Self { service, settings, metrics, body_budget, tls }))
     }
 
     /// Validates new options. Nothing changes until [`Gateway::apply`].
-    pub fn prepare(&self, options: &Options) -> Result<Prepared, StartError> {
+    pub fn prepare(&self, options: &Options) -> Result<PreparedSettings, StartError> {
         let before = self.settings.load_full();
-        Settings::new(options, &self.service, &self.metrics, Some(&before)).map(Prepared)
+        Settings::new(options, &self.service, &self.metrics, Some(&before)).map(PreparedSettings)
     }
 
     /// Applies a prepared configuration from the next request on. Waiting requests keep their
     /// place.
-    pub fn apply(&self, Prepared(settings): Prepared) {
+    pub fn apply(&self, PreparedSettings(settings): PreparedSettings) {
         for route in &settings.routes {
             route.lane.reconfigure(&route.options.limits, &route.options.wait);
         }
@@ -108,14 +108,14 @@ impl Gateway {
 
     /// Returns the HTTP service: the health probes, and the proxy for all other paths.
     pub fn router(self: &Arc<Self>, ready: Probe) -> Router {
-        let all = Router::new().fallback(Self::answer).with_state(self.clone());
+        let all = Router::new().fallback(Self::handle).with_state(self.clone());
         probe::router(ready).merge(all)
     }
 
-    async fn answer(State(gateway): State<Arc<Self>>, request: Request) -> Response<Body> {
+    async fn handle(State(gateway): State<Arc<Self>>, request: Request) -> Response<Body> {
         let settings = gateway.settings.load_full();
         let mut line = gateway.line(&settings, &request);
-        match gateway.walk(&settings, request, &mut line).await {
+        match gateway.process(&settings, request, &mut line).await {
             Ok(response) => response,
             Err(refusal) => {
                 let (status, code) = refusal.code();
@@ -129,24 +129,25 @@ impl Gateway {
 
     /// Runs all steps of a request. On a rejection the caller of this function writes the log line;
     /// on success the end of the response body does.
-    async fn walk(
+    async fn process(
         self: &Arc<Self>,
         settings: &Settings,
         mut request: Request,
-        line: &mut Line,
+        line: &mut LogLine,
     ) -> Result<Response<Body>, Refusal> {
         // Identify: find the caller and the route.
-        let upgrade = tunnel::half(&mut request);
+        let upgrade = tunnel::caller_side(&mut request);
         let (mut parts, body) = request.into_parts();
-        let Known { route, caller, target } = settings.identify(&parts)?;
-        let mut body = Parked::new(body, route.options.body_limit);
+        let IdentifiedRequest { route, caller, target } = settings.identify(&parts)?;
+        let mut body = BufferedBody::new(body, route.options.body_limit);
         line.caller = Some(caller.clone());
         line.route = Some(route.metrics.clone());
         line.queue_depth = route.lane.depth();
         if route.options.graphql {
             Box::pin(self.read_operation(route, &mut body, line)).await?;
         }
-        let upgrade = tunnel::wished(&parts.headers).map(|protocol| (protocol, upgrade));
+        let upgrade =
+            tunnel::requested_protocol(&parts.headers).map(|protocol| (protocol, upgrade));
         let mut retries = if is_idempotent(&parts.method) { route.options.retries } else { 0 };
 
         loop {
@@ -154,39 +155,39 @@ impl Gateway {
             route.signer.prepare(&route.upstream, self.service.clock()).await?;
 
             // Reserve and pace: after this the request has a pass, or it was rejected.
-            let asked = Asked {
+            let check = LimitCheck {
                 key: &route.key,
                 limited: !route.options.limits.is_empty(),
                 caller: &caller,
                 dimensions: &settings.dimensions,
                 headers: &parts.headers,
             };
-            let mut pass = self.turn(route, &asked, &mut body, line).await?;
+            let mut pass = self.admit(route, &check, &mut body, line).await?;
             (line.allowed, line.remaining) = (true, pass.remaining);
             line.store_up = pass.outage.is_none();
 
             // Forward: a request that was sent counts, one that was not is refunded.
-            let spare = if retries > 0 { body.again() } else { None };
+            let spare = if retries > 0 { body.copy() } else { None };
             let kept = spare.as_ref().map(|_| parts.headers.clone());
-            self.make_ready(settings, &mut parts, line, upgrade.as_ref().map(|u| &u.0));
+            self.rewrite_headers(settings, &mut parts, line, upgrade.as_ref().map(|u| &u.0));
             let mut sent = axum::http::Request::new(());
             *sent.method_mut() = parts.method.clone();
             *sent.uri_mut() = target.clone();
             *sent.headers_mut() = std::mem::take(&mut parts.headers);
             route.signer.sign(sent.headers_mut(), &route.upstream, self.service.clock()).await?;
             while pass.is_late(self.service.now()) {
-                pass = Box::pin(self.another_turn(route, pass, line)).await?;
+                pass = Box::pin(self.readmit(route, pass, line)).await?;
             }
-            let patience = self.patience(route, line, route.options.timeouts.first_byte);
+            let timeout = self.time_left(route, line, route.options.timeouts.first_byte);
             let began = self.service.now();
             pass.left();
             let is_empty = http_body::Body::is_end_stream(&body);
             let sent = sent.map(|()| if is_empty { Body::empty() } else { Body::new(body) });
-            let answered = route.upstream.send(sent, patience).await.map_err(Failed::from);
+            let answered = route.upstream.send(sent, timeout).await.map_err(ForwardError::from);
             let took = self.service.now().since(began);
             let response = match answered {
                 Ok(response) => response,
-                Err(Failed { refusal, cause, left }) => {
+                Err(ForwardError { refusal, cause, left }) => {
                     line.cause = Some(cause);
                     if !left {
                         Box::pin(pass.give_back()).await;
@@ -207,62 +208,62 @@ impl Gateway {
 
             // Settle, and pass the response on to the caller.
             let upgrade = upgrade.map(|(_, caller)| caller);
-            return Ok(self.hand_on(route, response, upgrade, pass, line).await);
+            return Ok(self.respond(route, response, upgrade, pass, line).await);
         }
     }
 
     /// Returns the smaller of `most` and the rest of the request's total timeout.
-    pub(crate) fn patience(&self, route: &Route, line: &Line, most: Duration) -> Duration {
+    pub(crate) fn time_left(&self, route: &Route, line: &LogLine, most: Duration) -> Duration {
         let Some(total) = route.options.timeouts.total else { return most };
         let gone = Duration::from(self.service.now().since(line.began));
         most.min(total.saturating_sub(gone))
     }
 
     /// Rewrites the header fields of a request for the upstream.
-    fn make_ready(
+    fn rewrite_headers(
         &self,
         settings: &Settings,
         parts: &mut Parts,
-        line: &Line,
+        line: &LogLine,
         upgrade: Option<&HeaderValue>,
     ) {
         let Parts { headers, uri, extensions, .. } = parts;
         let host = headers.get(header::HOST).filter(|host| host.to_str().is_ok()).cloned();
-        let before = Before {
+        let client = ClientConnection {
             peer: extensions.get::<Peer>().map(|Peer(address)| address.ip()),
             trusted_hops: settings.trusted_hops,
             tls: self.tls,
             host: host.or_else(|| HeaderValue::from_str(uri.authority()?.as_str()).ok()),
         };
-        for_upstream(headers, settings.auth.as_ref().map(|auth| &auth.header), before);
+        for_upstream(headers, settings.auth.as_ref().map(|auth| &auth.header), client);
         headers.entry(log::REQUEST_ID).or_insert_with(|| line.trace_id.clone());
         if let Some(protocol) = upgrade {
-            tunnel::wish(headers, protocol.clone());
+            tunnel::request_upgrade(headers, protocol.clone());
         }
     }
 
     /// Settles, and passes the response on to the caller.
-    async fn hand_on(
+    async fn respond(
         &self,
         route: &Route,
         mut response: Response<Incoming>,
         upgrade: Option<OnUpgrade>,
         pass: Pass,
-        line: &mut Line,
+        line: &mut LogLine,
     ) -> Response<Body> {
         line.status = response.status().as_u16();
         let (line, service) = (line.clone(), self.service.clone());
         if let Some(upgrade) = upgrade.filter(|_| line.status == 101) {
-            let ending = Ending { line, pass: Some(pass), service };
+            let ending = RequestEnd { line, pass: Some(pass), service };
             tunnel::connect(&mut response, upgrade, ending);
             return response.map(|_| Body::empty());
         }
         let (mut head, body) = response.into_parts();
-        let mut body = Parked::new(body, u64::MAX);
+        let mut body = BufferedBody::new(body, u64::MAX);
         let pass = settle(route, &head, &mut body, pass).await;
         strip(&mut head.headers);
-        let ending = Ending { line, pass, service };
-        let body = Streamed::new(body, route.options.timeouts.idle, ending);
+        let ending = RequestEnd { line, pass, service };
+        let body = StreamedBody::new(body, route.options.timeouts.idle, ending);
         Response::from_parts(head, Body::new(body))
     }
 
@@ -270,29 +271,29 @@ impl Gateway {
     async fn read_operation<B>(
         &self,
         route: &Route,
-        body: &mut Parked<B>,
-        line: &mut Line,
+        body: &mut BufferedBody<B>,
+        line: &mut LogLine,
     ) -> Result<(), Refusal>
     where
         B: http_body::Body<Data = bytes::Bytes, Error: Into<axum::BoxError>> + Unpin,
     {
-        let patience = route.options.timeouts.idle;
-        let read = tokio::time::timeout(patience, body.begin(GRAPHQL_BYTES)).await;
+        let idle = route.options.timeouts.idle;
+        let read = tokio::time::timeout(idle, body.read_beginning(GRAPHQL_BYTES)).await;
         let Ok(read) = read else {
             return Err(Refusal::BadRequest("the request body did not arrive in time"));
         };
-        read.map_err(|error| broken_off(&error, route.options.body_limit))?;
+        read.map_err(|error| body_refusal(&error, route.options.body_limit))?;
         line.operation = log::operation(&body.beginning());
         Ok(())
     }
 
-    fn line(&self, settings: &Settings, request: &Request) -> Line {
+    fn line(&self, settings: &Settings, request: &Request) -> LogLine {
         let trace_id = log::trace_id(request.headers()).unwrap_or_else(|| {
             let id = self.service.request_id().id.to_string();
             HeaderValue::try_from(id).expect("a request id is hexadecimal")
         });
         let method = request.method().clone();
-        Line::new(settings.titles.clone(), trace_id, method, self.service.now())
+        LogLine::new(settings.context.clone(), trace_id, method, self.service.now())
     }
 }
 
@@ -317,7 +318,7 @@ impl Settings {
             )
         };
         Ok(Self {
-            titles: Arc::new(Titles {
+            context: Arc::new(LogContext {
                 event: options.event.clone(),
                 gateway: options.name.clone(),
             }),
@@ -329,7 +330,7 @@ impl Settings {
     }
 
     /// Checks the token before the route, so that unknown callers learn nothing about the routes.
-    fn identify(&self, parts: &Parts) -> Result<Known<'_>, Refusal> {
+    fn identify(&self, parts: &Parts) -> Result<IdentifiedRequest<'_>, Refusal> {
         identify::check_form(parts)?;
         let caller = identify::caller(self.auth.as_ref(), &parts.headers)?;
         let (route, rest) =
@@ -337,7 +338,7 @@ impl Settings {
         identify::check_route(&route.options, parts)?;
         let target = target::target(&route.target, &parts.uri, rest)
             .ok_or(Refusal::BadRequest("the path can't be forwarded: send a valid URI path"))?;
-        Ok(Known { route, caller, target })
+        Ok(IdentifiedRequest { route, caller, target })
     }
 }
 

@@ -8,6 +8,7 @@
 //! bounded queue for a slot that is booked in the store, which all replicas share. This crate
 //! contains no limiting logic: the limiter decides which requests may go, and when.
 
+mod admit;
 mod forward;
 mod gateway;
 mod identify;
@@ -20,9 +21,8 @@ mod refusal;
 mod reserve;
 mod route;
 mod settle;
-mod turn;
 
-pub use gateway::{Gateway, Prepared, StartError};
+pub use gateway::{Gateway, PreparedSettings, StartError};
 pub use metrics::Metrics;
 pub use options::Options;
 pub use route::RouteError;

@@ -14,7 +14,7 @@ use crate::metrics::RouteMetrics;
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Fields that are the same in all log lines of a gateway.
-pub(crate) struct Titles {
+pub(crate) struct LogContext {
     /// Value of the `event` field.
     pub(crate) event: String,
     pub(crate) gateway: String,
@@ -22,8 +22,8 @@ pub(crate) struct Titles {
 
 /// The log line of one request.
 #[derive(Clone)]
-pub(crate) struct Line {
-    pub(crate) titles: Arc<Titles>,
+pub(crate) struct LogLine {
+    pub(crate) context: Arc<LogContext>,
     /// Matched route.
     pub(crate) route: Option<RouteMetrics>,
     pub(crate) trace_id: HeaderValue,
@@ -48,16 +48,16 @@ pub(crate) struct Line {
     pub(crate) began: Timestamp,
 }
 
-impl Line {
+impl LogLine {
     /// Creates the line of a request that just arrived.
     pub(crate) fn new(
-        titles: Arc<Titles>,
+        context: Arc<LogContext>,
         trace_id: HeaderValue,
         method: Method,
         began: Timestamp,
     ) -> Self {
         Self {
-            titles,
+            context,
             route: None,
             trace_id,
             caller: None,
@@ -80,8 +80,8 @@ impl Line {
     pub(crate) fn write(&self, now: Timestamp) {
         let took = now.since(self.began);
         info!(
-            event = self.titles.event,
-            gateway = self.titles.gateway,
+            event = self.context.event,
+            gateway = self.context.gateway,
             route = self.route.as_ref().map_or("", RouteMetrics::name),
             trace_id = self.trace_id.to_str().unwrap_or_default(),
             caller = self.caller.as_ref().map_or("", Caller::name),

@@ -37,19 +37,19 @@ pub struct Metrics {
     answers: IntCounterVec,
     upstream: HistogramVec,
     pauses: IntCounterVec,
-    queues: Queues,
+    queues: QueueGauges,
 }
 
 /// A queue to read: gateway, route, and a function that returns its depth and the age of its oldest
 /// request.
-type Queue = (String, String, Box<dyn Fn() -> Option<(usize, Span)> + Send + Sync>);
+type QueueReader = (String, String, Box<dyn Fn() -> Option<(usize, Span)> + Send + Sync>);
 
 /// Gauges of all queues, read at each scrape.
 #[derive(Clone)]
-struct Queues {
+struct QueueGauges {
     depth: IntGaugeVec,
     oldest: GaugeVec,
-    watched: Arc<Mutex<Vec<Queue>>>,
+    watched: Arc<Mutex<Vec<QueueReader>>>,
 }
 
 impl Metrics {
@@ -79,7 +79,7 @@ impl Metrics {
                 "Time from sending to the head of the response.",
             ),
             pauses: counter("pauses_total", "Pauses that the upstream asked for.", &ROUTE),
-            queues: Queues {
+            queues: QueueGauges {
                 depth: IntGaugeVec::new(depth, &ROUTE).expect(fixed),
                 oldest: GaugeVec::new(oldest, &ROUTE).expect(fixed),
                 watched: Arc::default(),
@@ -104,7 +104,11 @@ impl Metrics {
     /// Returns the metrics of one route.
     pub(crate) fn route(&self, gateway: &str, route: &str) -> RouteMetrics {
         let labels = [gateway.to_owned(), route.to_owned()];
-        RouteMetrics(Arc::new(Lazy { metrics: self.clone(), labels, series: OnceLock::new() }))
+        RouteMetrics(Arc::new(LazySeries {
+            metrics: self.clone(),
+            labels,
+            series: OnceLock::new(),
+        }))
     }
 
     /// Shows a queue until `read` returns `None`.
@@ -133,11 +137,11 @@ impl std::fmt::Debug for Metrics {
 
 /// Metrics of one route. Clones share the same values.
 #[derive(Clone)]
-pub(crate) struct RouteMetrics(Arc<Lazy>);
+pub(crate) struct RouteMetrics(Arc<LazySeries>);
 
 /// Metrics that create their series at the first use: a route may be part of a configuration that
 /// is never applied.
-struct Lazy {
+struct LazySeries {
     metrics: Metrics,
     labels: [String; 2],
     series: OnceLock<Series>,
@@ -145,23 +149,23 @@ struct Lazy {
 
 /// Series of one route, looked up once.
 struct Series {
-    requests: ByStatus,
+    requests: StatusCounters,
     duration: Histogram,
     wait: Histogram,
-    answers: ByStatus,
+    answers: StatusCounters,
     upstream: Histogram,
     pauses: IntCounter,
 }
 
 /// Counters by HTTP status, each created at its first use.
-struct ByStatus {
+struct StatusCounters {
     family: IntCounterVec,
     labels: [String; 2],
     /// Counter of each status, from 100 on.
     by_status: Box<[OnceLock<IntCounter>]>,
 }
 
-impl ByStatus {
+impl StatusCounters {
     fn new(family: &IntCounterVec, [gateway, route]: [&str; 2]) -> Self {
         let by_status = std::iter::repeat_with(OnceLock::new).take(500).collect();
         let labels = [gateway.to_owned(), route.to_owned()];
@@ -187,14 +191,14 @@ impl RouteMetrics {
     }
 
     fn series(&self) -> &Series {
-        let Lazy { metrics, labels, series } = &*self.0;
+        let LazySeries { metrics, labels, series } = &*self.0;
         series.get_or_init(|| {
             let labels = labels.each_ref().map(String::as_str);
             Series {
-                requests: ByStatus::new(&metrics.requests, labels),
+                requests: StatusCounters::new(&metrics.requests, labels),
                 duration: metrics.duration.with_label_values(&labels),
                 wait: metrics.wait.with_label_values(&labels),
-                answers: ByStatus::new(&metrics.answers, labels),
+                answers: StatusCounters::new(&metrics.answers, labels),
                 upstream: metrics.upstream.with_label_values(&labels),
                 pauses: metrics.pauses.with_label_values(&labels),
             }
@@ -228,7 +232,7 @@ fn seconds(span: Span) -> f64 {
     std::time::Duration::from(span).as_secs_f64()
 }
 
-impl Collector for Queues {
+impl Collector for QueueGauges {
     fn desc(&self) -> Vec<&Desc> {
         self.depth.desc().into_iter().chain(self.oldest.desc()).collect()
     }

@@ -76,7 +76,7 @@ pub struct Route {
     /// True if bodies are GraphQL, so that the log can name the operation.
     pub graphql: bool,
     /// Learning of limits from upstream responses; `None` turns it off.
-    pub learn: Option<Learn>,
+    pub learn: Option<LearnOptions>,
 }
 
 /// The paths that a route matches.
@@ -140,7 +140,7 @@ pub struct Timeouts {
 
 /// Learning of limits from upstream responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Learn {
+pub struct LearnOptions {
     /// A window of the upstream with fewer requests left than this counts as used up.
     pub below: u64,
     /// Maximum length of a pause; a longer one that the upstream asks for is cut to this.

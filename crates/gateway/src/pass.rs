@@ -18,7 +18,7 @@ pub(crate) struct Pass {
     /// Handles of the charges that can be refunded.
     handles: Vec<Handle>,
     /// Booked slot, if the request had to wait.
-    turn: Option<Turn>,
+    slot: Option<BookedSlot>,
     /// Remaining amount of the tightest limit.
     pub(crate) remaining: Option<u64>,
     /// Outage policy that decided, if the store was unavailable.
@@ -31,7 +31,7 @@ pub(crate) struct Pass {
 
 /// A claimed booking. It is valid only for a moment, because the store spaces slots without a
 /// margin.
-struct Turn {
+struct BookedSlot {
     handle: Handle,
     good_until: Timestamp,
 }
@@ -41,7 +41,7 @@ impl Pass {
         Self {
             service: service.clone(),
             handles: Vec::new(),
-            turn: None,
+            slot: None,
             remaining: None,
             outage: None,
             lease: None,
@@ -60,18 +60,18 @@ impl Pass {
     /// Sets the booked slot, which is valid until `good_until` by the clock of this node.
     #[must_use]
     pub(crate) fn booked(mut self, handle: Handle, good_until: Timestamp) -> Self {
-        self.turn = Some(Turn { handle, good_until });
+        self.slot = Some(BookedSlot { handle, good_until });
         self
     }
 
     /// Returns true if the slot has expired, so that sending now could break the limit.
     pub(crate) fn is_late(&self, now: Timestamp) -> bool {
-        self.turn.as_ref().is_some_and(|turn| now > turn.good_until)
+        self.slot.as_ref().is_some_and(|slot| now > slot.good_until)
     }
 
     /// Cancels the booked slot and keeps all other charges.
-    pub(crate) async fn give_turn_back(&mut self) {
-        if let Some(Turn { handle, .. }) = self.turn.take() {
+    pub(crate) async fn cancel_slot(&mut self) {
+        if let Some(BookedSlot { handle, .. }) = self.slot.take() {
             cancel(&self.service, &handle).await;
         }
     }
@@ -79,7 +79,7 @@ impl Pass {
     /// Takes over the charges of another pass, which has no slot.
     #[must_use]
     pub(crate) fn joined(mut self, mut other: Self) -> Self {
-        debug_assert!(other.turn.is_none());
+        debug_assert!(other.slot.is_none());
         self.handles.append(&mut other.handles);
         self.lease = self.lease.into_iter().chain(other.lease).min();
         self
@@ -90,8 +90,8 @@ impl Pass {
     pub(crate) fn left(&mut self) {
         self.left = true;
         if let Some(lease) = self.lease {
-            let turn = self.turn.iter().map(|turn| &turn.handle);
-            let handles: Vec<_> = turn.chain(&self.handles).cloned().collect();
+            let slot = self.slot.iter().map(|slot| &slot.handle);
+            let handles: Vec<_> = slot.chain(&self.handles).cloned().collect();
             let service = self.service.clone();
             let renewing = async move {
                 loop {
@@ -120,8 +120,8 @@ impl Pass {
         if let Some(renewal) = self.renewal.take() {
             renewal.abort();
         }
-        let turn = self.turn.take().map(|turn| turn.handle);
-        turn.into_iter().chain(std::mem::take(&mut self.handles)).collect()
+        let slot = self.slot.take().map(|slot| slot.handle);
+        slot.into_iter().chain(std::mem::take(&mut self.handles)).collect()
     }
 }
 

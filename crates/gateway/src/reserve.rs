@@ -26,7 +26,7 @@ use crate::refusal::Refusal;
 const KEEP: Span = Span::from_secs(120);
 
 /// A request to be decided by the limiter.
-pub(crate) struct Asked<'a> {
+pub(crate) struct LimitCheck<'a> {
     /// Value of the [`ROUTE`] dimension.
     pub(crate) key: &'a str,
     /// True if the route has limits of its own.
@@ -40,7 +40,7 @@ pub(crate) struct Asked<'a> {
 }
 
 /// The result of a reservation.
-pub(crate) enum Reserved {
+pub(crate) enum ReserveOutcome {
     /// The request may go now.
     Go(Pass),
     /// The request has to wait for the route, at least this long. All other limits are already
@@ -48,7 +48,7 @@ pub(crate) enum Reserved {
     Wait(Option<Pass>, Span),
 }
 
-impl Asked<'_> {
+impl LimitCheck<'_> {
     /// Returns the value of a dimension.
     pub(crate) fn dimension(&self, name: &str) -> Option<&str> {
         if name == CALLER {
@@ -73,38 +73,45 @@ impl Asked<'_> {
 
     /// Checks all limits in one call. `waits` is true if the request may queue for the route's
     /// limit, `recorded` if an admission may have to be refunded.
-    pub(crate) async fn all(
+    pub(crate) async fn check_all(
         &self,
         service: &Arc<Service>,
         waits: bool,
         recorded: bool,
-    ) -> Result<Reserved, Refusal> {
-        enum Told {
+    ) -> Result<ReserveOutcome, Refusal> {
+        enum CheckResult {
             Go(Pass),
             Wait(Span),
             No(Refusal),
         }
         let query = [self.query(request_id(service, recorded), Subject::View)];
         if !self.limited && is_free(service, &query[0]) {
-            return Ok(Reserved::Go(Pass::new(service)));
+            return Ok(ReserveOutcome::Go(Pass::new(service)));
         }
         let decided = service.decide(&query, DecisionMode::Acquire, |answer| {
             let by_route = answer.hit().is_some_and(|hit| hit.charge.rule().is_own());
             match answer.decision() {
-                Decision::Allow(_) => Told::Go(admitted(service, answer, handle(answer))),
-                Decision::Deny(deny) if by_route && waits => Told::Wait(deny.start.since(deny.at)),
-                _ => Told::No(refused(answer)),
+                Decision::Allow(_) => CheckResult::Go(admitted(service, answer, handle(answer))),
+                Decision::Deny(deny) if by_route && waits => {
+                    CheckResult::Wait(deny.start.since(deny.at))
+                }
+                _ => CheckResult::No(refused(answer)),
             }
         });
         match decided.await.map_err(failed)? {
-            Told::Go(pass) => Ok(Reserved::Go(pass)),
-            Told::No(refusal) => Err(refusal),
-            Told::Wait(span) => Ok(Reserved::Wait(Box::pin(self.common(service)).await?, span)),
+            CheckResult::Go(pass) => Ok(ReserveOutcome::Go(pass)),
+            CheckResult::No(refusal) => Err(refusal),
+            CheckResult::Wait(span) => {
+                Ok(ReserveOutcome::Wait(Box::pin(self.check_common(service)).await?, span))
+            }
         }
     }
 
     /// Checks all limits except the route's own; `None` if there are none.
-    pub(crate) async fn common(&self, service: &Arc<Service>) -> Result<Option<Pass>, Refusal> {
+    pub(crate) async fn check_common(
+        &self,
+        service: &Arc<Service>,
+    ) -> Result<Option<Pass>, Refusal> {
         let query = [self.query(request_id(service, true), Subject::Common)];
         if is_free(service, &query[0]) {
             return Ok(None);

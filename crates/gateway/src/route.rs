@@ -15,7 +15,7 @@ use sluicegate_vendors::{AdviceContext, UpstreamResponse};
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-use crate::forward::{Parked, target};
+use crate::forward::{BufferedBody, target};
 use crate::metrics::{Metrics, RouteMetrics};
 use crate::options::{self, route_key};
 use crate::pace::Lane;
@@ -103,19 +103,19 @@ impl Route {
     }
 
     /// Returns true if a response may contain information about limits; most do not.
-    pub(crate) fn hears(&self, head: &Parts) -> bool {
+    pub(crate) fn has_limit_info(&self, head: &Parts) -> bool {
         let said =
-            || head.headers.keys().any(|name| sluicegate_vendors::is_limit_header(name.as_str()));
-        let hears = matches!(head.status.as_u16(), 403 | 429 | 503) || said();
-        if !hears && self.refusals.load(Ordering::Relaxed) != 0 {
+            || head.headers.keys().any(|name| sluicegate_vendors::speaks_of_limits(name.as_str()));
+        let has_limit_info = matches!(head.status.as_u16(), 403 | 429 | 503) || said();
+        if !has_limit_info && self.refusals.load(Ordering::Relaxed) != 0 {
             self.refusals.store(0, Ordering::Relaxed);
         }
-        hears
+        has_limit_info
     }
 
     /// Reads the limits that the upstream reports, and pauses the route on all replicas if the
     /// upstream asks for it.
-    pub(crate) async fn learn(&self, head: &Parts, body: &mut Parked<Incoming>) {
+    pub(crate) async fn learn(&self, head: &Parts, body: &mut BufferedBody<Incoming>) {
         let Some(learn) = self.options.learn else { return };
         let fields = head
             .headers
@@ -131,7 +131,7 @@ impl Route {
         let hint = if refused {
             // A hint that does not arrive in time is ignored; the caller still receives the whole
             // body.
-            let _ = timeout(HINT_TIMEOUT, body.begin(HINT_BYTES)).await;
+            let _ = timeout(HINT_TIMEOUT, body.read_beginning(HINT_BYTES)).await;
             body.beginning()
         } else {
             Vec::new()

@@ -6,23 +6,24 @@ use axum::http::response::Parts;
 use hyper::body::Incoming;
 use sluicegate_service::Service;
 
-use crate::forward::Parked;
-use crate::log::Line;
+use crate::forward::BufferedBody;
+use crate::log::LogLine;
 use crate::pass::Pass;
 use crate::route::Route;
 
 /// Refunds a request that does not count, and learns the limits that the upstream reports.
 ///
 /// A charge by response content would go here: the body passes through
-/// [`Streamed`](crate::forward::streamed::Streamed) chunk by chunk, and ends in [`Ending`].
+/// [`StreamedBody`](crate::forward::streamed_body::StreamedBody) chunk by chunk, and ends in
+/// [`RequestEnd`].
 pub(crate) async fn settle(
     route: &Route,
     head: &Parts,
-    body: &mut Parked<Incoming>,
+    body: &mut BufferedBody<Incoming>,
     pass: Pass,
 ) -> Option<Pass> {
     // Boxed because it is rare: the future of every request has room for its largest step.
-    if route.hears(head) {
+    if route.has_limit_info(head) {
         Box::pin(route.learn(head, body)).await;
     }
     if route.options.count_if_ok && !head.status.is_success() {
@@ -34,13 +35,13 @@ pub(crate) async fn settle(
 
 /// The end of a request, after the last byte of its response or the disconnect of its caller.
 /// Dropping it releases leases and writes the log line.
-pub(crate) struct Ending {
-    pub(crate) line: Line,
+pub(crate) struct RequestEnd {
+    pub(crate) line: LogLine,
     pub(crate) pass: Option<Pass>,
     pub(crate) service: Arc<Service>,
 }
 
-impl Drop for Ending {
+impl Drop for RequestEnd {
     fn drop(&mut self) {
         drop(self.pass.take());
         self.line.write(self.service.now());

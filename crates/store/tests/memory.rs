@@ -5,14 +5,14 @@ use std::sync::Arc;
 use sluicegate_core::Timestamp;
 use sluicegate_store::memory::{Capacity, Memory};
 use sluicegate_testkit::suite::EPOCH;
-use sluicegate_testkit::{ManualClock, Subject, store_suite};
+use sluicegate_testkit::{ManualClock, StoreSubject, store_suite};
 
 struct MemorySubject {
     store: Memory<Arc<ManualClock>>,
     clock: Arc<ManualClock>,
 }
 
-impl Subject for MemorySubject {
+impl StoreSubject for MemorySubject {
     type Store = Memory<Arc<ManualClock>>;
     const CASES: u32 = 3_000;
 

@@ -12,12 +12,12 @@ use sluicegate_core::store::{EndResult, Error};
 use sluicegate_core::{Decision, Id, Limit, Limiter, Span};
 use sluicegate_store::memory::{Capacity, Memory};
 use sluicegate_testkit::suite::EPOCH;
-use sluicegate_testkit::{ManualClock, Switch};
+use sluicegate_testkit::{ManualClock, SwitchableStore};
 
 type ClockedMemory = Memory<Arc<ManualClock>>;
 
 struct Node {
-    limiter: Limiter<Switch<ClockedMemory>>,
+    limiter: Limiter<SwitchableStore<ClockedMemory>>,
     clock: Arc<ManualClock>,
     id: std::cell::Cell<u128>,
 }
@@ -36,8 +36,8 @@ impl Node {
         let groups = rules.into_iter().map(|rule| Group::new(rule.name.clone(), [rule]));
         let settings = Settings { outage, ..Settings::default() };
         let rules = Ruleset::new(groups.collect(), settings).expect("rules");
-        let limiter = Limiter::new(rules, Switch::new(memory()))
-            .with_fallback(Switch::new(memory()), clock.clone());
+        let limiter = Limiter::new(rules, SwitchableStore::new(memory()))
+            .with_fallback(SwitchableStore::new(memory()), clock.clone());
         Self { limiter, clock, id: 0.into() }
     }
 
@@ -63,15 +63,15 @@ impl Node {
     }
 
     fn cut(&self) {
-        self.limiter.store().turn(false);
+        self.limiter.store().set_on(false);
     }
 
     fn see(&self, nodes: u32) {
-        self.limiter.store().see(nodes);
+        self.limiter.store().set_nodes(nodes);
     }
 
     fn restore(&self) {
-        self.limiter.store().turn(true);
+        self.limiter.store().set_on(true);
     }
 }
 
@@ -189,13 +189,13 @@ fn an_admission_of_the_fallback_is_settled_in_the_fallback() {
 #[test]
 fn without_a_fallback_an_outage_stays_an_error() {
     let rules = Ruleset::new(vec![Group::new("g", [rule("ALL", "8/min")])], Settings::default());
-    let store = Switch::new(Memory::new(Capacity::default()));
+    let store = SwitchableStore::new(Memory::new(Capacity::default()));
     let limiter = Limiter::new(rules.expect("rules"), store);
-    limiter.store().turn(false);
+    limiter.store().set_on(false);
     let query = Query::new(RequestId::ours(Id::from_bits(1)));
     let rules = limiter.rules();
     let plan = rules.plan(&query, EPOCH).expect("a plan");
     assert!(matches!(block_on(limiter.acquire(&plan)), Err(Error::Unavailable(_))));
-    limiter.store().turn(true);
+    limiter.store().set_on(true);
     assert!(block_on(limiter.acquire(&plan)).is_ok_and(|verdict| verdict.outage.is_none()));
 }

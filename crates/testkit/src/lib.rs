@@ -3,7 +3,7 @@
 
 pub mod clock;
 mod guard;
-pub mod judge;
+pub mod limit_check;
 pub mod model;
 pub mod proxy;
 pub mod queue;
@@ -12,14 +12,14 @@ pub mod redis;
 pub mod sim;
 pub mod sqs;
 pub mod suite;
-pub mod switch;
+pub mod switchable_store;
 pub mod wait;
 
 pub use clock::ManualClock;
 pub use queue::QueueSubject;
-pub use suite::Subject;
-pub use switch::Switch;
-pub use wait::{Deadline, eventually, eventually_async, eventually_is, eventually_ok};
+pub use suite::StoreSubject;
+pub use switchable_store::SwitchableStore;
+pub use wait::{Deadline, eventually, eventually_is};
 
 /// Returns true if the long form of a test is requested.
 pub fn long() -> bool {

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 /// The network condition that the proxy simulates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Weather {
+pub enum NetworkState {
     /// All data is forwarded.
-    Fair,
+    Healthy,
     /// Connections are accepted, and no data is forwarded in either direction.
     BlackHole,
     /// Connections are closed as soon as they are made.
@@ -28,7 +28,7 @@ pub struct FaultProxy {
 
 #[derive(Debug, Default)]
 struct Shared {
-    weather: AtomicU8,
+    state: AtomicU8,
     /// Number of replies still to be dropped together with their connection.
     replies_to_cut: AtomicU32,
     /// Number of replies still to be dropped while their connection stays open.
@@ -56,16 +56,16 @@ impl FaultProxy {
                 if accepting.ended.load(Ordering::SeqCst) {
                     return;
                 }
-                accepting.carry(client, server);
+                accepting.forward(client, server);
             }
         });
         Self { port, shared }
     }
 
     /// Changes the network condition. Only [`NetworkState::Cut`] closes open connections.
-    pub fn set(&self, weather: Weather) {
-        self.shared.weather.store(weather as u8, Ordering::SeqCst);
-        if weather == Weather::Cut {
+    pub fn set(&self, state: NetworkState) {
+        self.shared.state.store(state as u8, Ordering::SeqCst);
+        if state == NetworkState::Cut {
             self.shared.cut();
         }
     }
@@ -115,11 +115,11 @@ impl Drop for FaultProxy {
 }
 
 impl Shared {
-    fn weather(&self) -> Weather {
-        match self.weather.load(Ordering::SeqCst) {
-            0 => Weather::Fair,
-            1 => Weather::BlackHole,
-            _ => Weather::Cut,
+    fn state(&self) -> NetworkState {
+        match self.state.load(Ordering::SeqCst) {
+            0 => NetworkState::Healthy,
+            1 => NetworkState::BlackHole,
+            _ => NetworkState::Cut,
         }
     }
 
@@ -130,8 +130,8 @@ impl Shared {
     }
 
     /// Forwards one connection with one thread per direction.
-    fn carry(self: &Arc<Self>, client: TcpStream, server: u16) {
-        if self.weather() == Weather::Cut {
+    fn forward(self: &Arc<Self>, client: TcpStream, server: u16) {
+        if self.state() == NetworkState::Cut {
             return;
         }
         let Ok(server) = TcpStream::connect(("127.0.0.1", server)) else { return };
@@ -147,48 +147,50 @@ impl Shared {
         let number = self.connections.fetch_add(1, Ordering::SeqCst);
         thread::spawn(move || {
             let shared = requests.clone();
-            requests.pass(there, move || shared.fate_of_request(number));
+            requests.pass(there, move || shared.action_on_request(number));
         });
         thread::spawn(move || {
             let shared = replies.clone();
-            replies.pass(back, move || shared.fate_of_reply());
+            replies.pass(back, move || shared.action_on_reply());
         });
     }
 
-    fn fate_of_request(&self, connection: u64) -> Fate {
+    fn action_on_request(&self, connection: u64) -> ChunkAction {
         while connection < self.held_below.load(Ordering::SeqCst)
             && !self.ended.load(Ordering::SeqCst)
         {
             thread::sleep(Duration::from_millis(1));
         }
-        Fate::Passed
+        ChunkAction::Forward
     }
 
-    fn fate_of_reply(&self) -> Fate {
+    fn action_on_reply(&self) -> ChunkAction {
         let take = |count: &AtomicU32| {
             count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1)).is_ok()
         };
-        let fate = if take(&self.replies_to_cut) {
-            Fate::Cut
+        let action = if take(&self.replies_to_cut) {
+            ChunkAction::Cut
         } else if take(&self.replies_to_swallow) {
-            Fate::Swallowed
+            ChunkAction::Drop
         } else {
             let delay = self.delay_us.load(Ordering::SeqCst);
             thread::sleep(Duration::from_micros(delay));
-            return Fate::Passed;
+            return ChunkAction::Forward;
         };
         self.lost.fetch_add(1, Ordering::SeqCst);
-        fate
+        action
     }
 
     /// Forwards data chunk by chunk.
-    fn pass(&self, (mut from, mut to): (TcpStream, TcpStream), fate: impl Fn() -> Fate) {
+    fn pass(&self, (mut from, mut to): (TcpStream, TcpStream), action: impl Fn() -> ChunkAction) {
         let mut piece = vec![0; 1 << 16];
         while let Ok(length @ 1..) = from.read(&mut piece) {
-            let passed = match (self.weather(), fate()) {
-                (Weather::Fair, Fate::Passed) => to.write_all(&piece[..length]).is_ok(),
-                (Weather::BlackHole, _) | (_, Fate::Swallowed) => true,
-                (Weather::Cut, _) | (_, Fate::Cut) => false,
+            let passed = match (self.state(), action()) {
+                (NetworkState::Healthy, ChunkAction::Forward) => {
+                    to.write_all(&piece[..length]).is_ok()
+                }
+                (NetworkState::BlackHole, _) | (_, ChunkAction::Drop) => true,
+                (NetworkState::Cut, _) | (_, ChunkAction::Cut) => false,
             };
             if !passed {
                 break;
@@ -199,8 +201,8 @@ impl Shared {
 }
 
 /// The action on one chunk of data.
-enum Fate {
-    Passed,
-    Swallowed,
+enum ChunkAction {
+    Forward,
+    Drop,
     Cut,
 }

@@ -124,12 +124,12 @@ impl RedisServer {
 
     /// Suspends the server (SIGSTOP) until the returned value is dropped: it keeps its connections
     /// and does not answer.
-    pub fn stop(&self) -> Stopped {
+    pub fn stop(&self) -> SuspendedServer {
         let info = self.command(&["INFO", "server"]);
         let process = info.lines().find_map(|line| line.strip_prefix("process_id:"));
         let process = process.expect("a server says which process it is").trim().to_owned();
         signal("-STOP", &process);
-        Stopped { process }
+        SuspendedServer { process }
     }
 
     /// Runs one command and returns the raw reply.
@@ -140,11 +140,11 @@ impl RedisServer {
 
 /// A suspended server, which continues when this value is dropped.
 #[derive(Debug)]
-pub struct Stopped {
+pub struct SuspendedServer {
     process: String,
 }
 
-impl Drop for Stopped {
+impl Drop for SuspendedServer {
     fn drop(&mut self) {
         signal("-CONT", &self.process);
     }

@@ -8,10 +8,10 @@
 mod booking;
 #[path = "protocols/cross_slot.rs"]
 mod cross_slot;
-#[path = "protocols/given_up.rs"]
-mod given_up;
 #[path = "protocols/lease.rs"]
 mod lease;
+#[path = "protocols/timed_out.rs"]
+mod timed_out;
 
 /// Number of seeds for which each protocol has to hold.
 const SEEDS: u64 = 20_000;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use simulators::{Provider, Record};
 use sluicegate_core::Span;
 use sluicegate_queue::{DeadLetterFilter, DeliveryTime, Message};
-use sluicegate_testkit::judge::judge;
+use sluicegate_testkit::limit_check::assert_limit;
 
 use crate::common::RunningService;
 use crate::proof;
@@ -117,7 +117,7 @@ fn every_job_has_a_result_or_a_dead_letter(setup: &TestSetup, limit: usize, proc
     assert_eq!(early, None, "it is dead, and did not fail twice");
     // By the time of the store; only the last decisions of a killed process are lost.
     let admits = proof::admits(&logs, goes_to_the_provider);
-    judge(&format!("{limit}/4s"), &admits);
+    assert_limit(&format!("{limit}/4s"), &admits);
     let calls = record.calls().len();
     assert!((calls.saturating_sub(in_hand)..=calls).contains(&admits.len()), "{}", admits.len());
     let report = record.report(Duration::from_secs(3));

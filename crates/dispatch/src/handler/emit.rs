@@ -1,5 +1,5 @@
-//! [`Emitting`]: a handler that sends follow-up messages when a job is done: one per job, or one
-//! per item of a list in its result.
+//! [`EmittingHandler`]: a handler that sends follow-up messages when a job is done: one per job, or
+//! one per item of a list in its result.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use sluicegate_config::EmitRule;
 use sluicegate_queue::{JobId, Message};
 use sluicegate_template::{Root, ValueSource};
 
-use super::facts::Facts;
-use super::{Done, Failure, Handled, Handler, Job};
+use super::job_scope::JobScope;
+use super::{Handler, HandlerResult, Job, JobFailure, JobSuccess};
 
 /// Maximum number of follow-up messages of one job.
 const MESSAGES_MAX: usize = 10_000;
@@ -23,7 +23,7 @@ const TRACE: [&str; 2] = ["traceparent", "tracestate"];
 
 /// A follow-up message to send when a job is done.
 #[derive(Clone, Debug)]
-pub struct Emit {
+pub struct FollowUp {
     /// List in the result with one message per item; `None` sends one message.
     pub each: Option<Member>,
     /// Member of the result that must be present and not null, false or empty; `None` always sends.
@@ -40,77 +40,83 @@ pub struct Emit {
 }
 
 /// A handler that wraps another one and adds follow-up messages.
-pub struct Emitting {
+pub struct EmittingHandler {
     handler: Arc<dyn Handler>,
-    emit: Vec<EmitRule>,
+    emit: Vec<FollowUp>,
 }
 
-impl Emitting {
+impl EmittingHandler {
     /// Wraps a handler.
-    pub fn new(handler: Arc<dyn Handler>, emit: Vec<Emit>) -> Self {
+    pub fn new(handler: Arc<dyn Handler>, emit: Vec<FollowUp>) -> Self {
         Self { handler, emit }
     }
 
-    fn further(&self, job: &Job, done: &Done) -> Result<Vec<(String, Message)>, Failure> {
-        let facts = Facts::new(job);
+    fn follow_ups(
+        &self,
+        job: &Job,
+        done: &JobSuccess,
+    ) -> Result<Vec<(String, Message)>, JobFailure> {
+        let facts = JobScope::new(job);
         let result = done.result.as_ref();
         let result: Option<Value> =
             result.and_then(|output| serde_json::from_slice(&output.body).ok());
-        let mut sent = Sent { parent: job, messages: Vec::new(), bytes: 0, seen: HashMap::new() };
+        let mut batch =
+            FollowUpBatch { parent: job, messages: Vec::new(), bytes: 0, seen: HashMap::new() };
         for (number, emit) in self.emit.iter().enumerate() {
-            let failed = |what: String| Failure::permanent(format!("emit[{number}]{what}"));
-            if !applies(emit, result.as_ref()) {
+            let failed = |what: String| JobFailure::permanent(format!("emit[{number}]{what}"));
+            if !emit.applies(result.as_ref()) {
                 continue;
             }
-            let known = Known { facts: &facts, result: result.as_ref(), item: None };
+            let scope = ResultScope { facts: &facts, result: result.as_ref(), item: None };
             let Some(each) = &emit.each else {
-                sent.push(emit, &known).map_err(failed)?;
+                batch.push(emit, &scope).map_err(failed)?;
                 continue;
             };
             let list = result.as_ref().and_then(|result| each.of(result)).and_then(Value::as_array);
             let list =
                 list.ok_or_else(|| failed(format!(".each: the result has no list at {each}")))?;
             for item in list {
-                sent.push(emit, &Known { item: Some(item), ..known }).map_err(failed)?;
+                batch.push(emit, &ResultScope { item: Some(item), ..scope }).map_err(failed)?;
             }
         }
-        Ok(sent.messages)
+        Ok(batch.messages)
     }
 }
 
-impl Handler for Emitting {
-    fn handle<'a>(&'a self, job: &'a Job) -> BoxFuture<'a, Handled> {
+impl Handler for EmittingHandler {
+    fn handle<'a>(&'a self, job: &'a Job) -> BoxFuture<'a, HandlerResult> {
         Box::pin(async move {
-            let Handled { outcome, heard } = self.handler.handle(job).await;
+            let HandlerResult { outcome, rate_limit_info } = self.handler.handle(job).await;
             let outcome = outcome.and_then(|mut done| {
-                done.further.extend(self.further(job, &done)?);
+                done.follow_ups.extend(self.follow_ups(job, &done)?);
                 Ok(done)
             });
-            Handled { outcome, heard }
+            HandlerResult { outcome, rate_limit_info }
         })
     }
 }
 
-/// Returns true if a result calls for this message.
-fn applies(emit: &EmitRule, result: Option<&Value>) -> bool {
-    let Some(when) = &emit.when else { return true };
-    match result.and_then(|result| when.of(result)) {
-        None | Some(Value::Null | Value::Bool(false)) => false,
-        Some(Value::String(text)) => !text.is_empty(),
-        Some(Value::Array(items)) => !items.is_empty(),
-        Some(_) => true,
+impl FollowUp {
+    fn applies(&self, result: Option<&Value>) -> bool {
+        let Some(when) = &self.when else { return true };
+        match result.and_then(|result| when.of(result)) {
+            None | Some(Value::Null | Value::Bool(false)) => false,
+            Some(Value::String(text)) => !text.is_empty(),
+            Some(Value::Array(items)) => !items.is_empty(),
+            Some(_) => true,
+        }
     }
 }
 
 /// The values that templates can use after a job is done.
 #[derive(Clone, Copy)]
-struct Known<'a> {
-    facts: &'a Facts<'a>,
+struct ResultScope<'a> {
+    facts: &'a JobScope<'a>,
     result: Option<&'a Value>,
     item: Option<&'a Value>,
 }
 
-impl ValueSource for Known<'_> {
+impl Scope for ResultScope<'_> {
     fn value(&self, root: Root) -> Option<&Value> {
         match root {
             Root::Result => self.result,
@@ -121,7 +127,7 @@ impl ValueSource for Known<'_> {
 }
 
 /// The follow-up messages of a job.
-struct Sent<'j> {
+struct FollowUpBatch<'j> {
     parent: &'j Job,
     messages: Vec<(String, Message)>,
     bytes: usize,
@@ -129,13 +135,13 @@ struct Sent<'j> {
     seen: HashMap<blake3::Hash, u32>,
 }
 
-impl Sent<'_> {
+impl FollowUpBatch<'_> {
     /// Adds a message. An error starts with the name of the option that is wrong.
-    fn push(&mut self, emit: &Emit, known: &Known<'_>) -> Result<(), String> {
+    fn push(&mut self, emit: &FollowUp, scope: &ResultScope<'_>) -> Result<(), String> {
         let body = match &emit.body {
-            Some(tree) => tree.render(known).map_err(|error| format!(".body: {error}"))?,
+            Some(tree) => tree.render(scope).map_err(|error| format!(".body: {error}"))?,
             None => {
-                let value = known.item.or(known.result).cloned();
+                let value = scope.item.or(scope.result).cloned();
                 value.ok_or(".body: not set, and the result is not JSON: set it, or return JSON")?
             }
         };
@@ -146,7 +152,7 @@ impl Sent<'_> {
         }
         let id = match &emit.id {
             Some(text) => {
-                let text = text.render(known).map_err(|error| format!(".id: {error}"))?;
+                let text = text.render(scope).map_err(|error| format!(".id: {error}"))?;
                 JobId::try_from(text).map_err(|error| format!(".id: {error}"))?
             }
             None => self.id(emit, &body),
@@ -165,7 +171,7 @@ impl Sent<'_> {
     ///
     /// By content and not by position: when a job is repeated after a crash, its list may have
     /// changed, and an id by position would then name a different message.
-    fn id(&mut self, emit: &Emit, body: &[u8]) -> JobId {
+    fn id(&mut self, emit: &FollowUp, body: &[u8]) -> JobId {
         let mut hasher = blake3::Hasher::new();
         for part in [emit.queue.as_bytes(), emit.kind.as_deref().unwrap_or_default().as_bytes()] {
             hasher.update(&part.len().to_le_bytes()).update(part);

@@ -5,14 +5,15 @@ mod chat;
 mod command;
 mod emit;
 mod excerpt;
-mod facts;
 mod http;
+mod job_scope;
 
 pub use chat::{Chat, ChatProvider};
 pub use command::{CommandHandler, CommandOptions};
-pub use emit::Emitting;
+pub use emit::{EmittingHandler, FollowUp};
 pub use http::{
-    Condition, Content, Extract, HttpError, HttpHandler, HttpOptions, Statuses, Success,
+    Condition, HttpError, HttpHandler, HttpOptions, RequestBody, ResultSource, Statuses,
+    SuccessRule,
 };
 pub use sluicegate_config::EmitRule;
 
@@ -24,7 +25,7 @@ use sluicegate_queue::Message;
 /// and after a crash before the success was recorded. [`Job::key`] is the same each time.
 pub trait Handler: Send + Sync {
     /// Processes the job. Dropping the future cancels it.
-    fn handle<'a>(&'a self, job: &'a Job) -> BoxFuture<'a, Handled>;
+    fn handle<'a>(&'a self, job: &'a Job) -> BoxFuture<'a, HandlerResult>;
 }
 
 /// A job, as a handler sees it.
@@ -45,20 +46,20 @@ impl Job {
 
 /// The result of a handler call.
 #[derive(Clone, Debug)]
-pub struct Handled {
+pub struct HandlerResult {
     /// Outcome of the job.
-    pub outcome: Result<Done, Failure>,
+    pub outcome: Result<JobSuccess, JobFailure>,
     /// Rate limit information in the provider's response.
-    pub heard: Option<Heard>,
+    pub rate_limit_info: Option<RateLimitInfo>,
 }
 
 /// The outcome of a job that is done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Done {
+pub struct JobSuccess {
     /// Result, for the queue of results.
     pub result: Option<Output>,
     /// Follow-up messages and the names of their queues.
-    pub further: Vec<(String, Message)>,
+    pub follow_ups: Vec<(String, Message)>,
 }
 
 /// The result of a job.
@@ -72,7 +73,7 @@ pub struct Output {
 
 /// The outcome of a job that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
+pub struct JobFailure {
     /// Kind of failure, which decides if the job is retried.
     pub kind: FailureKind,
     /// Error message.
@@ -81,7 +82,7 @@ pub struct Failure {
     pub response: Option<String>,
 }
 
-impl Failure {
+impl JobFailure {
     /// Creates a failure that may succeed at the next attempt.
     pub fn transient(message: impl Into<String>) -> Self {
         Self { kind: FailureKind::Transient, message: message.into(), response: None }
@@ -94,9 +95,9 @@ impl Failure {
 }
 
 /// A failure without a response of the provider.
-impl From<Failure> for Handled {
-    fn from(failure: Failure) -> Self {
-        Self { outcome: Err(failure), heard: None }
+impl From<JobFailure> for HandlerResult {
+    fn from(failure: JobFailure) -> Self {
+        Self { outcome: Err(failure), rate_limit_info: None }
     }
 }
 
@@ -113,7 +114,7 @@ pub enum FailureKind {
 
 /// The part of a provider's response that contains rate limit information.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Heard {
+pub struct RateLimitInfo {
     /// HTTP status.
     pub status: u16,
     /// Header fields that [contain rate limit information](sluicegate_vendors::speaks_of_limits),

@@ -1,10 +1,11 @@
 //! Tests of the dispatcher alone.
 
 use sluicegate_core::Span;
-use sluicegate_dispatch::{DelayMode, Event, Strategy, Tier};
-use sluicegate_testkit::eventually_ok;
+use sluicegate_dispatch::{Delay, JobEvent, Strategy, Tier};
 
-use crate::support::{BOOKED, Bench, DISPATCH, Provider, done, eventually_is, worker_of};
+use crate::support::{
+    BOOKED, DISPATCH, FlowBench, Provider, done, eventually, eventually_is, worker_of,
+};
 
 fn numbered(number: usize) -> String {
     format!("{{\"id\":\"job-{number}\"}}")
@@ -12,7 +13,7 @@ fn numbered(number: usize) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn messages_over_the_limit_arrive_after_the_delay() {
-    let mut bench = Bench::new(&[("gemini", DISPATCH, "20/min")]);
+    let mut bench = FlowBench::new(&[("gemini", DISPATCH, "20/min")]);
     bench.produce("raw", numbered, 50).await;
     let delay = DelayMode::Fixed(Span::from_secs(5));
     bench.dispatch(Strategy::Fixed, &["gemini"], delay).await;
@@ -24,9 +25,9 @@ async fn messages_over_the_limit_arrive_after_the_delay() {
     let tracked = |event| {
         let seen = (0..50).filter_map(|n| bench.tracker.find(&format!("job-{n}")));
         let seen = seen.filter(|seen| seen.queue == "gemini" && seen.event == event);
-        seen.filter(|seen| seen.until.is_some() == (event == Event::Delayed)).count()
+        seen.filter(|seen| seen.until.is_some() == (event == JobEvent::Delayed)).count()
     };
-    eventually_is(|| (tracked(Event::Dispatched), tracked(Event::Delayed)), (20, 30)).await;
+    eventually_is(|| (tracked(JobEvent::Dispatched), tracked(JobEvent::Delayed)), (20, 30)).await;
     bench.wait_for("gemini", 50, 0).await;
     bench.finish().await;
 }
@@ -34,7 +35,7 @@ async fn messages_over_the_limit_arrive_after_the_delay() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_throttled_provider_does_not_block_other_providers() {
     let limits = [("slow", DISPATCH, "1/h"), ("fast", DISPATCH, "1000/s")];
-    let mut bench = Bench::new(&limits);
+    let mut bench = FlowBench::new(&limits);
     let body = |number| {
         let provider = if number < 100 { "slow" } else { "fast" };
         format!("{{\"id\":\"job-{number}\",\"provider\":\"{provider}\"}}")
@@ -49,7 +50,7 @@ async fn a_throttled_provider_does_not_block_other_providers() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_without_a_valid_provider_is_a_dead_letter_with_its_reason() {
-    let mut bench = Bench::new(&[("gemini", DISPATCH, "100/s")]);
+    let mut bench = FlowBench::new(&[("gemini", DISPATCH, "100/s")]);
     let body = |number| match number {
         0 => "no json".to_owned(),
         1 => "{\"provider\":\"mistral\"}".to_owned(),
@@ -88,7 +89,7 @@ async fn a_message_without_a_valid_provider_is_a_dead_letter_with_its_reason() {
 #[tokio::test(flavor = "multi_thread")]
 async fn headroom_tries_the_next_provider_before_it_delays() {
     let limits = [("a", DISPATCH, "20/min"), ("b", DISPATCH, "10/min")];
-    let mut bench = Bench::new(&limits);
+    let mut bench = FlowBench::new(&limits);
     bench.produce("raw", numbered, 40).await;
     bench.dispatch(Strategy::Headroom, &["a", "b"], DelayMode::Fixed(Span::from_secs(600))).await;
     bench.wait_for("raw", 0, 0).await;
@@ -101,7 +102,7 @@ async fn headroom_tries_the_next_provider_before_it_delays() {
 #[tokio::test(flavor = "multi_thread")]
 async fn headroom_books_where_it_is_soonest() {
     let limits = [("a", BOOKED, "10/min"), ("b", BOOKED, "10/s")];
-    let mut bench = Bench::new(&limits);
+    let mut bench = FlowBench::new(&limits);
     bench.produce("raw", numbered, 40).await;
     bench.dispatch(Strategy::Headroom, &["a", "b"], DelayMode::Booked).await;
     bench.wait_for("raw", 0, 0).await;
@@ -120,8 +121,8 @@ async fn headroom_books_where_it_is_soonest() {
 /// A rate or an alert on a missing series shows nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn counters_are_shown_as_0_before_anything_is_counted() {
-    let mut bench = Bench::new(&[("p", DISPATCH, "10/s")]);
-    bench.dispatch(Strategy::Fixed, &["p"], DelayMode::Booked).await;
+    let mut bench = FlowBench::new(&[("p", DISPATCH, "10/s")]);
+    bench.dispatch(Strategy::Fixed, &["p"], Delay::Booked).await;
     bench.work(worker_of("p"), Provider::new(|_, _| done())).await;
     let registry = prometheus::Registry::new();
     bench.metrics.register(&registry).expect("registered");

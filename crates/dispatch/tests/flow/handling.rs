@@ -9,16 +9,17 @@ use axum::extract::Request;
 use axum::http::Method;
 use axum::response::IntoResponse;
 use axum::routing::any;
-use sluicegate_dispatch::Count;
+use sluicegate_dispatch::WorkerCounter;
 use sluicegate_dispatch::handler::{
-    Content, EmitRule, Emitting, Extract, HttpHandler, HttpOptions, Statuses, Success,
+    EmittingHandler, FollowUp, HttpHandler, HttpOptions, RequestBody, ResultSource, Statuses,
+    SuccessRule,
 };
 use sluicegate_queue::WallClock;
 use sluicegate_template::{JsonPath, Root, Text, Tree};
 use sluicegate_testkit::eventually_ok;
 use tokio::net::TcpListener;
 
-use crate::support::{Bench, worker_of};
+use crate::support::{FlowBench, eventually, worker_of};
 
 /// Starts a provider that responds by the job and by the number of its previous calls.
 async fn provider() -> (String, Arc<Mutex<HashMap<String, usize>>>) {
@@ -49,17 +50,17 @@ async fn provider() -> (String, Arc<Mutex<HashMap<String, usize>>>) {
     (url, times)
 }
 
-fn handler(url: &str) -> Emitting {
+fn handler(url: &str) -> EmittingHandler {
     let http = HttpOptions {
         method: Method::POST,
         url: Text::from(url.to_owned()),
         headers: Vec::new(),
-        content: Content::Message,
+        content: RequestBody::Message,
         credentials: None,
         idempotency_header: Some("idempotency-key".parse().expect("a name")),
-        success: Success { statuses: Statuses(vec![200..=299]), condition: None },
+        success: SuccessRule { statuses: Statuses(vec![200..=299]), condition: None },
         retry: Statuses::default(),
-        result: Extract::Whole,
+        result: ResultSource::Whole,
         response_bytes_max: 1 << 20,
         connect_timeout: Duration::from_secs(5),
         http2_only: false,
@@ -67,25 +68,26 @@ fn handler(url: &str) -> Emitting {
     };
     let http = HttpHandler::new(http, Arc::new(WallClock)).expect("a handler");
     let part = Tree::text("{{job.id}} {{item}}", Root::EACH).expect("a template");
-    let emit = EmitRule {
-        each: Some(JsonPath::parse("parts").expect("a path")),
+    let emit = FollowUp {
+        each: Some(Member::parse("parts").expect("a path")),
         when: None,
         queue: "further".to_owned(),
         kind: Some("part".to_owned()),
         body: Some(part),
         id: None,
     };
-    Emitting::new(Arc::new(http), vec![emit])
+    EmittingHandler::new(Arc::new(http), vec![emit])
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refusal_is_no_attempt_a_failure_is_one_and_a_permanent_failure_is_dead() {
     let (url, times) = provider().await;
-    let mut bench = Bench::new(&[]);
+    let mut bench = FlowBench::new(&[]);
     bench.produce("p", |number| format!("{{\"id\":\"job-{number}\"}}"), 4).await;
     bench.work(worker_of("p"), Arc::new(handler(&url))).await;
-    eventually_ok(async || {
-        let found = [Count::Done, Count::Dead].map(|count| bench.metrics.worker("p", count));
+    eventually(async || {
+        let found = [WorkerCounter::Done, WorkerCounter::Dead]
+            .map(|count| bench.metrics.worker("p", count));
         (found == [3, 1]).then_some(()).ok_or(format!("{found:?} are done and dead"))
     })
     .await;

@@ -1,4 +1,4 @@
-//! [`Bench`]: dispatchers, workers and fake providers in one process.
+//! [`FlowBench`]: dispatchers, workers and fake providers in one process.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,42 +13,43 @@ use sluicegate_core::time::Clock;
 use sluicegate_core::{Decision, Group, Limiter, Rule, Ruleset, Span, Timestamp};
 use sluicegate_dispatch::handler::{FailureKind, Output};
 use sluicegate_dispatch::{
-    Backoff, DelayMode, Dispatch, Dispatcher, Done, Failure, Handled, Handler, Heard, Job,
-    LearnOptions, Metrics, PROVIDER, Stop, Strategy, TIER, Tier, Tracker, Worker, worker,
+    Backoff, Candidate, Delay, Dispatcher, Handler, HandlerResult, Job, JobFailure, JobSuccess,
+    JobTracker, LearnOptions, Metrics, PROVIDER, RateLimitInfo, Selector, Stop, Strategy, TIER,
+    Tier, Worker, dispatcher, worker,
 };
 use sluicegate_queue::{DeliveryTime, Embedded, JobId, Message, Options, Queue, WallClock};
 use sluicegate_service::{ChangeEvent, DecisionEvent, Observer, Operation, Service};
 use sluicegate_store::memory::Capacity;
 use sluicegate_store::{AnyStore, Memory, MonotonicClock};
-use sluicegate_testkit::judge::{judge, judge_arrivals, longest_way};
-use sluicegate_testkit::{Switch, eventually_ok};
+use sluicegate_testkit::limit_check::{assert_arrivals, assert_limit, longest_delay};
+use sluicegate_testkit::{Deadline, SwitchableStore};
 use tokio::task::JoinSet;
 
 /// Store, queues, metrics and running tasks of a test.
-pub(crate) struct Bench {
-    pub(crate) store: Switch<Memory>,
+pub(crate) struct FlowBench {
+    pub(crate) store: SwitchableStore<Memory>,
     pub(crate) service: Arc<Service>,
     pub(crate) broker: Arc<Embedded>,
     pub(crate) metrics: Metrics,
-    pub(crate) tracker: Tracker,
+    pub(crate) tracker: JobTracker,
     pub(crate) stop: Stop,
     pub(crate) running: JoinSet<()>,
-    admits: Admits,
+    admits: AdmissionTimes,
     _folder: tempfile::TempDir,
 }
 
 /// A limit: provider, tier and limit text.
-pub(crate) type Limited<'a> = (&'a str, &'a [Tier], &'a str);
+pub(crate) type TierLimit<'a> = (&'a str, &'a [Tier], &'a str);
 
 pub(crate) const DISPATCH: &[Tier] = &[Tier::Dispatch, Tier::Booked];
 pub(crate) const WORKER: &[Tier] = &[Tier::Worker, Tier::Booked];
 pub(crate) const BOOKED: &[Tier] = &[Tier::Booked];
 
-impl Bench {
-    pub(crate) fn new(limits: &[Limited<'_>]) -> Self {
+impl FlowBench {
+    pub(crate) fn new(limits: &[TierLimit<'_>]) -> Self {
         let groups = limits.iter().enumerate().map(|(number, (provider, tiers, limit))| {
             let name = format!("{provider}/{number}");
-            let tiers = tiers.iter().map(|tier| tier.word().to_owned()).collect();
+            let tiers = tiers.iter().map(|tier| tier.name().to_owned()).collect();
             let rule = Rule::new(name.clone(), [limit.parse().expect("a limit")])
                 .per(&[PROVIDER])
                 .when(PROVIDER, Pattern::exactly(*provider))
@@ -60,9 +61,9 @@ impl Bench {
         let settings = Settings { slack: Some(Span::from_millis(400)), ..Settings::default() };
         let rules = Ruleset::new(groups.collect(), settings).expect("rules");
         let capacity = Capacity { keys_max: 1_000, records_max: 100_000 };
-        let store = Switch::new(Memory::new(capacity));
+        let store = SwitchableStore::new(Memory::new(capacity));
         let limiter = Limiter::new(rules, AnyStore::custom(store.clone()));
-        let admits = Admits::default();
+        let admits = AdmissionTimes::default();
         let observers: Vec<Box<dyn Observer>> = vec![Box::new(admits.clone())];
         let folder = tempfile::tempdir().expect("a folder");
         let broker = Embedded::open(&folder.path().join("queue.db")).expect("a file");
@@ -71,7 +72,7 @@ impl Bench {
             service: Arc::new(Service::new(limiter, MonotonicClock::new(), observers)),
             broker: Arc::new(broker),
             metrics: Metrics::new(Arc::new(WallClock)),
-            tracker: Tracker::default(),
+            tracker: JobTracker::default(),
             stop: Stop::default(),
             running: JoinSet::new(),
             admits,
@@ -139,7 +140,7 @@ impl Bench {
         let queues = worker::Queues {
             jobs: self.queue(&options.provider).await,
             results: Some(self.queue("results").await),
-            further: vec![self.queue("further").await],
+            follow_ups: vec![self.queue("further").await],
         };
         let (metrics, tracker) = (self.metrics.clone(), self.tracker.clone());
         let clock = Arc::new(WallClock);
@@ -173,8 +174,8 @@ impl Bench {
         let admits = sorted(&self.admits.0.lock().unwrap_or_else(PoisonError::into_inner));
         let calls: Vec<_> = provider.calls().into_iter().map(|(_, at)| at).collect();
         let calls = sorted(&calls);
-        judge(&format!("{amount}/{}us", window.as_micros()), &admits);
-        judge_arrivals(amount, window, longest_way(&admits, &calls), &calls);
+        assert_limit(&format!("{amount}/{}us", window.as_micros()), &admits);
+        assert_arrivals(amount, window, longest_delay(&admits, &calls), &calls);
     }
 
     /// Drains all dispatchers and workers.
@@ -188,13 +189,13 @@ impl Bench {
 
 /// Times at which the store admitted messages of workers, by its own clock.
 #[derive(Clone, Default)]
-struct Admits(Arc<Mutex<Vec<Timestamp>>>);
+struct AdmissionTimes(Arc<Mutex<Vec<Timestamp>>>);
 
-impl Observer for Admits {
-    fn on_decision(&self, decided: &DecisionEvent<'_, '_, '_>) {
+impl Observer for AdmissionTimes {
+    fn decided(&self, decided: &Decided<'_, '_, '_>) {
         let goes = matches!(decided.operation, Operation::Acquire | Operation::Claim)
             && matches!(decided.answer.decision(), Decision::Allow(_))
-            && decided.query.get(TIER) != Some(Tier::Dispatch.word());
+            && decided.query.get(TIER) != Some(Tier::Dispatch.name());
         if goes {
             let mut times = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             times.push(decided.answer.at());
@@ -269,7 +270,7 @@ impl<F> Provider<F> {
     }
 }
 
-impl<F: Fn(&Job, usize) -> Handled + Send + Sync> Provider<F> {
+impl<F: Fn(&Job, usize) -> HandlerResult + Send + Sync> Provider<F> {
     /// Creates a provider that responds by the job and the number of its previous calls.
     pub(crate) fn new(answer: F) -> Arc<Self> {
         Arc::new(Self { calls: Mutex::default(), in_work: AtomicU64::new(0), answer })
@@ -285,8 +286,8 @@ impl<F: Fn(&Job, usize) -> Handled + Send + Sync> Provider<F> {
     }
 }
 
-impl<F: Fn(&Job, usize) -> Handled + Send + Sync> Handler for Provider<F> {
-    fn handle<'a>(&'a self, job: &'a Job) -> BoxFuture<'a, Handled> {
+impl<F: Fn(&Job, usize) -> HandlerResult + Send + Sync> Handler for Provider<F> {
+    fn handle<'a>(&'a self, job: &'a Job) -> BoxFuture<'a, HandlerResult> {
         async move {
             self.in_work.fetch_add(1, Ordering::SeqCst);
             let before = {
@@ -304,18 +305,24 @@ impl<F: Fn(&Job, usize) -> Handled + Send + Sync> Handler for Provider<F> {
     }
 }
 
-pub(crate) fn done() -> Handled {
+pub(crate) fn done() -> HandlerResult {
     let result = Output { body: "{\"ok\":true}".into(), content_type: None };
-    Handled { outcome: Ok(Done { result: Some(result), further: Vec::new() }), heard: None }
+    HandlerResult {
+        outcome: Ok(JobSuccess { result: Some(result), follow_ups: Vec::new() }),
+        rate_limit_info: None,
+    }
 }
 
-pub(crate) fn failed(kind: FailureKind, message: &str) -> Handled {
+pub(crate) fn failed(kind: FailureKind, message: &str) -> HandlerResult {
     let response = Some("<html>no</html>".to_owned());
-    Handled { outcome: Err(Failure { kind, message: message.to_owned(), response }), heard: None }
+    HandlerResult {
+        outcome: Err(JobFailure { kind, message: message.to_owned(), response }),
+        rate_limit_info: None,
+    }
 }
 
-pub(crate) fn refused(after_ms: u64) -> Handled {
+pub(crate) fn refused(after_ms: u64) -> HandlerResult {
     let headers = vec![("retry-after-ms".to_owned(), after_ms.to_string())];
-    let heard = Some(Heard { status: 429, headers, ..Heard::default() });
-    Handled { heard, ..failed(FailureKind::Limited, "too many requests") }
+    let rate_limit_info = Some(RateLimitInfo { status: 429, headers, ..RateLimitInfo::default() });
+    HandlerResult { rate_limit_info, ..failed(FailureKind::Limited, "too many requests") }
 }

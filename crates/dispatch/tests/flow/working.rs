@@ -7,22 +7,25 @@ use std::time::Duration;
 
 use sluicegate_core::Span;
 use sluicegate_dispatch::handler::FailureKind;
-use sluicegate_dispatch::{Count, DelayMode, Done, Event, Handled, Strategy, worker};
+use sluicegate_dispatch::{
+    Delay, HandlerResult, JobEvent, JobSuccess, Strategy, WorkerCounter, worker,
+};
 use sluicegate_queue::{JobId, Message};
 use sluicegate_testkit::eventually_ok;
 
 use crate::support::{
-    BOOKED, Bench, DISPATCH, Provider, WORKER, done, eventually_is, failed, refused, worker_of,
+    BOOKED, DISPATCH, FlowBench, Provider, WORKER, done, eventually, eventually_is, failed,
+    refused, worker_of,
 };
 
 fn numbered(number: usize) -> String {
     format!("{{\"id\":\"job-{number}\"}}")
 }
 
-impl Bench {
+impl FlowBench {
     async fn wait_for_done(&self, provider: &str, count: u64) {
-        eventually_ok(async || {
-            let done = self.metrics.worker(provider, Count::Done);
+        eventually(async || {
+            let done = self.metrics.worker(provider, WorkerCounter::Done);
             (done == count).then_some(()).ok_or(format!("{done} are done"))
         })
         .await;
@@ -32,14 +35,14 @@ impl Bench {
 #[tokio::test(flavor = "multi_thread")]
 async fn booked_jobs_run_at_their_start_time_and_none_is_requeued() {
     let limits = [("p", DISPATCH, "30/2s"), ("p", WORKER, "30/2s"), ("p", BOOKED, "30/2s burst 5")];
-    let mut bench = Bench::new(&limits);
+    let mut bench = FlowBench::new(&limits);
     let provider = Provider::new(|_, _| done());
     bench.produce("raw", numbered, 90).await;
     let options = worker::Options { booked: true, ..worker_of("p") };
     bench.work(options, provider.clone()).await;
     bench.dispatch(Strategy::Fixed, &["p"], DelayMode::Booked).await;
     bench.wait_for_done("p", 90).await;
-    assert_eq!(bench.metrics.worker("p", Count::Requeued), 0);
+    assert_eq!(bench.metrics.worker("p", WorkerCounter::Requeued), 0);
     bench.proves(30, Span::from_secs(2), &provider);
     assert_eq!(provider.times().values().copied().max(), Some(1));
     bench.wait_for("results", 90, 0).await;
@@ -51,15 +54,15 @@ async fn booked_jobs_run_at_their_start_time_and_none_is_requeued() {
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_replies_of_the_store_cost_no_booking() {
     let limits = [("p", DISPATCH, "30/2s"), ("p", WORKER, "30/2s"), ("p", BOOKED, "30/2s burst 5")];
-    let mut bench = Bench::new(&limits);
-    bench.store.lose_every(7);
+    let mut bench = FlowBench::new(&limits);
+    bench.store.drop_every_nth(7);
     let provider = Provider::new(|_, _| done());
     bench.produce("raw", numbered, 60).await;
     let options = worker::Options { booked: true, ..worker_of("p") };
     bench.work(options, provider.clone()).await;
     bench.dispatch(Strategy::Fixed, &["p"], DelayMode::Booked).await;
     bench.wait_for_done("p", 60).await;
-    assert_eq!(bench.metrics.worker("p", Count::Requeued), 0);
+    assert_eq!(bench.metrics.worker("p", WorkerCounter::Requeued), 0);
     bench.proves(30, Span::from_secs(2), &provider);
     assert_eq!(provider.times().values().copied().max(), Some(1));
     bench.finish().await;
@@ -68,7 +71,7 @@ async fn lost_replies_of_the_store_cost_no_booking() {
 #[tokio::test(flavor = "multi_thread")]
 async fn workers_that_stalled_never_exceed_the_limit_afterwards() {
     let limits = [("p", DISPATCH, "10/s"), ("p", WORKER, "10/s"), ("p", BOOKED, "10/s burst 5")];
-    let mut bench = Bench::new(&limits);
+    let mut bench = FlowBench::new(&limits);
     bench.produce("raw", numbered, 40).await;
     bench.dispatch(Strategy::Fixed, &["p"], DelayMode::Booked).await;
     bench.wait_for("raw", 0, 0).await;
@@ -84,14 +87,14 @@ async fn workers_that_stalled_never_exceed_the_limit_afterwards() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_over_its_limit_waits_and_loses_nothing() {
-    let mut bench = Bench::new(&[("p", WORKER, "20/s")]);
+    let mut bench = FlowBench::new(&[("p", WORKER, "20/s")]);
     let provider = Provider::new(|_, _| done());
     bench.produce("p", numbered, 60).await;
     bench.work(worker_of("p"), provider.clone()).await;
     bench.wait_for_done("p", 60).await;
     bench.proves(20, Span::from_secs(1), &provider);
     assert_eq!(provider.times().len(), 60);
-    assert!(bench.metrics.worker("p", Count::Blocked) > 0);
+    assert!(bench.metrics.worker("p", WorkerCounter::Blocked) > 0);
     bench.finish().await;
 }
 
@@ -99,10 +102,8 @@ async fn a_worker_over_its_limit_waits_and_loses_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn tokens_are_limited_by_the_estimated_cost_of_a_job() {
     let tokens = "10000 tokens/s";
-    for (delay, booked) in
-        [(DelayMode::Fixed(Span::from_millis(300)), false), (DelayMode::Booked, true)]
-    {
-        let mut bench = Bench::new(&[("p", DISPATCH, tokens), ("p", WORKER, tokens)]);
+    for (delay, booked) in [(Delay::Fixed(Span::from_millis(300)), false), (Delay::Booked, true)] {
+        let mut bench = FlowBench::new(&[("p", DISPATCH, tokens), ("p", WORKER, tokens)]);
         let provider = Provider::new(|_, _| done());
         bench.produce("raw", numbered, 30).await;
         bench.work(worker::Options { booked, ..worker_of("p") }, provider.clone()).await;
@@ -116,7 +117,7 @@ async fn tokens_are_limited_by_the_estimated_cost_of_a_job() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_that_waits_long_is_requeued_and_no_others_are_received() {
-    let mut bench = Bench::new(&[("p", WORKER, "10/min")]);
+    let mut bench = FlowBench::new(&[("p", WORKER, "10/min")]);
     let provider = Provider::new(|_, _| done());
     bench.produce("p", numbered, 200).await;
     bench.work(worker_of("p"), provider.clone()).await;
@@ -128,14 +129,14 @@ async fn a_message_that_waits_long_is_requeued_and_no_others_are_received() {
     })
     .await;
     bench.finish().await;
-    let requeued = bench.metrics.worker("p", Count::Requeued);
+    let requeued = bench.metrics.worker("p", WorkerCounter::Requeued);
     assert!((1..=50).contains(&requeued), "{requeued} went back");
     assert_eq!(provider.calls().len(), 10);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn failures_are_retried_and_end_as_dead_letters_with_all_details() {
-    let mut bench = Bench::new(&[("p", WORKER, "1000/s")]);
+    let mut bench = FlowBench::new(&[("p", WORKER, "1000/s")]);
     let provider = Provider::new(|job, before| match job.key() {
         "job-0" => failed(FailureKind::Transient, "500 from p"),
         "job-1" => failed(FailureKind::Permanent, "400 from p"),
@@ -145,8 +146,8 @@ async fn failures_are_retried_and_end_as_dead_letters_with_all_details() {
     bench.produce("p", numbered, 4).await;
     bench.work(worker_of("p"), provider.clone()).await;
     bench.wait_for_done("p", 2).await;
-    eventually_ok(async || {
-        let dead = bench.metrics.worker("p", Count::Dead);
+    eventually(async || {
+        let dead = bench.metrics.worker("p", WorkerCounter::Dead);
         (dead == 2).then_some(()).ok_or(format!("{dead} are dead"))
     })
     .await;
@@ -170,7 +171,7 @@ async fn failures_are_retried_and_end_as_dead_letters_with_all_details() {
         let seen = bench.tracker.find("job-0").expect("it was there");
         (seen.event, seen.error)
     };
-    eventually_is(ended, (Event::Dead, Some("500 from p".to_owned()))).await;
+    eventually_is(ended, (JobEvent::Dead, Some("500 from p".to_owned()))).await;
     bench.finish().await;
 }
 
@@ -181,16 +182,16 @@ async fn a_timeout_is_a_failure() {
         fn handle<'a>(
             &'a self,
             _: &'a sluicegate_dispatch::Job,
-        ) -> futures_util::future::BoxFuture<'a, Handled> {
+        ) -> futures_util::future::BoxFuture<'a, HandlerResult> {
             Box::pin(std::future::pending())
         }
     }
-    let mut bench = Bench::new(&[]);
+    let mut bench = FlowBench::new(&[]);
     bench.produce("p", numbered, 1).await;
     let options = worker::Options { timeout: Span::from_millis(20), attempts: 2, ..worker_of("p") };
     bench.work(options, Arc::new(Sleeper)).await;
-    eventually_ok(async || {
-        let dead = bench.metrics.worker("p", Count::Dead);
+    eventually(async || {
+        let dead = bench.metrics.worker("p", WorkerCounter::Dead);
         (dead == 1).then_some(()).ok_or(format!("{dead} are dead"))
     })
     .await;
@@ -198,7 +199,7 @@ async fn a_timeout_is_a_failure() {
         let seen = bench.tracker.find("job-0").expect("it was there");
         (seen.event, seen.error)
     };
-    eventually_is(ended, (Event::Dead, Some("timed out after 20ms".to_owned()))).await;
+    eventually_is(ended, (JobEvent::Dead, Some("timed out after 20ms".to_owned()))).await;
     bench.finish().await;
 }
 
@@ -206,7 +207,7 @@ async fn a_timeout_is_a_failure() {
 async fn a_refusal_pauses_the_provider_for_all_workers_and_is_no_attempt() {
     for booked in [false, true] {
         let limits = [("p", DISPATCH, "1000/s"), ("p", WORKER, "1000/s")];
-        let mut bench = Bench::new(&limits);
+        let mut bench = FlowBench::new(&limits);
         let provider = Provider::new(|job, before| match (job.key(), before) {
             ("job-0", 0) => refused(700),
             _ => done(),
@@ -215,8 +216,8 @@ async fn a_refusal_pauses_the_provider_for_all_workers_and_is_no_attempt() {
         bench.work(options.clone(), provider.clone()).await;
         bench.work(options, provider.clone()).await;
         bench.produce("p", numbered, 1).await;
-        eventually_ok(async || {
-            let paused = bench.metrics.worker("p", Count::Paused);
+        eventually(async || {
+            let paused = bench.metrics.worker("p", WorkerCounter::Paused);
             (paused == 1).then_some(()).ok_or(format!("{paused} pauses"))
         })
         .await;
@@ -225,28 +226,28 @@ async fn a_refusal_pauses_the_provider_for_all_workers_and_is_no_attempt() {
         let calls = provider.calls();
         let first = calls[0].1;
         assert!(calls[1..].iter().all(|(_, at)| at.since(first) >= Span::from_millis(690)));
-        assert_eq!(bench.metrics.worker("p", Count::Dead), 0);
+        assert_eq!(bench.metrics.worker("p", WorkerCounter::Dead), 0);
         bench.finish().await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn follow_up_messages_are_sent_before_the_job_is_acknowledged() {
-    let mut bench = Bench::new(&[]);
+    let mut bench = FlowBench::new(&[]);
     let provider = Provider::new(|job, _| {
-        let further = (0..3).map(|n| {
+        let follow_ups = (0..3).map(|n| {
             let id = JobId::try_from(format!("{}.{n}", job.key())).expect("a job id");
             ("further".to_owned(), Message::of_job(id, "{}").of_kind("crawl_repo"))
         });
-        let outcome = Ok(Done { result: None, further: further.collect() });
-        Handled { outcome, heard: None }
+        let outcome = Ok(JobSuccess { result: None, follow_ups: follow_ups.collect() });
+        HandlerResult { outcome, rate_limit_info: None }
     });
     bench.produce("p", numbered, 5).await;
     bench.work(worker_of("p"), provider).await;
     bench.wait_for_done("p", 5).await;
     let mut seen = HashSet::new();
-    let further = bench.queue("further").await;
-    let peeked = further.peek(100, |message| {
+    let follow_ups = bench.queue("further").await;
+    let peeked = follow_ups.peek(100, |message| {
         seen.insert(message.meta.job.clone());
     });
     peeked.await.expect("peeked");
@@ -256,7 +257,7 @@ async fn follow_up_messages_are_sent_before_the_job_is_acknowledged() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn draining_finishes_running_jobs_and_requeues_the_rest() {
-    let mut bench = Bench::new(&[("p", WORKER, "10/min")]);
+    let mut bench = FlowBench::new(&[("p", WORKER, "10/min")]);
     let provider = Provider::new(|_, _| done());
     bench.produce("p", numbered, 100).await;
     bench.work(worker_of("p"), provider.clone()).await;
@@ -267,7 +268,7 @@ async fn draining_finishes_running_jobs_and_requeues_the_rest() {
     .await;
     bench.finish().await;
     assert_eq!(provider.in_work.load(Ordering::SeqCst), 0);
-    let done = bench.metrics.worker("p", Count::Done);
+    let done = bench.metrics.worker("p", WorkerCounter::Done);
     assert_eq!(done, provider.calls().len() as u64);
     let depth = bench.queue("p").await.depth().await.expect("a depth");
     let left =
@@ -279,7 +280,7 @@ async fn draining_finishes_running_jobs_and_requeues_the_rest() {
 /// more messages.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_whose_limits_are_turned_off_receives_messages_at_once() {
-    let mut bench = Bench::new(&[("p", WORKER, "2/h")]);
+    let mut bench = FlowBench::new(&[("p", WORKER, "2/h")]);
     let provider = Provider::new(|_, _| done());
     bench.produce("p", numbered, 5).await;
     let options = worker::Options { concurrency: 1, prefetch: 0, ..worker_of("p") };
@@ -295,9 +296,9 @@ async fn a_worker_whose_limits_are_turned_off_receives_messages_at_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn messages_in_flight_go_as_soon_as_limits_are_turned_off() {
     let limits = [("p", DISPATCH, "2/h"), ("p", WORKER, "2/h")];
-    let mut bench = Bench::new(&limits);
+    let mut bench = FlowBench::new(&limits);
     let provider = Provider::new(|_, _| done());
-    bench.store.turn(false);
+    bench.store.set_on(false);
     bench.produce("raw", numbered, 5).await;
     let dispatcher =
         bench.dispatch(Strategy::Fixed, &["p"], DelayMode::Fixed(Span::from_secs(3_600))).await;

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use serde_json::json;
 use sluicegate_dispatch::Handler;
-use sluicegate_dispatch::handler::{Condition, Extract, HttpError, HttpHandler, Statuses};
+use sluicegate_dispatch::handler::{Condition, HttpError, HttpHandler, ResultSource, Statuses};
 use sluicegate_queue::WallClock;
 use sluicegate_template::JsonPath;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -51,7 +51,7 @@ async fn the_status_says_what_to_do() {
         assert!(failure.message.starts_with(&format!("HTTP {status} ")), "{}", failure.message);
         assert!(failure.message.ends_with(server.url.trim_start_matches("http://")));
         assert_eq!(failure.response.as_deref(), Some("why \u{fffd}[0m not"));
-        assert_eq!(handled.heard.unwrap().status, status);
+        assert_eq!(handled.rate_limit_info.unwrap().status, status);
     }
 }
 
@@ -65,15 +65,21 @@ async fn rate_limit_information_is_returned_for_every_status() {
     ];
     for status in [200, 404, 429] {
         let server = Server::answering(status, fields, r#"{"error": {"status": "x"}}"#).await;
-        let heard = handler(options(&server.url)).handle(&job("{}")).await.heard.unwrap();
-        assert_eq!(heard.status, status);
-        let mut names: Vec<_> = heard.headers.iter().map(|(name, _)| name.as_str()).collect();
+        let rate_limit_info =
+            handler(options(&server.url)).handle(&job("{}")).await.rate_limit_info.unwrap();
+        assert_eq!(rate_limit_info.status, status);
+        let mut names: Vec<_> =
+            rate_limit_info.headers.iter().map(|(name, _)| name.as_str()).collect();
         names.sort_unstable();
         assert_eq!(
             names,
             ["anthropic-ratelimit-tokens-remaining", "retry-after", "x-ratelimit-remaining"]
         );
-        assert_eq!(heard.body.is_empty(), status != 429, "a hint is in the body of a refusal");
+        assert_eq!(
+            rate_limit_info.body.is_empty(),
+            status != 429,
+            "a hint is in the body of a refusal"
+        );
     }
 }
 
@@ -125,7 +131,7 @@ async fn a_part_of_the_answer_can_be_the_result() {
     let server = Server::answering(200, &[], r#"{"data": [{"x": 1}, "two"]}"#).await;
     let of = |path: &str| {
         let mut options = options(&server.url);
-        options.result = Extract::Member(member(path));
+        options.result = ResultSource::Member(member(path));
         handler(options)
     };
     for (path, expected) in [("data.0", r#"{"x":1}"#), ("data.1", r#""two""#), ("data.0.x", "1")] {
@@ -239,7 +245,7 @@ fn any_response_bytes_give_an_outcome() {
         let bytes = [head.as_bytes(), &rest].concat();
         let handled = runtime.block_on(async {
             let mut options = options(&raw(bytes).await);
-            options.result = Extract::Member(member("a"));
+            options.result = ResultSource::Member(member("a"));
             handler(options).handle(&job("{}")).await
         });
         if let Err(failure) = &handled.outcome {

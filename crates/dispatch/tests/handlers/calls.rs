@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use serde_json::json;
 use sluicegate_dispatch::Handler as _;
-use sluicegate_dispatch::handler::Content;
+use sluicegate_dispatch::handler::RequestBody;
 use sluicegate_http::upstream::{Credentials, Login, Secret};
 
 use crate::support::{
@@ -56,8 +56,11 @@ async fn templates_fill_the_address_the_fields_and_the_body() {
         options(&format!("{}/users/{{{{user}}}}?q={{{{q:-}}}}&n={{{{job.attempt}}}}", server.url));
     options.method = Method::PUT;
     options.headers = vec![("x-kind".parse().unwrap(), text("{{job.type}}/{{job.provider}}"))];
-    options.content =
-        Content::Json(map([("id", "{{job.id}}"), ("list", "{{list}}"), ("say", "hi {{user}}")]));
+    options.content = RequestBody::Json(map([
+        ("id", "{{job.id}}"),
+        ("list", "{{list}}"),
+        ("say", "hi {{user}}"),
+    ]));
     options.idempotency_header = Some("x-job".parse().unwrap());
     let message = json!({"user": "a/b c?d=e&f#g%", "list": [1, "2"]});
     done(&handler(options), &job(message.to_string())).await;
@@ -73,11 +76,11 @@ async fn templates_fill_the_address_the_fields_and_the_body() {
 async fn text_is_sent_as_text_and_get_sends_nothing() {
     let server = Server::answering(200, &[], "").await;
     let mut as_text = options(&server.url);
-    as_text.content = Content::Text(text("dear {{user}}"));
+    as_text.content = RequestBody::Text(text("dear {{user}}"));
     as_text.headers = vec![("content-type".parse().unwrap(), text("text/markdown"))];
     as_text.idempotency_header = None;
     let mut get = options(&server.url);
-    (get.method, get.content) = (Method::GET, Content::Nothing);
+    (get.method, get.content) = (Method::GET, RequestBody::Nothing);
     for options in [as_text, get] {
         done(&handler(options), &job(r#"{"user": "Ann"}"#)).await;
     }
@@ -95,7 +98,7 @@ async fn a_message_that_does_not_fit_is_a_dead_letter_that_names_the_field() {
     let server = Server::answering(200, &[], "").await;
     let mut options = options(&format!("{}/u/{{{{user}}}}", server.url));
     options.headers = vec![("x-a".parse().unwrap(), text("{{a:-}}"))];
-    options.content = Content::Json(map([("b", "{{b.c:-1}}")]));
+    options.content = RequestBody::Json(map([("b", "{{b.c:-1}}")]));
     let handler = handler(options);
     for (body, expected) in [
         ("{}", "url: {{user}} can't be filled: it is missing"),
@@ -218,7 +221,7 @@ fn no_value_changes_the_structure_of_a_request() {
     let server = runtime.block_on(Server::answering(200, &[], ""));
     let mut options = options(&format!("{}/a/{{{{v}}}}/b?x={{{{v}}}}&y=1", server.url));
     options.headers = vec![("x-v".parse().unwrap(), text("<{{v}}>"))];
-    options.content = Content::Json(map([("alone", "{{v}}"), ("inside", "<{{v}}>")]));
+    options.content = RequestBody::Json(map([("alone", "{{v}}"), ("inside", "<{{v}}>")]));
     let handler = handler(options);
     let mut runner = TestRunner::new(Config::with_cases(200));
     let value = prop_oneof![any::<String>(), "[\\r\\n\\t \"'{}\\[\\]/?&#%=:.\\\\a]{0,12}"];

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use sluicegate_dispatch::handler::{
-    Chat, ChatProvider, Content, Extract, FailureKind, HttpOptions,
+    Chat, ChatProvider, FailureKind, HttpOptions, RequestBody, ResultSource,
 };
 use sluicegate_http::upstream::{Credentials, Secret};
 
@@ -17,8 +17,8 @@ fn asking(provider: ChatProvider, base: &str) -> HttpOptions {
     });
     let fields = provider.headers().iter();
     options.headers = fields.map(|(name, value)| (name.parse().unwrap(), text(value))).collect();
-    options.result = Extract::Chat(provider);
-    options.content = Content::Chat(Box::new(Chat {
+    options.result = ResultSource::Chat(provider);
+    options.content = RequestBody::Chat(Box::new(Chat {
         provider,
         model: "m-1".to_owned(),
         system: Some(text("be brief")),

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
-use sluicegate_dispatch::handler::{EmitRule, Emitting, Output};
-use sluicegate_dispatch::{Done, Handled, Handler, Job};
+use sluicegate_dispatch::handler::{EmittingHandler, FollowUp, Output};
+use sluicegate_dispatch::{Handler, HandlerResult, Job, JobSuccess};
 use sluicegate_queue::Message;
 use sluicegate_template::JsonPath;
 
@@ -17,34 +17,34 @@ use crate::support::{PERMANENT, done, failed, job, map, text, tree};
 struct Results(String);
 
 impl Handler for Results {
-    fn handle<'a>(&'a self, _job: &'a Job) -> BoxFuture<'a, Handled> {
+    fn handle<'a>(&'a self, _job: &'a Job) -> BoxFuture<'a, HandlerResult> {
         let output = Output { body: Bytes::from(self.0.clone()), content_type: None };
         let own = ("own".to_owned(), Message::new("by the handler itself"));
-        let done = Done { result: Some(output), further: vec![own] };
-        Box::pin(async { Handled { outcome: Ok(done), heard: None } })
+        let done = JobSuccess { result: Some(output), follow_ups: vec![own] };
+        Box::pin(async { HandlerResult { outcome: Ok(done), rate_limit_info: None } })
     }
 }
 
-fn emitting(result: &str, emit: EmitRule) -> Emitting {
-    Emitting::new(Arc::new(Results(result.to_owned())), vec![emit])
+fn emitting(result: &str, emit: FollowUp) -> EmittingHandler {
+    EmittingHandler::new(Arc::new(Results(result.to_owned())), vec![emit])
 }
 
-fn plain() -> EmitRule {
-    EmitRule { each: None, when: None, queue: "next".to_owned(), kind: None, body: None, id: None }
+fn plain() -> FollowUp {
+    FollowUp { each: None, when: None, queue: "next".to_owned(), kind: None, body: None, id: None }
 }
 
-fn each(path: &str) -> EmitRule {
-    EmitRule {
-        each: Some(JsonPath::parse(path).unwrap()),
+fn each(path: &str) -> FollowUp {
+    FollowUp {
+        each: Some(Member::parse(path).unwrap()),
         kind: Some("crawl_repo".to_owned()),
         ..plain()
     }
 }
 
-async fn sent(handler: &Emitting, job: &Job) -> Vec<(String, Message)> {
-    let mut further = done(handler, job).await.further;
-    assert_eq!(further.remove(0).0, "own", "what the handler sends itself stays");
-    further
+async fn sent(handler: &EmittingHandler, job: &Job) -> Vec<(String, Message)> {
+    let mut follow_ups = done(handler, job).await.follow_ups;
+    assert_eq!(follow_ups.remove(0).0, "own", "what the handler sends itself stays");
+    follow_ups
 }
 
 fn bodies(sent: &[(String, Message)]) -> Vec<Value> {

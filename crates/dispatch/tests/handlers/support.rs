@@ -11,9 +11,9 @@ use axum::routing::any;
 use bytes::Bytes;
 use serde_json::Value;
 use sluicegate_dispatch::handler::{
-    Content, Extract, FailureKind, HttpHandler, HttpOptions, Statuses, Success,
+    FailureKind, HttpHandler, HttpOptions, RequestBody, ResultSource, Statuses, SuccessRule,
 };
-use sluicegate_dispatch::{Done, Failure, Handled, Handler, Job};
+use sluicegate_dispatch::{Handler, HandlerResult, Job, JobFailure, JobSuccess};
 use sluicegate_queue::{JobId, Message, WallClock};
 use sluicegate_template::{Root, Text, Tree};
 use tokio::net::TcpListener;
@@ -119,12 +119,12 @@ pub(crate) fn options(url: &str) -> HttpOptions {
         method: Method::POST,
         url: text(url),
         headers: Vec::new(),
-        content: Content::Message,
+        content: RequestBody::Message,
         credentials: None,
         idempotency_header: Some("idempotency-key".parse().unwrap()),
-        success: Success { statuses: Statuses(vec![200..=299]), condition: None },
+        success: SuccessRule { statuses: Statuses(vec![200..=299]), condition: None },
         retry: Statuses::default(),
-        result: Extract::Whole,
+        result: ResultSource::Whole,
         response_bytes_max: 10 << 20,
         connect_timeout: Duration::from_secs(5),
         http2_only: false,
@@ -157,16 +157,16 @@ pub(crate) fn job(body: impl Into<Bytes>) -> Job {
     Job { message, provider: "openai".to_owned() }
 }
 
-pub(crate) async fn done(handler: &dyn Handler, job: &Job) -> Done {
+pub(crate) async fn done(handler: &dyn Handler, job: &Job) -> JobSuccess {
     handler.handle(job).await.outcome.unwrap_or_else(|failure| panic!("{failure:?}"))
 }
 
-pub(crate) async fn failed(handler: &dyn Handler, job: &Job) -> Failure {
-    let Handled { outcome, .. } = handler.handle(job).await;
+pub(crate) async fn failed(handler: &dyn Handler, job: &Job) -> JobFailure {
+    let HandlerResult { outcome, .. } = handler.handle(job).await;
     outcome.expect_err("it should have failed")
 }
 
-pub(crate) fn body(done: &Done) -> &str {
+pub(crate) fn body(done: &JobSuccess) -> &str {
     let output = done.result.as_ref().expect("a result");
     std::str::from_utf8(&output.body).unwrap()
 }

@@ -49,7 +49,7 @@ pub(crate) fn strip(headers: &mut HeaderMap) {
 }
 
 /// The connection and the proxies that a request came through.
-pub(crate) struct Before {
+pub(crate) struct ClientConnection {
     /// IP address of the other end of the connection.
     pub(crate) peer: Option<IpAddr>,
     /// Number of trusted proxies in front of this one, the peer included.
@@ -61,18 +61,22 @@ pub(crate) struct Before {
 }
 
 /// Rewrites the header fields of a request for the upstream, all except its credentials.
-pub(crate) fn for_upstream(headers: &mut HeaderMap, token: Option<&HeaderName>, before: Before) {
+pub(crate) fn for_upstream(
+    headers: &mut HeaderMap,
+    token: Option<&HeaderName>,
+    client: ClientConnection,
+) {
     strip(headers);
     if let Some(token) = token {
         headers.remove(token);
     }
     headers.remove(EXPECT);
     headers.remove(HOST);
-    forwarded(headers, before);
+    forwarded(headers, client);
 }
 
-fn forwarded(headers: &mut HeaderMap, before: Before) {
-    let trusted = before.trusted_hops;
+fn forwarded(headers: &mut HeaderMap, client: ClientConnection) {
+    let trusted = client.trusted_hops;
     let mut path = String::new();
     if trusted > 0 {
         let said = headers.get_all(FOR).iter().filter_map(|value| value.to_str().ok());
@@ -84,7 +88,7 @@ fn forwarded(headers: &mut HeaderMap, before: Before) {
             headers.remove(name);
         }
     }
-    if let Some(peer) = before.peer {
+    if let Some(peer) = client.peer {
         let comma = if path.is_empty() { "" } else { ", " };
         let _ = write!(path, "{comma}{}", peer.to_canonical());
     }
@@ -92,9 +96,9 @@ fn forwarded(headers: &mut HeaderMap, before: Before) {
         Ok(path) if !path.is_empty() => headers.insert(FOR, path),
         _ => headers.remove(FOR),
     };
-    let proto = if before.tls { "https" } else { "http" };
+    let proto = if client.tls { "https" } else { "http" };
     headers.entry(PROTO).or_insert(HeaderValue::from_static(proto));
-    if let Some(host) = before.host {
+    if let Some(host) = client.host {
         headers.entry(FORWARDED_HOST).or_insert(host);
     }
 }
@@ -129,8 +133,8 @@ mod tests {
         let mut headers = headers(sent);
         let peer = Some("10.0.0.9".parse().unwrap());
         let host = Some(HeaderValue::from_static("proxy.internal"));
-        let before = Before { peer, trusted_hops, tls: false, host };
-        for_upstream(&mut headers, Some(&HeaderName::from_static("x-internal-token")), before);
+        let client = ClientConnection { peer, trusted_hops, tls: false, host };
+        for_upstream(&mut headers, Some(&HeaderName::from_static("x-internal-token")), client);
         assert_eq!(shown(&headers), expected);
     }
 

@@ -1,11 +1,11 @@
 //! The fourth step, forward: sends a request to the upstream and streams the response back.
 
-pub(crate) mod failed;
+pub(crate) mod buffered_body;
+pub(crate) mod error;
 pub(crate) mod headers;
-pub(crate) mod parked;
-pub(crate) mod streamed;
+pub(crate) mod streamed_body;
 pub(crate) mod target;
 pub(crate) mod tunnel;
 
-pub(crate) use failed::Failed;
-pub(crate) use parked::{Budget, Parked};
+pub(crate) use buffered_body::{BodyBudget, BufferedBody};
+pub(crate) use error::ForwardError;

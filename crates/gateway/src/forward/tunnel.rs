@@ -9,7 +9,7 @@ use hyper_util::rt::TokioIo;
 use tracing::debug;
 
 /// Returns the protocol that a request asks to upgrade to.
-pub(crate) fn wished(headers: &HeaderMap) -> Option<HeaderValue> {
+pub(crate) fn requested_protocol(headers: &HeaderMap) -> Option<HeaderValue> {
     let named = |value: &HeaderValue| {
         let value = value.to_str().unwrap_or_default();
         value.split(',').any(|name| name.trim().eq_ignore_ascii_case("upgrade"))
@@ -19,13 +19,13 @@ pub(crate) fn wished(headers: &HeaderMap) -> Option<HeaderValue> {
 }
 
 /// Adds the upgrade request again, after the hop-by-hop fields were removed.
-pub(crate) fn wish(headers: &mut HeaderMap, protocol: HeaderValue) {
+pub(crate) fn request_upgrade(headers: &mut HeaderMap, protocol: HeaderValue) {
     headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
     headers.insert(UPGRADE, protocol);
 }
 
 /// Returns the caller's side of a connection that may be upgraded.
-pub(crate) fn half<B>(request: &mut Request<B>) -> OnUpgrade {
+pub(crate) fn caller_side<B>(request: &mut Request<B>) -> OnUpgrade {
     hyper::upgrade::on(request)
 }
 

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use sluicegate_core::{Group, Rule, Span};
+use sluicegate_core::{Group, Rule};
 use sluicegate_gateway::options::{CALLER, LearnOptions};
-use sluicegate_testkit::eventually_async;
 
 use crate::support::{Proxy, Upstream, limited, options, route, soon};
 
@@ -99,7 +98,7 @@ async fn a_request_that_was_never_sent_is_refunded() {
 #[tokio::test]
 async fn a_pause_that_the_upstream_asks_for_holds_for_all_requests() {
     let upstream = Upstream::start().await;
-    let learn = Some(LearnOptions { below: 100, pause_max: Span::from_secs(3_600) });
+    let learn = Some(LearnOptions { below: 100, pause_max: Duration::from_secs(3_600) });
     for (path, field, value) in [
         ("/status/429", "x-answer-retry-after", "300"),
         ("/status/200", "x-answer-x-ratelimit-remaining", "99"),
@@ -129,7 +128,7 @@ async fn a_pause_that_the_upstream_asks_for_holds_for_all_requests() {
 async fn a_hint_in_the_body_is_read_and_passed_on() {
     let upstream = Upstream::start().await;
     let mut to = route(upstream.address);
-    to.learn = Some(LearnOptions { below: 1, pause_max: Span::from_secs(3_600) });
+    to.learn = Some(LearnOptions { below: 1, pause_max: Duration::from_secs(3_600) });
     let proxy = Proxy::start(to).await;
     let answer = proxy.send(proxy.request("GET", "/status/429"), "").await;
     assert_eq!((answer.status, answer.text()), (429, "said so"));

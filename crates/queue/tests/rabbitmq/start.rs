@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sluicegate_queue::rabbitmq::Options as Rabbit;
 use sluicegate_queue::{Error, Message, Options, Queue, RabbitMq};
-use sluicegate_testkit::proxy::{FaultProxy, Weather};
+use sluicegate_testkit::proxy::{FaultProxy, NetworkState};
 use sluicegate_testkit::queue::run;
 
 use crate::support::{PATIENCE, calm};
@@ -45,12 +45,12 @@ fn a_black_hole_is_an_error_in_time_and_not_a_loss() {
         let broker = Arc::new(RabbitMq::connect(Rabbit::new(url)).await.expect("connected"));
         let queue = Queue::new(broker, "black-hole", Options::default());
         queue.create().await.expect("created");
-        network.set(Weather::BlackHole);
+        network.set(NetworkState::BlackHole);
         let sending = tokio::time::timeout(PATIENCE, queue.send(Message::new("x"))).await;
         let error = sending.expect("in time").expect_err("no answer");
         assert!(matches!(error, Error::Unavailable { .. }), "{error}");
-        network.set(Weather::Cut);
-        network.set(Weather::Fair);
+        network.set(NetworkState::Cut);
+        network.set(NetworkState::Healthy);
         while queue.send(Message::new("y")).await.is_err() {
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }

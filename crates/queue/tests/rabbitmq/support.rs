@@ -8,7 +8,7 @@ use sluicegate_core::time::Clock;
 use sluicegate_queue::rabbitmq::{Options, QueueType};
 use sluicegate_queue::{Broker, RabbitMq, WallClock};
 use sluicegate_testkit::QueueSubject;
-use sluicegate_testkit::proxy::{FaultProxy, Weather};
+use sluicegate_testkit::proxy::{FaultProxy, NetworkState};
 use sluicegate_testkit::rabbitmq::RabbitServer;
 
 /// Node for tests that do not kill it.
@@ -66,8 +66,8 @@ impl<const QUORUM: bool> QueueSubject for Subject<QUORUM> {
     }
 
     async fn end_leases(&self) {
-        self.network.set(Weather::Cut);
-        self.network.set(Weather::Fair);
+        self.network.set(NetworkState::Cut);
+        self.network.set(NetworkState::Healthy);
     }
 
     async fn restart(&self) {

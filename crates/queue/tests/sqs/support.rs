@@ -10,7 +10,7 @@ use sluicegate_core::Span;
 use sluicegate_core::time::Clock;
 use sluicegate_queue::{Broker, Sqs, WallClock};
 use sluicegate_testkit::QueueSubject;
-use sluicegate_testkit::proxy::{FaultProxy, Weather};
+use sluicegate_testkit::proxy::{FaultProxy, NetworkState};
 use sluicegate_testkit::sqs::SqsServer;
 
 static MOTO: LazyLock<SqsServer> = LazyLock::new(SqsServer::moto);
@@ -73,7 +73,7 @@ impl QueueSubject for Subject {
     async fn restart(&self) {
         // The server keeps messages in memory, and AWS does not restart: the failure to test is the
         // network.
-        self.network.set(Weather::Cut);
-        self.network.set(Weather::Fair);
+        self.network.set(NetworkState::Cut);
+        self.network.set(NetworkState::Healthy);
     }
 }

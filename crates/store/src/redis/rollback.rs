@@ -1,7 +1,7 @@
 //! Rollback of attempts whose caller got no admission: a background task repeats each rollback
 //! until Redis confirms it.
 //!
-//! The protocol is modelled in `testkit/src/sim/given_up`; `lua/reserve.lua` is its part on the
+//! The protocol is modelled in `testkit/src/sim/timed_out`; `lua/reserve.lua` is its part on the
 //! server, and `lua/fence.lua` rejects calls that arrive after their rollback. An attempt is rolled
 //! back if its reply did not come in time and no outage policy admitted it, or if its caller has
 //! gone.

@@ -12,7 +12,7 @@ use sluicegate_core::time::Clock as _;
 use sluicegate_core::{Decision, Id, Limit, Store};
 use sluicegate_store::MonotonicClock;
 use sluicegate_store::redis::{ConnectionState, Options, Redis, RedisEndpoint, RetryPolicy};
-use sluicegate_testkit::proxy::{FaultProxy, Weather};
+use sluicegate_testkit::proxy::{FaultProxy, NetworkState};
 use sluicegate_testkit::redis::{RedisServer, Version};
 use tokio::time::{sleep, timeout};
 
@@ -142,7 +142,7 @@ async fn a_black_hole_is_answered_in_time_and_then_at_once() {
     let fixture = Fixture::new(proxy.port, &["1000/h"]);
     fixture.up().await;
     assert!(fixture.acquire(ours(1)).await.expect("a decision").is_allowed());
-    proxy.set(Weather::BlackHole);
+    proxy.set(NetworkState::BlackHole);
     for id in 2..6 {
         assert!(matches!(fixture.acquire(ours(id)).await, Err(Error::Unavailable(_))));
     }
@@ -161,7 +161,7 @@ async fn a_black_hole_is_answered_in_time_and_then_at_once() {
     };
     timeout(LATE, thousand).await.expect("a thousand answers at once");
     assert_eq!(fixture.store.traffic().calls, before, "nothing was sent");
-    proxy.set(Weather::Fair);
+    proxy.set(NetworkState::Healthy);
     fixture.up().await;
     assert!(fixture.acquire(ours(7)).await.expect("a decision").is_allowed());
 }
@@ -186,8 +186,8 @@ async fn a_cut_is_repaired_within_one_call() {
     let fixture = Fixture::new(proxy.port, &["1000/h"]);
     fixture.up().await;
     for id in 1..=10 {
-        proxy.set(Weather::Cut);
-        proxy.set(Weather::Fair);
+        proxy.set(NetworkState::Cut);
+        proxy.set(NetworkState::Healthy);
         assert!(fixture.acquire(ours(id)).await.expect("a decision").is_allowed());
     }
     assert_eq!(fixture.used().await, [10]);

@@ -15,7 +15,7 @@ use sluicegate_core::{Decision, Id, Limit, Limiter, Span, Store};
 use sluicegate_store::memory::{Capacity, Memory};
 use sluicegate_store::redis::{Options, Redis, RedisEndpoint, RetryPolicy};
 use sluicegate_store::{AnyStore, MonotonicClock};
-use sluicegate_testkit::proxy::{FaultProxy, Weather};
+use sluicegate_testkit::proxy::{FaultProxy, NetworkState};
 use sluicegate_testkit::redis::{RedisServer, Version};
 use tokio::time::{sleep, timeout};
 
@@ -304,7 +304,7 @@ async fn an_abandoned_booking_is_rolled_back() {
 #[tokio::test(flavor = "multi_thread")]
 async fn rollbacks_are_bounded_and_skipped_ones_are_counted() {
     let node = Node::new(Kind::Fast, OutagePolicy::Closed, RETRY_POLICY).await;
-    node.proxy.set(Weather::BlackHole);
+    node.proxy.set(NetworkState::BlackHole);
     let (query, rules) = (node.kind.query(1), node.limiter.rules());
     let plan = rules.plan(&query, node.clock.now()).expect("a plan");
     for _ in 0..10_003 {

@@ -12,7 +12,7 @@ use sluicegate_core::time::Clock as _;
 use sluicegate_core::{Decision, Id, Limit, Span, Store as _, Timestamp};
 use sluicegate_store::MonotonicClock;
 use sluicegate_store::redis::{DataLossPolicy, Options, Redis, RedisEndpoint, RetryPolicy};
-use sluicegate_testkit::proxy::{FaultProxy, Weather};
+use sluicegate_testkit::proxy::{FaultProxy, NetworkState};
 use sluicegate_testkit::redis::{RedisServer, Version};
 
 use crate::nodes::until;
@@ -198,12 +198,12 @@ async fn a_node_that_starts_after_the_loss_does_not_hide_it_from_those_who_remem
     let proxy = FaultProxy::start(server.port);
     let old = Node::up(proxy.port, DataLossPolicy::Closed).await;
     beaten(&server).await;
-    proxy.set(Weather::Cut);
+    proxy.set(NetworkState::Cut);
     server.kill_and_restart();
     // This node is the first to connect, and knows no earlier heartbeat.
     let new = Node::up(server.port, DataLossPolicy::Closed).await;
     assert_eq!(new.redis.losses(), 0);
-    proxy.set(Weather::Fair);
+    proxy.set(NetworkState::Healthy);
     all_notice(&[&old, &new], 1).await;
     assert_eq!(
         (number(&server, "losses"), number(&server, "lost_at")),

@@ -10,7 +10,7 @@ use sluicegate_store::redis::{Options, Redis, RedisEndpoint, RetryPolicy};
 use sluicegate_testkit::redis::{RedisServer, Version, documented_commands};
 use sluicegate_testkit::suite::EPOCH;
 use sluicegate_testkit::suite::override_store::an_override_store_keeps_its_promises;
-use sluicegate_testkit::{Subject, store_suite};
+use sluicegate_testkit::{StoreSubject, store_suite};
 use tokio::runtime::Runtime;
 
 /// Starts a server that permits the store only the commands that the documentation lists.
@@ -55,7 +55,7 @@ struct RedisSubject<V> {
     version: PhantomData<V>,
 }
 
-impl<V: SharedServer> Subject for RedisSubject<V> {
+impl<V: SharedServer> StoreSubject for RedisSubject<V> {
     type Store = Redis;
     const CASES: u32 = 60;
 

@@ -1,7 +1,7 @@
 //! A network that drops replies and delays messages, between a node and every server.
 
 use sluicegate_store::redis::{RedisEndpoint, Topology};
-use sluicegate_testkit::proxy::{FaultProxy, Weather};
+use sluicegate_testkit::proxy::{FaultProxy, NetworkState};
 use sluicegate_testkit::redis::RedisCluster;
 
 use crate::fixture::{Fixture, TestRequest, ms, of_caller, ours, until};
@@ -73,12 +73,12 @@ async fn a_server_that_is_silent_leaves_nothing_charged_on_the_others() {
     let behind = ProxiedCluster::start().await;
     let fixture = behind.fixture("1000/h", "1000/h").await;
     for silent in 0..3 {
-        behind.proxies[silent].set(Weather::BlackHole);
+        behind.proxies[silent].set(NetworkState::BlackHole);
         for n in 0..3 {
             let _ = fixture.acquire(of_caller(100 * silent as u128 + n)).await;
         }
-        behind.proxies[silent].set(Weather::Cut);
-        behind.proxies[silent].set(Weather::Fair);
+        behind.proxies[silent].set(NetworkState::Cut);
+        behind.proxies[silent].set(NetworkState::Healthy);
         assert!(fixture.store.wait_until_up(ms(10_000)).await);
     }
     // Some were decided without the silent server, so they are charged in full; none is charged in

@@ -8,7 +8,7 @@ use sluicegate_core::Timestamp;
 use sluicegate_store::redis::{Options, Redis, RetryPolicy};
 use sluicegate_testkit::redis::RedisCluster;
 use sluicegate_testkit::suite::EPOCH;
-use sluicegate_testkit::{Subject, store_suite};
+use sluicegate_testkit::{StoreSubject, store_suite};
 use tokio::runtime::Runtime;
 
 use crate::fixture::seeds;
@@ -29,7 +29,7 @@ struct OneSlot {
     clock: String,
 }
 
-impl Subject for OneSlot {
+impl StoreSubject for OneSlot {
     type Store = Redis;
     const CASES: u32 = 30;
 

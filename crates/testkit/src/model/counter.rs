@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::How;
+use super::ChargeParams;
 use sluicegate_core::algorithm::bucket::Quota as BucketQuota;
 use sluicegate_core::algorithm::{EarliestStart, Meter, Reading};
 use sluicegate_core::limit::Boundaries;
@@ -168,26 +168,32 @@ impl Counter {
         slack: Span,
         amount: u64,
         serial: u64,
-    ) -> How {
+    ) -> ChargeParams {
         match meter {
-            Meter::Log(_) => self.add(How::Log, start + slack, amount, serial),
+            Meter::Log(_) => self.add(ChargeParams::Log, start + slack, amount, serial),
             Meter::Windowed(quota) => {
-                self.add(How::Window(quota.window), start + slack, amount, serial)
+                self.add(ChargeParams::Window(quota.window), start + slack, amount, serial)
             }
             Meter::Calendar(quota) => {
                 let end = quota.boundaries.period(start).map_or(start, |(_, end)| end);
-                self.add(How::Calendar(quota.boundaries.0, end), start, amount, serial)
+                self.add(ChargeParams::Calendar(quota.boundaries.0, end), start, amount, serial)
             }
             Meter::Bucket(quota) => self.add(how(*quota), start + slack, amount, serial),
             Meter::Leases(quota) => {
                 let until = start + quota.lease;
-                self.add(How::Lease { until, ttl: quota.lease }, start, amount, serial)
+                self.add(ChargeParams::Lease { until, ttl: quota.lease }, start, amount, serial)
             }
         }
     }
 
     /// Adds a use at `at`.
-    pub(super) fn add(&mut self, how: How, at: Timestamp, amount: u64, serial: u64) -> How {
+    pub(super) fn add(
+        &mut self,
+        how: ChargeParams,
+        at: Timestamp,
+        amount: u64,
+        serial: u64,
+    ) -> ChargeParams {
         let mut used = Use {
             serial,
             score: at,
@@ -198,12 +204,12 @@ impl Counter {
             grain: 1,
         };
         match how {
-            How::Log => {}
-            How::Window(window) => used.score = slice(window, at),
-            How::Calendar(boundaries, end) => {
+            ChargeParams::Log => {}
+            ChargeParams::Window(window) => used.score = slice(window, at),
+            ChargeParams::Calendar(boundaries, end) => {
                 used.score = Boundaries(boundaries).period(at).map_or(end, |(_, end)| end);
             }
-            How::Bucket { drain_ns, grain } => {
+            ChargeParams::Bucket { drain_ns, grain } => {
                 self.latest = self.latest.max(at);
                 self.empty_at_ns =
                     self.empty_at_ns.max(nanos(at)) + cost_ns(drain_ns, grain, amount);
@@ -211,7 +217,7 @@ impl Counter {
                 used.drained_at_ns = self.empty_at_ns;
                 used.given_back_ns = self.given_back_ns;
             }
-            How::Lease { until, .. } => used.score = until,
+            ChargeParams::Lease { until, .. } => used.score = until,
         }
         self.uses.push(used);
         how
@@ -328,6 +334,6 @@ impl Counter {
     }
 }
 
-fn how(quota: BucketQuota) -> How {
-    How::Bucket { drain_ns: quota.drain_ns(), grain: quota.grain() }
+fn how(quota: BucketQuota) -> ChargeParams {
+    ChargeParams::Bucket { drain_ns: quota.drain_ns(), grain: quota.grain() }
 }

@@ -1,7 +1,7 @@
 //! The operations on an existing admission, by the table of [`sluicegate_core::store`].
 
-use super::{How, Model, Part, Record, State, Used};
-use sluicegate_core::algorithm::EarliestStart;
+use super::{ChargeParams, ChargeSelection, Model, Record, RecordState, RecordUse};
+use sluicegate_core::algorithm::Earliest;
 use sluicegate_core::algorithm::log::ENTRIES_PER_CHARGE_MAX;
 use sluicegate_core::decision::{Allow, Deny, Hit};
 use sluicegate_core::id::Id;
@@ -25,9 +25,9 @@ impl Model {
         let id = plan.id.id;
         let mut record = self.known(id).ok_or(Error::Unknown)?.clone();
         let claimed_by = match record.state {
-            State::Booked => None,
-            State::Open(Some(other)) => Some(other),
-            State::Cancelled => return Err(Error::Gone),
+            RecordState::Booked => None,
+            RecordState::Open(Some(other)) => Some(other),
+            RecordState::Cancelled => return Err(Error::Gone),
             _ => return Err(Error::Conflict),
         };
         if record.stated != plan.statement_fingerprint() {
@@ -54,10 +54,10 @@ impl Model {
                 let readings = self.readings(plan, now);
                 return Ok(Claim::Deny(Deny { at: now, start, hit, readings }));
             }
-            let (leases, _) = self.write(plan, Part::Leases, (now, Span::ZERO), now);
+            let (leases, _) = self.write(plan, ChargeSelection::Leases, (now, Span::ZERO), now);
             record.leased = !leases.is_empty();
             record.uses.extend(leases);
-            record.state = State::Open(Some(claimant));
+            record.state = RecordState::Open(Some(claimant));
             record.told.push(claimant);
             self.hold(plan, &mut record, now);
             record.touch(now);
@@ -72,7 +72,7 @@ impl Model {
             Ok((start, _)) => Ok(Claim::Rebooked { at: now, start }),
             Err(start) => {
                 let lapsed =
-                    Record { state: State::Lapsed, uses: Vec::new(), hold: None, ..record };
+                    Record { state: RecordState::Lapsed, uses: Vec::new(), hold: None, ..record };
                 self.records.insert(id, lapsed);
                 let (start, hit) = match start {
                     PlanStart::Later(start, hit) => (start, hit),
@@ -142,18 +142,18 @@ impl Model {
         self.advance(now);
         let record = self.records.get(&id).cloned();
         match record.as_ref().map(|record| record.state) {
-            Some(State::Cancelled) => return Ok(replayed(now)),
-            Some(State::Settled(_)) => return Err(Error::Conflict),
+            Some(RecordState::Cancelled) => return Ok(replayed(now)),
+            Some(RecordState::Settled(_)) => return Err(Error::Conflict),
             _ => {}
         }
         if let Some(record) = &record {
             match record.state {
-                State::Open(Some(claimant)) if handle.claimant != Some(claimant) => {}
+                RecordState::Open(Some(claimant)) if handle.claimant != Some(claimant) => {}
                 _ => self.give_back_all(record, now),
             }
         }
         let mut tombstone = Record {
-            state: State::Cancelled,
+            state: RecordState::Cancelled,
             fingerprint: 0,
             stated: 0,
             start: now,
@@ -177,14 +177,14 @@ impl Model {
         self.advance(now);
         let mut record = self.known(id).ok_or(Error::Unknown)?.clone();
         match record.state {
-            State::Open(_) => {}
-            State::Booked => return Err(Error::NotClaimed),
-            State::Cancelled => return Err(Error::Gone),
-            State::Settled(before) if before == *actual => return Ok(replayed(now)),
-            State::Settled(_) => return Err(Error::Conflict),
-            State::Lapsed => return Err(Error::Unknown),
+            RecordState::Open(_) => {}
+            RecordState::Booked => return Err(Error::NotClaimed),
+            RecordState::Cancelled => return Err(Error::Gone),
+            RecordState::Settled(before) if before == *actual => return Ok(replayed(now)),
+            RecordState::Settled(_) => return Err(Error::Conflict),
+            RecordState::Lapsed => return Err(Error::Unknown),
         }
-        let in_log = record.uses.iter().any(|used| matches!(used.how, How::Log));
+        let in_log = record.uses.iter().any(|used| matches!(used.how, ChargeParams::Log));
         if in_log && actual.requests.unwrap_or_default() > ENTRIES_PER_CHARGE_MAX {
             return Err(Error::TooMany);
         }
@@ -210,7 +210,7 @@ impl Model {
                 counter.give_back(used.serial, charged - actual, now);
             }
         }
-        record.state = State::Settled(*actual);
+        record.state = RecordState::Settled(*actual);
         record.hold = None;
         record.uses.clear();
         record.touch(now);
@@ -223,12 +223,12 @@ impl Model {
         self.advance(now);
         let mut record = self.known(id).ok_or(Error::Unknown)?.clone();
         match record.state {
-            State::Open(_) if record.released => return Ok(replayed(now)),
-            State::Open(_) => {}
-            State::Settled(_) => return Ok(replayed(now)),
-            State::Booked => return Err(Error::NotClaimed),
-            State::Cancelled => return Err(Error::Gone),
-            State::Lapsed => return Err(Error::Unknown),
+            RecordState::Open(_) if record.released => return Ok(replayed(now)),
+            RecordState::Open(_) => {}
+            RecordState::Settled(_) => return Ok(replayed(now)),
+            RecordState::Booked => return Err(Error::NotClaimed),
+            RecordState::Cancelled => return Err(Error::Gone),
+            RecordState::Lapsed => return Err(Error::Unknown),
         }
         for used in record.uses.iter().filter(|used| used.lease().is_some()) {
             self.counter(&used.counter).lease(used.serial, None);
@@ -244,11 +244,11 @@ impl Model {
         self.advance(now);
         let mut record = self.known(id).ok_or(Error::Unknown)?.clone();
         match record.state {
-            State::Open(_) => {}
-            State::Booked => return Err(Error::NotClaimed),
-            State::Settled(_) => return Err(Error::Conflict),
-            State::Cancelled => return Err(Error::Gone),
-            State::Lapsed => return Err(Error::Unknown),
+            RecordState::Open(_) => {}
+            RecordState::Booked => return Err(Error::NotClaimed),
+            RecordState::Settled(_) => return Err(Error::Conflict),
+            RecordState::Cancelled => return Err(Error::Gone),
+            RecordState::Lapsed => return Err(Error::Unknown),
         }
         let first = record.until().ok_or(Error::Unknown)?;
         let mut leases = record.uses.iter().filter(|used| used.lease().is_some());
@@ -261,10 +261,10 @@ impl Model {
         let hold = record.hold.map(|(ttl, until)| (ttl, until.max(now + ttl)));
         for used in &mut record.uses {
             let counter = self.counters.entry(used.counter.clone()).or_default();
-            if let How::Lease { until, ttl } = used.how {
+            if let ChargeParams::Lease { until, ttl } = used.how {
                 let until = until.max(now + ttl);
                 counter.lease(used.serial, Some(until));
-                used.how = How::Lease { until, ttl };
+                used.how = ChargeParams::Lease { until, ttl };
             }
             for (due, serial) in &mut counter.due {
                 if let Some((_, until)) = hold
@@ -282,7 +282,7 @@ impl Model {
     }
 
     /// Returns true if the counter of a use was reset since.
-    fn forgotten(&self, used: &Used) -> bool {
+    fn forgotten(&self, used: &RecordUse) -> bool {
         let counter = self.counters.get(&used.counter);
         counter.and_then(|counter| counter.reset_at).is_some_and(|reset| used.at <= reset)
     }

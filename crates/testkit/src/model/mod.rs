@@ -34,7 +34,7 @@ type CounterName = (String, u8);
 
 #[derive(Clone, Debug)]
 struct Record {
-    state: State,
+    state: RecordState,
     fingerprint: u64,
     /// Hash of the cost that the caller stated.
     stated: u64,
@@ -47,12 +47,12 @@ struct Record {
     leased: bool,
     told: Vec<Id>,
     window: Span,
-    uses: Vec<Used>,
+    uses: Vec<RecordUse>,
     expires: Timestamp,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum RecordState {
     Booked,
     Open(Option<Id>),
     Settled(Cost),
@@ -62,19 +62,19 @@ enum State {
 
 /// One charge of a record.
 #[derive(Clone, Debug)]
-struct Used {
+struct RecordUse {
     counter: CounterName,
     at: Timestamp,
     serial: u64,
     unit: Unit,
     amount: u64,
     refunds: bool,
-    how: How,
+    how: ChargeParams,
 }
 
 /// The parameters needed to charge more of the same later.
 #[derive(Clone, Copy, Debug)]
-enum How {
+enum ChargeParams {
     Log,
     Window(Span),
     Calendar([Timestamp; 3], Timestamp),
@@ -82,10 +82,10 @@ enum How {
     Lease { until: Timestamp, ttl: Span },
 }
 
-impl Used {
+impl RecordUse {
     fn lease(&self) -> Option<Timestamp> {
         match self.how {
-            How::Lease { until, .. } => Some(until),
+            ChargeParams::Lease { until, .. } => Some(until),
             _ => None,
         }
     }
@@ -98,11 +98,11 @@ impl Record {
 
     fn ends(&self) -> impl Iterator<Item = Timestamp> {
         let hold = self.hold.map(|(_, until)| until);
-        self.uses.iter().filter_map(Used::lease).chain(hold)
+        self.uses.iter().filter_map(RecordUse::lease).chain(hold)
     }
 
     fn touch(&mut self, now: Timestamp) {
-        let booked = (self.state == State::Booked).then_some(self.start + self.slack);
+        let booked = (self.state == RecordState::Booked).then_some(self.start + self.slack);
         let last = self.ends().chain(booked).max();
         self.expires = self.expires.max(kept_until(now, self.keep, last, self.window));
     }
@@ -110,13 +110,13 @@ impl Record {
 
 /// The part of a plan's charges to process.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Part {
+enum ChargeSelection {
     All,
     Bookable,
     Leases,
 }
 
-impl Part {
+impl ChargeSelection {
     fn has(self, bookable: bool) -> bool {
         match self {
             Self::All => true,
@@ -134,8 +134,8 @@ impl Model {
             && let Some(record) = self.known(plan.id.id)
         {
             return match record.state {
-                State::Cancelled => Err(Error::Gone),
-                State::Booked => Err(Error::Conflict),
+                RecordState::Cancelled => Err(Error::Gone),
+                RecordState::Booked => Err(Error::Conflict),
                 _ if record.fingerprint != plan.fingerprint() => Err(Error::Conflict),
                 _ if record.leased && !self.holds_leases(record, now) => Err(Error::Lost),
                 _ => Ok(self.replay(plan, record, now)),
@@ -145,10 +145,10 @@ impl Model {
         let Decision::Allow(allow) = decision else {
             return Ok(decision);
         };
-        let (uses, shadowed) = self.write(plan, Part::All, (now, Span::ZERO), now);
+        let (uses, shadowed) = self.write(plan, ChargeSelection::All, (now, Span::ZERO), now);
         let mut until = None;
-        if plan.needs_record() {
-            let mut record = self.record(plan, State::Open(None), now, uses);
+        if plan.recorded() {
+            let mut record = self.record(plan, RecordState::Open(None), now, uses);
             self.hold(plan, &mut record, now);
             until = record.until();
             record.touch(now);
@@ -185,8 +185,8 @@ impl Model {
         self.advance(now);
         if let Some(record) = self.known(plan.id.id) {
             return match record.state {
-                State::Cancelled => Err(Error::Gone),
-                State::Booked if record.fingerprint == plan.fingerprint() => {
+                RecordState::Cancelled => Err(Error::Gone),
+                RecordState::Booked if record.fingerprint == plan.fingerprint() => {
                     Ok(self.replay(plan, record, now))
                 }
                 _ => Err(Error::Conflict),
@@ -217,8 +217,9 @@ impl Model {
             PlanStart::Later(start, _) if plan.can_start_at(now, start) => start,
             other => return Err(other),
         };
-        let (uses, shadowed) = self.write(plan, Part::Bookable, (start, plan.slack), now);
-        let mut record = self.record(plan, State::Booked, start, uses);
+        let (uses, shadowed) =
+            self.write(plan, ChargeSelection::Bookable, (start, plan.slack), now);
+        let mut record = self.record(plan, RecordState::Booked, start, uses);
         record.touch(now);
         self.records.insert(plan.id.id, record);
         Ok((start, shadowed))
@@ -276,7 +277,7 @@ impl Model {
 
     /// Returns the record of an id, unless it has lapsed.
     fn known(&self, id: Id) -> Option<&Record> {
-        self.records.get(&id).filter(|record| record.state != State::Lapsed)
+        self.records.get(&id).filter(|record| record.state != RecordState::Lapsed)
     }
 
     fn counter(&mut self, name: &CounterName) -> &mut Counter {
@@ -308,10 +309,10 @@ impl Model {
     fn write(
         &mut self,
         plan: &Plan<'_>,
-        part: Part,
+        part: ChargeSelection,
         (start, slack): (Timestamp, Span),
         now: Timestamp,
-    ) -> (Vec<Used>, Vec<u16>) {
+    ) -> (Vec<RecordUse>, Vec<u16>) {
         let shadowed = self.shadowed(plan, start, slack);
         let mut uses = Vec::new();
         for (index, charge) in (0_u16..).zip(plan.charges()) {
@@ -326,7 +327,7 @@ impl Model {
             } else {
                 self.counter(&name).write(&charge.meter, start, slack, charge.take, serial)
             };
-            uses.push(Used {
+            uses.push(RecordUse {
                 counter: name,
                 at: now,
                 serial,
@@ -340,7 +341,13 @@ impl Model {
     }
 
     /// Creates a record. If it replaces a lapsed one, it keeps its claimants for as long as before.
-    fn record(&self, plan: &Plan<'_>, state: State, start: Timestamp, uses: Vec<Used>) -> Record {
+    fn record(
+        &self,
+        plan: &Plan<'_>,
+        state: RecordState,
+        start: Timestamp,
+        uses: Vec<RecordUse>,
+    ) -> Record {
         let lapsed = self.records.get(&plan.id.id);
         Record {
             state,
@@ -373,7 +380,7 @@ impl Model {
         Decision::Allow(Allow {
             at: now,
             start: record.start,
-            until: if record.state == State::Booked { Some(booked) } else { record.until() },
+            until: if record.state == RecordState::Booked { Some(booked) } else { record.until() },
             replayed: true,
             shadowed: Default::default(),
             readings: self.readings(plan, now),

@@ -3,10 +3,10 @@
 use sluicegate_core::Span;
 use sluicegate_queue::{DeadLetterFilter, DeadLetterReason, Delivery, Message};
 
-use super::{Bench, QueueSubject, body};
+use super::{QueueBench, QueueSubject, body};
 
 /// Sends a message and dead-letters it.
-async fn bury<S: QueueSubject>(bench: &Bench<S>, message: Message, reason: &str) {
+async fn bury<S: QueueSubject>(bench: &QueueBench<S>, message: Message, reason: &str) {
     bench.queue.send(message).await.expect("sent");
     let delivery: Delivery = bench.consume().await.receive_one().await.expect("received");
     let reason =
@@ -15,7 +15,7 @@ async fn bury<S: QueueSubject>(bench: &Bench<S>, message: Message, reason: &str)
 }
 
 /// Returns the bodies of the dead letters that match the filter.
-async fn listed<S: QueueSubject>(bench: &Bench<S>, filter: &DeadLetterFilter) -> Vec<String> {
+async fn listed<S: QueueSubject>(bench: &QueueBench<S>, filter: &DeadLetterFilter) -> Vec<String> {
     let mut bodies = Vec::new();
     let letters = bench.queue.dead_letters();
     let show = |letter: &sluicegate_queue::DeadLetter| {
@@ -27,7 +27,7 @@ async fn listed<S: QueueSubject>(bench: &Bench<S>, filter: &DeadLetterFilter) ->
 }
 
 pub async fn a_dead_letter_is_the_original_with_its_error<S: QueueSubject>() {
-    let bench = Bench::<S>::new().await;
+    let bench = QueueBench::<S>::new().await;
     let original = r#"{"AnalysisId": "a-1", "n": 1}"#;
     bury(&bench, Message::new(original), "no luck").await;
     let mut letters = Vec::new();
@@ -52,7 +52,7 @@ pub async fn a_dead_letter_is_the_original_with_its_error<S: QueueSubject>() {
 }
 
 pub async fn what_can_not_be_parsed_keeps_its_bytes<S: QueueSubject>() {
-    let bench = Bench::<S>::new().await;
+    let bench = QueueBench::<S>::new().await;
     let raw = vec![0xff, 0x00, b'{'];
     bury(&bench, Message::new(raw.clone()), "not JSON").await;
     let mut letters = Vec::new();
@@ -68,7 +68,7 @@ pub async fn what_can_not_be_parsed_keeps_its_bytes<S: QueueSubject>() {
 }
 
 pub async fn letters_are_found_by_type_error_and_age<S: QueueSubject>() {
-    let bench = Bench::<S>::new().await;
+    let bench = QueueBench::<S>::new().await;
     bury(&bench, Message::new("one").of_kind("crawl_org"), "HTTP 500").await;
     let between = bench.now();
     bench.subject.pass(Span::from_millis(20)).await;
@@ -85,7 +85,7 @@ pub async fn letters_are_found_by_type_error_and_age<S: QueueSubject>() {
 }
 
 pub async fn looking_at_letters_leaves_them_there<S: QueueSubject>() {
-    let bench = Bench::<S>::new().await;
+    let bench = QueueBench::<S>::new().await;
     bury(&bench, Message::new("one"), "no luck").await;
     // More often than a quorum queue would deliver it before it drops it.
     for _ in 0..4 {
@@ -98,7 +98,7 @@ pub async fn looking_at_letters_leaves_them_there<S: QueueSubject>() {
 }
 
 pub async fn a_replayed_letter_is_what_its_producer_sent<S: QueueSubject>() {
-    let bench = Bench::<S>::new().await;
+    let bench = QueueBench::<S>::new().await;
     let sent = Message::new(r#" {"n": 1} "#).of_kind("crawl_repo");
     bury(&bench, sent.clone(), "no luck").await;
     bury(&bench, Message::new("stays").of_kind("other"), "no luck").await;
@@ -117,7 +117,7 @@ pub async fn a_replayed_letter_is_what_its_producer_sent<S: QueueSubject>() {
 }
 
 pub async fn a_deleted_letter_is_gone<S: QueueSubject>() {
-    let bench = Bench::<S>::new().await;
+    let bench = QueueBench::<S>::new().await;
     bury(&bench, Message::new("one"), "a").await;
     bury(&bench, Message::new("two"), "b").await;
     let filter = DeadLetterFilter { error: Some("a".to_owned()), ..DeadLetterFilter::default() };

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use sluicegate_queue::{DeliveryTime, Message};
 
-use super::{Bench, QueueSubject, body};
+use super::{QueueBench, QueueSubject, body};
 
 pub async fn a_restart_of_the_broker_loses_nothing<S: QueueSubject>() {
-    let bench = Bench::<S>::new().await;
+    let bench = QueueBench::<S>::new().await;
     let batch = (0..50).map(|n| (Message::new(format!("{n}")), DeliveryTime::Now)).collect();
     for result in bench.queue.send_batch(batch).await {
         result.expect("sent");
@@ -24,7 +24,7 @@ pub async fn a_restart_of_the_broker_loses_nothing<S: QueueSubject>() {
 }
 
 pub async fn a_consumer_goes_on_after_a_restart<S: QueueSubject>() {
-    let bench = Bench::<S>::new().await;
+    let bench = QueueBench::<S>::new().await;
     let mut consumer = bench.consume().await;
     bench.send(&["before"]).await;
     consumer.receive_one().await.expect("received").ack().await.expect("acknowledged");

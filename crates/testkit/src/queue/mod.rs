@@ -56,12 +56,12 @@ const TIMEOUT: Duration = Duration::from_secs(600);
 pub(crate) const LEASE: Span = Span::from_secs(3_600);
 
 /// A test queue and its broker.
-pub(crate) struct Bench<S> {
+pub(crate) struct QueueBench<S> {
     pub(crate) subject: S,
     pub(crate) queue: Queue,
 }
 
-impl<S: QueueSubject> Bench<S> {
+impl<S: QueueSubject> QueueBench<S> {
     /// Creates a queue whose leases never expire, however slow the machine is.
     pub(crate) async fn new() -> Self {
         Self::with_leases_of(LEASE).await

@@ -3,10 +3,10 @@
 use sluicegate_core::{Span, Timestamp};
 use sluicegate_queue::{DeliveryTime, Error, Message, QueueName};
 
-use super::{Bench, QueueSubject, body};
+use super::{QueueBench, QueueSubject, body};
 
 pub async fn what_is_sent_is_received_as_it_was<S: QueueSubject>() {
-    let bench = Bench::<S>::new().await;
+    let bench = QueueBench::<S>::new().await;
     let mut message = Message::new(r#"{"a": 1}"#).of_kind("crawl_repo");
     message.content_type = Some("application/json".to_owned());
     message.headers.insert("traceparent".to_owned(), "00-ab-cd-01".to_owned());
@@ -23,7 +23,7 @@ pub async fn what_is_sent_is_received_as_it_was<S: QueueSubject>() {
 }
 
 pub async fn every_body_travels_byte_by_byte<S: QueueSubject>() {
-    let bench = Bench::<S>::new().await;
+    let bench = QueueBench::<S>::new().await;
     let mut consumer = bench.consume().await;
     let all: Vec<u8> = (0..=255).collect();
     for body in
@@ -37,7 +37,7 @@ pub async fn every_body_travels_byte_by_byte<S: QueueSubject>() {
 }
 
 pub async fn a_megabyte_travels<S: QueueSubject>() {
-    let bench = Bench::<S>::new().await;
+    let bench = QueueBench::<S>::new().await;
     let body = "x".repeat(1_000_000);
     bench.queue.send(Message::new(body.clone())).await.expect("sent");
     let delivery = bench.consume().await.receive_one().await.expect("received");
@@ -46,7 +46,7 @@ pub async fn a_megabyte_travels<S: QueueSubject>() {
 }
 
 pub async fn what_is_too_large_is_refused_with_its_size<S: QueueSubject>() {
-    let bench = Bench::<S>::new().await;
+    let bench = QueueBench::<S>::new().await;
     let max = bench.queue.capabilities().size_max;
     let error = bench.queue.send(Message::new(vec![b'x'; max + 1])).await.expect_err("too large");
     assert!(matches!(error, Error::TooLarge { size, .. } if size > max), "{error}");
@@ -55,7 +55,7 @@ pub async fn what_is_too_large_is_refused_with_its_size<S: QueueSubject>() {
 }
 
 pub async fn each_message_of_a_batch_succeeds_or_fails_on_its_own<S: QueueSubject>() {
-    let bench = Bench::<S>::new().await;
+    let bench = QueueBench::<S>::new().await;
     let max = bench.queue.capabilities().size_max;
     let mut batch: Vec<_> =
         (0..25).map(|n| (Message::new(format!("{n}")), DeliveryTime::Now)).collect();
@@ -100,7 +100,7 @@ pub async fn a_fixed_delay_is_kept<S: QueueSubject>() {
 
 /// Checks that a delayed message never arrives early, and arrives as soon as the machine allows.
 async fn comes_after<S: QueueSubject>(delay: Span, when: impl Fn(Timestamp) -> DeliveryTime) {
-    let bench = Bench::<S>::new().await;
+    let bench = QueueBench::<S>::new().await;
     let mut consumer = bench.consume().await;
     let mut late = Vec::new();
     while late.last().is_none_or(|(late, allowed)| late >= allowed) {
@@ -123,7 +123,7 @@ async fn comes_after<S: QueueSubject>(delay: Span, when: impl Fn(Timestamp) -> D
 }
 
 pub async fn a_message_is_not_delivered_before_its_instant<S: QueueSubject>() {
-    let bench = Bench::<S>::new().await;
+    let bench = QueueBench::<S>::new().await;
     let far = bench.now() + Span::from_secs(100_000);
     bench.queue.send_at(Message::new("far"), DeliveryTime::At(far)).await.expect("sent");
     bench.send(&["now"]).await;
@@ -138,7 +138,7 @@ pub async fn a_message_is_not_delivered_before_its_instant<S: QueueSubject>() {
 }
 
 pub async fn an_instant_that_has_passed_is_now<S: QueueSubject>() {
-    let bench = Bench::<S>::new().await;
+    let bench = QueueBench::<S>::new().await;
     let past = bench.now() - Span::from_secs(5);
     bench.queue.send_at(Message::new("late"), DeliveryTime::At(past)).await.expect("sent");
     let delivery = bench.consume().await.receive_one().await.expect("received");
@@ -147,7 +147,7 @@ pub async fn an_instant_that_has_passed_is_now<S: QueueSubject>() {
 }
 
 pub async fn urgent_messages_go_first_where_the_broker_can<S: QueueSubject>() {
-    let bench = Bench::<S>::new().await;
+    let bench = QueueBench::<S>::new().await;
     for priority in [0, 5, 9, 1] {
         let message = Message::new(format!("{priority}")).with_priority(priority);
         bench.queue.send(message).await.expect("sent");
@@ -167,7 +167,7 @@ pub async fn urgent_messages_go_first_where_the_broker_can<S: QueueSubject>() {
 }
 
 pub async fn depth_counts_what_is_there<S: QueueSubject>() {
-    let bench = Bench::<S>::new().await;
+    let bench = QueueBench::<S>::new().await;
     assert_eq!(bench.queue.depth().await.expect("a depth").ready, 0);
     bench.send(&["a", "b", "c"]).await;
     bench.wait_for_ready(3).await;
@@ -179,7 +179,7 @@ pub async fn depth_counts_what_is_there<S: QueueSubject>() {
 }
 
 pub async fn purging_empties_a_queue<S: QueueSubject>() {
-    let bench = Bench::<S>::new().await;
+    let bench = QueueBench::<S>::new().await;
     bench.send(&["a", "b", "c"]).await;
     bench.wait_for_ready(3).await;
     if let Some(purged) = bench.queue.purge().await.expect("purged") {
@@ -189,7 +189,7 @@ pub async fn purging_empties_a_queue<S: QueueSubject>() {
 }
 
 pub async fn a_missing_queue_is_named<S: QueueSubject>() {
-    let bench = Bench::<S>::new().await;
+    let bench = QueueBench::<S>::new().await;
     let broker = bench.subject.broker();
     let nowhere = QueueName::Live("suite-nowhere".to_owned());
     let missing = Error::NoQueue { queue: "suite-nowhere".to_owned() };

@@ -7,10 +7,10 @@ use sluicegate_core::Span;
 use sluicegate_queue::broker::ConsumeOptions;
 use sluicegate_queue::{DeliveryTime, Error, Message, QueueName};
 
-use super::{Bench, LEASE, QueueSubject, body, open};
+use super::{LEASE, QueueBench, QueueSubject, body, open};
 
 pub async fn what_is_acknowledged_is_gone<S: QueueSubject>() {
-    let bench = Bench::<S>::with_leases_that_end().await;
+    let bench = QueueBench::<S>::with_leases_that_end().await;
     bench.send(&["a"]).await;
     let mut consumer = bench.consume().await;
     consumer.receive_one().await.expect("received").ack().await.expect("acknowledged");
@@ -22,7 +22,7 @@ pub async fn what_is_acknowledged_is_gone<S: QueueSubject>() {
 }
 
 pub async fn a_deferral_is_no_attempt<S: QueueSubject>() {
-    let bench = Bench::<S>::new().await;
+    let bench = QueueBench::<S>::new().await;
     let sent = Message::new("limited").of_kind("k");
     bench.queue.send(sent.clone()).await.expect("sent");
     let mut consumer = bench.consume().await;
@@ -42,7 +42,7 @@ pub async fn a_deferral_is_no_attempt<S: QueueSubject>() {
 }
 
 pub async fn a_retry_is_an_attempt<S: QueueSubject>() {
-    let bench = Bench::<S>::new().await;
+    let bench = QueueBench::<S>::new().await;
     bench.send(&["fails"]).await;
     let mut consumer = bench.consume().await;
     for attempt in 0..3 {
@@ -54,7 +54,7 @@ pub async fn a_retry_is_an_attempt<S: QueueSubject>() {
 }
 
 pub async fn a_message_is_forwarded_whole<S: QueueSubject>() {
-    let bench = Bench::<S>::new().await;
+    let bench = QueueBench::<S>::new().await;
     let other = open(&bench.subject).await;
     let mut sent = Message::new("job").of_kind("k");
     sent.headers.insert("traceparent".to_owned(), "00-1".to_owned());
@@ -72,7 +72,7 @@ pub async fn a_message_is_forwarded_whole<S: QueueSubject>() {
 }
 
 pub async fn a_dropped_delivery_is_requeued<S: QueueSubject>() {
-    let bench = Bench::<S>::new().await;
+    let bench = QueueBench::<S>::new().await;
     bench.send(&["a"]).await;
     let mut consumer = bench.consume().await;
     drop(consumer.receive_one().await.expect("received"));
@@ -82,7 +82,7 @@ pub async fn a_dropped_delivery_is_requeued<S: QueueSubject>() {
 }
 
 pub async fn requeueing_again_and_again_loses_nothing<S: QueueSubject>() {
-    let bench = Bench::<S>::new().await;
+    let bench = QueueBench::<S>::new().await;
     let sent = Message::new("a");
     bench.queue.send(sent.clone()).await.expect("sent");
     let mut consumer = bench.consume().await;
@@ -97,7 +97,7 @@ pub async fn requeueing_again_and_again_loses_nothing<S: QueueSubject>() {
 }
 
 pub async fn a_cancelled_receive_loses_nothing<S: QueueSubject>() {
-    let bench = Bench::<S>::new().await;
+    let bench = QueueBench::<S>::new().await;
     let mut consumer = bench.consume().await;
     for round in 0..20_u64 {
         let sending = bench.send(&["a"]);
@@ -113,7 +113,7 @@ pub async fn a_cancelled_receive_loses_nothing<S: QueueSubject>() {
 }
 
 pub async fn a_lease_that_ends_is_delivered_again<S: QueueSubject>() {
-    let bench = Bench::<S>::with_leases_that_end().await;
+    let bench = QueueBench::<S>::with_leases_that_end().await;
     bench.send(&["a"]).await;
     let mut consumer = bench.consume().await;
     let first = consumer.receive_one().await.expect("received");
@@ -131,7 +131,7 @@ pub async fn a_lease_that_ends_is_delivered_again<S: QueueSubject>() {
 }
 
 pub async fn extending_keeps_a_delivery_from_others<S: QueueSubject>() {
-    let bench = Bench::<S>::new().await;
+    let bench = QueueBench::<S>::new().await;
     bench.send(&["a"]).await;
     let place = QueueName::Live(bench.queue.name().to_owned());
     let terms =
@@ -147,7 +147,7 @@ pub async fn extending_keeps_a_delivery_from_others<S: QueueSubject>() {
 }
 
 pub async fn work_that_takes_longer_than_its_lease_stays_ours<S: QueueSubject>() {
-    let bench = Bench::<S>::with_leases_that_end().await;
+    let bench = QueueBench::<S>::with_leases_that_end().await;
     bench.send(&["long"]).await;
     let mut consumer = bench.consume().await;
     let delivery = consumer.receive_one().await.expect("received");
@@ -166,7 +166,7 @@ pub async fn work_that_takes_longer_than_its_lease_stays_ours<S: QueueSubject>()
 
 pub async fn two_consumers_share_a_queue<S: QueueSubject>() {
     const JOBS: usize = 120;
-    let bench = Bench::<S>::new().await;
+    let bench = QueueBench::<S>::new().await;
     let batch = (0..JOBS).map(|n| (Message::new(format!("{n}")), DeliveryTime::Now)).collect();
     for result in bench.queue.send_batch(batch).await {
         result.expect("sent");
@@ -190,7 +190,7 @@ pub async fn two_consumers_share_a_queue<S: QueueSubject>() {
 }
 
 pub async fn what_went_through_is_counted<S: QueueSubject>() {
-    let bench = Bench::<S>::new().await;
+    let bench = QueueBench::<S>::new().await;
     for _ in 0..3 {
         bench.queue.send(Message::new("{}").of_kind("crawl_org")).await.expect("sent");
     }

@@ -22,14 +22,14 @@ pub(crate) enum Counter {
 /// | log | the score |
 /// | bucket | the time at which it drains, and the amount refunded before it was charged |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mark {
+pub(crate) enum ChargeMark {
     Score(Timestamp),
     Poured(bucket::Pour),
 }
 
 /// The information that a bucket uses when it refunds a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum GiveBack {
+pub(crate) enum RefundMode {
     /// Both later charges and earlier refunds, which is correct.
     Safe,
     /// Not the charges for later times.
@@ -76,15 +76,15 @@ impl Counter {
     }
 
     /// Charges one unit at `at`.
-    pub(crate) fn take(&mut self, at: Timestamp) -> Mark {
+    pub(crate) fn take(&mut self, at: Timestamp) -> ChargeMark {
         match self {
             Self::Log { log, .. } => {
                 log.take(at, 1);
-                Mark::Score(at)
+                ChargeMark::Score(at)
             }
             Self::Bucket { bucket, quota, latest } => {
                 *latest = at.max(*latest);
-                Mark::Poured(bucket.take(*quota, at, 1))
+                ChargeMark::Poured(bucket.take(*quota, at, 1))
             }
         }
     }
@@ -96,16 +96,16 @@ impl Counter {
     /// drain, so nothing is refunded below the latest time. And this unit drains earlier by as much
     /// as was refunded since it was charged. Without the first bound, a cancelled booking makes
     /// room twice when another one stands behind it; without the second, two refunds in a row do.
-    pub(crate) fn give_back(&mut self, mark: Mark, now: Timestamp, how: GiveBack) {
+    pub(crate) fn give_back(&mut self, mark: ChargeMark, now: Timestamp, how: RefundMode) {
         match (self, mark) {
-            (Self::Log { log, .. }, Mark::Score(at)) => log.give_back(at, 1),
-            (Self::Bucket { bucket, quota, latest }, Mark::Poured(mut pour)) => {
+            (Self::Log { log, .. }, ChargeMark::Score(at)) => log.give_back(at, 1),
+            (Self::Bucket { bucket, quota, latest }, ChargeMark::Poured(mut pour)) => {
                 match how {
-                    GiveBack::Safe => {}
-                    GiveBack::ForgetsLater => {
+                    RefundMode::Safe => {}
+                    RefundMode::ForgetsLater => {
                         pour.drained_at_ns += latest.since(now).as_micros() * 1_000;
                     }
-                    GiveBack::ForgetsGivenBack => pour.given_back_ns = u64::MAX,
+                    RefundMode::ForgetsGivenBack => pour.given_back_ns = u64::MAX,
                 }
                 bucket.give_back(*quota, pour, 1, now);
             }
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn a_cancelled_booking_does_not_make_room_beside_the_one_behind_it() {
-        for (how, start) in [(GiveBack::Safe, 220), (GiveBack::ForgetsLater, 120)] {
+        for (how, start) in [(RefundMode::Safe, 220), (RefundMode::ForgetsLater, 120)] {
             let mut counter = Counter::bucket(1, Span::from_millis(100));
             let slack = Span::from_millis(10);
             let first = counter.take(counter.earliest(at(0)) + slack);
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn two_refunds_in_a_row_make_room_once() {
-        for (how, more) in [(GiveBack::Safe, 1), (GiveBack::ForgetsGivenBack, 2)] {
+        for (how, more) in [(RefundMode::Safe, 1), (RefundMode::ForgetsGivenBack, 2)] {
             let mut counter = Counter::bucket(2, Span::from_millis(100));
             let (first, second) = (counter.take(at(0)), counter.take(at(0)));
             counter.give_back(first, at(0), how);

@@ -11,7 +11,7 @@
 //! |---|---|
 //! | [`cross_slot`] | one plan over counters in several slots: reserve and roll back |
 //! | [`booking`] | a start time that is booked, and claimed when the work starts |
-//! | [`given_up`] | a call that timed out: decided by the outage policy and rolled back |
+//! | [`timed_out`] | a call that timed out: decided by the outage policy and rolled back |
 //! | [`lease`] | a concurrency slot that is acquired, renewed and released, or expires |
 //! | [`explore`] | seeds, replay and the trace of a run |
 //!
@@ -25,8 +25,8 @@
 pub mod booking;
 pub mod cross_slot;
 pub mod explore;
-pub mod given_up;
 pub mod lease;
+pub mod timed_out;
 
 mod counter;
 mod network;

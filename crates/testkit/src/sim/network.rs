@@ -27,7 +27,7 @@ pub(crate) struct Network {
 
 impl Network {
     /// Draws a network at random: some lose more, some delay more.
-    pub(crate) fn drawn(rng: &mut Rng, delay_us_max: u64, calm_from_us: u64) -> Self {
+    pub(crate) fn random(rng: &mut Rng, delay_us_max: u64, calm_from_us: u64) -> Self {
         Self {
             delay_us_max,
             slow_per_mille: rng.between(0, 250),

@@ -9,14 +9,14 @@ use super::scheduler::Scheduler;
 
 /// The rates at which processes are suspended and killed, drawn at random per seed.
 #[derive(Clone, Copy)]
-pub(crate) struct Misfortune {
+pub(crate) struct FaultRates {
     stall_per_mille: u64,
     stall_us_max: u64,
     crash_per_mille: u64,
 }
 
-impl Misfortune {
-    pub(crate) fn drawn(rng: &mut Rng, stall_max: Span) -> Self {
+impl FaultRates {
+    pub(crate) fn random(rng: &mut Rng, stall_max: Span) -> Self {
         Self {
             stall_per_mille: rng.between(0, 60),
             stall_us_max: stall_max.as_micros(),
@@ -27,7 +27,7 @@ impl Misfortune {
 
 /// The state of a process when its next event is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum ProcessState {
     /// It handles the event.
     Runs,
     /// It is suspended (SIGSTOP, a long pause of a virtual machine) and handles the event this much
@@ -55,28 +55,28 @@ impl Process {
     ///
     /// The events that wait for a suspended process arrive in any order when it continues: a reply
     /// and its timeout are then both due, and the process may see either first.
-    pub(crate) fn fate<E: Clone + Debug>(
+    pub(crate) fn draw_state<E: Clone + Debug>(
         &mut self,
         sim: &mut Scheduler<E>,
-        misfortune: Misfortune,
-    ) -> Fate {
+        faults: FaultRates,
+    ) -> ProcessState {
         let now_us = sim.now_us();
         if self.down_until_us > now_us {
-            return Fate::Dead;
+            return ProcessState::Dead;
         }
         if sim.stormy() && self.stalled_until_us <= now_us {
-            if sim.rng.chance(misfortune.crash_per_mille) {
-                return Fate::Crashes;
+            if sim.rng.chance(faults.crash_per_mille) {
+                return ProcessState::Crashes;
             }
-            if sim.rng.chance(misfortune.stall_per_mille) {
-                self.stalled_until_us = now_us + sim.rng.between(1_000, misfortune.stall_us_max);
+            if sim.rng.chance(faults.stall_per_mille) {
+                self.stalled_until_us = now_us + sim.rng.between(1_000, faults.stall_us_max);
             }
         }
         if self.stalled_until_us > now_us {
             let jitter_us = sim.rng.between(1, 50);
-            return Fate::Stalls { for_us: self.stalled_until_us - now_us + jitter_us };
+            return ProcessState::Stalls { for_us: self.stalled_until_us - now_us + jitter_us };
         }
-        Fate::Runs
+        ProcessState::Runs
     }
 
     /// Marks the process as down. It comes back without its memory at `until_us`, if ever.

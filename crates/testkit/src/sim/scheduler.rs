@@ -22,7 +22,7 @@ pub(crate) struct Scheduler<E> {
     now_us: u64,
     sequence: u64,
     handled: u64,
-    due: BinaryHeap<Due<E>>,
+    due: BinaryHeap<ScheduledEvent<E>>,
     pub(crate) rng: Rng,
     network: Network,
     trace: Option<Vec<String>>,
@@ -35,7 +35,7 @@ impl<E: Clone + Debug> Scheduler<E> {
     pub(crate) fn new(seed: u64, tracing: Tracing, delay_max: Span, stormy: Span) -> Self {
         let mut rng = Rng::new(seed);
         let calm_from_us = EPOCH_US + stormy.as_micros();
-        let network = Network::drawn(&mut rng, delay_max.as_micros(), calm_from_us);
+        let network = Network::random(&mut rng, delay_max.as_micros(), calm_from_us);
         Self {
             now_us: EPOCH_US,
             sequence: 0,
@@ -75,7 +75,7 @@ impl<E: Clone + Debug> Scheduler<E> {
     pub(crate) fn after(&mut self, delay_us: u64, event: E) {
         let at_us = self.now_us + delay_us;
         let sequence = self.fresh();
-        self.due.push(Due { at_us, sequence, event });
+        self.due.push(ScheduledEvent { at_us, sequence, event });
     }
 
     /// Sends a message over the network, which may lose, delay or repeat it.
@@ -121,12 +121,12 @@ impl<E: Clone + Debug> Scheduler<E> {
     }
 
     /// Counts an occurrence of an event, so that a test can prove that it was explored.
-    pub(crate) fn saw(&mut self, what: &'static str) {
+    pub(crate) fn count(&mut self, what: &'static str) {
         *self.seen.entry(what).or_default() += 1;
     }
 
     /// Records a broken invariant, which ends the run. Only the first one is kept.
-    pub(crate) fn broke(&mut self, finding: Option<String>) {
+    pub(crate) fn report(&mut self, finding: Option<String>) {
         if self.broken.is_none() {
             if let Some(finding) = &finding {
                 self.note(|| format!("BROKEN    {finding}"));
@@ -143,29 +143,29 @@ impl<E: Clone + Debug> Scheduler<E> {
 }
 
 /// An event and its time. The sequence decides between events at the same time.
-struct Due<E> {
+struct ScheduledEvent<E> {
     at_us: u64,
     sequence: u64,
     event: E,
 }
 
-impl<E> Ord for Due<E> {
+impl<E> Ord for ScheduledEvent<E> {
     /// Reversed: the heap returns its greatest first, and the earliest event has to come first.
     fn cmp(&self, other: &Self) -> Ordering {
         (other.at_us, other.sequence).cmp(&(self.at_us, self.sequence))
     }
 }
 
-impl<E> PartialOrd for Due<E> {
+impl<E> PartialOrd for ScheduledEvent<E> {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl<E> PartialEq for Due<E> {
+impl<E> PartialEq for ScheduledEvent<E> {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl<E> Eq for Due<E> {}
+impl<E> Eq for ScheduledEvent<E> {}

@@ -4,13 +4,13 @@ use sluicegate_core::plan::Handle;
 use sluicegate_core::store::{Claim, Error};
 use sluicegate_core::{Decision, Id, Span, Store};
 
-use super::{Ask, Bench, Subject, ask, millis, rule};
+use super::{StoreBench, StoreSubject, TestRequest, ask, millis, rule};
 
 const ME: Id = Id::from_bits(1);
 const OTHER: Id = Id::from_bits(2);
 
-impl<S: Subject> Bench<S> {
-    fn book(&self, ask: &Ask) -> Result<u64, Box<Decision>> {
+impl<S: StoreSubject> StoreBench<S> {
+    fn book(&self, ask: &TestRequest) -> Result<u64, Box<Decision>> {
         let booked = self.with(ask, async |store, plan| store.book(plan).await);
         match booked.expect("an answer") {
             Decision::Allow(allow) => Ok(millis(allow.start)),
@@ -18,15 +18,15 @@ impl<S: Subject> Bench<S> {
         }
     }
 
-    fn claim(&self, ask: &Ask, claimant: Id) -> Result<Claim, Error> {
+    fn claim(&self, ask: &TestRequest, claimant: Id) -> Result<Claim, Error> {
         self.with(ask, async |store, plan| store.claim(plan, claimant).await)
     }
 
-    fn goes(&self, ask: &Ask, claimant: Id) -> bool {
+    fn goes(&self, ask: &TestRequest, claimant: Id) -> bool {
         matches!(self.claim(ask, claimant), Ok(Claim::Go { .. }))
     }
 
-    fn rebooked(&self, ask: &Ask, claimant: Id) -> u64 {
+    fn rebooked(&self, ask: &TestRequest, claimant: Id) -> u64 {
         match self.claim(ask, claimant) {
             Ok(Claim::Rebooked { start, .. }) => millis(start),
             other => panic!("not booked anew: {other:?}"),
@@ -34,8 +34,8 @@ impl<S: Subject> Bench<S> {
     }
 }
 
-pub fn bookings_are_spaced_by_the_limit<S: Subject>() {
-    let mut bench = Bench::<S>::of(&["2/10s"]);
+pub fn bookings_are_spaced_by_the_limit<S: StoreSubject>() {
+    let mut bench = StoreBench::<S>::of(&["2/10s"]);
     bench.at_ms(0);
     let starts: Vec<_> = (1..=6).map(|id| bench.book(&ask(id)).expect("booked")).collect();
     // The slack is 100 ms: a booking that may be used until 100 ms leaves its window at 10,100 ms.
@@ -44,8 +44,8 @@ pub fn bookings_are_spaced_by_the_limit<S: Subject>() {
     assert_eq!(bench.used(&ask(0)), [6]);
 }
 
-pub fn a_booking_makes_an_acquire_wait<S: Subject>() {
-    let mut bench = Bench::<S>::of(&["1/10s"]);
+pub fn a_booking_makes_an_acquire_wait<S: StoreSubject>() {
+    let mut bench = StoreBench::<S>::of(&["1/10s"]);
     bench.at_ms(0);
     assert_eq!(bench.book(&ask(1)), Ok(0));
     assert_eq!(bench.book(&ask(2)), Ok(10_100));
@@ -57,20 +57,20 @@ pub fn a_booking_makes_an_acquire_wait<S: Subject>() {
 }
 
 /// Creates a bench with this limit per user and a gate.
-fn gated<S: Subject>(limit: &str) -> Bench<S> {
-    Bench::new([rule("LIMIT", &[limit]).gated()])
+fn gated<S: StoreSubject>(limit: &str) -> StoreBench<S> {
+    StoreBench::new([rule("LIMIT", &[limit]).gated()])
 }
 
-impl<S: Subject> Bench<S> {
+impl<S: StoreSubject> StoreBench<S> {
     /// Closes the gate for this many milliseconds; returns the time until which it is closed.
-    fn close(&self, ask: &Ask, wait: u64) -> u64 {
+    fn close(&self, ask: &TestRequest, wait: u64) -> u64 {
         let closed =
             self.with(ask, async |store, plan| store.close(plan, Span::from_millis(wait)).await);
         millis(closed.expect("an answer").until)
     }
 }
 
-pub fn nothing_starts_while_a_gate_is_closed<S: Subject>() {
+pub fn nothing_starts_while_a_gate_is_closed<S: StoreSubject>() {
     let mut bench = gated::<S>("2/10s");
     bench.at_ms(0);
     assert!(matches!(bench.acquire(&ask(1)), Decision::Allow(_)));
@@ -85,7 +85,7 @@ pub fn nothing_starts_while_a_gate_is_closed<S: Subject>() {
     assert_eq!(millis(deny.start), 10_000, "the limit counts as before");
 }
 
-pub fn closing_a_gate_only_extends<S: Subject>() {
+pub fn closing_a_gate_only_extends<S: StoreSubject>() {
     let mut bench = gated::<S>("2/10s");
     bench.at_ms(0);
     assert_eq!(bench.close(&ask(0), 5_000), 5_000);
@@ -99,7 +99,7 @@ pub fn closing_a_gate_only_extends<S: Subject>() {
     assert_eq!(bench.used(&ask(0)), [1, 0], "being open is not charged");
 }
 
-pub fn what_is_booked_into_a_closed_gate_is_booked_anew<S: Subject>() {
+pub fn what_is_booked_into_a_closed_gate_is_booked_anew<S: StoreSubject>() {
     let mut bench = gated::<S>("1/10s");
     bench.at_ms(0);
     assert_eq!(bench.book(&ask(1)), Ok(0));
@@ -109,7 +109,7 @@ pub fn what_is_booked_into_a_closed_gate_is_booked_anew<S: Subject>() {
     assert!(bench.goes(&ask(1), ME));
 }
 
-pub fn a_reset_opens_the_gate<S: Subject>() {
+pub fn a_reset_opens_the_gate<S: StoreSubject>() {
     let mut bench = gated::<S>("1/10s");
     bench.at_ms(0);
     bench.close(&ask(0), 3_000);
@@ -118,15 +118,15 @@ pub fn a_reset_opens_the_gate<S: Subject>() {
     assert!(matches!(bench.acquire(&ask(1)), Decision::Allow(_)));
 }
 
-pub fn closing_what_has_no_gate_closes_nothing<S: Subject>() {
-    let mut bench = Bench::<S>::of(&["1/10s"]);
+pub fn closing_what_has_no_gate_closes_nothing<S: StoreSubject>() {
+    let mut bench = StoreBench::<S>::of(&["1/10s"]);
     bench.at_ms(0);
     assert_eq!(bench.close(&ask(0), 3_000), 0);
     assert!(matches!(bench.acquire(&ask(1)), Decision::Allow(_)));
 }
 
-pub fn a_booking_past_the_horizon_is_denied<S: Subject>() {
-    let mut bench = Bench::<S>::of(&["1/50min"]);
+pub fn a_booking_past_the_horizon_is_denied<S: StoreSubject>() {
+    let mut bench = StoreBench::<S>::of(&["1/50min"]);
     bench.at_ms(0);
     assert!(bench.book(&ask(1)).is_ok());
     assert!(bench.book(&ask(2)).is_ok());
@@ -136,8 +136,8 @@ pub fn a_booking_past_the_horizon_is_denied<S: Subject>() {
     assert_eq!(bench.used(&ask(0)), [2]);
 }
 
-pub fn a_claim_on_time_goes<S: Subject>() {
-    let mut bench = Bench::<S>::of(&["1/10s"]);
+pub fn a_claim_on_time_goes<S: StoreSubject>() {
+    let mut bench = StoreBench::<S>::of(&["1/10s"]);
     bench.at_ms(0);
     assert_eq!(bench.claim(&ask(1), ME), Err(Error::Unknown));
     assert!(bench.book(&ask(1)).is_ok());
@@ -153,8 +153,8 @@ pub fn a_claim_on_time_goes<S: Subject>() {
     assert_eq!(bench.used(&ask(0)), [1]);
 }
 
-pub fn a_late_claim_is_booked_anew<S: Subject>() {
-    let mut bench = Bench::<S>::of(&["1/10s"]);
+pub fn a_late_claim_is_booked_anew<S: StoreSubject>() {
+    let mut bench = StoreBench::<S>::of(&["1/10s"]);
     bench.at_ms(0);
     for (id, start) in [(1, 0), (2, 10_100), (3, 20_200)] {
         assert_eq!(bench.book(&ask(id)), Ok(start));
@@ -166,8 +166,8 @@ pub fn a_late_claim_is_booked_anew<S: Subject>() {
     assert!(bench.goes(&ask(2), ME));
 }
 
-pub fn a_second_claimant_is_booked_anew<S: Subject>() {
-    let mut bench = Bench::<S>::of(&["1/10s"]);
+pub fn a_second_claimant_is_booked_anew<S: StoreSubject>() {
+    let mut bench = StoreBench::<S>::of(&["1/10s"]);
     bench.at_ms(0);
     assert_eq!(bench.book(&ask(1)), Ok(0));
     assert!(bench.goes(&ask(1), ME));
@@ -181,8 +181,8 @@ pub fn a_second_claimant_is_booked_anew<S: Subject>() {
     assert_eq!(bench.rebooked(&ask(1), Id::from_bits(3)), 20_200);
 }
 
-pub fn a_claim_that_states_something_else_than_its_booking_is_refused<S: Subject>() {
-    let mut bench = Bench::<S>::of(&["10/10s", "100 tokens/10s"]);
+pub fn a_claim_that_states_something_else_than_its_booking_is_refused<S: StoreSubject>() {
+    let mut bench = StoreBench::<S>::of(&["10/10s", "100 tokens/10s"]);
     bench.at_ms(0);
     let booked = || ask(1).tokens(1);
     assert_eq!(bench.book(&booked()), Ok(0));
@@ -202,8 +202,8 @@ pub fn a_claim_that_states_something_else_than_its_booking_is_refused<S: Subject
     assert_eq!(bench.claim(&booked().by("bob"), OTHER), Err(Error::Differs), "also when claimed");
 }
 
-pub fn a_booking_whose_rules_were_reloaded_is_booked_anew<S: Subject>() {
-    let mut bench = Bench::<S>::of(&["5/10s"]);
+pub fn a_booking_whose_rules_were_reloaded_is_booked_anew<S: StoreSubject>() {
+    let mut bench = StoreBench::<S>::of(&["5/10s"]);
     bench.at_ms(0);
     assert_eq!(bench.book(&ask(1)), Ok(0));
     bench.reload([rule("OTHER", &["1/10s"])]);
@@ -216,8 +216,8 @@ pub fn a_booking_whose_rules_were_reloaded_is_booked_anew<S: Subject>() {
     assert_eq!(bench.used(&ask(0)), [0], "what was booked under the old rule is given back");
 }
 
-pub fn a_booking_goes_under_another_limit_of_its_rule<S: Subject>() {
-    let mut bench = Bench::<S>::of(&["5/10s"]);
+pub fn a_booking_goes_under_another_limit_of_its_rule<S: StoreSubject>() {
+    let mut bench = StoreBench::<S>::of(&["5/10s"]);
     bench.at_ms(0);
     assert_eq!(bench.book(&ask(1)), Ok(0));
     bench.reload([rule("LIMIT", &["7/10s"])]);
@@ -225,13 +225,13 @@ pub fn a_booking_goes_under_another_limit_of_its_rule<S: Subject>() {
     assert_eq!(bench.used(&ask(0)), [1]);
 }
 
-pub fn only_its_claimant_can_take_a_claimed_booking_back<S: Subject>() {
-    let mut bench = Bench::<S>::of(&["1/10s", "2 concurrent"]);
+pub fn only_its_claimant_can_take_a_claimed_booking_back<S: StoreSubject>() {
+    let mut bench = StoreBench::<S>::of(&["1/10s", "2 concurrent"]);
     bench.at_ms(0);
     for id in [1, 2] {
         assert!(bench.book(&ask(id).by(["ann", "bob"][id as usize - 1])).is_ok());
     }
-    let cancel = |bench: &Bench<S>, ask: &Ask, claimant: Option<Id>| {
+    let cancel = |bench: &StoreBench<S>, ask: &TestRequest, claimant: Option<Id>| {
         bench.with(ask, async |store, plan| {
             let handle = Handle { claimant, ..plan.handle() };
             store.cancel(&handle).await
@@ -244,8 +244,8 @@ pub fn only_its_claimant_can_take_a_claimed_booking_back<S: Subject>() {
     assert_eq!(bench.used(&ask(0).by("bob")), [0, 0]);
 }
 
-pub fn who_was_told_to_go_is_remembered_when_a_booking_lapses<S: Subject>() {
-    let mut bench = Bench::<S>::of(&["1/50min"]);
+pub fn who_was_told_to_go_is_remembered_when_a_booking_lapses<S: StoreSubject>() {
+    let mut bench = StoreBench::<S>::of(&["1/50min"]);
     bench.at_ms(0);
     assert!(bench.book(&ask(1)).is_ok() && bench.goes(&ask(1), ME));
     assert!(bench.book(&ask(2)).is_ok());
@@ -256,8 +256,8 @@ pub fn who_was_told_to_go_is_remembered_when_a_booking_lapses<S: Subject>() {
     assert_eq!(bench.claim(&ask(1), ME), Ok(Claim::Spent));
 }
 
-pub fn a_cancelled_booking_makes_room<S: Subject>() {
-    let mut bench = Bench::<S>::of(&["1/10s"]);
+pub fn a_cancelled_booking_makes_room<S: StoreSubject>() {
+    let mut bench = StoreBench::<S>::of(&["1/10s"]);
     bench.at_ms(0);
     assert!(bench.book(&ask(1)).is_ok());
     assert_eq!(bench.book(&ask(2)), Ok(10_100));
@@ -267,13 +267,13 @@ pub fn a_cancelled_booking_makes_room<S: Subject>() {
     assert_eq!(bench.claim(&ask(2), ME), Err(Error::Gone));
 }
 
-pub fn a_booking_takes_its_lease_when_it_is_claimed<S: Subject>() {
-    let mut bench = Bench::<S>::of(&["9/10s", "1 concurrent"]);
+pub fn a_booking_takes_its_lease_when_it_is_claimed<S: StoreSubject>() {
+    let mut bench = StoreBench::<S>::of(&["9/10s", "1 concurrent"]);
     bench.at_ms(0);
     assert_eq!(bench.book(&ask(1)), Ok(0));
     assert_eq!(bench.book(&ask(2)), Ok(0));
     assert_eq!(bench.used(&ask(0)), [2, 0]);
-    let settle = |bench: &Bench<S>, id| {
+    let settle = |bench: &StoreBench<S>, id| {
         bench.with(&ask(id), async |s, plan| s.settle(&plan.handle(), &Default::default()).await)
     };
     assert_eq!(settle(&bench, 1), Err(Error::NotClaimed));
@@ -285,8 +285,8 @@ pub fn a_booking_takes_its_lease_when_it_is_claimed<S: Subject>() {
     assert!(bench.goes(&ask(2), ME), "the booking still stands");
 }
 
-pub fn a_bucket_can_be_booked<S: Subject>() {
-    let mut bench = Bench::<S>::of(&["1/s burst 2"]);
+pub fn a_bucket_can_be_booked<S: StoreSubject>() {
+    let mut bench = StoreBench::<S>::of(&["1/s burst 2"]);
     bench.at_ms(0);
     let starts: Vec<_> = (1..=4).map(|id| bench.book(&ask(id)).expect("booked")).collect();
     // The slack is 10 ms: each charge counts at the end of it.
@@ -294,10 +294,10 @@ pub fn a_bucket_can_be_booked<S: Subject>() {
     assert!(!bench.acquire(&ask(5)).is_allowed());
 }
 
-pub fn a_booking_does_not_reach_into_the_next_calendar_day<S: Subject>() {
+pub fn a_booking_does_not_reach_into_the_next_calendar_day<S: StoreSubject>() {
     // A hundredth of the longest day, 25 hours, is 15 minutes; midnight is 16 hours away.
     let midnight = 16 * 3_600_000;
-    let mut bench = Bench::<S>::of(&["1/calendar day"]);
+    let mut bench = StoreBench::<S>::of(&["1/calendar day"]);
     bench.at_ms(midnight - 900_000);
     assert_eq!(bench.book(&ask(1)), Ok(midnight));
     bench.at_ms(midnight - 900_000);

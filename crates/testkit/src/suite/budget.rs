@@ -15,9 +15,9 @@ use sluicegate_core::ruleset::{Ruleset, Settings};
 use sluicegate_core::store::Error;
 use sluicegate_core::{Decision, Money, Store};
 
-use super::{Ask, Bench, EPOCH, Subject, ask, rule};
+use super::{EPOCH, StoreBench, StoreSubject, TestRequest, ask, rule};
 
-fn runner<S: Subject>() -> TestRunner {
+fn runner<S: StoreSubject>() -> TestRunner {
     let cases = if crate::long() { S::CASES * 50 } else { S::CASES };
     let failure_persistence = Some(Box::new(FileFailurePersistence::Off) as _);
     TestRunner::new(Config { cases, failure_persistence, ..Config::default() })
@@ -25,7 +25,7 @@ fn runner<S: Subject>() -> TestRunner {
 
 /// An operation on one of the reservations.
 #[derive(Clone, Copy, Debug)]
-enum Step {
+enum BudgetStep {
     Reserve { nanos: u64, hold_s: u64 },
     Settle { which: usize, nanos: u64 },
     Cancel { which: usize },
@@ -34,25 +34,25 @@ enum Step {
 
 /// The state of a reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ReservationState {
     Held,
     Settled(u64),
     Cancelled,
 }
 
-struct Reserved {
-    ask: Ask,
+struct BudgetReservation {
+    ask: TestRequest,
     nanos: u64,
     until_s: u64,
-    state: State,
+    state: ReservationState,
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn steps() -> impl Strategy<Value = Vec<BudgetStep>> {
     let step = prop_oneof![
-        4 => (0..1_000u64, 1..40u64).prop_map(|(nanos, hold_s)| Step::Reserve { nanos, hold_s }),
-        4 => (0..64usize, 0..2_000u64).prop_map(|(which, nanos)| Step::Settle { which, nanos }),
-        1 => (0..64usize).prop_map(|which| Step::Cancel { which }),
-        3 => (0..20u64).prop_map(|seconds| Step::Wait { seconds }),
+        4 => (0..1_000u64, 1..40u64).prop_map(|(nanos, hold_s)| BudgetStep::Reserve { nanos, hold_s }),
+        4 => (0..64usize, 0..2_000u64).prop_map(|(which, nanos)| BudgetStep::Settle { which, nanos }),
+        1 => (0..64usize).prop_map(|which| BudgetStep::Cancel { which }),
+        3 => (0..20u64).prop_map(|seconds| BudgetStep::Wait { seconds }),
     ];
     proptest::collection::vec(step, 1..60)
 }
@@ -62,57 +62,57 @@ fn dollars(nanos: u64) -> Option<Money> {
 }
 
 /// Checks at every step that a budget shows Σ settled + Σ held + Σ expired.
-pub fn what_is_charged_is_settled_held_or_expired<S: Subject>() {
-    let run = |steps: Vec<Step>| {
+pub fn what_is_charged_is_settled_held_or_expired<S: StoreSubject>() {
+    let run = |steps: Vec<BudgetStep>| {
         let refund = Rule { on_expiry: OnExpiry::Refund, ..rule("REFUND", &["9000 USD/7d"]) };
-        let mut bench = Bench::<S>::new([rule("KEEP", &["9000 USD/7d"]), refund]);
-        let (mut now_s, mut all) = (0, Vec::<Reserved>::new());
+        let mut bench = StoreBench::<S>::new([rule("KEEP", &["9000 USD/7d"]), refund]);
+        let (mut now_s, mut all) = (0, Vec::<BudgetReservation>::new());
         bench.at_ms(0);
         for step in steps {
             match step {
-                Step::Wait { seconds } => {
+                BudgetStep::Wait { seconds } => {
                     now_s += seconds;
                     bench.at_ms(now_s * 1_000);
                 }
-                Step::Reserve { nanos, hold_s } => {
+                BudgetStep::Reserve { nanos, hold_s } => {
                     let mut ask = ask(all.len() as u128 + 1).hold(hold_s);
                     ask.cost.money = dollars(nanos);
                     assert!(bench.acquire(&ask).is_allowed());
-                    let (until_s, state) = (now_s + hold_s, State::Held);
-                    all.push(Reserved { ask, nanos, until_s, state });
+                    let (until_s, state) = (now_s + hold_s, ReservationState::Held);
+                    all.push(BudgetReservation { ask, nanos, until_s, state });
                 }
-                Step::Settle { which, nanos } => {
+                BudgetStep::Settle { which, nanos } => {
                     let Some(of) = pick(&mut all, which) else { continue };
                     let cost = Cost { money: dollars(nanos), ..Cost::default() };
                     let settled = bench.with(&of.ask, async |store, plan| {
                         store.settle(&plan.handle(), &cost).await.map(|ended| ended.replayed)
                     });
                     let expected = match of.state {
-                        State::Held => Ok(false),
-                        State::Settled(before) if before == nanos => Ok(true),
-                        State::Settled(_) => Err(Error::Conflict),
-                        State::Cancelled => Err(Error::Gone),
+                        ReservationState::Held => Ok(false),
+                        ReservationState::Settled(before) if before == nanos => Ok(true),
+                        ReservationState::Settled(_) => Err(Error::Conflict),
+                        ReservationState::Cancelled => Err(Error::Gone),
                     };
                     assert_eq!(settled, expected);
                     if settled == Ok(false) {
-                        of.state = State::Settled(nanos);
+                        of.state = ReservationState::Settled(nanos);
                     }
                 }
-                Step::Cancel { which } => {
+                BudgetStep::Cancel { which } => {
                     let Some(of) = pick(&mut all, which) else { continue };
                     let cancelled = bench.with(&of.ask, async |store, plan| {
                         store.cancel(&plan.handle()).await.map(|ended| ended.replayed)
                     });
                     if cancelled == Ok(false) {
-                        of.state = State::Cancelled;
+                        of.state = ReservationState::Cancelled;
                     }
                 }
             }
-            let charged = |of: &Reserved, expired: u64| match of.state {
-                State::Settled(nanos) => nanos,
-                State::Cancelled => 0,
-                State::Held if of.until_s <= now_s => expired,
-                State::Held => of.nanos,
+            let charged = |of: &BudgetReservation, expired: u64| match of.state {
+                ReservationState::Settled(nanos) => nanos,
+                ReservationState::Cancelled => 0,
+                ReservationState::Held if of.until_s <= now_s => expired,
+                ReservationState::Held => of.nanos,
             };
             let kept: u64 = all.iter().map(|of| charged(of, of.nanos)).sum();
             let refunded: u64 = all.iter().map(|of| charged(of, 0)).sum();
@@ -123,14 +123,14 @@ pub fn what_is_charged_is_settled_held_or_expired<S: Subject>() {
     runner::<S>().run(&steps(), run).unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-fn pick(all: &mut [Reserved], which: usize) -> Option<&mut Reserved> {
+fn pick(all: &mut [BudgetReservation], which: usize) -> Option<&mut BudgetReservation> {
     let count = all.len();
     all.get_mut(which % count.max(1))
 }
 
 /// Existing usage, and a request that may not fit.
 #[derive(Clone, Debug)]
-struct Asked {
+struct ForecastCase {
     before: Vec<(u64, u64)>,
     input: u64,
     output: u64,
@@ -138,18 +138,24 @@ struct Asked {
     prices: [u64; 3],
 }
 
-fn asked() -> impl Strategy<Value = Asked> {
+fn asked() -> impl Strategy<Value = ForecastCase> {
     let before = proptest::collection::vec((0..3_000u64, 0..3_000u64), 0..6);
     let prices = prop::array::uniform3(0..40u64);
     (before, 0..9_000u64, 0..60_000u64, 1..5u64, prices).prop_map(
-        |(before, input, output, choices, prices)| Asked { before, input, output, choices, prices },
+        |(before, input, output, choices, prices)| ForecastCase {
+            before,
+            input,
+            output,
+            choices,
+            prices,
+        },
     )
 }
 
 /// Checks that the longest response that a denial names is admitted, and one token more is not.
-pub fn a_forecast_is_admitted_and_one_token_more_is_not<S: Subject>() {
+pub fn a_forecast_is_admitted_and_one_token_more_is_not<S: StoreSubject>() {
     let forecasts = Cell::new(0);
-    let run = |asked: Asked| {
+    let run = |asked: ForecastCase| {
         let [input, output, reasoning] =
             asked.prices.map(|dollars| format!("{dollars} USD/1M").parse().expect("a price"));
         let rates = Rates { reasoning, ..Rates::new(input, output) };
@@ -161,7 +167,7 @@ pub fn a_forecast_is_admitted_and_one_token_more_is_not<S: Subject>() {
             Group::new("c", [rule("SENT", &["5/min", "12000 input_tokens/h"])]),
         ];
         let rules = Ruleset::new(groups, settings).expect("rules");
-        let mut bench = Bench::<S> { subject: S::fresh(), rules, now: EPOCH };
+        let mut bench = StoreBench::<S> { subject: S::fresh(), rules, now: EPOCH };
         bench.at_ms(0);
         let query = |id: u128, input: u64, output: u64| {
             let mut query = ask(id).query();
@@ -197,7 +203,7 @@ pub fn a_forecast_is_admitted_and_one_token_more_is_not<S: Subject>() {
     assert!(forecasts.get() > 0, "no denial had room for a shorter answer");
 }
 
-impl<S: Subject> Bench<S> {
+impl<S: StoreSubject> StoreBench<S> {
     /// Acquires; returns the decision and the forecast of what would fit.
     fn decides(&self, query: &Query<'_>) -> (Decision, Option<Forecast>) {
         let plan = self.rules.plan(query, self.now).expect("it can be planned");

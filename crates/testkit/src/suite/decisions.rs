@@ -6,9 +6,9 @@ use sluicegate_core::store::Error;
 use sluicegate_core::{Decision, Span, Store};
 
 use super::script::check;
-use super::{Ask, Bench, Subject, ask, millis, rule, rules};
+use super::{StoreBench, StoreSubject, TestRequest, ask, millis, rule, rules};
 
-pub fn limits_decide_as_they_are_written<S: Subject>() {
+pub fn limits_decide_as_they_are_written<S: StoreSubject>() {
     check::<S>(&["3/10s"], "0ms×4 → AAAD(10000ms)  9999ms → D(10000ms)  10000ms×4 → AAAD(20000ms)");
     check::<S>(
         &["2/10s"],
@@ -25,7 +25,7 @@ pub fn limits_decide_as_they_are_written<S: Subject>() {
     check::<S>(&["3 concurrent"], "0ms×4 → AAAD(30000ms)  30000ms → A");
 }
 
-pub fn all_windows_of_a_rule_must_pass<S: Subject>() {
+pub fn all_windows_of_a_rule_must_pass<S: StoreSubject>() {
     check::<S>(
         &["2/s", "3/10s"],
         "0ms×3 → AAD(1000ms)  1000ms×2 → AD(10000ms)  10000ms×3 → AAD(11000ms)",
@@ -36,9 +36,9 @@ pub fn all_windows_of_a_rule_must_pass<S: Subject>() {
     );
 }
 
-pub fn a_denial_leaves_every_other_scope_untouched<S: Subject>() {
+pub fn a_denial_leaves_every_other_scope_untouched<S: StoreSubject>() {
     let all = |name: &str, limit: &str| Rule { per: Vec::new(), ..rule(name, &[limit]) };
-    let mut bench = Bench::<S>::new([
+    let mut bench = StoreBench::<S>::new([
         rule("USER", &["5/h"]),
         all("TENANT", "2/h"),
         rule("TOKENS", &["90 tokens/h"]),
@@ -58,8 +58,8 @@ pub fn a_denial_leaves_every_other_scope_untouched<S: Subject>() {
     assert_eq!(before, [2, 2, 20, 2, 2]);
 }
 
-pub fn the_earliest_start_is_true<S: Subject>() {
-    let mut bench = Bench::<S>::new([rule("A", &["2/10s"]), rule("B", &["3/min windowed"])]);
+pub fn the_earliest_start_is_true<S: StoreSubject>() {
+    let mut bench = StoreBench::<S>::new([rule("A", &["2/10s"]), rule("B", &["3/min windowed"])]);
     let mut id = 0;
     let mut at = 0;
     for _ in 0..30 {
@@ -79,8 +79,8 @@ pub fn the_earliest_start_is_true<S: Subject>() {
     }
 }
 
-pub fn users_do_not_share_a_counter<S: Subject>() {
-    let mut bench = Bench::<S>::of(&["2/h"]);
+pub fn users_do_not_share_a_counter<S: StoreSubject>() {
+    let mut bench = StoreBench::<S>::of(&["2/h"]);
     bench.at_ms(0);
     let users = ["ann", "bob", "a:b", "a%3Ab", "é", "{x}"];
     for (n, user) in (0..).zip(users) {
@@ -88,9 +88,9 @@ pub fn users_do_not_share_a_counter<S: Subject>() {
     }
 }
 
-pub fn what_can_never_fit_is_told_apart<S: Subject>() {
+pub fn what_can_never_fit_is_told_apart<S: StoreSubject>() {
     let mut bench =
-        Bench::<S>::new([rule("A", &["9/h"]), rule("B", &["5/s burst 3", "100 tokens/h"])]);
+        StoreBench::<S>::new([rule("A", &["9/h"]), rule("B", &["5/s burst 3", "100 tokens/h"])]);
     bench.at_ms(0);
     let Decision::Never(never) = bench.acquire(&ask(1).requests(4)) else {
         panic!("four never fit into a bucket of three");
@@ -103,8 +103,8 @@ pub fn what_can_never_fit_is_told_apart<S: Subject>() {
     assert_eq!(bench.used(&ask(0)), [0, 0, 0]);
 }
 
-pub fn several_requests_at_once_count_as_many<S: Subject>() {
-    let mut bench = Bench::<S>::of(&["10/10s"]);
+pub fn several_requests_at_once_count_as_many<S: StoreSubject>() {
+    let mut bench = StoreBench::<S>::of(&["10/10s"]);
     bench.at_ms(0);
     assert!(bench.acquire(&ask(1).requests(4)).is_allowed());
     bench.at_ms(1_000);
@@ -115,8 +115,8 @@ pub fn several_requests_at_once_count_as_many<S: Subject>() {
     assert_eq!(bench.used(&ask(0)), [10]);
 }
 
-pub fn tokens_and_requests_are_charged_together<S: Subject>() {
-    let mut bench = Bench::<S>::of(&["10/min", "100 tokens/min", "0.01 USD/day"]);
+pub fn tokens_and_requests_are_charged_together<S: StoreSubject>() {
+    let mut bench = StoreBench::<S>::of(&["10/min", "100 tokens/min", "0.01 USD/day"]);
     bench.at_ms(0);
     let mut request = ask(1).tokens(60);
     request.cost.output_tokens = Some(30);
@@ -127,7 +127,7 @@ pub fn tokens_and_requests_are_charged_together<S: Subject>() {
     assert!(bench.acquire(&ask(3).tokens(10)).is_allowed());
 }
 
-pub fn calendar_windows_start_again_at_their_boundary<S: Subject>() {
+pub fn calendar_windows_start_again_at_their_boundary<S: StoreSubject>() {
     // The tests start at 2027-01-15 08:00 UTC; midnight is 16 hours away, in Berlin 15.
     check::<S>(
         &["2/calendar day"],
@@ -136,8 +136,8 @@ pub fn calendar_windows_start_again_at_their_boundary<S: Subject>() {
     check::<S>(&["1/calendar day Europe/Berlin"], "0ms×2 → AD(54000000ms)  54000000ms → A");
 }
 
-pub fn a_node_whose_clock_is_a_day_off_is_told_so<S: Subject>() {
-    let mut bench = Bench::<S>::of(&["2/calendar day"]);
+pub fn a_node_whose_clock_is_a_day_off_is_told_so<S: StoreSubject>() {
+    let mut bench = StoreBench::<S>::of(&["2/calendar day"]);
     let day = 86_400_000;
     for (node, store) in [(0, 3 * day), (3 * day, 0)] {
         bench.at_ms(node.max(store));
@@ -149,9 +149,9 @@ pub fn a_node_whose_clock_is_a_day_off_is_told_so<S: Subject>() {
     }
 }
 
-pub fn a_shadow_rule_counts_but_never_denies<S: Subject>() {
+pub fn a_shadow_rule_counts_but_never_denies<S: StoreSubject>() {
     let shadow = Rule { shadow: true, ..rule("SHADOW", &["2/h"]) };
-    let mut bench = Bench::<S>::new([shadow, rule("REAL", &["4/h"])]);
+    let mut bench = StoreBench::<S>::new([shadow, rule("REAL", &["4/h"])]);
     bench.at_ms(0);
     let shadowed: Vec<_> = (1..=5)
         .map(|id| match bench.acquire(&ask(id)) {
@@ -163,8 +163,8 @@ pub fn a_shadow_rule_counts_but_never_denies<S: Subject>() {
     assert_eq!(bench.used(&ask(0)), [2, 4]);
 }
 
-pub fn a_ban_admits_nothing_and_a_shadow_ban_everything<S: Subject>() {
-    let mut bench = Bench::<S>::new([rule("USER", &["5/h"]), rule("BANNED", &["0"])]);
+pub fn a_ban_admits_nothing_and_a_shadow_ban_everything<S: StoreSubject>() {
+    let mut bench = StoreBench::<S>::new([rule("USER", &["5/h"]), rule("BANNED", &["0"])]);
     bench.at_ms(0);
     for id in 1..=3 {
         let Decision::Never(never) = bench.acquire(&ask(id)) else { panic!("it is banned") };
@@ -173,7 +173,7 @@ pub fn a_ban_admits_nothing_and_a_shadow_ban_everything<S: Subject>() {
     assert_eq!(bench.used(&ask(0)), [0, 0]);
 
     let shadow = Rule { shadow: true, ..rule("BANNED", &["0"]) };
-    let mut bench = Bench::<S>::new([rule("USER", &["5/h"]), shadow]);
+    let mut bench = StoreBench::<S>::new([rule("USER", &["5/h"]), shadow]);
     bench.at_ms(0);
     for id in 1..=3 {
         let Decision::Allow(allow) = bench.acquire(&ask(id)) else {
@@ -184,8 +184,8 @@ pub fn a_ban_admits_nothing_and_a_shadow_ban_everything<S: Subject>() {
     assert_eq!(bench.used(&ask(0))[0], 3);
 }
 
-pub fn peeking_and_reading_usage_consume_nothing<S: Subject>() {
-    let mut bench = Bench::<S>::of(&["2/h", "50 tokens/h", "2 concurrent"]);
+pub fn peeking_and_reading_usage_consume_nothing<S: StoreSubject>() {
+    let mut bench = StoreBench::<S>::of(&["2/h", "50 tokens/h", "2 concurrent"]);
     bench.at_ms(0);
     assert!(bench.acquire(&ask(1).tokens(20)).is_allowed());
     for id in 2..30 {
@@ -198,8 +198,8 @@ pub fn peeking_and_reading_usage_consume_nothing<S: Subject>() {
     assert!(bench.acquire(&ask(31).tokens(30)).is_allowed());
 }
 
-pub fn a_reset_forgets_usage<S: Subject>() {
-    let mut bench = Bench::<S>::of(&["2/h", "50 tokens/h", "5/min burst 5", "2 concurrent"]);
+pub fn a_reset_forgets_usage<S: StoreSubject>() {
+    let mut bench = StoreBench::<S>::of(&["2/h", "50 tokens/h", "5/min burst 5", "2 concurrent"]);
     bench.at_ms(0);
     assert_eq!(bench.admitted((1..=2).map(|id| ask(id).tokens(20))), 2);
     assert!(bench.acquire(&ask(5).by("bob")).is_allowed());
@@ -210,14 +210,14 @@ pub fn a_reset_forgets_usage<S: Subject>() {
     assert_eq!(bench.admitted((11..=13).map(ask)), 2);
 }
 
-pub fn usage_carries_over_when_a_limit_changes_its_shape<S: Subject>() {
+pub fn usage_carries_over_when_a_limit_changes_its_shape<S: StoreSubject>() {
     const SHAPES: [&str; 3] = ["20/h", "20/h windowed", "20/h burst 20"];
     let pairs = SHAPES.iter().flat_map(|from| SHAPES.iter().map(move |to| (*from, *to)));
     for (from, to) in pairs.filter(|(from, to)| from != to) {
         for literal in [false, true] {
             let key = literal.then(|| "sg:tests:<user>".to_owned());
             let shaped = |limit| Rule { key: key.clone(), ..rule("LIMIT", &[limit]) };
-            let mut bench = Bench::<S>::new([shaped(from)]);
+            let mut bench = StoreBench::<S>::new([shaped(from)]);
             bench.at_ms(0);
             assert_eq!(bench.admitted((0..15).map(ask)), 15);
             bench.reload([shaped(to)]);
@@ -236,9 +236,9 @@ pub fn usage_carries_over_when_a_limit_changes_its_shape<S: Subject>() {
     }
 }
 
-pub fn a_changed_amount_applies_at_once_to_usage_that_carries_over<S: Subject>() {
+pub fn a_changed_amount_applies_at_once_to_usage_that_carries_over<S: StoreSubject>() {
     for (limit, more) in [("30/h windowed", 15), ("17/h windowed", 2), ("10/h windowed", 0)] {
-        let mut bench = Bench::<S>::of(&["5/s", "20/h"]);
+        let mut bench = StoreBench::<S>::of(&["5/s", "20/h"]);
         for second in 0..3 {
             bench.at_ms(second * 1_000);
             assert_eq!(bench.admitted((0..5).map(|id| ask(u128::from(second) * 10 + id))), 5);
@@ -254,8 +254,8 @@ pub fn a_changed_amount_applies_at_once_to_usage_that_carries_over<S: Subject>()
     }
 }
 
-pub fn what_is_settled_after_a_change_of_shape_counts_in_both_counters<S: Subject>() {
-    let mut bench = Bench::<S>::of(&["100 tokens/h"]);
+pub fn what_is_settled_after_a_change_of_shape_counts_in_both_counters<S: StoreSubject>() {
+    let mut bench = StoreBench::<S>::of(&["100 tokens/h"]);
     bench.at_ms(0);
     assert!(bench.acquire(&ask(1).tokens(40)).is_allowed());
     bench.reload([rule("LIMIT", &["100 tokens/h burst 100"])]);
@@ -271,14 +271,14 @@ pub fn what_is_settled_after_a_change_of_shape_counts_in_both_counters<S: Subjec
     assert!(bench.acquire(&ask(4).tokens(50)).is_allowed());
 }
 
-pub fn a_refund_gives_back_the_oldest_and_never_more_than_there_is<S: Subject>() {
+pub fn a_refund_gives_back_the_oldest_and_never_more_than_there_is<S: StoreSubject>() {
     let limits = ["9/min", "90 tokens/min", "90 tokens/h burst 90", "90 tokens/calendar day"];
-    let mut bench = Bench::<S>::of(&limits);
+    let mut bench = StoreBench::<S>::of(&limits);
     for (second, id) in [(0, 1), (10, 2), (20, 3)] {
         bench.at_ms(second * 1_000);
         assert!(bench.acquire(&ask(id).requests(2).tokens(30)).is_allowed());
     }
-    let refund = |bench: &Bench<S>, ask: &Ask| {
+    let refund = |bench: &StoreBench<S>, ask: &TestRequest| {
         let usage = bench.with(ask, async |store, plan| store.refund(plan).await).expect("refund");
         usage
             .readings
@@ -297,8 +297,8 @@ pub fn a_refund_gives_back_the_oldest_and_never_more_than_there_is<S: Subject>()
     assert!(bench.acquire(&ask(7).requests(9).tokens(90)).is_allowed());
 }
 
-pub fn what_was_refunded_is_not_given_back_again<S: Subject>() {
-    let mut bench = Bench::<S>::of(&["9/min", "90 tokens/min", "90 tokens/h burst 90"]);
+pub fn what_was_refunded_is_not_given_back_again<S: StoreSubject>() {
+    let mut bench = StoreBench::<S>::of(&["9/min", "90 tokens/min", "90 tokens/h burst 90"]);
     bench.at_ms(0);
     assert_eq!(bench.admitted([ask(1).requests(2).tokens(20).named()]), 1);
     bench.at_ms(1_000);
@@ -313,8 +313,8 @@ pub fn what_was_refunded_is_not_given_back_again<S: Subject>() {
     assert_eq!(bench.used(&ask(0))[..2], [3, 30], "that was the first one's already");
 }
 
-pub fn a_denial_says_what_would_fit<S: Subject>() {
-    let mut bench = Bench::<S>::of(&["9/h", "100 tokens/h", "60 tokens/min"]);
+pub fn a_denial_says_what_would_fit<S: StoreSubject>() {
+    let mut bench = StoreBench::<S>::of(&["9/h", "100 tokens/h", "60 tokens/min"]);
     bench.at_ms(0);
     assert!(bench.acquire(&ask(1).tokens(50)).is_allowed());
     let fits = bench.with(&ask(2).tokens(51), async |store, plan| {
@@ -325,13 +325,13 @@ pub fn a_denial_says_what_would_fit<S: Subject>() {
     assert_eq!(fits, [Some(10), Some(8), None]);
 }
 
-pub fn an_empty_plan_is_allowed<S: Subject>() {
-    let bench = Bench::<S>::new([rule("OTHER", &["1/h"]).per(&["tenant"])]);
+pub fn an_empty_plan_is_allowed<S: StoreSubject>() {
+    let bench = StoreBench::<S>::new([rule("OTHER", &["1/h"]).per(&["tenant"])]);
     assert_eq!(bench.admitted((1..=5).map(ask)), 5);
 }
 
-pub fn usage_is_kept_when_a_limit_changes<S: Subject>() {
-    let mut bench = Bench::<S>::of(&["5/h"]);
+pub fn usage_is_kept_when_a_limit_changes<S: StoreSubject>() {
+    let mut bench = StoreBench::<S>::of(&["5/h"]);
     bench.at_ms(0);
     assert_eq!(bench.admitted((1..=4).map(ask)), 4);
     bench.rules = rules([rule("LIMIT", &["6/h", "9/10s"])]);

@@ -1,7 +1,7 @@
 //! The test suite that every store has to pass.
 //!
-//! [`store_suite!`](crate::store_suite) makes a test of each function here for a [`Subject`]. No
-//! test sleeps: the subject's clock is set.
+//! [`store_suite!`](crate::store_suite) makes a test of each function here for a [`StoreSubject`].
+//! No test sleeps: the subject's clock is set.
 
 #[allow(missing_docs, reason = "the name of each test is its sentence")]
 pub mod booking;
@@ -24,7 +24,7 @@ use sluicegate_core::ruleset::{Ruleset, Settings};
 use sluicegate_core::{Decision, Id, Limit, Plan, Span, Store, Timestamp};
 
 /// A store under test, with its clock.
-pub trait Subject {
+pub trait StoreSubject {
     /// Type of the store.
     type Store: Store;
 
@@ -48,7 +48,7 @@ pub trait Subject {
 pub const EPOCH: Timestamp = Timestamp::from_secs(1_800_000_000);
 
 /// A store, its rules and the current time.
-pub(crate) struct Bench<S> {
+pub(crate) struct StoreBench<S> {
     subject: S,
     rules: Ruleset,
     now: Timestamp,
@@ -56,7 +56,7 @@ pub(crate) struct Bench<S> {
 
 /// A request that a test makes.
 #[derive(Clone, Debug)]
-pub(crate) struct Ask {
+pub(crate) struct TestRequest {
     id: RequestId,
     who: Vec<(&'static str, &'static str)>,
     cost: Cost,
@@ -64,12 +64,12 @@ pub(crate) struct Ask {
 }
 
 /// Returns a request under an id that the service made.
-pub(crate) fn ask(id: u128) -> Ask {
+pub(crate) fn ask(id: u128) -> TestRequest {
     let id = RequestId::ours(Id::from_bits(id));
-    Ask { id, who: vec![("user", "ann")], cost: Cost::default(), hold: None }
+    TestRequest { id, who: vec![("user", "ann")], cost: Cost::default(), hold: None }
 }
 
-impl Ask {
+impl TestRequest {
     pub(crate) fn by(mut self, user: &'static str) -> Self {
         self.who = vec![("user", user)];
         self
@@ -128,7 +128,7 @@ pub(crate) fn rule(name: &str, limits: &[&str]) -> Rule {
     Rule::new(name, limits).per(&["user"])
 }
 
-impl<S: Subject> Bench<S> {
+impl<S: StoreSubject> StoreBench<S> {
     pub(crate) fn new(all: impl IntoIterator<Item = Rule>) -> Self {
         Self { subject: S::fresh(), rules: rules(all), now: EPOCH }
     }
@@ -151,24 +151,28 @@ impl<S: Subject> Bench<S> {
     }
 
     /// Runs an operation of the store on the plan of a request.
-    pub(crate) fn with<T>(&self, ask: &Ask, run: impl AsyncFnOnce(&S::Store, &Plan<'_>) -> T) -> T {
+    pub(crate) fn with<T>(
+        &self,
+        ask: &TestRequest,
+        run: impl AsyncFnOnce(&S::Store, &Plan<'_>) -> T,
+    ) -> T {
         let query = ask.query();
         let plan = self.rules.plan(&query, self.now).expect("requests of tests can be planned");
         self.subject.run(run(self.subject.store(), &plan))
     }
 
-    pub(crate) fn acquire(&self, ask: &Ask) -> Decision {
+    pub(crate) fn acquire(&self, ask: &TestRequest) -> Decision {
         let result = self.with(ask, async |store, plan| store.acquire(plan).await);
         result.unwrap_or_else(|error| panic!("{ask:?}: {error}"))
     }
 
     /// Acquires these requests in order, and returns the number of admitted ones.
-    pub(crate) fn admitted(&self, asks: impl IntoIterator<Item = Ask>) -> usize {
+    pub(crate) fn admitted(&self, asks: impl IntoIterator<Item = TestRequest>) -> usize {
         asks.into_iter().filter(|ask| self.acquire(ask).is_allowed()).count()
     }
 
     /// Returns the usage that each limit shows.
-    pub(crate) fn used(&self, ask: &Ask) -> Vec<u64> {
+    pub(crate) fn used(&self, ask: &TestRequest) -> Vec<u64> {
         let usage = self.with(ask, async |store, plan| store.usage(plan).await);
         usage.expect("usage").readings.iter().map(|reading| reading.used).collect()
     }
@@ -179,7 +183,7 @@ pub(crate) fn millis(at: Timestamp) -> u64 {
     at.since(EPOCH).as_micros() / 1_000
 }
 
-/// Makes a test of every function of the suite, for one [`Subject`].
+/// Makes a test of every function of the suite, for one [`StoreSubject`].
 #[macro_export]
 macro_rules! store_suite {
     ($subject:ty) => {

@@ -8,7 +8,7 @@ use sluicegate_core::query::{Cost, RequestId};
 use sluicegate_core::rule::{Mode, OnExpiry, Rule};
 use sluicegate_core::{Id, Money, Plan, Ruleset, Span, Store, Timestamp};
 
-use super::{Ask, EPOCH, Subject, rule, rules};
+use super::{EPOCH, StoreSubject, TestRequest, rule, rules};
 
 /// Returns rules of every kind. Each counts by its own dimension, so that the dimensions of a
 /// request select the rules that apply.
@@ -41,18 +41,18 @@ const DIMENSIONS: [&str; 9] =
 #[derive(Clone, Debug)]
 enum Operation {
     Advance(u64),
-    Acquire(u8, Ask),
-    Peek(Ask),
-    Book(u8, Ask),
-    Claim(u8, u8, Option<Ask>),
+    Acquire(u8, TestRequest),
+    Peek(TestRequest),
+    Book(u8, TestRequest),
+    Claim(u8, u8, Option<TestRequest>),
     Cancel(u8, Option<u8>),
     Settle(u8, Cost),
     Release(u8),
     Renew(u8),
-    Refund(Ask),
-    Close(Ask, u64),
-    Reset(Ask),
-    Usage(Ask),
+    Refund(TestRequest),
+    Close(TestRequest, u64),
+    Reset(TestRequest),
+    Usage(TestRequest),
 }
 
 fn cost() -> impl Strategy<Value = Cost> {
@@ -69,14 +69,14 @@ fn cost() -> impl Strategy<Value = Cost> {
     )
 }
 
-fn asks() -> impl Strategy<Value = Ask> {
+fn asks() -> impl Strategy<Value = TestRequest> {
     let who = proptest::collection::vec(
         prop_oneof![3 => Just(None), 2 => Just(Some("x")), 1 => Just(Some("y"))],
         DIMENSIONS.len(),
     );
     let keep = prop_oneof![Just(None), (1..90u64).prop_map(|s| Some(Span::from_secs(s)))];
     let hold = prop_oneof![Just(None), (1..30u64).prop_map(|s| Some(Span::from_secs(s)))];
-    (who, cost(), keep, hold).prop_map(|(who, cost, keep, hold)| Ask {
+    (who, cost(), keep, hold).prop_map(|(who, cost, keep, hold)| TestRequest {
         id: RequestId { id: Id::from_bits(0), keep },
         who: DIMENSIONS.into_iter().zip(who).filter_map(|(d, v)| Some((d, v?))).collect(),
         cost,
@@ -114,7 +114,7 @@ fn operations() -> impl Strategy<Value = Vec<Operation>> {
 }
 
 /// Checks that the store and the model return the same results for the same operations.
-pub fn random_operations_agree_with_the_model<S: Subject>() {
+pub fn random_operations_agree_with_the_model<S: StoreSubject>() {
     let cases = if crate::long() { S::CASES * 50 } else { S::CASES };
     let config = Config {
         cases,
@@ -133,15 +133,15 @@ pub fn random_operations_agree_with_the_model<S: Subject>() {
     }
 }
 
-fn compare<S: Subject>(rules: &Ruleset, operations: Vec<Operation>) {
+fn compare<S: StoreSubject>(rules: &Ruleset, operations: Vec<Operation>) {
     let subject = S::fresh();
     let mut model = Model::default();
     let mut now = EPOCH;
     // Last request under each id: claims and settlements refer to it.
-    let mut known: [Option<Ask>; 8] = Default::default();
+    let mut known: [Option<TestRequest>; 8] = Default::default();
     for (serial, operation) in (1_000..).zip(operations) {
         let context = format!("{operation:?} at {}us", now.since(EPOCH).as_micros());
-        let last = |known: &[Option<Ask>; 8], n: u8| known[usize::from(n)].clone();
+        let last = |known: &[Option<TestRequest>; 8], n: u8| known[usize::from(n)].clone();
         match operation {
             Operation::Advance(micros) => {
                 now = now + Span::from_micros(micros);
@@ -247,7 +247,7 @@ fn compare<S: Subject>(rules: &Ruleset, operations: Vec<Operation>) {
 }
 
 /// Returns the request under an id: mostly the previous one, so that replays occur.
-fn again(known: &mut [Option<Ask>; 8], n: u8, mut ask: Ask) -> Ask {
+fn again(known: &mut [Option<TestRequest>; 8], n: u8, mut ask: TestRequest) -> TestRequest {
     ask.id.id = Id::from_bits(u128::from(n) + 1);
     let slot = &mut known[usize::from(n)];
     // The number of dimensions stands for a coin toss: the choice has to be part of the test case.
@@ -261,10 +261,10 @@ fn again(known: &mut [Option<Ask>; 8], n: u8, mut ask: Ask) -> Ask {
 }
 
 /// Runs one operation on the plan of a request.
-fn both<S: Subject, T>(
+fn both<S: StoreSubject, T>(
     subject: &S,
     rules: &Ruleset,
-    ask: &Ask,
+    ask: &TestRequest,
     now: Timestamp,
     run: impl AsyncFnOnce(&S::Store, &Plan<'_>) -> T,
 ) -> T {

@@ -15,14 +15,14 @@ use sluicegate_core::rule::Rule;
 use sluicegate_core::store::{Claim, Error};
 use sluicegate_core::{Decision, Id, Limit, Span, Store, Timestamp};
 
-use super::{Ask, Bench, Subject, ask};
+use super::{StoreBench, StoreSubject, TestRequest, ask};
 
 /// A step of the traffic after some time.
 #[derive(Clone, Debug)]
-enum Step {
+enum TrafficStep {
     Acquire {
         tokens: u64,
-        then: Then,
+        then: WorkOutcome,
     },
     Book {
         tokens: u64,
@@ -34,7 +34,7 @@ enum Step {
 
 /// The outcome of admitted work.
 #[derive(Clone, Copy, Debug)]
-enum Then {
+enum WorkOutcome {
     Goes,
     /// The work never started, and is cancelled.
     Cancelled,
@@ -45,19 +45,19 @@ enum Then {
     },
 }
 
-fn steps() -> impl Strategy<Value = Vec<(u64, Step)>> {
+fn steps() -> impl Strategy<Value = Vec<(u64, TrafficStep)>> {
     let tokens = || 1..60u64;
     let then = prop_oneof![
-        3 => Just(Then::Goes),
-        1 => Just(Then::Cancelled),
+        3 => Just(WorkOutcome::Goes),
+        1 => Just(WorkOutcome::Cancelled),
         1 => (0..=100u64, 0..3_000_000u64)
-            .prop_map(|(percent, after_us)| Then::Settled { percent, after_us }),
+            .prop_map(|(percent, after_us)| WorkOutcome::Settled { percent, after_us }),
     ];
     let step = prop_oneof![
-        3 => (tokens(), then).prop_map(|(tokens, then)| Step::Acquire { tokens, then }),
-        5 => tokens().prop_map(|tokens| Step::Book { tokens }),
-        8 => (0..3u8).prop_map(Step::Claim),
-        2 => (0..3u8).prop_map(Step::Cancel),
+        3 => (tokens(), then).prop_map(|(tokens, then)| TrafficStep::Acquire { tokens, then }),
+        5 => tokens().prop_map(|tokens| TrafficStep::Book { tokens }),
+        8 => (0..3u8).prop_map(TrafficStep::Claim),
+        2 => (0..3u8).prop_map(TrafficStep::Cancel),
     ];
     let wait = prop_oneof![
         6 => Just(0u64),
@@ -70,7 +70,7 @@ fn steps() -> impl Strategy<Value = Vec<(u64, Step)>> {
 }
 
 /// Checks that no window of any limit ever contains more started work than the limit allows.
-pub fn random_traffic_is_proven_by_the_checker<S: Subject>() {
+pub fn random_traffic_is_proven_by_the_checker<S: StoreSubject>() {
     let cases = if crate::long() { S::CASES * 50 } else { S::CASES };
     for limits in [
         &["3/10s", "5/min"][..],
@@ -100,25 +100,25 @@ pub fn random_traffic_is_proven_by_the_checker<S: Subject>() {
 }
 
 /// Started work, by its id.
-type Went = BTreeMap<u128, Work>;
+type StartedWork = BTreeMap<u128, WorkItem>;
 
-struct Work {
+struct WorkItem {
     at: Timestamp,
     tokens: u64,
     /// Time at which its slot became free: its settlement or the end of its lease.
     ended: Timestamp,
 }
 
-impl Work {
+impl WorkItem {
     fn new(at: Timestamp, tokens: u64) -> Self {
         Self { at, tokens, ended: at + Rule::LEASE }
     }
 }
 
-fn run<S: Subject>(limits: &[&str], steps: &[(u64, Step)]) {
-    let mut bench = Bench::<S>::of(limits);
-    let (mut went, mut booked) = (Went::new(), Vec::<Ask>::new());
-    let mut unsettled: Vec<(Timestamp, Ask, u64)> = Vec::new();
+fn run<S: StoreSubject>(limits: &[&str], steps: &[(u64, TrafficStep)]) {
+    let mut bench = StoreBench::<S>::of(limits);
+    let (mut went, mut booked) = (StartedWork::new(), Vec::<TestRequest>::new());
+    let mut unsettled: Vec<(Timestamp, TestRequest, u64)> = Vec::new();
     for (id, (wait, step)) in (1..).zip(steps) {
         bench.now = bench.now + Span::from_micros(*wait);
         bench.subject.set_now(bench.now);
@@ -129,37 +129,37 @@ fn run<S: Subject>(limits: &[&str], steps: &[(u64, Step)]) {
             _ => booked.len() / 2,
         };
         match *step {
-            Step::Acquire { tokens, then } => {
+            TrafficStep::Acquire { tokens, then } => {
                 let request = ask(id).tokens(tokens).hold(60);
                 let Decision::Allow(_) = bench.acquire(&request) else { continue };
                 match then {
-                    Then::Goes => {}
-                    Then::Cancelled => {
+                    WorkOutcome::Goes => {}
+                    WorkOutcome::Cancelled => {
                         cancel(&bench, &request);
                         continue;
                     }
-                    Then::Settled { percent, after_us } => {
+                    WorkOutcome::Settled { percent, after_us } => {
                         let when = bench.now + Span::from_micros(after_us);
                         unsettled.push((when, request, tokens * percent / 100));
                     }
                 }
-                went.insert(id, Work::new(bench.now, tokens));
+                went.insert(id, WorkItem::new(bench.now, tokens));
             }
-            Step::Book { tokens } => {
+            TrafficStep::Book { tokens } => {
                 let request = ask(id).tokens(tokens);
                 let decision = bench.with(&request, async |s, plan| s.book(plan).await);
                 if decision.expect("a decision").is_allowed() {
                     booked.push(request);
                 }
             }
-            Step::Claim(which) if !booked.is_empty() => {
+            TrafficStep::Claim(which) if !booked.is_empty() => {
                 let request = booked[chosen(which)].clone();
                 let claim = bench
                     .with(&request, async |store, plan| store.claim(plan, Id::from_bits(1)).await);
                 match claim {
                     Ok(Claim::Go { .. }) => {
                         let tokens = request.cost.of(Unit::InputTokens).unwrap_or_default();
-                        went.insert(request.id.id.to_bits(), Work::new(bench.now, tokens));
+                        went.insert(request.id.id.to_bits(), WorkItem::new(bench.now, tokens));
                         booked.remove(chosen(which));
                     }
                     Ok(_) => {}
@@ -170,25 +170,25 @@ fn run<S: Subject>(limits: &[&str], steps: &[(u64, Step)]) {
                     Err(error) => panic!("{request:?}: {error}"),
                 }
             }
-            Step::Cancel(which) if !booked.is_empty() => {
+            TrafficStep::Cancel(which) if !booked.is_empty() => {
                 let request = booked.remove(chosen(which));
                 cancel(&bench, &request);
             }
-            Step::Claim(_) | Step::Cancel(_) => {}
+            TrafficStep::Claim(_) | TrafficStep::Cancel(_) => {}
         }
     }
     prove(limits, &went);
 }
 
-fn cancel<S: Subject>(bench: &Bench<S>, request: &Ask) {
+fn cancel<S: StoreSubject>(bench: &StoreBench<S>, request: &TestRequest) {
     let cancelled = bench.with(request, async |s, plan| s.cancel(&plan.handle()).await);
     cancelled.expect("what was admitted or booked can be cancelled");
 }
 
-fn settle_due<S: Subject>(
-    bench: &Bench<S>,
-    unsettled: &mut Vec<(Timestamp, Ask, u64)>,
-    went: &mut Went,
+fn settle_due<S: StoreSubject>(
+    bench: &StoreBench<S>,
+    unsettled: &mut Vec<(Timestamp, TestRequest, u64)>,
+    went: &mut StartedWork,
 ) {
     for (_, request, tokens) in unsettled.extract_if(.., |(when, ..)| *when <= bench.now) {
         let actual = Cost { input_tokens: Some(tokens), ..Cost::default() };
@@ -202,7 +202,7 @@ fn settle_due<S: Subject>(
     }
 }
 
-fn prove(limits: &[&str], went: &Went) {
+fn prove(limits: &[&str], went: &StartedWork) {
     let mut checker = Checker::new();
     for text in limits {
         let limit: Limit = text.parse().expect("a limit");

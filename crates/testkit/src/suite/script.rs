@@ -5,11 +5,11 @@
 
 use sluicegate_core::{Decision, Span};
 
-use super::{Bench, Subject, ask, millis};
+use super::{StoreBench, StoreSubject, ask, millis};
 
 /// Checks a script against limits.
-pub(crate) fn check<S: Subject>(limits: &[&str], script: &str) {
-    let mut bench = Bench::<S>::of(limits);
+pub(crate) fn check<S: StoreSubject>(limits: &[&str], script: &str) {
+    let mut bench = StoreBench::<S>::of(limits);
     let mut words = script.split_whitespace();
     let mut seen = Vec::new();
     let mut id = 0;

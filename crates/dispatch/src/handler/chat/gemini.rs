@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 
-use super::{Answered, Asked, Image, sum};
+use super::{ChatRequest, ChatResponse, Image, sum};
 
-pub(super) fn body(asked: &Asked<'_>) -> Value {
-    let mut parts = vec![json!({"text": asked.prompt})];
-    parts.extend(asked.images.iter().map(|image| match image {
+pub(super) fn body(request: &ChatRequest<'_>) -> Value {
+    let mut parts = vec![json!({"text": request.prompt})];
+    parts.extend(request.images.iter().map(|image| match image {
         Image::At(url) => {
             json!({"fileData": {"fileUri": url, "mimeType": media_type(url)}})
         }
@@ -15,10 +15,10 @@ pub(super) fn body(asked: &Asked<'_>) -> Value {
         }
     }));
     let mut body = json!({"contents": [{"role": "user", "parts": parts}]});
-    if let Some(system) = &asked.system {
+    if let Some(system) = &request.system {
         body["systemInstruction"] = json!({"parts": [{"text": system}]});
     }
-    if let Some(max) = asked.max_tokens {
+    if let Some(max) = request.max_tokens {
         body["generationConfig"] = json!({"maxOutputTokens": max});
     }
     body
@@ -38,7 +38,7 @@ fn media_type(url: &str) -> &'static str {
     }
 }
 
-pub(super) fn read(answer: &Value) -> Answered<'_> {
+pub(super) fn read(answer: &Value) -> ChatResponse<'_> {
     let candidate = answer.pointer("/candidates/0");
     let parts = candidate.and_then(|candidate| candidate.pointer("/content/parts")?.as_array());
     let said = parts.into_iter().flatten().filter(|part| part["thought"] != true);
@@ -47,7 +47,7 @@ pub(super) fn read(answer: &Value) -> Answered<'_> {
     let usage = answer.get("usageMetadata");
     let input = ["promptTokenCount", "toolUsePromptTokenCount"];
     let output = ["candidatesTokenCount", "thoughtsTokenCount"];
-    Answered {
+    ChatResponse {
         text: said.filter_map(|part| part["text"].as_str()).collect(),
         finish: finish.and_then(Value::as_str),
         model: answer.get("modelVersion").and_then(Value::as_str),

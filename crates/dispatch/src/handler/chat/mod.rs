@@ -78,7 +78,7 @@ pub struct Chat {
 }
 
 /// A chat request with all templates rendered.
-struct Asked<'c> {
+struct ChatRequest<'c> {
     model: &'c str,
     system: Option<String>,
     prompt: String,
@@ -100,7 +100,7 @@ impl Chat {
     pub(super) fn body(&self, scope: &dyn Scope) -> Result<Value, RequestError> {
         let system = self.system.as_ref().map(|text| text.render(scope)).transpose();
         let images = self.images.as_ref().map(|tree| tree.render(scope)).transpose();
-        let asked = Asked {
+        let request = ChatRequest {
             model: &self.model,
             system: system.map_err(RequestError::of("system"))?,
             prompt: self.prompt.render(scope).map_err(RequestError::of("prompt"))?,
@@ -108,9 +108,9 @@ impl Chat {
             max_tokens: self.max_tokens,
         };
         let mut body = match self.provider {
-            ChatProvider::OpenAi => openai::body(&asked),
-            ChatProvider::Anthropic => anthropic::body(&asked),
-            ChatProvider::Gemini => gemini::body(&asked),
+            ChatProvider::OpenAi => openai::body(&request),
+            ChatProvider::Anthropic => anthropic::body(&request),
+            ChatProvider::Gemini => gemini::body(&request),
         };
         if let Some(options) = &self.options {
             merge(&mut body, options.render(scope).map_err(RequestError::of("options"))?);
@@ -122,7 +122,7 @@ impl Chat {
 /// Returns text and usage of a response in the same form for every provider, or the reason why
 /// there is no text.
 pub(super) fn read(provider: ChatProvider, answer: &Value) -> Result<Value, String> {
-    let Answered { text, finish, model, usage, tokens } = match provider {
+    let ChatResponse { text, finish, model, usage, tokens } = match provider {
         ChatProvider::OpenAi => openai::read(answer),
         ChatProvider::Anthropic => anthropic::read(answer),
         ChatProvider::Gemini => gemini::read(answer),
@@ -141,7 +141,7 @@ pub(super) fn read(provider: ChatProvider, answer: &Value) -> Result<Value, Stri
 }
 
 /// A chat response in the common form.
-struct Answered<'a> {
+struct ChatResponse<'a> {
     text: String,
     /// Finish reason, as the provider names it.
     finish: Option<&'a str>,

@@ -3,7 +3,7 @@ use sluicegate_queue::{JobId, Message};
 use sluicegate_template::Root;
 
 use super::super::Job;
-use super::super::facts::Facts;
+use super::super::job_scope::JobScope;
 use super::*;
 
 fn job(body: &Value) -> Job {
@@ -24,7 +24,7 @@ fn chat(provider: ChatProvider) -> Chat {
 }
 
 fn body(chat: &Chat, message: &Value) -> Result<Value, String> {
-    chat.body(&Facts::new(&job(message))).map_err(|error| error.to_string())
+    chat.body(&JobScope::new(&job(message))).map_err(|error| error.to_string())
 }
 
 #[test]

@@ -19,33 +19,37 @@ const STDERR_BYTES: usize = 4 << 10;
 const OUTPUT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The result of a finished program.
-pub(super) struct Ran {
+pub(super) struct CommandResult {
     pub(super) status: ExitStatus,
     /// Standard output; `None` if it exceeded the maximum size.
     pub(super) output: Option<Bytes>,
     /// End of standard error.
-    pub(super) complaints: Vec<u8>,
+    pub(super) stderr: Vec<u8>,
 }
 
 /// Runs a program until it exits. Dropping the future kills it.
-pub(super) async fn run(mut command: Command, input: &[u8], output_max: usize) -> io::Result<Ran> {
+pub(super) async fn run(
+    mut command: Command,
+    input: &[u8],
+    output_max: usize,
+) -> io::Result<CommandResult> {
     let mut child = command.process_group(0).spawn()?;
-    let mut group = Group::of(&child);
+    let mut group = ProcessGroup::of(&child);
     let pipes = child.stdin.take().zip(child.stdout.take()).zip(child.stderr.take());
     let ((stdin, stdout), stderr) = pipes.ok_or(io::ErrorKind::BrokenPipe)?;
 
-    let (mut output, mut complaints) = (BytesMut::new(), VecDeque::new());
+    let (mut output, mut errors) = (BytesMut::new(), VecDeque::new());
     let ended = {
         let feed = async {
             let mut stdin = stdin;
             // A program need not read its input.
             let _ = stdin.write_all(input).await;
-            Ok::<_, TooMuch>(())
+            Ok::<_, OutputTooLarge>(())
         };
         let printed = collect(stdout, &mut output, output_max);
-        let complained = keep_end(stderr, &mut complaints);
+        let stderr_end = keep_end(stderr, &mut errors);
         let mut streams =
-            std::pin::pin!(async { tokio::try_join!(feed, printed, complained).map(|_| ()) });
+            std::pin::pin!(async { tokio::try_join!(feed, printed, stderr_end).map(|_| ()) });
         tokio::select! {
             status = child.wait() => {
                 group.kill();
@@ -66,25 +70,25 @@ pub(super) async fn run(mut command: Command, input: &[u8], output_max: usize) -
             (status, within)
         }
     };
-    Ok(Ran {
+    Ok(CommandResult {
         status,
         output: within.is_ok().then(|| output.freeze()),
-        complaints: complaints.into(),
+        stderr: errors.into(),
     })
 }
 
 /// An error: the output exceeds the maximum size.
-struct TooMuch;
+struct OutputTooLarge;
 
 async fn collect(
     mut from: impl AsyncRead + Unpin,
     into: &mut BytesMut,
     max: usize,
-) -> Result<(), TooMuch> {
+) -> Result<(), OutputTooLarge> {
     // A pipe error counts as its end.
     while let Ok(1..) = from.read_buf(into).await {
         if into.len() > max {
-            return Err(TooMuch);
+            return Err(OutputTooLarge);
         }
     }
     Ok(())
@@ -93,7 +97,7 @@ async fn collect(
 async fn keep_end(
     mut from: impl AsyncRead + Unpin,
     into: &mut VecDeque<u8>,
-) -> Result<(), TooMuch> {
+) -> Result<(), OutputTooLarge> {
     let mut buffer = [0; 1024];
     while let Ok(read @ 1..) = from.read(&mut buffer).await {
         into.extend(&buffer[..read]);
@@ -103,9 +107,9 @@ async fn keep_end(
 }
 
 /// A process group that is killed when this value is dropped.
-struct Group(Option<Pid>);
+struct ProcessGroup(Option<Pid>);
 
-impl Group {
+impl ProcessGroup {
     /// Returns the group of a child that is its leader.
     fn of(child: &Child) -> Self {
         let id = child.id().and_then(|id| i32::try_from(id).ok());
@@ -121,7 +125,7 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for ProcessGroup {
     fn drop(&mut self) {
         self.kill();
     }

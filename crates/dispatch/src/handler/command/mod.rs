@@ -19,8 +19,8 @@ use serde::de::IgnoredAny;
 use sluicegate_http::upstream::{Secret, SecretError, Secrets};
 use tokio::process::Command;
 
-use self::child::Ran;
-use super::{Done, Failure, FailureKind, Handled, Handler, Job, Output, excerpt};
+use self::child::CommandResult;
+use super::{FailureKind, Handler, HandlerResult, Job, JobFailure, JobSuccess, Output, excerpt};
 
 /// Exit code for an invalid message (`sysexits.h`).
 const EX_DATAERR: i32 = 65;
@@ -68,7 +68,7 @@ impl CommandHandler {
         Ok(Self { options, env, secrets })
     }
 
-    async fn run(&self, job: &Job) -> Result<Done, Failure> {
+    async fn run(&self, job: &Job) -> Result<JobSuccess, JobFailure> {
         let program = &self.options.program;
         let mut command = Command::new(program);
         command.args(&self.options.args).env_clear().envs(self.env.iter().map(|(n, v)| (n, v)));
@@ -77,9 +77,9 @@ impl CommandHandler {
             command.current_dir(dir);
         }
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let ran = child::run(command, &job.message.body, self.options.output_bytes_max).await;
-        let Ran { status, output, complaints } = ran.map_err(|error| {
-            Failure::transient(format!(
+        let result = child::run(command, &job.message.body, self.options.output_bytes_max).await;
+        let CommandResult { status, output, stderr } = result.map_err(|error| {
+            JobFailure::transient(format!(
                 "can't run {program}: {error}: check that it exists and is executable"
             ))
         })?;
@@ -88,29 +88,29 @@ impl CommandHandler {
                 let max = self.options.output_bytes_max;
                 let message =
                     format!("the output of {program} exceeds {max} bytes: raise output_limit");
-                Failure::permanent(message)
+                JobFailure::permanent(message)
             }
             (Some(output), true) => {
-                return Ok(Done { result: Some(typed(output)), further: Vec::new() });
+                return Ok(JobSuccess { result: Some(typed(output)), follow_ups: Vec::new() });
             }
             (Some(_), false) => self.failed(status),
         };
-        Err(self.with_complaints(failure, &complaints))
+        Err(self.with_stderr(failure, &stderr))
     }
 
-    fn failed(&self, status: ExitStatus) -> Failure {
+    fn failed(&self, status: ExitStatus) -> JobFailure {
         let kind = match status.code() {
             Some(EX_DATAERR) => FailureKind::Permanent,
             _ => FailureKind::Transient,
         };
         // Shows "exit status: 3", or the signal.
         let message = format!("{} failed with {status}", self.options.program);
-        Failure { kind, message, response: None }
+        JobFailure { kind, message, response: None }
     }
 
     /// Adds the end of standard error to a failure.
-    fn with_complaints(&self, mut failure: Failure, complaints: &[u8]) -> Failure {
-        failure.response = excerpt::end(complaints, &self.secrets);
+    fn with_stderr(&self, mut failure: JobFailure, stderr: &[u8]) -> JobFailure {
+        failure.response = excerpt::end(stderr, &self.secrets);
         let last = failure.response.as_deref().and_then(|text| text.lines().next_back());
         if let Some(last) = last {
             failure.message = format!("{}: {last}", failure.message);
@@ -120,13 +120,15 @@ impl CommandHandler {
 }
 
 impl Handler for CommandHandler {
-    fn handle<'a>(&'a self, job: &'a Job) -> BoxFuture<'a, Handled> {
-        Box::pin(async move { Handled { outcome: self.run(job).await, heard: None } })
+    fn handle<'a>(&'a self, job: &'a Job) -> BoxFuture<'a, HandlerResult> {
+        Box::pin(
+            async move { HandlerResult { outcome: self.run(job).await, rate_limit_info: None } },
+        )
     }
 }
 
 /// Returns the environment variables that describe the job.
-fn about(job: &Job) -> Result<Vec<(&'static str, String)>, Failure> {
+fn about(job: &Job) -> Result<Vec<(&'static str, String)>, JobFailure> {
     let mut about = vec![
         ("SLUICEGATE_JOB_ID", job.key().to_owned()),
         ("SLUICEGATE_JOB_ATTEMPT", job.message.meta.attempt.to_string()),
@@ -134,7 +136,7 @@ fn about(job: &Job) -> Result<Vec<(&'static str, String)>, Failure> {
     ];
     about.extend(job.message.kind.clone().map(|kind| ("SLUICEGATE_JOB_TYPE", kind)));
     match about.iter().find(|(_, value)| value.contains('\0')) {
-        Some((name, _)) => Err(Failure::permanent(format!("{name} contains a NUL byte"))),
+        Some((name, _)) => Err(JobFailure::permanent(format!("{name} contains a NUL byte"))),
         None => Ok(about),
     }
 }

@@ -12,8 +12,8 @@
 //! 409 is retried because servers send it while the first request with the same idempotency key is
 //! still running.
 
-mod answer;
 mod request;
+mod response;
 
 pub(super) use request::RequestError;
 
@@ -32,8 +32,8 @@ use sluicegate_http::upstream::{
 use sluicegate_template::{JsonPath, Text, Tree};
 
 use super::chat::{Chat, ChatProvider};
-use super::facts::Facts;
-use super::{Failure, Handled, Handler, Job};
+use super::job_scope::JobScope;
+use super::{Handler, HandlerResult, Job, JobFailure};
 
 /// Configuration of an HTTP handler: the request and the meaning of its responses.
 #[derive(Clone, Debug)]
@@ -46,17 +46,17 @@ pub struct HttpOptions {
     /// Additional header fields.
     pub headers: Vec<(HeaderName, Text)>,
     /// Content of the request body.
-    pub content: Content,
+    pub content: RequestBody,
     /// Credentials that are sent to the server.
     pub credentials: Option<Credentials>,
     /// Header field for the idempotency key, by which the server recognizes a repeated job.
     pub idempotency_header: Option<HeaderName>,
     /// Responses that are a success.
-    pub success: Success,
+    pub success: SuccessRule,
     /// Additional statuses that are retried.
     pub retry: Statuses,
     /// Part of the response that is the result.
-    pub result: Extract,
+    pub result: ResultSource,
     /// Maximum size of a response, in bytes.
     pub response_bytes_max: usize,
     /// Connect timeout. The timeout of the whole call is set by the worker.
@@ -70,7 +70,7 @@ pub struct HttpOptions {
 
 /// The content of a request body.
 #[derive(Clone, Debug)]
-pub enum Content {
+pub enum RequestBody {
     /// No body.
     Nothing,
     /// The message, unchanged.
@@ -85,7 +85,7 @@ pub enum Content {
 
 /// The responses that are a success.
 #[derive(Clone, Debug)]
-pub struct Success {
+pub struct SuccessRule {
     /// Successful statuses.
     pub statuses: Statuses,
     /// Additional condition on the body.
@@ -114,7 +114,7 @@ impl Statuses {
 
 /// The part of a response that is the result.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Extract {
+pub enum ResultSource {
     /// The whole body.
     Whole,
     /// This member of the JSON body.
@@ -162,26 +162,26 @@ impl HttpHandler {
         Ok(Self { options, upstream, signer, host, clock })
     }
 
-    async fn call(&self, job: &Job) -> Handled {
-        let mut request = match request::of(&self.options, &Facts::new(job)) {
+    async fn call(&self, job: &Job) -> HandlerResult {
+        let mut request = match request::of(&self.options, &JobScope::new(job)) {
             Ok(request) => request,
-            Err(error) => return Failure::permanent(error.to_string()).into(),
+            Err(error) => return JobFailure::permanent(error.to_string()).into(),
         };
         let signed = self.signer.sign(request.headers_mut(), &self.upstream, &*self.clock).await;
         if let Err(failed) = signed {
-            return Failure::transient(format!("{failed}: {}", self.host)).into();
+            return JobFailure::transient(format!("{failed}: {}", self.host)).into();
         }
         match self.upstream.request(request).await {
-            Ok(response) => self.judge(response).await,
+            Ok(response) => self.evaluate(response).await,
             Err(error) => {
-                Failure::transient(format!("no response from {}: {error}", self.host)).into()
+                JobFailure::transient(format!("no response from {}: {error}", self.host)).into()
             }
         }
     }
 }
 
 impl Handler for HttpHandler {
-    fn handle<'a>(&'a self, job: &'a Job) -> BoxFuture<'a, Handled> {
+    fn handle<'a>(&'a self, job: &'a Job) -> BoxFuture<'a, HandlerResult> {
         Box::pin(self.call(job))
     }
 }

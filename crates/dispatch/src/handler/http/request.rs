@@ -10,8 +10,8 @@ use serde_json::Value;
 use sluicegate_template::{RenderError, Text, scalar};
 
 use super::super::chat::ImageError;
-use super::super::facts::Facts;
-use super::{Content, HttpOptions};
+use super::super::job_scope::JobScope;
+use super::{HttpOptions, RequestBody};
 
 /// Characters that are percent-encoded in a URL: all except the unreserved ones (RFC 3986, 2.3).
 const IN_URL: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
@@ -47,7 +47,10 @@ impl RequestError {
 }
 
 /// Builds the request for a job.
-pub(super) fn of(options: &HttpOptions, facts: &Facts<'_>) -> Result<Request<Body>, RequestError> {
+pub(super) fn of(
+    options: &HttpOptions,
+    facts: &JobScope<'_>,
+) -> Result<Request<Body>, RequestError> {
     let (content_type, body) = content(&options.content, facts)?;
     let mut headers = HeaderMap::new();
     headers.insert(USER_AGENT, AGENT);
@@ -73,30 +76,30 @@ pub(super) fn of(options: &HttpOptions, facts: &Facts<'_>) -> Result<Request<Bod
 }
 
 fn content(
-    content: &Content,
-    facts: &Facts<'_>,
+    content: &RequestBody,
+    facts: &JobScope<'_>,
 ) -> Result<(Option<HeaderValue>, Body), RequestError> {
     Ok(match content {
-        Content::Nothing => (None, Body::empty()),
-        Content::Message => {
+        RequestBody::Nothing => (None, Body::empty()),
+        RequestBody::Message => {
             let message = &facts.job.message;
             let named = message.content_type.as_deref().and_then(|name| name.parse().ok());
             let guessed = || if facts.body().is_some() { JSON } else { BYTES };
             (Some(named.unwrap_or_else(guessed)), Body::from(message.body.clone()))
         }
-        Content::Json(tree) => {
+        RequestBody::Json(tree) => {
             let value = tree.render(facts).map_err(RequestError::of("body"))?;
             (Some(JSON), Body::from(value.to_string()))
         }
-        Content::Text(text) => {
+        RequestBody::Text(text) => {
             let text = text.render(facts).map_err(RequestError::of("text"))?;
             (Some(TEXT), Body::from(text))
         }
-        Content::Chat(chat) => (Some(JSON), Body::from(chat.body(facts)?.to_string())),
+        RequestBody::Chat(chat) => (Some(JSON), Body::from(chat.body(facts)?.to_string())),
     })
 }
 
-fn address(url: &Text, facts: &Facts<'_>) -> Result<Uri, RequestError> {
+fn address(url: &Text, facts: &JobScope<'_>) -> Result<Uri, RequestError> {
     let text = url.render_with(facts, in_url).map_err(RequestError::of("url"))?;
     let uri: Uri = text.parse().map_err(|_| RequestError::Address)?;
     if !url.is_fixed() && uri.path().split('/').any(|part| part == "." || part == "..") {

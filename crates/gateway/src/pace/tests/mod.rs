@@ -14,7 +14,7 @@ use sluicegate_core::{Group, Limit, Limiter, Rule, Ruleset, Span, Timestamp};
 use sluicegate_service::Service;
 use sluicegate_store::memory::Capacity;
 use sluicegate_store::{AnyStore, Memory};
-use sluicegate_testkit::Switch;
+use sluicegate_testkit::SwitchableStore;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
@@ -23,7 +23,7 @@ use super::Lane;
 use crate::options::{Order, ROUTE, Wait};
 use crate::refusal::Refusal;
 
-type Store = Switch<Memory<RuntimeClock>>;
+type Store = SwitchableStore<Memory<RuntimeClock>>;
 
 const KEY: &str = "vendor/graphql";
 const MINUTE: Duration = Duration::from_secs(60);
@@ -40,7 +40,7 @@ impl World {
     fn new(limit: &str) -> Self {
         let clock = RuntimeClock::new();
         let capacity = Capacity { keys_max: 1_000, records_max: 100_000 };
-        let store = Switch::new(Memory::with_clock(capacity, clock));
+        let store = SwitchableStore::new(Memory::with_clock(capacity, clock));
         let limit = limit.parse().expect("a limit");
         Self { clock, store, limit, outage: OutagePolicy::Closed }
     }
@@ -227,7 +227,7 @@ async fn whoever_is_held_up_until_its_turn_is_over_gets_the_next() {
             assert!(!pass.is_late(clock.now()));
             sleep(Duration::from_millis(300)).await;
             assert!(pass.is_late(clock.now()));
-            pass.give_turn_back().await;
+            pass.cancel_slot().await;
             let waited = lane.wait_again(MINUTE).await.expect("another");
             let mut pass = waited.pass.joined(pass);
             assert!(!pass.is_late(clock.now()));
@@ -334,13 +334,13 @@ async fn without_the_store_a_closed_route_refuses_those_who_wait() {
         tokio::spawn(async move { lane.wait("", Span::ZERO, MINUTE).await.err() })
     };
     sleep(Duration::from_millis(100)).await;
-    world.store.turn(false);
+    world.store.set_on(false);
     assert_eq!(waiting.await.expect("it runs"), Some(Refusal::StoreUnavailable));
     // From then on nobody waits for it in vain.
     let now = world.clock.now();
     let refusal = lane.wait("", Span::ZERO, MINUTE).await.err();
     assert_eq!((refusal, world.clock.now()), (Some(Refusal::StoreUnavailable), now));
-    world.store.turn(true);
+    world.store.set_on(true);
     assert!(lane.wait("", Span::ZERO, MINUTE).await.is_ok());
 }
 
@@ -348,7 +348,7 @@ async fn without_the_store_a_closed_route_refuses_those_who_wait() {
 async fn a_short_wait_for_a_store_that_is_gone_is_no_limit() {
     let world = World::new("10/s");
     let lane = world.lane();
-    world.store.turn(false);
+    world.store.set_on(false);
     let refusal = lane.wait("", Span::ZERO, Duration::from_millis(500)).await.err();
     assert_eq!(refusal, Some(Refusal::StoreUnavailable));
 }
@@ -360,9 +360,9 @@ async fn a_store_that_is_gone_for_a_moment_costs_nobody_a_turn() {
     let store = world.store.clone();
     let blink = tokio::spawn(async move {
         sleep(Duration::from_millis(500)).await;
-        store.turn(false);
+        store.set_on(false);
         sleep(Duration::from_millis(1_500)).await;
-        store.turn(true);
+        store.set_on(true);
     });
     let went = world.all(&[lane], 50).await;
     assert_eq!(went.len(), 50);
@@ -375,12 +375,12 @@ async fn without_the_store_each_replica_paces_its_share() {
     let mut world = World::new("40/s");
     world.outage = OutagePolicy::Local;
     let lane = world.lane();
-    world.store.turn(false);
+    world.store.set_on(false);
     let began = world.clock.now();
     // Half of 40 over four nodes: 5 a second.
     let went = world.all(std::slice::from_ref(&lane), 20).await;
     assert_eq!(went.len(), 20);
     assert!((2_900..3_500).contains(&millis(began, went[19])), "{}", millis(began, went[19]));
-    world.store.turn(true);
+    world.store.set_on(true);
     assert_eq!(world.all(&[lane], 10).await.len(), 10);
 }

@@ -2,7 +2,7 @@
 
 use sluicegate_core::Timestamp;
 
-use super::{Answer, Ask, Event, Mistake, Question, Sim};
+use super::{Event, Mistake, Operation, Reply, Request, Sim};
 use crate::sim::process::Process;
 
 /// Timeout of a request to the store.
@@ -25,7 +25,7 @@ pub(super) struct Holder {
     claimant: u64,
     /// Number of its current request; replies to earlier ones are ignored.
     exchange: u64,
-    state: State,
+    state: HolderState,
     /// True if the work is still wanted at its start time.
     wanted: bool,
     /// Time by which its clock is behind that of the store; only `OwnClock` uses it.
@@ -34,15 +34,15 @@ pub(super) struct Holder {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
-    Asking(Question),
+enum HolderState {
+    Asking(Operation),
     /// Waits for its timer and then sends this request.
-    Waiting(Question),
+    Waiting(Operation),
     Ended,
 }
 
 /// A start of work: at this time of the store, or `None` for right now.
-pub(super) type Went = Option<Timestamp>;
+pub(super) type StartTime = Option<Timestamp>;
 
 impl Holder {
     pub(super) const fn new(number: usize, job: u64, aim: Aim, mistake: Option<Mistake>) -> Self {
@@ -53,7 +53,7 @@ impl Holder {
             process: Process::new(),
             claimant: 0,
             exchange: 0,
-            state: State::Ended,
+            state: HolderState::Ended,
             wanted: true,
             behind_us: 0,
             mistake,
@@ -67,63 +67,70 @@ impl Holder {
         self.ask(
             sim,
             match self.aim {
-                Aim::Booked => Question::Book,
-                Aim::Plain => Question::Acquire,
+                Aim::Booked => Operation::Book,
+                Aim::Plain => Operation::Acquire,
             },
         );
     }
 
     pub(super) fn ended(&self) -> bool {
-        self.state == State::Ended
+        self.state == HolderState::Ended
     }
 
-    pub(super) fn due(&mut self, sim: &mut Sim, exchange: u64) -> Option<Went> {
+    pub(super) fn due(&mut self, sim: &mut Sim, exchange: u64) -> Option<StartTime> {
         if exchange != self.exchange {
             return None;
         }
         match self.state {
-            State::Asking(question) => self.send(sim, question),
-            State::Waiting(Question::Claim) if !self.wanted => self.ask(sim, Question::Cancel),
-            State::Waiting(question) => self.ask(sim, question),
-            State::Ended => {}
+            HolderState::Asking(operation) => self.send(sim, operation),
+            HolderState::Waiting(Operation::Claim) if !self.wanted => {
+                self.ask(sim, Operation::Cancel)
+            }
+            HolderState::Waiting(operation) => self.ask(sim, operation),
+            HolderState::Ended => {}
         }
         None
     }
 
-    pub(super) fn answer(&mut self, sim: &mut Sim, ask: Ask, answer: Answer) -> Option<Went> {
+    pub(super) fn answer(
+        &mut self,
+        sim: &mut Sim,
+        ask: Request,
+        answer: Reply,
+    ) -> Option<StartTime> {
         if ask.exchange != self.exchange {
             return None;
         }
         match answer {
-            Answer::Allow { at } => return self.go(Some(at)),
-            Answer::Go { good_for } => {
+            Reply::Allow { at } => return self.go(Some(at)),
+            Reply::Go { good_for } => {
                 let took_us = sim.now_us() - ask.sent_us;
                 if took_us <= good_for.as_micros() || self.mistake == Some(Mistake::StaleGo) {
                     return self.go(None);
                 }
-                sim.saw("go came too late");
+                sim.count("go came too late");
                 self.claim_as_another(sim);
             }
-            Answer::Spent => self.claim_as_another(sim),
-            Answer::Booked { wait } | Answer::Early { wait } | Answer::Rebooked { wait } => {
+            Reply::Spent => self.claim_as_another(sim),
+            Reply::Booked { wait } | Reply::Early { wait } | Reply::Rebooked { wait } => {
                 // Its slow clock shows the start this much later.
                 let behind_us = match self.mistake {
                     Some(Mistake::OwnClock) => self.behind_us,
                     _ => 0,
                 };
-                self.wait(sim, wait.as_micros() + behind_us, Question::Claim);
+                self.wait(sim, wait.as_micros() + behind_us, Operation::Claim);
             }
-            Answer::Deny if self.aim == Aim::Plain => self.state = State::Ended,
-            Answer::Deny => self.wait(sim, DEFERRAL_US, Question::Book),
-            Answer::Claimed => self.ask(sim, Question::Claim),
-            Answer::Unknown => self.ask(sim, Question::Book),
-            Answer::Gone | Answer::Cancelled => self.state = State::Ended,
+            Reply::Deny if self.aim == Aim::Plain => self.state = HolderState::Ended,
+            Reply::Deny => self.wait(sim, DEFERRAL_US, Operation::Book),
+            Reply::Claimed => self.ask(sim, Operation::Claim),
+            Reply::Unknown => self.ask(sim, Operation::Book),
+            Reply::Gone | Reply::Cancelled => self.state = HolderState::Ended,
         }
         None
     }
 
-    fn go(&mut self, at: Went) -> Option<Went> {
-        self.state = State::Ended;
+    fn go(&mut self, at: StartTime) -> Option<StartTime> {
+        self.state = HolderState::Ended;
         Some(at)
     }
 
@@ -131,25 +138,25 @@ impl Holder {
     /// must keep the old one marked as spent.
     fn claim_as_another(&mut self, sim: &mut Sim) {
         self.claimant = sim.fresh();
-        self.ask(sim, Question::Claim);
+        self.ask(sim, Operation::Claim);
     }
 
-    fn wait(&mut self, sim: &mut Sim, wait_us: u64, then: Question) {
+    fn wait(&mut self, sim: &mut Sim, wait_us: u64, then: Operation) {
         self.exchange += 1;
-        self.state = State::Waiting(then);
+        self.state = HolderState::Waiting(then);
         sim.after(wait_us, Event::Due { holder: self.number, exchange: self.exchange });
     }
 
-    fn ask(&mut self, sim: &mut Sim, question: Question) {
+    fn ask(&mut self, sim: &mut Sim, operation: Operation) {
         self.exchange += 1;
-        self.state = State::Asking(question);
-        self.send(sim, question);
+        self.state = HolderState::Asking(operation);
+        self.send(sim, operation);
     }
 
-    fn send(&mut self, sim: &mut Sim, question: Question) {
+    fn send(&mut self, sim: &mut Sim, operation: Operation) {
         let (holder, exchange) = (self.number, self.exchange);
         let (id, claimant, sent_us) = (self.job, self.claimant, sim.now_us());
-        sim.send(Event::Ask(Ask { holder, exchange, sent_us, id, claimant, question }));
+        sim.send(Event::Request(Request { holder, exchange, sent_us, id, claimant, operation }));
         sim.after(TIMEOUT_US, Event::Due { holder, exchange });
     }
 }

@@ -74,7 +74,7 @@ use sluicegate_core::{Span, Timestamp};
 
 use super::counter::Counter;
 use super::explore::{Run, Tracing};
-use super::process::{Fate, Misfortune};
+use super::process::{FaultRates, ProcessState};
 use super::scheduler::Scheduler;
 use check::Check;
 use holder::{Aim, Holder};
@@ -121,10 +121,10 @@ pub enum Mistake {
 
 /// Runs the simulation of a seed.
 pub fn run(seed: u64, mistake: Option<Mistake>, tracing: Tracing) -> Run {
-    let mut world = World::drawn(seed, mistake, tracing);
-    world.play();
-    world.rest();
-    world.sim.finish()
+    let mut simulation = Simulation::random(seed, mistake, tracing);
+    simulation.play();
+    simulation.rest();
+    simulation.sim.finish()
 }
 
 type Sim = Scheduler<Event>;
@@ -134,26 +134,26 @@ enum Event {
     /// The queue delivers a job, or a caller without a booking arrives.
     Deliver { job: u64, aim: Aim },
     /// A request reaches the store.
-    Ask(Ask),
+    Request(Request),
     /// A reply reaches a holder.
-    Answer { ask: Ask, answer: Answer },
+    Reply { ask: Request, answer: Reply },
     /// The timer of a holder is due.
     Due { holder: usize, exchange: u64 },
 }
 
 /// A request, with the fields to match its reply.
 #[derive(Clone, Copy, Debug)]
-struct Ask {
+struct Request {
     holder: usize,
     exchange: u64,
     sent_us: u64,
     id: u64,
     claimant: u64,
-    question: Question,
+    operation: Operation,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Question {
+enum Operation {
     Acquire,
     Book,
     Claim,
@@ -161,7 +161,7 @@ enum Question {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Answer {
+enum Reply {
     Allow { at: Timestamp },
     Booked { wait: Span },
     Early { wait: Span },
@@ -175,20 +175,20 @@ enum Answer {
     Cancelled,
 }
 
-struct World {
+struct Simulation {
     sim: Sim,
-    misfortune: Misfortune,
+    faults: FaultRates,
     store: Store,
     holders: Vec<Holder>,
     check: Check,
     mistake: Option<Mistake>,
 }
 
-impl World {
-    fn drawn(seed: u64, mistake: Option<Mistake>, tracing: Tracing) -> Self {
+impl Simulation {
+    fn random(seed: u64, mistake: Option<Mistake>, tracing: Tracing) -> Self {
         let mut sim = Sim::new(seed, tracing, DELAY_MAX, STORMY);
         let rng = &mut sim.rng;
-        let misfortune = Misfortune::drawn(rng, STALL_MAX);
+        let faults = FaultRates::random(rng, STALL_MAX);
         let limit = rng.between(1, 3);
         let window = Span::from_millis(rng.between(40, 200));
         let counter = match rng.between(0, 2) {
@@ -218,7 +218,7 @@ impl World {
         }
         sim.note(|| format!("{}, horizon {horizon}", store.counter));
         let (holders, check) = (Vec::new(), Check::default());
-        Self { sim, misfortune, store, holders, check, mistake }
+        Self { sim, faults, store, holders, check, mistake }
     }
 
     fn play(&mut self) {
@@ -229,40 +229,40 @@ impl World {
                     holder.begin(&mut self.sim);
                     self.holders.push(holder);
                 }
-                Event::Ask(ask) => self.store(ask),
-                Event::Answer { ask: Ask { holder, .. }, .. } | Event::Due { holder, .. } => {
+                Event::Request(ask) => self.store(ask),
+                Event::Reply { ask: Request { holder, .. }, .. } | Event::Due { holder, .. } => {
                     self.holder(holder, event);
                 }
             }
         }
     }
 
-    fn store(&mut self, ask: Ask) {
+    fn store(&mut self, ask: Request) {
         let now = self.sim.clock(self.store.ahead_us);
-        let answer = match ask.question {
-            Question::Acquire => self.store.acquire(now, ask.id),
-            Question::Book => self.store.book(now, ask.id),
-            Question::Claim => self.store.claim(now, ask.id, ask.claimant),
-            Question::Cancel => self.store.cancel(now, ask.id, ask.claimant),
+        let answer = match ask.operation {
+            Operation::Acquire => self.store.acquire(now, ask.id),
+            Operation::Book => self.store.book(now, ask.id),
+            Operation::Claim => self.store.claim(now, ask.id, ask.claimant),
+            Operation::Cancel => self.store.cancel(now, ask.id, ask.claimant),
         };
-        let Ask { holder, id, claimant, question, .. } = ask;
+        let Request { holder, id, claimant, operation, .. } = ask;
         self.sim.note(|| {
-            format!("store: {question:?} {id} by {claimant} → {answer:?} for holder {holder}")
+            format!("store: {operation:?} {id} by {claimant} → {answer:?} for holder {holder}")
         });
-        self.sim.saw(match answer {
-            Answer::Allow { .. } => "allowed",
-            Answer::Booked { .. } => "booked",
-            Answer::Early { .. } => "early",
-            Answer::Rebooked { .. } => "rebooked",
-            Answer::Go { .. } => "go",
-            Answer::Spent => "spent",
-            Answer::Deny => "denied",
-            Answer::Claimed => "claimed before",
-            Answer::Unknown => "unknown",
-            Answer::Gone => "gone",
-            Answer::Cancelled => "cancelled",
+        self.sim.count(match answer {
+            Reply::Allow { .. } => "allowed",
+            Reply::Booked { .. } => "booked",
+            Reply::Early { .. } => "early",
+            Reply::Rebooked { .. } => "rebooked",
+            Reply::Go { .. } => "go",
+            Reply::Spent => "spent",
+            Reply::Deny => "denied",
+            Reply::Claimed => "claimed before",
+            Reply::Unknown => "unknown",
+            Reply::Gone => "gone",
+            Reply::Cancelled => "cancelled",
         });
-        self.sim.send(Event::Answer { ask, answer });
+        self.sim.send(Event::Reply { ask, answer });
     }
 
     fn holder(&mut self, number: usize, event: Event) {
@@ -270,16 +270,16 @@ impl World {
         if holder.ended() {
             return;
         }
-        match holder.process.fate(sim, self.misfortune) {
-            Fate::Runs => {}
-            Fate::Stalls { for_us } => {
-                sim.saw("stalled");
+        match holder.process.draw_state(sim, self.faults) {
+            ProcessState::Runs => {}
+            ProcessState::Stalls { for_us } => {
+                sim.count("stalled");
                 sim.note(|| format!("holder {number} is stopped for {for_us} us more"));
                 return sim.after(for_us, event);
             }
-            Fate::Dead => return,
-            Fate::Crashes => {
-                sim.saw("crashed");
+            ProcessState::Dead => return,
+            ProcessState::Crashes => {
+                sim.count("crashed");
                 sim.note(|| format!("holder {number} crashes"));
                 holder.process.down_until(u64::MAX);
                 if holder.aim == Aim::Booked {
@@ -290,7 +290,7 @@ impl World {
             }
         }
         let went = match event {
-            Event::Answer { ask, answer } => holder.answer(sim, ask, answer),
+            Event::Reply { ask, answer } => holder.answer(sim, ask, answer),
             Event::Due { exchange, .. } => holder.due(sim, exchange),
             _ => None,
         };
@@ -299,7 +299,7 @@ impl World {
         let job = holder.job;
         sim.note(|| format!("holder {number} goes with {job}"));
         let finding = self.check.goes(at, &self.store.counter);
-        sim.broke(finding);
+        sim.report(finding);
     }
 
     /// Checks B2, B3 and B4 after every message has arrived.
@@ -307,17 +307,17 @@ impl World {
         let waiting =
             self.holders.iter().find(|holder| !holder.ended() && !holder.process.is_dead());
         let waiting = waiting.map(|holder| format!("B2: job {} never goes", holder.job));
-        self.sim.broke(waiting);
+        self.sim.report(waiting);
         // A message of a dead holder may still book: that charge is lost until it expires.
         let finding = self.store.orphaned_charges(|job| {
             let mut holders = self.holders.iter().filter(|holder| holder.job == job);
             holders.all(Holder::ended)
         });
-        self.sim.broke(finding);
+        self.sim.report(finding);
         let now = self.sim.clock(self.store.ahead_us);
         let last = self.store.last_start().map_or(Span::ZERO, |start| start.since(now));
         self.sim.pass(last + SLACK + self.store.counter.window());
         let used = self.store.counter.used(self.sim.clock(self.store.ahead_us));
-        self.sim.broke((used > 0).then(|| format!("B4: {used} in use after a window")));
+        self.sim.report((used > 0).then(|| format!("B4: {used} in use after a window")));
     }
 }

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use sluicegate_core::{Span, Timestamp};
 
-use super::{Answer, Mistake, SLACK};
-use crate::sim::counter::{Counter, GiveBack, Mark};
+use super::{Mistake, Reply, SLACK};
+use crate::sim::counter::{ChargeMark, Counter, RefundMode};
 
 pub(super) struct Store {
     /// Time by which its clock is ahead of the true time.
@@ -21,13 +21,13 @@ pub(super) struct Store {
 
 #[derive(Default)]
 struct Record {
-    state: State,
+    state: RecordState,
     /// Claimants that received `Go`. Their charges stay.
     had_go: Vec<u64>,
 }
 
 #[derive(Clone, Copy, Default)]
-enum State {
+enum RecordState {
     /// No booking.
     #[default]
     Unbooked,
@@ -47,7 +47,7 @@ enum State {
 #[derive(Clone, Copy)]
 struct Booking {
     start: Timestamp,
-    mark: Mark,
+    mark: ChargeMark,
 }
 
 impl Store {
@@ -62,79 +62,82 @@ impl Store {
     }
 
     /// Acquires: a booking that is accepted only if it starts now.
-    pub(super) fn acquire(&mut self, now: Timestamp, id: u64) -> Answer {
-        if let Some(State::Acquired { at }) = self.records.get(&id).map(|record| record.state) {
-            return Answer::Allow { at };
+    pub(super) fn acquire(&mut self, now: Timestamp, id: u64) -> Reply {
+        if let Some(RecordState::Acquired { at }) = self.records.get(&id).map(|record| record.state)
+        {
+            return Reply::Allow { at };
         }
         let start = match self.mistake {
             Some(Mistake::AcquireIgnoresBookings) => self.counter.earliest_without_bookings(now),
             _ => self.counter.earliest(now),
         };
         if start > now {
-            return Answer::Deny;
+            return Reply::Deny;
         }
         self.take(now);
-        self.set(id, State::Acquired { at: now });
-        Answer::Allow { at: now }
+        self.set(id, RecordState::Acquired { at: now });
+        Reply::Allow { at: now }
     }
 
-    pub(super) fn book(&mut self, now: Timestamp, id: u64) -> Answer {
+    pub(super) fn book(&mut self, now: Timestamp, id: u64) -> Reply {
         let state = self.records.get(&id).map(|record| record.state).unwrap_or_default();
         match state {
-            State::Booked(booking) if self.mistake != Some(Mistake::BookedAgain) => {
-                Answer::Booked { wait: booking.start.since(now) }
+            RecordState::Booked(booking) if self.mistake != Some(Mistake::BookedAgain) => {
+                Reply::Booked { wait: booking.start.since(now) }
             }
-            State::Unbooked | State::Booked(_) => match self.book_anew(now, id) {
-                Some(start) => Answer::Booked { wait: start.since(now) },
-                None => Answer::Deny,
+            RecordState::Unbooked | RecordState::Booked(_) => match self.book_anew(now, id) {
+                Some(start) => Reply::Booked { wait: start.since(now) },
+                None => Reply::Deny,
             },
-            State::Open { .. } | State::Acquired { .. } => Answer::Claimed,
-            State::Cancelled => Answer::Gone,
+            RecordState::Open { .. } | RecordState::Acquired { .. } => Reply::Claimed,
+            RecordState::Cancelled => Reply::Gone,
         }
     }
 
-    pub(super) fn claim(&mut self, now: Timestamp, id: u64, claimant: u64) -> Answer {
+    pub(super) fn claim(&mut self, now: Timestamp, id: u64, claimant: u64) -> Reply {
         let Some(record) = self.records.get(&id) else {
-            return Answer::Unknown;
+            return Reply::Unknown;
         };
         let had_go = record.had_go.contains(&claimant);
         match record.state {
-            State::Unbooked if had_go => Answer::Spent,
-            State::Unbooked => Answer::Unknown,
-            State::Booked(_) if had_go && self.mistake != Some(Mistake::SpentClaimantGoes) => {
-                Answer::Spent
+            RecordState::Unbooked if had_go => Reply::Spent,
+            RecordState::Unbooked => Reply::Unknown,
+            RecordState::Booked(_)
+                if had_go && self.mistake != Some(Mistake::SpentClaimantGoes) =>
+            {
+                Reply::Spent
             }
-            State::Booked(booking) if now < booking.start => {
-                Answer::Early { wait: booking.start.since(now) }
+            RecordState::Booked(booking) if now < booking.start => {
+                Reply::Early { wait: booking.start.since(now) }
             }
-            State::Booked(booking) if self.is_good(booking, now) => {
+            RecordState::Booked(booking) if self.is_good(booking, now) => {
                 self.go(now, id, claimant, booking)
             }
-            State::Booked(booking) => {
+            RecordState::Booked(booking) => {
                 self.give_back(booking.mark, now);
                 self.rebook(now, id)
             }
-            State::Open { claimant: first, booking } => {
+            RecordState::Open { claimant: first, booking } => {
                 let mine = first == claimant || self.mistake == Some(Mistake::SecondClaimantGoes);
                 if mine && self.is_good(booking, now) {
                     return self.go(now, id, claimant, booking);
                 }
                 if had_go && self.mistake != Some(Mistake::LateRepetitionRebooks) {
-                    return Answer::Spent;
+                    return Reply::Spent;
                 }
                 if self.mistake == Some(Mistake::RebookingRemovesUsed) {
                     self.give_back(booking.mark, now);
                 }
                 self.rebook(now, id)
             }
-            State::Acquired { .. } | State::Cancelled => Answer::Gone,
+            RecordState::Acquired { .. } | RecordState::Cancelled => Reply::Gone,
         }
     }
 
-    pub(super) fn cancel(&mut self, now: Timestamp, id: u64, claimant: u64) -> Answer {
+    pub(super) fn cancel(&mut self, now: Timestamp, id: u64, claimant: u64) -> Reply {
         match self.records.get(&id).map(|record| record.state) {
-            Some(State::Booked(booking)) => self.give_back(booking.mark, now),
-            Some(State::Open { claimant: first, booking })
+            Some(RecordState::Booked(booking)) => self.give_back(booking.mark, now),
+            Some(RecordState::Open { claimant: first, booking })
                 if first == claimant || self.mistake == Some(Mistake::CancelGivesBackUsed) =>
             {
                 self.give_back(booking.mark, now);
@@ -145,19 +148,19 @@ impl Store {
             _ => {}
         }
         match self.mistake {
-            Some(Mistake::CancelWithoutTombstone) => self.set(id, State::Unbooked),
-            _ => self.set(id, State::Cancelled),
+            Some(Mistake::CancelWithoutTombstone) => self.set(id, RecordState::Unbooked),
+            _ => self.set(id, RecordState::Cancelled),
         }
-        Answer::Cancelled
+        Reply::Cancelled
     }
 
     fn is_good(&self, booking: Booking, now: Timestamp) -> bool {
         now <= booking.start + SLACK || self.mistake == Some(Mistake::LateClaimGoes)
     }
 
-    fn go(&mut self, now: Timestamp, id: u64, claimant: u64, booking: Booking) -> Answer {
+    fn go(&mut self, now: Timestamp, id: u64, claimant: u64, booking: Booking) -> Reply {
         let record = self.records.entry(id).or_default();
-        record.state = State::Open { claimant, booking };
+        record.state = RecordState::Open { claimant, booking };
         if !record.had_go.contains(&claimant) {
             record.had_go.push(claimant);
         }
@@ -165,14 +168,14 @@ impl Store {
             Some(Mistake::LateClaimGoes) => SLACK,
             _ => (booking.start + SLACK).since(now),
         };
-        Answer::Go { good_for }
+        Reply::Go { good_for }
     }
 
-    fn rebook(&mut self, now: Timestamp, id: u64) -> Answer {
-        self.set(id, State::Unbooked);
+    fn rebook(&mut self, now: Timestamp, id: u64) -> Reply {
+        self.set(id, RecordState::Unbooked);
         match self.book_anew(now, id) {
-            Some(start) => Answer::Rebooked { wait: start.since(now) },
-            None => Answer::Deny,
+            Some(start) => Reply::Rebooked { wait: start.since(now) },
+            None => Reply::Deny,
         }
     }
 
@@ -186,33 +189,33 @@ impl Store {
             Some(Mistake::WrittenAtStart) => start,
             _ => start + SLACK,
         });
-        self.set(id, State::Booked(Booking { start, mark }));
+        self.set(id, RecordState::Booked(Booking { start, mark }));
         Some(start)
     }
 
-    fn take(&mut self, at: Timestamp) -> Mark {
+    fn take(&mut self, at: Timestamp) -> ChargeMark {
         self.written += 1;
         self.counter.take(at)
     }
 
-    fn give_back(&mut self, mark: Mark, now: Timestamp) {
+    fn give_back(&mut self, mark: ChargeMark, now: Timestamp) {
         self.given_back += 1;
         let how = match self.mistake {
-            Some(Mistake::BucketForgetsLater) => GiveBack::ForgetsLater,
-            Some(Mistake::BucketForgetsGivenBack) => GiveBack::ForgetsGivenBack,
-            _ => GiveBack::Safe,
+            Some(Mistake::BucketForgetsLater) => RefundMode::ForgetsLater,
+            Some(Mistake::BucketForgetsGivenBack) => RefundMode::ForgetsGivenBack,
+            _ => RefundMode::Safe,
         };
         self.counter.give_back(mark, now, how);
     }
 
-    fn set(&mut self, id: u64, state: State) {
+    fn set(&mut self, id: u64, state: RecordState) {
         self.records.entry(id).or_default().state = state;
     }
 
     /// Returns the latest start that is still booked; without an owner if its holder has died.
     pub(super) fn last_start(&self) -> Option<Timestamp> {
         let booked = self.records.values().filter_map(|record| match record.state {
-            State::Booked(booking) => Some(booking.start),
+            RecordState::Booked(booking) => Some(booking.start),
             _ => None,
         });
         booked.max()
@@ -225,10 +228,10 @@ impl Store {
         for (&id, record) in &self.records {
             stands += record.had_go.len();
             match record.state {
-                State::Booked(_) if ended(id) => {
+                RecordState::Booked(_) if ended(id) => {
                     return Some(format!("B3: job {id} has ended and stays booked"));
                 }
-                State::Booked(_) | State::Acquired { .. } => stands += 1,
+                RecordState::Booked(_) | RecordState::Acquired { .. } => stands += 1,
                 _ => {}
             }
         }

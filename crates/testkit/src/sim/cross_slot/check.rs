@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use sluicegate_core::Timestamp;
 use sluicegate_core::algorithm::log::Quota;
 
-use super::{Place, Work};
+use super::{CounterIndex, Work};
 use crate::sim::counter::exceeded;
 
 /// Every charge ever written, and every reply to a client.
@@ -25,7 +25,7 @@ struct Charge {
     client: usize,
     /// Attempt that wrote the charge, and attempts that were told to share it.
     attempts: Vec<u64>,
-    place: Place,
+    place: CounterIndex,
     at: Timestamp,
     given_back: bool,
     /// True if a client received Allow because of this charge.
@@ -49,7 +49,7 @@ impl Check {
     }
 
     /// Checks S3 when a counter is charged.
-    pub(super) fn charged(&mut self, work: Work, place: Place, at: Timestamp) {
+    pub(super) fn charged(&mut self, work: Work, place: CounterIndex, at: Timestamp) {
         let Work { client, attempt, .. } = work;
         let before = self.charges.iter().filter(|charge| charge.is_of(client, place));
         let mut twice = before
@@ -63,7 +63,7 @@ impl Check {
     }
 
     /// Checks S2 when an attempt shares an earlier charge.
-    pub(super) fn shared(&mut self, work: Work, place: Place, now: Timestamp) {
+    pub(super) fn shared(&mut self, work: Work, place: CounterIndex, now: Timestamp) {
         let Work { client, attempt, .. } = work;
         let mut charges = self.charges.iter_mut().rev();
         let Some(charge) = charges.find(|charge| charge.is_of(client, place)) else {
@@ -76,7 +76,7 @@ impl Check {
     }
 
     /// Checks S2 when a charge is refunded.
-    pub(super) fn given_back(&mut self, client: usize, place: Place, now: Timestamp) {
+    pub(super) fn given_back(&mut self, client: usize, place: CounterIndex, now: Timestamp) {
         let mut charges = self.charges.iter_mut().rev();
         let charge = charges.find(|charge| charge.is_of(client, place));
         let Some(charge) = charge else { return };
@@ -105,7 +105,7 @@ impl Check {
     }
 
     /// Checks S1 and S2 when a client is admitted.
-    pub(super) fn admitted(&mut self, work: Work, plan: &[Place]) {
+    pub(super) fn admitted(&mut self, work: Work, plan: &[CounterIndex]) {
         let Work { client, attempt, .. } = work;
         for &place in plan {
             let mut charges = self.charges.iter_mut().rev();
@@ -125,7 +125,7 @@ impl Check {
     }
 
     /// Checks S2 after each change of a slot: its counter shows at least the admitted requests.
-    pub(super) fn counts(&mut self, place: Place, used: u64, now: Timestamp) {
+    pub(super) fn counts(&mut self, place: CounterIndex, used: u64, now: Timestamp) {
         let admitted = self.charges.iter().filter(|charge| {
             charge.place == place
                 && charge.relied_on
@@ -143,7 +143,7 @@ impl Check {
         self.orphaned[client] = true;
     }
 
-    fn admitted_in_a_window(&self, place: Place) -> Option<String> {
+    fn admitted_in_a_window(&self, place: CounterIndex) -> Option<String> {
         let charges = self.charges.iter();
         let admits = charges.filter(|charge| charge.place == place && charge.relied_on);
         let mut admits: Vec<_> = admits.map(|charge| charge.at).collect();
@@ -182,7 +182,7 @@ impl Check {
 }
 
 impl Charge {
-    fn is_of(&self, client: usize, place: Place) -> bool {
+    fn is_of(&self, client: usize, place: CounterIndex) -> bool {
         self.client == client && self.place == place && !self.given_back
     }
 }

@@ -1,8 +1,8 @@
 //! [`Client`]: sends a request to a node, and may send it again under the same id.
 
-use super::node::Told;
+use super::node::AttemptResult;
 use super::slot::Slot;
-use super::{Event, Place, Sim};
+use super::{CounterIndex, Event, Sim};
 use crate::sim::rng::Rng;
 
 /// Timeout of a request to a node.
@@ -10,14 +10,14 @@ const PATIENCE_US: u64 = 60_000;
 
 pub(super) struct Client {
     /// Counters that its request is charged on, in two or three slots.
-    pub(super) plan: Vec<Place>,
+    pub(super) plan: Vec<CounterIndex>,
     questions: u32,
     questions_max: u32,
-    told: Option<Told>,
+    told: Option<AttemptResult>,
 }
 
 impl Client {
-    pub(super) fn drawn(rng: &mut Rng, slots: &[Slot]) -> Self {
+    pub(super) fn random(rng: &mut Rng, slots: &[Slot]) -> Self {
         let skipped = (slots.len() > 2 && rng.chance(500)).then(|| rng.index(slots.len()));
         let mut plan = Vec::new();
         for (slot, counters) in slots.iter().map(|slot| slot.counters.len()).enumerate() {
@@ -47,26 +47,26 @@ impl Client {
     pub(super) fn ask(&mut self, sim: &mut Sim, number: usize, nodes: usize, delay_us: u64) {
         self.questions += 1;
         let node = sim.rng.index(nodes);
-        sim.after(delay_us, Event::Ask { client: number, node });
-        let question = self.questions;
-        sim.after(delay_us + PATIENCE_US, Event::Waited { client: number, question });
+        sim.after(delay_us, Event::Request { client: number, node });
+        let operation = self.questions;
+        sim.after(delay_us + PATIENCE_US, Event::Waited { client: number, operation });
     }
 
     /// Handles the reply of a node. After a denial it may ask again under the same id.
-    pub(super) fn told(&mut self, sim: &mut Sim, number: usize, told: Told, nodes: usize) {
+    pub(super) fn told(&mut self, sim: &mut Sim, number: usize, told: AttemptResult, nodes: usize) {
         self.told = Some(told);
-        if told == Told::Deny && self.questions < self.questions_max {
-            sim.saw("asked again after a denial");
+        if told == AttemptResult::Deny && self.questions < self.questions_max {
+            sim.count("asked again after a denial");
             let delay_us = sim.rng.between(100, 120_000);
             self.ask(sim, number, nodes, delay_us);
         }
     }
 
     /// Handles the timeout of a request. Without a reply it asks another node.
-    pub(super) fn waited(&mut self, sim: &mut Sim, number: usize, question: u32, nodes: usize) {
-        let silent = self.told.is_none() && self.questions == question;
+    pub(super) fn waited(&mut self, sim: &mut Sim, number: usize, operation: u32, nodes: usize) {
+        let silent = self.told.is_none() && self.questions == operation;
         if silent && self.questions < self.questions_max {
-            sim.saw("asked another node");
+            sim.count("asked another node");
             self.ask(sim, number, nodes, 0);
         }
     }

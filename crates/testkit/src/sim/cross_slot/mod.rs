@@ -71,11 +71,11 @@ use sluicegate_core::algorithm::log::Quota;
 use sluicegate_core::{Span, Timestamp};
 
 use super::explore::{Run, Tracing};
-use super::process::{Fate, Misfortune};
+use super::process::{FaultRates, ProcessState};
 use super::scheduler::Scheduler;
 use check::Check;
 use client::Client;
-use node::{Node, Told};
+use node::{AttemptResult, Node};
 use slot::Slot;
 
 /// Maximum delay of a message.
@@ -126,18 +126,18 @@ pub enum Mistake {
 
 /// Runs the simulation of a seed.
 pub fn run(seed: u64, mistake: Option<Mistake>, tracing: Tracing) -> Run {
-    let mut world = World::drawn(seed, mistake, tracing);
-    world.play();
-    let finding = world.check.left_over();
-    world.sim.broke(finding);
-    world.probe();
-    world.sim.finish()
+    let mut simulation = Simulation::random(seed, mistake, tracing);
+    simulation.play();
+    let finding = simulation.check.left_over();
+    simulation.sim.report(finding);
+    simulation.probe();
+    simulation.sim.finish()
 }
 
 type Sim = Scheduler<Event>;
 
 /// A counter, by its slot and its index there.
-type Place = (usize, usize);
+type CounterIndex = (usize, usize);
 
 /// The request that a message is about. Only the checks use `client`.
 #[derive(Clone, Copy)]
@@ -156,30 +156,30 @@ impl fmt::Debug for Work {
 #[derive(Clone, Debug)]
 enum Event {
     /// A client's request reaches a node.
-    Ask { client: usize, node: usize },
+    Request { client: usize, node: usize },
     /// The timeout of a client's request with this number.
-    Waited { client: usize, question: u32 },
+    Waited { client: usize, operation: u32 },
     /// A message reaches a slot.
     Reserve { slot: usize, from: usize, work: Work, counters: Vec<usize>, sent: Timestamp },
     /// A message reaches a slot.
     TakeBack { slot: usize, from: usize, work: Work },
     /// A reply reaches a node.
-    Answer { node: usize, slot: usize, attempt: u64, answer: Answer },
+    Reply { node: usize, slot: usize, attempt: u64, answer: Reply },
     /// The timer of an attempt is due.
     Due { node: usize, attempt: u64, step: u32 },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Answer {
+enum Reply {
     Reserved,
     Denied,
     Refused,
     TakenBack,
 }
 
-struct World {
+struct Simulation {
     sim: Sim,
-    misfortune: Misfortune,
+    faults: FaultRates,
     check: Check,
     slots: Vec<Slot>,
     nodes: Vec<Node>,
@@ -188,38 +188,41 @@ struct World {
     mistake: Option<Mistake>,
 }
 
-impl World {
-    fn drawn(seed: u64, mistake: Option<Mistake>, tracing: Tracing) -> Self {
+impl Simulation {
+    fn random(seed: u64, mistake: Option<Mistake>, tracing: Tracing) -> Self {
         let mut sim = Sim::new(seed, tracing, DELAY_MAX, STORMY);
         let rng = &mut sim.rng;
-        let misfortune = Misfortune::drawn(rng, STALL_MAX);
+        let faults = FaultRates::random(rng, STALL_MAX);
         let window = Span::from_millis(rng.between(60, 400));
         let quota = Quota { limit: rng.between(1, 3), window };
         let slots: Vec<_> =
-            (0..rng.index(2) + 2).map(|number| Slot::drawn(number, quota, rng, mistake)).collect();
-        let nodes: Vec<_> =
-            (0..rng.index(2) + 2).map(|number| Node::drawn(number, window, rng, mistake)).collect();
+            (0..rng.index(2) + 2).map(|number| Slot::random(number, quota, rng, mistake)).collect();
+        let nodes: Vec<_> = (0..rng.index(2) + 2)
+            .map(|number| Node::random(number, window, rng, mistake))
+            .collect();
         let mut clients: Vec<_> =
-            (0..rng.between(6, 16)).map(|_| Client::drawn(rng, &slots)).collect();
+            (0..rng.between(6, 16)).map(|_| Client::random(rng, &slots)).collect();
         for (number, client) in clients.iter_mut().enumerate() {
             let delay_us = sim.rng.between(0, 400_000);
             client.ask(&mut sim, number, nodes.len(), delay_us);
         }
         sim.note(|| format!("{}/{window} on every counter", quota.limit));
         let check = Check::new(quota, clients.len());
-        Self { sim, misfortune, check, slots, nodes, clients, quota, mistake }
+        Self { sim, faults, check, slots, nodes, clients, quota, mistake }
     }
 
     fn play(&mut self) {
         while let Some(event) = self.sim.next() {
             match &event {
-                Event::Ask { node, .. } | Event::Answer { node, .. } | Event::Due { node, .. } => {
+                Event::Request { node, .. }
+                | Event::Reply { node, .. }
+                | Event::Due { node, .. } => {
                     let node = *node;
                     self.node(node, event);
                 }
-                Event::Waited { client, question } => {
+                Event::Waited { client, operation } => {
                     let nodes = self.nodes.len();
-                    self.clients[*client].waited(&mut self.sim, *client, *question, nodes);
+                    self.clients[*client].waited(&mut self.sim, *client, *operation, nodes);
                 }
                 Event::Reserve { slot, .. } | Event::TakeBack { slot, .. } => {
                     let slot = *slot;
@@ -227,7 +230,7 @@ impl World {
                 }
             }
             let finding = self.check.take_finding();
-            self.sim.broke(finding);
+            self.sim.report(finding);
         }
     }
 
@@ -243,22 +246,22 @@ impl World {
             Event::TakeBack { from, work, .. } => {
                 slot.take_back(now, work, &mut self.check);
                 self.check.attempt_taken_back(work, number, now);
-                (from, work, Answer::TakenBack)
+                (from, work, Reply::TakenBack)
             }
             _ => return,
         };
-        if answer == Answer::Refused {
+        if answer == Reply::Refused {
             self.check.refused(work, number);
         }
         self.sim.note(|| format!("slot {number} to node {from}: {answer:?} for {work:?}"));
-        self.sim.saw(match answer {
-            Answer::Reserved => "reserved",
-            Answer::Denied => "denied by a slot",
-            Answer::Refused => "refused by a tombstone",
-            Answer::TakenBack => "taken back",
+        self.sim.count(match answer {
+            Reply::Reserved => "reserved",
+            Reply::Denied => "denied by a slot",
+            Reply::Refused => "refused by a tombstone",
+            Reply::TakenBack => "taken back",
         });
         let attempt = work.attempt;
-        self.sim.send(Event::Answer { node: from, slot: number, attempt, answer });
+        self.sim.send(Event::Reply { node: from, slot: number, attempt, answer });
         for (index, counter) in slot.counters.iter().enumerate() {
             self.check.counts((number, index), counter.used(now), now);
         }
@@ -266,16 +269,16 @@ impl World {
 
     fn node(&mut self, number: usize, event: Event) {
         let (sim, node) = (&mut self.sim, &mut self.nodes[number]);
-        match node.process.fate(sim, self.misfortune) {
-            Fate::Runs => {}
-            Fate::Stalls { for_us } => {
-                sim.saw("stalled");
+        match node.process.draw_state(sim, self.faults) {
+            ProcessState::Runs => {}
+            ProcessState::Stalls { for_us } => {
+                sim.count("stalled");
                 sim.note(|| format!("node {number} is stopped for {for_us} us more"));
                 return sim.after(for_us, event);
             }
-            Fate::Dead => return,
-            Fate::Crashes => {
-                sim.saw("crashed");
+            ProcessState::Dead => return,
+            ProcessState::Crashes => {
+                sim.count("crashed");
                 sim.note(|| format!("node {number} crashes"));
                 let down_us = sim.now_us() + sim.rng.between(1_000, DOWN_MAX.as_micros());
                 node.process.down_until(down_us);
@@ -286,11 +289,11 @@ impl World {
             }
         }
         let told = match event {
-            Event::Ask { client, .. } => {
+            Event::Request { client, .. } => {
                 node.ask(sim, client, &self.clients[client].plan);
                 None
             }
-            Event::Answer { slot, attempt, answer, .. } => node.answer(sim, slot, attempt, answer),
+            Event::Reply { slot, attempt, answer, .. } => node.answer(sim, slot, attempt, answer),
             Event::Due { attempt, step, .. } => node.due(sim, attempt, step),
             _ => None,
         };
@@ -298,13 +301,13 @@ impl World {
         let client = work.client;
         sim.note(|| format!("node {number} tells {work:?}: {told:?}"));
         match told {
-            Told::Allow => {
-                sim.saw("allowed");
+            AttemptResult::Allow => {
+                sim.count("allowed");
                 self.check.admitted(work, &self.clients[client].plan);
             }
-            Told::Deny => sim.saw("not admitted"),
-            Told::GivesUp => {
-                sim.saw("gave up taking back");
+            AttemptResult::Deny => sim.count("not admitted"),
+            AttemptResult::GivesUp => {
+                sim.count("gave up taking back");
                 for (number, slot) in self.slots.iter().enumerate() {
                     self.check.taken_back(client, number, sim.clock(slot.ahead_us));
                 }
@@ -324,6 +327,6 @@ impl World {
         self.check.one_more_client();
         self.play();
         let finding = self.check.was_admitted(number);
-        self.sim.broke(finding);
+        self.sim.report(finding);
     }
 }

@@ -2,7 +2,7 @@
 
 use sluicegate_core::Span;
 
-use super::{Answer, DEADLINE, Event, LIFE, Mistake, Place, Sim, TIMEOUT, Work};
+use super::{CounterIndex, DEADLINE, Event, LIFE, Mistake, Reply, Sim, TIMEOUT, Work};
 use crate::sim::process::Process;
 use crate::sim::rng::Rng;
 
@@ -25,7 +25,7 @@ struct Attempt {
     phase: Phase,
     /// Number of the current timer; older timers are ignored.
     step: u32,
-    parts: Vec<Part>,
+    parts: Vec<SlotPart>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -35,15 +35,15 @@ enum Phase {
 }
 
 /// The counters of a plan that are in one slot.
-struct Part {
+struct SlotPart {
     slot: usize,
     counters: Vec<usize>,
-    answer: Option<Answer>,
+    answer: Option<Reply>,
 }
 
 /// The result of an attempt for the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Told {
+pub(super) enum AttemptResult {
     Allow,
     /// A slot denied or timed out: in production the outage policy of the rule would decide.
     Deny,
@@ -52,7 +52,7 @@ pub(super) enum Told {
 }
 
 impl Node {
-    pub(super) fn drawn(
+    pub(super) fn random(
         number: usize,
         window: Span,
         rng: &mut Rng,
@@ -63,12 +63,12 @@ impl Node {
         Self { number, ahead_us, process, attempts: Vec::new(), window, mistake }
     }
 
-    pub(super) fn ask(&mut self, sim: &mut Sim, client: usize, plan: &[Place]) {
-        let mut parts: Vec<Part> = Vec::new();
+    pub(super) fn ask(&mut self, sim: &mut Sim, client: usize, plan: &[CounterIndex]) {
+        let mut parts: Vec<SlotPart> = Vec::new();
         for &(slot, counter) in plan {
             match parts.iter_mut().find(|part| part.slot == slot) {
                 Some(part) => part.counters.push(counter),
-                None => parts.push(Part { slot, counters: vec![counter], answer: None }),
+                None => parts.push(SlotPart { slot, counters: vec![counter], answer: None }),
             }
         }
         let id = u64::try_from(client).expect("clients are few");
@@ -85,26 +85,26 @@ impl Node {
         sim: &mut Sim,
         slot: usize,
         number: u64,
-        answer: Answer,
-    ) -> Option<(Work, Told)> {
+        answer: Reply,
+    ) -> Option<(Work, AttemptResult)> {
         let place = self.find(number)?;
         let attempt = &mut self.attempts[place];
         let part = attempt.parts.iter_mut().find(|part| part.slot == slot)?;
         let work = attempt.work;
         match (attempt.phase, answer) {
-            (Phase::Reserving, Answer::Reserved) => {
+            (Phase::Reserving, Reply::Reserved) => {
                 part.answer = Some(answer);
                 if !attempt.parts.iter().all(|part| part.answer.is_some()) {
                     return None;
                 }
                 self.attempts.swap_remove(place);
-                Some((work, Told::Allow))
+                Some((work, AttemptResult::Allow))
             }
-            (Phase::Reserving, Answer::Denied | Answer::Refused) => {
+            (Phase::Reserving, Reply::Denied | Reply::Refused) => {
                 self.take_back(sim, place);
-                Some((work, Told::Deny))
+                Some((work, AttemptResult::Deny))
             }
-            (Phase::TakingBack, Answer::TakenBack) => {
+            (Phase::TakingBack, Reply::TakenBack) => {
                 part.answer = Some(answer);
                 if attempt.parts.iter().all(|part| part.answer.is_some()) {
                     self.attempts.swap_remove(place);
@@ -116,7 +116,12 @@ impl Node {
         }
     }
 
-    pub(super) fn due(&mut self, sim: &mut Sim, number: u64, step: u32) -> Option<(Work, Told)> {
+    pub(super) fn due(
+        &mut self,
+        sim: &mut Sim,
+        number: u64,
+        step: u32,
+    ) -> Option<(Work, AttemptResult)> {
         let place = self.find(number)?;
         let attempt = &mut self.attempts[place];
         if attempt.step != step {
@@ -126,9 +131,9 @@ impl Node {
         if attempt.phase == Phase::TakingBack {
             if lasts_us >= (self.window + LIFE).as_micros() {
                 let attempt = self.attempts.swap_remove(place);
-                return Some((attempt.work, Told::GivesUp));
+                return Some((attempt.work, AttemptResult::GivesUp));
             }
-            sim.saw("taken back again");
+            sim.count("taken back again");
             attempt.send(sim, self.number, self.ahead_us);
             return None;
         }
@@ -137,7 +142,7 @@ impl Node {
         let late = lasts_us >= DEADLINE.as_micros();
         let late = late && self.mistake != Some(Mistake::RetryAfterDeadline);
         if attempt.step == 1 && !late {
-            sim.saw("retried");
+            sim.count("retried");
             if self.mistake == Some(Mistake::RetryUnderNewId) {
                 attempt.work.id = sim.fresh();
                 attempt.work.attempt = sim.fresh();
@@ -147,7 +152,7 @@ impl Node {
         }
         let work = attempt.work;
         self.take_back(sim, place);
-        Some((work, Told::Deny))
+        Some((work, AttemptResult::Deny))
     }
 
     fn take_back(&mut self, sim: &mut Sim, place: usize) {
@@ -155,7 +160,7 @@ impl Node {
         attempt.phase = Phase::TakingBack;
         attempt.since_us = sim.now_us();
         if self.mistake == Some(Mistake::TakeBackWhereReserved) {
-            attempt.parts.retain(|part| part.answer == Some(Answer::Reserved));
+            attempt.parts.retain(|part| part.answer == Some(Reply::Reserved));
         }
         for part in &mut attempt.parts {
             part.answer = None;

@@ -6,8 +6,8 @@ use sluicegate_core::algorithm::log::Quota;
 use sluicegate_core::{Span, Timestamp};
 
 use super::check::Check;
-use super::{Answer, DELAY_MAX, LIFE, Mistake, Work};
-use crate::sim::counter::{Counter, GiveBack, Mark};
+use super::{DELAY_MAX, LIFE, Mistake, Reply, Work};
+use crate::sim::counter::{ChargeMark, Counter, RefundMode};
 use crate::sim::rng::Rng;
 
 /// Lifetime of a tombstone that is shorter than the maximum delay of a message.
@@ -28,14 +28,14 @@ pub(super) struct Slot {
 /// The record of an id.
 struct Record {
     /// Charged counters and the marks of their charges; empty if not charged.
-    charged: Vec<(usize, Mark)>,
+    charged: Vec<(usize, ChargeMark)>,
     charged_at: Timestamp,
-    attempts: BTreeMap<u64, Standing>,
+    attempts: BTreeMap<u64, AttemptState>,
     expires: Timestamp,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Standing {
+enum AttemptState {
     /// It relies on the charge.
     Holds,
     /// It relied on an earlier charge, which has left its window.
@@ -45,7 +45,7 @@ enum Standing {
 }
 
 impl Slot {
-    pub(super) fn drawn(
+    pub(super) fn random(
         number: usize,
         quota: Quota,
         rng: &mut Rng,
@@ -70,34 +70,34 @@ impl Slot {
         work: Work,
         counters: &[usize],
         check: &mut Check,
-    ) -> Answer {
+    ) -> Reply {
         self.records.retain(|_, record| record.expires > now);
         if let Some(record) = self.records.get_mut(&work.id) {
             match record.attempts.get(&work.attempt) {
-                Some(Standing::TakenBack) => return Answer::Refused,
+                Some(AttemptState::TakenBack) => return Reply::Refused,
                 _ if self.mistake == Some(Mistake::ChargedAgain) => {}
-                Some(Standing::Holds | Standing::Held) => return Answer::Reserved,
+                Some(AttemptState::Holds | AttemptState::Held) => return Reply::Reserved,
                 None if self.mistake == Some(Mistake::TombstoneForAll)
                     && record.charged.is_empty() =>
                 {
-                    return Answer::Refused;
+                    return Reply::Refused;
                 }
                 None if record.counts(now, self.window, self.mistake) => {
                     if self.mistake == Some(Mistake::LastAttemptOwns) {
                         record.attempts.clear();
                     }
-                    record.attempts.insert(work.attempt, Standing::Holds);
+                    record.attempts.insert(work.attempt, AttemptState::Holds);
                     record.keep(now + LIFE);
                     for &(counter, _) in &record.charged {
                         check.shared(work, (self.number, counter), now);
                     }
-                    return Answer::Reserved;
+                    return Reply::Reserved;
                 }
                 None => {}
             }
         }
         if counters.iter().any(|&counter| self.counters[counter].earliest(by) > by) {
-            return Answer::Denied;
+            return Reply::Denied;
         }
         let record = self.records.entry(work.id).or_insert_with(Record::new);
         record.begin_anew(now);
@@ -106,26 +106,26 @@ impl Slot {
             record.charged.push((counter, mark));
             check.charged(work, (self.number, counter), now);
         }
-        record.attempts.insert(work.attempt, Standing::Holds);
+        record.attempts.insert(work.attempt, AttemptState::Holds);
         record.keep(match self.mistake {
             Some(Mistake::ShortRecord) => now + SHORT_RECORD,
             _ => (now + LIFE).max(now + self.window),
         });
-        Answer::Reserved
+        Reply::Reserved
     }
 
     pub(super) fn take_back(&mut self, now: Timestamp, work: Work, check: &mut Check) {
         self.records.retain(|_, record| record.expires > now);
         let record = self.records.entry(work.id).or_insert_with(Record::new);
-        record.attempts.insert(work.attempt, Standing::TakenBack);
+        record.attempts.insert(work.attempt, AttemptState::TakenBack);
         record.keep(now + LIFE);
-        let held = record.attempts.values().any(|standing| *standing == Standing::Holds);
+        let held = record.attempts.values().any(|standing| *standing == AttemptState::Holds);
         if !held || self.mistake == Some(Mistake::TakeBackForAll) {
             for (counter, mark) in record.charged.drain(..) {
                 if self.mistake == Some(Mistake::TakeBackByScore) {
                     continue;
                 }
-                self.counters[counter].give_back(mark, now, GiveBack::Safe);
+                self.counters[counter].give_back(mark, now, RefundMode::Safe);
                 check.given_back(work.client, (self.number, counter), now);
             }
         }
@@ -165,8 +165,8 @@ impl Record {
         self.charged.clear();
         self.charged_at = now;
         for standing in self.attempts.values_mut() {
-            if *standing == Standing::Holds {
-                *standing = Standing::Held;
+            if *standing == AttemptState::Holds {
+                *standing = AttemptState::Held;
             }
         }
     }

@@ -58,7 +58,7 @@ use sluicegate_core::Span;
 use sluicegate_core::algorithm::concurrency::Quota;
 
 use super::explore::{Run, Tracing};
-use super::process::{Fate, Misfortune};
+use super::process::{FaultRates, ProcessState};
 use super::scheduler::Scheduler;
 use check::Check;
 use holder::Holder;
@@ -95,10 +95,10 @@ pub enum Mistake {
 
 /// Runs the simulation of a seed.
 pub fn run(seed: u64, mistake: Option<Mistake>, tracing: Tracing) -> Run {
-    let mut world = World::drawn(seed, mistake, tracing);
-    world.play();
-    world.rest();
-    world.sim.finish()
+    let mut simulation = Simulation::random(seed, mistake, tracing);
+    simulation.play();
+    simulation.rest();
+    simulation.sim.finish()
 }
 
 type Sim = Scheduler<Event>;
@@ -108,32 +108,32 @@ enum Event {
     /// A new holder starts.
     Begin { id: u64 },
     /// A request reaches the store.
-    Ask(Ask),
+    Request(Request),
     /// A reply reaches a holder.
-    Answer { ask: Ask, answer: Answer },
+    Reply { ask: Request, answer: Reply },
     /// A timer of a holder is due.
     Due { holder: usize, timer: Timer },
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Ask {
+struct Request {
     holder: usize,
     sent_us: u64,
     id: u64,
     /// Number of its slot. Only `ReleaseBySlot` uses it.
     slot: usize,
-    question: Question,
+    operation: Operation,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Question {
+enum Operation {
     Acquire,
     Renew,
     Release,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Answer {
+enum Reply {
     Held { left: Span, slot: usize },
     Deny,
     Lost,
@@ -153,20 +153,20 @@ enum Timer {
     Done,
 }
 
-struct World {
+struct Simulation {
     sim: Sim,
-    misfortune: Misfortune,
+    faults: FaultRates,
     store: Store,
     holders: Vec<Holder>,
     check: Check,
     mistake: Option<Mistake>,
 }
 
-impl World {
-    fn drawn(seed: u64, mistake: Option<Mistake>, tracing: Tracing) -> Self {
+impl Simulation {
+    fn random(seed: u64, mistake: Option<Mistake>, tracing: Tracing) -> Self {
         let mut sim = Sim::new(seed, tracing, DELAY_MAX, STORMY);
         let rng = &mut sim.rng;
-        let misfortune = Misfortune::drawn(rng, STALL_MAX);
+        let faults = FaultRates::random(rng, STALL_MAX);
         let lease = Span::from_millis(rng.between(30, 200));
         let quota = Quota { limit: rng.between(1, 3), lease };
         let store = Store::new(quota, rng.between(0, 8_000), mistake);
@@ -177,7 +177,7 @@ impl World {
         }
         sim.note(|| format!("{} slots, a lease lasts {lease}", quota.limit));
         let (holders, check) = (Vec::new(), Check::new(quota));
-        Self { sim, misfortune, store, holders, check, mistake }
+        Self { sim, faults, store, holders, check, mistake }
     }
 
     fn play(&mut self) {
@@ -189,33 +189,33 @@ impl World {
                     holder.begin(&mut self.sim);
                     self.holders.push(holder);
                 }
-                Event::Ask(ask) => self.store(ask),
-                Event::Answer { ask: Ask { holder, .. }, .. } | Event::Due { holder, .. } => {
+                Event::Request(ask) => self.store(ask),
+                Event::Reply { ask: Request { holder, .. }, .. } | Event::Due { holder, .. } => {
                     self.holder(holder, event);
                 }
             }
         }
     }
 
-    fn store(&mut self, ask: Ask) {
+    fn store(&mut self, ask: Request) {
         let now = self.sim.clock(self.store.ahead_us);
-        let answer = match ask.question {
-            Question::Acquire => self.store.acquire(now, ask.id),
-            Question::Renew => self.store.renew(now, ask.id),
-            Question::Release => self.store.release(now, ask.id, ask.slot),
+        let answer = match ask.operation {
+            Operation::Acquire => self.store.acquire(now, ask.id),
+            Operation::Renew => self.store.renew(now, ask.id),
+            Operation::Release => self.store.release(now, ask.id, ask.slot),
         };
-        let Ask { holder, id, question, .. } = ask;
-        self.sim.note(|| format!("store: {question:?} {id} → {answer:?} for holder {holder}"));
-        self.sim.saw(match answer {
-            Answer::Held { .. } if question == Question::Renew => "renewed",
-            Answer::Held { .. } => "held",
-            Answer::Deny => "denied",
-            Answer::Lost => "lost",
-            Answer::Released => "released",
+        let Request { holder, id, operation, .. } = ask;
+        self.sim.note(|| format!("store: {operation:?} {id} → {answer:?} for holder {holder}"));
+        self.sim.count(match answer {
+            Reply::Held { .. } if operation == Operation::Renew => "renewed",
+            Reply::Held { .. } => "held",
+            Reply::Deny => "denied",
+            Reply::Lost => "lost",
+            Reply::Released => "released",
         });
-        let finding = self.check.answered(now, id, question, answer);
-        self.sim.broke(finding);
-        self.sim.send(Event::Answer { ask, answer });
+        let finding = self.check.answered(now, id, operation, answer);
+        self.sim.report(finding);
+        self.sim.send(Event::Reply { ask, answer });
     }
 
     fn holder(&mut self, number: usize, event: Event) {
@@ -223,10 +223,10 @@ impl World {
         if holder.ended() {
             return;
         }
-        match holder.process.fate(sim, self.misfortune) {
-            Fate::Runs => {}
-            Fate::Stalls { for_us } => {
-                sim.saw("stalled");
+        match holder.process.draw_state(sim, self.faults) {
+            ProcessState::Runs => {}
+            ProcessState::Stalls { for_us } => {
+                sim.count("stalled");
                 sim.note(|| format!("holder {number} is stopped for {for_us} us more"));
                 sim.after(for_us, event);
                 // No observer can tell a slow holder from a dead one.
@@ -235,9 +235,9 @@ impl World {
                 }
                 return;
             }
-            Fate::Dead => return,
-            Fate::Crashes => {
-                sim.saw("crashed");
+            ProcessState::Dead => return,
+            ProcessState::Crashes => {
+                sim.count("crashed");
                 sim.note(|| format!("holder {number} crashes"));
                 holder.process.down_until(u64::MAX);
                 self.check.worked(holder.crash(sim.now_us()));
@@ -245,7 +245,7 @@ impl World {
             }
         }
         match event {
-            Event::Answer { ask, answer } => holder.answer(sim, ask, answer),
+            Event::Reply { ask, answer } => holder.answer(sim, ask, answer),
             Event::Due { timer, .. } => holder.due(sim, timer),
             _ => {}
         }
@@ -270,11 +270,11 @@ impl World {
         let waiting =
             self.holders.iter().find(|holder| !holder.ended() && !holder.process.is_dead());
         let waiting = waiting.map(|holder| format!("liveness: {} never ends", holder.id));
-        self.sim.broke(waiting);
+        self.sim.report(waiting);
         let finding = self.check.too_many_at_work();
-        self.sim.broke(finding);
+        self.sim.report(finding);
         self.sim.pass(self.check.quota.lease);
         let used = self.store.used(self.sim.clock(self.store.ahead_us));
-        self.sim.broke((used > 0).then(|| format!("L4: {used} slots are held without a holder")));
+        self.sim.report((used > 0).then(|| format!("L4: {used} slots are held without a holder")));
     }
 }

@@ -6,7 +6,7 @@ use sluicegate_core::algorithm::EarliestStart;
 use sluicegate_core::algorithm::concurrency::{Leases, Quota};
 use sluicegate_core::{Id, Span, Timestamp};
 
-use super::{Answer, DELAY_MAX, Mistake};
+use super::{DELAY_MAX, Mistake, Reply};
 
 pub(super) struct Store {
     /// Time by which its clock is ahead of the true time.
@@ -39,7 +39,7 @@ impl Store {
         }
     }
 
-    pub(super) fn acquire(&mut self, now: Timestamp, id: u64) -> Answer {
+    pub(super) fn acquire(&mut self, now: Timestamp, id: u64) -> Reply {
         self.advance(now);
         if let Some(&record) = self.records.get(&id) {
             return match self.mistake {
@@ -49,23 +49,23 @@ impl Store {
                 _ if !record.released && record.until > now => {
                     self.held(id, record.until.since(now))
                 }
-                _ => Answer::Lost,
+                _ => Reply::Lost,
             };
         }
         match self.leases.earliest(self.quota, now, 1) {
-            EarliestStart::At { start, .. } if start == now => self.take(now, id),
-            _ => Answer::Deny,
+            Earliest::At { start, .. } if start == now => self.take(now, id),
+            _ => Reply::Deny,
         }
     }
 
-    pub(super) fn renew(&mut self, now: Timestamp, id: u64) -> Answer {
+    pub(super) fn renew(&mut self, now: Timestamp, id: u64) -> Reply {
         self.advance(now);
         let Some(&record) = self.records.get(&id) else {
-            return Answer::Lost;
+            return Reply::Lost;
         };
         if record.released || record.until <= now {
             let revives = self.mistake == Some(Mistake::RenewalRevives) && !record.released;
-            return if revives { self.take(now, id) } else { Answer::Lost };
+            return if revives { self.take(now, id) } else { Reply::Lost };
         }
         if self.mistake == Some(Mistake::RenewalIgnored) {
             return self.held(id, self.quota.lease);
@@ -76,7 +76,7 @@ impl Store {
         self.held(id, self.quota.lease)
     }
 
-    pub(super) fn release(&mut self, now: Timestamp, id: u64, slot: usize) -> Answer {
+    pub(super) fn release(&mut self, now: Timestamp, id: u64, slot: usize) -> Reply {
         self.advance(now);
         let ends = match self.mistake {
             Some(Mistake::ReleaseBySlot) => self.slots[slot],
@@ -92,20 +92,20 @@ impl Store {
         self.slots.iter_mut().filter(|slot| **slot == ends).for_each(|slot| *slot = None);
         if self.mistake == Some(Mistake::ReleaseWithoutTombstone) {
             self.records.remove(&id);
-            return Answer::Released;
+            return Reply::Released;
         }
         let expires = now + DELAY_MAX;
         let tombstone = Record { until: now, released: true, expires };
         let record = self.records.entry(id).or_insert(tombstone);
         record.expires = record.expires.max(expires);
-        Answer::Released
+        Reply::Released
     }
 
     pub(super) fn used(&self, now: Timestamp) -> u64 {
         self.leases.reading(now).used
     }
 
-    fn take(&mut self, now: Timestamp, id: u64) -> Answer {
+    fn take(&mut self, now: Timestamp, id: u64) -> Reply {
         let until = self.until(now);
         self.leases.take(name(id), 1, until);
         self.keep(id, until);
@@ -123,9 +123,9 @@ impl Store {
         }
     }
 
-    fn held(&self, id: u64, left: Span) -> Answer {
+    fn held(&self, id: u64, left: Span) -> Reply {
         let slot = self.slots.iter().position(|slot| *slot == Some(id)).unwrap_or_default();
-        Answer::Held { left, slot }
+        Reply::Held { left, slot }
     }
 
     fn keep(&mut self, id: u64, until: Timestamp) {

@@ -21,7 +21,7 @@ pub(crate) async fn run<O, W>(
     most: u16,
     stop: &Stop,
     open: impl Fn() -> O,
-    see_through: impl Fn(Delivery) -> W,
+    process: impl Fn(Delivery) -> W,
 ) where
     O: Future<Output = ()> + Send,
     W: Future<Output = Result<(), Error>> + Send + 'static,
@@ -37,7 +37,7 @@ pub(crate) async fn run<O, W>(
                     match consumer.receive(usize::from(most) - tasks.len()).await {
                         Ok(received) => {
                             for delivery in received {
-                                tasks.spawn(seen(delivery, &see_through, stop));
+                                tasks.spawn(processed(delivery, &process, stop));
                             }
                         }
                         Err(error) => break error,
@@ -53,16 +53,16 @@ pub(crate) async fn run<O, W>(
 }
 
 /// Processes one message and logs an error.
-fn seen<W>(
+fn processed<W>(
     delivery: Delivery,
-    see_through: impl Fn(Delivery) -> W,
+    process: impl Fn(Delivery) -> W,
     stop: &Stop,
 ) -> impl Future<Output = ()> + Send + 'static
 where
     W: Future<Output = Result<(), Error>> + Send + 'static,
 {
     let message = delivery.message().id();
-    let (work, stop) = (see_through(delivery), stop.clone());
+    let (work, stop) = (process(delivery), stop.clone());
     async move {
         if let Err(error) = work.await {
             // The message is redelivered; the delay spares a broker that has a problem.

@@ -1,4 +1,4 @@
-//! [`Switch`]: a store that tests can disconnect, or whose replies they can drop.
+//! [`SwitchableStore`]: a store that tests can disconnect, or whose replies they can drop.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -11,7 +11,7 @@ use sluicegate_core::{Decision, Id, Plan, Span, Store, Timestamp};
 /// A store behind a switch: while it is off, all calls fail and nothing changes. It can also drop
 /// single replies after the store has executed the call. Clones share the store and the switch.
 #[derive(Debug)]
-pub struct Switch<S>(Arc<Inner<S>>);
+pub struct SwitchableStore<S>(Arc<Inner<S>>);
 
 #[derive(Debug)]
 struct Inner<S> {
@@ -23,13 +23,13 @@ struct Inner<S> {
     answers: AtomicU32,
 }
 
-impl<S> Clone for Switch<S> {
+impl<S> Clone for SwitchableStore<S> {
     fn clone(&self) -> Self {
         Self(self.0.clone())
     }
 }
 
-impl<S> Switch<S> {
+impl<S> SwitchableStore<S> {
     /// Creates a switch that is on.
     pub fn new(store: S) -> Self {
         let (on, nodes) = (AtomicBool::new(true), AtomicU32::new(1));
@@ -38,17 +38,17 @@ impl<S> Switch<S> {
     }
 
     /// Sets the number of nodes that the store reports.
-    pub fn see(&self, nodes: u32) {
+    pub fn set_nodes(&self, nodes: u32) {
         self.0.nodes.store(nodes, Ordering::SeqCst);
     }
 
     /// Turns the store on or off.
-    pub fn turn(&self, on: bool) {
+    pub fn set_on(&self, on: bool) {
         self.0.on.store(on, Ordering::SeqCst);
     }
 
     /// Drops every `nth` reply to acquire, book and claim from now on.
-    pub fn lose_every(&self, nth: u32) {
+    pub fn drop_every_nth(&self, nth: u32) {
         self.0.drop_every.store(nth, Ordering::SeqCst);
     }
 
@@ -69,7 +69,7 @@ impl<S> Switch<S> {
     }
 }
 
-impl<S: Store> Store for Switch<S> {
+impl<S: Store> Store for SwitchableStore<S> {
     async fn acquire(&self, plan: &Plan<'_>) -> Result<Decision, Error> {
         self.maybe_drop(self.store()?.acquire(plan).await)
     }

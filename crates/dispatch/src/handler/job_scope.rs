@@ -1,4 +1,4 @@
-//! [`Facts`]: the values that templates can use: a job and its message. The message is parsed as
+//! [`JobScope`]: the values that templates can use: a job and its message. The message is parsed as
 //! JSON at its first use.
 
 use std::sync::OnceLock;
@@ -9,13 +9,13 @@ use sluicegate_template::{Root, ValueSource};
 use super::Job;
 
 /// The template values of a job before it is done.
-pub(super) struct Facts<'j> {
+pub(super) struct JobScope<'j> {
     pub(super) job: &'j Job,
     about: Value,
     body: OnceLock<Option<Value>>,
 }
 
-impl<'j> Facts<'j> {
+impl<'j> JobScope<'j> {
     pub(super) fn new(job: &'j Job) -> Self {
         let mut about = json!({
             "id": job.key(),
@@ -34,7 +34,7 @@ impl<'j> Facts<'j> {
     }
 }
 
-impl ValueSource for Facts<'_> {
+impl Scope for JobScope<'_> {
     fn value(&self, root: Root) -> Option<&Value> {
         match root {
             Root::Message => self.body(),

@@ -4,22 +4,22 @@ use std::pin::Pin;
 
 use sluicegate_core::time::Span;
 
-use crate::forward::{Budget, Parked};
+use crate::forward::{BodyBudget, BufferedBody};
 use crate::gateway::Gateway;
-use crate::log::Line;
+use crate::log::LogLine;
 use crate::pass::Pass;
 use crate::refusal::Refusal;
-use crate::reserve::{Asked, Reserved};
+use crate::reserve::{LimitCheck, ReserveOutcome};
 use crate::route::Route;
 
 impl Gateway {
     /// Returns a pass for a request: at once if the queue is empty, or after waiting.
-    pub(crate) async fn turn<B>(
+    pub(crate) async fn admit<B>(
         &self,
         route: &Route,
-        asked: &Asked<'_>,
-        body: &mut Parked<B>,
-        line: &mut Line,
+        check: &LimitCheck<'_>,
+        body: &mut BufferedBody<B>,
+        line: &mut LogLine,
     ) -> Result<Pass, Refusal>
     where
         B: http_body::Body<Data = bytes::Bytes, Error: Into<axum::BoxError>> + Unpin,
@@ -27,19 +27,19 @@ impl Gateway {
         let waits = !route.options.wait.max.is_zero();
         let began = self.service.now();
         let reserved = if waits && route.lane.is_busy() {
-            let common = Box::pin(asked.common(&self.service)).await;
-            common.map(|common| Reserved::Wait(common, Span::ZERO))
+            let common = Box::pin(check.check_common(&self.service)).await;
+            common.map(|common| ReserveOutcome::Wait(common, Span::ZERO))
         } else {
-            asked.all(&self.service, waits, route.options.count_if_ok).await
+            check.check_all(&self.service, waits, route.options.count_if_ok).await
         };
         line.decided = self.service.now().since(began);
         let mut owes_common = false;
         let (mut common, hint) = match reserved {
-            Ok(Reserved::Go(pass)) => {
+            Ok(ReserveOutcome::Go(pass)) => {
                 route.lane.answered();
                 return Ok(pass);
             }
-            Ok(Reserved::Wait(common, hint)) => (common, hint),
+            Ok(ReserveOutcome::Wait(common, hint)) => (common, hint),
             // A request that may wait also waits a moment for the store to come back.
             Err(Refusal::StoreUnavailable) if waits && !route.lane.is_out() => {
                 owes_common = true;
@@ -48,14 +48,14 @@ impl Gateway {
             Err(refusal) => return Err(refusal),
         };
         let flow = route.lane.by();
-        let flow = flow.and_then(|by| asked.dimension(&by).map(str::to_owned)).unwrap_or_default();
-        let patience = self.patience(route, line, route.options.wait.max);
-        let wait = std::pin::pin!(route.lane.wait(&flow, hint, patience));
-        let waited = with_body(wait, body, &self.parked, route.options.body_limit).await?;
+        let flow = flow.and_then(|by| check.dimension(&by).map(str::to_owned)).unwrap_or_default();
+        let timeout = self.time_left(route, line, route.options.wait.max);
+        let wait = std::pin::pin!(route.lane.wait(&flow, hint, timeout));
+        let waited = with_body(wait, body, &self.body_budget, route.options.body_limit).await?;
         line.waited = waited.took;
         route.metrics.waited(waited.took);
         if owes_common {
-            common = Box::pin(asked.common(&self.service)).await?;
+            common = Box::pin(check.check_common(&self.service)).await?;
         }
         Ok(match common {
             None => waited.pass,
@@ -64,15 +64,15 @@ impl Gateway {
     }
 
     /// Returns a new pass for a request that was delayed until its slot expired.
-    pub(crate) async fn another_turn(
+    pub(crate) async fn readmit(
         &self,
         route: &Route,
         mut late: Pass,
-        line: &mut Line,
+        line: &mut LogLine,
     ) -> Result<Pass, Refusal> {
-        late.give_turn_back().await;
+        late.cancel_slot().await;
         let left = route.options.wait.max.saturating_sub(line.waited.into());
-        let waited = route.lane.wait_again(self.patience(route, line, left)).await?;
+        let waited = route.lane.wait_again(self.time_left(route, line, left)).await?;
         line.waited = line.waited + waited.took;
         Ok(waited.pass.joined(late))
     }
@@ -82,8 +82,8 @@ impl Gateway {
 /// reading.
 async fn with_body<B, T>(
     mut wait: Pin<&mut impl Future<Output = Result<T, Refusal>>>,
-    body: &mut Parked<B>,
-    budget: &Budget,
+    body: &mut BufferedBody<B>,
+    budget: &BodyBudget,
     limit: u64,
 ) -> Result<T, Refusal>
 where
@@ -92,16 +92,16 @@ where
     tokio::select! {
         biased;
         waited = wait.as_mut() => return waited,
-        filled = body.fill(budget) => filled.map_err(|error| broken_off(&error, limit))?,
+        filled = body.fill(budget) => filled.map_err(|error| body_refusal(&error, limit))?,
     }
     wait.await
 }
 
 /// Returns the rejection for a request body that can't be read.
-pub(crate) fn broken_off(error: &axum::BoxError, limit: u64) -> Refusal {
+pub(crate) fn body_refusal(error: &axum::BoxError, limit: u64) -> Refusal {
     let mut source: Option<&dyn std::error::Error> = Some(&**error);
     while let Some(error) = source {
-        if error.is::<crate::forward::parked::TooLong>() {
+        if error.is::<crate::forward::buffered_body::BodyTooLarge>() {
             return Refusal::TooLarge(limit);
         }
         source = error.source();

@@ -54,11 +54,11 @@ use sluicegate_core::Span;
 use sluicegate_core::algorithm::log::Quota;
 
 use super::explore::{Run, Tracing};
-use super::process::{Fate, Misfortune};
+use super::process::{FaultRates, ProcessState};
 use super::rng::Rng;
 use super::scheduler::Scheduler;
 use check::Check;
-use node::{Node, Told};
+use node::{AttemptResult, Node};
 use store::Store;
 
 /// Maximum delay of a message.
@@ -94,11 +94,11 @@ pub enum Mistake {
 
 /// Runs the simulation of a seed.
 pub fn run(seed: u64, mistake: Option<Mistake>, tracing: Tracing) -> Run {
-    let mut world = World::drawn(seed, mistake, tracing);
-    world.play();
-    let finding = world.check.left_over();
-    world.sim.broke(finding);
-    world.sim.finish()
+    let mut simulation = Simulation::random(seed, mistake, tracing);
+    simulation.play();
+    let finding = simulation.check.left_over();
+    simulation.sim.report(finding);
+    simulation.sim.finish()
 }
 
 type Sim = Scheduler<Event>;
@@ -129,17 +129,17 @@ struct Connection {
 #[derive(Clone, Debug)]
 enum Event {
     /// A client's request reaches a node.
-    Ask { client: usize, node: usize },
+    Request { client: usize, node: usize },
     /// A message reaches the store.
-    Message { over: Connection, work: Work, question: Question },
+    Message { over: Connection, work: Work, operation: Operation },
     /// A reply reaches a node.
-    Answer { over: Connection, work: Work, answer: Answer },
+    Reply { over: Connection, work: Work, answer: Reply },
     /// A timer of a node is due.
     Due { node: usize, attempt: u64, step: u32 },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Question {
+enum Operation {
     /// Sent with the whole script, or with its hash.
     Acquire {
         whole: bool,
@@ -148,7 +148,7 @@ enum Question {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Answer {
+enum Reply {
     Allowed,
     Denied,
     Refused,
@@ -165,7 +165,7 @@ struct Client {
 }
 
 impl Client {
-    fn drawn(rng: &mut Rng) -> Self {
+    fn random(rng: &mut Rng) -> Self {
         Self {
             names_it: rng.chance(600),
             questions: 0,
@@ -177,58 +177,58 @@ impl Client {
         if self.questions < self.questions_max {
             self.questions += 1;
             let node = sim.rng.index(nodes);
-            sim.after(delay_us, Event::Ask { client: number, node });
+            sim.after(delay_us, Event::Request { client: number, node });
         }
     }
 }
 
-struct World {
+struct Simulation {
     sim: Sim,
-    misfortune: Misfortune,
+    faults: FaultRates,
     check: Check,
     store: Store,
     nodes: Vec<Node>,
     clients: Vec<Client>,
 }
 
-impl World {
-    fn drawn(seed: u64, mistake: Option<Mistake>, tracing: Tracing) -> Self {
+impl Simulation {
+    fn random(seed: u64, mistake: Option<Mistake>, tracing: Tracing) -> Self {
         let mut sim = Sim::new(seed, tracing, DELAY_MAX, STORMY);
         let rng = &mut sim.rng;
-        let misfortune = Misfortune::drawn(rng, STALL_MAX);
+        let faults = FaultRates::random(rng, STALL_MAX);
         let window = Span::from_millis(rng.between(300, 3_000));
         let quota = Quota { limit: rng.between(1, 4), window };
-        let store = Store::drawn(quota, rng, mistake);
-        let nodes: Vec<_> = (0..rng.index(2) + 1).map(|n| Node::drawn(n, rng, mistake)).collect();
-        let mut clients: Vec<_> = (0..rng.between(4, 12)).map(|_| Client::drawn(rng)).collect();
+        let store = Store::random(quota, rng, mistake);
+        let nodes: Vec<_> = (0..rng.index(2) + 1).map(|n| Node::random(n, rng, mistake)).collect();
+        let mut clients: Vec<_> = (0..rng.between(4, 12)).map(|_| Client::random(rng)).collect();
         for (number, client) in clients.iter_mut().enumerate() {
             let delay_us = sim.rng.between(0, 500_000);
             client.ask(&mut sim, number, nodes.len(), delay_us);
         }
         sim.note(|| format!("{}/{window}", quota.limit));
-        Self { sim, misfortune, check: Check::new(quota), store, nodes, clients }
+        Self { sim, faults, check: Check::new(quota), store, nodes, clients }
     }
 
     fn play(&mut self) {
         while let Some(event) = self.sim.next() {
             match event {
-                Event::Message { over, work, question } => self.message(over, work, question),
-                Event::Ask { node, .. }
-                | Event::Answer { over: Connection { node, .. }, .. }
+                Event::Message { over, work, operation } => self.message(over, work, operation),
+                Event::Request { node, .. }
+                | Event::Reply { over: Connection { node, .. }, .. }
                 | Event::Due { node, .. } => self.node(node, event),
             }
             let finding = self.check.take_finding();
-            self.sim.broke(finding);
+            self.sim.report(finding);
         }
     }
 
     /// Lets the store handle a message and reply.
-    fn message(&mut self, over: Connection, work: Work, question: Question) {
+    fn message(&mut self, over: Connection, work: Work, operation: Operation) {
         let (sim, check) = (&mut self.sim, &mut self.check);
         let live = self.nodes[over.node].connection() == over;
-        let Some(answer) = self.store.handle(sim, over, work, question, check) else {
-            sim.saw("refused by the fence");
-            sim.note(|| format!("refused by the fence: {question:?} of {work:?} over {over:?}"));
+        let Some(answer) = self.store.handle(sim, over, work, operation, check) else {
+            sim.count("refused by the fence");
+            sim.note(|| format!("refused by the fence: {operation:?} of {work:?} over {over:?}"));
             if live {
                 check.found(format!("U5: {work:?} is refused on a live connection"));
             }
@@ -236,20 +236,20 @@ impl World {
         };
         sim.note(|| format!("store to {over:?}: {answer:?} for {work:?}"));
         let delay_us = self.nodes[over.node].delay_us(sim);
-        sim.after(delay_us, Event::Answer { over, work, answer });
+        sim.after(delay_us, Event::Reply { over, work, answer });
     }
 
     fn node(&mut self, number: usize, event: Event) {
         let (sim, node) = (&mut self.sim, &mut self.nodes[number]);
-        match node.process.fate(sim, self.misfortune) {
-            Fate::Runs => {}
-            Fate::Stalls { for_us } => {
-                sim.saw("stalled");
+        match node.process.draw_state(sim, self.faults) {
+            ProcessState::Runs => {}
+            ProcessState::Stalls { for_us } => {
+                sim.count("stalled");
                 return sim.after(for_us, event);
             }
-            Fate::Dead => return,
-            Fate::Crashes => {
-                sim.saw("crashed");
+            ProcessState::Dead => return,
+            ProcessState::Crashes => {
+                sim.count("crashed");
                 sim.note(|| format!("node {number} crashes"));
                 let down_us = sim.now_us() + sim.rng.between(1_000, DOWN_MAX.as_micros());
                 node.process.down_until(down_us);
@@ -258,27 +258,27 @@ impl World {
             }
         }
         let told = match event {
-            Event::Ask { client, .. } => {
+            Event::Request { client, .. } => {
                 node.ask(sim, client, self.clients[client].names_it);
                 None
             }
-            Event::Answer { over, work, answer } => node.answer(sim, over, work, answer),
+            Event::Reply { over, work, answer } => node.answer(sim, over, work, answer),
             Event::Due { attempt, step, .. } => node.due(sim, attempt, step),
             Event::Message { .. } => None,
         };
         let Some((work, told)) = told else { return };
         sim.note(|| format!("node {number} tells {work:?}: {told:?}"));
         match told {
-            Told::Allowed => {
-                sim.saw("allowed");
+            AttemptResult::Allowed => {
+                sim.count("allowed");
                 self.check.admitted(work);
             }
-            Told::ByPolicy => {
-                sim.saw("admitted by the policy");
+            AttemptResult::ByPolicy => {
+                sim.count("admitted by the policy");
                 self.check.admitted_by_policy(work);
             }
-            Told::Denied | Told::GivenUp => {
-                sim.saw(if told == Told::Denied { "denied" } else { "given up" });
+            AttemptResult::Denied | AttemptResult::GivenUp => {
+                sim.count(if told == AttemptResult::Denied { "denied" } else { "given up" });
                 let delay_us = sim.rng.between(100, 120_000);
                 let nodes = self.nodes.len();
                 self.clients[work.client].ask(&mut self.sim, work.client, nodes, delay_us);

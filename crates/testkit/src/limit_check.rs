@@ -6,15 +6,15 @@ use sluicegate_core::{Limit, Span, Timestamp};
 
 /// Returns the longest delay between an admission and the arrival of its request.
 #[track_caller]
-pub fn longest_way(admits: &[Timestamp], arrivals: &[Timestamp]) -> Span {
+pub fn longest_delay(admits: &[Timestamp], arrivals: &[Timestamp]) -> Span {
     assert_eq!(admits.len(), arrivals.len(), "every admitted request arrived, and no other");
-    let ways = admits.iter().zip(arrivals).map(|(admit, arrival)| arrival.since(*admit));
-    ways.max().unwrap_or(Span::ZERO)
+    let delays = admits.iter().zip(arrivals).map(|(admit, arrival)| arrival.since(*admit));
+    delays.max().unwrap_or(Span::ZERO)
 }
 
 /// Checks that no window of a limit has more admissions than it allows.
 #[track_caller]
-pub fn judge(limit: &str, times: &[Timestamp]) {
+pub fn assert_limit(limit: &str, times: &[Timestamp]) {
     let parsed: Limit = limit.parse().unwrap_or_else(|error| panic!("{limit}: {error}"));
     let mut checker = Checker::new();
     checker.scope("judged", parsed).expect("a scope");
@@ -28,8 +28,8 @@ pub fn judge(limit: &str, times: &[Timestamp]) {
 /// Checks that at most `amount` requests arrived in any window that is shorter by the longest
 /// delay: a request with that delay may be followed by one without a delay.
 #[track_caller]
-pub fn judge_arrivals(amount: usize, window: Span, way: Span, arrivals: &[Timestamp]) {
-    let left = window.as_micros().saturating_sub(way.as_micros());
-    assert!(left > 0, "a delay of {way} leaves nothing of the window {window} to check");
-    judge(&format!("{amount}/{left}us"), arrivals);
+pub fn assert_arrivals(amount: usize, window: Span, delay: Span, arrivals: &[Timestamp]) {
+    let left = window.as_micros().saturating_sub(delay.as_micros());
+    assert!(left > 0, "a delay of {delay} leaves nothing of the window {window} to check");
+    assert_limit(&format!("{amount}/{left}us"), arrivals);
 }

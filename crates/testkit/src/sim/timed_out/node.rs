@@ -1,7 +1,7 @@
 //! [`Node`]: a limiter process that uses one connection at a time, and rolls back attempts that it
 //! gave up.
 
-use super::{Answer, Connection, DELAY_MAX, Event, Mistake, Question, Sim, Work};
+use super::{Connection, DELAY_MAX, Event, Mistake, Operation, Reply, Sim, Work};
 use crate::sim::process::Process;
 use crate::sim::rng::Rng;
 
@@ -31,7 +31,7 @@ pub(super) struct Node {
 struct Attempt {
     work: Work,
     since_us: u64,
-    question: Question,
+    operation: Operation,
     /// Number of the current timer; older timers are ignored.
     step: u32,
     /// Connection on which it was last sent.
@@ -40,7 +40,7 @@ struct Attempt {
 
 /// The result of an attempt for the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Told {
+pub(super) enum AttemptResult {
     Allowed,
     Denied,
     /// The store timed out, and the policy admits.
@@ -50,7 +50,7 @@ pub(super) enum Told {
 }
 
 impl Node {
-    pub(super) fn drawn(number: usize, rng: &mut Rng, mistake: Option<Mistake>) -> Self {
+    pub(super) fn random(number: usize, rng: &mut Rng, mistake: Option<Mistake>) -> Self {
         Self {
             process: Process::new(),
             connection: Connection { node: number, number: 1 },
@@ -80,9 +80,9 @@ impl Node {
         // Ids of nodes are larger than all ids of clients.
         let id = if names_it { of_client } else { 1_000_000 + attempt };
         let work = Work { client, id, attempt, of_caller: names_it };
-        let question = Question::Acquire { whole: false };
+        let operation = Operation::Acquire { whole: false };
         let since_us = sim.now_us();
-        self.attempts.push(Attempt { work, since_us, question, step: 0, sent: 0 });
+        self.attempts.push(Attempt { work, since_us, operation, step: 0, sent: 0 });
         self.send(sim, self.attempts.len() - 1);
     }
 
@@ -91,38 +91,38 @@ impl Node {
         sim: &mut Sim,
         over: Connection,
         work: Work,
-        answer: Answer,
-    ) -> Option<(Work, Told)> {
+        answer: Reply,
+    ) -> Option<(Work, AttemptResult)> {
         // A connection that was given up is not read any more.
         if over != self.connection {
             return None;
         }
         let place = self.find(work.attempt);
-        if answer == Answer::NoScript {
+        if answer == Reply::NoScript {
             let waits =
-                place.is_some_and(|place| self.attempts[place].question != Question::TakeBack);
+                place.is_some_and(|place| self.attempts[place].operation != Operation::TakeBack);
             if waits || self.mistake == Some(Mistake::ResendsGivenUp) {
-                self.put(sim, work, Question::Acquire { whole: true });
+                self.put(sim, work, Operation::Acquire { whole: true });
             }
             return None;
         }
         let place = place?;
-        match (self.attempts[place].question, answer) {
-            (Question::Acquire { .. }, Answer::Allowed) => {
+        match (self.attempts[place].operation, answer) {
+            (Operation::Acquire { .. }, Reply::Allowed) => {
                 self.attempts.swap_remove(place);
-                Some((work, Told::Allowed))
+                Some((work, AttemptResult::Allowed))
             }
-            (Question::Acquire { .. }, Answer::Denied | Answer::Refused) => {
+            (Operation::Acquire { .. }, Reply::Denied | Reply::Refused) => {
                 // A message on an earlier connection may still be charged.
                 if self.attempts[place].step > 1 && self.mistake != Some(Mistake::DeniedIsDone) {
-                    sim.saw("taken back after a denial");
+                    sim.count("taken back after a denial");
                     self.take_back(sim, place);
                 } else {
                     self.attempts.swap_remove(place);
                 }
-                Some((work, Told::Denied))
+                Some((work, AttemptResult::Denied))
             }
-            (Question::TakeBack, Answer::TakenBack) => {
+            (Operation::TakeBack, Reply::TakenBack) => {
                 self.attempts.swap_remove(place);
                 None
             }
@@ -131,26 +131,31 @@ impl Node {
         }
     }
 
-    pub(super) fn due(&mut self, sim: &mut Sim, number: u64, step: u32) -> Option<(Work, Told)> {
+    pub(super) fn due(
+        &mut self,
+        sim: &mut Sim,
+        number: u64,
+        step: u32,
+    ) -> Option<(Work, AttemptResult)> {
         let place = self.find(number)?;
         if self.attempts[place].step != step {
             return None;
         }
         // A request may time out before the connection is given up.
         if self.attempts[place].sent == self.connection.number && sim.rng.chance(500) {
-            sim.saw("connection given up");
+            sim.count("connection given up");
             self.connection.number += 1;
             self.arrives_us = 0;
             self.silent = false;
         }
-        let Attempt { work, since_us, question, .. } = self.attempts[place];
-        if question == Question::TakeBack {
-            sim.saw("taken back again");
+        let Attempt { work, since_us, operation, .. } = self.attempts[place];
+        if operation == Operation::TakeBack {
+            sim.count("taken back again");
             self.send(sim, place);
             return None;
         }
         if step == 1 && sim.now_us() - since_us < DEADLINE_US {
-            sim.saw("retried");
+            sim.count("retried");
             self.send(sim, place);
             return None;
         }
@@ -160,11 +165,11 @@ impl Node {
         } else {
             self.attempts.swap_remove(place);
         }
-        Some((work, if admits { Told::ByPolicy } else { Told::GivenUp }))
+        Some((work, if admits { AttemptResult::ByPolicy } else { AttemptResult::GivenUp }))
     }
 
     fn take_back(&mut self, sim: &mut Sim, place: usize) {
-        self.attempts[place].question = Question::TakeBack;
+        self.attempts[place].operation = Operation::TakeBack;
         self.send(sim, place);
         if self.mistake == Some(Mistake::TakeBackOnce) {
             self.attempts.swap_remove(place);
@@ -188,22 +193,22 @@ impl Node {
         let attempt = &mut self.attempts[place];
         attempt.step += 1;
         attempt.sent = self.connection.number;
-        let Attempt { work, question, step, .. } = *attempt;
-        self.put(sim, work, question);
+        let Attempt { work, operation, step, .. } = *attempt;
+        self.put(sim, work, operation);
         let due = Event::Due { node: self.connection.node, attempt: work.attempt, step };
         sim.after(TIMEOUT_US, due);
     }
 
     /// Puts a message on the connection, behind earlier ones.
-    fn put(&mut self, sim: &mut Sim, work: Work, question: Question) {
+    fn put(&mut self, sim: &mut Sim, work: Work, operation: Operation) {
         self.silent |= sim.stormy() && sim.rng.chance(self.silent_per_mille);
         let over = self.connection;
         if self.silent {
-            sim.note(|| format!("    lost      {question:?} of {work:?} over {over:?}"));
+            sim.note(|| format!("    lost      {operation:?} of {work:?} over {over:?}"));
             return;
         }
         let delay_us = self.delay_us(sim);
         self.arrives_us = (sim.now_us() + delay_us).max(self.arrives_us + 1);
-        sim.after(self.arrives_us - sim.now_us(), Event::Message { over, work, question });
+        sim.after(self.arrives_us - sim.now_us(), Event::Message { over, work, operation });
     }
 }

@@ -1,4 +1,4 @@
-//! [`Parked`]: a request body that can be read while its request waits.
+//! [`BufferedBody`]: a request body that can be read while its request waits.
 //!
 //! A disconnect of the client is only noticed by reading from it. So the body is read while the
 //! request waits, up to a memory budget that all waiting requests share. The rest is not read until
@@ -18,12 +18,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Memory budget that all parked bodies share.
 #[derive(Clone, Debug)]
-pub(crate) struct Budget(Arc<Semaphore>);
+pub(crate) struct BodyBudget(Arc<Semaphore>);
 
 /// Number of bytes per permit.
 const UNIT: usize = 1024;
 
-impl Budget {
+impl BodyBudget {
     pub(crate) fn new(bytes: usize) -> Self {
         Self(Arc::new(Semaphore::new(bytes / UNIT)))
     }
@@ -35,7 +35,7 @@ impl Budget {
 }
 
 /// A body that may have been read in part.
-pub(crate) struct Parked<B> {
+pub(crate) struct BufferedBody<B> {
     read: VecDeque<Bytes>,
     trailers: Option<HeaderMap>,
     rest: Option<B>,
@@ -47,9 +47,9 @@ pub(crate) struct Parked<B> {
 /// An error: the body exceeds its size limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the body exceeds the limit of {0} bytes")]
-pub(crate) struct TooLong(pub(crate) u64);
+pub(crate) struct BodyTooLarge(pub(crate) u64);
 
-impl<B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin> Parked<B> {
+impl<B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin> BufferedBody<B> {
     /// Wraps a body of at most `limit` bytes.
     pub(crate) fn new(body: B, limit: u64) -> Self {
         let rest = (!body.is_end_stream()).then_some(body);
@@ -60,7 +60,7 @@ impl<B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin> Parked<B> {
     /// Reads the whole body if the budget allows; without budget, never returns.
     ///
     /// Cancel-safe: bytes read so far are kept.
-    pub(crate) async fn fill(&mut self, budget: &Budget) -> Result<(), BoxError> {
+    pub(crate) async fn fill(&mut self, budget: &BodyBudget) -> Result<(), BoxError> {
         while self.rest.is_some() {
             // Acquired before reading, because every byte that is read has to be kept.
             let Some(permit) = budget.take(16 * UNIT) else { return std::future::pending().await };
@@ -78,7 +78,7 @@ impl<B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin> Parked<B> {
     }
 
     /// Reads the beginning of the body: at least `bytes`, or all of it.
-    pub(crate) async fn begin(&mut self, bytes: usize) -> Result<(), BoxError> {
+    pub(crate) async fn read_beginning(&mut self, bytes: usize) -> Result<(), BoxError> {
         while self.read.iter().map(Bytes::len).sum::<usize>() < bytes {
             let Some(part) = self.next().await? else { return Ok(()) };
             self.read.push_back(part);
@@ -101,11 +101,15 @@ impl<B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin> Parked<B> {
     }
 
     /// Counts a frame; keeps trailers for the end.
-    fn take(&mut self, frame: Frame<Bytes>) -> Result<Option<Bytes>, TooLong> {
+    fn take(&mut self, frame: Frame<Bytes>) -> Result<Option<Bytes>, BodyTooLarge> {
         match frame.into_data() {
             Ok(bytes) => {
                 self.length = self.length.saturating_add(bytes.len() as u64);
-                if self.length > self.limit { Err(TooLong(self.limit)) } else { Ok(Some(bytes)) }
+                if self.length > self.limit {
+                    Err(BodyTooLarge(self.limit))
+                } else {
+                    Ok(Some(bytes))
+                }
             }
             Err(frame) => {
                 self.trailers = frame.into_trailers().ok();
@@ -120,7 +124,7 @@ impl<B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin> Parked<B> {
     }
 
     /// Returns a copy of the body for a retry, if all of it was read.
-    pub(crate) fn again(&self) -> Option<Self> {
+    pub(crate) fn copy(&self) -> Option<Self> {
         let (read, trailers) = (self.read.clone(), self.trailers.clone());
         let (length, limit) = (self.length, self.limit);
         self.rest.is_none().then_some(Self {
@@ -134,7 +138,7 @@ impl<B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin> Parked<B> {
     }
 }
 
-impl<B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin> Body for Parked<B> {
+impl<B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin> Body for BufferedBody<B> {
     type Data = Bytes;
     type Error = BoxError;
 

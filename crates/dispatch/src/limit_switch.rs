@@ -4,14 +4,14 @@ use tokio::sync::watch;
 
 /// A switch for limits. Turning it off wakes all messages that wait for a limit.
 #[derive(Debug)]
-pub(crate) struct Switch(watch::Sender<bool>);
+pub(crate) struct LimitSwitch(watch::Sender<bool>);
 
-impl Switch {
+impl LimitSwitch {
     pub(crate) fn new(on: bool) -> Self {
         Self(watch::Sender::new(on))
     }
 
-    pub(crate) fn turn(&self, on: bool) {
+    pub(crate) fn set(&self, on: bool) {
         self.0.send_replace(on);
     }
 
@@ -20,7 +20,7 @@ impl Switch {
     }
 
     /// Waits until the switch is off.
-    pub(crate) async fn is_off(&self) {
+    pub(crate) async fn turned_off(&self) {
         // Can't fail: this struct owns the sender.
         let _ = self.0.subscribe().wait_for(|on| !on).await;
     }

@@ -4,12 +4,12 @@ use std::error::Error as _;
 
 use sluicegate_http::upstream::SendError;
 
-use super::parked::TooLong;
+use super::buffered_body::BodyTooLarge;
 use crate::refusal::Refusal;
 
 /// The reason why the upstream gave no response.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Failed {
+pub(crate) struct ForwardError {
     /// Error response for the caller.
     pub(crate) refusal: Refusal,
     /// Cause, for the log.
@@ -18,21 +18,22 @@ pub(crate) struct Failed {
     pub(crate) left: bool,
 }
 
-impl From<SendError> for Failed {
+impl From<SendError> for ForwardError {
     fn from(error: SendError) -> Self {
         let refusal = match &error {
             SendError::Timeout(_) => Refusal::Timeout,
             SendError::Unreachable(_) => Refusal::Unreachable,
             SendError::Broken(_) => Refusal::Broken,
         };
-        let refusal = too_long(&error).map_or(refusal, |TooLong(limit)| Refusal::TooLarge(limit));
+        let refusal =
+            body_too_large(&error).map_or(refusal, |BodyTooLarge(limit)| Refusal::TooLarge(limit));
         let left = !matches!(error, SendError::Unreachable(_));
         Self { refusal, cause: error.to_string(), left }
     }
 }
 
 /// Returns the error of a request whose own body exceeded the size limit.
-fn too_long(error: &SendError) -> Option<TooLong> {
+fn body_too_large(error: &SendError) -> Option<BodyTooLarge> {
     let mut source = error.source();
     while let Some(error) = source {
         if let Some(found) = error.downcast_ref() {

@@ -9,14 +9,14 @@ use serde_json::Value;
 use sluicegate_core::Timestamp;
 use sluicegate_vendors::UpstreamResponse;
 
-use super::super::{Done, FailureKind, Handled, Heard, Output, chat, excerpt};
-use super::{Condition, Extract, Failure, HttpHandler};
+use super::super::{FailureKind, HandlerResult, JobSuccess, Output, RateLimitInfo, chat, excerpt};
+use super::{Condition, HttpHandler, JobFailure, ResultSource};
 
 /// Maximum number of bytes read from an error response: enough for its retry hint and an excerpt.
 const BEGINNING_BYTES: usize = 8 << 10;
 
 impl HttpHandler {
-    pub(super) async fn judge(&self, response: Response<Incoming>) -> Handled {
+    pub(super) async fn evaluate(&self, response: Response<Incoming>) -> HandlerResult {
         let (head, mut body) = response.into_parts();
         let fields = head
             .headers
@@ -25,61 +25,74 @@ impl HttpHandler {
         let fields = fields
             .filter_map(|(name, value)| Some((name.to_string(), value.to_str().ok()?.to_owned())));
         let status = head.status.as_u16();
-        let mut heard = Heard { status, headers: fields.collect(), body: Bytes::new() };
+        let mut rate_limit_info =
+            RateLimitInfo { status, headers: fields.collect(), body: Bytes::new() };
 
         if !self.options.success.statuses.contains(status) {
             let said = read(&mut body, BEGINNING_BYTES).await.bytes;
             if head.status == StatusCode::UNAUTHORIZED {
                 self.signer.refused().await;
             }
-            let kind = self.kind(head.status, &heard);
+            let kind = self.kind(head.status, &rate_limit_info);
             if kind == FailureKind::Limited {
-                heard.body = said.clone();
+                rate_limit_info.body = said.clone();
             }
             let message = format!("HTTP {} from {}", head.status, self.host);
-            return self.failed(kind, message, &said, heard);
+            return self.failed(kind, message, &said, rate_limit_info);
         }
 
         let read = read(&mut body, self.options.response_bytes_max).await;
         let said = read.bytes;
         let outcome = match read.end {
-            End::Whole => {
+            ReadEnd::Whole => {
                 let content_type = head.headers.get(CONTENT_TYPE);
                 let content_type = content_type.and_then(|value| value.to_str().ok());
                 self.result(&said, content_type)
             }
-            End::Cut => {
+            ReadEnd::Cut => {
                 let max = self.options.response_bytes_max;
                 let message = format!("the response exceeds {max} bytes: raise response_limit");
                 Err((FailureKind::Permanent, message))
             }
-            End::Broken(error) => {
+            ReadEnd::Broken(error) => {
                 Err((FailureKind::Transient, format!("the response ended early: {error}")))
             }
         };
         match outcome {
             Ok(output) => {
-                let done = Done { result: Some(output), further: Vec::new() };
-                Handled { outcome: Ok(done), heard: Some(heard) }
+                let done = JobSuccess { result: Some(output), follow_ups: Vec::new() };
+                HandlerResult { outcome: Ok(done), rate_limit_info: Some(rate_limit_info) }
             }
             Err((kind, message)) => {
-                self.failed(kind, format!("{}: {message}", self.host), &said, heard)
+                self.failed(kind, format!("{}: {message}", self.host), &said, rate_limit_info)
             }
         }
     }
 
-    fn failed(&self, kind: FailureKind, message: String, said: &[u8], heard: Heard) -> Handled {
+    fn failed(
+        &self,
+        kind: FailureKind,
+        message: String,
+        said: &[u8],
+        rate_limit_info: RateLimitInfo,
+    ) -> HandlerResult {
         let response = excerpt::beginning(said, self.signer.secrets());
-        Handled { outcome: Err(Failure { kind, message, response }), heard: Some(heard) }
+        HandlerResult {
+            outcome: Err(JobFailure { kind, message, response }),
+            rate_limit_info: Some(rate_limit_info),
+        }
     }
 
     /// Returns the failure kind of a response that is not a success.
-    fn kind(&self, status: StatusCode, heard: &Heard) -> FailureKind {
-        let headers: Vec<_> =
-            heard.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    fn kind(&self, status: StatusCode, rate_limit_info: &RateLimitInfo) -> FailureKind {
+        let headers: Vec<_> = rate_limit_info
+            .headers
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_str()))
+            .collect();
         // A refusal does not depend on the time; the worker computes its length.
         let at = Timestamp::ZERO;
-        let answer = UpstreamResponse { status: heard.status, headers: &headers, body: &[], at };
+        let answer = Answer { status: rate_limit_info.status, headers: &headers, body: &[], at };
         if sluicegate_vendors::is_refusal(&answer) {
             return FailureKind::Limited;
         }
@@ -106,7 +119,7 @@ impl HttpHandler {
         let permanent = |message: String| (FailureKind::Permanent, message);
         let whole = || Output { body: said.clone(), content_type: content_type.map(str::to_owned) };
         let condition = self.options.success.condition.as_ref();
-        if condition.is_none() && self.options.result == Extract::Whole {
+        if condition.is_none() && self.options.result == ResultSource::Whole {
             return Ok(whole());
         }
         let answer: Value =
@@ -117,12 +130,12 @@ impl HttpHandler {
             return Err(transient(&message));
         }
         let body = match &self.options.result {
-            Extract::Whole => return Ok(whole()),
-            Extract::Member(member) => {
+            ResultSource::Whole => return Ok(whole()),
+            ResultSource::Member(member) => {
                 let found = member.of(&answer);
                 found.ok_or_else(|| permanent(format!("the response has no {member}")))?.to_string()
             }
-            Extract::Chat(provider) => {
+            ResultSource::Chat(provider) => {
                 chat::read(*provider, &answer).map_err(permanent)?.to_string()
             }
         };
@@ -142,13 +155,13 @@ impl Condition {
 }
 
 /// A body, or the part of it that was read.
-struct Read {
+struct ReadBody {
     bytes: Bytes,
-    end: End,
+    end: ReadEnd,
 }
 
 /// The reason why reading ended.
-enum End {
+enum ReadEnd {
     Whole,
     /// The body exceeds the maximum size.
     Cut,
@@ -156,23 +169,23 @@ enum End {
 }
 
 /// Reads at most `bytes_max` bytes of a body.
-async fn read(body: &mut Incoming, bytes_max: usize) -> Read {
+async fn read(body: &mut Incoming, bytes_max: usize) -> ReadBody {
     let hint = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
     // A server may announce any length, so memory grows only with received data.
     let mut bytes = BytesMut::with_capacity(hint.min(bytes_max).min(64 << 10));
     let end = loop {
         match body.frame().await {
-            None => break End::Whole,
-            Some(Err(error)) => break End::Broken(error),
+            None => break ReadEnd::Whole,
+            Some(Err(error)) => break ReadEnd::Broken(error),
             Some(Ok(frame)) => {
                 let Ok(data) = frame.into_data() else { continue };
                 let room = bytes_max - bytes.len();
                 bytes.extend_from_slice(&data[..data.len().min(room)]);
                 if data.len() > room {
-                    break End::Cut;
+                    break ReadEnd::Cut;
                 }
             }
         }
     };
-    Read { bytes: bytes.freeze(), end }
+    ReadBody { bytes: bytes.freeze(), end }
 }
