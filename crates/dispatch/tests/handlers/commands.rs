@@ -58,14 +58,14 @@ async fn a_program_gets_the_variables_of_its_job_and_few_others() {
 #[tokio::test]
 async fn the_exit_code_decides_the_outcome() {
     for (script, kind, message) in [
-        ("exit 65", PERMANENT, "sh ended with exit status: 65"),
-        ("exit 75", TRANSIENT, "sh ended with exit status: 75"),
+        ("exit 65", PERMANENT, "sh failed with exit status: 65"),
+        ("exit 75", TRANSIENT, "sh failed with exit status: 75"),
         (
             "echo a >&2; echo the reason >&2; exit 3",
             TRANSIENT,
-            "sh ended with exit status: 3: the reason",
+            "sh failed with exit status: 3: the reason",
         ),
-        ("kill -9 $$", TRANSIENT, "sh ended with signal: 9 (SIGKILL)"),
+        ("kill -9 $$", TRANSIENT, "sh failed with signal: 9 (SIGKILL)"),
     ] {
         let failure = failed(&handler(sh(script)), &job("{}")).await;
         assert_eq!((failure.kind, failure.message.as_str()), (kind, message), "{script}");
@@ -78,7 +78,7 @@ async fn the_end_of_standard_error_is_shown_without_secrets() {
     let mut options = sh(script);
     options.env = vec![("KEY".to_owned(), Secret::Text("k3y-of-ours".to_owned()))];
     let failure = failed(&handler(options), &job("{}")).await;
-    assert_eq!(failure.message, "sh ended with exit status: 1: key …");
+    assert_eq!(failure.message, "sh failed with exit status: 1: key …");
     let told = failure.response.unwrap();
     assert!(told.ends_with("line 1999\nkey …") && told.len() <= 1_024, "{told}");
 }

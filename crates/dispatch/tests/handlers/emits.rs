@@ -157,7 +157,7 @@ async fn an_invalid_follow_up_message_names_the_option() {
 async fn the_number_of_messages_per_job_is_limited() {
     let numbers: Vec<_> = (0..10_001).collect();
     let failure = failed(&emitting(&json!(numbers).to_string(), each(".")), &job("{}")).await;
-    assert!(failure.message.contains("more than 10000 messages"), "{}", failure.message);
+    assert!(failure.message.contains("exceeds 10000 messages"), "{}", failure.message);
     let numbers = &numbers[..10_000];
     assert_eq!(
         sent(&emitting(&json!(numbers).to_string(), each(".")), &job("{}")).await.len(),
