@@ -9,7 +9,7 @@ use sluicegate_core::time::Clock;
 use sluicegate_core::{Group, Limiter, Rule, Ruleset, Span};
 use sluicegate_dispatch::{
     Backoff, DelayMode, Dispatch, Dispatcher, Handler, Metrics, PROVIDER, Provider, Stop, Strategy,
-    TIER, Tracker, Worker, worker,
+    TIER, JobTracker, Worker, worker,
 };
 use sluicegate_service::Service;
 use sluicegate_queue::{Broker, Message, Options, Queue, RabbitMq, WallClock, DeliveryTime, rabbitmq};
@@ -109,7 +109,7 @@ impl Setting {
             providers: vec![provider],
         };
         let (source, target) = (self.queue("raw").await?, self.queue("p").await?);
-        let (metrics, tracker) = (self.metrics.clone(), Tracker::default());
+        let (metrics, tracker) = (self.metrics.clone(), JobTracker::default());
         let dispatcher =
             Dispatcher::new(options, source, vec![target], &self.service, clock(), metrics, tracker);
         self.running.spawn(dispatcher.run(self.stop.clone()));
@@ -134,8 +134,8 @@ impl Setting {
             learn: None,
         };
         let queues =
-            worker::Queues { jobs: self.queue("p").await?, results: None, further: Vec::new() };
-        let (metrics, tracker) = (self.metrics.clone(), Tracker::default());
+            worker::Queues { jobs: self.queue("p").await?, results: None, follow_ups: Vec::new() };
+        let (metrics, tracker) = (self.metrics.clone(), JobTracker::default());
         let worker =
             Worker::new(options, queues, handler, &self.service, clock(), metrics, tracker);
         self.running.spawn(worker.run(self.stop.clone()));

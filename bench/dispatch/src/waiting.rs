@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use sluicegate_core::Span;
 use sluicegate_core::query::{Query, Subject};
-use sluicegate_dispatch::{Count, DelayMode, PROVIDER, TIER};
+use sluicegate_dispatch::{WorkerCounter, DelayMode, PROVIDER, TIER};
 use sluicegate_service::{DecisionMode, Service};
 use sluicegate_queue::{Delivery, DeadLetterReason, DeliveryTime};
 use sluicegate_testkit::rabbitmq::RabbitServer;
@@ -103,15 +103,15 @@ async fn dispatched(
     setting.work(delay == DelayMode::Booked, provider.clone()).await?;
     setting.dispatch(delay, true).await?;
     wait(|| {
-        setting.metrics.worker("p", Count::Done) + setting.metrics.worker("p", Count::Dead)
+        setting.metrics.worker("p", WorkerCounter::Done) + setting.metrics.worker("p", WorkerCounter::Dead)
             >= load.jobs as u64
     })
     .await;
     setting.finish().await;
     let (took, most) = provider.seen(judged(load));
     Ok(Outcome {
-        requeued: setting.metrics.worker("p", Count::Requeued),
-        failed: setting.metrics.worker("p", Count::Dead),
+        requeued: setting.metrics.worker("p", WorkerCounter::Requeued),
+        failed: setting.metrics.worker("p", WorkerCounter::Dead),
         took,
         most,
         scripts: setting.scripts(),

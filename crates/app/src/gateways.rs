@@ -10,7 +10,7 @@ use sluicegate_core::outage::OutagePolicy;
 use sluicegate_gateway::options::{
     Auth, Options, Order, PathPattern, Route, Timeouts, Wait, route_key,
 };
-use sluicegate_gateway::{Gateway, Metrics, Prepared};
+use sluicegate_gateway::{Gateway, Metrics, PreparedSettings};
 use sluicegate_http::probe::{Probe, Readiness};
 use sluicegate_server::auth::Tokens;
 use sluicegate_service::Service;
@@ -23,7 +23,7 @@ use crate::upstream::{credentials, header, uri};
 pub(crate) struct Gateways(Mutex<Vec<(String, Arc<Gateway>)>>);
 
 /// Changes of a reload that are ready to apply, by gateway.
-pub(crate) type Changes = Vec<(Arc<Gateway>, Prepared)>;
+pub(crate) type Changes = Vec<(Arc<Gateway>, PreparedSettings)>;
 
 impl Gateways {
     /// Builds a gateway.

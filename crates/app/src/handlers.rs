@@ -6,8 +6,8 @@ use anyhow::Context as _;
 use sluicegate_config::{self as config, ChatProvider, HttpContent, Work};
 use sluicegate_dispatch::Handler;
 use sluicegate_dispatch::handler::{
-    self, Chat, CommandHandler, CommandOptions, Condition, Content, Emitting, Extract, HttpHandler,
-    HttpOptions, Statuses, Success,
+    self, Chat, CommandHandler, CommandOptions, Condition, RequestBody, EmittingHandler, ResultSource, HttpHandler,
+    HttpOptions, Statuses, SuccessRule,
 };
 use sluicegate_http::upstream::Credentials;
 use sluicegate_queue::WallClock;
@@ -24,7 +24,7 @@ pub(crate) fn handler(handler: &config::Handler) -> anyhow::Result<Arc<dyn Handl
     };
     Ok(match handler.emit.is_empty() {
         true => made,
-        false => Arc::new(Emitting::new(made, handler.emit.clone())),
+        false => Arc::new(EmittingHandler::new(made, handler.emit.clone())),
     })
 }
 
@@ -40,14 +40,14 @@ fn http(work: &config::HttpWork) -> anyhow::Result<HttpOptions> {
         url: work.url.clone(),
         headers: headers.collect::<anyhow::Result<_>>()?,
         content: match &work.content {
-            HttpContent::Nothing => Content::Nothing,
-            HttpContent::Message => Content::Message,
-            HttpContent::Json(tree) => Content::Json(tree.clone()),
-            HttpContent::Text(text) => Content::Text(text.clone()),
+            HttpContent::Nothing => RequestBody::Nothing,
+            HttpContent::Message => RequestBody::Message,
+            HttpContent::Json(tree) => RequestBody::Json(tree.clone()),
+            HttpContent::Text(text) => RequestBody::Text(text.clone()),
         },
         credentials: work.credentials.as_ref().map(credentials).transpose()?,
         idempotency_header: work.idempotency_header.as_deref().map(header).transpose()?,
-        success: Success {
+        success: SuccessRule {
             statuses: Statuses(work.success.clone()),
             condition: condition.map(|condition| Condition {
                 member: condition.path.clone(),
@@ -55,7 +55,7 @@ fn http(work: &config::HttpWork) -> anyhow::Result<HttpOptions> {
             }),
         },
         retry: Statuses(work.retry.clone()),
-        result: work.result.clone().map_or(Extract::Whole, Extract::Member),
+        result: work.result.clone().map_or(ResultSource::Whole, ResultSource::Member),
         response_bytes_max: bytes(work.response_limit),
         connect_timeout: work.connect_timeout.into(),
         http2_only: work.http2,
@@ -82,7 +82,7 @@ fn chat(work: &config::ChatWork) -> anyhow::Result<HttpOptions> {
         method: "POST".parse().context("method")?,
         url: Text::from(url),
         headers: provider.headers().iter().map(field).collect::<anyhow::Result<_>>()?,
-        content: Content::Chat(Box::new(Chat {
+        content: RequestBody::Chat(Box::new(Chat {
             provider,
             model: work.model.clone(),
             system: work.system.clone(),
@@ -93,9 +93,9 @@ fn chat(work: &config::ChatWork) -> anyhow::Result<HttpOptions> {
         })),
         credentials: credentials.transpose()?,
         idempotency_header: work.idempotency_header.as_deref().map(header).transpose()?,
-        success: Success { statuses: Statuses(vec![200..=299]), condition: None },
+        success: SuccessRule { statuses: Statuses(vec![200..=299]), condition: None },
         retry: Statuses::default(),
-        result: Extract::Chat(provider),
+        result: ResultSource::Chat(provider),
         response_bytes_max: bytes(work.response_limit),
         connect_timeout: work.connect_timeout.into(),
         http2_only: false,

@@ -17,7 +17,7 @@ use sluicegate_server::{auth, rest};
 use sluicegate_service::Service;
 use sluicegate_store::AnyStore;
 use sluicegate_store::memory::{Capacity, Memory};
-use sluicegate_testkit::{ManualClock, Switch};
+use sluicegate_testkit::{ManualClock, SwitchableStore};
 use tower::ServiceExt as _;
 
 const EPOCH: Timestamp = Timestamp::from_secs(1_800_000_000);
@@ -33,8 +33,8 @@ fn cut_off() -> (Router, Metrics) {
     let rules = Ruleset::new(groups, Settings { outage, ..Settings::default() }).expect("rules");
     let metrics = Metrics::new(&Options::default());
     metrics.register_rules(&rules);
-    let store = Switch::new(memory());
-    store.turn(false);
+    let store = SwitchableStore::new(memory());
+    store.set_on(false);
     let limiter = Limiter::new(rules, AnyStore::custom(store))
         .with_fallback(AnyStore::custom(memory()), clock.clone());
     let service = Service::new(limiter, clock, vec![Box::new(metrics.clone())]);
@@ -107,8 +107,8 @@ async fn a_ban_holds_while_the_store_does_not_answer() {
     let rules = Ruleset::new(vec![Group::new("all", [ban])], settings).expect("rules");
     let metrics = Metrics::new(&Options::default());
     metrics.register_rules(&rules);
-    let store = Switch::new(memory());
-    store.turn(false);
+    let store = SwitchableStore::new(memory());
+    store.set_on(false);
     let limiter = Limiter::new(rules, AnyStore::custom(store))
         .with_fallback(AnyStore::custom(memory()), clock.clone());
     let service = Service::new(limiter, clock.clone(), vec![Box::new(metrics.clone())]);

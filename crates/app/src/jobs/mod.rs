@@ -10,7 +10,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use sluicegate_config::{self as config, Config, QueueBroker};
 use sluicegate_core::time::Clock;
-use sluicegate_dispatch::{Backoff, Dispatcher, Metrics, Stop, Tracker, Worker, worker};
+use sluicegate_dispatch::{Backoff, Dispatcher, Metrics, Stop, JobTracker, Worker, worker};
 use sluicegate_queue::{Queue, WallClock};
 use sluicegate_service::Service;
 use tokio::task::JoinSet;
@@ -34,7 +34,7 @@ pub(crate) struct Jobs {
 #[derive(Clone)]
 pub(crate) struct JobMonitor {
     pub(crate) metrics: Metrics,
-    pub(crate) tracker: Tracker,
+    pub(crate) tracker: JobTracker,
     pub(crate) depths: DepthPoller,
     pub(crate) providers: Vec<String>,
 }
@@ -57,7 +57,7 @@ impl Jobs {
             workers: Vec::new(),
             monitor: JobMonitor {
                 metrics: Metrics::new(clock.clone()),
-                tracker: Tracker::default(),
+                tracker: JobTracker::default(),
                 depths: DepthPoller::default(),
                 providers: providers(config),
             },
@@ -148,9 +148,9 @@ impl Jobs {
             Some(name) => Some(queues.queue(name, None).await?),
             None => None,
         };
-        let mut further = Vec::new();
+        let mut follow_ups = Vec::new();
         for emit in &config.handler.emit {
-            further.push(queues.queue(&emit.queue, None).await?);
+            follow_ups.push(queues.queue(&emit.queue, None).await?);
         }
         let jobs = queues.queue(&config.queue, config.dead_letter.as_deref()).await?;
         let options = worker::Options {
@@ -165,7 +165,7 @@ impl Jobs {
             booked,
             learn: config.learn,
         };
-        let queues = worker::Queues { jobs, results, further };
+        let queues = worker::Queues { jobs, results, follow_ups };
         let handler = handlers::handler(&config.handler).context("handler")?;
         let (metrics, tracker) = (self.monitor.metrics.clone(), self.monitor.tracker.clone());
         Ok(Worker::new(options, queues, handler, service, clock, metrics, tracker))

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use sluicegate_core::Span;
-use sluicegate_dispatch::Count;
+use sluicegate_dispatch::WorkerCounter;
 use tokio_util::sync::CancellationToken;
 
 use super::JobMonitor;
@@ -19,7 +19,7 @@ pub(crate) async fn show(console: Console, monitor: JobMonitor, stop: Cancellati
     let mut tick = tokio::time::interval(EVERY);
     let mut done = Vec::new();
     while stop.run_until_cancelled(tick.tick()).await.is_some() {
-        let finished = monitor.count(Count::Done) + monitor.count(Count::Dead);
+        let finished = monitor.count(WorkerCounter::Done) + monitor.count(WorkerCounter::Dead);
         done.push(finished);
         if done.len() > RATE_OVER {
             done.remove(0);
@@ -34,7 +34,7 @@ pub(crate) async fn show(console: Console, monitor: JobMonitor, stop: Cancellati
 }
 
 impl JobMonitor {
-    fn count(&self, count: Count) -> u64 {
+    fn count(&self, count: WorkerCounter) -> u64 {
         self.providers.iter().map(|provider| self.metrics.worker(provider, count)).sum()
     }
 }
@@ -64,9 +64,9 @@ fn line(monitor: &JobMonitor, rate: f64) -> Option<String> {
     if line.is_empty() {
         return None;
     }
-    let _ = write!(line, "done {}", monitor.count(Count::Done));
+    let _ = write!(line, "done {}", monitor.count(WorkerCounter::Done));
     for (count, word) in
-        [(Count::Requeued, "deferred"), (Count::Failed, "failed"), (Count::Dead, "dead")]
+        [(WorkerCounter::Requeued, "deferred"), (WorkerCounter::Failed, "failed"), (WorkerCounter::Dead, "dead")]
     {
         let number = monitor.count(count);
         if number > 0 {

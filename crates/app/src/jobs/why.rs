@@ -7,14 +7,14 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use serde_json::json;
-use sluicegate_dispatch::{Sighting, Tracker};
+use sluicegate_dispatch::{JobStatus, JobTracker};
 
 /// Returns the router of `GET /v1/jobs/{id}`.
-pub(crate) fn router(tracker: Tracker) -> Router {
+pub(crate) fn router(tracker: JobTracker) -> Router {
     Router::new().route("/v1/jobs/{id}", get(find)).with_state(tracker)
 }
 
-async fn find(State(tracker): State<Tracker>, Path(id): Path<String>) -> Response {
+async fn find(State(tracker): State<JobTracker>, Path(id): Path<String>) -> Response {
     match tracker.find(&id) {
         Some(seen) => Json(status_json(&id, &seen)).into_response(),
         None => {
@@ -25,10 +25,10 @@ async fn find(State(tracker): State<Tracker>, Path(id): Path<String>) -> Respons
     }
 }
 
-fn status_json(id: &str, seen: &Sighting) -> serde_json::Value {
+fn status_json(id: &str, seen: &JobStatus) -> serde_json::Value {
     json!({
         "job": id,
-        "event": seen.event.word(),
+        "event": seen.event.name(),
         "at": seen.at.to_string(),
         "queue": seen.queue,
         "provider": seen.provider,
@@ -45,7 +45,7 @@ mod tests {
 
     #[test]
     fn the_route_has_a_scope() {
-        let routes = format!("{:?}", super::router(super::Tracker::default()));
+        let routes = format!("{:?}", super::router(super::JobTracker::default()));
         let of_jobs = Endpoint::of("GET", "/v1/jobs/j1").expect("an endpoint");
         assert_eq!(of_jobs.scope, AuthScope::Queue);
         let routes = routes.split("fallback_router").next().unwrap_or_default();

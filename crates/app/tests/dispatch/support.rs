@@ -11,7 +11,7 @@ use sluicegate_queue::{
     RabbitMq, rabbitmq,
 };
 use sluicegate_testkit::Deadline;
-use sluicegate_testkit::judge::{judge, judge_arrivals, longest_way};
+use sluicegate_testkit::limit_check::{assert_limit, assert_arrivals, longest_delay};
 use sluicegate_testkit::rabbitmq::RabbitServer;
 use sluicegate_testkit::redis::{RedisServer, Version};
 use tokio::runtime::Runtime;
@@ -288,10 +288,10 @@ pub(crate) fn worked(running: &RunningService, provider: &str, what: &str) -> u6
 /// delay from the store to the provider.
 pub(crate) fn prove(amount: usize, window: Span, logs: &[String], record: &Record) {
     let admits = proof::admits(logs, goes_to_the_provider);
-    judge(&format!("{amount}/{}us", window.as_micros()), &admits);
+    assert_limit(&format!("{amount}/{}us", window.as_micros()), &admits);
     let arrivals = arrivals(record);
-    let delay = longest_way(&admits, &arrivals);
-    judge_arrivals(amount, window, delay, &arrivals);
+    let delay = longest_delay(&admits, &arrivals);
+    assert_arrivals(amount, window, delay, &arrivals);
 }
 
 /// Returns true if a decision is by a worker, not by a dispatcher.

@@ -12,7 +12,7 @@ use std::thread;
 
 use gateway::Gateway;
 use sluicegate_testkit::eventually;
-use sluicegate_testkit::proxy::{FaultProxy, Weather};
+use sluicegate_testkit::proxy::{FaultProxy, NetworkState};
 use sluicegate_testkit::redis::{RedisServer, Version};
 
 /// Sends `count` requests from several clients at once; returns the number of 200 and 429 responses.
@@ -164,7 +164,7 @@ fn while_redis_is_a_black_hole_closed_clients_stay_closed() {
     let is_limited = || client.get("/", &user).header_or("x-ratelimit-limit", "") == "50";
     eventually(is_limited);
 
-    proxy.set(Weather::BlackHole);
+    proxy.set(NetworkState::BlackHole);
     // As soon as the circuit breaker is open, responses are immediate.
     eventually(|| client.get("/", &user).status == 429);
     let reached = gateway.upstream.requests();
@@ -172,6 +172,6 @@ fn while_redis_is_a_black_hole_closed_clients_stay_closed() {
     assert!(refused >= 45, "{refused}: but for a probe that is waited for, all are refused");
     assert!(gateway.upstream.requests() - reached <= 5);
 
-    proxy.set(Weather::Fair);
+    proxy.set(NetworkState::Healthy);
     eventually(is_limited);
 }

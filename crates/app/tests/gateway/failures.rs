@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use serde_json::Value;
 use sluicegate_core::Span;
-use sluicegate_testkit::proxy::{FaultProxy, Weather};
+use sluicegate_testkit::proxy::{FaultProxy, NetworkState};
 use sluicegate_testkit::redis::{RedisServer, Version};
 use sluicegate_testkit::{eventually, eventually_is};
 
 use crate::replica::{
-    Replica, TOKEN, admits, ask, flood, gateway, judge_arrivals, longest_way, prove, redis,
+    Replica, TOKEN, admits, ask, flood, gateway, assert_arrivals, longest_delay, prove, redis,
 };
 use crate::vendor::Vendor;
 
@@ -59,8 +59,8 @@ fn a_proxy_that_is_killed_takes_only_its_own_requests_with_it() {
     // the others; its own may have been longer, with forty requests at once.
     let others = vendor.arrivals_not_through(&victim.url);
     let logs: Vec<_> = replicas.into_iter().map(Replica::end).collect();
-    let delay = longest_way(&admits(&logs), &others).max(UNMEASURED_DELAY);
-    judge_arrivals("25/s", delay, &vendor.arrivals());
+    let delay = longest_delay(&admits(&logs), &others).max(UNMEASURED_DELAY);
+    assert_arrivals("25/s", delay, &vendor.arrivals());
 }
 
 #[test]
@@ -130,13 +130,13 @@ fn a_partition_closes_the_route_and_opens_it_again() {
     let config = behind(&network) + &gateway(&vendor, &["limit: 1000/s", "wait: {max: 0s}"]);
     let replica = Replica::start(&config);
     replica.wait_for(200);
-    for state in [Weather::BlackHole, Weather::Cut] {
+    for state in [NetworkState::BlackHole, NetworkState::Cut] {
         network.set(state);
         replica.wait_for(503);
         assert_refused(replica.ask(), CLOSED);
         let unhealthy = r#"{"status":"unhealthy","reason":"redis"}"#;
         eventually_is(|| replica.ready(), (503, unhealthy.to_owned()));
-        network.set(Weather::Fair);
+        network.set(NetworkState::Healthy);
         replica.wait_for(200);
         eventually_is(|| replica.ready().0, 200);
     }
@@ -150,7 +150,7 @@ fn a_local_share_is_paced_while_redis_is_down() {
     let route = ["limit: 20/s", "outage: local", "wait: {max: 20s}"];
     let replica = Replica::start(&(behind(&network) + &gateway(&vendor, &route)));
     replica.wait_for(200);
-    network.set(Weather::Cut);
+    network.set(NetworkState::Cut);
     let degraded = r#"{"status":"degraded","reason":"redis"}"#;
     eventually(|| {
         replica.ask();
@@ -190,7 +190,7 @@ fn requests_wait_for_a_redis_that_is_killed_and_restarted() {
     // An empty Redis has lost the current window: at most twice the limit.
     let logs: Vec<_> = replicas.into_iter().map(Replica::end).collect();
     let arrivals = vendor.arrivals();
-    judge_arrivals("50/s", longest_way(&admits(&logs), &arrivals), &arrivals);
+    assert_arrivals("50/s", longest_delay(&admits(&logs), &arrivals), &arrivals);
 }
 
 #[test]

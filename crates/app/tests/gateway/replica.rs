@@ -10,8 +10,8 @@ use std::time::Duration;
 use serde_json::Value;
 use sluicegate_core::{Span, Timestamp};
 use sluicegate_testkit::eventually_is;
-pub(crate) use sluicegate_testkit::judge::longest_way;
-use sluicegate_testkit::judge::{self, judge};
+pub(crate) use sluicegate_testkit::limit_check::longest_delay;
+use sluicegate_testkit::limit_check::{self, assert_limit};
 
 use crate::proof;
 use crate::vendor::Vendor;
@@ -217,10 +217,10 @@ pub(crate) fn flood(replicas: &[Replica], count: usize) -> Vec<(u16, Option<u64>
 /// vendor's record that no more arrived. Returns the longest delay between the two.
 pub(crate) fn prove(limit: &str, logs: &[String], vendor: &Vendor) -> Span {
     let (admits, arrivals) = (admits(logs), vendor.arrivals());
-    judge(limit, &admits);
-    let delay = longest_way(&admits, &arrivals);
+    assert_limit(limit, &admits);
+    let delay = longest_delay(&admits, &arrivals);
     if !limit.contains("burst") {
-        judge_arrivals(limit, delay, &arrivals);
+        assert_arrivals(limit, delay, &arrivals);
     }
     delay
 }
@@ -231,12 +231,12 @@ pub(crate) fn admits(logs: &[String]) -> Vec<Timestamp> {
 }
 
 /// Proves that no more requests arrived than a limit per second allows.
-pub(crate) fn judge_arrivals(limit: &str, delay: Span, arrivals: &[Timestamp]) {
+pub(crate) fn assert_arrivals(limit: &str, delay: Span, arrivals: &[Timestamp]) {
     let (amount, _) = limit.split_once("/s").expect("a limit per second");
     let amount = amount.parse().expect("a number");
     assert!(
         delay < Span::from_millis(900),
         "{delay} from the store to the vendor prove too little"
     );
-    judge::judge_arrivals(amount, Span::from_secs(1), delay, arrivals);
+    limit_check::assert_arrivals(amount, Span::from_secs(1), delay, arrivals);
 }
