@@ -6,8 +6,8 @@ use anyhow::Context as _;
 use sluicegate_config::{self as config, ChatProvider, HttpContent, Work};
 use sluicegate_dispatch::Handler;
 use sluicegate_dispatch::handler::{
-    self, Chat, CommandHandler, CommandOptions, Condition, RequestBody, EmittingHandler, ResultSource, HttpHandler,
-    HttpOptions, Statuses, SuccessRule,
+    self, Chat, CommandHandler, CommandOptions, Condition, EmittingHandler, HttpHandler,
+    HttpOptions, RequestBody, ResultSource, Statuses, SuccessRule,
 };
 use sluicegate_http::upstream::Credentials;
 use sluicegate_queue::WallClock;

@@ -19,7 +19,7 @@ use crate::limit_switch::LimitSwitch;
 use crate::metrics::Metrics;
 use crate::pace::{Pace, Turn};
 use crate::receive;
-use crate::select::{Candidate, Choice, Selector};
+use crate::select::{Choice, Selector};
 use crate::stop::Stop;
 use crate::tier::{Booking, Tier, admission_id};
 use crate::tracker::{JobEvent, JobStatus, JobTracker};
@@ -28,34 +28,10 @@ use crate::tracker::{JobEvent, JobStatus, JobTracker};
 /// brokers deliver less exactly than bookings start.
 const LEAD: Span = Span::from_millis(500);
 
-/// The delay of messages that are over the limit of their provider.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Delay {
-    /// The same delay for all messages.
-    Fixed(Span),
-    /// Until a start time that is booked in the store and that the worker claims.
-    Booked,
-}
-
-/// Configuration of a dispatcher.
-#[derive(Debug)]
-pub struct Options {
-    /// Name of the dispatcher in the log.
-    pub id: String,
-    /// True if limits are enforced. If false, all messages go straight to the queues of their
-    /// providers.
-    pub enabled: bool,
-    /// Delay of messages over the limit.
-    pub delay: Delay,
-    /// Selection of a provider.
-    pub selector: Selector,
-    /// Maximum number of messages in flight.
-    pub prefetch: u16,
-}
-
 /// A dispatcher. Several may run side by side.
 pub struct Dispatcher {
-    options: Options,
+    options: Dispatch,
+    selector: Selector,
     limits: LimitSwitch,
     source: Queue,
     providers: Vec<ProviderQueue>,
@@ -89,8 +65,8 @@ impl Destination {
 }
 
 impl Dispatcher {
-    /// Creates a dispatcher from `source` to the queues of `providers`, which are in the order of
-    /// the selector.
+    /// Creates a dispatcher from `source` to the queues of its providers: `targets` has one queue
+    /// for each provider of the options, in their order.
     pub fn new(
         options: Dispatch,
         source: Queue,
@@ -100,14 +76,15 @@ impl Dispatcher {
         metrics: Metrics,
         tracker: JobTracker,
     ) -> Arc<Self> {
-        let provider = |(candidate, queue): (Candidate, Queue)| {
-            metrics.show_dispatched(&candidate.name);
-            let pace = Pace::new(service.clone(), candidate.name, candidate.estimate);
+        let provider = |(provider, queue): (&Provider, Queue)| {
+            metrics.show_dispatched(&provider.name);
+            let pace = Pace::new(service.clone(), provider.name.clone(), provider.estimate);
             ProviderQueue { pace, queue, full_until: AtomicU64::new(0) }
         };
-        let providers = providers.into_iter().map(provider).collect();
+        let providers = options.providers.iter().zip(targets).map(provider).collect();
         let limits = LimitSwitch::new(options.enabled);
-        Arc::new(Self { options, limits, source, providers, clock, metrics, tracker })
+        let selector = Selector::new(&options);
+        Arc::new(Self { options, selector, limits, source, providers, clock, metrics, tracker })
     }
 
     /// Turns limits on or off. When off, only messages already sent with a delay stay delayed.
@@ -132,7 +109,7 @@ impl Dispatcher {
         let Ok(body) = serde_json::from_slice::<Value>(&delivery.message().body) else {
             return self.reject(delivery, DeadLetterReason::new("the body is not JSON")).await;
         };
-        let choice = self.options.selector.choose(&body);
+        let choice = self.selector.choose(&body);
         let destination = loop {
             let result = delivery.with_lease(self.destination(&choice, delivery.message())).await;
             let is_on = self.limits.is_on();
@@ -198,27 +175,27 @@ impl Dispatcher {
         }
         self.metrics.checked(self.providers[provider].pace.provider());
         match self.options.delay {
-            Delay::Fixed(delay) => {
+            DelayMode::Fixed(delay) => {
                 let turn = self.providers[provider]
                     .pace
                     .acquire(Tier::Dispatch, Some(admission_id(message, Tier::Dispatch)))
                     .await;
                 self.fixed(provider, turn, delay)
             }
-            Delay::Booked => self.book(provider, message).await,
+            DelayMode::Booked => self.book(provider, message).await,
         }
     }
 
     /// Chooses the provider with the most room; if all are full, the one that has room first.
     async fn any(&self, message: &Message) -> Result<Destination, DispatchError> {
-        let order = self.options.selector.order();
+        let order = self.selector.order();
         let first = order.first().copied().unwrap_or_default();
         if !self.limits.is_on() {
             return Ok(Destination::at_once(first));
         }
         match self.options.delay {
-            Delay::Fixed(delay) => self.any_at_once(order, message, delay).await,
-            Delay::Booked => {
+            DelayMode::Fixed(delay) => self.any_at_once(order, message, delay).await,
+            DelayMode::Booked => {
                 let waits = order.iter().map(|&provider| async move {
                     let pace = &self.providers[provider].pace;
                     self.metrics.checked(pace.provider());

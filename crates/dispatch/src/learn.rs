@@ -10,15 +10,6 @@ use sluicegate_vendors::{AdviceContext, UpstreamResponse};
 
 use crate::handler::RateLimitInfo;
 
-/// Learning of limits from provider responses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LearnOptions {
-    /// A window with fewer requests left than this counts as used up.
-    pub below: u64,
-    /// Maximum length of a pause.
-    pub pause_max: Span,
-}
-
 /// Reads the limits of one provider from its responses.
 #[derive(Debug, Default)]
 pub(crate) struct LimitObserver {
@@ -40,7 +31,7 @@ impl LimitObserver {
             .iter()
             .map(|(name, value)| (name.as_str(), value.as_str()))
             .collect();
-        let answer = Answer {
+        let answer = UpstreamResponse {
             status: rate_limit_info.status,
             headers: &headers,
             body: &rate_limit_info.body,

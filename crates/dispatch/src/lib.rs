@@ -25,11 +25,12 @@ mod tracker;
 pub mod worker;
 
 pub use backoff::Backoff;
-pub use dispatcher::{Delay, Dispatcher};
+pub use dispatcher::Dispatcher;
 pub use handler::{Handler, HandlerResult, Job, JobFailure, JobSuccess, RateLimitInfo};
-pub use learn::LearnOptions;
 pub use metrics::{Metrics, WorkerCounter};
-pub use select::{Candidate, Choice, Selector, Strategy};
+pub use select::{Choice, Selector};
+// The options of this crate.
+pub use sluicegate_config::{DelayMode, Dispatch, LearnOptions, Provider, Strategy};
 pub use stop::Stop;
 pub use tier::{PROVIDER, TIER, Tier};
 pub use tracker::{JobEvent, JobStatus, JobTracker};

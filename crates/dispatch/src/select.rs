@@ -14,46 +14,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use serde_json::Value;
-use sluicegate_core::query::Cost;
-
-/// The strategy by which a provider is chosen.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Strategy {
-    /// Always the same provider.
-    Fixed,
-    /// One provider after the other.
-    RoundRobin,
-    /// By weight.
-    Weighted,
-    /// By the configured order, then by cost.
-    CostOptimized,
-    /// By quality.
-    QualityFirst,
-    /// By the configured order.
-    PriorityOrder,
-    /// By a field of the message.
-    MessageBased {
-        /// Path of the field, such as `provider` or `options.provider`.
-        field: String,
-    },
-    /// By remaining limits.
-    Headroom,
-}
-
-/// A provider that a selector can choose.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Candidate {
-    /// Name of the provider.
-    pub name: String,
-    /// Cost of a call, in any unit.
-    pub cost: f64,
-    /// Quality of the responses, in any unit.
-    pub quality: f64,
-    /// Weight under [`Strategy::Weighted`].
-    pub weight: u32,
-    /// Estimated cost of a job, charged to the limits.
-    pub estimate: Cost,
-}
+use sluicegate_config::{Dispatch, Strategy};
 
 /// Chooses a provider for each message, by its index in the list of candidates.
 #[derive(Debug)]
@@ -86,14 +47,9 @@ pub enum Choice {
 }
 
 impl Selector {
-    /// Creates a selector over at least one candidate. `order` names some of them, the preferred
-    /// one first; `fixed` is the default provider.
-    pub fn new(
-        strategy: Strategy,
-        candidates: &[Candidate],
-        fixed: Option<&str>,
-        order: &[String],
-    ) -> Self {
+    /// Creates the selector of a dispatcher, which has at least one provider.
+    pub fn new(options: &Dispatch) -> Self {
+        let Dispatch { strategy, providers: candidates, fixed, priority: order, .. } = options;
         let names: Vec<_> = candidates.iter().map(|candidate| candidate.name.clone()).collect();
         let place = |name: &str| names.iter().position(|other| other == name);
         let fixed = fixed.as_deref().and_then(place).unwrap_or_default();
@@ -114,7 +70,7 @@ impl Selector {
         }
         let saved = candidates.iter().map(|candidate| (i64::from(candidate.weight), 0)).collect();
         let rotation = Mutex::new(RotationState { next: 0, saved });
-        Self { strategy, names, fixed, order: sorted, rotation }
+        Self { strategy: strategy.clone(), names, fixed, order: sorted, rotation }
     }
 
     /// Chooses a provider for a message with this body.
@@ -194,10 +150,10 @@ mod tests {
             name: name.to_owned(),
             queue: name.to_owned(),
             limits: Vec::new(),
-            estimate: Cost::default(),
             cost,
             quality,
             weight,
+            estimate: Cost::default(),
         };
         Dispatch {
             id: "d".to_owned(),

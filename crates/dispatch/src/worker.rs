@@ -16,7 +16,7 @@ use tracing::info;
 
 use crate::backoff::Backoff;
 use crate::handler::Handler;
-use crate::learn::{LearnOptions, LimitObserver};
+use crate::learn::LimitObserver;
 use crate::limit_switch::LimitSwitch;
 use crate::metrics::Metrics;
 use crate::pace::Pace;

@@ -25,7 +25,7 @@ pub(crate) fn check_form(parts: &Parts) -> Result<(), Refusal> {
         return Err(Refusal::BadRequest("send a path that begins with /"));
     }
     // hyper drops the header field that it does not use, so the listener marks such requests.
-    if parts.extensions.get::<Doubtful>().is_some() {
+    if parts.extensions.get::<AmbiguousLength>().is_some() {
         return Err(Refusal::BadRequest("send either Content-Length or Transfer-Encoding"));
     }
     let mut codings = parts.headers.get_all(header::TRANSFER_ENCODING).iter();

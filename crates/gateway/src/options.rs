@@ -138,15 +138,6 @@ pub struct Timeouts {
     pub total: Option<Duration>,
 }
 
-/// Learning of limits from upstream responses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LearnOptions {
-    /// A window of the upstream with fewer requests left than this counts as used up.
-    pub below: u64,
-    /// Maximum length of a pause; a longer one that the upstream asks for is cut to this.
-    pub pause_max: Duration,
-}
-
 /// Returns the value of the [`ROUTE`] dimension, by which the rules of a route are found.
 pub fn route_key(gateway: &str, route: &str) -> String {
     format!("{gateway}/{route}")

@@ -105,7 +105,7 @@ impl Route {
     /// Returns true if a response may contain information about limits; most do not.
     pub(crate) fn has_limit_info(&self, head: &Parts) -> bool {
         let said =
-            || head.headers.keys().any(|name| sluicegate_vendors::speaks_of_limits(name.as_str()));
+            || head.headers.keys().any(|name| sluicegate_vendors::is_limit_header(name.as_str()));
         let has_limit_info = matches!(head.status.as_u16(), 403 | 429 | 503) || said();
         if !has_limit_info && self.refusals.load(Ordering::Relaxed) != 0 {
             self.refusals.store(0, Ordering::Relaxed);

@@ -19,7 +19,7 @@ pub use clock::ManualClock;
 pub use queue::QueueSubject;
 pub use suite::StoreSubject;
 pub use switchable_store::SwitchableStore;
-pub use wait::{Deadline, eventually, eventually_is};
+pub use wait::{Deadline, eventually, eventually_async, eventually_is, eventually_ok};
 
 /// Returns true if the long form of a test is requested.
 pub fn long() -> bool {

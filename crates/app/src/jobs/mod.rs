@@ -10,7 +10,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use sluicegate_config::{self as config, Config, QueueBroker};
 use sluicegate_core::time::Clock;
-use sluicegate_dispatch::{Backoff, Dispatcher, Metrics, Stop, JobTracker, Worker, worker};
+use sluicegate_dispatch::{Backoff, Dispatcher, JobTracker, Metrics, Stop, Worker, worker};
 use sluicegate_queue::{Queue, WallClock};
 use sluicegate_service::Service;
 use tokio::task::JoinSet;

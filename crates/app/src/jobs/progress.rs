@@ -65,9 +65,11 @@ fn line(monitor: &JobMonitor, rate: f64) -> Option<String> {
         return None;
     }
     let _ = write!(line, "done {}", monitor.count(WorkerCounter::Done));
-    for (count, word) in
-        [(WorkerCounter::Requeued, "deferred"), (WorkerCounter::Failed, "failed"), (WorkerCounter::Dead, "dead")]
-    {
+    for (count, word) in [
+        (WorkerCounter::Requeued, "deferred"),
+        (WorkerCounter::Failed, "failed"),
+        (WorkerCounter::Dead, "dead"),
+    ] {
         let number = monitor.count(count);
         if number > 0 {
             let _ = write!(line, " · {word} {number}");

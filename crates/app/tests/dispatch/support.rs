@@ -11,7 +11,7 @@ use sluicegate_queue::{
     RabbitMq, rabbitmq,
 };
 use sluicegate_testkit::Deadline;
-use sluicegate_testkit::limit_check::{assert_limit, assert_arrivals, longest_delay};
+use sluicegate_testkit::limit_check::{assert_arrivals, assert_limit, longest_delay};
 use sluicegate_testkit::rabbitmq::RabbitServer;
 use sluicegate_testkit::redis::{RedisServer, Version};
 use tokio::runtime::Runtime;

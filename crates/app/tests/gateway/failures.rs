@@ -9,7 +9,7 @@ use sluicegate_testkit::redis::{RedisServer, Version};
 use sluicegate_testkit::{eventually, eventually_is};
 
 use crate::replica::{
-    Replica, TOKEN, admits, ask, flood, gateway, assert_arrivals, longest_delay, prove, redis,
+    Replica, TOKEN, admits, ask, assert_arrivals, flood, gateway, longest_delay, prove, redis,
 };
 use crate::vendor::Vendor;
 

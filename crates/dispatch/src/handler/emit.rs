@@ -21,33 +21,15 @@ const BYTES_MAX: usize = 64 << 20;
 /// Headers that are copied from a message to its follow-up messages.
 const TRACE: [&str; 2] = ["traceparent", "tracestate"];
 
-/// A follow-up message to send when a job is done.
-#[derive(Clone, Debug)]
-pub struct FollowUp {
-    /// List in the result with one message per item; `None` sends one message.
-    pub each: Option<Member>,
-    /// Member of the result that must be present and not null, false or empty; `None` always sends.
-    pub when: Option<Member>,
-    /// Name of the queue.
-    pub queue: String,
-    /// Type of the job.
-    pub kind: Option<String>,
-    /// Template of the body; `None` sends the item, or the whole result, unchanged.
-    pub body: Option<Tree>,
-    /// Template of the job id; `None` derives it from the content, so that a repeated run sends the
-    /// same id.
-    pub id: Option<Text>,
-}
-
 /// A handler that wraps another one and adds follow-up messages.
 pub struct EmittingHandler {
     handler: Arc<dyn Handler>,
-    emit: Vec<FollowUp>,
+    emit: Vec<EmitRule>,
 }
 
 impl EmittingHandler {
     /// Wraps a handler.
-    pub fn new(handler: Arc<dyn Handler>, emit: Vec<FollowUp>) -> Self {
+    pub fn new(handler: Arc<dyn Handler>, emit: Vec<EmitRule>) -> Self {
         Self { handler, emit }
     }
 
@@ -64,7 +46,7 @@ impl EmittingHandler {
             FollowUpBatch { parent: job, messages: Vec::new(), bytes: 0, seen: HashMap::new() };
         for (number, emit) in self.emit.iter().enumerate() {
             let failed = |what: String| JobFailure::permanent(format!("emit[{number}]{what}"));
-            if !emit.applies(result.as_ref()) {
+            if !applies(emit, result.as_ref()) {
                 continue;
             }
             let scope = ResultScope { facts: &facts, result: result.as_ref(), item: None };
@@ -96,15 +78,14 @@ impl Handler for EmittingHandler {
     }
 }
 
-impl FollowUp {
-    fn applies(&self, result: Option<&Value>) -> bool {
-        let Some(when) = &self.when else { return true };
-        match result.and_then(|result| when.of(result)) {
-            None | Some(Value::Null | Value::Bool(false)) => false,
-            Some(Value::String(text)) => !text.is_empty(),
-            Some(Value::Array(items)) => !items.is_empty(),
-            Some(_) => true,
-        }
+/// Returns true if a result calls for this message.
+fn applies(emit: &EmitRule, result: Option<&Value>) -> bool {
+    let Some(when) = &emit.when else { return true };
+    match result.and_then(|result| when.of(result)) {
+        None | Some(Value::Null | Value::Bool(false)) => false,
+        Some(Value::String(text)) => !text.is_empty(),
+        Some(Value::Array(items)) => !items.is_empty(),
+        Some(_) => true,
     }
 }
 
@@ -116,7 +97,7 @@ struct ResultScope<'a> {
     item: Option<&'a Value>,
 }
 
-impl Scope for ResultScope<'_> {
+impl ValueSource for ResultScope<'_> {
     fn value(&self, root: Root) -> Option<&Value> {
         match root {
             Root::Result => self.result,
@@ -137,7 +118,7 @@ struct FollowUpBatch<'j> {
 
 impl FollowUpBatch<'_> {
     /// Adds a message. An error starts with the name of the option that is wrong.
-    fn push(&mut self, emit: &FollowUp, scope: &ResultScope<'_>) -> Result<(), String> {
+    fn push(&mut self, emit: &EmitRule, scope: &ResultScope<'_>) -> Result<(), String> {
         let body = match &emit.body {
             Some(tree) => tree.render(scope).map_err(|error| format!(".body: {error}"))?,
             None => {
@@ -171,7 +152,7 @@ impl FollowUpBatch<'_> {
     ///
     /// By content and not by position: when a job is repeated after a crash, its list may have
     /// changed, and an id by position would then name a different message.
-    fn id(&mut self, emit: &FollowUp, body: &[u8]) -> JobId {
+    fn id(&mut self, emit: &EmitRule, body: &[u8]) -> JobId {
         let mut hasher = blake3::Hasher::new();
         for part in [emit.queue.as_bytes(), emit.kind.as_deref().unwrap_or_default().as_bytes()] {
             hasher.update(&part.len().to_le_bytes()).update(part);

@@ -34,7 +34,7 @@ impl<'j> JobScope<'j> {
     }
 }
 
-impl Scope for JobScope<'_> {
+impl ValueSource for JobScope<'_> {
     fn value(&self, root: Root) -> Option<&Value> {
         match root {
             Root::Message => self.body(),

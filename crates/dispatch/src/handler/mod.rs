@@ -10,15 +10,15 @@ mod job_scope;
 
 pub use chat::{Chat, ChatProvider};
 pub use command::{CommandHandler, CommandOptions};
-pub use emit::{EmittingHandler, FollowUp};
+pub use emit::EmittingHandler;
 pub use http::{
     Condition, HttpError, HttpHandler, HttpOptions, RequestBody, ResultSource, Statuses,
     SuccessRule,
 };
-pub use sluicegate_config::EmitRule;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
+pub use sluicegate_config::EmitRule;
 use sluicegate_queue::Message;
 
 /// Processes jobs, one call per attempt. It may be called again for the same job: after a failure,
@@ -117,7 +117,7 @@ pub enum FailureKind {
 pub struct RateLimitInfo {
     /// HTTP status.
     pub status: u16,
-    /// Header fields that [contain rate limit information](sluicegate_vendors::speaks_of_limits),
+    /// Header fields that [contain rate limit information](sluicegate_vendors::is_limit_header),
     /// with names in lower case.
     pub headers: Vec<(String, String)>,
     /// Beginning of the body of a rate-limit response.

@@ -1,11 +1,11 @@
 //! Tests of the dispatcher alone.
 
 use sluicegate_core::Span;
-use sluicegate_dispatch::{Delay, JobEvent, Strategy, Tier};
+use sluicegate_dispatch::{DelayMode, JobEvent, Strategy, Tier};
 
-use crate::support::{
-    BOOKED, DISPATCH, FlowBench, Provider, done, eventually, eventually_is, worker_of,
-};
+use sluicegate_testkit::eventually_ok;
+
+use crate::support::{BOOKED, DISPATCH, FlowBench, Provider, done, eventually_is, worker_of};
 
 fn numbered(number: usize) -> String {
     format!("{{\"id\":\"job-{number}\"}}")
@@ -122,7 +122,7 @@ async fn headroom_books_where_it_is_soonest() {
 #[tokio::test(flavor = "multi_thread")]
 async fn counters_are_shown_as_0_before_anything_is_counted() {
     let mut bench = FlowBench::new(&[("p", DISPATCH, "10/s")]);
-    bench.dispatch(Strategy::Fixed, &["p"], Delay::Booked).await;
+    bench.dispatch(Strategy::Fixed, &["p"], DelayMode::Booked).await;
     bench.work(worker_of("p"), Provider::new(|_, _| done())).await;
     let registry = prometheus::Registry::new();
     bench.metrics.register(&registry).expect("registered");

@@ -11,15 +11,16 @@ use axum::response::IntoResponse;
 use axum::routing::any;
 use sluicegate_dispatch::WorkerCounter;
 use sluicegate_dispatch::handler::{
-    EmittingHandler, FollowUp, HttpHandler, HttpOptions, RequestBody, ResultSource, Statuses,
+    EmitRule, EmittingHandler, HttpHandler, HttpOptions, RequestBody, ResultSource, Statuses,
     SuccessRule,
 };
 use sluicegate_queue::WallClock;
 use sluicegate_template::{JsonPath, Root, Text, Tree};
-use sluicegate_testkit::eventually_ok;
 use tokio::net::TcpListener;
 
-use crate::support::{FlowBench, eventually, worker_of};
+use sluicegate_testkit::eventually_ok;
+
+use crate::support::{FlowBench, worker_of};
 
 /// Starts a provider that responds by the job and by the number of its previous calls.
 async fn provider() -> (String, Arc<Mutex<HashMap<String, usize>>>) {
@@ -68,8 +69,8 @@ fn handler(url: &str) -> EmittingHandler {
     };
     let http = HttpHandler::new(http, Arc::new(WallClock)).expect("a handler");
     let part = Tree::text("{{job.id}} {{item}}", Root::EACH).expect("a template");
-    let emit = FollowUp {
-        each: Some(Member::parse("parts").expect("a path")),
+    let emit = EmitRule {
+        each: Some(JsonPath::parse("parts").expect("a path")),
         when: None,
         queue: "further".to_owned(),
         kind: Some("part".to_owned()),
@@ -85,7 +86,7 @@ async fn a_refusal_is_no_attempt_a_failure_is_one_and_a_permanent_failure_is_dea
     let mut bench = FlowBench::new(&[]);
     bench.produce("p", |number| format!("{{\"id\":\"job-{number}\"}}"), 4).await;
     bench.work(worker_of("p"), Arc::new(handler(&url))).await;
-    eventually(async || {
+    eventually_ok(async || {
         let found = [WorkerCounter::Done, WorkerCounter::Dead]
             .map(|count| bench.metrics.worker("p", count));
         (found == [3, 1]).then_some(()).ok_or(format!("{found:?} are done and dead"))

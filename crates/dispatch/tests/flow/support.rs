@@ -13,16 +13,16 @@ use sluicegate_core::time::Clock;
 use sluicegate_core::{Decision, Group, Limiter, Rule, Ruleset, Span, Timestamp};
 use sluicegate_dispatch::handler::{FailureKind, Output};
 use sluicegate_dispatch::{
-    Backoff, Candidate, Delay, Dispatcher, Handler, HandlerResult, Job, JobFailure, JobSuccess,
-    JobTracker, LearnOptions, Metrics, PROVIDER, RateLimitInfo, Selector, Stop, Strategy, TIER,
-    Tier, Worker, dispatcher, worker,
+    Backoff, DelayMode, Dispatch, Dispatcher, Handler, HandlerResult, Job, JobFailure, JobSuccess,
+    JobTracker, LearnOptions, Metrics, PROVIDER, RateLimitInfo, Stop, Strategy, TIER, Tier, Worker,
+    worker,
 };
 use sluicegate_queue::{DeliveryTime, Embedded, JobId, Message, Options, Queue, WallClock};
 use sluicegate_service::{ChangeEvent, DecisionEvent, Observer, Operation, Service};
 use sluicegate_store::memory::Capacity;
 use sluicegate_store::{AnyStore, Memory, MonotonicClock};
 use sluicegate_testkit::limit_check::{assert_arrivals, assert_limit, longest_delay};
-use sluicegate_testkit::{Deadline, SwitchableStore};
+use sluicegate_testkit::{SwitchableStore, eventually_ok};
 use tokio::task::JoinSet;
 
 /// Store, queues, metrics and running tasks of a test.
@@ -192,7 +192,7 @@ impl FlowBench {
 struct AdmissionTimes(Arc<Mutex<Vec<Timestamp>>>);
 
 impl Observer for AdmissionTimes {
-    fn decided(&self, decided: &Decided<'_, '_, '_>) {
+    fn on_decision(&self, decided: &DecisionEvent<'_, '_, '_>) {
         let goes = matches!(decided.operation, Operation::Acquire | Operation::Claim)
             && matches!(decided.answer.decision(), Decision::Allow(_))
             && decided.query.get(TIER) != Some(Tier::Dispatch.name());
@@ -202,16 +202,7 @@ impl Observer for AdmissionTimes {
         }
     }
 
-    fn followed(&self, _: &Followed<'_, '_>) {}
-}
-
-/// Waits until `look` returns `Ok`; after the timeout, panics with its last error.
-pub(crate) async fn eventually(mut look: impl AsyncFnMut() -> Result<(), String>) {
-    let deadline = Deadline::generous();
-    while let Err(found) = look().await {
-        deadline.check(&found);
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    fn on_change(&self, _: &ChangeEvent<'_, '_>) {}
 }
 
 /// Waits until `look` returns the expected value.

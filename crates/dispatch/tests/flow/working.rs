@@ -8,14 +8,14 @@ use std::time::Duration;
 use sluicegate_core::Span;
 use sluicegate_dispatch::handler::FailureKind;
 use sluicegate_dispatch::{
-    Delay, HandlerResult, JobEvent, JobSuccess, Strategy, WorkerCounter, worker,
+    DelayMode, HandlerResult, JobEvent, JobSuccess, Strategy, WorkerCounter, worker,
 };
 use sluicegate_queue::{JobId, Message};
+
 use sluicegate_testkit::eventually_ok;
 
 use crate::support::{
-    BOOKED, DISPATCH, FlowBench, Provider, WORKER, done, eventually, eventually_is, failed,
-    refused, worker_of,
+    BOOKED, DISPATCH, FlowBench, Provider, WORKER, done, eventually_is, failed, refused, worker_of,
 };
 
 fn numbered(number: usize) -> String {
@@ -24,7 +24,7 @@ fn numbered(number: usize) -> String {
 
 impl FlowBench {
     async fn wait_for_done(&self, provider: &str, count: u64) {
-        eventually(async || {
+        eventually_ok(async || {
             let done = self.metrics.worker(provider, WorkerCounter::Done);
             (done == count).then_some(()).ok_or(format!("{done} are done"))
         })
@@ -102,7 +102,9 @@ async fn a_worker_over_its_limit_waits_and_loses_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn tokens_are_limited_by_the_estimated_cost_of_a_job() {
     let tokens = "10000 tokens/s";
-    for (delay, booked) in [(Delay::Fixed(Span::from_millis(300)), false), (Delay::Booked, true)] {
+    for (delay, booked) in
+        [(DelayMode::Fixed(Span::from_millis(300)), false), (DelayMode::Booked, true)]
+    {
         let mut bench = FlowBench::new(&[("p", DISPATCH, tokens), ("p", WORKER, tokens)]);
         let provider = Provider::new(|_, _| done());
         bench.produce("raw", numbered, 30).await;
@@ -146,7 +148,7 @@ async fn failures_are_retried_and_end_as_dead_letters_with_all_details() {
     bench.produce("p", numbered, 4).await;
     bench.work(worker_of("p"), provider.clone()).await;
     bench.wait_for_done("p", 2).await;
-    eventually(async || {
+    eventually_ok(async || {
         let dead = bench.metrics.worker("p", WorkerCounter::Dead);
         (dead == 2).then_some(()).ok_or(format!("{dead} are dead"))
     })
@@ -190,7 +192,7 @@ async fn a_timeout_is_a_failure() {
     bench.produce("p", numbered, 1).await;
     let options = worker::Options { timeout: Span::from_millis(20), attempts: 2, ..worker_of("p") };
     bench.work(options, Arc::new(Sleeper)).await;
-    eventually(async || {
+    eventually_ok(async || {
         let dead = bench.metrics.worker("p", WorkerCounter::Dead);
         (dead == 1).then_some(()).ok_or(format!("{dead} are dead"))
     })
@@ -216,7 +218,7 @@ async fn a_refusal_pauses_the_provider_for_all_workers_and_is_no_attempt() {
         bench.work(options.clone(), provider.clone()).await;
         bench.work(options, provider.clone()).await;
         bench.produce("p", numbered, 1).await;
-        eventually(async || {
+        eventually_ok(async || {
             let paused = bench.metrics.worker("p", WorkerCounter::Paused);
             (paused == 1).then_some(()).ok_or(format!("{paused} pauses"))
         })

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
-use sluicegate_dispatch::handler::{EmittingHandler, FollowUp, Output};
+use sluicegate_dispatch::handler::{EmitRule, EmittingHandler, Output};
 use sluicegate_dispatch::{Handler, HandlerResult, Job, JobSuccess};
 use sluicegate_queue::Message;
 use sluicegate_template::JsonPath;
@@ -25,17 +25,17 @@ impl Handler for Results {
     }
 }
 
-fn emitting(result: &str, emit: FollowUp) -> EmittingHandler {
+fn emitting(result: &str, emit: EmitRule) -> EmittingHandler {
     EmittingHandler::new(Arc::new(Results(result.to_owned())), vec![emit])
 }
 
-fn plain() -> FollowUp {
-    FollowUp { each: None, when: None, queue: "next".to_owned(), kind: None, body: None, id: None }
+fn plain() -> EmitRule {
+    EmitRule { each: None, when: None, queue: "next".to_owned(), kind: None, body: None, id: None }
 }
 
-fn each(path: &str) -> FollowUp {
-    FollowUp {
-        each: Some(Member::parse(path).unwrap()),
+fn each(path: &str) -> EmitRule {
+    EmitRule {
+        each: Some(JsonPath::parse(path).unwrap()),
         kind: Some("crawl_repo".to_owned()),
         ..plain()
     }

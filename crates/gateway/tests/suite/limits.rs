@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use sluicegate_core::{Group, Rule};
+use sluicegate_core::{Group, Rule, Span};
 use sluicegate_gateway::options::{CALLER, LearnOptions};
 
-use crate::support::{Proxy, Upstream, limited, options, route, soon};
+use crate::support::{Proxy, Upstream, eventually, limited, options, route, soon};
 
 const DEPTH: &str = r#"sluicegate_gateway_queue_depth{gateway="test",route="all"}"#;
 
@@ -98,7 +98,7 @@ async fn a_request_that_was_never_sent_is_refunded() {
 #[tokio::test]
 async fn a_pause_that_the_upstream_asks_for_holds_for_all_requests() {
     let upstream = Upstream::start().await;
-    let learn = Some(LearnOptions { below: 100, pause_max: Duration::from_secs(3_600) });
+    let learn = Some(LearnOptions { below: 100, pause_max: Span::from_secs(3_600) });
     for (path, field, value) in [
         ("/status/429", "x-answer-retry-after", "300"),
         ("/status/200", "x-answer-x-ratelimit-remaining", "99"),
@@ -128,7 +128,7 @@ async fn a_pause_that_the_upstream_asks_for_holds_for_all_requests() {
 async fn a_hint_in_the_body_is_read_and_passed_on() {
     let upstream = Upstream::start().await;
     let mut to = route(upstream.address);
-    to.learn = Some(LearnOptions { below: 1, pause_max: Duration::from_secs(3_600) });
+    to.learn = Some(LearnOptions { below: 1, pause_max: Span::from_secs(3_600) });
     let proxy = Proxy::start(to).await;
     let answer = proxy.send(proxy.request("GET", "/status/429"), "").await;
     assert_eq!((answer.status, answer.text()), (429, "said so"));
@@ -141,7 +141,7 @@ async fn slots_are_released_at_the_end_of_the_response() {
     let upstream = Upstream::start().await;
     let proxy = Proxy::start(limited(upstream.address, "1 concurrent", Duration::ZERO)).await;
     let (first, second) = tokio::join!(proxy.get("/held"), async {
-        eventually_async(async || upstream.count() == 1).await;
+        eventually(|| upstream.count() == 1).await;
         let second = proxy.get("/").await;
         upstream.held.add_permits(1);
         second

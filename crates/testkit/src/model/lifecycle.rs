@@ -1,7 +1,7 @@
 //! The operations on an existing admission, by the table of [`sluicegate_core::store`].
 
 use super::{ChargeParams, ChargeSelection, Model, Record, RecordState, RecordUse};
-use sluicegate_core::algorithm::Earliest;
+use sluicegate_core::algorithm::EarliestStart;
 use sluicegate_core::algorithm::log::ENTRIES_PER_CHARGE_MAX;
 use sluicegate_core::decision::{Allow, Deny, Hit};
 use sluicegate_core::id::Id;

@@ -147,7 +147,7 @@ impl Model {
         };
         let (uses, shadowed) = self.write(plan, ChargeSelection::All, (now, Span::ZERO), now);
         let mut until = None;
-        if plan.recorded() {
+        if plan.needs_record() {
             let mut record = self.record(plan, RecordState::Open(None), now, uses);
             self.hold(plan, &mut record, now);
             until = record.until();

@@ -117,7 +117,7 @@ impl TestRequest {
 pub(crate) fn rules(rules: impl IntoIterator<Item = Rule>) -> Ruleset {
     let groups = rules.into_iter().map(|rule| Group::new(rule.name.clone(), [rule])).collect();
     // Costs are stated: no test of a store is about token prices.
-    let prices = Arc::new(PriceBook::new(Unknown::Free));
+    let prices = Arc::new(PriceBook::new(UnknownModels::Free));
     let settings = Settings { prices, ..Settings::default() };
     Ruleset::new(groups, settings).expect("rules of tests compile")
 }

@@ -149,7 +149,7 @@ fn compare<S: StoreSubject>(rules: &Ruleset, operations: Vec<Operation>) {
             }
             Operation::Acquire(n, ask) => {
                 let mut ask = again(&mut known, n, ask);
-                if !both(&subject, rules, &ask, now, async |_, plan| plan.recorded()) {
+                if !both(&subject, rules, &ask, now, async |_, plan| plan.needs_record()) {
                     // Without a record, an id is reused only by the store's own retries.
                     ask.id.id = Id::from_bits(serial);
                 }

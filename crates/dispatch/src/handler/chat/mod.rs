@@ -97,7 +97,7 @@ pub(super) enum ImageError {
 
 impl Chat {
     /// Builds the body of the request.
-    pub(super) fn body(&self, scope: &dyn Scope) -> Result<Value, RequestError> {
+    pub(super) fn body(&self, scope: &dyn ValueSource) -> Result<Value, RequestError> {
         let system = self.system.as_ref().map(|text| text.render(scope)).transpose();
         let images = self.images.as_ref().map(|tree| tree.render(scope)).transpose();
         let request = ChatRequest {

@@ -56,7 +56,7 @@ pub struct CommandHandler {
 impl CommandHandler {
     /// Creates the handler and reads the environment variables, also those that are stored in
     /// files.
-    pub fn new(options: CommandOptions) -> Result<Self, Unreadable> {
+    pub fn new(options: CommandOptions) -> Result<Self, SecretError> {
         let inherited = INHERITED.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
         let mut env: Vec<_> = inherited.map(|(name, value)| (name.into(), value)).collect();
         let mut secrets = Secrets::default();

@@ -96,7 +96,7 @@ pub struct SuccessRule {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition {
     /// Path of the member to check.
-    pub member: Member,
+    pub member: JsonPath,
     /// Accepted values; empty accepts all values except null and false.
     pub values: Vec<Value>,
 }
@@ -118,7 +118,7 @@ pub enum ResultSource {
     /// The whole body.
     Whole,
     /// This member of the JSON body.
-    Member(Member),
+    Member(JsonPath),
     /// Text and usage of a chat response.
     Chat(ChatProvider),
 }

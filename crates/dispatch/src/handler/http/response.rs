@@ -92,7 +92,8 @@ impl HttpHandler {
             .collect();
         // A refusal does not depend on the time; the worker computes its length.
         let at = Timestamp::ZERO;
-        let answer = Answer { status: rate_limit_info.status, headers: &headers, body: &[], at };
+        let answer =
+            UpstreamResponse { status: rate_limit_info.status, headers: &headers, body: &[], at };
         if sluicegate_vendors::is_refusal(&answer) {
             return FailureKind::Limited;
         }

@@ -53,7 +53,7 @@ impl Store {
             };
         }
         match self.leases.earliest(self.quota, now, 1) {
-            Earliest::At { start, .. } if start == now => self.take(now, id),
+            EarliestStart::At { start, .. } if start == now => self.take(now, id),
             _ => Reply::Deny,
         }
     }
