@@ -7,13 +7,14 @@ use std::collections::BTreeMap;
 
 use super::{Files, Finding};
 
-/// Maximum share of doc comments that begin with one of [`HEADLESS`]. The present text is at 24.6; the goal is 6.
-const HEADLESS_PERCENT_MAX: usize = 25;
-/// Maximum number of lines with [`BANNED`]. The limit is the present number; the goal is 0.
-const BANNED_MAX: usize = 132;
+/// Maximum share of doc comments that begin with one of [`HEADLESS`].
+const HEADLESS_PERCENT_MAX: usize = 2;
+/// Maximum number of lines with [`BANNED`]: all are in the pacer of the gateway, which is about to be
+/// replaced. The goal is 0.
+const BANNED_MAX: usize = 11;
 /// Maximum number of public type names that are declared in two places. The limit is the
 /// present number; the goal is 0.
-const DUPLICATE_TYPES_MAX: usize = 35;
+const DUPLICATE_TYPES_MAX: usize = 18;
 
 /// First words that make a doc comment a clause without a main verb.
 const HEADLESS: [&str; 9] =

@@ -1,6 +1,7 @@
 //! Tests of the public API: configuration files in, configurations or messages out.
 
 mod anything;
+mod documentation;
 mod envoy;
 mod files;
 mod golden;
