@@ -43,7 +43,7 @@ impl Name {
         }
     }
 
-    /// Whether several scopes are taken together or not at all, whoever else asks.
+    /// Returns true if several scopes are charged together or not at all, whatever other threads do.
     const fn atomic(self) -> bool {
         matches!(self, Self::Exact | Self::Bucket)
     }

@@ -14,7 +14,7 @@ impl Stopwatch {
     /// Measures what so many threads do at the same time.
     ///
     /// One thread has nobody to wait for, so the time that it had the processor is all that counts,
-    /// and whoever else uses the machine takes less part in the figure. Several may wait for each
+    /// and other programs on the machine take less part in the figure. Several may wait for each
     /// other, and waiting is part of what they cost.
     pub(crate) fn start(threads: usize) -> Self {
         Self { wall: Instant::now(), cpu: (threads == 1).then(cpu) }

@@ -21,7 +21,7 @@ pub(crate) const BUDGET: u64 = 10_000_000_000;
 pub(crate) const WINDOW: Span = Span::from_secs(3_600);
 const LIMIT: &str = "10 USD/h";
 
-/// Whoever decides.
+/// A limiter under test.
 pub(crate) trait Gate {
     /// What admits, and hands out what it wants back.
     fn admit(&mut self, number: usize, work: &Work) -> bool;

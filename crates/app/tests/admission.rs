@@ -49,7 +49,7 @@ fn leaving_out_a_dimension_does_not_bypass_its_limit() {
         assert!(detail.starts_with(&format!("{field}: is required: ")), "{detail}");
         assert!(detail.contains(part), "{detail}");
     };
-    refused(service.allow(&json!({})), "userId", "name it, or call POST /v1/acquire");
+    refused(service.allow(&json!({})), "userId", "set it, or call POST /v1/acquire");
     refused(service.allow(&without("userId")), "userId", "POST /v1/acquire");
     refused(service.allow(&without("modelId")), "modelId", "POST /v1/acquire");
     refused(service.allow(&without("tenantId")), "tenantId", "dimensions: {tenantId: optional}");

@@ -116,7 +116,7 @@ fn a_reset_of_a_user_keeps_the_usage_of_its_tenant() {
     assert!(status == 400 && detail.contains("the counters of USER, TENANT"), "{status} {detail}");
     assert_eq!(used(), [1, 1], "it was refused");
     let (code, _, said) = ask(&["reset", "--rule", "NONE"]);
-    assert!(code == Some(2) && said.contains("NONE charges nothing for this request"), "{said}");
+    assert!(code == Some(2) && said.contains("NONE does not charge this request"), "{said}");
     assert_eq!(ask(&["reset", "--rule", "USER"]).1, "reset: USER:u1#requests\n");
     assert_eq!(used(), [0, 1]);
     assert_eq!(ask(&["reset", "--yes"]).0, Some(0));
@@ -178,10 +178,10 @@ fn check_loads_the_tls_files() {
     };
     assert_eq!(check("a.crt", "a.key", "a.crt").0, Some(0));
     for (cert, key, ca, expected) in [
-        ("none.crt", "a.key", "a.crt", "listen.http.tls: can't read "),
+        ("none.crt", "a.key", "a.crt", "listen.http.tls: cannot read "),
         ("text.crt", "a.key", "a.crt", "holds no certificate"),
         ("a.crt", "b.key", "a.crt", "does not belong to the first certificate"),
-        ("a.crt", "a.key", "none.crt", "gateways[0].routes[0].ca: can't read "),
+        ("a.crt", "a.key", "none.crt", "gateways[0].routes[0].ca: cannot read "),
     ] {
         let (code, said) = check(cert, key, ca);
         assert!(code == Some(2) && said.contains(expected), "{expected}: {code:?} {said}");

@@ -240,14 +240,14 @@ fn a_failed_start_prints_the_reason_and_exits_with_2() {
         ("auth: {tokens: {a: short}}", "auth.tokens.a"),
         (
             "listen: {http: {address: '127.0.0.1:0', tls: {cert: /nowhere, key: /nowhere}}, admin: '127.0.0.1:0'}",
-            "listen.http.tls: can't read /nowhere",
+            "listen.http.tls: cannot read /nowhere",
         ),
         (
             "listen: {http: '127.0.0.1:0', grpc: '127.0.0.1:0', admin: '127.0.0.1:0'}\ngateways:\n\
              - {name: a, listen: '127.0.0.1:0', routes: [{path: /, upstream: 'http://a'}]}\n\
              - {name: b, listen: {address: '127.0.0.1:0', tls: {cert: /nowhere, key: /nowhere}}, \
              routes: [{path: /, upstream: 'http://b'}]}\n",
-            "gateways[1].listen.tls: can't read /nowhere",
+            "gateways[1].listen.tls: cannot read /nowhere",
         ),
         (
             "listen: {http: '127.0.0.1:0', grpc: '127.0.0.1:0', admin: '127.0.0.1:0'}\ngateways:\n\

@@ -398,7 +398,7 @@ fn a_long_log_is_checked_as_a_stream() {
     }
     let mut late = millis;
     late.push(0);
-    let doubt = "error: not proven: 30,001 admissions on 1 counter under 2 limits: 1 admit came more \
+    let doubt = "error: not proven: 30,001 admissions on 1 counter under 2 limits: 1 admission more \
                  than 1min out of order: sort the log by `at`";
     ends(&[log(limits, &late)], &[], 2, doubt);
 }

@@ -40,7 +40,7 @@ pub struct TlsFiles {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The file cannot be read.
-    #[error("cannot read {}: {source}: check that it exists and that this user may read it", path.display())]
+    #[error("cannot read {}: check that it exists and that this user may read it", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,

@@ -378,7 +378,7 @@ async fn a_claim_of_somebody_elses_booking_already_exists() {
     let claim = pb::ClaimRequest { request: Some(bob), claimant: "worker-1".to_owned() };
     let status = api.client().claim(claim).await.expect_err("refused");
     assert_eq!(status.code(), Code::AlreadyExists, "{status:?}");
-    assert!(status.message().contains("claim what was booked"), "{status:?}");
+    assert!(status.message().contains("repeat those of the booking"), "{status:?}");
     assert_eq!(api.claim("job").await.claim(), Claim::Go);
 }
 
@@ -423,7 +423,7 @@ async fn health_is_what_the_probes_say() {
 }
 
 #[tokio::test]
-async fn whoever_watches_is_told_of_the_end() {
+async fn a_health_watch_ends_with_the_service() {
     let api = Api::new(Ruleset::default_rules());
     let mut health = HealthClient::new(api.router.clone());
     let asked = HealthCheckRequest { service: String::new() };

@@ -153,7 +153,7 @@ async fn mistakes_are_told_by_field_and_change_nothing() {
         body[field] = value;
         let (status, answer) = world.set(body).await;
         let detail = answer["detail"].as_str().expect("a detail");
-        let expected = if message.contains("no rule") { 404 } else { 400 };
+        let expected = if message.contains("unknown rule") { 404 } else { 400 };
         assert!(status == expected && detail.starts_with(message), "{field}: {status} {answer}");
     }
     let (_, listed) = world.ask(0, Method::GET, "/v1/overrides", Value::Null).await;

@@ -396,7 +396,7 @@ async fn a_claim_that_states_something_else_than_its_booking_is_a_409() {
         let (status, _, answer) = api.post("/v1/claim", &body).await;
         assert_eq!(status, StatusCode::CONFLICT, "{body} {answer}");
         let detail = answer["detail"].as_str().unwrap_or_default();
-        assert!(detail.contains("claim what was booked"), "{answer}");
+        assert!(detail.contains("repeat those of the booking"), "{answer}");
     }
     let go = api.ok("/v1/claim", claim(ask("a", "ann", 1, "0.01"))).await;
     assert_eq!(go["claim"], "go", "{go}");

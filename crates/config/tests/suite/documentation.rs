@@ -46,13 +46,17 @@ const MAPS: &[&str] = &[
     r#"gateways: [{name: g, listen: "127.0.0.1:1", routes: [{path: /a, upstream: "http://a", credentials: {login: {zzzz: 1}}}]}]"#,
 ];
 
-/// The pages, and the columns that a row of an option has at least: option, type, default, example
-/// and reason.
+/// Keys whose value is a map or a list of maps: the options in it have rows, and the key itself has
+/// a section.
+const SECTIONS: [&str; 7] =
+    ["command", "emit", "handler", "preset", "providers", "routes", "rules"];
+
+/// The pages, and the cells that a row of an option fills at least: option, type, default, example.
 const PAGES: [&str; 2] = [
     include_str!("../../../../docs/configuration.md"),
     include_str!("../../../../docs/handlers.md"),
 ];
-const COLUMNS_MIN: usize = 5;
+const CELLS_MIN: usize = 4;
 
 #[test]
 fn every_option_has_a_row_with_type_default_and_example() {
@@ -60,7 +64,8 @@ fn every_option_has_a_row_with_type_default_and_example() {
     let mut undocumented = Vec::new();
     for map in MAPS {
         for key in known_keys(map) {
-            if !documented.iter().any(|path| names(path, &key)) {
+            let is_section = SECTIONS.contains(&key.as_str());
+            if !is_section && !documented.iter().any(|path| names(path, &key)) {
                 undocumented.push(format!("{key}, in {map}"));
             }
         }
@@ -86,7 +91,7 @@ fn documented() -> BTreeSet<String> {
         let first = cells.next().unwrap_or_default();
         // The text behind the last bar is no cell.
         let filled = cells.filter(|cell| !cell.trim().is_empty()).count();
-        if line.starts_with("| `") && filled + 1 >= COLUMNS_MIN {
+        if line.starts_with("| `") && filled + 1 >= CELLS_MIN {
             paths.extend(quoted(first));
         }
     }

@@ -149,7 +149,7 @@ impl Lane {
 
     /// Waits for another turn in the place of one that was missed, at most for `patience`.
     ///
-    /// Whoever had a turn does not stand at the end again: it gets the next that opens.
+    /// A request that had a turn does not go to the end again: it gets the next that opens.
     pub(crate) async fn wait_again(
         self: &Arc<Self>,
         patience: Duration,
@@ -268,7 +268,7 @@ impl Lane {
             Outcome::Quit => {}
             Outcome::Turn(pass) => {
                 let mut turn = Turn::Go(pass);
-                // Whoever is gone by now gives the turn back to us.
+                // A request that is gone by now gives the turn back to us.
                 while let Some(waiter) = state.room.next() {
                     match waiter.tell.send(turn) {
                         Ok(()) => return,

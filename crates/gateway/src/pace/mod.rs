@@ -1,8 +1,8 @@
-//! The third step: whoever has to wait, waits here.
+//! The third step: requests wait here until their limit admits them.
 //!
 //! One lane per route holds those who wait ([`room`]) and a pump that books turns in the store
 //! ([`slot`]): as many as there are waiting, up to a small window, in one stream. A turn belongs to
-//! nobody until it opens; then the room says who is next. So whoever leaves lets all others move
+//! nobody until it opens; then the room says who is next. When a request leaves, all others move
 //! up, and what is given back is the last booking.
 
 mod lane;

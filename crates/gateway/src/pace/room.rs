@@ -1,10 +1,10 @@
-//! Who waits for a turn, and who is next. Pure: whoever holds it says when a turn comes.
+//! The waiting requests of a route and their order. Pure: its owner says when a turn comes.
 //!
 //! Turns go to the highest priority first. Inside a priority they go round the flows, as many in
 //! a row as the weight of a flow says (deficit round-robin, where every request costs the same).
 //! In `fifo` there is one flow.
 //!
-//! Whoever had a turn and missed it goes before all others, whatever their priority.
+//! A request that had a turn and missed it goes before all others, whatever their priority.
 //!
 //! A full room makes place for a flow that has fewer waiting than the longest one: the last of the
 //! longest has to go. So a tenant that sends without end fills the room for itself alone.
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_missed_a_turn_goes_before_all_others() {
+    fn a_request_that_missed_its_turn_goes_before_all_others() {
         let mut room = Room::new(2, fair(&[], &[("z", 255)]));
         room.enter("z", 'z');
         room.come_back('1');
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_leaves_is_not_called() {
+    fn a_request_that_leaves_is_not_called() {
         let mut room = Room::new(9, fair(&[], &[]));
         let Entered::Waiting(first) = room.enter("a", 1) else { panic!("there is room") };
         room.enter("a", 2);

@@ -31,6 +31,7 @@ struct OneSlot {
 
 impl StoreSubject for OneSlot {
     type Store = Redis;
+    const LITERAL_KEYS: bool = false;
     const CASES: u32 = 30;
 
     fn fresh() -> Self {
@@ -40,7 +41,6 @@ impl StoreSubject for OneSlot {
         let patient = Duration::from_secs(20);
         let retry = RetryPolicy { timeout: patient, retries: 0, deadline: patient };
         // The cache uses the clock of this node, the store one that the tests set.
-        //
         let deny_cache = Duration::ZERO;
         let options = Options { key_prefix, retry, deny_cache, ..Options::on(seeds(cluster())) };
         let store = runtime().block_on(async { Redis::with_clock_in_key(options) });

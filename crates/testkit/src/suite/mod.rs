@@ -28,6 +28,9 @@ pub trait StoreSubject {
     /// Type of the store.
     type Store: Store;
 
+    /// True if counters under a literal key work beside the manual clock. In a cluster they may be in
+    /// another slot than the clock of the test.
+    const LITERAL_KEYS: bool = true;
     /// Number of random sequences in the model test.
     const CASES: u32;
 

@@ -163,7 +163,7 @@ async fn a_wait_that_is_known_to_be_too_long_is_refused_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_waits_too_long_is_refused_then() {
+async fn a_request_that_waits_too_long_is_refused_then() {
     let world = World::new("1/h");
     let lane = world.lane();
     lane.wait("", Span::ZERO, MINUTE).await.expect("the first").pass.left();
@@ -173,7 +173,7 @@ async fn whoever_waits_too_long_is_refused_then() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_leaves_lets_the_others_move_up_and_costs_nothing() {
+async fn a_request_that_leaves_lets_the_others_move_up_and_costs_nothing() {
     let world = World::new("1/s");
     let lane = world.lane();
     lane.wait("", Span::ZERO, MINUTE).await.expect("the first").pass.left();
@@ -216,7 +216,7 @@ async fn a_turn_that_nobody_takes_is_given_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_is_held_up_until_its_turn_is_over_gets_the_next() {
+async fn a_request_that_is_held_up_until_its_turn_is_over_gets_the_next() {
     let world = World::new("10/s");
     let lane = world.lane();
     let mut went = world.all(std::slice::from_ref(&lane), 10).await;
