@@ -53,7 +53,7 @@ impl Setting {
             deadline: Duration::from_millis(1_500),
             ..RetryPolicy::default()
         };
-        let store = Redis::new(RedisOptions { patience, ..RedisOptions::new(server) });
+        let store = Redis::new(RedisOptions { retry, ..RedisOptions::new(server) });
         let service = Service::new(Limiter::new(rules, Arc::new(store).into()), MonotonicClock::new(), Vec::new());
         Ok(Self {
             service: Arc::new(service),

@@ -179,7 +179,7 @@ fn check_loads_the_tls_files() {
     assert_eq!(check("a.crt", "a.key", "a.crt").0, Some(0));
     for (cert, key, ca, expected) in [
         ("none.crt", "a.key", "a.crt", "listen.http.tls: cannot read "),
-        ("text.crt", "a.key", "a.crt", "holds no certificate"),
+        ("text.crt", "a.key", "a.crt", "contains no certificate"),
         ("a.crt", "b.key", "a.crt", "does not belong to the first certificate"),
         ("a.crt", "a.key", "none.crt", "gateways[0].routes[0].ca: cannot read "),
     ] {

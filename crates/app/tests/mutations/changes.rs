@@ -539,7 +539,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "delete the counts of an admission",
-        expected: ExpectedResult::Noticed,
+        expected: ExpectedResult::NoticedOrSame,
         change: |logs| admission(logs, |fields| fields.retain(|name, _| name != "scopes")),
     },
     Mutation {
