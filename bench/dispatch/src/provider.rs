@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::future::{BoxFuture, FutureExt as _};
-use sluicegate_dispatch::{JobSuccess, HandlerResult, Handler, Job};
+use sluicegate_dispatch::{Handler, HandlerResult, Job, JobSuccess};
 
 const LATENCY: Duration = Duration::from_millis(20);
 

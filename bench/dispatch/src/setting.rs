@@ -8,11 +8,13 @@ use sluicegate_core::ruleset::Settings;
 use sluicegate_core::time::Clock;
 use sluicegate_core::{Group, Limiter, Rule, Ruleset, Span};
 use sluicegate_dispatch::{
-    Backoff, DelayMode, Dispatch, Dispatcher, Handler, Metrics, PROVIDER, Provider, Stop, Strategy,
-    TIER, JobTracker, Worker, worker,
+    Backoff, DelayMode, Dispatch, Dispatcher, Handler, JobTracker, Metrics, PROVIDER, Provider,
+    Stop, Strategy, TIER, Worker, worker,
+};
+use sluicegate_queue::{
+    Broker, DeliveryTime, Message, Options, Queue, RabbitMq, WallClock, rabbitmq,
 };
 use sluicegate_service::Service;
-use sluicegate_queue::{Broker, Message, Options, Queue, RabbitMq, WallClock, DeliveryTime, rabbitmq};
 use sluicegate_store::redis::{Options as RedisOptions, RedisEndpoint, RetryPolicy};
 use sluicegate_store::{MonotonicClock, Redis};
 use sluicegate_testkit::redis::RedisServer;
@@ -54,7 +56,11 @@ impl Setting {
             ..RetryPolicy::default()
         };
         let store = Redis::new(RedisOptions { retry, ..RedisOptions::new(server) });
-        let service = Service::new(Limiter::new(rules, Arc::new(store).into()), MonotonicClock::new(), Vec::new());
+        let service = Service::new(
+            Limiter::new(rules, Arc::new(store).into()),
+            MonotonicClock::new(),
+            Vec::new(),
+        );
         Ok(Self {
             service: Arc::new(service),
             redis,
@@ -110,8 +116,15 @@ impl Setting {
         };
         let (source, target) = (self.queue("raw").await?, self.queue("p").await?);
         let (metrics, tracker) = (self.metrics.clone(), JobTracker::default());
-        let dispatcher =
-            Dispatcher::new(options, source, vec![target], &self.service, clock(), metrics, tracker);
+        let dispatcher = Dispatcher::new(
+            options,
+            source,
+            vec![target],
+            &self.service,
+            clock(),
+            metrics,
+            tracker,
+        );
         self.running.spawn(dispatcher.run(self.stop.clone()));
         Ok(())
     }

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use sluicegate_core::Span;
 use sluicegate_core::query::{Query, Subject};
-use sluicegate_dispatch::{WorkerCounter, DelayMode, PROVIDER, TIER};
+use sluicegate_dispatch::{DelayMode, PROVIDER, TIER, WorkerCounter};
+use sluicegate_queue::{DeadLetterReason, Delivery, DeliveryTime};
 use sluicegate_service::{DecisionMode, Service};
-use sluicegate_queue::{Delivery, DeadLetterReason, DeliveryTime};
 use sluicegate_testkit::rabbitmq::RabbitServer;
 use tokio::task::JoinSet;
 
@@ -59,7 +59,9 @@ pub(crate) async fn measure(broker: &RabbitServer, quick: bool) -> anyhow::Resul
     for way in ways {
         let outcome = match way {
             "worker only" => worker_only(broker, &load).await?,
-            "fixed delay" => dispatched(broker, &load, "fixed", DelayMode::Fixed(half(&load))).await?,
+            "fixed delay" => {
+                dispatched(broker, &load, "fixed", DelayMode::Fixed(half(&load))).await?
+            }
             _ => dispatched(broker, &load, "booked", DelayMode::Booked).await?,
         };
         let took = outcome.took.as_secs_f64();
@@ -103,7 +105,8 @@ async fn dispatched(
     setting.work(delay == DelayMode::Booked, provider.clone()).await?;
     setting.dispatch(delay, true).await?;
     wait(|| {
-        setting.metrics.worker("p", WorkerCounter::Done) + setting.metrics.worker("p", WorkerCounter::Dead)
+        setting.metrics.worker("p", WorkerCounter::Done)
+            + setting.metrics.worker("p", WorkerCounter::Dead)
             >= load.jobs as u64
     })
     .await;
@@ -186,7 +189,10 @@ async fn may_go(service: &Service) -> bool {
     query.insert_own(TIER, "worker");
     query.subject = Subject::Own;
     let asked = [query];
-    service.decide(&asked, DecisionMode::Acquire, |answer| answer.is_allowed()).await.unwrap_or(false)
+    service
+        .decide(&asked, DecisionMode::Acquire, |answer| answer.is_allowed())
+        .await
+        .unwrap_or(false)
 }
 
 async fn setting(broker: &RabbitServer, load: &Load, name: &str) -> anyhow::Result<Setting> {
