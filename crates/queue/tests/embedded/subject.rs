@@ -18,6 +18,7 @@ impl QueueSubject for Subject {
     const VISIBILITY: Span = Span::from_millis(300);
     const DELAY: Span = Span::from_secs(40_000);
     const FENCES: bool = true;
+    const DELIVERS_COPIES: bool = false;
 
     fn fresh() -> Self {
         let folder = tempfile::tempdir().expect("a folder");

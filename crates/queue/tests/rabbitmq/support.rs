@@ -47,6 +47,7 @@ impl<const QUORUM: bool> QueueSubject for Subject<QUORUM> {
     const VISIBILITY: Span = Span::from_millis(300);
     const DELAY: Span = Span::from_millis(700);
     const FENCES: bool = true;
+    const DELIVERS_COPIES: bool = false;
 
     fn fresh() -> Self {
         let (broker, network) = connect(CALM.port, QUORUM);
@@ -85,6 +86,7 @@ impl<const QUORUM: bool> QueueSubject for Killed<QUORUM> {
     const VISIBILITY: Span = Subject::<QUORUM>::VISIBILITY;
     const DELAY: Span = Subject::<QUORUM>::DELAY;
     const FENCES: bool = true;
+    const DELIVERS_COPIES: bool = false;
 
     fn fresh() -> Self {
         let node = KILLED.lock().unwrap_or_else(PoisonError::into_inner);

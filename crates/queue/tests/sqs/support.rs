@@ -1,5 +1,6 @@
 //! SQS servers for the tests, and a network that can be cut.
 
+use std::marker::PhantomData;
 use std::sync::{Arc, LazyLock};
 
 use aws_config::{BehaviorVersion, Region, SdkConfig};
@@ -38,20 +39,53 @@ pub(crate) fn config(port: u16) -> SdkConfig {
 }
 
 /// A broker behind a network of its own.
-pub(crate) struct Subject {
+pub(crate) struct Subject<S = Moto> {
     broker: Arc<Sqs>,
     network: FaultProxy,
+    server: PhantomData<S>,
 }
 
-impl QueueSubject for Subject {
+/// An SQS server.
+pub(crate) trait Server {
+    /// As in [`QueueSubject`].
+    const DELIVERS_COPIES: bool;
+
+    fn port() -> u16;
+}
+
+/// The server moto: it handles requests in several threads without a lock, so that two consumers
+/// that poll at the same time may get the same message.
+pub(crate) struct Moto;
+
+impl Server for Moto {
+    const DELIVERS_COPIES: bool = true;
+
+    fn port() -> u16 {
+        moto().port
+    }
+}
+
+/// The server fauxqs: it has one thread.
+pub(crate) struct Fauxqs;
+
+impl Server for Fauxqs {
+    const DELIVERS_COPIES: bool = false;
+
+    fn port() -> u16 {
+        fauxqs().port
+    }
+}
+
+impl<S: Server> QueueSubject for Subject<S> {
     const VISIBILITY: Span = Span::from_secs(6);
     const DELAY: Span = Span::from_secs(1);
     const FENCES: bool = false;
+    const DELIVERS_COPIES: bool = S::DELIVERS_COPIES;
 
     fn fresh() -> Self {
-        let network = FaultProxy::start(MOTO.port);
+        let network = FaultProxy::start(S::port());
         let broker = Arc::new(Sqs::with_config(&config(network.port)).expect("a client"));
-        Self { broker, network }
+        Self { broker, network, server: PhantomData }
     }
 
     fn broker(&self) -> Arc<dyn Broker> {

@@ -30,6 +30,9 @@ pub trait QueueSubject: Sized {
     const DELAY: Span;
     /// True if settling with an expired lease fails.
     const FENCES: bool;
+    /// True if the broker may deliver a message to two consumers at once, as a standard queue of
+    /// SQS may: such a queue promises at least one delivery.
+    const DELIVERS_COPIES: bool;
 
     /// Returns a connected broker; called inside of a runtime.
     fn fresh() -> Self;

@@ -182,10 +182,14 @@ pub async fn two_consumers_share_a_queue<S: QueueSubject>() {
         for delivery in received.expect("received") {
             *seen.entry(body(&delivery)).or_default() += 1;
             shares[who] += 1;
-            delivery.ack().await.expect("acknowledged");
+            match delivery.ack().await {
+                // The other copy was acknowledged first.
+                Err(Error::Lost) if S::DELIVERS_COPIES => {}
+                result => result.expect("acknowledged"),
+            }
         }
     }
-    assert!(seen.values().all(|times| *times == 1), "{seen:?}");
+    assert!(S::DELIVERS_COPIES || seen.values().all(|times| *times == 1), "{seen:?}");
     assert!(shares.iter().all(|share| *share > 0), "{shares:?}");
 }
 
