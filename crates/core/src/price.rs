@@ -26,7 +26,7 @@ pub struct Tokens {
     pub input: u64,
     /// All tokens received, including reasoning tokens.
     pub output: u64,
-    /// Those of them with other prices.
+    /// Numbers of tokens, among these, that have prices of their own.
     pub kinds: TokenKinds,
 }
 

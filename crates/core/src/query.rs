@@ -56,7 +56,7 @@ pub enum Subject {
     View,
     /// None: only the limits that the query contains.
     Inline,
-    /// Those that use only our [own](OWN) dimensions: the limits of an upstream, the same for all
+    /// Rules that use only our [own](OWN) dimensions: the limits of an upstream, the same for all
     /// callers.
     Own,
     /// All others: the limits of the caller.

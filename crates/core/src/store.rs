@@ -37,7 +37,7 @@ pub const TOMBSTONE: Span = Span::from_secs(60);
 
 /// Returns the time until which a record is kept that was written or changed at `now`.
 ///
-/// That is long enough for a retry (`keep`, for ids that a caller may repeat), for a settlement
+/// The time is long enough for a retry (`keep`, for ids that a caller may repeat), for a settlement
 /// after its lease or hold has ended (`last`, plus the time for which charges count), and for a
 /// delayed request.
 pub fn kept_until(

@@ -71,7 +71,7 @@ fn admission(logs: &mut Logs, change: impl FnOnce(&mut Map<String, Value>)) -> b
 
 /// Edits an admission with earlier and later ones on its counter: only later counts by the store
 /// show that it is missing.
-fn admission_between(logs: &mut Logs, change: impl FnOnce(&mut Map<String, Value>)) -> bool {
+fn admission_between_places(logs: &Logs) -> Option<(usize, usize)> {
     let of = |(log, line): &(usize, usize), name: &str| fields(&logs[*log][*line])[name].clone();
     let mut places = places(logs, is_admission);
     places.sort_by_key(|place| of(place, "at").to_string());
@@ -82,8 +82,12 @@ fn admission_between(logs: &mut Logs, change: impl FnOnce(&mut Map<String, Value
         alike(before, &keys[*number]) > 1 && alike(after, &keys[*number]) > 1
     };
     let between: Vec<_> = (0..keys.len()).filter(between).collect();
-    let Some(&number) = between.get(between.len() / 2) else { return false };
-    let (log, line) = places[number];
+    between.get(between.len() / 2).map(|&number| places[number])
+}
+
+/// Changes the fields of that admission.
+fn admission_between(logs: &mut Logs, change: impl FnOnce(&mut Map<String, Value>)) -> bool {
+    let Some((log, line)) = admission_between_places(logs) else { return false };
     edit(&mut logs[log][line], change);
     true
 }
@@ -508,6 +512,41 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
                 logs[*log].remove(*line);
             }
             places.len() > 1
+        },
+    },
+    Mutation {
+        // The counts that the store reported later are larger than the rest of the log explains.
+        name: "delete a request with all its lines and close the gaps in both numbers",
+        expected: ExpectedResult::Noticed,
+        change: |logs| {
+            let Some((log, line)) = admission_between_places(logs) else { return false };
+            let gone = fields(&logs[log][line]);
+            let is_gone = |line: &String| fields(line)["requestId"] == gone["requestId"];
+            for log in logs {
+                // Numbers of the lines that are left, by process, as if the others had never been.
+                let removed: Vec<Value> =
+                    log.iter().filter(|l| is_gone(l)).map(|line| fields(line)).collect();
+                log.retain(|line| !is_gone(line));
+                for line in log.iter_mut() {
+                    let own = fields(line);
+                    let before = |name: &str| {
+                        let earlier = removed.iter().filter(|other| {
+                            other["started"] == own["started"]
+                                && other[name].as_u64() <= own[name].as_u64()
+                        });
+                        let admits = |other: &&Value| name == "line" || is_admission(other);
+                        earlier.filter(admits).count() as u64
+                    };
+                    let numbers = ["seq", "line"]
+                        .map(|name| own[name].as_u64().map(|n| (name, n - before(name))));
+                    edit(line, |fields| {
+                        for (name, number) in numbers.into_iter().flatten() {
+                            fields[name] = number.into();
+                        }
+                    });
+                }
+            }
+            true
         },
     },
     Mutation {
