@@ -8,7 +8,7 @@ use crate::id::Id;
 use crate::key::Key;
 use crate::limit::{Limit, Unit};
 use crate::outage::OutagePolicy;
-use crate::query::{self, Query, RequestId, Statement};
+use crate::query::{self, Pacing, Query, RequestId, Statement};
 use crate::rule::{OnExpiry, Rule};
 use crate::ruleset::{CellSpec, PlanError, Settings};
 use crate::time::{Span, Timestamp};
@@ -103,6 +103,9 @@ pub struct Plan<'a> {
     pub hold: Option<Span>,
     /// Time after its start within which a booking may be used.
     pub slack: Span,
+    /// Time before its start at which paced work may be admitted or claimed; `None` if the work is
+    /// not paced. Paced work is charged at the end of its slack, also when it is acquired.
+    pub lead: Option<Span>,
     /// Maximum time from now to the start of a booking.
     pub horizon: Span,
     /// Outage policy: the strictest of its charges.
@@ -133,6 +136,7 @@ impl<'a> Plan<'a> {
             id: query.id,
             hold: query.hold,
             slack: Settings::SLACK_MIN,
+            lead: query.pacing.map(|pacing| pacing.lead),
             horizon,
             outage: OutagePolicy::Unlimited,
             of_client: OutagePolicy::Unlimited,
@@ -212,6 +216,7 @@ impl<'a> Plan<'a> {
     pub fn needs_record(&self) -> bool {
         self.id.keep.is_some()
             || self.hold.is_some()
+            || self.lead.is_some()
             || self.charges.iter().any(|charge| !charge.meter.is_bookable())
     }
 
@@ -353,9 +358,25 @@ impl<'a> Plan<'a> {
         }
     }
 
-    pub(crate) fn set_slack(&mut self, configured: Option<Span>) {
-        let shortest = self.charges.iter().filter_map(|charge| charge.cell.slack).min();
-        self.slack = configured.unwrap_or(shortest.unwrap_or_default().max(Settings::SLACK_MIN));
+    /// Sets the slack: the configured one, or 1 % of the shortest window, and at least what a pacer
+    /// needs.
+    pub(crate) fn set_slack(&mut self, configured: Option<Span>, pacing: Option<Pacing>) {
+        let charges = self.charges.iter().filter(|charge| !charge.rule.spreads);
+        let shortest = charges.filter_map(|charge| charge.cell.slack).min();
+        let needed = pacing.map_or(Settings::SLACK_MIN, |pacing| pacing.slack);
+        self.slack = configured.unwrap_or(shortest.unwrap_or_default().max(needed));
+    }
+
+    /// Returns the time after `start` at which a charge of booked or paced work is written: the
+    /// slack, during which the work may begin. A rule that only spreads starts is charged at the
+    /// start.
+    pub fn slack_of(&self, charge: &Charge<'_>) -> Span {
+        if charge.rule.spreads { Span::ZERO } else { self.slack }
+    }
+
+    /// Returns the time that is a lead later than `now`: `now` itself if the work is not paced.
+    pub fn after_lead(&self, now: Timestamp) -> Timestamp {
+        now + self.lead.unwrap_or_default()
     }
 
     /// Returns the same plan with other meters, or `None` if a charge that can deny gets none.
@@ -365,8 +386,8 @@ impl<'a> Plan<'a> {
     ) -> Option<Self> {
         let mut plan = Self { charges: SmallVec::new(), ..self.clone() };
         for charge in &self.charges {
-            if charge.is_gate() {
-                // A gate is the same for every number of nodes.
+            if charge.is_gate() || charge.rule.spreads {
+                // Neither is a limit that nodes could share.
                 plan.charges.push(charge.clone());
                 continue;
             }

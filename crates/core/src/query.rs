@@ -44,6 +44,20 @@ pub struct Query<'a> {
     pub inline: Vec<InlineRule>,
     /// Rules of the configuration that apply.
     pub subject: Subject,
+    /// Set if the work is paced: it is admitted a little ahead of its start.
+    pub pacing: Option<Pacing>,
+}
+
+/// The times that a pacer needs because the store is a round trip away. See
+/// [`crate::store::Claim::Go`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pacing {
+    /// Time before its start at which work may be admitted or claimed. As long as a round trip, so
+    /// that the answer arrives before the start.
+    pub lead: Span,
+    /// Time after its start within which work may begin, unless a slack is configured. Longer than
+    /// a round trip, because the node knows the clock of the store only that well.
+    pub slack: Span,
 }
 
 /// Rules of the configuration that apply to a query.
@@ -86,6 +100,7 @@ impl<'a> Query<'a> {
             settle_within: None,
             inline: Vec::new(),
             subject: Subject::Whole,
+            pacing: None,
         }
     }
 

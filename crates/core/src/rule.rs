@@ -47,6 +47,9 @@ pub struct Rule {
     pub replaces: Vec<String>,
     /// True if the upstream of the work can close the rule for a time: see [`crate::Store::close`].
     pub gate: bool,
+    /// True if the rule is no limit and only spreads the starts of paced work: its token bucket is
+    /// charged at the start of the work, without the slack.
+    pub spreads: bool,
 }
 
 impl Rule {
@@ -72,6 +75,7 @@ impl Rule {
             quota: false,
             replaces: Vec::new(),
             gate: false,
+            spreads: false,
         }
     }
 

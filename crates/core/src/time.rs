@@ -176,6 +176,12 @@ const fn civil(days: u64) -> (u64, u64, u64) {
 pub struct Span(u64);
 
 impl Span {
+    /// Returns the difference, or zero if `other` is longer.
+    #[must_use]
+    pub const fn saturating_sub(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+
     /// The empty duration.
     pub const ZERO: Self = Self(0);
 

@@ -10,14 +10,16 @@
 
 use std::time::Duration;
 
+use sluicegate_core::plan::Handle;
 use sluicegate_core::time::{Clock, Span};
+use sluicegate_pace::StartWindow;
 use sluicegate_queue::{DeadLetterReason, Delivery, DeliveryTime, Error, Message};
 use tokio::time::timeout;
 use tracing::{info, warn};
 
 use crate::handler::{FailureKind, HandlerResult, Job, JobFailure, JobSuccess};
+use crate::limits::Turn;
 use crate::metrics::WorkerCounter;
-use crate::pace::{Claimed, Turn};
 use crate::stop::Stop;
 use crate::tier::{Booking, Tier, admission_id};
 use crate::tracker::{JobEvent, JobStatus};
@@ -31,8 +33,8 @@ const DEFER_MIN: Span = Span::from_millis(10);
 
 /// The next step for a message.
 enum NextStep {
-    /// Run the handler.
-    Go,
+    /// Run the handler in this window. The handle gives the turn back.
+    Go(Option<Handle>, StartWindow),
     /// Ask the limiter again after this time.
     Wait(Span),
     /// Return the message to the queue for this time.
@@ -50,6 +52,7 @@ impl Worker {
             if wait > HOLD_MAX {
                 return self.defer(delivery, wait).await;
             }
+            let wait = wait.saturating_sub(self.provider_limits.lead());
             if wait > Span::ZERO && !self.wait(&delivery, stop, wait).await {
                 return delivery.requeue().await;
             }
@@ -68,14 +71,25 @@ impl Worker {
                 self.metrics.count(provider, WorkerCounter::Checked);
             }
             let next = self.turn(&mut delivery).await;
-            if first && !matches!(next, NextStep::Go) {
+            if first && !matches!(next, NextStep::Go(..)) {
                 self.metrics.count(provider, WorkerCounter::Blocked);
             }
             first = false;
             match next {
-                NextStep::Go => {
-                    self.metrics.count(provider, WorkerCounter::Allowed);
-                    break;
+                NextStep::Go(handle, window) => {
+                    let wait = window.wait(self.provider_limits.now());
+                    if wait > Span::ZERO && !self.wait(&delivery, stop, wait).await {
+                        self.provider_limits.cancel(handle).await;
+                        return delivery.requeue().await;
+                    }
+                    let now = self.provider_limits.now();
+                    if !window.is_over(now) {
+                        self.provider_limits.started_after(now.since(window.opens()));
+                        self.metrics.count(provider, WorkerCounter::Allowed);
+                        break;
+                    }
+                    // This process was stopped, or is busy: starting now could break the limit.
+                    self.provider_limits.cancel(handle).await;
                 }
                 NextStep::Wait(span) => {
                     self.track(&delivery, JobEvent::Waiting, |status| {
@@ -113,49 +127,50 @@ impl Worker {
         }
         // Not under the id of the job: a redelivered message may have been processed before, and
         // two calls to the provider have to be counted twice.
-        match self.pace.acquire(Tier::Worker, None).await {
-            Turn::Now => NextStep::Go,
-            Turn::Later(span) if span > HOLD_MAX => {
-                // The other messages in the queue would have to wait as well.
-                self.limit_for(span);
-                NextStep::Defer(span)
-            }
-            Turn::Later(span) | Turn::Closed(span) => NextStep::Wait(span),
-            Turn::Never(rule) => NextStep::Never(rule),
+        let turn = self.provider_limits.acquire(Tier::Worker, None).await;
+        if let Turn::Later(span) = &turn
+            && *span > HOLD_MAX
+        {
+            // The other messages in the queue would have to wait as well.
+            self.limit_for(*span);
         }
+        self.next_step(delivery, turn)
     }
 
     /// Claims the booking of a message, or makes one.
     async fn claim(&self, delivery: &mut Delivery) -> NextStep {
-        let Some(booking) = Booking::of(delivery.message()) else {
-            let id = admission_id(delivery.message(), Tier::Booked);
-            let asked = self.clock.now();
-            return match self.pace.book(id, Tier::Worker).await {
-                Ok((id, wait)) => {
-                    let start = asked + wait;
-                    delivery.set_booking(Some(Booking { id, start }.to_string()));
-                    wait_or_defer(wait)
-                }
-                Err(Turn::Now) => NextStep::Go,
-                Err(Turn::Later(span)) => wait_or_defer(span),
-                Err(Turn::Closed(span)) => NextStep::Wait(span),
-                Err(Turn::Never(rule)) => NextStep::Never(rule),
-            };
-        };
-        let asked = self.clock.now();
-        match self.pace.claim(booking.id).await {
-            Claimed::Go => NextStep::Go,
-            Claimed::Later(span) => {
-                delivery.set_booking(Some(Booking { start: asked + span, ..booking }.to_string()));
-                wait_or_defer(span)
+        let turn = match Booking::of(delivery.message()) {
+            Some(booking) => self.provider_limits.claim(booking.id).await,
+            None => {
+                let id = admission_id(delivery.message(), Tier::Booked);
+                self.provider_limits.book(id, Tier::Worker).await
             }
+        };
+        self.next_step(delivery, turn)
+    }
+
+    fn next_step(&self, delivery: &mut Delivery, turn: Turn) -> NextStep {
+        match turn {
+            Turn::Go(handle, window) => NextStep::Go(handle, window),
+            Turn::Booked(booked) => {
+                let wait = booked.start.since(self.provider_limits.now());
+                let booking = Booking { id: booked.id.id, start: self.clock.now() + wait };
+                delivery.set_booking(Some(booking.to_string()));
+                match wait > HOLD_MAX {
+                    true => NextStep::Defer(wait),
+                    false => NextStep::Wait(wait.saturating_sub(self.provider_limits.lead())),
+                }
+            }
+            Turn::Later(span) => wait_or_defer(span),
             // Counting a deferral gives the message a new id: the id of this turn may have been
             // used.
-            Claimed::Gone(span) => {
+            Turn::Gone => {
                 delivery.set_booking(None);
                 delivery.count_deferral();
-                wait_or_defer(span)
+                NextStep::Wait(Span::ZERO)
             }
+            Turn::Unanswered(span) => NextStep::Wait(span),
+            Turn::Never(rule) => NextStep::Never(rule),
         }
     }
 
@@ -181,7 +196,7 @@ impl Worker {
         let rate_limit_info = handled.rate_limit_info.as_ref()?;
         let pause = self.limit_observer.pause(rate_limit_info, self.clock.now())?;
         let provider = self.options.provider.as_str();
-        self.pace.close(pause).await;
+        self.provider_limits.close(pause).await;
         self.metrics.count(provider, WorkerCounter::Paused);
         info!(provider, status = rate_limit_info.status, pause = %pause, "provider asked for a pause");
         if !self.options.booked && pause > HOLD_MAX {

@@ -16,8 +16,8 @@ use sluicegate_service::Service;
 use tracing::{info, warn};
 
 use crate::limit_switch::LimitSwitch;
+use crate::limits::{ProviderLimits, Turn};
 use crate::metrics::Metrics;
-use crate::pace::{Pace, Turn};
 use crate::receive;
 use crate::select::{Choice, Selector};
 use crate::stop::Stop;
@@ -40,9 +40,9 @@ pub struct Dispatcher {
     tracker: JobTracker,
 }
 
-/// The limiter and the queue of one provider.
+/// The limits and the queue of one provider.
 struct ProviderQueue {
-    pace: Pace,
+    limits: ProviderLimits,
     queue: Queue,
     /// Time until which the provider's limit is known to be reached, in microseconds by the clock
     /// of the queue.
@@ -78,8 +78,9 @@ impl Dispatcher {
     ) -> Arc<Self> {
         let provider = |(provider, queue): (&Provider, Queue)| {
             metrics.show_dispatched(&provider.name);
-            let pace = Pace::new(service.clone(), provider.name.clone(), provider.estimate);
-            ProviderQueue { pace, queue, full_until: AtomicU64::new(0) }
+            let limits =
+                ProviderLimits::new(service.clone(), provider.name.clone(), provider.estimate);
+            ProviderQueue { limits, queue, full_until: AtomicU64::new(0) }
         };
         let providers = options.providers.iter().zip(targets).map(provider).collect();
         let limits = LimitSwitch::new(options.enabled);
@@ -136,7 +137,7 @@ impl Dispatcher {
             }
         };
         let target = &self.providers[destination.provider];
-        let provider = target.pace.provider();
+        let provider = target.limits.provider();
         delivery.set_booking(destination.booking.map(|booking| booking.to_string()));
         let now = self.clock.now();
         let (event, until) = match destination.later {
@@ -164,7 +165,7 @@ impl Dispatcher {
             Choice::Any => return self.any(message).await,
             Choice::Unknown(name) => {
                 let known: Vec<_> =
-                    self.providers.iter().map(|provider| provider.pace.provider()).collect();
+                    self.providers.iter().map(|provider| provider.limits.provider()).collect();
                 let known = known.join(", ");
                 let reason = format!("unknown provider {name:?} (known: {known})");
                 return Err(DispatchError::Rejected(DeadLetterReason::new(reason)));
@@ -173,11 +174,11 @@ impl Dispatcher {
         if !self.limits.is_on() {
             return Ok(Destination::at_once(provider));
         }
-        self.metrics.checked(self.providers[provider].pace.provider());
+        self.metrics.checked(self.providers[provider].limits.provider());
         match self.options.delay {
             DelayMode::Fixed(delay) => {
                 let turn = self.providers[provider]
-                    .pace
+                    .limits
                     .acquire(Tier::Dispatch, Some(admission_id(message, Tier::Dispatch)))
                     .await;
                 self.fixed(provider, turn, delay)
@@ -197,14 +198,10 @@ impl Dispatcher {
             DelayMode::Fixed(delay) => self.any_at_once(order, message, delay).await,
             DelayMode::Booked => {
                 let waits = order.iter().map(|&provider| async move {
-                    let pace = &self.providers[provider].pace;
-                    self.metrics.checked(pace.provider());
-                    let wait = match pace.soonest().await {
-                        Turn::Now => Span::ZERO,
-                        Turn::Later(span) | Turn::Closed(span) => span,
-                        Turn::Never(_) => Span::from_micros(u64::MAX),
-                    };
-                    (provider, wait, pace.left())
+                    let limits = &self.providers[provider].limits;
+                    self.metrics.checked(limits.provider());
+                    let wait = limits.soonest().await.unwrap_or(Span::from_micros(u64::MAX));
+                    (provider, wait, limits.left())
                 });
                 let waits = join_all(waits).await;
                 let best = waits.into_iter().min_by(|(_, wait, left), (_, other, more)| {
@@ -229,16 +226,17 @@ impl Dispatcher {
             .collect();
         // Stable sort: equal providers stay in the configured order.
         providers.sort_by(|&a, &b| {
-            self.providers[b].pace.left().total_cmp(&self.providers[a].pace.left())
+            self.providers[b].limits.left().total_cmp(&self.providers[a].limits.left())
         });
         for provider in providers {
-            let pace = &self.providers[provider].pace;
-            self.metrics.checked(pace.provider());
-            match pace.acquire(Tier::Dispatch, Some(admission_id(message, Tier::Dispatch))).await {
-                Turn::Now => return Ok(Destination::at_once(provider)),
+            let limits = &self.providers[provider].limits;
+            self.metrics.checked(limits.provider());
+            let id = admission_id(message, Tier::Dispatch);
+            match limits.acquire(Tier::Dispatch, Some(id)).await {
+                Turn::Go(..) => return Ok(Destination::at_once(provider)),
                 Turn::Later(span) => self.providers[provider].full_for(span, now),
                 Turn::Never(_) => {}
-                Turn::Closed(span) => return Err(DispatchError::Again(span)),
+                turn => return Err(turn.into()),
             }
         }
         let soonest =
@@ -253,7 +251,7 @@ impl Dispatcher {
         delay: Span,
     ) -> Result<Destination, DispatchError> {
         match turn {
-            Turn::Now => Ok(Destination::at_once(provider)),
+            Turn::Go(..) => Ok(Destination::at_once(provider)),
             Turn::Later(_) => Ok(Destination {
                 provider,
                 when: DeliveryTime::After(delay),
@@ -267,18 +265,19 @@ impl Dispatcher {
     /// Books the time at which the message may go.
     async fn book(&self, provider: usize, message: &Message) -> Result<Destination, DispatchError> {
         let id = admission_id(message, Tier::Booked);
-        let asked = self.clock.now();
-        match self.providers[provider].pace.book(id, Tier::Dispatch).await {
-            Ok((id, wait)) => {
-                let start = asked + wait;
-                let booking = Some(Booking { id, start });
+        let limits = &self.providers[provider].limits;
+        match limits.book(id, Tier::Dispatch).await {
+            Turn::Booked(booked) => {
+                let wait = booked.start.since(limits.now());
+                let start = self.clock.now() + wait;
+                let booking = Some(Booking { id: booked.id.id, start });
                 let now = wait == Span::ZERO;
                 let when =
                     if wait > LEAD { DeliveryTime::At(start - LEAD) } else { DeliveryTime::Now };
                 Ok(Destination { provider, when, booking, later: (!now).then_some(wait) })
             }
-            Err(Turn::Now) => Ok(Destination::at_once(provider)),
-            Err(turn) => Err(turn.into()),
+            Turn::Go(..) => Ok(Destination::at_once(provider)),
+            turn => Err(turn.into()),
         }
     }
 
@@ -307,9 +306,9 @@ enum DispatchError {
 impl From<Turn> for DispatchError {
     fn from(turn: Turn) -> Self {
         match turn {
-            Turn::Now => Self::Again(Span::ZERO),
             Turn::Later(span) => Self::Later(span),
-            Turn::Closed(span) => Self::Again(span),
+            Turn::Unanswered(span) => Self::Again(span),
+            Turn::Go(..) | Turn::Gone | Turn::Booked(_) => Self::Again(Span::ZERO),
             Turn::Never(rule) => Self::Rejected(DeadLetterReason::new(format!(
                 "the limits of rule {rule} can never admit it"
             ))),

@@ -18,8 +18,8 @@ use crate::backoff::Backoff;
 use crate::handler::Handler;
 use crate::learn::LimitObserver;
 use crate::limit_switch::LimitSwitch;
+use crate::limits::ProviderLimits;
 use crate::metrics::Metrics;
-use crate::pace::Pace;
 use crate::receive;
 use crate::stop::Stop;
 use crate::tracker::JobTracker;
@@ -65,7 +65,7 @@ pub struct Worker {
     pub(crate) options: Options,
     pub(crate) limits: LimitSwitch,
     pub(crate) queues: Queues,
-    pub(crate) pace: Pace,
+    pub(crate) provider_limits: ProviderLimits,
     pub(crate) handler: Arc<dyn Handler>,
     pub(crate) limit_observer: LimitObserver,
     pub(crate) clock: Arc<dyn Clock>,
@@ -89,7 +89,8 @@ impl Worker {
         tracker: JobTracker,
     ) -> Arc<Self> {
         metrics.show_worked(&options.provider);
-        let pace = Pace::new(service.clone(), options.provider.clone(), options.estimate);
+        let provider_limits =
+            ProviderLimits::new(service.clone(), options.provider.clone(), options.estimate);
         let slots = Semaphore::new(options.concurrency.max(1).into());
         let limit_observer = LimitObserver::new(options.learn);
         let closed_until = watch::Sender::default();
@@ -98,7 +99,7 @@ impl Worker {
             options,
             limits,
             queues,
-            pace,
+            provider_limits,
             handler,
             limit_observer,
             clock,

@@ -3,17 +3,18 @@
 use std::pin::Pin;
 
 use sluicegate_core::time::Span;
+use sluicegate_pace::Turn;
 
 use crate::forward::{BodyBudget, BufferedBody};
 use crate::gateway::Gateway;
 use crate::log::LogLine;
 use crate::pass::Pass;
 use crate::refusal::Refusal;
-use crate::reserve::{LimitCheck, ReserveOutcome};
+use crate::reserve::LimitCheck;
 use crate::route::Route;
 
 impl Gateway {
-    /// Returns a pass for a request: at once if the queue is empty, or after waiting.
+    /// Returns a pass for a request: at once if there is a turn for it, or after waiting.
     pub(crate) async fn admit<B>(
         &self,
         route: &Route,
@@ -24,57 +25,77 @@ impl Gateway {
     where
         B: http_body::Body<Data = bytes::Bytes, Error: Into<axum::BoxError>> + Unpin,
     {
-        let waits = !route.options.wait.max.is_zero();
+        let paced = check.limited && !route.options.wait.max.is_zero();
         let began = self.service.now();
-        let reserved = if waits && route.lane.is_busy() {
-            let common = Box::pin(check.check_common(&self.service)).await;
-            common.map(|common| ReserveOutcome::Wait(common, Span::ZERO))
+        if !paced {
+            let pass = check.check_all(&self.service, route.options.count_if_ok).await;
+            line.decided = self.service.now().since(began);
+            return pass;
+        }
+        // A request that may wait also waits a moment for the store to come back.
+        let (mut common, owes_common) = match Box::pin(check.check_common(&self.service)).await {
+            Err(Refusal::StoreUnavailable) if !route.lane.is_out() => (None, true),
+            common => (common?, false),
+        };
+        let hint = if owes_common || route.lane.is_busy() {
+            Span::ZERO
         } else {
-            check.check_all(&self.service, waits, route.options.count_if_ok).await
+            match route.lane.acquire().await {
+                Turn::Go(pass, window) => {
+                    line.decided = self.service.now().since(began);
+                    return Ok(joined(pass.within(window), common));
+                }
+                Turn::Never(refusal) => return Err(refusal),
+                Turn::Unanswered(_) if route.lane.is_out() => {
+                    return Err(Refusal::StoreUnavailable);
+                }
+                Turn::Later(wait) => wait,
+                Turn::Unanswered(_) | Turn::Gone | Turn::Booked(_) => Span::ZERO,
+            }
         };
         line.decided = self.service.now().since(began);
-        let mut owes_common = false;
-        let (mut common, hint) = match reserved {
-            Ok(ReserveOutcome::Go(pass)) => {
-                route.lane.answered();
-                return Ok(pass);
-            }
-            Ok(ReserveOutcome::Wait(common, hint)) => (common, hint),
-            // A request that may wait also waits a moment for the store to come back.
-            Err(Refusal::StoreUnavailable) if waits && !route.lane.is_out() => {
-                owes_common = true;
-                (None, Span::ZERO)
-            }
-            Err(refusal) => return Err(refusal),
-        };
         let flow = route.lane.by();
         let flow = flow.and_then(|by| check.dimension(&by).map(str::to_owned)).unwrap_or_default();
         let timeout = self.time_left(route, line, route.options.wait.max);
-        let wait = std::pin::pin!(route.lane.wait(&flow, hint, timeout));
+        let wait = async { route.lane.wait(&flow, hint, timeout).await.map_err(Refusal::from) };
+        let wait = std::pin::pin!(wait);
         let waited = with_body(wait, body, &self.body_budget, route.options.body_limit).await?;
         line.waited = waited.took;
-        route.metrics.waited(waited.took);
         if owes_common {
             common = Box::pin(check.check_common(&self.service)).await?;
         }
-        Ok(match common {
-            None => waited.pass,
-            Some(common) => waited.pass.joined(common),
-        })
+        Ok(joined(waited.admission.within(waited.window), common))
     }
 
-    /// Returns a new pass for a request that was delayed until its slot expired.
-    pub(crate) async fn readmit(
+    /// Waits until a request may be sent. If it is delayed until its turn is over, it gets another
+    /// one.
+    pub(crate) async fn until_turn(
         &self,
         route: &Route,
-        mut late: Pass,
+        mut pass: Pass,
         line: &mut LogLine,
     ) -> Result<Pass, Refusal> {
-        late.cancel_slot().await;
-        let left = route.options.wait.max.saturating_sub(line.waited.into());
-        let waited = route.lane.wait_again(self.time_left(route, line, left)).await?;
-        line.waited = line.waited + waited.took;
-        Ok(waited.pass.joined(late))
+        let began = self.service.now();
+        loop {
+            if let Some(late) = pass.opened().await {
+                route.lane.pacer().round_trips().started_after(late);
+                line.waited = line.waited + self.service.now().since(began);
+                route.metrics.waited(line.waited);
+                return Ok(pass);
+            }
+            pass.cancel_turn().await;
+            let left = route.options.wait.max.saturating_sub(line.waited.into());
+            let waited = route.lane.wait_again(self.time_left(route, line, left)).await?;
+            pass = waited.admission.within(waited.window).joined(pass);
+        }
+    }
+}
+
+/// Adds the charges under the caller's limits to a turn.
+fn joined(pass: Pass, common: Option<Pass>) -> Pass {
+    match common {
+        None => pass,
+        Some(common) => pass.joined(common),
     }
 }
 

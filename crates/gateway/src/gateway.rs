@@ -101,7 +101,7 @@ impl Gateway {
     /// place.
     pub fn apply(&self, PreparedSettings(settings): PreparedSettings) {
         for route in &settings.routes {
-            route.lane.reconfigure(&route.options.limits, &route.options.wait);
+            route.lane.reconfigure(route.options.lane());
         }
         self.settings.store(Arc::new(settings));
     }
@@ -175,9 +175,7 @@ impl Gateway {
             *sent.uri_mut() = target.clone();
             *sent.headers_mut() = std::mem::take(&mut parts.headers);
             route.signer.sign(sent.headers_mut(), &route.upstream, self.service.clock()).await?;
-            while pass.is_late(self.service.now()) {
-                pass = Box::pin(self.readmit(route, pass, line)).await?;
-            }
+            pass = Box::pin(self.until_turn(route, pass, line)).await?;
             let timeout = self.time_left(route, line, route.options.timeouts.first_byte);
             let began = self.service.now();
             pass.left();

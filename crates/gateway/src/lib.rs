@@ -15,7 +15,6 @@ mod identify;
 mod log;
 pub mod metrics;
 pub mod options;
-mod pace;
 mod pass;
 mod refusal;
 mod reserve;

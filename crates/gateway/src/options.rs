@@ -1,6 +1,5 @@
 //! Configuration of a gateway and its routes, as plain values.
 
-use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +9,8 @@ pub use sluicegate_config::LearnOptions;
 use sluicegate_core::limit::Limit;
 use sluicegate_http::tokens::Tokens;
 pub use sluicegate_http::upstream::{Credentials, Login, Secret};
+use sluicegate_pace::LaneOptions;
+pub use sluicegate_pace::Order;
 
 /// One gateway: a listener with routes behind it.
 #[derive(Clone, Debug)]
@@ -109,20 +110,12 @@ pub struct Wait {
     pub order: Order,
 }
 
-/// The order in which waiting requests are served.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Order {
-    /// First in, first out.
-    Fifo,
-    /// Fair queueing over the values of a dimension.
-    Fair {
-        /// The dimension; requests without it share one queue.
-        by: String,
-        /// Number of requests per round by dimension value; the default is 1.
-        weights: HashMap<String, u32>,
-        /// Priority by dimension value, the largest first; the default is 0.
-        priorities: HashMap<String, u8>,
-    },
+impl Route {
+    /// Returns the settings of the queue of waiting requests.
+    pub(crate) fn lane(&self) -> LaneOptions {
+        let Wait { max, depth, order } = self.wait.clone();
+        LaneOptions::new(&self.limits, max, depth, order)
+    }
 }
 
 /// Timeouts of a route.

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use sluicegate_core::outage::OutagePolicy;
 use sluicegate_core::plan::Handle;
-use sluicegate_core::time::{Span, Timestamp};
+use sluicegate_core::time::Span;
+use sluicegate_pace::StartWindow;
 use sluicegate_service::Service;
 use tokio::task::AbortHandle;
 use tokio::time::sleep;
@@ -17,8 +18,10 @@ pub(crate) struct Pass {
     service: Arc<Service>,
     /// Handles of the charges that can be refunded.
     handles: Vec<Handle>,
-    /// Booked slot, if the request had to wait.
-    slot: Option<BookedSlot>,
+    /// Turn under the limits of the route, if it has one.
+    turn: Option<Handle>,
+    /// Interval in which the request may be sent.
+    window: Option<StartWindow>,
     /// Remaining amount of the tightest limit.
     pub(crate) remaining: Option<u64>,
     /// Outage policy that decided, if the store was unavailable.
@@ -29,19 +32,13 @@ pub(crate) struct Pass {
     renewal: Option<AbortHandle>,
 }
 
-/// A claimed booking. It is valid only for a moment, because the store spaces slots without a
-/// margin.
-struct BookedSlot {
-    handle: Handle,
-    good_until: Timestamp,
-}
-
 impl Pass {
     pub(crate) fn new(service: &Arc<Service>) -> Self {
         Self {
             service: service.clone(),
             handles: Vec::new(),
-            slot: None,
+            turn: None,
+            window: None,
             remaining: None,
             outage: None,
             lease: None,
@@ -57,29 +54,42 @@ impl Pass {
         self
     }
 
-    /// Sets the booked slot, which is valid until `good_until` by the clock of this node.
+    /// Sets the turn under the limits of the route.
+    pub(crate) fn set_turn(&mut self, handle: Option<Handle>) {
+        self.turn = handle;
+    }
+
+    /// Sets the interval in which the request may be sent.
     #[must_use]
-    pub(crate) fn booked(mut self, handle: Handle, good_until: Timestamp) -> Self {
-        self.slot = Some(BookedSlot { handle, good_until });
+    pub(crate) const fn within(mut self, window: StartWindow) -> Self {
+        self.window = Some(window);
         self
     }
 
-    /// Returns true if the slot has expired, so that sending now could break the limit.
-    pub(crate) fn is_late(&self, now: Timestamp) -> bool {
-        self.slot.as_ref().is_some_and(|slot| now > slot.good_until)
+    /// Waits until the request may be sent. Returns the time since then, or `None` if its interval
+    /// is over.
+    pub(crate) async fn opened(&self) -> Option<Span> {
+        let Some(window) = self.window else { return Some(Span::ZERO) };
+        let wait = window.wait(self.service.now());
+        if wait > Span::ZERO {
+            sleep(wait.into()).await;
+        }
+        let now = self.service.now();
+        (!window.is_over(now)).then(|| now.since(window.opens()))
     }
 
-    /// Cancels the booked slot and keeps all other charges.
-    pub(crate) async fn cancel_slot(&mut self) {
-        if let Some(BookedSlot { handle, .. }) = self.slot.take() {
+    /// Gives back the turn and keeps all other charges.
+    pub(crate) async fn cancel_turn(&mut self) {
+        self.window = None;
+        if let Some(handle) = self.turn.take() {
             cancel(&self.service, &handle).await;
         }
     }
 
-    /// Takes over the charges of another pass, which has no slot.
+    /// Takes over the charges of another pass, which has no turn.
     #[must_use]
     pub(crate) fn joined(mut self, mut other: Self) -> Self {
-        debug_assert!(other.slot.is_none());
+        debug_assert!(other.turn.is_none());
         self.handles.append(&mut other.handles);
         self.lease = self.lease.into_iter().chain(other.lease).min();
         self
@@ -90,8 +100,7 @@ impl Pass {
     pub(crate) fn left(&mut self) {
         self.left = true;
         if let Some(lease) = self.lease {
-            let slot = self.slot.iter().map(|slot| &slot.handle);
-            let handles: Vec<_> = slot.chain(&self.handles).cloned().collect();
+            let handles: Vec<_> = self.turn.iter().chain(&self.handles).cloned().collect();
             let service = self.service.clone();
             let renewing = async move {
                 loop {
@@ -120,8 +129,7 @@ impl Pass {
         if let Some(renewal) = self.renewal.take() {
             renewal.abort();
         }
-        let slot = self.slot.take().map(|slot| slot.handle);
-        slot.into_iter().chain(std::mem::take(&mut self.handles)).collect()
+        self.turn.take().into_iter().chain(std::mem::take(&mut self.handles)).collect()
     }
 }
 

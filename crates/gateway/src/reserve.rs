@@ -1,10 +1,9 @@
 //! The second step, reserve: asks the limiter if a request may go now, or has to wait for the
 //! upstream's limit.
 //!
-//! If no request is waiting, one call checks all limits: those of the route and those of the
-//! caller. If requests are waiting, only the caller's limits are checked here; the route's slot
-//! comes from the queue. A request that exceeds the caller's limits is rejected at once and never
-//! queued.
+//! If requests do not wait on a route, one call checks all limits: those of the route and those of
+//! the caller. Otherwise only the caller's limits are checked here, and the route's turn comes from
+//! the pacer. A request that exceeds the caller's limits is rejected at once and never queued.
 
 use std::sync::Arc;
 
@@ -14,6 +13,7 @@ use sluicegate_core::plan::Handle;
 use sluicegate_core::query::{Query, RequestId, Subject};
 use sluicegate_core::time::Span;
 use sluicegate_http::tokens::Caller;
+use sluicegate_pace::{PacedWork, WaitError};
 use sluicegate_service::answer::Answer;
 use sluicegate_service::{DecisionMode, Service, ServiceError};
 use tracing::error;
@@ -24,6 +24,45 @@ use crate::refusal::Refusal;
 
 /// Time during which a reservation can be refunded: the longest wait plus a margin.
 const KEEP: Span = Span::from_secs(120);
+
+/// The requests of one route, which wait for the upstream's limits.
+pub(crate) struct RouteWork {
+    pub(crate) service: Arc<Service>,
+    /// Value of the [`ROUTE`] dimension.
+    pub(crate) key: String,
+}
+
+impl PacedWork for RouteWork {
+    type Admission = Pass;
+    type Refusal = Refusal;
+
+    fn query(&self, id: RequestId) -> Query<'_> {
+        let mut query = Query::new(id);
+        query.insert_own(ROUTE, self.key.as_str());
+        query.subject = Subject::Own;
+        query
+    }
+
+    fn admitted(&self, answer: &Answer<'_, '_>, handle: Option<Handle>) -> Pass {
+        let mut pass = admitted(&self.service, answer, None);
+        pass.set_turn(handle);
+        pass
+    }
+
+    fn refused(&self, answer: &Answer<'_, '_>) -> Refusal {
+        refused(answer)
+    }
+}
+
+impl From<WaitError<Self>> for Refusal {
+    fn from(error: WaitError<Self>) -> Self {
+        match error {
+            WaitError::Limited(wait) => Self::Limited { retry_after: Some(wait), rule: None },
+            WaitError::StoreUnavailable => Self::StoreUnavailable,
+            WaitError::Refused(refusal) => refusal,
+        }
+    }
+}
 
 /// A request to be decided by the limiter.
 pub(crate) struct LimitCheck<'a> {
@@ -37,15 +76,6 @@ pub(crate) struct LimitCheck<'a> {
     pub(crate) dimensions: &'a [(String, axum::http::HeaderName)],
     /// Header fields of the request.
     pub(crate) headers: &'a HeaderMap,
-}
-
-/// The result of a reservation.
-pub(crate) enum ReserveOutcome {
-    /// The request may go now.
-    Go(Pass),
-    /// The request has to wait for the route, at least this long. All other limits are already
-    /// charged.
-    Wait(Option<Pass>, Span),
 }
 
 impl LimitCheck<'_> {
@@ -71,40 +101,17 @@ impl LimitCheck<'_> {
         query
     }
 
-    /// Checks all limits in one call. `waits` is true if the request may queue for the route's
-    /// limit, `recorded` if an admission may have to be refunded.
+    /// Checks all limits in one call. `recorded` is true if an admission may have to be refunded.
     pub(crate) async fn check_all(
         &self,
         service: &Arc<Service>,
-        waits: bool,
         recorded: bool,
-    ) -> Result<ReserveOutcome, Refusal> {
-        enum CheckResult {
-            Go(Pass),
-            Wait(Span),
-            No(Refusal),
+    ) -> Result<Pass, Refusal> {
+        let query = self.query(request_id(service, recorded), Subject::View);
+        if !self.limited && is_free(service, &query) {
+            return Ok(Pass::new(service));
         }
-        let query = [self.query(request_id(service, recorded), Subject::View)];
-        if !self.limited && is_free(service, &query[0]) {
-            return Ok(ReserveOutcome::Go(Pass::new(service)));
-        }
-        let decided = service.decide(&query, DecisionMode::Acquire, |answer| {
-            let by_route = answer.hit().is_some_and(|hit| hit.charge.rule().is_own());
-            match answer.decision() {
-                Decision::Allow(_) => CheckResult::Go(admitted(service, answer, handle(answer))),
-                Decision::Deny(deny) if by_route && waits => {
-                    CheckResult::Wait(deny.start.since(deny.at))
-                }
-                _ => CheckResult::No(refused(answer)),
-            }
-        });
-        match decided.await.map_err(failed)? {
-            CheckResult::Go(pass) => Ok(ReserveOutcome::Go(pass)),
-            CheckResult::No(refusal) => Err(refusal),
-            CheckResult::Wait(span) => {
-                Ok(ReserveOutcome::Wait(Box::pin(self.check_common(service)).await?, span))
-            }
-        }
+        self.check(service, query).await
     }
 
     /// Checks all limits except the route's own; `None` if there are none.
@@ -112,16 +119,21 @@ impl LimitCheck<'_> {
         &self,
         service: &Arc<Service>,
     ) -> Result<Option<Pass>, Refusal> {
-        let query = [self.query(request_id(service, true), Subject::Common)];
-        if is_free(service, &query[0]) {
+        let query = self.query(request_id(service, true), Subject::Common);
+        if is_free(service, &query) {
             return Ok(None);
         }
+        self.check(service, query).await.map(Some)
+    }
+
+    async fn check(&self, service: &Arc<Service>, query: Query<'_>) -> Result<Pass, Refusal> {
+        let query = [query];
         let decided =
             service.decide(&query, DecisionMode::Acquire, |answer| match answer.decision() {
                 Decision::Allow(_) => Ok(admitted(service, answer, handle(answer))),
                 _ => Err(refused(answer)),
             });
-        decided.await.map_err(failed)?.map(Some)
+        decided.await.map_err(failed)?
     }
 }
 
@@ -137,11 +149,7 @@ fn request_id(service: &Service, recorded: bool) -> RequestId {
 }
 
 /// Returns the pass of an admitted request.
-pub(crate) fn admitted(
-    service: &Arc<Service>,
-    answer: &Answer<'_, '_>,
-    handle: Option<Handle>,
-) -> Pass {
+fn admitted(service: &Arc<Service>, answer: &Answer<'_, '_>, handle: Option<Handle>) -> Pass {
     let mut pass = Pass::new(service).with(handle);
     pass.remaining = answer.tightest().map(|scope| scope.remaining());
     pass.outage = answer.outage();
@@ -156,7 +164,7 @@ fn handle(answer: &Answer<'_, '_>) -> Option<Handle> {
     answer.plan().needs_record().then(|| answer.plan().handle())
 }
 
-pub(crate) fn refused(answer: &Answer<'_, '_>) -> Refusal {
+fn refused(answer: &Answer<'_, '_>) -> Refusal {
     let retry_after = answer.retry_after();
     let rule = answer.hit().map(|hit| hit.name().to_owned());
     match answer.decision() {

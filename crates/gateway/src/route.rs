@@ -10,6 +10,7 @@ use hyper::body::Incoming;
 use sluicegate_http::upstream::{
     CaError, ClientOptions, CredentialsError, Signer, Upstream, is_address,
 };
+use sluicegate_pace::{Lane, Pacer};
 use sluicegate_service::Service;
 use sluicegate_vendors::{AdviceContext, UpstreamResponse};
 use tokio::time::timeout;
@@ -18,7 +19,7 @@ use tracing::{info, warn};
 use crate::forward::{BufferedBody, target};
 use crate::metrics::{Metrics, RouteMetrics};
 use crate::options::{self, route_key};
-use crate::pace::Lane;
+use crate::reserve::RouteWork;
 
 /// Maximum number of bytes read from a rate-limit response to find its retry hint.
 const HINT_BYTES: usize = 8 << 10;
@@ -29,7 +30,7 @@ pub(crate) struct Route {
     pub(crate) options: options::Route,
     /// Value of the [`ROUTE`](options::ROUTE) dimension.
     pub(crate) key: String,
-    pub(crate) lane: Arc<Lane>,
+    pub(crate) lane: Arc<Lane<RouteWork>>,
     pub(crate) target: target::Upstream,
     pub(crate) upstream: Upstream,
     pub(crate) signer: Signer,
@@ -80,7 +81,9 @@ impl Route {
         let lane = match before {
             Some(before) => before.lane.clone(),
             None => {
-                let lane = Lane::new(service.clone(), key.clone(), &options.limits, &options.wait);
+                let pacer = Pacer::new(service.clone(), key.clone());
+                let work = RouteWork { service: service.clone(), key: key.clone() };
+                let lane = Lane::new(pacer, work, options.lane());
                 let watched = Arc::downgrade(&lane);
                 metrics.watch(gateway, &options.name, move || {
                     watched.upgrade().map(|lane| (lane.depth(), lane.oldest()))

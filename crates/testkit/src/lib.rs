@@ -2,6 +2,8 @@
 //! store and every queue has to pass, and a simulation of the distributed protocols.
 
 pub mod clock;
+pub mod delay_proxy;
+pub mod distant_store;
 mod guard;
 pub mod limit_check;
 pub mod model;
@@ -16,6 +18,7 @@ pub mod switchable_store;
 pub mod wait;
 
 pub use clock::ManualClock;
+pub use distant_store::{DistantStore, Network};
 pub use queue::QueueSubject;
 pub use suite::StoreSubject;
 pub use switchable_store::SwitchableStore;

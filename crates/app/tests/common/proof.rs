@@ -1,12 +1,12 @@
-//! Reads from decision logs the times at which the store admitted work.
+//! Reads from decision logs the times from which admitted work may start.
 
 use std::collections::HashSet;
 
 use serde_json::Value;
 use sluicegate_core::Timestamp;
 
-/// Returns the times at which the store admitted work, by its own clock, in order: the admissions
-/// for which `counts` is true, without those that were given back.
+/// Returns the times from which admitted work may start, by the clock of the store, in order: the
+/// admissions for which `counts` is true, without those that were given back.
 pub(crate) fn admits(logs: &[String], counts: impl Fn(&Value) -> bool) -> Vec<Timestamp> {
     let lines = logs.iter().flat_map(|log| log.lines());
     let lines: Vec<Value> =
@@ -25,11 +25,15 @@ pub(crate) fn admits(logs: &[String], counts: impl Fn(&Value) -> bool) -> Vec<Ti
             && !line["requestId"].as_str().is_some_and(|id| cancelled.contains(id))
             && counts(line)
     });
-    let at = |line: &Value| {
-        let at: jiff::Timestamp = line["at"].as_str().expect("a time").parse().expect("a time");
-        Timestamp::from_micros(at.as_microsecond() as u64)
+    let time = |line: &Value, field: &str| {
+        let time: jiff::Timestamp = line[field].as_str()?.parse().expect("a time");
+        Some(Timestamp::from_micros(time.as_microsecond() as u64))
     };
-    let mut admits: Vec<_> = went.map(at).collect();
+    // Paced work is admitted ahead of its start.
+    let starts = |line: &Value| {
+        time(line, "at").expect("a time").max(time(line, "start").unwrap_or_default())
+    };
+    let mut admits: Vec<_> = went.map(starts).collect();
     admits.sort_unstable();
     admits
 }

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use sluicegate_core::time::{Clock as _, Span, Timestamp};
 use sluicegate_store::MonotonicClock;
+use sluicegate_testkit::delay_proxy::DelayProxy;
 use sluicegate_testkit::redis::{RedisServer, Version};
 use sluicegate_testkit::{eventually, eventually_is};
 
-use crate::replica::{Replica, TOKEN, admits, ask, flood, gateway, prove, redis, redis_with};
+use crate::replica::{Replica, TOKEN, admits, ask, distant_redis, flood, gateway, prove, redis};
 use crate::vendor::Vendor;
 
 const PROFILES: [&str; 2] = ["25/s", "25/s burst 25"];
@@ -85,23 +86,34 @@ fn three_replicas_under_overload_keep_the_contract() {
     }
 }
 
-/// With more callers than the limit allows, the limit is kept and fully used.
-#[test]
-fn three_replicas_use_the_whole_contract_under_lasting_overload() {
-    // A busy machine misses start times, and missed ones are lost. So the long form, which runs on
-    // a quiet machine, must use 97 %, and the short form most of the limit.
-    let (seconds, least) = if sluicegate_testkit::long() { (60, 97.0) } else { (12, 75.0) };
-    let server = RedisServer::start(Version::System, &[]);
-    let vendor = Vendor::start();
-    // The slack of the example: this much is lost between two windows.
-    let route = [&limit("25/s"), "wait: {max: 60s}"];
-    let config = redis_with(server.port, "20ms") + &gateway(&vendor, &route);
-    let replicas: Vec<_> = (0..3).map(|_| Replica::start(&config)).collect();
+/// Number of callers that never stop: more than the limit allows.
+const CALLERS: usize = 60;
+
+/// Result of an overload.
+struct Overload {
+    /// Percentage of 25 requests per second that was used.
+    used: f64,
+    /// Turns that were missed and booked again.
+    missed: usize,
+    /// Longest time from the store to the vendor.
+    delay: Span,
+}
+
+/// Overloads replicas for a while, checks that the limit was kept, and measures its use.
+fn overload(
+    profile: &str,
+    config: &str,
+    vendor: &Vendor,
+    replicas: usize,
+    time: Duration,
+) -> Overload {
+    let replicas: Vec<_> = (0..replicas).map(|_| Replica::start(config)).collect();
     replicas.iter().for_each(|replica| replica.wait_for(200));
+    let before = vendor.arrivals().len();
     let (over, clock) = (AtomicBool::new(false), MonotonicClock::new());
     let (began, ended) = std::thread::scope(|scope| {
-        for number in 0..120 {
-            let (url, over) = (&replicas[number % 3].url, &over);
+        for number in 0..CALLERS {
+            let (url, over) = (&replicas[number % replicas.len()].url, &over);
             scope.spawn(move || {
                 while !over.load(Ordering::Relaxed) {
                     let (status, _, code) = ask(url, TOKEN);
@@ -109,24 +121,60 @@ fn three_replicas_use_the_whole_contract_under_lasting_overload() {
                 }
             });
         }
-        eventually(|| vendor.arrivals().len() >= 50);
+        // The first seconds are for learning the distance of the store.
+        eventually(|| vendor.arrivals().len() >= before + 50);
         let began = clock.now();
         // The channel has no sender, so this waits for the timeout.
-        let (_nobody, time) = std::sync::mpsc::sync_channel::<()>(1);
-        let _ = time.recv_timeout(Duration::from_secs(seconds));
+        let (_nobody, passed) = std::sync::mpsc::sync_channel::<()>(1);
+        let _ = passed.recv_timeout(time);
         over.store(true, Ordering::Relaxed);
         (began, clock.now())
     });
     let used = used(&vendor.arrivals(), began, ended) * 100.0;
     let logs: Vec<_> = replicas.into_iter().map(Replica::end).collect();
-    let delay = prove("25/s", &logs, &vendor);
-    let missed: usize = logs.iter().map(|log| log.matches(r#""effect":"rebooked""#).count()).sum();
-    let _ = writeln!(
-        std::io::stdout(),
-        "{seconds} s of overload: {used:.2} % of 25/s used, no window above it; {missed} turns were missed, \
-         {delay} at most from the store to the vendor"
-    );
-    assert!(used >= least, "{used:.2} % used");
+    let delay = prove(profile, &logs, vendor);
+    let missed = logs.iter().map(|log| log.matches(r#""effect":"rebooked""#).count()).sum();
+    Overload { used, missed, delay }
+}
+
+/// With more callers than the limit allows, the limit is kept and fully used, also with a Redis that
+/// is a network away.
+#[test]
+fn the_whole_contract_is_used_under_lasting_overload_however_far_away_redis_is() {
+    // A busy machine misses start times, and missed ones are lost. So the long form, which runs on
+    // a quiet machine, must reach the goals, and the short form must use most of the limit.
+    let long = sluicegate_testkit::long();
+    let cases: &[(u64, usize, &str, f64)] = match long {
+        true => &[
+            (0, 1, "25/s", 97.0),
+            (0, 3, "25/s", 97.0),
+            (0, 3, "25/s burst 25", 97.0),
+            (2, 1, "25/s", 97.0),
+            (4, 3, "25/s", 97.0),
+            (10, 1, "25/s", 97.0),
+            (10, 3, "25/s", 97.0),
+            (10, 3, "25/s burst 25", 97.0),
+            (20, 3, "25/s", 95.0),
+            (50, 3, "25/s", 92.0),
+        ],
+        false => &[(0, 3, "25/s", 75.0), (10, 3, "25/s", 75.0), (50, 1, "25/s", 70.0)],
+    };
+    let time = Duration::from_secs(if long { 40 } else { 6 });
+    for &(millis, replicas, profile, least) in cases {
+        let server = RedisServer::start(Version::System, &[]);
+        let proxy = DelayProxy::start(server.port, Duration::from_millis(millis));
+        let port = if millis == 0 { server.port } else { proxy.port };
+        let vendor = Vendor::start();
+        let config =
+            distant_redis(port) + &gateway(&vendor, &[&limit(profile), "wait: {max: 60s}"]);
+        let Overload { used, missed, delay } = overload(profile, &config, &vendor, replicas, time);
+        let _ = writeln!(
+            std::io::stdout(),
+            "Redis {millis} ms away, {replicas} replicas: {used:.2} % of {profile} used, no window above it; \
+             {missed} turns were missed, {delay} at most from the store to the vendor"
+        );
+        assert!(used >= least, "{used:.2} % used");
+    }
 }
 
 /// Returns the share of 25 requests per second that arrived between two instants.

@@ -33,15 +33,15 @@ pub(crate) struct Replica {
 
 /// Returns the `store` section of a configuration.
 pub(crate) fn redis(port: u16) -> String {
-    redis_with(port, "100ms")
+    // Longer timeouts and slack than in production: tests share the machine.
+    format!(
+        "store: {{kind: redis, url: 'redis://127.0.0.1:{port}', timeout: 1s, deadline: 2500ms, nodes_max: 3}}\nbooking: {{slack: 100ms}}\n"
+    )
 }
 
-/// Returns the `store` section, with this `booking.slack`.
-pub(crate) fn redis_with(port: u16, slack: &str) -> String {
-    // Longer timeouts than in production: tests share the machine.
-    format!(
-        "store: {{kind: redis, url: 'redis://127.0.0.1:{port}', timeout: 1s, deadline: 2500ms, nodes_max: 3}}\nbooking: {{slack: {slack}}}\n"
-    )
+/// Returns the `store` section with the default timeouts and slack.
+pub(crate) fn distant_redis(port: u16) -> String {
+    format!("store: {{kind: redis, url: 'redis://127.0.0.1:{port}', nodes_max: 3}}\n")
 }
 
 /// Returns the configuration of a gateway for a vendor; `route` are further options of its route.

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 
+use sluicegate_core::limit::{Amount, Rate, Unit};
 use sluicegate_core::{Limit, Span};
 
 use super::{Auth, ByteSize, Listener, Secret};
@@ -143,8 +144,33 @@ pub struct WaitOptions {
     pub max: Span,
     /// Maximum number of waiting requests. Default: 1000.
     pub depth: usize,
+    /// Maximum number of requests that start together; later ones are spread evenly. Default: 1 if
+    /// the shortest window of an exact limit is at most 10s, otherwise starts are not spread.
+    pub burst: Option<u64>,
     /// Fair order between tenants. Default: first in, first out.
     pub fair: Option<FairOrder>,
+}
+
+impl WaitOptions {
+    /// Longest window whose starts are spread by default: a longer one would make requests wait
+    /// that its limit admits.
+    const SPREAD_MAX: Span = Span::from_secs(10);
+
+    /// Returns the limit that spreads the starts of requests with these limits: the rate of the
+    /// shortest window. `None` if requests do not wait or all may start together.
+    pub(crate) fn spread(&self, limits: &[Limit]) -> Option<Limit> {
+        let by_default = |rate: &Rate| rate.window.span() <= Self::SPREAD_MAX;
+        let rates = limits.iter().filter_map(|limit| match limit {
+            Limit::Exact(rate) => (self.burst.is_some() || by_default(rate)).then_some(*rate),
+            Limit::Bucket { rate, .. } | Limit::Windowed(rate) => self.burst.map(|_| *rate),
+            _ => None,
+        });
+        let requests = rates.filter(|rate| rate.unit == Unit::Requests);
+        let rate = requests.min_by_key(|rate| rate.window.span())?;
+        let capacity = Amount::new(self.burst.unwrap_or(1))?;
+        let spreads = self.max > Span::ZERO && capacity < rate.amount;
+        spreads.then_some(Limit::Bucket { rate, capacity })
+    }
 }
 
 /// Fair order: the values of a dimension take turns.

@@ -189,7 +189,7 @@ impl Ruleset {
         let mut plan = Plan::new(query, self.settings.horizon);
         self.charge(query, &clock, &mut plan)?;
         plan.keep_if_unknown(query.settle_within);
-        plan.set_slack(self.settings.slack);
+        plan.set_slack(self.settings.slack, query.pacing);
         Ok(plan)
     }
 
@@ -210,7 +210,7 @@ impl Ruleset {
             self.charge(query, &clock, &mut plan)?;
         }
         plan.remove_replaced();
-        plan.set_slack(self.settings.slack);
+        plan.set_slack(self.settings.slack, first.pacing);
         Ok(plan)
     }
 

@@ -233,6 +233,10 @@ fn charged(event: &DecisionEvent<'_, '_, '_>, line: &mut Object<'_>) {
     if let Some(until) = allow.until {
         line.instant("until", until);
     }
+    let plan = event.answer.plan();
+    if plan.lead.is_some() && event.operation == Operation::Acquire {
+        line.instant("latest", allow.start + plan.slack);
+    }
     if let Some(claimant) = event.claimant {
         line.quoted("claimant", claimant);
     }

@@ -15,7 +15,7 @@
 //! | [`reason`, `scopeHit`, `retryAt`] | the reason of a denial, the rule, and the time from which it would fit |
 //! | [`remaining`, `windowResetAt`] | of the limit that was hit, or of the tightest |
 //! | `latencyMs`, `scopes` | the time taken; the usage of every limit, with dollars as decimals |
-//! | `at`, [`start`, `until`] | the store's time; the start of a booking; the time until which it must be claimed, renewed or settled |
+//! | `at`, [`start`, `until`, `latest`] | the store's time; the start of a booking or of paced work; the time until which it must be claimed, renewed or settled; the latest time at which paced work may start |
 //! | [`charges`] | what an admission charged, or would have charged at the store: key, limits, amount (money in nano-dollars), the lease of a slot; `need` if less or more than the amount had to fit; `at` if the servers of a Redis Cluster differ; for a replay and a claim, the earlier charges |
 //! | [`uncharged`] | the reason why an admission has no charges |
 //! | [`claimant`] | the claimant of a booking |

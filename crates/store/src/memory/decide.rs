@@ -6,9 +6,10 @@ use sluicegate_core::decision::{Allow, Deny, Never, Readings};
 use sluicegate_core::plan::PlanStart;
 use sluicegate_core::store::{Error, GateClosure, Usage};
 use sluicegate_core::time::{Clock, Span, Timestamp};
-use sluicegate_core::{Decision, Plan};
+use sluicegate_core::{Charge, Decision, Plan};
 use smallvec::SmallVec;
 
+use super::lifecycle::unavailable_lease;
 use super::locked::{CounterLookup, LockedShards, find_live};
 use super::record::{Record, RecordState, RecordedCharge};
 use super::table::{EntryIndex, NameHash, Table};
@@ -33,6 +34,18 @@ pub(super) enum ChargeSelection {
     Leases,
 }
 
+impl ChargeSelection {
+    /// Returns the time after its start at which a charge is written: the slack of work that is
+    /// booked or paced.
+    fn slack(self, plan: &Plan<'_>, charge: &Charge<'_>) -> Span {
+        match self {
+            Self::Bookable => plan.slack_of(charge),
+            Self::All if plan.lead.is_some() => plan.slack_of(charge),
+            Self::All | Self::Leases => Span::ZERO,
+        }
+    }
+}
+
 impl<C: Clock> Memory<C> {
     pub(super) fn acquire_now(&self, plan: &Plan<'_>) -> Result<Decision, Error> {
         if !plan.needs_record() {
@@ -48,8 +61,8 @@ impl<C: Clock> Memory<C> {
                 &mut locked,
                 &mut counters,
                 now,
-                |locked, counters| {
-                    self.write(plan, ChargeSelection::All, locked, counters, now, now, None)
+                |locked, counters, start| {
+                    self.write(plan, ChargeSelection::All, locked, counters, start, now, None)
                         .shadowed
                 },
             );
@@ -68,17 +81,22 @@ impl<C: Clock> Memory<C> {
         self.ensure_record_space(&mut records)?;
         let mut until = None;
         let (mut locked, mut counters, now) = self.lock_counters(plan);
-        let decision =
-            self.decide_locked(plan, &mut locked, &mut counters, now, |locked, counters| {
-                let record = Record::new(plan, RecordState::Open(None), now, now);
+        let decision = self.decide_locked(
+            plan,
+            &mut locked,
+            &mut counters,
+            now,
+            |locked, counters, start| {
+                let record = Record::new(plan, RecordState::Open(None), now, start);
                 let hold = record.hold.map(|hold| hold.until);
                 let written =
-                    self.write(plan, ChargeSelection::All, locked, counters, now, now, hold);
+                    self.write(plan, ChargeSelection::All, locked, counters, start, now, hold);
                 let record = record.with_charges(written.charges);
                 until = record.until();
                 self.insert_record(plan, record, &mut records, now);
                 written.shadowed
-            })?;
+            },
+        )?;
         Ok(match decision {
             Decision::Allow(allow) => Decision::Allow(Allow { until, ..allow }),
             denied => denied,
@@ -87,29 +105,43 @@ impl<C: Clock> Memory<C> {
 
     pub(super) fn peek_now(&self, plan: &Plan<'_>) -> Result<Decision, Error> {
         let (mut locked, mut counters, now) = self.lock_counters(plan);
-        self.decide_locked(plan, &mut locked, &mut counters, now, |locked, counters| {
-            shadowed(plan, locked, counters, now, Span::ZERO)
+        self.decide_locked(plan, &mut locked, &mut counters, now, |locked, counters, start| {
+            shadowed(plan, ChargeSelection::All, locked, counters, start)
         })
     }
 
-    /// Decides whether a plan can start now, and lets `admit` write it if so.
+    /// Decides whether a plan can start now, or within its lead, and lets `admit` write it if so.
     fn decide_locked(
         &self,
         plan: &Plan<'_>,
         locked: &mut LockedShards<'_>,
         counters: &mut [CounterLookup],
         now: Timestamp,
-        admit: impl FnOnce(&mut LockedShards<'_>, &mut [CounterLookup]) -> SmallVec<[u16; 4]>,
+        admit: impl FnOnce(&mut LockedShards<'_>, &mut [CounterLookup], Timestamp) -> SmallVec<[u16; 4]>,
     ) -> Result<Decision, Error> {
-        let start = plan.start(now, false, |index, from| {
-            locked.earliest(&plan.charges()[index], &counters[index], from, Span::ZERO)
+        let earliest = plan.start(now, false, |index, from| {
+            let charge = &plan.charges()[index];
+            let slack = ChargeSelection::All.slack(plan, charge);
+            locked.earliest(charge, &counters[index], from, slack)
         });
-        if start == PlanStart::Now {
-            let shadowed = admit(locked, counters);
+        let start = match earliest {
+            PlanStart::Now => Some(now),
+            // A lease is taken now, so it has to be free now.
+            PlanStart::Later(start, _)
+                if start <= plan.after_lead(now)
+                    && plan.can_start_at(now, start)
+                    && unavailable_lease(plan, locked, counters, now).is_none() =>
+            {
+                Some(start)
+            }
+            _ => None,
+        };
+        if let Some(start) = start {
+            let shadowed = admit(locked, counters, start);
             let readings = locked.readings(plan, counters, now);
             return Ok(Decision::Allow(Allow {
                 at: now,
-                start: now,
+                start,
                 until: None,
                 replayed: false,
                 shadowed,
@@ -117,7 +149,7 @@ impl<C: Clock> Memory<C> {
                 charged_at: Vec::new(),
             }));
         }
-        denied(start, now, locked.readings(plan, counters, now))
+        denied(earliest, now, locked.readings(plan, counters, now))
     }
 
     pub(super) fn book_now(&self, plan: &Plan<'_>) -> Result<Decision, Error> {
@@ -153,7 +185,8 @@ impl<C: Clock> Memory<C> {
         }
     }
 
-    /// Books the first instant inside the horizon.
+    /// Books the first instant inside the horizon. The start of paced work leaves time for its
+    /// claim.
     pub(super) fn book_locked(
         &self,
         plan: &Plan<'_>,
@@ -161,11 +194,13 @@ impl<C: Clock> Memory<C> {
         counters: &mut [CounterLookup],
         now: Timestamp,
     ) -> Result<(Timestamp, WrittenCharges), PlanStart> {
-        let earliest = plan.start(now, true, |index, from| {
-            locked.earliest(&plan.charges()[index], &counters[index], from, plan.slack)
+        let from = plan.after_lead(now);
+        let earliest = plan.start(from, true, |index, from| {
+            let charge = &plan.charges()[index];
+            locked.earliest(charge, &counters[index], from, plan.slack_of(charge))
         });
         let start = match earliest {
-            PlanStart::Now => now,
+            PlanStart::Now => from,
             PlanStart::Later(start, _) if plan.can_start_at(now, start) => start,
             other => return Err(other),
         };
@@ -185,8 +220,7 @@ impl<C: Clock> Memory<C> {
         now: Timestamp,
         hold: Option<Timestamp>,
     ) -> WrittenCharges {
-        let slack = if selection == ChargeSelection::Bookable { plan.slack } else { Span::ZERO };
-        let shadowed = shadowed(plan, locked, counters, start, slack);
+        let shadowed = shadowed(plan, selection, locked, counters, start);
         let recorded = selection != ChargeSelection::All || plan.needs_record();
         let mut charges = SmallVec::new();
         for (index, charge) in plan.charges().iter().enumerate() {
@@ -199,6 +233,7 @@ impl<C: Clock> Memory<C> {
                 continue;
             }
             let (id, window) = (plan.id.id, charge.meter.window());
+            let slack = selection.slack(plan, charge);
             let used = if charge.take == 0 {
                 // Nothing to count yet, but a settlement has to know where to charge it.
                 Cell::new(&charge.meter).take(&charge.meter, start, slack, 0, id)
@@ -405,15 +440,18 @@ impl LockedShards<'_> {
 /// Returns the indices of the shadow charges that do not fit at `start`.
 fn shadowed(
     plan: &Plan<'_>,
+    selection: ChargeSelection,
     locked: &LockedShards<'_>,
     counters: &[CounterLookup],
     start: Timestamp,
-    slack: Span,
 ) -> SmallVec<[u16; 4]> {
     let shadows = plan.charges().iter().enumerate().filter(|(_, charge)| charge.shadow());
     let fits = EarliestStart::At { start, limit: 0 };
     shadows
-        .filter(|(index, charge)| locked.earliest(charge, &counters[*index], start, slack) != fits)
+        .filter(|(index, charge)| {
+            let slack = selection.slack(plan, charge);
+            locked.earliest(charge, &counters[*index], start, slack) != fits
+        })
         .map(|(index, _)| u16::try_from(index).unwrap_or(u16::MAX))
         .collect()
 }

@@ -61,7 +61,7 @@ impl<C: Clock> Memory<C> {
                 let again = claimed_by == Some(claimant) && now <= good_until;
                 return if again { go(record, true, &locked, &counters) } else { Ok(Claim::Spent) };
             }
-            if now < start {
+            if plan.after_lead(now) < start {
                 return Ok(Claim::Early { at: now, start });
             }
             // Checked before anything changes: a plan of another calendar period can't be booked
@@ -70,7 +70,7 @@ impl<C: Clock> Memory<C> {
                 return Err(Error::ClockSkew);
             }
             let good = claimed_by.is_none() && now <= good_until && !reloaded;
-            if good && gates_are_open(plan, &locked, &counters, now) {
+            if good && gates_are_open(plan, &locked, &counters, start.max(now)) {
                 if let Some((start, hit)) = unavailable_lease(plan, &locked, &counters, now) {
                     let readings = locked.readings(plan, &counters, now);
                     return Ok(Claim::Deny(Deny { at: now, start, hit, readings }));
@@ -327,21 +327,21 @@ fn has_all_leases(record: &Record, id: Id, locked: &mut LockedShards<'_>, now: T
     })
 }
 
-/// Returns true if every gate of a plan is open.
+/// Returns true if every gate of a plan is open at a time.
 fn gates_are_open(
     plan: &Plan<'_>,
     locked: &LockedShards<'_>,
     counters: &[CounterLookup],
-    now: Timestamp,
+    at: Timestamp,
 ) -> bool {
     plan.gates().all(|(index, gate)| {
-        let earliest = locked.earliest(gate, &counters[index], now, Span::ZERO);
-        matches!(earliest, EarliestStart::At { start, .. } if start == now)
+        let earliest = locked.earliest(gate, &counters[index], at, Span::ZERO);
+        matches!(earliest, EarliestStart::At { start, .. } if start == at)
     })
 }
 
 /// Returns the first lease of a plan that is not available now.
-fn unavailable_lease(
+pub(super) fn unavailable_lease(
     plan: &Plan<'_>,
     locked: &LockedShards<'_>,
     counters: &[CounterLookup],

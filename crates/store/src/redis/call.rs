@@ -34,6 +34,9 @@ pub(super) struct Call {
     /// Set for each charge whose oldest entry the call supplies from the cache, so that the script
     /// need not read it.
     pub(super) hinted: SmallVec<[bool; 4]>,
+    /// Set for calls of work that is paced, or that nothing waits for: they may take longer than a
+    /// decision.
+    pub(super) patient: bool,
     /// Set for background calls that no request waits for. They are not counted as traffic.
     pub(super) housekeeping: bool,
     /// Flag that is set when the call is sent, so that a rollback knows whether it may have run.
@@ -234,8 +237,18 @@ impl Call {
         arguments.id(plan.id.id);
         arguments.push(&shape.0);
         arguments.push(if hinted.contains(&true) { &hints } else { b"" });
-        let (script, asking, housekeeping, sent) = (ScriptKind::Fast, false, false, None);
-        Some(Self { script, slot, asking, keys, arguments, rows, hinted, housekeeping, sent })
+        Some(Self {
+            script: ScriptKind::Fast,
+            slot,
+            asking: false,
+            keys,
+            arguments,
+            rows,
+            hinted,
+            patient: false,
+            housekeeping: false,
+            sent: None,
+        })
     }
 
     /// Returns an operation on a plan whose keys all lie in one slot.
@@ -267,6 +280,7 @@ impl Call {
         body.optional(plan.id.keep.map(Span::as_micros));
         body.optional(plan.hold.map(Span::as_micros));
         body.span(plan.slack);
+        body.optional(plan.lead.map(Span::as_micros));
         body.span(plan.horizon);
         body.span(plan.window());
         body.number(plan.charges().len() as u64);
@@ -292,7 +306,7 @@ impl Call {
             PlanOperation::Close(wait) => body.span(wait),
             _ => {}
         }
-        Self::full(name, slot, keys, &body)
+        Self { patient: plan.lead.is_some(), ..Self::full(name, slot, keys, &body) }
     }
 
     /// Returns an operation on the record of an earlier admission. The record lists its counters,
@@ -336,7 +350,8 @@ impl Call {
             }
         };
         let housekeeping = matches!(operation, RecordOperation::RollBack(_));
-        Self { housekeeping, ..Self::full(name, slot, keys, &body) }
+        let patient = housekeeping || matches!(operation, RecordOperation::Cancel);
+        Self { patient, housekeeping, ..Self::full(name, slot, keys, &body) }
     }
 
     /// Returns the rollback of an attempt whose id this node made and which has no record.
@@ -413,6 +428,7 @@ impl Call {
             arguments,
             rows: 0,
             hinted: SmallVec::new(),
+            patient: false,
             housekeeping: false,
             sent: None,
         }
@@ -446,6 +462,7 @@ fn push_charge(
     body.flag(charge.shadow());
     body.flag(charge.refunds());
     body.flag(charge.is_gate());
+    body.flag(charge.rule().spreads);
     if charge.refunds() {
         keys.push(&KeyNames::holds(&counter));
     }

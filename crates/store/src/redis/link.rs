@@ -24,7 +24,7 @@ use futures_util::stream::FuturesUnordered;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
-use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
 use tracing::{info, warn};
 
 use sluicegate_core::time::Clock as _;
@@ -48,6 +48,8 @@ const OVERTAKEN_MAX: usize = 256;
 /// Maximum number of batches in flight: Redis works on one while this node reads and writes
 /// another.
 const IN_FLIGHT_MAX: usize = 2;
+/// Time after which a batch is sent although the maximum number is in flight.
+const BATCH_INTERVAL: Duration = Duration::from_millis(1);
 /// The same limit in a cluster, where calls on different slots can't share a batch.
 const IN_FLIGHT_MAX_IN_CLUSTER: usize = 32;
 /// Maximum number of queued calls: more than Redis can answer within any timeout.
@@ -142,6 +144,8 @@ pub(super) struct LinkOptions {
     pub(super) clock: ScriptClock,
     /// Timeout of a batch. A reply that takes longer closes the connection.
     pub(super) reply_timeout: Duration,
+    /// The same for a batch with a patient call, and for pings.
+    pub(super) patient_timeout: Duration,
     pub(super) sent: Arc<TrafficCounters>,
     /// Clock of the deadlines that [`Link::execute`] gets.
     pub(super) time: MonotonicClock,
@@ -458,8 +462,9 @@ impl LinkTask {
         heartbeats_due.set_missed_tick_behavior(MissedTickBehavior::Delay);
         heartbeats_due.tick().await;
         let mut heartbeat_in_flight = FuturesUnordered::new();
+        let mut last_sent = Instant::now();
         loop {
-            while in_flight.len() < self.in_flight_max
+            while in_flight.len() < self.in_flight_max(last_sent)
                 && let Some((which, batch)) = self.shared.next_batch()
             {
                 let requested = batch.iter().filter(|queued| !queued.call.housekeeping).count();
@@ -467,6 +472,7 @@ impl LinkTask {
                 self.options.sent.batches.fetch_add(u64::from(requested > 0), Ordering::Relaxed);
                 let script = info.scripts.get(which);
                 in_flight.push(self.send(server, connection.clone(), header, script, which, batch));
+                last_sent = Instant::now();
             }
             tokio::select! {
                 Some(sent) = in_flight.next() => {
@@ -474,7 +480,12 @@ impl LinkTask {
                         return lost;
                     }
                 }
-                () = self.shared.wakeup.notified(), if in_flight.len() < self.in_flight_max => {}
+                () = self.shared.wakeup.notified(),
+                    if in_flight.len() < self.in_flight_max(last_sent) => {}
+                // Another batch may be sent by then.
+                () = sleep_until(last_sent + BATCH_INTERVAL),
+                    if (self.in_flight_max..IN_FLIGHT_MAX_IN_CLUSTER).contains(&in_flight.len())
+                        && !self.shared.lock().is_empty() => {}
                 _ = heartbeats_due.tick(), if heartbeat_in_flight.is_empty() => {
                     heartbeat_in_flight.push(self.check_server(server, connection.clone(), info));
                 }
@@ -486,13 +497,22 @@ impl LinkTask {
                 _ = pings.tick(), if in_flight.is_empty() => {
                     let mut connection = connection.clone();
                     let ping = redis::cmd("PING");
-                    match timeout(self.options.reply_timeout, connection.send_packed_command(&ping)).await {
+                    match timeout(self.options.patient_timeout, connection.send_packed_command(&ping)).await {
                         Ok(Ok(_)) => {}
                         Ok(Err(_)) => return CallFailure::ConnectionLost,
                         Err(_) => return CallFailure::Timeout,
                     }
                 }
             }
+        }
+    }
+
+    /// Returns the maximum number of batches in flight. It is larger if the last batch was sent a
+    /// while ago: then the server is far away, and waiting for an answer would take a round trip.
+    fn in_flight_max(&self, last_sent: Instant) -> usize {
+        match last_sent.elapsed() >= BATCH_INTERVAL {
+            true => self.in_flight_max.max(IN_FLIGHT_MAX_IN_CLUSTER),
+            false => self.in_flight_max,
         }
     }
 
@@ -524,6 +544,7 @@ impl LinkTask {
         which: ScriptKind,
         mut batch: Vec<QueuedCall>,
     ) -> Result<(), CallFailure> {
+        let is_patient = batch.iter().any(|queued| queued.call.patient);
         let send = async {
             let known = header.command("EVALSHA", &script.hash, &batch);
             match run_script(&mut connection, known, &batch).await {
@@ -539,7 +560,11 @@ impl LinkTask {
                 result => result,
             }
         };
-        let error = match timeout(self.options.reply_timeout, send).await {
+        let reply_timeout = match is_patient {
+            true => self.options.patient_timeout,
+            false => self.options.reply_timeout,
+        };
+        let error = match timeout(reply_timeout, send).await {
             Ok(Ok(value)) => {
                 let rows: Vec<usize> = batch.iter().map(|queued| queued.call.rows).collect();
                 for (queued, reply) in batch.into_iter().zip(Reply::split(which, value, rows)) {

@@ -168,6 +168,7 @@ impl Redis {
         let link_options = LinkOptions {
             clock,
             reply_timeout: retry.timeout,
+            patient_timeout: retry.patient().timeout,
             sent: sent.clone(),
             time,
             names: names.clone(),
@@ -400,13 +401,17 @@ impl Store for Redis {
         }
         let slot = match PlanSplit::of(plan, &self.names) {
             PlanSplit::Whole(slot) => slot,
+            // A start that is ahead can't be agreed on by several servers.
+            PlanSplit::Parts(_) if plan.lead.is_some() => return Err(Error::CrossSlot),
             PlanSplit::Parts(parts) => {
                 let decision = self.reserve(plan, &parts).await?;
                 return Ok(self.recheck_data_loss(plan, decision));
             }
         };
         let sent_at = self.denial_cache.now();
-        if let Some(deny) = self.denial_cache.get(plan, &self.names, sent_at) {
+        if plan.lead.is_none()
+            && let Some(deny) = self.denial_cache.get(plan, &self.names, sent_at)
+        {
             return Ok(Decision::Deny(deny));
         }
         let number = if plan.needs_record() { self.rollbacks.number() } else { plan.id.id };
@@ -431,7 +436,9 @@ impl Store for Redis {
         if complete && hinted.contains(&false) {
             self.update_log_cache(plan, &hinted, &decision);
         }
-        if let Decision::Deny(deny) = &decision {
+        if let Decision::Deny(deny) = &decision
+            && plan.lead.is_none()
+        {
             self.denial_cache.insert(plan, &self.names, (sent_at, self.denial_cache.now()), deny);
         }
         guard.finish(&decision);

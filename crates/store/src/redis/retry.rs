@@ -39,6 +39,19 @@ impl Default for RetryPolicy {
     }
 }
 
+impl RetryPolicy {
+    /// Timeout of one attempt, and of all together, for calls of paced work: it waits anyway, and a
+    /// turn that is given up because of a slow answer is lost.
+    const PATIENT: (Duration, Duration) =
+        (Duration::from_millis(500), Duration::from_millis(1_500));
+
+    /// Returns the same policy with at least the timeouts for paced work.
+    pub(super) fn patient(self) -> Self {
+        let (timeout, deadline) = Self::PATIENT;
+        Self { timeout: self.timeout.max(timeout), deadline: self.deadline.max(deadline), ..self }
+    }
+}
+
 /// Sends calls with timeouts and retries.
 #[derive(Debug)]
 pub(super) struct Retrier {
@@ -95,13 +108,17 @@ impl Retrier {
         mut call: impl FnMut(bool) -> Call,
     ) -> Result<Reply, Error> {
         self.budget.earn();
-        let RetryPolicy { timeout: each, retries, deadline } = self.policy;
-        let (started_at, call_deadline) = (self.time.now(), self.deadline());
+        let started_at = self.time.now();
+        let first = call(false);
+        let policy = if first.patient { self.policy.patient() } else { self.policy };
+        let RetryPolicy { timeout: each, retries, deadline } = policy;
+        let call_deadline = started_at + Span::from(deadline);
         let attempts = async {
             let mut number = 0;
+            let mut next = Some(first);
             loop {
-                let call =
-                    Call { sent: tracker.map(ExecutionTracker::sent_flag), ..call(number > 0) };
+                let call = next.take().unwrap_or_else(|| call(true));
+                let call = Call { sent: tracker.map(ExecutionTracker::sent_flag), ..call };
                 let reply = timeout(each, connection.execute(call, call_deadline)).await;
                 let reply = reply.unwrap_or(Err(CallFailure::Timeout));
                 if let Err(failure) = &reply {

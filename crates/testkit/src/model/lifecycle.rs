@@ -42,19 +42,19 @@ impl Model {
             let allow = self.go(plan, &record, true, now);
             return Ok(Claim::Go { allow, good_until });
         }
-        if now < start {
+        if plan.after_lead(now) < start {
             return Ok(Claim::Early { at: now, start });
         }
         if !plan.can_start_at(now, now) {
             return Err(Error::ClockSkew);
         }
         let good = claimed_by.is_none() && now <= good_until && !reloaded;
-        if good && self.is_open(plan, now) {
+        if good && self.is_open(plan, start.max(now)) {
             if let Some((start, hit)) = self.missing_lease(plan, now) {
                 let readings = self.readings(plan, now);
                 return Ok(Claim::Deny(Deny { at: now, start, hit, readings }));
             }
-            let (leases, _) = self.write(plan, ChargeSelection::Leases, (now, Span::ZERO), now);
+            let (leases, _) = self.write(plan, ChargeSelection::Leases, now, now);
             record.leased = !leases.is_empty();
             record.uses.extend(leases);
             record.state = RecordState::Open(Some(claimant));
@@ -107,15 +107,19 @@ impl Model {
             })
     }
 
-    /// Returns true if every gate of a plan is open.
-    fn is_open(&self, plan: &Plan<'_>, now: Timestamp) -> bool {
+    /// Returns true if every gate of a plan is open at a time.
+    fn is_open(&self, plan: &Plan<'_>, at: Timestamp) -> bool {
         plan.gates().all(|(_, gate)| {
             let counter = self.counters.get(&(gate.key.to_string(), gate.meter.kind()));
-            counter.is_none_or(|counter| counter.fits(&gate.meter, now, gate.need, Span::ZERO))
+            counter.is_none_or(|counter| counter.fits(&gate.meter, at, gate.need, Span::ZERO))
         })
     }
 
-    fn missing_lease(&self, plan: &Plan<'_>, now: Timestamp) -> Option<(Timestamp, Hit)> {
+    pub(super) fn missing_lease(
+        &self,
+        plan: &Plan<'_>,
+        now: Timestamp,
+    ) -> Option<(Timestamp, Hit)> {
         let empty = super::Counter::default();
         for (charge, wanted) in plan.charges().iter().enumerate() {
             if wanted.meter.is_bookable() || wanted.shadow() {

@@ -16,7 +16,7 @@ use counter::Counter;
 use sluicegate_core::decision::{Allow, Decision, Deny, Never, Readings};
 use sluicegate_core::id::Id;
 use sluicegate_core::limit::Unit;
-use sluicegate_core::plan::{Plan, PlanStart};
+use sluicegate_core::plan::{Charge, Plan, PlanStart};
 use sluicegate_core::query::Cost;
 use sluicegate_core::store::{Error, GateClosure, Usage, kept_until};
 use sluicegate_core::time::{Span, Timestamp};
@@ -124,6 +124,15 @@ impl ChargeSelection {
             Self::Leases => !bookable,
         }
     }
+
+    /// Returns the time after its start at which a charge is written.
+    fn slack(self, plan: &Plan<'_>, charge: &Charge<'_>) -> Span {
+        match self {
+            Self::Bookable => plan.slack_of(charge),
+            Self::All if plan.lead.is_some() => plan.slack_of(charge),
+            Self::All | Self::Leases => Span::ZERO,
+        }
+    }
 }
 
 impl Model {
@@ -145,10 +154,10 @@ impl Model {
         let Decision::Allow(allow) = decision else {
             return Ok(decision);
         };
-        let (uses, shadowed) = self.write(plan, ChargeSelection::All, (now, Span::ZERO), now);
+        let (uses, shadowed) = self.write(plan, ChargeSelection::All, allow.start, now);
         let mut until = None;
         if plan.needs_record() {
-            let mut record = self.record(plan, RecordState::Open(None), now, uses);
+            let mut record = self.record(plan, RecordState::Open(None), allow.start, uses);
             self.hold(plan, &mut record, now);
             until = record.until();
             record.touch(now);
@@ -161,23 +170,28 @@ impl Model {
     /// See [`crate::Store::peek`].
     pub fn peek(&mut self, plan: &Plan<'_>, now: Timestamp) -> Result<Decision, Error> {
         self.advance(now);
-        let start = self.start(plan, now, false, Span::ZERO);
+        let earliest = self.start(plan, now, ChargeSelection::All);
         let readings = self.readings(plan, now);
-        match start {
-            PlanStart::Now => {
-                let shadowed = self.shadowed(plan, now, Span::ZERO).into();
-                Ok(Decision::Allow(Allow {
-                    at: now,
-                    start: now,
-                    until: None,
-                    replayed: false,
-                    shadowed,
-                    readings,
-                    charged_at: Vec::new(),
-                }))
+        let start = match earliest {
+            PlanStart::Now => now,
+            PlanStart::Later(start, _)
+                if start <= plan.after_lead(now)
+                    && plan.can_start_at(now, start)
+                    && self.missing_lease(plan, now).is_none() =>
+            {
+                start
             }
-            other => denied(other, now, readings),
-        }
+            other => return denied(other, now, readings),
+        };
+        Ok(Decision::Allow(Allow {
+            at: now,
+            start,
+            until: None,
+            replayed: false,
+            shadowed: self.shadowed(plan, start, ChargeSelection::All).into(),
+            readings,
+            charged_at: Vec::new(),
+        }))
     }
 
     /// See [`crate::Store::book`].
@@ -212,13 +226,13 @@ impl Model {
         plan: &Plan<'_>,
         now: Timestamp,
     ) -> Result<(Timestamp, Vec<u16>), PlanStart> {
-        let start = match self.start(plan, now, true, plan.slack) {
-            PlanStart::Now => now,
+        let from = plan.after_lead(now);
+        let start = match self.start(plan, from, ChargeSelection::Bookable) {
+            PlanStart::Now => from,
             PlanStart::Later(start, _) if plan.can_start_at(now, start) => start,
             other => return Err(other),
         };
-        let (uses, shadowed) =
-            self.write(plan, ChargeSelection::Bookable, (start, plan.slack), now);
+        let (uses, shadowed) = self.write(plan, ChargeSelection::Bookable, start, now);
         let mut record = self.record(plan, RecordState::Booked, start, uses);
         record.touch(now);
         self.records.insert(plan.id.id, record);
@@ -284,24 +298,24 @@ impl Model {
         self.counters.entry(name.clone()).or_default()
     }
 
-    fn start(&self, plan: &Plan<'_>, now: Timestamp, booking: bool, slack: Span) -> PlanStart {
+    fn start(&self, plan: &Plan<'_>, from: Timestamp, part: ChargeSelection) -> PlanStart {
         let empty = Counter::default();
-        plan.start(now, booking, |index, from| {
+        plan.start(from, part == ChargeSelection::Bookable, |index, from| {
             let charge = &plan.charges()[index];
             let name = (charge.key.to_string(), charge.meter.kind());
             let counter = self.counters.get(&name).unwrap_or(&empty);
-            counter.earliest(&charge.meter, from, charge.need, slack)
+            counter.earliest(&charge.meter, from, charge.need, part.slack(plan, charge))
         })
     }
 
     /// Returns the shadow charges that do not fit at `start`.
-    fn shadowed(&self, plan: &Plan<'_>, start: Timestamp, slack: Span) -> Vec<u16> {
+    fn shadowed(&self, plan: &Plan<'_>, start: Timestamp, part: ChargeSelection) -> Vec<u16> {
         let empty = Counter::default();
         let charges = (0..).zip(plan.charges()).filter(|(_, charge)| charge.shadow());
         let denied = charges.filter(|(_, charge)| {
             let name = (charge.key.to_string(), charge.meter.kind());
             let counter = self.counters.get(&name).unwrap_or(&empty);
-            !counter.fits(&charge.meter, start, charge.need, slack)
+            !counter.fits(&charge.meter, start, charge.need, part.slack(plan, charge))
         });
         denied.map(|(index, _)| index).collect()
     }
@@ -310,15 +324,16 @@ impl Model {
         &mut self,
         plan: &Plan<'_>,
         part: ChargeSelection,
-        (start, slack): (Timestamp, Span),
+        start: Timestamp,
         now: Timestamp,
     ) -> (Vec<RecordUse>, Vec<u16>) {
-        let shadowed = self.shadowed(plan, start, slack);
+        let shadowed = self.shadowed(plan, start, part);
         let mut uses = Vec::new();
         for (index, charge) in (0_u16..).zip(plan.charges()) {
             if !part.has(charge.meter.is_bookable()) || shadowed.contains(&index) {
                 continue;
             }
+            let slack = part.slack(plan, charge);
             self.serial += 1;
             let serial = self.serial;
             let name = (charge.key.to_string(), charge.meter.kind());

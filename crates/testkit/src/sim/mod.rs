@@ -33,3 +33,5 @@ mod network;
 mod process;
 mod rng;
 mod scheduler;
+
+pub(crate) use rng::Rng;

@@ -1,6 +1,7 @@
 //! Tests of book and claim.
 
 use sluicegate_core::plan::Handle;
+use sluicegate_core::rule::Rule;
 use sluicegate_core::store::{Claim, Error};
 use sluicegate_core::{Decision, Id, Span, Store};
 
@@ -303,4 +304,90 @@ pub fn a_booking_does_not_reach_into_the_next_calendar_day<S: StoreSubject>() {
     bench.at_ms(midnight - 900_000);
     assert!(bench.acquire(&ask(2)).is_allowed(), "today is still unused");
     assert!(!bench.acquire(&ask(3)).is_allowed());
+}
+
+pub fn paced_work_is_admitted_ahead_of_its_start<S: StoreSubject>() {
+    let mut bench = StoreBench::<S>::of(&["1/10s"]);
+    let start = |decision| match decision {
+        Decision::Allow(allow) => Ok(millis(allow.start)),
+        Decision::Deny(deny) => Err(millis(deny.start)),
+        other => panic!("{other:?}"),
+    };
+    bench.at_ms(0);
+    assert_eq!(start(bench.acquire(&ask(1).paced(50, 200))), Ok(0));
+    // The first may be used until 200 ms, and leaves its window at 10,200 ms.
+    bench.at_ms(10_149);
+    assert_eq!(start(bench.acquire(&ask(2).paced(50, 200))), Err(10_200));
+    bench.at_ms(10_150);
+    assert_eq!(start(bench.acquire(&ask(2).paced(50, 200))), Ok(10_200));
+    assert_eq!(
+        start(bench.acquire(&ask(2).paced(50, 200))),
+        Ok(10_200),
+        "the same admission again"
+    );
+    assert_eq!(start(bench.acquire(&ask(3).paced(50, 200))), Err(20_400));
+    assert_eq!(bench.used(&ask(0)), [2]);
+    // Work that was admitted ahead and did not start is given back.
+    let cancelled = bench.with(&ask(2), async |s, plan| s.cancel(&plan.handle()).await);
+    assert!(cancelled.is_ok());
+    assert_eq!(start(bench.acquire(&ask(3).paced(50, 200))), Ok(10_200));
+}
+
+pub fn a_booking_can_be_claimed_ahead_of_its_start<S: StoreSubject>() {
+    let mut bench = StoreBench::<S>::of(&["1/10s"]);
+    let paced = |id| ask(id).paced(50, 200);
+    bench.at_ms(0);
+    assert_eq!(bench.book(&paced(1)), Ok(50), "there is time for its claim");
+    assert_eq!(bench.book(&paced(2)), Ok(10_250));
+    let Ok(Claim::Go { allow, good_until }) = bench.claim(&paced(1), ME) else {
+        panic!("its start is a lead away");
+    };
+    assert_eq!((millis(allow.at), millis(allow.start), millis(good_until)), (0, 50, 250));
+    bench.at_ms(10_199);
+    let early = bench.claim(&paced(2), ME);
+    assert!(
+        matches!(early, Ok(Claim::Early { start, .. }) if millis(start) == 10_250),
+        "{early:?}"
+    );
+    bench.at_ms(10_200);
+    assert!(bench.goes(&paced(2), ME));
+    assert!(bench.goes(&paced(2), ME), "its answer may have been lost");
+    assert_eq!(bench.rebooked(&paced(2), OTHER), 20_450, "the first has it, although it waits");
+}
+
+pub fn an_early_claim_can_be_taken_back_by_its_claimant<S: StoreSubject>() {
+    let mut bench = StoreBench::<S>::of(&["1/10s"]);
+    let paced = |id| ask(id).paced(50, 20);
+    bench.at_ms(0);
+    assert_eq!(bench.book(&paced(1)), Ok(50));
+    assert!(bench.goes(&paced(1), ME));
+    let cancelled = bench
+        .with(&paced(1), async |store, plan| store.cancel(&plan.handle().claimed_by(ME)).await);
+    assert!(cancelled.is_ok());
+    assert_eq!(bench.book(&paced(2)), Ok(50), "its turn is free again");
+}
+
+pub fn an_early_claim_needs_a_gate_that_is_open_at_the_start<S: StoreSubject>() {
+    let mut bench = gated::<S>("1/10s");
+    let paced = |id| ask(id).paced(500, 20);
+    bench.at_ms(0);
+    assert_eq!(bench.book(&paced(1)), Ok(500));
+    bench.close(&ask(0), 400);
+    assert!(bench.goes(&paced(1), ME), "open again at the start");
+    bench.at_ms(10_100);
+    assert_eq!(bench.book(&paced(2)), Ok(10_600));
+    bench.close(&ask(0), 600);
+    assert_eq!(bench.rebooked(&paced(2), ME), 10_700, "closed at the start");
+    bench.close(&ask(0), 5_000);
+    let Decision::Deny(deny) = bench.acquire(&paced(3)) else { panic!("it is closed") };
+    assert!(millis(deny.start) >= 15_100);
+}
+
+pub fn a_rule_that_spreads_costs_one_start_whatever_the_slack<S: StoreSubject>() {
+    let spread = Rule { spreads: true, ..rule("SPREAD", &["100/s burst 2"]) };
+    let mut bench = StoreBench::<S>::new([rule("LIMIT", &["6000/min"]), spread]);
+    bench.at_ms(0);
+    let starts: Vec<_> = (1..=5).map(|id| bench.book(&ask(id)).expect("booked")).collect();
+    // The slack is 600 ms. A limit of the same shape would start the third at 610 ms.
+    assert_eq!(starts, [0, 0, 10, 20, 30]);
 }

@@ -18,7 +18,7 @@ mod script;
 use std::sync::Arc;
 
 use sluicegate_core::price::{PriceBook, UnknownModels};
-use sluicegate_core::query::{Cost, Query, RequestId};
+use sluicegate_core::query::{Cost, Pacing, Query, RequestId};
 use sluicegate_core::rule::{Group, Rule};
 use sluicegate_core::ruleset::{Ruleset, Settings};
 use sluicegate_core::{Decision, Id, Limit, Plan, Span, Store, Timestamp};
@@ -64,12 +64,13 @@ pub(crate) struct TestRequest {
     who: Vec<(&'static str, &'static str)>,
     cost: Cost,
     hold: Option<Span>,
+    pacing: Option<Pacing>,
 }
 
 /// Returns a request under an id that the service made.
 pub(crate) fn ask(id: u128) -> TestRequest {
     let id = RequestId::ours(Id::from_bits(id));
-    TestRequest { id, who: vec![("user", "ann")], cost: Cost::default(), hold: None }
+    TestRequest { id, who: vec![("user", "ann")], cost: Cost::default(), hold: None, pacing: None }
 }
 
 impl TestRequest {
@@ -105,6 +106,13 @@ impl TestRequest {
         self
     }
 
+    /// Paces the request, with a lead and a slack in milliseconds.
+    pub(crate) fn paced(mut self, lead: u64, slack: u64) -> Self {
+        let (lead, slack) = (Span::from_millis(lead), Span::from_millis(slack));
+        self.pacing = Some(Pacing { lead, slack });
+        self
+    }
+
     fn query(&self) -> Query<'static> {
         let mut query = Query::new(self.id);
         for (name, value) in &self.who {
@@ -112,6 +120,7 @@ impl TestRequest {
         }
         query.cost = self.cost;
         query.hold = self.hold;
+        query.pacing = self.pacing;
         query
     }
 }
@@ -256,6 +265,11 @@ macro_rules! store_suite {
             a_cancelled_booking_makes_room
             a_booking_takes_its_lease_when_it_is_claimed
             a_bucket_can_be_booked
+            paced_work_is_admitted_ahead_of_its_start
+            a_booking_can_be_claimed_ahead_of_its_start
+            an_early_claim_can_be_taken_back_by_its_claimant
+            an_early_claim_needs_a_gate_that_is_open_at_the_start
+            a_rule_that_spreads_costs_one_start_whatever_the_slack
             a_booking_does_not_reach_into_the_next_calendar_day
         }
         $crate::store_suite! { @ $subject, budget:

@@ -4,7 +4,7 @@ use crate::model::Model;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
 use sluicegate_core::plan::Handle;
-use sluicegate_core::query::{Cost, RequestId};
+use sluicegate_core::query::{Cost, Pacing, RequestId};
 use sluicegate_core::rule::{Mode, OnExpiry, Rule};
 use sluicegate_core::{Id, Money, Plan, Ruleset, Span, Store, Timestamp};
 
@@ -31,11 +31,22 @@ fn every_kind() -> Ruleset {
         by("slots", lease(rule("SLOTS", &["2 concurrent"]))),
         by("shadow", shadow(rule("SHADOW", &["1/10s", "50 tokens/10s"]))),
         by("gate", rule("GATE", &["4/10s"]).gated()),
+        by("spread", Rule { spreads: true, ..rule("SPREAD", &["3/s burst 1"]) }),
     ])
 }
 
-const DIMENSIONS: [&str; 9] =
-    ["log", "bucket", "tokens", "refund", "optimistic", "money", "slots", "shadow", "gate"];
+const DIMENSIONS: [&str; 10] = [
+    "log",
+    "bucket",
+    "tokens",
+    "refund",
+    "optimistic",
+    "money",
+    "slots",
+    "shadow",
+    "gate",
+    "spread",
+];
 
 /// An operation on the work with a small number as its id.
 #[derive(Clone, Debug)]
@@ -76,11 +87,19 @@ fn asks() -> impl Strategy<Value = TestRequest> {
     );
     let keep = prop_oneof![Just(None), (1..90u64).prop_map(|s| Some(Span::from_secs(s)))];
     let hold = prop_oneof![Just(None), (1..30u64).prop_map(|s| Some(Span::from_secs(s)))];
-    (who, cost(), keep, hold).prop_map(|(who, cost, keep, hold)| TestRequest {
+    let pacing = prop_oneof![
+        3 => Just(None),
+        1 => (0..3_000u64, 0..500u64).prop_map(|(lead, slack)| {
+            let (lead, slack) = (Span::from_millis(lead), Span::from_millis(slack));
+            Some(Pacing { lead, slack })
+        }),
+    ];
+    (who, cost(), keep, hold, pacing).prop_map(|(who, cost, keep, hold, pacing)| TestRequest {
         id: RequestId { id: Id::from_bits(0), keep },
         who: DIMENSIONS.into_iter().zip(who).filter_map(|(d, v)| Some((d, v?))).collect(),
         cost,
         hold,
+        pacing,
     })
 }
 

@@ -6,6 +6,8 @@ crate::protocol! {
         "booked",
         "early",
         "go",
+        "go ahead of the start",
+        "closed",
         "go came too late",
         "rebooked",
         "spent",
@@ -24,6 +26,9 @@ crate::protocol! {
     a_rebooking_that_removes_what_was_used_is_found: RebookingRemovesUsed breaks "B1";
     a_cancel_that_gives_back_what_was_used_is_found: CancelGivesBackUsed breaks "B1";
     a_go_that_is_used_long_after_is_found: StaleGo breaks "B1";
+    a_holder_that_goes_before_its_start_is_found: GoesBeforeStart breaks "B1";
+    a_start_that_is_counted_from_the_question_is_found: StartCountedFromSent breaks "B1";
+    an_early_claim_that_ignores_a_gate_is_found: EarlyClaimIgnoresGate breaks "B5";
     a_bucket_that_gives_back_beside_later_bookings_is_found: BucketForgetsLater breaks "B1";
     a_bucket_that_gives_back_twice_is_found: BucketForgetsGivenBack breaks "B1";
     a_holder_that_waits_by_its_own_clock_is_found: OwnClock breaks "liveness";

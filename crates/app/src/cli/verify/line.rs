@@ -72,7 +72,8 @@ pub(super) struct Decision {
     pub(super) earliest: Timestamp,
     /// Time at which the work may start: `at`, or the start of the booking.
     pub(super) start: Timestamp,
-    /// Latest time at which the work may start: later than `start` only for a booking.
+    /// Latest time at which the work may start: later than `start` only for a booking and for paced
+    /// work.
     pub(super) latest: Timestamp,
     /// Expiry of a reservation or booking.
     pub(super) until: Option<Timestamp>,
@@ -205,6 +206,8 @@ struct Fields<'l> {
     start: Option<Cow<'l, str>>,
     #[serde(borrow)]
     until: Option<Cow<'l, str>>,
+    #[serde(borrow, default)]
+    latest: Option<Cow<'l, str>>,
     #[serde(default)]
     latency_ms: f64,
     claimant: Option<String>,
@@ -296,6 +299,7 @@ impl Fields<'_> {
     fn decision(&mut self, at: Timestamp) -> Result<Decision, String> {
         let start = self.start.as_deref().map(|start| instant("start", start)).transpose()?;
         let until = self.until.as_deref().map(|until| instant("until", until)).transpose()?;
+        let latest = self.latest.as_deref().map(|latest| instant("latest", latest)).transpose()?;
         let allowed = self.allowed == Some(true);
         let by = self.by()?;
         if allowed && by != Decider::None {
@@ -320,9 +324,10 @@ impl Fields<'_> {
             at,
             earliest: at - self.latency(),
             start,
-            latest: until.filter(|_| booked).map_or(start, |until| until.max(start)),
+            latest: latest.or(until.filter(|_| booked)).map_or(start, |latest| latest.max(start)),
             until,
-            firm: until.is_none() && !booked,
+            // Paced work that misses its start is given back.
+            firm: until.is_none() && latest.is_none() && !booked,
             claimant: self.claimant.take(),
             charges,
             unanswered: self.outage.is_some(),

@@ -150,8 +150,12 @@ pub(super) fn spread(
     burst: u64,
     outage: Option<OutagePolicy>,
 ) -> Option<Group> {
-    let exact = provider.limits.iter().filter(|limit| matches!(limit, Limit::Exact(_)));
-    let spread = exact.filter_map(|limit| {
+    let exact = || provider.limits.iter().filter(|limit| matches!(limit, Limit::Exact(_)));
+    // The shortest window of each unit: the others are spread with it.
+    let is_shortest = |limit: &&Limit| {
+        exact().all(|other| other.unit() != limit.unit() || other.window() >= limit.window())
+    };
+    let spread = exact().filter(is_shortest).filter_map(|limit| {
         let each = match limit.unit() {
             Unit::Requests => 1,
             // Limits on money have windows of days rather than minutes.
@@ -175,5 +179,7 @@ pub(super) fn spread(
         outage,
         gated: false,
     };
-    Some(tier.group())
+    let mut group = tier.group();
+    group.rules.iter_mut().for_each(|rule| rule.spreads = true);
+    Some(group)
 }

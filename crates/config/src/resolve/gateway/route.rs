@@ -76,6 +76,12 @@ pub(super) fn route(
         };
         groups.push(Group::new(key.clone(), [own(rule.per(&[ROUTE]).gated())]));
     }
+    let wait = wait::wait(fields.get("wait"), report);
+    if let Some(limit) = wait.spread(&limits) {
+        let name = format!("{key}/spread");
+        let rule = Rule { spreads: true, ..Rule::new(name.clone(), [limit]) };
+        groups.push(Group::new(name, [own(rule.per(&[ROUTE]))]));
+    }
     for (number, (per, limits)) in further.into_iter().enumerate() {
         let name = format!("{key}/{}", number + 1);
         let per: Vec<&str> = std::iter::once(ROUTE).chain(per.iter().map(String::as_str)).collect();
@@ -101,7 +107,7 @@ pub(super) fn route(
         ca: fields.read_some("ca", report, scalar::path),
         credentials: fields.read_some("credentials", report, credentials),
         limits,
-        wait: wait::wait(fields.get("wait"), report),
+        wait,
         connect_timeout: span("connect_timeout", 5, report),
         timeout: span("timeout", 60, report),
         idle_timeout: span("idle_timeout", 60, report),

@@ -11,14 +11,16 @@ use crate::report::Report;
 
 /// Reads the option `wait` of a route.
 pub(super) fn wait(item: Option<Item<'_>>, report: &mut Report) -> WaitOptions {
-    let mut wait = WaitOptions { max: Span::from_secs(60), depth: 1_000, fair: None };
-    let known = ["max", "depth", "order", "by", "weights", "priorities"];
+    let mut wait = WaitOptions { max: Span::from_secs(60), depth: 1_000, burst: None, fair: None };
+    let known = ["max", "depth", "burst", "order", "by", "weights", "priorities"];
     let Some(fields) = item.and_then(|item| Fields::open(item, &known, report)) else {
         return wait;
     };
     let depth = |item: &Item<'_>, report: &mut Report| scalar::count(item, report, 1..=1_000_000);
     wait.max = fields.read("max", wait.max, report, scalar::span);
     wait.depth = fields.read("depth", wait.depth, report, depth);
+    wait.burst = fields
+        .read_some("burst", report, |item, report| scalar::whole(item, report, 1..=1_000_000));
     let orders = [("fifo", false), ("fair", true)];
     let fair = fields.read("order", false, report, |i, r| scalar::word(i, r, &orders));
     if !fair {

@@ -34,6 +34,7 @@ end
 local function read_charge()
   local c = { kind = argument(), key = key() }
   c.shadow, c.refunds, c.gate = argument() == '1', argument() == '1', argument() == '1'
+  c.spreads = argument() == '1'
   c.unit, c.need, c.take, c.window = argument(), number(), number(), number()
   c.holds = c.refunds and key() or nil
   c.bookable = c.kind ~= 'slots'
@@ -59,7 +60,7 @@ end
 local function read_plan()
   local plan = {
     id = argument(), fingerprint = argument(), recorded = argument() == '1', keep = number(),
-    hold = number(), slack = number(), horizon = number(), window = number(),
+    hold = number(), slack = number(), lead = number(), horizon = number(), window = number(),
   }
   plan.record = key()
   for n = 1, number() do
@@ -137,17 +138,28 @@ local function calendars_cover(plan, at)
   return true
 end
 
--- Returns the earliest start at which every charge fits, and the charge and limit that prevent an
--- earlier one. Returns no start if the plan never fits. Repeats from each later start until no
--- charge moves it.
-local function plan_start(plan, booking)
-  local slack = booking and plan.slack or 0
-  local start, charge, limit = now, nil, nil
+-- Returns the time that is a lead later than now: now itself if the work is not paced.
+local function after_lead(plan)
+  return now + (plan.lead or 0)
+end
+
+-- Returns the time after its start at which a charge is written: the slack of work that is booked
+-- or paced, except for a rule that only spreads starts.
+local function slack_of(plan, selection, c)
+  local late = selection == 'bookable' or (selection == 'all' and plan.lead)
+  return late and not c.spreads and plan.slack or 0
+end
+
+-- Returns the earliest start, from a time on, at which every selected charge fits, and the charge
+-- and limit that prevent an earlier one. Returns no start if the plan never fits. Repeats from each
+-- later start until no charge moves it.
+local function plan_start(plan, selection, from_time)
+  local start, charge, limit = from_time, nil, nil
   repeat
     local from = start
     for n, c in ipairs(plan) do
-      if not c.shadow and (c.bookable or not booking) then
-        local at, which = earliest(c, start, slack)
+      if not c.shadow and (c.bookable or selection == 'all') then
+        local at, which = earliest(c, start, slack_of(plan, selection, c))
         if not at then
           return nil, n - 1, which
         end
@@ -167,10 +179,10 @@ local SELECTIONS = {
 }
 
 -- Returns the shadow charges that do not fit at `start`.
-local function shadowed(plan, start, slack)
+local function shadowed(plan, selection, start)
   local found = {}
   for n, c in ipairs(plan) do
-    if c.shadow and earliest(c, start, slack) ~= start then
+    if c.shadow and earliest(c, start, slack_of(plan, selection, c)) ~= start then
       found[n] = true
     end
   end
@@ -180,15 +192,15 @@ end
 -- Writes the selected charges of a plan that fits, and returns them. `base` names the entries of
 -- this admission: an id may be admitted again when its record is gone, but entry names must not
 -- repeat.
-local function write(plan, selection, start, slack, base)
-  local skipped, uses = shadowed(plan, start, slack), {}
+local function write(plan, selection, start, base)
+  local skipped, uses = shadowed(plan, selection, start), {}
   for n, c in ipairs(plan) do
     if SELECTIONS[selection](c) and not skipped[n] then
       local use = {
         kind = c.kind, key = c.key, at = now, unit = c.unit, amount = c.take, base = base,
         holds = c.holds, refunds = c.refunds and c.take > 0, kept = c.window,
       }
-      KINDS[c.kind].take(c, use, start, slack)
+      KINDS[c.kind].take(c, use, start, slack_of(plan, selection, c))
       uses[#uses + 1] = use
     end
   end

@@ -47,24 +47,41 @@ local function open_plan(plan)
   open(plan)
 end
 
--- Returns the denial of an open plan that can't start now, or nil if it can.
-local function denial(plan)
-  local start, charge, limit = plan_start(plan, false)
-  if start ~= now then
-    return deny(plan, start, charge, limit)
+-- Returns when the first missing lease is available, and which one it is.
+local function unavailable_lease(plan)
+  for n, c in ipairs(plan) do
+    if not c.bookable and not c.shadow then
+      local at, which = earliest(c, now, 0)
+      if at ~= now then
+        return at or MAX, n - 1, which
+      end
+    end
   end
 end
 
-local function acquire_recorded(plan, lapsed, attempt)
-  local uses, skipped = write(plan, 'all', now, 0, base_of(plan))
-  local record = new_record(plan, 'open', now, uses, lapsed and lapsed.told)
+-- Returns the denial of an open plan that can't start now, or within its lead; or nil and its start.
+local function denial(plan)
+  local start, charge, limit = plan_start(plan, 'all', now)
+  local is_ahead = start and start > now and start <= after_lead(plan)
+    and start <= now + plan.horizon and calendars_cover(plan, start)
+    -- A lease is taken now, so it has to be free now.
+    and not unavailable_lease(plan)
+  if start ~= now and not is_ahead then
+    return deny(plan, start, charge, limit)
+  end
+  return nil, start
+end
+
+local function acquire_recorded(plan, start, lapsed, attempt)
+  local uses, skipped = write(plan, 'all', start, base_of(plan))
+  local record = new_record(plan, 'open', start, uses, lapsed and lapsed.told)
   -- Claimants that were allowed to start stay known for as long as before.
   record.expires = lapsed and lapsed.expires
   record_attempt(record, lapsed, attempt)
   start_hold(record, plan.hold)
   touch(record)
   save_record(plan.record, record)
-  return allow(plan, now, held_until(record), false, skipped, true)
+  return allow(plan, start, held_until(record), false, skipped, true)
 end
 
 -- Time for which a retried refund is recognised.
@@ -78,7 +95,7 @@ local function acquire_once(plan)
   if call('EXISTS', plan.record) == 1 then
     return allow(plan, now)
   end
-  local uses, skipped = write(plan, 'all', now, 0, plan.id)
+  local uses, skipped = write(plan, 'all', now, plan.id)
   call('SET', plan.record, cmsgpack.pack(uses), 'PX', ONCE_KEPT_MS)
   return allow(plan, now, nil, false, skipped, true)
 end
@@ -100,29 +117,35 @@ function operations.acquire(plan)
   if unknown then
     return unknown
   end
-  local refused = denial(plan)
+  local refused, start = denial(plan)
   if refused then
     local repeated = not plan.recorded and call('EXISTS', plan.record) == 1
     return repeated and allow(plan, now) or refused
   end
-  return plan.recorded and acquire_recorded(plan, record, attempt) or acquire_once(plan)
+  return plan.recorded and acquire_recorded(plan, start, record, attempt) or acquire_once(plan)
 end
 
 function operations.peek(plan)
-  return open_plan(plan) or denial(plan)
-    or allow(plan, now, nil, false, shadowed(plan, now, 0))
+  local unknown = open_plan(plan)
+  if unknown then
+    return unknown
+  end
+  local refused, start = denial(plan)
+  return refused or allow(plan, start, nil, false, shadowed(plan, 'all', start))
 end
 
 -- Writes a booking that replaces `before`. Returns its start and the skipped charges; or nil, and
--- then the earliest start and the charge and limit that prevent an earlier one.
+-- then the earliest start and the charge and limit that prevent an earlier one. The start of paced
+-- work leaves time for its claim.
 local function write_booking(plan, before, attempt)
-  local start, charge, limit = plan_start(plan, true)
+  local from = after_lead(plan)
+  local start, charge, limit = plan_start(plan, 'bookable', from)
   local reaches = start and start <= now + plan.horizon and calendars_cover(plan, start)
-  if start ~= now and not reaches then
+  if start ~= from and not reaches then
     return nil, nil, start, charge, limit
   end
   local generation = (before and before.generation or 0) + 1
-  local uses, skipped = write(plan, 'bookable', start, plan.slack, base_of(plan, generation))
+  local uses, skipped = write(plan, 'bookable', start, base_of(plan, generation))
   local record = new_record(plan, 'booked', start, uses, before and before.told)
   record.generation, record.expires = generation, before and before.expires
   record_attempt(record, before, attempt)
@@ -156,22 +179,10 @@ function operations.book(plan)
   return allow(plan, start, start + plan.slack, false, skipped, true)
 end
 
--- Returns when the first missing lease is available, and which one it is.
-local function unavailable_lease(plan)
-  for n, c in ipairs(plan) do
-    if not c.bookable and not c.shadow then
-      local at, which = earliest(c, now, 0)
-      if at ~= now then
-        return at or MAX, n - 1, which
-      end
-    end
-  end
-end
-
--- Returns true if every gate of a plan is open.
-local function gates_are_open(plan)
+-- Returns true if every gate of a plan is open at a time.
+local function gates_are_open(plan, at)
   for _, c in ipairs(plan) do
-    if c.gate and earliest(c, now, 0) ~= now then
+    if c.gate and earliest(c, at, 0) ~= at then
       return false
     end
   end
@@ -222,18 +233,19 @@ function operations.claim(plan)
       return { 'spent' }
     end
     return go(plan, record, true)
-  elseif now < record.start then
+  elseif after_lead(plan) < record.start then
     return { 'early', now, record.start }
   elseif not calendars_cover(plan, now) then
     -- Checked before anything changes: a plan of another calendar period can't be booked again.
     return { 'skew' }
   end
-  if record.state == 'booked' and in_time and not reloaded and gates_are_open(plan) then
+  local is_open = gates_are_open(plan, math.max(now, record.start))
+  if record.state == 'booked' and in_time and not reloaded and is_open then
     local at, charge, limit = unavailable_lease(plan)
     if at then
       return deny(plan, at, charge, limit)
     end
-    local leases = write(plan, 'leases', now, 0, base_of(plan, record.generation))
+    local leases = write(plan, 'leases', now, base_of(plan, record.generation))
     record.leased = #leases > 0
     for _, use in ipairs(leases) do
       record.uses[#record.uses + 1] = use

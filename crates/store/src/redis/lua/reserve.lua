@@ -27,7 +27,7 @@ local function counts(record)
 end
 
 local function charge_again(plan, before, attempts, attempt)
-  local uses, skipped = write(plan, 'all', now, 0, base_of(plan))
+  local uses, skipped = write(plan, 'all', now, base_of(plan))
   local record = new_record(plan, 'open', now, uses)
   release_all(attempts)
   attempts[attempt] = 'holds'
@@ -62,7 +62,7 @@ function operations.reserve(plan)
       return allow(plan, record.start, held_until(record), not standing)
     end
   end
-  return open_plan(plan) or denial(plan) or charge_again(plan, record, attempts, attempt)
+  return open_plan(plan) or (denial(plan)) or charge_again(plan, record, attempts, attempt)
 end
 
 -- Rejects calls on older connections of this node, for as long as they may arrive.

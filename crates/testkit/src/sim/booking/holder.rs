@@ -10,11 +10,12 @@ const TIMEOUT_US: u64 = 20_000;
 /// Wait before it books again, if no start was inside the horizon.
 const DEFERRAL_US: u64 = 50_000;
 
-/// The kind of a request: booked ahead, or admitted now or never.
+/// The kind of a request: booked ahead, admitted now or never, or within the lead or never.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Aim {
     Booked,
     Plain,
+    Ahead,
 }
 
 pub(super) struct Holder {
@@ -38,11 +39,22 @@ enum HolderState {
     Asking(Operation),
     /// Waits for its timer and then sends this request.
     Waiting(Operation),
+    /// Waits for its start, which was decided at this time of the store and is valid until this
+    /// true time.
+    Ready {
+        decided: Timestamp,
+        good_until_us: u64,
+    },
     Ended,
 }
 
-/// A start of work: at this time of the store, or `None` for right now.
-pub(super) type StartTime = Option<Timestamp>;
+/// A start of work, with the time of the store at which it was decided.
+pub(super) enum StartTime {
+    /// It counts at the time of its decision.
+    Acquired { at: Timestamp },
+    /// It starts right now.
+    Now { decided: Timestamp },
+}
 
 impl Holder {
     pub(super) const fn new(number: usize, job: u64, aim: Aim, mistake: Option<Mistake>) -> Self {
@@ -69,6 +81,7 @@ impl Holder {
             match self.aim {
                 Aim::Booked => Operation::Book,
                 Aim::Plain => Operation::Acquire,
+                Aim::Ahead => Operation::AcquireAhead,
             },
         );
     }
@@ -87,6 +100,12 @@ impl Holder {
                 self.ask(sim, Operation::Cancel)
             }
             HolderState::Waiting(operation) => self.ask(sim, operation),
+            HolderState::Ready { decided, good_until_us } => {
+                if sim.now_us() <= good_until_us || self.mistake == Some(Mistake::StaleGo) {
+                    return self.go(StartTime::Now { decided });
+                }
+                self.too_late(sim);
+            }
             HolderState::Ended => {}
         }
         None
@@ -102,15 +121,29 @@ impl Holder {
             return None;
         }
         match answer {
-            Reply::Allow { at } => return self.go(Some(at)),
-            Reply::Go { good_for } => {
-                let took_us = sim.now_us() - ask.sent_us;
-                if took_us <= good_for.as_micros() || self.mistake == Some(Mistake::StaleGo) {
-                    return self.go(None);
+            Reply::Allow { at } => return self.go(StartTime::Acquired { at }),
+            Reply::Go { at: decided, opens_in, good_for } => {
+                let good_until_us = ask.sent_us + good_for.as_micros();
+                let received_us = sim.now_us();
+                let opens_us = match self.mistake {
+                    Some(Mistake::GoesBeforeStart) => received_us,
+                    Some(Mistake::StartCountedFromSent) => {
+                        received_us.max(ask.sent_us + opens_in.as_micros())
+                    }
+                    _ => received_us + opens_in.as_micros(),
+                };
+                if opens_us > good_until_us && self.mistake != Some(Mistake::StaleGo) {
+                    self.too_late(sim);
+                } else if opens_us == received_us {
+                    return self.go(StartTime::Now { decided });
+                } else {
+                    self.exchange += 1;
+                    self.state = HolderState::Ready { decided, good_until_us };
+                    let (holder, exchange) = (self.number, self.exchange);
+                    sim.after(opens_us - received_us, Event::Due { holder, exchange });
                 }
-                sim.count("go came too late");
-                self.claim_as_another(sim);
             }
+            Reply::Spent if self.aim == Aim::Ahead => self.ask(sim, Operation::Cancel),
             Reply::Spent => self.claim_as_another(sim),
             Reply::Booked { wait } | Reply::Early { wait } | Reply::Rebooked { wait } => {
                 // Its slow clock shows the start this much later.
@@ -120,7 +153,7 @@ impl Holder {
                 };
                 self.wait(sim, wait.as_micros() + behind_us, Operation::Claim);
             }
-            Reply::Deny if self.aim == Aim::Plain => self.state = HolderState::Ended,
+            Reply::Deny if self.aim != Aim::Booked => self.state = HolderState::Ended,
             Reply::Deny => self.wait(sim, DEFERRAL_US, Operation::Book),
             Reply::Claimed => self.ask(sim, Operation::Claim),
             Reply::Unknown => self.ask(sim, Operation::Book),
@@ -129,9 +162,18 @@ impl Holder {
         None
     }
 
-    fn go(&mut self, at: StartTime) -> Option<StartTime> {
+    fn go(&mut self, start: StartTime) -> Option<StartTime> {
         self.state = HolderState::Ended;
-        Some(at)
+        Some(start)
+    }
+
+    /// The start was missed: books again, or gives up work that was acquired ahead.
+    fn too_late(&mut self, sim: &mut Sim) {
+        sim.count("go came too late");
+        match self.aim {
+            Aim::Ahead => self.ask(sim, Operation::Cancel),
+            _ => self.claim_as_another(sim),
+        }
     }
 
     /// Uses a new claimant id. A message with the old one may still be in flight, and the store

@@ -2,21 +2,23 @@
 //!
 //! One store keeps a counter, a log or a bucket. Jobs come from a queue that delivers at least
 //! once: a **holder** is one delivery of a job to one worker. It books, waits until the start,
-//! claims, and starts the work. It may be suspended or killed at any point, and the queue may
+//! claims a little ahead of it, and starts the work in the interval that the answer leaves. It may be suspended or killed at any point, and the queue may
 //! deliver the job to another holder while the first still runs. Other work acquires from the same
-//! counter without booking.
+//! counter without booking, now or a little ahead. A gate may close at any time.
 //!
 //! # Messages
 //!
 //! | message | carries | means |
 //! |---|---|---|
 //! | `Acquire` | id | asks to start now |
+//! | `AcquireAhead` | id, claimant | asks to start within the lead |
+//! | `Close` | until | nothing may start before that time |
 //! | `Book` | id | reserves the first time that fits |
 //! | `Claim` | id, claimant | asks to start booked work |
 //! | `Cancel` | id, claimant | the work is not wanted any more; this claimant has not started it |
 //! | `Allow` | at | charged at that time |
 //! | `Booked`, `Early`, `Rebooked` | wait | claim this long after the reply was made |
-//! | `Go` | good for | start, if no more than this time has passed since the claim was *sent* |
+//! | `Go` | opens in, good for | start when the first time has passed since the reply was *received*, if no more than the second has passed since the claim was *sent* |
 //! | `Spent` | | this claimant received `Go` before: if it did not start, it has to claim under a new claimant id |
 //! | `Deny` | | no start fits now, or inside the horizon: nothing is written |
 //! | `Claimed` | | the id was claimed before and can't be booked: claim it |
@@ -31,9 +33,9 @@
 //! | | none | unbooked | booked | open | cancelled |
 //! |---|---|---|---|---|---|
 //! | `Book` | book → booked, or `Deny` | same as none | replay | `Claimed` | `Gone` |
-//! | `Claim`, before the start | `Unknown` | `Unknown` | `Early` | | `Gone` |
-//! | `Claim`, in [start, start + slack] | `Unknown` | `Unknown` | → open, `Go` | by its claimant: `Go` again | `Gone` |
-//! | `Claim`, later | `Unknown` | `Unknown` | refund, rebook | by its claimant: `Spent` | `Gone` |
+//! | `Claim`, more than the lead before the start | `Unknown` | `Unknown` | `Early` | | `Gone` |
+//! | `Claim`, in [start − lead, start + slack], and the gate is open at the start | `Unknown` | `Unknown` | → open, `Go` | by its claimant: `Go` again | `Gone` |
+//! | `Claim`, later, or the gate is closed | `Unknown` | `Unknown` | refund, rebook | by its claimant: `Spent` | `Gone` |
 //! | `Claim`, by a claimant that received `Go` before | `Unknown` | `Spent` | `Spent` | `Spent` | `Gone` |
 //! | `Claim`, open for another | | | | leave it charged, rebook | |
 //! | `Cancel` | → cancelled | → cancelled | refund → cancelled | by its claimant: refund; → cancelled | replay |
@@ -48,13 +50,14 @@
 //! |---|---|---|
 //! | requesting | timeout | send the same request again |
 //! | waiting | the wait is over | `Claim`, or `Cancel` if the work is no longer wanted |
-//! | claiming | `Go`, still valid | start the work |
+//! | claiming | `Go` | wait until it opens, and start the work if it is still valid |
 //! | claiming | `Go` that came too late, or `Spent` | `Claim` under a new claimant id |
 //! | any | `Gone` | end |
 //!
 //! The work starts in [start, start + slack] by the clock of the store, although the holder does
-//! not know that clock: the claim was sent before the store decided, so "good for, from when it was
-//! sent" ends no later than the booking.
+//! not know that clock: the reply was received after the store decided, so "opens in, from when it
+//! was received" is no earlier than the start; the claim was sent before the store decided, so "good
+//! for, from when it was sent" ends no later than the booking.
 //!
 //! # Invariants
 //!
@@ -64,6 +67,7 @@
 //! | B2 | every holder that does not die comes to its end, and so does the run (`liveness`) |
 //! | B3 | every charge belongs to work that has started, may have started or will start |
 //! | B4 | one window plus the slack after the last booked start, the counter is free |
+//! | B5 | no work that is decided after a gate has closed starts before it opens, and any other starts at most lead + slack after the gate has closed |
 
 mod check;
 mod holder;
@@ -77,7 +81,7 @@ use super::explore::{Run, Tracing};
 use super::process::{FaultRates, ProcessState};
 use super::scheduler::Scheduler;
 use check::Check;
-use holder::{Aim, Holder};
+use holder::{Aim, Holder, StartTime};
 use store::Store;
 
 const DELAY_MAX: Span = Span::from_millis(120);
@@ -109,6 +113,12 @@ pub enum Mistake {
     CancelWithoutTombstone,
     /// A holder starts its work however old its `Go` is.
     StaleGo,
+    /// A holder starts its work at once, although its booking starts later.
+    GoesBeforeStart,
+    /// A holder counts the time until the start from the moment it sent the claim.
+    StartCountedFromSent,
+    /// An early claim receives `Go` although the gate is closed at its start.
+    EarlyClaimIgnoresGate,
     /// A holder waits for the start by its own clock.
     OwnClock,
     /// A repeated booking is written again.
@@ -139,6 +149,8 @@ enum Event {
     Reply { ask: Request, answer: Reply },
     /// The timer of a holder is due.
     Due { holder: usize, exchange: u64 },
+    /// The upstream asks for a pause of this length.
+    Close { wait_us: u64 },
 }
 
 /// A request, with the fields to match its reply.
@@ -155,6 +167,7 @@ struct Request {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operation {
     Acquire,
+    AcquireAhead,
     Book,
     Claim,
     Cancel,
@@ -166,7 +179,7 @@ enum Reply {
     Booked { wait: Span },
     Early { wait: Span },
     Rebooked { wait: Span },
-    Go { good_for: Span },
+    Go { at: Timestamp, opens_in: Span, good_for: Span },
     Spent,
     Deny,
     Claimed,
@@ -181,6 +194,7 @@ struct Simulation {
     store: Store,
     holders: Vec<Holder>,
     check: Check,
+    lead: Span,
     mistake: Option<Mistake>,
 }
 
@@ -200,7 +214,8 @@ impl Simulation {
             }
         };
         let horizon = Span::from_millis(rng.between(300, 2_000));
-        let store = Store::new(counter, rng.between(0, 8_000), horizon, mistake);
+        let lead = Span::from_millis(rng.between(0, 30));
+        let store = Store::new(counter, rng.between(0, 8_000), (horizon, lead), mistake);
         for _ in 0..sim.rng.between(3, 8) {
             let job = sim.fresh();
             let delay_us = sim.rng.between(0, 300_000);
@@ -214,11 +229,17 @@ impl Simulation {
         for _ in 0..sim.rng.between(3, 12) {
             let job = sim.fresh();
             let delay_us = sim.rng.between(0, 800_000);
-            sim.after(delay_us, Event::Deliver { job, aim: Aim::Plain });
+            let aim = if sim.rng.chance(500) { Aim::Plain } else { Aim::Ahead };
+            sim.after(delay_us, Event::Deliver { job, aim });
         }
-        sim.note(|| format!("{}, horizon {horizon}", store.counter));
+        for _ in 0..sim.rng.between(0, 2) {
+            let delay_us = sim.rng.between(0, 800_000);
+            let wait_us = sim.rng.between(1_000, 200_000);
+            sim.after(delay_us, Event::Close { wait_us });
+        }
+        sim.note(|| format!("{}, horizon {horizon}, lead {lead}", store.counter));
         let (holders, check) = (Vec::new(), Check::default());
-        Self { sim, faults, store, holders, check, mistake }
+        Self { sim, faults, store, holders, check, lead, mistake }
     }
 
     fn play(&mut self) {
@@ -230,6 +251,14 @@ impl Simulation {
                     self.holders.push(holder);
                 }
                 Event::Request(ask) => self.store(ask),
+                Event::Close { wait_us } => {
+                    let now = self.sim.clock(self.store.ahead_us);
+                    let until = now + Span::from_micros(wait_us);
+                    self.sim.count("closed");
+                    self.sim.note(|| format!("store: closed until {until}"));
+                    self.store.close(until);
+                    self.check.closes(now, until);
+                }
                 Event::Reply { ask: Request { holder, .. }, .. } | Event::Due { holder, .. } => {
                     self.holder(holder, event);
                 }
@@ -241,6 +270,7 @@ impl Simulation {
         let now = self.sim.clock(self.store.ahead_us);
         let answer = match ask.operation {
             Operation::Acquire => self.store.acquire(now, ask.id),
+            Operation::AcquireAhead => self.store.acquire_ahead(now, ask.id, ask.claimant),
             Operation::Book => self.store.book(now, ask.id),
             Operation::Claim => self.store.claim(now, ask.id, ask.claimant),
             Operation::Cancel => self.store.cancel(now, ask.id, ask.claimant),
@@ -254,6 +284,7 @@ impl Simulation {
             Reply::Booked { .. } => "booked",
             Reply::Early { .. } => "early",
             Reply::Rebooked { .. } => "rebooked",
+            Reply::Go { opens_in, .. } if opens_in > Span::ZERO => "go ahead of the start",
             Reply::Go { .. } => "go",
             Reply::Spent => "spent",
             Reply::Deny => "denied",
@@ -295,11 +326,16 @@ impl Simulation {
             _ => None,
         };
         let Some(went) = went else { return };
-        let at = went.unwrap_or_else(|| sim.clock(self.store.ahead_us));
+        let now = sim.clock(self.store.ahead_us);
+        let (decided, at) = match went {
+            StartTime::Acquired { at } => (at, at),
+            StartTime::Now { decided } => (decided, now),
+        };
         let job = holder.job;
         sim.note(|| format!("holder {number} goes with {job}"));
         let finding = self.check.goes(at, &self.store.counter);
         sim.report(finding);
+        sim.report(self.check.is_open(decided, at, self.lead + SLACK));
     }
 
     /// Checks B2, B3 and B4 after every message has arrived.

@@ -13,6 +13,10 @@ pub(super) struct Store {
     pub(super) ahead_us: u64,
     pub(super) counter: Counter,
     horizon: Span,
+    /// Time before its start at which a booking may be claimed.
+    lead: Span,
+    /// Time until which the gate is closed.
+    closed_until: Timestamp,
     records: BTreeMap<u64, Record>,
     written: u64,
     given_back: u64,
@@ -54,11 +58,27 @@ impl Store {
     pub(super) const fn new(
         counter: Counter,
         ahead_us: u64,
-        horizon: Span,
+        (horizon, lead): (Span, Span),
         mistake: Option<Mistake>,
     ) -> Self {
         let records = BTreeMap::new();
-        Self { ahead_us, counter, horizon, records, written: 0, given_back: 0, mistake }
+        let (closed_until, written, given_back) = (Timestamp::ZERO, 0, 0);
+        Self {
+            ahead_us,
+            counter,
+            horizon,
+            lead,
+            closed_until,
+            records,
+            written,
+            given_back,
+            mistake,
+        }
+    }
+
+    /// Closes the gate: nothing that is decided from now on starts before `until`.
+    pub(super) fn close(&mut self, until: Timestamp) {
+        self.closed_until = self.closed_until.max(until);
     }
 
     /// Acquires: a booking that is accepted only if it starts now.
@@ -71,12 +91,32 @@ impl Store {
             Some(Mistake::AcquireIgnoresBookings) => self.counter.earliest_without_bookings(now),
             _ => self.counter.earliest(now),
         };
-        if start > now {
+        if start > now || now < self.closed_until {
             return Reply::Deny;
         }
         self.take(now);
         self.set(id, RecordState::Acquired { at: now });
         Reply::Allow { at: now }
+    }
+
+    /// Acquires ahead: a booking that is accepted only if it starts within the lead, and is claimed
+    /// at once.
+    pub(super) fn acquire_ahead(&mut self, now: Timestamp, id: u64, claimant: u64) -> Reply {
+        match self.records.get(&id).map(|record| record.state).unwrap_or_default() {
+            RecordState::Unbooked => {
+                let start = self.counter.earliest(now.max(self.closed_until));
+                if start > now + self.lead {
+                    return Reply::Deny;
+                }
+                let booking = self.charge(start);
+                self.go(now, id, claimant, booking)
+            }
+            RecordState::Open { booking, .. } if self.is_good(booking, now) => {
+                self.go(now, id, claimant, booking)
+            }
+            RecordState::Cancelled => Reply::Gone,
+            _ => Reply::Spent,
+        }
     }
 
     pub(super) fn book(&mut self, now: Timestamp, id: u64) -> Reply {
@@ -107,10 +147,12 @@ impl Store {
             {
                 Reply::Spent
             }
-            RecordState::Booked(booking) if now < booking.start => {
+            RecordState::Booked(booking) if now + self.lead < booking.start => {
                 Reply::Early { wait: booking.start.since(now) }
             }
-            RecordState::Booked(booking) if self.is_good(booking, now) => {
+            RecordState::Booked(booking)
+                if self.is_good(booking, now) && self.is_open(booking.start.max(now)) =>
+            {
                 self.go(now, id, claimant, booking)
             }
             RecordState::Booked(booking) => {
@@ -154,6 +196,10 @@ impl Store {
         Reply::Cancelled
     }
 
+    fn is_open(&self, at: Timestamp) -> bool {
+        at >= self.closed_until || self.mistake == Some(Mistake::EarlyClaimIgnoresGate)
+    }
+
     fn is_good(&self, booking: Booking, now: Timestamp) -> bool {
         now <= booking.start + SLACK || self.mistake == Some(Mistake::LateClaimGoes)
     }
@@ -168,7 +214,7 @@ impl Store {
             Some(Mistake::LateClaimGoes) => SLACK,
             _ => (booking.start + SLACK).since(now),
         };
-        Reply::Go { good_for }
+        Reply::Go { at: now, opens_in: booking.start.since(now), good_for }
     }
 
     fn rebook(&mut self, now: Timestamp, id: u64) -> Reply {
@@ -181,16 +227,22 @@ impl Store {
 
     /// Books, and charges at the latest time at which the booking may be used.
     fn book_anew(&mut self, now: Timestamp, id: u64) -> Option<Timestamp> {
-        let start = self.counter.earliest(now);
+        // There is time left for its claim.
+        let start = self.counter.earliest((now + self.lead).max(self.closed_until));
         if start > now + self.horizon {
             return None;
         }
+        let booking = self.charge(start);
+        self.set(id, RecordState::Booked(booking));
+        Some(start)
+    }
+
+    fn charge(&mut self, start: Timestamp) -> Booking {
         let mark = self.take(match self.mistake {
             Some(Mistake::WrittenAtStart) => start,
             _ => start + SLACK,
         });
-        self.set(id, RecordState::Booked(Booking { start, mark }));
-        Some(start)
+        Booking { start, mark }
     }
 
     fn take(&mut self, at: Timestamp) -> ChargeMark {
@@ -212,10 +264,10 @@ impl Store {
         self.records.entry(id).or_default().state = state;
     }
 
-    /// Returns the latest start that is still booked; without an owner if its holder has died.
+    /// Returns the latest start that is booked or claimed; without an owner if its holder has died.
     pub(super) fn last_start(&self) -> Option<Timestamp> {
         let booked = self.records.values().filter_map(|record| match record.state {
-            RecordState::Booked(booking) => Some(booking.start),
+            RecordState::Booked(booking) | RecordState::Open { booking, .. } => Some(booking.start),
             _ => None,
         });
         booked.max()

@@ -1,4 +1,5 @@
-//! The waiting requests of a route and their order. Pure: its owner says when a turn comes.
+//! [`WaitQueue`]: the waiting requests of a lane and their order. It knows no time: its owner says
+//! when a turn comes.
 //!
 //! Turns go to the highest priority first. Inside a priority they go round the flows, as many in
 //! a row as the weight of a flow says (deficit round-robin, where every request costs the same).
@@ -6,24 +7,39 @@
 //!
 //! A request that had a turn and missed it goes before all others, whatever their priority.
 //!
-//! A full room makes place for a flow that has fewer waiting than the longest one: the last of the
-//! longest has to go. So a tenant that sends without end fills the room for itself alone.
+//! A full queue makes room for a flow that has fewer requests waiting than the longest one: the
+//! last request of the longest is displaced. So a tenant that sends without end fills the queue for
+//! itself alone.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
-use crate::options::Order;
-
-/// The priority of those who missed their turn: above all that can be configured.
+/// Priority of requests that missed their turn: above all that can be configured.
 const RETURNED: u16 = 1 << 8;
 
-/// Those who wait.
+/// The order in which waiting requests are served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// First in, first out.
+    Fifo,
+    /// Fair queueing over the values of a dimension.
+    Fair {
+        /// The dimension; requests without it share one queue.
+        by: String,
+        /// Number of requests per round by dimension value; the default is 1.
+        weights: HashMap<String, u32>,
+        /// Priority by dimension value, the largest first; the default is 0.
+        priorities: HashMap<String, u8>,
+    },
+}
+
+/// Waiting requests.
 #[derive(Debug)]
-pub(crate) struct Room<T> {
+pub(crate) struct WaitQueue<T> {
     depth: usize,
     order: Order,
-    /// The highest priority first.
+    /// Requests by priority, the highest first.
     classes: BTreeMap<Reverse<u16>, Class<T>>,
     len: usize,
     next_number: u64,
@@ -31,7 +47,7 @@ pub(crate) struct Room<T> {
 
 #[derive(Debug)]
 struct Class<T> {
-    /// Whose turn it is, and who comes after.
+    /// Names of the flows in the order of their turns.
     round: VecDeque<Arc<str>>,
     flows: HashMap<Arc<str>, Flow<T>>,
 }
@@ -39,13 +55,13 @@ struct Class<T> {
 #[derive(Debug)]
 struct Flow<T> {
     weight: u32,
-    /// How many may go before the next flow has its turn.
+    /// Number of requests that may go before the next flow has its turn.
     credit: u32,
-    /// By number, so that the first is first and any can leave.
+    /// Requests by number, so that the first is first and any can leave.
     waiting: BTreeMap<u64, T>,
 }
 
-/// A place in the room.
+/// A place in the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     priority: u16,
@@ -53,28 +69,28 @@ pub(crate) struct Place {
     number: u64,
 }
 
-/// What became of somebody who wants to wait.
+/// The result of entering the queue.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Entered<T> {
-    /// It waits.
+pub(crate) enum EnterResult<T> {
+    /// The request waits.
     Waiting(Place),
-    /// It waits in the place of another, who has to go.
+    /// The request waits in the place of another one, which is displaced.
     InPlaceOf(Place, T),
-    /// There is no room.
+    /// The queue is full.
     Full(T),
 }
 
-impl<T> Room<T> {
+impl<T> WaitQueue<T> {
     pub(crate) fn new(depth: usize, order: Order) -> Self {
         Self { depth, order, classes: BTreeMap::new(), len: 0, next_number: 0 }
     }
 
-    /// Changes depth and order for those who come from now on.
+    /// Changes depth and order for requests that come from now on.
     pub(crate) fn reconfigure(&mut self, depth: usize, order: Order) {
         (self.depth, self.order) = (depth, order);
     }
 
-    /// The dimension that tells flows apart.
+    /// Returns the dimension that separates flows.
     pub(crate) fn by(&self) -> Option<&str> {
         match &self.order {
             Order::Fifo => None,
@@ -86,15 +102,15 @@ impl<T> Room<T> {
         self.len
     }
 
-    /// Who came first of all that wait.
+    /// Returns the request that came first.
     pub(crate) fn oldest(&self) -> Option<&T> {
         let flows = self.classes.values().flat_map(|class| class.flows.values());
         let first = flows.filter_map(|flow| flow.waiting.first_key_value());
         first.min_by_key(|(number, _)| **number).map(|(_, waiter)| waiter)
     }
 
-    /// Lets somebody wait, if there is room.
-    pub(crate) fn enter(&mut self, flow: &str, waiter: T) -> Entered<T> {
+    /// Adds a request, if there is queue.
+    pub(crate) fn enter(&mut self, flow: &str, waiter: T) -> EnterResult<T> {
         let flow = if self.order == Order::Fifo { "" } else { flow };
         let (priority, weight) = self.standing(flow);
         let displaced = if self.len - self.returned() < self.depth {
@@ -102,18 +118,18 @@ impl<T> Room<T> {
         } else {
             let own = self.flow(priority, flow).map_or(0, |flow| flow.waiting.len());
             match self.longest().filter(|(length, ..)| own + 1 < *length) {
-                None => return Entered::Full(waiter),
+                None => return EnterResult::Full(waiter),
                 Some((_, priority, flow)) => self.last_of(priority, &flow),
             }
         };
         let place = self.add(priority, weight, flow, waiter);
         match displaced {
-            None => Entered::Waiting(place),
-            Some(displaced) => Entered::InPlaceOf(place, displaced),
+            None => EnterResult::Waiting(place),
+            Some(displaced) => EnterResult::InPlaceOf(place, displaced),
         }
     }
 
-    /// Lets somebody wait who missed a turn, before all others. There is always room for those.
+    /// Adds a request that missed its turn, before all others. There is always room for these.
     pub(crate) fn come_back(&mut self, waiter: T) -> Place {
         self.add(RETURNED, 1, "", waiter)
     }
@@ -141,7 +157,7 @@ impl<T> Room<T> {
         Place { priority, flow: name, number }
     }
 
-    /// Somebody goes away. `None` if it was called or displaced before.
+    /// Removes a request. Returns `None` if it had its turn or was displaced before.
     pub(crate) fn leave(&mut self, place: &Place) -> Option<T> {
         let class = self.classes.get_mut(&Reverse(place.priority))?;
         let waiter = class.flows.get_mut(&place.flow)?.waiting.remove(&place.number)?;
@@ -150,7 +166,7 @@ impl<T> Room<T> {
         Some(waiter)
     }
 
-    /// Calls the next.
+    /// Removes and returns the request whose turn is next.
     pub(crate) fn next(&mut self) -> Option<T> {
         let (&Reverse(priority), class) = self.classes.first_key_value()?;
         let name = class.round.front()?.clone();
@@ -167,7 +183,7 @@ impl<T> Room<T> {
         Some(waiter)
     }
 
-    /// Sends everybody away.
+    /// Removes all requests.
     pub(crate) fn clear(&mut self) -> Vec<T> {
         let mut all = Vec::with_capacity(self.len);
         while let Some(waiter) = self.next() {
@@ -176,7 +192,7 @@ impl<T> Room<T> {
         all
     }
 
-    /// How many go before somebody who comes now.
+    /// Returns the number of requests that go before one that would come now.
     pub(crate) fn ahead_of(&self, flow: &str) -> usize {
         let flow = if self.order == Order::Fifo { "" } else { flow };
         let (priority, weight) = self.standing(flow);
@@ -186,7 +202,7 @@ impl<T> Room<T> {
                 ahead += class.flows.values().map(|flow| flow.waiting.len()).sum::<usize>();
             } else if *other == priority {
                 let own = class.flows.get(flow).map_or(0, |flow| flow.waiting.len());
-                // Whole rounds until its turn comes.
+                // Number of whole rounds until its turn comes.
                 let rounds = own / weight as usize + 1;
                 let others = class.flows.iter().filter(|(name, _)| &***name != flow);
                 let each = others.map(|(_, other)| {
@@ -198,7 +214,8 @@ impl<T> Room<T> {
         ahead
     }
 
-    /// How many missed a turn. They had a place before, and take none from others.
+    /// Returns the number of requests that missed a turn. They had a place before, and take none
+    /// from others.
     fn returned(&self) -> usize {
         self.flow(RETURNED, "").map_or(0, |flow| flow.waiting.len())
     }
@@ -217,7 +234,7 @@ impl<T> Room<T> {
         self.classes.get(&Reverse(priority))?.flows.get(flow)
     }
 
-    /// The flow with most waiting, of the lowest priority that has any.
+    /// Returns the flow with most requests waiting, of the lowest priority that has any.
     fn longest(&self) -> Option<(usize, u16, Arc<str>)> {
         let (Reverse(priority), class) = self.classes.last_key_value()?;
         let lengths = class.flows.iter().map(|(name, flow)| (flow.waiting.len(), name));
@@ -232,7 +249,7 @@ impl<T> Room<T> {
         Some(waiter)
     }
 
-    /// Flows are names that clients choose: one that has nobody waiting takes no room.
+    /// Removes a flow without requests: clients choose the names of flows, so there may be many.
     fn forget_if_empty(&mut self, priority: u16, flow: &str) {
         let Some(class) = self.classes.get_mut(&Reverse(priority)) else { return };
         if class.flows.get(flow).is_some_and(|flow| flow.waiting.is_empty()) {
@@ -257,24 +274,25 @@ mod tests {
         }
     }
 
-    /// Lets the letters of `come` in, each of the flow of its name, and tells who goes.
+    /// Adds the letters of `come`, each in the flow of its name, and returns the order in which they
+    /// go.
     fn called(order: Order, come: &str) -> String {
-        let mut room = Room::new(100, order);
+        let mut queue = WaitQueue::new(100, order);
         for letter in come.chars() {
-            assert!(matches!(room.enter(&letter.to_string(), letter), Entered::Waiting(_)));
+            assert!(matches!(queue.enter(&letter.to_string(), letter), EnterResult::Waiting(_)));
         }
-        std::iter::from_fn(|| room.next()).collect()
+        std::iter::from_fn(|| queue.next()).collect()
     }
 
     #[test]
     fn fifo_is_the_order_of_arrival() {
-        let mut room = Room::new(9, Order::Fifo);
+        let mut queue = WaitQueue::new(9, Order::Fifo);
         for letter in "abcab".chars() {
-            room.enter(&letter.to_string(), letter);
+            queue.enter(&letter.to_string(), letter);
         }
-        assert_eq!(room.oldest(), Some(&'a'));
-        assert_eq!(String::from_iter(std::iter::from_fn(|| room.next())), "abcab");
-        assert_eq!((room.len(), room.oldest()), (0, None));
+        assert_eq!(queue.oldest(), Some(&'a'));
+        assert_eq!(String::from_iter(std::iter::from_fn(|| queue.next())), "abcab");
+        assert_eq!((queue.len(), queue.oldest()), (0, None));
     }
 
     #[test]
@@ -291,59 +309,62 @@ mod tests {
 
     #[test]
     fn a_request_that_missed_its_turn_goes_before_all_others() {
-        let mut room = Room::new(2, fair(&[], &[("z", 255)]));
-        room.enter("z", 'z');
-        room.come_back('1');
-        let left = room.come_back('2');
-        room.come_back('3');
-        assert_eq!(room.leave(&left), Some('2'));
+        let mut queue = WaitQueue::new(2, fair(&[], &[("z", 255)]));
+        queue.enter("z", 'z');
+        queue.come_back('1');
+        let left = queue.come_back('2');
+        queue.come_back('3');
+        assert_eq!(queue.leave(&left), Some('2'));
         // They take nobody's place, and nobody takes theirs.
-        assert!(matches!(room.enter("a", 'a'), Entered::Waiting(_)));
-        assert_eq!(room.enter("b", 'b'), Entered::Full('b'));
-        assert_eq!(room.len(), 4);
-        assert_eq!(String::from_iter(std::iter::from_fn(|| room.next())), "13za");
+        assert!(matches!(queue.enter("a", 'a'), EnterResult::Waiting(_)));
+        assert_eq!(queue.enter("b", 'b'), EnterResult::Full('b'));
+        assert_eq!(queue.len(), 4);
+        assert_eq!(String::from_iter(std::iter::from_fn(|| queue.next())), "13za");
     }
 
     #[test]
     fn a_request_that_leaves_is_not_called() {
-        let mut room = Room::new(9, fair(&[], &[]));
-        let Entered::Waiting(first) = room.enter("a", 1) else { panic!("there is room") };
-        room.enter("a", 2);
-        room.enter("b", 3);
-        assert_eq!(room.leave(&first), Some(1));
-        assert_eq!(room.leave(&first), None);
-        assert_eq!(room.clear(), [2, 3]);
+        let mut queue = WaitQueue::new(9, fair(&[], &[]));
+        let EnterResult::Waiting(first) = queue.enter("a", 1) else { panic!("there is room") };
+        queue.enter("a", 2);
+        queue.enter("b", 3);
+        assert_eq!(queue.leave(&first), Some(1));
+        assert_eq!(queue.leave(&first), None);
+        assert_eq!(queue.clear(), [2, 3]);
     }
 
     #[test]
-    fn a_full_room_makes_place_for_a_shorter_flow() {
-        let mut room = Room::new(3, fair(&[], &[]));
+    fn a_full_queue_makes_room_for_a_shorter_flow() {
+        let mut queue = WaitQueue::new(3, fair(&[], &[]));
         for number in 1..=3 {
-            room.enter("noisy", number);
+            queue.enter("noisy", number);
         }
-        assert_eq!(room.enter("noisy", 4), Entered::Full(4));
-        let Entered::InPlaceOf(_, displaced) = room.enter("quiet", 5) else { panic!("no place") };
+        assert_eq!(queue.enter("noisy", 4), EnterResult::Full(4));
+        let EnterResult::InPlaceOf(_, displaced) = queue.enter("quiet", 5) else {
+            panic!("no place")
+        };
         assert_eq!(displaced, 3);
-        assert_eq!(room.clear(), [1, 5, 2]);
-        let mut fifo = Room::new(1, Order::Fifo);
+        assert_eq!(queue.clear(), [1, 5, 2]);
+        let mut fifo = WaitQueue::new(1, Order::Fifo);
         fifo.enter("", 1);
-        assert_eq!(fifo.enter("", 2), Entered::Full(2));
+        assert_eq!(fifo.enter("", 2), EnterResult::Full(2));
     }
 
     #[test]
-    fn how_many_go_before_is_known() {
-        let mut room = Room::new(100, fair(&[("b", 2)], &[("z", 1)]));
+    fn the_number_of_requests_before_a_new_one_is_known() {
+        let mut queue = WaitQueue::new(100, fair(&[("b", 2)], &[("z", 1)]));
         for letter in "aaaabbbbz".chars() {
-            room.enter(&letter.to_string(), letter);
+            queue.enter(&letter.to_string(), letter);
         }
         for flow in ["a", "b", "c", "z"] {
-            let expected = room.ahead_of(flow);
-            let mut copy = Room::new(100, fair(&[("b", 2)], &[("z", 1)]));
+            let expected = queue.ahead_of(flow);
+            let mut copy = WaitQueue::new(100, fair(&[("b", 2)], &[("z", 1)]));
             for letter in "aaaabbbbz".chars() {
                 copy.enter(&letter.to_string(), letter);
             }
             copy.enter(flow, '*');
-            let before = std::iter::from_fn(|| copy.next()).take_while(|who| *who != '*').count();
+            let before =
+                std::iter::from_fn(|| copy.next()).take_while(|other| *other != '*').count();
             assert!(expected >= before && expected <= before + 2, "{flow}: {expected} {before}");
         }
     }

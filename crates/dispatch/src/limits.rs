@@ -1,0 +1,159 @@
+//! [`ProviderLimits`]: the limits of one provider, and how its jobs are paced by them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use sluicegate_core::Id;
+use sluicegate_core::plan::Handle;
+use sluicegate_core::query::{Cost, Query, RequestId};
+use sluicegate_core::time::{Span, Timestamp};
+use sluicegate_pace::{PacedWork, Pacer};
+use sluicegate_service::Service;
+use sluicegate_service::answer::Answer;
+use tracing::warn;
+
+use crate::tier::Tier;
+
+/// Time for which an admission is remembered for a message that is delivered again.
+const KEEP: Span = Span::from_secs(600);
+
+/// The answer to a question for a turn.
+pub(crate) type Turn = sluicegate_pace::Turn<TierWork>;
+
+/// The limits of one provider.
+pub(crate) struct ProviderLimits {
+    pacer: Pacer,
+    dispatch: TierWork,
+    worker: TierWork,
+    booked: TierWork,
+}
+
+/// Jobs for a provider, under the limits of a tier.
+pub(crate) struct TierWork {
+    provider: String,
+    tier: Tier,
+    /// Estimated cost of a job.
+    estimate: Cost,
+    /// Part of the tightest limit that was left when it was last asked, as the bits of a number
+    /// from 0 to 1.
+    left: AtomicU64,
+}
+
+impl PacedWork for TierWork {
+    /// Handle that gives the admission back.
+    type Admission = Option<Handle>;
+    /// Name of the rule.
+    type Refusal = String;
+
+    fn query(&self, id: RequestId) -> Query<'_> {
+        self.tier.query(&self.provider, self.estimate, id)
+    }
+
+    fn admitted(&self, _: &Answer<'_, '_>, handle: Option<Handle>) -> Option<Handle> {
+        handle
+    }
+
+    fn refused(&self, answer: &Answer<'_, '_>) -> String {
+        answer.hit().map(|hit| hit.name().to_owned()).unwrap_or_default()
+    }
+
+    /// A dispatcher only forwards: the worker starts the job.
+    fn is_paced(&self) -> bool {
+        self.tier != Tier::Dispatch
+    }
+
+    fn observe(&self, answer: &Answer<'_, '_>) {
+        let left = answer.binding().map(|s| s.remaining() as f64 / s.amount().max(1) as f64);
+        self.left.store(left.fold(1.0, f64::min).to_bits(), Ordering::Relaxed);
+    }
+}
+
+impl ProviderLimits {
+    pub(crate) fn new(service: Arc<Service>, provider: String, estimate: Cost) -> Self {
+        let work = |tier| TierWork {
+            provider: provider.clone(),
+            tier,
+            estimate,
+            left: AtomicU64::new(1.0_f64.to_bits()),
+        };
+        let (dispatch, worker) = (work(Tier::Dispatch), work(Tier::Worker));
+        let booked = work(Tier::Booked);
+        Self { pacer: Pacer::new(service, provider), dispatch, worker, booked }
+    }
+
+    pub(crate) fn provider(&self) -> &str {
+        &self.booked.provider
+    }
+
+    fn of(&self, tier: Tier) -> &TierWork {
+        match tier {
+            Tier::Dispatch => &self.dispatch,
+            Tier::Worker => &self.worker,
+            Tier::Booked => &self.booked,
+        }
+    }
+
+    /// Returns the time by the clock of the limiter, which windows refer to.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.pacer.service().now()
+    }
+
+    /// Asks for a turn now. Under an `id` it is counted once, however often it is asked for;
+    /// without one each time, because the work may have run.
+    pub(crate) async fn acquire(&self, tier: Tier, id: Option<Id>) -> Turn {
+        let id = match id {
+            Some(id) => RequestId::of_caller(id, KEEP),
+            None => self.pacer.service().request_id(),
+        };
+        self.pacer.acquire(self.of(tier), id).await
+    }
+
+    /// Books the first start that suits both tiers. Where nothing can be booked, it asks for a turn
+    /// now under the limits of `unbooked`.
+    pub(crate) async fn book(&self, id: Id, unbooked: Tier) -> Turn {
+        let id = RequestId::of_caller(id, KEEP);
+        self.pacer.book(&self.booked, self.of(unbooked), id).await
+    }
+
+    /// Claims a booking shortly before the work starts.
+    pub(crate) async fn claim(&self, booking: Id) -> Turn {
+        self.pacer.claim(&self.booked, RequestId::of_caller(booking, KEEP)).await
+    }
+
+    /// Returns the time before its start at which a booking should be claimed.
+    pub(crate) fn lead(&self) -> Span {
+        self.pacer.round_trips().pacing().lead
+    }
+
+    /// Records how late work started after it was allowed to.
+    pub(crate) fn started_after(&self, late: Span) {
+        self.pacer.round_trips().started_after(late);
+    }
+
+    /// Gives back a turn that was not used.
+    pub(crate) async fn cancel(&self, handle: Option<Handle>) {
+        if let Some(handle) = handle {
+            self.pacer.cancel(&handle).await;
+        }
+    }
+
+    /// Returns the time until something could be booked, or `None` if nothing ever can. Writes
+    /// nothing.
+    pub(crate) async fn soonest(&self) -> Option<Span> {
+        self.pacer.soonest(&self.booked).await
+    }
+
+    /// Returns the part of the tightest limit that was left when it was last asked, from 0 to 1.
+    pub(crate) fn left(&self) -> f64 {
+        let of = |work: &TierWork| f64::from_bits(work.left.load(Ordering::Relaxed));
+        of(&self.dispatch).min(of(&self.booked))
+    }
+
+    /// Stops all jobs for the provider for a time, on every node.
+    pub(crate) async fn close(&self, span: Span) {
+        if let Err(error) = self.pacer.close(&self.booked, span).await {
+            let provider = self.provider();
+            warn!(provider, %error, "pause not stored: other nodes keep sending");
+        }
+    }
+}

@@ -1,0 +1,486 @@
+//! [`Lane`]: the waiting requests of one route on this replica, and the task that gets turns for
+//! them.
+//!
+//! A turn belongs to no request until it is claimed; then the queue says which request is next. When
+//! a request leaves, all others move up, and the last booking is given back.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use sluicegate_core::limit::{Limit, Unit};
+use sluicegate_core::store::GateClosure;
+use sluicegate_core::time::{Span, Timestamp};
+use sluicegate_service::ServiceError;
+use tokio::sync::{Notify, oneshot};
+use tokio::time::{sleep, timeout};
+
+use crate::pacer::{Booking, PacedWork, Pacer, Turn};
+use crate::wait_queue::{EnterResult, Order, Place, WaitQueue};
+use crate::window::StartWindow;
+
+/// Turns are booked for this time ahead, so that a replica that dies takes few of them with it.
+const AHEAD: Span = Span::from_secs(1);
+/// Bounds of the number of turns that are booked ahead. One is used while the next is booked.
+const AHEAD_MIN: usize = 2;
+const AHEAD_MAX: usize = 256;
+/// Longest time until the store is asked again: a start that is far away may come nearer.
+const FAR: Span = Span::from_millis(250);
+/// Time for which requests wait for a store that does not answer and whose outage policy admits
+/// nothing: long enough for a restart of Redis.
+const OUTAGE: Span = Span::from_secs(2);
+
+/// Settings of a lane.
+#[derive(Clone, Debug)]
+pub struct LaneOptions {
+    /// Maximum time a request waits for its turn.
+    pub max: Duration,
+    /// Maximum number of waiting requests.
+    pub depth: usize,
+    /// Order in which waiting requests are served.
+    pub order: Order,
+    /// Time from one start to the next in the long run, by the slowest limit.
+    interval: Span,
+}
+
+impl LaneOptions {
+    /// Creates the settings of a lane whose work has these limits.
+    pub fn new(limits: &[Limit], max: Duration, depth: usize, order: Order) -> Self {
+        let each = limits.iter().filter(|limit| limit.unit() == Unit::Requests).map(|limit| {
+            let amount = match limit {
+                Limit::Bucket { rate, .. } => rate.amount,
+                _ => limit.amount(),
+            };
+            limit.window().as_micros() / amount.get().max(1)
+        });
+        let interval = Span::from_micros(each.max().unwrap_or(0));
+        Self { max, depth, order, interval }
+    }
+
+    /// Returns the number of turns that are booked ahead.
+    fn ahead(&self) -> usize {
+        let turns = AHEAD.as_micros() / self.interval.as_micros().max(1);
+        usize::try_from(turns).unwrap_or(usize::MAX).clamp(AHEAD_MIN, AHEAD_MAX)
+    }
+}
+
+/// The waiting requests of one route on this replica.
+pub struct Lane<W: PacedWork> {
+    pacer: Pacer,
+    work: W,
+    state: Mutex<State<W>>,
+    /// Wakes the task when a request comes or leaves.
+    changed: Notify,
+}
+
+struct State<W: PacedWork> {
+    options: LaneOptions,
+    queue: WaitQueue<Waiter<W>>,
+    turns: BTreeMap<u64, PendingTurn>,
+    next_turn: u64,
+    /// True while the task runs.
+    runs: bool,
+}
+
+struct Waiter<W: PacedWork> {
+    since: Timestamp,
+    tell: oneshot::Sender<Told<W>>,
+}
+
+/// A turn that is being booked, waited for or claimed.
+struct PendingTurn {
+    /// Time of its start by the clock of this node, as far as it is known.
+    due: Option<Timestamp>,
+    /// Ends it; `None` once it was told to end.
+    quit: Option<oneshot::Sender<()>>,
+}
+
+/// The message to a waiting request.
+enum Told<W: PacedWork> {
+    Go(W::Admission, StartWindow),
+    /// A request of a shorter flow took the place.
+    Displaced,
+    Closed(WaitError<W::Refusal>),
+}
+
+/// The result of a pending turn.
+enum TurnResult<W: PacedWork> {
+    Go(W::Admission, StartWindow),
+    /// The turn was not needed any more.
+    Quit,
+    /// No request may go.
+    Closed(WaitError<W::Refusal>),
+}
+
+/// A turn that a request has waited for.
+#[derive(Debug)]
+pub struct Waited<A> {
+    /// The admission.
+    pub admission: A,
+    /// Interval in which the request may be sent.
+    pub window: StartWindow,
+    /// Time that the request has waited.
+    pub took: Span,
+}
+
+/// The reason why a request gets no turn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WaitError<R> {
+    /// The wait is too long, or the queue is full. There is room after this time.
+    Limited(Span),
+    /// The store does not answer, and the outage policy admits nothing.
+    StoreUnavailable,
+    /// The limits can never admit the request.
+    Refused(R),
+}
+
+impl<W> Lane<W>
+where
+    W: PacedWork<Refusal: Clone> + 'static,
+{
+    /// Creates a lane without waiting requests.
+    pub fn new(pacer: Pacer, work: W, options: LaneOptions) -> Arc<Self> {
+        let state = State {
+            queue: WaitQueue::new(options.depth, options.order.clone()),
+            options,
+            turns: BTreeMap::new(),
+            next_turn: 0,
+            runs: false,
+        };
+        Arc::new(Self { pacer, work, state: Mutex::new(state), changed: Notify::new() })
+    }
+
+    /// Changes the settings. Waiting requests keep their place.
+    pub fn reconfigure(&self, options: LaneOptions) {
+        let mut state = self.lock();
+        state.queue.reconfigure(options.depth, options.order.clone());
+        state.options = options;
+    }
+
+    /// Returns the number of waiting requests.
+    pub fn depth(&self) -> usize {
+        self.lock().queue.len()
+    }
+
+    /// Returns the time that the first of the waiting requests has waited.
+    pub fn oldest(&self) -> Span {
+        let now = self.pacer.service().now();
+        self.lock().queue.oldest().map_or(Span::ZERO, |waiter| now.since(waiter.since))
+    }
+
+    /// Returns true if a new request has to wait behind others.
+    pub fn is_busy(&self) -> bool {
+        let state = self.lock();
+        state.queue.len() > 0 || !state.turns.is_empty()
+    }
+
+    /// Returns the pacer.
+    pub const fn pacer(&self) -> &Pacer {
+        &self.pacer
+    }
+
+    /// Records that the store has not answered. Returns true if it has not for too long to wait for
+    /// it.
+    pub fn is_out(&self) -> bool {
+        self.pacer.is_out_for(OUTAGE)
+    }
+
+    /// Returns the dimension that separates flows.
+    pub fn by(&self) -> Option<String> {
+        self.lock().queue.by().map(str::to_owned)
+    }
+
+    /// Asks for a turn at once, without waiting in the queue.
+    pub async fn acquire(&self) -> Turn<W> {
+        self.pacer.acquire(&self.work, self.pacer.service().request_id()).await
+    }
+
+    /// Waits for a turn for at most `patience`. `hint` is the time after which the store would admit
+    /// the request. Dropping the future removes the request from the queue.
+    pub async fn wait(
+        self: &Arc<Self>,
+        flow: &str,
+        hint: Span,
+        patience: Duration,
+    ) -> Result<Waited<W::Admission>, WaitError<W::Refusal>> {
+        let (waiter, told) = self.waiter();
+        let since = waiter.since;
+        let place = self.enter(flow, hint, patience, waiter)?;
+        self.wait_in(place, flow, (since, told), patience).await
+    }
+
+    /// Waits for another turn in the place of one that was missed, for at most `patience`. Such a
+    /// request goes before all others.
+    pub async fn wait_again(
+        self: &Arc<Self>,
+        patience: Duration,
+    ) -> Result<Waited<W::Admission>, WaitError<W::Refusal>> {
+        let (waiter, told) = self.waiter();
+        let since = waiter.since;
+        let place = self.come_back(waiter);
+        self.wait_in(place, "", (since, told), patience).await
+    }
+
+    fn come_back(self: &Arc<Self>, waiter: Waiter<W>) -> Place {
+        let mut state = self.lock();
+        let place = state.queue.come_back(waiter);
+        self.wake(state);
+        place
+    }
+
+    fn waiter(&self) -> (Waiter<W>, oneshot::Receiver<Told<W>>) {
+        let (tell, told) = oneshot::channel();
+        (Waiter { since: self.pacer.service().now(), tell }, told)
+    }
+
+    async fn wait_in(
+        &self,
+        place: Place,
+        flow: &str,
+        (since, told): (Timestamp, oneshot::Receiver<Told<W>>),
+        patience: Duration,
+    ) -> Result<Waited<W::Admission>, WaitError<W::Refusal>> {
+        let _leaving = Leaving { lane: self, place };
+        match timeout(patience, told).await {
+            Ok(Ok(Told::Go(admission, window))) => {
+                let took = self.pacer.service().now().since(since);
+                Ok(Waited { admission, window, took })
+            }
+            Ok(Ok(Told::Closed(error))) => Err(error),
+            // Displaced, out of time, or the task is gone with its runtime.
+            Ok(Ok(Told::Displaced) | Err(_)) | Err(_) => Err(self.error(flow, since)),
+        }
+    }
+
+    /// Returns the error for a request that waited without a result.
+    fn error(&self, flow: &str, now: Timestamp) -> WaitError<W::Refusal> {
+        if self.pacer.is_unanswered() {
+            return WaitError::StoreUnavailable;
+        }
+        WaitError::Limited(self.lock().wait_of(flow, now, Span::ZERO))
+    }
+
+    /// Adds a request to the queue, unless its wait is known to be too long.
+    fn enter(
+        self: &Arc<Self>,
+        flow: &str,
+        hint: Span,
+        patience: Duration,
+        waiter: Waiter<W>,
+    ) -> Result<Place, WaitError<W::Refusal>> {
+        let mut state = self.lock();
+        let expected = state.wait_of(flow, waiter.since, hint);
+        if Duration::from(expected) > patience.min(state.options.max) {
+            return Err(WaitError::Limited(expected));
+        }
+        let (place, displaced) = match state.queue.enter(flow, waiter) {
+            EnterResult::Full(_) => return Err(WaitError::Limited(expected)),
+            EnterResult::Waiting(place) => (place, None),
+            EnterResult::InPlaceOf(place, other) => (place, Some(other)),
+        };
+        self.wake(state);
+        if let Some(Waiter { tell, .. }) = displaced {
+            let _ = tell.send(Told::Displaced);
+        }
+        Ok(place)
+    }
+
+    /// Starts the task, or wakes it for a request that has just come.
+    fn wake(self: &Arc<Self>, mut state: MutexGuard<'_, State<W>>) {
+        let starts = !std::mem::replace(&mut state.runs, true);
+        drop(state);
+        if starts {
+            tokio::spawn(self.clone().run());
+        } else {
+            self.changed.notify_one();
+        }
+    }
+
+    /// Gets turns for as long as requests wait.
+    async fn run(self: Arc<Self>) {
+        let mut turns = FuturesUnordered::new();
+        loop {
+            let known = self.pacer.round_trips().is_known();
+            let more = self.lock().balance(known);
+            let Some(more) = more else { return };
+            for (number, quit) in more {
+                let lane = &self;
+                turns.push(async move {
+                    let due = |at| lane.lock().set_due(number, at);
+                    (number, lane.turn(quit, due).await)
+                });
+            }
+            tokio::select! {
+                Some((number, result)) = turns.next() => self.finish(number, result),
+                () = self.changed.notified() => {}
+            }
+        }
+    }
+
+    /// Books a turn, waits for it and claims it. `due` is told when it starts; `quit` ends it.
+    async fn turn(
+        &self,
+        mut quit: oneshot::Receiver<()>,
+        due: impl Fn(Timestamp),
+    ) -> TurnResult<W> {
+        let (pacer, service) = (&self.pacer, self.pacer.service());
+        let mut booking: Option<Booking> = None;
+        loop {
+            let turn = match &booking {
+                None => pacer.book(&self.work, &self.work, service.request_id()).await,
+                Some(booking) => {
+                    due(booking.start);
+                    let ask_at = booking.start - pacer.round_trips().pacing().lead;
+                    if quits(ask_at.since(service.now()), &mut quit).await {
+                        pacer.cancel(&booking.handle).await;
+                        return TurnResult::Quit;
+                    }
+                    pacer.claim(&self.work, booking.id).await
+                }
+            };
+            let wait = match turn {
+                Turn::Go(admission, window) => return TurnResult::Go(admission, window),
+                Turn::Booked(next) => {
+                    booking = Some(next);
+                    continue;
+                }
+                Turn::Gone => {
+                    booking = None;
+                    continue;
+                }
+                Turn::Never(refusal) => return TurnResult::Closed(WaitError::Refused(refusal)),
+                Turn::Unanswered(_) if self.is_out() => {
+                    return TurnResult::Closed(WaitError::StoreUnavailable);
+                }
+                Turn::Unanswered(wait) => wait,
+                Turn::Later(wait) => {
+                    due(service.now() + wait);
+                    wait.min(FAR)
+                }
+            };
+            if quits(wait, &mut quit).await {
+                if let Some(booking) = booking {
+                    pacer.cancel(&booking.handle).await;
+                }
+                return TurnResult::Quit;
+            }
+        }
+    }
+
+    /// Hands a turn to the next request, or refuses all requests.
+    fn finish(&self, number: u64, result: TurnResult<W>) {
+        let mut state = self.lock();
+        state.turns.remove(&number);
+        match result {
+            TurnResult::Quit => {}
+            TurnResult::Go(admission, window) => {
+                let mut told = Told::Go(admission, window);
+                // A request that is gone by now leaves the turn to the next one.
+                while let Some(waiter) = state.queue.next() {
+                    match waiter.tell.send(told) {
+                        Ok(()) => return,
+                        Err(unused) => told = unused,
+                    }
+                }
+                // No request is left. The dropped admission is given back.
+            }
+            TurnResult::Closed(error) => {
+                for waiter in state.queue.clear() {
+                    let _ = waiter.tell.send(Told::Closed(error.clone()));
+                }
+            }
+        }
+    }
+
+    /// Stops all requests of the route for a time, on every replica.
+    pub async fn close(&self, span: Span) -> Result<GateClosure, ServiceError> {
+        self.pacer.close(&self.work, span).await
+    }
+}
+
+impl<W: PacedWork> Lane<W> {
+    fn lock(&self) -> MutexGuard<'_, State<W>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<W: PacedWork> std::fmt::Debug for Lane<W> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lane").field("pacer", &self.pacer).finish_non_exhaustive()
+    }
+}
+
+impl<W: PacedWork> State<W> {
+    /// Makes the number of pending turns that of the waiting requests, up to those that are booked
+    /// ahead: only one as long as the distance of the store is not known. Returns the new turns, or
+    /// `None` if no request waits and no turn is pending.
+    fn balance(&mut self, is_known: bool) -> Option<Vec<(u64, oneshot::Receiver<()>)>> {
+        let ahead = if is_known { self.options.ahead() } else { 1 };
+        let wanted = self.queue.len().min(ahead);
+        if wanted == 0 && self.turns.is_empty() {
+            self.runs = false;
+            return None;
+        }
+        let active = self.turns.values().filter(|turn| turn.quit.is_some()).count();
+        for _ in wanted..active {
+            // The last one: those before it are for requests that moved up.
+            let last = self.turns.values_mut().filter(|turn| turn.quit.is_some());
+            let last = last.max_by_key(|turn| turn.due.unwrap_or(Timestamp::MAX));
+            if let Some(quit) = last.and_then(|turn| turn.quit.take()) {
+                let _ = quit.send(());
+            }
+        }
+        let add = |_| {
+            let (quit, quits) = oneshot::channel();
+            self.next_turn += 1;
+            self.turns.insert(self.next_turn, PendingTurn { due: None, quit: Some(quit) });
+            (self.next_turn, quits)
+        };
+        Some((active..wanted).map(add).collect())
+    }
+
+    fn set_due(&mut self, number: u64, due: Timestamp) {
+        if let Some(turn) = self.turns.get_mut(&number) {
+            turn.due = Some(due);
+        }
+    }
+
+    /// Returns the time that a request that comes now has to wait at least, as far as it is known.
+    fn wait_of(&self, flow: &str, now: Timestamp, hint: Span) -> Span {
+        let ahead = self.queue.ahead_of(flow);
+        let mut dues: Vec<_> = self.turns.values().filter_map(|turn| turn.due).collect();
+        dues.sort_unstable();
+        let (booked, from) = match dues.get(ahead) {
+            Some(due) => return due.since(now),
+            None => (dues.len(), dues.last().map_or(hint, |due| due.since(now))),
+        };
+        let behind = u64::try_from(ahead - booked).unwrap_or(u64::MAX);
+        from + Span::from_micros(self.options.interval.as_micros().saturating_mul(behind))
+    }
+}
+
+/// Removes a request from the queue when its future ends or is dropped.
+struct Leaving<'l, W: PacedWork> {
+    lane: &'l Lane<W>,
+    place: Place,
+}
+
+impl<W: PacedWork> Drop for Leaving<'_, W> {
+    fn drop(&mut self) {
+        let left = self.lane.lock().queue.leave(&self.place);
+        if left.is_some() {
+            self.lane.changed.notify_one();
+        }
+    }
+}
+
+/// Sleeps. Returns true if it was told to quit meanwhile.
+async fn quits(span: Span, quit: &mut oneshot::Receiver<()>) -> bool {
+    tokio::select! {
+        biased;
+        _ = quit => true,
+        () = sleep(Duration::from(span)) => false,
+    }
+}

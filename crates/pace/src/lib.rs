@@ -1,0 +1,32 @@
+//! The pacer: starts work at the times that its limits allow, with a store that is a round trip
+//! away. The gateway and the dispatcher use it.
+//!
+//! A turn is the right to start one piece of work in a short interval, the [`StartWindow`]:
+//!
+//! | step | what happens |
+//! |---|---|
+//! | acquire | the store admits work that can start now or within the lead |
+//! | book | otherwise it reserves the first start that fits |
+//! | claim | a lead before that start, the holder asks if the booking still stands |
+//! | go | the work starts in its window; if the window is missed, the turn is given back |
+//!
+//! The lead and the length of the window follow the measured [`RoundTrips`]. Decision 021 shows why
+//! this keeps every limit.
+//!
+//! [`Lane`] adds a queue of waiting requests: it books as many turns as requests wait, up to a
+//! second's worth, and hands each turn to the request that is next.
+
+mod lane;
+mod pacer;
+mod round_trip;
+mod wait_queue;
+mod window;
+
+pub use lane::{Lane, LaneOptions, WaitError, Waited};
+pub use pacer::{Booking, PacedWork, Pacer, Turn};
+pub use round_trip::RoundTrips;
+pub use wait_queue::Order;
+pub use window::StartWindow;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,401 @@
+//! [`Pacer`]: asks the store for turns, and knows how far away the store is.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use sluicegate_core::Decision;
+use sluicegate_core::plan::Handle;
+use sluicegate_core::query::{Query, RequestId};
+use sluicegate_core::store::{Claim, Error, GateClosure};
+use sluicegate_core::time::{Span, Timestamp};
+use sluicegate_service::answer::Answer;
+use sluicegate_service::{DecisionMode, Service, ServiceError};
+use tokio::time::sleep;
+use tracing::{debug, warn};
+
+use crate::round_trip::RoundTrips;
+use crate::window::StartWindow;
+
+/// Shortest wait before the store is asked again: an answer "now" must not lead to a busy loop.
+const AGAIN: Span = Span::from_millis(5);
+/// Wait before a store that does not answer is asked again.
+const UNANSWERED: Span = Span::from_millis(50);
+/// First and last pause before an unanswered question is repeated; each is twice as long.
+const PAUSE_MIN: Duration = Duration::from_millis(5);
+const PAUSE_MAX: Duration = Duration::from_millis(80);
+/// Number of answers in a row that may come too late to be used.
+const LATE_MAX: u32 = 3;
+
+/// A kind of work, with the limits that it is paced by.
+pub trait PacedWork: Send + Sync {
+    /// What an admission is turned into.
+    type Admission: Send;
+    /// What a refusal for good is turned into.
+    type Refusal: Send;
+
+    /// Returns the query for one piece of work.
+    fn query(&self, id: RequestId) -> Query<'_>;
+
+    /// Converts an admission. `handle` gives it back.
+    fn admitted(&self, answer: &Answer<'_, '_>, handle: Option<Handle>) -> Self::Admission;
+
+    /// Converts a refusal.
+    fn refused(&self, answer: &Answer<'_, '_>) -> Self::Refusal;
+
+    /// Returns true if the start of the work matters. Otherwise it is admitted now or denied.
+    fn is_paced(&self) -> bool {
+        true
+    }
+
+    /// Sees every answer about the work.
+    fn observe(&self, _answer: &Answer<'_, '_>) {}
+}
+
+/// The answer to a question for a turn.
+pub enum Turn<W: PacedWork + ?Sized> {
+    /// The work may start in this window.
+    Go(W::Admission, StartWindow),
+    /// A start is booked. Claim it a lead before.
+    Booked(Booking),
+    /// Nothing is booked, or the booking lacks something. Ask again after this time.
+    Later(Span),
+    /// The booking does not exist any more. Book again.
+    Gone,
+    /// The store does not answer, and the outage policy admits nothing. Ask again after this time.
+    Unanswered(Span),
+    /// The limits can never admit the work.
+    Never(W::Refusal),
+}
+
+/// A start that is booked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Booking {
+    /// Id of the booking.
+    pub id: RequestId,
+    /// Time of the start by the clock of this node, as far as it is known.
+    pub start: Timestamp,
+    /// Handle that cancels the booking.
+    pub handle: Handle,
+}
+
+/// Asks the store for turns. One pacer serves work with the same limits.
+pub struct Pacer {
+    service: Arc<Service>,
+    /// Name for log messages.
+    name: String,
+    round_trips: RoundTrips,
+    /// Time since which the store has not answered, in microseconds; 0 if it has.
+    unanswered_since: AtomicU64,
+    /// True if the store did not answer although it was asked several times. Then each question is
+    /// asked once, until there is an answer.
+    is_away: AtomicBool,
+}
+
+impl std::fmt::Debug for Pacer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let round_trips = &self.round_trips;
+        f.debug_struct("Pacer").field("name", &self.name).field("round_trips", round_trips).finish()
+    }
+}
+
+/// An answer, or a handle of an admission that came too late to be used.
+enum Received<W: PacedWork + ?Sized> {
+    Turn(Turn<W>),
+    TooLate(Handle),
+}
+
+impl Pacer {
+    /// Creates a pacer with a name for log messages.
+    pub fn new(service: Arc<Service>, name: String) -> Self {
+        let (round_trips, unanswered_since) = (RoundTrips::default(), AtomicU64::new(0));
+        let is_away = AtomicBool::new(false);
+        Self { service, name, round_trips, unanswered_since, is_away }
+    }
+
+    /// Returns the service that the pacer asks.
+    pub const fn service(&self) -> &Arc<Service> {
+        &self.service
+    }
+
+    /// Returns the measured round trips.
+    pub const fn round_trips(&self) -> &RoundTrips {
+        &self.round_trips
+    }
+
+    /// Asks for a turn that starts now, or within the lead. Under the id of a caller it is counted
+    /// once, however often it is asked for.
+    pub async fn acquire<W: PacedWork + ?Sized>(&self, work: &W, id: RequestId) -> Turn<W> {
+        let mut id = id;
+        for _ in 0..LATE_MAX {
+            match self.acquire_once(work, id, work.is_paced()).await {
+                Ok(Received::Turn(turn)) => return turn,
+                Ok(Received::TooLate(handle)) => {
+                    self.cancel(&handle).await;
+                    id = self.service.request_id();
+                }
+                // The id can't be recognised. At worst the work is counted twice, never too little.
+                Err(ServiceError::Store(
+                    Error::Full | Error::Conflict | Error::Gone | Error::Lost,
+                )) if id.keep.is_some() => id = self.service.request_id(),
+                Err(ServiceError::Store(Error::Full | Error::CrossSlot)) => {
+                    return self.acquire_unpaced(work).await;
+                }
+                Err(error) => return self.failed(&error),
+            }
+        }
+        Turn::Later(AGAIN)
+    }
+
+    /// Asks for a turn without a start time: the store has no room for a record of it, or does not
+    /// answer, and then the outage policy decides.
+    async fn acquire_unpaced<W: PacedWork + ?Sized>(&self, work: &W) -> Turn<W> {
+        match self.acquire_once(work, self.service.request_id(), false).await {
+            Ok(Received::Turn(Turn::Later(wait))) => Turn::Later(wait.max(AGAIN)),
+            Ok(Received::Turn(turn)) => turn,
+            Ok(Received::TooLate(_)) => Turn::Later(AGAIN),
+            Err(error) => self.failed(&error),
+        }
+    }
+
+    async fn acquire_once<W: PacedWork + ?Sized>(
+        &self,
+        work: &W,
+        id: RequestId,
+        paced: bool,
+    ) -> Result<Received<W>, ServiceError> {
+        let mut query = work.query(id);
+        query.pacing = paced.then(|| self.round_trips.pacing());
+        let asked = self.service.now();
+        let query = [query];
+        let received = self.service.decide(&query, DecisionMode::Acquire, |answer| {
+            let received = self.service.now();
+            work.observe(answer);
+            if answer.outage().is_none() && !matches!(answer.decision(), Decision::Closed(_)) {
+                self.answered(asked, received);
+            }
+            let allow = match answer.decision() {
+                Decision::Allow(allow) => allow,
+                _ => return Received::Turn(refused(work, answer)),
+            };
+            let plan = answer.plan();
+            let handle = plan.needs_record().then(|| plan.handle());
+            let until_start = allow.start.since(allow.at);
+            if !paced || answer.outage().is_some() {
+                let window = StartWindow::from(received + until_start);
+                return Received::Turn(Turn::Go(work.admitted(answer, handle), window));
+            }
+            let until_end = (allow.start + plan.slack).since(allow.at);
+            let window = StartWindow::of_answer((asked, received), until_start, until_end);
+            match handle {
+                Some(handle) if window.is_empty() => Received::TooLate(handle),
+                handle => Received::Turn(Turn::Go(work.admitted(answer, handle), window)),
+            }
+        });
+        received.await
+    }
+
+    /// Books the first start that fits. If nothing can be booked, `unbooked` asks for a turn now:
+    /// the same work, or one with other limits.
+    pub async fn book<W: PacedWork + ?Sized>(
+        &self,
+        work: &W,
+        unbooked: &W,
+        id: RequestId,
+    ) -> Turn<W> {
+        let mut id = id;
+        let mut pause = PAUSE_MIN;
+        loop {
+            match self.book_once(work, id).await {
+                Ok(turn) => return turn,
+                // The work may have gone under this id.
+                Err(ServiceError::Store(Error::Conflict | Error::Gone)) if id.keep.is_some() => {
+                    id = self.service.request_id();
+                }
+                Err(ServiceError::Store(Error::Unavailable(_)))
+                    if self.asks_again(&mut pause).await => {}
+                Err(ServiceError::Store(
+                    Error::Unavailable(_) | Error::Full | Error::CrossSlot,
+                )) => return self.acquire_unpaced(unbooked).await,
+                Err(error) => return self.failed(&error),
+            }
+        }
+    }
+
+    async fn book_once<W: PacedWork + ?Sized>(
+        &self,
+        work: &W,
+        id: RequestId,
+    ) -> Result<Turn<W>, ServiceError> {
+        let mut query = work.query(id);
+        query.pacing = Some(self.round_trips.pacing());
+        let asked = self.service.now();
+        let query = [query];
+        let booked = self.service.decide(&query, DecisionMode::Book, |answer| {
+            self.answered(asked, self.service.now());
+            match answer.decision() {
+                Decision::Allow(allow) => Turn::Booked(Booking {
+                    id,
+                    start: asked + allow.start.since(allow.at),
+                    handle: answer.plan().handle(),
+                }),
+                _ => refused(work, answer),
+            }
+        });
+        booked.await
+    }
+
+    /// Claims a booking, a lead before its start or later. A claimant whose answer was lost asks
+    /// again as the same: another one would get a new start.
+    pub async fn claim<W: PacedWork + ?Sized>(&self, work: &W, id: RequestId) -> Turn<W> {
+        let mut claimant = self.service.request_id().id;
+        let (mut late, mut pause) = (0, PAUSE_MIN);
+        loop {
+            let mut query = work.query(id);
+            query.pacing = Some(self.round_trips.pacing());
+            let asked = self.service.now();
+            let claimed = self.service.claim(&query, claimant, |rules, plan, claim| {
+                let received = self.service.now();
+                self.answered(asked, received);
+                match claim {
+                    Claim::Go { allow, good_until } => {
+                        let (until_start, until_end) =
+                            (allow.start.since(allow.at), good_until.since(allow.at));
+                        let window =
+                            StartWindow::of_answer((asked, received), until_start, until_end);
+                        // Of the current plan: a reload may have moved the booking.
+                        let handle = plan.handle().claimed_by(claimant);
+                        if window.is_empty() {
+                            return Received::TooLate(handle);
+                        }
+                        let decision = Decision::Allow(allow);
+                        let answer = Answer::new(rules, plan, &decision);
+                        Received::Turn(Turn::Go(work.admitted(&answer, Some(handle)), window))
+                    }
+                    Claim::Early { at, start } | Claim::Rebooked { at, start } => {
+                        let start = asked + start.since(at);
+                        let handle = plan.handle();
+                        Received::Turn(Turn::Booked(Booking { id, start, handle }))
+                    }
+                    // A lease is missing, or the next start is beyond the horizon.
+                    Claim::Deny(deny) => {
+                        Received::Turn(Turn::Later(deny.start.since(deny.at).max(AGAIN)))
+                    }
+                    // Booking again tells why.
+                    Claim::Spent | Claim::Never(_) => Received::Turn(Turn::Gone),
+                }
+            });
+            match claimed.await {
+                Ok(Received::Turn(turn)) => return turn,
+                // The store gives another claimant a new start, and keeps the old charge: the
+                // answer may have been delayed on its way to a process that was stopped.
+                Ok(Received::TooLate(handle)) => {
+                    debug!(name = self.name, "the answer to a claim came too late");
+                    late += 1;
+                    if late == LATE_MAX {
+                        self.cancel(&handle).await;
+                        return Turn::Gone;
+                    }
+                    claimant = self.service.request_id().id;
+                }
+                Err(ServiceError::Store(Error::Unavailable(_))) => {
+                    if !self.asks_again(&mut pause).await {
+                        self.is_out_for(Span::ZERO);
+                        return Turn::Unanswered(UNANSWERED);
+                    }
+                }
+                // The rules have changed, the booking lapsed, or it was cancelled.
+                Err(_) => return Turn::Gone,
+            }
+        }
+    }
+
+    /// Returns the time until work could be booked, or `None` if it never can. Writes nothing.
+    pub async fn soonest<W: PacedWork + ?Sized>(&self, work: &W) -> Option<Span> {
+        let query = [work.query(self.service.request_id())];
+        let asked = self.service.decide(&query, DecisionMode::Peek, |answer| {
+            work.observe(answer);
+            match answer.decision() {
+                Decision::Allow(allow) => Some(allow.start.since(allow.at)),
+                _ => match refused(work, answer) {
+                    Turn::Later(span) | Turn::Unanswered(span) => Some(span),
+                    _ => None,
+                },
+            }
+        });
+        asked.await.unwrap_or(Some(UNANSWERED))
+    }
+
+    /// Gives back a turn that was not used.
+    pub async fn cancel(&self, handle: &Handle) {
+        if let Err(error) = self.service.cancel(handle).await {
+            debug!(name = self.name, %error, "a turn was not given back: it expires");
+        }
+    }
+
+    /// Stops all work with these limits for a time, on every node.
+    pub async fn close<W: PacedWork + ?Sized>(
+        &self,
+        work: &W,
+        span: Span,
+    ) -> Result<GateClosure, ServiceError> {
+        self.service.close(&work.query(self.service.request_id()), span).await
+    }
+
+    /// Waits before an unanswered question is asked again. Returns false if it was asked often
+    /// enough.
+    async fn asks_again(&self, pause: &mut Duration) -> bool {
+        if *pause > PAUSE_MAX || self.is_away.load(Ordering::Relaxed) {
+            self.is_away.store(true, Ordering::Relaxed);
+            return false;
+        }
+        sleep(*pause).await;
+        *pause *= 2;
+        true
+    }
+
+    /// Records that the store has answered.
+    pub fn has_answered(&self) {
+        if self.is_unanswered() {
+            self.unanswered_since.store(0, Ordering::Relaxed);
+        }
+    }
+
+    fn answered(&self, asked: Timestamp, received: Timestamp) {
+        self.has_answered();
+        self.is_away.store(false, Ordering::Relaxed);
+        self.round_trips.answered_in(received.since(asked));
+    }
+
+    /// Returns true if the store did not answer the last question.
+    pub fn is_unanswered(&self) -> bool {
+        self.unanswered_since.load(Ordering::Relaxed) != 0
+    }
+
+    /// Records that the store has not answered. Returns true if it has not for at least `span`.
+    pub fn is_out_for(&self, span: Span) -> bool {
+        let now = self.service.now().as_micros();
+        let first =
+            self.unanswered_since.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
+        now.saturating_sub(first.err().unwrap_or(now)) >= span.as_micros()
+    }
+
+    fn failed<W: PacedWork + ?Sized>(&self, error: &ServiceError) -> Turn<W> {
+        if matches!(error, ServiceError::Store(Error::Unavailable(_))) {
+            self.is_out_for(Span::ZERO);
+        } else {
+            warn!(name = self.name, %error, "the limits could not be checked");
+        }
+        Turn::Unanswered(UNANSWERED)
+    }
+}
+
+/// Converts an answer that is not an admission.
+fn refused<W: PacedWork + ?Sized>(work: &W, answer: &Answer<'_, '_>) -> Turn<W> {
+    match answer.decision() {
+        _ if answer.is_banned() => Turn::Never(work.refused(answer)),
+        Decision::Deny(deny) => Turn::Later(deny.start.since(deny.at).max(AGAIN)),
+        Decision::Never(_) => Turn::Never(work.refused(answer)),
+        Decision::Closed(_) | Decision::Allow(_) => Turn::Unanswered(UNANSWERED),
+    }
+}

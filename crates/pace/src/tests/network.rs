@@ -1,0 +1,142 @@
+//! Lanes whose store is a round trip away: the limits hold and are used, whatever the distance.
+
+use super::*;
+
+/// Time for which each lane is overloaded.
+const RUN: Span = Span::from_secs(30);
+/// Number of requests that wait at any time, per replica.
+const WAITING: usize = 60;
+
+/// Result of an overloaded run.
+struct Overload {
+    /// Part of the limit that was used, from 0 to 1.
+    used: f64,
+    /// Largest number of requests in a second.
+    most: usize,
+}
+
+fn network(millis: u64, lost_per_mille: u64) -> Network {
+    let round_trip = Span::from_millis(millis);
+    Network { round_trip, jitter: Span::from_micros(millis * 50), lost_per_mille }
+}
+
+/// Overloads replicas for a while. Requests are sent again and again, so that each replica always
+/// has some waiting.
+async fn overload(world: &World, replicas: u64) -> Overload {
+    let began = world.clock.now();
+    let mut callers = JoinSet::new();
+    for replica in 0..replicas {
+        let lane = world.distant_replica(100_000, Order::Fifo, replica);
+        for _ in 0..WAITING {
+            let (lane, clock) = (lane.clone(), world.clock);
+            callers.spawn(async move {
+                let mut went = Vec::new();
+                while clock.now().since(began) < RUN {
+                    went.extend(send(lane.clone(), "", clock).await);
+                }
+                went
+            });
+        }
+    }
+    let mut went: Vec<_> = callers.join_all().await.into_iter().flatten().collect();
+    went.sort_unstable();
+    world.prove(&went);
+    let end = began + RUN;
+    // The first second is for learning the distance.
+    let from = began + Span::from_secs(1);
+    let counted = went.iter().filter(|at| (from..end).contains(*at)).count();
+    let expected = 25.0 * (RUN.as_micros() as f64 / 1e6 - 1.0);
+    let second = Span::from_secs(1);
+    let in_second = |first: &Timestamp| {
+        went.iter().filter(|at| (*first..*first + second).contains(*at)).count()
+    };
+    let most = went.iter().map(in_second).max().unwrap_or_default();
+    Overload { used: counted as f64 / expected, most }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limit_is_kept_and_used_however_far_away_the_store_is() {
+    println!("| round trip | replicas | limit | used | most in 1.000 s |");
+    println!("|---|---|---|---|---|");
+    let mut missed = Vec::new();
+    for (millis, goal) in [(0, 0.97), (2, 0.97), (10, 0.97), (20, 0.95), (50, 0.92), (100, 0.88)] {
+        for replicas in [1, 3, 10] {
+            for (limit, spread) in [("25/s", "25/s burst 1"), ("25/s burst 25", "25/s burst 1")] {
+                let mut world = World::new(limit).spread(spread);
+                world.network = network(millis, 0);
+                let Overload { used, most } = overload(&world, replicas).await;
+                let row = format!("| {millis} ms | {replicas} | {limit} | {used:.3} | {most} |");
+                println!("{row}");
+                if used < goal || used > 1.0 + 1e-9 {
+                    missed.push(row);
+                }
+            }
+        }
+    }
+    assert!(missed.is_empty(), "{missed:#?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn lost_packets_cost_their_own_turns_and_break_no_limit() {
+    for replicas in [1, 3] {
+        let mut world = World::new("25/s").spread("25/s burst 1");
+        world.network = network(10, 20);
+        let Overload { used, .. } = overload(&world, replicas).await;
+        assert!(used > 0.85, "{replicas}: {used}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn starts_are_spread_evenly() {
+    let mut world = World::new("25/s").spread("25/s burst 1");
+    world.network = network(10, 0);
+    let went = world.all(&[world.lane()], 100).await;
+    // The first one has the slack of an unknown distance, and delays the one a window later.
+    for pair in went[30..].windows(2) {
+        assert!((25..60).contains(&millis(pair[0], pair[1])), "{}", millis(pair[0], pair[1]));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_stops_all_replicas_within_a_lead() {
+    let mut world = World::new("25/s").spread("25/s burst 1");
+    world.network = network(20, 0);
+    let lanes: Vec<_> =
+        (0..3).map(|seed| world.distant_replica(1_000, Order::Fifo, seed)).collect();
+    let mut waiting = JoinSet::new();
+    for number in 0..300 {
+        waiting.spawn(send(lanes[number % 3].clone(), "", world.clock));
+    }
+    sleep(Duration::from_secs(3)).await;
+    let closed = lanes[0].close(Span::from_secs(5)).await.expect("closed");
+    let mut went: Vec<_> = waiting.join_all().await.into_iter().flatten().collect();
+    went.sort_unstable();
+    world.prove(&went);
+    assert_eq!(went.len(), 300);
+    let pacing = lanes[0].pacer().round_trips().pacing();
+    let last = closed.at + pacing.lead + pacing.slack;
+    let inside: Vec<_> = went.iter().filter(|at| (closed.at..closed.until).contains(*at)).collect();
+    assert!(inside.iter().all(|at| **at <= last), "{inside:?}");
+    // A lead at 25/s is one turn, and each replica may have claimed one more.
+    assert!(inside.len() <= 4, "{}", inside.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replica_that_dies_costs_at_most_a_second_of_turns() {
+    let mut world = World::new("25/s").spread("25/s burst 1");
+    world.network = network(10, 0);
+    let alive = world.lane();
+    // What a replica that dies leaves behind: as many bookings as a lane makes ahead.
+    let dead = world.distant_replica(1_000, Order::Fifo, 7);
+    for _ in 0..25 {
+        let id = dead.pacer().service().request_id();
+        let work = TestWork(dead.pacer().service().clone());
+        assert!(matches!(dead.pacer().book(&work, &work, id).await, crate::Turn::Booked(_)));
+    }
+    let began = world.clock.now();
+    let went = world.all(&[alive], 100).await;
+    world.prove(&went);
+    let took = millis(began, *went.last().expect("all went"));
+    // Four seconds for a hundred, one for the turns that nobody uses, and 3 % for the slack.
+    assert!(took < 5_250, "{took}");
+}

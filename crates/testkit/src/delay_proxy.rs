@@ -1,0 +1,60 @@
+//! [`DelayProxy`]: a TCP proxy on loopback that puts a distance between a client and a server. Every
+//! byte arrives later by the same time, and as many bytes as the client likes are on their way.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// A proxy in front of one server. It runs until the process ends.
+#[derive(Clone, Copy, Debug)]
+pub struct DelayProxy {
+    /// Port that the proxy listens on, on 127.0.0.1.
+    pub port: u16,
+}
+
+impl DelayProxy {
+    /// Starts a proxy in front of the server on this port, with this round trip.
+    pub fn start(server: u16, round_trip: Duration) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+        let port = listener.local_addr().expect("an address").port();
+        thread::spawn(move || {
+            for client in listener.incoming().map_while(Result::ok) {
+                let Ok(server) = TcpStream::connect(("127.0.0.1", server)) else { continue };
+                let _ = (client.set_nodelay(true), server.set_nodelay(true));
+                let pair =
+                    |a: &TcpStream, b: &TcpStream| Some((a.try_clone().ok()?, b.try_clone().ok()?));
+                for (from, to) in
+                    [pair(&client, &server), pair(&server, &client)].into_iter().flatten()
+                {
+                    pass(from, to, round_trip / 2);
+                }
+            }
+        });
+        Self { port }
+    }
+}
+
+/// Forwards one direction: one thread reads, another one writes each piece when it is due.
+#[expect(clippy::disallowed_methods, reason = "a distance is a time of the machine")]
+fn pass(mut from: TcpStream, mut to: TcpStream, delay: Duration) {
+    let (sender, pieces) = mpsc::channel::<(Instant, Vec<u8>)>();
+    thread::spawn(move || {
+        let mut piece = vec![0; 1 << 16];
+        while let Ok(length @ 1..) = from.read(&mut piece) {
+            if sender.send((Instant::now() + delay, piece[..length].to_vec())).is_err() {
+                break;
+            }
+        }
+    });
+    thread::spawn(move || {
+        for (due, piece) in pieces {
+            thread::sleep(due.saturating_duration_since(Instant::now()));
+            if to.write_all(&piece).is_err() {
+                break;
+            }
+        }
+        let _ = to.shutdown(Shutdown::Both);
+    });
+}

@@ -1,0 +1,116 @@
+//! [`DistantStore`]: a store at the other end of a simulated network. It runs in the virtual time of
+//! a paused tokio runtime, so that seconds of traffic take milliseconds and every run is the same.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use sluicegate_core::plan::Handle;
+use sluicegate_core::query::Cost;
+use sluicegate_core::store::{Claim, EndResult, Error, GateClosure, Renewal, Usage};
+use sluicegate_core::{Decision, Id, Plan, Span, Store, Timestamp};
+use tokio::time::sleep;
+
+use crate::sim::Rng;
+
+/// Time that a lost packet costs: TCP sends it again.
+const RETRANSMISSION: Span = Span::from_millis(200);
+
+/// The network between a node and a store.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Network {
+    /// Shortest round trip.
+    pub round_trip: Span,
+    /// Largest time by which each direction is slower than that.
+    pub jitter: Span,
+    /// Lost packets in a thousand.
+    pub lost_per_mille: u64,
+}
+
+/// A store behind a [`Network`]. Clones share the connection.
+#[derive(Clone)]
+pub struct DistantStore<S> {
+    store: S,
+    network: Network,
+    rng: Arc<Mutex<Rng>>,
+}
+
+impl<S> DistantStore<S> {
+    /// Puts a network before a store. Its delays follow the seed.
+    pub fn new(store: S, network: Network, seed: u64) -> Self {
+        Self { store, network, rng: Arc::new(Mutex::new(Rng::new(seed))) }
+    }
+
+    /// Waits for as long as a message takes in one direction.
+    async fn travel(&self) {
+        let delay = {
+            let mut rng = self.rng.lock().unwrap_or_else(PoisonError::into_inner);
+            let jitter = rng.between(0, self.network.jitter.as_micros());
+            let lost = rng.chance(self.network.lost_per_mille);
+            let lost = if lost { RETRANSMISSION } else { Span::ZERO };
+            Span::from_micros(self.network.round_trip.as_micros() / 2 + jitter) + lost
+        };
+        if delay > Span::ZERO {
+            sleep(delay.into()).await;
+        }
+    }
+
+    async fn call<T>(&self, operation: impl AsyncFnOnce(&S) -> T) -> T {
+        self.travel().await;
+        let answer = operation(&self.store).await;
+        self.travel().await;
+        answer
+    }
+}
+
+impl<S: Store> Store for DistantStore<S> {
+    async fn acquire(&self, plan: &Plan<'_>) -> Result<Decision, Error> {
+        self.call(async |store| store.acquire(plan).await).await
+    }
+
+    async fn peek(&self, plan: &Plan<'_>) -> Result<Decision, Error> {
+        self.call(async |store| store.peek(plan).await).await
+    }
+
+    async fn book(&self, plan: &Plan<'_>) -> Result<Decision, Error> {
+        self.call(async |store| store.book(plan).await).await
+    }
+
+    async fn claim(&self, plan: &Plan<'_>, claimant: Id) -> Result<Claim, Error> {
+        self.call(async |store| store.claim(plan, claimant).await).await
+    }
+
+    async fn cancel(&self, handle: &Handle) -> Result<EndResult, Error> {
+        self.call(async |store| store.cancel(handle).await).await
+    }
+
+    async fn settle(&self, handle: &Handle, actual: &Cost) -> Result<EndResult, Error> {
+        self.call(async |store| store.settle(handle, actual).await).await
+    }
+
+    async fn release(&self, handle: &Handle) -> Result<EndResult, Error> {
+        self.call(async |store| store.release(handle).await).await
+    }
+
+    async fn renew(&self, handle: &Handle) -> Result<Renewal, Error> {
+        self.call(async |store| store.renew(handle).await).await
+    }
+
+    async fn refund(&self, plan: &Plan<'_>) -> Result<Usage, Error> {
+        self.call(async |store| store.refund(plan).await).await
+    }
+
+    async fn close(&self, plan: &Plan<'_>, wait: Span) -> Result<GateClosure, Error> {
+        self.call(async |store| store.close(plan, wait).await).await
+    }
+
+    async fn reset(&self, plan: &Plan<'_>) -> Result<Timestamp, Error> {
+        self.call(async |store| store.reset(plan).await).await
+    }
+
+    async fn usage(&self, plan: &Plan<'_>) -> Result<Usage, Error> {
+        self.call(async |store| store.usage(plan).await).await
+    }
+
+    fn nodes(&self) -> u32 {
+        self.store.nodes()
+    }
+}
