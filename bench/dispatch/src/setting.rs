@@ -15,6 +15,7 @@ use sluicegate_queue::{
     Broker, DeliveryTime, Message, Options, Queue, RabbitMq, WallClock, rabbitmq,
 };
 use sluicegate_service::Service;
+use sluicegate_service::metrics::Registry;
 use sluicegate_store::redis::{Options as RedisOptions, RedisEndpoint, RetryPolicy};
 use sluicegate_store::{MonotonicClock, Redis};
 use sluicegate_testkit::redis::RedisServer;
@@ -64,7 +65,7 @@ impl Setting {
         Ok(Self {
             service: Arc::new(service),
             redis,
-            metrics: Metrics::new(clock()),
+            metrics: Metrics::new(&Registry::default(), clock()),
             broker: Arc::new(RabbitMq::connect(rabbitmq::Options::new(url)).await?),
             name: name.to_owned(),
             stop: Stop::default(),

@@ -8,6 +8,7 @@ mod console;
 mod gateways;
 mod handlers;
 mod jobs;
+mod metrics;
 mod queue;
 mod restart;
 mod store;

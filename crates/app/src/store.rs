@@ -3,12 +3,11 @@
 use sluicegate_config::{
     Config, DataLossPolicy, RedisAddress, RedisStore, RedisTopology, RedisWorkload,
 };
-use sluicegate_core::{Ruleset, Store as _};
+use sluicegate_core::Ruleset;
 use sluicegate_http::probe::Readiness;
-use sluicegate_server::metrics::{RedisCalls, RedisStats};
 use sluicegate_store::memory::Capacity;
 use sluicegate_store::redis::{
-    self, ConnectionState, OperationStats, Options, RedisEndpoint, RetryPolicy, Sentinels, Topology,
+    self, ConnectionState, Options, RedisEndpoint, RetryPolicy, Sentinels, Topology,
 };
 use sluicegate_store::{AnyStore, Redis};
 
@@ -72,25 +71,6 @@ pub(crate) fn readiness_if(store: &AnyStore, answers_alone: bool) -> Readiness {
         None => "redis",
     };
     if answers_alone { Readiness::Degraded(reason) } else { Readiness::Unhealthy(reason) }
-}
-
-/// Collects the statistics of the Redis store for the metrics.
-pub(crate) fn redis_stats(redis: &Redis) -> RedisStats {
-    let calls = redis.operation_stats().into_iter().map(|stats| {
-        let OperationStats { operation, errors, took, micros } = stats;
-        RedisCalls { operation, errors, took, micros }
-    });
-    RedisStats {
-        up: redis.state() == ConnectionState::Up,
-        evicts: redis.evicts(),
-        refusal: redis.refusal().map(|refusal| refusal.name()),
-        losses: redis.losses(),
-        nodes: redis.nodes(),
-        taking_back: redis.pending_rollbacks() as u64,
-        not_taken_back: redis.skipped_rollbacks(),
-        denied_without_asking: redis.denials_from_cache(),
-        calls: calls.collect(),
-    }
 }
 
 fn server(address: &RedisAddress) -> RedisEndpoint {

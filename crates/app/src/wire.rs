@@ -26,7 +26,7 @@ use sluicegate_server::auth::{self, AuthScope, AuthScopes, Tokens};
 use sluicegate_server::decision_log::{self, DecisionLog, Format, SampleShare};
 use sluicegate_server::envoy::{self, EnvoyRls};
 use sluicegate_server::metrics::statsd::{self, Statsd};
-use sluicegate_server::metrics::{self, Metrics, StoreSize};
+use sluicegate_server::metrics::{Metrics, Options as MetricsOptions};
 use sluicegate_server::overrides::Overrides;
 use sluicegate_server::{grpc, rest};
 use sluicegate_service::{Observer, Service};
@@ -43,6 +43,7 @@ use crate::configuration::ConfigSource;
 use crate::console::Console;
 use crate::gateways::{self, Gateways};
 use crate::jobs::{self, Jobs, progress, why};
+use crate::metrics;
 use crate::queue::MissingQueue;
 use crate::restart;
 use crate::store;
@@ -129,10 +130,10 @@ impl Node {
                 (AnyStore::Redis(redis), None, overrides_store)
             }
         };
-        let metrics = Metrics::new(&metrics::Options {
+        let metrics = Metrics::new(&MetricsOptions {
             values_max: config.metrics.label_values_max,
             secret: config.settings().secret.clone(),
-            ..metrics::Options::default()
+            ..MetricsOptions::default()
         });
         let rules = rules(config);
         metrics.register_rules(&rules);
@@ -145,23 +146,17 @@ impl Node {
         let full = StoreFullWarning::new(keys_max);
         let observers: Vec<Box<dyn Observer>> =
             vec![Box::new(metrics.clone()), Box::new(decisions.clone()), Box::new(full)];
-        let dropped = decisions.clone();
-        metrics.watch_decision_log(move || dropped.dropped());
+        metrics::decision_log(metrics.registry(), decisions.clone());
         let redis = store.redis().cloned();
         let mut limiter = Limiter::new(rules, store);
         if let Some(redis) = redis {
-            metrics.watch_redis(move || store::redis_stats(&redis));
+            metrics::redis(metrics.registry(), redis);
             limiter =
                 limiter.with_fallback(Memory::new(store::FALLBACK).into(), MonotonicClock::new());
         }
         let service = Arc::new(Service::new(limiter, MonotonicClock::new(), observers));
         let overrides = Overrides::new(service.clone(), overrides_store);
-        let sized = service.clone();
-        metrics.watch_store(move || {
-            // The size of the Redis store is not reported here.
-            let size = sized.limiter().store().memory().map(Memory::size).unwrap_or_default();
-            StoreSize { keys: size.keys, overflow: size.overflow, records: size.records }
-        });
+        metrics::store(metrics.registry(), service.clone());
         let tokens = Arc::new(ArcSwapOption::empty());
         tokens.store(tokens_of(config)?);
         Ok(Arc::new(Self {
@@ -189,7 +184,9 @@ impl Node {
     ) -> anyhow::Result<()> {
         let RunOptions { roles, missing, progress, stop } = run;
         let shutdown = stop.drain.clone();
-        let jobs = Arc::new(Jobs::open(config, roles, missing, &self.service).await?);
+        let jobs = Arc::new(
+            Jobs::open(config, roles, missing, &self.service, self.metrics.registry()).await?,
+        );
         let guard = auth::require(self.tokens.clone());
         let probed = self.service.clone();
         let ready: Probe = Arc::new(move || {
@@ -229,22 +226,23 @@ impl Node {
         if roles.contains(&Role::Gateway) {
             setups.extend(self.gateways(config)?);
         }
+        let mut connections = Vec::new();
         for ListenerSetup { name, option, listen, app, options } in setups {
             let socket = bind(&option, listen).await?;
             let tls = self.tls(&option, listen)?;
             let stats = Arc::new(Stats::default());
-            let counted = stats.clone();
-            self.metrics.watch_connections(&name, move || counted.counts().active);
             info!(
                 listener = name,
                 address = %socket.local_addr()?,
                 tls = tls.is_some(),
                 "listening"
             );
+            connections.push((name, stats.clone()));
             let shutdown = shutdown.clone();
             listeners.spawn(listener::serve(socket, app, options, tls, stats, shutdown));
         }
-        let working = self.start_jobs(&jobs, &stop, progress)?;
+        metrics::connections(self.metrics.registry(), connections);
+        let working = self.start_jobs(&jobs, &stop, progress);
         let housekeeping = tokio::spawn(self.clone().run_housekeeping(shutdown.clone()));
         let refreshing = tokio::spawn(self.clone().refresh_overrides(shutdown.clone()));
         let counted = CancellationToken::new();
@@ -281,31 +279,20 @@ impl Node {
         Ok(())
     }
 
-    /// Starts the dispatcher and the workers, and registers their metrics and progress line.
-    fn start_jobs(
-        &self,
-        jobs: &Arc<Jobs>,
-        stop: &Stop,
-        progress: Option<Console>,
-    ) -> anyhow::Result<JoinSet<()>> {
+    /// Starts the dispatcher, the workers and their progress line.
+    fn start_jobs(&self, jobs: &Arc<Jobs>, stop: &Stop, progress: Option<Console>) -> JoinSet<()> {
         let mut working = jobs.start(stop);
-        if !jobs.is_empty() {
-            jobs.monitor.metrics.register(self.metrics.registry()).context("metrics of jobs")?;
-            let depths = jobs.monitor.depths.clone();
-            self.metrics.watch_queues(move || depths.stats());
-            if let Some(console) = progress {
-                working.spawn(progress::show(console, jobs.monitor.clone(), stop.drain.clone()));
-            }
+        if let Some(console) = progress.filter(|_| !jobs.is_empty()) {
+            working.spawn(progress::show(console, jobs.monitor.clone(), stop.drain.clone()));
         }
         let mut running = self.jobs.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         *running = Some(jobs.clone());
-        Ok(working)
+        working
     }
 
     /// Builds the gateways, each with a listener of its own.
     fn gateways<'c>(&self, config: &'c Config) -> anyhow::Result<Vec<ListenerSetup<'c>>> {
-        let metrics = sluicegate_gateway::Metrics::new();
-        metrics.register(self.metrics.registry()).context("metrics of gateways")?;
+        let metrics = sluicegate_gateway::Metrics::new(self.metrics.registry());
         let gateway = |(number, gateway): (usize, &'c sluicegate_config::Gateway)| {
             let made = self.gateways.add(config, gateway, &self.service, &metrics)?;
             let app = made.router(gateways::probe(gateway, &self.service));

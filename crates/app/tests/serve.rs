@@ -381,6 +381,24 @@ fn a_reload_that_needs_a_restart_is_refused_by_name_and_keeps_the_version() {
 }
 
 #[test]
+fn what_the_parts_of_a_node_know_is_shown_in_its_metrics() {
+    let service = RunningService::start(&limit("3/h"));
+    service.allow(&ann());
+    let (_, metrics) = get(&format!("{}/metrics", service.admin));
+    for expected in [
+        "sluicegate_store_keys 1",
+        "sluicegate_store_overflow_keys 0",
+        "sluicegate_store_records 0",
+        "sluicegate_decision_log_dropped_total 0",
+        // Of this request.
+        "sluicegate_connections{listener=\"admin\"} 1",
+    ] {
+        assert!(metrics.lines().any(|line| line == expected), "{expected} in\n{metrics}");
+    }
+    assert!(!metrics.contains("dispatch"), "there are no jobs: {metrics}");
+}
+
+#[test]
 fn a_deleted_file_is_a_failed_load_and_the_old_rules_stay() {
     let service = RunningService::start(&limit("3/h"));
     std::fs::remove_file(&service.config).expect("it was there");

@@ -20,15 +20,13 @@
 //! | `sluicegate_provider_rpm{provider,tier}` | admissions in the last minute | `dispatcher.provider.<p>.rpm`, `worker.provider.<p>.rpm` |
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use prometheus::core::{Collector, Desc};
-use prometheus::proto::MetricFamily;
-use prometheus::{
-    HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry,
-};
 use sluicegate_core::Span;
 use sluicegate_core::time::Clock;
+use sluicegate_service::metrics::{
+    Family, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Registry,
+};
 
 use crate::tier::Tier;
 
@@ -98,44 +96,33 @@ const COUNTS: [(WorkerCounter, &str, &str); 8] = [
 ];
 
 impl Metrics {
-    /// Creates metrics with all values at zero.
-    pub fn new(clock: Arc<dyn Clock>) -> Self {
-        let fixed = "the names in this file are valid, and each is used once";
-        let counter = |name: &str, help: &str| {
-            IntCounterVec::new(Opts::new(name, help), &PROVIDER).expect(fixed)
-        };
-        let delay = HistogramOpts::new("sluicegate_dispatch_delay_seconds", "Length of the delay.");
-        let rejected = "Messages without a valid provider.";
-        let busy = Opts::new("sluicegate_worker_busy", "Jobs running now.");
+    /// Declares the metrics, with all values at zero.
+    pub fn new(registry: &Registry, clock: Arc<dyn Clock>) -> Self {
+        let counters = |name: &str, help: &str| registry.counters(name, help, &PROVIDER);
         Self {
-            checked: counter(
+            checked: counters(
                 "sluicegate_dispatch_checked_total",
                 "Messages checked against the limit of their provider.",
             ),
-            allowed: counter("sluicegate_dispatch_allowed_total", "Messages sent without a delay."),
-            delayed: counter("sluicegate_dispatch_delayed_total", "Messages sent with a delay."),
-            delay: HistogramVec::new(delay.buckets(BUCKETS.to_vec()), &PROVIDER).expect(fixed),
-            rejected: IntCounter::new("sluicegate_dispatch_rejected_total", rejected).expect(fixed),
-            worker: COUNTS.map(|(_, name, help)| counter(name, help)),
-            busy: IntGaugeVec::new(busy, &PROVIDER).expect(fixed),
-            rpm: AdmissionRates::new(clock),
+            allowed: counters(
+                "sluicegate_dispatch_allowed_total",
+                "Messages sent without a delay.",
+            ),
+            delayed: counters("sluicegate_dispatch_delayed_total", "Messages sent with a delay."),
+            delay: registry.histograms(
+                "sluicegate_dispatch_delay_seconds",
+                "Length of the delay.",
+                &PROVIDER,
+                &BUCKETS,
+            ),
+            rejected: registry.counter(
+                "sluicegate_dispatch_rejected_total",
+                "Messages without a valid provider.",
+            ),
+            worker: COUNTS.map(|(_, name, help)| counters(name, help)),
+            busy: registry.gauges("sluicegate_worker_busy", "Jobs running now.", &PROVIDER),
+            rpm: AdmissionRates::new(registry, clock),
         }
-    }
-
-    /// Adds the metrics to a registry.
-    pub fn register(&self, registry: &Registry) -> Result<(), prometheus::Error> {
-        let fixed: [Box<dyn Collector>; 7] = [
-            Box::new(self.checked.clone()),
-            Box::new(self.allowed.clone()),
-            Box::new(self.delayed.clone()),
-            Box::new(self.delay.clone()),
-            Box::new(self.rejected.clone()),
-            Box::new(self.busy.clone()),
-            Box::new(self.rpm.clone()),
-        ];
-        let worker =
-            self.worker.iter().cloned().map(|counter| -> Box<dyn Collector> { Box::new(counter) });
-        fixed.into_iter().chain(worker).try_for_each(|collector| registry.register(collector))
     }
 
     /// Returns the value of a worker counter.
@@ -215,10 +202,15 @@ impl std::fmt::Debug for Metrics {
     }
 }
 
+static RATES: [Family; 1] = [Family::gauge(
+    "sluicegate_provider_rpm",
+    "Admissions in the last minute.",
+    &["provider", "tier"],
+)];
+
 /// The number of admissions in the last minute, counted per second.
 #[derive(Clone)]
 struct AdmissionRates {
-    gauge: IntGaugeVec,
     clock: Arc<dyn Clock>,
     minutes: Arc<Mutex<HashMap<(String, &'static str), Minute>>>,
 }
@@ -227,31 +219,27 @@ struct AdmissionRates {
 type Minute = [(u64, u64); 60];
 
 impl AdmissionRates {
-    fn new(clock: Arc<dyn Clock>) -> Self {
-        let options = Opts::new("sluicegate_provider_rpm", "Admissions in the last minute.");
-        let gauge = IntGaugeVec::new(options, &["provider", "tier"]);
-        let gauge = gauge.expect("the name is valid and used once");
-        Self { gauge, clock, minutes: Arc::default() }
+    fn new(registry: &Registry, clock: Arc<dyn Clock>) -> Self {
+        let rates = Self { clock, minutes: Arc::default() };
+        let shown = rates.clone();
+        registry.on_scrape(&RATES, move |[gauge]| {
+            for ((provider, tier), seconds) in &*shown.minutes() {
+                gauge.add(&[provider, tier], shown.sum(seconds) as f64);
+            }
+        });
+        rates
     }
 
     fn count(&self, provider: &str, tier: &'static str) {
         let second = self.second();
-        let mut all = self.minutes.lock().unwrap_or_else(PoisonError::into_inner);
-        let seconds = match all.get_mut(&(provider.to_owned(), tier)) {
-            Some(seconds) => seconds,
-            None => all.entry((provider.to_owned(), tier)).or_insert([(0, 0); 60]),
-        };
+        let mut all = self.minutes();
+        let seconds = all.entry((provider.to_owned(), tier)).or_insert([(0, 0); 60]);
         let slot = &mut seconds[(second % 60) as usize];
         *slot = if slot.0 == second { (second, slot.1 + 1) } else { (second, 1) };
     }
 
-    fn second(&self) -> u64 {
-        self.clock.now().as_micros() / 1_000_000
-    }
-
     fn read(&self, provider: &str, tier: &'static str) -> u64 {
-        let all = self.minutes.lock().unwrap_or_else(PoisonError::into_inner);
-        all.get(&(provider.to_owned(), tier)).map_or(0, |seconds| self.sum(seconds))
+        self.minutes().get(&(provider.to_owned(), tier)).map_or(0, |seconds| self.sum(seconds))
     }
 
     fn sum(&self, seconds: &Minute) -> u64 {
@@ -259,19 +247,12 @@ impl AdmissionRates {
         let recent = seconds.iter().filter(|(second, _)| second + 60 > now);
         recent.map(|(_, count)| count).sum()
     }
-}
 
-impl Collector for AdmissionRates {
-    fn desc(&self) -> Vec<&Desc> {
-        self.gauge.desc()
+    fn second(&self) -> u64 {
+        self.clock.now().as_micros() / 1_000_000
     }
 
-    fn collect(&self) -> Vec<MetricFamily> {
-        let all = self.minutes.lock().unwrap_or_else(PoisonError::into_inner);
-        for ((provider, tier), seconds) in &*all {
-            let sum = i64::try_from(self.sum(seconds)).unwrap_or(i64::MAX);
-            self.gauge.with_label_values(&[provider.as_str(), tier]).set(sum);
-        }
-        self.gauge.collect()
+    fn minutes(&self) -> MutexGuard<'_, HashMap<(String, &'static str), Minute>> {
+        self.minutes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

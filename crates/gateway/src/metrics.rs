@@ -12,15 +12,13 @@
 //! | `sluicegate_gateway_upstream_seconds{gateway,route}` | time from sending a request to the head of its response |
 //! | `sluicegate_gateway_pauses_total{gateway,route}` | pauses that the upstream asked for |
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use prometheus::core::{Collector, Desc};
-use prometheus::proto::MetricFamily;
-use prometheus::{
-    GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts,
-    Registry,
-};
 use sluicegate_core::Span;
+use sluicegate_service::metrics::{
+    Family, Histogram, HistogramVec, IntCounter, IntCounterVec, Registry,
+};
 
 const ROUTE: [&str; 2] = ["gateway", "route"];
 const STATUS: [&str; 3] = ["gateway", "route", "status"];
@@ -37,7 +35,7 @@ pub struct Metrics {
     answers: IntCounterVec,
     upstream: HistogramVec,
     pauses: IntCounterVec,
-    queues: QueueGauges,
+    queues: Arc<Mutex<Vec<QueueReader>>>,
 }
 
 /// A queue to read: gateway, route, and a function that returns its depth and the age of its oldest
@@ -45,27 +43,42 @@ pub struct Metrics {
 type QueueReader = (String, String, Box<dyn Fn() -> Option<(usize, Span)> + Send + Sync>);
 
 /// Gauges of all queues, read at each scrape.
-#[derive(Clone)]
-struct QueueGauges {
-    depth: IntGaugeVec,
-    oldest: GaugeVec,
-    watched: Arc<Mutex<Vec<QueueReader>>>,
-}
+static QUEUES: [Family; 2] = [
+    Family::gauge("sluicegate_gateway_queue_depth", "Waiting requests.", &ROUTE),
+    Family::gauge(
+        "sluicegate_gateway_queue_oldest_seconds",
+        "Age of the oldest waiting request.",
+        &ROUTE,
+    ),
+];
 
 impl Metrics {
-    /// Creates metrics with all values at zero.
-    pub fn new() -> Self {
-        let fixed = "the names in this file are valid, and each is used once";
-        let name = |name: &str, help: &str| Opts::new(format!("sluicegate_gateway_{name}"), help);
-        let counter = |named: &str, help: &str, labels: &[&str]| {
-            IntCounterVec::new(name(named, help), labels).expect(fixed)
+    /// Declares the metrics, with all values at zero.
+    pub fn new(registry: &Registry) -> Self {
+        let counter = |name: &str, help: &str, labels: &[&str]| {
+            registry.counters(&format!("sluicegate_gateway_{name}"), help, labels)
         };
-        let histogram = |named: &str, help: &str| {
-            let options = HistogramOpts::from(name(named, help)).buckets(BUCKETS.to_vec());
-            HistogramVec::new(options, &ROUTE).expect(fixed)
+        let histogram = |name: &str, help: &str| {
+            registry.histograms(&format!("sluicegate_gateway_{name}"), help, &ROUTE, &BUCKETS)
         };
-        let depth = name("queue_depth", "Waiting requests.");
-        let oldest = name("queue_oldest_seconds", "Age of the oldest waiting request.");
+        let queues: Arc<Mutex<Vec<QueueReader>>> = Arc::default();
+        let watched = queues.clone();
+        registry.on_scrape(&QUEUES, move |[depths, ages]| {
+            let mut watched = watched.lock().unwrap_or_else(PoisonError::into_inner);
+            // A route that is removed and added again has two queues until the old one is empty.
+            let mut routes: BTreeMap<[String; 2], (usize, Span)> = BTreeMap::new();
+            watched.retain(|(gateway, route, read)| {
+                let Some((depth, age)) = read() else { return false };
+                let (total, oldest) = routes.entry([gateway.clone(), route.clone()]).or_default();
+                *total += depth;
+                *oldest = age.max(*oldest);
+                true
+            });
+            for ([gateway, route], (depth, age)) in routes {
+                depths.add(&[&gateway, &route], depth as f64);
+                ages.add(&[&gateway, &route], seconds(age));
+            }
+        });
         Self {
             requests: counter("requests_total", "Requests, by response status.", &STATUS),
             duration: histogram(
@@ -79,26 +92,8 @@ impl Metrics {
                 "Time from sending to the head of the response.",
             ),
             pauses: counter("pauses_total", "Pauses that the upstream asked for.", &ROUTE),
-            queues: QueueGauges {
-                depth: IntGaugeVec::new(depth, &ROUTE).expect(fixed),
-                oldest: GaugeVec::new(oldest, &ROUTE).expect(fixed),
-                watched: Arc::default(),
-            },
+            queues,
         }
-    }
-
-    /// Adds the metrics to a registry.
-    pub fn register(&self, registry: &Registry) -> Result<(), prometheus::Error> {
-        let all: [Box<dyn Collector>; 7] = [
-            Box::new(self.requests.clone()),
-            Box::new(self.duration.clone()),
-            Box::new(self.wait.clone()),
-            Box::new(self.answers.clone()),
-            Box::new(self.upstream.clone()),
-            Box::new(self.pauses.clone()),
-            Box::new(self.queues.clone()),
-        ];
-        all.into_iter().try_for_each(|collector| registry.register(collector))
     }
 
     /// Returns the metrics of one route.
@@ -118,14 +113,8 @@ impl Metrics {
         route: &str,
         read: impl Fn() -> Option<(usize, Span)> + Send + Sync + 'static,
     ) {
-        let mut watched = self.queues.watched.lock().unwrap_or_else(PoisonError::into_inner);
-        watched.push((gateway.to_owned(), route.to_owned(), Box::new(read)));
-    }
-}
-
-impl Default for Metrics {
-    fn default() -> Self {
-        Self::new()
+        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        queues.push((gateway.to_owned(), route.to_owned(), Box::new(read)));
     }
 }
 
@@ -230,24 +219,4 @@ impl RouteMetrics {
 
 fn seconds(span: Span) -> f64 {
     std::time::Duration::from(span).as_secs_f64()
-}
-
-impl Collector for QueueGauges {
-    fn desc(&self) -> Vec<&Desc> {
-        self.depth.desc().into_iter().chain(self.oldest.desc()).collect()
-    }
-
-    fn collect(&self) -> Vec<MetricFamily> {
-        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
-        watched.retain(|(gateway, route, read)| {
-            let Some((depth, oldest)) = read() else { return false };
-            let labels = [gateway.as_str(), route.as_str()];
-            let depth = i64::try_from(depth).unwrap_or(i64::MAX);
-            self.depth.with_label_values(&labels).set(depth);
-            self.oldest.with_label_values(&labels).set(seconds(oldest));
-            true
-        });
-        drop(watched);
-        self.depth.collect().into_iter().chain(self.oldest.collect()).collect()
-    }
 }

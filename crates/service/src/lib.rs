@@ -1,7 +1,9 @@
 //! The limiter as a service: [`Service`] plans and decides, [`Observer`]s receive every decision,
-//! and [`answer::Answer`] prepares it for the encoders of every protocol.
+//! and [`answer::Answer`] prepares it for the encoders of every protocol. [`metrics`] declares the
+//! metrics of all crates above this one.
 
 pub mod answer;
+pub mod metrics;
 mod observer;
 mod service;
 

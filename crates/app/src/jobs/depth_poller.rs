@@ -3,8 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use sluicegate_queue::{Depth, ProcessingHistogram, Queue};
-use sluicegate_server::metrics::{QueueProcessing, QueueStats};
+use sluicegate_queue::{Depth, Queue};
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
@@ -14,14 +13,17 @@ const EVERY: Duration = Duration::from_secs(2);
 #[derive(Clone, Default)]
 pub(crate) struct DepthPoller(Arc<Mutex<Vec<PolledQueue>>>);
 
-struct PolledQueue {
-    queue: Queue,
-    depth: Option<Depth>,
-    dead: Option<u64>,
+/// A queue and its depth when it was last polled.
+pub(crate) struct PolledQueue {
+    pub(crate) queue: Queue,
+    pub(crate) depth: Option<Depth>,
+    /// Number of dead letters.
+    pub(crate) dead: Option<u64>,
 }
 
 impl DepthPoller {
-    pub(super) fn add(&self, queues: impl Iterator<Item = Queue>) {
+    /// Adds queues to poll.
+    pub(crate) fn add(&self, queues: impl Iterator<Item = Queue>) {
         let polled = queues.map(|queue| PolledQueue { queue, depth: None, dead: None });
         self.lock().extend(polled);
     }
@@ -37,7 +39,8 @@ impl DepthPoller {
         }
     }
 
-    async fn poll(&self) {
+    /// Polls the broker once.
+    pub(crate) async fn poll(&self) {
         let queues: Vec<_> = self.lock().iter().map(|polled| polled.queue.clone()).collect();
         for (number, queue) in queues.into_iter().enumerate() {
             let (depth, dead) = tokio::join!(queue.depth(), queue.dead_depth());
@@ -60,48 +63,8 @@ impl DepthPoller {
         self.lock().iter().filter_map(known).collect()
     }
 
-    /// Returns the statistics of all queues for the metrics.
-    pub(crate) fn stats(&self) -> Vec<QueueStats> {
-        self.lock().iter().map(PolledQueue::stats).collect()
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<PolledQueue>> {
+    /// Returns all queues.
+    pub(crate) fn lock(&self) -> std::sync::MutexGuard<'_, Vec<PolledQueue>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl PolledQueue {
-    fn stats(&self) -> QueueStats {
-        let depth = self.depth.unwrap_or_default();
-        let states = [
-            ("ready", self.depth.map(|depth| depth.ready)),
-            ("delayed", depth.delayed),
-            ("in_flight", depth.in_flight),
-            ("dead", self.dead),
-        ];
-        let counts = self.queue.stats();
-        QueueStats {
-            queue: self.queue.name().to_owned(),
-            depth: states.into_iter().filter_map(|(word, count)| Some((word, count?))).collect(),
-            oldest: depth.oldest,
-            messages: vec![
-                ("sent", counts.sent),
-                ("received", counts.received),
-                ("acked", counts.acked),
-                ("deferred", counts.deferred),
-                ("retried", counts.retried),
-                ("dead_lettered", counts.dead_lettered),
-            ],
-            processing: counts.processing.iter().map(processing).collect(),
-        }
-    }
-}
-
-fn processing((kind, took): (&String, &ProcessingHistogram)) -> QueueProcessing {
-    QueueProcessing {
-        kind: kind.clone(),
-        took: ProcessingHistogram::BOUNDS.into_iter().zip(took.buckets).collect(),
-        count: took.count,
-        sum: took.sum,
     }
 }

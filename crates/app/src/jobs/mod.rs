@@ -13,10 +13,12 @@ use sluicegate_core::time::Clock;
 use sluicegate_dispatch::{Backoff, Dispatcher, JobTracker, Metrics, Stop, Worker, worker};
 use sluicegate_queue::{Queue, WallClock};
 use sluicegate_service::Service;
+use sluicegate_service::metrics::Registry;
 use tokio::task::JoinSet;
 use tracing::error;
 
 use crate::handlers;
+use crate::metrics;
 use crate::queue::{MissingQueue, Queues};
 use crate::wire::Role;
 
@@ -47,22 +49,26 @@ impl Jobs {
         roles: &[Role],
         missing: MissingQueue,
         service: &Arc<Service>,
+        registry: &Registry,
     ) -> anyhow::Result<Self> {
         let clock: Arc<dyn Clock> = Arc::new(WallClock);
         let dispatch = config.dispatch.as_ref().filter(|_| roles.contains(&Role::Dispatch));
         let workers = config.workers.iter().filter(|_| roles.contains(&Role::Worker));
         let workers: Vec<_> = workers.collect();
+        let is_empty = dispatch.is_none() && workers.is_empty();
+        // The metrics of jobs are not shown if there are none.
+        let registry = if is_empty { &Registry::default() } else { registry };
         let mut jobs = Self {
             dispatcher: None,
             workers: Vec::new(),
             monitor: JobMonitor {
-                metrics: Metrics::new(clock.clone()),
+                metrics: Metrics::new(registry, clock.clone()),
                 tracker: JobTracker::default(),
                 depths: DepthPoller::default(),
                 providers: providers(config),
             },
         };
-        if dispatch.is_none() && workers.is_empty() {
+        if is_empty {
             return Ok(jobs);
         }
         let broker = config.queue.clone().unwrap_or_default();
@@ -86,6 +92,7 @@ impl Jobs {
             jobs.workers.push(made.with_context(|| format!("workers[{number}]"))?);
         }
         jobs.monitor.depths.add(queues.open.into_values());
+        metrics::queues(registry, jobs.monitor.depths.clone());
         Ok(jobs)
     }
 

@@ -124,10 +124,7 @@ async fn counters_are_shown_as_0_before_anything_is_counted() {
     let mut bench = FlowBench::new(&[("p", DISPATCH, "10/s")]);
     bench.dispatch(Strategy::Fixed, &["p"], DelayMode::Booked).await;
     bench.work(worker_of("p"), Provider::new(|_, _| done())).await;
-    let registry = prometheus::Registry::new();
-    bench.metrics.register(&registry).expect("registered");
-    let text = prometheus::TextEncoder::new().encode_to_string(&registry.gather());
-    let text = text.expect("text");
+    let text = bench.registry.render();
     let dispatcher = ["checked", "allowed", "delayed"].map(|what| ("dispatch", what));
     let worker = ["checked", "allowed", "blocked", "requeued", "done", "failed", "dead", "pauses"];
     for (part, what) in dispatcher.into_iter().chain(worker.map(|what| ("worker", what))) {

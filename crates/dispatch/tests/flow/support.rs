@@ -18,6 +18,7 @@ use sluicegate_dispatch::{
     worker,
 };
 use sluicegate_queue::{DeliveryTime, Embedded, JobId, Message, Options, Queue, WallClock};
+use sluicegate_service::metrics::Registry;
 use sluicegate_service::{ChangeEvent, DecisionEvent, Observer, Operation, Service};
 use sluicegate_store::memory::Capacity;
 use sluicegate_store::{AnyStore, Memory, MonotonicClock};
@@ -31,6 +32,7 @@ pub(crate) struct FlowBench {
     pub(crate) service: Arc<Service>,
     pub(crate) broker: Arc<Embedded>,
     pub(crate) metrics: Metrics,
+    pub(crate) registry: Registry,
     pub(crate) tracker: JobTracker,
     pub(crate) stop: Stop,
     pub(crate) running: JoinSet<()>,
@@ -65,13 +67,15 @@ impl FlowBench {
         let limiter = Limiter::new(rules, AnyStore::custom(store.clone()));
         let admits = AdmissionTimes::default();
         let observers: Vec<Box<dyn Observer>> = vec![Box::new(admits.clone())];
+        let registry = Registry::default();
         let folder = tempfile::tempdir().expect("a folder");
         let broker = Embedded::open(&folder.path().join("queue.db")).expect("a file");
         Self {
             store,
             service: Arc::new(Service::new(limiter, MonotonicClock::new(), observers)),
             broker: Arc::new(broker),
-            metrics: Metrics::new(Arc::new(WallClock)),
+            metrics: Metrics::new(&registry, Arc::new(WallClock)),
+            registry,
             tracker: JobTracker::default(),
             stop: Stop::default(),
             running: JoinSet::new(),

@@ -25,6 +25,7 @@ use sluicegate_http::listener::{self, Stats};
 use sluicegate_http::probe::Readiness;
 use sluicegate_http::tokens::{Tokens, hash};
 use sluicegate_service::Service;
+use sluicegate_service::metrics::Registry;
 use sluicegate_store::memory::Capacity;
 use sluicegate_store::{Memory, MonotonicClock};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -230,7 +231,7 @@ pub(crate) fn tokens(tokens: &[(&'static str, &str)]) -> Tokens {
 pub(crate) struct Proxy {
     pub(crate) address: SocketAddr,
     pub(crate) gateway: Arc<Gateway>,
-    pub(crate) metrics: Metrics,
+    pub(crate) metrics: Registry,
     client: Client<HttpConnector, Full<Bytes>>,
 }
 
@@ -275,8 +276,9 @@ impl Proxy {
         let rules = Ruleset::new(groups, Settings::default()).expect("rules");
         let limiter = Limiter::new(rules, Memory::new(Capacity::default()).into());
         let service = Arc::new(Service::new(limiter, MonotonicClock::new(), Vec::new()));
-        let metrics = Metrics::new();
-        let gateway = Gateway::new(&options, service, metrics.clone(), false).expect("a gateway");
+        let metrics = Registry::default();
+        let gateway = Gateway::new(&options, service, Metrics::new(&metrics), false);
+        let gateway = gateway.expect("a gateway");
         let socket = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = socket.local_addr().expect("an address");
         let app = gateway.router(Arc::new(|| Readiness::Ready));
@@ -330,10 +332,7 @@ impl Proxy {
 
     /// Returns the value of a metric; 0 if it does not exist.
     pub(crate) fn metric(&self, name: &str) -> f64 {
-        let registry = prometheus::Registry::new();
-        self.metrics.register(&registry).expect("registered");
-        let text = prometheus::TextEncoder::new().encode_to_string(&registry.gather());
-        let text = text.unwrap_or_default();
+        let text = self.metrics.render();
         let values: HashMap<_, _> = text.lines().filter_map(|line| line.rsplit_once(' ')).collect();
         values.get(name).map_or(0.0, |value| value.parse().expect("a number"))
     }

@@ -9,12 +9,6 @@
 //! | `rate_limiter_config_load_failures_total` | invalid configurations that were not loaded |
 //! | `sluicegate_config_last_load_successful` | 0 after an invalid configuration, until a valid one is loaded |
 //! | `rate_limiter_fallback_total{mode}` | decisions by an outage policy |
-//! | `rate_limiter_redis_calls_total{operation}`, `…_redis_errors_total{type,operation}`, `…_redis_latency_seconds{operation}` | calls of the store to Redis |
-//! | `sluicegate_redis_up`, `sluicegate_redis_evicts` | 1 if Redis is reachable; 1 if it may evict counters |
-//! | `sluicegate_redis_refuses_writes{reason}` | 1 if Redis answers but refuses writes, so that every decision is refused |
-//! | `sluicegate_redis_memory_losses_total` | number of times that a Redis server lost its data |
-//! | `sluicegate_queue_depth{queue,state}`, `…_queue_oldest_seconds{queue}` | messages in a queue, and the age of the oldest |
-//! | `sluicegate_queue_messages_total{queue,event}`, `…_queue_processing_seconds{queue,type}` | handled messages, and their processing time |
 //! | `sluicegate_decisions_total{operation,result}` | every decision once, independent of the number of rules |
 //! | `sluicegate_denials_total{scope,unit,window}` | denials by the limit that was hit |
 //! | `sluicegate_shadow_denials_total{scope}` | admissions that a shadow rule would have denied |
@@ -22,9 +16,6 @@
 //! | `sluicegate_user_requests{window}`, `sluicegate_user_cost_usd{window}` | usage of users per minute, hour and day, as each admission saw it |
 //! | `sluicegate_store_full_total{result}` | decisions on a counter that several keys share, because the store had no room for one each |
 //! | `sluicegate_replays_total` | replayed ids, which are not charged again |
-//! | `sluicegate_connections{listener}` | open connections |
-//! | `sluicegate_store_keys`, `…_overflow_keys`, `…_records` | contents of the store |
-//! | `sluicegate_decision_log_dropped_total` | lines that the decision log dropped |
 //!
 //! A decision adds this to `rate_limiter_requests_total`:
 //!
@@ -46,12 +37,8 @@
 //! **A decision formats nothing and allocates nothing** once its labels are known: it finds its
 //! counters through one table that is read without a lock and replaced when labels are added.
 
-mod family;
 mod labels;
 mod operations;
-mod process;
-mod queues;
-mod redis;
 mod rule;
 mod rules;
 pub mod statsd;
@@ -60,20 +47,14 @@ mod users;
 use std::fmt;
 use std::sync::Arc;
 
-use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
 use sluicegate_core::Decision;
 use sluicegate_core::outage::OutagePolicy;
 use sluicegate_core::ruleset::Ruleset;
+use sluicegate_service::metrics::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
 
 pub use labels::Options;
 use labels::QueryLabels;
 use operations::OperationMetrics;
-use process::ProcessMetrics;
-pub use process::StoreSize;
-use queues::QueueMetrics;
-pub use queues::{QueueProcessing, QueueStats};
-use redis::RedisMetrics;
-pub use redis::{RedisCalls, RedisStats};
 pub use rules::INLINE;
 use rules::RuleMetricsTable;
 use users::UserMetrics;
@@ -92,9 +73,6 @@ struct Inner {
     registry: Registry,
     scopes: Arc<RuleMetricsTable>,
     operations: Arc<OperationMetrics>,
-    process: Arc<ProcessMetrics>,
-    queues: Arc<QueueMetrics>,
-    redis: Arc<RedisMetrics>,
     users: UserMetrics,
     replays: IntCounter,
     fallbacks: IntCounterVec,
@@ -142,89 +120,50 @@ impl Outcome {
 impl Metrics {
     /// Creates empty metrics with a separate registry.
     pub fn new(options: &Options) -> Self {
-        let registry = Registry::new();
-        let scopes = Arc::new(RuleMetricsTable::new(options));
-        let operations = Arc::new(OperationMetrics::default());
-        let process = Arc::new(ProcessMetrics::default());
-        let queues = Arc::new(QueueMetrics::default());
-        let redis = Arc::new(RedisMetrics::default());
-        let fixed = "the names in this file are valid, and each is used once";
-        let counter = |name, help| IntCounter::new(name, help).expect(fixed);
-        let replays =
-            counter("sluicegate_replays_total", "Replayed ids, which are not charged again.");
-        let fallbacks = IntCounterVec::new(
-            Opts::new(
-                "rate_limiter_fallback_total",
-                "Decisions by an outage policy because the store did not answer.",
-            ),
+        let registry = Registry::default();
+        let fallbacks = registry.counters(
+            "rate_limiter_fallback_total",
+            "Decisions by an outage policy because the store did not answer.",
             &["mode"],
         );
-        let fallbacks = fallbacks.expect(fixed);
         for (word, _) in OutagePolicy::ALL {
             // Starts at 0, so that an alert on the rate sees the first one.
             fallbacks.with_label_values(&[word]);
         }
-        let full = IntCounterVec::new(
-            Opts::new(
-                "sluicegate_store_full_total",
-                "Decisions on a counter that several keys share, because the store had no room for \
-                 one each.",
-            ),
+        let full = registry.counters(
+            "sluicegate_store_full_total",
+            "Decisions on a counter that several keys share, because the store had no room for \
+             one each.",
             &["result"],
         );
-        let full = full.expect(fixed);
         for outcome in [Outcome::Allowed, Outcome::Denied] {
             full.with_label_values(&[outcome.name()]);
         }
-        let config_load_failures = counter(
-            "rate_limiter_config_load_failures_total",
-            "Invalid configurations that were not loaded; the previous one stayed in force.",
-        );
-        let config_loaded = IntGauge::new(
+        let config_loaded = registry.gauge(
             "sluicegate_config_last_load_successful",
             "1 if the last loaded configuration was valid, 0 if not.",
         );
-        let config_loaded = config_loaded.expect(fixed);
         // The process runs, so its first configuration was valid.
         config_loaded.set(1);
-        let users = UserMetrics::new();
-        let config_version = IntGaugeVec::new(
-            Opts::new("rate_limiter_config_version", "The version of the configuration in force."),
-            &["source"],
-        );
-        let config_version = config_version.expect(fixed);
-        for collector in [
-            family::collector(&scopes, &rule::FAMILIES, RuleMetricsTable::collect),
-            family::collector(&operations, &operations::FAMILIES, OperationMetrics::collect),
-            family::collector(&process, &process::FAMILIES, ProcessMetrics::collect),
-            family::collector(&queues, &queues::FAMILIES, QueueMetrics::collect),
-            family::collector(&redis, &redis::FAMILIES, RedisMetrics::collect),
-            Box::new(replays.clone()),
-            Box::new(fallbacks.clone()),
-            Box::new(full.clone()),
-            Box::new(config_version.clone()),
-            Box::new(config_load_failures.clone()),
-            Box::new(config_loaded.clone()),
-        ]
-        .into_iter()
-        .chain(users.collectors())
-        {
-            registry.register(collector).expect(fixed);
-        }
         Self(Arc::new(Inner {
-            registry,
-            scopes,
-            operations,
-            process,
-            queues,
-            redis,
-            users,
-            replays,
+            scopes: RuleMetricsTable::new(options, &registry),
+            operations: OperationMetrics::new(&registry),
+            users: UserMetrics::new(&registry),
+            replays: registry
+                .counter("sluicegate_replays_total", "Replayed ids, which are not charged again."),
             fallbacks,
             full,
-            config_version,
-            config_load_failures,
+            config_version: registry.gauges(
+                "rate_limiter_config_version",
+                "The version of the configuration in force.",
+                &["source"],
+            ),
+            config_load_failures: registry.counter(
+                "rate_limiter_config_load_failures_total",
+                "Invalid configurations that were not loaded; the previous one stayed in force.",
+            ),
             config_loaded,
+            registry,
         }))
     }
 
@@ -246,38 +185,6 @@ impl Metrics {
         self.0.config_loaded.set(0);
     }
 
-    /// Registers a function that returns the size of the store; it is called at each scrape.
-    pub fn watch_store(&self, read: impl Fn() -> StoreSize + Send + Sync + 'static) {
-        self.0.process.store(Box::new(read));
-    }
-
-    /// Registers a function that returns the counters of the Redis store; it is called at each
-    /// scrape.
-    pub fn watch_redis(&self, read: impl Fn() -> RedisStats + Send + Sync + 'static) {
-        self.0.redis.watch(Box::new(read));
-    }
-
-    /// Registers a function that returns the counters of the queues; it is called at each scrape.
-    pub fn watch_queues(&self, read: impl Fn() -> Vec<QueueStats> + Send + Sync + 'static) {
-        self.0.queues.watch(Box::new(read));
-    }
-
-    /// Registers a function that returns the number of open connections of a listener; it is called
-    /// at each scrape.
-    pub fn watch_connections(
-        &self,
-        listener: &str,
-        read: impl Fn() -> u64 + Send + Sync + 'static,
-    ) {
-        self.0.process.connections(listener, Box::new(read));
-    }
-
-    /// Registers a function that returns the number of lines that the decision log dropped; it is
-    /// called at each scrape.
-    pub fn watch_decision_log(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
-        self.0.process.dropped(Box::new(read));
-    }
-
     /// Returns the registry, in which other parts of the process register their metrics.
     pub fn registry(&self) -> &Registry {
         &self.0.registry
@@ -285,10 +192,7 @@ impl Metrics {
 
     /// Returns all metrics in the text format of Prometheus.
     pub fn render(&self) -> String {
-        let families = self.0.registry.gather();
-        TextEncoder::new()
-            .encode_to_string(&families)
-            .expect("families without series are pruned, and a string takes every write")
+        self.0.registry.render()
     }
 }
 

@@ -4,28 +4,26 @@
 //! adds them up.
 
 use std::cell::Cell;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-use prometheus::proto::{Bucket, Histogram, MetricFamily, MetricType};
 use sluicegate_core::Span;
+use sluicegate_service::metrics::{Family, FamilyBuilder, Registry};
 
 use super::Outcome;
-use super::family::{Family, SeriesValue};
 use crate::service::Operation;
 
-pub(super) static FAMILIES: [Family; 2] = [
-    Family {
-        name: "rate_limiter_latency_seconds",
-        help: "Duration of decisions and of later operations such as settle and release.",
-        kind: MetricType::HISTOGRAM,
-        labels: &["operation"],
-    },
-    Family {
-        name: "sluicegate_decisions_total",
-        help: "Decisions, each counted once, independent of the number of rules.",
-        kind: MetricType::COUNTER,
-        labels: &["operation", "result"],
-    },
+static FAMILIES: [Family; 2] = [
+    Family::histogram(
+        "rate_limiter_latency_seconds",
+        "Duration of decisions and of later operations such as settle and release.",
+        &["operation"],
+    ),
+    Family::counter(
+        "sluicegate_decisions_total",
+        "Decisions, each counted once, independent of the number of rules.",
+        &["operation", "result"],
+    ),
 ];
 
 /// Upper bounds of the buckets. Alerts and documented guarantees refer to 20, 50 and 100 ms.
@@ -53,6 +51,13 @@ pub(super) struct OperationCounters {
 }
 
 impl OperationMetrics {
+    pub(super) fn new(registry: &Registry) -> Arc<Self> {
+        let metrics = Arc::new(Self::default());
+        let collected = metrics.clone();
+        registry.on_scrape(&FAMILIES, move |families| collected.collect(families));
+        metrics
+    }
+
     pub(super) fn decided(&self, operation: Operation, outcome: Outcome, latency: Span) {
         let counters = self.record(operation, latency);
         counters.outcomes[outcome as usize].fetch_add(1, Relaxed);
@@ -67,41 +72,26 @@ impl OperationMetrics {
         counters
     }
 
-    pub(super) fn collect(&self) -> Vec<MetricFamily> {
-        let [mut latencies, mut decisions] = FAMILIES.each_ref().map(Family::gather);
+    fn collect(&self, [latencies, decisions]: &mut [FamilyBuilder; FAMILIES.len()]) {
         for operation in Operation::ALL {
             let name = operation.name();
-            let histogram = self.histogram(operation);
-            if histogram.get_sample_count() > 0 {
-                latencies.add(&[name], SeriesValue::Distribution(histogram));
+            let bucket = |number: usize| self.sum(operation, |c| &c.buckets[number]);
+            let within = BOUNDS_US.iter().enumerate();
+            let within: Vec<_> =
+                within.map(|(number, &bound)| (seconds(bound), bucket(number))).collect();
+            let above = bucket(BOUNDS_US.len());
+            let count = within.iter().map(|&(_, count)| count).sum::<u64>() + above;
+            if count > 0 {
+                let sum = seconds(self.sum(operation, |counters| &counters.micros));
+                latencies.add_histogram(&[name], within, count, sum);
             }
             for outcome in Outcome::ALL {
                 let count = self.sum(operation, |counters| &counters.outcomes[outcome as usize]);
                 if count > 0 {
-                    decisions.add(&[name, outcome.name()], SeriesValue::Count(count));
+                    decisions.add(&[name, outcome.name()], count as f64);
                 }
             }
         }
-        vec![latencies.end(), decisions.end()]
-    }
-
-    fn histogram(&self, operation: Operation) -> Histogram {
-        let mut so_far = 0;
-        let mut up_to = |bucket: usize| {
-            so_far += self.sum(operation, |counters| &counters.buckets[bucket]);
-            so_far
-        };
-        let buckets = BOUNDS_US.iter().enumerate().map(|(number, &bound)| {
-            let mut bucket = Bucket::default();
-            bucket.set_upper_bound(seconds(bound));
-            bucket.set_cumulative_count(up_to(number));
-            bucket
-        });
-        let mut histogram = Histogram::default();
-        histogram.set_bucket(buckets.collect());
-        histogram.set_sample_count(up_to(BOUNDS_US.len()));
-        histogram.set_sample_sum(seconds(self.sum(operation, |counters| &counters.micros)));
-        histogram
     }
 
     fn sum(&self, operation: Operation, counter: impl Fn(&OperationCounters) -> &AtomicU64) -> u64 {

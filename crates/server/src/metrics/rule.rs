@@ -5,43 +5,37 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
-use prometheus::proto::MetricType;
 use sluicegate_core::Limit;
+use sluicegate_service::metrics::{Family, FamilyBuilder};
 
 use super::Outcome;
-use super::family::{Family, FamilyBuilder, SeriesValue};
 
 pub(super) static FAMILIES: [Family; 5] = [
-    Family {
-        name: "rate_limiter_requests_total",
-        help: "Decisions: allowed for each charged rule, denied for the rule that was hit.",
-        kind: MetricType::COUNTER,
-        labels: &["result", "scope", "model_id", "tenant_id"],
-    },
-    Family {
-        name: "rate_limiter_usage_ratio",
-        help: "Used / limit as last seen, of the tightest window of the rule.",
-        kind: MetricType::GAUGE,
-        labels: &["scope", "model_id", "tenant_id"],
-    },
-    Family {
-        name: "sluicegate_denials_total",
-        help: "Denials by the limit that was hit.",
-        kind: MetricType::COUNTER,
-        labels: &["scope", "unit", "window"],
-    },
-    Family {
-        name: "sluicegate_shadow_denials_total",
-        help: "Admissions that a shadow rule would have denied.",
-        kind: MetricType::COUNTER,
-        labels: &["scope"],
-    },
-    Family {
-        name: "sluicegate_concurrent_peak",
-        help: "Maximum number of slots seen in use since the start.",
-        kind: MetricType::GAUGE,
-        labels: &["scope"],
-    },
+    Family::counter(
+        "rate_limiter_requests_total",
+        "Decisions: allowed for each charged rule, denied for the rule that was hit.",
+        &["result", "scope", "model_id", "tenant_id"],
+    ),
+    Family::gauge(
+        "rate_limiter_usage_ratio",
+        "Used / limit as last seen, of the tightest window of the rule.",
+        &["scope", "model_id", "tenant_id"],
+    ),
+    Family::counter(
+        "sluicegate_denials_total",
+        "Denials by the limit that was hit.",
+        &["scope", "unit", "window"],
+    ),
+    Family::counter(
+        "sluicegate_shadow_denials_total",
+        "Admissions that a shadow rule would have denied.",
+        &["scope"],
+    ),
+    Family::gauge(
+        "sluicegate_concurrent_peak",
+        "Maximum number of slots seen in use since the start.",
+        &["scope"],
+    ),
 ];
 
 /// The counters of one rule. They survive reloads; the list of its limits does not.
@@ -128,7 +122,7 @@ impl RuleMetrics {
             }
             let usage = f64::from_bits(counters.usage.load(Relaxed));
             if !usage.is_nan() {
-                usages.add(&[name, model, tenant], SeriesValue::Level(usage));
+                usages.add(&[name, model, tenant], usage);
             }
         }
         for ((unit, window), count) in &self.denials {
@@ -141,14 +135,14 @@ impl RuleMetrics {
         }
         let peak = self.counters.concurrent_peak.load(Relaxed);
         if peak > 0 {
-            concurrent_peak.add(&[name], SeriesValue::Level(peak as f64));
+            concurrent_peak.add(&[name], peak as f64);
         }
     }
 }
 
 /// Returns the value of a counter; `None` if it is 0, which has no series.
-fn counted(counter: &AtomicU64) -> Option<SeriesValue> {
-    Some(counter.load(Relaxed)).filter(|&count| count > 0).map(SeriesValue::Count)
+fn counted(counter: &AtomicU64) -> Option<f64> {
+    Some(counter.load(Relaxed)).filter(|&count| count > 0).map(|count| count as f64)
 }
 
 /// Returns the window of a limit in the limit grammar.

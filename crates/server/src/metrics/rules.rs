@@ -6,14 +6,13 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use foldhash::fast::RandomState;
-use prometheus::proto::MetricFamily;
 use sluicegate_core::decision::Hit;
 use sluicegate_core::rule::InlineRule;
 use sluicegate_core::ruleset::Ruleset;
 use sluicegate_core::{Charge, Decision, Plan};
+use sluicegate_service::metrics::{FamilyBuilder, Registry};
 
 use super::Outcome;
-use super::family::{Family, FamilyBuilder};
 use super::labels::{Labels, Options, QueryLabels};
 use super::rule::{FAMILIES, RuleMetrics};
 use crate::answer::Answer;
@@ -36,10 +35,14 @@ struct CounterIndex {
 }
 
 impl RuleMetricsTable {
-    pub(super) fn new(options: &Options) -> Self {
+    pub(super) fn new(options: &Options, registry: &Registry) -> Arc<Self> {
         let labels = Labels::new(options);
         let inline = RuleMetrics::new(labels.capacity());
-        Self(ArcSwap::from_pointee(CounterIndex { labels, rules: Arc::default(), inline }))
+        let index = CounterIndex { labels, rules: Arc::default(), inline };
+        let table = Arc::new(Self(ArcSwap::from_pointee(index)));
+        let collected = table.clone();
+        registry.on_scrape(&FAMILIES, move |families| collected.collect(families));
+        table
     }
 
     pub(super) fn register_rules(&self, rules: &Ruleset) {
@@ -77,15 +80,13 @@ impl RuleMetricsTable {
         place
     }
 
-    pub(super) fn collect(&self) -> Vec<MetricFamily> {
+    fn collect(&self, families: &mut [FamilyBuilder; FAMILIES.len()]) {
         let index = self.0.load_full();
         let labels: Vec<_> = index.labels.pairs().collect();
-        let mut families = FAMILIES.each_ref().map(Family::gather);
         for (name, scope) in index.rules.iter() {
-            scope.collect(name, &labels, &mut families);
+            scope.collect(name, &labels, families);
         }
-        index.inline.collect(INLINE, &labels, &mut families);
-        families.map(FamilyBuilder::end).into()
+        index.inline.collect(INLINE, &labels, families);
     }
 }
 

@@ -19,7 +19,7 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use prometheus::proto::{Metric, MetricFamily, MetricType};
+use sluicegate_service::metrics::proto::{Metric, MetricFamily, MetricType};
 use tokio::net::UdpSocket;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;

@@ -6,10 +6,9 @@
 
 use std::sync::OnceLock;
 
-use prometheus::core::Collector;
-use prometheus::{Histogram, HistogramOpts, HistogramVec};
 use sluicegate_core::limit::Unit;
 use sluicegate_core::{Decision, Plan};
+use sluicegate_service::metrics::{Histogram, HistogramVec, Registry};
 
 use crate::window::NamedWindow;
 
@@ -33,9 +32,8 @@ struct ByWindow {
 }
 
 impl ByWindow {
-    fn new(name: &str, help: &str, bounds: &[f64]) -> Self {
-        let options = HistogramOpts::new(name, help).buckets(bounds.to_vec());
-        let all = HistogramVec::new(options, &["window"]).expect("names and bounds are valid");
+    fn new(registry: &Registry, name: &str, help: &str, bounds: &[f64]) -> Self {
+        let all = registry.histograms(name, help, &["window"], bounds);
         Self { all, each: Default::default() }
     }
 
@@ -46,23 +44,21 @@ impl ByWindow {
 }
 
 impl UserMetrics {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(registry: &Registry) -> Self {
         Self {
             requests: ByWindow::new(
+                registry,
                 "sluicegate_user_requests",
                 "Requests of a user in a window, as each of its admissions saw them.",
                 &REQUESTS,
             ),
             costs: ByWindow::new(
+                registry,
                 "sluicegate_user_cost_usd",
                 "Dollars of a user in a window, as each of its admissions saw them.",
                 &DOLLARS,
             ),
         }
-    }
-
-    pub(super) fn collectors(&self) -> [Box<dyn Collector>; 2] {
-        [Box::new(self.requests.all.clone()), Box::new(self.costs.all.clone())]
     }
 
     /// Observes the usage of the user of an admission.

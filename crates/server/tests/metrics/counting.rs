@@ -6,7 +6,7 @@ use std::path::Path;
 use sluicegate_core::query::{Cost, RequestId};
 use sluicegate_core::time::Clock;
 use sluicegate_core::{Id, Span, Store};
-use sluicegate_server::metrics::{Metrics, Options, QueueProcessing, QueueStats, StoreSize};
+use sluicegate_server::metrics::{Metrics, Options};
 use sluicegate_service::answer::Answer;
 use sluicegate_service::{DecisionEvent, FailureEvent, Observer, Operation};
 
@@ -26,9 +26,6 @@ fn a_page_reads_as_prometheus_expects_it() {
     }
     metrics.config_loaded("file", 7);
     metrics.config_failed();
-    metrics.watch_store(|| StoreSize { keys: 5, overflow: 1, records: 0 });
-    metrics.watch_connections("http", || 12);
-    metrics.watch_decision_log(|| 3);
     let expected = r#"# HELP rate_limiter_config_load_failures_total Invalid configurations that were not loaded; the previous one stayed in force.
 # TYPE rate_limiter_config_load_failures_total counter
 rate_limiter_config_load_failures_total 1
@@ -72,12 +69,6 @@ rate_limiter_usage_ratio{scope="USER_MODEL",model_id="gpt4",tenant_id="acme"} 1
 # HELP sluicegate_config_last_load_successful 1 if the last loaded configuration was valid, 0 if not.
 # TYPE sluicegate_config_last_load_successful gauge
 sluicegate_config_last_load_successful 0
-# HELP sluicegate_connections Open connections.
-# TYPE sluicegate_connections gauge
-sluicegate_connections{listener="http"} 12
-# HELP sluicegate_decision_log_dropped_total Lines that the decision log could not write in time.
-# TYPE sluicegate_decision_log_dropped_total counter
-sluicegate_decision_log_dropped_total 3
 # HELP sluicegate_decisions_total Decisions, each counted once, independent of the number of rules.
 # TYPE sluicegate_decisions_total counter
 sluicegate_decisions_total{operation="acquire",result="allowed"} 2
@@ -92,15 +83,6 @@ sluicegate_replays_total 0
 # TYPE sluicegate_store_full_total counter
 sluicegate_store_full_total{result="allowed"} 0
 sluicegate_store_full_total{result="denied"} 0
-# HELP sluicegate_store_keys Counters in the store.
-# TYPE sluicegate_store_keys gauge
-sluicegate_store_keys 5
-# HELP sluicegate_store_overflow_keys Counters shared by keys that had no room for one each.
-# TYPE sluicegate_store_overflow_keys gauge
-sluicegate_store_overflow_keys 1
-# HELP sluicegate_store_records Open reservations and remembered ids in the store.
-# TYPE sluicegate_store_records gauge
-sluicegate_store_records 0
 # HELP sluicegate_user_requests Requests of a user in a window, as each of its admissions saw them.
 # TYPE sluicegate_user_requests histogram
 sluicegate_user_requests_bucket{window="hour",le="1"} 1
@@ -195,8 +177,8 @@ fn alerts_ask_for_metrics_that_there_are() {
     let rules = std::fs::read_to_string(rules).expect("the alerts");
     let sources = std::fs::read_dir(root.join("src/metrics")).expect("the metrics");
     let sources = sources.map(|entry| entry.expect("a file").path());
-    // Dispatchers and workers have separate metrics.
-    let sources = sources.chain([root.join("../dispatch/src/metrics.rs")]);
+    let others = ["app", "dispatch"].map(|name| root.join(format!("../{name}/src/metrics.rs")));
+    let sources = sources.chain(others);
     let sources: String =
         sources.map(|path| std::fs::read_to_string(path).expect("text")).collect();
     let asked = asked_for(&rules);
@@ -375,37 +357,4 @@ fn a_reload_keeps_what_was_counted() {
             r#"{scope="R",unit="requests",window="h"} 1"#,
         ],
     );
-}
-
-#[test]
-fn queues_are_shown_by_name_state_and_type_of_work() {
-    let metrics = Metrics::new(&Options::default());
-    metrics.watch_queues(|| {
-        let processing = QueueProcessing {
-            kind: "crawl_repo".to_owned(),
-            took: vec![(Span::from_millis(100), 2), (Span::from_secs(1), 1)],
-            count: 4,
-            sum: Span::from_millis(9_500),
-        };
-        vec![QueueStats {
-            queue: "jobs".to_owned(),
-            depth: vec![("ready", 7), ("delayed", 2)],
-            oldest: Some(Span::from_millis(1_500)),
-            messages: vec![("sent", 12), ("acked", 4)],
-            processing: vec![processing],
-        }]
-    });
-    let expected = [r#"{queue="jobs",state="delayed"} 2"#, r#"{queue="jobs",state="ready"} 7"#];
-    check(&metrics, "sluicegate_queue_depth", &expected);
-    check(&metrics, "sluicegate_queue_oldest_seconds", &[r#"{queue="jobs"} 1.5"#]);
-    let expected = [r#"{queue="jobs",event="acked"} 4"#, r#"{queue="jobs",event="sent"} 12"#];
-    check(&metrics, "sluicegate_queue_messages_total", &expected);
-    let expected = [
-        r#"{queue="jobs",type="crawl_repo",le="0.1"} 2"#,
-        r#"{queue="jobs",type="crawl_repo",le="1"} 3"#,
-        r#"{queue="jobs",type="crawl_repo",le="+Inf"} 4"#,
-    ];
-    check(&metrics, "sluicegate_queue_processing_seconds_bucket", &expected);
-    let expected = [r#"{queue="jobs",type="crawl_repo"} 9.5"#];
-    check(&metrics, "sluicegate_queue_processing_seconds_sum", &expected);
 }
