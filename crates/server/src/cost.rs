@@ -10,7 +10,7 @@ use sluicegate_core::time::EXACT_MAX;
 use crate::refusal::Refusal;
 use crate::request::WholeNumber;
 
-/// The actual cost. Omitted fields are unknown.
+/// A cost: an estimate, or the actual cost. Omitted fields are unknown.
 #[derive(Clone, Debug, Default, serde::Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct CostBody {
@@ -32,28 +32,13 @@ pub(crate) struct CostBody {
     pub(crate) query_tokens: Option<WholeNumber>,
     /// Input tokens of the context that was sent with the question.
     pub(crate) context_tokens: Option<WholeNumber>,
-}
-
-/// An estimate: a cost, or values that one can be estimated from.
-#[derive(Clone, Debug, Default, serde::Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(crate) struct EstimateBody {
-    pub(crate) requests: Option<WholeNumber>,
-    pub(crate) input_tokens: Option<WholeNumber>,
-    pub(crate) output_tokens: Option<WholeNumber>,
-    pub(crate) usd: Option<String>,
-    pub(crate) cached_input_tokens: Option<WholeNumber>,
-    pub(crate) cache_write_tokens: Option<WholeNumber>,
-    pub(crate) reasoning_tokens: Option<WholeNumber>,
-    pub(crate) query_tokens: Option<WholeNumber>,
-    pub(crate) context_tokens: Option<WholeNumber>,
-    /// Length of the input text, if its tokens were not counted.
+    /// Of an estimate: length of the input text, if its tokens were not counted.
     pub(crate) input_chars: Option<WholeNumber>,
-    /// Output caps, under the names that providers use; the largest applies.
+    /// Of an estimate: output caps, under the names that providers use; the largest applies.
     pub(crate) max_tokens: Option<WholeNumber>,
     pub(crate) max_completion_tokens: Option<WholeNumber>,
     pub(crate) max_output_tokens: Option<WholeNumber>,
-    /// Number of requested completions, each up to the cap.
+    /// Of an estimate: number of requested completions, each up to the cap.
     pub(crate) n: Option<WholeNumber>,
 }
 
@@ -74,25 +59,26 @@ pub(crate) struct StatedCost {
 }
 
 impl CostBody {
-    pub(crate) fn read(self) -> Result<StatedCost, Refusal> {
-        EstimateBody {
-            requests: self.requests,
-            input_tokens: self.input_tokens,
-            output_tokens: self.output_tokens,
-            usd: self.usd,
-            cached_input_tokens: self.cached_input_tokens,
-            cache_write_tokens: self.cache_write_tokens,
-            reasoning_tokens: self.reasoning_tokens,
-            query_tokens: self.query_tokens,
-            context_tokens: self.context_tokens,
-            ..EstimateBody::default()
+    /// Validates an actual cost, which has no field of an estimate.
+    pub(crate) fn read_actual(self) -> Result<StatedCost, Refusal> {
+        let estimated = [
+            ("cost.inputChars", self.input_chars),
+            ("cost.maxTokens", self.max_tokens),
+            ("cost.maxCompletionTokens", self.max_completion_tokens),
+            ("cost.maxOutputTokens", self.max_output_tokens),
+            ("cost.n", self.n),
+        ];
+        match estimated.into_iter().find(|(_, given)| given.is_some()) {
+            None => self.read(),
+            Some((field, _)) => {
+                let right = "is for an estimate: state the tokens that were used, as inputTokens \
+                             and outputTokens";
+                Err(Refusal::field(field, right))
+            }
         }
-        .read()
     }
-}
 
-impl EstimateBody {
-    /// Validates the estimate and computes the token counts.
+    /// Validates the cost and computes the token counts.
     ///
     /// | tokens | value |
     /// |---|---|
@@ -165,7 +151,7 @@ mod tests {
     use super::*;
 
     fn read(json: &str) -> Result<StatedCost, Refusal> {
-        serde_json::from_str::<EstimateBody>(json).expect(json).read()
+        serde_json::from_str::<CostBody>(json).expect(json).read()
     }
 
     #[track_caller]
@@ -205,6 +191,15 @@ mod tests {
             (r#"{"usd": "1e3"}"#, "cost.usd"),
         ] {
             assert_eq!(read(json).expect_err(json).field.as_deref(), Some(field), "{json}");
+        }
+    }
+
+    #[test]
+    fn an_actual_cost_is_not_estimated() {
+        for field in ["inputChars", "maxTokens", "maxCompletionTokens", "maxOutputTokens", "n"] {
+            let cost: CostBody = serde_json::from_value(serde_json::json!({ field: 1 })).unwrap();
+            let refusal = cost.read_actual().expect_err(field);
+            assert_eq!(refusal.field, Some(format!("cost.{field}")));
         }
     }
 

@@ -9,6 +9,7 @@ pub mod envoy;
 mod former_limits;
 pub mod grpc;
 pub mod headers;
+mod json;
 pub mod metrics;
 pub mod overrides;
 pub mod refusal;

@@ -8,7 +8,7 @@ use sluicegate_core::rule::InlineRule;
 use sluicegate_core::time::EXACT_MAX;
 use sluicegate_core::{Id, Limit, Ruleset, Span};
 
-pub(crate) use crate::cost::{CostBody, EstimateBody, StatedCost};
+pub(crate) use crate::cost::{CostBody, StatedCost};
 use crate::refusal::Refusal;
 use crate::ticket::Ticket;
 
@@ -35,7 +35,7 @@ pub(crate) struct Request {
     pub(crate) dimensions: Dimensions,
     /// The estimated cost, as far as it is known.
     #[serde(default)]
-    pub(crate) cost: EstimateBody,
+    pub(crate) cost: CostBody,
     /// Time for which the cost is held as an estimate, such as `30s`.
     pub(crate) hold: Option<String>,
     /// Inline limits, checked in addition to those of the configuration.
@@ -161,7 +161,7 @@ fn span(field: &str, text: &str) -> Result<Span, Refusal> {
 
 impl SettleBody {
     pub(crate) fn read(self) -> Result<(Ticket, StatedCost), Refusal> {
-        Ok((Ticket::read(&self.handle)?, self.cost.read()?))
+        Ok((Ticket::read(&self.handle)?, self.cost.read_actual()?))
     }
 }
 

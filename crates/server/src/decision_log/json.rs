@@ -1,21 +1,15 @@
 //! The JSON format of the decision log.
-//!
-//! It writes into one buffer without serde: money is a decimal that must not pass through a float,
-//! and strings are escaped more strictly than by a serializer.
-
-use std::fmt;
-use std::io::Write as _;
 
 use sluicegate_core::limit::Unit;
 use sluicegate_core::query::{Cost, Query};
 use sluicegate_core::{Charge, Decision, Span, Timestamp};
 
 use super::LogProcess;
-use super::escape::{quote, quote_display};
-use super::line::{self, API_KEY, Context, amount, decided_by, level, shadowed, shown_limit};
+use super::line::{self, API_KEY, Context, decided_by, level, shadowed, shown_limit};
 use super::sample::SampleShare;
 use super::writer::{LineEnd, LostLines};
 use crate::answer::{Answer, Scope};
+use crate::json::{JsonObject, quote, quote_display};
 use crate::service::{ChangeEvent, DecisionEvent, Effect, Operation, UnansweredEvent};
 
 /// Dimensions with a separate field.
@@ -28,7 +22,7 @@ pub(super) fn decision(
     out: &mut Vec<u8>,
 ) {
     let answer = &event.answer;
-    let mut line = Object::begin(out);
+    let mut line = JsonObject::begin(out);
     line.instant("timestamp", context.now);
     line.word("level", level(answer));
     line.quoted("requestId", answer.plan().id.id);
@@ -44,7 +38,7 @@ pub(super) fn decision(
 
 /// Appends the line of a later change, without its end.
 pub(super) fn change(event: &ChangeEvent<'_, '_>, context: &Context<'_>, out: &mut Vec<u8>) {
-    let mut line = Object::begin(out);
+    let mut line = JsonObject::begin(out);
     line.instant("timestamp", context.now);
     line.word("level", "INFO");
     line.quoted("requestId", event.id);
@@ -89,7 +83,7 @@ pub(super) fn change(event: &ChangeEvent<'_, '_>, context: &Context<'_>, out: &m
 
 /// Appends the line of a store call with an unknown outcome, without its end.
 pub(super) fn unanswered(event: &UnansweredEvent, context: &Context<'_>, out: &mut Vec<u8>) {
-    let mut line = Object::begin(out);
+    let mut line = JsonObject::begin(out);
     line.instant("timestamp", context.now);
     line.word("level", "WARN");
     line.quoted("requestId", event.id);
@@ -102,7 +96,7 @@ pub(super) fn unanswered(event: &UnansweredEvent, context: &Context<'_>, out: &m
 /// Returns the last line of a log.
 pub(super) fn end_of_log(process: &LogProcess, now: Timestamp, lost: LostLines) -> Vec<u8> {
     let mut out = Vec::new();
-    let mut line = Object::begin(&mut out);
+    let mut line = JsonObject::begin(&mut out);
     line.instant("timestamp", now);
     line.word("level", "INFO");
     line.word("operation", "end");
@@ -110,7 +104,7 @@ pub(super) fn end_of_log(process: &LogProcess, now: Timestamp, lost: LostLines) 
         line.number("dropped", lost.unreported);
     }
     line.number("droppedTotal", lost.total);
-    line.of(process);
+    end_with(line, process);
     out.extend_from_slice(LineEnd::numbered(process.numbers(false)).as_bytes());
     out
 }
@@ -118,44 +112,49 @@ pub(super) fn end_of_log(process: &LogProcess, now: Timestamp, lost: LostLines) 
 /// Returns the fields that identify the process; every line repeats them.
 pub(super) fn process(node: &str, started: Timestamp) -> Vec<u8> {
     let mut out = Vec::new();
-    let mut fields = Object { out: &mut out, empty: true };
+    let mut fields = JsonObject::inside(&mut out);
     fields.string("node", node);
     fields.instant("started", started);
     out
 }
 
-fn latency(latency: Span, line: &mut Object<'_>) {
+fn latency(latency: Span, line: &mut JsonObject<'_>) {
     let micros = latency.as_micros();
     line.number("latencyMs", micros / 1_000);
     let digit = |place: u64| b'0' + (micros / place % 10) as u8;
     line.out.extend_from_slice(&[b'.', digit(100), digit(10), digit(1)]);
 }
 
-fn end(mut line: Object<'_>, context: &Context<'_>) {
+fn end(mut line: JsonObject<'_>, context: &Context<'_>) {
     if context.share != SampleShare::ALL {
         line.raw("samplePpm", context.share.as_ppm());
     }
     if context.dropped > 0 {
         line.raw("dropped", context.dropped);
     }
-    line.of(context.process);
+    end_with(line, context.process);
+}
+
+/// Ends a line with the fields that identify the process. The writer adds the sequence numbers.
+fn end_with(mut line: JsonObject<'_>, process: &LogProcess) {
+    line.comma();
+    line.out.extend_from_slice(&process.name);
 }
 
 /// Writes the known parts of the cost, in the units of charges.
-fn cost_of(cost: &Cost, line: &mut Object<'_>) {
-    line.name("cost");
-    let mut object = Object::begin(line.out);
+fn cost_of(cost: &Cost, line: &mut JsonObject<'_>) {
     let units = [Unit::Requests, Unit::Tokens, Unit::InputTokens, Unit::OutputTokens, Unit::Usd];
-    for unit in units {
-        if let Some(amount) = cost.of(unit) {
-            object.raw(unit_name(unit), amount);
+    line.object("cost", |object| {
+        for unit in units {
+            if let Some(amount) = cost.of(unit) {
+                object.raw(unit_name(unit), amount);
+            }
         }
-    }
-    object.end();
+    });
 }
 
 /// Writes the dimensions of the query. Secret ones appear only as hashes.
-fn who(query: &Query<'_>, context: &Context<'_>, line: &mut Object<'_>) {
+fn who(query: &Query<'_>, context: &Context<'_>, line: &mut JsonObject<'_>) {
     let secrets = context.secrets;
     for name in FIELDS.into_iter().filter(|name| !secrets.has(name)) {
         if let Some(value) = query.get(name) {
@@ -172,7 +171,7 @@ fn who(query: &Query<'_>, context: &Context<'_>, line: &mut Object<'_>) {
     line.pairs("hashed", hashed.map(|(name, value)| (name, secrets.hash(value))));
 }
 
-fn outcome(answer: &Answer<'_, '_>, line: &mut Object<'_>) {
+fn outcome(answer: &Answer<'_, '_>, line: &mut JsonObject<'_>) {
     let decision = answer.decision();
     line.boolean("allowed", answer.is_allowed());
     if let Decision::Allow(allow) = decision {
@@ -207,7 +206,7 @@ fn outcome(answer: &Answer<'_, '_>, line: &mut Object<'_>) {
 
 fn scope(scope: &Scope<'_, '_>, out: &mut Vec<u8>) {
     let unit = scope.limit.unit();
-    let mut object = Object::begin(out);
+    let mut object = JsonObject::begin(out);
     object.string("name", scope.name());
     object.amount("limit", scope.amount(), unit);
     object.amount("count", scope.reading.used, unit);
@@ -223,7 +222,7 @@ fn scope(scope: &Scope<'_, '_>, out: &mut Vec<u8>) {
 }
 
 /// Writes the amounts charged on each counter with their limits, which `verify` reads.
-fn charged(event: &DecisionEvent<'_, '_, '_>, line: &mut Object<'_>) {
+fn charged(event: &DecisionEvent<'_, '_, '_>, line: &mut JsonObject<'_>) {
     let Decision::Allow(allow) = event.answer.decision() else {
         return;
     };
@@ -256,7 +255,7 @@ fn charged(event: &DecisionEvent<'_, '_, '_>, line: &mut Object<'_>) {
 }
 
 fn charge(charge: &Charge<'_>, at: Option<Timestamp>, out: &mut Vec<u8>) {
-    let mut object = Object::begin(out);
+    let mut object = JsonObject::begin(out);
     object.string("key", charge.key.as_str());
     object.list("limits", charge.texts().iter(), |text, out| quote(text, out));
     object.number("take", charge.take);
@@ -284,150 +283,5 @@ const fn unit_name(unit: Unit) -> &'static str {
     match unit {
         Unit::Usd => "nano-USD",
         unit => unit.name(),
-    }
-}
-
-/// A JSON object that is being written.
-struct Object<'o> {
-    out: &'o mut Vec<u8>,
-    empty: bool,
-}
-
-impl<'o> Object<'o> {
-    fn begin(out: &'o mut Vec<u8>) -> Self {
-        out.push(b'{');
-        Self { out, empty: true }
-    }
-
-    fn end(self) {
-        self.out.push(b'}');
-    }
-
-    /// Ends the object with the fields that identify the process. The writer adds the sequence
-    /// numbers.
-    fn of(mut self, process: &LogProcess) {
-        self.comma();
-        self.out.extend_from_slice(&process.name);
-    }
-
-    /// Writes the name of the next field: a constant, which needs no escapes.
-    // Inlined into its callers, so that a name becomes a few stores instead of calls.
-    #[inline(always)]
-    fn name(&mut self, name: &str) {
-        self.comma();
-        self.out.push(b'"');
-        self.out.extend_from_slice(name.as_bytes());
-        self.out.extend_from_slice(b"\":");
-    }
-
-    fn comma(&mut self) {
-        if !self.empty {
-            self.out.push(b',');
-        }
-        self.empty = false;
-    }
-
-    /// Writes a string.
-    #[inline(always)]
-    fn string(&mut self, name: &str, value: &str) {
-        self.name(name);
-        quote(value, self.out);
-    }
-
-    /// Writes a displayed value as a string.
-    fn text(&mut self, name: &str, value: &impl fmt::Display) {
-        self.name(name);
-        quote_display(value, self.out);
-    }
-
-    /// Writes a displayed value that needs no escapes, such as an id or a hash.
-    fn quoted(&mut self, name: &str, value: impl fmt::Display) {
-        self.name(name);
-        self.out.push(b'"');
-        write!(self.out, "{value}").expect("a buffer takes every write");
-        self.out.push(b'"');
-    }
-
-    /// Writes a time.
-    #[inline(always)]
-    fn instant(&mut self, name: &str, at: Timestamp) {
-        self.name(name);
-        self.out.push(b'"');
-        self.out.extend_from_slice(at.rfc3339().as_bytes());
-        self.out.push(b'"');
-    }
-
-    /// Writes a constant that needs no escapes.
-    #[inline(always)]
-    fn word(&mut self, name: &str, word: &str) {
-        self.name(name);
-        self.out.push(b'"');
-        self.out.extend_from_slice(word.as_bytes());
-        self.out.push(b'"');
-    }
-
-    #[inline(always)]
-    fn number(&mut self, name: &str, value: u64) {
-        self.name(name);
-        self.out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
-    }
-
-    /// Writes an amount in its unit; money in dollars.
-    #[inline(always)]
-    fn amount(&mut self, name: &str, value: u64, unit: Unit) {
-        match unit {
-            Unit::Usd => self.raw(name, amount(value, unit)),
-            _ => self.number(name, value),
-        }
-    }
-
-    #[inline(always)]
-    fn boolean(&mut self, name: &str, value: bool) {
-        self.name(name);
-        self.out.extend_from_slice(if value { b"true" } else { b"false" });
-    }
-
-    /// Writes a number or a boolean.
-    fn raw(&mut self, name: &str, value: impl fmt::Display) {
-        self.name(name);
-        write!(self.out, "{value}").expect("a buffer takes every write");
-    }
-
-    fn list<T>(
-        &mut self,
-        name: &str,
-        items: impl Iterator<Item = T>,
-        each: impl Fn(T, &mut Vec<u8>),
-    ) {
-        self.name(name);
-        self.out.push(b'[');
-        for (index, item) in items.enumerate() {
-            if index > 0 {
-                self.out.push(b',');
-            }
-            each(item, self.out);
-        }
-        self.out.push(b']');
-    }
-
-    /// Writes an object of strings under names that clients chose; omitted if empty.
-    fn pairs<'n, V: fmt::Display>(
-        &mut self,
-        name: &str,
-        pairs: impl Iterator<Item = (&'n str, V)>,
-    ) {
-        let mut pairs = pairs.peekable();
-        if pairs.peek().is_none() {
-            return;
-        }
-        self.name(name);
-        let mut object = Object::begin(self.out);
-        for (name, value) in pairs {
-            object.comma();
-            quote(name, object.out);
-            object.out.push(b':');
-            quote_display(&value, object.out);
-        }
-        object.end();
     }
 }

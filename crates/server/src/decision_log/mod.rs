@@ -50,7 +50,6 @@
 //! them to a bounded queue, which one thread writes out. A line that does not fit is dropped and
 //! counted.
 
-mod escape;
 mod json;
 mod line;
 mod sample;

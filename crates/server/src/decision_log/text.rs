@@ -10,8 +10,8 @@ use std::io::Write as _;
 
 use sluicegate_core::{Decision, Id, Span};
 
-use super::escape::word;
 use super::line::{Context, amount, level, shadowed};
+use crate::json::word;
 use crate::service::{ChangeEvent, DecisionEvent, Effect, UnansweredEvent};
 
 /// Appends the line of a decision, without its end.

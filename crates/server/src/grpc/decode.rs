@@ -6,9 +6,7 @@ use sluicegate_core::query::{Query, RequestId};
 
 use super::proto::sluicegate::v1 as pb;
 use crate::refusal::Refusal;
-use crate::request::{
-    self, CostBody, Dimensions, EstimateBody, InlineBody, Request, StatedCost, WholeNumber,
-};
+use crate::request::{self, CostBody, Dimensions, InlineBody, Request, StatedCost, WholeNumber};
 use crate::ticket::Ticket;
 
 /// Decodes an `Allow`. Its two fields without presence count as omitted if empty.
@@ -90,11 +88,12 @@ impl From<pb::Cost> for CostBody {
             reasoning_tokens: cost.reasoning_tokens.map(WholeNumber),
             query_tokens: cost.query_tokens.map(WholeNumber),
             context_tokens: cost.context_tokens.map(WholeNumber),
+            ..Self::default()
         }
     }
 }
 
-impl From<pb::Estimate> for EstimateBody {
+impl From<pb::Estimate> for CostBody {
     fn from(estimate: pb::Estimate) -> Self {
         Self {
             requests: estimate.requests.map(WholeNumber),

@@ -16,6 +16,7 @@ use super::problem::Problem;
 use super::{decode, encode};
 use crate::answer::{Answer, AnswerContext};
 use crate::auth::Caller;
+use crate::json::object;
 use crate::request::Request;
 use crate::service::Service;
 
@@ -32,13 +33,12 @@ pub(super) async fn explain(
             Some(banned) => banned,
             None => (plan.clone(), store.peek(plan).await?),
         };
-        let verdict = encode::native(
-            &Answer::new(rules, &checked_plan, &decision).with_context(AnswerContext::of(&queries)),
-            None,
-        );
-        let verdict: Value = serde_json::from_slice(&verdict).unwrap_or_default();
-        let answered = json!({ "groups": groups(rules, &queries[0], plan), "decision": verdict });
-        Ok(super::json(answered.to_string().into_bytes()))
+        let answer =
+            Answer::new(rules, &checked_plan, &decision).with_context(AnswerContext::of(&queries));
+        Ok(super::json(object(|json| {
+            json.object("decision", |json| encode::native_fields(&answer, None, json));
+            json.value("groups", &groups(rules, &queries[0], plan));
+        })))
     });
     Ok(answered.await?)
 }

@@ -17,8 +17,8 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{MethodRouter, get, post};
 use axum::{Extension, Router};
-use sluicegate_core::store::{Claim, EndResult};
-use sluicegate_core::{Decision, Timestamp};
+use sluicegate_core::Decision;
+use sluicegate_core::store::EndResult;
 
 use decode::JsonBody;
 pub use problem::Problem;
@@ -230,43 +230,14 @@ async fn claim(
     let query = request::require_id(body.request.query(caller.name(), service.request_id())?)?;
     let queries = [query];
     let response = service.claim(&queries[0], claimant, |rules, plan, claim| {
-        claimed(claim, |decision| {
+        json(encode::claimed(claim, |decision, json| {
             let answer =
                 Answer::new(rules, plan, decision).with_context(AnswerContext::of(&queries));
             let ticket = Ticket::claimed(&answer, claimant).text();
-            encode::native(&answer, Some(&ticket))
-        })
+            encode::native_fields(&answer, Some(&ticket), json);
+        }))
     });
     Ok(response.await?)
-}
-
-fn claimed(claim: Claim, encode: impl FnOnce(&Decision) -> Vec<u8>) -> Response {
-    let wait = |word: &str, at: Timestamp, start: Timestamp| {
-        let (start, wait_ms) = (start.to_string(), start.since(at).as_micros().div_ceil(1_000));
-        let at = at.to_string();
-        serde_json::json!({ "claim": word, "at": at, "start": start, "waitMs": wait_ms })
-    };
-    let decided = |word: &str, decision: &Decision| {
-        let body = encode(decision);
-        let mut body: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
-        body["claim"] = word.into();
-        body
-    };
-    let body = match claim {
-        Claim::Go { allow, good_until } => {
-            let good_ms = good_until.since(allow.at).as_micros() / 1_000;
-            let mut body = decided("go", &Decision::Allow(allow));
-            body["goodUntil"] = good_until.to_string().into();
-            body["goodMs"] = good_ms.into();
-            body
-        }
-        Claim::Spent => serde_json::json!({ "claim": "spent" }),
-        Claim::Early { at, start } => wait("early", at, start),
-        Claim::Rebooked { at, start } => wait("rebooked", at, start),
-        Claim::Deny(deny) => decided("denied", &Decision::Deny(deny)),
-        Claim::Never(never) => decided("denied", &Decision::Never(never)),
-    };
-    json(body.to_string().into_bytes())
 }
 
 async fn settle(State(service): Shared, JsonBody(body): JsonBody) -> HandlerResult {
@@ -288,15 +259,15 @@ async fn renew(State(service): Shared, JsonBody(body): JsonBody) -> HandlerResul
     let ticket = decode::shaped::<request::HandleBody>(&body)?.read()?;
     let renewed = service.renew(&ticket.handle).await?;
     let (at, until) = (renewed.at.to_string(), renewed.until.to_string());
-    Ok(json(serde_json::json!({ "at": at, "until": until }).to_string().into_bytes()))
+    Ok(json(serde_json::json!({ "at": at, "until": until }).to_string()))
 }
 
 fn ended(ended: EndResult) -> Response {
-    json(serde_json::json!({ "replayed": ended.replayed }).to_string().into_bytes())
+    json(serde_json::json!({ "replayed": ended.replayed }).to_string())
 }
 
-fn json(body: Vec<u8>) -> Response {
-    let mut response = Response::new(Body::from(body));
+fn json(body: impl Into<Body>) -> Response {
+    let mut response = Response::new(body.into());
     let kind = HeaderValue::from_static("application/json");
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
     response

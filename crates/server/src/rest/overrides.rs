@@ -42,7 +42,7 @@ type Shared = State<Arc<Overrides>>;
 
 async fn list(State(overrides): Shared) -> HandlerResult {
     let shown = overrides.list().await;
-    Ok(json(serde_json::json!({ "overrides": shown }).to_string().into_bytes()))
+    Ok(json(serde_json::json!({ "overrides": shown }).to_string()))
 }
 
 async fn set(
@@ -65,5 +65,5 @@ async fn remove(
         return Err(Problem::new(StatusCode::NOT_FOUND, "unknown override id"));
     };
     overrides.remove(&id, caller.name()).await?;
-    Ok(json(serde_json::json!({ "removed": id }).to_string().into_bytes()))
+    Ok(json(serde_json::json!({ "removed": id }).to_string()))
 }

@@ -46,16 +46,14 @@ pub(super) async fn reset(
     if selection.dry_run {
         let would = counters.iter().filter(|(rule, _)| selection.takes(rule));
         let would: Vec<_> = would.map(|(rule, key)| json!({ "rule": rule, "key": key })).collect();
-        return Ok(super::json(
-            json!({ "reset": [], "wouldReset": would }).to_string().into_bytes(),
-        ));
+        return Ok(super::json(json!({ "reset": [], "wouldReset": would }).to_string()));
     }
     let answered = service.reset(
         &query,
         |rule| selection.takes(rule),
         |plan| {
             let keys: Vec<_> = plan.charges().iter().map(|charge| charge.key.to_string()).collect();
-            super::json(json!({ "reset": keys }).to_string().into_bytes())
+            super::json(json!({ "reset": keys }).to_string())
         },
     );
     Ok(answered.await?)

@@ -11,11 +11,11 @@ use sluicegate_core::query::{Query, Subject};
 use sluicegate_core::store::Store;
 
 use super::decode::JsonBody;
-use super::encode::Json;
 use super::problem::Problem;
 use super::{decode, encode};
 use crate::answer::{self, Answer, Scope};
 use crate::auth::Caller;
+use crate::json::{JsonObject, object};
 use crate::request::Request;
 use crate::service::Service;
 use crate::window::NamedWindow;
@@ -107,25 +107,26 @@ async fn of(
         let at = usage.at;
         let shown = answer::usage_as_decision(usage);
         let answer = Answer::new(rules, plan, &shown);
-        let mut json = Json::object();
-        json.text(subject.field, &name);
-        json.instant("timestamp", at);
-        json.object_of("limits", |json| {
-            for window in NamedWindow::ALL {
-                if let Some(scope) = tightest(&answer, subject, Unit::Requests, window) {
-                    json.object_of(window.name(), |json| counted("current", &scope, json));
+        let body = object(|json| {
+            json.string(subject.field, &name);
+            json.instant("timestamp", at);
+            json.object("limits", |json| {
+                for window in NamedWindow::ALL {
+                    if let Some(scope) = tightest(&answer, subject, Unit::Requests, window) {
+                        json.object(window.name(), |json| counted("current", &scope, json));
+                    }
                 }
+            });
+            if let Some(scope) = tightest(&answer, subject, Unit::Usd, NamedWindow::Day) {
+                json.object("cost", |json| counted("today", &scope, json));
             }
         });
-        if let Some(scope) = tightest(&answer, subject, Unit::Usd, NamedWindow::Day) {
-            json.object_of("cost", |json| counted("today", &scope, json));
-        }
-        Ok(super::json(json.end()))
+        Ok(super::json(body))
     });
     Ok(answered.await?)
 }
 
-fn counted(used: &str, scope: &Scope<'_, '_>, json: &mut Json) {
+fn counted(used: &str, scope: &Scope<'_, '_>, json: &mut JsonObject<'_>) {
     let unit = scope.limit.unit();
     json.amount(used, scope.reading.used, unit);
     json.amount("limit", scope.amount(), unit);

@@ -6,21 +6,21 @@ use std::fmt::{self, Write as _};
 ///
 /// In addition to what JSON requires, it escapes line ends of some readers (U+0085, U+2028),
 /// terminal control characters (U+009B) and characters that reverse the text direction (U+202E).
-pub(super) fn quote(text: &str, out: &mut Vec<u8>) {
+pub(crate) fn quote(text: &str, out: &mut Vec<u8>) {
     out.push(b'"');
     escape(text, out);
     out.push(b'"');
 }
 
 /// Appends a displayed value as a JSON string.
-pub(super) fn quote_display(value: &impl fmt::Display, out: &mut Vec<u8>) {
+pub(crate) fn quote_display(value: &impl fmt::Display, out: &mut Vec<u8>) {
     out.push(b'"');
     write!(EscapingWriter(out), "{value}").expect("a buffer takes every write");
     out.push(b'"');
 }
 
 /// Appends a plain word without quotes, and any other text as a JSON string.
-pub(super) fn word(text: &str, out: &mut Vec<u8>) {
+pub(crate) fn word(text: &str, out: &mut Vec<u8>) {
     let ordinary = |byte: u8| byte.is_ascii_alphanumeric() || b"._-:/@+".contains(&byte);
     if !text.is_empty() && text.bytes().all(ordinary) {
         out.extend_from_slice(text.as_bytes());
