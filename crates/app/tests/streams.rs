@@ -5,17 +5,11 @@ mod common;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
-use std::time::Duration;
 
 use common::{get, post, sluicegate};
 use serde_json::{Value, json};
-use sluicegate_core::Span;
-use sluicegate_core::time::Clock as _;
-use sluicegate_store::MonotonicClock;
+use sluicegate_testkit::eventually;
 use sluicegate_testkit::redis::free_port;
-
-/// Timeout that is longer than any clean shutdown takes, even on a busy machine.
-const PATIENCE: Span = Span::from_secs(60);
 
 /// A service whose standard streams the test holds; killed on drop.
 struct Service {
@@ -49,7 +43,7 @@ impl Service {
         let [http, admin] = [http, admin].map(|address| format!("http://{address}"));
         let service = Self { child, http, admin, config, folder };
         let answers = || ureq::get(&format!("{}/health", service.http)).call().is_ok();
-        until(answers, "it answers");
+        eventually(answers);
         service
     }
 
@@ -98,7 +92,7 @@ impl Service {
             status = self.child.try_wait().expect("a child");
             status.is_some()
         };
-        until(&mut ended, "it ends");
+        eventually(&mut ended);
         assert_eq!(status.and_then(|status| status.code()), Some(0));
         assert!(self.folder.path().join("usage").exists(), "usage is saved at the end");
     }
@@ -114,18 +108,6 @@ impl Drop for Service {
 fn signal(name: &str, pid: u32) {
     let kill = Command::new("kill").args([name, &pid.to_string()]).status();
     assert!(kill.expect("kill").success());
-}
-
-/// Waits until a condition is true.
-fn until(mut holds: impl FnMut() -> bool, what: &str) {
-    let clock = MonotonicClock::new();
-    let began = clock.now();
-    // The channel has no sender, so this waits for the timeout.
-    let (_nobody, moment) = std::sync::mpsc::sync_channel::<()>(1);
-    while !holds() {
-        assert!(clock.now().since(began) < PATIENCE, "never: {what}");
-        let _ = moment.recv_timeout(Duration::from_millis(20));
-    }
 }
 
 const AS_IT_IS: &str = "exec \"$0\" \"$@\"";
@@ -170,7 +152,7 @@ fn a_closed_decision_pipe_loses_only_its_lines() {
         let line = metrics.lines().find(|line| line.starts_with("sluicegate_decision_log_dropped"));
         line.unwrap_or_else(|| panic!("{metrics}")).ends_with(" 20")
     };
-    until(dropped, "all lines are counted as dropped");
+    eventually(dropped);
     let mut log = service.err();
     service.signal("-TERM");
     service.ends();
@@ -220,7 +202,7 @@ fn a_service_without_a_terminal_reloads_its_configuration_on_sighup() {
         let version = metrics.lines().find(|line| line.starts_with("rate_limiter_config_version"));
         version.unwrap_or_else(|| panic!("{metrics}")).ends_with(" 2")
     };
-    until(reloaded, "it has read its file again");
+    eventually(reloaded);
     service.signal("-TERM");
     service.ends();
 }
@@ -292,7 +274,7 @@ impl Terminal {
         screen.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         let screen = screen.spawn().expect("script, of util-linux");
         let http = format!("http://{http}");
-        until(|| ureq::get(&format!("{http}/health")).call().is_ok(), "it answers");
+        eventually(|| ureq::get(&format!("{http}/health")).call().is_ok());
         let pid = std::fs::read_to_string(path("pid")).expect("a pid");
         Self { screen, pid: pid.trim().parse().expect("a number"), http, folder }
     }
@@ -304,7 +286,7 @@ impl Terminal {
     }
 
     fn ends(&self) {
-        until(|| !Path::new(&format!("/proc/{}", self.pid)).exists(), "it ends");
+        eventually(|| !Path::new(&format!("/proc/{}", self.pid)).exists());
     }
 }
 

@@ -22,7 +22,9 @@ pub use distant_store::{DistantStore, Network};
 pub use queue::QueueSubject;
 pub use suite::StoreSubject;
 pub use switchable_store::SwitchableStore;
-pub use wait::{Deadline, eventually, eventually_async, eventually_is, eventually_ok};
+pub use wait::{
+    eventually, eventually_async, eventually_get, eventually_is, eventually_is_async, eventually_ok,
+};
 
 /// Returns true if the long form of a test is requested.
 pub fn long() -> bool {

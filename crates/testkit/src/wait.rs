@@ -10,67 +10,86 @@ use std::time::Duration;
 
 use crate::clock::Moment;
 
-/// Maximum wait, longer than a busy machine stalls.
-const TIMEOUT: Duration = Duration::from_secs(120);
-/// Pause between two polls.
-const PAUSE: Duration = Duration::from_millis(5);
+/// Maximum wait, longer than a busy machine stalls and than any test works.
+const TIMEOUT: Duration = Duration::from_secs(300);
+/// Longest pause between two polls. The first pauses are shorter.
+const PAUSE_MAX: Duration = Duration::from_millis(50);
 
 /// The end of a wait.
 #[derive(Clone, Copy, Debug)]
-pub struct Deadline(Moment);
+struct Deadline(Moment);
 
 impl Deadline {
-    /// Returns a deadline two minutes from now.
-    pub fn generous() -> Self {
+    /// Returns a deadline five minutes from now.
+    fn generous() -> Self {
         Self::after(TIMEOUT)
     }
 
     /// Returns a deadline this long from now.
-    pub fn after(patience: Duration) -> Self {
+    fn after(patience: Duration) -> Self {
         Self(Moment::after(patience))
     }
 
     /// Fails the test if the deadline is over, and shows the last result.
     #[track_caller]
-    pub fn check(&self, found: &(impl Debug + ?Sized)) {
+    fn check(&self, found: &(impl Debug + ?Sized)) {
         assert!(!self.0.is_over(), "timed out: last result was {found:?}");
     }
 }
 
-/// Waits until `holds` returns true; fails the test after two minutes.
+/// Waits until `holds` returns true; fails the test after five minutes, as every wait here.
 #[track_caller]
-pub fn eventually(mut holds: impl FnMut() -> bool) {
-    eventually_is(&mut holds, true);
+pub fn eventually(holds: impl FnMut() -> bool) {
+    eventually_is(holds, true);
 }
 
-/// Waits until `look` returns `expected`; fails the test after two minutes, and shows the last
-/// result.
+/// Waits until `look` returns `expected`. A timeout shows the last result.
 #[track_caller]
 pub fn eventually_is<T: PartialEq<E> + Debug, E>(mut look: impl FnMut() -> T, expected: E) {
-    let deadline = Deadline::generous();
-    loop {
-        let found = look();
-        if found == expected {
-            return;
-        }
-        deadline.check(&found);
-        thread::sleep(PAUSE);
-    }
+    eventually_get(|| Some(look()).filter(|found| *found != expected).map_or(Ok(()), Err));
 }
 
-/// Waits on a runtime until `holds`; fails the test after two minutes.
+/// Waits until `look` returns `Ok`, and returns its value. A timeout shows the last error.
+#[track_caller]
+pub fn eventually_get<T, E: Debug>(mut look: impl FnMut() -> Result<T, E>) -> T {
+    let deadline = Deadline::generous();
+    for pause in pauses() {
+        match look() {
+            Ok(found) => return found,
+            Err(found) => deadline.check(&found),
+        }
+        thread::sleep(pause);
+    }
+    unreachable!("there is no last pause")
+}
+
+/// Waits on a runtime until `holds`.
 pub async fn eventually_async(mut holds: impl AsyncFnMut() -> bool) {
     eventually_ok(async || if holds().await { Ok(()) } else { Err("that it does not hold") }).await;
 }
 
-/// Waits on a runtime until `look` returns `Ok`; fails the test after two minutes, and shows the
-/// last error.
+/// Waits on a runtime until `look` returns `expected`. A timeout shows the last result.
+pub async fn eventually_is_async<T: PartialEq<E> + Debug, E>(
+    mut look: impl FnMut() -> T,
+    expected: E,
+) {
+    eventually_ok(async || Some(look()).filter(|found| *found != expected).map_or(Ok(()), Err))
+        .await;
+}
+
+/// Waits on a runtime until `look` returns `Ok`. A timeout shows the last error.
 pub async fn eventually_ok<E: Debug>(mut look: impl AsyncFnMut() -> Result<(), E>) {
     let deadline = Deadline::generous();
-    while let Err(found) = look().await {
+    for pause in pauses() {
+        let Err(found) = look().await else { return };
         deadline.check(&found);
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(pause).await;
     }
+}
+
+fn pauses() -> impl Iterator<Item = Duration> {
+    let first = Duration::from_millis(1);
+    std::iter::successors(Some(first), |pause| Some((*pause * 2).min(PAUSE_MAX)))
 }
 
 #[cfg(test)]

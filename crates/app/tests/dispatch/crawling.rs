@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use simulators::GitHub;
 use sluicegate_queue::Message;
+use sluicegate_testkit::eventually_get;
 
-use crate::support::{TestSetup, eventually, long};
+use crate::support::{TestSetup, long};
 
 fn config(setup: &TestSetup, url: &str) -> String {
     let name = &setup.name;
@@ -65,11 +66,14 @@ fn every_repository_is_crawled_whatever_happens_to_workers(setup: &TestSetup) {
         setup.runtime.block_on(peeked).expect("peeked");
         seen
     };
-    eventually(|| {
+    eventually_get(|| {
         let waiting = setup.depth("repo");
         let waiting = waiting.ready + waiting.delayed.unwrap_or_default();
         let done = waiting == 0 && record.report(Duration::from_secs(4)).jobs > REPOSITORIES;
-        (done && crawled() == expected, (waiting, record.report(Duration::from_secs(4))))
+        if done && crawled() == expected {
+            return Ok(());
+        }
+        Err((waiting, record.report(Duration::from_secs(4))))
     });
     assert_eq!(setup.dead("repo") + setup.dead("org"), 0);
     // All workers pause below 100 remaining calls, so only calls in flight can be rejected.

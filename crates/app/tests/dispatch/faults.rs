@@ -7,11 +7,12 @@ use simulators::{Provider, Record};
 use sluicegate_core::Span;
 use sluicegate_queue::{DeadLetterFilter, DeliveryTime, Message};
 use sluicegate_testkit::limit_check::assert_limit;
+use sluicegate_testkit::{eventually_get, eventually_is};
 
 use crate::common::RunningService;
 use crate::proof;
 use crate::support::{
-    Backend, TestSetup, eventually_within, goes_to_the_provider, lock, long, patient, prove, worked,
+    Backend, TestSetup, goes_to_the_provider, lock, long, patient, prove, worked,
 };
 
 /// Number of processes to kill.
@@ -66,18 +67,18 @@ fn collect(setup: &TestSetup, results: &mut BTreeMap<String, usize>) {
 /// neither.
 fn ends(setup: &TestSetup, jobs: usize) -> (BTreeMap<String, usize>, BTreeSet<String>) {
     let (all, mut results) = (setup.jobs(jobs), BTreeMap::new());
-    let dead = eventually_within(Duration::from_secs(300), || {
+    let dead = eventually_get(|| {
         collect(setup, &mut results);
         // Listing dead letters receives and requeues them, so this does it only near the end.
         let enough = results.len() as u64 + setup.dead("p") >= jobs as u64;
         let dead = if enough { setup.dead_jobs("p") } else { BTreeSet::new() };
         let lost = all.iter().filter(|job| !results.contains_key(*job) && !dead.contains(*job));
         let (lost, found) = (lost.count(), results.len());
-        (lost == 0, (dead, format!("{found} results, {lost} jobs with neither")))
+        if lost == 0 { Ok(dead) } else { Err(format!("{found} results, {lost} jobs with neither")) }
     });
-    let foreign = results.keys().chain(&dead.0).find(|job| !all.contains(*job));
+    let foreign = results.keys().chain(&dead).find(|job| !all.contains(*job));
     assert_eq!(foreign, None, "nobody sent it");
-    (results, dead.0)
+    (results, dead)
 }
 
 /// Returns the number of failed calls by job, from the record of the provider.
@@ -140,11 +141,8 @@ fn every_job_has_an_end_in_a_single_process() {
     assert_eq!(results.keys().find(|job| dead.contains(*job)), None, "it has both ends");
     let failed = failures.values().sum::<usize>() as u64;
     assert!(failed > 50, "{failed}");
-    eventually_within(Duration::from_secs(60), || {
-        let counted = ["done", "failed", "dead"].map(|what| worked(&running, "p", what));
-        let expected = [results.len() as u64, failed, dead.len() as u64];
-        (counted == expected, counted)
-    });
+    let counted = || ["done", "failed", "dead"].map(|what| worked(&running, "p", what));
+    eventually_is(counted, [results.len() as u64, failed, dead.len() as u64]);
     prove(1_600, WINDOW, &[running.stop()], &record);
 }
 
@@ -169,12 +167,11 @@ fn work_continues_after_a_broker_and_a_redis_come_back() {
     }
     let _ = moment.recv_timeout(Duration::from_millis(1_000));
     lock(&servers.1).kill_and_restart();
-    let patience = Duration::from_secs(180);
     let all = setup.jobs(1_500);
-    eventually_within(patience, || {
+    eventually_get(|| {
         let calls = record.calls().into_iter().filter(|call| call.status == 200);
         let done: BTreeSet<_> = calls.map(|call| call.job).collect();
-        (done == all, done.len())
+        if done == all { Ok(()) } else { Err(done.len()) }
     });
     assert_eq!(setup.dead("p") + setup.dead("raw"), 0);
 }
@@ -193,10 +190,7 @@ fn poison_messages_become_dead_letters_unchanged() {
         for sent in setup.runtime.block_on(raw.send_batch(batch)) {
             sent.expect("sent");
         }
-        eventually_within(Duration::from_secs(60), || {
-            let found = (setup.dead("raw"), setup.depth("results").ready);
-            (found == (1, 1), found)
-        });
+        eventually_is(|| (setup.dead("raw"), setup.depth("results").ready), (1, 1));
         let mut letters = Vec::new();
         let dead = raw.dead_letters();
         let all = DeadLetterFilter::default();

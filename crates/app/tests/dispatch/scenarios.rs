@@ -2,10 +2,11 @@
 
 use simulators::Record;
 use sluicegate_core::Span;
+use sluicegate_testkit::{eventually, eventually_get, eventually_is};
 
 use crate::common::RunningService;
 use crate::proof;
-use crate::support::{TestSetup, eventually, patient, prove, worked};
+use crate::support::{TestSetup, patient, prove, worked};
 
 /// Configuration with 500 calls per minute and one of three kinds of delay.
 fn config(setup: &TestSetup, url: &str, delay: &str) -> String {
@@ -36,15 +37,15 @@ fn half_goes_at_once_and_half_after_the_delay(setup: &TestSetup) {
     let (url, _) = setup.provider(patient(0));
     let dispatcher = setup.run("dispatch", &config(setup, &url, "delay: 30s"));
     let depth = || setup.ready_and_delayed("gemini", DELAY);
-    eventually(|| (depth() == (500, 500), depth()));
+    eventually_is(depth, (500, 500));
     assert_eq!(setup.depth("raw").ready, 0);
     let dispatched = |what: &str| {
         dispatcher.metric(&format!("sluicegate_dispatch_{what}_total{{provider=\"gemini\"}}"))
     };
     // A message is counted after it was sent.
     let counted = || ["checked", "allowed", "delayed"].map(dispatched);
-    eventually(|| (counted() == [1_000, 500, 500], counted()));
-    eventually(|| (depth() == (1_000, 0), depth()));
+    eventually_is(counted, [1_000, 500, 500]);
+    eventually_is(depth, (1_000, 0));
     let admits = proof::admits(&[dispatcher.stop()], |_| true);
     assert_eq!(admits.len(), 500);
 }
@@ -56,12 +57,8 @@ fn a_worker_whose_dispatcher_is_bypassed_keeps_the_limit(setup: &TestSetup) {
     let worker = setup.run("worker", &config(setup, &url, "delay: 30s"));
     let done = || worked(&worker, "gemini", "done");
     // The counter of a memory store can't be read from outside.
-    let turns = || (done(), setup.zcard("worker"));
-    eventually(|| {
-        let (done, counted) = turns();
-        (done == 500 && counted.is_none_or(|counted| counted == 500), turns())
-    });
-    eventually(|| (done() == 1_000, done()));
+    eventually_is(|| (done(), setup.zcard("worker").unwrap_or(500)), (500, 500));
+    eventually_is(done, 1_000);
     assert!(worked(&worker, "gemini", "requeued") > 0);
     all_succeeded(setup, worker, &record);
 }
@@ -72,7 +69,7 @@ fn everything_succeeds_with_a_fixed_delay(setup: &TestSetup) {
     let (url, record) = setup.provider(patient(5));
     let running = setup.run("dispatch,worker", &config(setup, &url, "delay: 30s"));
     let done = || worked(&running, "gemini", "done");
-    eventually(|| (done() == 1_000, done()));
+    eventually_is(done, 1_000);
     all_succeeded(setup, running, &record);
 }
 
@@ -85,7 +82,7 @@ fn everything_succeeds_booked_and_hardly_anything_is_requeued(setup: &TestSetup)
     let config = format!("booking: {{slack: 4s}}\n{}", config(setup, &url, delay));
     let running = setup.run("dispatch,worker", &config);
     let done = || worked(&running, "gemini", "done");
-    eventually(|| (done() == 1_000, done()));
+    eventually_is(done, 1_000);
     let requeued = worked(&running, "gemini", "requeued");
     let most = if setup.zcard("worker").is_some() { 20 } else { 0 };
     assert!(requeued <= most, "{requeued} went back");
@@ -100,7 +97,7 @@ fn all_succeeded(setup: &TestSetup, running: RunningService, record: &Record) {
     assert_eq!(setup.dead("gemini") + setup.dead("raw"), 0);
     setup.each_was_called_once(1_000, record);
     let results = || setup.depth("results").ready;
-    eventually(|| (results() == record.calls().len() as u64, results()));
+    eventually_is(results, record.calls().len() as u64);
     prove(500, MINUTE, &[running.stop()], record);
 }
 
@@ -113,10 +110,10 @@ fn limits_are_turned_off_at_once(setup: &TestSetup) {
     let limited = config(setup, "http://127.0.0.1:1", "delay: 1000s");
     let dispatcher = setup.run("dispatch", &limited);
     let found = || setup.ready_and_delayed("gemini", Span::from_secs(1_000));
-    eventually(|| (found() == (500, 100), found()));
+    eventually_is(found, (500, 100));
     turn_off(setup, &dispatcher, &limited);
     setup.produce("raw", 600);
-    eventually(|| (found() == (1_100, 100), found()));
+    eventually_is(found, (1_100, 100));
     assert_eq!(setup.depth("raw").ready, 0);
 }
 
@@ -126,13 +123,12 @@ fn limits_are_turned_off_in_the_middle_of_a_flow(setup: &TestSetup) {
     setup.produce("raw", 600);
     let limited = config(setup, "http://127.0.0.1:1", "delay: 1000s");
     let dispatcher = setup.run("dispatch", &limited);
-    eventually(|| (setup.depth("gemini").ready >= 100, setup.depth("gemini")));
+    eventually(|| setup.depth("gemini").ready >= 100);
     turn_off(setup, &dispatcher, &limited);
     setup.produce("raw", 600);
-    let found = || setup.ready_and_delayed("gemini", Span::from_secs(1_000));
-    let (_, delayed) = eventually(|| {
-        let (ready, delayed) = found();
-        (ready + delayed == 1_200, (ready, delayed))
+    let delayed = eventually_get(|| {
+        let (ready, delayed) = setup.ready_and_delayed("gemini", Span::from_secs(1_000));
+        if ready + delayed == 1_200 { Ok(delayed) } else { Err((ready, delayed)) }
     });
     assert!(delayed <= 100, "{delayed} of the first 600 were over the limit of 500");
 }
@@ -145,8 +141,7 @@ fn turn_off(setup: &TestSetup, dispatcher: &RunningService, limited: &str) {
         limited.replace("dispatch:\n", "dispatch:\n  enabled: false\n")
     ));
     eventually(|| {
-        let log = dispatcher.logged();
-        (log.iter().any(|line| line["message"] == "configuration reloaded"), log.len())
+        dispatcher.logged().iter().any(|line| line["message"] == "configuration reloaded")
     });
 }
 

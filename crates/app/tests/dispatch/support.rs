@@ -10,7 +10,6 @@ use sluicegate_queue::{
     Broker, DeadLetterFilter, DeliveryTime, Depth, Embedded, Error, JobId, Message, Options, Queue,
     RabbitMq, rabbitmq,
 };
-use sluicegate_testkit::Deadline;
 use sluicegate_testkit::limit_check::{assert_arrivals, assert_limit, longest_delay};
 use sluicegate_testkit::rabbitmq::RabbitServer;
 use sluicegate_testkit::redis::{RedisServer, Version};
@@ -254,28 +253,6 @@ fn connect(runtime: &Runtime, url: &str) -> Arc<dyn Broker> {
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Waits until a condition is true; panics with the last state after a timeout.
-pub(crate) fn eventually<T: std::fmt::Debug>(look: impl FnMut() -> (bool, T)) -> T {
-    eventually_within(Duration::from_secs(240), look)
-}
-
-pub(crate) fn eventually_within<T: std::fmt::Debug>(
-    patience: Duration,
-    mut look: impl FnMut() -> (bool, T),
-) -> T {
-    // The channel has no sender, so this waits for the timeout.
-    let (_nobody, moment) = std::sync::mpsc::sync_channel::<()>(1);
-    let deadline = Deadline::after(patience);
-    loop {
-        let (holds, found) = look();
-        if holds {
-            return found;
-        }
-        deadline.check(&found);
-        let _ = moment.recv_timeout(Duration::from_millis(50));
-    }
 }
 
 /// Returns a counter of the workers of a provider.

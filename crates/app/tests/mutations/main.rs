@@ -26,8 +26,8 @@ use sluicegate_server::decision_log::{DecisionLog, Options};
 use sluicegate_service::{DecisionMode, Service};
 use sluicegate_store::memory::Capacity;
 use sluicegate_store::{AnyStore, Memory};
-use sluicegate_testkit::ManualClock;
 use sluicegate_testkit::redis::{RedisCluster, RedisServer, Version};
+use sluicegate_testkit::{ManualClock, eventually_is};
 
 /// Verifies logs; returns the exit code and the output.
 fn verify(logs: &Logs) -> (i32, String) {
@@ -100,13 +100,7 @@ fn ended(services: Vec<RunningService>) -> Logs {
 }
 
 fn wait_until_ready(service: &RunningService) {
-    for _ in 0..100_000 {
-        if get(&format!("{}/ready", service.admin)).1 == "{\"status\":\"ready\"}" {
-            return;
-        }
-        thread::yield_now();
-    }
-    panic!("it never becomes ready");
+    eventually_is(|| get(&format!("{}/ready", service.admin)).1, "{\"status\":\"ready\"}");
 }
 
 fn redis(server: &RedisServer) -> String {

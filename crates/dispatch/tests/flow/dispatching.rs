@@ -3,9 +3,9 @@
 use sluicegate_core::Span;
 use sluicegate_dispatch::{DelayMode, JobEvent, Strategy, Tier};
 
-use sluicegate_testkit::eventually_ok;
+use sluicegate_testkit::{eventually_is_async, eventually_ok};
 
-use crate::support::{BOOKED, DISPATCH, FlowBench, Provider, done, eventually_is, worker_of};
+use crate::support::{BOOKED, DISPATCH, FlowBench, Provider, done, worker_of};
 
 fn numbered(number: usize) -> String {
     format!("{{\"id\":\"job-{number}\"}}")
@@ -20,14 +20,15 @@ async fn messages_over_the_limit_arrive_after_the_delay() {
     bench.wait_for("gemini", 20, 30).await;
     bench.wait_for("raw", 0, 0).await;
     // A message is counted and tracked only after it was sent.
-    eventually_is(|| bench.metrics.dispatched("gemini"), (20, 30)).await;
-    eventually_is(|| bench.metrics.per_minute("gemini", Tier::Dispatch), 20).await;
+    eventually_is_async(|| bench.metrics.dispatched("gemini"), (20, 30)).await;
+    eventually_is_async(|| bench.metrics.per_minute("gemini", Tier::Dispatch), 20).await;
     let tracked = |event| {
         let seen = (0..50).filter_map(|n| bench.tracker.find(&format!("job-{n}")));
         let seen = seen.filter(|seen| seen.queue == "gemini" && seen.event == event);
         seen.filter(|seen| seen.until.is_some() == (event == JobEvent::Delayed)).count()
     };
-    eventually_is(|| (tracked(JobEvent::Dispatched), tracked(JobEvent::Delayed)), (20, 30)).await;
+    eventually_is_async(|| (tracked(JobEvent::Dispatched), tracked(JobEvent::Delayed)), (20, 30))
+        .await;
     bench.wait_for("gemini", 50, 0).await;
     bench.finish().await;
 }
@@ -95,7 +96,7 @@ async fn headroom_tries_the_next_provider_before_it_delays() {
     bench.wait_for("raw", 0, 0).await;
     let at_once = || (bench.metrics.dispatched("a").0, bench.metrics.dispatched("b").0);
     let later = || bench.metrics.dispatched("a").1 + bench.metrics.dispatched("b").1;
-    eventually_is(|| (at_once(), later()), ((20, 10), 10)).await;
+    eventually_is_async(|| (at_once(), later()), ((20, 10), 10)).await;
     bench.finish().await;
 }
 

@@ -209,18 +209,6 @@ impl Observer for AdmissionTimes {
     fn on_change(&self, _: &ChangeEvent<'_, '_>) {}
 }
 
-/// Waits until `look` returns the expected value.
-pub(crate) async fn eventually_is<T: PartialEq + std::fmt::Debug>(
-    mut look: impl FnMut() -> T,
-    expected: T,
-) {
-    eventually_ok(async || {
-        let found = look();
-        if found == expected { Ok(()) } else { Err(format!("{found:?}, not {expected:?}")) }
-    })
-    .await;
-}
-
 /// Estimated cost of every job.
 const ESTIMATE: Cost =
     Cost { requests: None, input_tokens: Some(700), output_tokens: Some(300), money: None };

@@ -12,10 +12,10 @@ use sluicegate_dispatch::{
 };
 use sluicegate_queue::{JobId, Message};
 
-use sluicegate_testkit::eventually_ok;
+use sluicegate_testkit::{eventually_is_async, eventually_ok};
 
 use crate::support::{
-    BOOKED, DISPATCH, FlowBench, Provider, WORKER, done, eventually_is, failed, refused, worker_of,
+    BOOKED, DISPATCH, FlowBench, Provider, WORKER, done, failed, refused, worker_of,
 };
 
 fn numbered(number: usize) -> String {
@@ -173,7 +173,7 @@ async fn failures_are_retried_and_end_as_dead_letters_with_all_details() {
         let seen = bench.tracker.find("job-0").expect("it was there");
         (seen.event, seen.error)
     };
-    eventually_is(ended, (JobEvent::Dead, Some("500 from p".to_owned()))).await;
+    eventually_is_async(ended, (JobEvent::Dead, Some("500 from p".to_owned()))).await;
     bench.finish().await;
 }
 
@@ -201,7 +201,7 @@ async fn a_timeout_is_a_failure() {
         let seen = bench.tracker.find("job-0").expect("it was there");
         (seen.event, seen.error)
     };
-    eventually_is(ended, (JobEvent::Dead, Some("timed out after 20ms".to_owned()))).await;
+    eventually_is_async(ended, (JobEvent::Dead, Some("timed out after 20ms".to_owned()))).await;
     bench.finish().await;
 }
 

@@ -7,6 +7,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use sluicegate_dispatch::Handler as _;
 use sluicegate_dispatch::handler::{CommandHandler, CommandOptions};
 use sluicegate_http::upstream::Secret;
+use sluicegate_testkit::eventually_is_async;
 
 use crate::support::{PERMANENT, TRANSIENT, body, done, failed, job};
 
@@ -134,16 +135,6 @@ fn runs(pid: &str) -> bool {
     state.is_some_and(|state| !"ZX".contains(state))
 }
 
-/// Waits until `holds` is false.
-async fn until_not(holds: impl Fn() -> bool) {
-    let wait = async {
-        while holds() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(20), wait).await.expect("it ends");
-}
-
 #[tokio::test]
 async fn dropping_a_call_kills_the_program_and_its_children() {
     let folder = tempfile::tempdir().unwrap();
@@ -156,9 +147,9 @@ async fn dropping_a_call_kills_the_program_and_its_children() {
     assert!(runs(&child) && runs(&itself));
     running.abort();
     assert!(running.await.unwrap_err().is_cancelled());
-    until_not(|| runs(&itself) || runs(&child)).await;
+    eventually_is_async(|| runs(&itself) || runs(&child), false).await;
     // Reaped, too: zombies would fill the process table.
-    until_not(|| Path::new(&format!("/proc/{itself}")).exists()).await;
+    eventually_is_async(|| Path::new(&format!("/proc/{itself}")).exists(), false).await;
 }
 
 #[tokio::test]
@@ -170,7 +161,7 @@ async fn a_background_process_of_a_program_is_killed_and_does_not_delay_the_job(
     let done = done(&handler(options), &job("{}")).await;
     assert_eq!(body(&done), "done\n");
     let child = written(&folder.path().join("child")).await;
-    until_not(|| runs(&child)).await;
+    eventually_is_async(|| runs(&child), false).await;
 }
 
 /// Runs with paused time, which jumps ahead when all tasks wait.

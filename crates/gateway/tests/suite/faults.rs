@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use sluicegate_testkit::eventually_is_async;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::support::{Proxy, TOKEN, Upstream, eventually, limited, odd_upstream, route, soon};
+use crate::support::{Proxy, TOKEN, Upstream, limited, odd_upstream, route, soon};
 
 const SHORT: Duration = Duration::from_millis(200);
 
@@ -111,9 +112,9 @@ async fn a_request_whose_client_disconnects_while_waiting_is_not_sent() {
         let mut stream = TcpStream::connect(proxy.address).await.expect("a connection");
         stream.write_all(head.as_bytes()).await.expect("written");
         soon(stream.write_all(&vec![b'x'; body])).await.expect("it is read while it waits");
-        eventually(|| proxy.metric(depth) == 1.0).await;
+        eventually_is_async(|| proxy.metric(depth), 1.0).await;
         drop(stream);
-        eventually(|| proxy.metric(depth) == 0.0).await;
+        eventually_is_async(|| proxy.metric(depth), 0.0).await;
     }
     assert_eq!(upstream.count(), 1);
 }

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use sluicegate_core::{Group, Rule, Span};
 use sluicegate_gateway::options::{CALLER, LearnOptions};
+use sluicegate_testkit::eventually_is_async;
 
-use crate::support::{Proxy, Upstream, eventually, limited, options, route, soon};
+use crate::support::{Proxy, Upstream, limited, options, route, soon};
 
 const DEPTH: &str = r#"sluicegate_gateway_queue_depth{gateway="test",route="all"}"#;
 
@@ -141,7 +142,7 @@ async fn slots_are_released_at_the_end_of_the_response() {
     let upstream = Upstream::start().await;
     let proxy = Proxy::start(limited(upstream.address, "1 concurrent", Duration::ZERO)).await;
     let (first, second) = tokio::join!(proxy.get("/held"), async {
-        eventually(|| upstream.count() == 1).await;
+        eventually_is_async(|| upstream.count(), 1).await;
         let second = proxy.get("/").await;
         upstream.held.add_permits(1);
         second

@@ -40,17 +40,6 @@ pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(30), future).await.expect("it should have happened")
 }
 
-/// Waits until `holds` returns true.
-pub(crate) async fn eventually(holds: impl Fn() -> bool) {
-    soon(async {
-        let mut again = tokio::time::interval(Duration::from_millis(5));
-        while !holds() {
-            again.tick().await;
-        }
-    })
-    .await;
-}
-
 /// A request that an upstream received.
 #[derive(Clone, Debug)]
 pub(crate) struct SeenRequest {

@@ -1,8 +1,7 @@
 //! [`RedisCluster`]: a private Redis Cluster for tests.
 
-use std::time::Duration;
-
 use super::{RedisServer, Tls, Version, free_port};
+use crate::wait::eventually;
 
 const SLOTS: usize = 16_384;
 
@@ -95,9 +94,7 @@ impl RedisCluster {
         let cluster = Self { primaries: servers, replicas, _folder: folder };
         for (primary, replica) in cluster.primaries.iter().zip(&cluster.replicas) {
             let id = id(primary);
-            until("the servers have met", || {
-                replica.command(&["CLUSTER", "REPLICATE", &id]).starts_with("+OK")
-            });
+            eventually(|| replica.command(&["CLUSTER", "REPLICATE", &id]).starts_with("+OK"));
         }
         cluster.wait_until_whole();
         cluster
@@ -105,7 +102,7 @@ impl RedisCluster {
 
     fn wait_until_whole(&self) {
         for server in self.primaries.iter().chain(&self.replicas) {
-            until("the cluster is whole", || {
+            eventually(|| {
                 let info = server.command(&["CLUSTER", "INFO"]);
                 let known =
                     format!("cluster_known_nodes:{}", self.primaries.len() + self.replicas.len());
@@ -113,7 +110,7 @@ impl RedisCluster {
             });
         }
         for replica in &self.replicas {
-            until("the replicas follow", || {
+            eventually(|| {
                 replica.command(&["INFO", "replication"]).contains("master_link_status:up")
             });
         }
@@ -163,15 +160,4 @@ fn ports(version: Version) -> (u16, u16) {
 fn id(server: &RedisServer) -> String {
     let answer = server.command(&["CLUSTER", "MYID"]);
     answer.split("\r\n").nth(1).expect("an id").to_owned()
-}
-
-/// Polls until `holds` returns true; only polling shows when the servers agree.
-pub(super) fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    for _ in 0..1_000 {
-        if holds() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    panic!("waited too long until {what}");
 }

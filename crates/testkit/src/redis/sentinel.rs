@@ -1,7 +1,7 @@
 //! [`RedisSentinel`]: a private primary and replica with sentinels, for tests.
 
-use super::cluster::until;
 use super::{RedisServer, Tls, Version, free_port};
+use crate::wait::eventually;
 
 /// Name of the master in the sentinels.
 pub const MASTER: &str = "limits";
@@ -36,9 +36,7 @@ impl RedisSentinel {
         let primary = start(&options);
         let port = primary.tls_port.unwrap_or(primary.port).to_string();
         let replica = start(&[&options[..], &["--replicaof", "127.0.0.1", &port]].concat());
-        until("the replica follows", || {
-            replica.command(&["INFO", "replication"]).contains("master_link_status:up")
-        });
+        eventually(|| replica.command(&["INFO", "replication"]).contains("master_link_status:up"));
         let sentinels: Vec<_> = (0..3)
             .map(|number| {
                 let file = folder.path().join(format!("sentinel-{number}.conf"));
@@ -52,7 +50,7 @@ impl RedisSentinel {
             })
             .collect();
         for sentinel in &sentinels {
-            until("the sentinels know each other and the replica", || {
+            eventually(|| {
                 let known = sentinel.command(&["SENTINEL", "MASTER", MASTER]);
                 let field = |name: &str, value: &str| {
                     let mut words = known.split("\r\n").skip_while(|word| *word != name);
