@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use sluicegate_config::{self as config, ChatProvider, HttpContent, Work};
+use sluicegate_config::{self as config, HttpContent, Work};
 use sluicegate_dispatch::Handler;
 use sluicegate_dispatch::handler::{
-    self, Chat, CommandHandler, CommandOptions, Condition, EmittingHandler, HttpHandler,
-    HttpOptions, RequestBody, ResultSource, Statuses, SuccessRule,
+    CommandHandler, CommandOptions, EmittingHandler, HttpHandler, HttpOptions, RequestBody,
+    ResultSource,
 };
 use sluicegate_http::upstream::Credentials;
 use sluicegate_queue::WallClock;
@@ -34,7 +34,6 @@ fn called(options: HttpOptions) -> anyhow::Result<HttpHandler> {
 
 fn http(work: &config::HttpWork) -> anyhow::Result<HttpOptions> {
     let headers = work.headers.iter().map(|(name, text)| Ok((header(name)?, text.clone())));
-    let condition = work.condition.as_ref();
     Ok(HttpOptions {
         method: work.method.parse().context("method")?,
         url: work.url.clone(),
@@ -47,14 +46,9 @@ fn http(work: &config::HttpWork) -> anyhow::Result<HttpOptions> {
         },
         credentials: work.credentials.as_ref().map(credentials).transpose()?,
         idempotency_header: work.idempotency_header.as_deref().map(header).transpose()?,
-        success: SuccessRule {
-            statuses: Statuses(work.success.clone()),
-            condition: condition.map(|condition| Condition {
-                member: condition.path.clone(),
-                values: condition.values.clone(),
-            }),
-        },
-        retry: Statuses(work.retry.clone()),
+        success: work.success.clone(),
+        condition: work.condition.clone(),
+        retry: work.retry.clone(),
         result: work.result.clone().map_or(ResultSource::Whole, ResultSource::Member),
         response_bytes_max: bytes(work.response_limit),
         connect_timeout: work.connect_timeout.into(),
@@ -65,11 +59,7 @@ fn http(work: &config::HttpWork) -> anyhow::Result<HttpOptions> {
 
 /// Builds the HTTP call of a chat completion, with the URL, headers and body of its provider.
 fn chat(work: &config::ChatWork) -> anyhow::Result<HttpOptions> {
-    let provider = match work.provider {
-        ChatProvider::OpenAi => handler::ChatProvider::OpenAi,
-        ChatProvider::Anthropic => handler::ChatProvider::Anthropic,
-        ChatProvider::Gemini => handler::ChatProvider::Gemini,
-    };
+    let provider = work.provider;
     let base = work.base_url.as_ref().map_or(provider.base_url(), |url| url.text.as_str());
     let url = format!("{}{}", base.trim_end_matches('/'), provider.path(&work.model));
     let key = work.api_key.as_ref().map(secret);
@@ -82,19 +72,12 @@ fn chat(work: &config::ChatWork) -> anyhow::Result<HttpOptions> {
         method: "POST".parse().context("method")?,
         url: Text::from(url),
         headers: provider.headers().iter().map(field).collect::<anyhow::Result<_>>()?,
-        content: RequestBody::Chat(Box::new(Chat {
-            provider,
-            model: work.model.clone(),
-            system: work.system.clone(),
-            prompt: work.prompt.clone(),
-            images: work.images.clone(),
-            max_tokens: work.max_tokens,
-            options: work.options.clone(),
-        })),
+        content: RequestBody::Chat(Box::new(work.clone())),
         credentials: credentials.transpose()?,
         idempotency_header: work.idempotency_header.as_deref().map(header).transpose()?,
-        success: SuccessRule { statuses: Statuses(vec![200..=299]), condition: None },
-        retry: Statuses::default(),
+        success: vec![200..=299],
+        condition: None,
+        retry: Vec::new(),
         result: ResultSource::Chat(provider),
         response_bytes_max: bytes(work.response_limit),
         connect_timeout: work.connect_timeout.into(),
@@ -120,7 +103,7 @@ fn bytes(size: config::ByteSize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sluicegate_config::{ByteSize, ChatWork, Secret, SecretSource, UpstreamUrl};
+    use sluicegate_config::{ByteSize, ChatProvider, ChatWork, Secret, SecretSource, UpstreamUrl};
     use sluicegate_core::Span;
 
     fn asking(provider: ChatProvider, base_url: Option<&str>) -> ChatWork {

@@ -154,6 +154,43 @@ pub enum ChatProvider {
     Gemini,
 }
 
+impl ChatProvider {
+    /// Returns the default base URL of the provider.
+    pub const fn base_url(self) -> &'static str {
+        match self {
+            Self::OpenAi => "https://api.openai.com/v1",
+            Self::Anthropic => "https://api.anthropic.com",
+            Self::Gemini => "https://generativelanguage.googleapis.com",
+        }
+    }
+
+    /// Returns the path after the base URL for a request to this model.
+    pub fn path(self, model: &str) -> String {
+        match self {
+            Self::OpenAi => "/chat/completions".to_owned(),
+            Self::Anthropic => "/v1/messages".to_owned(),
+            Self::Gemini => format!("/v1beta/models/{model}:generateContent"),
+        }
+    }
+
+    /// Returns the header field of the API key; `None` if it is a bearer token.
+    pub const fn key_header(self) -> Option<&'static str> {
+        match self {
+            Self::OpenAi => None,
+            Self::Anthropic => Some("x-api-key"),
+            Self::Gemini => Some("x-goog-api-key"),
+        }
+    }
+
+    /// Returns the additional header fields that the API requires.
+    pub const fn headers(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Self::Anthropic => &[("anthropic-version", "2023-06-01")],
+            Self::OpenAi | Self::Gemini => &[],
+        }
+    }
+}
+
 /// A message to send when a job is done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EmitRule {

@@ -8,17 +8,13 @@ mod excerpt;
 mod http;
 mod job_scope;
 
-pub use chat::{Chat, ChatProvider};
 pub use command::{CommandHandler, CommandOptions};
 pub use emit::EmittingHandler;
-pub use http::{
-    Condition, HttpError, HttpHandler, HttpOptions, RequestBody, ResultSource, Statuses,
-    SuccessRule,
-};
+pub use http::{HttpError, HttpHandler, HttpOptions, RequestBody, ResultSource};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-pub use sluicegate_config::EmitRule;
+pub use sluicegate_config::{ChatProvider, ChatWork, EmitRule, ResponseCondition};
 use sluicegate_queue::Message;
 
 /// Processes jobs, one call per attempt. It may be called again for the same job: after a failure,

@@ -11,8 +11,7 @@ use axum::response::IntoResponse;
 use axum::routing::any;
 use sluicegate_dispatch::WorkerCounter;
 use sluicegate_dispatch::handler::{
-    EmitRule, EmittingHandler, HttpHandler, HttpOptions, RequestBody, ResultSource, Statuses,
-    SuccessRule,
+    EmitRule, EmittingHandler, HttpHandler, HttpOptions, RequestBody, ResultSource,
 };
 use sluicegate_queue::WallClock;
 use sluicegate_template::{JsonPath, Root, Text, Tree};
@@ -59,8 +58,9 @@ fn handler(url: &str) -> EmittingHandler {
         content: RequestBody::Message,
         credentials: None,
         idempotency_header: Some("idempotency-key".parse().expect("a name")),
-        success: SuccessRule { statuses: Statuses(vec![200..=299]), condition: None },
-        retry: Statuses::default(),
+        success: vec![200..=299],
+        condition: None,
+        retry: Vec::new(),
         result: ResultSource::Whole,
         response_bytes_max: 1 << 20,
         connect_timeout: Duration::from_secs(5),

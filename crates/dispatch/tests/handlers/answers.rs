@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use serde_json::json;
 use sluicegate_dispatch::Handler;
-use sluicegate_dispatch::handler::{Condition, HttpError, HttpHandler, ResultSource, Statuses};
+use sluicegate_dispatch::handler::{HttpError, HttpHandler, ResponseCondition, ResultSource};
 use sluicegate_queue::WallClock;
 use sluicegate_template::JsonPath;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -88,8 +88,8 @@ async fn statuses_can_be_chosen() {
     for (status, good) in [(404, true), (200, true), (202, false), (418, false)] {
         let server = Server::answering(status, &[], "").await;
         let mut options = options(&server.url);
-        options.success.statuses = Statuses(vec![200..=200, 404..=404]);
-        options.retry = Statuses(vec![418..=418]);
+        options.success = vec![200..=200, 404..=404];
+        options.retry = vec![418..=418];
         let outcome = handler(options).handle(&job("{}")).await.outcome;
         match good {
             true => assert!(outcome.is_ok(), "{status}"),
@@ -100,7 +100,7 @@ async fn statuses_can_be_chosen() {
 
 #[tokio::test]
 async fn a_response_has_to_meet_the_success_condition() {
-    let state = |values| Some(Condition { member: member("data.state"), values });
+    let state = |values| Some(ResponseCondition { path: member("data.state"), values });
     for (condition, answer, good) in [
         (state(vec![]), r#"{"data": {"state": "any"}}"#, true),
         (state(vec![]), r#"{"data": {"state": 0}}"#, true),
@@ -114,7 +114,7 @@ async fn a_response_has_to_meet_the_success_condition() {
     ] {
         let server = Server::answering(200, &[], answer).await;
         let mut options = options(&server.url);
-        options.success.condition = condition;
+        options.condition = condition;
         let outcome = handler(options).handle(&job("{}")).await.outcome;
         match good {
             true => assert!(outcome.is_ok(), "{answer}: {outcome:?}"),

@@ -1,8 +1,10 @@
 //! Tests of chat requests, as the providers receive them.
 
 use serde_json::{Value, json};
+use sluicegate_config::ByteSize;
+use sluicegate_core::Span;
 use sluicegate_dispatch::handler::{
-    Chat, ChatProvider, FailureKind, HttpOptions, RequestBody, ResultSource,
+    ChatProvider, ChatWork, FailureKind, HttpOptions, RequestBody, ResultSource,
 };
 use sluicegate_http::upstream::{Credentials, Secret};
 
@@ -18,7 +20,7 @@ fn asking(provider: ChatProvider, base: &str) -> HttpOptions {
     let fields = provider.headers().iter();
     options.headers = fields.map(|(name, value)| (name.parse().unwrap(), text(value))).collect();
     options.result = ResultSource::Chat(provider);
-    options.content = RequestBody::Chat(Box::new(Chat {
+    options.content = RequestBody::Chat(Box::new(ChatWork {
         provider,
         model: "m-1".to_owned(),
         system: Some(text("be brief")),
@@ -26,6 +28,12 @@ fn asking(provider: ChatProvider, base: &str) -> HttpOptions {
         images: Some(tree("{{ImageUrls:-[]}}")),
         max_tokens: Some(100),
         options: None,
+        api_key: None,
+        base_url: None,
+        idempotency_header: None,
+        response_limit: ByteSize(1 << 20),
+        connect_timeout: Span::from_secs(1),
+        ca: None,
     }));
     options
 }

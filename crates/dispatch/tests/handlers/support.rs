@@ -11,7 +11,7 @@ use axum::routing::any;
 use bytes::Bytes;
 use serde_json::Value;
 use sluicegate_dispatch::handler::{
-    FailureKind, HttpHandler, HttpOptions, RequestBody, ResultSource, Statuses, SuccessRule,
+    FailureKind, HttpHandler, HttpOptions, RequestBody, ResultSource,
 };
 use sluicegate_dispatch::{Handler, HandlerResult, Job, JobFailure, JobSuccess};
 use sluicegate_queue::{JobId, Message, WallClock};
@@ -122,8 +122,9 @@ pub(crate) fn options(url: &str) -> HttpOptions {
         content: RequestBody::Message,
         credentials: None,
         idempotency_header: Some("idempotency-key".parse().unwrap()),
-        success: SuccessRule { statuses: Statuses(vec![200..=299]), condition: None },
-        retry: Statuses::default(),
+        success: vec![200..=299],
+        condition: None,
+        retry: Vec::new(),
         result: ResultSource::Whole,
         response_bytes_max: 10 << 20,
         connect_timeout: Duration::from_secs(5),

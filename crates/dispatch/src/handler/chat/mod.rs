@@ -1,4 +1,4 @@
-//! [`Chat`]: chat requests to models, with text and images. Builds the request body for each
+//! Chat requests to models, with text and images. Builds the request body for each
 //! provider, and reads text and usage from the response. The rest of such a call is plain HTTP.
 
 mod anthropic;
@@ -6,76 +6,10 @@ mod gemini;
 mod openai;
 
 use serde_json::{Value, json};
-use sluicegate_template::{Text, Tree, ValueSource};
+use sluicegate_config::{ChatProvider, ChatWork};
+use sluicegate_template::ValueSource;
 
 use super::http::RequestError;
-
-/// The API that a chat request uses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ChatProvider {
-    /// OpenAI's Chat Completions API, which many other providers offer, too.
-    OpenAi,
-    /// Anthropic's Messages API.
-    Anthropic,
-    /// Gemini's `generateContent`.
-    Gemini,
-}
-
-impl ChatProvider {
-    /// Returns the default base URL of the provider.
-    pub const fn base_url(self) -> &'static str {
-        match self {
-            Self::OpenAi => "https://api.openai.com/v1",
-            Self::Anthropic => "https://api.anthropic.com",
-            Self::Gemini => "https://generativelanguage.googleapis.com",
-        }
-    }
-
-    /// Returns the path after the base URL for a request to this model.
-    pub fn path(self, model: &str) -> String {
-        match self {
-            Self::OpenAi => "/chat/completions".to_owned(),
-            Self::Anthropic => "/v1/messages".to_owned(),
-            Self::Gemini => format!("/v1beta/models/{model}:generateContent"),
-        }
-    }
-
-    /// Returns the header field of the API key; `None` if it is a bearer token.
-    pub const fn key_header(self) -> Option<&'static str> {
-        match self {
-            Self::OpenAi => None,
-            Self::Anthropic => Some("x-api-key"),
-            Self::Gemini => Some("x-goog-api-key"),
-        }
-    }
-
-    /// Returns the additional header fields that the API requires.
-    pub const fn headers(self) -> &'static [(&'static str, &'static str)] {
-        match self {
-            Self::Anthropic => &[("anthropic-version", "2023-06-01")],
-            Self::OpenAi | Self::Gemini => &[],
-        }
-    }
-}
-
-/// The template of a chat request.
-#[derive(Clone, Debug)]
-pub struct Chat {
-    /// Provider.
-    pub provider: ChatProvider,
-    /// Name of the model.
-    pub model: String,
-    /// System prompt.
-    pub system: Option<Text>,
-    /// User prompt.
-    pub prompt: Text,
-    /// URL of an image, or a list of URLs.
-    pub images: Option<Tree>,
-    /// Maximum length of the response, in tokens.
-    pub max_tokens: Option<u32>,
-    /// Additional provider options, merged into the request body.
-    pub options: Option<Tree>,
-}
 
 /// A chat request with all templates rendered.
 struct ChatRequest<'c> {
@@ -95,28 +29,26 @@ pub(super) enum ImageError {
     Address,
 }
 
-impl Chat {
-    /// Builds the body of the request.
-    pub(super) fn body(&self, scope: &dyn ValueSource) -> Result<Value, RequestError> {
-        let system = self.system.as_ref().map(|text| text.render(scope)).transpose();
-        let images = self.images.as_ref().map(|tree| tree.render(scope)).transpose();
-        let request = ChatRequest {
-            model: &self.model,
-            system: system.map_err(RequestError::of("system"))?,
-            prompt: self.prompt.render(scope).map_err(RequestError::of("prompt"))?,
-            images: images_of(images.map_err(RequestError::of("images"))?)?,
-            max_tokens: self.max_tokens,
-        };
-        let mut body = match self.provider {
-            ChatProvider::OpenAi => openai::body(&request),
-            ChatProvider::Anthropic => anthropic::body(&request),
-            ChatProvider::Gemini => gemini::body(&request),
-        };
-        if let Some(options) = &self.options {
-            merge(&mut body, options.render(scope).map_err(RequestError::of("options"))?);
-        }
-        Ok(body)
+/// Builds the body of the request for a job.
+pub(super) fn body(chat: &ChatWork, scope: &dyn ValueSource) -> Result<Value, RequestError> {
+    let system = chat.system.as_ref().map(|text| text.render(scope)).transpose();
+    let images = chat.images.as_ref().map(|tree| tree.render(scope)).transpose();
+    let request = ChatRequest {
+        model: &chat.model,
+        system: system.map_err(RequestError::of("system"))?,
+        prompt: chat.prompt.render(scope).map_err(RequestError::of("prompt"))?,
+        images: images_of(images.map_err(RequestError::of("images"))?)?,
+        max_tokens: chat.max_tokens,
+    };
+    let mut body = match chat.provider {
+        ChatProvider::OpenAi => openai::body(&request),
+        ChatProvider::Anthropic => anthropic::body(&request),
+        ChatProvider::Gemini => gemini::body(&request),
+    };
+    if let Some(options) = &chat.options {
+        merge(&mut body, options.render(scope).map_err(RequestError::of("options"))?);
     }
+    Ok(body)
 }
 
 /// Returns text and usage of a response in the same form for every provider, or the reason why

@@ -17,21 +17,19 @@ mod response;
 
 pub(super) use request::RequestError;
 
-use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::{HeaderName, Method};
 use futures_util::future::BoxFuture;
-use serde_json::Value;
+use sluicegate_config::{ChatProvider, ChatWork, ResponseCondition, StatusRanges};
 use sluicegate_core::time::Clock;
 use sluicegate_http::upstream::{
     CaError, ClientOptions, Credentials, CredentialsError, Signer, Upstream,
 };
 use sluicegate_template::{JsonPath, Text, Tree};
 
-use super::chat::{Chat, ChatProvider};
 use super::job_scope::JobScope;
 use super::{Handler, HandlerResult, Job, JobFailure};
 
@@ -51,10 +49,12 @@ pub struct HttpOptions {
     pub credentials: Option<Credentials>,
     /// Header field for the idempotency key, by which the server recognizes a repeated job.
     pub idempotency_header: Option<HeaderName>,
-    /// Responses that are a success.
-    pub success: SuccessRule,
+    /// Statuses that mean success.
+    pub success: StatusRanges,
+    /// Condition that the body of a success must meet as well.
+    pub condition: Option<ResponseCondition>,
     /// Additional statuses that are retried.
-    pub retry: Statuses,
+    pub retry: StatusRanges,
     /// Part of the response that is the result.
     pub result: ResultSource,
     /// Maximum size of a response, in bytes.
@@ -80,36 +80,7 @@ pub enum RequestBody {
     /// Text from a template.
     Text(Text),
     /// A chat request to a model.
-    Chat(Box<Chat>),
-}
-
-/// The responses that are a success.
-#[derive(Clone, Debug)]
-pub struct SuccessRule {
-    /// Successful statuses.
-    pub statuses: Statuses,
-    /// Additional condition on the body.
-    pub condition: Option<Condition>,
-}
-
-/// A condition on the JSON of a response.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Condition {
-    /// Path of the member to check.
-    pub member: JsonPath,
-    /// Accepted values; empty accepts all values except null and false.
-    pub values: Vec<Value>,
-}
-
-/// A set of HTTP statuses, as ranges.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Statuses(pub Vec<RangeInclusive<u16>>);
-
-impl Statuses {
-    /// Returns true if a status is in the set.
-    pub fn contains(&self, status: u16) -> bool {
-        self.0.iter().any(|range| range.contains(&status))
-    }
+    Chat(Box<ChatWork>),
 }
 
 /// The part of a response that is the result.

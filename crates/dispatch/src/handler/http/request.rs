@@ -9,7 +9,7 @@ use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, utf8_percent_encode
 use serde_json::Value;
 use sluicegate_template::{RenderError, Text, scalar};
 
-use super::super::chat::ImageError;
+use super::super::chat::{self, ImageError};
 use super::super::job_scope::JobScope;
 use super::{HttpOptions, RequestBody};
 
@@ -95,7 +95,7 @@ fn content(
             let text = text.render(facts).map_err(RequestError::of("text"))?;
             (Some(TEXT), Body::from(text))
         }
-        RequestBody::Chat(chat) => (Some(JSON), Body::from(chat.body(facts)?.to_string())),
+        RequestBody::Chat(chat) => (Some(JSON), Body::from(chat::body(chat, facts)?.to_string())),
     })
 }
 

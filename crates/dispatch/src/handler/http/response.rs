@@ -6,11 +6,12 @@ use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
 use serde_json::Value;
+use sluicegate_config::{ResponseCondition, StatusRanges};
 use sluicegate_core::Timestamp;
 use sluicegate_vendors::UpstreamResponse;
 
 use super::super::{FailureKind, HandlerResult, JobSuccess, Output, RateLimitInfo, chat, excerpt};
-use super::{Condition, HttpHandler, JobFailure, ResultSource};
+use super::{HttpHandler, JobFailure, ResultSource};
 
 /// Maximum number of bytes read from an error response: enough for its retry hint and an excerpt.
 const BEGINNING_BYTES: usize = 8 << 10;
@@ -28,7 +29,7 @@ impl HttpHandler {
         let mut rate_limit_info =
             RateLimitInfo { status, headers: fields.collect(), body: Bytes::new() };
 
-        if !self.options.success.statuses.contains(status) {
+        if !contains(&self.options.success, status) {
             let said = read(&mut body, BEGINNING_BYTES).await.bytes;
             if head.status == StatusCode::UNAUTHORIZED {
                 self.signer.refused().await;
@@ -104,7 +105,7 @@ impl HttpHandler {
             // 2xx, but not a configured success status: the result is not ready yet.
             code => code >= 500 || status.is_success(),
         };
-        match retried || self.options.retry.contains(status.as_u16()) {
+        match retried || contains(&self.options.retry, status.as_u16()) {
             true => FailureKind::Transient,
             false => FailureKind::Permanent,
         }
@@ -119,15 +120,15 @@ impl HttpHandler {
         let transient = |message: &str| (FailureKind::Transient, message.to_owned());
         let permanent = |message: String| (FailureKind::Permanent, message);
         let whole = || Output { body: said.clone(), content_type: content_type.map(str::to_owned) };
-        let condition = self.options.success.condition.as_ref();
+        let condition = self.options.condition.as_ref();
         if condition.is_none() && self.options.result == ResultSource::Whole {
             return Ok(whole());
         }
         let answer: Value =
             serde_json::from_slice(said).map_err(|_| transient("the response is not JSON"))?;
-        if let Some(condition) = condition.filter(|condition| !condition.holds(&answer)) {
+        if let Some(condition) = condition.filter(|condition| !holds(condition, &answer)) {
             let message =
-                format!("{} of the response does not meet the success condition", condition.member);
+                format!("{} of the response does not meet the success condition", condition.path);
             return Err(transient(&message));
         }
         let body = match &self.options.result {
@@ -144,14 +145,17 @@ impl HttpHandler {
     }
 }
 
-impl Condition {
-    /// Returns true if the response fulfils the condition.
-    fn holds(&self, answer: &Value) -> bool {
-        match self.member.of(answer) {
-            None => false,
-            Some(Value::Null | Value::Bool(false)) if self.values.is_empty() => false,
-            Some(value) => self.values.is_empty() || self.values.contains(value),
-        }
+fn contains(statuses: &StatusRanges, status: u16) -> bool {
+    statuses.iter().any(|range| range.contains(&status))
+}
+
+/// Returns true if the response fulfils the condition.
+fn holds(condition: &ResponseCondition, answer: &Value) -> bool {
+    let values = &condition.values;
+    match condition.path.of(answer) {
+        None => false,
+        Some(Value::Null | Value::Bool(false)) if values.is_empty() => false,
+        Some(value) => values.is_empty() || values.contains(value),
     }
 }
 
