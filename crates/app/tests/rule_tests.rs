@@ -222,9 +222,9 @@ t.yaml:16:13: this step has no action: write one of send, check, usage, reset, s
 #[test]
 fn an_invalid_test_file_is_reported_with_its_error() {
     for (text, expected) in [
-        ("", "error: t.yaml:1:1: the file is empty: write a list of tests under tests:"),
+        ("", "error: t.yaml:1:1: there are no tests in this file: write a list of tests, each"),
         ("tests: []", "there are no tests in this file"),
-        ("tests: [}", "t.yaml:1:9: not YAML: "),
+        ("tests: [}", "t.yaml:1:9: tests[0]: invalid YAML: "),
         ("config: x.yaml\ntests: [{name: a, steps: []}]", "can't read x.yaml: "),
         (
             "config: x.yaml\nlimits: []\ntests: [{}]",
@@ -237,7 +237,7 @@ fn an_invalid_test_file_is_reported_with_its_error() {
             "at and after can't be combined",
         ),
         ("start: 1960-01-01T00:00:00Z\ntests: [{}]", "the start is before 1970"),
-        ("tests: [{name: a, name: b}]", "t.yaml:1:19: duplicate key name"),
+        ("tests: [{name: a, name: b}]", "t.yaml:1:19: tests[0].name: duplicate key"),
     ] {
         let (code, said) = run(&[("t.yaml", text)], &["t.yaml"]);
         assert_eq!(code, 2, "{said}");

@@ -30,7 +30,9 @@ pub use config::{
     TokenHash, TokenScope, UpstreamUrl, WaitOptions, Work, Worker,
 };
 pub use diagnostic::{Diagnostic, Diagnostics, Excerpt, Severity};
+pub use location::Position;
 pub use price_file::PriceFileError;
+pub use raw::{MapKey, Node, Scalar, Value};
 
 use report::Report;
 use source_text::SourceText;
@@ -84,5 +86,14 @@ fn load_as(
             Format::Envoy => resolve::envoy_file(&tree, &mut report),
         }
     });
-    report.finish(&SourceText::new(source_name, text, hidden), config)
+    let (config, warnings) = report.finish(&SourceText::new(source_name, text, hidden), config)?;
+    Ok(LoadedConfig { config, warnings })
+}
+
+/// Parses a YAML file of another format with the checks and messages of a configuration. Variables
+/// are not replaced.
+pub fn parse_yaml(source_name: &str, text: &str) -> Result<Node, Diagnostics> {
+    let mut report = Report::default();
+    let (tree, hidden) = raw::parse(text, &mut report);
+    Ok(report.finish(&SourceText::new(source_name, text, hidden), tree)?.0)
 }

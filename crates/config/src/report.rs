@@ -1,6 +1,5 @@
 //! [`Report`]: collects errors and warnings while a configuration is read.
 
-use crate::config::{Config, LoadedConfig};
 use crate::diagnostic::{Diagnostic, Diagnostics, Severity};
 use crate::location::{Location, Path, Position};
 use crate::source_text::SourceText;
@@ -104,12 +103,12 @@ impl Report {
         self.failures
     }
 
-    /// Returns the configuration if there are no errors.
-    pub(crate) fn finish(
+    /// Returns what was read, with all warnings, if there are no errors.
+    pub(crate) fn finish<T>(
         self,
         source: &SourceText<'_>,
-        config: Option<Config>,
-    ) -> Result<LoadedConfig, Diagnostics> {
+        read: Option<T>,
+    ) -> Result<(T, Vec<Diagnostic>), Diagnostics> {
         let errors = self.errors.into_iter().map(|finding| (Severity::Error, finding));
         let warnings = self.warnings.into_iter().map(|finding| (Severity::Warning, finding));
         let mut list: Vec<_> = errors.chain(warnings).collect();
@@ -117,8 +116,8 @@ impl Report {
         list.sort_by_key(|(severity, finding)| (finding.position, *severity));
         let list: Vec<_> =
             list.into_iter().map(|(severity, finding)| render(severity, finding, source)).collect();
-        match config {
-            Some(config) if self.failures == 0 => Ok(LoadedConfig { config, warnings: list }),
+        match read {
+            Some(read) if self.failures == 0 => Ok((read, list)),
             _ => Err(Diagnostics::new(list, self.omitted)),
         }
     }

@@ -21,7 +21,7 @@ const COPIED_BYTES_MAX: usize = 4 << 20;
 
 /// Top-level keys whose values a message may show. Values of all other keys (`auth`, or a
 /// misspelling of it) may be secrets.
-const VISIBLE_SECTIONS: [&str; 12] = [
+const VISIBLE_SECTIONS: [&str; 13] = [
     "booking",
     "dimensions",
     "enabled",
@@ -34,6 +34,7 @@ const VISIBLE_SECTIONS: [&str; 12] = [
     "queue",
     "server",
     "store",
+    "tests",
 ];
 
 /// Parses a text. Returns its tree, if it is valid YAML, and the ranges that no message may show.
@@ -266,7 +267,8 @@ mod tests {
     fn parsed(text: &str) -> (Option<Node>, String) {
         let mut report = Report::default();
         let (node, hidden) = parse(text, &mut report);
-        let failed = report.finish(&crate::source_text::SourceText::new("f", text, hidden), None);
+        let source = crate::source_text::SourceText::new("f", text, hidden);
+        let failed = report.finish(&source, None::<()>);
         (node, failed.expect_err("no configuration was given").to_string())
     }
 

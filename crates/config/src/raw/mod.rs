@@ -17,31 +17,40 @@ use crate::location::{Position, shorten};
 
 /// A value with its position.
 #[derive(Clone, Debug)]
-pub(crate) struct Node {
-    pub(crate) at: Position,
-    pub(crate) value: Value,
+pub struct Node {
+    /// Position in the text.
+    pub at: Position,
+    /// The value.
+    pub value: Value,
 }
 
+/// A scalar, a list or a map.
 #[derive(Clone, Debug)]
-pub(crate) enum Value {
+pub enum Value {
+    /// A text.
     Scalar(Scalar),
+    /// Items in the order of the text.
     List(Vec<Node>),
     /// Entries in the order of the text, without duplicate keys.
-    Map(Vec<(Key, Node)>),
+    Map(Vec<(MapKey, Node)>),
     /// An invalid value whose error is already reported.
     Broken,
 }
 
 /// A key with its position.
 #[derive(Clone, Debug)]
-pub(crate) struct Key {
-    pub(crate) at: Position,
-    pub(crate) text: String,
+pub struct MapKey {
+    /// Position in the text.
+    pub at: Position,
+    /// The key.
+    pub text: String,
 }
+
+pub(crate) use MapKey as Key;
 
 /// A text that is not yet parsed as a number, a limit or anything else.
 #[derive(Clone)]
-pub(crate) struct Scalar {
+pub struct Scalar {
     text: String,
     /// The text of the file, if variables were replaced in it.
     template: Option<String>,
@@ -55,7 +64,7 @@ impl Scalar {
     }
 
     /// Returns the text with variables replaced.
-    pub(crate) fn text(&self) -> &str {
+    pub fn text(&self) -> &str {
         &self.text
     }
 
@@ -70,7 +79,7 @@ impl Scalar {
     }
 
     /// Returns true if there is no value.
-    pub(crate) fn is_null(&self) -> bool {
+    pub fn is_null(&self) -> bool {
         let nothing = matches!(self.text.as_str(), "" | "~" | "null" | "Null" | "NULL");
         self.plain && self.template.is_none() && nothing
     }

@@ -3,12 +3,13 @@
 use std::fmt;
 use std::str::FromStr;
 
+use sluicegate_config::Node;
 use sluicegate_core::limit::Unit;
 use sluicegate_core::{Group, Limit, Money, Span};
 
 use super::problems::Problems;
 use super::result::{Quantity, StepOutcome, StepResult};
-use super::yaml::{Fields, Node};
+use super::yaml::{Fields, ReadNode as _};
 
 /// The expected result of a step. Fields that the test omits are not compared.
 #[derive(Debug, Default)]

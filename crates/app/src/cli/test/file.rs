@@ -7,12 +7,12 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
-use sluicegate_config::Config;
+use sluicegate_config::{Config, MapKey, Node, Position};
 use sluicegate_core::{Group, Timestamp};
 
 use super::problems::Problems;
 use super::step::{Case, StepReader};
-use super::yaml::{self, Fields, Key, Node, TextPosition};
+use super::yaml::{Fields, ReadNode as _};
 
 /// Keys of a test file.
 const OURS: [&str; 4] = ["config", "env", "start", "tests"];
@@ -35,8 +35,8 @@ impl File {
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("can't read the test file {name}"))?;
         let mut problems = Problems::new(&name, &text);
-        let root = yaml::parse(&text, &mut problems);
-        let outline = root.as_ref().and_then(|root| FileOutline::read(root, &mut problems));
+        let root = sluicegate_config::parse_yaml(&name, &text)?;
+        let outline = FileOutline::read(&root, &mut problems);
         let Some(outline) = outline.filter(|_| problems.is_empty()) else {
             bail!("{problems}");
         };
@@ -52,7 +52,7 @@ impl File {
 /// The top level of a test file, before its tests are parsed.
 struct FileOutline<'n> {
     fields: Fields<'n>,
-    config: Option<(TextPosition, PathBuf)>,
+    config: Option<(Position, PathBuf)>,
     env: HashMap<String, String>,
     start: Timestamp,
     tests: &'n [Node],
@@ -158,7 +158,7 @@ impl<'n> FileOutline<'n> {
 fn env(fields: &Fields<'_>, problems: &mut Problems<'_>) -> HashMap<String, String> {
     let form = "write a map of variable names and values";
     let entries = fields.get("env").and_then(|node| node.entries(form, problems));
-    let text = |(key, node): &(Key, Node)| {
+    let text = |(key, node): &(MapKey, Node)| {
         node.text("write a value", problems).map(|value| (key.text.clone(), value.to_owned()))
     };
     entries.unwrap_or_default().iter().filter_map(text).collect()
@@ -185,7 +185,7 @@ fn timestamp(at: jiff::Timestamp) -> Option<Timestamp> {
 
 /// Returns the text with all lines blanked that are not part of the configuration, so that
 /// messages about the rest have the right line. `None` if keys share lines.
-fn only_configuration(text: &str, entries: &[(Key, Node)]) -> Option<String> {
+fn only_configuration(text: &str, entries: &[(MapKey, Node)]) -> Option<String> {
     let in_lines = entries.windows(2).all(|pair| pair[0].0.at.line < pair[1].0.at.line);
     if !in_lines || entries.iter().any(|(key, _)| key.at.column != 1) {
         return None;

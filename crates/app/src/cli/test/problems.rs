@@ -3,9 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use sluicegate_config::{Diagnostic, Excerpt, Severity};
-
-use super::yaml::TextPosition;
+use sluicegate_config::{Diagnostic, Excerpt, Position, Severity};
 
 /// Maximum length of a line to quote in a message.
 const LINE_CHARS_MAX: usize = 160;
@@ -25,7 +23,7 @@ impl<'t> Problems<'t> {
         Self { source: source.into(), lines: text.lines().collect(), found: Vec::new() }
     }
 
-    pub(super) fn add(&mut self, at: TextPosition, message: impl Into<String>, remedy: &str) {
+    pub(super) fn add(&mut self, at: Position, message: impl Into<String>, remedy: &str) {
         let line = self.lines.get(at.line - 1).filter(|line| line.chars().count() < LINE_CHARS_MAX);
         let excerpt = line.map(|line| Excerpt { text: (*line).to_owned(), caret: at.column - 1 });
         self.found.push(Diagnostic {
@@ -41,7 +39,7 @@ impl<'t> Problems<'t> {
     }
 
     /// Adds a problem about an unknown word, with the closest known word as a suggestion.
-    pub(super) fn unknown(&mut self, at: TextPosition, what: &str, written: &str, known: &[&str]) {
+    pub(super) fn unknown(&mut self, at: Position, what: &str, written: &str, known: &[&str]) {
         let remedy = match nearest(written, known) {
             Some(near) => format!("did you mean {near}?"),
             None if known.len() > LISTED_MAX => String::new(),

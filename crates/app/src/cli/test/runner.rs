@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use pollster::block_on;
-use sluicegate_config::Config;
+use sluicegate_config::{Config, Position};
 use sluicegate_core::plan::Handle;
 use sluicegate_core::query::{Query, QueryError, RequestId, Subject};
 use sluicegate_core::store::{EndResult, Error};
@@ -18,11 +18,10 @@ use super::clock::VirtualClock;
 use super::expect::Mismatch;
 use super::result::{StepOutcome, StepResult};
 use super::step::{Case, Dimensions, NUMBER, OtherAction, RequestCalls, Step, StepAction};
-use super::yaml::TextPosition;
 
 /// A failed test: its first step with an unexpected result.
 pub(super) struct Failure {
-    pub(super) at: TextPosition,
+    pub(super) at: Position,
     /// Number of the step, from 1.
     pub(super) step: usize,
     pub(super) when: Span,

@@ -15,6 +15,7 @@
 use std::collections::HashSet;
 use std::fmt;
 
+use sluicegate_config::{Node, Position};
 use sluicegate_core::query::Cost;
 use sluicegate_core::{Group, Money, Span, Timestamp};
 use sluicegate_service::DecisionMode;
@@ -22,7 +23,7 @@ use sluicegate_service::DecisionMode;
 use super::expect::Expectation;
 use super::problems::Problems;
 use super::result::StepOutcome;
-use super::yaml::{Fields, Node, TextPosition};
+use super::yaml::{Fields, ReadNode as _};
 
 /// Placeholder for the number of the call, from 1, in dimensions and ids.
 pub(super) const NUMBER: &str = "<n>";
@@ -39,7 +40,7 @@ pub(super) struct Case {
 
 /// One action and its expected result.
 pub(super) struct Step {
-    pub(super) at: TextPosition,
+    pub(super) at: Position,
     /// Time from the start of the test.
     pub(super) when: Span,
     pub(super) action: StepAction,
