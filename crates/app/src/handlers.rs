@@ -16,7 +16,7 @@ use sluicegate_template::Text;
 use crate::upstream::{credentials, header, secret};
 
 /// Builds a handler.
-pub(crate) fn handler(handler: &config::Handler) -> anyhow::Result<Arc<dyn Handler>> {
+pub(crate) fn handler(handler: &config::HandlerOptions) -> anyhow::Result<Arc<dyn Handler>> {
     let made: Arc<dyn Handler> = match &handler.work {
         Work::Http(work) => Arc::new(called(http(work)?)?),
         Work::Chat(work) => Arc::new(called(chat(work)?)?),

@@ -1,6 +1,6 @@
 //! Lists the options that need a restart: a reload that changes one of them is rejected.
 
-use sluicegate_config::{Config, Dispatch, Gateway, Worker};
+use sluicegate_config::{Config, Dispatch, Gateway, WorkerOptions};
 
 use crate::wire::Role;
 
@@ -85,7 +85,7 @@ impl ChangedOptions {
         }
     }
 
-    fn workers(&mut self, before: &[Worker], after: &[Worker]) {
+    fn workers(&mut self, before: &[WorkerOptions], after: &[WorkerOptions]) {
         if before.len() != after.len() {
             self.0.push("workers".to_owned());
             return;
@@ -107,8 +107,8 @@ fn fixed_of_dispatch(dispatch: &Dispatch) -> Dispatch {
 }
 
 /// Returns the options of a worker without those that a reload applies: `enabled` and limits.
-fn fixed_of_worker(worker: &Worker) -> Worker {
-    Worker { enabled: true, limits: Vec::new(), ..worker.clone() }
+fn fixed_of_worker(worker: &WorkerOptions) -> WorkerOptions {
+    WorkerOptions { enabled: true, limits: Vec::new(), ..worker.clone() }
 }
 
 #[cfg(test)]

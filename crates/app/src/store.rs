@@ -1,13 +1,11 @@
 //! Builds the store that the configuration names, and reads its state for probes and metrics.
 
-use sluicegate_config::{
-    Config, DataLossPolicy, RedisAddress, RedisStore, RedisTopology, RedisWorkload,
-};
+use sluicegate_config::{Config, RedisAddress, RedisStore, RedisTopology, RedisWorkload};
 use sluicegate_core::Ruleset;
 use sluicegate_http::probe::Readiness;
 use sluicegate_store::memory::Capacity;
 use sluicegate_store::redis::{
-    self, ConnectionState, Options, RedisEndpoint, RetryPolicy, Sentinels, Topology,
+    ConnectionState, Options, RedisEndpoint, RetryPolicy, Sentinels, Topology,
 };
 use sluicegate_store::{AnyStore, Redis};
 
@@ -42,10 +40,7 @@ pub(crate) fn redis(config: &RedisStore, workload: RedisWorkload) -> Redis {
         },
         deny_cache: config.deny_cache.into(),
         connections_max: config.connections_max.map(|most| most as usize),
-        on_loss: match config.on_loss {
-            DataLossPolicy::Continue => redis::DataLossPolicy::Continue,
-            DataLossPolicy::Closed => redis::DataLossPolicy::Closed,
-        },
+        on_loss: config.on_loss,
     })
 }
 

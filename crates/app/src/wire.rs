@@ -23,7 +23,7 @@ use sluicegate_http::probe::{self, Probe};
 use sluicegate_http::tls::Tls;
 use sluicegate_server::admin::{self, AdminOperations};
 use sluicegate_server::auth::{self, AuthScope, AuthScopes, Tokens};
-use sluicegate_server::decision_log::{self, DecisionLog, Format, SampleShare};
+use sluicegate_server::decision_log::{self, DecisionLog, LineFormat, SampleShare};
 use sluicegate_server::envoy::{self, EnvoyRls};
 use sluicegate_server::metrics::statsd::{self, Statsd};
 use sluicegate_server::metrics::{Metrics, Options as MetricsOptions};
@@ -464,10 +464,10 @@ fn decision_log(config: &Config) -> anyhow::Result<DecisionLog> {
     };
     let options = decision_log::Options {
         format: match config.log.format {
-            LogFormat::Json => Format::Json,
-            LogFormat::Text => Format::Text,
-            LogFormat::Auto if terminal => Format::Text,
-            LogFormat::Auto => Format::Json,
+            LogFormat::Json => LineFormat::Json,
+            LogFormat::Text => LineFormat::Text,
+            LogFormat::Auto if terminal => LineFormat::Text,
+            LogFormat::Auto => LineFormat::Json,
         },
         allowed: share(config.log.decisions.allowed),
         denied: share(config.log.decisions.denied),

@@ -9,7 +9,7 @@ use common::{RunningService, get, post};
 use serde_json::json;
 use sluicegate_testkit::eventually_is;
 use sluicegate_testkit::redis::{
-    ClusterOptions, MASTER, RedisCluster, RedisSentinel, RedisServer, Tls, Version,
+    ClusterOptions, MASTER, RedisCluster, RedisSentinel, RedisServer, RedisTls, Version,
     documented_commands,
 };
 
@@ -46,8 +46,8 @@ impl Certificate {
         self.folder.path().join("cert.pem")
     }
 
-    fn with<T>(&self, run: impl FnOnce(Tls<'_>) -> T) -> T {
-        run(Tls { cert: &self.cert(), key: &self.folder.path().join("key.pem") })
+    fn with<T>(&self, run: impl FnOnce(RedisTls<'_>) -> T) -> T {
+        run(RedisTls { cert: &self.cert(), key: &self.folder.path().join("key.pem") })
     }
 }
 

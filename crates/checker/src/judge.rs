@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use super::lease::Change;
 use super::report::{Finding, Interval};
-use super::{Admit, LogError, Scope};
+use super::{Admit, CheckedScope, LogError};
 use sluicegate_core::limit::{Amount, Calendar, Limit, Rate};
 use sluicegate_core::time::{Span, Timestamp};
 
@@ -37,7 +37,7 @@ impl Findings {
 /// Checks the admissions and the changes of held slots, both oldest first.
 pub(super) fn judge(
     key: &str,
-    scope: &Scope,
+    scope: &CheckedScope,
     admits: &[Admit],
     changes: &[Change],
 ) -> Result<Findings, LogError> {
@@ -86,7 +86,7 @@ impl LastDecided {
     }
 }
 
-fn rolling(scope: &Scope, rate: &Rate, admits: &[Admit]) -> Findings {
+fn rolling(scope: &CheckedScope, rate: &Rate, admits: &[Admit]) -> Findings {
     // Not zero: a scope with a spread as long as its window is refused.
     let length = rate.window.span().as_micros() - scope.spread.as_micros();
     let length = Span::from_micros(length);
@@ -114,7 +114,7 @@ fn rolling(scope: &Scope, rate: &Rate, admits: &[Admit]) -> Findings {
 /// Checks a bucket. Of all intervals that end at an instant, the worst begins when the bucket was
 /// last empty: before that, more was refilled than taken, and after that, some usage would be left
 /// out. So one interval per instant is enough.
-fn bucket(scope: &Scope, rate: &Rate, capacity: Amount, admits: &[Admit]) -> Findings {
+fn bucket(scope: &CheckedScope, rate: &Rate, capacity: Amount, admits: &[Admit]) -> Findings {
     let window = u128::from(rate.window.span().as_micros());
     let refill = u128::from(rate.amount.get());
     // In units of amount × microseconds: below 2^53 × 2^45 + 2^53 × 2^54.
@@ -140,7 +140,7 @@ fn bucket(scope: &Scope, rate: &Rate, capacity: Amount, admits: &[Admit]) -> Fin
 
 fn periods(
     key: &str,
-    scope: &Scope,
+    scope: &CheckedScope,
     calendar: &Calendar,
     admits: &[Admit],
 ) -> Result<Findings, LogError> {
@@ -165,7 +165,7 @@ fn periods(
     Ok(findings)
 }
 
-fn concurrent(scope: &Scope, changes: &[Change]) -> Findings {
+fn concurrent(scope: &CheckedScope, changes: &[Change]) -> Findings {
     let allowed = scope.allowed();
     let mut findings = Findings::default();
     let mut held = 0_u128;

@@ -41,7 +41,7 @@ use std::collections::HashMap;
 
 pub use log_error::LogError;
 pub use report::{Finding, Interval, Report, ScopeVerdict, Violation};
-pub use scope::{Bound, Scope};
+pub use scope::{Bound, CheckedScope};
 
 use sluicegate_core::id::Id;
 use sluicegate_core::limit::{Limit, Unit};
@@ -102,7 +102,7 @@ pub struct Checker {
 #[derive(Clone, Debug)]
 struct KeyLog {
     key: Box<str>,
-    scopes: Vec<Scope>,
+    scopes: Vec<CheckedScope>,
     admits: Vec<Admit>,
     leases: lease::LeaseLog,
 }
@@ -124,7 +124,11 @@ impl Checker {
     }
 
     /// Adds a limit for the events of `key`. Adding the same scope again changes nothing.
-    pub fn scope(&mut self, key: &str, scope: impl Into<Scope>) -> Result<&mut Self, LogError> {
+    pub fn scope(
+        &mut self,
+        key: &str,
+        scope: impl Into<CheckedScope>,
+    ) -> Result<&mut Self, LogError> {
         let scope = scope.into();
         scope.verify(key)?;
         let place = match self.places.get(key) {
@@ -191,7 +195,7 @@ impl KeyLog {
         }
     }
 
-    fn add_scope(&mut self, scope: Scope) -> Result<(), LogError> {
+    fn add_scope(&mut self, scope: CheckedScope) -> Result<(), LogError> {
         if let Some(known) = self.rated_unit()
             && !is_concurrent(&scope)
             && known != scope.limit.unit()
@@ -263,6 +267,6 @@ impl KeyLog {
     }
 }
 
-const fn is_concurrent(scope: &Scope) -> bool {
+const fn is_concurrent(scope: &CheckedScope) -> bool {
     matches!(scope.limit, Limit::Concurrent(_))
 }

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::fmt;
 
-use super::Scope;
+use super::CheckedScope;
 use sluicegate_core::limit::Unit;
 use sluicegate_core::time::{Span, Timestamp};
 
@@ -41,7 +41,7 @@ pub struct ScopeVerdict {
     /// The key.
     pub key: Box<str>,
     /// The checked scope.
-    pub scope: Scope,
+    pub scope: CheckedScope,
     /// Number of checked admissions; for a concurrent limit, of leases.
     pub events: usize,
     /// The sum that exceeds its bound the most, or comes nearest to it. `None` if there were no
@@ -90,7 +90,7 @@ pub struct Violation {
     /// The key.
     pub key: Box<str>,
     /// The checked scope.
-    pub scope: Scope,
+    pub scope: CheckedScope,
     /// The sum that exceeds the limit.
     pub finding: Finding,
 }
@@ -121,7 +121,7 @@ impl Finding {
     }
 
     /// Formats it as `101 admitted in (12:00, 13:00] where 100/h allows 100`.
-    fn in_words(self, scope: &Scope) -> impl fmt::Display {
+    fn in_words(self, scope: &CheckedScope) -> impl fmt::Display {
         let unit = scope.limit.unit();
         let (sum, allowed) = (Quantity(self.sum, unit), Number(self.allowed, unit));
         fmt::from_fn(move |f| match self.interval {

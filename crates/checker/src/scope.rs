@@ -1,4 +1,4 @@
-//! [`Scope`]: the guarantee to prove for one key. It consists of a limit, a factor, and the
+//! [`CheckedScope`]: the guarantee to prove for one key. It consists of a limit, a factor, and the
 //! inaccuracy of the recorded times.
 
 use std::fmt;
@@ -9,13 +9,13 @@ use sluicegate_core::time::Span;
 
 /// A limit and the guarantee to prove.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Scope {
+pub struct CheckedScope {
     pub(super) limit: Limit,
     pub(super) bound: Bound,
     pub(super) spread: Span,
 }
 
-impl Scope {
+impl CheckedScope {
     /// Creates the scope of the limit itself, for times of the store's clock.
     pub const fn new(limit: Limit) -> Self {
         Self { limit, bound: Bound::WHOLE, spread: Span::ZERO }
@@ -65,14 +65,14 @@ impl Scope {
     }
 }
 
-impl From<Limit> for Scope {
+impl From<Limit> for CheckedScope {
     fn from(limit: Limit) -> Self {
         Self::new(limit)
     }
 }
 
 /// Formats it as `100/h`, `3/2 of 100/h` or `100/h with a spread of 20ms`.
-impl fmt::Display for Scope {
+impl fmt::Display for CheckedScope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.bound != Bound::WHOLE {
             write!(f, "{} of ", self.bound)?;

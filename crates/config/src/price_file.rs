@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use serde_json::value::RawValue;
 use sluicegate_core::money::{MoneyError, Price};
-use sluicegate_core::price::{ModelPrices, PartialRates, Tier};
+use sluicegate_core::price::{ModelPrices, PartialRates, PriceTier};
 
 /// Reason that a price file can't be used.
 #[derive(Debug, thiserror::Error)]
@@ -73,7 +73,7 @@ fn prices(
     tiers.retain(|_, tier| *tier != PartialRates::default());
     let tiers = tiers.iter().map(|(&above, tier)| {
         let rates = tier.complete_tier(&rates);
-        Tier { above, rates }
+        PriceTier { above, rates }
     });
     Ok(Some(ModelPrices::new(rates, tiers.collect())))
 }
@@ -108,7 +108,7 @@ fn price(text: &str) -> Result<Option<Price>, MoneyError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sluicegate_core::price::{TokenKinds, Tokens};
+    use sluicegate_core::price::{TokenCounts, TokenKinds};
 
     const FILE: &str = r#"{
         "sample_spec": {"input_cost_per_token": 0.0, "max_tokens": "an explanation"},
@@ -126,7 +126,7 @@ mod tests {
         "dall-e-3": {"output_cost_per_image": 0.04}
     }"#;
 
-    fn cost(model: &str, tokens: Tokens) -> String {
+    fn cost(model: &str, tokens: TokenCounts) -> String {
         let models = read(FILE).expect("a price file");
         let (_, prices) = models.iter().find(|(name, _)| name == model).expect(model);
         prices.cost(&tokens).to_string()
@@ -135,14 +135,14 @@ mod tests {
     #[test]
     fn prices_are_those_that_are_written() {
         let kinds = TokenKinds { cached_input: 400, ..TokenKinds::default() };
-        let tokens = Tokens { input: 1_000, output: 100, kinds };
+        let tokens = TokenCounts { input: 1_000, output: 100, kinds };
         assert_eq!(cost("gpt-4o", tokens), "0.003");
         let kinds = TokenKinds { reasoning: 50, ..TokenKinds::default() };
-        let short = Tokens { input: 200_000, output: 100, kinds };
+        let short = TokenCounts { input: 200_000, output: 100, kinds };
         assert_eq!(cost("gemini-2.5-pro", short), "0.2515");
-        let long = Tokens { input: 200_001, ..short };
+        let long = TokenCounts { input: 200_001, ..short };
         assert_eq!(cost("gemini-2.5-pro", long), "0.5017525");
-        let sent = Tokens { input: 1_000, ..Tokens::default() };
+        let sent = TokenCounts { input: 1_000, ..TokenCounts::default() };
         assert_eq!(cost("text-embedding-3-small", sent), "0.00002");
     }
 

@@ -76,6 +76,31 @@ impl OutagePolicy {
     }
 }
 
+/// Reaction to a store server that has lost its data.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DataLossPolicy {
+    /// Goes on with empty counters: after n losses in a window, up to (1 + n) times the limit may
+    /// have been admitted in it.
+    #[default]
+    Continue,
+    /// Keeps every rule closed for one window from the loss.
+    Closed,
+}
+
+impl DataLossPolicy {
+    /// All policies with their names in the configuration.
+    pub const ALL: [(&'static str, Self); 2] =
+        [("continue", Self::Continue), ("closed", Self::Closed)];
+
+    /// Returns its name in the configuration.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Continue => "continue",
+            Self::Closed => "closed",
+        }
+    }
+}
+
 /// Fraction of every limit: `of / by`, rounded down.
 #[derive(Clone, Copy, Debug)]
 struct Share {

@@ -9,7 +9,7 @@ use crate::decision::Decision;
 use crate::limit::Unit;
 use crate::money::Money;
 use crate::plan::{Charge, Plan};
-use crate::price::{PriceBook, Quote, Tokens};
+use crate::price::{PriceBook, Quote, TokenCounts};
 use crate::query::Query;
 use crate::rule::Mode;
 use crate::time::EXACT_MAX;
@@ -28,7 +28,7 @@ pub struct Forecast {
 #[derive(Clone, Copy, Debug)]
 pub struct ExpectedUsage<'q> {
     model: &'q str,
-    tokens: Tokens,
+    tokens: TokenCounts,
     choices: NonZeroU64,
     /// True if the caller has stated the cost, so the output length does not change it.
     stated: bool,
@@ -40,7 +40,7 @@ impl<'q> ExpectedUsage<'q> {
         query.cost.output_tokens?;
         Some(Self {
             model: query.model(),
-            tokens: Tokens::expected(query),
+            tokens: TokenCounts::expected(query),
             choices: query.choices,
             stated: query.cost.money.is_some(),
         })

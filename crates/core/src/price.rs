@@ -21,7 +21,7 @@ pub const CHARS_PER_TOKEN: u64 = 3;
 
 /// Token counts of one request. Each kind is also included in the totals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tokens {
+pub struct TokenCounts {
     /// All tokens sent.
     pub input: u64,
     /// All tokens received, including reasoning tokens.
@@ -41,7 +41,7 @@ pub struct TokenKinds {
     pub reasoning: u64,
 }
 
-impl Tokens {
+impl TokenCounts {
     /// Returns the expected token counts of a query.
     pub fn expected(query: &Query<'_>) -> Self {
         Self {
@@ -91,7 +91,7 @@ impl Rates {
         Self { input, output, cached_input: input, cache_write: input, reasoning: output }
     }
 
-    fn sent(&self, tokens: &Tokens) -> [(u64, Price); 3] {
+    fn sent(&self, tokens: &TokenCounts) -> [(u64, Price); 3] {
         [
             (tokens.plain_input(), self.input),
             (tokens.kinds.cached_input, self.cached_input),
@@ -158,13 +158,13 @@ impl PartialRates {
 pub struct ModelPrices {
     rates: Rates,
     /// Tiers by the number of input tokens above which they apply, ascending.
-    tiers: Vec<Tier>,
+    tiers: Vec<PriceTier>,
 }
 
 /// Rates for long contexts. They apply to all tokens of a request with more input tokens than
 /// `above`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tier {
+pub struct PriceTier {
     /// Number of input tokens that has to be exceeded.
     pub above: u64,
     /// Price of all tokens.
@@ -173,7 +173,7 @@ pub struct Tier {
 
 impl ModelPrices {
     /// Creates prices that apply to contexts of any length, except those of the tiers.
-    pub fn new(rates: Rates, mut tiers: Vec<Tier>) -> Self {
+    pub fn new(rates: Rates, mut tiers: Vec<PriceTier>) -> Self {
         tiers.sort_by_key(|tier| tier.above);
         Self { rates, tiers }
     }
@@ -185,7 +185,7 @@ impl ModelPrices {
     }
 
     /// Returns the cost of these tokens, at most [`Money::MAX`].
-    pub fn cost(&self, tokens: &Tokens) -> Money {
+    pub fn cost(&self, tokens: &TokenCounts) -> Money {
         let rates = self.rates(tokens.input);
         let [plain, cached, written] = rates.sent(tokens);
         let spoken = tokens.output.saturating_sub(tokens.kinds.reasoning);
@@ -195,7 +195,7 @@ impl ModelPrices {
     }
 
     /// Returns the highest possible cost of these tokens, for any number of reasoning tokens.
-    pub fn cost_at_most(&self, tokens: &Tokens) -> Money {
+    pub fn cost_at_most(&self, tokens: &TokenCounts) -> Money {
         let rates = self.rates(tokens.input);
         let [plain, cached, written] = rates.sent(tokens);
         let answered = (tokens.output, rates.answered_max());
@@ -204,7 +204,7 @@ impl ModelPrices {
 
     /// Returns the largest output that costs at most `budget` in any case, or `None` if the input
     /// alone costs more.
-    pub fn output_within(&self, tokens: &Tokens, budget: Money) -> Option<u64> {
+    pub fn output_within(&self, tokens: &TokenCounts, budget: Money) -> Option<u64> {
         let rates = self.rates(tokens.input);
         money::affordable(budget, rates.sent(tokens), rates.answered_max())
     }
@@ -310,7 +310,7 @@ impl PriceBook {
         match self.of(query.model()) {
             Quote::Free => Ok(Some(Money::ZERO)),
             Quote::Priced(_) if !counted => Ok(None),
-            Quote::Priced(prices) => Ok(Some(prices.cost_at_most(&Tokens::expected(query)))),
+            Quote::Priced(prices) => Ok(Some(prices.cost_at_most(&TokenCounts::expected(query)))),
             Quote::Unknown if !counted && self.is_empty() => Ok(None),
             Quote::Unknown => Err(UnknownPrice { model: model.map(str::to_owned) }),
         }

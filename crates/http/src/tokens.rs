@@ -10,16 +10,14 @@ use std::sync::Arc;
 use sha2::{Digest, Sha256};
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 
-/// The SHA-256 of a token.
-pub type TokenHash = [u8; 32];
-
 /// The accepted tokens.
 pub struct Tokens {
     entries: Box<[StoredToken]>,
 }
 
 struct StoredToken {
-    hash: TokenHash,
+    /// SHA-256 of the token.
+    hash: [u8; 32],
     caller: Caller,
 }
 
@@ -107,9 +105,9 @@ impl Tokens {
     /// Creates the set from names and hashes. A name may have several hashes, so that an old token
     /// and its successor are both valid for a while.
     pub fn new<N: Into<Arc<str>>>(
-        tokens: impl IntoIterator<Item = (N, TokenHash)>,
+        tokens: impl IntoIterator<Item = (N, [u8; 32])>,
     ) -> Result<Self, SharedToken> {
-        let mut callers: BTreeMap<TokenHash, Caller> = BTreeMap::new();
+        let mut callers: BTreeMap<[u8; 32], Caller> = BTreeMap::new();
         for (name, hash) in tokens {
             let caller = Caller { name: name.into(), scopes: AuthScopes::ALL };
             if let Some(first) = callers.get(&hash).filter(|first| **first != caller) {
@@ -179,7 +177,7 @@ impl fmt::Display for Caller {
 }
 
 /// Returns the hash that `token` is stored as.
-pub fn hash(token: &[u8]) -> TokenHash {
+pub fn hash(token: &[u8]) -> [u8; 32] {
     Sha256::digest(token).into()
 }
 

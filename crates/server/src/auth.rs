@@ -14,9 +14,7 @@ use futures_util::future::Either;
 use tower_layer::Layer;
 use tower_service::Service;
 
-pub use sluicegate_http::tokens::{
-    AuthScope, AuthScopes, Caller, SharedToken, TokenHash, Tokens, hash,
-};
+pub use sluicegate_http::tokens::{AuthScope, AuthScopes, Caller, SharedToken, Tokens, hash};
 
 use crate::rest::Problem;
 

@@ -5,7 +5,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use sluicegate_core::limit::Unit;
 use sluicegate_core::plan::Handle;
-use sluicegate_core::price::{Quote, Tokens};
+use sluicegate_core::price::{Quote, TokenCounts};
 use sluicegate_core::query::Cost;
 use sluicegate_core::{Decision, Id, Key, Plan, PriceBook, Timestamp, store};
 
@@ -128,7 +128,7 @@ impl Ticket {
         };
         let money = match prices.of(model) {
             Quote::Priced(prices) => {
-                Some(prices.cost(&Tokens { input, output, kinds: stated.kinds }))
+                Some(prices.cost(&TokenCounts { input, output, kinds: stated.kinds }))
             }
             Quote::Free => Some(Default::default()),
             Quote::Unknown if !limited => None,

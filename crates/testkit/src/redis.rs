@@ -41,14 +41,14 @@ impl Version {
 
 /// A certificate for 127.0.0.1, which is its own authority, and its key.
 #[derive(Clone, Copy, Debug)]
-pub struct Tls<'a> {
+pub struct RedisTls<'a> {
     /// File of the certificate.
     pub cert: &'a Path,
     /// File of the key.
     pub key: &'a Path,
 }
 
-impl Tls<'_> {
+impl RedisTls<'_> {
     /// Returns the options of a server that listens with TLS on this port, besides its plain port,
     /// and replicates only over TLS.
     fn options(self, port: u16) -> Vec<String> {
@@ -85,7 +85,7 @@ impl RedisServer {
     }
 
     /// Starts a server on this port, and with TLS on another one if `tls` is given.
-    fn start_on(port: u16, version: Version, tls: Option<Tls<'_>>, more: &[&str]) -> Self {
+    fn start_on(port: u16, version: Version, tls: Option<RedisTls<'_>>, more: &[&str]) -> Self {
         let tls_port = tls.map(|_| free_port());
         let covered = tls.zip(tls_port).map_or(Vec::new(), |(tls, port)| tls.options(port));
         let more = covered.into_iter().chain(more.iter().map(|&option| option.to_owned()));
@@ -95,7 +95,7 @@ impl RedisServer {
     }
 
     /// Starts a sentinel with a configuration file, which the sentinel rewrites.
-    fn start_sentinel(port: u16, file: &Path, tls: Option<Tls<'_>>) -> Self {
+    fn start_sentinel(port: u16, file: &Path, tls: Option<RedisTls<'_>>) -> Self {
         let file = file.display().to_string();
         let tls_port = tls.map(|_| free_port());
         let covered = tls.zip(tls_port).map_or(Vec::new(), |(tls, port)| tls.options(port));

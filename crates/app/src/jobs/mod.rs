@@ -145,7 +145,7 @@ impl Jobs {
 
     async fn worker(
         &self,
-        config: &config::Worker,
+        config: &config::WorkerOptions,
         booked: bool,
         queues: &mut OpenQueues,
         service: &Arc<Service>,

@@ -4,7 +4,9 @@
 use jiff::tz::TimeZoneDatabase;
 use proptest::collection::vec;
 use proptest::prelude::*;
-use sluicegate_checker::{Bound, Checker, Event, Finding, Interval, Report, Scope, ScopeVerdict};
+use sluicegate_checker::{
+    Bound, CheckedScope, Checker, Event, Finding, Interval, Report, ScopeVerdict,
+};
 use sluicegate_core::limit::{Amount, Calendar, Limit, Period, Rate, Unit, Window};
 use sluicegate_core::{Id, Span, Timestamp};
 
@@ -43,7 +45,7 @@ fn uses(window: u64) -> impl Strategy<Value = Uses> {
 }
 
 /// Returns the only verdict, and checks that it does not depend on the order of the log.
-fn verdict(scope: Scope, uses: &[(u64, u64)]) -> ScopeVerdict {
+fn verdict(scope: CheckedScope, uses: &[(u64, u64)]) -> ScopeVerdict {
     let report = judge(std::slice::from_ref(&scope), uses);
     let backwards: Uses = uses.iter().rev().copied().collect();
     assert_eq!(report, judge(&[scope], &backwards));
@@ -82,7 +84,7 @@ proptest! {
     ) {
         let rate = rate(limit, window);
         let limited = if windowed { Limit::Windowed(rate) } else { Limit::Exact(rate) };
-        let scope = Scope::new(limited)
+        let scope = CheckedScope::new(limited)
             .bound(bound((numerator, denominator)))
             .spread(Span::from_micros(spread));
         let found = verdict(scope, &uses);
@@ -113,7 +115,7 @@ proptest! {
         (numerator, denominator) in ratio(),
     ) {
         let limited = Limit::Bucket { rate: rate(limit, window), capacity: amount(capacity) };
-        let scope = Scope::new(limited)
+        let scope = CheckedScope::new(limited)
             .bound(bound((numerator, denominator)))
             .spread(Span::from_micros(spread));
         let found = verdict(scope, &uses);
@@ -165,7 +167,7 @@ proptest! {
             .collect();
         let calendar = Calendar::named(period, zone).expect("bundled");
         let limited = Limit::Calendar { amount: amount(limit), unit: Unit::Requests, calendar };
-        let found = verdict(Scope::new(limited).bound(bound((numerator, denominator))), &uses);
+        let found = verdict(CheckedScope::new(limited).bound(bound((numerator, denominator))), &uses);
 
         // By the local date.
         let zone = TimeZoneDatabase::bundled().get(zone).expect("bundled");
@@ -218,7 +220,7 @@ proptest! {
         }
         let judged = |events: &mut dyn Iterator<Item = &Event>| {
             let mut checker = Checker::new();
-            let scope = Scope::new(Limit::Concurrent(amount(limit)));
+            let scope = CheckedScope::new(Limit::Concurrent(amount(limit)));
             let scope = scope.bound(bound((numerator, denominator)));
             checker.scope("K", scope).expect("a scope");
             for event in events {
@@ -302,7 +304,7 @@ proptest! {
         for (limit, numerator, denominator, spread, key) in scopes {
             let part = |n: u32| n % (Bound::PART_MAX + 2);
             let bound = Bound::new(part(numerator), part(denominator)).unwrap_or(Bound::WHOLE);
-            let scope = Scope::new(limit).bound(bound);
+            let scope = CheckedScope::new(limit).bound(bound);
             // Most scopes can't have a spread, so half of them have none.
             let scope = match spread % 2 {
                 0 => scope,

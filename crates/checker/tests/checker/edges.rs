@@ -1,12 +1,12 @@
 //! Edge cases: exactly the allowed amount is accepted, and one more is reported.
 
-use sluicegate_checker::{Bound, Checker, Event, Scope};
+use sluicegate_checker::{Bound, CheckedScope, Checker, Event};
 use sluicegate_core::{Id, Span, Timestamp};
 
 use crate::harness::{BEGIN, DAY, HOUR, MINUTE, MS, SECOND, at, judge, scope};
 
 /// Checks the report; an empty message means that everything is proven.
-fn check(scope: Scope, uses: &[(u64, u64)], message: &str) {
+fn check(scope: CheckedScope, uses: &[(u64, u64)], message: &str) {
     let found = match judge(&[scope], uses).proven() {
         Ok(_) => String::new(),
         Err(violation) => violation.to_string(),

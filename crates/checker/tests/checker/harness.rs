@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use sluicegate_checker::{Checker, Report, Scope};
+use sluicegate_checker::{CheckedScope, Checker, Report};
 use sluicegate_core::{Limit, Timestamp};
 
 pub(crate) const MS: u64 = 1_000;
@@ -96,15 +96,15 @@ impl Traffic {
 /// The admitted times and amounts.
 pub(crate) type Uses = Vec<(u64, u64)>;
 
-pub(crate) fn scope(limit: &str) -> Scope {
-    Scope::new(limit.parse::<Limit>().expect(limit))
+pub(crate) fn scope(limit: &str) -> CheckedScope {
+    CheckedScope::new(limit.parse::<Limit>().expect(limit))
 }
 
 pub(crate) fn at(micros: u64) -> Timestamp {
     Timestamp::from_micros(micros)
 }
 
-pub(crate) fn judge(scopes: &[Scope], uses: &[(u64, u64)]) -> Report {
+pub(crate) fn judge(scopes: &[CheckedScope], uses: &[(u64, u64)]) -> Report {
     let mut checker = Checker::new();
     for scope in scopes {
         checker.scope("K", scope.clone()).expect("a good scope");
@@ -118,7 +118,7 @@ pub(crate) fn judge(scopes: &[Scope], uses: &[(u64, u64)]) -> Report {
 /// Checks with every seed that the correct limiter is proven, although it gets more requests than
 /// it can admit, and that the one with the planted bug is caught.
 pub(crate) fn check<C, F>(
-    scopes: &[Scope],
+    scopes: &[CheckedScope],
     traffic: Traffic,
     correct: impl Fn() -> C,
     faulty: impl Fn() -> F,

@@ -1,10 +1,10 @@
-//! [`Dispatch`] and [`Worker`]: options of the dispatcher, which distributes messages over the
-//! queues of providers, and of the workers that process them.
+//! [`Dispatch`] and [`WorkerOptions`]: options of the dispatcher, which distributes messages over
+//! the queues of providers, and of the workers that process them.
 
 use sluicegate_core::query::Cost;
 use sluicegate_core::{Limit, Span};
 
-use super::{Handler, LearnOptions};
+use super::{HandlerOptions, LearnOptions};
 
 /// Options of the dispatcher, which moves messages from one source queue to the queues of
 /// providers.
@@ -88,7 +88,7 @@ pub struct Provider {
 
 /// Options of a worker, which processes the messages of one queue.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Worker {
+pub struct WorkerOptions {
     /// Provider that the work is for; limits and metrics use this name.
     pub provider: String,
     /// Queue of its messages. Default: the queue of the provider in `dispatch`.
@@ -121,5 +121,5 @@ pub struct Worker {
     /// the provider for all workers, at most for an hour.
     pub learn: Option<LearnOptions>,
     /// Handler that processes a message.
-    pub handler: Handler,
+    pub handler: HandlerOptions,
 }

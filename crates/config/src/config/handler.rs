@@ -1,5 +1,5 @@
-//! [`Handler`]: options of the built-in handlers, with which a worker processes jobs without code:
-//! an HTTP call, a command or a chat model.
+//! [`HandlerOptions`]: options of the built-in handlers, with which a worker processes jobs without
+//! code: an HTTP call, a command or a chat model.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -13,14 +13,14 @@ use super::{ByteSize, Credentials, SecretSource, UpstreamUrl};
 
 /// Options of the handler that processes the jobs of a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Handler {
+pub struct HandlerOptions {
     /// Work that the handler does for a job.
     pub work: Work,
     /// Messages to send when a job is done. Default: none.
     pub emit: Vec<EmitRule>,
 }
 
-impl Handler {
+impl HandlerOptions {
     /// Returns the queues that it sends further messages to.
     pub fn queues(&self) -> impl Iterator<Item = &str> {
         self.emit.iter().map(|emit| emit.queue.as_str())

@@ -22,7 +22,7 @@ pub struct Listener {
     /// Address. By default only this machine can reach it.
     pub address: Address,
     /// Certificate. Default: none, so that connections are not encrypted.
-    pub tls: Option<Tls>,
+    pub tls: Option<ListenerTls>,
     /// True if other machines may reach it although it does not authenticate them. Default: false,
     /// because that has to be a decision.
     pub insecure: bool,
@@ -30,7 +30,7 @@ pub struct Listener {
 
 /// The files of a certificate. They are read when the service starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tls {
+pub struct ListenerTls {
     /// Certificate chain, in PEM.
     pub cert: PathBuf,
     /// Private key, in PEM.

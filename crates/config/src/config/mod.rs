@@ -14,22 +14,22 @@ mod store;
 
 use std::sync::Arc;
 
-pub use sluicegate_core::outage::{OutagePolicies, OutagePolicy};
+pub use sluicegate_core::outage::{DataLossPolicy, OutagePolicies, OutagePolicy};
 use sluicegate_core::ruleset::Settings;
 use sluicegate_core::{Group, Ruleset};
 
 pub use auth::{Auth, TokenHash, TokenScope};
-pub use dispatch::{DelayMode, Dispatch, Provider, Strategy, Worker};
+pub use dispatch::{DelayMode, Dispatch, Provider, Strategy, WorkerOptions};
 pub use envoy::{EnvoyClosedReply, EnvoyOptions};
 pub use gateway::{
     Credentials, FairOrder, Gateway, LearnOptions, Login, Route, SecretSource, UpstreamUrl,
     WaitOptions,
 };
 pub use handler::{
-    ChatProvider, ChatWork, CommandWork, EmitRule, Handler, HttpContent, HttpWork,
+    ChatProvider, ChatWork, CommandWork, EmitRule, HandlerOptions, HttpContent, HttpWork,
     ResponseCondition, StatusRanges, Work,
 };
-pub use listen::{Address, Listener, Listeners, Tls};
+pub use listen::{Address, Listener, ListenerTls, Listeners};
 pub use prices::Prices;
 pub use queue::{QueueBroker, QueueOptions};
 pub use service::{
@@ -37,8 +37,8 @@ pub use service::{
     ServerOptions,
 };
 pub use store::{
-    DataLossPolicy, RedisAddress, RedisStore, RedisTimeouts, RedisTopology, RedisWorkload, Secret,
-    SnapshotFile, StoreOptions,
+    RedisAddress, RedisStore, RedisTimeouts, RedisTopology, RedisWorkload, Secret, SnapshotFile,
+    StoreOptions,
 };
 
 use crate::diagnostic::Diagnostic;
@@ -82,7 +82,7 @@ pub struct Config {
     /// Dispatcher to providers. Default: none.
     pub dispatch: Option<Dispatch>,
     /// Workers. Default: none.
-    pub workers: Vec<Worker>,
+    pub workers: Vec<WorkerOptions>,
     pub(crate) groups: Vec<Group>,
     pub(crate) settings: Settings,
 }

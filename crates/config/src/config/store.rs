@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use sluicegate_core::Span;
+use sluicegate_core::outage::DataLossPolicy;
 
 /// Options of the store that keeps the counters. Default: in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,16 +79,6 @@ pub struct RedisStore {
     pub key_prefix: String,
     /// Reaction to a server that has lost its data. Default: continue.
     pub on_loss: DataLossPolicy,
-}
-
-/// Reaction to a Redis server that has lost its data.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum DataLossPolicy {
-    /// Counters start at zero.
-    #[default]
-    Continue,
-    /// Each rule denies for the length of its own window.
-    Closed,
 }
 
 impl RedisStore {

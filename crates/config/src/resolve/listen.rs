@@ -3,7 +3,7 @@
 
 use super::item::{Fields, Item};
 use super::scalar;
-use crate::config::{Address, Listener, Listeners, Tls};
+use crate::config::{Address, Listener, ListenerTls, Listeners};
 use crate::raw::Value;
 use crate::report::Report;
 
@@ -63,14 +63,14 @@ pub(super) fn listener(item: &Item<'_>, report: &mut Report) -> Option<Listener>
     })
 }
 
-fn tls(item: &Item<'_>, report: &mut Report) -> Option<Tls> {
+fn tls(item: &Item<'_>, report: &mut Report) -> Option<ListenerTls> {
     let fields = Fields::open(item.clone(), &["cert", "key", "client_ca"], report)?;
     let cert = fields.require("cert", "write the path of the certificate chain, in PEM", report);
     let key = fields.require("key", "write the path of the private key, in PEM", report);
     let client_ca = fields.read_some("client_ca", report, scalar::path);
     let cert = cert.and_then(|cert| scalar::path(&cert, report));
     let key = key.and_then(|key| scalar::path(&key, report));
-    Some(Tls { cert: cert?, key: key?, client_ca })
+    Some(ListenerTls { cert: cert?, key: key?, client_ca })
 }
 
 /// Reports a listener that other machines can reach without authentication.

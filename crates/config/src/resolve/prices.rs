@@ -1,6 +1,8 @@
 //! Reads `prices`: the price table of models.
 
-use sluicegate_core::price::{ModelPrices, PartialRates, PriceBook, Rates, Tier, UnknownModels};
+use sluicegate_core::price::{
+    ModelPrices, PartialRates, PriceBook, PriceTier, Rates, UnknownModels,
+};
 use sluicegate_core::time::EXACT_MAX;
 
 use super::item::{Fields, Item};
@@ -91,13 +93,13 @@ fn model(item: Item<'_>, report: &mut Report) -> Option<ModelPrices> {
     Some(ModelPrices::new(rates, tiers.unwrap_or_default()))
 }
 
-fn tier(item: Item<'_>, base: &Rates, report: &mut Report) -> Option<Tier> {
+fn tier(item: Item<'_>, base: &Rates, report: &mut Report) -> Option<PriceTier> {
     let fields = Fields::open(item, &[&["above"], &KINDS[..]].concat(), report)?;
     let remedy =
         "write the number of input tokens above which the tier applies, such as above: 200000";
     let above = fields.require("above", remedy, report)?;
     let above = scalar::whole(&above, report, 1..=EXACT_MAX)?;
-    Some(Tier { above, rates: rates(&fields, report).complete_tier(base) })
+    Some(PriceTier { above, rates: rates(&fields, report).complete_tier(base) })
 }
 
 fn rates(fields: &Fields<'_>, report: &mut Report) -> PartialRates {

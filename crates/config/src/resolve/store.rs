@@ -133,9 +133,7 @@ fn redis_store(fields: &Fields<'_>, jobs: bool, report: &mut Report) -> RedisSto
         deny_cache: fields.read("deny_cache", default.deny_cache, report, deny_cache),
         key_prefix: fields.read("key_prefix", default.key_prefix, report, key_prefix),
         on_loss: fields.read("on_loss", default.on_loss, report, |item, report| {
-            let words =
-                [("continue", DataLossPolicy::Continue), ("closed", DataLossPolicy::Closed)];
-            scalar::word(item, report, &words)
+            scalar::word(item, report, &DataLossPolicy::ALL)
         }),
     };
     check_deadline(fields, &store, jobs, report);

@@ -6,7 +6,7 @@ use sluicegate_config::{
     SampleRate, StoreOptions, TokenHash, load,
 };
 use sluicegate_core::Span;
-use sluicegate_core::price::{Quote, Tokens};
+use sluicegate_core::price::{Quote, TokenCounts};
 use sluicegate_core::rule::{Mode, OnExpiry, Pattern};
 
 fn good(name: &str) -> Config {
@@ -117,7 +117,7 @@ fn the_example_of_the_design_is_read_as_it_is_meant() {
     let Quote::Priced(prices) = config.settings().prices.of("any model") else {
         panic!("there is a default price");
     };
-    let tokens = Tokens { input: 12 + 856, output: 145, ..Tokens::default() };
+    let tokens = TokenCounts { input: 12 + 856, output: 145, ..TokenCounts::default() };
     assert_eq!(prices.cost(&tokens), "0.00026060".parse().unwrap());
 }
 
@@ -268,7 +268,8 @@ fn prices_have_patterns_tiers_and_a_word_for_the_unknown() {
     let book = &config.settings().prices;
     assert_eq!(book.of("claude"), Quote::Free);
     let Quote::Priced(gemini) = book.of("gemini-2.5-pro") else { panic!("a price") };
-    let [short, long] = [200_000, 200_001].map(|input| Tokens { input, ..Tokens::default() });
+    let [short, long] =
+        [200_000, 200_001].map(|input| TokenCounts { input, ..TokenCounts::default() });
     assert_eq!(gemini.cost(&short).to_string(), "0.25");
     assert_eq!(gemini.cost(&long).to_string(), "0.5000025");
 }
@@ -282,7 +283,7 @@ fn imported_prices_are_for_models_that_have_none() {
     }"#;
     assert_eq!(config.import_prices(text).unwrap(), 2);
     let book = &config.settings().prices;
-    let one = Tokens { input: 1_000, ..Tokens::default() };
+    let one = TokenCounts { input: 1_000, ..TokenCounts::default() };
     for (model, expected) in [("gpt-4o", "0.0025"), ("claude", "0.003")] {
         let Quote::Priced(prices) = book.of(model) else { panic!("{model} has a price") };
         assert_eq!(prices.cost(&one).to_string(), expected, "{model}");

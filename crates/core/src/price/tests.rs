@@ -21,8 +21,8 @@ fn example() -> ModelPrices {
     plain("0.0000002 USD/token", "0.0000006 USD/token")
 }
 
-fn tokens(input: u64, output: u64) -> Tokens {
-    Tokens { input, output, kinds: TokenKinds::default() }
+fn tokens(input: u64, output: u64) -> TokenCounts {
+    TokenCounts { input, output, kinds: TokenKinds::default() }
 }
 
 #[test]
@@ -42,7 +42,7 @@ fn each_kind_has_its_price_and_is_counted_once() {
         reasoning: price("20 USD/1M"),
     };
     let kinds = TokenKinds { cached_input: 600, cache_write: 300, reasoning: 50 };
-    let tokens = Tokens { input: 1_000, output: 200, kinds };
+    let tokens = TokenCounts { input: 1_000, output: 200, kinds };
     let prices = ModelPrices::new(rates, Vec::new());
     // 100 × 3 + 600 × 0.30 + 300 × 3.75 + 150 × 15 + 50 × 20 micro-dollars.
     assert_eq!(prices.cost(&tokens), usd("0.004855"));
@@ -56,7 +56,10 @@ fn a_long_context_has_its_own_prices_for_every_token() {
     let rates = Rates::new(price("1.25 USD/1M"), price("10 USD/1M"));
     let prices = ModelPrices::new(
         rates,
-        vec![Tier { above: 500_000, rates: longer }, Tier { above: 200_000, rates: long }],
+        vec![
+            PriceTier { above: 500_000, rates: longer },
+            PriceTier { above: 200_000, rates: long },
+        ],
     );
     assert_eq!(prices.cost(&tokens(200_000, 100)), usd("0.251"));
     assert_eq!(prices.cost(&tokens(200_001, 100)), usd("0.5015025"));
@@ -133,7 +136,7 @@ proptest! {
             cache_write: input * written / 200,
             reasoning: output * thought / 100,
         };
-        let tokens = Tokens { input, output, kinds };
+        let tokens = TokenCounts { input, output, kinds };
         let prices = ModelPrices::new(rates, Vec::new());
         let (least, most) = (prices.cost(&tokens), prices.cost_at_most(&tokens));
         prop_assert!(least <= most, "{least} > {most}");

@@ -16,7 +16,7 @@ use crate::limit::Unit;
 use crate::money::Money;
 use crate::overrides::Override;
 use crate::plan::{Charge, Plan};
-use crate::price::Tokens;
+use crate::price::TokenCounts;
 use crate::query::{OWN, Query, Subject};
 use crate::rule::{Group, InlineRule, Mode, Pattern, Rule};
 use crate::time::Clock;
@@ -375,7 +375,7 @@ impl CompiledRule {
             };
             let identity = match cell.unit {
                 Unit::Usd if !cell.gate && query.cost.money.is_none() => {
-                    Tokens::expected(query).identity()
+                    TokenCounts::expected(query).identity()
                 }
                 _ => take,
             };

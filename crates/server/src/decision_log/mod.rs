@@ -76,7 +76,7 @@ use crate::service::{ChangeEvent, DecisionEvent, Observer, Operation, Unanswered
 pub struct DecisionLog(Arc<Inner>);
 
 struct Inner {
-    format: Format,
+    format: LineFormat,
     sampler: Sampler,
     secrets: SecretDimensions,
     clock: Arc<dyn Clock>,
@@ -112,7 +112,7 @@ impl LogProcess {
 
 /// The format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Format {
+pub enum LineFormat {
     /// One JSON object per line, for programs.
     #[default]
     Json,
@@ -124,7 +124,7 @@ pub enum Format {
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The format of the lines.
-    pub format: Format,
+    pub format: LineFormat,
     /// The logged share of admissions; all by default.
     pub allowed: SampleShare,
     /// The logged share of denials; all by default, because users ask about them.
@@ -144,7 +144,7 @@ impl Options {
     /// Returns options that log everything as JSON.
     pub fn new(hash_key: [u8; 32]) -> Self {
         Self {
-            format: Format::default(),
+            format: LineFormat::default(),
             allowed: SampleShare::ALL,
             denied: SampleShare::ALL,
             secret: Vec::new(),
@@ -166,8 +166,8 @@ impl DecisionLog {
         let process = Arc::new(LogProcess::new(&options.node, clock.now()));
         let (format, last, time) = (options.format, process.clone(), clock.clone());
         let end = move |lost| match format {
-            Format::Json => json::end_of_log(&last, time.now(), lost),
-            Format::Text => Vec::new(),
+            LineFormat::Json => json::end_of_log(&last, time.now(), lost),
+            LineFormat::Text => Vec::new(),
         };
         Ok(Self(Arc::new(Inner {
             format,
@@ -199,8 +199,8 @@ impl Observer for DecisionLog {
             self.0.process.admits.fetch_add(1, Relaxed);
         }
         self.line(share, admits, |format, context, out| match format {
-            Format::Json => json::decision(event, context, out),
-            Format::Text => text::decision(event, context, out),
+            LineFormat::Json => json::decision(event, context, out),
+            LineFormat::Text => text::decision(event, context, out),
         });
     }
 
@@ -208,16 +208,16 @@ impl Observer for DecisionLog {
         // Sampled like the admission that it belongs to.
         let share = self.0.sampler.takes(event.id, true);
         self.line(share, false, |format, context, out| match format {
-            Format::Json => json::change(event, context, out),
-            Format::Text => text::change(event, context, out),
+            LineFormat::Json => json::change(event, context, out),
+            LineFormat::Text => text::change(event, context, out),
         });
     }
 
     fn on_unanswered(&self, event: &UnansweredEvent) {
         let share = self.0.sampler.takes(event.id, true);
         self.line(share, false, |format, context, out| match format {
-            Format::Json => json::unanswered(event, context, out),
-            Format::Text => text::unanswered(event, context, out),
+            LineFormat::Json => json::unanswered(event, context, out),
+            LineFormat::Text => text::unanswered(event, context, out),
         });
     }
 }
@@ -228,7 +228,7 @@ impl DecisionLog {
         &self,
         share: Option<SampleShare>,
         admits: bool,
-        write: impl FnOnce(Format, &Context<'_>, &mut Vec<u8>),
+        write: impl FnOnce(LineFormat, &Context<'_>, &mut Vec<u8>),
     ) {
         let Some(share) = share else { return };
         let Inner { format, secrets, clock, process, writer, .. } = &*self.0;
@@ -241,8 +241,8 @@ impl DecisionLog {
             buffer.clear();
             write(*format, &context, buffer);
             let end = || match format {
-                Format::Json => LineEnd::numbered(process.numbers(admits)),
-                Format::Text => LineEnd::plain(),
+                LineFormat::Json => LineEnd::numbered(process.numbers(admits)),
+                LineFormat::Text => LineEnd::plain(),
             };
             if !writer.send(buffer, end) {
                 writer.missing(dropped);

@@ -5,7 +5,7 @@ use sluicegate_checker::Checker;
 use sluicegate_core::query::{Cost, RequestId};
 use sluicegate_core::ruleset::Settings;
 use sluicegate_core::{Id, Limit, Money, Span, Timestamp};
-use sluicegate_server::decision_log::{Format, Options};
+use sluicegate_server::decision_log::{LineFormat, Options};
 use sluicegate_service::Operation;
 use sluicegate_testkit::suite::EPOCH;
 
@@ -68,7 +68,7 @@ fn an_admission_and_a_denial_read_like_this() {
 fn people_get_the_essentials() {
     let lines = logged(
         &three_scopes(),
-        Options { format: Format::Text, ..options() },
+        Options { format: LineFormat::Text, ..options() },
         &[1, 2, 3].map(|id| Ask::new(id, WHO)),
     );
     let who = concat!(
@@ -192,7 +192,7 @@ fn secrets_are_hashed_wherever_they_are() {
     let settings = Settings { secret: secret.clone(), hash_key: KEY, ..Settings::default() };
     let limiter = Limiter::with(all_of([rule("R", &per, &["1/h"])]), settings);
     let who = [("apiKey", "s3cret-1"), ("userId", "s3cret-2"), ("token", "s3cret-3")];
-    for format in [Format::Json, Format::Text] {
+    for format in [LineFormat::Json, LineFormat::Text] {
         let options = Options { secret: secret.clone(), format, ..options() };
         let lines = logged(&limiter, options, &[Ask::new(1, &who), Ask::new(2, &who)]);
         assert_eq!(lines.len(), 2);
@@ -232,7 +232,7 @@ fn nobody_can_write_a_line_of_their_own() {
     assert_eq!(line["dimensions"]["apiKeyId"], "mine");
     assert_eq!(line["apiKeyId"], Value::Null);
     let text =
-        logged(&limiter, Options { format: Format::Text, ..options() }, &[Ask::new(2, &who)]);
+        logged(&limiter, Options { format: LineFormat::Text, ..options() }, &[Ask::new(2, &who)]);
     assert_eq!(text.len(), 1);
     for line in [&json[0], &text[0]] {
         assert!(!line.chars().any(|c| c.is_control() || c == '\u{2028}'), "{line:?}");

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use sluicegate_core::query::{Cost, Query, RequestId};
 use sluicegate_core::ruleset::{Ruleset, Settings};
 use sluicegate_core::{Id, Limiter, Span};
-use sluicegate_server::decision_log::{Format, Options};
+use sluicegate_server::decision_log::{LineFormat, Options};
 use sluicegate_server::metrics::{self, Metrics};
 use sluicegate_service::{DecisionMode, Service};
 use sluicegate_store::AnyStore;
@@ -120,7 +120,7 @@ fn everything_that_becomes_of_an_admission_has_a_line() {
 
 #[test]
 fn people_read_what_became_of_it() {
-    let (lines, _) = lives(Options { format: Format::Text, ..options() });
+    let (lines, _) = lives(Options { format: LineFormat::Text, ..options() });
     let ends = lines.iter().filter_map(|line| line.split_once(" INFO "));
     let ends = ends.filter_map(|(_, rest)| rest.split_once(" | ")).map(|(words, _)| words);
     let ends: Vec<_> = ends.filter(|words| !words.contains("allowed")).collect();

@@ -23,6 +23,7 @@ use std::time::Duration;
 use redis::Value;
 use redis::aio::MultiplexedConnection;
 use sluicegate_core::algorithm::Meter;
+use sluicegate_core::outage::DataLossPolicy;
 use sluicegate_core::time::Clock as _;
 use sluicegate_core::{Charge, Timestamp};
 use tracing::warn;
@@ -33,30 +34,6 @@ use super::script;
 use super::server::{ConnectError, RedisEndpoint, ServerInfo, query};
 use super::slot::ClusterSlot;
 use crate::clock::MonotonicClock;
-
-/// Behaviour after a server has lost its data.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum DataLossPolicy {
-    /// Goes on with empty counters: after n losses in a window, up to (1 + n) times the limit may
-    /// have been admitted in it.
-    #[default]
-    Continue,
-    /// Keeps every rule closed for one window from the loss.
-    Closed,
-}
-
-impl DataLossPolicy {
-    /// All policies with their names in the configuration.
-    pub const ALL: [(&'static str, Self); 2] =
-        [("continue", Self::Continue), ("closed", Self::Closed)];
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Continue => "continue",
-            Self::Closed => "closed",
-        }
-    }
-}
 
 /// The last data loss of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -210,7 +187,7 @@ impl Heartbeats {
             losses = lost,
             run_id = %info.run_id,
             run_id_before = %known.run_id,
-            on_loss = self.on_loss.name(),
+            on_loss = self.on_loss.word(),
             "Redis lost data"
         );
     }

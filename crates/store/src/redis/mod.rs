@@ -42,6 +42,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use sluicegate_core::algorithm::log::ENTRIES_PER_CHARGE_MAX;
 use sluicegate_core::decision::{Closed, Readings};
+pub use sluicegate_core::outage::DataLossPolicy;
 use sluicegate_core::plan::Handle;
 use sluicegate_core::query::Cost;
 use sluicegate_core::store::{Attempt, Claim, EndResult, Error, GateClosure, Renewal, Usage};
@@ -52,7 +53,6 @@ use tokio::sync::Semaphore;
 
 pub use connection::Topology;
 pub use failure::WriteRefusal;
-pub use heartbeat::DataLossPolicy;
 pub use link::ConnectionState;
 pub use operation_stats::{OperationStats, RedisOperation};
 pub use retry::RetryPolicy;

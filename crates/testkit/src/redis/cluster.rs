@@ -1,6 +1,6 @@
 //! [`RedisCluster`]: a private Redis Cluster for tests.
 
-use super::{RedisServer, Tls, Version, free_port};
+use super::{RedisServer, RedisTls, Version, free_port};
 use crate::wait::eventually;
 
 const SLOTS: usize = 16_384;
@@ -26,7 +26,7 @@ pub struct ClusterOptions<'a> {
     /// True if each primary has a replica, which takes over after one second without an answer.
     pub replicated: bool,
     /// Certificate for TLS between the servers; `None` uses plain TCP.
-    pub tls: Option<Tls<'a>>,
+    pub tls: Option<RedisTls<'a>>,
     /// Additional options of each server.
     pub more: &'a [&'a str],
 }

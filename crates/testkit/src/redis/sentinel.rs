@@ -1,6 +1,6 @@
 //! [`RedisSentinel`]: a private primary and replica with sentinels, for tests.
 
-use super::{RedisServer, Tls, Version, free_port};
+use super::{RedisServer, RedisTls, Version, free_port};
 use crate::wait::eventually;
 
 /// Name of the master in the sentinels.
@@ -26,7 +26,7 @@ impl RedisSentinel {
 
     /// Starts all servers, with TLS if `tls` is given, with `more` options of the servers and
     /// `rules` in the configuration of the sentinels.
-    pub fn start_with(tls: Option<Tls<'_>>, more: &[&str], rules: &str) -> Self {
+    pub fn start_with(tls: Option<RedisTls<'_>>, more: &[&str], rules: &str) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         // A replica writes the initial copy to a file.
         let dir = folder.path().to_str().expect("a path that is text");

@@ -15,7 +15,7 @@
 //!
 //! `store_counts.rs` compares the counts that the store reported with the log.
 
-use sluicegate_checker::{Checker, Finding, Interval, LogError, Scope, ScopeVerdict};
+use sluicegate_checker::{CheckedScope, Checker, Finding, Interval, LogError, ScopeVerdict};
 use sluicegate_core::{Limit, Span, Timestamp};
 
 use super::logs::LogPosition;
@@ -50,9 +50,9 @@ pub(super) struct Counter {
 /// The bounds to prove for one limit set.
 pub(super) struct LimitBounds {
     /// Bounds for admissions by the store.
-    pub(super) store: Vec<Scope>,
+    pub(super) store: Vec<CheckedScope>,
     /// Bounds for all admissions, used if nodes admitted some on their own.
-    pub(super) all: Vec<Scope>,
+    pub(super) all: Vec<CheckedScope>,
 }
 
 /// One admission on a counter.
@@ -78,7 +78,7 @@ pub(super) struct Admit {
 
 /// Result of the check of one limit.
 pub(super) struct LimitResult {
-    pub(super) scope: Scope,
+    pub(super) scope: CheckedScope,
     pub(super) worst: Finding,
     /// First window that exceeds the limit, and the log line that exceeded it.
     pub(super) exceeded: Option<(Finding, Option<LogPosition>)>,
@@ -139,7 +139,7 @@ impl Counter {
             let epoch = self.resets.iter().filter(|(reset, _)| *reset <= at).count();
             let limits =
                 self.limit_sets.iter().flat_map(|&limit_set| &limit_bounds[limit_set].store);
-            let limits = limits.map(Scope::limit);
+            let limits = limits.map(CheckedScope::limit);
             let order = limits.map(|limit| RefundScope::at(limit, at)).reduce(RefundScope::longer);
             let Some(RefundScope { since, newest_first }) = order else { continue };
             let counts = |admit: &&mut Admit| since < admit.start && admit.start <= at;
@@ -226,7 +226,7 @@ impl Counter {
         &self,
         key: &str,
         admits: &[Admit],
-        scopes: impl Fn(usize) -> &'s Vec<Scope>,
+        scopes: impl Fn(usize) -> &'s Vec<CheckedScope>,
         found: &mut Vec<LimitResult>,
     ) -> Result<(), LogError> {
         for &limit_set in &self.limit_sets {
@@ -283,18 +283,18 @@ impl RefundScope {
 }
 
 /// Returns the length of the longest window, or `None` if a bucket makes it unbounded.
-fn reach<'s>(scopes: impl Iterator<Item = &'s Scope>) -> Option<Span> {
-    scopes.map(Scope::limit).try_fold(Span::ZERO, |longest, limit| match limit {
+fn reach<'s>(scopes: impl Iterator<Item = &'s CheckedScope>) -> Option<Span> {
+    scopes.map(CheckedScope::limit).try_fold(Span::ZERO, |longest, limit| match limit {
         Limit::Bucket { .. } => None,
         limit => Some(longest.max(limit.window())),
     })
 }
 
 /// Returns the largest of each set of limits that differ only in their amount.
-fn largest<'s>(scopes: impl Iterator<Item = &'s Scope>) -> Vec<Scope> {
-    let mut found: Vec<&Scope> = Vec::new();
+fn largest<'s>(scopes: impl Iterator<Item = &'s CheckedScope>) -> Vec<CheckedScope> {
+    let mut found: Vec<&CheckedScope> = Vec::new();
     for scope in scopes {
-        let alike = |other: &&mut &Scope| match (other.limit(), scope.limit()) {
+        let alike = |other: &&mut &CheckedScope| match (other.limit(), scope.limit()) {
             (Limit::Exact(a), Limit::Exact(b)) | (Limit::Windowed(a), Limit::Windowed(b)) => {
                 a.window == b.window
             }
@@ -314,7 +314,7 @@ fn largest<'s>(scopes: impl Iterator<Item = &'s Scope>) -> Vec<Scope> {
 
 fn check(
     key: &str,
-    scopes: &[Scope],
+    scopes: &[CheckedScope],
     admits: &[Admit],
     found: &mut Vec<LimitResult>,
 ) -> Result<(), LogError> {
@@ -344,7 +344,7 @@ fn add(found: &mut Vec<LimitResult>, new: LimitResult) {
 
 fn verdicts<'a>(
     key: &str,
-    scopes: &[Scope],
+    scopes: &[CheckedScope],
     admits: impl Iterator<Item = &'a Admit>,
 ) -> Result<Vec<ScopeVerdict>, LogError> {
     let mut checker = Checker::new();

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher as _, RandomState};
 
-use sluicegate_checker::{Bound, LogError, Scope};
+use sluicegate_checker::{Bound, CheckedScope, LogError};
 use sluicegate_core::limit::{LimitError, Unit};
 use sluicegate_core::time::SpanError;
 use sluicegate_core::{Limit, Rule, Span, Timestamp};
@@ -551,7 +551,7 @@ impl Ledger {
             None => {
                 let ProofOptions { store, all, spread } = self.options;
                 let scopes = |bound| {
-                    let scope = |limit: &Limit| Scope::new(limit.clone()).bound(bound);
+                    let scope = |limit: &Limit| CheckedScope::new(limit.clone()).bound(bound);
                     limits.iter().map(|limit| scope(limit).spread(spread)).collect()
                 };
                 self.limit_bounds.push(LimitBounds { store: scopes(store), all: scopes(all) });

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use sluicegate_checker::{Bound, Checker, Event, Finding, LogError, Scope};
+use sluicegate_checker::{Bound, CheckedScope, Checker, Event, Finding, LogError};
 use sluicegate_core::{Id, Limit, Span, Timestamp};
 
 use super::counter::DISORDER_MAX;
@@ -34,7 +34,7 @@ struct Lease {
 
 /// Result of the check of one concurrency counter.
 pub(super) struct SlotVerdict {
-    pub(super) scope: Scope,
+    pub(super) scope: CheckedScope,
     pub(super) worst: Finding,
     pub(super) first: Option<Finding>,
 }
@@ -116,7 +116,7 @@ impl ConcurrencyCounter {
         bound: Bound,
         counts: impl Fn(&Lease) -> bool,
     ) -> Result<(), LogError> {
-        let scope = Scope::new(self.limit.clone()).bound(bound);
+        let scope = CheckedScope::new(self.limit.clone()).bound(bound);
         let mut checker = Checker::new();
         checker.scope(key, scope.clone())?;
         for (&number, lease) in self.leases.iter().filter(|(_, lease)| counts(lease)) {

@@ -1,6 +1,6 @@
 //! Bugs that need several nodes, an outage or a reload.
 
-use sluicegate_checker::{Bound, Scope};
+use sluicegate_checker::{Bound, CheckedScope};
 
 use crate::harness::{
     Ask, MS, RUSH, SECOND, Sliding, Traffic, Uses, at_once, check, judge, scope, sliding, uses,
@@ -170,6 +170,6 @@ fn a_fail_over_that_loses_writes_is_inside_twice_the_limit_and_not_inside_the_li
     }
 }
 
-fn times(numerator: u32, denominator: u32) -> Scope {
+fn times(numerator: u32, denominator: u32) -> CheckedScope {
     scope("96/s").bound(Bound::new(numerator, denominator).expect("a ratio"))
 }

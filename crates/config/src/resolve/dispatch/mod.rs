@@ -12,7 +12,8 @@ use self::tier::{Tier, TierScope, estimate, limits, spread};
 use super::item::{Fields, Item};
 use super::{gateway, handler, scalar};
 use crate::config::{
-    DelayMode, Dispatch, OutagePolicy, Provider, RedisTopology, StoreOptions, Strategy, Worker,
+    DelayMode, Dispatch, OutagePolicy, Provider, RedisTopology, StoreOptions, Strategy,
+    WorkerOptions,
 };
 use crate::location::shorten;
 use crate::raw::Value;
@@ -136,10 +137,10 @@ pub(super) fn workers(
     item: &Item<'_>,
     dispatch: Option<&Dispatch>,
     report: &mut Report,
-) -> (Vec<Worker>, Vec<Group>) {
+) -> (Vec<WorkerOptions>, Vec<Group>) {
     let form = "write a list of workers, each with provider, queue and handler";
     let items = item.list(report, form).unwrap_or_default();
-    let (mut workers, mut groups) = (Vec::<Worker>::new(), Vec::<Group>::new());
+    let (mut workers, mut groups) = (Vec::<WorkerOptions>::new(), Vec::<Group>::new());
     for item in items {
         let Some((worker, group)) = worker(&item, dispatch, report) else { continue };
         let twin = workers.iter().any(|other| other.provider == worker.provider);
@@ -205,7 +206,7 @@ fn worker(
     item: &Item<'_>,
     dispatch: Option<&Dispatch>,
     report: &mut Report,
-) -> Option<(Worker, Group)> {
+) -> Option<(WorkerOptions, Group)> {
     let before = report.errors();
     let fields = Fields::open(item.clone(), &WORKER, report)?;
     let remedy = "write the provider that the work is for, such as provider: github";
@@ -253,7 +254,7 @@ fn worker(
     let remedy = "write a handler, such as handler: {http: {url: …}}";
     let handler = fields.require("handler", remedy, report);
     let handler = handler.and_then(|item| handler::handler(&item, report));
-    let worker = Worker {
+    let worker = WorkerOptions {
         queue: queue.unwrap_or_default(),
         dead_letter: fields.read_some("dead_letter", report, scalar::text),
         results: fields.read_some("results", report, scalar::text),
@@ -279,7 +280,12 @@ const BACKOFF: (Span, Span) = (Span::from_secs(1), Span::from_secs(60));
 
 /// Warns about tiers of one provider that differ: messages that one tier lets through wait in the
 /// other.
-fn advise(item: &Item<'_>, worker: &Worker, dispatch: Option<&Dispatch>, report: &mut Report) {
+fn advise(
+    item: &Item<'_>,
+    worker: &WorkerOptions,
+    dispatch: Option<&Dispatch>,
+    report: &mut Report,
+) {
     let providers = dispatch.iter().flat_map(|dispatch| &dispatch.providers);
     let Some(tier) = providers.into_iter().find(|other| other.name == worker.provider) else {
         return;

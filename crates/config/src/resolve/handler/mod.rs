@@ -10,13 +10,13 @@ mod template;
 mod tests;
 
 use super::item::{Fields, Item};
-use crate::config::{Handler, Work};
+use crate::config::{HandlerOptions, Work};
 use crate::report::Report;
 
 const KINDS: [&str; 3] = ["http", "command", "preset"];
 
 /// Reads the handler of a worker.
-pub(super) fn handler(item: &Item<'_>, report: &mut Report) -> Option<Handler> {
+pub(super) fn handler(item: &Item<'_>, report: &mut Report) -> Option<HandlerOptions> {
     let known: Vec<_> = KINDS.into_iter().chain(chat::KNOWN).chain(["emit"]).collect();
     let fields = Fields::open(item.clone(), &known, report)?;
     let emit = fields.get("emit").map(|item| emit::emit(&item, report)).unwrap_or_default();
@@ -42,5 +42,5 @@ pub(super) fn handler(item: &Item<'_>, report: &mut Report) -> Option<Handler> {
         "command" => Work::Command(command::command(given, report)?),
         _ => Work::Chat(Box::new(chat::chat(given, &fields, report)?)),
     };
-    Some(Handler { work, emit })
+    Some(HandlerOptions { work, emit })
 }

@@ -9,11 +9,11 @@ fn env(name: &str) -> Option<String> {
 }
 
 /// Returns the handler, or all messages about it.
-fn read(text: &str) -> Result<Handler, String> {
+fn read(text: &str) -> Result<HandlerOptions, String> {
     read_with(text, &env)
 }
 
-fn read_with(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<Handler, String> {
+fn read_with(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<HandlerOptions, String> {
     let mut report = Report::default();
     let (tree, hidden) = raw::parse(text, &mut report);
     let mut tree = tree.expect("a text");
