@@ -12,6 +12,7 @@
 //! | `sluicegate_gateway_upstream_seconds{gateway,route}` | time from sending a request to the head of its response |
 //! | `sluicegate_gateway_pauses_total{gateway,route}` | pauses that the upstream asked for |
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -22,6 +23,8 @@ use sluicegate_service::metrics::{
 
 const ROUTE: [&str; 2] = ["gateway", "route"];
 const STATUS: [&str; 3] = ["gateway", "route", "status"];
+/// Statuses that alerts count.
+const ALERTED: [u16; 2] = [429, 502];
 /// Histogram buckets in seconds, from a fast response to a wait of one minute.
 const BUCKETS: [f64; 14] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 20.0, 60.0];
@@ -56,10 +59,10 @@ impl Metrics {
     /// Declares the metrics, with all values at zero.
     pub fn new(registry: &Registry) -> Self {
         let counter = |name: &str, help: &str, labels: &[&str]| {
-            registry.counters(&format!("sluicegate_gateway_{name}"), help, labels)
+            registry.counters(name, help, labels)
         };
         let histogram = |name: &str, help: &str| {
-            registry.histograms(&format!("sluicegate_gateway_{name}"), help, &ROUTE, &BUCKETS)
+            registry.histograms(name, help, &ROUTE, &BUCKETS)
         };
         let queues: Arc<Mutex<Vec<QueueReader>>> = Arc::default();
         let watched = queues.clone();
@@ -80,18 +83,18 @@ impl Metrics {
             }
         });
         Self {
-            requests: counter("requests_total", "Requests, by response status.", &STATUS),
+            requests: counter("sluicegate_gateway_requests_total", "Requests, by response status.", &STATUS),
             duration: histogram(
-                "duration_seconds",
+                "sluicegate_gateway_duration_seconds",
                 "Time from arrival to the end of the response.",
             ),
-            wait: histogram("wait_seconds", "Waiting time of requests that had to wait."),
-            answers: counter("upstream_answers_total", "Responses of the upstream.", &STATUS),
+            wait: histogram("sluicegate_gateway_wait_seconds", "Waiting time of requests that had to wait."),
+            answers: counter("sluicegate_gateway_upstream_answers_total", "Responses of the upstream.", &STATUS),
             upstream: histogram(
-                "upstream_seconds",
+                "sluicegate_gateway_upstream_seconds",
                 "Time from sending to the head of the response.",
             ),
-            pauses: counter("pauses_total", "Pauses that the upstream asked for.", &ROUTE),
+            pauses: counter("sluicegate_gateway_pauses_total", "Pauses that the upstream asked for.", &ROUTE),
             queues,
         }
     }
@@ -161,15 +164,20 @@ impl StatusCounters {
         Self { family: family.clone(), labels, by_status }
     }
 
-    fn count(&self, status: u16) {
+    /// Returns the counter of a status.
+    fn of(&self, status: u16) -> Cow<'_, IntCounter> {
         let series = || {
             let [gateway, route] = &self.labels;
             self.family.with_label_values(&[gateway, route, &status.to_string()])
         };
         match usize::from(status).checked_sub(100).and_then(|index| self.by_status.get(index)) {
-            Some(counter) => counter.get_or_init(series).inc(),
-            None => series().inc(),
+            Some(counter) => Cow::Borrowed(counter.get_or_init(series)),
+            None => Cow::Owned(series()),
         }
+    }
+
+    fn count(&self, status: u16) {
+        self.of(status).inc();
     }
 }
 
@@ -183,8 +191,11 @@ impl RouteMetrics {
         let LazySeries { metrics, labels, series } = &*self.0;
         series.get_or_init(|| {
             let labels = labels.each_ref().map(String::as_str);
+            let requests = StatusCounters::new(&metrics.requests, labels);
+            // Start at 0, so that an alert on the rate sees the first ones.
+            ALERTED.into_iter().for_each(|status| drop(requests.of(status)));
             Series {
-                requests: StatusCounters::new(&metrics.requests, labels),
+                requests,
                 duration: metrics.duration.with_label_values(&labels),
                 wait: metrics.wait.with_label_values(&labels),
                 answers: StatusCounters::new(&metrics.answers, labels),
