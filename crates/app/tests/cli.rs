@@ -182,6 +182,7 @@ fn check_loads_the_tls_files() {
         ("text.crt", "a.key", "a.crt", "contains no certificate"),
         ("a.crt", "b.key", "a.crt", "does not belong to the first certificate"),
         ("a.crt", "a.key", "none.crt", "gateways[0].routes[0].ca: cannot read "),
+        ("a.crt", "a.key", "text.crt", "gateways[0].routes[0].ca: the CA file "),
     ] {
         let (code, said) = check(cert, key, ca);
         assert!(code == Some(2) && said.contains(expected), "{expected}: {code:?} {said}");

@@ -254,6 +254,17 @@ fn a_failed_start_prints_the_reason_and_exits_with_2() {
              - {name: a, listen: {address: '192.0.2.1:1', insecure: true}, routes: [{path: /, upstream: 'http://a'}]}\n",
             "choose another address with gateways[0].listen",
         ),
+        (
+            "listen: {http: '127.0.0.1:0', grpc: '127.0.0.1:0', admin: '127.0.0.1:0'}\ngateways:\n\
+             - {name: a, listen: '127.0.0.1:0', routes: [{path: /, upstream: 'http://a', credentials: \
+             {bearer: {file: /dev/null}}}]}\n",
+            "gateway a, route all: the secret file /dev/null is empty: write the secret into it",
+        ),
+        (
+            "listen: {http: '127.0.0.1:0', grpc: '127.0.0.1:0', admin: '127.0.0.1:0'}\ngateways:\n\
+             - {name: a, listen: '127.0.0.1:0', routes: [{path: /, upstream: 'https://a', ca: /dev/null}]}\n",
+            "gateway a, route all: the CA file /dev/null contains no certificate",
+        ),
     ] {
         std::fs::write(&path, config).expect("a file");
         let output = sluicegate().args(["serve", "--config"]).arg(&path).output().expect("it ran");

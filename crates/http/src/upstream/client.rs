@@ -50,6 +50,12 @@ pub enum CaError {
         /// The error of the parser.
         source: rustls::pki_types::pem::Error,
     },
+    /// The file contains no certificate, so that every upstream would be refused.
+    #[error("the CA file {} contains no certificate: write certificates in PEM into it", path.display())]
+    Empty {
+        /// The file.
+        path: PathBuf,
+    },
     /// A certificate in the file, or TLS as a whole, cannot be used.
     #[error("cannot set up TLS: {0}")]
     Tls(#[from] rustls::Error),
@@ -136,6 +142,9 @@ fn authorities(path: &Path) -> Result<RootCertStore, CaError> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_file_iter(path).map_err(unreadable)? {
         roots.add(certificate.map_err(unreadable)?)?;
+    }
+    if roots.is_empty() {
+        return Err(CaError::Empty { path: path.to_owned() });
     }
     Ok(roots)
 }

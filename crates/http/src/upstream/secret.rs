@@ -17,24 +17,39 @@ pub enum Secret {
 }
 
 impl Secret {
-    /// Returns the text. A line break at the end of a file is not part of it.
+    /// Returns the text. Line breaks at the end of a file are not part of it.
     pub fn read(&self) -> Result<String, SecretError> {
-        match self {
-            Self::Text(text) => Ok(text.clone()),
-            Self::File(path) => match std::fs::read_to_string(path) {
-                Ok(text) => Ok(text.trim_end_matches(['\r', '\n']).to_owned()),
-                Err(source) => Err(SecretError { path: path.clone(), source }),
+        let path = match self {
+            Self::Text(text) => return Ok(text.clone()),
+            Self::File(path) => path,
+        };
+        match std::fs::read_to_string(path) {
+            Ok(text) => match text.trim_end_matches(['\r', '\n']) {
+                "" => Err(SecretError::Empty { path: path.clone() }),
+                secret => Ok(secret.to_owned()),
             },
+            Err(source) => Err(SecretError::Unreadable { path: path.clone(), source }),
         }
     }
 }
 
-/// A secret file that cannot be read.
+/// A secret file that cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot read the secret in {}: {source}: check that it exists and that this user may read it", path.display())]
-pub struct SecretError {
-    path: PathBuf,
-    source: std::io::Error,
+pub enum SecretError {
+    /// It cannot be read.
+    #[error("cannot read the secret in {}: {source}: check that it exists and that this user may read it", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// The error of the system.
+        source: std::io::Error,
+    },
+    /// It contains nothing.
+    #[error("the secret file {} is empty: write the secret into it", path.display())]
+    Empty {
+        /// The file.
+        path: PathBuf,
+    },
 }
 
 impl fmt::Debug for Secret {
@@ -72,6 +87,26 @@ impl fmt::Debug for Secrets {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_without_a_secret_is_refused_instead_of_sending_nothing() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("secret");
+        for (content, expected) in
+            [("s3cret\r\n\n", Some("s3cret")), (" a\nb ", Some(" a\nb ")), ("\n", None), ("", None)]
+        {
+            std::fs::write(&path, content).expect("a file");
+            let read = Secret::File(path.clone()).read();
+            match expected {
+                Some(expected) => assert_eq!(read.expect("a secret"), expected),
+                None => assert!(
+                    read.expect_err("empty")
+                        .to_string()
+                        .ends_with("is empty: write the secret into it")
+                ),
+            }
+        }
+    }
 
     #[test]
     fn secrets_are_removed_from_texts() {
