@@ -57,7 +57,8 @@ impl Gateway {
         let flow = route.lane.by();
         let flow = flow.and_then(|by| check.dimension(&by).map(str::to_owned)).unwrap_or_default();
         let timeout = self.time_left(route, line, route.options.wait.max);
-        let wait = async { route.lane.wait(&flow, hint, timeout).await.map_err(Refusal::from) };
+        let refusal = |error| Refusal::of_wait(error, &route.key);
+        let wait = async { route.lane.wait(&flow, hint, timeout).await.map_err(refusal) };
         let wait = std::pin::pin!(wait);
         let waited = with_body(wait, body, &self.body_budget, route.options.body_limit).await?;
         line.waited = waited.took;
@@ -85,7 +86,8 @@ impl Gateway {
             }
             pass.cancel_turn().await;
             let left = route.options.wait.max.saturating_sub(line.waited.into());
-            let waited = route.lane.wait_again(self.time_left(route, line, left)).await?;
+            let waited = route.lane.wait_again(self.time_left(route, line, left)).await;
+            let waited = waited.map_err(|error| Refusal::of_wait(error, &route.key))?;
             pass = waited.admission.within(waited.window).joined(pass);
         }
     }

@@ -58,12 +58,9 @@ static QUEUES: [Family; 2] = [
 impl Metrics {
     /// Declares the metrics, with all values at zero.
     pub fn new(registry: &Registry) -> Self {
-        let counter = |name: &str, help: &str, labels: &[&str]| {
-            registry.counters(name, help, labels)
-        };
-        let histogram = |name: &str, help: &str| {
-            registry.histograms(name, help, &ROUTE, &BUCKETS)
-        };
+        let counter =
+            |name: &str, help: &str, labels: &[&str]| registry.counters(name, help, labels);
+        let histogram = |name: &str, help: &str| registry.histograms(name, help, &ROUTE, &BUCKETS);
         let queues: Arc<Mutex<Vec<QueueReader>>> = Arc::default();
         let watched = queues.clone();
         registry.on_scrape(&QUEUES, move |[depths, ages]| {
@@ -83,18 +80,33 @@ impl Metrics {
             }
         });
         Self {
-            requests: counter("sluicegate_gateway_requests_total", "Requests, by response status.", &STATUS),
+            requests: counter(
+                "sluicegate_gateway_requests_total",
+                "Requests, by response status.",
+                &STATUS,
+            ),
             duration: histogram(
                 "sluicegate_gateway_duration_seconds",
                 "Time from arrival to the end of the response.",
             ),
-            wait: histogram("sluicegate_gateway_wait_seconds", "Waiting time of requests that had to wait."),
-            answers: counter("sluicegate_gateway_upstream_answers_total", "Responses of the upstream.", &STATUS),
+            wait: histogram(
+                "sluicegate_gateway_wait_seconds",
+                "Waiting time of requests that had to wait.",
+            ),
+            answers: counter(
+                "sluicegate_gateway_upstream_answers_total",
+                "Responses of the upstream.",
+                &STATUS,
+            ),
             upstream: histogram(
                 "sluicegate_gateway_upstream_seconds",
                 "Time from sending to the head of the response.",
             ),
-            pauses: counter("sluicegate_gateway_pauses_total", "Pauses that the upstream asked for.", &ROUTE),
+            pauses: counter(
+                "sluicegate_gateway_pauses_total",
+                "Pauses that the upstream asked for.",
+                &ROUTE,
+            ),
             queues,
         }
     }

@@ -19,8 +19,11 @@
 
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
-use sluicegate_core::Span;
+use sluicegate_core::rule::Pattern;
+use sluicegate_core::{Rule, Span};
 use sluicegate_http::upstream::LoginError;
+
+use crate::options::ROUTE;
 
 /// The reason why a request gets no response from the upstream.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -29,16 +32,16 @@ pub(crate) enum Refusal {
     BadRequest(&'static str),
     #[error("{0}: send a valid token in the header {1}")]
     Unauthorized(&'static str, String),
-    #[error("{}", banned(*.retry_after, .rule.as_deref()))]
-    Banned { retry_after: Option<Span>, rule: Option<String> },
+    #[error("{}", banned(*.retry_after, .rule.as_ref()))]
+    Banned { retry_after: Option<Span>, rule: Option<HitRule> },
     #[error("no route matches this path")]
     NoRoute,
     #[error("method not allowed on this route: use {0}")]
     Method(String),
     #[error("the request body exceeds this route's limit of {0} bytes")]
     TooLarge(u64),
-    #[error("{}", limited(*.retry_after, .rule.as_deref()))]
-    Limited { retry_after: Option<Span>, rule: Option<String> },
+    #[error("{}", limited(*.retry_after, .rule.as_ref()))]
+    Limited { retry_after: Option<Span>, rule: Option<HitRule> },
     #[error("the rate limit decision failed; see the gateway's log")]
     Internal,
     #[error("upgrades are not allowed on this route: send no Upgrade header")]
@@ -55,16 +58,72 @@ pub(crate) enum Refusal {
     Timeout,
 }
 
-fn limited(retry_after: Option<Span>, rule: Option<&str>) -> String {
-    let limit = rule.map_or_else(|| "the limit".to_owned(), |rule| format!("the limit {rule}"));
+/// The rule that denied a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum HitRule {
+    /// A limit of a route.
+    Route {
+        gateway: String,
+        route: String,
+        /// Dimensions by which the limit counts besides the route.
+        per: Vec<String>,
+    },
+    /// A rule of the section `limits`, by its name.
+    Named(String),
+}
+
+impl HitRule {
+    pub(crate) fn of(rule: &Rule) -> Self {
+        let key = rule.when.iter().find_map(|(dimension, pattern)| match pattern {
+            Pattern::OneOf(keys) if dimension == ROUTE => keys.first(),
+            _ => None,
+        });
+        match key.map(|key| Self::of_route(key)) {
+            Some(Self::Route { gateway, route, .. }) => {
+                let per = rule.per.iter().filter(|dimension| *dimension != ROUTE);
+                Self::Route { gateway, route, per: per.cloned().collect() }
+            }
+            _ => Self::Named(rule.name.clone()),
+        }
+    }
+
+    /// Returns the limit of the route with this [key](crate::options::route_key).
+    pub(crate) fn of_route(key: &str) -> Self {
+        match key.split_once('/') {
+            None => Self::Named(key.to_owned()),
+            Some((gateway, route)) => Self::Route {
+                gateway: gateway.to_owned(),
+                route: route.to_owned(),
+                per: Vec::new(),
+            },
+        }
+    }
+
+    /// Describes the limit of the rule, or the rule itself, as `what` says.
+    fn describe(&self, what: &str) -> String {
+        match self {
+            Self::Named(name) => format!("the {what} {name}"),
+            Self::Route { gateway, route, per } => {
+                let per = match per.as_slice() {
+                    [] => String::new(),
+                    per => format!(" per {}", per.join(" and ")),
+                };
+                format!("the {what}{per} of route `{route}` of gateway `{gateway}`")
+            }
+        }
+    }
+}
+
+fn limited(retry_after: Option<Span>, rule: Option<&HitRule>) -> String {
+    let limit = rule.map_or_else(|| "the limit".to_owned(), |rule| rule.describe("limit"));
     match retry_after {
         None => format!("{limit} is reached"),
         Some(span) => format!("{limit} is reached: try again in {} s", span.as_secs_ceil()),
     }
 }
 
-fn banned(retry_after: Option<Span>, rule: Option<&str>) -> String {
-    let rule = rule.map_or_else(|| "a limit of 0".to_owned(), |rule| format!("the rule {rule}"));
+fn banned(retry_after: Option<Span>, rule: Option<&HitRule>) -> String {
+    let rule = rule.map_or_else(|| "a limit of 0".to_owned(), |rule| rule.describe("rule"));
     match retry_after {
         None => format!("{rule} bans this request"),
         Some(span) => format!("{rule} bans this request for another {} s", span.as_secs_ceil()),

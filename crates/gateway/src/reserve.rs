@@ -20,7 +20,7 @@ use tracing::error;
 
 use crate::options::{CALLER, ROUTE};
 use crate::pass::Pass;
-use crate::refusal::Refusal;
+use crate::refusal::{HitRule, Refusal};
 
 /// Time during which a reservation can be refunded: the longest wait plus a margin.
 const KEEP: Span = Span::from_secs(120);
@@ -54,10 +54,14 @@ impl PacedWork for RouteWork {
     }
 }
 
-impl From<WaitError<Self>> for Refusal {
-    fn from(error: WaitError<Self>) -> Self {
+impl Refusal {
+    /// Returns the refusal of a request that waited for a turn of the route with this key.
+    pub(crate) fn of_wait(error: WaitError<Self>, key: &str) -> Self {
         match error {
-            WaitError::Limited(wait) => Self::Limited { retry_after: Some(wait), rule: None },
+            WaitError::Limited(wait) => {
+                let rule = Some(HitRule::of_route(key));
+                Self::Limited { retry_after: Some(wait), rule }
+            }
             WaitError::StoreUnavailable => Self::StoreUnavailable,
             WaitError::Refused(refusal) => refusal,
         }
@@ -166,7 +170,7 @@ fn handle(answer: &Answer<'_, '_>) -> Option<Handle> {
 
 fn refused(answer: &Answer<'_, '_>) -> Refusal {
     let retry_after = answer.retry_after();
-    let rule = answer.hit().map(|hit| hit.name().to_owned());
+    let rule = answer.hit().map(|hit| HitRule::of(hit.charge.rule()));
     match answer.decision() {
         Decision::Closed(_) => Refusal::StoreUnavailable,
         _ if answer.is_banned() => Refusal::Banned { retry_after, rule },

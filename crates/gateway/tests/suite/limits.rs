@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use sluicegate_core::rule::Pattern;
 use sluicegate_core::{Group, Rule, Span};
-use sluicegate_gateway::options::{CALLER, LearnOptions};
+use sluicegate_gateway::options::{CALLER, LearnOptions, ROUTE};
 use sluicegate_testkit::eventually_is_async;
 
 use crate::support::{Proxy, Upstream, limited, options, route, soon};
@@ -23,6 +24,8 @@ async fn without_a_queue_requests_over_the_limit_get_429_with_retry_after() {
         answer.headers["retry-after"].to_str().expect("text").parse().expect("seconds");
     assert!((3_590..=3_600).contains(&retry), "{retry}");
     assert_eq!(upstream.count(), 3);
+    let text = "the limit of route `all` of gateway `test` is reached: try again in ";
+    assert!(answer.text().contains(text), "{}", answer.text());
 }
 
 #[tokio::test]
@@ -48,6 +51,8 @@ async fn a_wait_that_is_too_long_is_refused_at_once() {
     let retry: u64 =
         answer.headers["retry-after"].to_str().expect("text").parse().expect("seconds");
     assert!((3_590..=3_640).contains(&retry), "{retry}");
+    let text = "the limit of route `all` of gateway `test` is reached: try again in ";
+    assert!(answer.text().contains(text), "{}", answer.text());
 }
 
 #[tokio::test]
@@ -72,6 +77,21 @@ async fn limits_of_the_caller_apply_as_well() {
     );
     let sixth = ask("e").await;
     assert!(sixth.status == 429 && sixth.text().contains("CALLER"), "{}", sixth.text());
+}
+
+#[tokio::test]
+async fn a_denial_by_a_further_limit_of_a_route_names_the_route_and_the_dimension() {
+    let upstream = Upstream::start().await;
+    let rule = Rule::new("test/all/1", ["1/h".parse().expect("a limit")]);
+    let rule = rule.per(&[ROUTE, "tenantId"]).when(ROUTE, Pattern::exactly("test/all"));
+    let groups = vec![Group::new("test/all/1", [rule])];
+    let proxy = Proxy::with(options(vec![route(upstream.address)]), groups).await;
+    let ask = || proxy.send(proxy.request("GET", "/").header("x-tenant-id", "a"), "");
+    assert_eq!(ask().await.status, 200);
+    let answer = ask().await;
+    assert_eq!((answer.status, answer.code().as_str()), (429, "TOO_MANY_REQUESTS"));
+    let text = "the limit per tenantId of route `all` of gateway `test` is reached: try again in ";
+    assert!(answer.text().contains(text), "{}", answer.text());
 }
 
 #[tokio::test]

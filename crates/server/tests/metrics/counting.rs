@@ -177,7 +177,8 @@ fn alerts_ask_for_metrics_that_there_are() {
     let rules = std::fs::read_to_string(rules).expect("the alerts");
     let sources = std::fs::read_dir(root.join("src/metrics")).expect("the metrics");
     let sources = sources.map(|entry| entry.expect("a file").path());
-    let others = ["app", "dispatch", "gateway"].map(|name| root.join(format!("../{name}/src/metrics.rs")));
+    let others =
+        ["app", "dispatch", "gateway"].map(|name| root.join(format!("../{name}/src/metrics.rs")));
     let sources = sources.chain(others);
     let sources: String =
         sources.map(|path| std::fs::read_to_string(path).expect("text")).collect();
