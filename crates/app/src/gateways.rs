@@ -8,7 +8,7 @@ use sluicegate_config::{self as config, Config};
 use sluicegate_core::Ruleset;
 use sluicegate_core::outage::OutagePolicy;
 use sluicegate_gateway::options::{
-    Auth, Options, Order, PathPattern, Route, Timeouts, Wait, route_key,
+    Auth, DimensionSource, Options, Order, PathPattern, Route, Timeouts, Wait, route_key,
 };
 use sluicegate_gateway::{Gateway, Metrics, PreparedSettings};
 use sluicegate_http::probe::{Probe, Readiness};
@@ -97,7 +97,10 @@ fn options(config: &Config, gateway: &config::Gateway) -> anyhow::Result<Options
             tokens: Arc::new(Tokens::new(tokens).with_context(|| format!("gateway {name}: auth"))?),
         }),
     };
-    let dimension = |(name, field): (&String, &String)| Ok((name.clone(), header(field)?));
+    let dimension = |(name, of): (&String, &config::HeaderDimension)| {
+        let (header, required) = (header(&of.header)?, of.required && config.enabled);
+        Ok(DimensionSource { name: name.clone(), header, required })
+    };
     Ok(Options {
         name: name.clone(),
         auth,

@@ -151,6 +151,62 @@ fn explain_shows_overrides_and_why_a_rule_did_not_match() {
 }
 
 #[test]
+fn check_shows_limits_that_do_not_apply_at_gateways() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("c.yaml");
+    let check = |text: &str| {
+        std::fs::write(&path, text).expect("a file");
+        run(&["check", path.to_str().expect("a path")])
+    };
+    let gateway = |limits: &str, route: &str| {
+        format!(
+            "{limits}
+gateways:
+- name: p
+  listen: 127.0.0.1:0
+  dimensions: {{tenantId: x-tenant-id, user: {{header: x-user, required: true}}}}
+  routes: [{{name: c, path: /, upstream: 'http://a', {route}}}]
+"
+        )
+    };
+    let rules = "limits:
+- {name: tenant, rules: [{name: TENANT, per: [tenantId], limit: 9/h}]}
+- {name: user, rules: [{name: USER, per: [user], limit: 9/h}]}
+- {name: model, rules: [{name: MODEL, per: [modelId], limit: 9/h}]}";
+    let (code, out, said) = check(&gateway(
+        rules,
+        "limits: [{per: [tenantId], limit: 5/s}, {per: [user], limit: 5/s}]",
+    ));
+    assert_eq!(code, Some(0), "{said}");
+    for note in [
+        "note: gateway p: MODEL never applies, because the gateway provides no modelId\n",
+        "note: gateway p: a request without the header x-tenant-id bypasses TENANT, p/c/1; to refuse \
+         it, write tenantId: {header: x-tenant-id, required: true}\n",
+    ] {
+        assert!(out.contains(note), "{out}");
+    }
+    assert_eq!(out.matches("note: ").count(), 2, "{out}");
+    for (route, expected) in [
+        ("limit: 5 tokens/min", "routes[0].limit: a gateway can't count tokens or money: write a"),
+        (
+            "limits: [{per: [usr], limit: 5/s}]",
+            "limits[0].per[0]: no request through this gateway has \
+                                                this dimension: did you mean user?",
+        ),
+        (
+            "wait: {max: 5s}",
+            "routes[0].wait: requests wait for `limit` of the route, and the route",
+        ),
+    ] {
+        let (code, _, said) = check(&gateway("", route));
+        assert!(code == Some(2) && said.contains(expected), "{route}: {code:?} {said}");
+    }
+    let (code, out, _) = check(&gateway("", "limit: 5/s, wait: {max: 5min}"));
+    let warning = "wait.max: longer than server.shutdown_grace: when the process stops";
+    assert!(code == Some(0) && out.contains(warning), "{out}");
+}
+
+#[test]
 fn check_loads_the_tls_files() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = |name: &str| folder.path().join(name).display().to_string();

@@ -279,6 +279,37 @@ fn a_failed_start_prints_the_reason_and_exits_with_2() {
 }
 
 #[test]
+fn a_gateway_refuses_requests_that_would_bypass_a_limit_by_a_required_dimension() {
+    let config = "dimensions: {tenantId: required}
+limits: [{name: t, rules: [{name: TENANT, per: [tenantId], limit: 1/h}]}, {name: m, rules: [{name: MODEL, per: [modelId], limit: 1/h}]}]
+gateways: [{name: p, listen: '127.0.0.1:0', dimensions: {tenantId: x-tenant-id}, routes: [{path: /, upstream: 'http://127.0.0.1:1'}]}]
+";
+    let service = RunningService::start_only(config, "gateway");
+    let listens = |event: &&Value| event["listener"] == "gateways.p";
+    eventually(|| service.logged().iter().any(|event| listens(&event)));
+    let events = service.logged();
+    let event = events.iter().find(listens).expect("it listens");
+    let url = format!("http://{}/", event["address"].as_str().expect("an address"));
+    let ask = || {
+        let (status, text) = get(&url);
+        let answer: Value = serde_json::from_str(&text).expect("JSON");
+        let word = |key: &str| answer["error"][key].as_str().expect("text").to_owned();
+        (status, word("code"), word("message"))
+    };
+    let (status, code, message) = ask();
+    assert_eq!((status, code.as_str()), (400, "MISSING_HEADER"));
+    assert!(message.contains("the header x-tenant-id is missing"), "{message}");
+    let never = |event: &Value| {
+        event["message"] == "the rule never applies: no gateway provides all its dimensions"
+    };
+    let never: Vec<_> = events.iter().filter(|event| never(event)).collect();
+    assert!(never.len() == 1 && never[0]["rule"] == "MODEL", "{never:?}");
+    // Without limits there is nothing to bypass. The upstream does not exist.
+    service.write(&format!("enabled: false\n{config}"));
+    eventually_is(|| ask().1, "UPSTREAM_UNREACHABLE");
+}
+
+#[test]
 fn disabled_limits_allow_everything() {
     let service = RunningService::start("enabled: ${NO_SUCH_VARIABLE:-false}\n");
     for _ in 0..150 {

@@ -22,12 +22,13 @@ mod source_text;
 pub use config::{
     Address, Auth, ByteSize, ChatProvider, ChatWork, CommandWork, Config, Credentials,
     DataLossPolicy, DecisionSampling, DelayMode, Dispatch, EmitRule, EnvoyClosedReply,
-    EnvoyOptions, FairOrder, Gateway, HandlerOptions, HttpContent, HttpWork, LearnOptions,
-    Listener, ListenerTls, Listeners, LoadedConfig, LogFormat, LogLevel, LogOptions, Login,
-    MetricsOptions, OutagePolicies, OutagePolicy, Prices, Provider, QueueBroker, QueueOptions,
-    RedisAddress, RedisStore, RedisTimeouts, RedisTopology, RedisWorkload, ResponseCondition,
-    Route, SampleRate, Secret, SecretSource, ServerOptions, SnapshotFile, StatusRanges,
-    StoreOptions, Strategy, TokenHash, TokenScope, UpstreamUrl, WaitOptions, Work, WorkerOptions,
+    EnvoyOptions, FairOrder, Gateway, HandlerOptions, HeaderDimension, HttpContent, HttpWork,
+    LearnOptions, Listener, ListenerTls, Listeners, LoadedConfig, LogFormat, LogLevel, LogOptions,
+    Login, MetricsOptions, OutagePolicies, OutagePolicy, Prices, Provider, QueueBroker,
+    QueueOptions, RedisAddress, RedisStore, RedisTimeouts, RedisTopology, RedisWorkload,
+    ResponseCondition, Route, SampleRate, Secret, SecretSource, ServerOptions, SnapshotFile,
+    StatusRanges, StoreOptions, Strategy, TokenHash, TokenScope, UpstreamUrl, WaitOptions, Work,
+    WorkerOptions,
 };
 pub use diagnostic::{Diagnostic, Diagnostics, Excerpt, Severity};
 pub use location::Position;

@@ -12,7 +12,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::request::Parts;
-use axum::http::{HeaderName, HeaderValue, Method, Response, StatusCode, Uri, header};
+use axum::http::{HeaderValue, Method, Response, StatusCode, Uri, header};
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use sluicegate_http::listener::Peer;
@@ -27,7 +27,7 @@ use crate::forward::{BodyBudget, BufferedBody, ForwardError, target, tunnel};
 use crate::identify;
 use crate::log::{self, LogContext, LogLine};
 use crate::metrics::Metrics;
-use crate::options::{Auth, Options};
+use crate::options::{Auth, DimensionSource, Options};
 use crate::pass::Pass;
 use crate::refusal::Refusal;
 use crate::reserve::LimitCheck;
@@ -52,7 +52,7 @@ pub struct Gateway {
 struct Settings {
     context: Arc<LogContext>,
     auth: Option<Auth>,
-    dimensions: Vec<(String, HeaderName)>,
+    dimensions: Vec<DimensionSource>,
     trusted_hops: usize,
     routes: Vec<Arc<Route>>,
 }
@@ -334,6 +334,7 @@ impl Settings {
         let (route, rest) =
             identify::route(&self.routes, |route| &route.options, parts.uri.path())?;
         identify::check_route(&route.options, parts)?;
+        identify::check_dimensions(&self.dimensions, &parts.headers)?;
         let target = target::target(&route.target, &parts.uri, rest)
             .ok_or(Refusal::BadRequest("the path can't be forwarded: send a valid URI path"))?;
         Ok(IdentifiedRequest { route, caller, target })

@@ -9,7 +9,7 @@ use percent_encoding::percent_decode_str;
 use sluicegate_http::listener::AmbiguousLength;
 use sluicegate_http::tokens::Caller;
 
-use crate::options::{Auth, PathPattern, Route};
+use crate::options::{Auth, DimensionSource, PathPattern, Route};
 use crate::refusal::Refusal;
 
 /// Rejects a request whose framing or target proxies interpret differently.
@@ -81,6 +81,20 @@ pub(crate) fn route<'r, 'p, R>(
         return Err(Refusal::BadRequest("the path has . or .. segments: send the resolved path"));
     }
     Ok((route, rest))
+}
+
+/// Rejects a request without a required dimension: it would bypass the limits by that dimension.
+pub(crate) fn check_dimensions(
+    dimensions: &[DimensionSource],
+    headers: &HeaderMap,
+) -> Result<(), Refusal> {
+    let missing = |of: &&DimensionSource| of.required && of.value(headers).is_none();
+    match dimensions.iter().find(missing) {
+        None => Ok(()),
+        Some(DimensionSource { name, header, .. }) => {
+            Err(Refusal::MissingHeader { header: header.to_string(), dimension: name.clone() })
+        }
+    }
 }
 
 fn has_dots(path: &str) -> bool {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::http::{HeaderName, Method, Uri};
+use axum::http::{HeaderMap, HeaderName, Method, Uri};
 pub use sluicegate_config::LearnOptions;
 use sluicegate_core::limit::Limit;
 use sluicegate_http::tokens::Tokens;
@@ -20,13 +20,32 @@ pub struct Options {
     /// Authentication of callers; `None` lets every caller in.
     pub auth: Option<Auth>,
     /// Dimensions of a request and the header fields that they are read from.
-    pub dimensions: Vec<(String, HeaderName)>,
+    pub dimensions: Vec<DimensionSource>,
     /// Number of proxies in front of this one whose `X-Forwarded-*` header fields are trusted.
     pub trusted_hops: usize,
     /// Value of the `event` field in the request log.
     pub event: String,
     /// Routes in order of precedence; the first match is used.
     pub routes: Vec<Route>,
+}
+
+/// A dimension that is read from a header field.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DimensionSource {
+    /// Name of the dimension.
+    pub name: String,
+    /// Header field that contains its value.
+    pub header: HeaderName,
+    /// True if a request without the header field is rejected.
+    pub required: bool,
+}
+
+impl DimensionSource {
+    /// Returns the value of the dimension, or `None` if the header field is missing, empty or not
+    /// ASCII.
+    pub(crate) fn value<'h>(&self, headers: &'h HeaderMap) -> Option<&'h str> {
+        headers.get(&self.header)?.to_str().ok().filter(|value| !value.is_empty())
+    }
 }
 
 /// Authentication of callers by token.

@@ -3,6 +3,7 @@
 //! | status | code | cause |
 //! |---|---|---|
 //! | 400 | `BAD_REQUEST` | the framing or the target of the request is ambiguous |
+//! | 400 | `MISSING_HEADER` | the header field of a required dimension is missing or empty |
 //! | 401 | `UNAUTHORIZED` | the token is missing or unknown |
 //! | 403 | `BANNED` | a limit of 0 applies to the caller or to the route |
 //! | 404 | `NO_ROUTE` | no route matches the path |
@@ -30,6 +31,10 @@ use crate::options::ROUTE;
 pub(crate) enum Refusal {
     #[error("{0}")]
     BadRequest(&'static str),
+    #[error(
+        "the header {header} is missing, empty or not ASCII: send the {dimension} of the request in it"
+    )]
+    MissingHeader { header: String, dimension: String },
     #[error("{0}: send a valid token in the header {1}")]
     Unauthorized(&'static str, String),
     #[error("{}", banned(*.retry_after, .rule.as_ref()))]
@@ -141,6 +146,7 @@ impl Refusal {
     pub(crate) const fn code(&self) -> (StatusCode, &'static str) {
         match self {
             Self::BadRequest(_) => (StatusCode::BAD_REQUEST, "BAD_REQUEST"),
+            Self::MissingHeader { .. } => (StatusCode::BAD_REQUEST, "MISSING_HEADER"),
             Self::Unauthorized(..) => (StatusCode::UNAUTHORIZED, "UNAUTHORIZED"),
             Self::Banned { .. } => (StatusCode::FORBIDDEN, "BANNED"),
             Self::NoRoute => (StatusCode::NOT_FOUND, "NO_ROUTE"),

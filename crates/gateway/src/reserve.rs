@@ -18,7 +18,7 @@ use sluicegate_service::answer::Answer;
 use sluicegate_service::{DecisionMode, Service, ServiceError};
 use tracing::error;
 
-use crate::options::{CALLER, ROUTE};
+use crate::options::{CALLER, DimensionSource, ROUTE};
 use crate::pass::Pass;
 use crate::refusal::{HitRule, Refusal};
 
@@ -77,7 +77,7 @@ pub(crate) struct LimitCheck<'a> {
     /// Caller that the token belongs to.
     pub(crate) caller: &'a Caller,
     /// Dimensions and the header fields that they are read from.
-    pub(crate) dimensions: &'a [(String, axum::http::HeaderName)],
+    pub(crate) dimensions: &'a [DimensionSource],
     /// Header fields of the request.
     pub(crate) headers: &'a HeaderMap,
 }
@@ -88,17 +88,16 @@ impl LimitCheck<'_> {
         if name == CALLER {
             return Some(self.caller.name());
         }
-        let (_, header) = self.dimensions.iter().find(|(dimension, _)| dimension == name)?;
-        self.headers.get(header)?.to_str().ok().filter(|value| !value.is_empty())
+        self.dimensions.iter().find(|dimension| dimension.name == name)?.value(self.headers)
     }
 
     fn query(&self, id: RequestId, subject: Subject) -> Query<'_> {
         let mut query = Query::new(id);
         query.insert_own(ROUTE, self.key);
         query.insert_any(CALLER, self.caller.name());
-        for (name, _) in self.dimensions {
-            if let Some(value) = self.dimension(name) {
-                query.insert_any(name.as_str(), value);
+        for dimension in self.dimensions {
+            if let Some(value) = dimension.value(self.headers) {
+                query.insert_any(dimension.name.as_str(), value);
             }
         }
         query.subject = subject;

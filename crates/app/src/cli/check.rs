@@ -7,6 +7,7 @@ use sluicegate_config::Format;
 use sluicegate_core::rule::Pattern;
 use sluicegate_core::{Group, Rule};
 
+use super::gateway_notes::gateway_notes;
 use super::print;
 use super::summary::{notes, summary};
 use crate::certificates;
@@ -67,7 +68,7 @@ impl Check {
         if !loaded.config.enabled {
             print("\nlimits are disabled (enabled: false): every request is allowed");
         }
-        for note in notes(&loaded.config) {
+        for note in notes(&loaded.config).into_iter().chain(gateway_notes(&loaded.config)) {
             print(&format!("\n\x1b[36mnote:\x1b[0m {note}"));
         }
         for warning in &loaded.warnings {

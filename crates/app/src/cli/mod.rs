@@ -10,6 +10,7 @@
 
 mod check;
 mod dlq;
+mod gateway_notes;
 mod jobs;
 mod overrides;
 mod query;

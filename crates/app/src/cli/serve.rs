@@ -16,6 +16,7 @@ use tracing::{error, info, warn};
 use tracing_subscriber::EnvFilter;
 
 use super::AlreadyLogged;
+use super::gateway_notes::rules_for_no_gateway;
 use crate::configuration::ConfigSource;
 use crate::console::Console;
 use crate::queue::MissingQueue;
@@ -83,6 +84,11 @@ impl Serve {
             true => Role::ALL.to_vec(),
             false => self.only,
         };
+        if roles == [Role::Gateway] {
+            for rule in rules_for_no_gateway(&loaded.config) {
+                warn!(rule, "the rule never applies: no gateway provides all its dimensions");
+            }
+        }
         let missing = if self.create { MissingQueue::Create } else { MissingQueue::Fail };
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         let outcome = runtime.block_on(async {

@@ -23,7 +23,7 @@ pub struct Gateway {
     pub auth: Auth,
     /// Dimensions that are read from header fields. Default: none; `caller` is the name of the
     /// token.
-    pub dimensions: BTreeMap<String, String>,
+    pub dimensions: BTreeMap<String, HeaderDimension>,
     /// Number of our own proxies in front of the gateway. Default: 0, so that addresses which
     /// clients claim for themselves are ignored.
     pub trusted_hops: usize,
@@ -31,6 +31,16 @@ pub struct Gateway {
     pub event: String,
     /// Routes; the first that matches a path is used.
     pub routes: Vec<Route>,
+}
+
+/// A dimension that a gateway reads from a header field.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeaderDimension {
+    /// Name of the header field, in lower case.
+    pub header: String,
+    /// True if a request without the header field is refused. Default: true if `dimensions` of the
+    /// file marks the dimension as required.
+    pub required: bool,
 }
 
 /// Options of one route: the requests that it matches, their upstream and their limits.

@@ -22,8 +22,8 @@ pub use auth::{Auth, TokenHash, TokenScope};
 pub use dispatch::{DelayMode, Dispatch, Provider, Strategy, WorkerOptions};
 pub use envoy::{EnvoyClosedReply, EnvoyOptions};
 pub use gateway::{
-    Credentials, FairOrder, Gateway, LearnOptions, Login, Route, SecretSource, UpstreamUrl,
-    WaitOptions,
+    Credentials, FairOrder, Gateway, HeaderDimension, LearnOptions, Login, Route, SecretSource,
+    UpstreamUrl, WaitOptions,
 };
 pub use handler::{
     ChatProvider, ChatWork, CommandWork, EmitRule, HandlerOptions, HttpContent, HttpWork,

@@ -86,10 +86,16 @@ impl Dimensions {
         }
     }
 
+    /// Returns true if the section or every part of the product knows the name.
+    pub(super) fn is_known(&self, name: &str) -> bool {
+        let mut known = self.declared.iter().map(String::as_str).chain(WELL_KNOWN);
+        known.any(|other| other == name)
+    }
+
     /// Returns the known dimension that an unknown name probably misspells.
     pub(super) fn suggestion_for(&self, name: &str) -> Option<&str> {
         let mut known = self.declared.iter().map(String::as_str).chain(WELL_KNOWN);
-        if known.clone().any(|other| other == name) {
+        if self.is_known(name) {
             return None;
         }
         // Similar names may be intended: only a difference in case, or one letter of many, is a

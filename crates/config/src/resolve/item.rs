@@ -22,6 +22,11 @@ impl<'n> Item<'n> {
         report.error(&self.location(), message, remedy);
     }
 
+    /// Adds a warning at the node.
+    pub(super) fn warn(&self, report: &mut Report, message: impl Into<String>, remedy: &str) {
+        report.warning(&self.location(), message, remedy);
+    }
+
     /// Returns the scalar, or reports an error; `form` tells the author what to write.
     pub(super) fn scalar(&self, report: &mut Report, form: &str) -> Option<&'n Scalar> {
         match &self.node.value {

@@ -94,6 +94,7 @@ pub(crate) fn config(root: &Node, report: &mut Report) -> Option<Config> {
     let store = part("store").map(|item| store::store(item, jobs, report)).unwrap_or_default();
     let dimensions = part("dimensions").map(|item| dimensions::dimensions(&item, report));
     let mut dimensions = dimensions.unwrap_or_default();
+    let marked_required = dimensions.required.clone();
     let mut settings = Settings::default();
     if let Some(item) = part("outage") {
         settings.outage = outage::outage(item, report);
@@ -118,6 +119,17 @@ pub(crate) fn config(root: &Node, report: &mut Report) -> Option<Config> {
     settings.required.clone_from(&dimensions.required);
     settings.optional = dimensions.optional();
     settings.secret.extend(dimensions.secret.iter().filter(|&name| name != "apiKey").cloned());
+    let server = part("server").map(|item| service::server(item, report)).unwrap_or_default();
+    let context = gateway::Context {
+        listen: &listen,
+        required: &marked_required,
+        settings: &settings,
+        store: &store,
+        shutdown_grace: server.shutdown_grace,
+        grace_option: part("server").and_then(|item| limits::option(&item, "shutdown_grace")),
+    };
+    let gateways = part("gateways").map(|item| gateway::gateways(&item, &context, report));
+    let (gateways, of_routes) = gateways.unwrap_or_default();
     if let Some(drafts) = &drafts {
         compile::check(drafts, &settings, report);
         // Requests of Envoy and of gateways need not have the required dimensions.
@@ -125,15 +137,14 @@ pub(crate) fn config(root: &Node, report: &mut Report) -> Option<Config> {
         unreachable::check(drafts, if others { &[] } else { &settings.required }, report);
         let partition = part("store").and_then(|item| limits::option(&item, "partition"));
         let (dimensions, outage, store) = (&dimensions, &settings.outage, &store);
-        let context = warnings::Context { dimensions, outage, store, partition };
+        let gateways = gateway::NamedDimensions::of(&gateways);
+        let context = warnings::Context { dimensions, outage, store, partition, gateways };
         warnings::add_warnings(drafts, &context, report);
     }
     let groups = drafts.map(|drafts| drafts.iter().map(DraftGroup::group).collect());
     let groups =
         groups.unwrap_or_else(|| if imported.is_empty() { default_groups() } else { Vec::new() });
     let groups = add_imported_groups(groups, imported, &settings, part("envoy"), report);
-    let gateways = part("gateways").map(|item| gateway::gateways(&item, &listen, report));
-    let (gateways, of_routes) = gateways.unwrap_or_default();
     let names =
         "the name <gateway>/<route> of a route is also the name of a group or rule in limits";
     let groups = add_own_groups(groups, of_routes, &settings, part("gateways"), names, report);
@@ -161,7 +172,7 @@ pub(crate) fn config(root: &Node, report: &mut Report) -> Option<Config> {
         gateways,
         dispatch,
         workers,
-        server: part("server").map(|item| service::server(item, report)).unwrap_or_default(),
+        server,
         groups,
         settings,
     })

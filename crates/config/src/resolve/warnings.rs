@@ -3,9 +3,12 @@
 use std::collections::HashSet;
 
 use sluicegate_core::Limit;
+use sluicegate_core::limit::Unit;
 use sluicegate_core::query::DIMENSIONS_MAX;
+use sluicegate_core::ruleset::is_set_for_callers;
 
 use super::dimensions::Dimensions;
+use super::gateway::NamedDimensions;
 use super::item::{Item, nearest};
 use super::limits::{DraftGroup, option};
 use super::outage::CLIENT_TYPES;
@@ -28,6 +31,7 @@ pub(super) struct Context<'c> {
     pub(super) store: &'c StoreOptions,
     /// The option `store.partition`, if the file sets it.
     pub(super) partition: Option<Item<'c>>,
+    pub(super) gateways: NamedDimensions<'c>,
 }
 
 /// Adds all warnings about rules to the report.
@@ -38,7 +42,8 @@ pub(super) fn add_warnings(groups: &[DraftGroup<'_>], context: &Context<'_>, rep
         idle_groups(group, context.dimensions, report);
     }
     for draft in groups.iter().flat_map(|group| &group.rules).filter(|draft| !draft.has_errors) {
-        misspelled_dimensions(draft, context.dimensions, report);
+        misspelled_dimensions(draft, context, report);
+        costs_at_gateways(draft, &context.gateways, report);
         misspelled_values(draft, report);
         long_logs(draft, report);
         outage_shares(draft, context, report);
@@ -178,10 +183,17 @@ fn misspelled_values(draft: &DraftRule<'_>, report: &mut Report) {
 }
 
 /// Warns about names that are misspellings of known dimensions.
-fn misspelled_dimensions(draft: &DraftRule<'_>, known: &Dimensions, report: &mut Report) {
+fn misspelled_dimensions(draft: &DraftRule<'_>, context: &Context<'_>, report: &mut Report) {
     let mut check = |name: &str, location: Location| {
-        if let Some(meant) = known.suggestion_for(name) {
+        if let Some(meant) = context.dimensions.suggestion_for(name) {
             let message = "unknown dimension";
+            report.warning(&location, message, &format!("did you mean {meant}?"));
+        } else if let Some(meant) = context.gateways.suggestion_for(name)
+            && !context.dimensions.is_known(name)
+            && !is_set_for_callers(name)
+        {
+            let message = "no gateway provides this dimension, so the rule never applies to requests \
+                           through gateways";
             report.warning(&location, message, &format!("did you mean {meant}?"));
         }
     };
@@ -204,6 +216,22 @@ fn misspelled_dimensions(draft: &DraftRule<'_>, known: &Dimensions, report: &mut
     }
 }
 
+/// Warns about limits on tokens or money that apply to requests through gateways, which do not know
+/// the cost of a request.
+fn costs_at_gateways(draft: &DraftRule<'_>, gateways: &NamedDimensions<'_>, report: &mut Report) {
+    if !gateways.include(&draft.rule.dimensions().collect::<Vec<_>>()) {
+        return;
+    }
+    for (limit, item) in limits(draft) {
+        if !limit.is_ban() && !matches!(limit.unit(), Unit::Requests | Unit::Slots) {
+            let message = "a gateway can't count tokens or money, so requests through gateways are \
+                           not counted here";
+            let remedy = "limit requests, or add a dimension to when that only other callers send";
+            item.warn(report, message, remedy);
+        }
+    }
+}
+
 /// Warns about exact limits that take much memory.
 fn long_logs(draft: &DraftRule<'_>, report: &mut Report) {
     for (limit, item) in limits(draft) {
@@ -219,24 +247,36 @@ fn long_logs(draft: &DraftRule<'_>, report: &mut Report) {
 
 /// Warns about limits whose share per node is 0 while Redis is unavailable.
 fn outage_shares(draft: &DraftRule<'_>, context: &Context<'_>, report: &mut Report) {
-    let StoreOptions::Redis(redis) = context.store else { return };
-    let by_client_type = context.outage.by_client_type.values();
-    let policies = match draft.rule.outage {
+    let limits: Vec<_> = limits(draft).collect();
+    warn_of_zero_shares(&limits, draft.rule.outage, context.outage, context.store, report);
+}
+
+/// Warns about limits whose share per node is 0 while Redis is unavailable. `own` is the outage
+/// policy of their rule, if it has one.
+pub(super) fn warn_of_zero_shares(
+    limits: &[(&Limit, Item<'_>)],
+    own: Option<OutagePolicy>,
+    outage: &OutagePolicies,
+    store: &StoreOptions,
+    report: &mut Report,
+) {
+    let StoreOptions::Redis(redis) = store else { return };
+    let policies = match own {
         Some(policy) => vec![policy],
-        None => by_client_type.chain([&context.outage.default]).copied().collect(),
+        None => outage.by_client_type.values().chain([&outage.default]).copied().collect(),
     };
     let counted = [OutagePolicy::Local, OutagePolicy::Open].into_iter();
     for policy in counted.filter(|policy| policies.contains(policy)) {
-        let nothing = |(limit, _): &(&Limit, Item<'_>)| {
+        let nothing = |(limit, _): &&(&Limit, Item<'_>)| {
             policy.share(limit, redis.nodes_max) == Some(0) && !limit.is_ban()
         };
-        let Some((_, item)) = limits(draft).find(nothing) else { continue };
+        let Some((_, item)) = limits.iter().find(nothing) else { continue };
         let word = policy.word();
         let message = format!(
             "while Redis is unavailable, the share of one node is 0, so {word} denies everything"
         );
         let remedy = "raise the limit, lower store.nodes_max, or write outage: closed";
-        report.warning(&item.location(), message, remedy);
+        item.warn(report, message, remedy);
         return;
     }
 }

@@ -39,6 +39,7 @@ const MAPS: &[&str] = &[
     r#"workers: [{provider: p, queue: q, handler: {http: {url: "http://a", zzzz: 1}}}]"#,
     r#"gateways: [{name: g, listen: "127.0.0.1:1", zzzz: 1}]"#,
     r#"gateways: [{name: g, listen: "127.0.0.1:1", auth: {zzzz: 1}}]"#,
+    r#"gateways: [{name: g, listen: "127.0.0.1:1", dimensions: {a: {zzzz: 1}}}]"#,
     r#"gateways: [{name: g, listen: "127.0.0.1:1", routes: [{path: /a, upstream: "http://a", zzzz: 1}]}]"#,
     r#"gateways: [{name: g, listen: "127.0.0.1:1", routes: [{path: /a, upstream: "http://a", wait: {zzzz: 1}}]}]"#,
     r#"gateways: [{name: g, listen: "127.0.0.1:1", routes: [{path: /a, upstream: "http://a", learn: {zzzz: 1}}]}]"#,

@@ -76,6 +76,31 @@ fn a_dimension_is_required_if_a_group_matches_no_rule_without_it() {
 }
 
 #[test]
+fn a_gateway_requires_the_dimensions_that_the_file_marks_as_required() {
+    let text = "dimensions: {tenantId: required, userId: required, region: optional}
+gateways:
+- name: g
+  listen: 127.0.0.1:1
+  dimensions: {tenantId: X-Tenant, userId: {header: x-user, required: false}, region: {header: x-region}, modelId: {header: x-model, required: true}}
+  routes: [{path: /, upstream: 'http://a'}]
+- name: h
+  listen: 127.0.0.1:2
+  dimensions: {modelId: x-model}
+  routes: [{path: /, upstream: 'http://a'}]
+";
+    let config = loaded(text);
+    let found = |gateway: usize| {
+        let dimensions = config.gateways[gateway].dimensions.iter();
+        let found = dimensions.map(|(name, of)| format!("{name} {} {}", of.header, of.required));
+        found.collect::<Vec<_>>()
+    };
+    let expected = ["modelId x-model true", "region x-region false", "tenantId x-tenant true"];
+    assert_eq!(found(0), [&expected[..], &["userId x-user false"]].concat());
+    // The default rule counts by modelId, but the file does not mark it as required.
+    assert_eq!(found(1), ["modelId x-model false"]);
+}
+
+#[test]
 fn limits_that_count_everybody_together_require_nothing() {
     let text = "limits: [{name: g, rules: [{name: R, per: [], limit: 5/s}]}]";
     let config = loaded(text);

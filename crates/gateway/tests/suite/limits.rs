@@ -95,6 +95,40 @@ async fn a_denial_by_a_further_limit_of_a_route_names_the_route_and_the_dimensio
 }
 
 #[tokio::test]
+async fn a_request_without_a_required_header_can_not_bypass_the_limits_by_it() {
+    let upstream = Upstream::start().await;
+    let tenant = || Rule::new("TENANT", ["1/h".parse().expect("a limit")]).per(&["tenantId"]);
+    let mut required = options(vec![route(upstream.address)]);
+    required.dimensions[0].required = true;
+    let proxy = Proxy::with(required, vec![Group::new("tenant", [tenant()])]).await;
+    let ask = |value: Option<&'static [u8]>| {
+        let request = proxy.request("GET", "/");
+        let request = match value {
+            Some(value) => request.header("x-tenant-id", value),
+            None => request,
+        };
+        async { proxy.send(request, "").await }
+    };
+    for value in [None, Some(&b""[..]), Some(b"\xff")] {
+        let answer = ask(value).await;
+        assert_eq!((answer.status, answer.code().as_str()), (400, "MISSING_HEADER"), "{value:?}");
+        let text = "the header x-tenant-id is missing, empty or not ASCII: send the tenantId of";
+        assert!(answer.text().contains(text), "{}", answer.text());
+    }
+    assert_eq!(upstream.count(), 0);
+    assert_eq!((ask(Some(b"a")).await.status, ask(Some(b"a")).await.status), (200, 429));
+    // Without a valid token, a client learns nothing about the headers that the gateway needs.
+    let uri = format!("http://{}/", proxy.address);
+    let unknown = axum::http::Request::get(uri).header("x-internal-token", "another-token");
+    assert_eq!(proxy.send(unknown, "").await.code(), "UNAUTHORIZED");
+
+    // A dimension that is not required may be left out.
+    let optional = options(vec![route(upstream.address)]);
+    let proxy = Proxy::with(optional, vec![Group::new("tenant", [tenant()])]).await;
+    assert_eq!((proxy.get("/").await.status, proxy.get("/").await.status), (200, 200));
+}
+
+#[tokio::test]
 async fn with_count_if_ok_only_successful_responses_count() {
     let upstream = Upstream::start().await;
     for (count_if_ok, expected) in [(true, 200), (false, 429)] {

@@ -18,7 +18,7 @@ use sluicegate_core::rule::Pattern;
 use sluicegate_core::ruleset::Settings;
 use sluicegate_core::{Group, Limiter, Rule, Ruleset};
 use sluicegate_gateway::options::{
-    Auth, Options, Order, PathPattern, ROUTE, Route, Timeouts, Wait, route_key,
+    Auth, DimensionSource, Options, Order, PathPattern, ROUTE, Route, Timeouts, Wait, route_key,
 };
 use sluicegate_gateway::{Gateway, Metrics};
 use sluicegate_http::listener::{self, Stats};
@@ -205,7 +205,11 @@ pub(crate) fn options(routes: Vec<Route>) -> Options {
             header: "x-internal-token".parse().expect("a name"),
             tokens: Arc::new(tokens(&[("scheduler", TOKEN)])),
         }),
-        dimensions: vec![("tenantId".to_owned(), "x-tenant-id".parse().expect("a name"))],
+        dimensions: vec![DimensionSource {
+            name: "tenantId".to_owned(),
+            header: "x-tenant-id".parse().expect("a name"),
+            required: false,
+        }],
         trusted_hops: 0,
         event: "test_request".to_owned(),
         routes,

@@ -1,26 +1,43 @@
 //! Reads `gateways`: their listeners and routes, and builds the rules for the limits of routes.
 
+mod checks;
+mod provided;
 mod route;
 mod wait;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 
-use sluicegate_core::Group;
+use sluicegate_core::ruleset::Settings;
+use sluicegate_core::{Group, Span};
 
 use super::item::{Fields, Item};
 use super::upstream::header;
-use super::{auth, dimensions, listen, scalar};
-use crate::config::{Gateway, Listeners, Route};
+use super::{auth, listen, scalar};
+use crate::config::{Gateway, Listeners, Route, StoreOptions};
 use crate::report::Report;
+pub(super) use provided::NamedDimensions;
+use provided::ProvidedDimensions;
 pub(super) use route::learn;
 
 const KNOWN: [&str; 7] =
     ["name", "listen", "auth", "dimensions", "trusted_hops", "event", "routes"];
 
+/// The parts of the configuration that gateways depend on.
+pub(super) struct Context<'c> {
+    pub(super) listen: &'c Listeners,
+    /// Dimensions that the section `dimensions` marks as required.
+    pub(super) required: &'c [String],
+    pub(super) settings: &'c Settings,
+    pub(super) store: &'c StoreOptions,
+    pub(super) shutdown_grace: Span,
+    /// The option `server.shutdown_grace`, if the file sets it.
+    pub(super) grace_option: Option<Item<'c>>,
+}
+
 /// Reads the section `gateways`. Also returns the groups of rules that limit their routes.
 pub(super) fn gateways(
     item: &Item<'_>,
-    others: &Listeners,
+    context: &Context<'_>,
     report: &mut Report,
 ) -> (Vec<Gateway>, Vec<Group>) {
     let form = "write a list of gateways, each with name, listen and routes";
@@ -28,8 +45,8 @@ pub(super) fn gateways(
     let mut gateways: Vec<Gateway> = Vec::new();
     let mut groups = Vec::new();
     for item in items {
-        let Some((gateway, of_routes)) = gateway(item.clone(), report) else { continue };
-        let taken = [&others.http, &others.grpc, &others.admin];
+        let Some((gateway, of_routes)) = gateway(item.clone(), context, report) else { continue };
+        let taken = [&context.listen.http, &context.listen.grpc, &context.listen.admin];
         let taken = taken.into_iter().chain(gateways.iter().map(|other| &other.listen));
         if taken.into_iter().any(|other| gateway.listen.address.collides_with(&other.address)) {
             item.fail(
@@ -47,7 +64,11 @@ pub(super) fn gateways(
     (gateways, groups)
 }
 
-fn gateway(item: Item<'_>, report: &mut Report) -> Option<(Gateway, Vec<Group>)> {
+fn gateway(
+    item: Item<'_>,
+    context: &Context<'_>,
+    report: &mut Report,
+) -> Option<(Gateway, Vec<Group>)> {
     let fields = Fields::open(item, &KNOWN, report)?;
     let name = fields.require("name", "write a name, such as name: vendor", report);
     let name = name.and_then(|item| name_of(&item, report)).unwrap_or_default();
@@ -60,7 +81,7 @@ fn gateway(item: Item<'_>, report: &mut Report) -> Option<(Gateway, Vec<Group>)>
         listen::check_access(&item, &listener, !auth.tokens.is_empty(), report);
         Some(listener)
     });
-    let dimensions = fields.read("dimensions", BTreeMap::new(), report, from_headers);
+    let provided = ProvidedDimensions::read(&fields, context.required, report);
     let hops = |item: &Item<'_>, report: &mut Report| scalar::count(item, report, 0..=16);
     let trusted_hops = fields.read("trusted_hops", 0, report, hops);
     let event = fields.read("event", "gateway_request".to_owned(), report, scalar::text);
@@ -68,26 +89,28 @@ fn gateway(item: Item<'_>, report: &mut Report) -> Option<(Gateway, Vec<Group>)>
     let remedy = "write a list of routes, each with path and upstream";
     let routes = fields.require("routes", remedy, report);
     let items = routes.and_then(|item| item.list(report, remedy)).unwrap_or_default();
-    let mut routes: Vec<Route> = Vec::new();
+    let mut routes: Vec<(Route, Item<'_>)> = Vec::new();
     let mut groups = Vec::new();
     let mut names = HashSet::new();
     for item in items {
-        let Some((route, of_route)) = route::route(&item, &name, report) else { continue };
+        let owner = route::Owner { name: &name, provided: &provided, context };
+        let Some((route, of_route)) = route::route(&item, &owner, report) else { continue };
         if !names.insert(route.name.clone()) {
             item.fail(report, "another route has the same name", "give each route its own name");
         }
-        routes.push(route);
+        routes.push((route, item));
         groups.extend(of_route);
     }
+    checks::unreachable(&routes, report);
     let gateway = Gateway {
         name,
         listen: listen?,
         token_header,
         auth,
-        dimensions,
+        dimensions: provided.dimensions,
         trusted_hops,
         event,
-        routes,
+        routes: routes.into_iter().map(|(route, _)| route).collect(),
     };
     Some((gateway, groups))
 }
@@ -109,19 +132,4 @@ fn tokens(item: Item<'_>, report: &mut Report) -> (String, crate::config::Auth) 
     };
     let header = fields.read("header", default, report, header);
     (header, auth::tokens_of(&fields, report))
-}
-
-fn from_headers(item: &Item<'_>, report: &mut Report) -> Option<BTreeMap<String, String>> {
-    let form = "write a map from dimensions to header fields, such as tenantId: x-tenant-id";
-    let mut found = BTreeMap::new();
-    for (key, item) in item.entries(report, form)? {
-        dimensions::check_name(&key.text, &item, report);
-        if key.text == "caller" {
-            item.fail(report, "caller is always the name of the token", "choose another name");
-        }
-        if let Some(header) = header(&item, report) {
-            found.insert(key.text.clone(), header);
-        }
-    }
-    Some(found)
 }

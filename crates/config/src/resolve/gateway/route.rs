@@ -1,13 +1,15 @@
 //! Reads one route of a gateway, and builds the rules for its limits.
 
+use sluicegate_core::limit::Unit;
 use sluicegate_core::rule::Pattern;
 use sluicegate_core::ruleset::Settings;
 use sluicegate_core::{Group, Limit, Rule, Ruleset, Span};
 
 use super::super::item::{Fields, Item};
 use super::super::upstream::{credentials, url};
-use super::super::{dimensions, rule, scalar};
-use super::{name_of, wait};
+use super::super::{rule, scalar};
+use super::provided::ProvidedDimensions;
+use super::{Context, checks, name_of, wait};
 use crate::config::{ByteSize, LearnOptions, Route};
 use crate::raw::Value;
 use crate::report::Report;
@@ -38,10 +40,25 @@ const KNOWN: [&str; 21] = [
 /// Dimension by which the rules of a route match.
 const ROUTE: &str = "@route";
 
+/// The gateway that a route belongs to.
+pub(super) struct Owner<'g> {
+    pub(super) name: &'g str,
+    pub(super) provided: &'g ProvidedDimensions,
+    pub(super) context: &'g Context<'g>,
+}
+
+/// A limit that counts by further dimensions.
+pub(super) struct FurtherLimit<'n> {
+    per: Vec<String>,
+    pub(super) limits: Vec<Limit>,
+    /// The option `limit`.
+    pub(super) item: Item<'n>,
+}
+
 /// Reads a route. Also returns the groups of rules that limit it.
 pub(super) fn route(
     item: &Item<'_>,
-    gateway: &str,
+    owner: &Owner<'_>,
     report: &mut Report,
 ) -> Option<(Route, Vec<Group>)> {
     let before = report.errors();
@@ -55,11 +72,13 @@ pub(super) fn route(
         fields.require("upstream", "write a URL, such as https://api.vendor.example", report);
     let upstream = upstream.and_then(|item| url(&item, report));
 
-    let limits = fields.get("limit").map(|item| rule::limits(&item, report)).unwrap_or_default();
+    let limits = fields.get("limit").map(|item| request_limits(&item, report)).unwrap_or_default();
     let outage = fields.read_some("outage", report, scalar::outage);
-    let further = fields.get("limits").map(|item| further(&item, report)).unwrap_or_default();
+    let further = fields.get("limits");
+    let further = further.map(|item| further_limits(&item, owner.provided, report));
+    let further = further.unwrap_or_default();
     let learn = learn(&fields, !limits.is_empty(), report);
-    let key = format!("{gateway}/{name}");
+    let key = format!("{}/{name}", owner.name);
     if key.len() > 56 {
         let message = "the names of gateway and route have more than 55 characters in total";
         item.fail(report, message, "write a shorter name");
@@ -76,25 +95,25 @@ pub(super) fn route(
         };
         groups.push(Group::new(key.clone(), [own(rule.per(&[ROUTE]).gated())]));
     }
-    let wait = wait::wait(fields.get("wait"), report);
+    let wait = wait::wait(fields.get("wait"), owner.provided, report);
     if let Some(limit) = wait.spread(&limits) {
         let name = format!("{key}/spread");
         let rule = Rule { spreads: true, ..Rule::new(name.clone(), [limit]) };
         groups.push(Group::new(name, [own(rule.per(&[ROUTE]))]));
     }
-    for (number, (per, limits)) in further.into_iter().enumerate() {
+    for (number, FurtherLimit { per, limits, .. }) in further.iter().enumerate() {
         let name = format!("{key}/{}", number + 1);
         let per: Vec<&str> = std::iter::once(ROUTE).chain(per.iter().map(String::as_str)).collect();
-        groups.push(Group::new(name.clone(), [own(Rule::new(name, limits).per(&per))]));
+        groups.push(Group::new(name.clone(), [own(Rule::new(name, limits.clone()).per(&per))]));
     }
     if report.errors() == before && Ruleset::new(groups.clone(), Settings::default()).is_err() {
         let message = "two limits of the route have the same window";
         item.fail(report, message, "remove the larger one");
     }
+    let least = |item: &Item<'_>, report: &mut Report| {
+        scalar::span_from(item, report, Span::from_millis(1), "write at least 1ms")
+    };
     let span = |key: &str, default: u64, report: &mut Report| {
-        let least = |item: &Item<'_>, report: &mut Report| {
-            scalar::span_from(item, report, Span::from_millis(1), "write at least 1ms")
-        };
         fields.read(key, Span::from_secs(default), report, least)
     };
     let graphql = path.ends_with("/graphql");
@@ -111,7 +130,7 @@ pub(super) fn route(
         connect_timeout: span("connect_timeout", 5, report),
         timeout: span("timeout", 60, report),
         idle_timeout: span("idle_timeout", 60, report),
-        deadline: fields.read_some("deadline", report, scalar::span),
+        deadline: fields.read_some("deadline", report, least),
         body_limit: fields.read("body_limit", ByteSize(1 << 20), report, scalar::size),
         retries: fields.read("retries", 0, report, |item, report| {
             scalar::whole(item, report, 0..=10).and_then(|number| u32::try_from(number).ok())
@@ -122,6 +141,11 @@ pub(super) fn route(
         learn,
         path,
     };
+    checks::route(
+        &checks::ReadRoute { item, route: &route, outage, further: &further },
+        owner,
+        report,
+    );
     Some((route, groups))
 }
 
@@ -150,24 +174,48 @@ fn methods(item: &Item<'_>, report: &mut Report) -> Option<Vec<String>> {
     Some(found.map(str::to_owned).collect())
 }
 
+/// Reads the limits of a route. Limits on tokens or money are errors: a gateway does not know the
+/// cost of a request.
+fn request_limits(item: &Item<'_>, report: &mut Report) -> Vec<Limit> {
+    let limits = rule::limits(item, report);
+    for (limit, item) in located(&limits, item) {
+        if !matches!(limit.unit(), Unit::Requests | Unit::Slots) {
+            let remedy = "write a limit of requests, such as 25/s, or of concurrency, such as \
+                          10 concurrent";
+            item.fail(report, "a gateway can't count tokens or money", remedy);
+        }
+    }
+    limits
+}
+
+/// Returns each limit with its location; nothing if some limits could not be read.
+pub(super) fn located<'l, 'n>(limits: &'l [Limit], item: &Item<'n>) -> Vec<(&'l Limit, Item<'n>)> {
+    let items = item.one_or_more();
+    match items.len() == limits.len() {
+        true => limits.iter().zip(items).collect(),
+        false => Vec::new(),
+    }
+}
+
 /// Reads the list of limits that count by further dimensions.
-fn further(item: &Item<'_>, report: &mut Report) -> Vec<(Vec<String>, Vec<Limit>)> {
+fn further_limits<'n>(
+    item: &Item<'n>,
+    provided: &ProvidedDimensions,
+    report: &mut Report,
+) -> Vec<FurtherLimit<'n>> {
     let form = "write a list, each with per and limit";
     let items = item.list(report, form).unwrap_or_default();
-    let one = |item: Item<'_>| {
+    let one = |item: Item<'n>| {
         let fields = Fields::open(item, &["per", "limit"], report)?;
         let per = fields.require(
             "per",
             "write the dimensions to count by, such as per: [tenantId]",
             report,
         )?;
-        let per: Vec<_> = per
-            .list(report, form)?
-            .iter()
-            .filter_map(|item| dimensions::name(item, report))
-            .collect();
-        let limit = fields.require("limit", "write a limit, such as limit: 5/s", report)?;
-        Some((per, rule::limits(&limit, report)))
+        let per = per.list(report, form)?;
+        let per = per.iter().filter_map(|item| provided.name(item, report)).collect();
+        let item = fields.require("limit", "write a limit, such as limit: 5/s", report)?;
+        Some(FurtherLimit { per, limits: request_limits(&item, report), item })
     };
     items.into_iter().filter_map(one).collect()
 }

@@ -5,12 +5,17 @@ use std::collections::HashMap;
 use sluicegate_core::Span;
 
 use super::super::item::{Fields, Item};
-use super::super::{dimensions, scalar};
+use super::super::scalar;
+use super::provided::ProvidedDimensions;
 use crate::config::{FairOrder, WaitOptions};
 use crate::report::Report;
 
-/// Reads the option `wait` of a route.
-pub(super) fn wait(item: Option<Item<'_>>, report: &mut Report) -> WaitOptions {
+/// Reads the option `wait` of a route of a gateway that provides these dimensions.
+pub(super) fn wait(
+    item: Option<Item<'_>>,
+    provided: &ProvidedDimensions,
+    report: &mut Report,
+) -> WaitOptions {
     let mut wait = WaitOptions { max: Span::from_secs(60), depth: 1_000, burst: None, fair: None };
     let known = ["max", "depth", "burst", "order", "by", "weights", "priorities"];
     let Some(fields) = item.and_then(|item| Fields::open(item, &known, report)) else {
@@ -34,7 +39,7 @@ pub(super) fn wait(item: Option<Item<'_>>, report: &mut Report) -> WaitOptions {
         "write the dimension whose values take turns, such as by: tenantId",
         report,
     );
-    let Some(by) = by.and_then(|item| dimensions::name(&item, report)) else { return wait };
+    let Some(by) = by.and_then(|item| provided.name(&item, report)) else { return wait };
     wait.fair = Some(FairOrder {
         by,
         weights: numbers(&fields, "weights", 1..=1_000, report),
