@@ -40,6 +40,8 @@ struct Shared {
     connections: AtomicU64,
     /// Number of the first connection whose requests are not held back.
     held_below: AtomicU64,
+    /// Number of the first connection whose replies are held back, plus one; 0 if there is none.
+    replies_held_from: AtomicU64,
     ended: AtomicBool,
     streams: Mutex<Vec<TcpStream>>,
 }
@@ -99,6 +101,23 @@ impl FaultProxy {
         self.shared.held_below.store(0, Ordering::SeqCst);
     }
 
+    /// Holds back replies on connections that are made from now on, so that no TLS handshake
+    /// completes on them. Open connections are not affected.
+    pub fn hold_new_connections(&self) {
+        let next = self.shared.connections.load(Ordering::SeqCst);
+        self.shared.replies_held_from.store(next + 1, Ordering::SeqCst);
+    }
+
+    /// Delivers the replies that were held back on new connections.
+    pub fn release_new_connections(&self) {
+        self.shared.replies_held_from.store(0, Ordering::SeqCst);
+    }
+
+    /// Returns the number of connections made so far.
+    pub fn connections(&self) -> u64 {
+        self.shared.connections.load(Ordering::SeqCst)
+    }
+
     /// Returns the number of dropped replies.
     pub fn lost(&self) -> u32 {
         self.shared.lost.load(Ordering::SeqCst)
@@ -151,7 +170,7 @@ impl Shared {
         });
         thread::spawn(move || {
             let shared = replies.clone();
-            replies.pass(back, move || shared.action_on_reply());
+            replies.pass(back, move || shared.action_on_reply(number));
         });
     }
 
@@ -164,7 +183,14 @@ impl Shared {
         ChunkAction::Forward
     }
 
-    fn action_on_reply(&self) -> ChunkAction {
+    fn action_on_reply(&self, connection: u64) -> ChunkAction {
+        let is_held = || {
+            let from = self.replies_held_from.load(Ordering::SeqCst);
+            from > 0 && connection >= from - 1
+        };
+        while is_held() && !self.ended.load(Ordering::SeqCst) {
+            thread::sleep(Duration::from_millis(1));
+        }
         let take = |count: &AtomicU32| {
             count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1)).is_ok()
         };

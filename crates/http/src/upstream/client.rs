@@ -1,36 +1,44 @@
-//! [`Upstream`]: a client for one upstream, with pooled connections, HTTP/1.1 or HTTP/2, and TLS
-//! for https addresses.
+//! [`Upstream`]: a client with pooled connections, HTTP/1.1 or HTTP/2, and TLS for https
+//! addresses.
 
-use std::error::Error as _;
+use std::collections::HashMap;
+use std::fmt;
 use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::body::Body;
+use axum::http::uri::{Authority, Scheme};
 use axum::http::{Request, Response, Uri};
 use hyper::body::Incoming;
-use hyper_rustls::{ConfigBuilderExt, HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::{self, Client, connect::HttpConnector};
-use hyper_util::rt::{TokioExecutor, TokioTimer};
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
-use rustls::{ClientConfig, RootCertStore};
 use tokio::time::timeout;
 
-/// Maximum idle time of a pooled connection; shorter than what servers usually allow.
-const POOL_IDLE: Duration = Duration::from_secs(30);
+use super::connection::ReadyConnection;
+use super::connector::{ConnectError, Connector};
+use super::pool::{ExpectedRequest, Pool};
 
-/// An HTTP client with a connection pool.
-#[derive(Clone, Debug)]
+/// Maximum number of times that a request is sent again because nothing of it was sent.
+const UNSENT_RETRIES_MAX: usize = 2;
+
+/// An HTTP client with a pool of connections for each address.
+#[derive(Clone)]
 pub struct Upstream {
-    client: Client<HttpsConnector<HttpConnector>, Body>,
+    connector: Arc<Connector>,
+    /// One for each address that is used: those of the configuration.
+    pools: Arc<Mutex<Pools>>,
 }
+
+type Pools = HashMap<(Scheme, Authority), Arc<Pool>>;
+
+/// The connections to one address of an upstream.
+#[derive(Clone)]
+pub struct ConnectionPool(Arc<Pool>);
 
 /// Options of a client. A reload keeps the connections if they are unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientOptions {
-    /// Maximum time to establish a connection.
+    /// Maximum time to establish a connection, with TLS and HTTP handshakes.
     pub connect_timeout: Duration,
     /// Uses HTTP/2 without negotiation, also without TLS.
     pub http2_only: bool,
@@ -71,39 +79,31 @@ pub enum SendError {
     #[error("no response within {0:?}")]
     Timeout(Duration),
     /// The connection failed: nothing was sent.
-    #[error("{}", with_causes(.0))]
-    Unreachable(#[source] legacy::Error),
+    #[error(transparent)]
+    Unreachable(#[from] ConnectError),
     /// The connection broke, or the response is not HTTP.
     #[error("{}", with_causes(.0))]
-    Broken(#[source] legacy::Error),
+    Broken(#[source] hyper::Error),
 }
 
 impl Upstream {
     /// Creates a client.
     pub fn new(options: &ClientOptions) -> Result<Self, CaError> {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config =
-            ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
-        let config = match &options.ca {
-            None => config.with_native_roots().map_err(CaError::System)?,
-            Some(path) => config.with_root_certificates(authorities(path)?),
-        };
-        let mut http = HttpConnector::new();
-        http.enforce_http(false);
-        http.set_nodelay(true);
-        http.set_connect_timeout(Some(options.connect_timeout));
-        let https = HttpsConnectorBuilder::new()
-            .with_tls_config(config.with_no_client_auth())
-            .https_or_http()
-            .enable_all_versions()
-            .wrap_connector(http);
-        let client = Client::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
-            .timer(TokioTimer::new())
-            .pool_idle_timeout(POOL_IDLE)
-            .http2_only(options.http2_only)
-            .build(https);
-        Ok(Self { client })
+        Ok(Self { connector: Arc::new(Connector::new(options)?), pools: Arc::default() })
+    }
+
+    /// Returns the connections to the address of a URI; its path does not matter. `None` if the URI
+    /// has no scheme or no host.
+    pub fn pool(&self, uri: &Uri) -> Option<ConnectionPool> {
+        let (scheme, authority) = (uri.scheme()?, uri.authority()?);
+        let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (scheme.clone(), authority.clone());
+        if let Some(pool) = pools.get(&key) {
+            return Some(ConnectionPool(pool.clone()));
+        }
+        let pool = Pool::new(&self.connector, scheme, authority)?;
+        pools.insert(key, pool.clone());
+        Some(ConnectionPool(pool))
     }
 
     /// Sends a request and waits at most `wait_max` for the head of the response.
@@ -117,17 +117,66 @@ impl Upstream {
     }
 
     /// Sends a request and waits without a timeout. Dropping the future cancels the request.
-    pub async fn request(&self, request: Request<Body>) -> Result<Response<Incoming>, SendError> {
-        let answered = self.client.request(request).await;
-        answered.map_err(|error| match error.is_connect() {
-            true => SendError::Unreachable(error),
-            false => SendError::Broken(error),
+    pub async fn request(
+        &self,
+        mut request: Request<Body>,
+    ) -> Result<Response<Incoming>, SendError> {
+        let pool = self.pool(request.uri()).ok_or_else(|| {
+            ConnectError::Failed("the URL needs a scheme and a host: write http://host".into())
+        })?;
+        let mut connection = pool.checkout(Duration::MAX).await?;
+        for _ in 0..UNSENT_RETRIES_MAX {
+            match connection.send(request).await {
+                Ok(response) => return Ok(response),
+                Err(error) => match error.unsent {
+                    None => return Err(SendError::Broken(error.error)),
+                    Some(unsent) => request = *unsent,
+                },
+            }
+            connection = pool.checkout_new(Duration::MAX).await?;
+        }
+        connection.send(request).await.map_err(|error| match &error.unsent {
+            None => SendError::Broken(error.error),
+            Some(_) => ConnectError::Failed(error.to_string().into()).into(),
         })
     }
 }
 
+impl ConnectionPool {
+    /// Returns a connection that a request can be sent on at once: an open one from the pool, or a
+    /// new one. Waits at most `wait_max` for it.
+    pub async fn checkout(&self, wait_max: Duration) -> Result<ReadyConnection, ConnectError> {
+        self.0.checkout(wait_max).await
+    }
+
+    /// Does the same after a connection from the pool turned out to be closed: idle connections are
+    /// not used.
+    pub async fn checkout_new(&self, wait_max: Duration) -> Result<ReadyConnection, ConnectError> {
+        self.0.discard_idle();
+        self.0.checkout(wait_max).await
+    }
+
+    /// Announces a request that will need a connection soon, until the returned value is dropped.
+    /// Connections for such requests, at most `ready_max` at a time, are opened in the background.
+    pub fn expect(&self, ready_max: usize) -> ExpectedRequest {
+        self.0.expect(ready_max)
+    }
+}
+
+impl fmt::Debug for Upstream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Upstream")
+    }
+}
+
+impl fmt::Debug for ConnectionPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ConnectionPool({})", self.0.uri)
+    }
+}
+
 /// Formats an error with all its causes.
-fn with_causes(error: &legacy::Error) -> String {
+pub(super) fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(error) = source {
@@ -135,18 +184,6 @@ fn with_causes(error: &legacy::Error) -> String {
         source = error.source();
     }
     text
-}
-
-fn authorities(path: &Path) -> Result<RootCertStore, CaError> {
-    let unreadable = |source| CaError::Unreadable { path: path.to_owned(), source };
-    let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_file_iter(path).map_err(unreadable)? {
-        roots.add(certificate.map_err(unreadable)?)?;
-    }
-    if roots.is_empty() {
-        return Err(CaError::Empty { path: path.to_owned() });
-    }
-    Ok(roots)
 }
 
 /// Returns true if a client can connect to the address: it is http or https and has a host.

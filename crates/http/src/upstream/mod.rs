@@ -1,9 +1,15 @@
 //! HTTP client for upstreams: pooled connections and credentials.
 
 mod client;
+mod connection;
+mod connector;
 mod credentials;
+mod pool;
 mod secret;
 
-pub use client::{CaError, ClientOptions, SendError, Upstream, is_address};
+pub use client::{CaError, ClientOptions, ConnectionPool, SendError, Upstream, is_address};
+pub use connection::{ExchangeError, ReadyConnection};
+pub use connector::ConnectError;
 pub use credentials::{Credentials, CredentialsError, Login, LoginError, Signer};
+pub use pool::ExpectedRequest;
 pub use secret::{Secret, SecretError, Secrets};
