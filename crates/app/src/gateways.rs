@@ -146,6 +146,7 @@ fn route(route: &config::Route, enabled: bool) -> anyhow::Result<Route> {
             total: route.deadline.map(Into::into),
         },
         body_limit: route.body_limit.0,
+        body_buffer: usize::try_from(route.body_buffer.0).unwrap_or(usize::MAX),
         retries: route.retries,
         count_if_ok: route.count_if_ok,
         upgrades: route.upgrades,

@@ -18,12 +18,15 @@ use hyper::upgrade::OnUpgrade;
 use sluicegate_http::listener::Peer;
 use sluicegate_http::probe::{self, Probe};
 use sluicegate_http::tokens::Caller;
+use sluicegate_http::upstream::{ExchangeError, ReadyConnection};
 use sluicegate_service::Service;
+use tokio::time::timeout;
 
 use crate::admit::body_refusal;
+use crate::forward::buffered_body::BodyStalled;
 use crate::forward::headers::{ClientConnection, for_upstream, strip};
 use crate::forward::streamed_body::StreamedBody;
-use crate::forward::{BodyBudget, BufferedBody, ForwardError, target, tunnel};
+use crate::forward::{BodyBudget, BufferedBody, ForwardError, HeldConnection, target, tunnel};
 use crate::identify;
 use crate::log::{self, LogContext, LogLine};
 use crate::metrics::Metrics;
@@ -38,6 +41,9 @@ use crate::settle::{RequestEnd, settle};
 const BUFFERED_BYTES_MAX: usize = 64 << 20;
 /// Maximum number of bytes read from a GraphQL request to find the name of its operation.
 const GRAPHQL_BYTES: usize = 64 << 10;
+/// Maximum number of times that a request is sent again with the same pass, because nothing of it
+/// was sent.
+const UNSENT_RETRIES_MAX: usize = 2;
 
 /// A gateway: forwards the requests of one listener to upstreams.
 pub struct Gateway {
@@ -148,11 +154,29 @@ impl Gateway {
         }
         let upgrade =
             tunnel::requested_protocol(&parts.headers).map(|protocol| (protocol, upgrade));
-        let mut retries = if is_idempotent(&parts.method) { route.options.retries } else { 0 };
+        let is_idempotent = is_idempotent(&parts.method);
+        let mut retries = if is_idempotent { route.options.retries } else { 0 };
+        // A connection that the upstream closes just before a request says nothing about the
+        // upstream: the request is repeated once, also without `retries`.
+        let mut may_repeat = is_idempotent;
+        self.read_small_body(route, &parts, &mut body, line).await?;
 
         loop {
             // Log in before queueing: a login takes longer than a slot is valid.
             route.signer.prepare(&route.upstream, self.service.clock()).await?;
+
+            // Connect before the turn, too: see `forward::connect`.
+            let mut held = match self.connect_first(route, line).await {
+                Ok(held) => held,
+                Err(ForwardError { refusal, cause, .. }) => {
+                    line.cause = Some(cause);
+                    if retries == 0 || refusal == Refusal::Timeout {
+                        return Err(refusal);
+                    }
+                    retries -= 1;
+                    continue;
+                }
+            };
 
             // Reserve and pace: after this the request has a pass, or it was rejected.
             let check = LimitCheck {
@@ -162,12 +186,19 @@ impl Gateway {
                 dimensions: &settings.dimensions,
                 headers: &parts.headers,
             };
-            let mut pass = self.admit(route, &check, &mut body, line).await?;
+            let admission = self.admit(route, &check, &mut body, line);
+            let pass = match &mut held {
+                Some(held) => held.during(admission).await?,
+                None => admission.await?,
+            };
             (line.allowed, line.remaining) = (true, pass.remaining);
             line.store_up = pass.outage.is_none();
 
             // Forward: a request that was sent counts, one that was not is refunded.
-            let spare = if retries > 0 { body.copy() } else { None };
+            let connection = self.connection(route, held, line).await;
+            let may_be_stale = connection.as_ref().is_ok_and(ReadyConnection::is_reused);
+            let is_kept = retries > 0 || may_repeat && may_be_stale;
+            let spare = if is_kept { body.copy() } else { None };
             let kept = spare.as_ref().map(|_| parts.headers.clone());
             self.rewrite_headers(settings, &mut parts, line, upgrade.as_ref().map(|u| &u.0));
             let mut sent = axum::http::Request::new(());
@@ -175,31 +206,32 @@ impl Gateway {
             *sent.uri_mut() = target.clone();
             *sent.headers_mut() = std::mem::take(&mut parts.headers);
             route.signer.sign(sent.headers_mut(), &route.upstream, self.service.clock()).await?;
-            pass = Box::pin(self.until_turn(route, pass, line)).await?;
-            let timeout = self.time_left(route, line, route.options.timeouts.first_byte);
-            let began = self.service.now();
-            pass.left();
             let is_empty = http_body::Body::is_end_stream(&body);
             let sent = sent.map(|()| if is_empty { Body::empty() } else { Body::new(body) });
-            let answered = route.upstream.send(sent, timeout).await.map_err(ForwardError::from);
-            let took = self.service.now().since(began);
+            let (pass, answered) = match connection {
+                Ok(connection) => self.exchange(route, pass, connection, sent, line).await?,
+                Err(error) => (pass, Err(error)),
+            };
             let response = match answered {
                 Ok(response) => response,
-                Err(ForwardError { refusal, cause, left }) => {
+                Err(ForwardError { refusal, cause, left, stale }) => {
                     line.cause = Some(cause);
                     if !left {
                         Box::pin(pass.give_back()).await;
                     }
-                    match spare.zip(kept).filter(|_| refusal != Refusal::Timeout) {
-                        None => return Err(refusal),
-                        Some((again, headers)) => {
-                            (body, parts.headers, retries) = (again, headers, retries - 1);
-                            continue;
-                        }
+                    let again = spare.zip(kept).filter(|_| refusal != Refusal::Timeout);
+                    let Some((again, headers)) = again else { return Err(refusal) };
+                    if stale && may_repeat {
+                        may_repeat = false;
+                    } else if retries > 0 {
+                        retries -= 1;
+                    } else {
+                        return Err(refusal);
                     }
+                    (body, parts.headers) = (again, headers);
+                    continue;
                 }
             };
-            route.metrics.answered(response.status().as_u16(), took);
             if response.status() == StatusCode::UNAUTHORIZED {
                 route.signer.refused().await;
             }
@@ -207,6 +239,89 @@ impl Gateway {
             // Settle, and pass the response on to the caller.
             let upgrade = upgrade.map(|(_, caller)| caller);
             return Ok(self.respond(route, response, upgrade, pass, line).await);
+        }
+    }
+
+    /// Checks out a connection for a request that may go at once. A request that has to wait is
+    /// announced to the connection pool instead.
+    async fn connect_first<'r>(
+        &self,
+        route: &'r Route,
+        line: &LogLine,
+    ) -> Result<Option<HeldConnection<'r>>, ForwardError> {
+        if route.options.limits.is_empty() {
+            return Ok(None);
+        }
+        if route.lane.is_busy() {
+            return Ok(Some(route.places.expect(&route.pool)));
+        }
+        let wait_max = self.time_left(route, line, Duration::MAX);
+        Ok(Some(route.places.checkout(&route.pool, wait_max).await?))
+    }
+
+    /// Returns the connection that an admitted request already has, or checks one out.
+    async fn connection(
+        &self,
+        route: &Route,
+        held: Option<HeldConnection<'_>>,
+        line: &LogLine,
+    ) -> Result<ReadyConnection, ForwardError> {
+        let held = held.and_then(HeldConnection::take);
+        if let Some(connection) = held.filter(ReadyConnection::is_open) {
+            return Ok(connection);
+        }
+        Ok(route.pool.checkout(self.time_left(route, line, Duration::MAX)).await?)
+    }
+
+    /// Sends a request on a ready connection and waits for the head of the response.
+    ///
+    /// A request that missed its turn gets the next one and keeps its connection. A request of
+    /// which nothing was sent, because the upstream had closed the connection, is sent on another
+    /// one with the same pass.
+    async fn exchange(
+        &self,
+        route: &Route,
+        mut pass: Pass,
+        connection: ReadyConnection,
+        mut request: axum::http::Request<Body>,
+        line: &mut LogLine,
+    ) -> Result<(Pass, Result<Response<Incoming>, ForwardError>), Refusal> {
+        let mut ready = Some(connection);
+        let mut unsent_retries = UNSENT_RETRIES_MAX;
+        loop {
+            let connection = match ready.take().filter(ReadyConnection::is_open) {
+                Some(connection) => connection,
+                None => {
+                    let wait_max = self.time_left(route, line, Duration::MAX);
+                    match Box::pin(route.pool.checkout_new(wait_max)).await {
+                        Ok(connection) => connection,
+                        Err(error) => return Ok((pass, Err(error.into()))),
+                    }
+                }
+            };
+            // From here on, nothing waits.
+            pass = Box::pin(self.until_turn(route, pass, line)).await?;
+            if !connection.is_open() {
+                continue;
+            }
+            let began = self.service.now();
+            pass.left();
+            let wait_max = self.time_left(route, line, route.options.timeouts.first_byte);
+            let failed = match timeout(wait_max, connection.send(request)).await {
+                Ok(Ok(response)) => {
+                    let took = self.service.now().since(began);
+                    route.metrics.answered(response.status().as_u16(), took);
+                    return Ok((pass, Ok(response)));
+                }
+                Ok(Err(failed)) => failed,
+                Err(_) => return Ok((pass, Err(ForwardError::timeout(wait_max)))),
+            };
+            match failed {
+                ExchangeError { unsent: Some(unsent), .. } if unsent_retries > 0 => {
+                    (request, unsent_retries) = (*unsent, unsent_retries - 1);
+                }
+                failed => return Ok((pass, Err(failed.into()))),
+            }
         }
     }
 
@@ -265,6 +380,34 @@ impl Gateway {
         Response::from_parts(head, Body::new(body))
     }
 
+    /// Reads a small body completely before the request asks for its turn: a slow client would hold
+    /// turn and connection. A streaming RPC is not read, because its client may wait for the
+    /// beginning of the response.
+    async fn read_small_body<B>(
+        &self,
+        route: &Route,
+        parts: &Parts,
+        body: &mut BufferedBody<B>,
+        line: &LogLine,
+    ) -> Result<(), Refusal>
+    where
+        B: http_body::Body<Data = bytes::Bytes, Error: Into<axum::BoxError>> + Unpin,
+    {
+        if http_body::Body::is_end_stream(body) || is_streaming_rpc(parts) {
+            return Ok(());
+        }
+        let (most, idle) = (route.options.body_buffer, route.options.timeouts.idle);
+        let reading = body.read_if_small(most, idle, &self.body_budget);
+        let late = Refusal::BadRequest("the request body did not arrive in time");
+        let read = timeout(self.time_left(route, line, Duration::MAX), reading).await;
+        match read {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) if error.is::<BodyStalled>() => Err(late),
+            Ok(Err(error)) => Err(body_refusal(&error, route.options.body_limit)),
+            Err(_) => Err(late),
+        }
+    }
+
     /// Reads the beginning of a GraphQL request for the name of its operation.
     async fn read_operation<B>(
         &self,
@@ -276,7 +419,7 @@ impl Gateway {
         B: http_body::Body<Data = bytes::Bytes, Error: Into<axum::BoxError>> + Unpin,
     {
         let idle = route.options.timeouts.idle;
-        let read = tokio::time::timeout(idle, body.read_beginning(GRAPHQL_BYTES)).await;
+        let read = timeout(idle, body.read_beginning(GRAPHQL_BYTES)).await;
         let Ok(read) = read else {
             return Err(Refusal::BadRequest("the request body did not arrive in time"));
         };
@@ -339,6 +482,13 @@ impl Settings {
             .ok_or(Refusal::BadRequest("the path can't be forwarded: send a valid URI path"))?;
         Ok(IdentifiedRequest { route, caller, target })
     }
+}
+
+/// Returns true if client and server may talk in turns within one request (gRPC and Connect).
+fn is_streaming_rpc(parts: &Parts) -> bool {
+    let kind = parts.headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
+    let streaming: [&[u8]; 2] = [b"application/grpc", b"application/connect+"];
+    kind.is_some_and(|kind| streaming.iter().any(|prefix| kind.starts_with(prefix)))
 }
 
 /// Returns true if the method is idempotent (RFC 9110, 9.2.2).

@@ -87,6 +87,9 @@ pub struct Route {
     pub timeouts: Timeouts,
     /// Maximum size of a request body, in bytes.
     pub body_limit: u64,
+    /// Size up to which a request body is read completely before the request asks for its turn, in
+    /// bytes.
+    pub body_buffer: usize,
     /// Maximum number of retries of an idempotent request that got no response.
     pub retries: u32,
     /// Refund a request that the upstream did not answer with 2xx.

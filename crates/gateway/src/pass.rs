@@ -98,7 +98,9 @@ impl Pass {
     /// Marks the request as sent: from now on it counts, whatever its result. Renews its leases
     /// until the pass is dropped.
     pub(crate) fn left(&mut self) {
-        self.left = true;
+        if std::mem::replace(&mut self.left, true) {
+            return;
+        }
         if let Some(lease) = self.lease {
             let handles: Vec<_> = self.turn.iter().chain(&self.handles).cloned().collect();
             let service = self.service.clone();

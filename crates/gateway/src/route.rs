@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::http::response::Parts;
 use hyper::body::Incoming;
 use sluicegate_http::upstream::{
-    CaError, ClientOptions, CredentialsError, Signer, Upstream, is_address,
+    CaError, ClientOptions, ConnectionPool, CredentialsError, Signer, Upstream, is_address,
 };
 use sluicegate_pace::{Lane, Pacer};
 use sluicegate_service::Service;
@@ -16,7 +16,7 @@ use sluicegate_vendors::{AdviceContext, UpstreamResponse};
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-use crate::forward::{BufferedBody, target};
+use crate::forward::{BufferedBody, Places, target};
 use crate::metrics::{Metrics, RouteMetrics};
 use crate::options::{self, route_key};
 use crate::reserve::RouteWork;
@@ -33,6 +33,10 @@ pub(crate) struct Route {
     pub(crate) lane: Arc<Lane<RouteWork>>,
     pub(crate) target: target::Upstream,
     pub(crate) upstream: Upstream,
+    /// The connections to the address of the upstream.
+    pub(crate) pool: ConnectionPool,
+    /// Connections of requests that are not admitted yet.
+    pub(crate) places: Places,
     pub(crate) signer: Signer,
     pub(crate) metrics: RouteMetrics,
     ways: ClientOptions,
@@ -77,6 +81,7 @@ impl Route {
             Some(before) => before.upstream.clone(),
             None => Upstream::new(&ways)?,
         };
+        let pool = upstream.pool(&options.upstream).ok_or(RouteError::Address)?;
         let signer = Signer::new(options.credentials.as_ref())?;
         let lane = match before {
             Some(before) => before.lane.clone(),
@@ -97,6 +102,8 @@ impl Route {
             lane,
             target,
             upstream,
+            pool,
+            places: Places::new(&options.limits),
             signer,
             metrics: metrics.route(gateway, &options.name),
             ways,

@@ -76,6 +76,9 @@ pub struct Route {
     pub deadline: Option<Span>,
     /// Maximum size of a request body. Default: 1MB.
     pub body_limit: ByteSize,
+    /// Size up to which a request body is read completely before the request asks for its turn.
+    /// Default: 64KB, or `body_limit` if that is smaller; 0B streams all bodies.
+    pub body_buffer: ByteSize,
     /// Number of retries for an idempotent request that got no response. Default: 0.
     pub retries: u32,
     /// True if only requests with a 2xx response count. Default: false, because most contracts

@@ -149,6 +149,16 @@ pub(super) fn size(item: &Item<'_>, report: &mut Report) -> Option<ByteSize> {
     }
 }
 
+/// Reads a number of bytes that may be zero.
+pub(super) fn size_or_zero(item: &Item<'_>, report: &mut Report) -> Option<ByteSize> {
+    let form = "write a number and a unit from 0B to 1GB, such as 64KB";
+    let scalar = item.scalar(report, form)?;
+    match scalar.text().trim().parse() {
+        Ok(size) if size <= ByteSize(1 << 30) => Some(size),
+        _ => refuse(item, report, "a size", form),
+    }
+}
+
 /// Reads an outage policy.
 pub(super) fn outage(item: &Item<'_>, report: &mut Report) -> Option<OutagePolicy> {
     word(item, report, &OutagePolicy::ALL)

@@ -101,6 +101,19 @@ gateways:
 }
 
 #[test]
+fn a_route_buffers_small_bodies_unless_told_otherwise() {
+    let buffer = |more: &str| {
+        let route = format!("{{path: /, upstream: 'http://a', {more}}}");
+        let text = format!("gateways: [{{name: g, listen: '127.0.0.1:1', routes: [{route}]}}]");
+        loaded(&text).gateways[0].routes[0].body_buffer.0
+    };
+    assert_eq!(buffer(""), 64 << 10);
+    assert_eq!(buffer("body_limit: 1KB"), 1 << 10);
+    assert_eq!(buffer("body_buffer: 1MB"), 1 << 20);
+    assert_eq!(buffer("body_buffer: 0B"), 0);
+}
+
+#[test]
 fn limits_that_count_everybody_together_require_nothing() {
     let text = "limits: [{name: g, rules: [{name: R, per: [], limit: 5/s}]}]";
     let config = loaded(text);

@@ -1,4 +1,7 @@
-//! [`BufferedBody`]: a request body that can be read while its request waits.
+//! [`BufferedBody`]: a request body that can be read before its request is sent.
+//!
+//! A small body is read completely before the request asks for its turn, so that a slow client
+//! delays neither others nor itself after the turn.
 //!
 //! A disconnect of the client is only noticed by reading from it. So the body is read while the
 //! request waits, up to a memory budget that all waiting requests share. The rest is not read until
@@ -8,6 +11,7 @@ use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use axum::BoxError;
 use axum::http::HeaderMap;
@@ -15,6 +19,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
 
 /// Memory budget that all parked bodies share.
 #[derive(Clone, Debug)]
@@ -49,6 +54,11 @@ pub(crate) struct BufferedBody<B> {
 #[error("the body exceeds the limit of {0} bytes")]
 pub(crate) struct BodyTooLarge(pub(crate) u64);
 
+/// An error: the client stopped sending in the middle of its body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the client sent nothing for {0:?}")]
+pub(crate) struct BodyStalled(Duration);
+
 impl<B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin> BufferedBody<B> {
     /// Wraps a body of at most `limit` bytes.
     pub(crate) fn new(body: B, limit: u64) -> Self {
@@ -73,6 +83,32 @@ impl<B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin> BufferedBody<B> {
                 }
             }
             self.read.push_back(bytes);
+        }
+        Ok(())
+    }
+
+    /// Reads a body of at most `max` bytes completely. A body that is longer, or that does not fit
+    /// into the budget, is left to be streamed. Fails if the client sends nothing for `idle_max`.
+    pub(crate) async fn read_if_small(
+        &mut self,
+        max: usize,
+        idle_max: Duration,
+        budget: &BodyBudget,
+    ) -> Result<(), BoxError> {
+        let Some(rest) = &self.rest else { return Ok(()) };
+        let hint = rest.size_hint();
+        if max == 0 || hint.lower() > max as u64 {
+            return Ok(());
+        }
+        let most = hint.upper().and_then(|upper| usize::try_from(upper).ok()).unwrap_or(max);
+        let Some(permit) = budget.take(most.min(max)) else { return Ok(()) };
+        self.permits.push(permit);
+        while self.rest.is_some() && self.length <= max as u64 {
+            let next = timeout(idle_max, self.next()).await;
+            match next.map_err(|_| BodyStalled(idle_max))?? {
+                None => return Ok(()),
+                Some(bytes) => self.read.push_back(bytes),
+            }
         }
         Ok(())
     }

@@ -1,8 +1,9 @@
 //! [`ForwardError`]: the reason why the upstream gave no response.
 
 use std::error::Error as _;
+use std::time::Duration;
 
-use sluicegate_http::upstream::SendError;
+use sluicegate_http::upstream::{ConnectError, ExchangeError};
 
 use super::buffered_body::BodyTooLarge;
 use crate::refusal::Refusal;
@@ -16,24 +17,43 @@ pub(crate) struct ForwardError {
     pub(crate) cause: String,
     /// True if the request may have been sent.
     pub(crate) left: bool,
+    /// True if the upstream had probably closed the connection before the request reached it.
+    pub(crate) stale: bool,
 }
 
-impl From<SendError> for ForwardError {
-    fn from(error: SendError) -> Self {
+impl ForwardError {
+    /// Returns the error of a request that was sent and got no response in time.
+    pub(crate) fn timeout(after: Duration) -> Self {
+        let cause = format!("no response within {after:?}");
+        Self { refusal: Refusal::Timeout, cause, left: true, stale: false }
+    }
+}
+
+impl From<ConnectError> for ForwardError {
+    fn from(error: ConnectError) -> Self {
         let refusal = match &error {
-            SendError::Timeout(_) => Refusal::Timeout,
-            SendError::Unreachable(_) => Refusal::Unreachable,
-            SendError::Broken(_) => Refusal::Broken,
+            ConnectError::Deadline(_) => Refusal::Timeout,
+            ConnectError::Timeout(_) | ConnectError::Failed(_) => Refusal::Unreachable,
         };
-        let refusal =
-            body_too_large(&error).map_or(refusal, |BodyTooLarge(limit)| Refusal::TooLarge(limit));
-        let left = !matches!(error, SendError::Unreachable(_));
-        Self { refusal, cause: error.to_string(), left }
+        Self { refusal, cause: error.to_string(), left: false, stale: false }
+    }
+}
+
+impl From<ExchangeError> for ForwardError {
+    fn from(error: ExchangeError) -> Self {
+        let left = error.unsent.is_none();
+        let refusal = match body_too_large(&error) {
+            Some(BodyTooLarge(limit)) => Refusal::TooLarge(limit),
+            None if left => Refusal::Broken,
+            None => Refusal::Unreachable,
+        };
+        let stale = left && error.stale;
+        Self { refusal, cause: error.to_string(), left, stale }
     }
 }
 
 /// Returns the error of a request whose own body exceeded the size limit.
-fn body_too_large(error: &SendError) -> Option<BodyTooLarge> {
+fn body_too_large(error: &ExchangeError) -> Option<BodyTooLarge> {
     let mut source = error.source();
     while let Some(error) = source {
         if let Some(found) = error.downcast_ref() {

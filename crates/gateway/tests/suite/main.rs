@@ -1,5 +1,6 @@
 //! Tests of a gateway on a real socket with real upstreams: forwarding, limits and faults.
 
+mod connections;
 mod faults;
 mod forwarding;
 mod framing;

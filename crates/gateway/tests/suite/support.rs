@@ -181,6 +181,7 @@ pub(crate) fn route(upstream: impl std::fmt::Display) -> Route {
             total: None,
         },
         body_limit: 1 << 20,
+        body_buffer: 64 << 10,
         retries: 0,
         count_if_ok: false,
         upgrades: false,

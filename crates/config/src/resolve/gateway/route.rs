@@ -14,7 +14,7 @@ use crate::config::{ByteSize, LearnOptions, Route};
 use crate::raw::Value;
 use crate::report::Report;
 
-const KNOWN: [&str; 21] = [
+const KNOWN: [&str; 22] = [
     "name",
     "path",
     "methods",
@@ -31,6 +31,7 @@ const KNOWN: [&str; 21] = [
     "idle_timeout",
     "deadline",
     "body_limit",
+    "body_buffer",
     "retries",
     "count_if",
     "upgrades",
@@ -116,6 +117,15 @@ pub(super) fn route(
     let span = |key: &str, default: u64, report: &mut Report| {
         fields.read(key, Span::from_secs(default), report, least)
     };
+    let body_limit = fields.read("body_limit", ByteSize(1 << 20), report, scalar::size);
+    let body_buffer = fields.get("body_buffer").and_then(|item| {
+        let size = scalar::size_or_zero(&item, report)?;
+        if size > body_limit {
+            let message = "larger than body_limit, so that a part of it can never be used";
+            item.fail(report, message, "write at most the value of body_limit");
+        }
+        Some(size)
+    });
     let graphql = path.ends_with("/graphql");
     let counts = [("2xx", true), ("any", false)];
     let route = Route {
@@ -131,7 +141,8 @@ pub(super) fn route(
         timeout: span("timeout", 60, report),
         idle_timeout: span("idle_timeout", 60, report),
         deadline: fields.read_some("deadline", report, least),
-        body_limit: fields.read("body_limit", ByteSize(1 << 20), report, scalar::size),
+        body_limit,
+        body_buffer: body_buffer.unwrap_or(ByteSize(64 << 10).min(body_limit)),
         retries: fields.read("retries", 0, report, |item, report| {
             scalar::whole(item, report, 0..=10).and_then(|number| u32::try_from(number).ok())
         }),
