@@ -76,6 +76,9 @@ impl Gateway {
         mut pass: Pass,
         line: &mut LogLine,
     ) -> Result<Pass, Refusal> {
+        if !pass.is_paced() {
+            return Ok(pass);
+        }
         let began = self.service.now();
         loop {
             if let Some(late) = pass.opened().await {

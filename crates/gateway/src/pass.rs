@@ -66,6 +66,11 @@ impl Pass {
         self
     }
 
+    /// Returns true if there is an interval in which the request may be sent.
+    pub(crate) const fn is_paced(&self) -> bool {
+        self.window.is_some()
+    }
+
     /// Waits until the request may be sent. Returns the time since then, or `None` if its interval
     /// is over.
     pub(crate) async fn opened(&self) -> Option<Span> {

@@ -10,12 +10,13 @@ use axum::extract::State;
 use sluicegate_gateway::options::Route;
 use sluicegate_http::listener::{self, Stats};
 use sluicegate_http::tls::{Tls, TlsFiles};
+use sluicegate_testkit::eventually_is_async;
 use sluicegate_testkit::proxy::FaultProxy;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{Proxy, TOKEN, Upstream, eventually, limited, odd_upstream, route, soon};
+use crate::support::{Proxy, TOKEN, Upstream, limited, odd_upstream, route, soon};
 
 const DEPTH: &str = r#"sluicegate_gateway_queue_depth{gateway="test",route="all"}"#;
 const WAITED: &str = r#"sluicegate_gateway_wait_seconds_count{gateway="test",route="all"}"#;
@@ -95,7 +96,7 @@ async fn no_turn_is_taken_before_the_handshake_with_the_upstream_is_done() {
     let proxy = Proxy::start(upstream.route("1/h", Duration::ZERO)).await;
     upstream.proxy.hold_new_connections();
     let left = client(&proxy, &head("GET", "")).await;
-    eventually(|| upstream.proxy.connections() == 1).await;
+    eventually_is_async(|| upstream.proxy.connections(), 1).await;
     drop(left);
     upstream.proxy.release_new_connections();
     assert_eq!(proxy.get("/").await.status, 200, "the first client used up the turn");
@@ -125,15 +126,15 @@ async fn waiting_requests_open_only_as_many_connections_as_one_second_needs() {
     let proxy = Proxy::start(limited(address, "1/h", DAYS)).await;
     // The first request has its turn, and its response keeps the connection busy.
     let mut busy = client(&proxy, &head("GET", "").replace("GET /", "GET /held")).await;
-    eventually(|| upstream.count() == 1).await;
+    eventually_is_async(|| upstream.count(), 1).await;
     let _first = client(&proxy, &head("GET", "")).await;
     // Another connection is ready before the turn.
-    eventually(|| counted.connections() == 2).await;
-    eventually(|| proxy.metric(DEPTH) == 1.0).await;
+    eventually_is_async(|| counted.connections(), 2).await;
+    eventually_is_async(|| proxy.metric(DEPTH), 1.0).await;
     let mut waiting = Vec::new();
     for number in 2..=20 {
         waiting.push(client(&proxy, &head("GET", "")).await);
-        eventually(|| proxy.metric(DEPTH) == f64::from(number)).await;
+        eventually_is_async(|| proxy.metric(DEPTH), f64::from(number)).await;
     }
     // One is busy and one is ready. The first that waited held another one until it knew that it
     // has to wait.
