@@ -230,11 +230,13 @@ fn a_service_that_was_started_with_nohup_survives_its_terminal() {
 #[test]
 fn a_service_without_jobs_draws_no_progress_on_its_terminal() {
     let mut service = Terminal::open("");
+    let path = service.folder.path().join("shown");
+    let read = || std::fs::read(&path).expect("what was shown");
+    let shown = || String::from_utf8_lossy(&read()).into_owned();
+    eventually(|| shown().contains("listening"));
     service.close();
     service.ends();
-    let shown = std::fs::read(service.folder.path().join("shown")).expect("what was shown");
-    let shown = String::from_utf8_lossy(&shown);
-    assert!(shown.contains("listening"), "{shown}");
+    let shown = shown();
     let is_spinner = |c: char| ('\u{2800}'..='\u{28ff}').contains(&c);
     assert!(!shown.contains(is_spinner), "{shown}");
 }
