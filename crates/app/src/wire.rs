@@ -11,9 +11,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use arc_swap::ArcSwapOption;
 use axum::Router;
-use sluicegate_config::{
-    Config, EnvoyClosedReply, Listener, LogFormat, SnapshotFile, StoreOptions, TokenScope,
-};
+use sluicegate_config::{Config, Listener, LogFormat, SnapshotFile, StoreOptions, TokenScope};
 use sluicegate_core::override_store::OverrideStore;
 use sluicegate_core::ruleset::{Ruleset, Settings};
 use sluicegate_core::{Limiter, Span};
@@ -23,7 +21,7 @@ use sluicegate_http::probe::{self, Probe};
 use sluicegate_http::tls::Tls;
 use sluicegate_server::admin::{self, AdminOperations};
 use sluicegate_server::auth::{self, AuthScope, AuthScopes, Tokens};
-use sluicegate_server::decision_log::{self, DecisionLog, LineFormat, SampleShare};
+use sluicegate_server::decision_log::{self, DecisionLog, LineFormat};
 use sluicegate_server::envoy::{self, EnvoyRls};
 use sluicegate_server::metrics::statsd::{self, Statsd};
 use sluicegate_server::metrics::{Metrics, Options as MetricsOptions};
@@ -195,7 +193,7 @@ impl Node {
         });
         let probes = || probe::router(ready.clone());
         let body_limit = usize::try_from(config.server.body_limit.0).unwrap_or(usize::MAX);
-        let rls = || EnvoyRls::new(self.service.clone(), envoy_options(config));
+        let rls = || EnvoyRls::new(self.service.clone(), config.envoy);
         let rest = rest::router(self.service.clone(), body_limit);
         let overrides = || rest::overrides::router(self.overrides.clone(), body_limit);
         let rest = rest.merge(envoy::router(rls(), body_limit)).merge(overrides()).merge(probes());
@@ -459,9 +457,6 @@ fn open_memory(capacity: Capacity, snapshot: Option<&SnapshotFile>) -> anyhow::R
 /// Creates the decision log on standard output: text on a terminal, else JSON.
 fn decision_log(config: &Config) -> anyhow::Result<DecisionLog> {
     let terminal = std::io::stdout().is_terminal();
-    let share = |share: sluicegate_config::SampleRate| {
-        SampleShare::ppm(share.parts_per_million()).expect("the configuration allows at most 1.0")
-    };
     let options = decision_log::Options {
         format: match config.log.format {
             LogFormat::Json => LineFormat::Json,
@@ -469,8 +464,8 @@ fn decision_log(config: &Config) -> anyhow::Result<DecisionLog> {
             LogFormat::Auto if terminal => LineFormat::Text,
             LogFormat::Auto => LineFormat::Json,
         },
-        allowed: share(config.log.decisions.allowed),
-        denied: share(config.log.decisions.denied),
+        allowed: config.log.decisions.allowed,
+        denied: config.log.decisions.denied,
         secret: config.settings().secret.clone(),
         node: host(),
         ..decision_log::Options::new(config.settings().hash_key)
@@ -523,16 +518,6 @@ fn options(config: &Config) -> listener::Options {
         header_timeout: config.server.header_timeout.into(),
         shutdown_grace: config.server.shutdown_grace.into(),
         ..listener::Options::default()
-    }
-}
-
-fn envoy_options(config: &Config) -> envoy::Options {
-    envoy::Options {
-        headers: config.envoy.headers,
-        closed: match config.envoy.closed {
-            EnvoyClosedReply::OverLimit => envoy::ClosedReply::OverLimit,
-            EnvoyClosedReply::Unavailable => envoy::ClosedReply::Unavailable,
-        },
     }
 }
 

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use sluicegate_core::limit::Unit;
 use sluicegate_core::query::{Cost, Query};
 use sluicegate_core::{Group, Limit, Limiter, Rule, Ruleset, Span, Timestamp};
-use sluicegate_server::decision_log::{DecisionLog, Options, SampleShare};
+use sluicegate_server::decision_log::{DecisionLog, Options, SampleRate};
 use sluicegate_service::{DecisionMode, Service};
 use sluicegate_store::memory::Capacity;
 use sluicegate_store::{AnyStore, Memory};
@@ -428,7 +428,7 @@ fn errors_in_options_say_what_to_write() {
 }
 
 /// Returns the log of the real service under traffic, with this share of its admissions.
-fn served(allowed: SampleShare) -> String {
+fn served(allowed: SampleRate) -> String {
     let limits = ["5/5s", "20/min"].map(|text| text.parse().expect("a limit"));
     let rules = [Rule::new("USER_MODEL", limits).per(&["userId"])];
     let rate = ["30/s burst 40".parse().expect("a limit")];
@@ -455,7 +455,7 @@ fn served(allowed: SampleShare) -> String {
 
 #[test]
 fn the_log_of_a_real_service_is_proven() {
-    let log = served(SampleShare::ALL);
+    let log = served(SampleRate::ALL);
     let denied = log.lines().filter(|line| line.contains(r#""allowed":false"#)).count();
     assert!(denied > 1_000, "{denied}");
     let (code, said) = verify(std::slice::from_ref(&log), &[]);
@@ -465,7 +465,7 @@ fn the_log_of_a_real_service_is_proven() {
     // Duplicate lines are not further admissions, and no process writes such a log.
     let (code, said) = verify(&[log.clone(), log], &[]);
     assert!(code == 2 && said.contains("with duplicate sequence numbers"), "{said}");
-    let sample = served(SampleShare::ppm(500_000).expect("a half"));
+    let sample = served("0.5".parse().expect("a half"));
     let (code, said) = verify(&[sample], &[]);
     assert!(code == 2 && said.contains("only 50 % of admissions are logged"), "{said}");
 }
@@ -622,7 +622,7 @@ fn only_the_last_admission_of_an_optimistic_budget_goes_beyond_it() {
 
 #[test]
 fn a_process_that_was_killed_is_proven_up_to_its_last_line() {
-    let log = served(SampleShare::ALL);
+    let log = served(SampleRate::ALL);
     let lines: Vec<_> = log.lines().collect();
     let half = lines[..lines.len() / 2].join("\n") + "\n";
     let (code, said) = verify(&[half], &[]);

@@ -67,7 +67,7 @@ impl Api {
         let service =
             Service::new(Limiter::new(rules, AnyStore::custom(store)), clock.clone(), observers);
         let service = Arc::new(service);
-        let rls = || EnvoyRls::new(service.clone(), envoy::Options::default());
+        let rls = || EnvoyRls::new(service.clone(), envoy::EnvoyOptions::default());
         let ready = Arc::new(|| Readiness::Ready);
         let grpc = grpc::router(service.clone(), rls(), 64 * 1024, ready, Default::default());
         Self { grpc, http: envoy::router(rls(), 64 * 1024), clock, metrics, log, written }

@@ -68,7 +68,7 @@ impl Api {
         let service =
             Service::new(Limiter::new(rules, AnyStore::custom(store)), clock.clone(), Vec::new());
         let service = Arc::new(service);
-        let rls = EnvoyRls::new(service.clone(), envoy::Options::default());
+        let rls = EnvoyRls::new(service.clone(), envoy::EnvoyOptions::default());
         let shutdown = CancellationToken::new();
         let ready = Arc::new(move || readiness);
         let router = grpc::router(service, rls, 64 * 1024, ready, shutdown.clone());

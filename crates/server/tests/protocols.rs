@@ -52,7 +52,7 @@ impl Servers {
         let service =
             Service::new(Limiter::new(rules, AnyStore::custom(store)), clock.clone(), Vec::new());
         let service = Arc::new(service);
-        let rls = EnvoyRls::new(service.clone(), envoy::Options::default());
+        let rls = EnvoyRls::new(service.clone(), envoy::EnvoyOptions::default());
         let ready = Arc::new(|| Readiness::Ready);
         let anonymous = auth::require(Arc::default());
         let rest = rest::router(service.clone(), rest::BODY_LIMIT).layer(anonymous);

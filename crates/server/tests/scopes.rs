@@ -48,7 +48,7 @@ fn routers() -> [Router; 2] {
     let overrides_store = Arc::new(FileOverrideStore::in_memory());
     let overrides = Arc::new(Overrides::new(service.clone(), overrides_store));
     let ready: Probe = Arc::new(|| Readiness::Ready);
-    let options = envoy::Options { headers: true, closed: envoy::ClosedReply::OverLimit };
+    let options = envoy::EnvoyOptions { headers: true, closed: envoy::EnvoyClosedReply::OverLimit };
     let rls = || EnvoyRls::new(service.clone(), options);
     let limit = rest::BODY_LIMIT;
     let http = rest::router(service.clone(), limit)

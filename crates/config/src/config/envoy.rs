@@ -1,7 +1,7 @@
 //! [`EnvoyOptions`]: options of the responses to Envoy.
 
 /// Options of the responses to Envoy's rate limit requests.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EnvoyOptions {
     /// True if responses carry `X-RateLimit-*`, `RateLimit` and `Retry-After`, which Envoy adds to
     /// its own response. Default: true; set it to false where `enable_x_ratelimit_headers` does

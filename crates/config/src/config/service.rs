@@ -117,6 +117,8 @@ impl Default for DecisionSampling {
 pub struct SampleRate(u32);
 
 impl SampleRate {
+    /// Nothing.
+    pub const NONE: Self = Self(0);
     /// The whole.
     pub const ALL: Self = Self(1_000_000);
 

@@ -1,12 +1,12 @@
 //! The JSON format of the decision log.
 
+use sluicegate_config::SampleRate;
 use sluicegate_core::limit::Unit;
 use sluicegate_core::query::{Cost, Query};
-use sluicegate_core::{Charge, Decision, Span, Timestamp};
+use sluicegate_core::{Charge, Decision, Id, Span, Timestamp};
 
 use super::LogProcess;
 use super::line::{self, API_KEY, Context, decided_by, level, shadowed, shown_limit};
-use super::sample::SampleShare;
 use super::writer::{LineEnd, LostLines};
 use crate::answer::{Answer, Scope};
 use crate::json::{JsonObject, quote, quote_display};
@@ -22,11 +22,7 @@ pub(super) fn decision(
     out: &mut Vec<u8>,
 ) {
     let answer = &event.answer;
-    let mut line = JsonObject::begin(out);
-    line.instant("timestamp", context.now);
-    line.word("level", level(answer));
-    line.quoted("requestId", answer.plan().id.id);
-    line.word("operation", event.operation.name());
+    let mut line = begin(level(answer), answer.plan().id.id, event.operation, context, out);
     who(event.query, context, &mut line);
     outcome(answer, &mut line);
     latency(event.latency, &mut line);
@@ -38,11 +34,7 @@ pub(super) fn decision(
 
 /// Appends the line of a later change, without its end.
 pub(super) fn change(event: &ChangeEvent<'_, '_>, context: &Context<'_>, out: &mut Vec<u8>) {
-    let mut line = JsonObject::begin(out);
-    line.instant("timestamp", context.now);
-    line.word("level", "INFO");
-    line.quoted("requestId", event.id);
-    line.word("operation", event.operation.name());
+    let mut line = begin("INFO", event.id, event.operation, context, out);
     latency(event.latency, &mut line);
     if let Some(at) = event.at {
         line.instant("at", at);
@@ -83,11 +75,7 @@ pub(super) fn change(event: &ChangeEvent<'_, '_>, context: &Context<'_>, out: &m
 
 /// Appends the line of a store call with an unknown outcome, without its end.
 pub(super) fn unanswered(event: &UnansweredEvent, context: &Context<'_>, out: &mut Vec<u8>) {
-    let mut line = JsonObject::begin(out);
-    line.instant("timestamp", context.now);
-    line.word("level", "WARN");
-    line.quoted("requestId", event.id);
-    line.word("operation", event.operation.name());
+    let mut line = begin("WARN", event.id, event.operation, context, out);
     latency(event.latency, &mut line);
     line.word("effect", "unknown");
     end(line, context);
@@ -118,6 +106,21 @@ pub(super) fn process(node: &str, started: Timestamp) -> Vec<u8> {
     out
 }
 
+fn begin<'o>(
+    level: &str,
+    id: Id,
+    operation: Operation,
+    context: &Context<'_>,
+    out: &'o mut Vec<u8>,
+) -> JsonObject<'o> {
+    let mut line = JsonObject::begin(out);
+    line.instant("timestamp", context.now);
+    line.word("level", level);
+    line.quoted("requestId", id);
+    line.word("operation", operation.name());
+    line
+}
+
 fn latency(latency: Span, line: &mut JsonObject<'_>) {
     let micros = latency.as_micros();
     line.number("latencyMs", micros / 1_000);
@@ -126,8 +129,8 @@ fn latency(latency: Span, line: &mut JsonObject<'_>) {
 }
 
 fn end(mut line: JsonObject<'_>, context: &Context<'_>) {
-    if context.share != SampleShare::ALL {
-        line.raw("samplePpm", context.share.as_ppm());
+    if context.share != SampleRate::ALL {
+        line.raw("samplePpm", context.share.parts_per_million());
     }
     if context.dropped > 0 {
         line.raw("dropped", context.dropped);

@@ -7,9 +7,9 @@ use sluicegate_core::outage::OutagePolicy;
 use sluicegate_core::{Charge, Decision, Money, Timestamp};
 
 use super::LogProcess;
-use super::sample::SampleShare;
 use crate::answer::{Answer, Scope};
 use crate::service::{DecisionEvent, Operation};
+use sluicegate_config::SampleRate;
 
 /// Data that the log adds to a decision.
 pub(super) struct Context<'l> {
@@ -17,7 +17,7 @@ pub(super) struct Context<'l> {
     pub(super) now: Timestamp,
     pub(super) secrets: &'l SecretDimensions,
     /// The logged share of decisions of this kind.
-    pub(super) share: SampleShare,
+    pub(super) share: SampleRate,
     /// Number of lines lost before this one.
     pub(super) dropped: u64,
     /// The process that writes the line.

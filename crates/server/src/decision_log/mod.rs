@@ -63,8 +63,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use line::{Context, SecretDimensions};
-pub use sample::SampleShare;
 use sample::Sampler;
+pub use sluicegate_config::SampleRate;
 use sluicegate_core::Timestamp;
 use sluicegate_core::time::Clock;
 use writer::{LineEnd, Writer};
@@ -126,9 +126,9 @@ pub struct Options {
     /// The format of the lines.
     pub format: LineFormat,
     /// The logged share of admissions; all by default.
-    pub allowed: SampleShare,
+    pub allowed: SampleRate,
     /// The logged share of denials; all by default, because users ask about them.
-    pub denied: SampleShare,
+    pub denied: SampleRate,
     /// Dimensions that are logged as hashes, in addition to `apiKey`.
     pub secret: Vec<String>,
     /// Key of the hash, as in the settings of the ruleset. All nodes have the same key, so that a
@@ -145,8 +145,8 @@ impl Options {
     pub fn new(hash_key: [u8; 32]) -> Self {
         Self {
             format: LineFormat::default(),
-            allowed: SampleShare::ALL,
-            denied: SampleShare::ALL,
+            allowed: SampleRate::ALL,
+            denied: SampleRate::ALL,
             secret: Vec::new(),
             hash_key,
             queue_bytes_max: 4 << 20,
@@ -226,7 +226,7 @@ impl DecisionLog {
     /// Writes a line, if it was sampled. `admits` is true for admissions, which are counted.
     fn line(
         &self,
-        share: Option<SampleShare>,
+        share: Option<SampleRate>,
         admits: bool,
         write: impl FnOnce(LineFormat, &Context<'_>, &mut Vec<u8>),
     ) {

@@ -2,7 +2,7 @@
 
 use sluicegate_core::{Decision, Span};
 
-use super::{ClosedReply, Options};
+use super::{EnvoyClosedReply, EnvoyOptions};
 use crate::answer::Answer;
 use crate::grpc::proto::envoy::config::core::v3::HeaderValue;
 use crate::grpc::proto::envoy::service::ratelimit::v3::RateLimitResponse;
@@ -18,10 +18,10 @@ pub(super) const OK: Code = Code::Ok;
 /// Encodes the decision: one status per query of the plan, in their order, and the overall code.
 pub(super) fn decision(
     answer: &Answer<'_, '_>,
-    options: Options,
+    options: EnvoyOptions,
 ) -> Result<RateLimitResponse, Refusal> {
     if matches!(answer.decision(), Decision::Closed(_))
-        && options.closed == ClosedReply::Unavailable
+        && options.closed == EnvoyClosedReply::Unavailable
     {
         return Err(Refusal::new(RefusalKind::Unavailable, "the store does not answer"));
     }

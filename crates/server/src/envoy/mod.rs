@@ -28,43 +28,20 @@ use crate::refusal::Refusal;
 use crate::service::{DecisionMode, Service, ServiceError};
 
 pub use json::router;
+pub use sluicegate_config::{EnvoyClosedReply, EnvoyOptions};
 
 /// Name of the gRPC service.
 pub const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
 
-/// Options of the answers to Envoy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Options {
-    /// Adds the rate-limit headers, which Envoy copies to its responses.
-    pub headers: bool,
-    /// Answer if the outage policy denies.
-    pub closed: ClosedReply,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self { headers: true, closed: ClosedReply::OverLimit }
-    }
-}
-
-/// Answer to Envoy if the outage policy denies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ClosedReply {
-    /// A denial: the request is denied, whatever Envoy does on errors.
-    OverLimit,
-    /// An error: Envoy's `failure_mode_deny` decides.
-    Unavailable,
-}
-
 /// The rate limit service.
 pub struct EnvoyRls {
     service: Arc<Service>,
-    options: Options,
+    options: EnvoyOptions,
 }
 
 impl EnvoyRls {
     /// Creates the service.
-    pub fn new(service: Arc<Service>, options: Options) -> Self {
+    pub fn new(service: Arc<Service>, options: EnvoyOptions) -> Self {
         Self { service, options }
     }
 

@@ -8,7 +8,7 @@ use std::thread;
 use serde_json::Value;
 use sluicegate_core::time::Clock;
 use sluicegate_core::{Span, Store};
-use sluicegate_server::decision_log::{Options, SampleShare};
+use sluicegate_server::decision_log::{Options, SampleRate};
 use sluicegate_service::answer::Answer;
 use sluicegate_service::{DecisionEvent, Observer, Operation};
 use sluicegate_store::clock::MonotonicClock;
@@ -71,7 +71,7 @@ fn a_line_without_room_is_dropped_and_counted_and_nobody_waits() {
 fn a_log_ends_with_how_many_admissions_and_lost_lines_there_were() {
     let limiter = Limiter::new(all_of([rule("R", &[], &["3/h"])]));
     let page = Page::default();
-    let half = SampleShare::ppm(500_000).expect("a share");
+    let half = "0.5".parse().expect("a share");
     let log = log(page.clone(), Options { allowed: half, ..options() });
     for id in 0..5 {
         limiter.ask(&log, &Ask::new(id, &[]));
@@ -223,7 +223,7 @@ fn the_cost_of_a_line_is_that_of_writing_each_once() {
     let (operation, latency) = (Operation::Acquire, Span::from_micros(30));
     let event = DecisionEvent { query, answer, operation, claimant: None, latency };
     let clock = MonotonicClock::new();
-    for (name, allowed) in [("written", SampleShare::ALL), ("left out", SampleShare::NONE)] {
+    for (name, allowed) in [("written", SampleRate::ALL), ("left out", SampleRate::NONE)] {
         let page = Page::default();
         let log = log(page.clone(), Options { allowed, queue_bytes_max: 1 << 30, ..options() });
         let fastest = (0..ROUNDS).map(|_| {
