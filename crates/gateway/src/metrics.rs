@@ -243,3 +243,26 @@ impl RouteMetrics {
 fn seconds(span: Span) -> f64 {
     std::time::Duration::from(span).as_secs_f64()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DEPTH: &str = "sluicegate_gateway_queue_depth{gateway=\"g\",route=\"r\"}";
+
+    #[test]
+    fn the_gauges_of_a_queue_disappear_with_its_route() {
+        let registry = Registry::default();
+        let metrics = Metrics::new(&registry);
+        let queues = [Arc::new(2), Arc::new(3)];
+        for queue in &queues {
+            let queue = Arc::downgrade(queue);
+            metrics.watch("g", "r", move || Some((*queue.upgrade()?, Span::ZERO)));
+        }
+        let shown = || registry.render().lines().filter(|line| line.starts_with(DEPTH)).count();
+        assert!(registry.render().contains(&format!("{DEPTH} 5")), "the sum of both queues");
+        assert_eq!(shown(), 1, "a label set may be rendered only once");
+        drop(queues);
+        assert_eq!(shown(), 0);
+    }
+}
