@@ -197,6 +197,36 @@ async fn a_login_is_cached_and_repeated_when_the_upstream_rejects_it() {
 }
 
 #[tokio::test]
+async fn a_login_is_cached_if_its_lifetime_is_a_text_or_has_decimals() {
+    let upstream = Upstream::start().await;
+    for expires_in in [r#""3600""#, "3599.5", r#""3599.5""#] {
+        let asked = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let counted = asked.clone();
+        let login = odd_upstream(move |mut stream: TcpStream| {
+            counted.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            async move {
+                let body = format!(r#"{{"data":{{"token":"t"}},"expires_in":{expires_in}}}"#);
+                let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n", body.len());
+                let answer = format!("{head}connection: close\r\n\r\n{body}");
+                let _ = stream.write_all(answer.as_bytes()).await;
+                let _ = stream.read(&mut [0; 1024]).await;
+            }
+        })
+        .await;
+        let Credentials::Login(mut credentials) = login_at(login) else { panic!("a login") };
+        // If the lifetime could not be read, each request would log in.
+        credentials.ttl = Duration::ZERO;
+        let mut to = route(upstream.address);
+        to.credentials = Some(Credentials::Login(credentials));
+        let proxy = Proxy::start(to).await;
+        for _ in 0..3 {
+            assert_eq!(proxy.get("/").await.status, 200);
+        }
+        assert_eq!(asked.load(std::sync::atomic::Ordering::SeqCst), 1, "{expires_in}");
+    }
+}
+
+#[tokio::test]
 async fn requests_that_a_route_does_not_allow_are_rejected_without_a_charge() {
     let upstream = Upstream::start().await;
     let mut to = route(upstream.address);

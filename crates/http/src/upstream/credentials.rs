@@ -215,6 +215,18 @@ async fn current(
     Ok(token.insert(new).value.clone())
 }
 
+/// Reads a lifetime in seconds: a number, or a text that contains one, with or without decimals.
+fn lifetime(said: &serde_json::Value) -> Option<Span> {
+    let seconds = match said {
+        serde_json::Value::Number(number) => number.as_f64()?,
+        serde_json::Value::String(text) => text.trim().parse().ok()?,
+        _ => return None,
+    };
+    let seconds = Some(seconds).filter(|seconds: &f64| seconds.is_finite() && *seconds >= 0.0)?;
+    // The cast saturates.
+    Some(Span::from_micros((seconds * 1e6) as u64))
+}
+
 /// Requests a token.
 async fn log_in(
     login: &Login,
@@ -250,8 +262,43 @@ async fn log_in(
         scheme => format!("{scheme} {token}"),
     };
     let value = sensitive(&text).map_err(|_| failed("the token contains invalid characters"))?;
-    let said = login.expires_in.as_deref().and_then(|place| answer.pointer(place)?.as_u64());
-    let life = said.map_or(Span::from(login.ttl), Span::from_secs);
+    let said = login.expires_in.as_deref().and_then(|place| answer.pointer(place));
+    let life = said.and_then(lifetime).unwrap_or_else(|| {
+        if said.is_some_and(|said| !said.is_null()) {
+            let (url, ttl) = (&login.url, login.ttl);
+            // Without the value: a wrong pointer may lead to the token.
+            warn!(%url, ?ttl, "expires_in of the login is not a number of seconds: using ttl");
+        }
+        Span::from(login.ttl)
+    });
     let renew_at = now + Span::from_micros(life.as_micros() / 10 * 9);
     Ok(Token { value, renew_at })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_lifetime_is_read_from_numbers_and_texts() {
+        for (said, expected) in [
+            (json!(3600), Some(3_600_000)),
+            (json!(3599.5), Some(3_599_500)),
+            (json!("3600"), Some(3_600_000)),
+            (json!(" 3599.5 "), Some(3_599_500)),
+            (json!(0), Some(0)),
+            (json!(1e300), Some(Span::from_micros(u64::MAX).as_micros() / 1_000)),
+            (json!(-1), None),
+            (json!("soon"), None),
+            (json!("NaN"), None),
+            (json!("inf"), None),
+            (json!(""), None),
+            (json!(true), None),
+            (json!({ "seconds": 1 }), None),
+        ] {
+            let found = lifetime(&said).map(|span| span.as_micros() / 1_000);
+            assert_eq!(found, expected, "{said}");
+        }
+    }
 }
