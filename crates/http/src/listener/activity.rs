@@ -6,7 +6,7 @@
 //! client cannot help it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// Activity of one connection, written by its requests and read by its owner.
 ///
@@ -17,6 +17,8 @@ pub(super) struct Activity {
     working: AtomicUsize,
     /// Number of requests and response frames so far.
     events: AtomicU64,
+    /// True if the application has responded since the last write.
+    responded: AtomicBool,
 }
 
 impl Activity {
@@ -30,6 +32,23 @@ impl Activity {
         let events = self.events.load(Relaxed);
         let before = std::mem::replace(seen, events);
         before == events && self.working.load(Relaxed) == 0
+    }
+
+    /// Records that the application has responded; the response is written next.
+    pub(super) fn respond(&self) {
+        self.responded.store(true, Relaxed);
+    }
+
+    /// Returns true if the application has responded since the last write.
+    pub(super) fn has_responded(&self) -> bool {
+        self.responded.load(Relaxed)
+    }
+
+    /// Records a write.
+    pub(super) fn write(&self) {
+        if self.responded.load(Relaxed) {
+            self.responded.store(false, Relaxed);
+        }
     }
 
     fn record(&self) {
@@ -58,6 +77,11 @@ impl RequestActivity {
         if !std::mem::replace(&mut self.is_working, true) {
             self.activity.working.fetch_add(1, Relaxed);
         }
+    }
+
+    /// Records that the application has responded.
+    pub(super) fn respond(&self) {
+        self.activity.respond();
     }
 
     /// Records a response frame, which now waits for the client to read it.

@@ -14,6 +14,7 @@ use pin_project_lite::pin_project;
 use tokio::time::{Sleep, sleep};
 
 use super::activity::RequestActivity;
+use super::in_flight::InFlightRequest;
 
 /// The error in a request body that did not arrive in time.
 ///
@@ -79,11 +80,16 @@ impl http_body::Body for TimedBody {
 pub(super) struct TrackedBody {
     body: Body,
     work: RequestActivity,
+    _in_flight: Option<InFlightRequest>,
 }
 
 impl TrackedBody {
-    pub(super) fn new(body: Body, work: RequestActivity) -> Self {
-        Self { body, work }
+    pub(super) fn new(
+        body: Body,
+        work: RequestActivity,
+        in_flight: Option<InFlightRequest>,
+    ) -> Self {
+        Self { body, work, _in_flight: in_flight }
     }
 }
 

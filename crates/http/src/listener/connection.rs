@@ -17,6 +17,8 @@ use tracing::debug;
 use super::activity::Activity;
 use super::combined_writes::CombinedWrites;
 use super::framing::InspectedStream;
+use super::in_flight::InFlight;
+use super::parse_error::ExplainedErrors;
 use super::service::App;
 use super::{Options, Peer, Stats};
 use crate::tls::Tls;
@@ -36,6 +38,7 @@ pub(super) struct ConnectionHandler {
     options: Options,
     tls: Option<Arc<Tls>>,
     stats: Arc<Stats>,
+    in_flight: Arc<InFlight>,
     http: auto::Builder<TokioExecutor>,
 }
 
@@ -45,9 +48,10 @@ impl ConnectionHandler {
         options: Options,
         tls: Option<Arc<Tls>>,
         stats: Arc<Stats>,
+        in_flight: Arc<InFlight>,
     ) -> Self {
         let http = http(&options);
-        Self { app, options, tls, stats, http }
+        Self { app, options, tls, stats, in_flight, http }
     }
 
     /// Serves `stream` until the client closes it, it times out, or `shutdown` is cancelled and the
@@ -102,8 +106,16 @@ impl ConnectionHandler {
         let activity = Arc::new(Activity::default());
         let stream = CombinedWrites::new(stream, self.options.combine_writes);
         let (stream, inspection) = InspectedStream::new(stream, self.options.mark_ambiguous_length);
-        let router = self.app.clone();
-        let app = App { router, body_timeout, peer, inspection, activity: Arc::clone(&activity) };
+        let bodies = self.options.parse_error_bodies;
+        let stream = ExplainedErrors::new(stream, bodies, Arc::clone(&activity));
+        let app = App {
+            router: self.app.clone(),
+            body_timeout,
+            peer,
+            inspection,
+            activity: Arc::clone(&activity),
+            in_flight: Arc::clone(&self.in_flight),
+        };
         let io = TokioIo::new(stream);
         // A handler that answers 101 takes over the connection; most never do.
         let mut connection = pin!(self.http.serve_connection_with_upgrades(io, app));

@@ -14,6 +14,7 @@
 //! | sends a header above `header_bytes_max`    | at once, with 431                          |
 //! | opens and resets HTTP/2 streams in floods  | at once, by GOAWAY                         |
 //! | is still being served at shutdown          | after `shutdown_grace`                     |
+//! | sends a request during shutdown            | after its response, if it is answered      |
 //!
 //! A later request's header is part of the idle time: a client that sends it slowly costs as much
 //! as an idle client, and gets no more time.
@@ -24,26 +25,31 @@ mod body;
 mod combined_writes;
 mod connection;
 mod framing;
+mod in_flight;
+mod parse_error;
 mod service;
 mod stats;
 
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use tokio::net::TcpListener;
 use tokio::task::{JoinError, JoinSet};
-use tokio::time::timeout;
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
 pub use self::body::BodyTimeout;
 pub use self::framing::AmbiguousLength;
+pub use self::parse_error::ParseErrorBody;
 pub use self::stats::{ListenerCounts, Stats};
 
 use self::accept::{AcceptProblems, accept};
 use self::connection::ConnectionHandler;
+use self::in_flight::InFlight;
 use crate::tls::Tls;
 
 /// Limits and options of a listener.
@@ -72,6 +78,11 @@ pub struct Options {
     pub expose_peer: bool,
     /// Adds [`AmbiguousLength`] to the extensions of each request with an ambiguous length.
     pub mark_ambiguous_length: bool,
+    /// Bodies of the responses to requests that can't be parsed; without one the body is empty.
+    pub parse_error_bodies: &'static [ParseErrorBody],
+    /// At shutdown, answers new connections and requests until those in flight are finished. For
+    /// applications that tell new clients where to go, and whose probes report the shutdown.
+    pub answers_while_draining: bool,
 }
 
 /// The client at the other end of a request's connection, in the request's extensions.
@@ -96,6 +107,8 @@ impl Default for Options {
             combine_writes: false,
             expose_peer: false,
             mark_ambiguous_length: false,
+            parse_error_bodies: &[],
+            answers_while_draining: false,
         }
     }
 }
@@ -119,8 +132,9 @@ pub enum Error {
 /// Serves `app` on `listener` until `shutdown` is cancelled.
 ///
 /// Then it stops listening, closes idle connections, and returns when the last request in flight is
-/// answered or `shutdown_grace` is over. Dropping the future closes the listener and every
-/// connection at once.
+/// answered or `shutdown_grace` is over. With `answers_while_draining`, it stops listening only
+/// after the last request in flight. Dropping the future closes the listener and every connection
+/// at once.
 pub async fn serve(
     listener: TcpListener,
     app: Router,
@@ -129,53 +143,100 @@ pub async fn serve(
     stats: Arc<Stats>,
     shutdown: CancellationToken,
 ) -> Result<(), Error> {
-    let Options { connections_max, shutdown_grace: grace, .. } = options;
-    let handler = Arc::new(ConnectionHandler::new(app, options, tls, Arc::clone(&stats)));
-    let mut connections = JoinSet::new();
-    let mut problems = AcceptProblems::new();
-    loop {
-        tokio::select! {
-            // Ended connections are removed before a new one is counted.
-            biased;
-            () = shutdown.cancelled() => break,
-            Some(ended) = connections.join_next() => report(ended),
-            () = problems.report() => {}
-            accepted = accept(|| listener.accept()) => match accepted {
-                Err(error) => {
-                    stats.add_accept_error();
-                    problems.failed(error);
-                }
-                Ok(_) if connections.len() >= connections_max => {
-                    stats.add_refused();
-                    problems.refused();
-                }
-                Ok((stream, peer)) => {
-                    let open = stats.open();
-                    let handler = Arc::clone(&handler);
-                    // A child token, because every poll of a connection locks its token.
-                    let shutdown = shutdown.child_token();
-                    connections.spawn(async move {
-                        handler.run(stream, Peer(peer), shutdown).await;
-                        drop(open);
-                    });
-                }
+    let Options { connections_max, shutdown_grace: grace, answers_while_draining, .. } = options;
+    let in_flight = Arc::new(InFlight::default());
+    let mut server = Server {
+        listener,
+        connections_max,
+        handler: Arc::new(ConnectionHandler::new(
+            app,
+            options,
+            tls,
+            Arc::clone(&stats),
+            Arc::clone(&in_flight),
+        )),
+        stats,
+        connections: JoinSet::new(),
+        closing: CancellationToken::new(),
+    };
+    server.accept_until(shutdown.cancelled()).await;
+    let mut grace_over = pin!(sleep(grace));
+    if answers_while_draining {
+        let finished = async {
+            tokio::select! {
+                () = in_flight.drain() => {}
+                () = grace_over.as_mut() => {}
             }
-        }
+        };
+        server.accept_until(finished).await;
     }
+    let Server { listener, mut connections, closing, .. } = server;
     // From here on the system refuses new connections.
     drop(listener);
+    closing.cancel();
     info!(connections = connections.len(), "listener shutting down");
-    let drained = timeout(grace, async {
+    let drained = async {
         while let Some(ended) = connections.join_next().await {
             report(ended);
         }
-    });
-    if drained.await.is_ok() {
-        return Ok(());
+    };
+    tokio::select! {
+        biased;
+        () = drained => return Ok(()),
+        () = grace_over => {}
     }
     let unfinished = connections.len();
     connections.shutdown().await;
     Err(Error::Unfinished { connections: unfinished, grace })
+}
+
+/// A bound listener and its connections.
+struct Server {
+    listener: TcpListener,
+    connections_max: usize,
+    handler: Arc<ConnectionHandler>,
+    stats: Arc<Stats>,
+    connections: JoinSet<()>,
+    /// Cancelled when connections have to end.
+    closing: CancellationToken,
+}
+
+impl Server {
+    /// Accepts connections until `stop` is ready.
+    async fn accept_until(&mut self, stop: impl Future<Output = ()>) {
+        let Self { listener, connections_max, handler, stats, connections, closing } = self;
+        let mut problems = AcceptProblems::new();
+        let mut stop = pin!(stop);
+        loop {
+            tokio::select! {
+                // Ended connections are removed before a new one is counted.
+                biased;
+                () = stop.as_mut() => return,
+                Some(ended) = connections.join_next() => report(ended),
+                () = problems.report() => {}
+                accepted = accept(|| listener.accept()) => match accepted {
+                    Err(error) => {
+                        stats.add_accept_error();
+                        problems.failed(error);
+                    }
+                    Ok(_) if connections.len() >= *connections_max => {
+                        stats.add_refused();
+                        problems.refused();
+                    }
+                    Ok((stream, peer)) => {
+                        let open = stats.open();
+                        let handler = Arc::clone(handler);
+                        // A child token, because every poll of a connection locks its token.
+                        let closing = closing.child_token();
+                        connections.spawn(async move {
+                            handler.run(stream, Peer(peer), closing).await;
+                            drop(open);
+                        });
+                    }
+                }
+            }
+        }
+    }
 }
 
 /// Logs a panic. A handler that panics ends its own connection and nothing else.

@@ -1,5 +1,6 @@
 //! [`App`]: the application as one connection calls it. Request bodies get their timeout, and
-//! response bodies report their activity.
+//! response bodies report their activity. While the listener drains, responses close their
+//! connection.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -8,7 +9,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::Router;
-use axum::http::{Request, Response};
+use axum::http::{HeaderValue, Request, Response, StatusCode, Version, header};
 use axum::routing::future::RouteFuture;
 use hyper::body::Incoming;
 use pin_project_lite::pin_project;
@@ -18,6 +19,7 @@ use super::Peer;
 use super::activity::{Activity, RequestActivity};
 use super::body::{TimedBody, TrackedBody};
 use super::framing::InspectionResult;
+use super::in_flight::{InFlight, InFlightRequest};
 
 pub(super) struct App {
     pub(super) router: Router,
@@ -25,6 +27,7 @@ pub(super) struct App {
     pub(super) peer: Option<Peer>,
     pub(super) inspection: Option<Arc<InspectionResult>>,
     pub(super) activity: Arc<Activity>,
+    pub(super) in_flight: Arc<InFlight>,
 }
 
 impl hyper::service::Service<Request<Incoming>> for App {
@@ -41,8 +44,11 @@ impl hyper::service::Service<Request<Incoming>> for App {
         if let Some(marker) = self.inspection.as_ref().and_then(|inspection| inspection.next()) {
             request.extensions_mut().insert(marker);
         }
+        let counted = self.in_flight.start();
+        let http1 = request.version() < Version::HTTP_2;
+        let in_flight = http1.then(|| self.in_flight.clone());
         // A router is always ready, so `poll_ready` is not needed; a clone is a pointer.
-        ResponseFuture { inner: self.router.clone().call(request), work }
+        ResponseFuture { inner: self.router.clone().call(request), work, counted, in_flight }
     }
 }
 
@@ -52,6 +58,9 @@ pin_project! {
         #[pin]
         inner: RouteFuture<Infallible>,
         work: Option<RequestActivity>,
+        counted: Option<InFlightRequest>,
+        // Of HTTP/1 only: HTTP/2 announces the end of a connection in a frame of its own.
+        in_flight: Option<Arc<InFlight>>,
     }
 }
 
@@ -60,9 +69,16 @@ impl Future for ResponseFuture {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let response = ready!(this.inner.poll(cx))?;
+        let mut response = ready!(this.inner.poll(cx))?;
+        let closes = this.in_flight.as_ref().is_some_and(|in_flight| in_flight.is_draining());
+        if closes && response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            let close = HeaderValue::from_static("close");
+            response.headers_mut().insert(header::CONNECTION, close);
+        }
         let mut work = this.work.take().expect("a future is not polled after it is ready");
+        work.respond();
         work.wait_for_client();
-        Poll::Ready(Ok(response.map(|body| TrackedBody::new(body, work))))
+        let counted = this.counted.take();
+        Poll::Ready(Ok(response.map(|body| TrackedBody::new(body, work, counted))))
     }
 }
