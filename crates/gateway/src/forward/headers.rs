@@ -1,7 +1,6 @@
 //! Header fields that pass the proxy in either direction. Hop-by-hop fields are removed before the
 //! gateway adds its own, so that no client can make it drop one of them.
 
-use std::fmt::Write as _;
 use std::net::IpAddr;
 
 use axum::http::header::{
@@ -15,10 +14,14 @@ const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection")
 const FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
+/// Settings of an upgrade to HTTP/2, which ends at this gateway.
+const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 
 /// Hop-by-hop header fields (RFC 9110, 7.6.1), removed whatever `Connection` lists.
-const HOP_BY_HOP: [HeaderName; 9] = [
+const HOP_BY_HOP: [HeaderName; 10] = [
     CONNECTION,
+    HTTP2_SETTINGS,
     KEEP_ALIVE,
     PROXY_AUTHENTICATE,
     PROXY_AUTHORIZATION,
@@ -75,32 +78,83 @@ pub(crate) fn for_upstream(
     forwarded(headers, client);
 }
 
+/// Rewrites the header fields that say who sent a request.
+///
+/// | field | from untrusted clients | from trusted proxies |
+/// |---|---|---|
+/// | `X-Forwarded-For` | replaced by the peer | the entries of the proxies, then the peer |
+/// | `Forwarded` | removed | the entries of the proxies, then the peer |
+/// | `X-Forwarded-Proto`, `-Host` | replaced | kept, or added |
+/// | other `X-Forwarded-*`, such as `-Port` | removed | kept |
+/// | `X-Real-IP` | removed | replaced by the first address of `X-Forwarded-For` |
 fn forwarded(headers: &mut HeaderMap, client: ClientConnection) {
     let trusted = client.trusted_hops;
-    let mut path = String::new();
-    if trusted > 0 {
-        let said = headers.get_all(FOR).iter().filter_map(|value| value.to_str().ok());
-        let said: Vec<&str> = said.flat_map(|value| value.split(',')).map(str::trim).collect();
-        // Each trusted proxy appended one address; a client may have forged all before them.
-        path = said[said.len().saturating_sub(trusted)..].join(", ");
-    } else {
-        for name in [FORWARDED, PROTO, FORWARDED_HOST] {
+    let proto = if client.tls { "https" } else { "http" };
+    if trusted == 0 {
+        let is_forged =
+            |name: &&HeaderName| name.as_str().starts_with("x-forwarded-") || **name == REAL_IP;
+        let forged: Vec<_> = headers.keys().filter(is_forged).cloned().collect();
+        for name in forged.iter().chain([&FORWARDED]) {
             headers.remove(name);
         }
     }
-    if let Some(peer) = client.peer {
-        let comma = if path.is_empty() { "" } else { ", " };
-        let _ = write!(path, "{comma}{}", peer.to_canonical());
+    let peer = client.peer.map(|peer| peer.to_canonical());
+    let mut path = last_entries(headers, FOR, trusted, |list| list.split(',').collect());
+    path.extend(peer.map(|peer| peer.to_string()));
+    if headers.contains_key(REAL_IP) {
+        set_or_remove(headers, REAL_IP, path.first().cloned().unwrap_or_default());
     }
-    match HeaderValue::try_from(path) {
-        Ok(path) if !path.is_empty() => headers.insert(FOR, path),
-        _ => headers.remove(FOR),
-    };
-    let proto = if client.tls { "https" } else { "http" };
+    set_or_remove(headers, FOR, path.join(", "));
+    if headers.contains_key(FORWARDED) {
+        let mut path = last_entries(headers, FORWARDED, trusted, unquoted_split);
+        path.extend(peer.map(|peer| match peer {
+            IpAddr::V4(peer) => format!("for={peer};proto={proto}"),
+            IpAddr::V6(peer) => format!("for=\"[{peer}]\";proto={proto}"),
+        }));
+        set_or_remove(headers, FORWARDED, path.join(", "));
+    }
     headers.entry(PROTO).or_insert(HeaderValue::from_static(proto));
     if let Some(host) = client.host {
         headers.entry(FORWARDED_HOST).or_insert(host);
     }
+}
+
+/// Returns the last `count` entries of a header field. Each trusted proxy appended one; a client may
+/// have forged all before them.
+fn last_entries(
+    headers: &HeaderMap,
+    name: HeaderName,
+    count: usize,
+    split: impl Fn(&str) -> Vec<&str>,
+) -> Vec<String> {
+    let values = headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok());
+    let entries = values.flat_map(split).map(str::trim).filter(|entry| !entry.is_empty());
+    let mut entries: Vec<String> = entries.map(str::to_owned).collect();
+    entries.split_off(entries.len().saturating_sub(count))
+}
+
+/// Splits a list at its commas, except those in quotes. Returns nothing if a quote is not closed: a
+/// client could hide the entries of proxies behind it.
+fn unquoted_split(list: &str) -> Vec<&str> {
+    let (mut quoted, mut escaped) = (false, false);
+    let entries = list.split(|c: char| {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = quoted,
+            '"' => quoted = !quoted,
+            _ => {}
+        }
+        c == ',' && !quoted
+    });
+    let entries: Vec<_> = entries.collect();
+    if quoted { Vec::new() } else { entries }
+}
+
+fn set_or_remove(headers: &mut HeaderMap, name: HeaderName, value: String) {
+    match HeaderValue::try_from(value) {
+        Ok(value) if !value.is_empty() => headers.insert(name, value),
+        _ => headers.remove(name),
+    };
 }
 
 #[cfg(test)]
@@ -156,6 +210,7 @@ mod tests {
             "trailer",
             "transfer-encoding",
             "upgrade",
+            "http2-settings",
             "expect",
             "host",
             "x-internal-token",
@@ -187,8 +242,47 @@ mod tests {
             ("x-forwarded-proto", "https"),
             ("x-forwarded-host", "evil"),
             ("forwarded", "for=1.1.1.1"),
+            ("x-real-ip", "1.1.1.1"),
+            ("x-forwarded-port", "443"),
+            ("x-forwarded-port", "8443"),
+            ("x-forwarded-prefix", "/admin"),
+            ("x-forwarded-client-cert", "Subject=admin"),
         ];
         check(0, &said, &OURS);
+    }
+
+    #[test]
+    fn what_a_client_forged_before_trusted_proxies_is_dropped() {
+        let said = [
+            ("x-forwarded-for", "6.6.6.6, 1.1.1.1"),
+            ("x-real-ip", "6.6.6.6"),
+            ("forwarded", r#"for=6.6.6.6;by="a,b", for=1.1.1.1;proto=https"#),
+            ("x-forwarded-port", "443"),
+        ];
+        check(
+            1,
+            &said,
+            &[
+                "forwarded: for=1.1.1.1;proto=https, for=10.0.0.9;proto=http",
+                "x-forwarded-for: 1.1.1.1, 10.0.0.9",
+                "x-forwarded-host: proxy.internal",
+                "x-forwarded-port: 443",
+                "x-forwarded-proto: http",
+                "x-real-ip: 1.1.1.1",
+            ],
+        );
+    }
+
+    #[test]
+    fn commas_in_quotes_do_not_split_an_entry() {
+        for (list, expected) in [
+            (r#"for="a,b", for=c"#, vec![r#"for="a,b""#, "for=c"]),
+            (r#"for="a\",b",c"#, vec![r#"for="a\",b""#, "c"]),
+            (r#"for="open, c"#, vec![]),
+        ] {
+            let found: Vec<_> = unquoted_split(list).into_iter().map(str::trim).collect();
+            assert_eq!(found, expected, "{list}");
+        }
     }
 
     #[test]
