@@ -103,7 +103,7 @@ impl Route {
             target,
             upstream,
             pool,
-            places: Places::new(&options.limits),
+            places: Places::new(&options.limits, options.timeouts.connect),
             signer,
             metrics: metrics.route(gateway, &options.name),
             ways,

@@ -40,15 +40,19 @@ pub(crate) struct Places {
     places: Semaphore,
     /// Maximum number of connections that are kept ready for waiting requests.
     ready_max: usize,
+    /// Maximum wait for a place. While the upstream accepts no connections, each place is taken for
+    /// the whole connect timeout: the others must fail as well, and not queue up.
+    wait_max: Duration,
 }
 
 impl Places {
-    pub(crate) fn new(limits: &[Limit]) -> Self {
+    pub(crate) fn new(limits: &[Limit], connect_timeout: Duration) -> Self {
         let rate = per_second(limits).unwrap_or(READY_MAX);
         let bounded = |least: u64, most: u64| usize::try_from(rate.clamp(least, most));
         Self {
             places: Semaphore::new(bounded(PLACES.0, PLACES.1).unwrap_or(1)),
             ready_max: bounded(1, READY_MAX).unwrap_or(1),
+            wait_max: connect_timeout,
         }
     }
 
@@ -61,8 +65,11 @@ impl Places {
         let place = match self.places.try_acquire() {
             Ok(place) => place,
             Err(_) => {
-                let place = timeout(wait_max, self.places.acquire()).await;
-                let place = place.map_err(|_| ConnectError::Deadline(wait_max))?;
+                let place = timeout(wait_max.min(self.wait_max), self.places.acquire()).await;
+                let place = place.map_err(|_| match wait_max < self.wait_max {
+                    true => ConnectError::Deadline(wait_max),
+                    false => ConnectError::Timeout(self.wait_max),
+                })?;
                 place.expect("the semaphore is never closed")
             }
         };
@@ -140,7 +147,7 @@ mod tests {
             (&["25/s", "10 concurrent"], 25),
         ] {
             let parsed: Vec<Limit> = limits.iter().map(|text| text.parse().unwrap()).collect();
-            assert_eq!(Places::new(&parsed).ready_max, ready_max, "{limits:?}");
+            assert_eq!(Places::new(&parsed, Duration::ZERO).ready_max, ready_max, "{limits:?}");
         }
     }
 }

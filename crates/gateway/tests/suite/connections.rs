@@ -16,7 +16,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{Proxy, TOKEN, Upstream, limited, odd_upstream, route, soon};
+use crate::support::{Proxy, TOKEN, Upstream, limited, odd_upstream, options, route, soon};
 
 const DEPTH: &str = r#"sluicegate_gateway_queue_depth{gateway="test",route="all"}"#;
 const WAITED: &str = r#"sluicegate_gateway_wait_seconds_count{gateway="test",route="all"}"#;
@@ -92,16 +92,32 @@ async fn read_until(stream: &mut TcpStream, end: &str) -> String {
 /// A turn that is taken before the handshake is used one handshake later than the limiter counts.
 #[tokio::test]
 async fn no_turn_is_taken_before_the_handshake_with_the_upstream_is_done() {
-    let upstream = SecureUpstream::start().await;
+    let (upstream, other) = (SecureUpstream::start().await, Upstream::start().await);
     let proxy = Proxy::start(upstream.route("1/h", Duration::ZERO)).await;
     upstream.proxy.hold_new_connections();
-    let left = client(&proxy, &head("GET", "")).await;
+    let _stuck = client(&proxy, &head("GET", "")).await;
     eventually_is_async(|| upstream.proxy.connections(), 1).await;
-    drop(left);
-    upstream.proxy.release_new_connections();
-    assert_eq!(proxy.get("/").await.status, 200, "the first client used up the turn");
+    // The same route and limit, at an address that can be reached.
+    let changed = options(vec![limited(other.address, "1/h", Duration::ZERO)]);
+    proxy.gateway.apply(proxy.gateway.prepare(&changed).expect("sound"));
+    assert_eq!(proxy.get("/").await.status, 200, "the request in its handshake used up the turn");
     assert_eq!(proxy.get("/").await.status, 429);
-    assert_eq!(upstream.seen(), 1);
+    assert_eq!(upstream.seen(), 0);
+}
+
+/// While the upstream accepts no connections, requests fail after the connect timeout, however many
+/// there are.
+#[tokio::test]
+async fn requests_to_an_upstream_without_an_answer_do_not_queue_up() {
+    let upstream = SecureUpstream::start().await;
+    let mut to = upstream.route("1/s", Duration::from_secs(60));
+    to.timeouts.connect = Duration::from_millis(200);
+    let proxy = Proxy::start(to).await;
+    upstream.proxy.hold_new_connections();
+    let answers = futures_util::future::join_all((0..500).map(|_| proxy.get("/"))).await;
+    for answer in answers {
+        assert_eq!((answer.status, answer.code().as_str()), (502, "UPSTREAM_UNREACHABLE"));
+    }
 }
 
 #[tokio::test]
