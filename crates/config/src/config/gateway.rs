@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 
+use sluicegate_core::algorithm::bucket;
 use sluicegate_core::limit::{Amount, Rate, Unit};
 use sluicegate_core::{Limit, Span};
 
@@ -181,6 +182,8 @@ impl WaitOptions {
         let requests = rates.filter(|rate| rate.unit == Unit::Requests);
         let rate = requests.min_by_key(|rate| rate.window.span())?;
         let capacity = Amount::new(self.burst.unwrap_or(1))?;
+        // A rate that a bucket can't meter is too fast to be spread.
+        bucket::Quota::new(rate, capacity)?;
         let spreads = self.max > Span::ZERO && capacity < rate.amount;
         spreads.then_some(Limit::Bucket { rate, capacity })
     }

@@ -49,6 +49,9 @@ pub(super) struct StoreCounts {
     largest: u64,
     /// Longest window.
     reach: Span,
+    /// Longest time from a charge to the time that the store counts it at: bookings and paced work
+    /// are charged ahead.
+    ahead: Span,
     pub(super) unit: String,
     /// True if a request was charged in several slots of a Redis cluster at once.
     pub(super) across_slots: bool,
@@ -161,6 +164,7 @@ impl StoreCounts {
         let serial = self.serial;
         self.serial += 1;
         self.largest = self.largest.max(entry.amount);
+        self.ahead = self.ahead.max(entry.from.since(entry.earliest));
         self.entries.push(StoreCharge { serial, ..entry });
         serial
     }
@@ -254,7 +258,7 @@ impl StoreCounts {
             self.before.len() - 1
         });
         let before = &mut self.before[number].1;
-        if window.since > self.begin {
+        if window.since > self.begin + self.ahead {
             *before = 0;
         }
         // Dollars are parsed as floats, so the last digit may be off.

@@ -122,7 +122,7 @@ impl Holder {
         }
         match answer {
             Reply::Allow { at } => return self.go(StartTime::Acquired { at }),
-            Reply::Go { at: decided, opens_in, good_for } => {
+            Reply::Go { decided, opens_in, good_for } => {
                 let good_until_us = ask.sent_us + good_for.as_micros();
                 let received_us = sim.now_us();
                 let opens_us = match self.mistake {

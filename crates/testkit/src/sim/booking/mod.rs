@@ -179,7 +179,7 @@ enum Reply {
     Booked { wait: Span },
     Early { wait: Span },
     Rebooked { wait: Span },
-    Go { at: Timestamp, opens_in: Span, good_for: Span },
+    Go { decided: Timestamp, opens_in: Span, good_for: Span },
     Spent,
     Deny,
     Claimed,

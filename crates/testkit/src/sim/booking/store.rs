@@ -40,6 +40,8 @@ enum RecordState {
     Open {
         claimant: u64,
         booking: Booking,
+        /// Time of the first `Go`; a repeated one adds nothing.
+        decided: Timestamp,
     },
     /// Acquired without a booking.
     Acquired {
@@ -159,7 +161,7 @@ impl Store {
                 self.give_back(booking.mark, now);
                 self.rebook(now, id)
             }
-            RecordState::Open { claimant: first, booking } => {
+            RecordState::Open { claimant: first, booking, .. } => {
                 let mine = first == claimant || self.mistake == Some(Mistake::SecondClaimantGoes);
                 if mine && self.is_good(booking, now) {
                     return self.go(now, id, claimant, booking);
@@ -179,7 +181,7 @@ impl Store {
     pub(super) fn cancel(&mut self, now: Timestamp, id: u64, claimant: u64) -> Reply {
         match self.records.get(&id).map(|record| record.state) {
             Some(RecordState::Booked(booking)) => self.give_back(booking.mark, now),
-            Some(RecordState::Open { claimant: first, booking })
+            Some(RecordState::Open { claimant: first, booking, .. })
                 if first == claimant || self.mistake == Some(Mistake::CancelGivesBackUsed) =>
             {
                 self.give_back(booking.mark, now);
@@ -206,7 +208,11 @@ impl Store {
 
     fn go(&mut self, now: Timestamp, id: u64, claimant: u64, booking: Booking) -> Reply {
         let record = self.records.entry(id).or_default();
-        record.state = RecordState::Open { claimant, booking };
+        let decided = match record.state {
+            RecordState::Open { claimant: first, decided, .. } if first == claimant => decided,
+            _ => now,
+        };
+        record.state = RecordState::Open { claimant, booking, decided };
         if !record.had_go.contains(&claimant) {
             record.had_go.push(claimant);
         }
@@ -214,7 +220,7 @@ impl Store {
             Some(Mistake::LateClaimGoes) => SLACK,
             _ => (booking.start + SLACK).since(now),
         };
-        Reply::Go { at: now, opens_in: booking.start.since(now), good_for }
+        Reply::Go { decided, opens_in: booking.start.since(now), good_for }
     }
 
     fn rebook(&mut self, now: Timestamp, id: u64) -> Reply {
