@@ -248,8 +248,8 @@ impl Pacer {
     /// Claims a booking, a lead before its start or later. A claimant whose answer was lost asks
     /// again as the same: another one would get a new start.
     pub async fn claim<W: PacedWork + ?Sized>(&self, work: &W, id: RequestId) -> Turn<W> {
-        let mut claimant = self.service.request_id().id;
-        let (mut late, mut pause) = (0, PAUSE_MIN);
+        let claimant = self.service.request_id().id;
+        let mut pause = PAUSE_MIN;
         loop {
             let mut query = work.query(id);
             query.pacing = Some(self.round_trips.pacing());
@@ -287,16 +287,10 @@ impl Pacer {
             });
             match claimed.await {
                 Ok(Received::Turn(turn)) => return turn,
-                // The store gives another claimant a new start, and keeps the old charge: the
-                // answer may have been delayed on its way to a process that was stopped.
                 Ok(Received::TooLate(handle)) => {
                     debug!(name = self.name, "the answer to a claim came too late");
-                    late += 1;
-                    if late == LATE_MAX {
-                        self.cancel(&handle).await;
-                        return Turn::Gone;
-                    }
-                    claimant = self.service.request_id().id;
+                    self.cancel(&handle).await;
+                    return Turn::Gone;
                 }
                 Err(ServiceError::Store(Error::Unavailable(_))) => {
                     if !self.asks_again(&mut pause).await {

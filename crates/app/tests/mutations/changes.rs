@@ -120,7 +120,7 @@ const HOUR: i64 = 3_600_000_000;
 
 /// Moves every timestamp of a line.
 fn move_all(fields: &mut Map<String, Value>, micros: i64) {
-    for name in ["timestamp", "at", "start", "until", "retryAt", "windowResetAt"] {
+    for name in ["timestamp", "at", "start", "until", "latest", "retryAt", "windowResetAt"] {
         if let Some(instant) = fields.get_mut(name) {
             *instant = moved(instant, micros);
         }
