@@ -5,6 +5,7 @@ use std::pin::Pin;
 use sluicegate_core::time::Span;
 use sluicegate_pace::Turn;
 
+use crate::forward::upload::body_refusal;
 use crate::forward::{BodyBudget, BufferedBody};
 use crate::gateway::Gateway;
 use crate::log::LogLine;
@@ -60,7 +61,7 @@ impl Gateway {
         let refusal = |error| Refusal::of_wait(error, &route.key);
         let wait = async { route.lane.wait(&flow, hint, timeout).await.map_err(refusal) };
         let wait = std::pin::pin!(wait);
-        let waited = with_body(wait, body, &self.body_budget, route.options.body_limit).await?;
+        let waited = with_body(wait, body, &self.body_budget).await?;
         line.waited = waited.took;
         if owes_common {
             common = Box::pin(check.check_common(&self.service)).await?;
@@ -110,7 +111,6 @@ async fn with_body<B, T>(
     mut wait: Pin<&mut impl Future<Output = Result<T, Refusal>>>,
     body: &mut BufferedBody<B>,
     budget: &BodyBudget,
-    limit: u64,
 ) -> Result<T, Refusal>
 where
     B: http_body::Body<Data = bytes::Bytes, Error: Into<axum::BoxError>> + Unpin,
@@ -118,19 +118,7 @@ where
     tokio::select! {
         biased;
         waited = wait.as_mut() => return waited,
-        filled = body.fill(budget) => filled.map_err(|error| body_refusal(&error, limit))?,
+        filled = body.fill(budget) => filled.map_err(|error| body_refusal(&error))?,
     }
     wait.await
-}
-
-/// Returns the rejection for a request body that can't be read.
-pub(crate) fn body_refusal(error: &axum::BoxError, limit: u64) -> Refusal {
-    let mut source: Option<&dyn std::error::Error> = Some(&**error);
-    while let Some(error) = source {
-        if error.is::<crate::forward::buffered_body::BodyTooLarge>() {
-            return Refusal::TooLarge(limit);
-        }
-        source = error.source();
-    }
-    Refusal::BadRequest("the request body ended early: send all of it")
 }

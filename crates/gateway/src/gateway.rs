@@ -21,14 +21,18 @@ use sluicegate_http::tokens::Caller;
 use sluicegate_http::upstream::{ExchangeError, ReadyConnection};
 use sluicegate_service::Service;
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
-use crate::admit::body_refusal;
 use crate::forward::buffered_body::BodyStalled;
 use crate::forward::headers::{ClientConnection, for_upstream, strip};
 use crate::forward::streamed_body::StreamedBody;
-use crate::forward::{BodyBudget, BufferedBody, ForwardError, HeldConnection, target, tunnel};
+use crate::forward::upload::body_refusal;
+use crate::forward::{
+    BodyBudget, BufferedBody, ForwardError, HeldConnection, Upload, UploadTimeouts, target, tunnel,
+};
+use crate::grpc;
 use crate::identify;
-use crate::log::{self, LogContext, LogLine};
+use crate::log::{self, LogContext, LogLine, PendingLine};
 use crate::metrics::Metrics;
 use crate::options::{Auth, DimensionSource, Options};
 use crate::pass::Pass;
@@ -52,6 +56,10 @@ pub struct Gateway {
     metrics: Metrics,
     pub(crate) body_budget: BodyBudget,
     tls: bool,
+    /// Cancelled at shutdown: new requests are rejected.
+    draining: CancellationToken,
+    /// Cancelled at the end of the grace period: requests without a response are rejected.
+    cutoff: CancellationToken,
 }
 
 /// Settings that a reload replaces as a whole.
@@ -94,7 +102,19 @@ impl Gateway {
         let settings = Settings::new(options, &service, &metrics, None)?;
         let settings = ArcSwap::from_pointee(settings);
         let body_budget = BodyBudget::new(BUFFERED_BYTES_MAX);
-        Ok(Arc::new(Self { service, settings, metrics, body_budget, tls }))
+        let (draining, cutoff) = (CancellationToken::new(), CancellationToken::new());
+        Ok(Arc::new(Self { service, settings, metrics, body_budget, tls, draining, cutoff }))
+    }
+
+    /// Rejects new requests from now on. Requests that arrived before keep their place.
+    pub fn start_draining(&self) {
+        self.draining.cancel();
+    }
+
+    /// Rejects all requests that have no response yet.
+    pub fn cut_off(&self) {
+        self.draining.cancel();
+        self.cutoff.cancel();
     }
 
     /// Validates new options. Nothing changes until [`Gateway::apply`].
@@ -120,15 +140,29 @@ impl Gateway {
 
     async fn handle(State(gateway): State<Arc<Self>>, request: Request) -> Response<Body> {
         let settings = gateway.settings.load_full();
-        let mut line = gateway.line(&settings, &request);
-        match gateway.process(&settings, request, &mut line).await {
-            Ok(response) => response,
+        let grpc = grpc::content_type(request.headers());
+        let service = gateway.service.clone();
+        let mut line = PendingLine::new(gateway.line(&settings, &request), service);
+        let processed = if gateway.draining.is_cancelled() {
+            Err(Refusal::ShuttingDown)
+        } else {
+            tokio::select! {
+                biased;
+                processed = gateway.process(&settings, request, &mut line) => processed,
+                () = gateway.cutoff.cancelled() => Err(Refusal::ShuttingDown),
+            }
+        };
+        match processed {
+            Ok(response) => {
+                line.discard();
+                response
+            }
             Err(refusal) => {
-                let (status, code) = refusal.code();
-                (line.status, line.code) = (status.as_u16(), Some(code));
-                line.store_up &= refusal != Refusal::StoreUnavailable;
-                line.write(gateway.service.now());
-                refusal.response()
+                line.reject(&refusal);
+                match grpc {
+                    None => refusal.response(),
+                    Some(content_type) => grpc::response(&refusal, content_type),
+                }
             }
         }
     }
@@ -152,8 +186,7 @@ impl Gateway {
         if route.options.graphql {
             Box::pin(self.read_operation(route, &mut body, line)).await?;
         }
-        let upgrade =
-            tunnel::requested_protocol(&parts.headers).map(|protocol| (protocol, upgrade));
+        let upgrade = tunnel::requested_protocol(&parts).map(|protocol| (protocol, upgrade));
         let is_idempotent = is_idempotent(&parts.method);
         let mut retries = if is_idempotent { route.options.retries } else { 0 };
         // A connection that the upstream closes just before a request says nothing about the
@@ -169,8 +202,9 @@ impl Gateway {
             let mut held = match self.connect_first(route, line).await {
                 Ok(held) => held,
                 Err(ForwardError { refusal, cause, .. }) => {
+                    route.metrics.failed(&refusal);
                     line.cause = Some(cause);
-                    if retries == 0 || refusal == Refusal::Timeout {
+                    if retries == 0 || !refusal.is_retryable() {
                         return Err(refusal);
                     }
                     retries -= 1;
@@ -206,22 +240,33 @@ impl Gateway {
             *sent.uri_mut() = target.clone();
             *sent.headers_mut() = std::mem::take(&mut parts.headers);
             route.signer.sign(sent.headers_mut(), &route.upstream, self.service.clock()).await?;
-            let is_empty = http_body::Body::is_end_stream(&body);
-            let sent = sent.map(|()| if is_empty { Body::empty() } else { Body::new(body) });
+            let upload = Upload::new(&self.service);
+            let sent = sent.map(|()| match http_body::Body::is_end_stream(&body) {
+                true => Body::empty(),
+                false => Body::new(upload.track(body, route.options.timeouts.idle)),
+            });
             let (pass, answered) = match connection {
-                Ok(connection) => self.exchange(route, pass, connection, sent, line).await?,
+                Ok(connection) => {
+                    self.exchange(route, pass, connection, sent, &upload, line).await?
+                }
                 Err(error) => (pass, Err(error)),
             };
             let response = match answered {
                 Ok(response) => response,
                 Err(ForwardError { refusal, cause, left, stale }) => {
+                    // A request body that failed breaks the connection to the upstream as well.
+                    let refusal = upload.fault().cloned().unwrap_or(refusal);
                     line.cause = Some(cause);
                     if !left {
                         Box::pin(pass.give_back()).await;
                     }
-                    let again = spare.zip(kept).filter(|_| refusal != Refusal::Timeout);
+                    let again = spare.zip(kept).filter(|_| refusal.is_retryable());
+                    let is_repeated = again.is_some() && stale && may_repeat;
+                    if !is_repeated {
+                        route.metrics.failed(&refusal);
+                    }
                     let Some((again, headers)) = again else { return Err(refusal) };
-                    if stale && may_repeat {
+                    if is_repeated {
                         may_repeat = false;
                     } else if retries > 0 {
                         retries -= 1;
@@ -236,9 +281,15 @@ impl Gateway {
                 route.signer.refused().await;
             }
 
+            if !tunnel::is_solicited(&response, upgrade.as_ref().map(|upgrade| &upgrade.0)) {
+                route.metrics.failed(&Refusal::Broken);
+                line.cause = Some("the upstream switched protocols without being asked".to_owned());
+                return Err(Refusal::Broken);
+            }
+
             // Settle, and pass the response on to the caller.
             let upgrade = upgrade.map(|(_, caller)| caller);
-            return Ok(self.respond(route, response, upgrade, pass, line).await);
+            return Ok(self.respond(route, response, upgrade, upload, pass, line).await);
         }
     }
 
@@ -284,6 +335,7 @@ impl Gateway {
         mut pass: Pass,
         connection: ReadyConnection,
         mut request: axum::http::Request<Body>,
+        upload: &Upload,
         line: &mut LogLine,
     ) -> Result<(Pass, Result<Response<Incoming>, ForwardError>), Refusal> {
         let mut ready = Some(connection);
@@ -306,15 +358,15 @@ impl Gateway {
             }
             let began = self.service.now();
             pass.left();
-            let wait_max = self.time_left(route, line, route.options.timeouts.first_byte);
-            let failed = match timeout(wait_max, connection.send(request)).await {
+            let timeouts = self.upload_timeouts(route, line);
+            let failed = match upload.answered(timeouts, connection.send(request)).await {
                 Ok(Ok(response)) => {
                     let took = self.service.now().since(began);
                     route.metrics.answered(response.status().as_u16(), took);
                     return Ok((pass, Ok(response)));
                 }
                 Ok(Err(failed)) => failed,
-                Err(_) => return Ok((pass, Err(ForwardError::timeout(wait_max)))),
+                Err(refusal) => return Ok((pass, Err(ForwardError::timed_out(refusal)))),
             };
             match failed {
                 ExchangeError { unsent: Some(unsent), .. } if unsent_retries > 0 => {
@@ -330,6 +382,15 @@ impl Gateway {
         let Some(total) = route.options.timeouts.total else { return most };
         let gone = Duration::from(self.service.now().since(line.began));
         most.min(total.saturating_sub(gone))
+    }
+
+    /// Returns the time limits of a request that is about to be sent.
+    fn upload_timeouts(&self, route: &Route, line: &LogLine) -> UploadTimeouts {
+        let total = route.options.timeouts.total;
+        UploadTimeouts {
+            upstream: route.options.timeouts.first_byte,
+            total: total.map(|total| self.time_left(route, line, total)),
+        }
     }
 
     /// Rewrites the header fields of a request for the upstream.
@@ -361,13 +422,14 @@ impl Gateway {
         route: &Route,
         mut response: Response<Incoming>,
         upgrade: Option<OnUpgrade>,
+        upload: Upload,
         pass: Pass,
         line: &mut LogLine,
     ) -> Response<Body> {
         line.status = response.status().as_u16();
         let (line, service) = (line.clone(), self.service.clone());
         if let Some(upgrade) = upgrade.filter(|_| line.status == 101) {
-            let ending = RequestEnd { line, pass: Some(pass), service };
+            let ending = RequestEnd { line, pass: Some(pass), upload, service };
             tunnel::connect(&mut response, upgrade, ending);
             return response.map(|_| Body::empty());
         }
@@ -375,7 +437,7 @@ impl Gateway {
         let mut body = BufferedBody::new(body, u64::MAX);
         let pass = settle(route, &head, &mut body, pass).await;
         strip(&mut head.headers);
-        let ending = RequestEnd { line, pass, service };
+        let ending = RequestEnd { line, pass, upload, service };
         let body = StreamedBody::new(body, route.options.timeouts.idle, ending);
         Response::from_parts(head, Body::new(body))
     }
@@ -398,13 +460,12 @@ impl Gateway {
         }
         let (most, idle) = (route.options.body_buffer, route.options.timeouts.idle);
         let reading = body.read_if_small(most, idle, &self.body_budget);
-        let late = Refusal::BadRequest("the request body did not arrive in time");
         let read = timeout(self.time_left(route, line, Duration::MAX), reading).await;
         match read {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) if error.is::<BodyStalled>() => Err(late),
-            Ok(Err(error)) => Err(body_refusal(&error, route.options.body_limit)),
-            Err(_) => Err(late),
+            Ok(Err(error)) if error.is::<BodyStalled>() => Err(Refusal::BodyTimeout),
+            Ok(Err(error)) => Err(body_refusal(&error)),
+            Err(_) => Err(Refusal::BodyTimeout),
         }
     }
 
@@ -421,9 +482,9 @@ impl Gateway {
         let idle = route.options.timeouts.idle;
         let read = timeout(idle, body.read_beginning(GRAPHQL_BYTES)).await;
         let Ok(read) = read else {
-            return Err(Refusal::BadRequest("the request body did not arrive in time"));
+            return Err(Refusal::BodyTimeout);
         };
-        read.map_err(|error| body_refusal(&error, route.options.body_limit))?;
+        read.map_err(|error| body_refusal(&error))?;
         line.operation = log::operation(&body.beginning());
         Ok(())
     }

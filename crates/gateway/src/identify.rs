@@ -3,20 +3,34 @@
 //! Requests that proxies are known to interpret differently are rejected here, before anything else
 //! is read.
 
+use std::net::Ipv6Addr;
+
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, Method, Version, header};
+use axum::http::{HeaderMap, HeaderValue, Method, Version, header};
 use percent_encoding::percent_decode_str;
 use sluicegate_http::listener::AmbiguousLength;
 use sluicegate_http::tokens::Caller;
 
+use crate::forward::tunnel;
 use crate::options::{Auth, DimensionSource, PathPattern, Route};
 use crate::refusal::Refusal;
+
+/// Methods that a route accepts if it lists none.
+///
+/// Others, such as those of WebDAV, are accepted as well, except [`NEEDS_LISTING`] and [`NEVER`].
+const USUAL: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
+/// Methods that only a route that lists them accepts: the upstream returns the request with the
+/// credentials that the gateway added.
+const NEEDS_LISTING: [&str; 2] = ["TRACE", "TRACK"];
+/// Method of forward proxies, which no route accepts.
+const NEVER: &str = "CONNECT";
 
 /// Rejects a request whose framing or target proxies interpret differently.
 pub(crate) fn check_form(parts: &Parts) -> Result<(), Refusal> {
     let http1 = parts.version < Version::HTTP_2;
-    if parts.method == Method::CONNECT {
-        return Err(Refusal::BadRequest("CONNECT is for forward proxies: send the request itself"));
+    // Upstreams may ignore the case of a method.
+    if parts.method.as_str().eq_ignore_ascii_case(NEVER) {
+        return Err(Refusal::Method(USUAL.to_owned()));
     }
     if http1 && (parts.uri.scheme().is_some() || parts.uri.authority().is_some()) {
         return Err(Refusal::BadRequest("an absolute URI is for forward proxies: send a path"));
@@ -34,10 +48,54 @@ pub(crate) fn check_form(parts: &Parts) -> Result<(), Refusal> {
     if odd || codings.next().is_some() {
         return Err(Refusal::BadRequest("the only Transfer-Encoding is chunked"));
     }
-    if http1 && parts.headers.get_all(header::HOST).iter().count() > 1 {
+    check_host(parts)
+}
+
+/// Rejects a request without a host, with several, or with an invalid one: upstreams use it in
+/// links, redirects and cache keys.
+fn check_host(parts: &Parts) -> Result<(), Refusal> {
+    let mut hosts = parts.headers.get_all(header::HOST).iter();
+    let host = hosts.next().map(HeaderValue::as_bytes);
+    // HTTP/2 has the host in `:authority`, HTTP/1.0 may have none.
+    if hosts.next().is_some() || host.is_none() && parts.version == Version::HTTP_11 {
         return Err(Refusal::BadRequest("send exactly one Host header"));
     }
-    Ok(())
+    let authority = parts.uri.authority().map(|authority| authority.as_str().as_bytes());
+    if !host.into_iter().chain(authority).all(is_host) {
+        return Err(Refusal::BadRequest("the host is invalid: send a name or an address"));
+    }
+    match host.zip(authority) {
+        Some((host, authority)) if !host.eq_ignore_ascii_case(authority) => {
+            Err(Refusal::BadRequest("Host and :authority differ: send only one of them"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Returns true for the name or address of a host, with or without a port.
+fn is_host(host: &[u8]) -> bool {
+    let (name_is_valid, rest) = match host.strip_prefix(b"[") {
+        Some(rest) => {
+            let Some(end) = rest.iter().position(|byte| *byte == b']') else { return false };
+            let address = std::str::from_utf8(&rest[..end]).unwrap_or_default();
+            (address.parse::<Ipv6Addr>().is_ok(), &rest[end + 1..])
+        }
+        None => {
+            let end = host.iter().position(|byte| *byte == b':').unwrap_or(host.len());
+            let (name, rest) = host.split_at(end);
+            let allowed = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~".contains(byte);
+            let has_empty_label = name.starts_with(b".") || name.windows(2).any(|two| two == b"..");
+            (!name.is_empty() && name.iter().all(allowed) && !has_empty_label, rest)
+        }
+    };
+    let port_is_valid = match rest.strip_prefix(b":") {
+        None => rest.is_empty(),
+        Some(port) => {
+            let number = std::str::from_utf8(port).ok().and_then(|port| port.parse::<u16>().ok());
+            port.is_empty() || port.iter().all(u8::is_ascii_digit) && number.is_some()
+        }
+    };
+    name_is_valid && port_is_valid
 }
 
 /// Returns the caller that the token of a request belongs to.
@@ -104,15 +162,19 @@ fn has_dots(path: &str) -> bool {
 
 /// Rejects a request whose method, size or upgrade the route does not allow.
 pub(crate) fn check_route(route: &Route, parts: &Parts) -> Result<(), Refusal> {
-    if !route.methods.is_empty() && !route.methods.contains(&parts.method) {
+    let needs_listing =
+        || NEEDS_LISTING.iter().any(|name| parts.method.as_str().eq_ignore_ascii_case(name));
+    let listed = route.methods.contains(&parts.method);
+    if !listed && (!route.methods.is_empty() || needs_listing()) {
         let methods: Vec<_> = route.methods.iter().map(Method::as_str).collect();
-        return Err(Refusal::Method(methods.join(", ")));
+        let methods = if methods.is_empty() { USUAL.to_owned() } else { methods.join(", ") };
+        return Err(Refusal::Method(methods));
     }
     let length = parts.headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
     if length.and_then(|length| length.parse::<u64>().ok()) > Some(route.body_limit) {
         return Err(Refusal::TooLarge(route.body_limit));
     }
-    if parts.headers.contains_key(header::UPGRADE) && !route.upgrades {
+    if tunnel::requested_protocol(parts).is_some() && !route.upgrades {
         return Err(Refusal::Upgrade);
     }
     Ok(())
@@ -125,7 +187,10 @@ mod tests {
 
     #[track_caller]
     fn check(request: axum::http::request::Builder, ok: bool) {
-        let (parts, ()) = request.body(()).unwrap().into_parts();
+        let (mut parts, ()) = request.body(()).unwrap().into_parts();
+        if parts.version < Version::HTTP_2 && !parts.headers.contains_key(header::HOST) {
+            parts.headers.insert(header::HOST, HeaderValue::from_static("here"));
+        }
         assert_eq!(check_form(&parts).is_ok(), ok, "{parts:?}");
     }
 
@@ -144,6 +209,29 @@ mod tests {
         let twice = Request::post("/").header("transfer-encoding", "chunked");
         check(twice.header("transfer-encoding", "chunked"), false);
         check(Request::get("/").header("host", "a").header("host", "b"), false);
+    }
+
+    #[test]
+    fn hosts_are_names_and_addresses_with_or_without_a_port() {
+        for host in ["a", "a.b.", "a-1_b.example:80", "a:", "127.0.0.1:65535", "[::1]", "[::1]:80"]
+        {
+            assert!(is_host(host.as_bytes()), "{host}");
+        }
+        for host in [
+            "", ":80", "x/../y", "a/b", "a b", "a,b", "a@b", "a?b", "a#b", "a\\b", "a..b", ".a",
+            "a:b", "a:+1", "a:65536", "a:80:80", "[::1", "[x]", "[::1]x", "a%2fb", "é", "a\"b",
+            "<a>",
+        ] {
+            assert!(!is_host(host.as_bytes()), "{host}");
+        }
+    }
+
+    #[test]
+    fn the_host_of_http2_is_in_its_authority() {
+        let http2 = || Request::get("http://here/a").version(Version::HTTP_2);
+        check(http2().header("host", "HERE"), true);
+        check(http2().header("host", "there"), false);
+        check(Request::get("http://a@b/").version(Version::HTTP_2), false);
     }
 
     #[test]

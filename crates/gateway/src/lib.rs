@@ -11,6 +11,7 @@
 mod admit;
 mod forward;
 mod gateway;
+mod grpc;
 mod identify;
 mod log;
 pub mod metrics;
@@ -24,5 +25,6 @@ mod settle;
 pub use gateway::{Gateway, PreparedSettings, StartError};
 pub use metrics::Metrics;
 pub use options::Options;
+pub use refusal::PARSE_ERROR_BODIES;
 pub use route::RouteError;
 pub use sluicegate_http::upstream::{CaError, CredentialsError};

@@ -1,14 +1,17 @@
 //! The request log: one line per request, written when the request ends.
 
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
 use sluicegate_core::Span;
 use sluicegate_core::time::Timestamp;
 use sluicegate_http::tokens::Caller;
+use sluicegate_service::Service;
 use tracing::info;
 
 use crate::metrics::RouteMetrics;
+use crate::refusal::Refusal;
 
 /// Header field that contains the id of a request.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -41,7 +44,7 @@ pub(crate) struct LogLine {
     /// True if the store decided, false if an outage policy did.
     pub(crate) store_up: bool,
     pub(crate) status: u16,
-    /// Error code, if the gateway rejected the request.
+    /// Error code, if the gateway rejected the request, or if the response broke off.
     pub(crate) code: Option<&'static str>,
     /// Error on the way to the upstream.
     pub(crate) cause: Option<String>,
@@ -101,6 +104,60 @@ impl LogLine {
         );
         if let Some(route) = &self.route {
             route.ended(self.status, took);
+        }
+    }
+}
+
+/// The log line of a request that has no response yet. If it is dropped, its caller disconnected
+/// before the response, and it is logged with the status 499.
+pub(crate) struct PendingLine {
+    line: LogLine,
+    service: Arc<Service>,
+    done: bool,
+}
+
+impl PendingLine {
+    pub(crate) fn new(line: LogLine, service: Arc<Service>) -> Self {
+        Self { line, service, done: false }
+    }
+
+    /// Writes the line of a request that was rejected.
+    pub(crate) fn reject(mut self, refusal: &Refusal) {
+        self.write(refusal);
+    }
+
+    /// Drops the line without writing it: the end of the response writes its copy.
+    pub(crate) fn discard(mut self) {
+        self.done = true;
+    }
+
+    fn write(&mut self, refusal: &Refusal) {
+        self.done = true;
+        let (status, code) = refusal.code();
+        (self.line.status, self.line.code) = (status.as_u16(), Some(code));
+        self.line.store_up &= *refusal != Refusal::StoreUnavailable;
+        self.line.write(self.service.now());
+    }
+}
+
+impl Deref for PendingLine {
+    type Target = LogLine;
+
+    fn deref(&self) -> &LogLine {
+        &self.line
+    }
+}
+
+impl DerefMut for PendingLine {
+    fn deref_mut(&mut self) -> &mut LogLine {
+        &mut self.line
+    }
+}
+
+impl Drop for PendingLine {
+    fn drop(&mut self) {
+        if !self.done {
+            self.write(&Refusal::ClientClosed);
         }
     }
 }

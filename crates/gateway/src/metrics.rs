@@ -10,6 +10,7 @@
 //! | `sluicegate_gateway_wait_seconds{gateway,route}` | waiting time of the requests that had to wait |
 //! | `sluicegate_gateway_upstream_answers_total{gateway,route,status}` | responses of the upstream |
 //! | `sluicegate_gateway_upstream_seconds{gateway,route}` | time from sending a request to the head of its response |
+//! | `sluicegate_gateway_upstream_errors_total{gateway,route,code}` | requests that the upstream failed, by error code: unreachable, too slow, or broken before or in the middle of its response |
 //! | `sluicegate_gateway_pauses_total{gateway,route}` | pauses that the upstream asked for |
 
 use std::borrow::Cow;
@@ -21,7 +22,10 @@ use sluicegate_service::metrics::{
     Family, Histogram, HistogramVec, IntCounter, IntCounterVec, Registry,
 };
 
+use crate::refusal::Refusal;
+
 const ROUTE: [&str; 2] = ["gateway", "route"];
+const CODE: [&str; 3] = ["gateway", "route", "code"];
 const STATUS: [&str; 3] = ["gateway", "route", "status"];
 /// Statuses that alerts count.
 const ALERTED: [u16; 2] = [429, 502];
@@ -37,6 +41,7 @@ pub struct Metrics {
     wait: HistogramVec,
     answers: IntCounterVec,
     upstream: HistogramVec,
+    errors: IntCounterVec,
     pauses: IntCounterVec,
     queues: Arc<Mutex<Vec<QueueReader>>>,
 }
@@ -101,6 +106,11 @@ impl Metrics {
             upstream: histogram(
                 "sluicegate_gateway_upstream_seconds",
                 "Time from sending to the head of the response.",
+            ),
+            errors: counter(
+                "sluicegate_gateway_upstream_errors_total",
+                "Requests that the upstream failed.",
+                &CODE,
             ),
             pauses: counter(
                 "sluicegate_gateway_pauses_total",
@@ -232,6 +242,14 @@ impl RouteMetrics {
     pub(crate) fn answered(&self, status: u16, took: Span) {
         self.series().answers.count(status);
         self.series().upstream.observe(seconds(took));
+    }
+
+    /// Counts a request that the upstream failed; other rejections are not counted.
+    pub(crate) fn failed(&self, refusal: &Refusal) {
+        if refusal.is_upstream_error() {
+            let LazySeries { metrics, labels: [gateway, route], .. } = &*self.0;
+            metrics.errors.with_label_values(&[gateway.as_str(), route, refusal.code().1]).inc();
+        }
     }
 
     /// Counts a pause that the upstream asked for.

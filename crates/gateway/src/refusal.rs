@@ -8,23 +8,37 @@
 //! | 403 | `BANNED` | a limit of 0 applies to the caller or to the route |
 //! | 404 | `NO_ROUTE` | no route matches the path |
 //! | 405 | `METHOD_NOT_ALLOWED` | the route does not accept the method |
+//! | 408 | `REQUEST_TIMEOUT` | the caller stopped sending the request body |
 //! | 413 | `BODY_TOO_LARGE` | the body exceeds the limit of the route |
+//! | 414 | `URI_TOO_LONG` | the target is longer than the HTTP parser accepts |
 //! | 429 | `TOO_MANY_REQUESTS` | a limit is reached, and the wait timed out, would be too long or is turned off |
+//! | 431 | `HEADERS_TOO_LARGE` | the header is larger than the listener accepts |
+//! | 499 | `CLIENT_CLOSED_REQUEST` | the caller disconnected before its response; only in log and metrics |
 //! | 500 | `INTERNAL` | a bug in the gateway |
 //! | 501 | `UPGRADE_NOT_ALLOWED` | the route does not allow upgrades |
 //! | 502 | `UPSTREAM_UNREACHABLE` | no connection to the upstream: nothing was sent |
 //! | 502 | `UPSTREAM_BROKEN` | the upstream closed the connection early or did not send valid HTTP |
 //! | 502 | `LOGIN_FAILED` | the login at the upstream failed: nothing was sent |
 //! | 503 | `STORE_UNAVAILABLE` | the store is unavailable and the route fails closed |
+//! | 503 | `SHUTTING_DOWN` | the gateway is about to stop |
 //! | 504 | `UPSTREAM_TIMEOUT` | the upstream did not answer in time |
+//!
+//! A gRPC caller gets the same as a gRPC status, see [`crate::grpc`].
 
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use sluicegate_core::rule::Pattern;
 use sluicegate_core::{Rule, Span};
+use sluicegate_http::listener::ParseErrorBody;
 use sluicegate_http::upstream::LoginError;
 
 use crate::options::ROUTE;
+
+/// Error code of a request whose caller disconnected.
+pub(crate) const CLIENT_CLOSED: &str = "CLIENT_CLOSED_REQUEST";
+const JSON: &str = "application/json";
+/// Time after which callers of a gateway that stops should try again, at another replica.
+const RETRY_AFTER_SHUTDOWN: Span = Span::from_secs(1);
 
 /// The reason why a request gets no response from the upstream.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -43,6 +57,10 @@ pub(crate) enum Refusal {
     NoRoute,
     #[error("method not allowed on this route: use {0}")]
     Method(String),
+    #[error("the request body stopped arriving: send it without pauses")]
+    BodyTimeout,
+    #[error("the caller closed the connection before its response")]
+    ClientClosed,
     #[error("the request body exceeds this route's limit of {0} bytes")]
     TooLarge(u64),
     #[error("{}", limited(*.retry_after, .rule.as_ref()))]
@@ -59,6 +77,8 @@ pub(crate) enum Refusal {
     Login,
     #[error("the rate limit store is unavailable, and this route fails closed")]
     StoreUnavailable,
+    #[error("this gateway is shutting down: send the request again")]
+    ShuttingDown,
     #[error("the upstream did not answer in time")]
     Timeout,
 }
@@ -143,7 +163,7 @@ impl From<LoginError> for Refusal {
 
 impl Refusal {
     /// Returns the HTTP status and the error code.
-    pub(crate) const fn code(&self) -> (StatusCode, &'static str) {
+    pub(crate) fn code(&self) -> (StatusCode, &'static str) {
         match self {
             Self::BadRequest(_) => (StatusCode::BAD_REQUEST, "BAD_REQUEST"),
             Self::MissingHeader { .. } => (StatusCode::BAD_REQUEST, "MISSING_HEADER"),
@@ -151,6 +171,8 @@ impl Refusal {
             Self::Banned { .. } => (StatusCode::FORBIDDEN, "BANNED"),
             Self::NoRoute => (StatusCode::NOT_FOUND, "NO_ROUTE"),
             Self::Method(_) => (StatusCode::METHOD_NOT_ALLOWED, "METHOD_NOT_ALLOWED"),
+            Self::BodyTimeout => (StatusCode::REQUEST_TIMEOUT, "REQUEST_TIMEOUT"),
+            Self::ClientClosed => (client_closed(), CLIENT_CLOSED),
             Self::TooLarge(_) => (StatusCode::PAYLOAD_TOO_LARGE, "BODY_TOO_LARGE"),
             Self::Limited { .. } => (StatusCode::TOO_MANY_REQUESTS, "TOO_MANY_REQUESTS"),
             Self::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "INTERNAL"),
@@ -159,7 +181,27 @@ impl Refusal {
             Self::Broken => (StatusCode::BAD_GATEWAY, "UPSTREAM_BROKEN"),
             Self::Login => (StatusCode::BAD_GATEWAY, "LOGIN_FAILED"),
             Self::StoreUnavailable => (StatusCode::SERVICE_UNAVAILABLE, "STORE_UNAVAILABLE"),
+            Self::ShuttingDown => (StatusCode::SERVICE_UNAVAILABLE, "SHUTTING_DOWN"),
             Self::Timeout => (StatusCode::GATEWAY_TIMEOUT, "UPSTREAM_TIMEOUT"),
+        }
+    }
+
+    /// Returns true if the request may be sent again: the upstream failed, and there is time.
+    pub(crate) const fn is_retryable(&self) -> bool {
+        self.is_upstream_error() && !matches!(self, Self::Timeout)
+    }
+
+    /// Returns true if the upstream caused it.
+    pub(crate) const fn is_upstream_error(&self) -> bool {
+        matches!(self, Self::Unreachable | Self::Broken | Self::Timeout)
+    }
+
+    /// Returns the time after which the caller should try again, if it is known.
+    pub(crate) fn retry_after(&self) -> Option<Span> {
+        match self {
+            Self::Limited { retry_after, .. } | Self::Banned { retry_after, .. } => *retry_after,
+            Self::ShuttingDown => Some(RETRY_AFTER_SHUTDOWN),
+            _ => None,
         }
     }
 
@@ -170,20 +212,19 @@ impl Refusal {
         let mut response = Response::new(Body::from(error.to_string()));
         *response.status_mut() = status;
         let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(JSON));
+        if let Some(span) = self.retry_after() {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(span.as_secs_ceil()));
+        }
         match self {
-            Self::Limited { retry_after: Some(span), .. }
-            | Self::Banned { retry_after: Some(span), .. } => {
-                headers.insert(header::RETRY_AFTER, HeaderValue::from(span.as_secs_ceil()));
-            }
             Self::Method(methods) => {
                 if let Ok(methods) = HeaderValue::from_str(methods) {
                     headers.insert(header::ALLOW, methods);
                 }
             }
-            // Close the connection: if the framing is in doubt, the next bytes may belong to this
-            // request.
-            Self::BadRequest(_) => {
+            // Close the connection: if the framing is in doubt or the body is incomplete, the next
+            // bytes may belong to this request.
+            Self::BadRequest(_) | Self::BodyTimeout | Self::ClientClosed | Self::ShuttingDown => {
                 headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
             }
             _ => {}
@@ -191,3 +232,27 @@ impl Refusal {
         response
     }
 }
+
+/// Returns the status 499, which nginx introduced for callers that disconnect.
+fn client_closed() -> StatusCode {
+    StatusCode::from_u16(499).expect("a status has three digits")
+}
+
+/// The responses to requests that the listener can't parse, in the form of all other rejections.
+pub const PARSE_ERROR_BODIES: &[ParseErrorBody] = &[
+    ParseErrorBody {
+        status: 400,
+        content_type: JSON,
+        body: r#"{"error":{"code":"BAD_REQUEST","message":"the request is not valid HTTP"}}"#,
+    },
+    ParseErrorBody {
+        status: 414,
+        content_type: JSON,
+        body: r#"{"error":{"code":"URI_TOO_LONG","message":"the request target is too long"}}"#,
+    },
+    ParseErrorBody {
+        status: 431,
+        content_type: JSON,
+        body: r#"{"error":{"code":"HEADERS_TOO_LARGE","message":"the request header is too large: send fewer or shorter fields"}}"#,
+    },
+];

@@ -6,9 +6,10 @@ use axum::http::response::Parts;
 use hyper::body::Incoming;
 use sluicegate_service::Service;
 
-use crate::forward::BufferedBody;
+use crate::forward::{BufferedBody, Upload};
 use crate::log::LogLine;
 use crate::pass::Pass;
+use crate::refusal::Refusal;
 use crate::route::Route;
 
 /// Refunds a request that does not count, and learns the limits that the upstream reports.
@@ -38,7 +39,22 @@ pub(crate) async fn settle(
 pub(crate) struct RequestEnd {
     pub(crate) line: LogLine,
     pub(crate) pass: Option<Pass>,
+    /// Request body, which may still be on its way.
+    pub(crate) upload: Upload,
     pub(crate) service: Arc<Service>,
+}
+
+impl RequestEnd {
+    /// Records that the response broke off. The caller already has its status; the code of
+    /// `refusal` is logged and counted, unless the caller itself broke the exchange.
+    pub(crate) fn broke_off(&mut self, refusal: &Refusal, cause: String) {
+        let refusal = self.upload.fault().unwrap_or(refusal);
+        self.line.code = Some(refusal.code().1);
+        self.line.cause = Some(cause);
+        if let Some(route) = &self.line.route {
+            route.failed(refusal);
+        }
+    }
 }
 
 impl Drop for RequestEnd {

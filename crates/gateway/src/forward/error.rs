@@ -1,7 +1,6 @@
 //! [`ForwardError`]: the reason why the upstream gave no response.
 
 use std::error::Error as _;
-use std::time::Duration;
 
 use sluicegate_http::upstream::{ConnectError, ExchangeError};
 
@@ -22,10 +21,9 @@ pub(crate) struct ForwardError {
 }
 
 impl ForwardError {
-    /// Returns the error of a request that was sent and got no response in time.
-    pub(crate) fn timeout(after: Duration) -> Self {
-        let cause = format!("no response within {after:?}");
-        Self { refusal: Refusal::Timeout, cause, left: true, stale: false }
+    /// Returns the error of a request that was sent and took too long, for the reason in `refusal`.
+    pub(crate) fn timed_out(refusal: Refusal) -> Self {
+        Self { cause: refusal.to_string(), refusal, left: true, stale: false }
     }
 }
 

@@ -7,7 +7,9 @@ pub(crate) mod headers;
 pub(crate) mod streamed_body;
 pub(crate) mod target;
 pub(crate) mod tunnel;
+pub(crate) mod upload;
 
 pub(crate) use buffered_body::{BodyBudget, BufferedBody};
 pub(crate) use connect::{HeldConnection, Places};
 pub(crate) use error::ForwardError;
+pub(crate) use upload::{Upload, UploadTimeouts};

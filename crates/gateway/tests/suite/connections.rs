@@ -209,6 +209,7 @@ async fn an_idempotent_request_on_a_connection_that_the_upstream_closes_is_repea
         }
     })
     .await;
+    assert_eq!(proxy.upstream_errors("UPSTREAM_BROKEN"), 0.0, "its caller has an answer");
 }
 
 /// The upstream may have acted on it.
@@ -229,6 +230,7 @@ async fn a_request_that_is_not_idempotent_is_not_repeated_after_it_was_sent() {
         }
     })
     .await;
+    assert_eq!(proxy.upstream_errors("UPSTREAM_BROKEN"), 1.0);
 }
 
 /// A repeated request that reached the upstream twice counts twice.
@@ -278,8 +280,8 @@ async fn a_body_that_stops_in_the_middle_is_refused_without_a_turn() {
     to.timeouts.idle = Duration::from_millis(200);
     let proxy = Proxy::start(to).await;
     let mut stuck = client(&proxy, &head("POST", "content-length: 10\r\n")).await;
-    let answer = read_until(&mut stuck, "did not arrive in time").await;
-    assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+    let answer = read_until(&mut stuck, "REQUEST_TIMEOUT").await;
+    assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
     assert_eq!(proxy.get("/").await.status, 200);
 }
 

@@ -12,9 +12,13 @@ const SHORT: Duration = Duration::from_millis(200);
 
 #[tokio::test]
 async fn an_upstream_that_is_dead_is_unreachable() {
-    let proxy = Proxy::start(route("127.0.0.1:1")).await;
-    let answer = proxy.get("/").await;
-    assert_eq!((answer.status, answer.code().as_str()), (502, "UPSTREAM_UNREACHABLE"));
+    // The second one connects before it asks for its turn.
+    for to in [route("127.0.0.1:1"), limited("127.0.0.1:1", "1/h", Duration::ZERO)] {
+        let proxy = Proxy::start(to).await;
+        let answer = proxy.get("/").await;
+        assert_eq!((answer.status, answer.code().as_str()), (502, "UPSTREAM_UNREACHABLE"));
+        assert_eq!(proxy.upstream_errors("UPSTREAM_UNREACHABLE"), 1.0);
+    }
 }
 
 #[tokio::test]

@@ -226,6 +226,8 @@ pub(crate) struct Proxy {
     pub(crate) address: SocketAddr,
     pub(crate) gateway: Arc<Gateway>,
     pub(crate) metrics: Registry,
+    /// Shuts down the listener.
+    pub(crate) shutdown: CancellationToken,
     client: Client<HttpConnector, Full<Bytes>>,
 }
 
@@ -280,12 +282,15 @@ impl Proxy {
             expose_peer: true,
             mark_ambiguous_length: true,
             body_timeout: None,
+            parse_error_bodies: sluicegate_gateway::PARSE_ERROR_BODIES,
+            answers_while_draining: true,
             ..listener::Options::default()
         };
-        let stop = CancellationToken::new();
-        tokio::spawn(listener::serve(socket, app, bounds, None, Arc::new(Stats::default()), stop));
+        let shutdown = CancellationToken::new();
+        let stats = Arc::new(Stats::default());
+        tokio::spawn(listener::serve(socket, app, bounds, None, stats, shutdown.clone()));
         let client = Client::builder(TokioExecutor::new()).build(HttpConnector::new());
-        Self { address, gateway, metrics, client }
+        Self { address, gateway, metrics, shutdown, client }
     }
 
     /// Returns a request builder with a valid token.
@@ -308,6 +313,25 @@ impl Proxy {
 
     pub(crate) async fn get(&self, path: &str) -> Answer {
         self.send(self.request("GET", path), "").await
+    }
+
+    /// Returns the number of requests of the only route with this status.
+    pub(crate) fn requests(&self, status: u16) -> f64 {
+        let labels = format!(r#"gateway="test",route="all",status="{status}""#);
+        self.metric(&format!("sluicegate_gateway_requests_total{{{labels}}}"))
+    }
+
+    /// Returns the number of requests of the only route that the upstream failed with this code.
+    pub(crate) fn upstream_errors(&self, code: &str) -> f64 {
+        let labels = format!(r#"code="{code}",gateway="test",route="all""#);
+        self.metric(&format!("sluicegate_gateway_upstream_errors_total{{{labels}}}"))
+    }
+
+    /// Opens a connection and sends raw bytes.
+    pub(crate) async fn connect(&self, bytes: &[u8]) -> TcpStream {
+        let mut stream = TcpStream::connect(self.address).await.expect("a connection");
+        stream.write_all(bytes).await.expect("written");
+        stream
     }
 
     /// Sends raw bytes; returns the response until the connection ends or is idle.

@@ -178,7 +178,7 @@ fn path_of(item: &Item<'_>, report: &mut Report) -> Option<String> {
 }
 
 fn methods(item: &Item<'_>, report: &mut Report) -> Option<Vec<String>> {
-    let known = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
+    let known = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"];
     let known = known.map(|method| (method, method));
     let items = item.one_or_more();
     let found = items.iter().filter_map(|item| scalar::word(item, report, &known));
