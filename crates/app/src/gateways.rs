@@ -1,6 +1,7 @@
 //! Builds the gateways of a configuration, and prepares their changes on a reload.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use axum::http::Method;
@@ -14,9 +15,13 @@ use sluicegate_gateway::{Gateway, Metrics, PreparedSettings};
 use sluicegate_http::probe::{Probe, Readiness};
 use sluicegate_server::auth::Tokens;
 use sluicegate_service::Service;
+use tokio_util::sync::CancellationToken;
 
-use crate::store;
+use crate::store::{self, SHUTTING_DOWN};
 use crate::upstream::{credentials, header, uri};
+
+/// Time to send the last rejections at shutdown.
+const ANSWER_TIME: Duration = Duration::from_secs(1);
 
 /// The running gateways of a process, by name.
 #[derive(Default)]
@@ -55,18 +60,44 @@ impl Gateways {
         Ok(changes)
     }
 
+    /// Answers the callers of all gateways before the process stops: new requests are rejected at
+    /// once, and those without a response when `grace` is over or `now` is cancelled. A rejection
+    /// needs a moment to arrive, so this ends a little before `grace` does.
+    pub(crate) async fn drain(&self, grace: Duration, now: CancellationToken) {
+        let gateways: Vec<_> = self.lock().iter().map(|(_, gateway)| gateway.clone()).collect();
+        let grace = grace.saturating_sub(ANSWER_TIME.min(grace / 10));
+        let grace_over = async {
+            // Cancelled or not, the grace period is over.
+            let _ = now.run_until_cancelled(tokio::time::sleep(grace)).await;
+        };
+        for gateway in &gateways {
+            gateway.start_draining();
+        }
+        grace_over.await;
+        for gateway in &gateways {
+            gateway.cut_off();
+        }
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<(String, Arc<Gateway>)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Returns the readiness probe of a gateway. While the store is down, the outage policies of its
-/// routes decide.
-pub(crate) fn probe(gateway: &config::Gateway, service: &Arc<Service>) -> Probe {
+/// routes decide; at shutdown it is not ready.
+pub(crate) fn probe(
+    gateway: &config::Gateway,
+    service: &Arc<Service>,
+    shutdown: CancellationToken,
+) -> Probe {
     let keys = gateway.routes.iter().map(|route| route_key(&gateway.name, &route.name));
     let keys: Vec<String> = keys.collect();
     let service = service.clone();
     Arc::new(move || {
+        if shutdown.is_cancelled() {
+            return Readiness::Unhealthy(SHUTTING_DOWN);
+        }
         let rules = service.limiter().rules();
         let policies: Vec<_> = keys.iter().map(|key| policy(&rules, key)).collect();
         if policies.iter().all(Option::is_none) {

@@ -51,6 +51,9 @@ pub(crate) fn workload(config: &Config, roles: &[Role]) -> RedisWorkload {
     if dispatches || works { RedisWorkload::Jobs } else { RedisWorkload::Requests }
 }
 
+/// Reason in probes of a process that is about to stop.
+pub(crate) const SHUTTING_DOWN: &str = "shutting_down";
+
 /// Returns the readiness for probes: the store responds, or an outage policy of the rules decides
 /// in its place.
 pub(crate) fn readiness(store: &AnyStore, rules: &Ruleset) -> Readiness {

@@ -17,7 +17,7 @@ use sluicegate_core::ruleset::{Ruleset, Settings};
 use sluicegate_core::{Limiter, Span};
 use sluicegate_dispatch::Stop;
 use sluicegate_http::listener::{self, Stats};
-use sluicegate_http::probe::{self, Probe};
+use sluicegate_http::probe::{self, Probe, Readiness};
 use sluicegate_http::tls::Tls;
 use sluicegate_server::admin::{self, AdminOperations};
 use sluicegate_server::auth::{self, AuthScope, AuthScopes, Tokens};
@@ -44,7 +44,7 @@ use crate::jobs::{self, Jobs, progress, why};
 use crate::metrics;
 use crate::queue::MissingQueue;
 use crate::restart;
-use crate::store;
+use crate::store::{self, SHUTTING_DOWN};
 use crate::store_full::StoreFullWarning;
 
 /// Interval of reading overrides, so that those set on other nodes apply within a second.
@@ -187,7 +187,11 @@ impl Node {
         );
         let guard = auth::require(self.tokens.clone());
         let probed = self.service.clone();
+        let stopping = shutdown.clone();
         let ready: Probe = Arc::new(move || {
+            if stopping.is_cancelled() {
+                return Readiness::Unhealthy(SHUTTING_DOWN);
+            }
             let limiter = probed.limiter();
             store::readiness(limiter.store(), &limiter.rules())
         });
@@ -206,6 +210,8 @@ impl Node {
         // Loaded before the first request, so that bans and other overrides apply to it.
         self.overrides.refresh().await;
         let mut listeners = JoinSet::new();
+        // The admin listener shows the shutdown of the others, so it ends after them.
+        let admin_shutdown = CancellationToken::new();
         let setup = |name: &str, listen, app| ListenerSetup {
             name: name.to_owned(),
             option: format!("listen.{name}"),
@@ -222,7 +228,7 @@ impl Node {
             setups.push(grpc);
         }
         if roles.contains(&Role::Gateway) {
-            setups.extend(self.gateways(config)?);
+            setups.extend(self.gateways(config, &shutdown)?);
         }
         let mut connections = Vec::new();
         for ListenerSetup { name, option, listen, app, options } in setups {
@@ -236,10 +242,19 @@ impl Node {
                 "listening"
             );
             connections.push((name, stats.clone()));
-            let shutdown = shutdown.clone();
+            let is_admin = std::ptr::eq(listen, &config.listen.admin);
+            let shutdown = if is_admin { &admin_shutdown } else { &shutdown }.clone();
             listeners.spawn(listener::serve(socket, app, options, tls, stats, shutdown));
         }
         metrics::connections(self.metrics.registry(), connections);
+        let draining = {
+            let (node, shutdown, now) = (self.clone(), shutdown.clone(), stop.now.clone());
+            let grace = config.server.shutdown_grace.into();
+            tokio::spawn(async move {
+                shutdown.cancelled().await;
+                node.gateways.drain(grace, now).await;
+            })
+        };
         let working = self.start_jobs(&jobs, &stop, progress);
         let housekeeping = tokio::spawn(self.clone().run_housekeeping(shutdown.clone()));
         let refreshing = tokio::spawn(self.clone().refresh_overrides(shutdown.clone()));
@@ -249,7 +264,14 @@ impl Node {
             let statsd = Statsd::new(self.metrics.clone(), to.host.clone(), to.port);
             tokio::spawn(statsd.run(statsd::EVERY, counted.clone()))
         });
-        while let Some(ended) = listeners.join_next().await {
+        while !listeners.is_empty() {
+            let ended = tokio::select! {
+                Some(ended) = listeners.join_next() => ended,
+                () = shutdown.cancelled(), if listeners.len() == 1 && !admin_shutdown.is_cancelled() => {
+                    admin_shutdown.cancel();
+                    continue;
+                }
+            };
             match ended {
                 Ok(Ok(())) => {}
                 Ok(Err(unfinished)) => warn!("{unfinished}"),
@@ -258,6 +280,7 @@ impl Node {
             // A listener that ends on its own stops the others.
             shutdown.cancel();
         }
+        draining.abort();
         jobs::finish(working).await;
         let _ = tokio::join!(housekeeping, refreshing);
         // Only now, so that the last push includes the last decisions.
@@ -289,16 +312,22 @@ impl Node {
     }
 
     /// Builds the gateways, each with a listener of its own.
-    fn gateways<'c>(&self, config: &'c Config) -> anyhow::Result<Vec<ListenerSetup<'c>>> {
+    fn gateways<'c>(
+        &self,
+        config: &'c Config,
+        shutdown: &CancellationToken,
+    ) -> anyhow::Result<Vec<ListenerSetup<'c>>> {
         let metrics = sluicegate_gateway::Metrics::new(self.metrics.registry());
         let gateway = |(number, gateway): (usize, &'c sluicegate_config::Gateway)| {
             let made = self.gateways.add(config, gateway, &self.service, &metrics)?;
-            let app = made.router(gateways::probe(gateway, &self.service));
+            let app = made.router(gateways::probe(gateway, &self.service, shutdown.clone()));
             // The route's own timeout applies to the body.
             let options = listener::Options {
                 expose_peer: true,
                 mark_ambiguous_length: true,
                 body_timeout: None,
+                parse_error_bodies: sluicegate_gateway::PARSE_ERROR_BODIES,
+                answers_while_draining: true,
                 ..options(config)
             };
             let name = format!("gateways.{}", gateway.name);

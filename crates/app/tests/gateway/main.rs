@@ -6,4 +6,5 @@ mod failures;
 #[path = "../common/proof.rs"]
 mod proof;
 mod replica;
+mod shutdown;
 mod vendor;

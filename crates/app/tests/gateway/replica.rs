@@ -23,6 +23,7 @@ pub(crate) const THROUGH: &str = "x-through";
 /// A running replica, killed on drop.
 pub(crate) struct Replica {
     pub(crate) url: String,
+    pub(crate) admin: String,
     pub(crate) config: PathBuf,
     child: Child,
     log: Arc<Mutex<Vec<Value>>>,
@@ -77,12 +78,15 @@ impl Replica {
             .expect("the binary starts");
         let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
         let log = Arc::new(Mutex::new(Vec::new()));
-        let mut url = String::new();
+        let (mut url, mut admin) = (String::new(), String::new());
         while url.is_empty() {
             let line = lines.next().expect("it listens before it ends").expect("text");
             let event: Value = serde_json::from_str(&line).unwrap_or_else(|_| panic!("{line}"));
-            if event["listener"] == "gateways.nivoda" {
-                url = format!("http://{}", event["address"].as_str().expect("an address"));
+            let address = || format!("http://{}", event["address"].as_str().expect("an address"));
+            match event["listener"].as_str() {
+                Some("gateways.nivoda") => url = address(),
+                Some("admin") => admin = address(),
+                _ => {}
             }
         }
         let logged = log.clone();
@@ -101,7 +105,7 @@ impl Replica {
             *decided.lock().expect("the lock") = text;
         });
         let reading = vec![logging, deciding];
-        Self { url, config: path, child, log, decisions, reading, _folder: folder }
+        Self { url, admin, config: path, child, log, decisions, reading, _folder: folder }
     }
 
     /// Replaces the configuration file, as an editor does.
@@ -128,9 +132,27 @@ impl Replica {
 
     /// Returns status and body of `/ready`.
     pub(crate) fn ready(&self) -> (u16, String) {
-        let answer = agent().get(format!("{}/ready", self.url)).call();
-        let mut answer = answer.expect("an answer");
-        (answer.status().as_u16(), answer.body_mut().read_to_string().expect("a body"))
+        get(&format!("{}/ready", self.url))
+    }
+
+    /// Returns the number of requests that wait for their turn.
+    pub(crate) fn waiting(&self) -> usize {
+        let (_, metrics) = get(&format!("{}/metrics", self.admin));
+        let depths =
+            metrics.lines().filter(|line| line.starts_with("sluicegate_gateway_queue_depth"));
+        let depths = depths.filter_map(|line| line.rsplit(' ').next()?.parse::<usize>().ok());
+        depths.sum()
+    }
+
+    /// Sends SIGTERM.
+    pub(crate) fn terminate(&self) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").arg(pid).status().expect("kill").success());
+    }
+
+    /// Waits for the end of the process and returns its exit code.
+    pub(crate) fn exit_code(&mut self) -> Option<i32> {
+        self.child.wait().expect("it ends").code()
     }
 
     /// Returns its log since it started to listen.
@@ -153,8 +175,7 @@ impl Replica {
 
     /// Stops it cleanly and returns its decision log.
     pub(crate) fn end(mut self) -> String {
-        let pid = self.child.id().to_string();
-        assert!(Command::new("kill").arg(pid).status().expect("kill").success());
+        self.terminate();
         self.child.wait().expect("it ends");
         self.decisions()
     }
@@ -186,6 +207,12 @@ fn agent() -> ureq::Agent {
         .timeout_global(patience)
         .build()
         .into()
+}
+
+/// Sends a GET request; returns status and body.
+pub(crate) fn get(url: &str) -> (u16, String) {
+    let mut answer = agent().get(url).call().expect("an answer");
+    (answer.status().as_u16(), answer.body_mut().read_to_string().expect("a body"))
 }
 
 /// Sends a request; returns status, Retry-After and error code. Status 0 if there is no response.
