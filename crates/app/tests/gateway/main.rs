@@ -1,6 +1,7 @@
 //! End-to-end tests of gateways: replicas of the binary in front of a fake vendor that records
 //! arrival times, with a Redis that can be killed.
 
+mod blame;
 mod contract;
 mod failures;
 #[path = "../common/proof.rs"]
