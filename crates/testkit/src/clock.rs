@@ -46,4 +46,9 @@ impl Moment {
     pub(crate) fn is_over(self) -> bool {
         Instant::now() >= self.0
     }
+
+    /// Returns the time until it.
+    pub(crate) fn left(self) -> Duration {
+        self.0.saturating_duration_since(Instant::now())
+    }
 }

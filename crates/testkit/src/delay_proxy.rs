@@ -5,7 +5,12 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::mpsc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use crate::clock::Moment;
+
+/// Maximum number of pieces on their way in one direction.
+const PIECES_MAX: usize = 10_000;
 
 /// A proxy in front of one server. It runs until the process ends.
 #[derive(Clone, Copy, Debug)]
@@ -37,20 +42,19 @@ impl DelayProxy {
 }
 
 /// Forwards one direction: one thread reads, another one writes each piece when it is due.
-#[expect(clippy::disallowed_methods, reason = "a distance is a time of the machine")]
 fn pass(mut from: TcpStream, mut to: TcpStream, delay: Duration) {
-    let (sender, pieces) = mpsc::channel::<(Instant, Vec<u8>)>();
+    let (sender, pieces) = mpsc::sync_channel::<(Moment, Vec<u8>)>(PIECES_MAX);
     thread::spawn(move || {
         let mut piece = vec![0; 1 << 16];
         while let Ok(length @ 1..) = from.read(&mut piece) {
-            if sender.send((Instant::now() + delay, piece[..length].to_vec())).is_err() {
+            if sender.send((Moment::after(delay), piece[..length].to_vec())).is_err() {
                 break;
             }
         }
     });
     thread::spawn(move || {
         for (due, piece) in pieces {
-            thread::sleep(due.saturating_duration_since(Instant::now()));
+            thread::sleep(due.left());
             if to.write_all(&piece).is_err() {
                 break;
             }

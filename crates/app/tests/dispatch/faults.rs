@@ -119,8 +119,9 @@ fn every_job_has_a_result_or_a_dead_letter(setup: &TestSetup, limit: usize, proc
     // By the time of the store; only the last decisions of a killed process are lost.
     let admits = proof::admits(&logs, goes_to_the_provider);
     assert_limit(&format!("{limit}/4s"), &admits);
-    let calls = record.calls().len();
-    assert!((calls.saturating_sub(in_hand)..=calls).contains(&admits.len()), "{}", admits.len());
+    // A process may be killed between the admission of a job and its call, or before it logs either.
+    let (calls, admits) = (record.calls().len(), admits.len());
+    assert!(calls.abs_diff(admits) <= in_hand, "{admits} admissions, {calls} calls");
     let report = record.report(Duration::from_secs(3));
     assert!(report.most_in_window <= limit, "{report:?}");
 }

@@ -9,6 +9,7 @@ use sluicegate_gateway::options::{Route, Timeouts};
 use sluicegate_testkit::eventually_is_async;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio_util::sync::CancellationToken;
 
 use crate::support::{Proxy, TOKEN, Upstream, odd_upstream, options, route, soon};
 
@@ -271,13 +272,27 @@ async fn a_silent_caller_may_listen_to_a_response_that_has_begun() {
 
 #[tokio::test]
 async fn a_response_that_breaks_in_the_middle_is_counted_as_broken() {
-    let upstream = odd_upstream(|mut stream: TcpStream| async move {
-        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf").await;
+    // The upstream closes the connection once the caller has the first half.
+    let close = CancellationToken::new();
+    let closes = close.clone();
+    let upstream = odd_upstream(move |mut stream: TcpStream| {
+        let closes = closes.clone();
+        async move {
+            let half = b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf";
+            let _ = stream.write_all(half).await;
+            closes.cancelled().await;
+        }
     })
     .await;
     let proxy = Proxy::start(route(upstream)).await;
-    let answer = read_all(proxy.connect(&raw("GET /", "\r\n")).await).await;
-    assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("half"), "{answer}");
+    let mut stream = proxy.connect(&raw("GET /", "\r\n")).await;
+    let mut answer = Vec::new();
+    while !answer.ends_with(b"\r\n\r\nhalf") {
+        answer.push(soon(stream.read_u8()).await.expect("the first half"));
+    }
+    assert!(answer.starts_with(b"HTTP/1.1 200"));
+    close.cancel();
+    assert_eq!(read_all(stream).await, "");
     eventually_is_async(|| proxy.upstream_errors("UPSTREAM_BROKEN"), 1.0).await;
     assert_eq!(proxy.requests(200), 1.0);
 }

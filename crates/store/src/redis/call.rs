@@ -186,9 +186,14 @@ impl OverrideOperation<'_> {
 impl Call {
     /// Returns true if one script call can carry both calls. A call after `ASKING` is sent alone,
     /// because a server that is importing a slot rejects a script that also names keys it has not
-    /// received yet.
+    /// received yet. Patient calls are sent apart: a decision that waits too long closes its
+    /// connection.
     pub(super) fn can_share_batch(&self, other: &Self) -> bool {
-        self.script == other.script && self.slot == other.slot && !self.asking && !other.asking
+        self.script == other.script
+            && self.slot == other.slot
+            && self.patient == other.patient
+            && !self.asking
+            && !other.asking
     }
 
     /// Returns the acquire of a plan for the fast script, or `None` if that script can't decide the
@@ -280,7 +285,6 @@ impl Call {
         body.optional(plan.id.keep.map(Span::as_micros));
         body.optional(plan.hold.map(Span::as_micros));
         body.span(plan.slack);
-        body.optional(plan.lead.map(Span::as_micros));
         body.span(plan.horizon);
         body.span(plan.window());
         body.number(plan.charges().len() as u64);
@@ -306,6 +310,7 @@ impl Call {
             PlanOperation::Close(wait) => body.span(wait),
             _ => {}
         }
+        push_pacing(operation, plan, &mut body);
         Self { patient: plan.lead.is_some(), ..Self::full(name, slot, keys, &body) }
     }
 
@@ -373,7 +378,11 @@ impl Call {
         // Their marker stores what was charged. The keys are declared because a cluster has to know
         // all keys of a call.
         others.into_iter().for_each(|charge| keys.push(&names.counter(charge)));
-        Self { housekeeping: true, ..Self::full("take_back_once", slot, keys, &body) }
+        Self {
+            patient: true,
+            housekeeping: true,
+            ..Self::full("take_back_once", slot, keys, &body)
+        }
     }
 
     /// Returns an operation on the overrides that all nodes share.
@@ -399,7 +408,7 @@ impl Call {
             }
         };
         let housekeeping = matches!(operation, OverrideOperation::Read(_));
-        Self { housekeeping, ..Self::full(name, slot, keys, &body) }
+        Self { patient: true, housekeeping, ..Self::full(name, slot, keys, &body) }
     }
 
     /// Returns the call by which this node announces itself.
@@ -409,7 +418,7 @@ impl Call {
         keys.push(&name);
         body.id(node);
         let slot = (names.layout() == Layout::BySlot).then(|| ClusterSlot::of(&name));
-        Self { housekeeping: true, ..Self::full("announce", slot, keys, &body) }
+        Self { patient: true, housekeeping: true, ..Self::full("announce", slot, keys, &body) }
     }
 
     fn full(name: &str, slot: Option<ClusterSlot>, keys: ByteStrings, body: &ByteStrings) -> Self {
@@ -462,7 +471,6 @@ fn push_charge(
     body.flag(charge.shadow());
     body.flag(charge.refunds());
     body.flag(charge.is_gate());
-    body.flag(charge.rule().spreads);
     if charge.refunds() {
         keys.push(&KeyNames::holds(&counter));
     }
@@ -493,6 +501,22 @@ fn push_charge(
         }
         Meter::Leases(quota) => body.number(quota.limit),
     }
+}
+
+/// Appends the lead of a plan and the charges that only spread starts, if there are any.
+fn push_pacing(operation: PlanOperation, plan: &Plan<'_>, body: &mut ByteStrings) {
+    let is_read = match operation {
+        PlanOperation::Acquire(_) => plan.needs_record(),
+        PlanOperation::Peek | PlanOperation::Book(_) | PlanOperation::Claim(_) => true,
+        _ => false,
+    };
+    let spreads = || (0_u64..).zip(plan.charges()).filter(|(_, charge)| charge.rule().spreads);
+    if !is_read || (plan.lead.is_none() && spreads().next().is_none()) {
+        return;
+    }
+    body.optional(plan.lead.map(Span::as_micros));
+    body.number(spreads().count() as u64);
+    spreads().for_each(|(index, _)| body.number(index));
 }
 
 /// Appends a cost: as one string, by which a second settlement is compared with the first, and then

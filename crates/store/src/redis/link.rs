@@ -24,11 +24,11 @@ use futures_util::stream::FuturesUnordered;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tracing::{info, warn};
 
 use sluicegate_core::time::Clock as _;
-use sluicegate_core::{Id, Timestamp};
+use sluicegate_core::{Id, Span, Timestamp};
 
 use super::call::Call;
 use super::cluster;
@@ -49,7 +49,7 @@ const OVERTAKEN_MAX: usize = 256;
 /// another.
 const IN_FLIGHT_MAX: usize = 2;
 /// Time after which a batch is sent although the maximum number is in flight.
-const BATCH_INTERVAL: Duration = Duration::from_millis(1);
+const BATCH_INTERVAL: Span = Span::from_millis(1);
 /// The same limit in a cluster, where calls on different slots can't share a batch.
 const IN_FLIGHT_MAX_IN_CLUSTER: usize = 32;
 /// Maximum number of queued calls: more than Redis can answer within any timeout.
@@ -462,7 +462,7 @@ impl LinkTask {
         heartbeats_due.set_missed_tick_behavior(MissedTickBehavior::Delay);
         heartbeats_due.tick().await;
         let mut heartbeat_in_flight = FuturesUnordered::new();
-        let mut last_sent = Instant::now();
+        let mut last_sent = self.options.time.now();
         loop {
             while in_flight.len() < self.in_flight_max(last_sent)
                 && let Some((which, batch)) = self.shared.next_batch()
@@ -472,20 +472,19 @@ impl LinkTask {
                 self.options.sent.batches.fetch_add(u64::from(requested > 0), Ordering::Relaxed);
                 let script = info.scripts.get(which);
                 in_flight.push(self.send(server, connection.clone(), header, script, which, batch));
-                last_sent = Instant::now();
+                last_sent = self.options.time.now();
             }
+            let may_send = in_flight.len() < self.in_flight_max(last_sent);
             tokio::select! {
                 Some(sent) = in_flight.next() => {
                     if let Err(lost) = sent {
                         return lost;
                     }
                 }
-                () = self.shared.wakeup.notified(),
-                    if in_flight.len() < self.in_flight_max(last_sent) => {}
+                () = self.shared.wakeup.notified(), if may_send => {}
                 // Another batch may be sent by then.
-                () = sleep_until(last_sent + BATCH_INTERVAL),
-                    if (self.in_flight_max..IN_FLIGHT_MAX_IN_CLUSTER).contains(&in_flight.len())
-                        && !self.shared.lock().is_empty() => {}
+                () = sleep((last_sent + BATCH_INTERVAL).since(self.options.time.now()).into()),
+                    if !may_send && in_flight.len() < IN_FLIGHT_MAX_IN_CLUSTER => {}
                 _ = heartbeats_due.tick(), if heartbeat_in_flight.is_empty() => {
                     heartbeat_in_flight.push(self.check_server(server, connection.clone(), info));
                 }
@@ -509,8 +508,8 @@ impl LinkTask {
 
     /// Returns the maximum number of batches in flight. It is larger if the last batch was sent a
     /// while ago: then the server is far away, and waiting for an answer would take a round trip.
-    fn in_flight_max(&self, last_sent: Instant) -> usize {
-        match last_sent.elapsed() >= BATCH_INTERVAL {
+    fn in_flight_max(&self, last_sent: Timestamp) -> usize {
+        match self.options.time.now().since(last_sent) >= BATCH_INTERVAL {
             true => self.in_flight_max.max(IN_FLIGHT_MAX_IN_CLUSTER),
             false => self.in_flight_max,
         }

@@ -1,18 +1,22 @@
 //! Reads several log files as one stream, merged by time, and collects statistics about the lines.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::fs::File;
+use std::hash::{BuildHasher as _, RandomState};
 use std::io::{self, BufRead, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
-use super::line::{self, Event, Line, LogEntry};
+use super::line::{self, Event, Line, LogEntry, Stamp};
 use super::processes::Processes;
 
 /// Maximum length of a line. A decision has a few hundred bytes, or some kilobytes with ids of
 /// maximum length.
 const LINE_BYTES_MAX: u64 = 1 << 20;
+/// Number of entries of each file that are read ahead. A line may be this much out of order.
+const AHEAD_MAX: usize = 64;
 /// Maximum number of malformed lines to print.
 const SHOWN_MAX: usize = 10;
 
@@ -66,8 +70,20 @@ struct Log {
     name: String,
     input: Box<dyn BufRead>,
     line: u32,
-    /// Next entry, read ahead to merge the logs by time.
-    next: Option<(u32, LogEntry)>,
+    /// Next entries, read ahead to merge the logs by time, and to restore the order of lines that a
+    /// log shipper has mixed up a little.
+    ahead: VecDeque<NextEntry>,
+    ended: bool,
+    hasher: RandomState,
+}
+
+/// An entry that was read ahead.
+struct NextEntry {
+    /// Line in the file.
+    line: u32,
+    /// Hash of the process that wrote it, and its line number in that process, if it has one.
+    written: Option<(u64, u64)>,
+    entry: LogEntry,
 }
 
 impl Logs {
@@ -79,19 +95,21 @@ impl Logs {
         anyhow::ensure!(logs.len() == paths.len(), "too many logs: at most {} at once", logs.len());
         let mut logs = Self { logs, stats: LineStats::default(), processes: Processes::default() };
         for log in &mut logs.logs {
-            log.advance(&mut logs.stats, &mut logs.processes)?;
+            log.fill(&mut logs.stats, &mut logs.processes)?;
         }
         Ok(logs)
     }
 
     /// Returns the next entry of all logs in order of time.
     pub(super) fn next(&mut self) -> anyhow::Result<Option<(LogPosition, LogEntry)>> {
-        let waiting = self.logs.iter_mut().filter(|log| log.next.is_some());
-        let first = waiting.min_by_key(|log| log.next.as_ref().map(|(_, next)| next.at));
-        let Some(log) = first else { return Ok(None) };
-        let Some((line, entry)) = log.next.take() else { return Ok(None) };
+        let waiting = self.logs.iter_mut().filter_map(|log| {
+            let first = log.first()?;
+            Some((log.ahead[first].entry.at, first, log))
+        });
+        let Some((_, first, log)) = waiting.min_by_key(|(at, ..)| *at) else { return Ok(None) };
+        let Some(NextEntry { line, entry, .. }) = log.ahead.remove(first) else { return Ok(None) };
         let position = LogPosition { log: log.number, line };
-        log.advance(&mut self.stats, &mut self.processes)?;
+        log.fill(&mut self.stats, &mut self.processes)?;
         Ok(Some((position, entry)))
     }
 
@@ -134,7 +152,27 @@ impl Log {
                 (name, Box::new(BufReader::with_capacity(1 << 16, file)))
             }
         };
-        Ok(Self { number, name, input, line: 0, next: None })
+        let (ahead, hasher) = (VecDeque::new(), RandomState::new());
+        Ok(Self { number, name, input, line: 0, ahead, ended: false, hasher })
+    }
+
+    /// Returns the index of the entry that comes first: of those that the process of the next line
+    /// wrote, the one with the smallest number.
+    fn first(&self) -> Option<usize> {
+        let next = self.ahead.front()?;
+        let Some((process, _)) = next.written else { return Some(0) };
+        let same = self.ahead.iter().enumerate().filter_map(|(index, entry)| {
+            entry.written.filter(|(other, _)| *other == process).map(|(_, line)| (line, index))
+        });
+        same.min().map(|(_, index)| index)
+    }
+
+    /// Reads ahead.
+    fn fill(&mut self, stats: &mut LineStats, processes: &mut Processes) -> anyhow::Result<()> {
+        while !self.ended && self.ahead.len() < AHEAD_MAX {
+            self.advance(stats, processes)?;
+        }
+        Ok(())
     }
 
     /// Reads up to the next log entry.
@@ -148,6 +186,7 @@ impl Log {
                 .read_until(b'\n', &mut buffer)
                 .with_context(|| format!("can't read {}", self.name))?;
             if buffer.is_empty() {
+                self.ended = true;
                 return Ok(());
             }
             self.line = self.line.saturating_add(1);
@@ -163,6 +202,8 @@ impl Log {
                     stats.decisions += u64::from(matches!(entry.event, Event::Decision(_)));
                     stats.missing(entry.dropped, entry.sample_ppm);
                     let stamp = entry.stamp.take();
+                    let hash = |stamp: &Stamp| (self.hasher.hash_one(&stamp.process), stamp.line);
+                    let written = stamp.as_ref().map(hash);
                     if stamp.is_none() {
                         stats.unnumbered.get_or_insert(position);
                     }
@@ -171,7 +212,7 @@ impl Log {
                         stats.repeated.1.get_or_insert(position);
                         continue;
                     }
-                    self.next = Some((self.line, entry));
+                    self.ahead.push_back(NextEntry { line: self.line, written, entry });
                     return Ok(());
                 }
                 Ok(Line::Other) => stats.others += 1,

@@ -34,7 +34,6 @@ end
 local function read_charge()
   local c = { kind = argument(), key = key() }
   c.shadow, c.refunds, c.gate = argument() == '1', argument() == '1', argument() == '1'
-  c.spreads = argument() == '1'
   c.unit, c.need, c.take, c.window = argument(), number(), number(), number()
   c.holds = c.refunds and key() or nil
   c.bookable = c.kind ~= 'slots'
@@ -60,13 +59,26 @@ end
 local function read_plan()
   local plan = {
     id = argument(), fingerprint = argument(), recorded = argument() == '1', keep = number(),
-    hold = number(), slack = number(), lead = number(), horizon = number(), window = number(),
+    hold = number(), slack = number(), horizon = number(), window = number(),
   }
   plan.record = key()
   for n = 1, number() do
     plan[n] = read_charge()
   end
   return plan
+end
+
+-- Reads what pacing adds to a plan, behind the other arguments of an operation: the lead, and the
+-- charges that only spread starts. The previous version does not send it.
+local function read_pacing(plan)
+  local lead = argument()
+  if not lead then
+    return
+  end
+  plan.lead = tonumber(lead)
+  for _ = 1, number() do
+    plan[number() + 1].spreads = true
+  end
 end
 
 -- Returns true if a reset came after the charge was written at `use.at`. Entries of logs and leases

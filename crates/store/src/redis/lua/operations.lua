@@ -102,6 +102,7 @@ end
 
 function operations.acquire(plan)
   local attempt = argument()
+  read_pacing(plan)
   local record = plan.recorded and load_record(plan.record)
   if was_rolled_back(record, attempt) then
     return { 'refused' }
@@ -126,6 +127,7 @@ function operations.acquire(plan)
 end
 
 function operations.peek(plan)
+  read_pacing(plan)
   local unknown = open_plan(plan)
   if unknown then
     return unknown
@@ -157,6 +159,7 @@ end
 function operations.book(plan)
   plan.stated = argument()
   local attempt = argument()
+  read_pacing(plan)
   local record = load_record(plan.record)
   if was_rolled_back(record, attempt) then
     return { 'refused' }
@@ -214,6 +217,7 @@ end
 function operations.claim(plan)
   local claimant = argument()
   plan.stated = argument()
+  read_pacing(plan)
   local record = load_record(plan.record)
   if not record or record.state == 'lapsed' then
     return { 'unknown' }
