@@ -29,9 +29,9 @@ const LATE_MAX: u32 = 3;
 
 /// A kind of work, with the limits that it is paced by.
 pub trait PacedWork: Send + Sync {
-    /// What an admission is turned into.
+    /// Result of an admission, made by [`PacedWork::admitted`].
     type Admission: Send;
-    /// What a refusal for good is turned into.
+    /// Result of a refusal for good.
     type Refusal: Send;
 
     /// Returns the query for one piece of work.

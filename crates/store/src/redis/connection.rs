@@ -92,7 +92,6 @@ impl RedisConnection {
     }
 
     /// Sends a call and waits for its reply. Nothing is sent after the deadline.
-    ///
     pub(super) async fn execute(
         &self,
         call: Call,
