@@ -53,18 +53,24 @@ fn free_ports<const N: usize>() -> [String; N] {
 
 fn three_replicas_keep_the_contract_of_a_vendor() {
     let mut show = script("ingestion-proxy/show.sh");
-    let [first, second, third, vendor, redis] = free_ports();
+    let [first, second, third, vendor, redis, distant] = free_ports();
     show.1.env("PORTS", format!("{first} {second} {third}"));
-    show.1.env("VENDOR_PORT", vendor).env("REDIS_PORT", redis);
+    show.1.env("VENDOR_PORT", vendor).env("REDIS_PORT", redis).env("DISTANT_PORT", distant);
     let lines = lines(show);
-    let [asked, answered, seen, _, logged] = lines.as_slice() else { panic!("{lines:#?}") };
+    let [asked, answered, seen, again, answered_again, seen_again, _, logged] = lines.as_slice()
+    else {
+        panic!("{lines:#?}")
+    };
     assert_eq!(*asked, format!("100 requests at once, through ports {first} {second} {third}:"));
-    assert_eq!(answered, "100 200", "all are answered");
-    // At most 25 a second on an idle machine; tests/gateway has the proof.
-    let words =
-        seen.strip_prefix("the vendor saw 100 in ").and_then(|seen| seen.split_once(" s, "));
-    let seconds: f64 = words.and_then(|(seconds, _)| seconds.parse().ok()).expect(seen);
-    assert!(seconds >= 2.9, "{seen}");
+    assert_eq!(again, "the same with Redis 10 ms away:");
+    for (answered, seen) in [(answered, seen), (answered_again, seen_again)] {
+        assert_eq!(answered, "100 200", "all are answered");
+        // At most 25 a second on an idle machine; tests/gateway has the proof.
+        let words = seen.strip_prefix("the vendor received 100 in ");
+        let words = words.and_then(|seen| seen.split_once(" s, "));
+        let seconds: f64 = words.and_then(|(seconds, _)| seconds.parse().ok()).expect(seen);
+        assert!(seconds >= 2.9, "{seen}");
+    }
     assert!(logged.contains("ingestion_proxy_request"), "{logged}");
 }
 
