@@ -26,5 +26,6 @@ mod proof;
 
 mod crawling;
 mod faults;
+mod grid;
 mod scenarios;
 mod support;

@@ -10,6 +10,7 @@ use sluicegate_queue::{
     Broker, DeadLetterFilter, DeliveryTime, Depth, Embedded, Error, JobId, Message, Options, Queue,
     RabbitMq, rabbitmq,
 };
+use sluicegate_testkit::delay_proxy::DelayProxy;
 use sluicegate_testkit::limit_check::{assert_arrivals, assert_limit, longest_delay};
 use sluicegate_testkit::rabbitmq::RabbitServer;
 use sluicegate_testkit::redis::{RedisServer, Version};
@@ -26,6 +27,8 @@ pub(crate) enum Backend {
     Alone(tempfile::TempDir),
     /// RabbitMQ and Redis.
     Shared(Box<RedisServer>),
+    /// RabbitMQ and a Redis behind a proxy that delays its traffic.
+    Distant { _redis: Box<RedisServer>, proxy: DelayProxy },
     /// RabbitMQ and Redis, with a broker of its own that can be stopped.
     Own(Box<(Mutex<RabbitServer>, Mutex<RedisServer>)>),
 }
@@ -53,6 +56,14 @@ impl TestSetup {
         Self::on(name, Backend::Shared(redis), |runtime| connect(runtime, &RABBIT.url()))
     }
 
+    /// RabbitMQ, and Redis at this round trip.
+    pub(crate) fn distant(name: &str, round_trip: Duration) -> Self {
+        let redis = Box::new(RedisServer::start(Version::System, &[]));
+        let proxy = DelayProxy::start(redis.port, round_trip);
+        let backend = Backend::Distant { _redis: redis, proxy };
+        Self::on(name, backend, |runtime| connect(runtime, &RABBIT.url()))
+    }
+
     pub(crate) fn own(name: &str) -> Self {
         let (rabbit, redis) = (RabbitServer::start(), RedisServer::start(Version::System, &[]));
         let url = rabbit.url();
@@ -73,7 +84,7 @@ impl TestSetup {
                 "queue: {{kind: embedded, path: {}, job_id: AnalysisId, visibility: 2s}}\n",
                 folder.path().join("queue.db").display()
             ),
-            Backend::Shared(_) => rabbit(&RABBIT.url()),
+            Backend::Shared(_) | Backend::Distant { .. } => rabbit(&RABBIT.url()),
             Backend::Own(servers) => rabbit(&lock(&servers.0).url()),
         };
         // Longer timeouts than in production: tests share the machine, and a call to the store that
@@ -86,6 +97,7 @@ impl TestSetup {
         let store = match &self.backend {
             Backend::Alone(_) => String::new(),
             Backend::Shared(server) => redis(server.port),
+            Backend::Distant { proxy, .. } => redis(proxy.port),
             Backend::Own(servers) => redis(lock(&servers.1).port),
         };
         format!("log: {{format: json}}\n{queue}{store}")
@@ -114,7 +126,7 @@ impl TestSetup {
         let delayed = match &self.backend {
             Backend::Alone(_) => depth.delayed.expect("it knows what waits"),
             // RabbitMQ reports the depth of a queue by name; an undeclared queue counts as empty.
-            Backend::Shared(_) | Backend::Own(_) => {
+            Backend::Shared(_) | Backend::Distant { .. } | Backend::Own(_) => {
                 let target = format!("{}-{queue}", self.name);
                 let delayed = self.named(&rabbitmq::delayed_queue(&target, delay));
                 self.insist(async || match delayed.depth().await {

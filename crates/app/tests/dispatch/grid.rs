@@ -1,0 +1,132 @@
+//! Booked work under limits from 10 to 100,000 calls per minute and with 1 to 200 jobs at a time:
+//! the limit is used, nothing is requeued, and the provider never gets too many calls.
+//!
+//! With `SLUICEGATE_LONG=1` the whole grid is run, one cell after the other, and judged by the goal
+//! of 97 % and no requeued job. Otherwise a few cells are run beside other tests; then jobs may be
+//! late for their start, so less is required. The limit is checked in the same way.
+
+use std::time::Duration;
+
+use sluicegate_core::Span;
+use sluicegate_testkit::eventually;
+
+use crate::support::{TestSetup, long, patient, prove, worked};
+
+/// Time that a call to the provider takes.
+const LATENCY_MS: u64 = 20;
+/// Time after the first call from which calls are counted: the pacer has measured its store by then.
+const WARM_UP: Duration = Duration::from_secs(2);
+
+/// One cell of the grid.
+#[derive(Clone, Copy, Debug)]
+struct Cell {
+    /// Limit in calls per minute.
+    per_minute: usize,
+    /// Number of jobs that the worker has in work at a time.
+    concurrency: usize,
+}
+
+/// The result of a cell.
+struct Outcome {
+    /// Part of the limit that was used, from 0 to 1.
+    used: f64,
+    requeued: u64,
+}
+
+impl Cell {
+    /// Returns true if so many jobs at a time can make as many calls as the limit allows, even if
+    /// each takes a few milliseconds more.
+    fn carries_the_rate(self) -> bool {
+        self.concurrency * 60_000 >= self.per_minute * (LATENCY_MS as usize + 10)
+    }
+
+    /// Returns the time for which calls are counted: at least a dozen of them.
+    fn span(self) -> Duration {
+        Duration::from_secs(if long() { 15 } else { 6 })
+            .max(Duration::from_secs(60 * 12 / self.per_minute as u64))
+    }
+
+    fn config(self, setup: &TestSetup, url: &str) -> String {
+        let (name, Self { per_minute, concurrency }) = (&setup.name, self);
+        format!(
+            "dispatch:
+  source: {name}-raw
+  delay: booked
+  providers:
+    gemini: {{queue: {name}-gemini, limit: {per_minute}/min, key: '{name}:dispatch'}}
+workers:
+  - provider: gemini
+    limit: {per_minute}/min
+    key: '{name}:worker'
+    concurrency: {concurrency}
+    handler: {{http: {{url: '{url}/v1/analyze'}}}}
+"
+        )
+    }
+
+    fn measure(self, setup: &TestSetup) -> Outcome {
+        let seconds = (self.span() + WARM_UP).as_secs() as usize + 10;
+        setup.produce("raw", self.per_minute * seconds / 60 + 100);
+        let (url, record) = setup.provider(patient(LATENCY_MS));
+        let running = setup.run("dispatch,worker", &self.config(setup, &url));
+        let last = || record.arrivals().pop().unwrap_or_default();
+        eventually(|| !record.arrivals().is_empty());
+        let from = record.arrivals()[0] + WARM_UP;
+        eventually(|| last() >= from + self.span());
+        let requeued = worked(&running, "gemini", "requeued");
+        let logs = [running.stop()];
+        prove(self.per_minute, Span::from_secs(60), &logs, &record);
+        let arrivals = record.arrivals();
+        let counted = arrivals.iter().filter(|at| (from..from + self.span()).contains(*at)).count();
+        let allowed = self.per_minute as f64 * self.span().as_secs_f64() / 60.0;
+        Outcome { used: counted as f64 / allowed, requeued }
+    }
+}
+
+/// Runs the cells that can carry their rate. Prints a row for each, and returns the rows of those
+/// that used less than `goal` of their limit, or requeued jobs instead.
+#[expect(clippy::print_stdout, reason = "the table is the result of the test")]
+fn missed(cells: &[Cell], goal: f64, setup: impl Fn(String) -> TestSetup) -> Vec<String> {
+    let mut missed = Vec::new();
+    for (number, cell) in cells.iter().enumerate().filter(|(_, cell)| cell.carries_the_rate()) {
+        let Outcome { used, requeued } = cell.measure(&setup(format!("grid{number}")));
+        let Cell { per_minute, concurrency } = cell;
+        let row = format!("| {per_minute}/min | {concurrency} | {used:.3} | {requeued} |");
+        println!("{row}");
+        if used < goal || (long() && requeued > 0) {
+            missed.push(row);
+        }
+    }
+    missed
+}
+
+#[expect(clippy::print_stdout, reason = "the table is the result of the test")]
+fn run_grid(setup: impl Fn(String) -> TestSetup) {
+    println!("| limit | jobs at a time | used | requeued |\n|---|---|---|---|");
+    let few = [(500, 1), (500, 5), (5_000, 20)];
+    let all = [10, 100, 500, 1_000, 3_000, 5_000, 6_000, 20_000, 100_000]
+        .into_iter()
+        .flat_map(|per_minute| [1, 5, 20, 200].map(|concurrency| (per_minute, concurrency)));
+    let cells: Vec<_> = if long() { all.collect() } else { few.to_vec() };
+    let cells: Vec<_> = cells
+        .into_iter()
+        .map(|(per_minute, concurrency)| Cell { per_minute, concurrency })
+        .collect();
+    let missed = missed(&cells, if long() { 0.97 } else { 0.75 }, setup);
+    assert!(missed.is_empty(), "{missed:#?}");
+}
+
+#[test]
+fn booked_work_uses_its_limit_on_the_embedded_queue() {
+    run_grid(|name| TestSetup::alone(&name));
+}
+
+#[test]
+fn booked_work_uses_its_limit_on_rabbitmq_and_redis() {
+    run_grid(|name| TestSetup::shared(&name));
+}
+
+#[test]
+fn booked_work_uses_its_limit_on_rabbitmq_and_a_distant_redis() {
+    run_grid(|name| TestSetup::distant(&format!("far{name}"), Duration::from_millis(10)));
+}
