@@ -126,7 +126,7 @@ const SUITES: &[Suite] = &[
     Suite {
         name: "redis-serve",
         proves: "several `sluicegate serve` share one Redis and survive its failures; TLS, users and passwords",
-        tests: Programs(&["app/redis", "app/secured"]),
+        tests: Programs(&["app/redis", "app/secured", "app/mutations"]),
         needs: &[&services::REDIS],
         python: None,
     },
