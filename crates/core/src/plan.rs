@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use crate::algorithm::{EarliestStart, Meter, Reading};
+use crate::algorithm::{EarliestStart, Meter, Reading, Slack};
 use crate::decision::{Decision, Deny, Hit, Never, Readings};
 use crate::id::Id;
 use crate::key::Key;
@@ -106,6 +106,8 @@ pub struct Plan<'a> {
     /// Time before its start at which paced work may be admitted or claimed; `None` if the work is
     /// not paced. Paced work is charged at the end of its slack, also when it is acquired.
     pub lead: Option<Span>,
+    /// The pacer that starts the work, if it spaces its real starts: [`Slack`].
+    pub owner: Option<Id>,
     /// Maximum time from now to the start of a booking.
     pub horizon: Span,
     /// Outage policy: the strictest of its charges.
@@ -137,6 +139,7 @@ impl<'a> Plan<'a> {
             hold: query.hold,
             slack: Settings::SLACK_MIN,
             lead: query.pacing.map(|pacing| pacing.lead),
+            owner: query.pacing.and_then(|pacing| pacing.owner),
             horizon,
             outage: OutagePolicy::Unlimited,
             of_client: OutagePolicy::Unlimited,
@@ -370,8 +373,11 @@ impl<'a> Plan<'a> {
     /// Returns the time after `start` at which a charge of booked or paced work is written: the
     /// slack, during which the work may begin. A rule that only spreads starts is charged at the
     /// start.
-    pub fn slack_of(&self, charge: &Charge<'_>) -> Span {
-        if charge.rule.spreads { Span::ZERO } else { self.slack }
+    pub fn slack_of(&self, charge: &Charge<'_>) -> Slack {
+        if charge.rule.spreads {
+            return Slack::NONE;
+        }
+        Slack { span: self.slack, owner: self.owner }
     }
 
     /// Returns the time that is a lead later than `now`: `now` itself if the work is not paced.

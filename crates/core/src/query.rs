@@ -58,6 +58,9 @@ pub struct Pacing {
     /// Time after its start within which work may begin, unless a slack is configured. Longer than
     /// a round trip, because the node knows the clock of the store only that well.
     pub slack: Span,
+    /// The pacer that starts the work, if it is the one that asks and spaces all its real starts:
+    /// [`crate::algorithm::Slack`].
+    pub owner: Option<Id>,
 }
 
 /// Rules of the configuration that apply to a query.

@@ -58,7 +58,7 @@ impl RoundTrips {
         let trip = samples.trips.long().unwrap_or(ASSUMED);
         let late = samples.late.long().unwrap_or_default().min(SLACK_MIN);
         let lead = trip + WAKE_UP;
-        Pacing { lead, slack: (lead + late).max(SLACK_MIN) }
+        Pacing { lead, slack: (lead + late).max(SLACK_MIN), owner: None }
     }
 
     fn lock(&self) -> MutexGuard<'_, Samples> {
@@ -119,7 +119,7 @@ mod tests {
         let round_trips = RoundTrips::default();
         round_trips.answered_in(ms(10));
         round_trips.started_after(ms(4));
-        assert_eq!(round_trips.pacing(), Pacing { lead: ms(13), slack: ms(17) });
+        assert_eq!(round_trips.pacing(), Pacing { lead: ms(13), slack: ms(17), owner: None });
         round_trips.started_after(ms(400));
         round_trips.started_after(ms(400));
         assert_eq!(round_trips.pacing().slack, ms(23));

@@ -52,3 +52,8 @@ impl Moment {
         self.0.saturating_duration_since(Instant::now())
     }
 }
+
+/// Returns the time of the runtime, which a test may have paused.
+pub(crate) fn runtime_now() -> tokio::time::Instant {
+    tokio::time::Instant::now()
+}

@@ -7,8 +7,9 @@ use sluicegate_core::plan::Handle;
 use sluicegate_core::query::Cost;
 use sluicegate_core::store::{Claim, EndResult, Error, GateClosure, Renewal, Usage};
 use sluicegate_core::{Decision, Id, Plan, Span, Store, Timestamp};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
+use crate::clock::runtime_now;
 use crate::sim::Rng;
 
 /// Time that a lost packet costs: TCP sends it again.
@@ -30,23 +31,41 @@ pub struct Network {
 pub struct DistantStore<S> {
     store: S,
     network: Network,
-    rng: Arc<Mutex<Rng>>,
+    link: Arc<Mutex<Link>>,
+}
+
+/// The connection to a store.
+struct Link {
+    rng: Rng,
+    /// The last packets to the store and from it: when they were sent, and their delay.
+    packets: [Option<(Instant, Span)>; 2],
 }
 
 impl<S> DistantStore<S> {
     /// Puts a network before a store. Its delays follow the seed.
     pub fn new(store: S, network: Network, seed: u64) -> Self {
-        Self { store, network, rng: Arc::new(Mutex::new(Rng::new(seed))) }
+        let link = Link { rng: Rng::new(seed), packets: [None; 2] };
+        Self { store, network, link: Arc::new(Mutex::new(link)) }
     }
 
-    /// Waits for as long as a message takes in one direction.
-    async fn travel(&self) {
+    /// Waits for as long as a message takes in one direction. Messages of the same instant share a
+    /// packet, as the calls of a batch do.
+    async fn travel(&self, direction: usize) {
         let delay = {
-            let mut rng = self.rng.lock().unwrap_or_else(PoisonError::into_inner);
-            let jitter = rng.between(0, self.network.jitter.as_micros());
-            let lost = rng.chance(self.network.lost_per_mille);
-            let lost = if lost { RETRANSMISSION } else { Span::ZERO };
-            Span::from_micros(self.network.round_trip.as_micros() / 2 + jitter) + lost
+            let mut link = self.link.lock().unwrap_or_else(PoisonError::into_inner);
+            let now = runtime_now();
+            match link.packets[direction] {
+                Some((sent, delay)) if sent == now => delay,
+                _ => {
+                    let jitter = link.rng.between(0, self.network.jitter.as_micros());
+                    let lost = link.rng.chance(self.network.lost_per_mille);
+                    let lost = if lost { RETRANSMISSION } else { Span::ZERO };
+                    let half = self.network.round_trip.as_micros() / 2;
+                    let delay = Span::from_micros(half + jitter) + lost;
+                    link.packets[direction] = Some((now, delay));
+                    delay
+                }
+            }
         };
         if delay > Span::ZERO {
             sleep(delay.into()).await;
@@ -54,9 +73,9 @@ impl<S> DistantStore<S> {
     }
 
     async fn call<T>(&self, operation: impl AsyncFnOnce(&S) -> T) -> T {
-        self.travel().await;
+        self.travel(0).await;
         let answer = operation(&self.store).await;
-        self.travel().await;
+        self.travel(1).await;
         answer
     }
 }

@@ -3,10 +3,17 @@
 //! It admits at most `capacity` at once and at most `capacity + rate × T` in any interval of length
 //! `T`. With this instant instead of a level and the time of its last update, the bucket never has
 //! to be refilled, and the passing of time changes nothing in the state.
+//!
+//! **Runs.** Work that may begin up to a slack after its start is taken at the end of the slack. So
+//! under a bucket with room for one, two bookings are a slack further apart than the rate requires.
+//! A run is a series of bookings of one owner, with nothing of others in between. The owner spaces
+//! its real starts itself, so within a run the next start is computed from the starts alone, and
+//! the slack is only between runs. `docs/decisions/022` has the proof.
 
 use serde::{Deserialize, Serialize};
 
-use super::{EarliestStart, Reading};
+use super::{EarliestStart, Reading, Slack};
+use crate::id::Id;
 use crate::limit::{Amount, Rate, Unit};
 use crate::time::{Span, Timestamp};
 
@@ -72,7 +79,7 @@ impl Quota {
 }
 
 /// State of a token bucket.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bucket {
     /// Time at which everything taken has drained, in nanoseconds since the epoch.
     empty_at_ns: u64,
@@ -80,6 +87,18 @@ pub struct Bucket {
     latest: Timestamp,
     /// Sum of everything ever given back, as the time in which it would have drained.
     given_back_ns: u64,
+    /// The run that the last amount taken belongs to. Owners do not survive a restart, so it is not
+    /// part of a snapshot.
+    #[serde(skip)]
+    run: Option<Box<Run>>,
+}
+
+/// Bookings of one owner, with nothing of others in between.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Run {
+    owner: Id,
+    /// Time at which the bucket would have drained if all work of the run began at its start.
+    empty_at_ns: u64,
 }
 
 /// Record of an amount taken, needed to give it back.
@@ -92,25 +111,58 @@ pub struct Pour {
 }
 
 impl Bucket {
-    /// Returns the first instant from `from` on at which `need` more fits. Every later instant
-    /// fits, too.
-    pub fn earliest(self, quota: Quota, from: Timestamp, need: u64) -> EarliestStart {
+    /// Returns the first instant from `from` on at which `need` more of an owner fits. Every later
+    /// instant fits, too.
+    pub fn earliest(
+        &self,
+        quota: Quota,
+        from: Timestamp,
+        need: u64,
+        owner: Option<Id>,
+    ) -> EarliestStart {
         if need > quota.capacity {
             return EarliestStart::Never { limit: 0 };
         }
         let room_ns = quota.cost_ns(quota.capacity) - quota.cost_ns(need);
-        let start_ns = u128::from(self.empty_at_ns).saturating_sub(room_ns);
+        let start_ns = u128::from(self.empty_at_ns_for(owner)).saturating_sub(room_ns);
         let start = u64::try_from(start_ns.div_ceil(1_000)).unwrap_or(u64::MAX);
         EarliestStart::at(from.max(Timestamp::from_micros(start)))
     }
 
-    /// Takes `amount` at `at`, which fills the bucket by that much.
-    pub fn take(&mut self, quota: Quota, at: Timestamp, amount: u64) -> Pour {
-        self.latest = self.latest.max(at);
-        let from = u128::from(self.empty_at_ns.max(nanos(at)));
-        let end = from.saturating_add(quota.cost_ns(amount));
-        self.empty_at_ns = u64::try_from(end).unwrap_or(u64::MAX);
+    /// Returns the time at which the bucket has drained for the next work of an owner: without the
+    /// slack of the run, if it is that of the owner.
+    fn empty_at_ns_for(&self, owner: Option<Id>) -> u64 {
+        match &self.run {
+            Some(run) if Some(run.owner) == owner => run.empty_at_ns,
+            _ => self.empty_at_ns,
+        }
+    }
+
+    /// Takes `amount` at the end of the slack of work that starts at `start`, which fills the bucket
+    /// by that much. Begins a run of its owner or continues it.
+    pub fn take(&mut self, quota: Quota, start: Timestamp, slack: Slack, amount: u64) -> Pour {
+        let poured = |empty_at_ns: u64, at: Timestamp| {
+            let end = u128::from(empty_at_ns.max(nanos(at))).saturating_add(quota.cost_ns(amount));
+            u64::try_from(end).unwrap_or(u64::MAX)
+        };
+        let run_empty_at_ns = poured(self.empty_at_ns_for(slack.owner), start);
+        match (slack.owner, &mut self.run) {
+            (None, run) => *run = None,
+            (Some(owner), Some(run)) => **run = Run { owner, empty_at_ns: run_empty_at_ns },
+            (Some(owner), run) => {
+                *run = Some(Box::new(Run { owner, empty_at_ns: run_empty_at_ns }));
+            }
+        }
+        let latest = start + slack.span;
+        self.latest = self.latest.max(latest);
+        self.empty_at_ns = poured(self.empty_at_ns, latest);
         Pour { drained_at_ns: self.empty_at_ns, given_back_ns: self.given_back_ns }
+    }
+
+    /// Returns the same usage without a run, for another counter.
+    #[must_use]
+    pub fn without_run(&self) -> Self {
+        Self { run: None, ..*self }
     }
 
     /// Gives back `amount` of what was taken, but only the part that has not drained at `now`: the
@@ -126,13 +178,18 @@ impl Bucket {
         // Rounded down, because the amount was rounded up when it was taken.
         let drain = u128::from(amount / quota.grain) * u128::from(quota.drain_ns);
         let back = u64::try_from(drain).unwrap_or(u64::MAX).min(undrained);
+        if back > 0 {
+            self.run = None;
+        }
         self.empty_at_ns = self.empty_at_ns.saturating_sub(back);
         self.given_back_ns = self.given_back_ns.saturating_add(back);
     }
 
     /// Leaves no room before `until`. This closes a gate.
     pub fn fill_until(&mut self, until: Timestamp) {
-        self.empty_at_ns = self.empty_at_ns.max(nanos(until));
+        if nanos(until) > self.empty_at_ns {
+            (self.empty_at_ns, self.run) = (nanos(until), None);
+        }
         self.latest = self.latest.max(until);
     }
 
@@ -143,14 +200,14 @@ impl Bucket {
     }
 
     /// Returns the level at `now`, rounded up, and the time at which the bucket will be empty.
-    pub fn reading(self, quota: Quota, now: Timestamp) -> Reading {
+    pub fn reading(&self, quota: Quota, now: Timestamp) -> Reading {
         let level_ns = self.empty_at_ns.saturating_sub(nanos(now));
         let used = level_ns.div_ceil(quota.drain_ns).saturating_mul(quota.grain);
         Reading::new(used, now.max(self.empty_at()))
     }
 
     /// Returns the time at which the bucket will be empty, rounded up.
-    pub fn empty_at(self) -> Timestamp {
+    pub const fn empty_at(&self) -> Timestamp {
         Timestamp::from_micros(self.empty_at_ns.div_ceil(1_000))
     }
 }
@@ -179,8 +236,8 @@ mod tests {
     /// Returns the number of single units admitted at each instant.
     fn admitted(quota: Quota, bucket: &mut Bucket, now: Timestamp) -> u64 {
         let mut admitted = 0;
-        while bucket.earliest(quota, now, 1) == EarliestStart::at(now) {
-            bucket.take(quota, now, 1);
+        while bucket.earliest(quota, now, 1, None) == EarliestStart::at(now) {
+            bucket.take(quota, now, Slack::NONE, 1);
             admitted += 1;
         }
         admitted
@@ -190,9 +247,9 @@ mod tests {
     fn burst_then_steady() {
         let (quota, mut bucket) = (quota("10/s burst 3"), Bucket::default());
         assert_eq!(admitted(quota, &mut bucket, at(0)), 3);
-        assert_eq!(bucket.earliest(quota, at(0), 1), EarliestStart::at(at(100)));
-        assert_eq!(bucket.earliest(quota, at(0), 3), EarliestStart::at(at(300)));
-        assert_eq!(bucket.earliest(quota, at(0), 4), EarliestStart::Never { limit: 0 });
+        assert_eq!(bucket.earliest(quota, at(0), 1, None), EarliestStart::at(at(100)));
+        assert_eq!(bucket.earliest(quota, at(0), 3, None), EarliestStart::at(at(300)));
+        assert_eq!(bucket.earliest(quota, at(0), 4, None), EarliestStart::Never { limit: 0 });
         assert_eq!(admitted(quota, &mut bucket, at(99)), 0);
         assert_eq!(admitted(quota, &mut bucket, at(100)), 1);
         assert_eq!(admitted(quota, &mut bucket, at(1_000_000)), 3);
@@ -218,28 +275,29 @@ mod tests {
     fn smooth_spaces_evenly() {
         let (quota, mut bucket) = (quota("25/s smooth"), Bucket::default());
         assert_eq!(admitted(quota, &mut bucket, at(0)), 1);
-        assert_eq!(bucket.earliest(quota, at(0), 1), EarliestStart::at(at(40)));
+        assert_eq!(bucket.earliest(quota, at(0), 1, None), EarliestStart::at(at(40)));
     }
 
     #[test]
     fn only_what_has_not_drained_is_given_back() {
         let (quota, mut bucket) = (quota("1/s burst 1"), Bucket::default());
-        let first = bucket.take(quota, at(0), 1);
-        bucket.take(quota, at(5_000), 1);
+        let first = bucket.take(quota, at(0), Slack::NONE, 1);
+        bucket.take(quota, at(5_000), Slack::NONE, 1);
         bucket.give_back(quota, first, 1, at(5_000));
         assert_eq!(admitted(quota, &mut bucket, at(5_000)), 0);
 
-        let second = bucket.take(quota, at(10_000), 1);
+        let second = bucket.take(quota, at(10_000), Slack::NONE, 1);
         bucket.give_back(quota, second, 1, at(10_250));
-        assert_eq!(bucket.earliest(quota, at(10_250), 1), EarliestStart::at(at(10_250)));
+        assert_eq!(bucket.earliest(quota, at(10_250), 1, None), EarliestStart::at(at(10_250)));
     }
 
     #[test]
     fn an_amount_that_drained_sooner_because_of_others_is_not_given_back() {
         let (quota, mut bucket) = (quota("1/s burst 2"), Bucket::default());
-        let (first, second) = (bucket.take(quota, at(0), 1), bucket.take(quota, at(0), 1));
+        let (first, second) =
+            (bucket.take(quota, at(0), Slack::NONE, 1), bucket.take(quota, at(0), Slack::NONE, 1));
         bucket.give_back(quota, first, 1, at(0));
-        bucket.take(quota, at(1_000), 1);
+        bucket.take(quota, at(1_000), Slack::NONE, 1);
         bucket.give_back(quota, second, 1, at(1_000));
         assert_eq!(admitted(quota, &mut bucket, at(1_000)), 1, "one beside the one at 1 s");
     }
@@ -247,8 +305,8 @@ mod tests {
     #[test]
     fn an_amount_that_drains_before_a_booking_makes_no_room_beside_it() {
         let (quota, mut bucket) = (quota("1/s burst 1"), Bucket::default());
-        let first = bucket.take(quota, at(0), 1);
-        bucket.take(quota, at(10_000), 1);
+        let first = bucket.take(quota, at(0), Slack::NONE, 1);
+        bucket.take(quota, at(10_000), Slack::NONE, 1);
         bucket.give_back(quota, first, 1, at(0));
         assert_eq!(admitted(quota, &mut bucket, at(10_000)), 0);
     }
@@ -257,17 +315,20 @@ mod tests {
     fn a_capacity_is_not_rounded_up() {
         let (quota, bucket) = (quota("1.00 USD/day burst 1.0000005"), Bucket::default());
         assert_eq!(quota.capacity(), 1_000_000_000);
-        assert_eq!(bucket.earliest(quota, at(0), 1_000_000_001), EarliestStart::Never { limit: 0 });
+        assert_eq!(
+            bucket.earliest(quota, at(0), 1_000_000_001, None),
+            EarliestStart::Never { limit: 0 }
+        );
     }
 
     #[test]
     fn money_is_metered_in_micro_dollars() {
         let quota = quota("5.00 USD/day burst 5.00");
         let mut bucket = Bucket::default();
-        bucket.take(quota, at(0), 260_600);
+        bucket.take(quota, at(0), Slack::NONE, 260_600);
         assert_eq!(bucket.reading(quota, at(0)).used, 261_000);
         assert_eq!(
-            bucket.earliest(quota, at(0), 5_000_000_000 - 261_000),
+            bucket.earliest(quota, at(0), 5_000_000_000 - 261_000, None),
             EarliestStart::at(at(0))
         );
     }
@@ -276,9 +337,62 @@ mod tests {
     fn extremes_do_not_overflow() {
         let quota = quota("1/366d burst 9007199254740991");
         let mut bucket = Bucket::default();
-        let pour = bucket.take(quota, Timestamp::MAX, u64::MAX);
+        let pour = bucket.take(quota, Timestamp::MAX, Slack::NONE, u64::MAX);
         bucket.give_back(quota, pour, u64::MAX, at(0));
-        let _ = bucket.earliest(quota, at(0), quota.capacity());
+        let _ = bucket.earliest(quota, at(0), quota.capacity(), None);
         let _ = (bucket.reading(quota, at(0)), quota.drained_in());
+    }
+
+    fn slack(millis: u64, owner: u128) -> Slack {
+        Slack { span: Span::from_millis(millis), owner: Some(Id::from_bits(owner)) }
+    }
+
+    fn start_of(bucket: &Bucket, quota: Quota, owner: Option<u128>) -> u64 {
+        match bucket.earliest(quota, at(0), 1, owner.map(Id::from_bits)) {
+            EarliestStart::At { start, .. } => start.since(at(0)).as_micros() / 1_000,
+            never => panic!("{never:?}"),
+        }
+    }
+
+    #[test]
+    fn the_slack_is_between_owners_and_not_between_the_bookings_of_one() {
+        let (quota, mut bucket) = (quota("25/s smooth"), Bucket::default());
+        for start in [0, 40, 80] {
+            assert_eq!(start_of(&bucket, quota, Some(1)), start);
+            bucket.take(quota, at(start), slack(10, 1), 1);
+        }
+        assert_eq!(start_of(&bucket, quota, Some(1)), 120);
+        assert_eq!((start_of(&bucket, quota, Some(2)), start_of(&bucket, quota, None)), (130, 130));
+        bucket.take(quota, at(130), slack(20, 2), 1);
+        assert_eq!(
+            (start_of(&bucket, quota, Some(1)), start_of(&bucket, quota, Some(2))),
+            (190, 170)
+        );
+    }
+
+    #[test]
+    fn every_other_change_of_a_bucket_ends_a_run() {
+        let quota = quota("25/s burst 2");
+        let run = || {
+            let mut bucket = Bucket::default();
+            bucket.take(quota, at(0), slack(10, 1), 1);
+            let pour = bucket.take(quota, at(0), slack(10, 1), 1);
+            assert_eq!(
+                (start_of(&bucket, quota, Some(1)), start_of(&bucket, quota, None)),
+                (40, 50)
+            );
+            (bucket, pour)
+        };
+        let (mut bucket, _) = run();
+        bucket.take(quota, at(50), Slack::NONE, 1);
+        assert_eq!(start_of(&bucket, quota, Some(1)), 90);
+        let (mut bucket, pour) = run();
+        bucket.give_back(quota, pour, 1, at(0));
+        assert_eq!(start_of(&bucket, quota, Some(1)), 10);
+        let (mut bucket, _) = run();
+        bucket.fill_until(at(500));
+        assert_eq!(start_of(&bucket, quota, Some(1)), 460);
+        let (bucket, _) = run();
+        assert_eq!(start_of(&bucket.without_run(), quota, Some(1)), 50);
     }
 }

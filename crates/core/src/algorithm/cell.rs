@@ -8,7 +8,7 @@ use super::bucket::{self, Bucket};
 use super::concurrency::Leases;
 use super::log::{self, Log};
 use super::window::{self, Slices};
-use super::{EarliestStart, Meter, Reading};
+use super::{EarliestStart, Meter, Reading, Slack};
 use crate::id::Id;
 use crate::limit::Boundaries;
 use crate::time::{Span, Timestamp};
@@ -158,7 +158,7 @@ impl Cell {
                 ))));
             }
             CellState::Slices(slices) => CellState::Slices(slices.merged()),
-            CellState::Bucket(bucket) => CellState::Bucket(*bucket),
+            CellState::Bucket(bucket) => CellState::Bucket(bucket.without_run()),
             CellState::Leases(leases) => CellState::Leases(leases.merged()),
         };
         Self(CellContent::Plain(state))
@@ -198,7 +198,7 @@ impl Cell {
         meter: &Meter<'_>,
         from: Timestamp,
         need: u64,
-        slack: Span,
+        slack: Slack,
     ) -> EarliestStart {
         match (self.state(), meter) {
             (CellState::Log(log), Meter::Log(quotas)) => match self.inherited() {
@@ -209,10 +209,10 @@ impl Cell {
                 slices.earliest(*quota, from, need)
             }
             (CellState::Slices(slices), Meter::Calendar(quota)) => {
-                slices.earliest_in_calendar(*quota, from, need, slack)
+                slices.earliest_in_calendar(*quota, from, need, slack.span)
             }
             (CellState::Bucket(bucket), Meter::Bucket(quota)) => {
-                bucket.earliest(*quota, from, need)
+                bucket.earliest(*quota, from, need, slack.owner)
             }
             (CellState::Leases(leases), Meter::Leases(quota)) => {
                 leases.earliest(*quota, from, need)
@@ -226,11 +226,11 @@ impl Cell {
         &mut self,
         meter: &Meter<'_>,
         start: Timestamp,
-        slack: Span,
+        slack: Slack,
         amount: u64,
         id: Id,
     ) -> Use {
-        let latest = start + slack;
+        let latest = start + slack.span;
         let mark = match (self.state_mut(), meter) {
             (CellState::Log(log), Meter::Log(_)) => {
                 log.take(latest, amount);
@@ -249,7 +249,7 @@ impl Cell {
                 return Use { amount: slices.take(end, amount), mark };
             }
             (CellState::Bucket(bucket), Meter::Bucket(quota)) => Mark::Bucket {
-                pour: bucket.take(*quota, latest, amount),
+                pour: bucket.take(*quota, start, slack, amount),
                 drain_ns: quota.drain_ns(),
                 grain: quota.grain(),
             },
@@ -318,7 +318,7 @@ impl Cell {
                 slices.take(end, amount);
             }
             (CellState::Bucket(bucket), Mark::Bucket { drain_ns, grain, .. }) => {
-                bucket.take(bucket::Quota::raw(drain_ns, grain), now, amount);
+                bucket.take(bucket::Quota::raw(drain_ns, grain), now, Slack::NONE, amount);
             }
             _ => {}
         }
@@ -457,7 +457,7 @@ mod tests {
     }
 
     fn start(cell: &Cell, meter: &Meter<'_>, from: u64, need: u64) -> EarliestStart {
-        cell.earliest(meter, at(from), need, Span::ZERO)
+        cell.earliest(meter, at(from), need, Slack::NONE)
     }
 
     #[test]
@@ -471,12 +471,12 @@ mod tests {
         let meter = Meter::Log((&quotas[..]).into());
         let mut shared = Cell::new(&meter);
         for second in [1, 2, 3] {
-            shared.take(&meter, at(second), Span::ZERO, 1, Id::from_bits(0));
+            shared.take(&meter, at(second), Slack::NONE, 1, Id::from_bits(0));
         }
         let mut successor = shared.successor();
         assert_eq!(start(&successor, &meter, 4, 2), EarliestStart::at(at(4)));
         assert_eq!(start(&successor, &meter, 4, 3), EarliestStart::at(at(13)));
-        successor.take(&meter, at(4), Span::ZERO, 2, Id::from_bits(0));
+        successor.take(&meter, at(4), Slack::NONE, 2, Id::from_bits(0));
         assert_eq!(start(&successor, &meter, 5, 1), EarliestStart::at(at(13)));
         assert_eq!(start(&successor, &meter, 5, 4), EarliestStart::at(at(14)));
         assert_eq!(start(&successor, &meter, 5, 6), EarliestStart::Never { limit: 0 });
@@ -494,7 +494,7 @@ mod tests {
         for (meter, amounts, free) in [(window, [4, 3], at(12)), (slots, [1, 1], at(32))] {
             let mut shared = Cell::new(&meter);
             for (second, amount) in (1..).zip(amounts) {
-                shared.take(&meter, at(second), Span::ZERO, amount, Id::from_bits(second.into()));
+                shared.take(&meter, at(second), Slack::NONE, amount, Id::from_bits(second.into()));
             }
             let successor = shared.successor();
             let limit = meter.limit(0);

@@ -29,7 +29,23 @@ use std::borrow::Cow;
 
 pub use cell::{Cell, Mark, Use};
 
+use crate::id::Id;
 use crate::time::{Span, Timestamp};
+
+/// The time after its start within which work may begin.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Slack {
+    /// Length.
+    pub span: Span,
+    /// The pacer that begins the work, if it spaces the real starts of all its work by itself. Token
+    /// buckets then need no slack between its bookings: see [`bucket`].
+    pub owner: Option<Id>,
+}
+
+impl Slack {
+    /// The slack of work that begins at its start.
+    pub const NONE: Self = Self { span: Span::ZERO, owner: None };
+}
 
 /// The algorithm that counts a charge, with its limits.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Decisions of the in-memory store: acquire, peek and book, plus the operations that only read or
 //! change counters (usage, refund, close, reset).
 
-use sluicegate_core::algorithm::{Cell, EarliestStart};
+use sluicegate_core::algorithm::{Cell, EarliestStart, Slack};
 use sluicegate_core::decision::{Allow, Deny, Never, Readings};
 use sluicegate_core::plan::PlanStart;
 use sluicegate_core::store::{Error, GateClosure, Usage};
@@ -37,11 +37,11 @@ pub(super) enum ChargeSelection {
 impl ChargeSelection {
     /// Returns the time after its start at which a charge is written: the slack of work that is
     /// booked or paced.
-    fn slack(self, plan: &Plan<'_>, charge: &Charge<'_>) -> Span {
+    fn slack(self, plan: &Plan<'_>, charge: &Charge<'_>) -> Slack {
         match self {
             Self::Bookable => plan.slack_of(charge),
             Self::All if plan.lead.is_some() => plan.slack_of(charge),
-            Self::All | Self::Leases => Span::ZERO,
+            Self::All | Self::Leases => Slack::NONE,
         }
     }
 }
@@ -410,13 +410,13 @@ impl LockedShards<'_> {
         let start = plan.start(now, false, |index, from| {
             let ((guard, entry), charge) = (positions[index], &charges[index]);
             let (cell, _) = self.shard_at(guard).cells.get(entry);
-            cell.earliest(&charge.meter, from, charge.need, Span::ZERO)
+            cell.earliest(&charge.meter, from, charge.need, Slack::NONE)
         });
         let mut readings = Readings::new();
         for (charge, &(guard, entry)) in charges.iter().zip(positions) {
             let (cell, expires) = self.shard_at(guard).cells.get_mut(entry);
             if start == PlanStart::Now {
-                cell.take(&charge.meter, now, Span::ZERO, charge.take, plan.id.id);
+                cell.take(&charge.meter, now, Slack::NONE, charge.take, plan.id.id);
                 *expires = (*expires).max(cell.expires(charge.meter.window()));
             }
             cell.readings(&charge.meter, now, |reading| readings.push(reading));

@@ -1,12 +1,12 @@
 //! Operations on an admission that exists already: claim, cancel, settle, release and renew.
 
 use sluicegate_core::algorithm::log::ENTRIES_PER_CHARGE_MAX;
-use sluicegate_core::algorithm::{EarliestStart, Mark, Use};
+use sluicegate_core::algorithm::{EarliestStart, Mark, Slack, Use};
 use sluicegate_core::decision::{Allow, Deny, Hit};
 use sluicegate_core::plan::{Handle, PlanStart};
 use sluicegate_core::query::Cost;
 use sluicegate_core::store::{Claim, EndResult, Error, Renewal};
-use sluicegate_core::time::{Clock, Span, Timestamp};
+use sluicegate_core::time::{Clock, Timestamp};
 use sluicegate_core::{Id, Plan};
 use smallvec::SmallVec;
 
@@ -335,7 +335,7 @@ fn gates_are_open(
     at: Timestamp,
 ) -> bool {
     plan.gates().all(|(index, gate)| {
-        let earliest = locked.earliest(gate, &counters[index], at, Span::ZERO);
+        let earliest = locked.earliest(gate, &counters[index], at, Slack::NONE);
         matches!(earliest, EarliestStart::At { start, .. } if start == at)
     })
 }
@@ -353,7 +353,7 @@ pub(super) fn unavailable_lease(
         .enumerate()
         .filter(|(_, charge)| !charge.meter.is_bookable() && !charge.shadow());
     leases
-        .map(|(index, charge)| (index, locked.earliest(charge, &counters[index], now, Span::ZERO)))
+        .map(|(index, charge)| (index, locked.earliest(charge, &counters[index], now, Slack::NONE)))
         .find_map(|(charge, earliest)| match earliest {
             EarliestStart::At { start, .. } if start == now => None,
             EarliestStart::At { start, limit } => Some((start, Hit { charge, limit })),

@@ -2,9 +2,9 @@
 //! updating them.
 
 use serde::{Deserialize, Serialize};
-use sluicegate_core::algorithm::{Cell, EarliestStart, Reading};
+use sluicegate_core::algorithm::{Cell, EarliestStart, Reading, Slack};
 use sluicegate_core::decision::Readings;
-use sluicegate_core::time::{Clock, Span, Timestamp};
+use sluicegate_core::time::{Clock, Timestamp};
 use sluicegate_core::{Charge, Plan};
 use smallvec::SmallVec;
 
@@ -207,7 +207,7 @@ impl LockedShards<'_> {
         charge: &Charge<'_>,
         lookup: &CounterLookup,
         from: Timestamp,
-        slack: Span,
+        slack: Slack,
     ) -> EarliestStart {
         let earliest = |cell: &Cell| cell.earliest(&charge.meter, from, charge.need, slack);
         match self.cell(lookup) {

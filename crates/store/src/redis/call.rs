@@ -503,7 +503,7 @@ fn push_charge(
     }
 }
 
-/// Appends the lead of a plan and the charges that only spread starts, if there are any.
+/// Appends the lead of a plan, the charges that only spread starts, and the owner, if there are any.
 fn push_pacing(operation: PlanOperation, plan: &Plan<'_>, body: &mut ByteStrings) {
     let is_read = match operation {
         PlanOperation::Acquire(_) => plan.needs_record(),
@@ -517,6 +517,9 @@ fn push_pacing(operation: PlanOperation, plan: &Plan<'_>, body: &mut ByteStrings
     body.optional(plan.lead.map(Span::as_micros));
     body.number(spreads().count() as u64);
     spreads().for_each(|(index, _)| body.number(index));
+    if let Some(owner) = plan.owner {
+        body.id(owner);
+    }
 }
 
 /// Appends a cost: as one string, by which a second settlement is compared with the first, and then

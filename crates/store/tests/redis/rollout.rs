@@ -10,7 +10,7 @@ use redis::Value;
 use serde_json::Value as Json;
 use sluicegate_core::plan::Handle;
 use sluicegate_core::price::{PriceBook, UnknownModels};
-use sluicegate_core::query::{Cost, Query, RequestId};
+use sluicegate_core::query::{Cost, Pacing, Query, RequestId};
 use sluicegate_core::rule::{Group, OnExpiry, Rule};
 use sluicegate_core::ruleset::{Ruleset, Settings};
 use sluicegate_core::store::{Attempt, Claim, Error};
@@ -419,4 +419,35 @@ async fn a_record_of_a_later_version_is_refused_and_stays_as_it_is() {
     assert!(why.reason.contains("newer version"), "{why}");
     assert!(fixture.store.cancel(&handle(NAMED)).await.is_err());
     assert_eq!(fixture.run(redis::cmd("GET").arg(&key)), kept);
+}
+
+/// The version before knows no pacers. What it charges between two bookings of one pacer ends the
+/// run, so the slack is kept between them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_charge_of_the_version_before_ends_the_run_of_a_pacer() {
+    for with_charge in [false, true] {
+        let fixture = Fixture::new().await;
+        let (lead, slack, owner) = (Span::ZERO, Span::ZERO, Some(Id::from_bits(1)));
+        let book = async |id: u128| {
+            let of_pacer = TestRequest { id: Id::from_bits(id), ..ask("0", &[("bucket", "held")]) };
+            let mut query = of_pacer.query();
+            query.pacing = Some(Pacing { lead, slack, owner });
+            let now = Timestamp::from_micros(WHEN_BOOKED);
+            let plan = fixture.rules.plan(&query, now).expect("a plan");
+            match fixture.store.book(&plan).await {
+                Ok(Decision::Allow(allow)) => allow.start.since(now).as_micros() / 1_000,
+                other => panic!("{other:?}"),
+            }
+        };
+        // 10/min burst 10: one drains in 6 s, and the slack is 600 ms.
+        for id in 1..=8 {
+            assert_eq!(book(id).await, 0);
+        }
+        if with_charge {
+            assert_eq!(fixture.reply_of_previous_version(&call("acquire", HELD)), "allow");
+        } else {
+            assert_eq!(book(9).await, 0);
+        }
+        assert_eq!(book(10).await, if with_charge { 600 } else { 0 });
+    }
 }

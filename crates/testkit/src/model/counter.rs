@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use super::ChargeParams;
 use sluicegate_core::algorithm::bucket::Quota as BucketQuota;
-use sluicegate_core::algorithm::{EarliestStart, Meter, Reading};
+use sluicegate_core::algorithm::{EarliestStart, Meter, Reading, Slack};
+use sluicegate_core::id::Id;
 use sluicegate_core::limit::Boundaries;
 use sluicegate_core::time::{Span, Timestamp};
 
@@ -21,6 +22,9 @@ pub(super) struct Counter {
     latest: Timestamp,
     /// For a bucket: total amount refunded.
     given_back_ns: u128,
+    /// For a bucket: the owner of the last charges, if nothing else has changed it since, and the
+    /// time at which everything has drained if this owner uses them at their starts.
+    run: Option<(Id, u128)>,
     /// Uses that are refunded automatically, with their times.
     pub(super) due: Vec<(Timestamp, u64)>,
     pub(super) reset_at: Option<Timestamp>,
@@ -64,8 +68,18 @@ impl Counter {
 
     /// Closes a bucket until `until`.
     pub(super) fn close(&mut self, until: Timestamp) {
-        self.empty_at_ns = self.empty_at_ns.max(nanos(until));
+        if nanos(until) > self.empty_at_ns {
+            (self.empty_at_ns, self.run) = (nanos(until), None);
+        }
         self.latest = self.latest.max(until);
+    }
+
+    /// Returns the time at which a bucket has drained for the next work of an owner.
+    fn drained_ns(&self, owner: Option<Id>) -> u128 {
+        match self.run {
+            Some((of_run, empty_at_ns)) if owner == Some(of_run) => empty_at_ns,
+            _ => self.empty_at_ns,
+        }
     }
 
     /// Returns the amount of all uses whose time `counts`.
@@ -83,7 +97,7 @@ impl Counter {
         limit: usize,
         at: Timestamp,
         need: u64,
-        slack: Span,
+        slack: Slack,
     ) -> bool {
         match meter {
             Meter::Log(quotas) => {
@@ -96,11 +110,11 @@ impl Counter {
             Meter::Calendar(quota) => match quota.boundaries.period(at) {
                 None => true,
                 Some((_, end)) => {
-                    self.sum(|score| score == end) + need <= quota.limit && at + slack < end
+                    self.sum(|score| score == end) + need <= quota.limit && at + slack.span < end
                 }
             },
             Meter::Bucket(quota) => {
-                let level = self.empty_at_ns.saturating_sub(nanos(at));
+                let level = self.drained_ns(slack.owner).saturating_sub(nanos(at));
                 let cost = |amount| cost_ns(quota.drain_ns(), quota.grain(), amount);
                 level + cost(need) <= cost(quota.capacity())
             }
@@ -108,7 +122,7 @@ impl Counter {
         }
     }
 
-    pub(super) fn fits(&self, meter: &Meter<'_>, at: Timestamp, need: u64, slack: Span) -> bool {
+    pub(super) fn fits(&self, meter: &Meter<'_>, at: Timestamp, need: u64, slack: Slack) -> bool {
         (0..meter.len()).all(|limit| {
             need <= meter.limit(limit) && self.fits_limit(meter, limit, at, need, slack)
         })
@@ -120,14 +134,14 @@ impl Counter {
         meter: &Meter<'_>,
         from: Timestamp,
         need: u64,
-        slack: Span,
+        slack: Slack,
     ) -> EarliestStart {
         let mut earliest = EarliestStart::At { start: from, limit: 0 };
         for limit in 0..meter.len() {
             if need > meter.limit(limit) {
                 return EarliestStart::Never { limit };
             }
-            let mut candidates = self.instants(meter, limit, need);
+            let mut candidates = self.instants(meter, limit, need, slack.owner);
             candidates.push(from);
             candidates.retain(|&at| at >= from);
             candidates.sort_unstable();
@@ -145,7 +159,13 @@ impl Counter {
     }
 
     /// Returns every time at which usage leaves.
-    fn instants(&self, meter: &Meter<'_>, limit: usize, need: u64) -> Vec<Timestamp> {
+    fn instants(
+        &self,
+        meter: &Meter<'_>,
+        limit: usize,
+        need: u64,
+        owner: Option<Id>,
+    ) -> Vec<Timestamp> {
         let scores = || self.uses.iter().map(|used| used.score);
         match meter {
             Meter::Log(quotas) => scores().map(|score| score + quotas[limit].window).collect(),
@@ -155,7 +175,7 @@ impl Counter {
             Meter::Bucket(quota) => {
                 let cost = |amount| cost_ns(quota.drain_ns(), quota.grain(), amount);
                 let room = cost(quota.capacity()) - cost(need);
-                let micros = self.empty_at_ns.saturating_sub(room).div_ceil(1_000);
+                let micros = self.drained_ns(owner).saturating_sub(room).div_ceil(1_000);
                 vec![Timestamp::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))]
             }
         }
@@ -165,20 +185,27 @@ impl Counter {
         &mut self,
         meter: &Meter<'_>,
         start: Timestamp,
-        slack: Span,
+        slack: Slack,
         amount: u64,
         serial: u64,
     ) -> ChargeParams {
+        let latest = start + slack.span;
         match meter {
-            Meter::Log(_) => self.add(ChargeParams::Log, start + slack, amount, serial),
+            Meter::Log(_) => self.add(ChargeParams::Log, latest, amount, serial),
             Meter::Windowed(quota) => {
-                self.add(ChargeParams::Window(quota.window), start + slack, amount, serial)
+                self.add(ChargeParams::Window(quota.window), latest, amount, serial)
             }
             Meter::Calendar(quota) => {
                 let end = quota.boundaries.period(start).map_or(start, |(_, end)| end);
                 self.add(ChargeParams::Calendar(quota.boundaries.0, end), start, amount, serial)
             }
-            Meter::Bucket(quota) => self.add(how(*quota), start + slack, amount, serial),
+            Meter::Bucket(quota) => {
+                let cost = cost_ns(quota.drain_ns(), quota.grain(), amount);
+                let empty_at_ns = self.drained_ns(slack.owner).max(nanos(start)) + cost;
+                let how = self.add(how(*quota), latest, amount, serial);
+                self.run = slack.owner.map(|owner| (owner, empty_at_ns));
+                how
+            }
             Meter::Leases(quota) => {
                 let until = start + quota.lease;
                 self.add(ChargeParams::Lease { until, ttl: quota.lease }, start, amount, serial)
@@ -213,6 +240,7 @@ impl Counter {
                 self.latest = self.latest.max(at);
                 self.empty_at_ns =
                     self.empty_at_ns.max(nanos(at)) + cost_ns(drain_ns, grain, amount);
+                self.run = None;
                 (used.drain_ns, used.grain) = (drain_ns, grain);
                 used.drained_at_ns = self.empty_at_ns;
                 used.given_back_ns = self.given_back_ns;
@@ -254,6 +282,9 @@ impl Counter {
         let back = (u128::from(amount / grain) * u128::from(drain_ns)).min(undrained);
         self.empty_at_ns -= back;
         self.given_back_ns += back;
+        if back > 0 {
+            self.run = None;
+        }
     }
 
     /// Refunds up to `amount` of the usage at `now`, the oldest first.

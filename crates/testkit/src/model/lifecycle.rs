@@ -1,8 +1,8 @@
 //! The operations on an existing admission, by the table of [`sluicegate_core::store`].
 
 use super::{ChargeParams, ChargeSelection, Model, Record, RecordState, RecordUse};
-use sluicegate_core::algorithm::EarliestStart;
 use sluicegate_core::algorithm::log::ENTRIES_PER_CHARGE_MAX;
+use sluicegate_core::algorithm::{EarliestStart, Slack};
 use sluicegate_core::decision::{Allow, Deny, Hit};
 use sluicegate_core::id::Id;
 use sluicegate_core::plan::{Handle, Plan, PlanStart};
@@ -111,7 +111,7 @@ impl Model {
     fn is_open(&self, plan: &Plan<'_>, at: Timestamp) -> bool {
         plan.gates().all(|(_, gate)| {
             let counter = self.counters.get(&(gate.key.to_string(), gate.meter.kind()));
-            counter.is_none_or(|counter| counter.fits(&gate.meter, at, gate.need, Span::ZERO))
+            counter.is_none_or(|counter| counter.fits(&gate.meter, at, gate.need, Slack::NONE))
         })
     }
 
@@ -127,7 +127,7 @@ impl Model {
             }
             let name = (wanted.key.to_string(), wanted.meter.kind());
             let counter = self.counters.get(&name).unwrap_or(&empty);
-            match counter.earliest(&wanted.meter, now, wanted.need, Span::ZERO) {
+            match counter.earliest(&wanted.meter, now, wanted.need, Slack::NONE) {
                 EarliestStart::At { start, limit } if start > now => {
                     return Some((start, Hit { charge, limit }));
                 }

@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 
 use counter::Counter;
 
+use sluicegate_core::algorithm::Slack;
 use sluicegate_core::decision::{Allow, Decision, Deny, Never, Readings};
 use sluicegate_core::id::Id;
 use sluicegate_core::limit::Unit;
@@ -126,11 +127,11 @@ impl ChargeSelection {
     }
 
     /// Returns the time after its start at which a charge is written.
-    fn slack(self, plan: &Plan<'_>, charge: &Charge<'_>) -> Span {
+    fn slack(self, plan: &Plan<'_>, charge: &Charge<'_>) -> Slack {
         match self {
             Self::Bookable => plan.slack_of(charge),
             Self::All if plan.lead.is_some() => plan.slack_of(charge),
-            Self::All | Self::Leases => Span::ZERO,
+            Self::All | Self::Leases => Slack::NONE,
         }
     }
 }

@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-use sluicegate_core::algorithm::EarliestStart;
 use sluicegate_core::algorithm::bucket::{self, Bucket};
 use sluicegate_core::algorithm::log::{self, Log};
+use sluicegate_core::algorithm::{EarliestStart, Slack};
 use sluicegate_core::limit::Limit;
-use sluicegate_core::{Span, Timestamp};
+use sluicegate_core::{Id, Span, Timestamp};
 
 /// The usage of one key.
 #[derive(Debug)]
@@ -56,11 +56,27 @@ impl Counter {
 
     /// Returns the first time from `from` on at which one more unit fits.
     pub(crate) fn earliest(&self, from: Timestamp) -> Timestamp {
+        self.earliest_for(None, from)
+    }
+
+    /// Returns the first time from `from` on at which one more unit of an owner fits.
+    pub(crate) fn earliest_for(&self, owner: Option<Id>, from: Timestamp) -> Timestamp {
         let earliest = match self {
             Self::Log { log, quotas } => log.earliest(quotas, from, 1),
-            Self::Bucket { bucket, quota, .. } => bucket.earliest(*quota, from, 1),
+            Self::Bucket { bucket, quota, .. } => bucket.earliest(*quota, from, 1, owner),
         };
         start(earliest)
+    }
+
+    /// Returns an unused counter with the same limits.
+    pub(crate) fn unused(&self) -> Self {
+        match self {
+            Self::Log { quotas, .. } => Self::log(quotas.clone()),
+            Self::Bucket { quota, .. } => {
+                let (bucket, latest) = (Bucket::default(), Timestamp::ZERO);
+                Self::Bucket { bucket, quota: *quota, latest }
+            }
+        }
     }
 
     /// Returns the same for a store that ignores later bookings.
@@ -77,6 +93,12 @@ impl Counter {
 
     /// Charges one unit at `at`.
     pub(crate) fn take(&mut self, at: Timestamp) -> ChargeMark {
+        self.take_within(at, Slack::NONE)
+    }
+
+    /// Charges one unit that starts at `start` or up to a slack later.
+    pub(crate) fn take_within(&mut self, start: Timestamp, slack: Slack) -> ChargeMark {
+        let at = start + slack.span;
         match self {
             Self::Log { log, .. } => {
                 log.take(at, 1);
@@ -84,7 +106,7 @@ impl Counter {
             }
             Self::Bucket { bucket, quota, latest } => {
                 *latest = at.max(*latest);
-                ChargeMark::Poured(bucket.take(*quota, at, 1))
+                ChargeMark::Poured(bucket.take(*quota, start, slack, 1))
             }
         }
     }

@@ -391,3 +391,23 @@ pub fn a_rule_that_spreads_costs_one_start_whatever_the_slack<S: StoreSubject>()
     // The slack is 600 ms. A limit of the same shape would start the third at 610 ms.
     assert_eq!(starts, [0, 0, 10, 20, 30]);
 }
+
+pub fn the_bookings_of_one_pacer_have_no_slack_between_them<S: StoreSubject>() {
+    let mut bench = StoreBench::<S>::new([rule("SMOOTH", &["10/s smooth"])]);
+    let of_one = |id| ask(id).paced(0, 30).owned_by(1);
+    let of_other = |id| ask(id).paced(0, 30).owned_by(2);
+    bench.at_ms(0);
+    assert_eq!(bench.book(&of_one(1)), Ok(0));
+    assert_eq!(bench.book(&of_one(2)), Ok(100));
+    assert_eq!(bench.book(&of_other(3)), Ok(230), "the slack is between the two pacers");
+    assert_eq!(bench.book(&of_other(4)), Ok(330));
+    assert_eq!(bench.book(&ask(5).paced(0, 30)), Ok(460), "and before work of no pacer");
+    assert_eq!(bench.book(&of_other(6)), Ok(590), "and after it");
+    let cancelled = bench.with(&of_other(6), async |s, plan| s.cancel(&plan.handle()).await);
+    assert!(cancelled.is_ok());
+    assert_eq!(bench.book(&of_other(7)), Ok(620), "and after a booking that was given back");
+    bench.at_ms(725);
+    let Decision::Allow(allow) = bench.acquire(&of_other(8)) else { panic!("720 is over") };
+    assert_eq!(millis(allow.start), 725, "work that starts now continues the run");
+    assert_eq!(bench.book(&of_other(9)), Ok(825));
+}

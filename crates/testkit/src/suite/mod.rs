@@ -109,7 +109,14 @@ impl TestRequest {
     /// Paces the request, with a lead and a slack in milliseconds.
     pub(crate) fn paced(mut self, lead: u64, slack: u64) -> Self {
         let (lead, slack) = (Span::from_millis(lead), Span::from_millis(slack));
-        self.pacing = Some(Pacing { lead, slack });
+        self.pacing = Some(Pacing { lead, slack, owner: None });
+        self
+    }
+
+    /// Sets the pacer that starts the paced request.
+    pub(crate) fn owned_by(mut self, owner: u128) -> Self {
+        let pacing = self.pacing.expect("only paced requests have an owner");
+        self.pacing = Some(Pacing { owner: Some(Id::from_bits(owner)), ..pacing });
         self
     }
 
@@ -270,6 +277,7 @@ macro_rules! store_suite {
             an_early_claim_can_be_taken_back_by_its_claimant
             an_early_claim_needs_a_gate_that_is_open_at_the_start
             a_rule_that_spreads_costs_one_start_whatever_the_slack
+            the_bookings_of_one_pacer_have_no_slack_between_them
             a_booking_does_not_reach_into_the_next_calendar_day
         }
         $crate::store_suite! { @ $subject, budget:

@@ -32,10 +32,11 @@ fn every_kind() -> Ruleset {
         by("shadow", shadow(rule("SHADOW", &["1/10s", "50 tokens/10s"]))),
         by("gate", rule("GATE", &["4/10s"]).gated()),
         by("spread", Rule { spreads: true, ..rule("SPREAD", &["3/s burst 1"]) }),
+        by("smooth", rule("SMOOTH", &["5/s smooth"])),
     ])
 }
 
-const DIMENSIONS: [&str; 10] = [
+const DIMENSIONS: [&str; 11] = [
     "log",
     "bucket",
     "tokens",
@@ -46,6 +47,7 @@ const DIMENSIONS: [&str; 10] = [
     "shadow",
     "gate",
     "spread",
+    "smooth",
 ];
 
 /// An operation on the work with a small number as its id.
@@ -89,9 +91,9 @@ fn asks() -> impl Strategy<Value = TestRequest> {
     let hold = prop_oneof![Just(None), (1..30u64).prop_map(|s| Some(Span::from_secs(s)))];
     let pacing = prop_oneof![
         3 => Just(None),
-        1 => (0..3_000u64, 0..500u64).prop_map(|(lead, slack)| {
+        2 => (0..3_000u64, 0..500u64, 0..3u128).prop_map(|(lead, slack, owner)| {
             let (lead, slack) = (Span::from_millis(lead), Span::from_millis(slack));
-            Some(Pacing { lead, slack })
+            Some(Pacing { lead, slack, owner: (owner > 0).then(|| Id::from_bits(owner)) })
         }),
     ];
     (who, cost(), keep, hold, pacing).prop_map(|(who, cost, keep, hold, pacing)| TestRequest {

@@ -16,6 +16,7 @@ crate::protocol! {
         "denied",
         "cancelled",
         "gone",
+        "waited for its owner",
         "crashed",
         "stalled",
     ];
@@ -31,6 +32,8 @@ crate::protocol! {
     an_early_claim_that_ignores_a_gate_is_found: EarlyClaimIgnoresGate breaks "B5";
     a_bucket_that_gives_back_beside_later_bookings_is_found: BucketForgetsLater breaks "B1";
     a_bucket_that_gives_back_twice_is_found: BucketForgetsGivenBack breaks "B1";
+    an_owner_that_does_not_space_its_starts_is_found: OwnerIgnoresRealStarts breaks "B1";
+    a_change_of_the_owner_without_slack_is_found: OwnersShareRun breaks "B1";
     a_holder_that_waits_by_its_own_clock_is_found: OwnClock breaks "liveness";
     a_late_repetition_that_books_anew_is_found: LateRepetitionRebooks breaks "B3";
     a_claimant_that_goes_twice_is_found: SpentClaimantGoes breaks "B3";

@@ -4,6 +4,12 @@
 --
 -- The bucket drains in whole nanoseconds, and a double can't hold the nanoseconds since 1970. So a
 -- time is a pair: microseconds and the remaining nanoseconds.
+--
+-- A run is a series of bookings of one owner, with nothing of others in between. `run` names the
+-- owner and the state after its last booking, `run_us` and `run_ns` are `empty` without the slack of
+-- the run. Whatever else changes the state, also a node of an earlier version, ends the run, because
+-- its name does not match any more: `empty` grows with everything that is poured in, and `back` with
+-- everything that is returned. docs/decisions/022 has the reasons.
 local bucket = {}
 
 local function plus(us, ns, more_us, more_ns)
@@ -85,6 +91,23 @@ local function bucket_pour(key, at, amount, drain, grain)
   return state
 end
 
+-- Returns the name of a run of an owner that has led to a state.
+local function run_name(owner, state)
+  return table.concat({ owner, text(state[1]), text(state[2]), text(state[4]), text(state[5]) }, ' ')
+end
+
+-- Returns the time at which the bucket has drained for the next work of an owner: without the slack
+-- of the run, if it is that of the owner.
+local function bucket_empty_for(key, state, owner)
+  if owner then
+    local run = call('HMGET', key, 'run', 'run_us', 'run_ns')
+    if run[1] == run_name(owner, state) then
+      return tonumber(run[2]), tonumber(run[3])
+    end
+  end
+  return state[1], state[2]
+end
+
 -- Closes a gate: fills the bucket so that nothing fits before `until_at`. Returns the time at which
 -- it opens.
 local function bucket_fill(key, until_at)
@@ -100,6 +123,7 @@ end
 
 function bucket.open(c)
   c.state = bucket_load(c.key)
+  c.empty_us, c.empty_ns = bucket_empty_for(c.key, c.state, c.owner)
 end
 
 function bucket.earliest(c, from)
@@ -108,7 +132,7 @@ function bucket.earliest(c, from)
   end
   local room_us, room_ns = drained_in(grains_up(c.limit, c.grain), c.drain)
   room_us, room_ns = minus(room_us, room_ns, drained_in(grains_up(c.need, c.grain), c.drain))
-  local start, rest = minus(c.state[1], c.state[2], room_us, room_ns)
+  local start, rest = minus(c.empty_us, c.empty_ns, room_us, room_ns)
   return math.max(from, rest > 0 and start + 1 or start), 0
 end
 
@@ -116,6 +140,14 @@ function bucket.take(c, use, start, slack)
   use.drain, use.grain = c.drain, c.grain
   if c.take > 0 then
     c.state = bucket_pour(c.key, start + slack, c.take, c.drain, c.grain)
+    if c.owner then
+      local us, ns = c.empty_us, c.empty_ns
+      if before(us, ns, start, 0) then
+        us, ns = start, 0
+      end
+      us, ns = plus(us, ns, drained_in(grains_up(c.take, c.grain), c.drain))
+      call('HSET', c.key, 'run', run_name(c.owner, c.state), 'run_us', text(us), 'run_ns', text(ns))
+    end
   end
   use.pour = c.state
 end

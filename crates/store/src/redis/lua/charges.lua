@@ -68,8 +68,8 @@ local function read_plan()
   return plan
 end
 
--- Reads what pacing adds to a plan, behind the other arguments of an operation: the lead, and the
--- charges that only spread starts. The previous version does not send it.
+-- Reads what pacing adds to a plan, behind the other arguments of an operation: the lead, the
+-- charges that only spread starts, and the owner. Previous versions send none of it, or no owner.
 local function read_pacing(plan)
   local lead = argument()
   if not lead then
@@ -78,6 +78,10 @@ local function read_pacing(plan)
   plan.lead = tonumber(lead)
   for _ = 1, number() do
     plan[number() + 1].spreads = true
+  end
+  local owner = argument()
+  for _, c in ipairs(plan) do
+    c.owner = c.kind == 'bucket' and not c.spreads and owner or nil
   end
 end
 

@@ -1,8 +1,9 @@
 //! [`Holder`]: one delivery of a job to a worker, from booking to the start of its work.
 
-use sluicegate_core::Timestamp;
+use sluicegate_core::{Id, Timestamp};
 
 use super::{Event, Mistake, Operation, Reply, Request, Sim};
+use crate::sim::counter::Counter;
 use crate::sim::process::Process;
 
 /// Timeout of a request to the store.
@@ -22,6 +23,8 @@ pub(super) struct Holder {
     number: usize,
     pub(super) job: u64,
     pub(super) aim: Aim,
+    /// Number of the owner of the job, if it has one.
+    pub(super) owner: Option<usize>,
     pub(super) process: Process,
     claimant: u64,
     /// Number of its current request; replies to earlier ones are ignored.
@@ -43,6 +46,7 @@ enum HolderState {
     /// true time.
     Ready {
         decided: Timestamp,
+        opens_us: u64,
         good_until_us: u64,
     },
     Ended,
@@ -57,11 +61,17 @@ pub(super) enum StartTime {
 }
 
 impl Holder {
-    pub(super) const fn new(number: usize, job: u64, aim: Aim, mistake: Option<Mistake>) -> Self {
+    pub(super) const fn new(
+        number: usize,
+        job: u64,
+        (aim, owner): (Aim, Option<usize>),
+        mistake: Option<Mistake>,
+    ) -> Self {
         Self {
             number,
             job,
             aim,
+            owner,
             process: Process::new(),
             claimant: 0,
             exchange: 0,
@@ -90,7 +100,13 @@ impl Holder {
         self.state == HolderState::Ended
     }
 
-    pub(super) fn due(&mut self, sim: &mut Sim, exchange: u64) -> Option<StartTime> {
+    /// Handles its timer. `own` are the real starts of its owner.
+    pub(super) fn due(
+        &mut self,
+        sim: &mut Sim,
+        exchange: u64,
+        own: Option<&mut Counter>,
+    ) -> Option<StartTime> {
         if exchange != self.exchange {
             return None;
         }
@@ -100,11 +116,8 @@ impl Holder {
                 self.ask(sim, Operation::Cancel)
             }
             HolderState::Waiting(operation) => self.ask(sim, operation),
-            HolderState::Ready { decided, good_until_us } => {
-                if sim.now_us() <= good_until_us || self.mistake == Some(Mistake::StaleGo) {
-                    return self.go(StartTime::Now { decided });
-                }
-                self.too_late(sim);
+            HolderState::Ready { decided, opens_us, good_until_us } => {
+                return self.start(sim, decided, (opens_us, good_until_us), own);
             }
             HolderState::Ended => {}
         }
@@ -116,6 +129,7 @@ impl Holder {
         sim: &mut Sim,
         ask: Request,
         answer: Reply,
+        own: Option<&mut Counter>,
     ) -> Option<StartTime> {
         if ask.exchange != self.exchange {
             return None;
@@ -132,16 +146,7 @@ impl Holder {
                     }
                     _ => received_us + opens_in.as_micros(),
                 };
-                if opens_us > good_until_us && self.mistake != Some(Mistake::StaleGo) {
-                    self.too_late(sim);
-                } else if opens_us == received_us {
-                    return self.go(StartTime::Now { decided });
-                } else {
-                    self.exchange += 1;
-                    self.state = HolderState::Ready { decided, good_until_us };
-                    let (holder, exchange) = (self.number, self.exchange);
-                    sim.after(opens_us - received_us, Event::Due { holder, exchange });
-                }
+                return self.start(sim, decided, (opens_us, good_until_us), own);
             }
             Reply::Spent if self.aim == Aim::Ahead => self.ask(sim, Operation::Cancel),
             Reply::Spent => self.claim_as_another(sim),
@@ -158,6 +163,40 @@ impl Holder {
             Reply::Claimed => self.ask(sim, Operation::Claim),
             Reply::Unknown => self.ask(sim, Operation::Book),
             Reply::Gone | Reply::Cancelled => self.state = HolderState::Ended,
+        }
+        None
+    }
+
+    /// Starts the work if its interval is open and the last start of its owner is far enough away.
+    /// Otherwise waits for both, or gives up if that is too late.
+    fn start(
+        &mut self,
+        sim: &mut Sim,
+        decided: Timestamp,
+        (opens_us, good_until_us): (u64, u64),
+        own: Option<&mut Counter>,
+    ) -> Option<StartTime> {
+        let now_us = sim.now_us();
+        let mut ready_us = opens_us.max(now_us);
+        let own = own.filter(|_| self.mistake != Some(Mistake::OwnerIgnoresRealStarts));
+        if let Some(own) = &own {
+            ready_us = own.earliest(Timestamp::from_micros(ready_us)).as_micros();
+        }
+        if ready_us > good_until_us && self.mistake != Some(Mistake::StaleGo) {
+            self.too_late(sim);
+        } else if ready_us == now_us {
+            if let Some(own) = own {
+                own.take(Timestamp::from_micros(now_us));
+            }
+            return self.go(StartTime::Now { decided });
+        } else {
+            if ready_us > opens_us {
+                sim.count("waited for its owner");
+            }
+            self.exchange += 1;
+            self.state = HolderState::Ready { decided, opens_us, good_until_us };
+            let (holder, exchange) = (self.number, self.exchange);
+            sim.after(ready_us - now_us, Event::Due { holder, exchange });
         }
         None
     }
@@ -198,7 +237,9 @@ impl Holder {
     fn send(&mut self, sim: &mut Sim, operation: Operation) {
         let (holder, exchange) = (self.number, self.exchange);
         let (id, claimant, sent_us) = (self.job, self.claimant, sim.now_us());
-        sim.send(Event::Request(Request { holder, exchange, sent_us, id, claimant, operation }));
+        let owner = self.owner.map(|owner| Id::from_bits(owner as u128));
+        let request = Request { holder, exchange, sent_us, id, claimant, owner, operation };
+        sim.send(Event::Request(request));
         sim.after(TIMEOUT_US, Event::Due { holder, exchange });
     }
 }

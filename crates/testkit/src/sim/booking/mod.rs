@@ -2,19 +2,24 @@
 //!
 //! One store keeps a counter, a log or a bucket. Jobs come from a queue that delivers at least
 //! once: a **holder** is one delivery of a job to one worker. It books, waits until the start,
-//! claims a little ahead of it, and starts the work in the interval that the answer leaves. It may be suspended or killed at any point, and the queue may
-//! deliver the job to another holder while the first still runs. Other work acquires from the same
-//! counter without booking, now or a little ahead. A gate may close at any time.
+//! claims a little ahead of it, and starts the work in the interval that the answer leaves. It may
+//! be suspended or killed at any point, and the queue may deliver the job to another holder while
+//! the first still runs. Other work acquires from the same counter without booking, now or a little
+//! ahead. A gate may close at any time.
+//!
+//! Some jobs belong to an **owner**: a process that books them for itself and spaces the real starts
+//! of all of them. Nobody else can claim these. Under a bucket, the bookings of one owner in a row
+//! have no slack between them.
 //!
 //! # Messages
 //!
 //! | message | carries | means |
 //! |---|---|---|
 //! | `Acquire` | id | asks to start now |
-//! | `AcquireAhead` | id, claimant | asks to start within the lead |
+//! | `AcquireAhead` | id, claimant, owner | asks to start within the lead |
 //! | `Close` | until | nothing may start before that time |
-//! | `Book` | id | reserves the first time that fits |
-//! | `Claim` | id, claimant | asks to start booked work |
+//! | `Book` | id, owner | reserves the first time that fits |
+//! | `Claim` | id, claimant, owner | asks to start booked work |
 //! | `Cancel` | id, claimant | the work is not wanted any more; this claimant has not started it |
 //! | `Allow` | at | charged at that time |
 //! | `Booked`, `Early`, `Rebooked` | wait | claim this long after the reply was made |
@@ -51,6 +56,7 @@
 //! | requesting | timeout | send the same request again |
 //! | waiting | the wait is over | `Claim`, or `Cancel` if the work is no longer wanted |
 //! | claiming | `Go` | wait until it opens, and start the work if it is still valid |
+//! | claiming | `Go`, but the owner's last start is too near | wait for the owner's bucket of real starts, and start if it is still valid |
 //! | claiming | `Go` that came too late, or `Spent` | `Claim` under a new claimant id |
 //! | any | `Gone` | end |
 //!
@@ -74,7 +80,7 @@ mod holder;
 mod store;
 
 use sluicegate_core::algorithm::log::Quota;
-use sluicegate_core::{Span, Timestamp};
+use sluicegate_core::{Id, Span, Timestamp};
 
 use super::counter::Counter;
 use super::explore::{Run, Tracing};
@@ -127,6 +133,10 @@ pub enum Mistake {
     BucketForgetsLater,
     /// A bucket refunds without regard to earlier refunds.
     BucketForgetsGivenBack,
+    /// An owner does not space its real starts.
+    OwnerIgnoresRealStarts,
+    /// A change of the owner costs no slack.
+    OwnersShareRun,
 }
 
 /// Runs the simulation of a seed.
@@ -142,7 +152,7 @@ type Sim = Scheduler<Event>;
 #[derive(Clone, Debug)]
 enum Event {
     /// The queue delivers a job, or a caller without a booking arrives.
-    Deliver { job: u64, aim: Aim },
+    Deliver { job: u64, aim: Aim, owner: Option<usize> },
     /// A request reaches the store.
     Request(Request),
     /// A reply reaches a holder.
@@ -161,6 +171,7 @@ struct Request {
     sent_us: u64,
     id: u64,
     claimant: u64,
+    owner: Option<Id>,
     operation: Operation,
 }
 
@@ -193,6 +204,8 @@ struct Simulation {
     faults: FaultRates,
     store: Store,
     holders: Vec<Holder>,
+    /// The real starts of each owner under a bucket.
+    owners: Vec<Counter>,
     check: Check,
     lead: Span,
     mistake: Option<Mistake>,
@@ -219,19 +232,33 @@ impl Simulation {
         for _ in 0..sim.rng.between(3, 8) {
             let job = sim.fresh();
             let delay_us = sim.rng.between(0, 300_000);
-            sim.after(delay_us, Event::Deliver { job, aim: Aim::Booked });
+            sim.after(delay_us, Event::Deliver { job, aim: Aim::Booked, owner: None });
             if sim.rng.chance(300) {
                 // Redelivered while the first holder may still run, or after it has ended.
                 let delay_us = delay_us + sim.rng.between(1_000, 500_000);
-                sim.after(delay_us, Event::Deliver { job, aim: Aim::Booked });
+                sim.after(delay_us, Event::Deliver { job, aim: Aim::Booked, owner: None });
             }
         }
         for _ in 0..sim.rng.between(3, 12) {
             let job = sim.fresh();
             let delay_us = sim.rng.between(0, 800_000);
             let aim = if sim.rng.chance(500) { Aim::Plain } else { Aim::Ahead };
-            sim.after(delay_us, Event::Deliver { job, aim });
+            sim.after(delay_us, Event::Deliver { job, aim, owner: None });
         }
+        // Owners book several starts at once.
+        let owners = sim.rng.between(0, 2);
+        for _ in 0..if owners == 0 { 0 } else { sim.rng.between(1, 5) } {
+            let owner = Some(index(sim.rng.between(1, owners)));
+            let delay_us = sim.rng.between(0, 600_000);
+            for _ in 0..sim.rng.between(1, 4) {
+                let job = sim.fresh();
+                let aim = if sim.rng.chance(800) { Aim::Booked } else { Aim::Ahead };
+                let delay_us = delay_us + sim.rng.between(0, 2_000);
+                sim.after(delay_us, Event::Deliver { job, aim, owner });
+            }
+        }
+        let is_bucket = matches!(store.counter, Counter::Bucket { .. });
+        let owners = (0..=owners).filter(|_| is_bucket).map(|_| store.counter.unused()).collect();
         for _ in 0..sim.rng.between(0, 2) {
             let delay_us = sim.rng.between(0, 800_000);
             let wait_us = sim.rng.between(1_000, 200_000);
@@ -239,14 +266,15 @@ impl Simulation {
         }
         sim.note(|| format!("{}, horizon {horizon}, lead {lead}", store.counter));
         let (holders, check) = (Vec::new(), Check::default());
-        Self { sim, faults, store, holders, check, lead, mistake }
+        Self { sim, faults, store, holders, owners, check, lead, mistake }
     }
 
     fn play(&mut self) {
         while let Some(event) = self.sim.next() {
             match event {
-                Event::Deliver { job, aim } => {
-                    let mut holder = Holder::new(self.holders.len(), job, aim, self.mistake);
+                Event::Deliver { job, aim, owner } => {
+                    let number = self.holders.len();
+                    let mut holder = Holder::new(number, job, (aim, owner), self.mistake);
                     holder.begin(&mut self.sim);
                     self.holders.push(holder);
                 }
@@ -270,9 +298,11 @@ impl Simulation {
         let now = self.sim.clock(self.store.ahead_us);
         let answer = match ask.operation {
             Operation::Acquire => self.store.acquire(now, ask.id),
-            Operation::AcquireAhead => self.store.acquire_ahead(now, ask.id, ask.claimant),
-            Operation::Book => self.store.book(now, ask.id),
-            Operation::Claim => self.store.claim(now, ask.id, ask.claimant),
+            Operation::AcquireAhead => {
+                self.store.acquire_ahead(now, ask.id, ask.claimant, ask.owner)
+            }
+            Operation::Book => self.store.book(now, ask.id, ask.owner),
+            Operation::Claim => self.store.claim(now, ask.id, ask.claimant, ask.owner),
             Operation::Cancel => self.store.cancel(now, ask.id, ask.claimant),
         };
         let Request { holder, id, claimant, operation, .. } = ask;
@@ -313,16 +343,18 @@ impl Simulation {
                 sim.count("crashed");
                 sim.note(|| format!("holder {number} crashes"));
                 holder.process.down_until(u64::MAX);
-                if holder.aim == Aim::Booked {
+                if holder.aim == Aim::Booked && holder.owner.is_none() {
                     let delay_us = sim.rng.between(1_000, 300_000);
-                    sim.after(delay_us, Event::Deliver { job: holder.job, aim: Aim::Booked });
+                    let (job, owner) = (holder.job, None);
+                    sim.after(delay_us, Event::Deliver { job, aim: Aim::Booked, owner });
                 }
                 return;
             }
         }
+        let own = holder.owner.and_then(|owner| self.owners.get_mut(owner));
         let went = match event {
-            Event::Reply { ask, answer } => holder.answer(sim, ask, answer),
-            Event::Due { exchange, .. } => holder.due(sim, exchange),
+            Event::Reply { ask, answer } => holder.answer(sim, ask, answer, own),
+            Event::Due { exchange, .. } => holder.due(sim, exchange, own),
             _ => None,
         };
         let Some(went) = went else { return };
@@ -356,4 +388,8 @@ impl Simulation {
         let used = self.store.counter.used(self.sim.clock(self.store.ahead_us));
         self.sim.report((used > 0).then(|| format!("B4: {used} in use after a window")));
     }
+}
+
+fn index(number: u64) -> usize {
+    usize::try_from(number).expect("the owners of a run are few")
 }

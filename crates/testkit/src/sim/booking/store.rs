@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use sluicegate_core::{Span, Timestamp};
+use sluicegate_core::algorithm::Slack;
+use sluicegate_core::{Id, Span, Timestamp};
 
 use super::{Mistake, Reply, SLACK};
 use crate::sim::counter::{ChargeMark, Counter, RefundMode};
@@ -96,21 +97,29 @@ impl Store {
         if start > now || now < self.closed_until {
             return Reply::Deny;
         }
-        self.take(now);
+        self.written += 1;
+        self.counter.take(now);
         self.set(id, RecordState::Acquired { at: now });
         Reply::Allow { at: now }
     }
 
     /// Acquires ahead: a booking that is accepted only if it starts within the lead, and is claimed
     /// at once.
-    pub(super) fn acquire_ahead(&mut self, now: Timestamp, id: u64, claimant: u64) -> Reply {
+    pub(super) fn acquire_ahead(
+        &mut self,
+        now: Timestamp,
+        id: u64,
+        claimant: u64,
+        owner: Option<Id>,
+    ) -> Reply {
+        let owner = self.seen_owner(owner);
         match self.records.get(&id).map(|record| record.state).unwrap_or_default() {
             RecordState::Unbooked => {
-                let start = self.counter.earliest(now.max(self.closed_until));
+                let start = self.counter.earliest_for(owner, now.max(self.closed_until));
                 if start > now + self.lead {
                     return Reply::Deny;
                 }
-                let booking = self.charge(start);
+                let booking = self.charge(start, owner);
                 self.go(now, id, claimant, booking)
             }
             RecordState::Open { booking, .. } if self.is_good(booking, now) => {
@@ -121,22 +130,30 @@ impl Store {
         }
     }
 
-    pub(super) fn book(&mut self, now: Timestamp, id: u64) -> Reply {
+    pub(super) fn book(&mut self, now: Timestamp, id: u64, owner: Option<Id>) -> Reply {
         let state = self.records.get(&id).map(|record| record.state).unwrap_or_default();
         match state {
             RecordState::Booked(booking) if self.mistake != Some(Mistake::BookedAgain) => {
                 Reply::Booked { wait: booking.start.since(now) }
             }
-            RecordState::Unbooked | RecordState::Booked(_) => match self.book_anew(now, id) {
-                Some(start) => Reply::Booked { wait: start.since(now) },
-                None => Reply::Deny,
-            },
+            RecordState::Unbooked | RecordState::Booked(_) => {
+                match self.book_anew(now, id, owner) {
+                    Some(start) => Reply::Booked { wait: start.since(now) },
+                    None => Reply::Deny,
+                }
+            }
             RecordState::Open { .. } | RecordState::Acquired { .. } => Reply::Claimed,
             RecordState::Cancelled => Reply::Gone,
         }
     }
 
-    pub(super) fn claim(&mut self, now: Timestamp, id: u64, claimant: u64) -> Reply {
+    pub(super) fn claim(
+        &mut self,
+        now: Timestamp,
+        id: u64,
+        claimant: u64,
+        owner: Option<Id>,
+    ) -> Reply {
         let Some(record) = self.records.get(&id) else {
             return Reply::Unknown;
         };
@@ -159,7 +176,7 @@ impl Store {
             }
             RecordState::Booked(booking) => {
                 self.give_back(booking.mark, now);
-                self.rebook(now, id)
+                self.rebook(now, id, owner)
             }
             RecordState::Open { claimant: first, booking, .. } => {
                 let mine = first == claimant || self.mistake == Some(Mistake::SecondClaimantGoes);
@@ -172,7 +189,7 @@ impl Store {
                 if self.mistake == Some(Mistake::RebookingRemovesUsed) {
                     self.give_back(booking.mark, now);
                 }
-                self.rebook(now, id)
+                self.rebook(now, id, owner)
             }
             RecordState::Acquired { .. } | RecordState::Cancelled => Reply::Gone,
         }
@@ -223,37 +240,43 @@ impl Store {
         Reply::Go { decided, opens_in: booking.start.since(now), good_for }
     }
 
-    fn rebook(&mut self, now: Timestamp, id: u64) -> Reply {
+    fn rebook(&mut self, now: Timestamp, id: u64, owner: Option<Id>) -> Reply {
         self.set(id, RecordState::Unbooked);
-        match self.book_anew(now, id) {
+        match self.book_anew(now, id, owner) {
             Some(start) => Reply::Rebooked { wait: start.since(now) },
             None => Reply::Deny,
         }
     }
 
     /// Books, and charges at the latest time at which the booking may be used.
-    fn book_anew(&mut self, now: Timestamp, id: u64) -> Option<Timestamp> {
+    fn book_anew(&mut self, now: Timestamp, id: u64, owner: Option<Id>) -> Option<Timestamp> {
+        let owner = self.seen_owner(owner);
         // There is time left for its claim.
-        let start = self.counter.earliest((now + self.lead).max(self.closed_until));
+        let from = (now + self.lead).max(self.closed_until);
+        let start = self.counter.earliest_for(owner, from);
         if start > now + self.horizon {
             return None;
         }
-        let booking = self.charge(start);
+        let booking = self.charge(start, owner);
         self.set(id, RecordState::Booked(booking));
         Some(start)
     }
 
-    fn charge(&mut self, start: Timestamp) -> Booking {
-        let mark = self.take(match self.mistake {
-            Some(Mistake::WrittenAtStart) => start,
-            _ => start + SLACK,
-        });
-        Booking { start, mark }
+    fn charge(&mut self, start: Timestamp, owner: Option<Id>) -> Booking {
+        let span = match self.mistake {
+            Some(Mistake::WrittenAtStart) => Span::ZERO,
+            _ => SLACK,
+        };
+        self.written += 1;
+        Booking { start, mark: self.counter.take_within(start, Slack { span, owner }) }
     }
 
-    fn take(&mut self, at: Timestamp) -> ChargeMark {
-        self.written += 1;
-        self.counter.take(at)
+    /// Returns the owner that a booking is counted for.
+    fn seen_owner(&self, owner: Option<Id>) -> Option<Id> {
+        match self.mistake {
+            Some(Mistake::OwnersShareRun) => owner.map(|_| Id::from_bits(0)),
+            _ => owner,
+        }
     }
 
     fn give_back(&mut self, mark: ChargeMark, now: Timestamp) {
