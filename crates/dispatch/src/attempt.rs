@@ -28,6 +28,8 @@ use crate::worker::Worker;
 /// Maximum time a worker holds a message that waits for its limit; longer waits go back to the
 /// queue.
 const HOLD_MAX: Span = Span::from_secs(5);
+/// Last part of the wait for a start, which is not interrupted when the worker stops.
+const EXACT: Span = Span::from_millis(3);
 /// Minimum delay of a message that goes back to the queue.
 const DEFER_MIN: Span = Span::from_millis(10);
 
@@ -77,14 +79,14 @@ impl Worker {
             first = false;
             match next {
                 NextStep::Go(handle, window) => {
-                    let wait = window.wait(self.provider_limits.now());
+                    // The window itself waits for the last moments, more exactly than a timer.
+                    let wait = window.wait(self.provider_limits.now()).saturating_sub(EXACT);
                     if wait > Span::ZERO && !self.wait(&delivery, stop, wait).await {
                         self.provider_limits.cancel(handle).await;
                         return delivery.requeue().await;
                     }
-                    let now = self.provider_limits.now();
-                    if !window.is_over(now) {
-                        self.provider_limits.started_after(now.since(window.opens()));
+                    if let Some(late) = window.start(|| self.provider_limits.now()).await {
+                        self.provider_limits.started_after(late);
                         self.metrics.count(provider, WorkerCounter::Allowed);
                         break;
                     }

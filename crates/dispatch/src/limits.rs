@@ -62,6 +62,11 @@ impl PacedWork for TierWork {
         self.tier != Tier::Dispatch
     }
 
+    /// The booking of a message may be claimed by any worker.
+    fn starts_here(&self) -> bool {
+        self.tier == Tier::Worker
+    }
+
     fn observe(&self, answer: &Answer<'_, '_>) {
         let left = answer.binding().map(|s| s.remaining() as f64 / s.amount().max(1) as f64);
         self.left.store(left.fold(1.0, f64::min).to_bits(), Ordering::Relaxed);

@@ -61,7 +61,7 @@ impl Pass {
 
     /// Sets the interval in which the request may be sent.
     #[must_use]
-    pub(crate) const fn within(mut self, window: StartWindow) -> Self {
+    pub(crate) fn within(mut self, window: StartWindow) -> Self {
         self.window = Some(window);
         self
     }
@@ -71,16 +71,11 @@ impl Pass {
         self.window.is_some()
     }
 
-    /// Waits until the request may be sent. Returns the time since then, or `None` if its interval
-    /// is over.
+    /// Waits until the request may be sent, and counts it as sent. Returns the time since its
+    /// interval has opened, or `None` if that is over.
     pub(crate) async fn opened(&self) -> Option<Span> {
-        let Some(window) = self.window else { return Some(Span::ZERO) };
-        let wait = window.wait(self.service.now());
-        if wait > Span::ZERO {
-            sleep(wait.into()).await;
-        }
-        let now = self.service.now();
-        (!window.is_over(now)).then(|| now.since(window.opens()))
+        let Some(window) = &self.window else { return Some(Span::ZERO) };
+        window.start(|| self.service.now()).await
     }
 
     /// Gives back the turn and keeps all other charges.

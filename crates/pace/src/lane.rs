@@ -11,12 +11,14 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use sluicegate_core::limit::{Limit, Unit};
+use sluicegate_core::query::Pacing;
 use sluicegate_core::store::GateClosure;
 use sluicegate_core::time::{Span, Timestamp};
 use sluicegate_service::ServiceError;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{sleep, timeout};
 
+use crate::own_starts::room;
 use crate::pacer::{Booking, PacedWork, Pacer, Turn};
 use crate::wait_queue::{EnterResult, Order, Place, WaitQueue};
 use crate::window::StartWindow;
@@ -43,6 +45,8 @@ pub struct LaneOptions {
     pub order: Order,
     /// Time from one start to the next in the long run, by the slowest limit.
     interval: Span,
+    /// Time by which a start may be late without delaying the next one, by the tightest bucket.
+    room: Option<Span>,
 }
 
 impl LaneOptions {
@@ -56,13 +60,34 @@ impl LaneOptions {
             limit.window().as_micros() / amount.get().max(1)
         });
         let interval = Span::from_micros(each.max().unwrap_or(0));
-        Self { max, depth, order, interval }
+        let rooms = limits.iter().filter_map(|limit| match limit {
+            Limit::Bucket { rate, capacity } if limit.unit() == Unit::Requests => {
+                Some(room(rate.window.span(), rate.amount.get(), capacity.get()))
+            }
+            _ => None,
+        });
+        let room = rooms.min();
+        Self { max, depth, order, interval, room }
     }
 
     /// Returns the number of turns that are booked ahead.
     fn ahead(&self) -> usize {
         let turns = AHEAD.as_micros() / self.interval.as_micros().max(1);
         usize::try_from(turns).unwrap_or(usize::MAX).clamp(AHEAD_MIN, AHEAD_MAX)
+    }
+
+    /// Returns the largest number of pending turns at which more are booked.
+    ///
+    /// Under a bucket with less room than the slack, each change from one replica to another costs
+    /// the slack. There a lane books a whole run of turns at once, when the last run is nearly used
+    /// up: early enough for a round trip.
+    fn book_again_at(&self, pacing: Pacing) -> usize {
+        if self.room.is_none_or(|room| room >= pacing.slack) {
+            return usize::MAX;
+        }
+        let during = (pacing.lead + pacing.lead).as_micros();
+        let turns = during.div_ceil(self.interval.as_micros().max(1));
+        usize::try_from(turns).unwrap_or(usize::MAX).max(1)
     }
 }
 
@@ -303,7 +328,8 @@ where
         let mut turns = FuturesUnordered::new();
         loop {
             let known = self.pacer.round_trips().is_known();
-            let more = self.lock().balance(known);
+            let pacing = self.pacer.expected_pacing();
+            let more = self.lock().balance(known, pacing);
             let Some(more) = more else { return };
             for (number, quit) in more {
                 let lane = &self;
@@ -416,7 +442,11 @@ impl<W: PacedWork> State<W> {
     /// Makes the number of pending turns that of the waiting requests, up to those that are booked
     /// ahead: only one as long as the distance of the store is not known. Returns the new turns, or
     /// `None` if no request waits and no turn is pending.
-    fn balance(&mut self, is_known: bool) -> Option<Vec<(u64, oneshot::Receiver<()>)>> {
+    fn balance(
+        &mut self,
+        is_known: bool,
+        pacing: Pacing,
+    ) -> Option<Vec<(u64, oneshot::Receiver<()>)>> {
         let ahead = if is_known { self.options.ahead() } else { 1 };
         let wanted = self.queue.len().min(ahead);
         if wanted == 0 && self.turns.is_empty() {
@@ -432,6 +462,7 @@ impl<W: PacedWork> State<W> {
                 let _ = quit.send(());
             }
         }
+        let wanted = if active > self.options.book_again_at(pacing) { active } else { wanted };
         let add = |_| {
             let (quit, quits) = oneshot::channel();
             self.next_turn += 1;

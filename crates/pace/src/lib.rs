@@ -10,13 +10,16 @@
 //! | claim | a lead before that start, the holder asks if the booking still stands |
 //! | go | the work starts in its window; if the window is missed, the turn is given back |
 //!
-//! The lead and the length of the window follow the measured [`RoundTrips`]. Decision 021 shows why
-//! this keeps every limit.
+//! The lead and the length of the window follow the measured [`RoundTrips`]. A pacer that starts the
+//! work that it books spaces the real starts by itself, so that limits such as `25/s smooth` need no
+//! slack between them. Decisions 021 and 022 show why this keeps every limit.
 //!
 //! [`Lane`] adds a queue of waiting requests: it books as many turns as requests wait, up to a
 //! second's worth, and hands each turn to the request that is next.
 
+mod clock;
 mod lane;
+mod own_starts;
 mod pacer;
 mod round_trip;
 mod wait_queue;
@@ -26,7 +29,7 @@ pub use lane::{Lane, LaneOptions, WaitError, Waited};
 pub use pacer::{Booking, PacedWork, Pacer, Turn};
 pub use round_trip::RoundTrips;
 pub use wait_queue::Order;
-pub use window::StartWindow;
+pub use window::{StartAttempt, StartWindow};
 
 #[cfg(test)]
 mod tests;

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use sluicegate_core::Decision;
+use sluicegate_core::id::Id;
 use sluicegate_core::plan::Handle;
-use sluicegate_core::query::{Query, RequestId};
+use sluicegate_core::query::{Pacing, Query, RequestId};
 use sluicegate_core::store::{Claim, Error, GateClosure};
 use sluicegate_core::time::{Span, Timestamp};
 use sluicegate_service::answer::Answer;
@@ -14,6 +15,7 @@ use sluicegate_service::{DecisionMode, Service, ServiceError};
 use tokio::time::sleep;
 use tracing::{debug, warn};
 
+use crate::own_starts::{OwnStart, OwnStarts};
 use crate::round_trip::RoundTrips;
 use crate::window::StartWindow;
 
@@ -45,6 +47,12 @@ pub trait PacedWork: Send + Sync {
 
     /// Returns true if the start of the work matters. Otherwise it is admitted now or denied.
     fn is_paced(&self) -> bool {
+        true
+    }
+
+    /// Returns true if the pacer that asks for a turn also starts the work. Otherwise another
+    /// process may claim the booking, and nobody knows all real starts.
+    fn starts_here(&self) -> bool {
         true
     }
 
@@ -84,7 +92,13 @@ pub struct Pacer {
     service: Arc<Service>,
     /// Name for log messages.
     name: String,
+    /// Names this pacer in bookings of work that it starts itself.
+    owner: Id,
+    own_starts: Arc<OwnStarts>,
     round_trips: RoundTrips,
+    /// Slack of the last booking, in microseconds: a configured one may be longer than the pacer
+    /// needs.
+    slack: AtomicU64,
     /// Time since which the store has not answered, in microseconds; 0 if it has.
     unanswered_since: AtomicU64,
     /// True if the store did not answer although it was asked several times. Then each question is
@@ -110,7 +124,9 @@ impl Pacer {
     pub fn new(service: Arc<Service>, name: String) -> Self {
         let (round_trips, unanswered_since) = (RoundTrips::default(), AtomicU64::new(0));
         let is_away = AtomicBool::new(false);
-        Self { service, name, round_trips, unanswered_since, is_away }
+        let (owner, own_starts) = (service.request_id().id, Arc::default());
+        let slack = AtomicU64::new(0);
+        Self { service, name, owner, own_starts, round_trips, slack, unanswered_since, is_away }
     }
 
     /// Returns the service that the pacer asks.
@@ -121,6 +137,18 @@ impl Pacer {
     /// Returns the measured round trips.
     pub const fn round_trips(&self) -> &RoundTrips {
         &self.round_trips
+    }
+
+    fn pacing<W: PacedWork + ?Sized>(&self, work: &W) -> Pacing {
+        let owner = work.starts_here().then_some(self.owner);
+        Pacing { owner, ..self.round_trips.pacing() }
+    }
+
+    /// Returns the lead and the slack of the next booking.
+    pub(crate) fn expected_pacing(&self) -> Pacing {
+        let pacing = self.round_trips.pacing();
+        let slack = Span::from_micros(self.slack.load(Ordering::Relaxed)).max(pacing.slack);
+        Pacing { slack, ..pacing }
     }
 
     /// Asks for a turn that starts now, or within the lead. Under the id of a caller it is counted
@@ -165,7 +193,7 @@ impl Pacer {
         paced: bool,
     ) -> Result<Received<W>, ServiceError> {
         let mut query = work.query(id);
-        query.pacing = paced.then(|| self.round_trips.pacing());
+        query.pacing = paced.then(|| self.pacing(work));
         let asked = self.service.now();
         let query = [query];
         let received = self.service.decide(&query, DecisionMode::Acquire, |answer| {
@@ -186,7 +214,8 @@ impl Pacer {
                 return Received::Turn(Turn::Go(work.admitted(answer, handle), window));
             }
             let until_end = (allow.start + plan.slack).since(allow.at);
-            let window = StartWindow::of_answer((asked, received), until_start, until_end);
+            let window = StartWindow::of_answer((asked, received), until_start, until_end)
+                .spaced(OwnStart::of_plan(&self.own_starts, plan));
             match handle {
                 Some(handle) if window.is_empty() => Received::TooLate(handle),
                 handle => Received::Turn(Turn::Go(work.admitted(answer, handle), window)),
@@ -228,11 +257,12 @@ impl Pacer {
         id: RequestId,
     ) -> Result<Turn<W>, ServiceError> {
         let mut query = work.query(id);
-        query.pacing = Some(self.round_trips.pacing());
+        query.pacing = Some(self.pacing(work));
         let asked = self.service.now();
         let query = [query];
         let booked = self.service.decide(&query, DecisionMode::Book, |answer| {
             self.answered(asked, self.service.now());
+            self.slack.store(answer.plan().slack.as_micros(), Ordering::Relaxed);
             match answer.decision() {
                 Decision::Allow(allow) => Turn::Booked(Booking {
                     id,
@@ -252,7 +282,7 @@ impl Pacer {
         let mut pause = PAUSE_MIN;
         loop {
             let mut query = work.query(id);
-            query.pacing = Some(self.round_trips.pacing());
+            query.pacing = Some(self.pacing(work));
             let asked = self.service.now();
             let claimed = self.service.claim(&query, claimant, |rules, plan, claim| {
                 let received = self.service.now();
@@ -262,7 +292,8 @@ impl Pacer {
                         let (until_start, until_end) =
                             (allow.start.since(allow.at), good_until.since(allow.at));
                         let window =
-                            StartWindow::of_answer((asked, received), until_start, until_end);
+                            StartWindow::of_answer((asked, received), until_start, until_end)
+                                .spaced(OwnStart::of_plan(&self.own_starts, plan));
                         // Of the current plan: a reload may have moved the booking.
                         let handle = plan.handle().claimed_by(claimant);
                         if window.is_empty() {

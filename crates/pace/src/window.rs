@@ -1,6 +1,10 @@
 //! [`StartWindow`]: the interval in which work may start, by the clock of this node.
 
 use sluicegate_core::time::{Span, Timestamp};
+use tokio::time::sleep;
+
+use crate::clock::sleep_exactly;
+use crate::own_starts::OwnStart;
 
 /// The interval in which work may start, by the monotonic clock of this node.
 ///
@@ -9,10 +13,25 @@ use sluicegate_core::time::{Span, Timestamp};
 /// between. So a start that is counted from the answer is never too early, and an end that is
 /// counted from the question is never too late. What is between them is the slack without the round
 /// trip.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+///
+/// Work that is booked for this node also keeps its distance from the last real start here: see
+/// [`StartWindow::start`].
+#[derive(Clone, Debug)]
 pub struct StartWindow {
     opens: Timestamp,
     closes: Timestamp,
+    own: Option<OwnStart>,
+}
+
+/// The result of an attempt to start work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StartAttempt {
+    /// The work starts now, this long after its window has opened.
+    Started(Span),
+    /// The work may start after this time.
+    Wait(Span),
+    /// It is too late. The turn has to be given back.
+    Over,
 }
 
 impl StartWindow {
@@ -24,33 +43,66 @@ impl StartWindow {
         until_start: Span,
         until_end: Span,
     ) -> Self {
-        Self { opens: received + until_start, closes: asked + until_end }
+        Self { opens: received + until_start, closes: asked + until_end, own: None }
     }
 
     /// Returns the window of work that may start at any time from `now` on: its limits are not kept
     /// by the store.
     pub const fn from(now: Timestamp) -> Self {
-        Self { opens: now, closes: Timestamp::MAX }
+        Self { opens: now, closes: Timestamp::MAX, own: None }
+    }
+
+    /// Returns the window of work that this pacer spaces by itself.
+    pub(crate) fn spaced(self, own: Option<OwnStart>) -> Self {
+        Self { own, ..self }
     }
 
     /// Returns true if the round trip took longer than the slack, so that no time is left.
-    pub fn is_empty(self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.opens > self.closes
     }
 
-    /// Returns the time at which work may start.
-    pub const fn opens(self) -> Timestamp {
-        self.opens
-    }
-
     /// Returns true if it is too late to start.
-    pub fn is_over(self, now: Timestamp) -> bool {
+    pub fn is_over(&self, now: Timestamp) -> bool {
         now > self.closes
     }
 
-    /// Returns the time from `now` until work may start.
-    pub fn wait(self, now: Timestamp) -> Span {
+    /// Returns the time from `now` until the window opens.
+    pub fn wait(&self, now: Timestamp) -> Span {
         self.opens.since(now)
+    }
+
+    /// Starts the work at `now`, if its window is open and the last real start is far enough away.
+    /// After [`StartAttempt::Started`] the work has to start at once, and counts as started.
+    pub fn try_start(&self, now: Timestamp) -> StartAttempt {
+        if self.is_over(now) {
+            return StartAttempt::Over;
+        }
+        let started = match &self.own {
+            Some(own) => own.start(now, self.opens),
+            None if self.opens > now => Err(self.opens),
+            None => Ok(()),
+        };
+        match started {
+            Ok(()) => StartAttempt::Started(now.since(self.opens)),
+            Err(ready) if self.is_over(ready) => StartAttempt::Over,
+            Err(ready) => StartAttempt::Wait(ready.since(now)),
+        }
+    }
+
+    /// Waits until the work may start, and starts it. Returns the time since its window has opened,
+    /// or `None` if it is too late. `now` reads the clock of the node.
+    pub async fn start(&self, now: impl Fn() -> Timestamp) -> Option<Span> {
+        loop {
+            match self.try_start(now()) {
+                StartAttempt::Started(late) => return Some(late),
+                StartAttempt::Over => return None,
+                StartAttempt::Wait(span) if self.own.as_ref().is_some_and(OwnStart::is_tight) => {
+                    sleep_exactly(span.into()).await;
+                }
+                StartAttempt::Wait(span) => sleep(span.into()).await,
+            }
+        }
     }
 }
 

@@ -156,8 +156,19 @@ fn the_whole_contract_is_used_under_lasting_overload_however_far_away_redis_is()
             (10, 3, "25/s burst 25", 97.0),
             (20, 3, "25/s", 95.0),
             (50, 3, "25/s", 92.0),
+            (0, 1, "25/s smooth", 97.0),
+            (0, 3, "25/s smooth", 97.0),
+            (10, 1, "25/s smooth", 97.0),
+            (10, 3, "25/s smooth", 97.0),
+            (10, 3, "25/s burst 2", 97.0),
         ],
-        false => &[(0, 3, "25/s", 75.0), (10, 3, "25/s", 75.0), (50, 1, "25/s", 70.0)],
+        false => &[
+            (0, 3, "25/s", 75.0),
+            (10, 3, "25/s", 75.0),
+            (50, 1, "25/s", 70.0),
+            (10, 1, "25/s smooth", 70.0),
+            (10, 3, "25/s smooth", 70.0),
+        ],
     };
     let time = Duration::from_secs(if long { 40 } else { 6 });
     for &(millis, replicas, profile, least) in cases {

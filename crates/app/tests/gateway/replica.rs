@@ -8,7 +8,8 @@ use std::thread;
 use std::time::Duration;
 
 use serde_json::Value;
-use sluicegate_core::{Span, Timestamp};
+use sluicegate_checker::{CheckedScope, Checker};
+use sluicegate_core::{Limit, Span, Timestamp};
 use sluicegate_testkit::eventually_is;
 pub(crate) use sluicegate_testkit::limit_check::longest_delay;
 use sluicegate_testkit::limit_check::{self, assert_limit};
@@ -246,10 +247,22 @@ pub(crate) fn prove(limit: &str, logs: &[String], vendor: &Vendor) -> Span {
     let (admits, arrivals) = (admits(logs), vendor.arrivals());
     assert_limit(limit, &admits);
     let delay = longest_delay(&admits, &arrivals);
-    if !limit.contains("burst") {
-        assert_arrivals(limit, delay, &arrivals);
+    match limit.parse() {
+        Ok(bucket @ Limit::Bucket { .. }) => assert_bucket_arrivals(bucket, delay, &arrivals),
+        _ => assert_arrivals(limit, delay, &arrivals),
     }
     delay
+}
+
+/// Proves that in any time T no more requests arrived than burst + rate × (T + the longest delay).
+fn assert_bucket_arrivals(bucket: Limit, delay: Span, arrivals: &[Timestamp]) {
+    let mut checker = Checker::new();
+    checker.scope("vendor", CheckedScope::new(bucket).spread(delay)).expect("a scope");
+    for at in arrivals {
+        checker.admit("vendor", *at, 1).expect("an event");
+    }
+    let verdict = checker.check().expect("events").proven();
+    verdict.unwrap_or_else(|violation| panic!("{violation}"));
 }
 
 /// Returns the times at which the store admitted requests, by its own clock, in order.

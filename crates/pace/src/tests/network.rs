@@ -77,6 +77,73 @@ async fn a_limit_is_kept_and_used_however_far_away_the_store_is() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_bucket_without_room_is_kept_and_used_however_far_away_the_store_is() {
+    println!("| round trip | replicas | limit | used | most in 1.000 s |");
+    println!("|---|---|---|---|---|");
+    let mut missed = Vec::new();
+    for (millis, goal) in [(0, 0.97), (10, 0.97), (20, 0.95), (50, 0.90)] {
+        for replicas in [1, 3] {
+            for limit in ["25/s smooth", "25/s burst 2"] {
+                let mut world = World::new(limit);
+                world.network = network(millis, 0);
+                let Overload { used, most } = overload(&world, replicas).await;
+                let row = format!("| {millis} ms | {replicas} | {limit} | {used:.3} | {most} |");
+                println!("{row}");
+                if used < goal || used > 1.0 + 1e-9 {
+                    missed.push(row);
+                }
+            }
+        }
+    }
+    assert!(missed.is_empty(), "{missed:#?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_single_request_under_a_bucket_without_room_does_not_wait_for_a_run() {
+    let mut world = World::new("25/s smooth");
+    world.network = network(10, 0);
+    let busy = world.distant_replica(1_000, Order::Fifo, 1);
+    let mut others = JoinSet::new();
+    for _ in 0..200 {
+        others.spawn(send(busy.clone(), "", world.clock));
+    }
+    sleep(Duration::from_secs(3)).await;
+    let quiet = world.distant_replica(1_000, Order::Fifo, 2);
+    let began = world.clock.now();
+    let went = send(quiet, "", world.clock).await.expect("a turn");
+    // At most the second of turns that the other replica has booked ahead.
+    assert!(millis(began, went) < 1_150, "{}", millis(began, went));
+    others.abort_all();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_start_that_is_late_delays_the_next_one_on_its_replica() {
+    let mut world = World::new("10/s smooth");
+    world.network = network(20, 0);
+    let lane = world.lane();
+    let mut went = world.all(std::slice::from_ref(&lane), 20).await;
+    let (clock, next) = (world.clock, lane.clone());
+    let next = tokio::spawn(async move {
+        let mut second = next.wait("", Span::ZERO, MINUTE).await.expect("a turn");
+        let late = second.window.start(|| clock.now()).await.expect("it is not too late");
+        second.admission.left();
+        (late, clock.now())
+    });
+    let mut first = lane.wait_again(MINUTE).await.expect("a turn");
+    // Held up until the last moment.
+    while !first.window.is_over(clock.now() + Span::from_millis(1)) {
+        sleep(Duration::from_millis(1)).await;
+    }
+    let late = first.window.start(|| clock.now()).await.expect("it is not too late");
+    first.admission.left();
+    went.push(clock.now());
+    let (next_late, at) = next.await.expect("it runs");
+    assert!(late > Span::ZERO && next_late > Span::ZERO, "{late} {next_late}");
+    went.push(at);
+    world.prove(&went);
+}
+
+#[tokio::test(start_paused = true)]
 async fn lost_packets_cost_their_own_turns_and_break_no_limit() {
     for replicas in [1, 3] {
         let mut world = World::new("25/s").spread("25/s burst 1");

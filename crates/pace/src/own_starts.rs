@@ -1,0 +1,99 @@
+//! [`OwnStarts`]: the real starts of the work of one pacer, counted under its token buckets.
+//!
+//! The store leaves no slack between the bookings of one pacer, so two starts could come too near if
+//! the first is late. The pacer prevents this by itself, because it knows when its work really
+//! starts. Decision 022 has the proof.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use sluicegate_core::algorithm::bucket::{Bucket, Quota};
+use sluicegate_core::algorithm::{EarliestStart, Meter, Slack};
+use sluicegate_core::key::Key;
+use sluicegate_core::plan::{Charge, Plan};
+use sluicegate_core::time::{Span, Timestamp};
+
+use crate::clock::TIMER_LATE;
+
+/// Number of counters above which empty ones are removed.
+const COUNTERS: usize = 64;
+
+/// The real starts of the work of one pacer: a bucket for each counter.
+#[derive(Debug, Default)]
+pub(crate) struct OwnStarts(Mutex<HashMap<Key, Bucket>>);
+
+/// One piece of work that its own pacer starts.
+#[derive(Clone, Debug)]
+pub(crate) struct OwnStart {
+    starts: Arc<OwnStarts>,
+    charges: Vec<BucketCharge>,
+}
+
+#[derive(Clone, Debug)]
+struct BucketCharge {
+    key: Key,
+    quota: Quota,
+    need: u64,
+    take: u64,
+}
+
+impl OwnStart {
+    /// Returns the work of a plan, or `None` if its pacer does not have to space it.
+    pub(crate) fn of_plan(starts: &Arc<OwnStarts>, plan: &Plan<'_>) -> Option<Self> {
+        plan.owner?;
+        let is_limit = |charge: &&Charge<'_>| {
+            !charge.is_gate() && !charge.shadow() && !charge.rule().spreads && charge.take > 0
+        };
+        let charges = plan.charges().iter().filter(is_limit).filter_map(|charge| {
+            let Meter::Bucket(quota) = charge.meter else { return None };
+            let (need, take) = (charge.need, charge.take);
+            Some(BucketCharge { key: charge.key.clone(), quota, need, take })
+        });
+        let charges: Vec<_> = charges.collect();
+        (!charges.is_empty()).then(|| Self { starts: starts.clone(), charges })
+    }
+
+    /// Starts the work at `now` if it fits, otherwise returns the time at which it fits. `from` is
+    /// the earliest time.
+    pub(crate) fn start(&self, now: Timestamp, from: Timestamp) -> Result<(), Timestamp> {
+        let OwnStarts(starts) = &*self.starts;
+        let mut starts = starts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ready = from.max(now);
+        for charge in &self.charges {
+            let earliest = starts
+                .get(&charge.key)
+                .map(|bucket| bucket.earliest(charge.quota, ready, charge.need, None));
+            if let Some(EarliestStart::At { start, .. }) = earliest {
+                ready = start;
+            }
+        }
+        if ready > now {
+            return Err(ready);
+        }
+        if starts.len() > COUNTERS {
+            starts.retain(|_, bucket| bucket.empty_at() > now);
+        }
+        for charge in &self.charges {
+            let bucket = starts.entry(charge.key.clone()).or_default();
+            bucket.take(charge.quota, now, Slack::NONE, charge.take);
+        }
+        Ok(())
+    }
+
+    /// Returns true if a late start delays all later ones: the bucket has no room to catch up.
+    pub(crate) fn is_tight(&self) -> bool {
+        self.charges.iter().any(|charge| {
+            let rest = charge.quota.capacity().saturating_sub(charge.take);
+            let room =
+                u128::from(rest / charge.quota.grain()) * u128::from(charge.quota.drain_ns());
+            room < TIMER_LATE.as_nanos()
+        })
+    }
+}
+
+/// Returns the time by which a request may be late under a bucket without delaying the next one:
+/// the time in which all but one of its capacity drain.
+pub(crate) fn room(window: Span, amount: u64, capacity: u64) -> Span {
+    let interval = window.as_micros() / amount.max(1);
+    Span::from_micros(interval.saturating_mul(capacity.saturating_sub(1)))
+}
