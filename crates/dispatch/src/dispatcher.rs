@@ -80,6 +80,7 @@ impl Dispatcher {
             metrics.show_dispatched(&provider.name);
             let limits =
                 ProviderLimits::new(service.clone(), provider.name.clone(), provider.estimate);
+            limits.show_pacing(&metrics, Tier::Dispatch);
             ProviderQueue { limits, queue, full_until: AtomicU64::new(0) }
         };
         let providers = options.providers.iter().zip(targets).map(provider).collect();

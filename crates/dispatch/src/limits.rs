@@ -12,6 +12,7 @@ use sluicegate_service::Service;
 use sluicegate_service::answer::Answer;
 use tracing::warn;
 
+use crate::metrics::Metrics;
 use crate::tier::Tier;
 
 /// Time for which an admission is remembered for a message that is delivered again.
@@ -22,7 +23,7 @@ pub(crate) type Turn = sluicegate_pace::Turn<TierWork>;
 
 /// The limits of one provider.
 pub(crate) struct ProviderLimits {
-    pacer: Pacer,
+    pacer: Arc<Pacer>,
     dispatch: TierWork,
     worker: TierWork,
     booked: TierWork,
@@ -83,7 +84,7 @@ impl ProviderLimits {
         };
         let (dispatch, worker) = (work(Tier::Dispatch), work(Tier::Worker));
         let booked = work(Tier::Booked);
-        Self { pacer: Pacer::new(service, provider), dispatch, worker, booked }
+        Self { pacer: Arc::new(Pacer::new(service, provider)), dispatch, worker, booked }
     }
 
     pub(crate) fn provider(&self) -> &str {
@@ -96,6 +97,19 @@ impl ProviderLimits {
             Tier::Worker => &self.worker,
             Tier::Booked => &self.booked,
         }
+    }
+
+    /// Shows the lead and the slack of these limits in the metrics of a tier: those of booked jobs at
+    /// a dispatcher, and those of its own limits at a worker.
+    pub(crate) fn show_pacing(&self, metrics: &Metrics, tier: Tier) {
+        let pacer = Arc::downgrade(&self.pacer);
+        let work = TierWork {
+            provider: self.provider().to_owned(),
+            tier: if tier == Tier::Dispatch { Tier::Booked } else { tier },
+            estimate: self.booked.estimate,
+            left: AtomicU64::new(0),
+        };
+        metrics.show_pacing(self.provider(), tier, move || Some(pacer.upgrade()?.planned_pacing(&work)));
     }
 
     /// Returns the time by the clock of the limiter, which windows refer to.

@@ -18,11 +18,14 @@
 //! | `sluicegate_worker_pauses_total{provider}` | pauses that a provider asked for | |
 //! | `sluicegate_worker_busy{provider}` | jobs running now | |
 //! | `sluicegate_provider_rpm{provider,tier}` | admissions in the last minute | `dispatcher.provider.<p>.rpm`, `worker.provider.<p>.rpm` |
+//! | `sluicegate_provider_lead_seconds{provider,tier}` | time before its start at which a turn is claimed | |
+//! | `sluicegate_provider_slack_seconds{provider,tier}` | time after its start until which a turn may be used | |
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sluicegate_core::Span;
+use sluicegate_core::query::Pacing;
 use sluicegate_core::time::Clock;
 use sluicegate_service::metrics::{
     Family, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Registry,
@@ -45,6 +48,7 @@ pub struct Metrics {
     worker: [IntCounterVec; 8],
     busy: IntGaugeVec,
     rpm: AdmissionRates,
+    pacing: PacingReaders,
 }
 
 /// A counter of workers.
@@ -122,6 +126,7 @@ impl Metrics {
             worker: COUNTS.map(|(_, name, help)| counters(name, help)),
             busy: registry.gauges("sluicegate_worker_busy", "Jobs running now.", &PROVIDER),
             rpm: AdmissionRates::new(registry, clock),
+            pacing: PacingReaders::new(registry),
         }
     }
 
@@ -156,6 +161,16 @@ impl Metrics {
             counter.with_label_values(&[provider]);
         }
         self.busy.with_label_values(&[provider]);
+    }
+
+    /// Shows the lead and the slack of a provider's turns until `read` returns `None`.
+    pub(crate) fn show_pacing(
+        &self,
+        provider: &str,
+        tier: Tier,
+        read: impl Fn() -> Option<Option<Pacing>> + Send + Sync + 'static,
+    ) {
+        self.pacing.lock().push((provider.to_owned(), tier.name(), Box::new(read)));
     }
 
     pub(crate) fn checked(&self, provider: &str) {
@@ -199,6 +214,56 @@ impl Metrics {
 impl std::fmt::Debug for Metrics {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}
+
+static PACING: [Family; 2] = [
+    Family::gauge(
+        "sluicegate_provider_lead_seconds",
+        "Time before its start at which a turn is claimed.",
+        &["provider", "tier"],
+    ),
+    Family::gauge(
+        "sluicegate_provider_slack_seconds",
+        "Time after its start until which a turn may be used.",
+        &["provider", "tier"],
+    ),
+];
+
+/// The lead and the slack of all providers and tiers, read at each scrape.
+#[derive(Clone, Default)]
+struct PacingReaders(Arc<Mutex<Vec<PacingReader>>>);
+
+/// Provider, tier, and a function that returns their lead and slack: `Some(None)` if no limit
+/// applies, `None` if the dispatcher or worker is gone.
+type PacingReader = (String, &'static str, Box<dyn Fn() -> Option<Option<Pacing>> + Send + Sync>);
+
+impl PacingReaders {
+    fn new(registry: &Registry) -> Self {
+        let readers = Self::default();
+        let shown = readers.clone();
+        registry.on_scrape(&PACING, move |[leads, slacks]| {
+            // Several workers of a provider have one series: that of the farthest store.
+            let mut longest: BTreeMap<(String, &str), Pacing> = BTreeMap::new();
+            shown.lock().retain(|(provider, tier, read)| {
+                let Some(pacing) = read() else { return false };
+                if let Some(Pacing { lead, slack }) = pacing {
+                    let one = longest.entry((provider.clone(), *tier));
+                    let one = one.or_insert(Pacing { lead, slack });
+                    *one = Pacing { lead: one.lead.max(lead), slack: one.slack.max(slack) };
+                }
+                true
+            });
+            for ((provider, tier), Pacing { lead, slack }) in longest {
+                leads.add(&[&provider, tier], lead.as_micros() as f64 / 1e6);
+                slacks.add(&[&provider, tier], slack.as_micros() as f64 / 1e6);
+            }
+        });
+        readers
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<PacingReader>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -22,6 +22,7 @@ use crate::limits::ProviderLimits;
 use crate::metrics::Metrics;
 use crate::receive;
 use crate::stop::Stop;
+use crate::tier::Tier;
 use crate::tracker::JobTracker;
 
 /// Configuration of a worker.
@@ -91,6 +92,7 @@ impl Worker {
         metrics.show_worked(&options.provider);
         let provider_limits =
             ProviderLimits::new(service.clone(), options.provider.clone(), options.estimate);
+        provider_limits.show_pacing(&metrics, Tier::Worker);
         let slots = Semaphore::new(options.concurrency.max(1).into());
         let limit_observer = LimitObserver::new(options.learn);
         let closed_until = watch::Sender::default();

@@ -7,6 +7,8 @@
 //! | `sluicegate_gateway_duration_seconds{gateway,route}` | time from the arrival of a request to the end of its response |
 //! | `sluicegate_gateway_queue_depth{gateway,route}` | waiting requests |
 //! | `sluicegate_gateway_queue_oldest_seconds{gateway,route}` | age of the oldest waiting request |
+//! | `sluicegate_gateway_lead_seconds{gateway,route}` | time before its start at which a turn is claimed |
+//! | `sluicegate_gateway_slack_seconds{gateway,route}` | time after its start until which a turn may be used |
 //! | `sluicegate_gateway_wait_seconds{gateway,route}` | waiting time of the requests that had to wait |
 //! | `sluicegate_gateway_upstream_answers_total{gateway,route,status}` | responses of the upstream |
 //! | `sluicegate_gateway_upstream_seconds{gateway,route}` | time from sending a request to the head of its response |
@@ -18,6 +20,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use sluicegate_core::Span;
+use sluicegate_core::query::Pacing;
 use sluicegate_service::metrics::{
     Family, Histogram, HistogramVec, IntCounter, IntCounterVec, Registry,
 };
@@ -46,16 +49,36 @@ pub struct Metrics {
     queues: Arc<Mutex<Vec<QueueReader>>>,
 }
 
-/// A queue to read: gateway, route, and a function that returns its depth and the age of its oldest
-/// request.
-type QueueReader = (String, String, Box<dyn Fn() -> Option<(usize, Span)> + Send + Sync>);
+/// The state of a queue at a scrape.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct QueueReading {
+    /// Number of waiting requests.
+    pub(crate) depth: usize,
+    /// Age of the oldest waiting request.
+    pub(crate) oldest: Span,
+    /// Lead and slack of the turns, if the route has a limit.
+    pub(crate) pacing: Option<Pacing>,
+}
+
+/// A queue to read: gateway, route, and a function that returns its state.
+type QueueReader = (String, String, Box<dyn Fn() -> Option<QueueReading> + Send + Sync>);
 
 /// Gauges of all queues, read at each scrape.
-static QUEUES: [Family; 2] = [
+static QUEUES: [Family; 4] = [
     Family::gauge("sluicegate_gateway_queue_depth", "Waiting requests.", &ROUTE),
     Family::gauge(
         "sluicegate_gateway_queue_oldest_seconds",
         "Age of the oldest waiting request.",
+        &ROUTE,
+    ),
+    Family::gauge(
+        "sluicegate_gateway_lead_seconds",
+        "Time before its start at which a turn is claimed.",
+        &ROUTE,
+    ),
+    Family::gauge(
+        "sluicegate_gateway_slack_seconds",
+        "Time after its start until which a turn may be used.",
         &ROUTE,
     ),
 ];
@@ -68,20 +91,25 @@ impl Metrics {
         let histogram = |name: &str, help: &str| registry.histograms(name, help, &ROUTE, &BUCKETS);
         let queues: Arc<Mutex<Vec<QueueReader>>> = Arc::default();
         let watched = queues.clone();
-        registry.on_scrape(&QUEUES, move |[depths, ages]| {
+        registry.on_scrape(&QUEUES, move |[depths, ages, leads, slacks]| {
             let mut watched = watched.lock().unwrap_or_else(PoisonError::into_inner);
             // A route that is removed and added again has two queues until the old one is empty.
-            let mut routes: BTreeMap<[String; 2], (usize, Span)> = BTreeMap::new();
+            let mut routes: BTreeMap<[String; 2], QueueReading> = BTreeMap::new();
             watched.retain(|(gateway, route, read)| {
-                let Some((depth, age)) = read() else { return false };
-                let (total, oldest) = routes.entry([gateway.clone(), route.clone()]).or_default();
-                *total += depth;
-                *oldest = age.max(*oldest);
+                let Some(reading) = read() else { return false };
+                let total = routes.entry([gateway.clone(), route.clone()]).or_default();
+                total.depth += reading.depth;
+                total.oldest = reading.oldest.max(total.oldest);
+                total.pacing = reading.pacing.or(total.pacing);
                 true
             });
-            for ([gateway, route], (depth, age)) in routes {
+            for ([gateway, route], QueueReading { depth, oldest, pacing }) in routes {
                 depths.add(&[&gateway, &route], depth as f64);
-                ages.add(&[&gateway, &route], seconds(age));
+                ages.add(&[&gateway, &route], seconds(oldest));
+                if let Some(Pacing { lead, slack }) = pacing {
+                    leads.add(&[&gateway, &route], seconds(lead));
+                    slacks.add(&[&gateway, &route], seconds(slack));
+                }
             }
         });
         Self {
@@ -136,7 +164,7 @@ impl Metrics {
         &self,
         gateway: &str,
         route: &str,
-        read: impl Fn() -> Option<(usize, Span)> + Send + Sync + 'static,
+        read: impl Fn() -> Option<QueueReading> + Send + Sync + 'static,
     ) {
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         queues.push((gateway.to_owned(), route.to_owned(), Box::new(read)));
@@ -275,7 +303,9 @@ mod tests {
         let queues = [Arc::new(2), Arc::new(3)];
         for queue in &queues {
             let queue = Arc::downgrade(queue);
-            metrics.watch("g", "r", move || Some((*queue.upgrade()?, Span::ZERO)));
+            metrics.watch("g", "r", move || {
+                Some(QueueReading { depth: *queue.upgrade()?, ..QueueReading::default() })
+            });
         }
         let shown = || registry.render().lines().filter(|line| line.starts_with(DEPTH)).count();
         assert!(registry.render().contains(&format!("{DEPTH} 5")), "the sum of both queues");

@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use tracing::{info, warn};
 
 use crate::forward::{BufferedBody, Places, target};
-use crate::metrics::{Metrics, RouteMetrics};
+use crate::metrics::{Metrics, QueueReading, RouteMetrics};
 use crate::options::{self, route_key};
 use crate::reserve::RouteWork;
 
@@ -91,7 +91,9 @@ impl Route {
                 let lane = Lane::new(pacer, work, options.lane());
                 let watched = Arc::downgrade(&lane);
                 metrics.watch(gateway, &options.name, move || {
-                    watched.upgrade().map(|lane| (lane.depth(), lane.oldest()))
+                    let lane = watched.upgrade()?;
+                    let (depth, oldest, pacing) = (lane.depth(), lane.oldest(), lane.pacing());
+                    Some(QueueReading { depth, oldest, pacing })
                 });
                 lane
             }

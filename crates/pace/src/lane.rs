@@ -206,6 +206,11 @@ where
         &self.pacer
     }
 
+    /// Returns the lead and the slack of turns, or `None` if no limit applies.
+    pub fn pacing(&self) -> Option<Pacing> {
+        self.pacer.planned_pacing(&self.work)
+    }
+
     /// Records that the store has not answered. Returns true if it has not for too long to wait for
     /// it.
     pub fn is_out(&self) -> bool {

@@ -151,6 +151,17 @@ impl Pacer {
         Pacing { slack, ..pacing }
     }
 
+    /// Returns the lead and the slack that work is booked with: those of the round trips, or those
+    /// that the rules ask for. `None` if no limit applies.
+    pub fn planned_pacing<W: PacedWork + ?Sized>(&self, work: &W) -> Option<Pacing> {
+        let mut query = work.query(self.service.request_id());
+        query.pacing = Some(self.round_trips.pacing());
+        let rules = self.service.limiter().rules();
+        let plan = rules.plan(&query, self.service.now()).ok()?;
+        let (lead, slack) = (plan.lead?, plan.slack);
+        (!plan.charges().is_empty()).then_some(Pacing { lead, slack, owner: None })
+    }
+
     /// Asks for a turn that starts now, or within the lead. Under the id of a caller it is counted
     /// once, however often it is asked for.
     pub async fn acquire<W: PacedWork + ?Sized>(&self, work: &W, id: RequestId) -> Turn<W> {

@@ -5,7 +5,7 @@ use sluicegate_dispatch::{DelayMode, JobEvent, Strategy, Tier};
 
 use sluicegate_testkit::{eventually_is_async, eventually_ok};
 
-use crate::support::{BOOKED, DISPATCH, FlowBench, Provider, done, worker_of};
+use crate::support::{BOOKED, DISPATCH, FlowBench, Provider, WORKER, done, worker_of};
 
 fn numbered(number: usize) -> String {
     format!("{{\"id\":\"job-{number}\"}}")
@@ -30,6 +30,29 @@ async fn messages_over_the_limit_arrive_after_the_delay() {
     eventually_is_async(|| (tracked(JobEvent::Dispatched), tracked(JobEvent::Delayed)), (20, 30))
         .await;
     bench.wait_for("gemini", 50, 0).await;
+    bench.finish().await;
+}
+
+/// A slack that grows shows a store that is too far away, before bookings are lost to it.
+#[tokio::test(flavor = "multi_thread")]
+async fn lead_and_slack_of_both_tiers_are_metrics() {
+    let mut bench = FlowBench::new(&[("gemini", WORKER, "10/s")]);
+    bench.dispatch(Strategy::Fixed, &["gemini"], DelayMode::Booked).await;
+    for _ in 0..2 {
+        bench.work(worker_of("gemini"), Provider::new(|_, _| done())).await;
+    }
+    let text = bench.registry.render();
+    for tier in ["dispatch", "worker"] {
+        for metric in ["lead", "slack"] {
+            let series = format!(
+                "sluicegate_provider_{metric}_seconds{{provider=\"gemini\",tier=\"{tier}\"}} "
+            );
+            let values: Vec<&str> =
+                text.lines().filter_map(|line| line.strip_prefix(&series)).collect();
+            let [value] = values[..] else { panic!("{series}: {values:?}") };
+            assert!(value.parse::<f64>().expect("a number") > 0.0, "{series}{value}");
+        }
+    }
     bench.finish().await;
 }
 

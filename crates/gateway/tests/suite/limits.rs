@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sluicegate_core::rule::Pattern;
 use sluicegate_core::{Group, Rule, Span};
-use sluicegate_gateway::options::{CALLER, LearnOptions, ROUTE};
+use sluicegate_gateway::options::{CALLER, LearnOptions, ROUTE, Route};
 use sluicegate_testkit::eventually_is_async;
 
 use crate::support::{Proxy, Upstream, limited, options, route, soon};
@@ -39,6 +39,22 @@ async fn with_a_queue_all_pass_paced() {
         proxy.metric(r#"sluicegate_gateway_wait_seconds_count{gateway="test",route="all"}"#);
     assert!(waited >= 25.0, "{waited}");
     assert_eq!(proxy.metric(DEPTH), 0.0);
+}
+
+/// A slack that grows shows a store that is too far away, before requests are lost to it.
+#[tokio::test]
+async fn lead_and_slack_of_a_route_with_a_limit_are_metrics() {
+    let upstream = Upstream::start().await;
+    let free = Route { name: "free".to_owned(), ..route(upstream.address) };
+    let routes = vec![limited(upstream.address, "1000/h", Duration::from_secs(10)), free];
+    let proxy = Proxy::with(options(routes), Vec::new()).await;
+    assert_eq!(proxy.get("/").await.status, 200);
+    let lead = proxy.metric(r#"sluicegate_gateway_lead_seconds{gateway="test",route="all"}"#);
+    let slack = proxy.metric(r#"sluicegate_gateway_slack_seconds{gateway="test",route="all"}"#);
+    // The slack is 1 % of the window, because the round trip needs less.
+    assert!(lead > 0.0 && lead < 30.0 && (slack - 36.0).abs() < 1e-9, "{lead} {slack}");
+    let free = r#"sluicegate_gateway_slack_seconds{gateway="test",route="free"}"#;
+    assert!(!proxy.metrics.render().contains(free), "a route without a limit has no turns");
 }
 
 #[tokio::test]
