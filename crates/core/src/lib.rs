@@ -9,6 +9,7 @@
 //! provides atomicity.
 
 pub mod algorithm;
+pub mod backlog;
 pub mod decision;
 pub mod descriptor;
 pub mod id;

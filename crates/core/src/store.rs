@@ -26,6 +26,7 @@
 
 use std::fmt;
 
+use crate::backlog::{Backlog, BacklogReport};
 use crate::decision::{Allow, Decision, Deny, Never, Readings};
 use crate::id::Id;
 use crate::plan::{Handle, Plan};
@@ -130,6 +131,16 @@ pub trait Store: Send + Sync {
 
     /// Returns the current usage of the plan's limits.
     fn usage(&self, plan: &Plan<'_>) -> impl Future<Output = Result<Usage, Error>> + Send;
+
+    /// Stores the report of a queue beside the counters of the plan, and returns the backlogs of all
+    /// other queues whose reports have not expired.
+    ///
+    /// Backlogs are advice: no decision of the store depends on them.
+    fn exchange_backlogs(
+        &self,
+        plan: &Plan<'_>,
+        report: &BacklogReport,
+    ) -> impl Future<Output = Result<Vec<Backlog>, Error>> + Send;
 
     /// Takes back an unanswered attempt to acquire or to book whose work will not start.
     ///

@@ -109,7 +109,9 @@ impl ProviderLimits {
             estimate: self.booked.estimate,
             left: AtomicU64::new(0),
         };
-        metrics.show_pacing(self.provider(), tier, move || Some(pacer.upgrade()?.planned_pacing(&work)));
+        metrics.show_pacing(self.provider(), tier, move || {
+            Some(pacer.upgrade()?.planned_pacing(&work))
+        });
     }
 
     /// Returns the time by the clock of the limiter, which windows refer to.

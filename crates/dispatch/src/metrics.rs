@@ -247,14 +247,15 @@ impl PacingReaders {
             let mut longest: BTreeMap<(String, &str), Pacing> = BTreeMap::new();
             shown.lock().retain(|(provider, tier, read)| {
                 let Some(pacing) = read() else { return false };
-                if let Some(Pacing { lead, slack }) = pacing {
+                if let Some(Pacing { lead, slack, .. }) = pacing {
                     let one = longest.entry((provider.clone(), *tier));
-                    let one = one.or_insert(Pacing { lead, slack });
-                    *one = Pacing { lead: one.lead.max(lead), slack: one.slack.max(slack) };
+                    let one = one.or_insert(Pacing { lead, slack, owner: None });
+                    one.lead = one.lead.max(lead);
+                    one.slack = one.slack.max(slack);
                 }
                 true
             });
-            for ((provider, tier), Pacing { lead, slack }) in longest {
+            for ((provider, tier), Pacing { lead, slack, .. }) in longest {
                 leads.add(&[&provider, tier], lead.as_micros() as f64 / 1e6);
                 slacks.add(&[&provider, tier], slack.as_micros() as f64 / 1e6);
             }

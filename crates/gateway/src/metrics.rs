@@ -106,7 +106,7 @@ impl Metrics {
             for ([gateway, route], QueueReading { depth, oldest, pacing }) in routes {
                 depths.add(&[&gateway, &route], depth as f64);
                 ages.add(&[&gateway, &route], seconds(oldest));
-                if let Some(Pacing { lead, slack }) = pacing {
+                if let Some(Pacing { lead, slack, .. }) = pacing {
                     leads.add(&[&gateway, &route], seconds(lead));
                     slacks.add(&[&gateway, &route], seconds(slack));
                 }

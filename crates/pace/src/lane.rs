@@ -3,13 +3,19 @@
 //!
 //! A turn belongs to no request until it is claimed; then the queue says which request is next. When
 //! a request leaves, all others move up, and the last booking is given back.
+//!
+//! Replicas tell each other how many requests wait, beside their bookings. So each knows how long a
+//! new request has to wait behind those of all replicas, and books only its share of the next turns.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::StreamExt;
+use futures_util::future::{Fuse, FusedFuture as _};
 use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt as _, StreamExt as _};
+use sluicegate_core::backlog::{Backlog, BacklogReport};
 use sluicegate_core::limit::{Limit, Unit};
 use sluicegate_core::query::Pacing;
 use sluicegate_core::store::GateClosure;
@@ -18,13 +24,19 @@ use sluicegate_service::ServiceError;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{sleep, timeout};
 
+use crate::exchange::{self, Exchange};
+use crate::other_queues::OtherQueues;
 use crate::own_starts::room;
 use crate::pacer::{Booking, PacedWork, Pacer, Turn};
 use crate::wait_queue::{EnterResult, Order, Place, WaitQueue};
 use crate::window::StartWindow;
 
-/// Turns are booked for this time ahead, so that a replica that dies takes few of them with it.
+/// Turns are booked for this time ahead by all replicas together, so that a replica that dies takes
+/// few of them with it.
 const AHEAD: Span = Span::from_secs(1);
+/// The same for a queue in fair order: a request of a light flow on another replica gets its turn
+/// behind these.
+const AHEAD_FAIR: Span = Span::from_millis(500);
 /// Bounds of the number of turns that are booked ahead. One is used while the next is booked.
 const AHEAD_MIN: usize = 2;
 const AHEAD_MAX: usize = 256;
@@ -70,24 +82,24 @@ impl LaneOptions {
         Self { max, depth, order, interval, room }
     }
 
-    /// Returns the number of turns that are booked ahead.
+    /// Returns the number of turns that all replicas together book ahead.
     fn ahead(&self) -> usize {
-        let turns = AHEAD.as_micros() / self.interval.as_micros().max(1);
+        let ahead = if self.order == Order::Fifo { AHEAD } else { AHEAD_FAIR };
+        let turns = ahead.as_micros() / self.interval.as_micros().max(1);
         usize::try_from(turns).unwrap_or(usize::MAX).clamp(AHEAD_MIN, AHEAD_MAX)
     }
 
-    /// Returns the largest number of pending turns at which more are booked.
+    /// Returns the largest number of pending turns at which a run of turns is booked, or `None` if
+    /// turns are booked one by one.
     ///
     /// Under a bucket with less room than the slack, each change from one replica to another costs
     /// the slack. There a lane books a whole run of turns at once, when the last run is nearly used
     /// up: early enough for a round trip.
-    fn book_again_at(&self, pacing: Pacing) -> usize {
-        if self.room.is_none_or(|room| room >= pacing.slack) {
-            return usize::MAX;
-        }
+    fn book_again_at(&self, pacing: Pacing) -> Option<usize> {
+        self.room.filter(|room| *room < pacing.slack)?;
         let during = (pacing.lead + pacing.lead).as_micros();
         let turns = during.div_ceil(self.interval.as_micros().max(1));
-        usize::try_from(turns).unwrap_or(usize::MAX).max(1)
+        Some(usize::try_from(turns).unwrap_or(usize::MAX).max(1))
     }
 }
 
@@ -105,12 +117,15 @@ struct State<W: PacedWork> {
     queue: WaitQueue<Waiter<W>>,
     turns: BTreeMap<u64, PendingTurn>,
     next_turn: u64,
+    exchange: Exchange,
     /// True while the task runs.
     runs: bool,
 }
 
 struct Waiter<W: PacedWork> {
     since: Timestamp,
+    /// Time until which the request waits.
+    until: Timestamp,
     tell: oneshot::Sender<Told<W>>,
 }
 
@@ -167,7 +182,9 @@ where
 {
     /// Creates a lane without waiting requests.
     pub fn new(pacer: Pacer, work: W, options: LaneOptions) -> Arc<Self> {
+        let exchange = Exchange::new(pacer.service().request_id().id);
         let state = State {
+            exchange,
             queue: WaitQueue::new(options.depth, options.order.clone()),
             options,
             turns: BTreeMap::new(),
@@ -235,7 +252,7 @@ where
         hint: Span,
         patience: Duration,
     ) -> Result<Waited<W::Admission>, WaitError<W::Refusal>> {
-        let (waiter, told) = self.waiter();
+        let (waiter, told) = self.waiter(patience);
         let since = waiter.since;
         let place = self.enter(flow, hint, patience, waiter)?;
         self.wait_in(place, flow, (since, told), patience).await
@@ -247,7 +264,7 @@ where
         self: &Arc<Self>,
         patience: Duration,
     ) -> Result<Waited<W::Admission>, WaitError<W::Refusal>> {
-        let (waiter, told) = self.waiter();
+        let (waiter, told) = self.waiter(patience);
         let since = waiter.since;
         let place = self.come_back(waiter);
         self.wait_in(place, "", (since, told), patience).await
@@ -260,9 +277,10 @@ where
         place
     }
 
-    fn waiter(&self) -> (Waiter<W>, oneshot::Receiver<Told<W>>) {
+    fn waiter(&self, patience: Duration) -> (Waiter<W>, oneshot::Receiver<Told<W>>) {
         let (tell, told) = oneshot::channel();
-        (Waiter { since: self.pacer.service().now(), tell }, told)
+        let since = self.pacer.service().now();
+        (Waiter { since, until: since + Span::from(patience), tell }, told)
     }
 
     async fn wait_in(
@@ -331,10 +349,16 @@ where
     /// Gets turns for as long as requests wait.
     async fn run(self: Arc<Self>) {
         let mut turns = FuturesUnordered::new();
+        let mut exchange = pin!(Fuse::terminated());
         loop {
             let known = self.pacer.round_trips().is_known();
             let pacing = self.pacer.expected_pacing();
-            let more = self.lock().balance(known, pacing);
+            let now = self.pacer.service().now();
+            let (more, pause) = {
+                let mut state = self.lock();
+                state.forget_outdated(now);
+                (state.balance(known, pacing), state.exchange.pause(now, state.queue.len()))
+            };
             let Some(more) = more else { return };
             for (number, quit) in more {
                 let lane = &self;
@@ -343,9 +367,16 @@ where
                     (number, lane.turn(quit, due).await)
                 });
             }
+            // After the bookings, so that all go to the store together.
+            if pause == Span::ZERO && exchange.is_terminated() {
+                let report = self.lock().report(now);
+                exchange.set(self.pacer.exchange(&self.work, report).fuse());
+            }
             tokio::select! {
                 Some((number, result)) = turns.next() => self.finish(number, result),
+                others = &mut exchange => self.hear(others),
                 () = self.changed.notified() => {}
+                () = sleep(pause.into()), if pause > Span::ZERO => {}
             }
         }
     }
@@ -425,6 +456,16 @@ where
         }
     }
 
+    /// Takes over the backlogs of other replicas, and refuses requests that have to wait too long
+    /// because of them.
+    fn hear(&self, backlogs: Option<Vec<Backlog>>) {
+        let Some(backlogs) = backlogs else { return };
+        let too_long = self.lock().hear(&backlogs, self.pacer.service().now());
+        for (waiter, wait) in too_long {
+            let _ = waiter.tell.send(Told::Closed(WaitError::Limited(wait)));
+        }
+    }
+
     /// Stops all requests of the route for a time, on every replica.
     pub async fn close(&self, span: Span) -> Result<GateClosure, ServiceError> {
         self.pacer.close(&self.work, span).await
@@ -444,9 +485,9 @@ impl<W: PacedWork> std::fmt::Debug for Lane<W> {
 }
 
 impl<W: PacedWork> State<W> {
-    /// Makes the number of pending turns that of the waiting requests, up to those that are booked
-    /// ahead: only one as long as the distance of the store is not known. Returns the new turns, or
-    /// `None` if no request waits and no turn is pending.
+    /// Makes the number of pending turns that of the waiting requests, up to the share of this
+    /// replica in those that are booked ahead: only one as long as the distance of the store is not
+    /// known. Returns the new turns, or `None` if no request waits and no turn is pending.
     fn balance(
         &mut self,
         is_known: bool,
@@ -467,14 +508,19 @@ impl<W: PacedWork> State<W> {
                 let _ = quit.send(());
             }
         }
-        let wanted = if active > self.options.book_again_at(pacing) { active } else { wanted };
+        let until = match self.options.book_again_at(pacing) {
+            None => self.queue.own_turns(ahead),
+            Some(few) if active > few => active,
+            Some(_) => wanted,
+        };
         let add = |_| {
             let (quit, quits) = oneshot::channel();
             self.next_turn += 1;
             self.turns.insert(self.next_turn, PendingTurn { due: None, quit: Some(quit) });
             (self.next_turn, quits)
         };
-        Some((active..wanted).map(add).collect())
+        // Turns above the share are used up soon: giving them back would cost more.
+        Some((active..until).map(add).collect())
     }
 
     fn set_due(&mut self, number: u64, due: Timestamp) {
@@ -483,17 +529,69 @@ impl<W: PacedWork> State<W> {
         }
     }
 
-    /// Returns the time that a request that comes now has to wait at least, as far as it is known.
-    fn wait_of(&self, flow: &str, now: Timestamp, hint: Span) -> Span {
-        let ahead = self.queue.ahead_of(flow);
+    /// Returns the time that a request that comes now has to wait at least, as far as it is known:
+    /// until the last booked turn, and then for the requests on all replicas that go before it and
+    /// have no turn yet.
+    fn wait_of(&mut self, flow: &str, now: Timestamp, hint: Span) -> Span {
+        self.forget_outdated(now);
         let mut dues: Vec<_> = self.turns.values().filter_map(|turn| turn.due).collect();
         dues.sort_unstable();
-        let (booked, from) = match dues.get(ahead) {
-            Some(due) => return due.since(now),
-            None => (dues.len(), dues.last().map_or(hint, |due| due.since(now))),
+        if let Some(due) = dues.get(self.queue.ahead_of(flow)) {
+            return due.since(now);
+        }
+        let (from, booked) = self.last_booked(now, hint);
+        from + self.turns_take(self.queue.ahead_of_everywhere(flow).saturating_sub(booked))
+    }
+
+    /// Returns the time until the last booked turn, as far as it is known, and the number of turns
+    /// that all replicas have booked.
+    fn last_booked(&self, now: Timestamp, hint: Span) -> (Span, u64) {
+        let others = self.queue.others().booked();
+        let dues = || self.turns.values().filter_map(|turn| turn.due);
+        let last = dues().max().map(|due| due.since(now));
+        let from = last.unwrap_or_else(|| hint.max(self.turns_take(others)));
+        (from, others + dues().count() as u64)
+    }
+
+    /// Returns the time that this number of turns takes.
+    fn turns_take(&self, number: u64) -> Span {
+        Span::from_micros(self.options.interval.as_micros().saturating_mul(number))
+    }
+
+    /// Returns the report of the backlog for other replicas.
+    fn report(&mut self, now: Timestamp) -> BacklogReport {
+        let booked = self.turns.values().filter(|turn| turn.due.is_some()).count() as u64;
+        let (backlog, len) = (self.queue.backlog(booked), self.queue.len());
+        self.exchange.report(now, backlog, len)
+    }
+
+    /// Takes over the backlogs of other replicas. Returns the requests that would wait too long
+    /// behind those of all replicas, with the time after which there is room for each.
+    fn hear(&mut self, backlogs: &[Backlog], now: Timestamp) -> Vec<(Waiter<W>, Span)> {
+        self.exchange.received(now);
+        self.queue.set_others(OtherQueues::new(backlogs));
+        if self.queue.others().is_empty() || !self.exchange.may_refuse(now) {
+            return Vec::new();
+        }
+        let (from, booked) = self.last_booked(now, Span::ZERO);
+        let interval = self.turns_take(1).as_micros();
+        let is_too_long = |ahead: u64, waiter: &Waiter<W>| {
+            let behind = Span::from_micros(interval.saturating_mul(ahead.saturating_sub(booked)));
+            now + from + behind > waiter.until + exchange::EVERY
         };
-        let behind = u64::try_from(ahead - booked).unwrap_or(u64::MAX);
-        from + Span::from_micros(self.options.interval.as_micros().saturating_mul(behind))
+        let taken = self.queue.take_too_long(is_too_long);
+        if !taken.is_empty() {
+            self.exchange.refused(now);
+        }
+        let waits = |(flow, waiter): (Arc<str>, _)| (waiter, self.wait_of(&flow, now, Span::ZERO));
+        taken.into_iter().map(waits).collect()
+    }
+
+    /// Forgets the backlogs of other replicas if they are too old.
+    fn forget_outdated(&mut self, now: Timestamp) {
+        if self.exchange.is_outdated(now) {
+            self.queue.set_others(OtherQueues::default());
+        }
     }
 }
 

@@ -18,7 +18,9 @@
 //! second's worth, and hands each turn to the request that is next.
 
 mod clock;
+mod exchange;
 mod lane;
+mod other_queues;
 mod own_starts;
 mod pacer;
 mod round_trip;

@@ -5,6 +5,9 @@
 //! a row as the weight of a flow says (deficit round-robin, where every request costs the same).
 //! In `fifo` there is one flow.
 //!
+//! The same flows may wait on other replicas. A flow that waits here only in part counts with that
+//! part of its weight, because the other replicas serve the rest of it.
+//!
 //! A request that had a turn and missed it goes before all others, whatever their priority.
 //!
 //! A full queue makes room for a flow that has fewer requests waiting than the longest one: the
@@ -15,6 +18,14 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
+use sluicegate_core::backlog::{Backlog, FLOWS_MAX};
+
+use crate::other_queues::{FlowCount, FlowCounts, OtherQueues, own_turns};
+
+/// Cost of a request in the credit of its flow. A part of a weight is a smaller number.
+const REQUEST: u64 = 64;
+/// Smallest credit per round, so that a turn is found after a few rounds.
+const CREDIT_MIN: u64 = REQUEST / 16;
 /// Priority of requests that missed their turn: above all that can be configured.
 const RETURNED: u16 = 1 << 8;
 
@@ -43,6 +54,7 @@ pub(crate) struct WaitQueue<T> {
     classes: BTreeMap<Reverse<u16>, Class<T>>,
     len: usize,
     next_number: u64,
+    others: OtherQueues,
 }
 
 #[derive(Debug)]
@@ -55,8 +67,8 @@ struct Class<T> {
 #[derive(Debug)]
 struct Flow<T> {
     weight: u32,
-    /// Number of requests that may go before the next flow has its turn.
-    credit: u32,
+    /// Cost of the requests that may go before the next flow has its turn.
+    credit: u64,
     /// Requests by number, so that the first is first and any can leave.
     waiting: BTreeMap<u64, T>,
 }
@@ -80,9 +92,20 @@ pub(crate) enum EnterResult<T> {
     Full(T),
 }
 
+impl<T> Flow<T> {
+    /// Returns the credit that the flow gets in each round: its weight, or the part of it that waits
+    /// here if `others` of its requests wait on other replicas.
+    fn credit_per_round(&self, others: u64) -> u64 {
+        let here = self.waiting.len() as u64;
+        let part = u64::from(self.weight) * REQUEST * here / (here + others).max(1);
+        part.max(CREDIT_MIN)
+    }
+}
+
 impl<T> WaitQueue<T> {
     pub(crate) fn new(depth: usize, order: Order) -> Self {
-        Self { depth, order, classes: BTreeMap::new(), len: 0, next_number: 0 }
+        let others = OtherQueues::default();
+        Self { depth, order, classes: BTreeMap::new(), len: 0, next_number: 0, others }
     }
 
     /// Changes depth and order for requests that come from now on.
@@ -147,7 +170,8 @@ impl<T> WaitQueue<T> {
                 let name: Arc<str> = flow.into();
                 class.round.push_back(name.clone());
                 let waiting = BTreeMap::new();
-                class.flows.insert(name.clone(), Flow { weight, credit: weight, waiting });
+                let credit = u64::from(weight) * REQUEST;
+                class.flows.insert(name.clone(), Flow { weight, credit, waiting });
                 name
             }
         };
@@ -168,15 +192,23 @@ impl<T> WaitQueue<T> {
 
     /// Removes and returns the request whose turn is next.
     pub(crate) fn next(&mut self) -> Option<T> {
-        let (&Reverse(priority), class) = self.classes.first_key_value()?;
-        let name = class.round.front()?.clone();
-        let class = self.classes.get_mut(&Reverse(priority))?;
-        let flow = class.flows.get_mut(&name)?;
+        let mut first = self.classes.first_entry()?;
+        let (Reverse(priority), class) = (*first.key(), first.get_mut());
+        let (name, flow) = loop {
+            let name = class.round.front()?.clone();
+            let flow = class.flows.get_mut(&name)?;
+            if flow.credit >= REQUEST {
+                break (name, flow);
+            }
+            flow.credit += flow.credit_per_round(self.others.of(&name));
+            class.round.rotate_left(1);
+        };
+        let credit_per_round = flow.credit_per_round(self.others.of(&name));
         let (_, waiter) = flow.waiting.pop_first()?;
         self.len -= 1;
-        flow.credit = flow.credit.saturating_sub(1);
-        if flow.credit == 0 {
-            flow.credit = flow.weight;
+        flow.credit -= REQUEST;
+        if flow.credit < REQUEST {
+            flow.credit += credit_per_round;
             class.round.rotate_left(1);
         }
         self.forget_if_empty(priority, &name);
@@ -192,7 +224,58 @@ impl<T> WaitQueue<T> {
         all
     }
 
-    /// Returns the number of requests that go before one that would come now.
+    /// Sets the requests that wait on other replicas.
+    pub(crate) fn set_others(&mut self, others: OtherQueues) {
+        self.others = others;
+    }
+
+    /// Returns the requests that wait on other replicas.
+    pub(crate) const fn others(&self) -> &OtherQueues {
+        &self.others
+    }
+
+    /// Counts the waiting requests by flow, for other replicas.
+    pub(crate) fn backlog(&self, booked: u64) -> Backlog {
+        let flows = self.classes.values().flat_map(|class| &class.flows);
+        Backlog::new(flows.map(|(name, flow)| (&**name, flow.waiting.len() as u64)), booked)
+    }
+
+    /// Returns the number of the next `turns` turns that this replica may book, so that all
+    /// replicas together book about as many.
+    pub(crate) fn own_turns(&self, turns: usize) -> usize {
+        if self.others.is_empty() {
+            return self.len.min(turns);
+        }
+        let own = own_turns(turns as u64, &self.counts());
+        // Rounded up, so that each replica has a turn. Requests that missed theirs have no share.
+        (own.ceil() as usize).max(1).max(self.returned()).min(self.len)
+    }
+
+    /// Counts all flows on all replicas.
+    fn counts(&self) -> FlowCounts {
+        let mut counts = FlowCounts::new();
+        for (priority, class) in &self.classes {
+            let flows = class.flows.iter().map(|(name, flow)| {
+                let here = flow.waiting.len() as u64;
+                let others = if priority.0 == RETURNED { 0 } else { self.others.of(name) };
+                FlowCount { here, total: here + others, weight: flow.weight.into() }
+            });
+            counts.insert(*priority, flows.collect());
+        }
+        for (name, total) in self.others.flows() {
+            let (priority, weight) = self.standing(name);
+            if self.flow(priority, name).is_none() {
+                let flow = FlowCount { here: 0, total, weight: weight.into() };
+                counts.entry(Reverse(priority)).or_default().push(flow);
+            }
+        }
+        if let Some(unnamed) = self.others.unnamed() {
+            counts.entry(Reverse(0)).or_default().push(unnamed);
+        }
+        counts
+    }
+
+    /// Returns the number of requests on this replica that go before one that would come now.
     pub(crate) fn ahead_of(&self, flow: &str) -> usize {
         let flow = if self.order == Order::Fifo { "" } else { flow };
         let (priority, weight) = self.standing(flow);
@@ -212,6 +295,52 @@ impl<T> WaitQueue<T> {
             }
         }
         ahead
+    }
+
+    /// Returns the number of requests on all replicas that go before one that would come now.
+    pub(crate) fn ahead_of_everywhere(&self, flow: &str) -> u64 {
+        let flow = if self.order == Order::Fifo { "" } else { flow };
+        let (priority, weight) = self.standing(flow);
+        let own = self.flow(priority, flow).map_or(0, |flow| flow.waiting.len() as u64);
+        let own = own + self.others.of(flow);
+        ahead_of(&self.counts(), priority, (own, own, weight.into()))
+    }
+
+    /// Removes the requests that wait too long behind those of all replicas, the last of each flow
+    /// first. `is_too_long` is told how many requests go before one.
+    ///
+    /// If every replica does this with the same counts, about as many requests stay as can be served
+    /// in time.
+    pub(crate) fn take_too_long(
+        &mut self,
+        is_too_long: impl Fn(u64, &T) -> bool,
+    ) -> Vec<(Arc<str>, T)> {
+        let counts = self.counts();
+        let mut long: Vec<(usize, u16, Arc<str>)> = Vec::new();
+        for (&Reverse(priority), class) in &self.classes {
+            if priority != RETURNED {
+                let flows = class.flows.iter();
+                long.extend(flows.map(|(name, flow)| (flow.waiting.len(), priority, name.clone())));
+            }
+        }
+        long.sort_unstable_by_key(|(length, ..)| Reverse(*length));
+        long.truncate(FLOWS_MAX);
+        let mut taken = Vec::new();
+        for (here, priority, name) in long {
+            let (here, weight) = (here as u64, u64::from(self.standing(&name).1));
+            let total = here + self.others.of(&name);
+            // Requests of its flow on other replicas go between those of this one.
+            while let Some((before, last)) = self.flow(priority, &name).and_then(|flow| {
+                let (_, last) = flow.waiting.last_key_value()?;
+                Some(((flow.waiting.len() as u64 - 1) * total / here, last))
+            }) {
+                if !is_too_long(ahead_of(&counts, priority, (before, total, weight)), last) {
+                    break;
+                }
+                taken.extend(self.last_of(priority, &name).map(|waiter| (name.clone(), waiter)));
+            }
+        }
+        taken
     }
 
     /// Returns the number of requests that missed a turn. They had a place before, and take none
@@ -260,6 +389,24 @@ impl<T> WaitQueue<T> {
             self.classes.remove(&Reverse(priority));
         }
     }
+}
+
+/// Returns the number of requests that go before one of a flow with this priority: `before` of the
+/// `total` requests of its own flow, and those of other flows that are served meanwhile.
+fn ahead_of(counts: &FlowCounts, priority: u16, (before, total, weight): (u64, u64, u64)) -> u64 {
+    // Number of whole rounds until its turn comes.
+    let rounds = before / weight.max(1) + 1;
+    let served = |flow: &FlowCount| flow.total.min(rounds.saturating_mul(flow.weight));
+    let mut ahead = 0;
+    for (Reverse(other), flows) in counts {
+        if *other > priority {
+            ahead += flows.iter().map(|flow| flow.total).sum::<u64>();
+        } else if *other == priority {
+            ahead += flows.iter().map(served).sum::<u64>();
+        }
+    }
+    // Its own flow was counted like the others.
+    ahead - served(&FlowCount { here: 0, total, weight }) + before
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use sluicegate_core::backlog::{Backlog, BacklogReport};
 use sluicegate_core::plan::Handle;
 use sluicegate_core::query::Cost;
 use sluicegate_core::store::{Attempt, Claim, EndResult, Error, GateClosure, Renewal, Usage};
@@ -170,4 +171,5 @@ operations! {
     close(&plan: Plan<'_>; wait: Span) -> GateClosure;
     reset(&plan: Plan<'_>) -> Timestamp;
     usage(&plan: Plan<'_>) -> Usage;
+    exchange_backlogs(&plan: Plan<'_>, &report: BacklogReport) -> Vec<Backlog>;
 }

@@ -3,6 +3,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use sluicegate_core::backlog::{Backlog, BacklogReport};
 use sluicegate_core::plan::Handle;
 use sluicegate_core::query::Cost;
 use sluicegate_core::store::{Claim, EndResult, Error, GateClosure, Renewal, Usage};
@@ -127,6 +128,14 @@ impl<S: Store> Store for DistantStore<S> {
 
     async fn usage(&self, plan: &Plan<'_>) -> Result<Usage, Error> {
         self.call(async |store| store.usage(plan).await).await
+    }
+
+    async fn exchange_backlogs(
+        &self,
+        plan: &Plan<'_>,
+        report: &BacklogReport,
+    ) -> Result<Vec<Backlog>, Error> {
+        self.call(async |store| store.exchange_backlogs(plan, report).await).await
     }
 
     fn nodes(&self) -> u32 {

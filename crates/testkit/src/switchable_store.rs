@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use sluicegate_core::backlog::{Backlog, BacklogReport};
 use sluicegate_core::plan::Handle;
 use sluicegate_core::query::Cost;
 use sluicegate_core::store::{Claim, EndResult, Error, GateClosure, Renewal, Usage};
@@ -116,6 +117,14 @@ impl<S: Store> Store for SwitchableStore<S> {
 
     async fn usage(&self, plan: &Plan<'_>) -> Result<Usage, Error> {
         self.store()?.usage(plan).await
+    }
+
+    async fn exchange_backlogs(
+        &self,
+        plan: &Plan<'_>,
+        report: &BacklogReport,
+    ) -> Result<Vec<Backlog>, Error> {
+        self.store()?.exchange_backlogs(plan, report).await
     }
 
     fn nodes(&self) -> u32 {

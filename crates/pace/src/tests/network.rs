@@ -15,24 +15,29 @@ struct Overload {
     most: usize,
 }
 
-fn network(millis: u64, lost_per_mille: u64) -> Network {
+pub(super) fn network(millis: u64, lost_per_mille: u64) -> Network {
     let round_trip = Span::from_millis(millis);
     Network { round_trip, jitter: Span::from_micros(millis * 50), lost_per_mille }
 }
 
 /// Overloads replicas for a while. Requests are sent again and again, so that each replica always
 /// has some waiting.
-async fn overload(world: &World, replicas: u64) -> Overload {
+async fn overload(world: &World, replicas: u64, order: &Order) -> Overload {
     let began = world.clock.now();
     let mut callers = JoinSet::new();
     for replica in 0..replicas {
-        let lane = world.distant_replica(100_000, Order::Fifo, replica);
-        for _ in 0..WAITING {
+        let lane = world.distant_replica(100_000, order.clone(), replica);
+        for number in 0..WAITING {
             let (lane, clock) = (lane.clone(), world.clock);
+            // Some flows wait on all replicas, and some on one.
+            let flow = match number % 2 {
+                0 => format!("{}", number % 10),
+                _ => format!("{replica}/{}", number % 10),
+            };
             callers.spawn(async move {
                 let mut went = Vec::new();
                 while clock.now().since(began) < RUN {
-                    went.extend(send(lane.clone(), "", clock).await);
+                    went.extend(send(lane.clone(), &flow, clock).await);
                 }
                 went
             });
@@ -64,7 +69,7 @@ async fn a_limit_is_kept_and_used_however_far_away_the_store_is() {
             for (limit, spread) in [("25/s", "25/s burst 1"), ("25/s burst 25", "25/s burst 1")] {
                 let mut world = World::new(limit).spread(spread);
                 world.network = network(millis, 0);
-                let Overload { used, most } = overload(&world, replicas).await;
+                let Overload { used, most } = overload(&world, replicas, &Order::Fifo).await;
                 let row = format!("| {millis} ms | {replicas} | {limit} | {used:.3} | {most} |");
                 println!("{row}");
                 if used < goal || used > 1.0 + 1e-9 {
@@ -86,7 +91,7 @@ async fn a_bucket_without_room_is_kept_and_used_however_far_away_the_store_is() 
             for limit in ["25/s smooth", "25/s burst 2"] {
                 let mut world = World::new(limit);
                 world.network = network(millis, 0);
-                let Overload { used, most } = overload(&world, replicas).await;
+                let Overload { used, most } = overload(&world, replicas, &Order::Fifo).await;
                 let row = format!("| {millis} ms | {replicas} | {limit} | {used:.3} | {most} |");
                 println!("{row}");
                 if used < goal || used > 1.0 + 1e-9 {
@@ -144,11 +149,24 @@ async fn a_start_that_is_late_delays_the_next_one_on_its_replica() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_limit_is_kept_and_used_in_fair_order() {
+    for (millis, goal) in [(0, 0.97), (10, 0.97), (20, 0.95), (50, 0.92), (100, 0.88)] {
+        for replicas in [1, 3, 10] {
+            let mut world = World::new("25/s").spread("25/s burst 1");
+            world.network = network(millis, 0);
+            let Overload { used, most } = overload(&world, replicas, &fair()).await;
+            println!("| {millis} ms | {replicas} | 25/s, fair | {used:.3} | {most} |");
+            assert!((goal..=1.0 + 1e-9).contains(&used), "{millis} ms, {replicas}: {used}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn lost_packets_cost_their_own_turns_and_break_no_limit() {
     for replicas in [1, 3] {
         let mut world = World::new("25/s").spread("25/s burst 1");
         world.network = network(10, 20);
-        let Overload { used, .. } = overload(&world, replicas).await;
+        let Overload { used, .. } = overload(&world, replicas, &Order::Fifo).await;
         assert!(used > 0.85, "{replicas}: {used}");
     }
 }

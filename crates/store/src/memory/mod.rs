@@ -10,6 +10,7 @@
 //! own, and it never evicts a live counter. When there is room again, a new counter starts with a
 //! copy of the overflow counter, so no name starts from zero.
 
+mod backlogs;
 mod decide;
 mod lifecycle;
 mod locked;
@@ -21,6 +22,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 
 use siphasher::sip128::SipHasher13;
 use sluicegate_core::algorithm::Cell;
+use sluicegate_core::backlog::{Backlog, BacklogReport};
 use sluicegate_core::plan::Handle;
 use sluicegate_core::query::Cost;
 use sluicegate_core::store::{Claim, EndResult, Error, GateClosure, Renewal, Usage};
@@ -31,6 +33,7 @@ pub use snapshot::{MemorySnapshot, RestoreError};
 
 use crate::clock::MonotonicClock;
 use crate::sync::Mutex;
+use backlogs::Backlogs;
 use record::Record;
 use table::{NameHash, Table};
 
@@ -68,6 +71,7 @@ pub struct Memory<C = MonotonicClock> {
     records: Box<[CachePadded<Mutex<Table<Record>>>]>,
     keys_per_shard: usize,
     records_per_shard: usize,
+    backlogs: Box<Mutex<Backlogs>>,
     /// Random key of the name hash: a client that does not know it can't choose names that collide.
     hash_key: [u64; 2],
     clock: C,
@@ -116,6 +120,7 @@ impl<C: Clock> Memory<C> {
             records: (0..SHARDS).map(|_| CachePadded::default()).collect(),
             keys_per_shard: capacity.keys_max.div_ceil(SHARDS).min(u32::MAX as usize / 2),
             records_per_shard: capacity.records_max.div_ceil(SHARDS).min(u32::MAX as usize / 2),
+            backlogs: Box::default(),
             hash_key,
             clock,
             ahead: Span::ZERO,
@@ -224,6 +229,14 @@ impl<C: Clock> Store for Memory<C> {
 
     async fn usage(&self, plan: &Plan<'_>) -> Result<Usage, Error> {
         Ok(self.usage_now(plan))
+    }
+
+    async fn exchange_backlogs(
+        &self,
+        plan: &Plan<'_>,
+        report: &BacklogReport,
+    ) -> Result<Vec<Backlog>, Error> {
+        Ok(self.exchange_backlogs_now(plan, report))
     }
 
     fn nodes(&self) -> u32 {

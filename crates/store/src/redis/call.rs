@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicBool;
 
 use sluicegate_core::algorithm::Meter;
 use sluicegate_core::algorithm::log::{ENTRIES_PER_CHARGE_MAX, Quota};
+use sluicegate_core::backlog::BacklogReport;
 use sluicegate_core::limit::Unit;
 use sluicegate_core::override_store::OverridesVersion;
 use sluicegate_core::plan::Handle;
@@ -409,6 +410,23 @@ impl Call {
         };
         let housekeeping = matches!(operation, OverrideOperation::Read(_));
         Self { patient: true, housekeeping, ..Self::full(name, slot, keys, &body) }
+    }
+
+    /// Returns the call that exchanges the backlogs under a key. It can share a batch with bookings.
+    pub(super) fn on_backlogs(
+        report: &BacklogReport,
+        key: &[u8],
+        slot: Option<ClusterSlot>,
+    ) -> Self {
+        let (mut keys, mut body) = (ByteStrings::default(), ByteStrings::default());
+        keys.push(key);
+        body.id(report.queue);
+        body.span(report.expires_after);
+        match report.backlog.is_empty() {
+            true => body.push(b""),
+            false => body.push(report.backlog.to_string().as_bytes()),
+        }
+        Self { patient: true, housekeeping: true, ..Self::full("backlogs", slot, keys, &body) }
     }
 
     /// Returns the call by which this node announces itself.

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | counter of a rule | `sg:{USER:ann#requests}` |
 //! | counter of a literal key | the key itself for a log; otherwise the key in braces, followed by the algorithm |
+//! | backlogs of the queues that wait for a counter | the log's name and `:backlogs` |
 //! | estimates that are refunded automatically | the counter's name and `:holds` |
 //! | record of an admission | `sg:id:` and the id |
 //! | marker of an admission without a record | `sg:once:` and the id |
@@ -93,6 +94,11 @@ impl KeyNames {
     /// Returns the key of a counter's estimates, in the counter's slot.
     pub(super) fn holds(counter: &[u8]) -> Vec<u8> {
         with_suffix(counter, b":holds")
+    }
+
+    /// Returns the key of the backlogs of all queues whose work is charged on `key`, in its slot.
+    pub(super) fn backlogs(&self, key: &Key) -> Vec<u8> {
+        with_suffix(&self.log(key), b":backlogs")
     }
 
     /// Returns the key of the shared overrides, and its slot in a cluster.
@@ -195,6 +201,7 @@ mod tests {
             let key = Key::literal(key);
             let slot = names.slot(&key);
             assert_eq!(ClusterSlot::of(&names.record(Some(slot), id)), slot);
+            assert_eq!(ClusterSlot::of(&names.backlogs(&key)), slot);
             assert!(names.keys_of_charge(&key).iter().all(|name| ClusterSlot::of(name) == slot));
         }
         let alone = KeyNames::new("sg:", Layout::SingleServer);

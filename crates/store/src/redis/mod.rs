@@ -11,6 +11,7 @@
 //! In a cluster, a plan whose keys lie in one slot is decided the same way. A plan that spans
 //! several slots needs the protocol in [`reserve`].
 
+mod backlogs;
 mod call;
 mod cluster;
 #[cfg(test)]
@@ -41,6 +42,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use sluicegate_core::algorithm::log::ENTRIES_PER_CHARGE_MAX;
+use sluicegate_core::backlog::{Backlog, BacklogReport};
 use sluicegate_core::decision::{Closed, Readings};
 pub use sluicegate_core::outage::DataLossPolicy;
 use sluicegate_core::plan::Handle;
@@ -553,6 +555,14 @@ impl Store for Redis {
 
     async fn usage(&self, plan: &Plan<'_>) -> Result<Usage, Error> {
         self.run_for_usage(PlanOperation::Usage, plan).await
+    }
+
+    async fn exchange_backlogs(
+        &self,
+        plan: &Plan<'_>,
+        report: &BacklogReport,
+    ) -> Result<Vec<Backlog>, Error> {
+        self.run_on_backlogs(plan, report).await
     }
 
     fn give_up(&self, plan: &Plan<'_>, attempt: Attempt) {

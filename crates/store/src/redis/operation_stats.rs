@@ -36,11 +36,13 @@ pub enum RedisOperation {
     Usage,
     /// See [`sluicegate_core::override_store::OverrideStore`].
     Overrides,
+    /// See [`sluicegate_core::Store::exchange_backlogs`].
+    Backlogs,
 }
 
 impl RedisOperation {
     /// All operations with their names.
-    pub const ALL: [(Self, &'static str); 13] = [
+    pub const ALL: [(Self, &'static str); 14] = [
         (Self::Acquire, "acquire"),
         (Self::Peek, "peek"),
         (Self::Book, "book"),
@@ -54,6 +56,7 @@ impl RedisOperation {
         (Self::Reset, "reset"),
         (Self::Usage, "usage"),
         (Self::Overrides, "shelf"),
+        (Self::Backlogs, "backlogs"),
     ];
 }
 

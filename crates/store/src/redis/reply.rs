@@ -2,6 +2,7 @@
 
 use redis::Value;
 use sluicegate_core::algorithm::{Meter, Reading};
+use sluicegate_core::backlog::Backlog;
 use sluicegate_core::decision::{Allow, Deny, Hit, Never, Readings};
 use sluicegate_core::override_store::{OverridesVersion, StoredOverrides};
 use sluicegate_core::store::{Claim, EndResult, Error, GateClosure, Renewal, Usage};
@@ -179,6 +180,24 @@ impl Reply {
                 };
                 let texts = texts.into_iter().map(text).collect::<Result<_, _>>()?;
                 Ok(Some(StoredOverrides { at, version, texts }))
+            }
+            word => Err(reader.error(word)),
+        }
+    }
+
+    /// Parses the backlogs of other queues. Those of later versions are left out.
+    pub(super) fn backlogs(self) -> Result<Vec<Backlog>, Error> {
+        let mut reader = self.full()?;
+        match reader.word()?.as_str() {
+            "backlogs" => {
+                let Some(Value::Array(texts)) = reader.0.next() else {
+                    return Err(malformed_reply());
+                };
+                let backlog = |value| match value {
+                    Value::BulkString(bytes) => Backlog::parse(std::str::from_utf8(&bytes).ok()?),
+                    _ => None,
+                };
+                Ok(texts.into_iter().filter_map(backlog).collect())
             }
             word => Err(reader.error(word)),
         }

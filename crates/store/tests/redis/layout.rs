@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use redis::Connection;
+use sluicegate_core::backlog::{Backlog, BacklogReport};
 use sluicegate_core::query::{Cost, Query, RequestId};
 use sluicegate_core::rule::{Group, OnExpiry, Rule};
 use sluicegate_core::ruleset::{Ruleset, Settings};
@@ -73,6 +74,12 @@ async fn every_key_expires() {
         let plan = booked.plan(&query, fixture.clock.now()).expect("a plan");
         assert!(fixture.store.book(&plan).await.expect("a booking").is_allowed());
         fixture.store.cancel(&plan.handle()).await.expect("cancelled");
+        let report = BacklogReport {
+            queue: plan.id.id,
+            backlog: Backlog::new([("", 1)], 0),
+            expires_after: Span::from_secs(1),
+        };
+        fixture.store.exchange_backlogs(&plan, &report).await.expect("an answer");
     }
 
     let mut look = fixture.look();

@@ -4,6 +4,8 @@
 //! No test sleeps: the subject's clock is set.
 
 #[allow(missing_docs, reason = "the name of each test is its sentence")]
+pub mod backlogs;
+#[allow(missing_docs, reason = "the name of each test is its sentence")]
 pub mod booking;
 pub mod budget;
 #[allow(missing_docs, reason = "the name of each test is its sentence")]
@@ -279,6 +281,11 @@ macro_rules! store_suite {
             a_rule_that_spreads_costs_one_start_whatever_the_slack
             the_bookings_of_one_pacer_have_no_slack_between_them
             a_booking_does_not_reach_into_the_next_calendar_day
+        }
+        $crate::store_suite! { @ $subject, backlogs:
+            each_queue_learns_the_backlogs_of_the_others
+            a_backlog_is_forgotten_when_it_expires_or_is_empty
+            a_plan_without_a_limit_has_no_backlogs
         }
         $crate::store_suite! { @ $subject, budget:
             what_is_charged_is_settled_held_or_expired
