@@ -413,6 +413,12 @@ where
                     continue;
                 }
                 Turn::Never(refusal) => return TurnResult::Closed(WaitError::Refused(refusal)),
+                // The claim was repeated until its start was over. Booking again lets the outage
+                // policy decide.
+                Turn::Unanswered(_) if booking.is_some() => {
+                    booking = None;
+                    continue;
+                }
                 Turn::Unanswered(_) if self.is_out() => {
                     return TurnResult::Closed(WaitError::StoreUnavailable);
                 }

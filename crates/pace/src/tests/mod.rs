@@ -451,6 +451,22 @@ async fn a_store_that_is_gone_for_a_moment_costs_nobody_a_turn() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn requests_with_a_booked_turn_get_their_share_when_the_store_is_lost() {
+    let mut world = World::new("40/s");
+    world.outage = OutagePolicy::Local;
+    let lane = world.lane();
+    let mut waiting = JoinSet::new();
+    for _ in 0..60 {
+        waiting.spawn(send(lane.clone(), "", world.clock));
+    }
+    // Some have gone, and a second of turns is booked.
+    sleep(Duration::from_millis(500)).await;
+    world.store.set_on(false);
+    let went: Vec<_> = waiting.join_all().await.into_iter().flatten().collect();
+    assert_eq!(went.len(), 60, "none is refused");
+}
+
+#[tokio::test(start_paused = true)]
 async fn without_the_store_each_replica_paces_its_share() {
     let mut world = World::new("40/s");
     world.outage = OutagePolicy::Local;
