@@ -21,6 +21,8 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 const CHANNEL_TRIES: u32 = 5;
 /// Time for which a queue that was found is assumed to exist: checking costs as much as sending.
 const FOUND_VALIDITY: Span = Span::from_secs(1);
+/// Virtual host of an address without one.
+const DEFAULT_VHOST: &str = "/";
 /// Heartbeat interval of the connection, in seconds.
 const HEARTBEAT: u16 = 10;
 
@@ -59,6 +61,11 @@ impl RabbitConnection {
                         or amqps://, with / in names as %2f";
             Error::Invalid(form.to_owned())
         })?;
+        // The library reads a trailing slash as a virtual host with an empty name; all other clients
+        // read it as the default one.
+        if uri.vhost.is_empty() {
+            DEFAULT_VHOST.clone_into(&mut uri.vhost);
+        }
         uri.query.heartbeat.get_or_insert(HEARTBEAT);
         let (current, attempts) = (Mutex::default(), AtomicU64::new(0));
         Ok(Self { uri, current, attempts, delays: Lock::default() })

@@ -36,6 +36,19 @@ fn a_wrong_address_login_or_virtual_host_is_an_error_with_a_remedy() {
     });
 }
 
+/// `amqp://host:5672/` is the default of the configuration.
+#[test]
+fn an_address_that_ends_with_a_slash_is_the_default_virtual_host() {
+    run(async {
+        let port = calm().port;
+        for end in ["", "/", "/%2f"] {
+            let url = format!("amqp://guest:guest@127.0.0.1:{port}{end}");
+            let connected = RabbitMq::connect(Rabbit::new(url)).await;
+            connected.unwrap_or_else(|error| panic!("{end:?}: {error}"));
+        }
+    });
+}
+
 /// In a network that drops everything, sending fails in time, and nothing is lost afterwards.
 #[test]
 fn a_black_hole_is_an_error_in_time_and_not_a_loss() {
