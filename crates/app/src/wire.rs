@@ -47,6 +47,8 @@ use crate::restart;
 use crate::store::{self, SHUTTING_DOWN};
 use crate::store_full::StoreFullWarning;
 
+/// Reason in probes of a process whose dispatcher or workers wait for a queue.
+const QUEUE_FAILS: &str = "queue";
 /// Interval of reading overrides, so that those set on other nodes apply within a second.
 const OVERRIDES_EVERY: Duration = Duration::from_millis(500);
 
@@ -188,12 +190,16 @@ impl Node {
         let guard = auth::require(self.tokens.clone());
         let probed = self.service.clone();
         let stopping = shutdown.clone();
+        let job_metrics = jobs.monitor.metrics.clone();
         let ready: Probe = Arc::new(move || {
             if stopping.is_cancelled() {
                 return Readiness::Unhealthy(SHUTTING_DOWN);
             }
             let limiter = probed.limiter();
-            store::readiness(limiter.store(), &limiter.rules())
+            match store::readiness(limiter.store(), &limiter.rules()) {
+                Readiness::Ready if job_metrics.is_paused() => Readiness::Degraded(QUEUE_FAILS),
+                readiness => readiness,
+            }
         });
         let probes = || probe::router(ready.clone());
         let body_limit = usize::try_from(config.server.body_limit.0).unwrap_or(usize::MAX);

@@ -1,7 +1,8 @@
 //! One attempt at one message by a worker: wait for the limit, run the handler, settle the message.
 //!
 //! ```text
-//! turn ─→ work ─→ done:      publish results and follow-up messages, each confirmed, then ack
+//! turn ─→ work ─→ done:      publish results and follow-up messages, each confirmed, then ack;
+//!   │                          if a queue fails, keep them and publish them later
 //!   │               failed:    retry after a backoff; after the last attempt, dead letter
 //!   │               permanent: dead letter
 //!   │               limited:   back to the queue until the provider accepts calls; no attempt
@@ -13,13 +14,15 @@ use std::time::Duration;
 use sluicegate_core::plan::Handle;
 use sluicegate_core::time::{Clock, Span};
 use sluicegate_pace::StartWindow;
-use sluicegate_queue::{DeadLetterReason, Delivery, DeliveryTime, Error, Message};
+use sluicegate_queue::{DeadLetterReason, Delivery, DeliveryTime, Error, Message, Unsettled};
 use tokio::time::timeout;
 use tracing::{info, warn};
 
+use crate::finished::Outbox;
 use crate::handler::{FailureKind, HandlerResult, Job, JobFailure, JobSuccess};
 use crate::limits::Turn;
 use crate::metrics::WorkerCounter;
+use crate::settle::until_settled;
 use crate::stop::Stop;
 use crate::tier::{Booking, Tier, admission_id};
 use crate::tracker::{JobEvent, JobStatus};
@@ -48,11 +51,15 @@ enum NextStep {
 impl Worker {
     /// Processes a message until it is settled.
     pub(crate) async fn work(&self, mut delivery: Delivery, stop: &Stop) -> Result<(), Error> {
+        if let Some(outbox) = self.finished.take(&delivery.message().id()) {
+            // The work is done; only its end was not recorded.
+            return self.publish(delivery, outbox, stop).await;
+        }
         // A booked message waits for its start time before it takes a concurrency slot.
         if let Some(booking) = Booking::of(delivery.message()).filter(|_| self.limits.is_on()) {
             let wait = booking.wait(self.clock.now());
             if wait > HOLD_MAX {
-                return self.defer(delivery, wait).await;
+                return self.defer(delivery, wait, stop).await;
             }
             let wait = wait.saturating_sub(self.provider_limits.lead());
             if wait > Span::ZERO && !self.wait(&delivery, stop, wait).await {
@@ -102,10 +109,10 @@ impl Worker {
                     }
                 }
                 NextStep::Defer(_) if !self.limits.is_on() => {}
-                NextStep::Defer(span) => return self.defer(delivery, span).await,
+                NextStep::Defer(span) => return self.defer(delivery, span, stop).await,
                 NextStep::Never(rule) => {
                     let reason = format!("the limits of rule {rule} can never admit it");
-                    return self.dead_letter(delivery, DeadLetterReason::new(reason)).await;
+                    return self.dead_letter(delivery, DeadLetterReason::new(reason), stop).await;
                 }
             }
         }
@@ -117,8 +124,8 @@ impl Worker {
         drop(busy);
         let pause = self.learn(&handled).await;
         match handled.outcome {
-            Ok(done) => self.done(delivery, done).await,
-            Err(failure) => self.failed(delivery, failure, pause).await,
+            Ok(done) => self.done(delivery, done, stop).await,
+            Err(failure) => self.failed(delivery, failure, pause, stop).await,
         }
     }
 
@@ -207,9 +214,10 @@ impl Worker {
         Some(pause)
     }
 
-    async fn done(&self, delivery: Delivery, done: JobSuccess) -> Result<(), Error> {
-        let message = delivery.message().clone();
+    async fn done(&self, delivery: Delivery, done: JobSuccess, stop: &Stop) -> Result<(), Error> {
+        let message = delivery.message();
         let JobSuccess { result, follow_ups } = done;
+        let mut outbox = Outbox::new();
         if let (Some(output), Some(results)) = (result, &self.queues.results) {
             let mut result = Message::of_job(message.meta.job.clone(), output.body);
             result.content_type = output.content_type;
@@ -217,7 +225,7 @@ impl Worker {
             result.headers.clone_from(&message.headers);
             result.headers.insert("provider".to_owned(), self.options.provider.clone());
             result.meta.hop = message.meta.hop + 1;
-            delivery.with_lease(results.send(result)).await?;
+            outbox.push((results.clone(), vec![result]));
         }
         for (queue, batch) in by_queue(follow_ups) {
             let Some(queue) = self.queues.follow_ups.iter().find(|other| other.name() == queue)
@@ -225,16 +233,82 @@ impl Worker {
                 let reason = format!(
                     "follow-up message to undeclared queue {queue:?}: declare it in the configuration"
                 );
-                return self.dead_letter(delivery, DeadLetterReason::new(reason)).await;
+                return self.dead_letter(delivery, DeadLetterReason::new(reason), stop).await;
             };
-            let batch = batch.into_iter().map(|message| (message, DeliveryTime::Now)).collect();
-            let sent = delivery.with_lease(queue.send_batch(batch)).await;
-            sent.into_iter().try_for_each(|sent| sent.map(drop))?;
+            outbox.push((queue.clone(), batch));
         }
-        delivery.ack().await?;
+        self.publish(delivery, outbox, stop).await
+    }
+
+    /// Publishes the messages of a finished job and acknowledges it. If a queue fails, the messages
+    /// are kept and published later: the work is not repeated.
+    async fn publish(
+        &self,
+        delivery: Delivery,
+        mut outbox: Outbox,
+        stop: &Stop,
+    ) -> Result<(), Error> {
+        let message = delivery.message().clone();
+        while let Some(wait) = match self.publish_once(&delivery, &mut outbox).await {
+            Ok(wait) => wait,
+            Err((queue, error)) => {
+                let reason = format!("the job is done, but {queue} can't take its result: {error}");
+                let reason = DeadLetterReason::new(reason)
+                    .with("attempts", message.meta.attempt + 1)
+                    .with("provider", self.options.provider.as_str());
+                return self.dead_letter(delivery, reason, stop).await;
+            }
+        } {
+            if !delivery.with_lease(stop.sleep(wait.into())).await {
+                return delivery.requeue().await;
+            }
+            if delivery.extend().await == Err(Error::Lost) {
+                // The broker delivers the message again, and this process need not repeat the work.
+                self.finished.insert(message.id(), outbox);
+                return Err(Error::Lost);
+            }
+        }
+        if let Err(error) = delivery.ack().await {
+            self.finished.insert(message.id(), outbox);
+            return Err(error);
+        }
         self.metrics.count(&self.options.provider, WorkerCounter::Done);
         self.track_message(&message, JobEvent::Done, |status| status);
         Ok(())
+    }
+
+    /// Publishes what is in the outbox and removes it from there. Returns the time to wait if a
+    /// queue failed, or the queue and the error if a message can never be published.
+    async fn publish_once(
+        &self,
+        delivery: &Delivery,
+        outbox: &mut Outbox,
+    ) -> Result<Option<Span>, (String, Error)> {
+        let mut wait = None;
+        for (queue, batch) in outbox.iter_mut().filter(|(_, batch)| !batch.is_empty()) {
+            let sending = batch.iter().map(|message| (message.clone(), DeliveryTime::Now));
+            let sent = delivery.with_lease(queue.send_batch(sending.collect())).await;
+            let mut failure = None;
+            let mut sent = sent.into_iter();
+            batch.retain(|_| match sent.next() {
+                Some(Err(error)) => {
+                    failure = Some(error);
+                    true
+                }
+                _ => false,
+            });
+            match failure {
+                None => self.metrics.queues.works(queue.name()),
+                Some(error) if error.is_permanent() => {
+                    return Err((queue.name().to_owned(), error));
+                }
+                Some(error) => {
+                    let again = self.metrics.queues.failed(queue.name(), &error, self.clock.now());
+                    wait = wait.max(Some(again.max(DEFER_MIN)));
+                }
+            }
+        }
+        Ok(wait)
     }
 
     async fn failed(
@@ -242,13 +316,14 @@ impl Worker {
         mut delivery: Delivery,
         failure: JobFailure,
         pause: Option<Span>,
+        stop: &Stop,
     ) -> Result<(), Error> {
         let provider = self.options.provider.as_str();
         let failures = delivery.message().meta.attempt + 1;
         if failure.kind == FailureKind::Limited {
             let wait = pause.unwrap_or_else(|| self.options.backoff.most(1));
             delivery.set_booking(None);
-            return self.defer(delivery, wait).await;
+            return self.defer(delivery, wait, stop).await;
         }
         self.metrics.count(provider, WorkerCounter::Failed);
         let JobFailure { kind, message: error, response } = failure;
@@ -257,14 +332,15 @@ impl Worker {
                 .with("attempts", failures)
                 .with("provider", provider)
                 .with("response", response);
-            return self.dead_letter(delivery, reason).await;
+            return self.dead_letter(delivery, reason, stop).await;
         }
         let wait = self.options.backoff.wait(failures);
         let until = self.clock.now() + wait;
         let message = delivery.message().clone();
         warn!(job = %message.meta.job, provider, failures, error, "attempt failed: retrying");
         delivery.set_booking(None);
-        delivery.retry(DeliveryTime::At(until)).await?;
+        let retry = |delivery: Delivery| delivery.retry(DeliveryTime::At(until));
+        self.settle(delivery, self.queues.jobs.name(), stop, retry).await?;
         self.track_message(&message, JobEvent::Retried, |status| {
             status.until(until).because(&error)
         });
@@ -272,24 +348,46 @@ impl Worker {
     }
 
     /// Returns a message to the queue until its limit admits it.
-    async fn defer(&self, delivery: Delivery, wait: Span) -> Result<(), Error> {
+    async fn defer(&self, delivery: Delivery, wait: Span, stop: &Stop) -> Result<(), Error> {
         let message = delivery.message().clone();
         let until = self.clock.now() + wait.max(DEFER_MIN);
-        delivery.defer(DeliveryTime::At(until)).await?;
+        let defer = |delivery: Delivery| delivery.defer(DeliveryTime::At(until));
+        self.settle(delivery, self.queues.jobs.name(), stop, defer).await?;
         self.metrics.count(&self.options.provider, WorkerCounter::Requeued);
         self.track_message(&message, JobEvent::Deferred, |status| status.until(until));
         Ok(())
     }
 
-    async fn dead_letter(&self, delivery: Delivery, reason: DeadLetterReason) -> Result<(), Error> {
+    async fn dead_letter(
+        &self,
+        delivery: Delivery,
+        reason: DeadLetterReason,
+        stop: &Stop,
+    ) -> Result<(), Error> {
         let message = delivery.message().clone();
         let provider = self.options.provider.as_str();
         let error = reason.message.clone();
         warn!(job = %message.meta.job, provider, error, "job dead-lettered");
-        delivery.dead_letter(reason).await?;
+        let dead_letter = |delivery: Delivery| delivery.dead_letter(reason.clone());
+        self.settle(delivery, self.queues.jobs.dead_letter_name(), stop, dead_letter).await?;
         self.metrics.count(provider, WorkerCounter::Dead);
         self.track_message(&message, JobEvent::Dead, |status| status.because(&error));
         Ok(())
+    }
+
+    /// Repeats an operation that publishes to `queue` until it has settled the delivery.
+    async fn settle<F>(
+        &self,
+        delivery: Delivery,
+        queue: &str,
+        stop: &Stop,
+        operation: impl Fn(Delivery) -> F,
+    ) -> Result<(), Error>
+    where
+        F: Future<Output = Result<(), Unsettled>> + Send,
+    {
+        let states = (&self.metrics.queues, &*self.clock);
+        until_settled(delivery, queue, states, stop, operation).await
     }
 
     fn track(

@@ -11,7 +11,9 @@ use futures_util::future::join_all;
 use serde_json::Value;
 use sluicegate_config::{DelayMode, Dispatch, Provider};
 use sluicegate_core::time::{Clock, Span, Timestamp};
-use sluicegate_queue::{DeadLetterReason, Delivery, DeliveryTime, Error, Message, Queue};
+use sluicegate_queue::{
+    DeadLetterReason, Delivery, DeliveryTime, Error, Message, Queue, Unsettled,
+};
 use sluicegate_service::Service;
 use tracing::{info, warn};
 
@@ -20,6 +22,7 @@ use crate::limits::{ProviderLimits, Turn};
 use crate::metrics::Metrics;
 use crate::receive;
 use crate::select::{Choice, Selector};
+use crate::settle::until_settled;
 use crate::stop::Stop;
 use crate::tier::{Booking, Tier, admission_id};
 use crate::tracker::{JobEvent, JobStatus, JobTracker};
@@ -27,6 +30,9 @@ use crate::tracker::{JobEvent, JobStatus, JobTracker};
 /// Time by which a booked message reaches its worker early. The worker waits for the rest, because
 /// brokers deliver less exactly than bookings start.
 const LEAD: Span = Span::from_millis(500);
+
+/// Minimum delay of a message whose target can't be used.
+const POSTPONE_MIN: Span = Span::from_millis(100);
 
 /// A dispatcher. Several may run side by side.
 pub struct Dispatcher {
@@ -103,13 +109,15 @@ impl Dispatcher {
             async move { dispatcher.dispatch(delivery, &stop).await }
         };
         let most = self.options.prefetch.max(1);
-        receive::run(&self.source, most, &stop, || std::future::ready(()), process).await;
+        let states = (&self.metrics.queues, &*self.clock);
+        receive::run(&self.source, most, states, &stop, || std::future::ready(()), process).await;
         info!(dispatcher = id, "dispatcher stopped");
     }
 
     async fn dispatch(&self, mut delivery: Delivery, stop: &Stop) -> Result<(), Error> {
         let Ok(body) = serde_json::from_slice::<Value>(&delivery.message().body) else {
-            return self.reject(delivery, DeadLetterReason::new("the body is not JSON")).await;
+            let reason = DeadLetterReason::new("the body is not JSON");
+            return self.reject(delivery, reason, stop).await;
         };
         let choice = self.selector.choose(&body);
         let destination = loop {
@@ -120,7 +128,12 @@ impl Dispatcher {
                 Ok(Destination { later: Some(_), .. }) | Err(DispatchError::Later(_)) if !is_on => {
                 }
                 Ok(destination) => break destination,
-                Err(DispatchError::Rejected(reason)) => return self.reject(delivery, reason).await,
+                Err(DispatchError::Rejected(reason)) => {
+                    return self.reject(delivery, reason, stop).await;
+                }
+                Err(DispatchError::Paused(span)) => {
+                    return self.postpone(delivery, span, stop).await;
+                }
                 Err(DispatchError::Again(span)) => {
                     let wait = delivery.with_lease(stop.sleep(span.into()));
                     let slept = tokio::select! {
@@ -133,7 +146,9 @@ impl Dispatcher {
                 }
                 // Beyond the booking horizon: the message waits in its own queue.
                 Err(DispatchError::Later(span)) => {
-                    return delivery.defer(DeliveryTime::At(self.clock.now() + span)).await;
+                    let until = DeliveryTime::At(self.clock.now() + span);
+                    let defer = |delivery: Delivery| delivery.defer(until);
+                    return self.settle(delivery, self.source.name(), stop, defer).await;
                 }
             }
         };
@@ -149,10 +164,59 @@ impl Dispatcher {
         let mut status =
             JobStatus::new(delivery.message(), event, target.queue.name(), now).of(provider);
         status.until = until;
-        delivery.forward(&target.queue, destination.when).await?;
+        if let Err(unsettled) = delivery.forward(&target.queue, destination.when).await {
+            return self.not_forwarded(unsettled, &target.queue, stop).await;
+        }
+        self.metrics.queues.works(target.queue.name());
         self.metrics.sent(provider, destination.later);
         self.tracker.record(&job, status);
         Ok(())
+    }
+
+    /// Handles a message that could not be forwarded: the target failed, or the message is too large
+    /// for it.
+    async fn not_forwarded(
+        &self,
+        Unsettled { error, delivery }: Unsettled,
+        target: &Queue,
+        stop: &Stop,
+    ) -> Result<(), Error> {
+        let Some(delivery) = delivery else { return Err(error) };
+        if error.is_permanent() {
+            let reason = format!("it can't be sent to queue {}: {error}", target.name());
+            return self.reject(*delivery, DeadLetterReason::new(reason), stop).await;
+        }
+        let wait = self.metrics.queues.failed(target.name(), &error, self.clock.now());
+        self.postpone(*delivery, wait, stop).await
+    }
+
+    /// Returns a message to its own queue until its target may be tried again. Messages for other
+    /// providers go on meanwhile.
+    async fn postpone(&self, delivery: Delivery, span: Span, stop: &Stop) -> Result<(), Error> {
+        let until = DeliveryTime::At(self.clock.now() + span.max(POSTPONE_MIN));
+        let postpone = |delivery: Delivery| delivery.postpone(until);
+        self.settle(delivery, self.source.name(), stop, postpone).await
+    }
+
+    /// Repeats an operation that publishes to `queue` until it has settled the delivery.
+    async fn settle<F>(
+        &self,
+        delivery: Delivery,
+        queue: &str,
+        stop: &Stop,
+        operation: impl Fn(Delivery) -> F,
+    ) -> Result<(), Error>
+    where
+        F: Future<Output = Result<(), Unsettled>> + Send,
+    {
+        let states = (&self.metrics.queues, &*self.clock);
+        until_settled(delivery, queue, states, stop, operation).await
+    }
+
+    /// Returns the time for which the queue of a provider should not be tried.
+    fn paused(&self, provider: usize) -> Option<Span> {
+        let queue = self.providers[provider].queue.name();
+        self.metrics.queues.wait(queue, self.clock.now())
     }
 
     /// Chooses the destination of a message and its delivery time.
@@ -172,6 +236,10 @@ impl Dispatcher {
                 return Err(DispatchError::Rejected(DeadLetterReason::new(reason)));
             }
         };
+        // Before the limit is asked, so that a message is not charged while it can't be sent.
+        if let Some(span) = self.paused(provider) {
+            return Err(DispatchError::Paused(span));
+        }
         if !self.limits.is_on() {
             return Ok(Destination::at_once(provider));
         }
@@ -191,7 +259,13 @@ impl Dispatcher {
     /// Chooses the provider with the most room; if all are full, the one that has room first.
     async fn any(&self, message: &Message) -> Result<Destination, DispatchError> {
         let order = self.selector.order();
-        let first = order.first().copied().unwrap_or_default();
+        let usable: Vec<usize> =
+            order.iter().copied().filter(|provider| self.paused(*provider).is_none()).collect();
+        let Some(&first) = usable.first() else {
+            let waits = order.iter().filter_map(|provider| self.paused(*provider));
+            return Err(DispatchError::Paused(waits.min().unwrap_or_default()));
+        };
+        let order = usable.as_slice();
         if !self.limits.is_on() {
             return Ok(Destination::at_once(first));
         }
@@ -282,12 +356,19 @@ impl Dispatcher {
         }
     }
 
-    async fn reject(&self, delivery: Delivery, reason: DeadLetterReason) -> Result<(), Error> {
+    async fn reject(
+        &self,
+        delivery: Delivery,
+        reason: DeadLetterReason,
+        stop: &Stop,
+    ) -> Result<(), Error> {
         let message = delivery.message().clone();
         let status = JobStatus::new(&message, JobEvent::Dead, self.source.name(), self.clock.now());
         let status = status.because(&reason.message);
         warn!(job = %message.meta.job, reason = reason.message, "message rejected by dispatcher");
-        delivery.dead_letter(reason.with("dispatcher", self.options.id.as_str())).await?;
+        let reason = reason.with("dispatcher", self.options.id.as_str());
+        let dead_letter = |delivery: Delivery| delivery.dead_letter(reason.clone());
+        self.settle(delivery, self.source.dead_letter_name(), stop, dead_letter).await?;
         self.metrics.rejected();
         self.tracker.record(&message.meta.job, status);
         Ok(())
@@ -302,6 +383,8 @@ enum DispatchError {
     Again(Span),
     /// The limit admits the message after this time.
     Later(Span),
+    /// The queue of the provider can't be used: try it after this time.
+    Paused(Span),
 }
 
 impl From<Turn> for DispatchError {

@@ -12,13 +12,16 @@
 mod attempt;
 mod backoff;
 pub mod dispatcher;
+mod finished;
 pub mod handler;
 mod learn;
 mod limit_switch;
 mod limits;
 mod metrics;
+mod queue_state;
 mod receive;
 mod select;
+mod settle;
 mod stop;
 mod tier;
 mod tracker;

@@ -17,6 +17,7 @@
 //! | `sluicegate_worker_dead_total{provider}` | jobs dead-lettered | |
 //! | `sluicegate_worker_pauses_total{provider}` | pauses that a provider asked for | |
 //! | `sluicegate_worker_busy{provider}` | jobs running now | |
+//! | `sluicegate_queue_paused{queue}` | 1 while a queue can't be used, for instance because it was deleted | |
 //! | `sluicegate_provider_rpm{provider,tier}` | admissions in the last minute | `dispatcher.provider.<p>.rpm`, `worker.provider.<p>.rpm` |
 //! | `sluicegate_provider_lead_seconds{provider,tier}` | time before its start at which a turn is claimed | |
 //! | `sluicegate_provider_slack_seconds{provider,tier}` | time after its start until which a turn may be used | |
@@ -31,6 +32,7 @@ use sluicegate_service::metrics::{
     Family, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Registry,
 };
 
+use crate::queue_state::QueueStates;
 use crate::tier::Tier;
 
 const PROVIDER: [&str; 1] = ["provider"];
@@ -49,6 +51,7 @@ pub struct Metrics {
     busy: IntGaugeVec,
     rpm: AdmissionRates,
     pacing: PacingReaders,
+    pub(crate) queues: QueueStates,
 }
 
 /// A counter of workers.
@@ -127,6 +130,7 @@ impl Metrics {
             busy: registry.gauges("sluicegate_worker_busy", "Jobs running now.", &PROVIDER),
             rpm: AdmissionRates::new(registry, clock),
             pacing: PacingReaders::new(registry),
+            queues: QueueStates::new(registry),
         }
     }
 
@@ -140,6 +144,11 @@ impl Metrics {
     pub fn dispatched(&self, provider: &str) -> (u64, u64) {
         let read = |counter: &IntCounterVec| counter.with_label_values(&[provider]).get();
         (read(&self.allowed), read(&self.delayed))
+    }
+
+    /// Returns true if messages wait because a queue can't be used.
+    pub fn is_paused(&self) -> bool {
+        self.queues.any()
     }
 
     /// Returns the number of admissions in the last minute.

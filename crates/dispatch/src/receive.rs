@@ -3,13 +3,15 @@
 
 use std::time::Duration;
 
+use sluicegate_core::time::Clock;
 use sluicegate_queue::{Delivery, Error, Queue};
 use tokio::task::JoinSet;
 use tracing::warn;
 
+use crate::queue_state::QueueStates;
 use crate::stop::Stop;
 
-/// Delay after an error of the broker.
+/// Delay after a message that was not settled.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Receives messages until `stop` asks to drain, then waits for those in flight.
@@ -19,6 +21,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub(crate) async fn run<O, W>(
     queue: &Queue,
     most: u16,
+    (states, clock): (&QueueStates, &dyn Clock),
     stop: &Stop,
     open: impl Fn() -> O,
     process: impl Fn(Delivery) -> W,
@@ -32,6 +35,7 @@ pub(crate) async fn run<O, W>(
             let error = match queue.consume(most).await {
                 Err(error) => error,
                 Ok(mut consumer) => loop {
+                    states.works(queue.name());
                     stop.room(&mut tasks, most.into()).await;
                     open().await;
                     match consumer.receive(usize::from(most) - tasks.len()).await {
@@ -44,8 +48,8 @@ pub(crate) async fn run<O, W>(
                     }
                 },
             };
-            warn!(queue = queue.name(), %error, "receive failed: retrying");
-            tokio::time::sleep(PAUSE).await;
+            let wait = states.failed(queue.name(), &error, clock.now());
+            tokio::time::sleep(wait.into()).await;
         }
     });
     let None: Option<std::convert::Infallible> = taken.await;

@@ -15,6 +15,7 @@ use tokio::sync::{Semaphore, watch};
 use tracing::info;
 
 use crate::backoff::Backoff;
+use crate::finished::FinishedJobs;
 use crate::handler::Handler;
 use crate::learn::LimitObserver;
 use crate::limit_switch::LimitSwitch;
@@ -72,6 +73,8 @@ pub struct Worker {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) metrics: Metrics,
     pub(crate) tracker: JobTracker,
+    /// Jobs whose work is done, but whose message could not be acknowledged.
+    pub(crate) finished: FinishedJobs,
     /// Permits for running jobs.
     pub(crate) slots: Semaphore,
     /// Time before which no message is received, by the clock of the queue.
@@ -107,6 +110,7 @@ impl Worker {
             clock,
             metrics,
             tracker,
+            finished: FinishedJobs::default(),
             slots,
             closed_until,
         })
@@ -135,7 +139,8 @@ impl Worker {
             async move { worker.open().await }
         };
         let most = concurrency.max(&1).saturating_add(*prefetch);
-        receive::run(queue, most, &stop, open, process).await;
+        let states = (&self.metrics.queues, &*self.clock);
+        receive::run(queue, most, states, &stop, open, process).await;
         info!(provider, queue = queue.name(), "worker stopped");
     }
 

@@ -217,18 +217,38 @@ pub trait Receipt: Send + Sync {
     fn ack(self: Box<Self>) -> BoxFuture<'static, Result<(), Error>>;
 
     /// Publishes the next message, and acknowledges this one when the broker has confirmed the
-    /// next.
+    /// next. If the next message was not published, the error contains the receipt.
     fn relay(
         self: Box<Self>,
         queue_name: QueueName,
         next: OutgoingMessage,
-    ) -> BoxFuture<'static, Result<(), Error>>;
+    ) -> BoxFuture<'static, Result<(), RelayError>>;
 
     /// Makes the message available to other consumers at once.
     fn requeue(self: Box<Self>) -> BoxFuture<'static, Result<(), Error>>;
 
     /// Extends the lease to this length from now. Does nothing if leases are not timed.
     fn extend(&self, visibility: Span) -> BoxFuture<'_, Result<(), Error>>;
+}
+
+/// The failure of [`Receipt::relay`].
+pub struct RelayError {
+    /// Reason of the failure.
+    pub error: Error,
+    /// The receipt, if the delivery can still be settled.
+    pub receipt: Option<Box<dyn Receipt>>,
+}
+
+impl From<Error> for RelayError {
+    fn from(error: Error) -> Self {
+        Self { error, receipt: None }
+    }
+}
+
+impl From<RelayError> for Error {
+    fn from(failed: RelayError) -> Self {
+        failed.error
+    }
 }
 
 /// The number of messages in a queue. Values that a broker can't provide are `None`.

@@ -10,6 +10,9 @@ use crate::delivery::Delivery;
 use crate::step::DeliveryStep;
 use crate::{DeliveryTime, Error, Queue};
 
+/// Maximum time before a message that could not be republished is requeued.
+const RETRY_AFTER: Duration = Duration::from_secs(5);
+
 /// A stream of deliveries. Dropping it requeues the messages that it has not handed out.
 pub struct Consumer {
     queue: Queue,
@@ -77,8 +80,10 @@ impl Consumer {
             if at > now && at.since(now) >= delay_min.max(Span::from_micros(1)) {
                 // In a task of its own, so that other messages do not wait for the confirmation.
                 tokio::spawn(async move {
-                    if let Err(error) = delivery.republish(DeliveryTime::At(at)).await {
-                        warn!(%error, "early message not republished");
+                    if let Err(unsettled) = delivery.postpone(DeliveryTime::At(at)).await {
+                        warn!(error = %unsettled.error, "early message not republished");
+                        // Dropped later: a requeued message is received again at once.
+                        tokio::time::sleep(Duration::from(at.since(now)).min(RETRY_AFTER)).await;
                     }
                 });
             } else {

@@ -16,6 +16,8 @@ use crate::{DeadLetterReason, DeliveryTime, Error, Message, Queue};
 /// broker's size limit.
 const MESSAGE_MAX: usize = 1_024;
 const STACK_MAX: usize = 8_192;
+/// Maximum length of the error message in the shortest form of a letter.
+const SHORT_MAX: usize = 128;
 
 /// A dead letter.
 #[derive(Clone, Debug)]
@@ -156,7 +158,7 @@ impl DeadLetters {
                 LetterAction::Delete => scanned.receipt.ack().await,
                 LetterAction::Replay => {
                     let (queue_name, next) = self.replay_message(&letter);
-                    scanned.receipt.relay(queue_name, next).await
+                    scanned.receipt.relay(queue_name, next).await.map_err(Error::from)
                 }
             };
             if let Err(error) = settled {
@@ -183,22 +185,50 @@ impl DeadLetters {
     }
 }
 
+/// The form of a dead letter. A message that is almost as large as its broker allows has no room
+/// for the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LetterForm {
+    /// The body with the error in it.
+    Full,
+    /// The unchanged body, and the error in the metadata.
+    Beside,
+    /// The unchanged body without headers, and the beginning of the error in the metadata.
+    Short,
+}
+
+impl LetterForm {
+    /// All forms, the largest first.
+    pub(crate) const ALL: [Self; 3] = [Self::Full, Self::Beside, Self::Short];
+}
+
 /// Turns a message into a dead letter.
 pub(crate) fn to_dead_letter(
     mut message: Message,
     queue: &str,
-    reason: DeadLetterReason,
+    reason: &DeadLetterReason,
     now: Timestamp,
+    form: LetterForm,
 ) -> Message {
+    if form == LetterForm::Short {
+        message.headers.clear();
+        let error = truncate(&reason.message, SHORT_MAX);
+        let queue = queue.to_owned();
+        message.meta.hop += 1;
+        message.meta.died =
+            Some(FailureRecord { queue, message: error, stack: None, at: now, splice: None });
+        return message;
+    }
     let error_message = truncate(&reason.message, MESSAGE_MAX);
-    let mut stack = reason.stack.map(|stack| truncate(&stack, STACK_MAX));
+    let mut stack = reason.stack.as_deref().map(|stack| truncate(stack, STACK_MAX));
     let mut error =
         json!({ "message": error_message, "stack": stack, "timestamp": now.to_string() });
-    for (name, value) in reason.details {
+    for (name, value) in &reason.details {
         // Our own members take precedence: details do not replace them.
-        error.as_object_mut().expect("it is one").entry(name).or_insert(value);
+        error.as_object_mut().expect("it is one").entry(*name).or_insert_with(|| value.clone());
     }
-    let spliced = splice(&message.body, &error.to_string());
+    let is_full = form == LetterForm::Full;
+    let spliced = is_full.then(|| splice(&message.body, &error.to_string())).flatten();
     let splice = spliced.map(|(body, at, length)| {
         message.body = body.into();
         // The stack is in the body; in the metadata it would be stored twice.
@@ -249,7 +279,8 @@ mod tests {
             stack: Some("at x".to_owned()),
             ..DeadLetterReason::new("no \"luck\"")
         };
-        to_dead_letter(Message::new(body), "jobs", reason, Timestamp::from_secs(1_800_000_000))
+        let now = Timestamp::from_secs(1_800_000_000);
+        to_dead_letter(Message::new(body), "jobs", &reason, now, LetterForm::Full)
     }
 
     #[test]
@@ -292,7 +323,8 @@ mod tests {
     #[test]
     fn long_errors_are_cut_between_characters() {
         let reason = DeadLetterReason::new("é".repeat(2_000));
-        let letter = to_dead_letter(Message::new("x"), "q", reason, Timestamp::ZERO);
+        let full = LetterForm::Full;
+        let letter = to_dead_letter(Message::new("x"), "q", &reason, Timestamp::ZERO, full);
         assert_eq!(letter.meta.died.expect("it died").message.len(), MESSAGE_MAX);
     }
 }

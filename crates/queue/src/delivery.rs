@@ -4,14 +4,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, FutureExt as _};
+use futures_util::future::{BoxFuture, FutureExt as _, TryFutureExt as _};
 use sluicegate_core::Timestamp;
 use tokio::runtime::Handle;
 use tracing::warn;
 
 use crate::broker::{
-    Capabilities, LeaseKind, OutgoingMessage, QueueName, Receipt, ReceivedMessage,
+    Capabilities, LeaseKind, OutgoingMessage, QueueName, Receipt, ReceivedMessage, RelayError,
 };
+use crate::dead_letter::LetterForm;
 use crate::{DeliveryTime, Error, Message, Queue, dead_letter, envelope};
 
 /// Number of redeliveries after which a message is republished instead of requeued. Brokers count
@@ -101,50 +102,78 @@ impl Delivery {
 
     /// Requeues the message for a later time because of a limit. That is not a failure: the
     /// attempts stay the same.
-    pub async fn defer(mut self, when: DeliveryTime) -> Result<(), Error> {
-        self.message.meta.deferrals += 1;
-        let queue = self.queue.clone();
-        self.republish(when).await?;
-        queue.inner.stats.deferred();
+    pub async fn defer(self, when: DeliveryTime) -> Result<(), Unsettled> {
+        let mut next = self.message.clone();
+        next.meta.deferrals += 1;
+        let settled = self.republish(next, when).await?;
+        settled.queue.inner.stats.deferred();
         Ok(())
     }
 
+    /// Requeues the message for a later time without counting it: nothing was tried.
+    pub async fn postpone(self, when: DeliveryTime) -> Result<(), Unsettled> {
+        let next = self.message.clone();
+        self.republish(next, when).await.map(drop)
+    }
+
     /// Requeues the message for another attempt after a failure.
-    pub async fn retry(mut self, when: DeliveryTime) -> Result<(), Error> {
-        self.message.meta.attempt += 1;
-        let queue = self.queue.clone();
-        self.republish(when).await?;
-        queue.inner.stats.retried();
+    pub async fn retry(self, when: DeliveryTime) -> Result<(), Unsettled> {
+        let mut next = self.message.clone();
+        next.meta.attempt += 1;
+        let settled = self.republish(next, when).await?;
+        settled.queue.inner.stats.retried();
         Ok(())
     }
 
     /// Moves the message to another queue, in one atomic operation if the broker supports it. The
     /// other queue may be on another broker.
-    pub async fn forward(mut self, to: &Queue, when: DeliveryTime) -> Result<(), Error> {
-        self.message.meta.hop += 1;
-        let receipt = self.take();
-        let next = to.inner.outgoing(self.message.clone(), when);
-        if Arc::ptr_eq(&self.queue.inner.broker, &to.inner.broker) {
-            settle(receipt.relay(to.inner.live.clone(), next)).await?;
-        } else {
-            settle(publish_then_ack(to.clone(), next, receipt).boxed()).await?;
+    pub async fn forward(mut self, to: &Queue, when: DeliveryTime) -> Result<(), Unsettled> {
+        let Capabilities { broker, size_max, .. } = to.capabilities();
+        let size = self.message.body.len();
+        if size > size_max {
+            let error = Error::TooLarge { broker, size, max: size_max };
+            return Err(Unsettled { error, delivery: Some(Box::new(self)) });
         }
+        let mut next = self.message.clone();
+        next.meta.hop += 1;
+        let next = to.inner.outgoing(next, when);
+        let receipt = self.take();
+        let relay = if Arc::ptr_eq(&self.queue.inner.broker, &to.inner.broker) {
+            receipt.relay(to.inner.live.clone(), next)
+        } else {
+            publish_then_ack(to.clone(), next, receipt).boxed()
+        };
+        let settled = self.relay(relay).await?;
         to.inner.stats.sent(1);
-        self.queue.inner.stats.acked(&self.message, self.held_for());
+        settled.queue.inner.stats.acked(&settled.message, settled.held_for());
         Ok(())
     }
 
-    /// Moves the message to the dead-letter queue, with the reason.
-    pub async fn dead_letter(mut self, reason: DeadLetterReason) -> Result<(), Error> {
+    /// Moves the message to the dead-letter queue, with the reason. If the letter is too large for
+    /// the broker, it contains less of the reason.
+    pub async fn dead_letter(mut self, reason: DeadLetterReason) -> Result<(), Unsettled> {
         let now = self.queue.inner.clock.now();
-        let letter =
-            dead_letter::to_dead_letter(self.message.clone(), self.queue.name(), reason, now);
-        let receipt = self.take();
-        let next = self.queue.inner.outgoing(letter, DeliveryTime::Now);
-        let queue_name: QueueName = self.queue.inner.dead.clone();
-        settle(receipt.relay(queue_name, next)).await?;
-        self.queue.inner.stats.dead_lettered();
-        Ok(())
+        let mut failed = None;
+        for form in LetterForm::ALL {
+            let (message, queue) = (self.message.clone(), self.queue.name());
+            let letter = dead_letter::to_dead_letter(message, queue, &reason, now, form);
+            let next = self.queue.inner.outgoing(letter, DeliveryTime::Now);
+            let queue_name: QueueName = self.queue.inner.dead.clone();
+            let receipt = self.take();
+            match self.relay(receipt.relay(queue_name, next)).await {
+                Ok(settled) => {
+                    settled.queue.inner.stats.dead_lettered();
+                    return Ok(());
+                }
+                Err(Unsettled { error: error @ Error::TooLarge { .. }, delivery: Some(same) }) => {
+                    self = *same;
+                    failed = Some(error);
+                }
+                Err(unsettled) => return Err(unsettled),
+            }
+        }
+        let error = failed.unwrap_or_else(|| unreachable!("there are several forms"));
+        Err(Unsettled { error, delivery: Some(Box::new(self)) })
     }
 
     /// Makes the message available to other consumers at once.
@@ -182,12 +211,25 @@ impl Delivery {
         }
     }
 
-    /// Publishes the message to its own queue again.
-    pub(crate) async fn republish(mut self, when: DeliveryTime) -> Result<(), Error> {
-        self.message.meta.hop += 1;
+    /// Publishes a message to its own queue in place of this one.
+    async fn republish(mut self, mut next: Message, when: DeliveryTime) -> Result<Self, Unsettled> {
+        next.meta.hop += 1;
+        let next = self.queue.inner.outgoing(next, when);
         let receipt = self.take();
-        let next = self.queue.inner.outgoing(self.message.clone(), when);
-        settle(receipt.relay(self.queue.inner.live.clone(), next)).await
+        let relay = receipt.relay(self.queue.inner.live.clone(), next);
+        self.relay(relay).await
+    }
+
+    /// Runs the relay of this delivery to its end. Returns the settled delivery, or the unsettled
+    /// one in the error.
+    async fn relay(
+        mut self,
+        relay: BoxFuture<'static, Result<(), RelayError>>,
+    ) -> Result<Self, Unsettled> {
+        let Err(RelayError { error, receipt }) = settle(relay).await else { return Ok(self) };
+        self.receipt = receipt;
+        let delivery = self.receipt.is_some().then(|| Box::new(self));
+        Err(Unsettled { error, delivery })
     }
 
     fn requeue_now(&mut self) -> BoxFuture<'static, Result<(), Error>> {
@@ -202,7 +244,7 @@ impl Delivery {
             .queue
             .inner
             .outgoing(message, not_before.map_or(DeliveryTime::Now, DeliveryTime::At));
-        receipt.relay(self.queue.inner.live.clone(), next)
+        receipt.relay(self.queue.inner.live.clone(), next).map_err(Error::from).boxed()
     }
 
     fn take(&mut self) -> Box<dyn Receipt> {
@@ -213,6 +255,22 @@ impl Delivery {
 
     fn held_for(&self) -> sluicegate_core::Span {
         self.queue.inner.clock.now().since(self.since)
+    }
+}
+
+/// The failure of settling a delivery.
+#[derive(Debug)]
+pub struct Unsettled {
+    /// Reason of the failure.
+    pub error: Error,
+    /// The delivery, if it can still be settled. Dropping it requeues the message at once, so
+    /// without a delay in between, a message that can't be settled would loop.
+    pub delivery: Option<Box<Delivery>>,
+}
+
+impl From<Unsettled> for Error {
+    fn from(unsettled: Unsettled) -> Self {
+        unsettled.error
     }
 }
 
@@ -244,20 +302,23 @@ pub(crate) const fn must_republish(capabilities: Capabilities, redeliveries: u32
     capabilities.counts_redeliveries && redeliveries >= REDELIVERIES_MAX
 }
 
-/// Moves a message from one broker to another. On failure nothing is acknowledged, and the dropped
-/// receipt requeues the message.
+/// Moves a message from one broker to another.
 async fn publish_then_ack(
     to: Queue,
     next: OutgoingMessage,
     receipt: Box<dyn Receipt>,
-) -> Result<(), Error> {
+) -> Result<(), RelayError> {
     let published = to.inner.broker.publish(&to.inner.live, vec![next]).await;
-    published.into_iter().collect::<Result<(), Error>>()?;
-    receipt.ack().await
+    if let Err(error) = published.into_iter().collect::<Result<(), Error>>() {
+        return Err(RelayError { error, receipt: Some(receipt) });
+    }
+    Ok(receipt.ack().await?)
 }
 
 /// Runs an operation to its end, even if the caller stops waiting.
-async fn settle(mut work: BoxFuture<'static, Result<(), Error>>) -> Result<(), Error> {
+async fn settle<E: From<Error> + Send + 'static>(
+    mut work: BoxFuture<'static, Result<(), E>>,
+) -> Result<(), E> {
     // An operation that completes at once needs no task. One that does not has already started, so
     // that brokers can batch the operations of one caller.
     if let Some(outcome) = (&mut work).now_or_never() {
@@ -268,7 +329,7 @@ async fn settle(mut work: BoxFuture<'static, Result<(), Error>>) -> Result<(), E
         Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
         Err(_) => {
             let detail = "the process is stopping".to_owned();
-            Err(Error::Unavailable { broker: "the queue", detail })
+            Err(Error::Unavailable { broker: "the queue", detail }.into())
         }
     }
 }

@@ -59,4 +59,9 @@ impl Error {
     pub const fn is_transient(&self) -> bool {
         matches!(self, Self::Unavailable { .. })
     }
+
+    /// Returns true if the same message can never be published, whatever an operator changes.
+    pub const fn is_permanent(&self) -> bool {
+        matches!(self, Self::TooLarge { .. } | Self::Invalid(_))
+    }
 }

@@ -34,7 +34,7 @@ pub use broker::{Broker, Capabilities, Depth, LeaseKind, QueueName};
 pub use clock::WallClock;
 pub use consumer::Consumer;
 pub use dead_letter::{DeadLetter, DeadLetterFilter, DeadLetters};
-pub use delivery::{DeadLetterReason, Delivery};
+pub use delivery::{DeadLetterReason, Delivery, Unsettled};
 #[cfg(feature = "embedded")]
 pub use embedded::Embedded;
 pub use error::Error;

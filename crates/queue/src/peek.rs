@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::{FutureExt as _, TryFutureExt as _, join_all};
 use sluicegate_core::Span;
 
 use crate::broker::{ConsumeOptions, MessageSource, QueueName, Receipt, ReceivedMessage};
@@ -153,7 +153,8 @@ impl<'q> QueueScan<'q> {
             Some(mut message) => {
                 message.meta.hop += 1;
                 let when = message.meta.not_before.map_or(DeliveryTime::Now, DeliveryTime::At);
-                receipt.relay(self.queue_name.clone(), self.queue.inner.outgoing(message, when))
+                let next = self.queue.inner.outgoing(message, when);
+                receipt.relay(self.queue_name.clone(), next).map_err(Error::from).boxed()
             }
         });
         // A message that can't be requeued is redelivered when its lease ends.

@@ -95,6 +95,11 @@ impl Queue {
         self.inner.live.name()
     }
 
+    /// Returns the name of its dead-letter queue.
+    pub fn dead_letter_name(&self) -> &str {
+        self.inner.dead.name()
+    }
+
     /// Returns the features that its broker has natively.
     pub fn capabilities(&self) -> Capabilities {
         self.inner.broker.capabilities()

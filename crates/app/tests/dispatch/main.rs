@@ -29,3 +29,4 @@ mod faults;
 mod grid;
 mod scenarios;
 mod support;
+mod unsettled;

@@ -120,6 +120,29 @@ impl TestSetup {
         Queue::new(self.broker.clone(), name, options)
     }
 
+    /// Deletes a queue of RabbitMQ by its name without prefix.
+    pub(crate) fn delete(&self, name: &str) {
+        RABBIT.ctl(&["delete_queue", &format!("{}-{name}", self.name)]);
+    }
+
+    /// Sends bytes to a queue of RabbitMQ as a program does that knows nothing of us.
+    pub(crate) fn send_foreign(&self, queue: &str, body: &[u8]) {
+        let queue = format!("{}-{queue}", self.name);
+        self.runtime.block_on(async {
+            let properties = lapin::ConnectionProperties::default();
+            let connection = lapin::Connection::connect(&RABBIT.url(), properties).await;
+            let channel = connection.expect("a connection").create_channel().await;
+            let channel = channel.expect("a channel");
+            let select = lapin::options::ConfirmSelectOptions::default();
+            channel.confirm_select(select).await.expect("confirms");
+            let options = lapin::options::BasicPublishOptions::default();
+            let properties = lapin::BasicProperties::default().with_delivery_mode(2);
+            let name = queue.as_str().into();
+            let sent = channel.basic_publish("".into(), name, options, body, properties).await;
+            sent.expect("sent").await.expect("confirmed");
+        });
+    }
+
     /// Returns the number of ready messages, and of messages waiting for this fixed delay.
     pub(crate) fn ready_and_delayed(&self, queue: &str, delay: Span) -> (u64, u64) {
         let depth = self.depth(queue);

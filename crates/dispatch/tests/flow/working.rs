@@ -6,11 +6,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sluicegate_core::Span;
-use sluicegate_dispatch::handler::FailureKind;
+use sluicegate_dispatch::handler::{FailureKind, Output};
 use sluicegate_dispatch::{
     DelayMode, HandlerResult, JobEvent, JobSuccess, Strategy, WorkerCounter, worker,
 };
-use sluicegate_queue::{JobId, Message};
+use sluicegate_queue::{DeadLetterFilter, JobId, Message};
 
 use sluicegate_testkit::{eventually_is_async, eventually_ok};
 
@@ -308,5 +308,37 @@ async fn messages_in_flight_go_as_soon_as_limits_are_turned_off() {
     dispatcher.enable(false);
     worker.enable(false);
     bench.wait_for_done("p", 5).await;
+    bench.finish().await;
+}
+
+/// The program ran 19 times in 10 s.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_result_that_is_too_large_is_a_dead_letter_after_one_call() {
+    let mut bench = FlowBench::new(&[("p", WORKER, "100/s")]);
+    let provider = Provider::new(|_, _| {
+        let body = vec![b'x'; 17 << 20].into();
+        let result = Some(Output { body, content_type: None });
+        let outcome = Ok(JobSuccess { result, follow_ups: Vec::new() });
+        HandlerResult { outcome, rate_limit_info: None }
+    });
+    bench.produce("p", numbered, 1).await;
+    bench.work(worker_of("p"), provider.clone()).await;
+    let queue = bench.queue("p").await;
+    eventually_ok(async || {
+        let dead = queue.dead_depth().await.expect("a depth").ready;
+        (dead == 1).then_some(()).ok_or(format!("{dead} dead letters"))
+    })
+    .await;
+    let mut errors = Vec::new();
+    let listed = queue
+        .dead_letters()
+        .list(&DeadLetterFilter::default(), 1, |letter| {
+            errors.push(letter.failure().expect("its failure").message.clone());
+        })
+        .await;
+    listed.expect("listed");
+    let expected = "the job is done, but results can't take its result: the message has 17";
+    assert!(errors[0].starts_with(expected), "{errors:?}");
+    assert_eq!(provider.calls().len(), 1);
     bench.finish().await;
 }

@@ -10,7 +10,7 @@ use sluicegate_core::time::Clock;
 use super::transaction::{LeasedRow, lease_end};
 use super::writer::Writer;
 use crate::Error;
-use crate::broker::{OutgoingMessage, QueueName, Receipt};
+use crate::broker::{OutgoingMessage, QueueName, Receipt, RelayError};
 use crate::step::DeliveryStep;
 
 pub(super) struct EmbeddedReceipt {
@@ -38,11 +38,21 @@ impl Receipt for EmbeddedReceipt {
         self: Box<Self>,
         to: QueueName,
         next: OutgoingMessage,
-    ) -> BoxFuture<'static, Result<(), Error>> {
+    ) -> BoxFuture<'static, Result<(), RelayError>> {
         let (leased, from, writer, clock) = (*self).settle();
-        let now = clock.now();
-        settled(writer.run(move |transaction| transaction.relay((&from, leased), &to, &next, now)))
-            .boxed()
+        let (now, unsettled) = (clock.now(), (from.clone(), writer.clone(), clock));
+        let relay = settled(
+            writer.run(move |transaction| transaction.relay((&from, leased), &to, &next, now)),
+        );
+        async move {
+            let Err(error) = relay.await else { return Ok(()) };
+            // A failed transaction changed nothing.
+            let (queue_name, writer, clock) = unsettled;
+            let receipt = Self { queue_name, leased: Some(leased), writer, clock };
+            let is_settled = error == Error::Lost;
+            Err(RelayError { error, receipt: (!is_settled).then(|| Box::new(receipt) as _) })
+        }
+        .boxed()
     }
 
     fn requeue(self: Box<Self>) -> BoxFuture<'static, Result<(), Error>> {

@@ -51,6 +51,10 @@ static INSERT_CONTENT: QueueSql =
 static INSERT: QueueSql =
     both!("INSERT INTO $t (id, queue, priority, ready_at, due) VALUES (?1, ?2, ?3, ?4, ?4)");
 
+/// Space for the metadata of a message that is passed on: without it, a message of the maximum size
+/// could be neither retried nor dead-lettered.
+const RELAY_ROOM: usize = 64 << 10;
+
 /// A transaction, with the state that the writer keeps between transactions.
 pub(super) struct Transaction<'w> {
     pub(super) connection: &'w Connection,
@@ -86,7 +90,7 @@ impl Transaction<'_> {
         now: Timestamp,
     ) -> Result<Vec<Result<(), Error>>, Error> {
         let mut insert = self.insert_statements(queue_name)?;
-        Ok(batch.into_iter().map(|outgoing| insert.insert(&outgoing, now)).collect())
+        Ok(batch.into_iter().map(|outgoing| insert.insert(&outgoing, now, SIZE_MAX)).collect())
     }
 
     /// Leases messages: highest priority first, then oldest. If a later row fails, the leases of
@@ -160,7 +164,7 @@ impl Transaction<'_> {
     ) -> Result<(), Error> {
         self.savepoint(|transaction| {
             transaction.ack(from, leased)?;
-            transaction.insert_statements(to)?.insert(next, now)
+            transaction.insert_statements(to)?.insert(next, now, SIZE_MAX + RELAY_ROOM)
         })
     }
 
@@ -259,10 +263,11 @@ impl InsertStatements<'_> {
         &mut self,
         OutgoingMessage { message, delay }: &OutgoingMessage,
         now: Timestamp,
+        size_max: usize,
     ) -> Result<(), Error> {
         let written = RowTexts::of(message);
         let size = written.size(message);
-        if size > SIZE_MAX {
+        if size > size_max {
             return Err(Error::TooLarge { broker: NAME, size, max: SIZE_MAX });
         }
         let failed = |error: rusqlite::Error| open::failed(&error);

@@ -17,19 +17,31 @@ const PERSISTENT: u8 = 2;
 const BROKER_HEADERS: [&str; 4] =
     ["x-death", "x-first-death-", "x-last-death-", "x-delivery-count"];
 
+/// The properties with which a message was received, and the size of its body.
+#[derive(Clone)]
+pub(super) struct ReceivedWith {
+    pub(super) properties: BasicProperties,
+    pub(super) size: usize,
+}
+
 /// Builds the properties of a message from those that it was received with.
+///
+/// A body that is no larger than the received one is accepted whatever its size: RabbitMQ accepted
+/// it before, and otherwise the message could not even become a dead letter.
 ///
 /// Properties of the producer are kept, with two exceptions: `expiration`, which would delete the
 /// message from our queues, and `user-id`, which RabbitMQ accepts from that user only.
 pub(super) fn write(
     message: &Message,
-    received_with: Option<&BasicProperties>,
+    received_with: Option<&ReceivedWith>,
 ) -> Result<BasicProperties, Error> {
     let text = envelope::write(message);
     let size = message.body.len() + text.len();
-    if size > SIZE_MAX {
+    let was_accepted = received_with.is_some_and(|received| message.body.len() <= received.size);
+    if size > SIZE_MAX && !was_accepted {
         return Err(Error::TooLarge { broker: NAME, size, max: SIZE_MAX });
     }
+    let received_with = received_with.map(|received_with| &received_with.properties);
     let mut headers = foreign_headers(received_with);
     for (name, value) in &message.headers {
         headers.insert(short("header", name)?, AMQPValue::LongString(value.as_str().into()));

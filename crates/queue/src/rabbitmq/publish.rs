@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use lapin::options::{BasicPublishOptions, QueueDeclareOptions};
 use lapin::types::FieldTable;
-use lapin::{BasicProperties, Confirmation, PublisherConfirm};
+use lapin::{Confirmation, PublisherConfirm};
 
 use super::connection::{OpenConnection, RabbitConnection, with_timeout};
 use super::delay_queue::DelayQueue;
+use super::properties::ReceivedWith;
 use super::watchdog::start_watchdog;
 use super::{failure, properties};
 use crate::Error;
@@ -17,7 +18,7 @@ use crate::broker::{OutgoingMessage, QueueName};
 use crate::step::DeliveryStep;
 
 /// A message, and the properties with which it was received, if it is passed on.
-pub(super) type PublishRequest = (OutgoingMessage, Option<BasicProperties>);
+pub(super) type PublishRequest = (OutgoingMessage, Option<ReceivedWith>);
 
 /// Publishes messages, and waits until RabbitMQ has confirmed or rejected each of them.
 pub(super) async fn publish(
@@ -99,7 +100,7 @@ async fn send(
     live: &OpenConnection,
     queue_name: &QueueName,
     OutgoingMessage { message, delay }: &OutgoingMessage,
-    received_with: Option<&BasicProperties>,
+    received_with: Option<&ReceivedWith>,
 ) -> Result<(String, PublisherConfirm), Error> {
     let properties = properties::write(message, received_with)?;
     let target = queue_name.name();

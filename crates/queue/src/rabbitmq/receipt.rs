@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use futures_util::future::{BoxFuture, FutureExt as _};
 use lapin::options::{BasicAckOptions, BasicNackOptions};
-use lapin::{Acker, BasicProperties, Channel};
+use lapin::{Acker, Channel};
 use sluicegate_core::Span;
 
 use super::connection::{RabbitConnection, with_timeout};
+use super::properties::ReceivedWith;
 use super::publish::publish;
 use crate::Error;
-use crate::broker::{OutgoingMessage, QueueName, Receipt};
+use crate::broker::{OutgoingMessage, QueueName, Receipt, RelayError};
 use crate::step::DeliveryStep;
 
 const REQUEUE: BasicNackOptions = BasicNackOptions { multiple: false, requeue: true };
@@ -19,7 +20,7 @@ pub(super) struct RabbitReceipt {
     pub(super) connection: Arc<RabbitConnection>,
     /// Taken by the method that settles the delivery.
     pub(super) acker: Option<Acker>,
-    pub(super) properties: BasicProperties,
+    pub(super) received_with: ReceivedWith,
     /// Keeps the channel open even if its consumer is dropped.
     pub(super) channel: Channel,
 }
@@ -44,14 +45,15 @@ impl Receipt for RabbitReceipt {
         mut self: Box<Self>,
         queue_name: QueueName,
         next: OutgoingMessage,
-    ) -> BoxFuture<'static, Result<(), Error>> {
+    ) -> BoxFuture<'static, Result<(), RelayError>> {
         async move {
-            let received_with = Some(self.properties.clone());
+            let received_with = Some(self.received_with.clone());
             let results = publish(&self.connection, &queue_name, vec![(next, received_with)]).await;
-            // On failure nothing is acknowledged, and the dropped receipt requeues the message.
-            results.into_iter().collect::<Result<(), Error>>()?;
+            if let Err(error) = results.into_iter().collect::<Result<(), Error>>() {
+                return Err(RelayError { error, receipt: Some(self) });
+            }
             let acker = self.acker();
-            acknowledge(&acker).await
+            Ok(acknowledge(&acker).await?)
         }
         .boxed()
     }

@@ -12,6 +12,7 @@ use lapin::{Channel, Consumer};
 use tracing::{info, warn};
 
 use super::connection::{RabbitConnection, with_timeout};
+use super::properties::ReceivedWith;
 use super::receipt::RabbitReceipt;
 use super::{failure, properties};
 use crate::Error;
@@ -73,10 +74,11 @@ impl RabbitSource {
 
     fn receive(&self, channel: &Channel, mut delivery: Delivery) -> ReceivedMessage {
         let incoming = properties::read(&mut delivery);
+        let size = incoming.body.len();
         let receipt = RabbitReceipt {
             connection: self.connection.clone(),
             acker: Some(delivery.acker),
-            properties: delivery.properties,
+            received_with: ReceivedWith { properties: delivery.properties, size },
             channel: channel.clone(),
         };
         ReceivedMessage { incoming, receipt: Box::new(receipt) }

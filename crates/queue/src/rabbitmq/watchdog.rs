@@ -17,8 +17,9 @@ use tracing::{debug, warn};
 
 use super::connection::{RabbitConnection, with_timeout};
 use super::delay_queue::DelayQueue;
+use super::failure;
+use super::properties::{self, ReceivedWith};
 use super::publish::publish;
-use super::{failure, properties};
 use crate::body_fields::BodyFields;
 use crate::broker::{DeliveryDelay, OutgoingMessage, QueueName};
 use crate::{Error, WallClock, envelope};
@@ -65,7 +66,8 @@ fn move_overdue<'a>(
             let first =
                 with_timeout(first).await.map_err(|error| failure::of_queue(queue, error))?;
             let Some(BasicGetMessage { mut delivery, .. }) = first else { break };
-            let (acker, received_with) = (delivery.acker.clone(), delivery.properties.clone());
+            let (acker, properties) = (delivery.acker.clone(), delivery.properties.clone());
+            let received_with = ReceivedWith { properties, size: delivery.data.len() };
             let message = envelope::read(properties::read(&mut delivery), &BodyFields::default());
             if message.meta.not_before.is_some_and(|at| at > WallClock.now()) {
                 with_timeout(acker.nack(BasicNackOptions { multiple: false, requeue: true }))

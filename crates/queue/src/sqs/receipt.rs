@@ -15,7 +15,7 @@ use super::client::{QueueHandle, SqsClient, SqsQueue};
 use super::send::send;
 use super::{LEASE_MAX, failure};
 use crate::Error;
-use crate::broker::{OutgoingMessage, QueueName, Receipt};
+use crate::broker::{OutgoingMessage, QueueName, Receipt, RelayError};
 use crate::step::DeliveryStep;
 
 pub(super) struct SqsReceipt {
@@ -40,16 +40,17 @@ impl Receipt for SqsReceipt {
     }
 
     fn relay(
-        mut self: Box<Self>,
+        self: Box<Self>,
         queue_name: QueueName,
         next: OutgoingMessage,
-    ) -> BoxFuture<'static, Result<(), Error>> {
+    ) -> BoxFuture<'static, Result<(), RelayError>> {
         async move {
-            let received_with = self.attributes.take();
+            let received_with = self.attributes.clone();
             let results = send(&self.sqs, &queue_name, vec![(next, received_with)]).await;
-            // On failure nothing is deleted, and the dropped receipt requeues the message.
-            results.into_iter().collect::<Result<(), Error>>()?;
-            self.ack().await
+            if let Err(error) = results.into_iter().collect::<Result<(), Error>>() {
+                return Err(RelayError { error, receipt: Some(self) });
+            }
+            Ok(self.ack().await?)
         }
         .boxed()
     }
