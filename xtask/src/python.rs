@@ -33,6 +33,13 @@ pub(crate) const ENVOY: Tool =
 pub(crate) const MOTO: Tool =
     Tool { name: "moto_server", requirements: "xtask/moto.txt", variable: "SLUICEGATE_MOTO" };
 
+/// Python with the web frameworks that the client package of `clients/python` is tested with.
+pub(crate) const CLIENT: Tool = Tool {
+    name: "python",
+    requirements: "clients/python/requirements-test.txt",
+    variable: "SLUICEGATE_PYTHON",
+};
+
 impl Tool {
     /// Installs the program, unless it is installed already. Returns its path.
     pub(crate) fn install(&self) -> anyhow::Result<String> {

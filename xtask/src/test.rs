@@ -145,6 +145,13 @@ const SUITES: &[Suite] = &[
         python: None,
     },
     Suite {
+        name: "python",
+        proves: "the Python package works with real services, web frameworks and a type checker",
+        tests: Programs(&["app/clients python_package"]),
+        needs: &[&services::PYTHON, &services::REDIS],
+        python: Some(&python::CLIENT),
+    },
+    Suite {
         name: "examples",
         proves: "the scripts of the examples do what their READMEs say",
         tests: Programs(&["app/examples"]),

@@ -1,0 +1,105 @@
+"""Flask: `RateLimits` limits all requests of an application and adds the rate limit header fields to every answer."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Optional, Union
+
+from flask import Flask, Request, Response, g, request
+
+from ._context import RequestDecisions, current_decisions
+from ._errors import Denied, SluicegateError
+from ._flows import log
+from ._limiter import Limiter
+from ._types import CostLike, Decision, Dimensions, Hold, Limits, hold_of
+
+__all__ = ["RateLimits", "settle_with"]
+
+
+class RateLimits:
+    """A Flask extension. ``dimensions`` returns the dimensions of a request, or None if it is not limited.
+
+    Without ``dimensions`` it limits nothing itself: it answers requests that `Limiter.limit` denies with 429 and adds
+    the header fields.
+    """
+
+    def __init__(
+        self,
+        app: Optional[Flask] = None,
+        limiter: Optional[Limiter] = None,
+        dimensions: Optional[Callable[[Request], Optional[Dimensions]]] = None,
+        *,
+        cost: Union[CostLike, Callable[[Request], CostLike], None] = None,
+        limits: Union[Limits, Callable[[Request], Limits]] = (),
+        hold: Optional[Hold] = None,
+        skip_when: Optional[Callable[[Request], bool]] = None,
+    ) -> None:
+        self._limiter = limiter or Limiter()
+        self._dimensions = dimensions
+        self._cost = cost
+        self._limits = limits
+        self._hold = hold
+        self._skip_when = skip_when
+        if app is not None:
+            self.init_app(app)
+
+    def init_app(self, app: Flask) -> None:
+        """Adds the limits to an application."""
+        app.before_request(self._before)
+        app.after_request(self._after)
+        app.teardown_request(self._teardown)
+        app.register_error_handler(Denied, lambda denied: _refusal(denied.decision))
+
+    def _before(self) -> Optional[Response]:
+        decisions = RequestDecisions()
+        g.sluicegate_token = current_decisions.set(decisions)
+        g.sluicegate = decisions
+        if self._dimensions is None or (self._skip_when is not None and self._skip_when(request)):
+            return None
+        dimensions = self._dimensions(request)
+        if dimensions is None:
+            return None
+        cost = self._cost(request) if callable(self._cost) else self._cost
+        limits = self._limits(request) if callable(self._limits) else self._limits
+        decision = self._limiter.acquire(dimensions, cost=cost, limits=limits, hold=hold_of(cost, self._hold))
+        decisions.decisions.append(decision)
+        if not decision.allowed:
+            return _refusal(decision)
+        g.sluicegate_admission = decision
+        return None
+
+    def _after(self, response: Response) -> Response:
+        decisions: Optional[RequestDecisions] = g.get("sluicegate")
+        if decisions is not None:
+            for name, value in decisions.headers():
+                response.headers.setdefault(name, value)
+        admission: Optional[Decision] = g.get("sluicegate_admission")
+        if admission is not None and admission.handle is not None:
+            cost: Optional[CostLike] = g.get("sluicegate_cost")
+            # When the body has been sent, which for a stream is after the end of the request context.
+            response.call_on_close(lambda: self._end(admission, cost))
+        return response
+
+    def _teardown(self, error: Any) -> None:
+        token = g.pop("sluicegate_token", None)
+        if token is not None:
+            current_decisions.reset(token)
+
+    def _end(self, admission: Decision, cost: Optional[CostLike]) -> None:
+        try:
+            if cost is not None:
+                self._limiter.settle(admission, cost)
+            else:
+                self._limiter.release(admission)
+        except SluicegateError as failure:
+            # The answer has been sent. The lease expires by itself.
+            self._limiter.stats.unsettled += 1
+            log.warning("an admission could not be ended: %s", failure)
+
+
+def settle_with(cost: CostLike) -> None:
+    """Settles the admission of the current request with this cost when the answer has been sent."""
+    g.sluicegate_cost = cost
+
+
+def _refusal(decision: Decision) -> Response:
+    return Response(decision.body, decision.status, dict(decision.headers), content_type="application/json")

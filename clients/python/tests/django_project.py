@@ -1,0 +1,93 @@
+"""A Django project in one file. It serves on a free port, which it prints: `django_project.py wsgi|asgi`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import tempfile
+import time
+from typing import Any
+
+from django.conf import settings
+from django.http import HttpResponse, StreamingHttpResponse
+from django.urls import path
+
+from sluicegate import Cost
+from sluicegate.django import settle_with
+
+GO = os.path.join(tempfile.mkdtemp(), "go")
+IS_ASGI = sys.argv[1] == "asgi"
+
+
+def dimensions(request: Any) -> Any:
+    return request.GET.dict() or None
+
+
+def cost(request: Any) -> Any:
+    return Cost(usd="1.00") if "userId" in request.GET else 1
+
+
+def settled(request: Any) -> HttpResponse:
+    settle_with(request, Cost(usd="0.50"))
+    return HttpResponse("ok")
+
+
+def broken(request: Any) -> HttpResponse:
+    raise ZeroDivisionError
+
+
+def stream(request: Any) -> StreamingHttpResponse:
+    def parts() -> Any:
+        yield "first"
+        while not os.path.exists(GO):
+            time.sleep(0.01)
+        yield "last"
+
+    async def async_parts() -> Any:
+        yield "first"
+        while not os.path.exists(GO):
+            await asyncio.sleep(0.01)
+        yield "last"
+
+    return StreamingHttpResponse(async_parts() if IS_ASGI else parts())
+
+
+urlpatterns = [
+    path("", lambda request: HttpResponse("ok")),
+    path("health", lambda request: HttpResponse("ok")),
+    path("file", lambda request: HttpResponse(GO)),
+    path("settled", settled),
+    path("broken", broken),
+    path("stream", stream),
+]
+settings.configure(
+    ROOT_URLCONF=__name__,
+    ALLOWED_HOSTS=["*"],
+    SECRET_KEY="test",
+    LOGGING_CONFIG=None,
+    MIDDLEWARE=["sluicegate.django.RateLimitMiddleware"],
+    SLUICEGATE={
+        "DIMENSIONS": "__main__.dimensions",
+        "COST": "__main__.cost",
+        "SKIP_WHEN": lambda request: request.path == "/health",
+    },
+)
+
+if IS_ASGI:
+    import socket
+
+    import uvicorn
+    from django.core.asgi import get_asgi_application
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    print(listener.getsockname()[1], flush=True)
+    config = uvicorn.Config(get_asgi_application(), log_level="error", lifespan="off")
+    uvicorn.Server(config).run([listener])
+else:
+    from django.core.wsgi import get_wsgi_application
+    from werkzeug.serving import make_server
+
+    server = make_server("127.0.0.1", 0, get_wsgi_application(), threaded=True)
+    print(server.port, flush=True)
+    server.serve_forever()

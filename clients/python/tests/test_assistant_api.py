@@ -1,0 +1,97 @@
+"""The FastAPI twin of examples/assistant-api, with its own limits, and its Locust file."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Iterator
+
+import httpx
+import pytest
+from conftest import running, until
+
+from sluicegate.testing import Service
+
+EXAMPLE = Path(__file__).parents[3] / "examples/assistant-api"
+QUESTION = {"question": " ".join(["word"] * 12)}
+
+
+@pytest.fixture(scope="module")
+def limits() -> str:
+    # Without `listen`, which the test sets itself.
+    text = (EXAMPLE / "sluicegate.yaml").read_text()
+    before, _, after = text.partition("listen:\n")
+    return before + after.partition("\n\n")[2]
+
+
+@pytest.fixture
+def api(limits: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[httpx.Client, Service]]:
+    with Service(limits, env={"STORE": "memory", "ORGANISATION_PER_MINUTE": "4"}) as service:
+        monkeypatch.setenv("LIMITER_URL", service.url)
+        with running(load().app) as client:
+            yield client, service
+
+
+def load() -> Any:
+    spec = importlib.util.spec_from_file_location("assistant_main", EXAMPLE / "fastapi/main.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["assistant_main"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+Api = tuple[httpx.Client, Service]
+
+
+def test_fifteen_questions_at_once_are_ten_answers_and_five_denials(api: Api) -> None:
+    client, _ = api
+    ask = lambda _: client.post("/ask", json=QUESTION, headers={"x-user-id": "ann"})  # noqa: E731
+    with ThreadPoolExecutor(15) as threads:
+        answers = list(threads.map(ask, range(15)))
+    assert sorted(answer.status_code for answer in answers) == [200] * 10 + [429] * 5
+    for answer in answers:
+        assert {"x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset", "ratelimit"} <= set(answer.headers)
+        if answer.status_code == 429:
+            assert int(answer.headers["retry-after"]) > 0
+            assert answer.json() == {"detail": "Rate limit exceeded: 10 requests per minute"}
+        else:
+            expected = {"api_cost_usd": 0.0002606, "rate_limited": False, "query_tokens": 12, "context_tokens": 856}
+            assert expected.items() <= answer.json()["metadata"].items()
+    usage = client.get("/users/ann/usage").json()
+    assert usage["limits"]["minute"] == {"current": 10, "limit": 10, "remaining": 0}
+    assert usage["cost"]["today"] == 0.002606
+
+
+def test_an_organisation_has_a_limit_of_all_its_members(api: Api) -> None:
+    client, _ = api
+    statuses = []
+    for number in range(5):
+        headers = {"x-user-id": f"member-{number}", "x-org-id": "acme"}
+        statuses.append(client.post("/ask", json=QUESTION, headers=headers).status_code)
+    assert statuses == [200] * 4 + [429]
+    assert client.post("/ask", json=QUESTION, headers={"x-user-id": "single"}).status_code == 200
+
+
+def test_questions_are_answered_and_counted_while_the_limiter_is_down(api: Api) -> None:
+    client, service = api
+    ask = lambda: client.post("/ask", json=QUESTION, headers={"x-user-id": "bob"})  # noqa: E731
+    assert ask().json()["metadata"]
+    service.kill()
+    answer = ask()
+    assert (answer.status_code, answer.json()["metadata"]) == (200, {})
+    assert client.get("/limiter").json()["failed_open"] == 1
+    service.start()
+    until(lambda: ask().headers.get("x-ratelimit-limit"))
+
+
+def test_the_load_test_finds_only_correct_answers(api: Api) -> None:
+    client, _ = api
+    line = [sys.executable, "-m", "locust", "-f", str(EXAMPLE / "fastapi/locustfile.py"), "--headless", "--only-summary"]
+    line += ["-u", "20", "-r", "20", "-t", "4s", "-H", str(client.base_url), "--exit-code-on-error", "1"]
+    done = subprocess.run(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert done.returncode == 0, done.stdout
+    assert "POST" in done.stdout
