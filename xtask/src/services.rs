@@ -9,8 +9,21 @@ use clap::Subcommand;
 use crate::sh;
 
 /// All services of the suites and benchmarks.
-const SERVICES: &[Service] =
-    &[REDIS, REDIS_6_2, RABBITMQ, PYTHON, CURL, NPM, FAUXQS, PROMTOOL, WRK, H2LOAD, PROTOC, NGINX];
+const SERVICES: &[Service] = &[
+    REDIS,
+    REDIS_6_2,
+    RABBITMQ,
+    PYTHON,
+    CURL,
+    NPM,
+    FAUXQS,
+    NODE_CLIENT,
+    PROMTOOL,
+    WRK,
+    H2LOAD,
+    PROTOC,
+    NGINX,
+];
 
 pub(crate) const REDIS: Service = Service {
     name: "redis",
@@ -81,6 +94,23 @@ pub(crate) const FAUXQS: Service = Service {
     version_min: &[2, 4],
 };
 
+/// The web frameworks that the client package of `clients/node` is tested with, and the Node version
+/// that they need: Debian's is older. A changed lockfile installs them again.
+pub(crate) const NODE_CLIENT: Service = Service {
+    name: "node frameworks",
+    source: Source::Script(
+        "cd clients/node && npm ci --silent --no-audit --no-fund && \
+         cp package-lock.json node_modules/installed.json",
+    ),
+    version: &[
+        "sh",
+        "-c",
+        "cmp -s clients/node/package-lock.json clients/node/node_modules/installed.json && \
+         clients/node/node_modules/.bin/node --version",
+    ],
+    version_min: &[24, 0],
+};
+
 /// promtool, which runs the tests of alert rules.
 pub(crate) const PROMTOOL: Service = Service {
     name: "promtool",
@@ -143,7 +173,7 @@ pub(crate) struct Service {
 pub(crate) enum Source {
     /// The Debian package of this name.
     Debian(&'static str),
-    /// A shell script that installs it into `target/services`.
+    /// A shell script that installs it into `target/services` or `clients/node`.
     Script(&'static str),
 }
 

@@ -152,6 +152,13 @@ const SUITES: &[Suite] = &[
         python: Some(&python::CLIENT),
     },
     Suite {
+        name: "node",
+        proves: "the Node package works with real services, web frameworks and a type checker",
+        tests: Programs(&["app/clients node_package"]),
+        needs: &[&services::NPM, &services::NODE_CLIENT, &services::REDIS],
+        python: None,
+    },
+    Suite {
         name: "examples",
         proves: "the scripts of the examples do what their READMEs say",
         tests: Programs(&["app/examples"]),

@@ -15,6 +15,19 @@ fn python_package() {
     run(tests, "python");
 }
 
+#[test]
+fn node_package() {
+    // Debian's Node is too old for the frameworks: `cargo xtask test node` installs another one.
+    let node = clients().join("node/node_modules/.bin/node");
+    assert!(node.exists(), "{} is missing: run it by `cargo xtask test node`", node.display());
+    let mut build = Command::new(&node);
+    build.arg("scripts/build.mjs");
+    run(build, "node");
+    let mut tests = Command::new(&node);
+    tests.args(["--test", "--test-reporter=spec", "tests/*.test.mjs"]);
+    run(tests, "node");
+}
+
 /// Runs the tests of a package in its folder, with the path of the program to test against.
 fn run(mut tests: Command, package: &str) {
     let status = tests
